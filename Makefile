@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-# The front door; `make help` lists it. The work is done by CMake presets (CMakePresets.json) and scripts/.
+# Entry points; `make help` lists them. CMake presets (CMakePresets.json) and scripts/ do the work.
 #
-#   JOBS=N          parallel compilations (default: one a CPU, fewer when memory is short)
+#   JOBS=N          parallel compilations (default: one per CPU, fewer if memory is short)
 #   CTEST_PARALLEL_LEVEL=N  concurrent tests (default: 1.5 times JOBS)
 #   PREFIX=/usr     prefix of `install` (default: /usr/local); DESTDIR is honoured
-#   DEMO_ARGS=...   given to `gpushm demo`
+#   DEMO_ARGS=...   arguments of `gpushm demo`
 #   ALL=1           lint: clang-tidy over every file, not only changed files and a tenth of the rest
-#   BENCH=NAME...   bench: only these programs; BENCH_ARGS=... is given to each
+#   BENCH=NAME...   bench: only these programs; BENCH_ARGS=... are arguments of each
 #   FUZZ_SECONDS=N  for each fuzz program (default: 60)
-#   IMAGE_ARGS=...  given to scripts/image.sh, for instance "--archive gpushm.tar"
+#   IMAGE_ARGS=...  arguments of scripts/image.sh, for instance "--archive gpushm.tar"
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
 MAKEFLAGS += --no-print-directory
 
-# A translation unit with Asio and GoogleTest in it takes up to 1.2 GiB.
+# Compiling a translation unit with Asio and GoogleTest takes up to 1.2 GiB.
 JOBS ?= $(shell awk -v cpus="$$(nproc)" '/^MemAvailable/ {j = int($$2 / 1200000)} \
           END {print j < 1 ? 1 : j < cpus ? j : cpus}' /proc/meminfo)
 PREFIX ?= /usr/local
@@ -25,7 +25,7 @@ BENCH ?=
 BENCH_ARGS ?=
 FUZZ_SECONDS ?= 60
 IMAGE_ARGS ?=
-# Tests wait for a third of their time.
+# Tests spend a third of their time waiting.
 export CTEST_PARALLEL_LEVEL ?= $(shell echo $$(( $(JOBS) * 3 / 2 )))
 
 .PHONY: help deps deps-build deps-test deps-lint deps-sanitize deps-image deps-aarch64 build demo test bench format lint asan \
@@ -34,7 +34,7 @@ export CTEST_PARALLEL_LEVEL ?= $(shell echo $$(( $(JOBS) * 3 / 2 )))
 help: ## this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-deps: ## install what everything below needs (apt, with sudo when not root)
+deps: ## install the packages for all targets (apt, with sudo when not root)
 	@scripts/deps.sh
 
 deps-build:
@@ -77,7 +77,7 @@ bench: deps-bench ## run the benchmarks; JSON results in build/bench
 format: deps-lint ## format the sources
 	@scripts/lint.sh --fix-format
 
-lint: deps-lint ## clang-format, clang-tidy, cppcheck, shellcheck and own rules
+lint: deps-lint ## clang-format, clang-tidy, cppcheck, shellcheck and project rules
 	@ALL='$(ALL)' scripts/lint.sh
 
 asan: deps-sanitize ## unit and process tests under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -104,14 +104,14 @@ install: deps-install ## install the release build under PREFIX
 	@scripts/build.sh release $(JOBS)
 	cmake --install build/release --strip --prefix "$(PREFIX)"
 
-dist: deps-dist ## make and check the self-contained tarball in build/dist
+dist: deps-dist ## build and check the self-contained tarball in build/dist
 	@scripts/build.sh dist $(JOBS)
 	@scripts/dist.sh build/release build/dist
 
 check-dist: ## unpack the tarball of `make dist` and run the demo and two benchmarks from it
 	@scripts/try_dist.sh build/dist
 
-image: deps-image ## make the container image of the agent (podman or buildah, no registry)
+image: deps-image ## build the container image of the agent (podman or buildah, no registry)
 	@scripts/build.sh release $(JOBS) gpushmd gpushm gpushm-cdi-hook gpushm-pair
 	@scripts/image.sh build/release $(IMAGE_ARGS)
 

@@ -28,11 +28,11 @@ inventory many_gpus() {
     std::array<char, 64> uuid{};
     static_cast<void>(
         std::snprintf(uuid.data(), uuid.size(), "GPU-%08x-1111-4222-8333-444455556666", i));
-    gpu_info made;
-    made.entry.index = i;
-    made.entry.uuid = uuid.data();
-    made.numa_node = i / (gpus / 2);
-    found.gpus.push_back(std::move(made));
+    gpu_info created;
+    created.entry.index = i;
+    created.entry.uuid = uuid.data();
+    created.numa_node = i / (gpus / 2);
+    found.gpus.push_back(std::move(created));
   }
   found.closeness.assign(gpus, std::vector<unsigned int>(gpus, 0));
   for (unsigned int a = 0; a < gpus; ++a) {

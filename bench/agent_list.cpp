@@ -45,13 +45,14 @@ class replicated final : public gpushm::plugin::resource {
   }
   [[nodiscard]] std::vector<gpushm::plugin::allocation> allocate(
       std::span<const std::vector<std::string>> containers) const override {
-    std::vector<gpushm::plugin::allocation> made(containers.size());
+    std::vector<gpushm::plugin::allocation> created(containers.size());
     for (std::size_t at = 0; at < containers.size(); ++at) {
       for (const std::string& id : containers[at]) {
-        made[at].cdi_devices.push_back(std::string("k8s.device-plugin.gpushm.dev/gpu=").append(id));
+        created[at].cdi_devices.push_back(
+            std::string("k8s.device-plugin.gpushm.dev/gpu=").append(id));
       }
     }
-    return made;
+    return created;
   }
   [[nodiscard]] std::vector<std::string> prefer(std::span<const std::string> available,
                                                 std::span<const std::string> /*must_include*/,

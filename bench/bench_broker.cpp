@@ -20,7 +20,7 @@
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
 #include "bench/bench_support.hpp"
-#include "broker/porter.hpp"
+#include "broker/descriptor_receiver.hpp"
 #include "transport/packet_socket.hpp"
 #include "wire/codec.hpp"
 
@@ -222,10 +222,10 @@ void heap_of_a_segment(benchmark::State& state) {
     const auto create = [&](int first, int last) {
       client producer = broker.connect();
       for (int i = first; i < last; ++i) {
-        segment made = producer.create(
+        segment created = producer.create(
             "weights/layer/" + std::to_string(i),
             {.size_bytes = 4096, .device = "host", .lifetime = lifetime::persistent});
-        made.publish();
+        created.publish();
       }
     };
     create(-100, 0);

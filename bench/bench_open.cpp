@@ -117,8 +117,8 @@ void first_open(benchmark::State& state,
   client producer = others.broker.connect();
   client consumer = others.broker.connect();
   // The exporter keeps its lease on the previous segment.
-  static int made = 0;
-  const std::string name = "bench" + std::to_string(++made);
+  static int created = 0;
+  const std::string name = "bench" + std::to_string(++created);
   segment shared = producer.create(name, {.size_bytes = size_bytes, .device = home});
   shared.publish();
   raw_exporter& exporter = others.exporter;
@@ -184,8 +184,8 @@ void prefetched_open(benchmark::State& state,
       memory::backend_for_open(home_backend->kind(), home_backend->device(), user);
   client producer = others.broker.connect();
   client consumer = others.broker.connect();
-  static int made = 0;
-  const std::string name = "prefetched" + std::to_string(++made);
+  static int created = 0;
+  const std::string name = "prefetched" + std::to_string(++created);
   segment shared = producer.create(
       name, {.size_bytes = size_bytes, .device = home, .lifetime = lifetime::persistent});
   shared.publish();

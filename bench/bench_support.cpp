@@ -115,15 +115,15 @@ received_message ask(int socket, const wire::message& request) {
   auto got = transport::receive_packet(socket, buffer);
   auto message = wire::decode(got.packet);
   if (!message) {
-    throw std::runtime_error("the broker's answer is no message");
+    throw std::runtime_error("the broker's answer is not a message");
   }
   return {std::move(*message), std::move(got.descriptors)};
 }
 
 greeted greeted_socket(const std::string& path) {
-  greeted made{transport::connect_packet_socket(path, std::chrono::seconds(5)), {}};
-  made.events = std::move(ask(made.get(), {0, wire::hello{}}).descriptors.at(1));
-  return made;
+  greeted created{transport::connect_packet_socket(path, std::chrono::seconds(5)), {}};
+  created.events = std::move(ask(created.get(), {0, wire::hello{}}).descriptors.at(1));
+  return created;
 }
 
 int gpu_count() {

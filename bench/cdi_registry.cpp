@@ -19,23 +19,24 @@ constexpr int documents = 1'000;
 
 /// As the generator writes for one GPU, with fewer mounts.
 cdi::document document_of(int number) {
-  cdi::document made;
-  made.version = "0.5.0";
-  made.kind = "example.com/gpu" + std::to_string(number);
-  made.changes.env = {"NVIDIA_VISIBLE_DEVICES=void"};
-  made.changes.mounts = {{"/usr/lib/libcuda.so.1",
-                          "/usr/lib/libcuda.so.1",
-                          {"ro", "nosuid", "nodev", "rbind", "rprivate"},
-                          {}}};
-  made.changes.hooks = {{"createContainer", "/usr/bin/hook", {"hook", "update-ldcache"}, {}, {}}};
+  cdi::document created;
+  created.version = "0.5.0";
+  created.kind = "example.com/gpu" + std::to_string(number);
+  created.changes.env = {"NVIDIA_VISIBLE_DEVICES=void"};
+  created.changes.mounts = {{"/usr/lib/libcuda.so.1",
+                             "/usr/lib/libcuda.so.1",
+                             {"ro", "nosuid", "nodev", "rbind", "rprivate"},
+                             {}}};
+  created.changes.hooks = {
+      {"createContainer", "/usr/bin/hook", {"hook", "update-ldcache"}, {}, {}}};
   for (const char* name : {"0", "all"}) {
-    cdi::device& device = made.devices.emplace_back();
+    cdi::device& device = created.devices.emplace_back();
     device.name = name;
     cdi::device_node& node = device.changes.device_nodes.emplace_back();
     node.path = "/dev/nvidia0";
     node.major = 195;
   }
-  return made;
+  return created;
 }
 
 class directory {
@@ -84,7 +85,7 @@ void refresh_one_changed(benchmark::State& state) {
     std::ofstream(where.file(0)) << cdi::to_text(one, cdi::format::yaml);
     state.ResumeTiming();
     if (!registry.refresh()) {
-      state.SkipWithError("the change was not seen");
+      state.SkipWithError("the change was not detected");
     }
   }
 }

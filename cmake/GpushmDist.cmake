@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# The tarball (scripts/dist.sh): every program of apps, tests and bench goes to bin/, the shared libraries of testing/
-# (stand-ins for the driver's, opened by name at run time) to lib/fake/. Nothing has to be registered; the target
-# property GPUSHM_NO_DIST leaves one out. The target `dist-programs` builds all of it and nothing else.
+# The tarball (scripts/dist.sh): bin/ contains every program of apps, tests and bench, lib/fake/ the shared libraries of
+# testing/ (fake driver libraries, opened by name at run time). Targets need not be registered; the target property
+# GPUSHM_NO_DIST excludes one. The target `dist-programs` builds exactly the contents of the tarball.
 include_guard(GLOBAL)
 
 function(gpushm_dist)
@@ -34,11 +34,11 @@ function(gpushm_dist)
       list(APPEND packed ${target})
     endif()
   endforeach()
-  # gpushm-selftest reads which kind each test is of.
+  # gpushm-selftest reads the label of each test.
   get_property(labels GLOBAL PROPERTY GPUSHM_TEST_LABELS)
   file(WRITE "${PROJECT_BINARY_DIR}/tests.txt" "${labels}")
   install(FILES "${PROJECT_BINARY_DIR}/tests.txt" COMPONENT dist EXCLUDE_FROM_ALL DESTINATION share)
-  # Programs of other folders, installed as part of the tarball where they are made.
+  # Programs of other folders, whose own CMakeLists.txt installs them into the tarball.
   get_property(others GLOBAL PROPERTY GPUSHM_DIST_TARGETS)
   add_custom_target(dist-programs DEPENDS ${packed} ${others})
 endfunction()

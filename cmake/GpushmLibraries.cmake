@@ -3,15 +3,15 @@
 include_guard(GLOBAL)
 include(CMakePackageConfigHelpers)
 
-# The version of the interface: gpushm.h, broker.h. What was compiled for it runs with all that have the number.
+# The version of the interface: gpushm.h, broker.h. A program runs with every library of the version it was compiled for.
 set(GPUSHM_SOVERSION 1)
-# Grows with each function or option that is added to that version.
+# Incremented with each function or option that is added to that version.
 set(GPUSHM_SO_REVISION 0)
 
 # gpushm_shared_library(TARGET OUTPUT_NAME name EXPORT_NAME name MAP file OBJECTS_OF target... [USES target]
 #                       [MODULES target...])
-# A versioned shared library that exports the symbols in MAP (a linker version script). Only objects that define public
-# functions are named by OBJECTS_OF and linked in whole; from the archives of MODULES the linker takes what those need.
+# A versioned shared library that exports the symbols in MAP (a linker version script). All objects of OBJECTS_OF, which define
+# the public functions, are linked; of the archives of MODULES, only objects that those need.
 function(gpushm_shared_library target)
   cmake_parse_arguments(arg "" "OUTPUT_NAME;EXPORT_NAME;MAP;USES" "OBJECTS_OF;MODULES" ${ARGN})
   set(objects "")
@@ -25,7 +25,7 @@ function(gpushm_shared_library target)
   target_compile_features(${target} INTERFACE cxx_std_20)
   target_include_directories(${target} INTERFACE
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-  # The shared library comes before the archives: what it exports must not be linked in a second time.
+  # The shared library precedes the archives: objects that it exports must not be linked a second time.
   target_link_libraries(${target} PUBLIC ${arg_USES} PRIVATE ${arg_MODULES} gpushm_flags)
   target_link_options(${target} PRIVATE "LINKER:--version-script,${arg_MAP}")
   if(GPUSHM_MOLD)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Compiler settings and the one way to declare a folder under src/ as a target.
+# Compiler settings, and functions that declare targets.
 include_guard(GLOBAL)
 
 set(CMAKE_CXX_STANDARD 20)
@@ -17,7 +17,7 @@ if(GPUSHM_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${GPUSHM_CCACHE}")
 endif()
 
-# Some ninety programs are linked; mold does each in a fraction of the time.
+# About ninety programs are linked; mold links each in a fraction of the time.
 find_program(GPUSHM_MOLD mold)
 if(GPUSHM_MOLD)
   add_link_options(-fuse-ld=mold)
@@ -27,7 +27,7 @@ endif()
 if(GPUSHM_SANITIZE)
   add_compile_options(-fsanitize=${GPUSHM_SANITIZE} -fno-sanitize-recover=all
                       -fno-omit-frame-pointer)
-  # Clang 14 puts that check's data in front of coroutines in a way that it cannot assemble.
+  # Clang 14 emits this check's data before coroutines in a form that it cannot assemble.
   add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,Clang>:-fno-sanitize=function>)
   add_link_options(-fsanitize=${GPUSHM_SANITIZE})
 endif()
@@ -49,18 +49,18 @@ if(GPUSHM_HARDEN)
 endif()
 
 define_property(TARGET PROPERTY GPUSHM_IS_TEST_CODE INITIALIZE_FROM_VARIABLE GPUSHM_IS_TEST_CODE
-  BRIEF_DOCS "of a test, of a benchmark, or of what stands in for something in tests")
+  BRIEF_DOCS "a test, a benchmark, or test support")
 add_library(gpushm_flags INTERFACE)
 set(is_test_code "$<BOOL:$<TARGET_PROPERTY:GPUSHM_IS_TEST_CODE>>")
 if(GPUSHM_SANITIZE)
-  # What is tested keeps all checks. Of the time that the tests' own code takes, checks for undefined behaviour are a third
-  # (five groups of sources: 102 s, without them 66 s).
+  # Tested code keeps all checks. For the tests' own code, checks for undefined behaviour take a third of the compile time
+  # (five groups of sources: 102 s, without the checks 66 s).
   if(GPUSHM_SANITIZE MATCHES "undefined")
     target_compile_options(gpushm_flags INTERFACE $<${is_test_code}:-fno-sanitize=undefined>)
   endif()
 endif()
-# GCC's flow analysis of optimised code finds null pointers in libraries' inlined parts (istreambuf_iterator's, Asio's
-# scheduler's) that cannot be null. The product's sources keep the warning; tests and benchmarks do not have it.
+# GCC's flow analysis of optimised code reports false null pointers in inlined library code (istreambuf_iterator, Asio's
+# scheduler). The product's sources keep the warning; tests and benchmarks are compiled without it.
 target_compile_options(gpushm_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wcast-qual -Wformat=2 -Wundef
   -Wdouble-promotion
@@ -68,16 +68,16 @@ target_compile_options(gpushm_flags INTERFACE
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wduplicated-cond -Wduplicated-branches -Wlogical-op
     -Wimplicit-fallthrough=5 -Wsuggest-override
     $<$<NOT:${is_test_code}>:-Wnull-dereference>>
-  # Of braces that C++ lets out.
+  # About braces that C++ allows to omit.
   $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-missing-braces>
   $<$<BOOL:${GPUSHM_WERROR}>:-Werror>
-  # GCC 12 finds that text + std::string overlaps itself when it inlines that (its bug 105651).
+  # GCC 12 falsely reports that an inlined text + std::string overlaps itself (GCC bug 105651).
   $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>
-  # Sections let the linker leave out of the shared libraries what no public function needs. Unique
-  # symbols would make them impossible to unload, and visible past the version script.
+  # Sections let the linker drop code from the shared libraries that no public function needs. Unique
+  # symbols would prevent unloading, and would be visible despite the version script.
   -ffunction-sections -fdata-sections
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-gnu-unique>)
-# Clang 14 has coroutines that Asio does not recognise by itself.
+# Asio does not detect the coroutines of clang 14.
 target_compile_definitions(gpushm_flags INTERFACE
   ASIO_STANDALONE ASIO_DISABLE_VISIBILITY
   $<$<COMPILE_LANG_AND_ID:CXX,Clang>:ASIO_HAS_CO_AWAIT=1>
@@ -87,8 +87,8 @@ target_include_directories(gpushm_flags INTERFACE "${PROJECT_SOURCE_DIR}/include
 target_link_libraries(gpushm_flags INTERFACE Threads::Threads)
 
 # gpushm_include_root(TARGET ROOT PREFIX DIRECTORY)
-# Users of the INTERFACE library TARGET find the files of DIRECTORY, and no others, as "PREFIX/file": a folder of the build tree
-# has a symbolic link with that name and nothing else. This is how the compiler enforces the layers.
+# Users of the INTERFACE library TARGET include the files of DIRECTORY, and no others, as "PREFIX/file": a folder of the build
+# tree contains only a symbolic link with that name. This is how the compiler enforces the layers.
 function(gpushm_include_root target root prefix directory)
   set(base "${PROJECT_BINARY_DIR}/roots/${root}")
   cmake_path(GET prefix PARENT_PATH parent)
@@ -98,24 +98,24 @@ function(gpushm_include_root target root prefix directory)
 endfunction()
 
 # gpushm_module(NAME SOURCES file... [DEPENDS module...] [LIBRARIES target...])
-# Makes the static target gpushm_NAME (alias gpushm::NAME). A module and the modules that link it include its headers by their
-# path below src/. DEPENDS names the modules that this one uses; it finds the headers of those, and of what those use, and no
-# others: the layering of the design is exactly these lists. gpushm_NAME_headers gives the headers without the library.
+# Creates the static library gpushm_NAME (alias gpushm::NAME). A module and the modules that link to it include its headers by
+# their path below src/. A module can include only headers of the modules in DEPENDS and of their dependencies: these lists
+# define the layers. gpushm_NAME_headers provides the headers without the library.
 function(gpushm_module name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
-  cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY "${PROJECT_SOURCE_DIR}/src" OUTPUT_VARIABLE room)
-  string(REPLACE "/" "_" room_name "${room}")
-  set(headers gpushm_${room_name}_headers)
+  cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY "${PROJECT_SOURCE_DIR}/src" OUTPUT_VARIABLE folder)
+  string(REPLACE "/" "_" folder_name "${folder}")
+  set(headers gpushm_${folder_name}_headers)
   if(NOT TARGET ${headers})
     add_library(${headers} INTERFACE)
     target_link_libraries(${headers} INTERFACE gpushm_flags)
-    gpushm_include_root(${headers} ${room_name} "${room}" "${CMAKE_CURRENT_SOURCE_DIR}")
+    gpushm_include_root(${headers} ${folder_name} "${folder}" "${CMAKE_CURRENT_SOURCE_DIR}")
     foreach(dep IN LISTS arg_DEPENDS)
       target_link_libraries(${headers} INTERFACE gpushm_${dep}_headers)
     endforeach()
   endif()
   string(JOIN " " uses ${arg_DEPENDS})
-  set_property(GLOBAL APPEND_STRING PROPERTY GPUSHM_MODULES "${name} ${room} ${uses}\n")
+  set_property(GLOBAL APPEND_STRING PROPERTY GPUSHM_MODULES "${name} ${folder} ${uses}\n")
   add_library(gpushm_${name} STATIC ${arg_SOURCES})
   add_library(gpushm::${name} ALIAS gpushm_${name})
   target_link_libraries(gpushm_${name} PUBLIC ${headers})
@@ -126,9 +126,9 @@ function(gpushm_module name)
 endfunction()
 
 # gpushm_interface_sources(file...)
-# Sources of this folder that define functions of gpushm.h or broker.h. build/dev describes their types for abidiff
-# (tests/lint/abi_guard.sh): all of them, in a version of DWARF of which libabigail 2.2 knows in clang's output, too, which
-# header declares what.
+# Sources of this folder that define functions of gpushm.h or broker.h. In build/dev they have debug information about all
+# types for abidiff (tests/lint/abi_guard.sh), in DWARF 4: libabigail 2.2 finds the header of each declaration in it, also
+# in clang's output.
 function(gpushm_interface_sources)
   if(GPUSHM_BUILD_TESTS AND CMAKE_BUILD_TYPE STREQUAL "Debug" AND NOT GPUSHM_SANITIZE AND NOT GPUSHM_COVERAGE)
     set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS
@@ -137,14 +137,14 @@ function(gpushm_interface_sources)
 endfunction()
 
 # gpushm_test(NAME LABEL label [SINGLE_THREADED] [SHARDS number] SOURCES file... [MODULES module...] [LIBRARIES target...])
-# A GoogleTest program, which is one CTest test, or SHARDS tests (NAME.1, NAME.2, …) that run together and have every nth
-# case each: for programs that take more than some 15 s. Label: unit, process, container or gpu, with "-grpc" after it
-# where gRPC runs, which ThreadSanitizer leaves out (the distribution's gRPC is not instrumented).
+# A GoogleTest program. It is one CTest test, or SHARDS tests (NAME.1, NAME.2, …) that run concurrently and contain every nth
+# case each: for programs that run longer than about 15 s. Label: unit, process, container or gpu, followed by "-grpc" if
+# the program uses gRPC, which is excluded under ThreadSanitizer (the distribution's gRPC is not instrumented).
 #
-# The tarball has what another machine can make a difference to: not what has a single thread (SINGLE_THREADED).
+# The tarball contains the tests whose results can differ on another machine: not single-threaded ones (SINGLE_THREADED).
 #
-# Instrumented builds have the labels unit and process; under ThreadSanitizer no gRPC and nothing that is SINGLE_THREADED.
-# Builds for another machine have the programs that GPUSHM_EMULATED_TESTS names.
+# Instrumented builds contain only the tests labelled unit and process; with ThreadSanitizer, neither gRPC nor single-threaded
+# tests. Cross builds contain the programs in GPUSHM_EMULATED_TESTS.
 function(gpushm_test name)
   cmake_parse_arguments(arg "SINGLE_THREADED" "LABEL;SHARDS" "SOURCES;MODULES;LIBRARIES" ${ARGN})
   if(arg_UNPARSED_ARGUMENTS)
@@ -198,8 +198,8 @@ function(gpushm_test_selected label result)
   set(${result} ${selected} PARENT_SCOPE)
 endfunction()
 
-# gpushm_c_user(TARGET): a program in C11 that uses the shared libraries. What they have of the sanitizers' C++ parts is
-# the program's to bring.
+# gpushm_c_user(TARGET): a program in C11 that uses the shared libraries. With sanitizers it is linked as C++, because the
+# libraries need the sanitizers' C++ runtime.
 function(gpushm_c_user target)
   set_target_properties(${target} PROPERTIES C_STANDARD 11 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF GPUSHM_NO_DIST ON)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wundef
@@ -209,8 +209,8 @@ function(gpushm_c_user target)
   endif()
 endfunction()
 
-# Headers of the programs by their path ("apps/support/table.hpp"), and of the tests and what they stand on ("testing/…",
-# "tests/…", "bench/…").
+# Headers of the programs by their path ("apps/support/table.hpp"), and of the tests and test support ("testing/…", "tests/…",
+# "bench/…").
 add_library(gpushm_apps_headers INTERFACE)
 target_link_libraries(gpushm_apps_headers INTERFACE gpushm_flags)
 gpushm_include_root(gpushm_apps_headers apps apps "${PROJECT_SOURCE_DIR}/apps")
@@ -220,8 +220,7 @@ foreach(folder testing tests bench)
   gpushm_include_root(gpushm_test_code tests ${folder} "${PROJECT_SOURCE_DIR}/${folder}")
 endforeach()
 
-# gpushm_test_programs(TARGET...): what the target `test-programs` builds: the programs that are tests, and so whatever
-# those depend on.
+# gpushm_test_programs(TARGET...): adds programs to the target `test-programs`, which builds all tests and their dependencies.
 add_custom_target(test-programs)
 function(gpushm_test_programs)
   add_dependencies(test-programs ${ARGN})
@@ -229,7 +228,7 @@ endfunction()
 
 # gpushm_fuzzer(NAME SOURCES file... [MODULES module...])
 # With GPUSHM_FUZZ (clang): the libFuzzer program fuzz_NAME; `make fuzz` runs every program fuzz_*. Without: a program that
-# replays the committed corpus, corpus/NAME.tar.xz beside the calling CMakeLists.txt (scripts/fuzz_corpus.sh changes it). The
+# replays the committed corpus, corpus/NAME.tar.xz next to the calling CMakeLists.txt (scripts/fuzz_corpus.sh changes it). The
 # corpus is unpacked into corpus/NAME of the build tree.
 function(gpushm_fuzzer name)
   cmake_parse_arguments(arg "" "" "SOURCES;MODULES" ${ARGN})
@@ -263,7 +262,7 @@ function(gpushm_fuzzer name)
   endif()
 endfunction()
 
-# gpushm_targets_below(DIRECTORY RESULT): all targets of a folder and of what is below it.
+# gpushm_targets_below(DIRECTORY RESULT): all targets of a folder and its subfolders.
 function(gpushm_targets_below directory result)
   get_property(targets DIRECTORY "${directory}" PROPERTY BUILDSYSTEM_TARGETS)
   get_property(children DIRECTORY "${directory}" PROPERTY SUBDIRECTORIES)

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-# GPUSHM_PRECOMPILED: the standard library's headers, JSON's and GoogleTest's are compiled once, by clang, with their
-# templates; what includes them then takes some 0.4 of the time. (g++ would save 13 to 22 %.) Builds without this, file by
-# file (aarch64, coverage), show a source that includes less than it uses.
+# GPUSHM_PRECOMPILED: clang precompiles the headers of the standard library, JSON and GoogleTest, with their templates; sources
+# that include them then compile in about 0.4 of the time. (g++ would save 13 to 22 %.) Builds without precompiled headers,
+# file by file (aarch64, coverage), detect missing includes.
 include_guard(GLOBAL)
 
 if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   message(FATAL_ERROR "GPUSHM_PRECOMPILED is for clang (this is ${CMAKE_CXX_COMPILER_ID}). "
-                      "Give -DCMAKE_CXX_COMPILER=clang++, or -DGPUSHM_PRECOMPILED=OFF")
+                      "Pass -DCMAKE_CXX_COMPILER=clang++, or -DGPUSHM_PRECOMPILED=OFF")
 endif()
 
-# Every source is compiled alike: with -fPIE, or without threads, it could not use what is compiled for a library.
+# All sources are compiled with the same options: with -fPIE, or without threads, they could not use headers precompiled for a
+# library.
 set(CMAKE_POSITION_INDEPENDENT_CODE OFF)
 add_compile_options(-fPIC -pthread)
 
@@ -20,7 +21,8 @@ set(GPUSHM_PRECOMPILED_HEADERS
   <nlohmann/json.hpp>)
 
 # gpushm_precompile(NAME IS_TEST_CODE value HEADERS header... [LIBRARIES target...])
-# The target NAME: headers, compiled as the product is or as the tests are. ${NAME_FILE} of the caller: the path of that.
+# Creates the target NAME: headers, precompiled with the options of the product or of the tests. Sets ${NAME_FILE} in the caller
+# to the path of the result.
 function(gpushm_precompile name)
   cmake_parse_arguments(arg "" "IS_TEST_CODE" "HEADERS;LIBRARIES" ${ARGN})
   set(source "${PROJECT_BINARY_DIR}/precompiled/${name}.cpp")
@@ -30,7 +32,7 @@ function(gpushm_precompile name)
   target_link_libraries(${name} PRIVATE gpushm_flags ${arg_LIBRARIES})
   target_precompile_headers(${name} PRIVATE ${arg_HEADERS})
   set(file "${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/${name}.dir/cmake_pch.hxx.pch")
-  # ccache takes the sum for what was compiled, which has this tree's path in it, and so is another in each clone.
+  # ccache uses this checksum in place of the precompiled header, which contains this tree's path and so differs in each clone.
   list(TRANSFORM arg_HEADERS PREPEND "#include " OUTPUT_VARIABLE text)
   list(JOIN text "\n" text)
   file(WRITE "${source}.in" "${text}\n")
@@ -43,12 +45,12 @@ function(gpushm_precompile name)
   set(${name}_FILE "${file}" PARENT_SCOPE)
 endfunction()
 
-# After all targets are there.
+# Call after all targets are declared.
 function(gpushm_use_precompiled)
   gpushm_targets_below("${PROJECT_SOURCE_DIR}" below)
   gpushm_precompile(gpushm_precompiled IS_TEST_CODE OFF HEADERS ${GPUSHM_PRECOMPILED_HEADERS})
   if(GPUSHM_BUILD_TESTS)
-    find_package(GTest REQUIRED)  # what tests/ finds is known there alone
+    find_package(GTest REQUIRED)  # targets found in tests/ are not visible here
     gpushm_precompile(gpushm_precompiled_tests IS_TEST_CODE ON HEADERS ${GPUSHM_PRECOMPILED_HEADERS} <gmock/gmock.h> <gtest/gtest.h>
       LIBRARIES GTest::gtest GTest::gmock)
   endif()
@@ -65,10 +67,10 @@ function(gpushm_use_precompiled)
       set(precompiled gpushm_precompiled_tests)
     endif()
     add_dependencies(${target} ${precompiled})
-    # Not by REUSE_FROM: that gives the path to -Xclang, where ccache does not make it relative.
+    # Not REUSE_FROM: it passes the path to -Xclang, where ccache does not make it relative.
     foreach(source IN LISTS sources)
       get_source_file_property(own "${source}" TARGET_DIRECTORY ${target} COMPILE_OPTIONS)
-      if(own MATCHES "-include-pch|-O[0-9]")  # a target beside this one has it, too; or it cannot be used
+      if(own MATCHES "-include-pch|-O[0-9]")  # set for another target of the same folder, or incompatible
         continue()
       endif()
       set_property(SOURCE "${source}" TARGET_DIRECTORY ${target} APPEND PROPERTY

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# GPUSHM_UNITY: sources of a target that do not get in each other's way are compiled as one (chosen by unity_groups.py);
-# that takes about half as long. For what ships, and for the builds of CI, which so test what ships.
-# GPUSHM_UNITY_APART: targets that are compiled file by file all the same.
+# GPUSHM_UNITY: compiles sources of a target that do not conflict as one (groups chosen by unity_groups.py), which takes about
+# half as long. Used for shipped builds and for CI, so that CI tests what ships.
+# GPUSHM_UNITY_APART: targets that are compiled file by file anyway.
 include_guard(GLOBAL)
 
 function(gpushm_unity)
@@ -58,7 +58,7 @@ function(gpushm_unity)
     string(REPLACE "\t" ";" files "${line}")
     list(POP_FRONT files target)
     list(TRANSFORM files PREPEND "${PROJECT_SOURCE_DIR}/" REGEX "^[^/]")
-    # Said of every source in a group, as it is no main file, and of names of a neighbour that a source does not see.
+    # False positives in groups: sources that are not the main file, and names of another source of the group.
     set(grouped ${files})
     list(FILTER grouped INCLUDE REGEX "/unity/[^/]*$")
     set_source_files_properties(${grouped} TARGET_DIRECTORY ${target} PROPERTIES COMPILE_OPTIONS

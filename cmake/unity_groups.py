@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Puts sources that can be compiled as one into groups, and writes a file for each group that includes them.
+"""Groups sources that can be compiled as one, and writes a file for each group that includes them.
 
   unity_groups.py ROOT OUTPUT_DIRECTORY <LIST
 
-A line of LIST is the name of a target and paths of its sources below ROOT, separated by tabs. Prints one line a target:
-its name, the files written and the sources that stay alone. A written file changes only when its group does.
+A line of LIST is the name of a target and paths of its sources below ROOT, separated by tabs. Prints one line per target:
+its name, the files written and the ungrouped sources. A written file changes only when its group does.
 
-Two sources go together unless one declares, where only it can see it (in an unnamed namespace, or static), a name that
-the other has for anything but a member or, qualified, something of another scope: what a name means must not depend on
-the neighbours. Sources with macros, headers of the kernel, inline assembly or coroutines stay alone, and sources with a
-using-directive go with those of the same.
+Two sources can be in a group unless one declares, with internal linkage (in an unnamed namespace, or static), a name that
+the other uses, except as a member or qualified by another scope: the meaning of a name must not depend on the other
+sources. Sources with macros, kernel headers, inline assembly or coroutines are not grouped, and sources with a
+using-directive only with those that have the same.
 """
 import os
 import re
 import sys
 
-MOST_FILES = 8
-MOST_LINES = 2000
+MAX_FILES = 8
+MAX_LINES = 2000
 NOT_DECLARED = set(
     "if for while switch return sizeof static_assert alignas decltype noexcept catch requires operator defined".split())
 
@@ -31,7 +31,7 @@ def without_text(source):
 
 
 def declared(text):
-    """The name that a declaration at namespace scope introduces, and whether saying it twice does no harm."""
+    """The name that a declaration at namespace scope introduces, and whether repeating it is harmless."""
     text = re.sub(r"\[\[.*?\]\]", "", text)
     text = re.sub(r"template\s*<.*?>\s*(?=[a-z\[])", "", text, flags=re.S).strip()
     found = re.match(r"(?:struct|class|union|enum(?: class| struct)?)\s+(\w+)", text)
@@ -50,7 +50,7 @@ def declared(text):
 
 
 def initialised(text):
-    """Whether the brace after `text` begins a value, which a semicolon ends, and not a body."""
+    """Whether the brace after `text` begins an initialiser, which ends with a semicolon, and not a body."""
     text = re.sub(r"\boperator\s*[=!<>]+", "operator", text)
     while True:
         less = re.sub(r"\([^()]*\)", "", text)
@@ -124,7 +124,7 @@ def grouped(sources):
     groups = []
     for source in sources:
         for group in groups:
-            if (len(group) < MOST_FILES and sum(each.lines for each in group) + source.lines <= MOST_LINES
+            if (len(group) < MAX_FILES and sum(each.lines for each in group) + source.lines <= MAX_LINES
                     and all(source.fits(each) for each in group)):
                 group.append(source)
                 break
@@ -144,7 +144,7 @@ def main():
                 written.append(group[0].path)
                 continue
             file_name = os.path.join(output, f"{target}_{number}.cpp")
-            # By a path from the file on: the same text in every clone, and no include root that would show all folders.
+            # Relative paths: the text is the same in every clone, and no include root exposes all folders.
             up = os.path.relpath(root, output)
             text = "".join(f'#include "{up}/{each.path}"\n' for each in group)
             if not os.path.exists(file_name) or open(file_name, encoding="utf-8").read() != text:

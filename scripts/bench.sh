@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs every Google Benchmark program of a build; one JSON file each, and a table on the terminal.
-# gpushm_floods has different options.
+# Runs every Google Benchmark program of a build. Writes a JSON file for each, and prints a table. Skips gpushm_floods, which
+# has different options.
 #
 #   scripts/bench.sh BUILD_DIR OUTPUT_DIR [PROGRAM...]        $BENCH_ARGS: more arguments of each
 set -euo pipefail
@@ -23,7 +23,7 @@ while IFS= read -r program; do
 done < <(find "$build/bench" -type f -executable ! -name '*.so*' ! -name gpushm_bench_empty \
   ! -name gpushm_floods | sort)
 if [ $found = 0 ]; then
-  echo "bench: no such program in $build/bench" >&2
+  echo "bench: $build/bench has no matching program" >&2
   exit 1
 fi
 echo "bench: results in $output"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Configures (when needed) and builds a preset, or some targets of it.
+# Configures a preset if necessary, and builds it or some of its targets.
 #
 #   scripts/build.sh PRESET [JOBS [TARGET...]]
-#   scripts/build.sh --dry-run PRESET TARGET...     configures, and fails where a target is not known
+#   scripts/build.sh --dry-run PRESET TARGET...     configures, and fails if a target is unknown
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 # Required by GpushmPrecompiled.cmake.
 export CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_PCH_EXTSUM=1
-# The trees of CI (dev, asan, tsan, release) of some states of the sources have to fit beside each other.
+# Room for CI's trees (dev, asan, tsan, release) at several states of the sources.
 export CCACHE_MAXSIZE=${CCACHE_MAXSIZE:-12G}
 dry_run=()
 if [ "$1" = --dry-run ]; then
@@ -23,13 +23,13 @@ jobs=${2:-$(nproc)}
 options=()
 case $preset in
   dev | asan | tsan | fuzz | lint)
-    # CI's version where there are several.
+    # CI's version, if several are installed.
     if command -v clang++-14 >/dev/null; then
       options+=(-DCMAKE_C_COMPILER=clang-14 -DCMAKE_CXX_COMPILER=clang++-14)
     fi
     ;;
 esac
-# CI compiles everything once, a developer one file at a time.
+# CI compiles everything once; developers recompile single files.
 if [ "$preset" = dev ] && [ -n "${CI:-}" ]; then
   options+=(-DGPUSHM_UNITY=ON)
 fi
@@ -68,12 +68,12 @@ build() {
 if grep -qE '^GPUSHM_UNITY:[A-Z]+=ON$' "$tree/CMakeCache.txt" && [ ${#dry_run[@]} -eq 0 ]; then
   apart=
   until build -- -k 0 | tee "$log"; do
-    # Sources that cannot be compiled together. This costs time and should be corrected, but is not a failure.
+    # Sources that cannot be compiled together cost time and should be fixed, but are not a failure.
     more=$(sed -nE 's/^FAILED: .*CMakeFiles\/([^/]+)\.dir\/.*unity\/.*/\1/p' "$log" | sort -u | paste -sd ';')
     if [ -z "$more" ]; then
       exit 1
     fi
-    echo "build: WARNING: these targets do not compile with sources taken together (CONTRIBUTING.md): $more" >&2
+    echo "build: WARNING: these targets do not compile as unity builds (CONTRIBUTING.md): $more" >&2
     apart=${apart:+$apart;}$more
     cmake --preset "$preset" "${options[@]}" "-DGPUSHM_UNITY_APART=$apart" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
   done

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Asks others about the documents of tests/data/cdi/documents/cases.json, and writes down what they say.
+"""Records how the CDI reference implementation and its schema judge the documents of tests/data/cdi/documents/cases.json.
 
     scripts/cdi_verdicts.py LOADER SCHEMA_DIRECTORY [CASES]
 
@@ -8,10 +8,9 @@ LOADER is a program that reads names of files, one a line, loads each with the C
 cdi.ReadSpec, and prints "FILE<TAB>accept" or "FILE<TAB>reject<TAB>REASON". SCHEMA_DIRECTORY is the reference's schema/,
 with schema.json and defs.json. Needs Python's jsonschema and PyYAML.
 
-A case has a name, the name of its file, and its text (or bytes, as "hex"; %FILL% in a text stands for "fill", a text
-and how often it comes). Written are "reference" (accept, reject, or
-crash), "reason" and "schema" (accept, reject, or none when the text is no YAML to begin with). What gpushm says
-("rules") is for people to write.
+A case has a name, the name of its file, and its text (or bytes, as "hex"; %FILL% in a text is replaced by "fill", a text
+and a repeat count). The script writes "reference" (accept, reject or crash), "reason" and "schema" (accept, reject, or none
+if the text is not YAML). gpushm's expected result ("rules") is written by hand.
 """
 
 import json
@@ -33,7 +32,7 @@ def content(case):
 
 
 def ask_loader(loader, paths):
-    """The loader may crash at any file; it is started again behind that one."""
+    """Restarts the loader after the file at which it crashed."""
     verdicts = {}
     left = list(paths)
     while left:
@@ -43,7 +42,7 @@ def ask_loader(loader, paths):
             path, verdict, *reason = line.split("\t")
             verdicts[path] = (verdict, reason[0] if reason else "")
         if len(lines) < len(left):
-            crash = answer.stderr.splitlines()[0] if answer.stderr else "it died"
+            crash = answer.stderr.splitlines()[0] if answer.stderr else "no output"
             verdicts[left[len(lines)]] = ("crash", crash)
             lines.append("")
         left = left[len(lines):]
@@ -60,7 +59,7 @@ def validator(directory):
 
 
 def as_json(value, known):
-    """The value as JSON would have it. What aliases share stays shared: some cases would fill the memory."""
+    """The value as JSON types. Keeps objects shared that aliases share: some cases would otherwise exhaust memory."""
     if isinstance(value, dict):
         if id(value) not in known:
             known[id(value)] = {str(key): as_json(item, known) for key, item in value.items()}
@@ -101,7 +100,7 @@ def main():
             case["reference"] = verdict
             case["reason"] = reason.replace(path, case["file"])[:200]
             case["schema"] = ask_schema(schema, content(case))
-    # A line a case, so that a change of one is a change of one line.
+    # One line per case, so that a change of a case changes one line.
     index.write_text("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n")
 
 

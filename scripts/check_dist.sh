@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Checks a tarball of scripts/dist.sh: below 60 MiB; every program and library in it finds all it needs in the tree or in
-# glibc; no search path leaves the tree; no symbol needs a glibc newer than 2.36 (77: nothing wrong, but this machine's
-# glibc is newer, so that last part could not hold).
+# Checks a tarball of scripts/dist.sh: it is smaller than 60 MiB; programs and libraries depend only on the tree and glibc; no
+# search path leaves the tree; no symbol needs a glibc newer than 2.36. Exit status 77: passed, except that symbols were not
+# checked, because this machine's glibc is newer.
 #
 #   scripts/check_dist.sh TARBALL
 set -euo pipefail
@@ -20,12 +20,12 @@ fail() {
   failures=$((failures + 1))
 }
 
-most_mib=${GPUSHM_DIST_MIB:-60}
-if [ "$(stat -c %s "$1")" -ge $((most_mib * 1024 * 1024)) ]; then
-  fail "the tarball has $most_mib MiB or more"
+max_mib=${GPUSHM_DIST_MIB:-60}
+if [ "$(stat -c %s "$1")" -ge $((max_mib * 1024 * 1024)) ]; then
+  fail "the tarball has $max_mib MiB or more"
 fi
 if [ ! -x "$tree/bin/gpushm" ]; then
-  fail "bin/gpushm is not in it"
+  fail "bin/gpushm is missing"
 fi
 
 while IFS= read -r -d '' file; do
@@ -35,14 +35,14 @@ while IFS= read -r -d '' file; do
   search=$(readelf -d "$file" | sed -n 's/.*(\(RPATH\|RUNPATH\)).*\[\(.*\)\]/\2/p')
   case $search in
     "\$ORIGIN" | "\$ORIGIN/.." | "\$ORIGIN/../lib" | "") ;;
-    *) fail "$short searches $search" ;;
+    *) fail "$short has the search path $search" ;;
   esac
   while read -r line; do
     case $line in
       *"not found"*) fail "$short: $line" ;;
       *"=> $tree/"* | *linux-vdso* | *ld-linux-* | *"statically linked"*) ;;
       *libc.so.* | *libm.so.* | *libdl.so.* | *libpthread.so.* | *librt.so.* | *libresolv.so.*) ;;
-      *) fail "$short takes from this machine: $line" ;;
+      *) fail "$short depends on a library of this machine: $line" ;;
     esac
   done < <(env -i PATH="$PATH" ldd "$file" 2>/dev/null)
   newest=$(readelf --dyn-syms -W "$file" | grep -o 'GLIBC_2\.[0-9.]*' | sort -Vu | tail -n 1 || true)
@@ -61,8 +61,8 @@ if [ "$failures" -gt 0 ]; then
   exit 1
 fi
 env -i "$tree/bin/gpushm" --version >/dev/null
-echo "check_dist: $programs programs and libraries stand alone"
+echo "check_dist: $programs programs and libraries are self-contained"
 if [ "$too_new" -gt 0 ]; then
-  echo "check_dist: skipped: glibc $here is newer than $newest_allowed; tarballs to give away are made on Debian 12"
+  echo "check_dist: skipped: glibc $here is newer than $newest_allowed; build tarballs for distribution on Debian 12"
   exit 77
 fi

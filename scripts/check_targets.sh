@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# That every target of the Makefile works: CI runs most of them; of the others this checks that their presets can be
-# configured and that all they would build is known. Fails for a target that is in neither list, and for a document that
-# names a target which there is not.
+# Checks the Makefile's targets that CI does not run: their presets can be configured, and the build system knows all that they
+# would build. Fails for a target that neither CI nor this script checks, and for a document that names a missing target.
 #
 #   scripts/check_targets.sh
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
-# Targets that .ci/run builds, directly or indirectly, and targets without a build: removal, formatting, the list itself.
+# Targets that .ci/run builds, directly or indirectly, and targets without a build.
 run=(deps build test lint asan tsan aarch64 dist check-dist install bench)
 plain=(help format clean)
 # Configured only: PRESET:TARGET... for each. `make demo` is the command of another preset; image_test runs scripts/image.sh.
@@ -29,7 +28,7 @@ while read -r target; do
 done < <(sed -n 's/^\([a-z][a-z0-9-]*\):.*## .*/\1/p' Makefile)
 # shellcheck disable=SC2016  # a backquote of Markdown
 while read -r target; do
-  grep -q "^$target:" Makefile || fail "the documents name \`make $target\`, which there is not"
+  grep -q "^$target:" Makefile || fail "the documents name \`make $target\`, which does not exist"
 done < <(grep -rhoE '(^    |`)make [a-z][a-z0-9-]*' ./*.md docs --include='*.md' | awk '{print $NF}' | sort -u)
 
 for target in "${!presets[@]}"; do

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs the tests of a built preset, several at once (CTEST_PARALLEL_LEVEL); more arguments go to ctest. What is said to the
-# sanitizers is in CMakePresets.json.
+# Runs the tests of a built preset, several at the same time (CTEST_PARALLEL_LEVEL); passes more arguments on to ctest.
+# CMakePresets.json has the sanitizers' options.
 #
 #   scripts/ctest.sh PRESET [ctest arguments...]
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
-# Without intercept_tls_get_addr=0, which the preset asan has, the leak check now and then takes the thread-local block of a
-# library that was opened at run time for a header of an older glibc, by its address alone, and crashes ("Tracer caught
-# signal 11"; seen with GCC 12's).
-# Under the preset aarch64, QEMU says that pages have 64 KiB, as on Grace. What it does not have is left out there (openat2,
-# MADV_WIPEONFORK, seccomp filters, the start times of processes), and so are tests of this machine's own files and two that
-# take minutes in it.
+# The preset asan sets intercept_tls_get_addr=0. Without it the leak check sometimes mistakes the thread-local block of a
+# library opened at run time for a header of an older glibc, judging by its address only, and crashes ("Tracer caught signal
+# 11"; observed with GCC 12).
+# Under the preset aarch64, QEMU reports pages of 64 KiB, as on Grace. That preset excludes tests of features that QEMU does not
+# have (openat2, MADV_WIPEONFORK, seccomp filters, the start times of processes), tests of this machine's files, and two that
+# take minutes in QEMU.
 #
-# Ends with the number of cases of the GoogleTest programs, and with what was skipped and why.
+# The last lines are the number of GoogleTest cases, and the reasons of skipped ones.
 log=build/$1/Testing/Temporary/LastTest.log
 rc=0
 ctest --preset "$1" "${@:2}" || rc=$?

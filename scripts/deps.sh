@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs, with apt, what building, testing and checking need (Debian 12, Ubuntu 24.04). Prints the packages; does
-# nothing, and asks for no password, when everything is there.
+# Installs the packages for building, testing and checking with apt (Debian 12, Ubuntu 24.04). Prints the packages; does
+# nothing, and does not ask for a password, if all are installed.
 #
 #   scripts/deps.sh [build] [agent] [bench] [gtest] [clang] [test] [dist] [lint] [sanitize] [image] [aarch64]   default: all
 set -euo pipefail
 
-# Alternatives are separated by "|"; the first that this distribution has is taken. With "?" at its end an entry is
-# optional: a distribution may lack it; its users report that it is missing.
+# Alternatives are separated by "|"; the first that this distribution has is used. An entry that ends with "?" is optional: a
+# distribution may lack it, and what uses it reports that it is missing.
 build=(
   cmake ninja-build g++ ccache 'mold?' pkg-config python3-minimal
   libasio-dev libflatbuffers-dev flatbuffers-compiler
@@ -57,7 +57,7 @@ for group in "${groups[@]}"; do
 done
 
 if ! command -v apt-get >/dev/null; then
-  echo "deps: no apt-get here. Install the equivalents of: ${wanted[*]}" >&2
+  echo "deps: apt-get is not available. Install the equivalents of: ${wanted[*]}" >&2
   exit 1
 fi
 
@@ -65,7 +65,7 @@ is_installed() {
   [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
 }
 
-# The names of an entry, without its mark.
+# The names in an entry, without the question mark.
 names_of() {
   local entry=${1%\?}
   echo "${entry//|/ }"
@@ -133,8 +133,8 @@ update() {
   updated=1
 }
 
-# Fills `packages`, and `without` with optional entries that apt does not know; fails when another has no alternative
-# that it knows.
+# Sets `packages`, and `without` to the optional entries that apt does not have; fails if apt has no alternative of another
+# entry.
 resolve() {
   local entry name
   packages=()
@@ -159,7 +159,7 @@ if ! resolve; then
   fi
 fi
 if [ ${#without[@]} -gt 0 ]; then
-  echo "deps: this distribution has no package ${without[*]}; what needs it is skipped"
+  echo "deps: this distribution has no package ${without[*]}; tests and checks that need it are skipped"
 fi
 if [ ${#packages[@]} -eq 0 ]; then
   exit 0

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Packs a finished build into a tarball that needs nothing but glibc where it is unpacked, and checks it.
+# Packs a finished build into a tarball that needs only glibc on the target machine, and checks it.
 #
 #   scripts/dist.sh BUILD_DIR [OUTPUT_DIR]        default output: build/dist
 #
 # bin/    gpushm, its selftest, test and benchmark programs
 # lib/    every shared library they need, except glibc's own and the GPU driver's; lib/fake/ has the stand-ins
-# share/  documents, examples, recorded machines for the tests, and the sources that check our driver declarations against a cuda.h
+# share/  documents, examples, recorded machines for the tests, sources that compare gpushm's declarations with a cuda.h
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -45,13 +45,13 @@ while read -r soname path; do
     continue
   fi
   if [ "$path" = missing ]; then
-    echo "dist: $soname is needed and was not found" >&2
+    echo "dist: $soname is required but was not found" >&2
     exit 1
   fi
   cp -L "$path" "$tree/lib/$soname"
 done <"$stage/needed"
 
-# The copies are ours to change: no symbols, and no search path but the tree's own.
+# Strips the copies and limits their search paths to the tree.
 find "$tree/bin" "$tree/lib" -type f -print0 | while IFS= read -r -d '' file; do
   is_dynamic "$file" || continue
   chmod u+w "$file"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Unpacks packages of another architecture below a directory, for a build for that architecture (Debian, Ubuntu; needs no
-# root). The machine's own apt does not learn of the architecture: a foreign libc6 must have the version of the machine's
-# own, and Ubuntu's usual archive does not have arm64, so that `apt-get update` would fail from then on.
+# Unpacks packages of another architecture below a directory, for a cross build (Debian, Ubuntu; does not need root). Does not
+# add the architecture to the machine's apt configuration: a foreign libc6 must have the version of the native one, and
+# Ubuntu's main archive does not have arm64, so `apt-get update` would then fail.
 #
 #   scripts/foreign_packages.sh ARCHITECTURE DIRECTORY PACKAGE...
 set -euo pipefail

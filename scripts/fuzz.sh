@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs every fuzz program for a while. New inputs go below the build tree; the committed corpus is only read.
-# To keep what was found: fuzz_NAME -merge=1 NEW_FOLDER BUILD_DIR/tests/fuzz/corpus/NAME BUILD_DIR/corpus/NAME, and then
+# Runs every fuzz program for some time. Writes new inputs below the build tree and only reads the committed corpus.
+# To keep new inputs, run fuzz_NAME -merge=1 NEW_FOLDER BUILD_DIR/tests/fuzz/corpus/NAME BUILD_DIR/corpus/NAME, and then
 # scripts/fuzz_corpus.sh add NAME NEW_FOLDER/*
 #
 #   scripts/fuzz.sh BUILD_DIR SECONDS

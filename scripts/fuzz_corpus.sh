@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The committed corpora are archives, so that the tree shows code: tests/fuzz/corpus/NAME.tar.xz, unpacked by CMake.
+# Lists and changes the committed corpora. They are archives, tests/fuzz/corpus/NAME.tar.xz, which CMake unpacks.
 #
 #   scripts/fuzz_corpus.sh list NAME            lists its files
-#   scripts/fuzz_corpus.sh add NAME FILE...     adds files, for instance a crash with its fix, or what fuzz_NAME -merge=1 kept
-#   scripts/fuzz_corpus.sh remove NAME FILE...  removes files by their names
+#   scripts/fuzz_corpus.sh add NAME FILE...     adds files, for instance a crash with its fix, or output of fuzz_NAME -merge=1
+#   scripts/fuzz_corpus.sh remove NAME FILE...  removes files by name
 set -euo pipefail
 
 usage() {
@@ -21,7 +21,7 @@ mkdir "$folder/$name"
 if [ -e "$archive" ]; then
   tar -C "$folder" -xJf "$archive"
 elif [ "$action" != add ]; then
-  echo "fuzz_corpus: there is no $archive" >&2
+  echo "fuzz_corpus: $archive does not exist" >&2
   exit 2
 fi
 case $action in
@@ -30,6 +30,6 @@ case $action in
   remove) [ $# -gt 0 ] || usage && (cd "$folder/$name" && rm -- "$@") ;;
   *) usage ;;
 esac
-# The same files give the same bytes.
+# Reproducible: the same files result in the same archive.
 tar -C "$folder" --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --mode=a=r,u+w,a+X -cf - "$name" | xz -9e >"$archive"
 echo "fuzz_corpus: $archive: $(find "$folder/$name" -type f | wc -l) files"

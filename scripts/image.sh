@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes the container image out of a finished build and this machine's libraries, with podman or buildah and without a
+# Builds the container image from a finished build and this machine's libraries, with podman or buildah and without a
 # registry, and prints its size.
 #
 #   scripts/image.sh BUILD_DIR [--name NAME] [--archive FILE] [--without-agent]
 #
 #   --name NAME       default: localhost/gpushm:VERSION
-#   --archive FILE    also as a file, for `ctr --namespace k8s.io images import FILE` on a node
-#   --without-agent   of a build that has no gpushmd; its entry point is then `gpushm`
+#   --archive FILE    also writes the image to a file, for `ctr --namespace k8s.io images import FILE` on a node
+#   --without-agent   for a build without gpushmd; the entry point is then `gpushm`
 #
-# All of it is in /opt/gpushm, glibc included, and its programs look nowhere else for what they are linked with: the agent
-# sees the node's /usr at /usr, to load the GPU driver's library from there and to describe the driver under the paths
-# that the node knows. Nothing of the driver is in the image, and no shell.
+# Everything is in /opt/gpushm, including glibc, and the programs search their libraries only there: the node's /usr is
+# mounted at /usr in the agent's container, to load the GPU driver's library from there and to describe the driver by its
+# paths on the node. The image contains no part of the driver and no shell.
 set -euo pipefail
 
 fail() {
@@ -49,7 +49,7 @@ fi
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 tree=$stage/root
-# As distributions have it: a driver's libraries are mounted below /usr/lib, and found through ld.so.conf.d.
+# The layout of distributions: a driver's libraries are mounted below /usr/lib and found through ld.so.conf.d.
 mkdir -p "$tree"/{dev,etc/gpushm,etc/ld.so.conf.d,etc/ssl/certs,opt/gpushm/bin,opt/gpushm/lib,opt/gpushm/share/doc/gpushm} \
   "$tree"/{proc,run,sys,tmp,usr/bin,usr/lib,usr/lib64,var}
 chmod 1777 "$tree/tmp"
@@ -75,13 +75,13 @@ copy_library() { # PATH
 real_files=()
 for program in "${programs[@]}"; do
   from=$(find "$build/apps" -type f -perm -u+x -name "$program" -print -quit)
-  [ -n "$from" ] || fail "no $program in $build; build it, or say --without-agent"
+  [ -n "$from" ] || fail "no $program in $build; build it, or pass --without-agent"
   to=$tree/opt/gpushm/bin/$program
   install -m 0755 "$from" "$to"
   strip --strip-unneeded "$to"
   needed=$(LD_LIBRARY_PATH='' ldd "$from" 2>/dev/null || true)
   if missing=$(grep 'not found' <<<"$needed"); then
-    fail "$program needs what is not on this machine: $missing"
+    fail "$program needs libraries that are missing on this machine: $missing"
   fi
   while read -r library; do
     case $library in
@@ -89,8 +89,8 @@ for program in "${programs[@]}"; do
     esac
     copy_library "$library"
   done < <(awk '$NF ~ /^\(0x/ && $(NF - 1) ~ /^\// {print $(NF - 1)}' <<<"$needed" | sort -u)
-  # A static program has none of this. The old kind of search path (RPATH) also counts before $LD_LIBRARY_PATH, and for
-  # what libraries need in turn.
+  # Static programs have no interpreter. RPATH, unlike RUNPATH, takes precedence over $LD_LIBRARY_PATH and also applies to
+  # indirect dependencies.
   if [ -n "$needed" ] && loader=$(patchelf --print-interpreter "$to" 2>/dev/null); then
     patchelf --set-interpreter "/opt/gpushm/lib/${loader##*/}" --force-rpath --set-rpath /opt/gpushm/lib "$to"
   fi
@@ -100,7 +100,7 @@ done
 libc=$(dirname "$(LD_LIBRARY_PATH='' ldd "$build/apps/gpushm/gpushm" | sed -nE 's/.*libc\.so\.6 => (\/[^ ]+) .*/\1/p')")
 for library in libdl.so.2 libm.so.6 libnss_dns.so.2 libnss_files.so.2 libpthread.so.0 libresolv.so.2 librt.so.1 \
                libutil.so.1 libgcc_s.so.1; do
-  [ -e "$libc/$library" ] || fail "$libc/$library is not there"
+  [ -e "$libc/$library" ] || fail "$libc/$library does not exist"
   copy_library "$libc/$library"
 done
 
@@ -115,7 +115,7 @@ cp "$root/LICENSE" "$tree/opt/gpushm/share/doc/gpushm/"
 # The licences of third-party components.
 if command -v dpkg-query >/dev/null; then
   for file in "${real_files[@]}"; do
-    # Packages may have recorded it below /lib, from before the directories were merged.
+    # Packages may list it below /lib, from before /lib was merged into /usr/lib.
     package=$(dpkg-query -S "$file" 2>/dev/null || dpkg-query -S "${file#/usr}" 2>/dev/null || true)
     package=${package%%:*}
     if [ -n "$package" ] && [ -e "/usr/share/doc/$package/copyright" ]; then
@@ -129,7 +129,7 @@ cp "$root/deploy/Containerfile" "$stage/"
 if [ ! -e "$tree/opt/gpushm/bin/gpushmd" ]; then
   sed -i 's|^ENTRYPOINT.*|ENTRYPOINT ["/opt/gpushm/bin/gpushm"]|' "$stage/Containerfile"
 fi
-# The same files make the same image.
+# Reproducible: the same files result in the same image.
 when=$(git -C "$root" log -1 --format=%ct 2>/dev/null || echo 0)
 "$engine" build --quiet --no-cache --timestamp "$when" --tag "$name" --file "$stage/Containerfile" "$stage" >/dev/null
 if [ -n "$archive" ]; then

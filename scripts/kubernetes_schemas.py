@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/deploy/schemas/kubernetes.json: names and types of the fields that manifests of ours may have.
+"""Prints tests/deploy/schemas/kubernetes.json: names and types of the fields that gpushm's manifests may have.
 
     scripts/kubernetes_schemas.py swagger.json 1.36 > tests/deploy/schemas/kubernetes.json
 
-swagger.json is what an API server has at /openapi/v2, or api/openapi-spec/swagger.json of the Kubernetes repository.
-Only what manifests are written with is kept: no status, no server's own fields, no volumes but a few.
+swagger.json is an API server's /openapi/v2, or api/openapi-spec/swagger.json of the Kubernetes repository. The output omits
+status, fields that the server sets, and most kinds of volumes.
 """
 import json
 import sys
@@ -24,7 +24,7 @@ KINDS = {
         ["DeviceClass", "ResourceClaim", "ResourceClaimTemplate"],
     ),
 }
-# Set by the server, or of no use to us: their definitions would be most of the file.
+# Set by the server, or unused here: their definitions would be most of the file.
 DROPPED = {
     "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta": {
         "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generation",
@@ -37,7 +37,7 @@ NOT_SCHEMA = ("description", "default")
 
 
 def bare(schema, definition=""):
-    """Without texts, extensions, and what is dropped."""
+    """The schema without descriptions, defaults, extensions and dropped fields."""
     made = {}
     for key, value in schema.items():
         if key in NOT_SCHEMA or key.startswith("x-"):

@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 jobs=${JOBS:-$(nproc)}
 
-tool() { # the version that CI checks with, else what there is
+tool() { # CI's version if it is installed, else the default one
   if command -v "$1-14" >/dev/null; then
     echo "$1-14"
   else
@@ -34,8 +34,8 @@ check_tidy() {
 
 check_cppcheck() {
   mkdir -p build/lint/cppcheck
-  # noExplicitConstructor: off, because converting constructors are meant where they are not marked.
-  # It gets no library headers, because it misjudges templates. The compilers check for unused code.
+  # noExplicitConstructor is off: constructors that are not explicit are intended to convert.
+  # Library headers are not passed, because cppcheck misjudges templates. The compilers check for unused code.
   cppcheck --std=c++20 --language=c++ --quiet --error-exitcode=1 --inline-suppr -j "$jobs" \
            --cppcheck-build-dir=build/lint/cppcheck --enable=warning,performance,portability \
            --suppressions-list=scripts/cppcheck-suppressions.txt \

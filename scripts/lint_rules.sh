@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Rules of this repository that no standard tool checks. Prints every violation; fails if there is one.
+# Checks rules of this repository that no standard tool checks. Prints every violation; fails if there is one.
 #
 #   scripts/lint_rules.sh               the tracked files of this repository
 #   scripts/lint_rules.sh --self-test   plants each violation in a scratch tree and expects it to be found
 set -euo pipefail
-shopt -s lastpipe  # `report` at the end of a pipe counts in this shell
+shopt -s lastpipe  # `report` at the end of a pipe changes `violations` of this shell
 
 violations=0
 report() { # TEXT, with the places on standard input
@@ -17,7 +17,7 @@ report() { # TEXT, with the places on standard input
   fi
 }
 
-# Reads file names on standard input, prints those that match a pattern (grep -E).
+# Reads file names from standard input and prints those that match a pattern (grep -E).
 names() { grep -E "$1" || true; }
 
 search() { # PATTERN, file names on standard input
@@ -52,19 +52,19 @@ check() {
   co_await_braces <<<"$files" |
     report "braced temporary in a co_await expression; g++ 12 destroys it twice: name it first"
   search '\bsleep_(for|until)\b|\b(u|nano)?sleep ?\(' <<<"$sources" |
-    report "sleeping; wait for the event, with a deadline"
-  if [[ $PWD == /*/* ]]; then  # "/src/" is a part of many paths
+    report "sleep; wait for the event, with a deadline"
+  if [[ $PWD == /*/* ]]; then  # a path like "/src" would match many others
     { xargs -r -d '\n' grep -nHIF -- "$PWD/" || true; } <<<"$files" | report "a path of this machine"
   fi
   names '\.(cpp|hpp|sh|cmake|py)$' <<<"$files" | search '\b(TODO|FIXME|XXX)\b' | report "unfinished work"
   search 'NOLINT(NEXTLINE|BEGIN)?([^(:A-Z]|$|\([^)]*\)[[:space:]]*$)' <<<"$sources" |
     report "NOLINT without a check's name and a reason: NOLINT(check): why"
   search '#include "(src/|\.\.)' <<<"$(names '\.(cpp|hpp|h|c)$' <<<"$files")" |
-    report "an include past the include roots, by which the compiler enforces the layers"
+    report "an include that bypasses the include roots, by which the compiler enforces the layers"
 }
 
 self_test() {
-  scratch=""  # global: the trap runs after this function
+  scratch=""  # global: used by the trap after this function returns
   scratch=$(mktemp -d)
   trap 'rm -rf "$scratch"' EXIT
   cd "$scratch"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# clang-tidy over the product's sources, in concurrent groups: files changed since the last commit that passed, and a
-# tenth of the rest (tidy_files.py); with ALL=1 in the environment all of them. What was clean is not looked at again until
-# a source, a header that it includes, its compile command, .clang-tidy or clang-tidy itself changes.
+# Runs clang-tidy on the product's sources, in concurrent groups: files changed since the last commit that passed, and a
+# tenth of the rest (tidy_files.py); with ALL=1 in the environment all files. Skips a file that was clean until it, a header
+# that it includes, its compile command, .clang-tidy or clang-tidy itself changes.
 #
 #   scripts/tidy.sh BUILD_DIR CLANG_TIDY [JOBS]
 set -euo pipefail
@@ -16,7 +16,7 @@ export CACHE
 mkdir -p "$CACHE"
 find "$CACHE" -type f -mtime +30 ! -name passed -delete
 
-# Sources that the build makes have to be there before anything can include them.
+# Generated sources must exist before other sources can include them.
 ninja -C "$build" -t targets all | sed -n 's/^\(generated\/[^:]*\): .*/\1/p' | xargs -r ninja -C "$build" >/dev/null
 
 COMMON=$( { "$CLANG_TIDY" --version; cat .clang-tidy; } | sha256sum)
@@ -24,7 +24,7 @@ export COMMON
 
 one() { # FILE COMMAND
   local file=$1 command=$2 inputs key
-  # -M lists every header that is read, the system's too.
+  # -M lists every header that is read, including system headers.
   inputs=$(cd "$BUILD" && eval "$(sed -E 's/ -o [^ ]+//; s/ -c / /; s/ -M[DT]? / /g; s/^[^ ]*ccache //' <<<"$command") -M -MT x" 2>/dev/null |
              tr -d '\\\n' | cut -d: -f2-) || inputs=
   if [ -n "$inputs" ]; then
@@ -52,8 +52,8 @@ one() { # FILE COMMAND
 }
 export -f one
 
-# Since which commit: the last one that passed here, where this one comes after it; else where this branch left the main
-# one; else some commits ago. No history: all files.
+# Prints the commit to compare with: the last one that passed, if it is an ancestor; else where this branch left the main
+# branch; else some commits ago. Prints nothing, which selects all files, if there is no history.
 base() {
   local commit
   if [ "${ALL:-}" = 1 ]; then

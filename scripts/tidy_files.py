@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Prints what clang-tidy has to look at: "FILE\\0COMMAND\\0" of sources of src/ and apps/, or of files that include several of
-them (unity_groups.py): most of its time goes to what they include.
+"""Prints the files that clang-tidy must check, as "FILE\\0COMMAND\\0": sources of src/ and apps/, or files that include several
+of them (unity_groups.py), because clang-tidy spends most of its time on included headers.
 
   tidy_files.py BUILD_DIR [BASE]
 
-Without BASE all of them. With BASE, a commit: those that changed since then, a tenth of the rest, which the number of
-commits chooses, so that ten commits look at everything, and of those that include what changed as many as fit into MOST:
-one header can be included by all, and a file, or eight together, takes some 15 s.
+Without BASE, prints all of them. With BASE, a commit: those that changed since then; a tenth of the rest, selected by the
+number of commits, so that ten commits check everything; and files that include a changed one, up to MAX_FILES in total: all
+files may include one header, and a file, or a group of eight, takes about 15 s.
 """
 import json
 import os
@@ -17,7 +17,7 @@ import sys
 import zlib
 
 PARTS = 10
-MOST = 25
+MAX_FILES = 25
 
 
 def git(*words):
@@ -25,7 +25,7 @@ def git(*words):
 
 
 def with_includers(changed, files):
-    """`changed` and every file that includes one of them, directly or not. An include names a file by the end of its path."""
+    """`changed` and every file that includes one of them, directly or indirectly. An include names the end of a path."""
     included_by = {}
     for name in files:
         with open(name, encoding="utf-8", errors="replace") as file:
@@ -70,13 +70,13 @@ def main():
         touched = with_includers(changed, tracked)
         part = {name: zlib.crc32(name.encode()) % PARTS for name in sources}
         chosen = {name for name in sources if members[name] & changed or part[name] == turn}
-        # The part that comes next first, so that every one has its turn.
+        # Parts that are due next come first, so that every part is checked.
         others = sorted((name for name in sources if members[name] & touched and name not in chosen),
                         key=lambda name: (part[name] - turn) % PARTS)
-        chosen |= set(others[:max(0, MOST - len(chosen))])
+        chosen |= set(others[:max(0, MAX_FILES - len(chosen))])
         count = sum(len(members[name]) for name in chosen)
         print(f"tidy: {count} of {sum(map(len, members.values()))} files: changed since {base[0][:12]}, and part {turn + 1} of {PARTS} "
-              "(`make lint ALL=1` takes all)", file=sys.stderr)
+              "(`make lint ALL=1` checks all)", file=sys.stderr)
     for name in sorted(chosen):
         sys.stdout.write(sources[name]["file"] + "\0" + sources[name]["command"] + "\0")
 

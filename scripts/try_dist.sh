@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Unpacks the newest tarball of `make dist` somewhere else and runs programs out of it, with an empty environment: the demo,
-# two short benchmarks, and the self-test's shortest check.
+# Unpacks the newest tarball of `make dist` to a temporary directory and runs programs from it, with an empty environment: the
+# demo, two short benchmarks, and the self-test's shortest check.
 #
 #   scripts/try_dist.sh DIRECTORY
 set -euo pipefail

@@ -12,7 +12,7 @@ namespace gpushm::selftest {
 
 namespace {
 
-constexpr int most_outputs = 5;
+constexpr int max_outputs = 5;
 
 class repetition {
  public:
@@ -57,7 +57,7 @@ class repetition {
     }
     const std::string text = "run " + std::to_string(run) + ": " + ended.detail;
     first_ = failed_ == 0 ? text : first_;
-    if (++failed_ <= most_outputs) {
+    if (++failed_ <= max_outputs) {
       output_ += "--- " + text + "\n" + ended.output;
     }
     failures_.push_back(json{{"run", run}, {"detail", ended.detail}});

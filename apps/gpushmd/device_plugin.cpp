@@ -86,7 +86,7 @@ device_plugin::device_plugin(const settings& start, base::operation_observer* ob
     // For when the linker finds no NVML: the driver need not be in this container's image.
     const std::string nvml = discover::find_nvml(driver_places(start_));
     if (!nvml.empty()) {
-      driver::nvml_library::look_also_at(nvml);
+      driver::nvml_library::set_alternative_path(nvml);
     }
     inventory_ = std::make_unique<inventory_child>(nvml);
     monitor_ = std::make_unique<plugin::health_monitor>(

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/file.hpp"
-#include "base/file_beside.hpp"
+#include "base/staged_file.hpp"
 #include "base/syscall.hpp"
 #include "gpushm/error.hpp"
 
@@ -21,8 +21,8 @@ constexpr const char* operation = "install the hook program";
 
 /// The program's content; empty if it cannot be read. About 2 MiB, more with a sanitizer.
 std::string content_of(const std::string& path) {
-  constexpr std::size_t most_bytes = 256UL << 20U;
-  return base::read_small_file(path, most_bytes).value_or("");
+  constexpr std::size_t max_bytes = 256UL << 20U;
+  return base::read_small_file(path, max_bytes).value_or("");
 }
 
 /// Removes temporary files of an agent that was killed before its rename. Only one agent installs
@@ -73,7 +73,7 @@ std::string install_hook(const std::string& source, const std::string& directory
   std::string path = directory + "/" + name;
   remove_unfinished(directory);
   if (!is_installed(path, program)) {
-    base::file_beside written(operation, path);
+    base::staged_file written(operation, path);
     written.write(program);
     base::checked(operation, path, "fchmod", [&] { return ::fchmod(written.fd(), 0755); });
     written.commit();

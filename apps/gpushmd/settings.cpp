@@ -16,7 +16,7 @@ namespace gpushm::agent {
 
 namespace {
 
-constexpr std::size_t most_file_bytes = std::size_t{1} << 20U;
+constexpr std::size_t max_file_bytes = std::size_t{1} << 20U;
 
 std::string_view value_of(const setting& what,
                           std::size_t index,
@@ -94,7 +94,7 @@ std::string read_config_text(const std::string& file, std::string& why) {
       return text;
     }
     text.append(part.data(), static_cast<std::size_t>(got));
-    if (text.size() > most_file_bytes) {
+    if (text.size() > max_file_bytes) {
       why = "the file is larger than 1 MiB";
       return {};
     }

@@ -37,10 +37,10 @@ using asio::awaitable;
 using asio::ip::tcp;
 
 /// Another connection closes the oldest one.
-constexpr std::size_t most_connections = 32;
+constexpr std::size_t max_connections = 32;
 /// From accepting the connection to the end of the response.
 constexpr std::chrono::seconds patience{2};
-constexpr std::size_t most_request_bytes = 8'192;
+constexpr std::size_t max_request_bytes = 8'192;
 constexpr std::chrono::milliseconds accept_backoff{50};
 
 auto into(asio::error_code& code) {
@@ -104,7 +104,7 @@ tcp::acceptor listen_on(asio::io_context& io, const std::string& address) {
     made.bind(*where, failed);
   }
   check("bind", failed);
-  made.listen(static_cast<int>(most_connections), failed);
+  made.listen(static_cast<int>(max_connections), failed);
   check("listen", failed);
   return made;
 }
@@ -156,7 +156,7 @@ class web_server::impl {
         co_await pause.async_wait(into(code));
         continue;
       }
-      if (open_.size() >= most_connections) {
+      if (open_.size() >= max_connections) {
         asio::error_code ignored;
         open_.front()->close(ignored);
         open_.pop_front();
@@ -178,7 +178,7 @@ class web_server::impl {
     asio::error_code code;
     std::string request;
     co_await asio::async_read_until(
-        *socket, asio::dynamic_buffer(request, most_request_bytes), "\r\n\r\n", into(code));
+        *socket, asio::dynamic_buffer(request, max_request_bytes), "\r\n\r\n", into(code));
     if (!code || code == asio::error::not_found) {
       const std::string text = code ? too_large() : answer(request);
       co_await asio::async_write(*socket, asio::buffer(text), into(code));

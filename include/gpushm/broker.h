@@ -76,7 +76,7 @@ typedef struct gpushm_broker_options {
 
 /* A broker on a background thread. Never calls CUDA. Persistent segments are freed with it. A child
  * created by fork immediately closes its copies of socket, lock, connections and memory; the broker
- * stays the parent's. Release with gpushm_broker_stop. */
+ * belongs to the parent. Release with gpushm_broker_stop. */
 typedef struct gpushm_broker gpushm_broker;
 
 /* Blocks until clients can connect. Fails with address_in_use, permission_denied, invalid_argument,
@@ -129,9 +129,8 @@ typedef struct gpushm_file_export_options {
 } gpushm_file_export_options;
 
 /* An in-process broker on the socket PATH.sock, and a file at PATH that refers to it. All memory
- * that can be shared or created can be exported. Release, ending all of it, with
- * gpushm_file_export_end. In a forked child the export stays the parent's. Calls on one handle must
- * not run concurrently. */
+ * that can be shared or created can be exported. gpushm_file_export_end ends and releases it. In a
+ * forked child the export belongs to the parent. Calls on one handle must not run concurrently. */
 typedef struct gpushm_file_export gpushm_file_export;
 
 /* Starts the broker; gpushm_file_export_write writes the file. Fails with address_in_use (a live

@@ -84,7 +84,7 @@ class broker_budget {
   [[nodiscard]] const gpushm_broker_budget* handle() const noexcept { return handle_.get(); }
 
  private:
-  std::unique_ptr<gpushm_broker_budget, glue::ender<&gpushm_broker_budget_free>> handle_;
+  std::unique_ptr<gpushm_broker_budget, glue::deleter<&gpushm_broker_budget_free>> handle_;
 };
 
 struct broker_options {
@@ -152,9 +152,9 @@ struct broker_statistics {
 /// destroyed, which frees persistent segments.
 ///
 /// A child created by fork immediately closes its copies of socket, lock, connections and memory;
-/// the broker stays the parent's: in the child every function of the object throws `errc::forked`,
-/// and destroying it does nothing. A moved-from object is empty: everything but destroying and
-/// assigning throws `errc::invalid_argument`.
+/// the broker belongs to the parent: in the child every function of the object throws
+/// `errc::forked`, and destroying it does nothing. A moved-from object is empty: everything but
+/// destroying and assigning throws `errc::invalid_argument`.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe, except `statistics`.
 class broker {
@@ -222,7 +222,7 @@ class broker {
   [[nodiscard]] gpushm_broker* handle() const noexcept { return handle_.get(); }
 
  private:
-  std::unique_ptr<gpushm_broker, glue::ender<&gpushm_broker_stop>> handle_;
+  std::unique_ptr<gpushm_broker, glue::deleter<&gpushm_broker_stop>> handle_;
 };
 
 }  // namespace v1

@@ -155,7 +155,7 @@ class stop_bridge {
     gpushm_stop* stop;
     void operator()() const noexcept { gpushm_stop_request(stop); }
   };
-  std::unique_ptr<gpushm_stop, ender<&gpushm_stop_free>> handle_;
+  std::unique_ptr<gpushm_stop, deleter<&gpushm_stop_free>> handle_;
   std::optional<std::stop_callback<request>> callback_;  // destroyed first
 };
 
@@ -182,7 +182,7 @@ class stop_bridge {
 
 /// Takes ownership of `list`.
 [[nodiscard]] inline std::vector<segment_info> list_from(gpushm_segment_list* list) {
-  const std::unique_ptr<gpushm_segment_list, ender<&gpushm_segment_list_free>> owned(list);
+  const std::unique_ptr<gpushm_segment_list, deleter<&gpushm_segment_list_free>> owned(list);
   std::vector<segment_info> result;
   result.reserve(gpushm_segment_list_size(list));
   for (std::size_t at = 0; at < gpushm_segment_list_size(list); ++at) {
@@ -256,7 +256,7 @@ class subscription {
   }
 
  private:
-  std::unique_ptr<gpushm_subscription, glue::ender<&gpushm_subscription_close>> handle_;
+  std::unique_ptr<gpushm_subscription, glue::deleter<&gpushm_subscription_close>> handle_;
 };
 
 /// The result of `open_many` for one name: either a segment or an error. Move-only.
@@ -336,14 +336,14 @@ class client {
 
   /// Turns memory that was allocated elsewhere in this process into a segment, and publishes it.
   /// The range may be anywhere in cudaMalloc memory, in an exportable pool, in virtual memory (also
-  /// across chunks), or in a sealed memfd. `data()` of the result is `pointer`; the memory stays
-  /// its allocator's. Finish the writes that readers rely on first.
+  /// across chunks), or in a sealed memfd. `data()` of the result is `pointer`; the memory
+  /// remains owned by its allocator. Finish the writes that readers rely on first.
   ///
-  /// The broker keeps virtual memory and memfds alive. cudaMalloc and pool memory stays this
-  /// process's: call `segment::unshare` before it is freed. The segment ends with its last
-  /// `segment` here, with this process (later opens throw `errc::peer_died`), or when an import
-  /// finds that the memory was freed (`errc::gone_or_replaced`). Legacy handles give importers the
-  /// whole allocation, not only this range.
+  /// The broker keeps virtual memory and memfds alive. cudaMalloc and pool memory remains
+  /// owned by this process: call `segment::unshare` before it is freed. The segment ends with its
+  /// last `segment` here, with this process (later opens throw `errc::peer_died`), or when an
+  /// import finds that the memory was freed (`errc::gone_or_replaced`). Legacy handles give
+  /// importers the whole allocation, not only this range.
   ///
   /// Throws `error`: invalid_argument, not_exportable (naming the allocator and the remedy), and as
   /// `create`.
@@ -496,7 +496,7 @@ class client {
 
  private:
   std::unique_ptr<glue::stop_bridge> stop_;
-  std::unique_ptr<gpushm_client, glue::ender<&gpushm_client_close>> handle_;
+  std::unique_ptr<gpushm_client, glue::deleter<&gpushm_client_close>> handle_;
 };
 
 enum class log_level : std::uint8_t {

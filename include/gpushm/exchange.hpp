@@ -166,7 +166,7 @@ class ticket_file {
 
  private:
   std::string path_;
-  std::unique_ptr<gpushm_ticket_file, glue::ender<&gpushm_ticket_file_close>> handle_;
+  std::unique_ptr<gpushm_ticket_file, glue::deleter<&gpushm_ticket_file_close>> handle_;
 };
 
 /// Imports the ticket in the file at `path`, waiting up to `options.timeout` for a live exporter's

@@ -25,8 +25,8 @@ struct file_export_options {
 /// in-process broker on the socket `PATH.sock`, and a file at PATH that refers to it. All memory
 /// that can be shared or created can be exported. The export ends when the object is destroyed.
 /// Move-only; a moved-from object is empty: everything but destroying and assigning throws
-/// `errc::invalid_argument`. In a forked child the export stays the parent's, as `broker` and
-/// `client` do.
+/// `errc::invalid_argument`. In a forked child the export belongs to the parent, as do `broker`
+/// and `client`.
 ///
 ///     auto out = gpushm::file_export::begin("/shared/weights");
 ///     auto shared = out.client().share("weights", pointer, size_bytes);
@@ -95,7 +95,7 @@ class file_export {
   }
 
   std::string path_;
-  std::unique_ptr<gpushm_file_export, glue::ender<&gpushm_file_export_end>> handle_;
+  std::unique_ptr<gpushm_file_export, glue::deleter<&gpushm_file_export_end>> handle_;
   std::optional<gpushm::client> client_;  // destroyed first, while its broker still runs
 };
 

@@ -381,14 +381,14 @@ typedef struct gpushm_share_options {
 
 /* Turns memory that was allocated elsewhere in this process into a segment, and publishes it. The
  * range may be anywhere in cudaMalloc memory, in an exportable pool, in virtual memory (also across
- * chunks), or in a sealed memfd. The segment's data is `pointer`; the memory stays its allocator's.
- * Finish the writes that readers rely on first.
+ * chunks), or in a sealed memfd. The segment's data is `pointer`; the memory remains owned by its
+ * allocator. Finish the writes that readers rely on first.
  *
- * The broker keeps virtual memory and memfds alive. cudaMalloc and pool memory stays this
- * process's: call gpushm_segment_unshare before it is freed. The segment ends with its last handle
- * here, with this process (later opens fail with peer_died), or when an import finds that the
- * memory was freed (gone_or_replaced). Legacy handles give importers the whole allocation, not only
- * this range.
+ * The broker keeps virtual memory and memfds alive. cudaMalloc and pool memory remains
+ * owned by this process: call gpushm_segment_unshare before it is freed. The segment ends with its
+ * last handle here, with this process (later opens fail with peer_died), or when an import finds
+ * that the memory was freed (gone_or_replaced). Legacy handles give importers the whole allocation,
+ * not only this range.
  *
  * Fails with invalid_argument, not_exportable (naming the allocator and the remedy), and as
  * gpushm_client_create. */

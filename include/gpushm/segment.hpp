@@ -193,7 +193,7 @@ class segment {
     return handle_.get();
   }
 
-  std::unique_ptr<gpushm_segment, glue::ender<&gpushm_segment_close>> handle_;
+  std::unique_ptr<gpushm_segment, glue::deleter<&gpushm_segment_close>> handle_;
 };
 
 }  // namespace v1

@@ -243,7 +243,7 @@ template <typename Structure>
 
 /// Deleter of a C handle.
 template <auto End>
-struct ender {
+struct deleter {
   template <typename Handle>
   void operator()(Handle* handle) const noexcept {
     End(handle);

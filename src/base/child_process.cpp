@@ -90,7 +90,7 @@ child_process child_process::start(const child_options& options) {
 
   const pid_t pid = base::checked(operation, program, "fork", [] { return ::fork(); });
   if (pid == 0) {
-    // Only what is safe after a fork of a process with threads.
+    // Only async-signal-safe functions: the parent may have threads.
     ::setpgid(0, 0);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) {
@@ -101,11 +101,11 @@ child_process child_process::start(const child_options& options) {
     if (options.merge_stderr) {
       ::dup2(out.write.get(), STDERR_FILENO);
     }
-    // The parent may ignore it; programs expect the default.
+    // The parent may ignore SIGPIPE; programs expect the default.
     ::signal(SIGPIPE, SIG_DFL);
     ::execve(argv[0], argv.data(), envp.data());
     const int number = errno;
-    [[maybe_unused]] const auto told = ::write(failure.write.get(), &number, sizeof number);
+    [[maybe_unused]] const auto sent = ::write(failure.write.get(), &number, sizeof number);
     ::_exit(127);
   }
   ::setpgid(pid, pid);
@@ -167,10 +167,11 @@ void child_process::stop() noexcept {
 
 void child_process::write_line(std::string_view line) {
   const std::string text = std::string(line) + "\n";
-  // SIGPIPE is ignored by the programs that use this, so a dead child is an error and not our end.
+  // Programs that use this ignore SIGPIPE, so a dead child is an error and does not kill them.
   const auto count = base::retry([&] { return ::write(input_.get(), text.data(), text.size()); });
   if (count != static_cast<ssize_t>(text.size())) {
-    throw error(errc::peer_died, "tell process", std::to_string(pid_), "it does not read any more");
+    throw error(
+        errc::peer_died, "write to process", std::to_string(pid_), "its standard input is closed");
   }
 }
 
@@ -242,8 +243,7 @@ std::optional<int> child_process::wait(deadline until) {
   if (!wait_readable(pidfd_.get(), until)) {
     return std::nullopt;
   }
-  // What it left behind in its group goes too; before it is reaped, while the number is still its
-  // own.
+  // Kills the rest of its process group, before reaping the child frees the group's number.
   ::kill(-pid_, SIGKILL);
   int status = 0;
   base::checked("wait for process", std::to_string(pid_), "waitpid", [&] {

@@ -6,8 +6,8 @@
 
 namespace gpushm::base {
 
-/// `timeout` after `from`. Past the clock's range, as with `milliseconds::max()`, it is the clock's
-/// last moment, which never comes; negative timeouts are 0.
+/// `timeout` after `from`, limited to the clock's maximum, which is never reached (as with
+/// `milliseconds::max()`); negative timeouts are 0.
 [[nodiscard]] constexpr std::chrono::steady_clock::time_point later(
     std::chrono::steady_clock::time_point from, std::chrono::milliseconds timeout) noexcept {
   using clock = std::chrono::steady_clock;

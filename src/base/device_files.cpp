@@ -140,13 +140,13 @@ std::optional<std::multimap<int, int>> children_by_parent() {
   return whole ? std::optional(std::move(result)) : std::nullopt;
 }
 
-/// Whether one of `theirs` is the same open file as one of `own`; nothing if the kernel does not
+/// Whether one of `others` is the same open file as one of `own`; nothing if the kernel does not
 /// report it.
 std::optional<bool> share_one(pid_t other,
-                              const std::vector<int>& theirs,
+                              const std::vector<int>& others,
                               const std::vector<int>& own) noexcept {
   const pid_t self = ::getpid();
-  for (const int fd : theirs) {
+  for (const int fd : others) {
     for (const int mine : own) {
       const auto order = ::syscall(SYS_kcmp, self, other, KCMP_FILE, mine, fd);
       if (order == 0) {
@@ -164,20 +164,20 @@ std::optional<bool> share_one(pid_t other,
 /// files: its stack then begins at another address. False if the kernel does not show that address.
 bool has_executed(pid_t other) {
   constexpr std::size_t startstack_field = 25;
-  const auto theirs = stat_fields(std::to_string(other));
+  const auto others = stat_fields(std::to_string(other));
   const auto own = stat_fields("self");
-  return theirs.size() > startstack_field && own.size() > startstack_field &&
-         theirs[startstack_field] != "0" && own[startstack_field] != "0" &&
-         theirs[startstack_field] != own[startstack_field];
+  return others.size() > startstack_field && own.size() > startstack_field &&
+         others[startstack_field] != "0" && own[startstack_field] != "0" &&
+         others[startstack_field] != own[startstack_field];
 }
 
 bool may_share(pid_t other, const std::vector<int>& own) {
-  const auto theirs = driver_files_of(std::to_string(other));
-  if (!theirs) {
+  const auto others = driver_files_of(std::to_string(other));
+  if (!others) {
     return ::access(("/proc/" + std::to_string(other)).c_str(), F_OK) == 0;  // else it has exited
   }
   // Seccomp filters of containers refuse kcmp.
-  return share_one(other, *theirs, own).value_or(!has_executed(other));
+  return share_one(other, *others, own).value_or(!has_executed(other));
 }
 
 bool any_descendant_may_share(const std::vector<int>& own) {

@@ -50,7 +50,7 @@ class directory_watch {
   [[nodiscard]] bool wait_until(std::chrono::steady_clock::time_point deadline) const;
 
  private:
-  /// What to report for one watched directory.
+  /// The changes to report for one watched directory.
   struct interest {
     std::vector<std::string> directories;  ///< as given; all lead to this directory
     /// Entries that lead to a watched directory: the entry and that directory.

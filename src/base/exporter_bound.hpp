@@ -5,8 +5,8 @@
 
 namespace gpushm::base {
 
-/// Memory of this kind stays the exporter's: the broker asks the exporter before a new importer
-/// gets it, and the segment is destroyed with the exporter.
+/// True for exporter-bound memory: the broker asks the exporter before a new importer gets it, and
+/// the segment is destroyed with the exporter.
 [[nodiscard]] constexpr bool is_exporter_bound(gpushm::backend kind) noexcept {
   return kind == gpushm::backend::cuda_ipc || kind == gpushm::backend::cuda_pool;
 }

@@ -80,8 +80,8 @@ block* block_of(std::size_t fd) noexcept {
 }
 
 block& make_block(std::size_t fd) {
-  if (block* const there = block_of(fd)) {
-    return *there;
+  if (block* const existing = block_of(fd)) {
+    return *existing;
   }
   void* const memory =
       ::mmap(nullptr, sizeof(block), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -141,8 +141,8 @@ void become_child() noexcept {
 class backoff_wait {
  public:
   void pause() noexcept {
-    constexpr int most_yields = 100;
-    if (++yields_ < most_yields) {
+    constexpr int max_yields = 100;
+    if (++yields_ < max_yields) {
       ::sched_yield();
     } else {
       pause_before_retry(milliseconds(1));

@@ -146,13 +146,13 @@ std::vector<memory_bound> memory_bounds::read() const {
   return found;
 }
 
-std::uint64_t memory_bounds::least_limit_bytes() const {
+std::uint64_t memory_bounds::lowest_limit_bytes() const {
   const std::uint64_t total = memory_of_machine(root_).total;
-  std::uint64_t least = total == 0 ? unlimited : total;
+  std::uint64_t lowest = total == 0 ? unlimited : total;
   for (const cgroup_place& each : groups_) {
-    least = std::min(least, limit_in(each.directory, each.is_version_2).value_or(unlimited));
+    lowest = std::min(lowest, limit_in(each.directory, each.is_version_2).value_or(unlimited));
   }
-  return least;
+  return lowest;
 }
 
 }  // namespace gpushm::base

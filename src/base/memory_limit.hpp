@@ -34,16 +34,16 @@ class memory_bounds {
   [[nodiscard]] std::vector<memory_bound> read() const;
 
   /// The smallest limit, regardless of usage; the maximum value if there is none. As `read`.
-  [[nodiscard]] std::uint64_t least_limit_bytes() const;
+  [[nodiscard]] std::uint64_t lowest_limit_bytes() const;
 
  private:
   std::string root_;
   std::vector<cgroup_place> groups_;
 };
 
-/// How much memory this process may use. See `memory_bounds::least_limit_bytes`.
+/// How much memory this process may use. See `memory_bounds::lowest_limit_bytes`.
 [[nodiscard]] inline std::uint64_t memory_limit_bytes() {
-  return memory_bounds().least_limit_bytes();
+  return memory_bounds().lowest_limit_bytes();
 }
 
 }  // namespace gpushm::base

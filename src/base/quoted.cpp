@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view replacement = "\xEF\xBF\xBD";
 
-/// YAML readers refuse some characters as they are, and take others for line breaks.
+/// YAML readers reject some unescaped characters and treat others as line breaks.
 bool must_escape(char32_t value) {
   return value < 0x20U || (value >= 0x7FU && value < 0xA0U) || value == 0x2028U ||
          value == 0x2029U || value == 0xFEFFU || value == 0xFFFEU || value == 0xFFFFU;

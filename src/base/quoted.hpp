@@ -6,12 +6,12 @@
 
 namespace gpushm::base {
 
-/// Appends `text` in double quotes, so that JSON and YAML read the same back: escaped is what
-/// either does not take as it is (control characters, YAML's line breaks, what its readers refuse).
-/// Bytes that are not UTF-8 become U+FFFD.
+/// Appends `text` in double quotes, so that JSON and YAML parsers return it unchanged. Escapes
+/// control characters, YAML's line breaks, and characters that YAML readers reject. Bytes that are
+/// not UTF-8 become U+FFFD.
 void append_quoted(std::string& out, std::string_view text);
 
-/// The same for a message: what is too long is cut.
+/// The same for a message: long text is truncated.
 [[nodiscard]] std::string in_quotes(std::string_view text);
 
 }  // namespace gpushm::base

@@ -12,7 +12,7 @@ namespace gpushm::broker_detail {
 /// that find nothing become less frequent, and all polls together take at most 5 % of a CPU in any
 /// second.
 ///
-/// Pure. Distinct objects: safe. Shared objects: unsafe.
+/// Pure. Thread-safety: distinct objects: safe; shared objects: unsafe.
 class adaptive_poll {
  public:
   using clock = std::chrono::steady_clock;
@@ -23,10 +23,10 @@ class adaptive_poll {
   /// maps.
   static constexpr std::chrono::microseconds longest_poll_for_exporters{100};
   /// Polling time allowed in any second: the saved budget, and what one second adds to it.
-  static constexpr std::chrono::milliseconds most_saved{10};
+  static constexpr std::chrono::milliseconds max_saved{10};
   static constexpr double added_per_second = 0.04;
   /// Upper bound of requests not followed by a poll after polls that found nothing: 1, 3, 7, …
-  static constexpr std::uint32_t most_skipped = 255;
+  static constexpr std::uint32_t max_skipped = 255;
 
   /// The event that precedes a poll. Each has separate misses: a client that gets memory maps it
   /// first, and a client that releases memory sends its next request immediately.
@@ -46,7 +46,7 @@ class adaptive_poll {
       return clock::duration::zero();
     }
     const auto added = std::chrono::duration<double>(now - last_added_) * added_per_second;
-    saved_ = std::min<std::chrono::duration<double>>(saved_ + added, most_saved);
+    saved_ = std::min<std::chrono::duration<double>>(saved_ + added, max_saved);
     last_added_ = now;
     const clock::duration longest =
         what == after::question ? longest_poll_for_exporters : longest_poll;
@@ -57,7 +57,7 @@ class adaptive_poll {
   void polled(clock::duration took, bool found) noexcept {
     saved_ -= took;
     misses& of = misses_of(last_);
-    of.count = found ? 0 : std::min(2 * of.count + 1, most_skipped);
+    of.count = found ? 0 : std::min(2 * of.count + 1, max_skipped);
     of.skip = of.count;
   }
 
@@ -83,7 +83,7 @@ class adaptive_poll {
   misses after_answer_;
   misses after_request_;
   misses after_question_;
-  std::chrono::duration<double> saved_{most_saved};
+  std::chrono::duration<double> saved_{max_saved};
   clock::time_point last_added_;
 };
 

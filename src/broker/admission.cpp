@@ -41,14 +41,14 @@ admission::admission(asio::io_context& io,
                      hub& sessions,
                      turn_loop& loop,
                      deadlines& late,
-                     endings& ends,
+                     session_ender& ends,
                      member_log& log)
     : io_(io),
       listener_(listening),
       hub_(sessions),
       loop_(loop),
       deadlines_(late),
-      endings_(ends),
+      session_ender_(ends),
       log_(log),
       accept_([this] { accept_some(); }),
       events_(io, listening.descriptor()),
@@ -102,34 +102,34 @@ void admission::welcome(base::guarded_fd socket) {
   base::guarded_fd process = transport::pidfd_of_peer(socket.get(), peer);
   const auto payer = transport::principal_of(peer, process.get());
   const core::principal who{payer.key, payer.vouched_for};
-  const auto made = std::make_shared<connection>(io_, next_session_++, std::move(socket));
+  const auto created = std::make_shared<connection>(io_, next_session_++, std::move(socket));
   try {
-    hub_.accept(made, {peer.pid, peer.uid, peer.uid_known, who});
+    hub_.accept(created, {peer.pid, peer.uid, peer.uid_known, who});
   } catch (const error& why) {
-    refuse(made->requests.take_socket(), who, why);
+    refuse(created->requests.take_socket(), who, why);
     return;
   } catch (...) {
-    endings_.close_socket(who, made->requests.take_socket());
+    session_ender_.close_socket(who, created->requests.take_socket());
     throw;
   }
   try {
-    made->peer = peer;
-    made->principal = who;
-    made->held = hub_.new_charges(*made);
+    created->peer = peer;
+    created->principal = who;
+    created->held = hub_.new_charges(*created);
     // And 0, for events about its leases.
-    made->lost_subscriptions.reserve(hub_.domain().bounds().max_subscriptions + 1);
-    loop_.join(*made);
-    made->process = end_watch(io_, std::move(process));
-    deadlines_.expect_hello(*made, std::chrono::steady_clock::now());
-    endings_.track(*made);  // last: only a close removes it
+    created->lost_subscriptions.reserve(hub_.domain().bounds().max_subscriptions + 1);
+    loop_.join(*created);
+    created->process = end_watch(io_, std::move(process));
+    deadlines_.expect_hello(*created, std::chrono::steady_clock::now());
+    session_ender_.track(*created);  // last: only a close removes it
   } catch (...) {
-    hub_.hang_up(made->number);
-    endings_.close_socket(who, made->requests.take_socket());
+    hub_.hang_up(created->number);
+    session_ender_.close_socket(who, created->requests.take_socket());
     throw;
   }
-  endings_.watch_process(*made);
-  made->requests.readable = true;  // Hello has probably arrived
-  loop_.request_turn(*made);
+  session_ender_.watch_process(*created);
+  created->requests.readable = true;  // Hello has probably arrived
+  loop_.request_turn(*created);
 }
 
 /// This process has no descriptor left: uses the spare one to refuse one client. Keeps `errno`.
@@ -158,7 +158,7 @@ void admission::refuse(base::guarded_fd socket, const core::principal& who, cons
         wire::encode({0, wire::failure{0, why.code(), why.cause(), why.next_step()}});
     static_cast<void>(transport::send_packet(socket.get(), packet, {}));
   });
-  endings_.close_socket(who, std::move(socket));
+  session_ender_.close_socket(who, std::move(socket));
 }
 
 }  // namespace gpushm::broker_detail

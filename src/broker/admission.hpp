@@ -8,9 +8,9 @@
 #include "base/guarded_fd.hpp"
 #include "broker/connection.hpp"
 #include "broker/deadlines.hpp"
-#include "broker/endings.hpp"
 #include "broker/hub.hpp"
 #include "broker/member_log.hpp"
+#include "broker/session_ender.hpp"
 #include "broker/turn_loop.hpp"
 #include "gpushm/error.hpp"
 #include "transport/listener.hpp"
@@ -20,7 +20,7 @@ namespace gpushm::broker_detail {
 /// Accepts connections in its turns, creates their sessions, and refuses connections that the hub
 /// has no room for, also when this process has no descriptor left.
 ///
-/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class admission {
  public:
   admission(asio::io_context& io,
@@ -28,7 +28,7 @@ class admission {
             hub& sessions,
             turn_loop& loop,
             deadlines& late,
-            endings& ends,
+            session_ender& ends,
             member_log& log);
   admission(const admission&) = delete;
   admission& operator=(const admission&) = delete;
@@ -48,7 +48,7 @@ class admission {
   hub& hub_;
   turn_loop& loop_;
   deadlines& deadlines_;
-  endings& endings_;
+  session_ender& session_ender_;
   member_log& log_;
   turn_loop::job accept_;
   asio::posix::stream_descriptor events_;  ///< does not own the listener's descriptor

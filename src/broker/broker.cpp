@@ -75,10 +75,10 @@ const gpushm_broker& usable(const gpushm_broker* broker, std::string_view operat
 }
 
 gpushm_broker_limits limits_out(const broker_limits& from) noexcept {
-  gpushm_broker_limits made{};
-  made.struct_size = sizeof made;
-  glue::copy_limits(from, made);
-  return made;
+  gpushm_broker_limits created{};
+  created.struct_size = sizeof created;
+  glue::copy_limits(from, created);
+  return created;
 }
 
 /// Accepts a structure that is shorter or longer than this version's.
@@ -88,36 +88,36 @@ broker_limits limits_from(const gpushm_broker_limits* given) {
     const gpushm_broker_limits known = base::options_in(given, "broker");
     std::memcpy(&from, &known, std::min(given->struct_size, sizeof from));
   }
-  broker_limits made;
-  glue::copy_limits(from, made);
-  return made;
+  broker_limits created;
+  glue::copy_limits(from, created);
+  return created;
 }
 
 broker_options options_from(const gpushm_broker_options& from) {
-  broker_options made;
-  made.socket_path = base::text_in(from.socket_path, "broker");
-  made.lock_path = base::text_in(from.lock_path, "broker");
+  broker_options created;
+  created.socket_path = base::text_in(from.socket_path, "broker");
+  created.lock_path = base::text_in(from.lock_path, "broker");
   if (const auto domain = base::text_in(from.domain, "broker"); !domain.empty()) {
-    made.domain = domain;
+    created.domain = domain;
   }
-  if (made.domain.size() > max_name_bytes) {
+  if (created.domain.size() > max_name_bytes) {
     base::throw_invalid("broker",
-                        "the domain's name has " + std::to_string(made.domain.size()) + " bytes",
+                        "the domain's name has " + std::to_string(created.domain.size()) + " bytes",
                         "give at most " + std::to_string(max_name_bytes));
   }
-  if (made.socket_path.empty()) {
-    made.socket_path = "/run/gpushm/d/" + made.domain + "/socket";
+  if (created.socket_path.empty()) {
+    created.socket_path = "/run/gpushm/d/" + created.domain + "/socket";
   }
   if (from.mode != 0) {
-    made.mode = from.mode;
+    created.mode = from.mode;
   }
   if (from.has_group) {
-    made.group = from.group;
+    created.group = from.group;
   }
-  made.limits = limits_from(from.limits);
-  made.raise_descriptor_limit = from.raise_descriptor_limit;
-  made.accept_fake_chunks = from.accept_fake_chunks;
-  return made;
+  created.limits = limits_from(from.limits);
+  created.raise_descriptor_limit = from.raise_descriptor_limit;
+  created.accept_fake_chunks = from.accept_fake_chunks;
+  return created;
 }
 
 }  // namespace
@@ -130,11 +130,11 @@ gpushm_errc gpushm_broker_budget_create(uint64_t memory_bytes,
                                         uint64_t descriptors,
                                         gpushm_broker_budget** budget) {
   return c_call([&] {
-    gpushm_broker_budget*& made = out(budget, "broker");
-    made = std::make_unique<gpushm_broker_budget>(
-               gpushm_broker_budget{
-                   std::make_shared<gpushm::core::process_budget>(memory_bytes, descriptors)})
-               .release();
+    gpushm_broker_budget*& created = out(budget, "broker");
+    created = std::make_unique<gpushm_broker_budget>(
+                  gpushm_broker_budget{
+                      std::make_shared<gpushm::core::process_budget>(memory_bytes, descriptors)})
+                  .release();
   });
 }
 uint64_t gpushm_broker_budget_used_memory_bytes(const gpushm_broker_budget* budget) {
@@ -155,11 +155,12 @@ gpushm_errc gpushm_broker_limits_default(gpushm_broker_limits* limits) {
 
 gpushm_errc gpushm_broker_start(const gpushm_broker_options* options, gpushm_broker** broker) {
   return c_call([&] {
-    gpushm_broker*& made = out(broker, "broker");
+    gpushm_broker*& created = out(broker, "broker");
     const gpushm_broker_options from = gpushm::base::options_in(options, "broker");
-    made = std::make_unique<gpushm_broker>(gpushm::options_from(from),
-                                           from.shared == nullptr ? nullptr : from.shared->budget)
-               .release();
+    created =
+        std::make_unique<gpushm_broker>(gpushm::options_from(from),
+                                        from.shared == nullptr ? nullptr : from.shared->budget)
+            .release();
   });
 }
 
@@ -192,23 +193,23 @@ gpushm_errc gpushm_broker_get_statistics(const gpushm_broker* broker,
   return c_call([&] {
     const gpushm::broker_statistics from =
         gpushm::usable(broker, "statistics").server().statistics();
-    gpushm_broker_statistics made{};
-    made.segments = from.segments;
-    made.allocated_bytes = from.allocated_bytes;
-    made.leases = from.leases;
-    made.connections = from.connections;
-    made.ending_connections = from.ending_connections;
-    made.unfenced = from.unfenced;
-    made.waiting_opens = from.waiting_opens;
-    made.opens = from.opens;
-    made.cached_opens = from.cached_opens;
+    gpushm_broker_statistics created{};
+    created.segments = from.segments;
+    created.allocated_bytes = from.allocated_bytes;
+    created.leases = from.leases;
+    created.connections = from.connections;
+    created.ending_connections = from.ending_connections;
+    created.unfenced = from.unfenced;
+    created.waiting_opens = from.waiting_opens;
+    created.opens = from.opens;
+    created.cached_opens = from.cached_opens;
     for (const auto& [code, count] : from.open_failures) {
       if (static_cast<int>(code) < GPUSHM_ERRC_LIMIT) {
-        made.open_failures[static_cast<int>(code)] = count;
+        created.open_failures[static_cast<int>(code)] = count;
       }
     }
-    std::copy(from.open_latency.begin(), from.open_latency.end(), std::begin(made.open_latency));
-    made.open_latency_sum_ns = from.open_latency_sum_ns;
-    gpushm::base::result_out(made, statistics, "broker");
+    std::copy(from.open_latency.begin(), from.open_latency.end(), std::begin(created.open_latency));
+    created.open_latency_sum_ns = from.open_latency_sum_ns;
+    gpushm::base::result_out(created, statistics, "broker");
   });
 }

@@ -11,9 +11,10 @@ namespace gpushm::broker_detail {
 
 /// Closes memory files on a separate thread: the last close of a memfd or of a driver export frees
 /// the memory, which takes the kernel 0.2 s per GiB (docs/results). Only for verified memory files:
-/// a close that might never return goes to the porter.
+/// a close that might never return goes to the descriptor receiver.
 ///
-/// Distinct objects: safe. Shared objects: `close` unsafe; runs on the broker's strand.
+/// Thread-safety: distinct objects: safe; shared objects: `close` unsafe. Runs on the broker's
+/// strand.
 class closer {
  public:
   closer();

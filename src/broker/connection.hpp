@@ -40,7 +40,8 @@ struct connection final : session, std::enable_shared_from_this<connection> {
 
   [[nodiscard]] bool may_answer() const noexcept { return queued_answers < max_queued_answers; }
   [[nodiscard]] bool may_read() const noexcept {
-    return requests.readable && !dropped && !requests.at_porter_since && may_answer() && !rest;
+    return requests.readable && !dropped && !requests.receiving_descriptors_since && may_answer() &&
+           !rest;
   }
   [[nodiscard]] bool may_read_events() const noexcept {
     return events && events->readable && !dropped;
@@ -59,7 +60,7 @@ struct connection final : session, std::enable_shared_from_this<connection> {
   /// The client has closed a lane and sent nothing more on the other.
   [[nodiscard]] bool is_over() const noexcept {
     return (requests.over || (events && events->over)) && !requests.readable &&
-           !(events && events->readable) && !requests.at_porter_since;
+           !(events && events->readable) && !requests.receiving_descriptors_since;
   }
   [[nodiscard]] bool has_something_to_do() const noexcept {
     return may_flush() || may_read() || may_read_events() || last_packets || is_over() ||

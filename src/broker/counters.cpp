@@ -10,7 +10,7 @@ namespace {
 /// Longer times reported by a client are clamped to this.
 constexpr std::uint64_t longest_open_ns = std::chrono::nanoseconds(std::chrono::hours(1)).count();
 /// Upper bound per report: a cache hit takes about 100 ns, and reports come once a second at most.
-constexpr std::uint64_t most_cached = 1ULL << 32U;
+constexpr std::uint64_t max_cached = 1ULL << 32U;
 }  // namespace
 
 void counters::count_failure(std::uint64_t code) noexcept {
@@ -30,7 +30,7 @@ void counters::reported(const wire::report& from_client) noexcept {
   for (const std::uint64_t code : from_client.failures) {
     count_failure(code);
   }
-  add(cached_, std::min(from_client.cached, most_cached));
+  add(cached_, std::min(from_client.cached, max_cached));
 }
 
 void counters::state_of(const core::domain& now) noexcept {

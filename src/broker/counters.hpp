@@ -16,7 +16,7 @@ namespace gpushm::broker_detail {
 /// The broker's counters. Written on its strand, read from any thread without a lock: the values of
 /// one `read` need not be from the same moment.
 ///
-/// Distinct objects: safe. Shared objects: writing unsafe, `read` safe.
+/// Thread-safety: distinct objects: safe; shared objects: writing unsafe, `read` safe.
 class counters {
  public:
   void opened() noexcept { add(opens_); }

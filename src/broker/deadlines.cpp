@@ -27,7 +27,7 @@ void deadlines::expect_reader(lane& on, clock::time_point now) {
   }
 }
 
-void deadlines::reader_goes_on(lane& on, clock::time_point now) noexcept {
+void deadlines::reader_resumed(lane& on, clock::time_point now) noexcept {
   if (on.blocked_since) {
     on.blocked_since = now;
   }
@@ -42,9 +42,9 @@ void deadlines::reader_is_done(lane& on) noexcept {
   }
 }
 
-void deadlines::expect_porter(lane& from, clock::time_point now) {
-  at_porter_.insert(from.of.number);
-  from.at_porter_since = now;
+void deadlines::expect_descriptors(lane& from, clock::time_point now) {
+  receiving_descriptors_.insert(from.of.number);
+  from.receiving_descriptors_since = now;
   arm();
 }
 
@@ -54,7 +54,7 @@ connection* deadlines::find(core::session_id number) const noexcept {
 }
 
 void deadlines::arm() {
-  if (is_armed_ || (silent_.empty() && stalled_.empty() && at_porter_.empty())) {
+  if (is_armed_ || (silent_.empty() && stalled_.empty() && receiving_descriptors_.empty())) {
     return;
   }
   timer_.expires_after(housekeeping_period);
@@ -104,8 +104,8 @@ void deadlines::close_late(clock::time_point now) {
       }
     }
   };
-  close_those(at_porter_,
-              &lane::at_porter_since,
+  close_those(receiving_descriptors_,
+              &lane::receiving_descriptors_since,
               "closing descriptors sent by it, or by another member of its principal, blocks");
   close_those(stalled_, &lane::blocked_since, "it does not read its socket");
 }

@@ -17,13 +17,13 @@ namespace gpushm::broker_detail {
 /// close blocks. Checks periodically only while a deadline is pending, so that an idle broker
 /// sleeps.
 ///
-/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class deadlines {
  public:
   using clock = std::chrono::steady_clock;
   struct limits {
     std::chrono::milliseconds hello;
-    std::chrono::milliseconds send;  ///< for unread packets, and for the porter
+    std::chrono::milliseconds send;  ///< for unread packets, and for the descriptor receiver
   };
 
   deadlines(asio::io_context& io,
@@ -41,12 +41,14 @@ class deadlines {
   /// Packets queued on `on` wait for the peer. No effect if they already do.
   void expect_reader(lane& on, clock::time_point now);
   /// The peer has read something: restarts its deadline.
-  static void reader_goes_on(lane& on, clock::time_point now) noexcept;
+  static void reader_resumed(lane& on, clock::time_point now) noexcept;
   /// Nothing waits for the peer any longer.
   void reader_is_done(lane& on) noexcept;
-  /// The porter receives a packet of `from`, whose descriptors may block it.
-  void expect_porter(lane& from, clock::time_point now);
-  static void porter_is_done(lane& from) noexcept { from.at_porter_since.reset(); }
+  /// The descriptor receiver receives a packet of `from`, whose descriptors may block it.
+  void expect_descriptors(lane& from, clock::time_point now);
+  static void descriptors_received(lane& from) noexcept {
+    from.receiving_descriptors_since.reset();
+  }
 
   /// Closes connections that are late at `now`. Throws std::bad_alloc; some may then be left.
   void close_late(clock::time_point now);
@@ -68,7 +70,7 @@ class deadlines {
   // no longer wait.
   std::deque<core::session_id> silent_;  ///< no Hello yet, in order of acceptance
   std::set<core::session_id> stalled_;   ///< with packets that cannot be sent
-  std::set<core::session_id> at_porter_;
+  std::set<core::session_id> receiving_descriptors_;
 };
 
 }  // namespace gpushm::broker_detail

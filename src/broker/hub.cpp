@@ -138,16 +138,16 @@ hub::hub(config options, outbox& out, slot_listener listener, void* listener_con
       listener_context_(listener_context),
       domain_(config_.domain, config_.owner_uid, config_.limits, config_.process) {}
 
-void hub::accept(std::shared_ptr<session> made, const core::peer& who) {
-  const core::session_id number = made->number;
-  domain_.connect(number, who, std::move(made));
+void hub::accept(std::shared_ptr<session> created, const core::peer& who) {
+  const core::session_id number = created->number;
+  domain_.connect(number, who, std::move(created));
   counters_.state_of(domain_);
 }
 
 bool hub::lose(session& gone, core::time_point now) {
   gone.dropped = true;
   gone.rest.reset();
-  if (gone.said_bye) {
+  if (gone.sent_bye) {
     hang_up(gone.number);
     return false;
   }
@@ -158,7 +158,7 @@ bool hub::lose(session& gone, core::time_point now) {
 
 void hub::hang_up(core::session_id number) {
   const session* const gone = find(number);
-  domain_.disconnect(number, gone != nullptr && gone->said_bye);
+  domain_.disconnect(number, gone != nullptr && gone->sent_bye);
   settle();
 }
 
@@ -552,12 +552,12 @@ wire::segment hub::describe(const core::segment& what) const {
 }
 
 prepared hub::handle(const context& at, const wire::reserve& message) {
-  const core::segment& made = domain_.reserve(at.number, message);
-  const gpushm::generation generation = made.generation;
-  const std::uint32_t slot = made.slot;
+  const core::segment& created = domain_.reserve(at.number, message);
+  const gpushm::generation generation = created.generation;
+  const std::uint32_t slot = created.slot;
   try {
     auto files = std::make_shared<segment_files>();
-    files->held = made.held;
+    files->held = created.held;
     files->closed_by = config_.closer;
     prepared answer = prepare(at.id, wire::reserved{generation, slot});
     domain_.set_payload(generation, std::move(files));
@@ -733,7 +733,7 @@ prepared hub::handle(const context& at, const wire::unsubscribe& message) {
 }
 
 prepared hub::handle(const context& at, const wire::bye& /*message*/) {
-  at.from.said_bye = true;
+  at.from.sent_bye = true;
   return {};
 }
 

@@ -74,7 +74,7 @@ struct session : core::payload {
 
   const core::session_id number;
   bool greeted = false;
-  bool said_bye = false;
+  bool sent_bye = false;
   /// No more packets are received from it or queued for it; queued packets are still sent.
   bool dropped = false;
   bool has_event_lane = false;
@@ -110,8 +110,8 @@ class outbox {
 /// nothing and is refused: everything it needs is allocated before the domain is called, and
 /// carrying out the domain's effects allocates nothing.
 ///
-/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand, except
-/// `statistics`.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand,
+/// except `statistics`.
 class hub final {
  public:
   struct config {
@@ -138,7 +138,7 @@ class hub final {
   /// Keeps the session until `lose`, `hang_up` or a session that resumes it erases it. Throws
   /// too_many_connections, too_many_descriptors, out_of_memory, share_exceeded; the session is then
   /// not kept.
-  void accept(std::shared_ptr<session> made, const core::peer& who);
+  void accept(std::shared_ptr<session> created, const core::peer& who);
   /// Null: no such session, or it was erased.
   [[nodiscard]] session* find(core::session_id number) const noexcept {
     return static_cast<session*>(domain_.payload_of(number));
@@ -178,7 +178,9 @@ class hub final {
   /// The connection is closed, and its process has exited or sent a goodbye. Erases the session. No
   /// effect if it was erased already.
   void hang_up(core::session_id number);
-  void waits_for(core::session_id number, fence_wait what) { domain_.waits_for(number, what); }
+  void set_fence_wait(core::session_id number, fence_wait what) {
+    domain_.set_fence_wait(number, what);
+  }
 
   void tick(core::time_point now);
   [[nodiscard]] std::optional<core::time_point> next_deadline() const {

@@ -13,7 +13,7 @@ namespace gpushm::broker_detail {
 
 /// Runs the hub: in turns while it has work, and at its next deadline.
 ///
-/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class hub_driver {
  public:
   hub_driver(asio::io_context& io, hub& driven, turn_loop& loop, member_log& log);

@@ -56,7 +56,7 @@ struct lane {
   bool readable = false;    ///< there may be something to receive
   bool over = false;        ///< the client has closed it, in at least one direction
   bool wait_armed = false;  ///< the event loop waits until it is readable
-  std::optional<clock::time_point> at_porter_since;
+  std::optional<clock::time_point> receiving_descriptors_since;
 };
 
 }  // namespace gpushm::broker_detail

@@ -15,7 +15,7 @@ namespace gpushm::broker_detail {
 
 /// Limits a log to `lines_per_second` and counts suppressed lines.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class line_limit {
  public:
   using clock = std::chrono::steady_clock;
@@ -50,7 +50,7 @@ class line_limit {
 /// The broker's log of member activity. Limited in lines per second, so that members cannot fill
 /// it.
 ///
-/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class member_log {
  public:
   explicit member_log(std::string domain) : domain_(std::move(domain)) {}

@@ -16,7 +16,7 @@ using clock = std::chrono::steady_clock;
 
 receiver::receiver(asio::io_context& io,
                    hub& sessions,
-                   porter& doors,
+                   descriptor_receiver& descriptors,
                    closer& files,
                    turn_loop& loop,
                    deadlines& late,
@@ -25,7 +25,7 @@ receiver::receiver(asio::io_context& io,
                    connection_ender& ender,
                    member_log& log)
     : hub_(sessions),
-      porter_(doors),
+      descriptor_receiver_(descriptors),
       closer_(files),
       loop_(loop),
       deadlines_(late),
@@ -33,11 +33,11 @@ receiver::receiver(asio::io_context& io,
       sender_(answers),
       ender_(ender),
       log_(log),
-      porter_events_(io, doors.descriptor()) {}
+      receiver_events_(io, descriptors.descriptor()) {}
 
 void receiver::read_last(connection& from) {
   lane& on = from.requests;
-  if (--*from.last_packets < 0 || from.dropped || on.at_porter_since ||
+  if (--*from.last_packets < 0 || from.dropped || on.receiving_descriptors_since ||
       peek_packet(on.socket.get()) != next_packet::plain || !receive(on)) {
     ender_.close(from);
   }
@@ -66,10 +66,10 @@ void receiver::read_one(lane& on) {
     on.readable = false;  // they are closed with the socket
     hub_.violate(from, 0, "descriptors received on the event lane");
   } else if (next == next_packet::with_descriptors) {
-    if (porter_.fetch(from.number, from.principal.key, on.socket.get())) {
-      deadlines_.expect_porter(on, clock::now());
+    if (descriptor_receiver_.fetch(from.number, from.principal.key, on.socket.get())) {
+      deadlines_.expect_descriptors(on, clock::now());
     } else {
-      on.readable = false;  // the porter is busy: retry soon
+      on.readable = false;  // the descriptor receiver is busy: retry soon
       poll_.later(from);
     }
   } else if (next == next_packet::none || (!receive(on) && !from.closed)) {
@@ -107,31 +107,31 @@ bool receiver::receive(lane& on) {
 }
 
 void receiver::start() {
-  porter_events_.async_wait(asio::posix::stream_descriptor::wait_read,
-                            [this](asio::error_code code) {
-                              if (code) {
-                                return;
-                              }
-                              while (auto parcel = porter_.next()) {
-                                log_.guarded([&] { take(*parcel); });
-                              }
-                              start();
-                            });
+  receiver_events_.async_wait(asio::posix::stream_descriptor::wait_read,
+                              [this](asio::error_code code) {
+                                if (code) {
+                                  return;
+                                }
+                                while (auto got = descriptor_receiver_.next()) {
+                                  log_.guarded([&] { take(*got); });
+                                }
+                                start();
+                              });
 }
 
-void receiver::take(porter::parcel& parcel) {
-  auto* const found = static_cast<connection*>(hub_.find(parcel.session));
+void receiver::take(descriptor_receiver::received_packet& got) {
+  auto* const found = static_cast<connection*>(hub_.find(got.session));
   if (found == nullptr || found->closed) {
-    closer_.close(std::move(parcel.descriptors));
+    closer_.close(std::move(got.descriptors));
     return;
   }
   connection& from = *found;
-  deadlines::porter_is_done(from.requests);
-  if (parcel.failed) {
+  deadlines::descriptors_received(from.requests);
+  if (got.failed) {
     ender_.close(from);
     return;
   }
-  switch (parcel.status) {
+  switch (got.status) {
     case transport::receive_status::would_block:
       break;
     case transport::receive_status::closed:
@@ -141,11 +141,10 @@ void receiver::take(porter::parcel& parcel) {
       hub_.receive_truncated(from);
       break;
     case transport::receive_status::descriptors_lost:
-      hub_.receive_without_descriptors(from, parcel.packet);
+      hub_.receive_without_descriptors(from, got.packet);
       break;
     case transport::receive_status::packet:
-      hub_.receive(
-          from, parcel.packet, std::move(parcel.descriptors), clock::now(), parcel.foreign);
+      hub_.receive(from, got.packet, std::move(got.descriptors), clock::now(), got.foreign);
       break;
   }
   ++received_;

@@ -10,9 +10,9 @@
 #include "broker/closer.hpp"
 #include "broker/connection.hpp"
 #include "broker/deadlines.hpp"
+#include "broker/descriptor_receiver.hpp"
 #include "broker/hub.hpp"
 #include "broker/member_log.hpp"
-#include "broker/porter.hpp"
 #include "broker/retry_poll.hpp"
 #include "broker/sender.hpp"
 #include "broker/turn_loop.hpp"
@@ -20,15 +20,15 @@
 
 namespace gpushm::broker_detail {
 
-/// Receives packets for the hub: directly if they carry no descriptors, else through the porter.
-/// Does not block.
+/// Receives packets for the hub: directly if they carry no descriptors, else through the descriptor
+/// receiver. Does not block.
 ///
-/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class receiver {
  public:
   receiver(asio::io_context& io,
            hub& sessions,
-           porter& doors,
+           descriptor_receiver& descriptors,
            closer& files,
            turn_loop& loop,
            deadlines& late,
@@ -38,12 +38,12 @@ class receiver {
            member_log& log);
   receiver(const receiver&) = delete;
   receiver& operator=(const receiver&) = delete;
-  ~receiver() { porter_events_.release(); }
+  ~receiver() { receiver_events_.release(); }
 
-  /// Starts taking packets from the porter.
+  /// Starts taking packets from the descriptor receiver.
   void start();
-  /// Receives one packet, or has the porter receive it. Precondition: the connection's `may_read`
-  /// or `may_read_events`.
+  /// Receives one packet, or has the descriptor receiver receive it. Precondition: the connection's
+  /// `may_read` or `may_read_events`.
   void read_one(lane& on);
   /// The same once the client's process is dead: closes the connection when no packet is left or
   /// the next one cannot be a goodbye.
@@ -54,10 +54,10 @@ class receiver {
  private:
   void watch(lane& on);
   [[nodiscard]] bool receive(lane& from);
-  void take(porter::parcel& parcel);
+  void take(descriptor_receiver::received_packet& got);
 
   hub& hub_;
-  porter& porter_;
+  descriptor_receiver& descriptor_receiver_;
   closer& closer_;
   turn_loop& loop_;
   deadlines& deadlines_;
@@ -66,7 +66,7 @@ class receiver {
   connection_ender& ender_;
   member_log& log_;
   std::uint64_t received_ = 0;
-  asio::posix::stream_descriptor porter_events_;  ///< does not own the porter's descriptor
+  asio::posix::stream_descriptor receiver_events_;  ///< does not own the descriptor
   std::array<std::byte, wire::max_packet_bytes> buffer_{};
 };
 

@@ -12,9 +12,9 @@
 namespace gpushm::broker_detail {
 
 /// Retries connections that wait for conditions without a kernel event: the peer reads its
-/// descriptors, its memory is given back, the porter has room.
+/// descriptors, its memory is released, the descriptor receiver has room.
 ///
-/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class retry_poll {
  public:
   retry_poll(asio::io_context& io, turn_loop& loop) : timer_(io), loop_(loop) {}

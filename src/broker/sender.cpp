@@ -43,7 +43,7 @@ void settle_unread(lane& on) {
   }
   const auto actual = static_cast<std::uint64_t>(transport::unread_bytes(on.socket.get()));
   if (actual < on.unread_bytes) {
-    on.of.held.give_back(core::resource::memory_bytes, on.unread_bytes - actual);
+    on.of.held.release(core::resource::memory_bytes, on.unread_bytes - actual);
     on.unread_bytes = actual;
   }
 }
@@ -168,7 +168,7 @@ void sender::forget_first(lane& on) {
   const outgoing& first = on.queue.front();
   to.queued_events -= first.subscription ? 1U : 0U;
   to.queued_answers -= !first.subscription && first.is_answer ? 1U : 0U;
-  to.held.give_back(core::resource::memory_bytes, first.cost());
+  to.held.release(core::resource::memory_bytes, first.cost());
   on.queue.pop_front();
 }
 
@@ -237,7 +237,7 @@ void sender::flush_lane(lane& on) {
       return;
     }
     forget_first(on);
-    deadlines::reader_goes_on(on, clock::now());
+    deadlines::reader_resumed(on, clock::now());
   }
   if (on.queue.empty()) {
     deadlines_.reader_is_done(on);

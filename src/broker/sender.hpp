@@ -15,7 +15,7 @@ namespace gpushm::broker_detail {
 /// connection's queue in its turns. Queued and unread packets are charged to the connection. Does
 /// not block.
 ///
-/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class sender {
  public:
   /// `max_inflight_descriptors`: upper bound of descriptors sent to one peer and unread.

@@ -18,14 +18,14 @@
 #include "broker/connection.hpp"
 #include "broker/deadlines.hpp"
 #include "broker/descriptor_limit.hpp"
-#include "broker/endings.hpp"
+#include "broker/descriptor_receiver.hpp"
 #include "broker/hub.hpp"
 #include "broker/hub_driver.hpp"
 #include "broker/member_log.hpp"
-#include "broker/porter.hpp"
 #include "broker/receiver.hpp"
 #include "broker/retry_poll.hpp"
 #include "broker/sender.hpp"
+#include "broker/session_ender.hpp"
 #include "broker/state_table_file.hpp"
 #include "broker/turn_loop.hpp"
 #include "transport/listener.hpp"
@@ -87,20 +87,37 @@ class server::impl final : public outbox {
         loop_(
             io_, log_, [this](connection& of) { step(of); }, [this] { driver_.schedule(); }),
         driver_(io_, hub_, loop_, log_),
-        endings_(
-            io_, hub_, driver_, loop_, porter_, log_, milliseconds(options.limits.fence_delay_ms)),
+        session_ender_(io_,
+                       hub_,
+                       driver_,
+                       loop_,
+                       descriptor_receiver_,
+                       log_,
+                       milliseconds(options.limits.fence_delay_ms)),
         deadlines_(io_,
                    hub_,
-                   endings_,
+                   session_ender_,
                    log_,
                    {milliseconds(options.limits.hello_timeout_ms),
                     milliseconds(options.limits.send_timeout_ms)}),
         retries_(io_, loop_),
-        sender_(
-            loop_, deadlines_, retries_, endings_, log_, options.limits.max_inflight_descriptors),
-        receiver_(
-            io_, hub_, porter_, *closer_, loop_, deadlines_, retries_, sender_, endings_, log_),
-        admission_(io_, listener_, hub_, loop_, deadlines_, endings_, log_) {}
+        sender_(loop_,
+                deadlines_,
+                retries_,
+                session_ender_,
+                log_,
+                options.limits.max_inflight_descriptors),
+        receiver_(io_,
+                  hub_,
+                  descriptor_receiver_,
+                  *closer_,
+                  loop_,
+                  deadlines_,
+                  retries_,
+                  sender_,
+                  session_ender_,
+                  log_),
+        admission_(io_, listener_, hub_, loop_, deadlines_, session_ender_, log_) {}
   impl(const impl&) = delete;
   impl& operator=(const impl&) = delete;
   ~impl() override {
@@ -147,7 +164,7 @@ class server::impl final : public outbox {
   }
 
   void fence_of(session& of, fence kind, base::guarded_fd pidfd, base::guarded_fd life) override {
-    endings_.set_fence(connection_of(of), kind, std::move(pidfd), std::move(life));
+    session_ender_.set_fence(connection_of(of), kind, std::move(pidfd), std::move(life));
   }
 
   [[nodiscard]] base::guarded_fd open_event_lane(session& of) override {
@@ -164,7 +181,7 @@ class server::impl final : public outbox {
   }
 
   void drop(session& of, std::string_view why) noexcept override {
-    endings_.drop(connection_of(of), why);
+    session_ender_.drop(connection_of(of), why);
   }
 
  private:
@@ -198,8 +215,8 @@ class server::impl final : public outbox {
     return false;
   }
 
-  /// Returns false if a handler threw for lack of memory. All handler chains (accept, porter,
-  /// round, timers) are then started again; starting one that still runs is harmless.
+  /// Returns false if a handler threw for lack of memory. All handler chains (accept, descriptor
+  /// receiver, round, timers) are then started again; starting one that still runs is harmless.
   bool run_until_stopped() noexcept {
     bool ended_early = true;
     log_.guarded([&] {
@@ -257,11 +274,11 @@ class server::impl final : public outbox {
       } else if (of.may_read()) {
         receiver_.read_one(of.requests);
       } else if (of.is_over()) {
-        endings_.close(of);
+        session_ender_.close(of);
       }
     } catch (const std::exception& why) {
       log_.dropped(of, why.what());
-      endings_.close(of);
+      session_ender_.close(of);
     }
   }
 
@@ -272,7 +289,7 @@ class server::impl final : public outbox {
   transport::listener listener_;
   state_table_file table_;
   std::shared_ptr<closer> closer_;
-  porter porter_;
+  descriptor_receiver descriptor_receiver_;
   asio::io_context io_{1};  // declared before the members that keep connections
   hub hub_;
   adaptive_poll poll_{base::cpu_limit() >= min_cpus_to_poll};
@@ -282,7 +299,7 @@ class server::impl final : public outbox {
   // Each refers only to members declared before it.
   turn_loop loop_;
   hub_driver driver_;
-  endings endings_;
+  session_ender session_ender_;
   deadlines deadlines_;
   retry_poll retries_;
   sender sender_;

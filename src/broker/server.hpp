@@ -10,7 +10,7 @@ namespace gpushm::broker_detail {
 
 /// The broker's sockets and timers around a hub. Everything but `stop` runs on the thread in `run`.
 ///
-/// Distinct objects: safe. Shared objects: unsafe, except `stop` and `statistics`.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe, except `stop` and `statistics`.
 class server {
  public:
   /// Binds the socket. `shared`: the budget shared by the brokers of the process; null: this is the

@@ -13,7 +13,7 @@ namespace gpushm::broker_detail {
 
 /// The broker's side of the state table: its only writable mapping.
 ///
-/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class state_table_file {
  public:
   /// Throws out_of_memory, too_many_descriptors.

@@ -15,7 +15,7 @@ namespace gpushm::broker_detail {
 /// Shares the event loop's time among connections and the broker's own jobs, in rounds of turns
 /// (turns.hpp). Between two rounds the loop checks for I/O; it sleeps while no turn is requested.
 ///
-/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class turn_loop {
  public:
   /// A job of the broker itself: each turn is one call of `run`. An exception from it ends the

@@ -16,7 +16,7 @@ namespace gpushm::broker_detail {
 /// runs first. A member that was idle starts at the current virtual time, so that it cannot save up
 /// time.
 ///
-/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class turns {
   struct flow;
 
@@ -90,7 +90,7 @@ class turns {
   /// Charges `nanoseconds` of CPU time to the member.
   void charge(member& who, std::uint64_t nanoseconds) noexcept {
     flow& in = *who.flow_;
-    const bool who_waits = waits(who);
+    const bool is_waiting = waits(who);
     if (!in.waiting.empty()) {
       in.place = waiting_.extract({in.spent, &in});
     }
@@ -98,11 +98,11 @@ class turns {
     if (!in.waiting.empty()) {
       put(waiting_, in.place, in.spent, in);
     }
-    if (who_waits) {
+    if (is_waiting) {
       who.place_ = in.waiting.extract({who.spent_, &who});
     }
     who.spent_ += nanoseconds;
-    if (who_waits) {
+    if (is_waiting) {
       put(in.waiting, who.place_, who.spent_, who);
     }
   }

@@ -14,12 +14,12 @@
 namespace gpushm::detail {
 
 /// Receives leases that are not used.
-class lease_giver {
+class lease_returner {
  public:
-  lease_giver() = default;
-  lease_giver(const lease_giver&) = delete;
-  lease_giver& operator=(const lease_giver&) = delete;
-  virtual ~lease_giver() = default;
+  lease_returner() = default;
+  lease_returner(const lease_returner&) = delete;
+  lease_returner& operator=(const lease_returner&) = delete;
+  virtual ~lease_returner() = default;
   /// `never_mapped`: none of the grants was used, so the exporter need not treat this as the end of
   /// a consumer.
   virtual void release(gpushm::generation generation,
@@ -34,7 +34,7 @@ class grant {
  public:
   grant() = default;
   /// `by` must outlive it.
-  grant(lease_giver& by, gpushm::generation generation) noexcept : by_(&by, {generation}) {}
+  grant(lease_returner& by, gpushm::generation generation) noexcept : by_(&by, {generation}) {}
 
   /// Transfers it to a lease object.
   void keep() noexcept { static_cast<void>(by_.release()); }
@@ -42,14 +42,14 @@ class grant {
  private:
   struct releaser {
     gpushm::generation generation;
-    void operator()(lease_giver* by) const noexcept { by->release(generation, 1, true); }
+    void operator()(lease_returner* by) const noexcept { by->release(generation, 1, true); }
   };
-  std::unique_ptr<lease_giver, releaser> by_;
+  std::unique_ptr<lease_returner, releaser> by_;
 };
 
 /// Upper bound of descriptors of one kind that wait for their mapping: a share of what this process
 /// may open.
-[[nodiscard]] std::size_t most_held_descriptors();
+[[nodiscard]] std::size_t max_held_descriptors();
 
 /// Counts descriptors that answers own until they are mapped. The bound leaves room for memory that
 /// is being imported and for the user's own files.
@@ -57,7 +57,7 @@ class grant {
 /// Thread-safety: distinct objects: safe; shared objects: safe.
 class held_descriptors {
  public:
-  explicit held_descriptors(std::size_t most) noexcept : most_(most) {}
+  explicit held_descriptors(std::size_t max) noexcept : max_(max) {}
 
   /// The descriptors that one answer owns. Move-only.
   class part {
@@ -79,10 +79,10 @@ class held_descriptors {
 
   /// Returns an empty part if there is no room.
   [[nodiscard]] bool has_room(std::size_t count) const noexcept {
-    return now_.load(std::memory_order_relaxed) + count <= most_;
+    return now_.load(std::memory_order_relaxed) + count <= max_;
   }
   [[nodiscard]] part try_hold(std::size_t count) noexcept {
-    if (now_.fetch_add(count, std::memory_order_relaxed) + count > most_) {
+    if (now_.fetch_add(count, std::memory_order_relaxed) + count > max_) {
       now_.fetch_sub(count, std::memory_order_relaxed);
       return {};
     }
@@ -90,7 +90,7 @@ class held_descriptors {
   }
 
  private:
-  std::size_t most_;
+  std::size_t max_;
   std::atomic<std::size_t> now_{0};
 };
 

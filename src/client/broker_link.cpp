@@ -65,7 +65,7 @@ std::shared_ptr<connection> broker_link::get() {
                     "connect",
                     options_.socket_path,
                     "another thread of this client was still connecting",
-                    "see whether the broker is stopped or overloaded");
+                    "check whether the broker is stopped or overloaded");
       }
       continue;
     }

@@ -25,9 +25,9 @@ std::optional<memory::chunk_source::chunk> chunk_stream::next() {
 
 void chunk_stream::ask() {
   const wire::segment& info = lease_->info();
-  asked_ = lease_->broker().ask_ahead(wire::fetch_chunks{info.generation, arrived()},
-                                      {"open", info.name},
-                                      base::deadline_after(timeout_));
+  asked_ = lease_->broker().request_ahead(wire::fetch_chunks{info.generation, arrived()},
+                                          {"open", info.name},
+                                          base::deadline_after(timeout_));
 }
 
 void chunk_stream::receive() {

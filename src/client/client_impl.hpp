@@ -70,7 +70,7 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   void remove(std::string_view name);
   void unfence(std::string_view name);
 
-  /// See `client::prefetch`. The limits are `lease_table::most_prefetched`, a quarter of the
+  /// See `client::prefetch`. The limits are `lease_table::max_prefetched`, a quarter of the
   /// descriptors that this process may open, and the broker's. Throws as a request; segments
   /// received before that are kept.
   std::size_t prefetch(std::string_view prefix, steady_time deadline);
@@ -84,10 +84,10 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   // The steps of an open (open.cpp).
   [[nodiscard]] segment_ptr find(std::string_view name, const open_options& options);
   /// Blocks until the broker answers with a segment or a failure. `generation` 0: any.
-  [[nodiscard]] open_reply ask_to_open(std::string_view name,
-                                       gpushm::generation generation,
-                                       const open_options& options,
-                                       offers& offered);
+  [[nodiscard]] open_reply request_open(std::string_view name,
+                                        gpushm::generation generation,
+                                        const open_options& options,
+                                        offers& offered);
   /// Accepts the grant, maps the memory and caches the mapping. Throws the error of a failure.
   [[nodiscard]] segment_ptr use(open_reply answered,
                                 std::string_view name,

@@ -13,7 +13,7 @@ client_registry& client_registry::instance() {
 
 namespace {
 // Created when the library is loaded: a forked child must not find it half constructed.
-[[maybe_unused]] const client_registry& made_at_load = client_registry::instance();
+[[maybe_unused]] const client_registry& created_at_load = client_registry::instance();
 }  // namespace
 
 std::shared_ptr<client_impl> client_registry::get(const std::string& socket_path) {

@@ -10,9 +10,9 @@
 
 namespace gpushm::detail {
 
-/// The clients that this process has for imported tickets, one per socket. A client exists as long
-/// as anything that was imported through it, and not longer: its threads would run while the
-/// process exits.
+/// The clients that this process has for imported tickets, one per socket. A client is destroyed
+/// with the last object imported through it: otherwise its threads would run while the process
+/// exits.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: safe.
 class client_registry {

@@ -47,7 +47,7 @@ base::guarded_fd new_eventfd(const std::string& path) {
 
 }  // namespace
 
-std::size_t most_held_descriptors() {
+std::size_t max_held_descriptors() {
   rlimit limit{};
   constexpr rlim_t fewest = 64;
   constexpr rlim_t most = 16'384;
@@ -70,7 +70,7 @@ connection::connection(handshake&& done)
       requests_(std::move(done.requests)),
       events_(std::move(done.events)),
       buffer_(wire::max_packet_bytes),
-      held_(most_held_descriptors()),
+      held_(max_held_descriptors()),
       worker_([this](wire::confirmed confirmed) {
         push(event_queue_, {0, std::move(confirmed)});
       }) {}
@@ -328,9 +328,9 @@ answer connection::ahead::get(const subject& about, steady_time deadline) {
   return std::move(*got);
 }
 
-std::unique_ptr<connection::ahead> connection::ask_ahead(wire::body body,
-                                                         const subject& about,
-                                                         steady_time deadline) {
+std::unique_ptr<connection::ahead> connection::request_ahead(wire::body body,
+                                                             const subject& about,
+                                                             steady_time deadline) {
   std::unique_ptr<ahead> result(new ahead(*this));
   result->ask(std::move(body), about, deadline);
   return result;

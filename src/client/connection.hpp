@@ -52,7 +52,7 @@ class event_sink {
 /// reconnect: the end of either socket ends both.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: safe.
-class connection final : public lease_giver {
+class connection final : public lease_returner {
  public:
   /// Connects and exchanges hello and welcome. Blocks for at most `timeout`. If `predecessor`, a
   /// connection that the broker has ended, is given, requests its leases. Throws
@@ -110,9 +110,9 @@ class connection final : public lease_giver {
     bool is_in_flight_ = false;
   };
   /// Sends the request. This object must outlive the result.
-  [[nodiscard]] std::unique_ptr<ahead> ask_ahead(wire::body body,
-                                                 const subject& about,
-                                                 steady_time deadline);
+  [[nodiscard]] std::unique_ptr<ahead> request_ahead(wire::body body,
+                                                     const subject& about,
+                                                     steady_time deadline);
   /// Subscribes `sink`, which must exist until `unsubscribe`; `present` receives the existing
   /// segments. Returns the id of the subscription.
   [[nodiscard]] std::uint64_t subscribe(const std::string& prefix,

@@ -43,7 +43,7 @@ void remember_export(std::shared_ptr<const memory::source> exported) {
 }
 
 // Created when the library is loaded: a forked child must not find them half constructed.
-[[maybe_unused]] const export_list& exports_made_at_load = exports();
+[[maybe_unused]] const export_list& exports_created_at_load = exports();
 
 std::string socket_of(const wire::broker_reference& broker, const std::string& directory) {
   if (broker.socket_path.find('/') != std::string::npos || directory.empty()) {
@@ -57,7 +57,7 @@ error exporter_gone_error(const std::string& name, const std::string& cause) {
           "import",
           name,
           "the process that exported it is gone: " + cause,
-          "export it again from a living process"};
+          "export it again from a running process"};
 }
 
 segment_ptr import_through_broker(const wire::ticket& described, const import_options& options) {

@@ -28,7 +28,7 @@ bool may_use_mps() {
 }
 
 /// Once true it stays true: later children run the fork handlers, or hold the life pipe.
-bool children_are_known() {
+bool no_child_may_have_driver_files() {
   static std::atomic<std::uint64_t> known_in{0};
   if (known_in.load(std::memory_order_relaxed) == base::fork_generation()) {
     return true;
@@ -56,7 +56,7 @@ fence_proof::fence_proof() {
   }
   const int life = base::life_pipe();  // created before the children are checked
   numbers_ = {pidfd_.get(), life};
-  kind_ = children_are_known() ? fence::proven : fence::unproven;
+  kind_ = no_child_may_have_driver_files() ? fence::proven : fence::unproven;
 }
 
 }  // namespace gpushm::detail

@@ -20,12 +20,12 @@ using base::is_forked_child_of;
 
 [[noreturn]] void throw_forked(std::string_view operation, std::string_view object);
 
-/// Throws `errc::forked` if this process was forked after `made_in` was read from `fork_count`.
+/// Throws `errc::forked` if this process was forked after `created_in` was read from `fork_count`.
 /// Call it before locking anything: in a child, any lock may be locked forever.
-inline void check_not_forked(std::uint64_t made_in,
+inline void check_not_forked(std::uint64_t created_in,
                              std::string_view operation,
                              std::string_view object) {
-  if (is_forked_child_of(made_in)) {
+  if (is_forked_child_of(created_in)) {
     throw_forked(operation, object);
   }
 }

@@ -149,7 +149,7 @@ bool lease_table::should_prefetch(const connection& broker,
                                   gpushm::generation generation,
                                   std::size_t chunks) const {
   const std::lock_guard lock(mutex_);
-  if (bounds_.max_entries == 0 || prefetched_.size() >= most_prefetched ||
+  if (bounds_.max_entries == 0 || prefetched_.size() >= max_prefetched ||
       !prefetched_files_.has_room(chunks)) {
     return false;
   }
@@ -166,7 +166,7 @@ bool lease_table::put(prefetched what) {
   }
   what.held = prefetched_files_.try_hold(what.files.size());
   const auto at = prefetched_.find(name);
-  if (!what.held || (at == prefetched_.end() && prefetched_.size() >= most_prefetched)) {
+  if (!what.held || (at == prefetched_.end() && prefetched_.size() >= max_prefetched)) {
     return false;
   }
   // Checked now, because the end of its segment is reported to this table from here on.

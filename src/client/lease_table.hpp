@@ -65,7 +65,7 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
 
   // ---- prefetched segments ----
 
-  /// What an open needs from the broker, fetched in advance: a lease, and all chunks.
+  /// The broker's part of an open, fetched in advance: a lease, and all chunks.
   struct prefetched {
     std::shared_ptr<segment_lease> lease;
     std::vector<std::uint64_t> bytes;  ///< of `files`
@@ -73,7 +73,7 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
     held_descriptors::part held = {};
   };
   /// Upper bound of prefetched segments; none if the cache keeps nothing (`max_entries` 0).
-  static constexpr std::size_t most_prefetched = 4'096;
+  static constexpr std::size_t max_prefetched = 4'096;
   /// True if this client does not have the segment, and has room for its `chunks`.
   [[nodiscard]] bool should_prefetch(const connection& broker,
                                      gpushm::generation generation,
@@ -169,7 +169,7 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
   std::unordered_map<open_key, mapping*, hash, equal> by_key_;
   std::list<std::shared_ptr<mapping>> unused_;  // least recently used first
   peer_groups groups_;                          // used and unused
-  held_descriptors prefetched_files_{most_held_descriptors()};
+  held_descriptors prefetched_files_{max_held_descriptors()};
   prefetched_by_name prefetched_;  // destroyed before the count of its descriptors
   gpushm::cache_stats stats_;
 };

@@ -29,13 +29,13 @@ struct pending_offers {
   base::fork_safe_mutex mutex;
   std::set<std::uint64_t> numbers;
   std::uint64_t last = 0;
-  std::uint64_t made_in = base::fork_generation();
+  std::uint64_t created_in = base::fork_generation();
 
   /// Called with the lock held. A forked child has none of the parent's pending offers.
   void drop_parents_offers() {
-    if (base::is_forked_child_of(made_in)) {
+    if (base::is_forked_child_of(created_in)) {
       numbers.clear();
-      made_in = base::fork_generation();
+      created_in = base::fork_generation();
     }
   }
 };
@@ -45,7 +45,7 @@ pending_offers& pending() {
   return *result;
 }
 // Created when the library is loaded: a forked child must not find it half constructed.
-[[maybe_unused]] const pending_offers& made_at_load = pending();
+[[maybe_unused]] const pending_offers& created_at_load = pending();
 
 }  // namespace
 

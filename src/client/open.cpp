@@ -111,12 +111,12 @@ segment_ptr client_impl::find(std::string_view name, const open_options& options
   return found ? user_of(std::move(found)) : nullptr;
 }
 
-// ---- ask ----
+// ---- request ----
 
-client_impl::open_reply client_impl::ask_to_open(std::string_view name,
-                                                 gpushm::generation generation,
-                                                 const open_options& options,
-                                                 offers& offered) {
+client_impl::open_reply client_impl::request_open(std::string_view name,
+                                                  gpushm::generation generation,
+                                                  const open_options& options,
+                                                  offers& offered) {
   base::check_name("open", name);
   const auto name_deadline = base::deadline_after(options.timeout);
   for (;;) {
@@ -144,7 +144,7 @@ client_impl::open_reply client_impl::ask_to_open(std::string_view name,
   }
 }
 
-// ---- take, map, keep ----
+// ---- accept, map, cache ----
 
 segment_ptr client_impl::use(open_reply answered,
                              std::string_view name,
@@ -226,7 +226,7 @@ segment_ptr client_impl::try_open(std::string_view name, const open_options& opt
   }
   const auto begin = std::chrono::steady_clock::now();
   offers offered(options);
-  open_reply answered = ask_to_open(name, 0, options, offered);
+  open_reply answered = request_open(name, 0, options, offered);
   if (const auto* failure = std::get_if<wire::failure>(&answered.got.body);
       failure != nullptr &&
       (failure->code == errc::no_such_segment || failure->code == errc::peer_died ||
@@ -247,7 +247,7 @@ segment_ptr client_impl::open_generation(std::string_view name,
   if (!opened) {
     const auto begin = std::chrono::steady_clock::now();
     offers offered(options);
-    opened = use(ask_to_open(name, generation, options, offered), name, options, offered, begin);
+    opened = use(request_open(name, generation, options, offered), name, options, offered, begin);
   }
   // Older brokers ignore that field of `Open` and answer with any segment of the name.
   if (generation != 0 && opened->info().generation != generation) {

@@ -75,7 +75,8 @@ class segment_lease {
   /// Another answer of the broker granted this lease.
   void add_grant();
   [[nodiscard]] std::uint32_t grants() const;
-  /// Moves the lease to the connection `heir`, which receives the broker's questions from now on.
+  /// Moves the lease to the connection `successor`, which receives the broker's questions from now
+  /// on.
   void move_to(std::shared_ptr<connection> successor);
 
   /// Returns this process's mapping for this device and access, or the result of `make()`. While

@@ -44,9 +44,9 @@ bool is_locked(int fd) {
 
 bool is_same_file(int fd, const std::string& path) {
   struct stat own {};
-  struct stat there {};
-  return ::fstat(fd, &own) == 0 && ::stat(path.c_str(), &there) == 0 &&
-         own.st_dev == there.st_dev && own.st_ino == there.st_ino;
+  struct stat current {};
+  return ::fstat(fd, &own) == 0 && ::stat(path.c_str(), &current) == 0 &&
+         own.st_dev == current.st_dev && own.st_ino == current.st_ino;
 }
 
 void write_all(int fd, std::span<const std::byte> bytes, const std::string& path) {
@@ -146,7 +146,7 @@ class temporary_file {
 /// Exactly one of concurrent exporters succeeds. If there is no file, the kernel decides which one.
 /// A dead exporter's file is replaced by the exporter that locks it with flock; this is not the
 /// lock that marks a live exporter.
-void put_in_place(temporary_file& file, const std::string& path) {
+void create_or_replace(temporary_file& file, const std::string& path) {
   const auto deadline = clock::now() + max_replace_time;
   while (!file.create_if_absent()) {
     const auto open_with = [&](int mode) {
@@ -156,21 +156,22 @@ void put_in_place(temporary_file& file, const std::string& path) {
       });
     };
     // NFS locks only files that are open for writing.
-    auto there = open_with(O_RDWR);
-    if (!there) {
-      there = open_with(O_RDONLY);
+    auto existing = open_with(O_RDWR);
+    if (!existing) {
+      existing = open_with(O_RDONLY);
     }
-    if (!there) {
+    if (!existing) {
       if (errno == ENOENT) {
         continue;
       }
       base::throw_errno(errno, "export", path, "open");
     }
-    if (is_locked(there.get())) {
+    if (is_locked(existing.get())) {
       throw_in_use(path, "a live process is exporting to this file");
     }
-    if (base::retry([&] { return ::flock(there.get(), LOCK_EX | LOCK_NB); }) == 0) {
-      if (is_same_file(there.get(), path) && !is_locked(there.get()) && file.replace(there.get())) {
+    if (base::retry([&] { return ::flock(existing.get(), LOCK_EX | LOCK_NB); }) == 0) {
+      if (is_same_file(existing.get(), path) && !is_locked(existing.get()) &&
+          file.replace(existing.get())) {
         return;
       }
     } else if (errno != EWOULDBLOCK) {
@@ -228,7 +229,7 @@ bool is_end_of_exporter(errc code) {
               "start the exporter again, or wait for its file with a timeout");
 }
 
-/// Called when the file is not there yet.
+/// Called while the file does not exist.
 void pause_before_poll(const std::string& path, const std::stop_token& stop) {
   if (stop.stop_requested()) {
     throw error(
@@ -299,7 +300,7 @@ struct gpushm_ticket_file {
       return ::fcntl(file.fd(), F_OFD_SETLK, &lock);
     });
     gpushm::detail::write_all(file.fd(), ticket, path_);
-    gpushm::detail::put_in_place(file, path_);
+    gpushm::detail::create_or_replace(file, path_);
     file_ = file.take();
   }
   gpushm_ticket_file(const gpushm_ticket_file&) = delete;

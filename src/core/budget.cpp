@@ -19,10 +19,10 @@ constexpr std::uint64_t operator_part = 32;
 
 struct kind {
   std::string_view name;
-  std::uint64_t floor;          ///< granted to each principal while anything is left
-  std::uint64_t most_reserved;  ///< upper bound of what is reserved for the operator
+  std::uint64_t floor;         ///< granted to each principal while anything is left
+  std::uint64_t max_reserved;  ///< upper bound of what is reserved for the operator
   bool is_bytes;
-  errc when_full;
+  errc error_if_full;
   std::string_view remedy;
 };
 
@@ -112,7 +112,7 @@ bool process_budget::take(resource what, std::uint64_t amount, std::uint64_t hel
   return true;
 }
 
-void process_budget::give_back(resource what, std::uint64_t amount) noexcept {
+void process_budget::release(resource what, std::uint64_t amount) noexcept {
   used_[static_cast<std::size_t>(what)].fetch_sub(amount, std::memory_order_relaxed);
 }
 
@@ -149,8 +149,8 @@ budget::budget(const amounts& capacity, std::shared_ptr<process_budget> process)
 
 budget::~budget() {
   if (process_) {
-    process_->give_back(resource::memory_bytes, used(resource::memory_bytes));
-    process_->give_back(resource::descriptors, used(resource::descriptors));
+    process_->release(resource::memory_bytes, used(resource::memory_bytes));
+    process_->release(resource::descriptors, used(resource::descriptors));
     process_->remove_domain();
   }
 }
@@ -185,7 +185,7 @@ budget::answer budget::may_take(const account& who,
     return answer::yes;
   }
   const kind& of = kind_of(what);
-  const std::uint64_t reserved = std::min(total / operator_part, of.most_reserved);
+  const std::uint64_t reserved = std::min(total / operator_part, of.max_reserved);
   if (amount > minus(open, reserved)) {
     return answer::whole;
   }
@@ -232,7 +232,7 @@ bool budget::try_take(account& who,
                       std::uint64_t amount,
                       bool is_operator) noexcept {
   if (may_take(who, what, amount, is_operator) != answer::yes ||
-      (process_ && process_budget::counts(what) && !process_->take(what, amount, used(what)))) {
+      (process_ && process_budget::is_limited(what) && !process_->take(what, amount, used(what)))) {
     return false;
   }
   add(who, what, amount);
@@ -246,7 +246,7 @@ std::optional<error> budget::take(account& who,
   if (const answer why = may_take(who, what, amount, is_operator); why != answer::yes) {
     return refusal(who, what, amount, why);
   }
-  if (process_ && process_budget::counts(what) && !process_->take(what, amount, used(what))) {
+  if (process_ && process_budget::is_limited(what) && !process_->take(what, amount, used(what))) {
     return refusal(who, what, amount, answer::process);
   }
   add(who, what, amount);
@@ -254,16 +254,16 @@ std::optional<error> budget::take(account& who,
 }
 
 void budget::charge(account& who, resource what, std::uint64_t amount) noexcept {
-  if (process_ && process_budget::counts(what)) {
+  if (process_ && process_budget::is_limited(what)) {
     process_->charge(what, amount);
   }
   add(who, what, amount);
 }
 
-void budget::give_back(account& who, resource what, std::uint64_t amount) noexcept {
+void budget::release(account& who, resource what, std::uint64_t amount) noexcept {
   remove(who, what, amount);
-  if (process_ && process_budget::counts(what)) {
-    process_->give_back(what, amount);
+  if (process_ && process_budget::is_limited(what)) {
+    process_->release(what, amount);
   }
 }
 
@@ -276,7 +276,7 @@ error budget::refusal(const account& who, resource what, std::uint64_t amount, a
   const std::string wanted =
       "no room for " + amount_text(of, amount) + " more " + std::string(of.name);
   if (why == answer::process) {
-    return {of.when_full,
+    return {of.error_if_full,
             {},
             {},
             wanted + ": the brokers of this process hold " + amount_text(of, process_->used(what)) +
@@ -286,7 +286,7 @@ error budget::refusal(const account& who, resource what, std::uint64_t amount, a
   }
   const std::uint64_t total = capacity(what) == 0 ? unlimited : capacity(what);
   if (why == answer::whole) {
-    return {of.when_full,
+    return {of.error_if_full,
             {},
             {},
             wanted + ": " + amount_text(of, used(what)) + " of " + amount_text(of, total) +
@@ -324,8 +324,8 @@ void charges::charge(resource what, std::uint64_t amount) noexcept {
   held_[static_cast<std::size_t>(what)] += amount;
 }
 
-void charges::give_back(resource what, std::uint64_t amount) noexcept {
-  of_->give_back(*who_, what, amount);
+void charges::release(resource what, std::uint64_t amount) noexcept {
+  of_->release(*who_, what, amount);
   held_[static_cast<std::size_t>(what)] -= amount;
 }
 
@@ -335,7 +335,7 @@ void charges::reset() noexcept {
   }
   for (std::size_t i = 0; i < held_.size(); ++i) {
     if (const std::uint64_t amount = std::exchange(held_[i], 0); amount != 0) {
-      of_->give_back(*who_, static_cast<resource>(i), amount);
+      of_->release(*who_, static_cast<resource>(i), amount);
     }
   }
   who_.reset();

@@ -72,10 +72,10 @@ class process_budget {
   void charge(resource what, std::uint64_t amount) noexcept {
     used_[static_cast<std::size_t>(what)].fetch_add(amount, std::memory_order_relaxed);
   }
-  void give_back(resource what, std::uint64_t amount) noexcept;
+  void release(resource what, std::uint64_t amount) noexcept;
   [[nodiscard]] std::uint64_t used(resource what) const noexcept;
   [[nodiscard]] std::uint64_t capacity(resource what) const noexcept;
-  [[nodiscard]] static constexpr bool counts(resource what) noexcept {
+  [[nodiscard]] static constexpr bool is_limited(resource what) noexcept {
     return what == resource::memory_bytes || what == resource::descriptors;
   }
 
@@ -87,10 +87,10 @@ class process_budget {
 
 class budget;
 
-/// What one principal uses of a domain. Shared by sessions and segments; destroyed with the last of
+/// One principal's use of a domain. Shared by sessions and segments; destroyed with the last of
 /// them.
 ///
-/// Distinct objects of different budgets: safe. Otherwise unsafe; runs on the broker's strand.
+/// Thread-safety: objects of different budgets: safe; others: unsafe. Runs on the broker's strand.
 class account {
  public:
   account(budget& of, principal who, std::shared_ptr<account> bucket);
@@ -112,7 +112,7 @@ class account {
   std::array<std::uint64_t, resource_count> used_{};
 };
 
-/// One domain's budget, by principal. What is granted cannot be reclaimed, so each request is
+/// One domain's budget, by principal. Grants cannot be reclaimed, so each request is
 /// checked against two rules that must both hold:
 ///  - A principal holds at most `share_factor` times what is free (a dynamic threshold: Choudhury
 ///    and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998): a
@@ -123,7 +123,7 @@ class account {
 /// A small floor is granted as long as anything is left, and a part is reserved for the operator:
 /// the broker's own uid.
 ///
-/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class budget {
  public:
   static constexpr std::uint64_t share_factor = 8;
@@ -151,7 +151,7 @@ class budget {
                               bool is_operator = false) noexcept;
   /// Takes without a check, for what exists already, such as bytes that a peer has not read.
   void charge(account& who, resource what, std::uint64_t amount) noexcept;
-  void give_back(account& who, resource what, std::uint64_t amount) noexcept;
+  void release(account& who, resource what, std::uint64_t amount) noexcept;
   /// False when the principal holds more than it could take now: it must release some first.
   [[nodiscard]] bool within_share(const account& who, resource what) const noexcept;
 
@@ -185,9 +185,9 @@ class budget {
   amounts users_{};  ///< principals that hold any
 };
 
-/// What one session or segment has taken; given back on destruction.
+/// Charges of one session or segment; returned on destruction.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class charges {
  public:
   charges() = default;
@@ -217,7 +217,7 @@ class charges {
   [[nodiscard]] bool try_take(resource what, std::uint64_t amount) noexcept;
   /// Takes without a check.
   void charge(resource what, std::uint64_t amount) noexcept;
-  void give_back(resource what, std::uint64_t amount) noexcept;
+  void release(resource what, std::uint64_t amount) noexcept;
   void reset() noexcept;
 
   [[nodiscard]] std::uint64_t held(resource what) const noexcept {

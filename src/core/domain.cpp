@@ -46,8 +46,8 @@ error stale(gpushm::generation generation) {
 constexpr std::size_t longest_ticket_bytes = 4096;
 
 /// Capacity reserved for effects of each kind: those of one turn and of one segment.
-constexpr std::size_t least_room = 1'024;
-constexpr std::size_t most_changes_of_an_end = 4;
+constexpr std::size_t min_capacity = 1'024;
+constexpr std::size_t max_changes_per_end = 4;
 
 void check_reservation(const reservation& wanted) {
   base::check_name({}, wanted.name);
@@ -105,11 +105,11 @@ domain::domain(std::string name,
       owner_uid_(owner_uid),
       limits_(bounds),
       budget_(capacities(bounds), std::move(process)) {
-  effects_.slots.reserve(least_room);
-  effects_.waits.reserve(least_room);
-  effects_.answers.reserve(least_room);
-  effects_.questions.reserve(std::max<std::size_t>(least_room, bounds.max_confirmations));
-  effects_.changes.reserve(least_room);
+  effects_.slots.reserve(min_capacity);
+  effects_.waits.reserve(min_capacity);
+  effects_.answers.reserve(min_capacity);
+  effects_.questions.reserve(std::max<std::size_t>(min_capacity, bounds.max_confirmations));
+  effects_.changes.reserve(min_capacity);
 }
 
 // ---- effects ----
@@ -117,21 +117,21 @@ domain::domain(std::string name,
 /// Reserves capacity when something begins that will cause this many changes or answers when it
 /// ends: ending must not allocate.
 void domain::make_room(std::size_t changes, std::size_t answers) {
-  effects_.changes.reserve(least_room + std::bit_ceil(changes));
-  effects_.answers.reserve(least_room + std::bit_ceil(answers));
+  effects_.changes.reserve(min_capacity + std::bit_ceil(changes));
+  effects_.answers.reserve(min_capacity + std::bit_ceil(answers));
 }
 
 /// The end of a lease causes at most a death, a release and a removal, and an event for each
 /// holder.
 bool domain::has_room_to_end(const segment& what) const {
-  constexpr std::size_t most_words = 2;
+  constexpr std::size_t max_words = 2;
   const auto of = confirming_by_generation_.find(what.generation);
   const std::size_t waiting = of == confirming_by_generation_.end() ? 0 : of->second.size();
   const auto has = [](const auto& room, std::size_t more) {
     return room.capacity() - room.size() >= more;
   };
-  return has(effects_.slots, most_words) && has(effects_.answers, waiting) &&
-         has(effects_.changes, what.leases.size() + most_changes_of_an_end);
+  return has(effects_.slots, max_words) && has(effects_.answers, waiting) &&
+         has(effects_.changes, what.leases.size() + max_changes_per_end);
 }
 
 void domain::answer(session_id session,
@@ -262,7 +262,7 @@ std::uint32_t domain::take_slot() {
   return unused_slots_from_++;
 }
 
-void domain::give_back_slot(std::uint32_t slot) noexcept {
+void domain::release_slot(std::uint32_t slot) noexcept {
   // Capacity for it was reserved when the slot was first taken.
   free_slots_.push_back(slot);
 }
@@ -294,7 +294,7 @@ const segment& domain::reserve(session_id session, const reservation& wanted) {
                  cost::chunk * wanted.chunk_count);
 
   const gpushm::generation generation = next_generation_;
-  if (free_slots_.capacity() <= unused_slots_from_) {  // give_back_slot must not fail
+  if (free_slots_.capacity() <= unused_slots_from_) {  // release_slot must not fail
     free_slots_.reserve(std::size_t{unused_slots_from_} * 2 + 16);
   }
   const auto at = segments_.emplace(generation, std::make_shared<segment>()).first;
@@ -417,7 +417,7 @@ void domain::publish(session_id session,
   try {
     published_.emplace(what.name, &what);
   } catch (...) {
-    what.held->give_back(resource::memory_bytes, metadata.size());
+    what.held->release(resource::memory_bytes, metadata.size());
     throw;
   }
   what.metadata = std::move(kept);  // nothing from here on can fail
@@ -519,7 +519,7 @@ void domain::free_if_unused(segment& what) {
     }
   }
   set_word(what, std::nullopt);
-  give_back_slot(what.slot);
+  release_slot(what.slot);
   if (const auto creator = sessions_.find(what.creator_session); creator != sessions_.end()) {
     creator->second.created.erase(what.generation);
   }

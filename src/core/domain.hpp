@@ -83,7 +83,7 @@ struct ending_leases {
 /// Side effects are collected in `pending()`: the caller carries them out and clears it after each
 /// call, before the next.
 ///
-/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class domain {
  public:
   /// `owner_uid` may manage every segment. `process`: shared by the brokers of one process; null:
@@ -126,7 +126,7 @@ class domain {
   bool lose(session_id session, time_point now);
   [[nodiscard]] bool is_ending(session_id session) const;
   /// Sets what `ending_of` reports. No effect unless the session is ending.
-  void waits_for(session_id session, fence_wait what);
+  void set_fence_wait(session_id session, fence_wait what);
   [[nodiscard]] std::optional<ending_leases> ending_of(const segment& what) const;
   /// Ends leases of ending sessions on the segment without a fence. Throws no_such_segment,
   /// permission_denied, invalid_argument (none of its leases waits for a fence).
@@ -294,7 +294,7 @@ class domain {
   enum class end_kind : std::uint8_t {
     goodbye,
     death,
-    given_up,  ///< as a death, but it may still write
+    unfenced,  ///< as a death, but it may still write
   };
   /// An ended session that still has leases.
   struct ended_session {
@@ -350,7 +350,7 @@ class domain {
 
   void check_quota_of(const account& who, std::uint64_t bytes) const;
   std::uint32_t take_slot();
-  void give_back_slot(std::uint32_t slot) noexcept;
+  void release_slot(std::uint32_t slot) noexcept;
 
   /// True if the effects of ending a lease on `what` fit into the capacity of `pending()`.
   [[nodiscard]] bool has_room_to_end(const segment& what) const;
@@ -394,7 +394,10 @@ class domain {
   void stop_requests(session_id session, participant& of);
   bool end_next_lease(ended_session& gone);
   bool release_next(unkept& of);
-  void end_lease_of_gone(session_id session, std::int32_t pid, end_kind how, segment& what);
+  void end_lease_of_ended_session(session_id session,
+                                  std::int32_t pid,
+                                  end_kind how,
+                                  segment& what);
   [[nodiscard]] const participant::loss* loss_of(session_id session) const;
   [[nodiscard]] bool waits_for_fence(const segment& what) const;
   [[nodiscard]] error writer_ending(const segment& what) const;

@@ -18,7 +18,7 @@ bool domain::is_ending(session_id session) const {
   return loss_of(session) != nullptr;
 }
 
-void domain::waits_for(session_id session, fence_wait what) {
+void domain::set_fence_wait(session_id session, fence_wait what) {
   if (const auto at = sessions_.find(session); at != sessions_.end() && at->second.lost) {
     at->second.lost->waits_for = what;
   }
@@ -131,7 +131,7 @@ void domain::unfence(session_id session, std::string_view name) {
       break;
     }
     participant& gone = sessions_.at(holder);
-    end_lease_of_gone(holder, gone.who.pid, end_kind::given_up, *still->second);
+    end_lease_of_ended_session(holder, gone.who.pid, end_kind::unfenced, *still->second);
     gone.leased.erase(generation);
     gone.created.erase(generation);
     gone.unpublished.erase(kept_name);

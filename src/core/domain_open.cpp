@@ -31,19 +31,19 @@ namespace {
 constexpr std::size_t opens_per_turn = 64;
 
 /// Charges a waiting open. Throws as `charges::take`; then nothing is charged.
-void take_place(charges& held, const open_request& request) {
+void charge_waiting_open(charges& held, const open_request& request) {
   held.take(resource::waiting_opens, 1);
   try {
     held.take(resource::memory_bytes, cost::waiting_open + request.name.size());
   } catch (...) {
-    held.give_back(resource::waiting_opens, 1);
+    held.release(resource::waiting_opens, 1);
     throw;
   }
 }
 
-void give_place(charges& held, const open_request& request) noexcept {
-  held.give_back(resource::waiting_opens, 1);
-  held.give_back(resource::memory_bytes, cost::waiting_open + request.name.size());
+void release_waiting_open(charges& held, const open_request& request) noexcept {
+  held.release(resource::waiting_opens, 1);
+  held.release(resource::memory_bytes, cost::waiting_open + request.name.size());
 }
 
 }  // namespace
@@ -66,7 +66,7 @@ void domain::take_lease(session_id session, segment& what) {
   try {
     holder.leased.insert(what.generation);
   } catch (...) {
-    holder.held.give_back(resource::memory_bytes, cost::lease);
+    holder.held.release(resource::memory_bytes, cost::lease);
     throw;
   }
   what.leases.push_back({session, 1});
@@ -94,7 +94,7 @@ void domain::end_lease(session_id session, segment& what, std::uint32_t count, b
   if (const auto holder = sessions_.find(session); holder != sessions_.end()) {
     holder->second.leased.erase(what.generation);
     if (session != what.creator_session) {  // the creator's is charged with the segment
-      holder->second.held.give_back(resource::memory_bytes, cost::lease);
+      holder->second.held.release(resource::memory_bytes, cost::lease);
     }
   }
   const bool others = std::any_of(what.leases.begin(), what.leases.end(), [&](const lease& claim) {
@@ -193,7 +193,7 @@ void domain::confirm_with_exporter(session_id session,
   const time_point deadline = since + limits_.confirm_timeout;
   effects_.waits.reserve(effects_.waits.size() + 1);
   effects_.questions.reserve(effects_.questions.size() + 1);
-  take_place(waiter.held, request);
+  charge_waiting_open(waiter.held, request);
   const bool waited_before = std::exchange(request.waits, true);
   try {
     confirming_.emplace(
@@ -216,7 +216,7 @@ void domain::confirm_with_exporter(session_id session,
       }
     }
     confirming_.erase(id);
-    give_place(waiter.held, request);
+    release_waiting_open(waiter.held, request);
     throw;
   }
   if (!waited_before) {
@@ -274,7 +274,7 @@ domain::waiting_confirmation domain::take_confirmation(std::uint64_t id) {
   }
   if (const auto waiter = sessions_.find(taken.session); waiter != sessions_.end()) {
     waiter->second.confirming.erase(id);
-    give_place(waiter->second.held, taken.request);
+    release_waiting_open(waiter->second.held, taken.request);
   }
   return taken;
 }
@@ -340,7 +340,7 @@ void domain::wait(session_id session, open_request request) {
                 "wait for fewer names at once");
   }
   effects_.waits.reserve(effects_.waits.size() + 1);
-  take_place(waiter.held, request);
+  charge_waiting_open(waiter.held, request);
   const bool waited_before = std::exchange(request.waits, true);
   const std::uint64_t id = next_waiting_++;
   try {
@@ -360,7 +360,7 @@ void domain::wait(session_id session, open_request request) {
     waiting_by_deadline_.erase({*request.deadline, id});
     waiter.waiting.erase(id);
     waiting_.erase(id);
-    give_place(waiter.held, request);
+    release_waiting_open(waiter.held, request);
     throw;
   }
   if (!waited_before) {
@@ -406,7 +406,7 @@ domain::waiting_open domain::take_waiting(std::uint64_t id) {
   waiting_by_deadline_.erase({*taken.request.deadline, id});
   if (const auto waiter = sessions_.find(taken.session); waiter != sessions_.end()) {
     waiter->second.waiting.erase(id);
-    give_place(waiter->second.held, taken.request);
+    release_waiting_open(waiter->second.held, taken.request);
   }
   return taken;
 }

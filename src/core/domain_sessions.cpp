@@ -12,8 +12,8 @@ namespace {
 
 /// Upper bound of leases of an ended session that end in one turn: each may cause an event for
 /// every subscription.
-constexpr std::size_t most_leases_per_turn = 256;
-constexpr std::size_t most_events_per_turn = 2'048;
+constexpr std::size_t max_leases_per_turn = 256;
+constexpr std::size_t max_events_per_turn = 2'048;
 
 }  // namespace
 
@@ -65,7 +65,7 @@ void domain::mute(session_id session) {
   std::erase_if(subscriptions_,
                 [&](const subscription& entry) { return entry.session == session; });
   at->second.subscriptions = 0;
-  at->second.held.give_back(resource::subscriptions, at->second.held.held(resource::subscriptions));
+  at->second.held.release(resource::subscriptions, at->second.held.held(resource::subscriptions));
 }
 
 /// Ends everything that could send to the session.
@@ -90,10 +90,10 @@ bool domain::lose(session_id id, time_point now) {
     disconnect(id, false);
     return false;
   }
-  gone.held.give_back(resource::connections, 1);
+  gone.held.release(resource::connections, 1);
   const std::uint64_t kept = limits_.descriptors_per_ending_session;
   const std::uint64_t had = gone.held.held(resource::descriptors);
-  gone.held.give_back(resource::descriptors, had - std::min(had, kept));
+  gone.held.release(resource::descriptors, had - std::min(had, kept));
   gone.lost = participant::loss{now};
   ++ending_sessions_;
   return true;
@@ -110,7 +110,7 @@ void domain::disconnect(session_id id, bool clean) {
   participant& gone = node.mapped();
   ending_sessions_ -= gone.lost ? 1U : 0U;
   for (const resource of : {resource::connections, resource::descriptors}) {
-    gone.held.give_back(of, gone.held.held(of));
+    gone.held.release(of, gone.held.held(of));
   }
   ended_session& over = gone.over.front();
   over.session = id;
@@ -131,7 +131,7 @@ void domain::disconnect(session_id id, bool clean) {
 
 std::size_t domain::leases_per_turn() const noexcept {
   return std::clamp<std::size_t>(
-      most_events_per_turn / (subscriptions_.size() + 1), 1, most_leases_per_turn);
+      max_events_per_turn / (subscriptions_.size() + 1), 1, max_leases_per_turn);
 }
 
 bool domain::work() {
@@ -176,7 +176,7 @@ bool domain::end_next_lease(ended_session& gone) {
     return false;
   }
   gone.left.erase(gone.left.begin());
-  end_lease_of_gone(gone.session, gone.pid, gone.how, *what);
+  end_lease_of_ended_session(gone.session, gone.pid, gone.how, *what);
   // Only if the name is still this segment's: a new one may be next in this queue.
   if (!what->removed) {
     wake_after_fence(what->name);
@@ -195,7 +195,10 @@ bool domain::release_next(unkept& of) {
   return true;
 }
 
-void domain::end_lease_of_gone(session_id id, std::int32_t pid, end_kind how, segment& what) {
+void domain::end_lease_of_ended_session(session_id id,
+                                        std::int32_t pid,
+                                        end_kind how,
+                                        segment& what) {
   const bool created = what.creator_session == id;
   if (how == end_kind::death && what.published) {
     // Leases of other sessions.
@@ -275,11 +278,11 @@ void domain::subscribe(session_id id, std::uint64_t number, std::string prefix) 
     subscriber.held.take(resource::memory_bytes, memory);
     subscriptions_.push_back({id, number, std::move(prefix)});
   } catch (const std::bad_alloc&) {
-    subscriber.held.give_back(resource::subscriptions, 1);
-    subscriber.held.give_back(resource::memory_bytes, memory);
+    subscriber.held.release(resource::subscriptions, 1);
+    subscriber.held.release(resource::memory_bytes, memory);
     throw;
   } catch (...) {
-    subscriber.held.give_back(resource::subscriptions, 1);
+    subscriber.held.release(resource::subscriptions, 1);
     throw;
   }
   ++subscriber.subscriptions;
@@ -294,8 +297,8 @@ void domain::unsubscribe(session_id id, std::uint64_t number) {
   if (at == subscriptions_.end()) {
     return;
   }
-  subscriber.held.give_back(resource::subscriptions, 1);
-  subscriber.held.give_back(resource::memory_bytes, cost::subscription + at->prefix.size());
+  subscriber.held.release(resource::subscriptions, 1);
+  subscriber.held.release(resource::memory_bytes, cost::subscription + at->prefix.size());
   subscriptions_.erase(at);
   --subscriber.subscriptions;
 }

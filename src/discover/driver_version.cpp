@@ -115,7 +115,9 @@ std::vector<version_place> versions_of(const root_view& root,
   return found;
 }
 
-bool holds_driver(const root_view& root, const std::string& directory, const std::string& suffix) {
+bool contains_driver(const root_view& root,
+                     const std::string& directory,
+                     const std::string& suffix) {
   for (const std::string& name : root.names(directory)) {
     if (name.starts_with("lib") && name.ends_with(suffix)) {
       const auto facts = elf::read_elf(root.outside(join(directory, name)));
@@ -160,7 +162,7 @@ installed_driver find_driver(const root_view& root, const driver_places& places)
   driver.directories.push_back(chosen->directory);
   const std::string suffix = std::string(".so.").append(driver.version);
   for (const std::string& directory : directories) {
-    if (directory != chosen->directory && holds_driver(root, directory, suffix)) {
+    if (directory != chosen->directory && contains_driver(root, directory, suffix)) {
       add_once(driver.directories, directory);
     }
   }

@@ -277,7 +277,7 @@ generated generate(const generate_options& options, const std::vector<gpu_entry>
 generated generate(const generate_options& options) {
   const root_view root(options.driver_root);
   const installed_driver driver = find_driver(root, options);
-  return describe(options, root, driver, ask_nvml(nvml_of(root, driver)));
+  return describe(options, root, driver, query_nvml(nvml_of(root, driver)));
 }
 
 }  // namespace gpushm::discover

@@ -29,16 +29,16 @@ void hook_maker::add(cdi::edits& edits,
   if (disabled_.contains("all") || disabled_.contains(name)) {
     return;
   }
-  cdi::hook made;
-  made.name = "createContainer";
-  made.path = program_;
-  made.args = words_before_name(program_);
-  made.args.push_back(name);
-  made.args.insert(made.args.end(), arguments.begin(), arguments.end());
+  cdi::hook created;
+  created.name = "createContainer";
+  created.path = program_;
+  created.args = words_before_name(program_);
+  created.args.push_back(name);
+  created.args.insert(created.args.end(), arguments.begin(), arguments.end());
   // Runtimes pass the container's environment to a hook without one, and the image's LD_PRELOAD
   // would then be loaded into a program of the host.
-  made.env = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin"};
-  edits.hooks.push_back(std::move(made));
+  created.env = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin"};
+  edits.hooks.push_back(std::move(created));
 }
 
 void hook_maker::add_each(cdi::edits& edits,

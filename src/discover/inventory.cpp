@@ -84,9 +84,9 @@ gpu_entry describe(const nvml_library& nvml, nvml::nvmlDevice_t device, unsigned
 
 }  // namespace
 
-std::vector<gpu_entry> ask_nvml(const std::string& library, std::vector<std::string>* left_out) {
+std::vector<gpu_entry> query_nvml(const std::string& library, std::vector<std::string>* left_out) {
   if (!library.empty()) {
-    nvml_library::look_also_at(library);
+    nvml_library::set_alternative_path(library);
   }
   const nvml_library& nvml = nvml_library::instance();
   unsigned int count = 0;

@@ -31,8 +31,8 @@ struct gpu_entry {
 /// of a process selects the library. Blocks as long as the driver takes: seconds without
 /// persistence mode. Throws `error`: driver_unavailable, driver_error. With `left_out`, adds a line
 /// for each GPU that does not answer instead of throwing.
-[[nodiscard]] std::vector<gpu_entry> ask_nvml(const std::string& library,
-                                              std::vector<std::string>* left_out = nullptr);
+[[nodiscard]] std::vector<gpu_entry> query_nvml(const std::string& library,
+                                                std::vector<std::string>* left_out = nullptr);
 
 /// The devices with these `ids`: "0" is a GPU with all its instances, "0:1" an instance, or the
 /// UUID of either. All devices without IDs. Throws `error` (device_not_found) with a list of the

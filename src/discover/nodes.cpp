@@ -15,7 +15,7 @@ namespace gpushm::discover {
 
 namespace {
 
-constexpr mode_t everybody = 0006;
+constexpr mode_t all_users = 0006;
 constexpr mode_t permission_bits = 0777;
 
 std::string gpu_text(const gpu_entry& gpu) {
@@ -91,7 +91,7 @@ std::optional<cdi::device_node> node_finder::node(const std::string& path) const
   if (host_path != path) {
     found.host_path = host_path;
   }
-  if ((about.st_mode & everybody) != everybody) {
+  if ((about.st_mode & all_users) != all_users) {
     found.file_mode = about.st_mode & permission_bits;
     if (about.st_gid != 0) {
       found.gid = about.st_gid;

@@ -62,7 +62,7 @@ struct missing<const char* (*)(Parameters...)> {
 
 }  // namespace
 
-void nvml_library::look_also_at(const std::string& path) {
+void nvml_library::set_alternative_path(const std::string& path) {
   alternative_path() = path;
 }
 

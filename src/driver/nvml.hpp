@@ -37,7 +37,7 @@ class nvml_library {
   /// Makes the first `instance` also try the library at `path`, if the linker finds none or the one
   /// it finds does not initialise (no driver of its version is loaded). Must be called before that,
   /// from one thread.
-  static void look_also_at(const std::string& path);
+  static void set_alternative_path(const std::string& path);
   /// If the outcome is a failure, retries once and keeps the new outcome: for programs started
   /// before the driver. Blocks as `instance` does. Never throws.
   static void try_again() noexcept;

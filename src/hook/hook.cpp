@@ -62,7 +62,7 @@ std::string hook_options::last(std::string_view name) const {
 }
 
 void confine_process(std::string_view hook) {
-  constexpr unsigned most_seconds = 60;
+  constexpr unsigned max_seconds = 60;
   // A file system of the image (FUSE, NFS) may never answer, and the engine waits for the hook.
   struct sigaction alarm {};
   alarm.sa_handler = &give_up;
@@ -74,7 +74,7 @@ void confine_process(std::string_view hook) {
     errno = ::pthread_sigmask(SIG_SETMASK, &none, nullptr);
     return errno == 0 ? 0 : -1;
   });
-  ::alarm(most_seconds);
+  ::alarm(max_seconds);
   // Descriptors that a runtime left open can lead out of the container.
   base::checked("run hook", hook, "close_range", [] { return ::close_range(3, ~0U, 0); }, {ENOSYS});
   // Prevents descriptors opened below from becoming a closed standard stream.

@@ -24,7 +24,7 @@ namespace gpushm::hook {
 namespace {
 
 constexpr std::string_view operation = "create the library cache";
-constexpr std::chrono::seconds patience{10};
+constexpr std::chrono::seconds timeout{10};
 constexpr std::size_t max_cache_bytes = std::size_t{32} << 20U;
 constexpr const char* configuration = "/etc/ld.so.conf";
 
@@ -119,13 +119,13 @@ std::string cache_of(const container_root& root,
   const root_sandbox sandbox(root);
   sandbox.put("conf", lines(folders).append("include ").append(configuration).append("\n"));
   const auto ending =
-      sandbox.run(program.get(), {"ldconfig", "-i", "-X", "-f", "conf", "-C", "cache"}, patience);
+      sandbox.run(program.get(), {"ldconfig", "-i", "-X", "-f", "conf", "-C", "cache"}, timeout);
   if (!ending.ended || !WIFEXITED(ending.status) || WEXITSTATUS(ending.status) != 0) {
-    const auto told = base::lines_of(ending.said);
+    const auto output_lines = base::lines_of(ending.output);
     std::string cause =
         ending.ended ? base::status_text(ending.status) : std::string("timed out after 10 seconds");
-    if (!told.empty()) {
-      cause.append(": ").append(told.back());
+    if (!output_lines.empty()) {
+      cause.append(": ").append(output_lines.back());
     }
     throw error(errc::system_error, operation, path, cause);
   }

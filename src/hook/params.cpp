@@ -36,7 +36,7 @@ std::optional<std::string> without_modification(const std::string& text) {
   return changed;
 }
 
-base::unique_fd open_there(const container_root& root, const char* path, int flags) {
+base::unique_fd open_in_root(const container_root& root, const char* path, int flags) {
   base::unique_fd opened = root.open_without_links(path, flags);
   if (!opened) {
     base::throw_errno(errno, operation, path, "open");
@@ -49,7 +49,7 @@ base::unique_fd open_there(const container_root& root, const char* path, int fla
 class temporary_tmpfs {
  public:
   explicit temporary_tmpfs(const container_root& root) {
-    const base::unique_fd below = open_there(root, directory, O_PATH | O_DIRECTORY);
+    const base::unique_fd below = open_in_root(root, directory, O_PATH | O_DIRECTORY);
     base::checked(operation, directory, "mount", [&] {
       return ::mount(
           "gpushm", descriptor_path(below).c_str(), "tmpfs", restricted, "size=1m,mode=0755");
@@ -110,7 +110,7 @@ void disable_device_node_modification(const container_root& root, const hook_opt
     });
   }
   // A bind mount ignores other flags; a remount sets them.
-  const base::unique_fd bound = open_there(root, params, O_PATH);
+  const base::unique_fd bound = open_in_root(root, params, O_PATH);
   base::checked(operation, params, "mount", [&] {
     return ::mount(nullptr,
                    descriptor_path(bound).c_str(),

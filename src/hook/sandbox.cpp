@@ -33,8 +33,8 @@ constexpr std::uint64_t address_bytes = std::uint64_t{8}
                                         << 30U;  // ldconfig maps one library at a time
 constexpr std::uint64_t memory_bytes = std::uint64_t{512} << 20U;
 constexpr std::uint64_t max_descriptors = 64;
-constexpr std::size_t most_said = 4096;
-constexpr std::size_t most_mounts_bytes = std::size_t{64} << 20U;
+constexpr std::size_t max_output_bytes = 4096;
+constexpr std::size_t max_mounts_bytes = std::size_t{64} << 20U;
 constexpr int exit_not_confined = 126;
 
 [[noreturn]] void throw_step(const char* call, int number) {
@@ -97,7 +97,7 @@ std::string this_process_mounts() {
       need(::open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC), "open /proc/self/mountinfo"));
   std::string text;
   std::array<char, 65'536> block{};
-  while (text.size() < most_mounts_bytes) {
+  while (text.size() < max_mounts_bytes) {
     const auto got = base::retry([&] { return ::read(file.get(), block.data(), block.size()); });
     if (got <= 0) {
       need(static_cast<int>(got), "read /proc/self/mountinfo");
@@ -237,16 +237,16 @@ bool wait_readable(int fd, std::chrono::steady_clock::time_point until) {
 }
 
 /// Keeps the tail of the output up to end of file. False when `until` passes first.
-bool read_end(int from, std::string& said, std::chrono::steady_clock::time_point until) {
+bool read_end(int from, std::string& output, std::chrono::steady_clock::time_point until) {
   std::array<char, 4096> block{};
   while (wait_readable(from, until)) {
     const auto got = base::retry([&] { return ::read(from, block.data(), block.size()); });
     if (got <= 0) {
       return true;
     }
-    said.append(block.data(), static_cast<std::size_t>(got));
-    if (said.size() > most_said) {
-      said.erase(0, said.size() - most_said);
+    output.append(block.data(), static_cast<std::size_t>(got));
+    if (output.size() > max_output_bytes) {
+      output.erase(0, output.size() - max_output_bytes);
     }
     if (std::chrono::steady_clock::now() >= until) {
       return false;
@@ -332,7 +332,7 @@ void root_sandbox::put(const std::string& name, std::string_view text) const {
 
 root_sandbox::ending root_sandbox::run(int program,
                                        std::vector<std::string> arguments,
-                                       std::chrono::milliseconds patience) const {
+                                       std::chrono::milliseconds timeout) const {
   std::vector<char*> words;
   words.reserve(arguments.size() + 1);
   for (std::string& each : arguments) {
@@ -345,7 +345,7 @@ root_sandbox::ending root_sandbox::run(int program,
   base::unique_fd output(ends[1]);
   // The first process of its PID namespace: its children die with it, and it can signal no other
   // process.
-  const auto until = std::chrono::steady_clock::now() + patience;
+  const auto until = std::chrono::steady_clock::now() + timeout;
   const auto pid = static_cast<pid_t>(::syscall(SYS_clone,
                                                 SIGCHLD | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC,
                                                 nullptr,
@@ -359,7 +359,7 @@ root_sandbox::ending root_sandbox::run(int program,
   ending result;
   const base::unique_fd process(
       need(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)), "pidfd_open"));
-  result.ended = read_end(input.get(), result.said, until) && wait_readable(process.get(), until);
+  result.ended = read_end(input.get(), result.output, until) && wait_readable(process.get(), until);
   if (!result.ended) {
     ::kill(pid, SIGKILL);
     // A file system that hangs can delay even SIGKILL.

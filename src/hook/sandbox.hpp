@@ -33,16 +33,16 @@ class root_sandbox {
   void put(const std::string& name, std::string_view text) const;
 
   struct ending {
-    bool ended = false;  ///< false: killed after `patience`
+    bool ended = false;  ///< false: killed after `timeout`
     int status = 0;      ///< from waitpid(2)
-    std::string said;    ///< the end of what it wrote to its standard output and error
+    std::string output;  ///< the end of what it wrote to its standard output and error
   };
   /// Runs the executable file `program`, which must be static: no interpreter or loader can be
-  /// executed in the sandbox. Blocks until it exits, for little more than `patience`. Throws
+  /// executed in the sandbox. Blocks until it exits, for little more than `timeout`. Throws
   /// `error`.
   [[nodiscard]] ending run(int program,
                            std::vector<std::string> arguments,
-                           std::chrono::milliseconds patience) const;
+                           std::chrono::milliseconds timeout) const;
 
   /// A regular file of at most `limit_bytes` that the program left in its current directory; empty
   /// if there is none.

@@ -206,7 +206,7 @@ class host_allocator {
   bool huge_pages_;
   std::chrono::steady_clock::time_point deadline_;
   std::optional<base::memory_bounds> bounds_;  // empty: not checked
-  std::uint64_t piece_ = most_piece_bytes;
+  std::uint64_t piece_ = max_piece_bytes;
 };
 
 class host_importer final : public importer {

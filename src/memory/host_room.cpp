@@ -16,14 +16,14 @@ constexpr std::uint64_t max_allocators = 128;
 constexpr std::uint64_t overhead_divisor = 256;
 
 constexpr std::uint64_t mib = 1024ULL * 1024;
-constexpr std::uint64_t least_reserve = 2 * mib;
-constexpr std::uint64_t most_reserve = 64 * mib;
+constexpr std::uint64_t min_reserve = 2 * mib;
+constexpr std::uint64_t max_reserve = 64 * mib;
 
 }  // namespace
 
 std::uint64_t reserve_of(std::uint64_t limit_bytes) noexcept {
   // The minimum reserve would be too much for a very small container.
-  return std::min(std::clamp(limit_bytes / 64, least_reserve, most_reserve), limit_bytes / 8);
+  return std::min(std::clamp(limit_bytes / 64, min_reserve, max_reserve), limit_bytes / 8);
 }
 
 bool has_room(const host_room& room, std::uint64_t left_bytes, std::uint64_t total_bytes) noexcept {
@@ -35,9 +35,8 @@ std::uint64_t largest_in(const host_room& room) noexcept {
 }
 
 std::uint64_t piece_of(const host_room& room) noexcept {
-  const std::uint64_t part =
-      room.free_bytes / max_allocators / least_piece_bytes * least_piece_bytes;
-  return std::clamp(part, least_piece_bytes, most_piece_bytes);
+  const std::uint64_t part = room.free_bytes / max_allocators / min_piece_bytes * min_piece_bytes;
+  return std::clamp(part, min_piece_bytes, max_piece_bytes);
 }
 
 std::optional<host_room> find_host_room(const base::memory_bounds& bounds) {

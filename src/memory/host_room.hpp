@@ -22,9 +22,9 @@
 namespace gpushm::memory {
 
 /// Maximum size of one allocation call: about ten milliseconds.
-inline constexpr std::uint64_t most_piece_bytes = 64ULL * 1024 * 1024;
+inline constexpr std::uint64_t max_piece_bytes = 64ULL * 1024 * 1024;
 /// Minimum size: a check takes longer than a smaller allocation. A multiple of every page size.
-inline constexpr std::uint64_t least_piece_bytes = 64ULL * 1024;
+inline constexpr std::uint64_t min_piece_bytes = 64ULL * 1024;
 
 /// The tightest bound of this process's memory when it was checked.
 struct host_room {
@@ -45,7 +45,7 @@ struct host_room {
 /// The largest segment for which `has_room` is true.
 [[nodiscard]] std::uint64_t largest_in(const host_room& room) noexcept;
 
-/// The size that may be allocated before the next check: a multiple of `least_piece_bytes`.
+/// The size that may be allocated before the next check: a multiple of `min_piece_bytes`.
 [[nodiscard]] std::uint64_t piece_of(const host_room& room) noexcept;
 
 /// The bound with the least room. Nothing if no bound can be read. Throws only std::bad_alloc.

@@ -69,7 +69,7 @@ class opened_addresses {
       waited = true;
       changed_.wait(lock);
     }
-    bool was_there = waited;
+    bool was_mapped_during_open = waited;
     for (const entry& each : entries_) {
       if (each.address != address || each.memory == memory) {
         continue;
@@ -77,10 +77,10 @@ class opened_addresses {
       if (each.now == entry::state::open && usable(each)) {
         return verdict::another;
       }
-      was_there =
-          was_there || (each.now == entry::state::closed && each.closed_at > from.begun_at_);
+      was_mapped_during_open = was_mapped_during_open || (each.now == entry::state::closed &&
+                                                          each.closed_at > from.begun_at_);
     }
-    if (was_there) {
+    if (was_mapped_during_open) {
       return verdict::unsure;
     }
     entries_.push_front({std::move(memory), address});

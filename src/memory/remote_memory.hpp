@@ -15,7 +15,7 @@
 
 namespace gpushm::memory {
 
-/// Memory that stays the exporter's: a legacy handle or an allocation of a pool, as described by a
+/// Exporter-bound memory: a legacy handle or an allocation of a pool, as described by a
 /// ticket.
 struct remote_memory {
   gpushm::backend kind = gpushm::backend::cuda_ipc;  ///< cuda_ipc or cuda_pool

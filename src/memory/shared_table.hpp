@@ -45,7 +45,7 @@ class shared_table {
       throw;
     }
     // From here on destroying the value removes the entry, even if this allocation fails.
-    std::shared_ptr<Value> shared(owned.release(), ender{this, key});
+    std::shared_ptr<Value> shared(owned.release(), deleter{this, key});
     {
       const std::lock_guard lock(mutex_);
       entries_.find(key)->second = shared;
@@ -55,7 +55,7 @@ class shared_table {
   }
 
  private:
-  struct ender {
+  struct deleter {
     shared_table* table;
     Key key;
     void operator()(Value* ended) const {

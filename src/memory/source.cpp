@@ -32,8 +32,8 @@ std::uint64_t buffer_id_of(cuda::CUdeviceptr address) noexcept {
   return id;
 }
 
-/// Memory that stays this process's: one allocation, distinguished from later ones by its buffer
-/// id.
+/// Exporter-bound memory of this process: one allocation, distinguished from later ones by its
+/// buffer id.
 class exporter_bound_source : public source {
  public:
   exporter_bound_source(const pointer_facts& facts, std::uint64_t size_bytes, gpushm::backend kind)

@@ -40,7 +40,7 @@ class source {
   /// The whole allocation, or all chunks.
   [[nodiscard]] virtual std::uint64_t allocated_bytes() const noexcept = 0;
 
-  /// How to reach memory that stays the exporter's; nothing for memory shared as descriptors.
+  /// How to reach exporter-bound memory; nothing for memory shared as descriptors.
   [[nodiscard]] virtual std::optional<remote_memory> remote() const { return std::nullopt; }
   /// Whether it is still the allocation that was found. One driver call that needs no context.
   /// Never throws. Thread-safe.

@@ -23,10 +23,10 @@ namespace {
 }
 
 bool is_still_at(const std::string& path, int fd) {
-  struct stat ours {};
-  struct stat there {};
-  return ::fstat(fd, &ours) == 0 && ::lstat(path.c_str(), &there) == 0 &&
-         ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
+  struct stat locked {};
+  struct stat current {};
+  return ::fstat(fd, &locked) == 0 && ::lstat(path.c_str(), &current) == 0 &&
+         locked.st_ino == current.st_ino && locked.st_dev == current.st_dev;
 }
 
 /// An exclusive lock that the kernel releases when this process dies. An exiting broker may remove
@@ -53,11 +53,11 @@ base::guarded_fd lock_file(const std::string& path, const std::string& lock_path
 
 /// This process has the lock, so a socket at the path belongs to a dead broker, or not to a broker.
 void reject_other_listener(const std::string& path, const sockaddr_un& address) {
-  struct stat there {};
-  if (::lstat(path.c_str(), &there) != 0) {
+  struct stat current {};
+  if (::lstat(path.c_str(), &current) != 0) {
     return;
   }
-  if (!S_ISSOCK(there.st_mode)) {
+  if (!S_ISSOCK(current.st_mode)) {
     in_use(path, "the path is a file that is not a socket");
   }
   for (const int type : {SOCK_SEQPACKET, SOCK_STREAM, SOCK_DGRAM}) {
@@ -127,8 +127,9 @@ listener::~listener() {
   if (path_.empty() || base::is_forked_child_of(created_in_)) {
     return;
   }
-  struct stat there {};
-  if (::lstat(path_.c_str(), &there) == 0 && there.st_ino == inode_ && there.st_dev == device_) {
+  struct stat current {};
+  if (::lstat(path_.c_str(), &current) == 0 && current.st_ino == inode_ &&
+      current.st_dev == device_) {
     ::unlink(path_.c_str());
   }
   // The directory may have been replaced by now, and the file may be another broker's.

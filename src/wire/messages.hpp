@@ -200,7 +200,7 @@ struct bye {
   friend bool operator==(const bye&, const bye&) = default;
 };
 
-/// The exporter's answer about memory that stays its own. Values travel on the wire: never
+/// The exporter's answer about exporter-bound memory. Values travel on the wire: never
 /// renumber.
 enum class verdict : std::uint8_t { unchanged = 0, changed = 1, not_shared = 2 };
 

@@ -315,7 +315,9 @@ broker_reference read_broker(const field_reader& in) {
 }
 
 void check_header(std::span<const std::byte> bytes) {
-  const auto same = [](std::uint8_t ours, std::byte theirs) { return std::byte{ours} == theirs; };
+  const auto same = [](std::uint8_t expected, std::byte read) {
+    return std::byte{expected} == read;
+  };
   if (bytes.size() < magic.size() || !std::equal(magic.begin(), magic.end(), bytes.begin(), same)) {
     invalid("it does not begin with a ticket's magic number");
   }

@@ -57,7 +57,7 @@ void reader::report(const yaml::node& where, std::string rule, std::string text)
   if (full()) {
     return;
   }
-  if (problems_.size() == most_problems) {
+  if (problems_.size() == max_problems) {
     rule = "too-many-problems";
     text = "too many problems; fix the ones above first";
   }
@@ -123,8 +123,8 @@ bool reader::read(const yaml::node& node, std::string_view what, bool& out) {
 
 std::optional<std::int64_t> reader::integer(const yaml::node& node,
                                             std::string_view what,
-                                            std::int64_t least,
-                                            std::int64_t most) {
+                                            std::int64_t min_value,
+                                            std::int64_t max_value) {
   const yaml::node& target = followed(node);
   const auto value = target.is == shape::scalar ? value_of(target) : std::nullopt;
   if (value && value->index() == 0) {
@@ -141,18 +141,18 @@ std::optional<std::int64_t> reader::integer(const yaml::node& node,
     const double number = std::get<double>(*value);
     if (std::isfinite(number) && std::trunc(number) == number) {
       constexpr double limit = 9223372036854775808.0;
-      out_of_range = number < -limit || number >= limit || (least == 0 && std::signbit(number));
+      out_of_range = number < -limit || number >= limit || (min_value == 0 && std::signbit(number));
       found = out_of_range ? std::nullopt : std::optional(static_cast<std::int64_t>(number));
     }
   }
-  if (out_of_range || (found && (*found < least || *found > most))) {
+  if (out_of_range || (found && (*found < min_value || *found > max_value))) {
     report(node,
            "range",
            std::string(what)
                .append(" must be from ")
-               .append(std::to_string(least))
+               .append(std::to_string(min_value))
                .append(" to ")
-               .append(std::to_string(most))
+               .append(std::to_string(max_value))
                .append(", not ")
                .append(base::in_quotes(target.value)));
     return std::nullopt;

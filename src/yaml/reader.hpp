@@ -27,15 +27,15 @@ struct entry {
 class reader {
  public:
   /// Limits the time spent on a document that consists of mistakes.
-  static constexpr std::size_t most_problems = 1'000;
+  static constexpr std::size_t max_problems = 1'000;
 
   reader(std::string file, std::vector<problem>& problems)
       : file_(std::move(file)), problems_(problems) {}
 
-  /// Keeps at most `most_problems` and one more that states that there are others.
+  /// Keeps at most `max_problems` and one more that states that there are others.
   void report(const yaml::node& where, std::string rule, std::string text);
   /// Further reports are dropped.
-  [[nodiscard]] bool full() const { return problems_.size() > most_problems; }
+  [[nodiscard]] bool full() const { return problems_.size() > max_problems; }
   [[nodiscard]] std::size_t problem_count() const { return problems_.size(); }
 
   [[nodiscard]] bool is_null(const yaml::node& node);
@@ -93,8 +93,8 @@ class reader {
   void mismatch(const yaml::node& node, std::string_view what, std::string_view wanted);
   std::optional<std::int64_t> integer(const yaml::node& node,
                                       std::string_view what,
-                                      std::int64_t least,
-                                      std::int64_t most);
+                                      std::int64_t min_value,
+                                      std::int64_t max_value);
 
   std::string file_;
   std::vector<problem>& problems_;

@@ -20,7 +20,7 @@ bool is_digit(char c) {
 }
 
 /// Keywords: booleans, null, NaN and infinity.
-std::optional<yaml::scalar_value> word(std::string_view text) {
+std::optional<yaml::scalar_value> keyword(std::string_view text) {
   constexpr std::array<std::string_view, 11> yes{
       "y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"};
   constexpr std::array<std::string_view, 11> no{
@@ -169,8 +169,8 @@ std::optional<yaml::scalar_value> number(std::string_view text) {
   return signed_binary(plain);
 }
 
-yaml::scalar_value by_looks(std::string_view text) {
-  if (auto found = word(text)) {
+yaml::scalar_value plain_value(std::string_view text) {
+  if (auto found = keyword(text)) {
     return *found;
   }
   const char first = text.front();
@@ -207,7 +207,7 @@ std::string shortest(double number) {
 std::optional<yaml::scalar_value> value_of(const yaml::node& scalar) {
   const std::string_view tag = scalar.tag;
   if (tag.empty()) {
-    return scalar.plain ? by_looks(scalar.value) : yaml::scalar_value(scalar.value);
+    return scalar.plain ? plain_value(scalar.value) : yaml::scalar_value(scalar.value);
   }
   if (!tag.starts_with(tag_prefix)) {
     return scalar.value;
@@ -219,7 +219,7 @@ std::optional<yaml::scalar_value> value_of(const yaml::node& scalar) {
   if (name != "bool" && name != "int" && name != "float" && name != "null") {
     return scalar.value;
   }
-  const yaml::scalar_value looks = by_looks(scalar.value);
+  const yaml::scalar_value looks = plain_value(scalar.value);
   if (name == "float" && std::holds_alternative<std::int64_t>(looks)) {
     return static_cast<double>(std::get<std::int64_t>(looks));
   }
@@ -232,7 +232,7 @@ std::optional<yaml::scalar_value> value_of(const yaml::node& scalar) {
 }
 
 bool parses_as_other_type(std::string_view plain) {
-  return !std::holds_alternative<std::string>(by_looks(plain));
+  return !std::holds_alternative<std::string>(plain_value(plain));
 }
 
 std::string as_text(const yaml::scalar_value& value) {

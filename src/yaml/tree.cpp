@@ -303,7 +303,7 @@ bool other_version(const yaml_event_t& event) {
   return version != nullptr && (version->major != 1 || version->minor != 1);
 }
 
-void look_for_rest(event_stream& events, yaml::tree& out) {
+void record_rest(event_stream& events, yaml::tree& out) {
   const yaml_event_t* event = events.next();
   if (event == nullptr) {
     out.rest = events.failure();
@@ -330,7 +330,7 @@ void read_yaml(std::string_view text, yaml::tree& out) {
       case YAML_STREAM_END_EVENT:
         return;
       case YAML_DOCUMENT_END_EVENT:
-        look_for_rest(events, out);
+        record_rest(events, out);
         return;
       case YAML_DOCUMENT_START_EVENT:
         if (other_version(*event)) {

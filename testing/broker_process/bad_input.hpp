@@ -53,7 +53,7 @@ class bad_input : public ::testing::Test {
   [[nodiscard]] raw_client greeted() const { return raw_client::greeted(broker_.socket_path()); }
   [[nodiscard]] std::vector<pid_t> all_processes() const { return {broker_.pid(), ::getpid()}; }
   /// Number of ending sessions with leases on `name` when its creator is first reported as gone.
-  [[nodiscard]] std::optional<std::uint32_t> ending_when_its_creator_went(
+  [[nodiscard]] std::optional<std::uint32_t> ending_count_after_creator_exit(
       const std::string& name) const {
     auto asking = greeted();
     std::optional<std::uint32_t> ending;

@@ -18,7 +18,7 @@ namespace gpushm::testing {
 
 namespace {
 
-constexpr std::size_t most_bytes = 32UL << 20U;
+constexpr std::size_t max_bytes = 32UL << 20U;
 
 std::string decoded(std::string_view text) {
   std::string out;
@@ -78,7 +78,7 @@ std::optional<http_request> next_request(server_connection& from, std::string& b
   std::size_t end = 0;
   while ((end = buffer.find("\r\n\r\n")) == std::string::npos) {
     const std::string more = from.read();
-    if (more.empty() || buffer.size() > most_bytes) {
+    if (more.empty() || buffer.size() > max_bytes) {
       return std::nullopt;
     }
     buffer += more;
@@ -94,8 +94,8 @@ std::optional<http_request> next_request(server_connection& from, std::string& b
   const auto length = request.headers.find("content-length");
   const std::size_t size = length == request.headers.end()
                                ? 0
-                               : base::number<std::size_t>(length->second).value_or(most_bytes + 1);
-  if (size > most_bytes) {
+                               : base::number<std::size_t>(length->second).value_or(max_bytes + 1);
+  if (size > max_bytes) {
     return std::nullopt;
   }
   buffer.erase(0, end + 4);

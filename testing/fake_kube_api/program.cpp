@@ -122,7 +122,7 @@ json requests_of(const fake_kube_api& server) {
   return all;
 }
 
-json obey(fake_kube_api& server, const std::string& command, const std::string& rest) {
+json execute(fake_kube_api& server, const std::string& command, const std::string& rest) {
   const std::size_t blank = std::min(rest.find(' '), rest.size());
   const std::string path = rest.substr(0, blank);
   using action = std::function<json()>;
@@ -162,9 +162,9 @@ int serve(const settings& wanted) {
     const std::size_t blank = std::min(line.find(' '), line.size());
     json answer;
     try {
-      answer = obey(server,
-                    line.substr(0, blank),
-                    blank < line.size() ? line.substr(blank + 1) : std::string());
+      answer = execute(server,
+                       line.substr(0, blank),
+                       blank < line.size() ? line.substr(blank + 1) : std::string());
     } catch (const std::exception& failure) {
       answer = {{"error", failure.what()}};
     }

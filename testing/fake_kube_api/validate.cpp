@@ -16,9 +16,9 @@ using nlohmann::json;
 
 constexpr std::size_t longest_subdomain = 253;
 constexpr std::size_t longest_label = 63;
-constexpr std::size_t most_devices = 128;
-constexpr std::size_t most_devices_with_taints_or_counters = 64;
-constexpr std::size_t most_attributes = 32;
+constexpr std::size_t max_devices = 128;
+constexpr std::size_t max_devices_with_taints_or_counters = 64;
+constexpr std::size_t max_attributes = 32;
 constexpr std::size_t longest_identifier = 32;
 constexpr std::size_t longest_value = 64;
 
@@ -162,7 +162,7 @@ void check_names(const json& of, const std::string& field, checker& check) {
 void check_device(const json& device, const std::string& field, checker& check) {
   const json attributes = device.value("attributes", json::object());
   const json capacity = device.value("capacity", json::object());
-  if (attributes.size() + capacity.size() > most_attributes) {
+  if (attributes.size() + capacity.size() > max_attributes) {
     check.invalid(field,
                   attributes.size() + capacity.size(),
                   "the total number of attributes and capacities must not exceed 32");
@@ -188,7 +188,7 @@ void check_devices(const json& spec, checker& check) {
   const bool has_more = std::any_of(devices.begin(), devices.end(), [](const json& each) {
     return each.is_object() && (each.contains("taints") || each.contains("consumesCounters"));
   });
-  const std::size_t most = has_more ? most_devices_with_taints_or_counters : most_devices;
+  const std::size_t most = has_more ? max_devices_with_taints_or_counters : max_devices;
   if (devices.size() > most) {
     check.too_many("spec.devices", devices.size(), most);
   }

@@ -100,7 +100,7 @@ bool set_mood(fake_kubelet& kubelet, const std::string& name) {
 }
 
 /// False to quit.
-bool obey(fake_kubelet& kubelet, const std::string& line) {
+bool execute(fake_kubelet& kubelet, const std::string& line) {
   std::istringstream words(line);
   std::string command;
   std::string first;
@@ -142,7 +142,7 @@ int main(int count, char** arguments) {
     fake_kubelet kubelet(std::move(options));
     kubelet.start();
     std::string line;
-    while (std::getline(std::cin, line) && obey(kubelet, line)) {
+    while (std::getline(std::cin, line) && execute(kubelet, line)) {
     }
     kubelet.stop();
     return 0;

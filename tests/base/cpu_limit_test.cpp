@@ -40,7 +40,7 @@ TEST_F(cpu_limit_of_machine, without_cgroups_is_affinity) {
   EXPECT_LE(cpu_limit(), runnable_);
 }
 
-TEST_F(cpu_limit_of_machine, version_2_is_least_quota_of_parents) {
+TEST_F(cpu_limit_of_machine, version_2_is_lowest_quota_of_parents) {
   use_version_2();
   put("cg/a/b/cpu.max", "max 100000\n");
   EXPECT_EQ(cpu_limit(root_.path()), runnable_);
@@ -50,7 +50,7 @@ TEST_F(cpu_limit_of_machine, version_2_is_least_quota_of_parents) {
   EXPECT_EQ(cpu_limit(root_.path()), 0.2);
 }
 
-TEST_F(cpu_limit_of_machine, version_1_is_least_quota_of_parents) {
+TEST_F(cpu_limit_of_machine, version_1_is_lowest_quota_of_parents) {
   put("proc/self/cgroup", "4:cpu,cpuacct:/a/b\n0::/\n");
   put("proc/self/mountinfo", "31 20 0:27 / /cg/cpu rw - cgroup cgroup rw,cpu,cpuacct\n");
   put("cg/cpu/a/b/cpu.cfs_quota_us", "-1\n");

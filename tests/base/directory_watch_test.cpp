@@ -44,7 +44,7 @@ class watched_directory : public ::testing::Test {
   gpushm_testing::temp_dir scratch_;
 };
 
-TEST_F(watched_directory, tells_of_entries_and_of_nothing_else) {
+TEST_F(watched_directory, entries_of_the_directory_are_reported) {
   directory_watch watch("watch");
   watch.set_directories({path("a/b")});
   EXPECT_THAT(taken(watch), IsEmpty());  // others write in /tmp meanwhile
@@ -59,7 +59,7 @@ TEST_F(watched_directory, tells_of_entries_and_of_nothing_else) {
   EXPECT_THAT(taken(watch), Contains("file in a/b"));
 }
 
-TEST_F(watched_directory, follows_it_when_it_goes_and_returns) {
+TEST_F(watched_directory, moved_and_recreated_directory_is_followed) {
   directory_watch watch("watch");
   watch.set_directories({path("a/b")});
   fs::rename(path("a"), path("aside"));
@@ -74,7 +74,7 @@ TEST_F(watched_directory, follows_it_when_it_goes_and_returns) {
   EXPECT_THAT(taken(watch), Contains("created file in a/b"));
 }
 
-TEST_F(watched_directory, one_that_leads_to_another_is_told_apart) {
+TEST_F(watched_directory, parent_of_watched_directory_is_distinguished) {
   directory_watch watch("watch");
   watch.set_directories({path("a"), path("a/b")});
   write("a/b/file");
@@ -89,7 +89,7 @@ TEST_F(watched_directory, one_that_leads_to_another_is_told_apart) {
   EXPECT_THAT(gone, Contains("all of a/b"));
 }
 
-TEST_F(watched_directory, the_same_directory_under_two_names_is_told_under_both) {
+TEST_F(watched_directory, changes_are_reported_under_every_name) {
   fs::create_directory_symlink(path("a/b"), path("link"));
   directory_watch watch("watch");
   watch.set_directories({path("a/b"), path("link")});
@@ -99,7 +99,7 @@ TEST_F(watched_directory, the_same_directory_under_two_names_is_told_under_both)
   EXPECT_THAT(both, Contains("created file in link"));
 }
 
-TEST_F(watched_directory, forgets_those_that_are_not_named_again) {
+TEST_F(watched_directory, replaced_directories_are_no_longer_watched) {
   fs::create_directories(path("other"));
   directory_watch watch("watch");
   watch.set_directories({path("a/b")});
@@ -110,7 +110,7 @@ TEST_F(watched_directory, forgets_those_that_are_not_named_again) {
   EXPECT_THAT(taken(watch), Contains("created file in other"));
 }
 
-TEST_F(watched_directory, says_when_it_lost_events) {
+TEST_F(watched_directory, lost_events_are_reported) {
   directory_watch watch("watch");
   watch.set_directories({path("a/b")});
   std::ifstream limit("/proc/sys/fs/inotify/max_queued_events");

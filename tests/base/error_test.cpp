@@ -204,9 +204,9 @@ TEST(unique_handle, last_owner_closes_once) {
     counted& same = third;
     third = std::move(same);
     EXPECT_EQ(third.get(), 1);
-    counted given_up(9);
-    EXPECT_EQ(given_up.release(), 9);
-    EXPECT_FALSE(given_up);
+    counted released(9);
+    EXPECT_EQ(released.release(), 9);
+    EXPECT_FALSE(released);
   }
   EXPECT_EQ(counting_traits::closed, (std::vector<int>{3, 1}));
 }

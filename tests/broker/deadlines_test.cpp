@@ -13,7 +13,7 @@ namespace {
 
 using std::chrono::seconds;
 
-/// Five seconds for Hello, eight for reading and for the porter.
+/// Five seconds for Hello, eight for reading and for the descriptor receiver.
 class broker_deadlines : public testing_world::connection_test {
  protected:
   /// Connections closed since the last call, at `when`.
@@ -47,7 +47,7 @@ TEST_F(broker_deadlines, connection_that_does_not_read_is_closed) {
   connection& silent = connect();
   deadlines_.expect_reader(slow.requests, begin_);
   deadlines_.expect_reader(silent.requests, begin_);
-  deadlines::reader_goes_on(slow.requests, begin_ + seconds(6));
+  deadlines::reader_resumed(slow.requests, begin_ + seconds(6));
   deadlines_.expect_reader(silent.requests, begin_ + seconds(6));  // does not restart the deadline
   EXPECT_EQ(late_at(seconds(7)), closed{});
   EXPECT_EQ(late_at(seconds(8)), closed{silent.number});
@@ -59,19 +59,19 @@ TEST_F(broker_deadlines, connection_that_has_read_everything_is_not_late) {
   connection& of = connect();
   deadlines_.expect_reader(of.requests, begin_);
   deadlines_.reader_is_done(of.requests);
-  deadlines::reader_goes_on(of.requests, begin_ + seconds(1));
+  deadlines::reader_resumed(of.requests, begin_ + seconds(1));
   EXPECT_EQ(late_at(seconds(100)), closed{});
   deadlines_.expect_reader(of.requests, begin_ + seconds(100));
   EXPECT_EQ(late_at(seconds(107)), closed{});
   EXPECT_EQ(late_at(seconds(108)), closed{of.number});
 }
 
-TEST_F(broker_deadlines, connection_that_blocks_the_porter_is_closed) {
+TEST_F(broker_deadlines, connection_that_blocks_the_descriptor_receiver_is_closed) {
   connection& stuck = connect();
   connection& quick = connect();
-  deadlines_.expect_porter(stuck.requests, begin_);
-  deadlines_.expect_porter(quick.requests, begin_);
-  deadlines::porter_is_done(quick.requests);
+  deadlines_.expect_descriptors(stuck.requests, begin_);
+  deadlines_.expect_descriptors(quick.requests, begin_);
+  deadlines::descriptors_received(quick.requests);
   EXPECT_EQ(late_at(seconds(7)), closed{});
   EXPECT_EQ(late_at(seconds(8)), closed{stuck.number});
 }
@@ -81,7 +81,7 @@ TEST_F(broker_deadlines, deadlines_of_erased_sessions_have_no_effect) {
   const core::session_id number = gone.number;
   deadlines_.expect_hello(gone, begin_);
   deadlines_.expect_reader(gone.requests, begin_);
-  deadlines_.expect_porter(gone.requests, begin_);
+  deadlines_.expect_descriptors(gone.requests, begin_);
   loop_.leave(gone);
   hub_.hang_up(number);
   ASSERT_EQ(hub_.find(number), nullptr);

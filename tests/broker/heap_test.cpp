@@ -67,8 +67,8 @@ class broker_without_memory : public testing::Test {
       client consumer = connect();
       subscription const news = consumer.subscribe("");
       tried([&] {
-        segment made = producer.create("a", {.size_bytes = 4096, .device = "host"});
-        made.publish();
+        segment created = producer.create("a", {.size_bytes = 4096, .device = "host"});
+        created.publish();
         tried([&] { segment const opened = consumer.open("a", {.timeout = 300ms}); });
         tried([&] { static_cast<void>(consumer.open("b", {.timeout = 10ms})); });
         tried([&] { static_cast<void>(consumer.list("")); });
@@ -80,8 +80,8 @@ class broker_without_memory : public testing::Test {
   void expect_service() const {
     client producer = connect();
     client consumer = connect();
-    segment made = producer.create("good", {.size_bytes = 4096, .device = "host"});
-    made.publish();
+    segment created = producer.create("good", {.size_bytes = 4096, .device = "host"});
+    created.publish();
     segment const opened = consumer.open("good");
     EXPECT_EQ(opened.size_bytes(), 4096U);
     EXPECT_GE(consumer.list("").size(), 1U);

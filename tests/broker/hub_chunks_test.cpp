@@ -51,20 +51,21 @@ TEST_F(hub_chunks, host_chunks_must_be_sealed_memfds_of_the_announced_size) {
       {"nothing", [] { return base::unique_fd(); }},
   };
   const auto session = greet();
-  const auto made = reserve(session, "kv", 2);
+  const auto created = reserve(session, "kv", 2);
   for (const auto& each : cases) {
     const std::size_t before = open_descriptors();
     EXPECT_EQ(
-        failure(ask(
-            session, wire::attach{made, 0, {4096, 4096}}, descriptors(memfd(4096), each.make()))),
+        failure(ask(session,
+                    wire::attach{created, 0, {4096, 4096}},
+                    descriptors(memfd(4096), each.make()))),
         "wrong_descriptor_kind: a host chunk is not a memfd of the announced size, sealed with "
         "SHRINK, GROW and SEAL (seal the memfd before it is attached)")
         << each.what;
     EXPECT_EQ(open_descriptors(), before) << each.what;
   }
   expect<wire::done>(
-      ask(session, wire::attach{made, 0, {4096, 4096}}, descriptors(memfd(4096), memfd(4096))));
-  expect<wire::done>(ask(session, wire::publish{made, {}}));
+      ask(session, wire::attach{created, 0, {4096, 4096}}, descriptors(memfd(4096), memfd(4096))));
+  expect<wire::done>(ask(session, wire::publish{created, {}}));
   expect_nothing_left();
 }
 
@@ -72,41 +73,41 @@ TEST_F(hub_chunks, gpu_chunks_must_not_be_memfds) {
   const auto session = greet();
   wire::reserve wanted{"kv", 4096, 4096, {}, 1, backend::cuda_vmm, lifetime::leased};
   wanted.device.kind = device_kind::gpu;
-  const auto made = expect<wire::reserved>(ask(session, wanted)).generation;
-  EXPECT_EQ(failure(ask(session, wire::attach{made, 0, {4096}}, descriptors(memfd(4096)))),
+  const auto created = expect<wire::reserved>(ask(session, wanted)).generation;
+  EXPECT_EQ(failure(ask(session, wire::attach{created, 0, {4096}}, descriptors(memfd(4096)))),
             "wrong_descriptor_kind: a GPU chunk is not a descriptor of /dev/nvidiactl (attach the "
             "descriptor that cuMemExportToShareableHandle returned)");
-  EXPECT_EQ(
-      failure(ask(
-          session, wire::attach{made, 0, {4096}}, descriptors(opened_file("/dev/null", O_RDWR)))),
-      "wrong_descriptor_kind: a GPU chunk is not a descriptor of /dev/nvidiactl (attach the "
-      "descriptor that cuMemExportToShareableHandle returned)");
+  EXPECT_EQ(failure(ask(session,
+                        wire::attach{created, 0, {4096}},
+                        descriptors(opened_file("/dev/null", O_RDWR)))),
+            "wrong_descriptor_kind: a GPU chunk is not a descriptor of /dev/nvidiactl (attach the "
+            "descriptor that cuMemExportToShareableHandle returned)");
   expect_nothing_left();
 }
 
 TEST_F(hub_chunks, attach_needs_the_announced_number_and_order) {
   const auto session = greet();
-  const auto made = reserve(session, "kv", 3);
-  EXPECT_EQ(failure(ask(session, wire::attach{made, 0, {4096, 4096}}, descriptors(memfd(4096)))),
+  const auto created = reserve(session, "kv", 3);
+  EXPECT_EQ(failure(ask(session, wire::attach{created, 0, {4096, 4096}}, descriptors(memfd(4096)))),
             "wrong_descriptor_count: 1 descriptors received with a message that announces 2 (send "
             "exactly the announced descriptors)");
-  EXPECT_EQ(failure(ask(session, wire::attach{made, 0, {4096}}, {})),
+  EXPECT_EQ(failure(ask(session, wire::attach{created, 0, {4096}}, {})),
             "wrong_descriptor_count: 0 descriptors received with a message that announces 1 (send "
             "exactly the announced descriptors)");
-  EXPECT_EQ(failure(ask(session, wire::attach{made, 1, {4096}}, descriptors(memfd(4096)))),
+  EXPECT_EQ(failure(ask(session, wire::attach{created, 1, {4096}}, descriptors(memfd(4096)))),
             "wrong_descriptor_count: chunks 1 to 2 do not follow the 0 of 3 attached chunks "
             "(attach the announced chunks in order)");
-  expect<wire::done>(ask(session, wire::attach{made, 0, {4096}}, descriptors(memfd(4096))));
+  expect<wire::done>(ask(session, wire::attach{created, 0, {4096}}, descriptors(memfd(4096))));
   EXPECT_EQ(
-      failure(ask(session, wire::publish{made, {}})),
+      failure(ask(session, wire::publish{created, {}})),
       "wrong_descriptor_count: 1 of 3 announced chunks are attached (attach all chunks before "
       "publishing)");
   EXPECT_EQ(failure(ask(session,
-                        wire::attach{made, 1, {4096, 4096, 4096}},
+                        wire::attach{created, 1, {4096, 4096, 4096}},
                         descriptors(memfd(4096), memfd(4096), memfd(4096)))),
             "wrong_descriptor_count: chunks 1 to 4 do not follow the 1 of 3 attached chunks "
             "(attach the announced chunks in order)");
-  EXPECT_EQ(failure(ask(greet(), wire::attach{made, 1, {4096}}, descriptors(memfd(4096)))),
+  EXPECT_EQ(failure(ask(greet(), wire::attach{created, 1, {4096}}, descriptors(memfd(4096)))),
             "permission_denied: only the connection that reserved a segment may attach its chunks "
             "(create it on this connection)");
   expect_nothing_left();
@@ -117,22 +118,23 @@ TEST_F(hub_chunks, chunk_sizes_must_add_up_to_the_reserved_bytes) {
   const std::string text =
       "size_mismatch: the chunks' sizes do not add up to the reserved bytes (attach chunks that "
       "add up to the reserved bytes)";
-  const auto made = reserve(session, "kv", 2);
+  const auto created = reserve(session, "kv", 2);
   EXPECT_EQ(
-      failure(
-          ask(session, wire::attach{made, 0, {4096, 8192}}, descriptors(memfd(4096), memfd(8192)))),
+      failure(ask(
+          session, wire::attach{created, 0, {4096, 8192}}, descriptors(memfd(4096), memfd(8192)))),
       text);
   EXPECT_EQ(
-      failure(
-          ask(session, wire::attach{made, 0, {4096, 2048}}, descriptors(memfd(4096), memfd(2048)))),
+      failure(ask(
+          session, wire::attach{created, 0, {4096, 2048}}, descriptors(memfd(4096), memfd(2048)))),
       text);
-  EXPECT_EQ(
-      failure(ask(session, wire::attach{made, 0, {8192, 0}}, descriptors(memfd(8192), memfd(0)))),
-      text);
-  expect<wire::done>(ask(session, wire::attach{made, 0, {2048}}, descriptors(memfd(2048))));
-  EXPECT_EQ(failure(ask(session, wire::attach{made, 1, {2048}}, descriptors(memfd(2048)))), text);
-  expect<wire::done>(ask(session, wire::attach{made, 1, {6144}}, descriptors(memfd(6144))));
-  expect<wire::done>(ask(session, wire::publish{made, {}}));
+  EXPECT_EQ(failure(ask(
+                session, wire::attach{created, 0, {8192, 0}}, descriptors(memfd(8192), memfd(0)))),
+            text);
+  expect<wire::done>(ask(session, wire::attach{created, 0, {2048}}, descriptors(memfd(2048))));
+  EXPECT_EQ(failure(ask(session, wire::attach{created, 1, {2048}}, descriptors(memfd(2048)))),
+            text);
+  expect<wire::done>(ask(session, wire::attach{created, 1, {6144}}, descriptors(memfd(6144))));
+  expect<wire::done>(ask(session, wire::publish{created, {}}));
   const auto found = expect<wire::opened>(ask(greet(), wire::open{"kv", 0, 0}));
   EXPECT_EQ(found.chunk_bytes, (std::vector<std::uint64_t>{2048, 6144}));
   expect_nothing_left();
@@ -142,9 +144,9 @@ TEST_F(hub_chunks, chunks_are_closed_if_the_creator_dies_before_publish) {
   const std::size_t before = open_descriptors();
   const auto session = greet();
   const auto reader = greet();
-  const auto made = reserve(session, "kv", 3, lifetime::persistent);
+  const auto created = reserve(session, "kv", 3, lifetime::persistent);
   expect<wire::done>(
-      ask(session, wire::attach{made, 0, {4096, 4096}}, descriptors(memfd(4096), memfd(4096))));
+      ask(session, wire::attach{created, 0, {4096, 4096}}, descriptors(memfd(4096), memfd(4096))));
   take(session);
   EXPECT_EQ(open_descriptors(), before + 2);
   hub_.hang_up(session);
@@ -174,11 +176,11 @@ TEST_F(hub_chunks, chunks_stay_open_while_a_packet_carries_them) {
 TEST_F(hub_chunks, chunks_are_fetched_in_batches) {
   constexpr std::uint32_t count = 600;
   const auto creator = greet();
-  const auto made = reserve(creator, "kv", count);
+  const auto created = reserve(creator, "kv", count);
   // Different sizes identify the chunks; the total is the same.
   const auto size_of = [](std::uint32_t i) { return std::uint64_t{i % 2 == 0 ? 4000U : 4192U}; };
   for (std::uint32_t first = 0; first < count; first += 253) {
-    wire::attach batch{made, first, {}};
+    wire::attach batch{created, first, {}};
     std::vector<base::unique_fd> fds;
     for (std::uint32_t i = first; i < std::min(count, first + 253); ++i) {
       batch.chunk_bytes.push_back(size_of(i));
@@ -186,7 +188,7 @@ TEST_F(hub_chunks, chunks_are_fetched_in_batches) {
     }
     expect<wire::done>(ask(creator, batch, std::move(fds)));
   }
-  expect<wire::done>(ask(creator, wire::publish{made, {}}));
+  expect<wire::done>(ask(creator, wire::publish{created, {}}));
 
   const auto reader = greet();
   auto answers = ask(reader, wire::open{"kv", 0, 0});
@@ -195,10 +197,10 @@ TEST_F(hub_chunks, chunks_are_fetched_in_batches) {
   std::vector<int> fds = answers[0].descriptors;
   while (sizes.size() < count) {
     const auto more =
-        ask(reader, wire::fetch_chunks{made, static_cast<std::uint32_t>(sizes.size())});
+        ask(reader, wire::fetch_chunks{created, static_cast<std::uint32_t>(sizes.size())});
     const auto batch = expect<wire::chunks>(more);
     ASSERT_FALSE(batch.chunk_bytes.empty());
-    EXPECT_EQ(batch.generation, made);
+    EXPECT_EQ(batch.generation, created);
     EXPECT_EQ(batch.first_chunk, sizes.size());
     EXPECT_EQ(batch.chunk_bytes.size(), more[0].descriptors.size());
     sizes.insert(sizes.end(), batch.chunk_bytes.begin(), batch.chunk_bytes.end());
@@ -212,9 +214,9 @@ TEST_F(hub_chunks, chunks_are_fetched_in_batches) {
     EXPECT_EQ(static_cast<std::uint64_t>(info.st_size), size_of(i));
   }
   answers.clear();  // closes their descriptors
-  EXPECT_EQ(failure(ask(reader, wire::fetch_chunks{made, count})),
+  EXPECT_EQ(failure(ask(reader, wire::fetch_chunks{created, count})),
             "invalid_argument: the segment has only 600 chunks (request chunks that exist)");
-  EXPECT_EQ(failure(ask(greet(), wire::fetch_chunks{made, 0})),
+  EXPECT_EQ(failure(ask(greet(), wire::fetch_chunks{created, 0})),
             "stale_generation: generation 1 is gone, or does not belong to this connection (open "
             "the segment again by name)");
   expect_nothing_left();
@@ -223,9 +225,9 @@ TEST_F(hub_chunks, chunks_are_fetched_in_batches) {
 TEST_F(hub_chunks, reservation_has_no_chunks_and_a_live_slot) {
   const auto session = greet();
   const auto answers = ask(session, wire::reserve{"kv", 4096, 4096, {}, 1, {}, {}});
-  const auto made = expect<wire::reserved>(answers);
+  const auto created = expect<wire::reserved>(answers);
   EXPECT_TRUE(answers[0].descriptors.empty());
-  EXPECT_EQ(slots_.at(made.slot), std::make_pair(made.generation, segment_state::live));
+  EXPECT_EQ(slots_.at(created.slot), std::make_pair(created.generation, segment_state::live));
   expect_nothing_left();
 }
 

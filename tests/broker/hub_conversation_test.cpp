@@ -19,7 +19,7 @@ TEST_F(hub_conversation, starts_with_hello_and_welcome) {
   EXPECT_FALSE(hub_.find(session)->greeted);
   auto answers = ask(session, wire::hello{7, "boot", 1, 2});
   const auto welcome = expect<wire::welcome>(answers);
-  EXPECT_EQ(welcome.version, wire::protocol_version) << "the lower of both";
+  EXPECT_EQ(welcome.version, wire::protocol_version) << "the lower of the two";
   EXPECT_EQ(welcome.domain, "default");
   EXPECT_EQ(welcome.epoch, (gpushm::epoch{1, 2, 3}));
   EXPECT_EQ(welcome.max_segments, 65'536U);
@@ -121,13 +121,13 @@ TEST_F(hub_conversation, invalid_packet_ends_it) {
 
 TEST_F(hub_conversation, unexpected_descriptors_are_refused) {
   const auto session = greet();
-  const auto made = make(session, "kv");
+  const auto created = make(session, "kv");
   const std::vector<wire::body> bodies{wire::reserve{"x", 1, 1, {}, 1, {}, {}},
-                                       wire::publish{made, {}},
+                                       wire::publish{created, {}},
                                        wire::open{"kv", 0, 0},
                                        wire::open_many{{"kv"}, 0, 0},
-                                       wire::fetch_chunks{made, 0},
-                                       wire::release{made, 1},
+                                       wire::fetch_chunks{created, 0},
+                                       wire::release{created, 1},
                                        wire::remove{"kv"},
                                        wire::list{},
                                        wire::stat{"kv"},
@@ -223,7 +223,7 @@ TEST_F(hub_conversation, waiting_opens_are_answered_before_the_publisher) {
     EXPECT_TRUE(std::holds_alternative<wire::waiting>(each.message.body) && !each.on_event_lane);
   }
   EXPECT_EQ(hub_.next_deadline(), now_ + std::chrono::milliseconds(50));
-  const auto made = make(creator, "kv");
+  const auto created = make(creator, "kv");
   auto answers = take(reader);
   ASSERT_EQ(answers.size(), 2U);
   EXPECT_TRUE(answers[0].on_event_lane && answers[1].on_event_lane);
@@ -231,7 +231,7 @@ TEST_F(hub_conversation, waiting_opens_are_answered_before_the_publisher) {
   EXPECT_EQ(std::get<wire::opened>(answers[0].message.body).index, 0U);
   EXPECT_EQ(answers[1].message.id, many);
   EXPECT_EQ(std::get<wire::opened>(answers[1].message.body).index, 1U);
-  EXPECT_EQ(std::get<wire::opened>(answers[1].message.body).segment.generation, made);
+  EXPECT_EQ(std::get<wire::opened>(answers[1].message.body).segment.generation, created);
   answers.clear();  // closes their descriptors
   hub_.tick(now_ + std::chrono::milliseconds(50));
   const auto late = take(reader);
@@ -338,7 +338,7 @@ TEST_F(hub_conversation, list_is_split_into_pages) {
 
 TEST_F(hub_conversation, stat_describes_a_segment) {
   const auto creator = greet();
-  const auto made = make(creator, "kv", lifetime::persistent);
+  const auto created = make(creator, "kv", lifetime::persistent);
   const auto reader = greet({201, 2000, true});
   expect<wire::opened>(ask(reader, wire::open{"kv", 4096, 0}));
   hub_.hang_up(creator);
@@ -346,7 +346,7 @@ TEST_F(hub_conversation, stat_describes_a_segment) {
   ASSERT_EQ(page.segments.size(), 1U);
   const wire::segment& info = page.segments[0];
   EXPECT_EQ(info.name, "kv");
-  EXPECT_EQ(info.generation, made);
+  EXPECT_EQ(info.generation, created);
   EXPECT_EQ(info.size_bytes, 4096U);
   EXPECT_EQ(info.allocated_bytes, 4096U);
   EXPECT_EQ(info.chunk_count, 1U);

@@ -120,7 +120,7 @@ TEST_F(hub_fence, goodbye_ends_everything_immediately) {
 TEST_F(hub_fence, token_of_a_lost_connection_resumes_once) {
   const auto session = accept();
   const auto token = greet_with(session, fence::proven).token;
-  const auto made = make(session, "kv");
+  const auto created = make(session, "kv");
   const auto successor = accept();
   EXPECT_FALSE(greet_with(successor, fence::proven, token).resumed);  // not lost yet
   EXPECT_TRUE(lose(session));
@@ -134,14 +134,14 @@ TEST_F(hub_fence, token_of_a_lost_connection_resumes_once) {
   EXPECT_EQ(hub_.find(session), nullptr) << "no longer waits for its fence";
   const auto third = accept();
   EXPECT_FALSE(greet_with(third, fence::proven, token).resumed);
-  expect<wire::done>(ask(second, wire::keep{{made}, {1}, false}));
+  expect<wire::done>(ask(second, wire::keep{{created}, {1}, false}));
   EXPECT_EQ(failure(ask(second, wire::keep{})),
             "invalid_argument: the session resumed no other session, or has already sent Keep "
             "(send Keep once, after a Welcome with resumed)");
   EXPECT_EQ(stat(third, "kv").ending, 0U);
   EXPECT_TRUE(stat(third, "kv").creator_alive);
   hub_.hang_up(session);  // already erased
-  EXPECT_EQ(stat(third, "kv").generation, made);
+  EXPECT_EQ(stat(third, "kv").generation, created);
   expect_nothing_left();
 }
 

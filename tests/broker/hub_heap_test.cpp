@@ -24,7 +24,7 @@ using testing_world::memfd;
 using testing_world::open_descriptors;
 
 constexpr std::uint32_t broker_uid = 42;
-constexpr std::size_t most_sessions = 8;
+constexpr std::size_t max_sessions = 8;
 
 /// Stores packets without allocating memory.
 class non_allocating_outbox final : public outbox {
@@ -46,9 +46,9 @@ class non_allocating_outbox final : public outbox {
   base::guarded_fd open_event_lane(session& /*of*/) override { return {}; }
   std::uint64_t events_queued(const session& /*of*/) const noexcept override { return 0; }
 
-  std::array<prepared, most_sessions> sent;
-  std::array<std::size_t, most_sessions> lost_events{};
-  std::array<bool, most_sessions> dropped{};
+  std::array<prepared, max_sessions> sent;
+  std::array<std::size_t, max_sessions> lost_events{};
+  std::array<bool, max_sessions> dropped{};
 };
 
 /// State that a refused request must not change.
@@ -131,7 +131,7 @@ class world {
   world(const world&) = delete;
   world& operator=(const world&) = delete;
   ~world() {
-    for (core::session_id session = 1; session < most_sessions; ++session) {
+    for (core::session_id session = 1; session < max_sessions; ++session) {
       hub_.hang_up(session);
     }
     while (hub_.has_work()) {
@@ -203,7 +203,7 @@ class world {
   gpushm::generation kv = 0;
   gpushm::generation later = 0;
   gpushm::generation shared = 0;
-  std::array<wire::session_token, most_sessions> tokens{};
+  std::array<wire::session_token, max_sessions> tokens{};
 };
 
 struct request {
@@ -376,7 +376,7 @@ TEST_P(every_end, needs_no_memory) {
       continue;
     }
     EXPECT_EQ(at.now(), *good);
-    for (std::size_t session = 1; session < most_sessions; ++session) {
+    for (std::size_t session = 1; session < max_sessions; ++session) {
       // There is no memory for the answers either: sessions that wait for one are dropped.
       EXPECT_EQ(at.out_.dropped.at(session), answers.at(session) != 0) << "session " << session;
     }

@@ -46,9 +46,9 @@ class hub_share : public hub_test {
   explicit hub_share(const core::limits& bounds = {}) : hub_test(bounds) {}
 
   gpushm::generation share(core::session_id session, const std::string& name) {
-    const auto made = expect<wire::reserved>(ask(session, legacy_handle(name))).generation;
-    expect<wire::done>(ask(session, wire::publish{made, {}}));
-    return made;
+    const auto created = expect<wire::reserved>(ask(session, legacy_handle(name))).generation;
+    expect<wire::done>(ask(session, wire::publish{created, {}}));
+    return created;
   }
   /// Sends an open; the broker reports immediately that it waits.
   std::uint64_t send_and_expect_waiting(core::session_id session, wire::body body) {
@@ -120,13 +120,13 @@ class hub_share : public hub_test {
 TEST_F(hub_share, opened_after_confirmation_with_ticket_and_offset) {
   const auto exporter = greet(alice);
   const auto importer = greet(bob);
-  const auto made = share(exporter, "kv");
+  const auto created = share(exporter, "kv");
   std::vector<std::uint64_t> ids;
   for (int i = 0; i < 2; ++i) {
     const auto request = send_and_expect_waiting(importer, wire::open{"kv", 0, 0});
     EXPECT_TRUE(take(importer).empty());
     const auto asked = question(exporter);
-    EXPECT_EQ(asked.generation, made);
+    EXPECT_EQ(asked.generation, created);
     EXPECT_NE(asked.id, 0U);
     ids.push_back(asked.id);
     answer_question(exporter, asked.id, wire::verdict::unchanged);
@@ -137,7 +137,7 @@ TEST_F(hub_share, opened_after_confirmation_with_ticket_and_offset) {
     EXPECT_TRUE(answers[0].on_event_lane);
     const auto* found = std::get_if<wire::opened>(&answers[0].message.body);
     ASSERT_NE(found, nullptr);
-    EXPECT_EQ(found->segment.generation, made);
+    EXPECT_EQ(found->segment.generation, created);
     EXPECT_EQ(found->segment.size_bytes, 1000U);
     EXPECT_EQ(found->segment.allocated_bytes, 4096U);
     EXPECT_EQ(found->segment.offset_bytes, 3000U);
@@ -154,7 +154,7 @@ TEST_F(hub_share, opened_after_confirmation_with_ticket_and_offset) {
   ASSERT_EQ(listed.segments.size(), 1U);
   EXPECT_EQ(listed.segments[0].offset_bytes, 3000U);
   EXPECT_EQ(listed.segments[0].leases, 2U);
-  EXPECT_EQ(failure(ask(importer, wire::fetch_chunks{made, 0})),
+  EXPECT_EQ(failure(ask(importer, wire::fetch_chunks{created, 0})),
             "invalid_argument: the segment has only 0 chunks (request chunks that exist)");
   expect_nothing_left();
 }
@@ -196,7 +196,7 @@ TEST_F(hub_share, changed_memory_loses_its_name_and_holders_get_events) {
   const auto holder = greet(bob);
   const auto importer = greet(bob);
   const auto bystander = greet(bob);
-  const auto made = share(exporter, "kv");
+  const auto created = share(exporter, "kv");
   send_and_expect_waiting(holder, wire::open{"kv", 0, 0});
   answer_question(exporter, question(exporter).id, wire::verdict::unchanged);
   take(holder);
@@ -207,28 +207,28 @@ TEST_F(hub_share, changed_memory_loses_its_name_and_holders_get_events) {
   EXPECT_EQ(failure_of(take(importer), request),
             "gone_or_replaced: its exporter has freed or replaced the memory without unshare "
             "(unshare before freeing, and share the new memory)");
-  expect_lost(exporter, made, "kv");
-  expect_lost(holder, made, "kv");
+  expect_lost(exporter, created, "kv");
+  expect_lost(holder, created, "kv");
   const auto received = take(bystander);
   ASSERT_EQ(received.size(), 1U) << "without a lease: only the subscription's event";
   EXPECT_EQ(received[0].message.id, subscription);
   ASSERT_EQ(slots_.size(), 1U);
-  EXPECT_EQ(slots_.begin()->second, std::pair(made, segment_state::removed));
+  EXPECT_EQ(slots_.begin()->second, std::pair(created, segment_state::removed));
   expect_nothing_left();
 }
 
 TEST_F(hub_share, holders_of_any_segment_get_its_removal) {
   const auto creator = greet(alice);
   const auto holder = greet(bob);
-  const auto made = make(creator, "kv", lifetime::persistent);
+  const auto created = make(creator, "kv", lifetime::persistent);
   expect<wire::opened>(ask(holder, wire::open{"kv", 0, 0}));
-  send_request(creator, wire::remove{"kv", made});
+  send_request(creator, wire::remove{"kv", created});
   auto packets = take(creator);
   ASSERT_EQ(packets.size(), 2U);  // the answer, then the event for its lease
   EXPECT_EQ(packets[0].message.id, request_);
   EXPECT_TRUE(std::holds_alternative<wire::done>(packets[0].message.body));
   EXPECT_EQ(packets[1].message.id, 0U);
-  expect_lost(holder, made, "kv");
+  expect_lost(holder, created, "kv");
   packets.clear();
   expect_nothing_left();
 }
@@ -237,7 +237,7 @@ TEST_F(hub_share, death_of_the_exporter_frees_its_names) {
   const auto exporter = greet(alice);
   const auto holder = greet(bob);
   const auto importer = greet(bob);
-  const auto made = share(exporter, "kv");
+  const auto created = share(exporter, "kv");
   send_and_expect_waiting(holder, wire::open{"kv", 0, 0});
   answer_question(exporter, question(exporter).id, wire::verdict::unchanged);
   take(holder);
@@ -248,15 +248,15 @@ TEST_F(hub_share, death_of_the_exporter_frees_its_names) {
       "peer_died: the process that shared this memory in domain default has died (start it again; "
       "an open with a timeout waits until it shares the name again)";
   EXPECT_EQ(failure_of(take(importer), request), died);
-  expect_lost(holder, made, "kv");
+  expect_lost(holder, created, "kv");
   ASSERT_EQ(slots_.size(), 1U);
-  EXPECT_EQ(slots_.begin()->second, std::pair(made, segment_state::exporter_gone));
+  EXPECT_EQ(slots_.begin()->second, std::pair(created, segment_state::exporter_gone));
   EXPECT_EQ(failure(ask(importer, wire::open{"kv", 0, 0})), died);
   EXPECT_EQ(failure(ask(importer, wire::stat{"kv"})), died);
   const auto again = share(importer, "kv");
-  EXPECT_NE(again, made);
+  EXPECT_NE(again, created);
   // The holder keeps its lease.
-  EXPECT_EQ(hub_.domain().held(holder, made).name, "kv");
+  EXPECT_EQ(hub_.domain().held(holder, created).name, "kv");
   expect_nothing_left();
 }
 
@@ -279,7 +279,7 @@ TEST_F(hub_share, unanswered_question_times_out) {
   const auto exporter = greet(alice);
   const auto importer = greet(bob);
   now_ += milliseconds(10'000);
-  const auto made = share(exporter, "kv");
+  const auto created = share(exporter, "kv");
   const auto request = send_and_expect_waiting(importer, wire::open{"kv", 0, 60'000});
   const auto asked = question(exporter);
   EXPECT_EQ(hub_.next_deadline(), now_ + milliseconds(2'000));
@@ -291,14 +291,14 @@ TEST_F(hub_share, unanswered_question_times_out) {
             "stopped or overloaded)");
   answer_question(exporter, asked.id, wire::verdict::changed);
   EXPECT_TRUE(take(importer).empty());
-  EXPECT_EQ(slots_.begin()->second, std::pair(made, segment_state::live));
+  EXPECT_EQ(slots_.begin()->second, std::pair(created, segment_state::live));
   expect_nothing_left();
 }
 
 TEST_F(hub_share, only_the_exporter_can_confirm) {
   const auto exporter = greet(alice);
   const auto importer = greet(bob);
-  const auto made = share(exporter, "kv");
+  const auto created = share(exporter, "kv");
   send_and_expect_waiting(importer, wire::open{"kv", 0, 0});
   const auto asked = question(exporter);
   for (const auto word :
@@ -310,7 +310,7 @@ TEST_F(hub_share, only_the_exporter_can_confirm) {
   EXPECT_TRUE(take(importer).empty());
   EXPECT_TRUE(take(exporter).empty());
   EXPECT_TRUE(out_.dropped.empty()) << "a late answer is not a violation";
-  EXPECT_EQ(slots_.begin()->second, std::pair(made, segment_state::live));
+  EXPECT_EQ(slots_.begin()->second, std::pair(created, segment_state::live));
   answer_question(exporter, asked.id, wire::verdict::unchanged);
   EXPECT_EQ(take(importer).size(), 1U);
   expect_nothing_left();
@@ -319,10 +319,10 @@ TEST_F(hub_share, only_the_exporter_can_confirm) {
 TEST_F(hub_share, offered_only_to_opens_that_wait_for_the_exporter) {
   const auto exporter = greet(alice);
   const auto importer = greet(bob);
-  const auto made = share(exporter, "kv");
+  const auto created = share(exporter, "kv");
   const auto word = expect<wire::waiting>(ask(importer, wire::open{"kv", 1000, 0}));
   ASSERT_TRUE(word.segment);
-  EXPECT_EQ(word.segment->generation, made);
+  EXPECT_EQ(word.segment->generation, created);
   EXPECT_EQ(word.segment->size_bytes, 1000U);
   EXPECT_EQ(word.segment->offset_bytes, 3000U);
   EXPECT_EQ(word.ticket, bytes_of("not read by the broker"));
@@ -335,7 +335,7 @@ TEST_F(hub_share, offered_only_to_opens_that_wait_for_the_exporter) {
   const auto all = ask(importer, wire::open_many{{"later", "kv"}, 0, 1'000});
   ASSERT_EQ(all.size(), 2U);
   EXPECT_FALSE(std::get<wire::waiting>(all[0].message.body).segment);
-  EXPECT_EQ(std::get<wire::waiting>(all[1].message.body).segment->generation, made);
+  EXPECT_EQ(std::get<wire::waiting>(all[1].message.body).segment->generation, created);
   take(exporter);
   const auto later = expect<wire::reserved>(ask(exporter, legacy_handle("later"))).generation;
   send_request(exporter, wire::publish{later, {}});
@@ -426,31 +426,32 @@ TEST_F(hub_share, confirmation_needs_hello_and_no_descriptors) {
 
 TEST_F(hub_share, legacy_handle_accepts_no_chunk) {
   const auto exporter = greet(alice);
-  const auto made = expect<wire::reserved>(ask(exporter, legacy_handle("kv"))).generation;
+  const auto created = expect<wire::reserved>(ask(exporter, legacy_handle("kv"))).generation;
   for (auto make_fd : {+[] { return unnamed_tmpfs_file(); }, +[] { return memfd(4096); }}) {
-    EXPECT_EQ(failure(ask(exporter, wire::attach{made, 0, {4096}}, descriptors(make_fd()))),
+    EXPECT_EQ(failure(ask(exporter, wire::attach{created, 0, {4096}}, descriptors(make_fd()))),
               "wrong_descriptor_count: chunks 0 to 1 do not follow the 0 of 0 attached chunks "
               "(attach the announced chunks in order)");
   }
-  EXPECT_EQ(failure(ask(exporter, wire::attach{made, 0, {}})),
+  EXPECT_EQ(failure(ask(exporter, wire::attach{created, 0, {}})),
             "wrong_descriptor_count: chunks 0 to 0 do not follow the 0 of 0 attached chunks "
             "(attach the announced chunks in order)");
-  expect<wire::done>(ask(exporter, wire::publish{made, {}}));
+  expect<wire::done>(ask(exporter, wire::publish{created, {}}));
   expect_nothing_left();
 }
 
 TEST_F(hub_share, pool_accepts_only_driver_files) {
   const auto exporter = greet(alice);
-  const auto made = expect<wire::reserved>(ask(exporter, pool("kv"))).generation;
+  const auto created = expect<wire::reserved>(ask(exporter, pool("kv"))).generation;
   const std::string text =
       "wrong_descriptor_kind: a GPU chunk is not a descriptor of /dev/nvidiactl (attach the "
       "descriptor that cuMemExportToShareableHandle returned)";
-  EXPECT_EQ(failure(ask(exporter, wire::attach{made, 0, {4096}}, descriptors(memfd(4096)))), text);
+  EXPECT_EQ(failure(ask(exporter, wire::attach{created, 0, {4096}}, descriptors(memfd(4096)))),
+            text);
   EXPECT_EQ(
-      failure(ask(exporter, wire::attach{made, 0, {4096}}, descriptors(unnamed_tmpfs_file()))),
+      failure(ask(exporter, wire::attach{created, 0, {4096}}, descriptors(unnamed_tmpfs_file()))),
       text);
   EXPECT_EQ(
-      failure(ask(exporter, wire::publish{made, {}})),
+      failure(ask(exporter, wire::publish{created, {}})),
       "wrong_descriptor_count: 0 of 1 announced chunks are attached (attach all chunks before "
       "publishing)");
   expect_nothing_left();
@@ -486,11 +487,12 @@ TEST_F(hub_share, removed_by_generation) {
     packets.pop_back();  // the event for its lease
     return packets;
   }());
-  const auto made = share(exporter, "kv");
+  const auto created = share(exporter, "kv");
   EXPECT_EQ(failure(ask(exporter, wire::remove{"kv", old})),
             "no_such_segment: no such segment in domain default (`gpushm ls` lists segments; an "
             "open with a timeout waits for the name)");
-  EXPECT_EQ(expect<wire::listing>(ask(exporter, wire::stat{"kv"})).segments.at(0).generation, made);
+  EXPECT_EQ(expect<wire::listing>(ask(exporter, wire::stat{"kv"})).segments.at(0).generation,
+            created);
   expect_nothing_left();
 }
 
@@ -524,20 +526,21 @@ TEST_F(hub_share_fake, pool_is_sent_with_its_descriptor) {
   const std::size_t before = open_descriptors();
   const auto exporter = greet_fake();
   const auto importer = greet_fake();
-  const auto made = expect<wire::reserved>(ask_fake(exporter, pool("kv"))).generation;
+  const auto created = expect<wire::reserved>(ask_fake(exporter, pool("kv"))).generation;
   const std::string text =
       "wrong_descriptor_kind: a GPU chunk is not a descriptor of /dev/nvidiactl (attach the "
       "descriptor that cuMemExportToShareableHandle returned)";
-  EXPECT_EQ(failure(ask_fake(exporter, wire::attach{made, 0, {4096}}, descriptors(memfd(4096)))),
+  EXPECT_EQ(failure(ask_fake(exporter, wire::attach{created, 0, {4096}}, descriptors(memfd(4096)))),
             text)
       << "never a memfd";
   EXPECT_EQ(
-      failure(ask_fake(exporter, wire::attach{made, 0, {2048}}, descriptors(unnamed_tmpfs_file()))),
+      failure(
+          ask_fake(exporter, wire::attach{created, 0, {2048}}, descriptors(unnamed_tmpfs_file()))),
       "size_mismatch: the chunks' sizes do not add up to the reserved bytes (attach chunks that "
       "add up to the reserved bytes)");
   expect<wire::done>(
-      ask_fake(exporter, wire::attach{made, 0, {4096}}, descriptors(unnamed_tmpfs_file())));
-  expect<wire::done>(ask_fake(exporter, wire::publish{made, {}}));
+      ask_fake(exporter, wire::attach{created, 0, {4096}}, descriptors(unnamed_tmpfs_file())));
+  expect<wire::done>(ask_fake(exporter, wire::publish{created, {}}));
   EXPECT_EQ(fake_.domain().descriptors(), 2U * 4U + 1U);
 
   auto offers = ask_fake(importer, wire::open{"kv", 0, 0});

@@ -19,7 +19,7 @@ using namespace std::chrono_literals;
 
 /// Answers every `gap`; each poll finds something after `wait` unless it ends earlier. Returns the
 /// longest time polled in any second.
-adaptive_poll::clock::duration most_in_a_second(
+adaptive_poll::clock::duration max_polled_in_one_second(
     adaptive_poll::clock::duration gap,
     adaptive_poll::clock::duration wait,
     adaptive_poll::after what = adaptive_poll::after::answer) {
@@ -51,12 +51,12 @@ TEST(adaptive_poll, uses_at_most_5_percent_of_a_cpu_in_any_second) {
   for (const auto gap : {1us, 5us, 20us, 100us, 1000us}) {
     for (const auto wait : {1us, 5us, 20us, 29us, 31us, 99us, 101us, 1000us}) {
       SCOPED_TRACE(std::to_string(gap.count()) + " us, " + std::to_string(wait.count()) + " us");
-      EXPECT_LE(most_in_a_second(gap, wait), 50ms + adaptive_poll::longest_poll);
-      EXPECT_LE(most_in_a_second(gap, wait, adaptive_poll::after::question),
+      EXPECT_LE(max_polled_in_one_second(gap, wait), 50ms + adaptive_poll::longest_poll);
+      EXPECT_LE(max_polled_in_one_second(gap, wait, adaptive_poll::after::question),
                 50ms + adaptive_poll::longest_poll_for_exporters);
     }
   }
-  EXPECT_GE(most_in_a_second(1us, 20us), 45ms) << "and uses it if polls find something";
+  EXPECT_GE(max_polled_in_one_second(1us, 20us), 45ms) << "and uses it if polls find something";
 }
 
 TEST(adaptive_poll, polls_less_often_after_misses) {

@@ -93,7 +93,7 @@ TEST_F(broker_sender, sends_answers_immediately_and_events_in_turns) {
   EXPECT_EQ(ids(read(to)), std::vector<std::uint64_t>{1});
 }
 
-TEST_F(broker_sender, keeps_the_order_and_gives_back_charges) {
+TEST_F(broker_sender, keeps_the_order_and_releases_charges) {
   connection& to = connect();
   std::vector<std::uint64_t> expected;
   while (to.may_answer()) {

@@ -48,7 +48,7 @@ for _ in $(seq 500); do
 done
 expect "removed w/text" "$scratch/events"
 expect "opened w/text: 11 bytes" "$scratch/events"
-# The end of its input ends it, and so does a signal.
+# It exits at the end of its input, and on a signal.
 exec 9>&-
 wait "$loop"
 "$share" produce again

@@ -17,7 +17,7 @@ constexpr const char* device = "vendor.com/gpu=0";
 
 struct outcome {
   oci_config config;
-  std::vector<std::string> told;
+  std::vector<std::string> reported;
 };
 
 outcome applied(const edits& changes, const std::string& text = "{}") {
@@ -26,7 +26,7 @@ outcome applied(const edits& changes, const std::string& text = "{}") {
   apply(changes, result.config, device, done);
   for (const applied_edit& each : done) {
     EXPECT_EQ(each.device, device);
-    result.told.push_back(each.text);
+    result.reported.push_back(each.text);
   }
   return result;
 }
@@ -46,14 +46,14 @@ device_node node(std::string path,
                  std::int64_t major = 0,
                  std::int64_t minor = 0,
                  std::string permissions = {}) {
-  device_node made;
-  made.path = std::move(path);
-  made.host_path = std::move(host_path);
-  made.type = std::move(type);
-  made.major = major;
-  made.minor = minor;
-  made.permissions = std::move(permissions);
-  return made;
+  device_node created;
+  created.path = std::move(path);
+  created.host_path = std::move(host_path);
+  created.type = std::move(type);
+  created.major = major;
+  created.minor = minor;
+  created.permissions = std::move(permissions);
+  return created;
 }
 
 edits all_kinds() {
@@ -70,7 +70,7 @@ edits all_kinds() {
 }
 
 TEST(inject_apply, reports_each_edit) {
-  EXPECT_THAT(applied(all_kinds()).told,
+  EXPECT_THAT(applied(all_kinds()).reported,
               ElementsAre("env A=1",
                           "device /dev/gpu0 (c 1:3 rw)",
                           "device /dev/gpu1 (c 7:0 none)",
@@ -81,7 +81,7 @@ TEST(inject_apply, reports_each_edit) {
                           "group 44"));
   EXPECT_THAT(
       applied(all_kinds(), R"({"process":{"env":["A=0"]},"mounts":[{"destination":"/usr/lib/a"}]})")
-          .told,
+          .reported,
       ::testing::IsSupersetOf(
           {"env A=1 (replaces another)", "mount /lib/a at /usr/lib/a (replaces another)"}));
 }
@@ -90,7 +90,7 @@ TEST(inject_apply, no_edits_change_nothing) {
   const std::string text = R"({"mounts":[{"destination":"/a/b"},{"destination":"/a"}],"z":{}})";
   const auto result = applied({}, text);
   EXPECT_EQ(result.config.dump(), text);
-  EXPECT_THAT(result.told, IsEmpty());
+  EXPECT_THAT(result.reported, IsEmpty());
 }
 
 TEST(inject_apply, key_order_and_unknown_keys_are_kept) {

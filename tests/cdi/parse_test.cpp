@@ -18,7 +18,7 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-std::vector<std::string> told(const std::string& text) {
+std::vector<std::string> problems_in(const std::string& text) {
   std::vector<std::string> lines;
   for (const gpushm::yaml::problem& each : cdi::parse(text, "F").problems) {
     lines.push_back(gpushm::yaml::to_string(each));
@@ -32,17 +32,17 @@ std::string with_edits(const std::string& edits) {
 
 TEST(cdi_parse, reports_all_problems_with_positions) {
   EXPECT_THAT(
-      told("kind: 1a/b\n"
-           "cdiVersion: 0.4.0\n"
-           "foo: 1\n"
-           "devices:\n"
-           "- name: \"0\"\n"
-           "  containerEdits:\n"
-           "    env: [A, B=c]\n"
-           "    deviceNodes:\n"
-           "    - {hostPath: /dev/x, permissions: rx, major: x}\n"
-           "    additionalGids: [-1]\n"
-           "- name: a-\n"),
+      problems_in("kind: 1a/b\n"
+                  "cdiVersion: 0.4.0\n"
+                  "foo: 1\n"
+                  "devices:\n"
+                  "- name: \"0\"\n"
+                  "  containerEdits:\n"
+                  "    env: [A, B=c]\n"
+                  "    deviceNodes:\n"
+                  "    - {hostPath: /dev/x, permissions: rx, major: x}\n"
+                  "    additionalGids: [-1]\n"
+                  "- name: a-\n"),
       ElementsAre(
           "F:1:7: the vendor cannot be \"1a\": it must begin with a letter [kind]",
           "F:3:1: a CDI document has no field \"foo\"; remove it or correct its name "
@@ -64,26 +64,26 @@ TEST(cdi_parse, reports_all_problems_with_positions) {
 }
 
 TEST(cdi_parse, reports_problems_of_the_whole_file) {
-  EXPECT_THAT(told(""), ElementsAre("F: it contains no CDI document [empty]"));
-  EXPECT_THAT(told(std::string(cdi::max_document_bytes + 1, ' ')),
+  EXPECT_THAT(problems_in(""), ElementsAre("F: it contains no CDI document [empty]"));
+  EXPECT_THAT(problems_in(std::string(cdi::max_document_bytes + 1, ' ')),
               ElementsAre("F: it is larger than 4 MiB; shorten it [too-large]"));
-  EXPECT_THAT(told("- 1\n"),
+  EXPECT_THAT(problems_in("- 1\n"),
               ElementsAre("F:1:1: a CDI document must be a mapping with cdiVersion, kind and "
                           "devices [type]"));
 }
 
 TEST(cdi_parse, reports_position_of_syntax_error) {
-  EXPECT_THAT(told("a: b\nc: [d\n"),
+  EXPECT_THAT(problems_in("a: b\nc: [d\n"),
               ElementsAre("F:3:1: not valid YAML or JSON: did not find expected ',' or ']' "
                           "while parsing a flow sequence [syntax]"));
-  EXPECT_THAT(told("a: b\nc: \xff\n"),
+  EXPECT_THAT(problems_in("a: b\nc: \xff\n"),
               ElementsAre("F:2:4: not valid YAML or JSON: invalid leading UTF-8 octet "
                           "[syntax]"));
 }
 
 TEST(cdi_parse, keeps_first_duplicate_key) {
-  EXPECT_THAT(told("cdiVersion: 0.3.0\nkind: a/b\nkind: 1/c\nKind: 1/d\n"
-                   "devices: [{name: d, containerEdits: {env: [A=b]}}]\n"),
+  EXPECT_THAT(problems_in("cdiVersion: 0.3.0\nkind: a/b\nkind: 1/c\nKind: 1/d\n"
+                          "devices: [{name: d, containerEdits: {env: [A=b]}}]\n"),
               ElementsAre("F:3:1: \"kind\" is duplicated, first in line 2; remove one "
                           "[duplicate-key]",
                           "F:4:1: \"Kind\" repeats the field kind of line 2; remove one "
@@ -104,7 +104,7 @@ TEST(cdi_parse, stops_after_a_thousand_problems) {
   for (int count = 0; count < 5'000; ++count) {
     list += "A,";
   }
-  const auto lines = told(with_edits(list + "]\n"));
+  const auto lines = problems_in(with_edits(list + "]\n"));
   ASSERT_THAT(lines, SizeIs(1'001));
   EXPECT_EQ(lines.back(),
             "F:6:2011: too many problems; fix the ones above first "
@@ -199,14 +199,15 @@ TEST(cdi_name, is_split) {
 }
 
 TEST(cdi_name, invalid_name_is_rejected_with_reason) {
-  EXPECT_EQ(cdi::why_no_vendor("v.x_y-z1"), std::nullopt);
-  EXPECT_EQ(cdi::why_no_vendor(""), "it must not be empty");
-  EXPECT_EQ(cdi::why_no_class("1g"), "it must begin with a letter");
-  EXPECT_EQ(cdi::why_no_class("a:b"), "it may contain only ASCII letters, digits and _ - .");
-  EXPECT_EQ(cdi::why_no_device("1:0"), std::nullopt);
-  EXPECT_EQ(cdi::why_no_device(":0"), "it must begin with a letter or a digit");
-  EXPECT_EQ(cdi::why_no_device("a b"), "it may contain only ASCII letters, digits and _ - . :");
-  EXPECT_EQ(cdi::why_no_device("a."), "it must end with a letter or a digit");
+  EXPECT_EQ(cdi::why_invalid_vendor("v.x_y-z1"), std::nullopt);
+  EXPECT_EQ(cdi::why_invalid_vendor(""), "it must not be empty");
+  EXPECT_EQ(cdi::why_invalid_class("1g"), "it must begin with a letter");
+  EXPECT_EQ(cdi::why_invalid_class("a:b"), "it may contain only ASCII letters, digits and _ - .");
+  EXPECT_EQ(cdi::why_invalid_device("1:0"), std::nullopt);
+  EXPECT_EQ(cdi::why_invalid_device(":0"), "it must begin with a letter or a digit");
+  EXPECT_EQ(cdi::why_invalid_device("a b"),
+            "it may contain only ASCII letters, digits and _ - . :");
+  EXPECT_EQ(cdi::why_invalid_device("a."), "it must end with a letter or a digit");
 }
 
 }  // namespace

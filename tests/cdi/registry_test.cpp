@@ -35,7 +35,7 @@ class cdi_registry : public testing::Test {
     return cdi::registry({scratch_.path("low"), scratch_.path("high")});
   }
   /// Problems without the scratch directory's name.
-  [[nodiscard]] std::vector<std::string> told(const cdi::registry& from) const {
+  [[nodiscard]] std::vector<std::string> problems_of(const cdi::registry& from) const {
     std::vector<std::string> lines;
     for (const gpushm::yaml::problem& each : from.problems()) {
       lines.push_back(plain(gpushm::yaml::to_string(each)));
@@ -92,7 +92,7 @@ TEST_F(cdi_registry, conflicting_name_does_not_resolve) {
   const cdi::registry registry = open();
   EXPECT_THAT(names(registry), ElementsAre("v/c=1"));
   EXPECT_EQ(registry.find("v/c=0").found, nullptr);
-  EXPECT_THAT(told(registry),
+  EXPECT_THAT(problems_of(registry),
               ElementsAre("high/a.yaml: device \"v/c=0\" is also in high/b.yaml; remove it from "
                           "one of them, because neither is used [conflict]",
                           "high/b.yaml: device \"v/c=0\" is also in high/a.yaml; remove it from "
@@ -107,7 +107,7 @@ TEST_F(cdi_registry, low_priority_conflict_hides_nothing_above) {
   const cdi::registry registry = open();
   ASSERT_NE(registry.find("v/c=0").found, nullptr);
   EXPECT_THAT(registry.find("v/c=0").found->changes.env, ElementsAre("A=high"));
-  EXPECT_THAT(told(registry),
+  EXPECT_THAT(problems_of(registry),
               ElementsAre("low/a.yaml: device \"v/c=0\" is also in low/b.yaml (neither is used: a "
                           "directory of higher priority overrides both) [conflict]",
                           "low/b.yaml: device \"v/c=0\" is also in low/a.yaml (neither is used: a "
@@ -135,7 +135,7 @@ TEST_F(cdi_registry, invalid_files_are_problems_and_others_load) {
   const cdi::registry registry = open();
   EXPECT_THAT(names(registry), ElementsAre("v/c=0"));
   EXPECT_THAT(
-      told(registry),
+      problems_of(registry),
       ElementsAre("low/dangling.yaml: it cannot be read: No such file or directory (ENOENT) "
                   "[unreadable]",
                   "low/directory.yaml: it is not a regular file; remove it [not-a-file]",
@@ -154,7 +154,7 @@ TEST_F(cdi_registry, non_directory_is_a_problem) {
   scratch_.write("high/a.yaml", small_document("v/c", "0"));
   const cdi::registry registry = open();
   EXPECT_THAT(names(registry), ElementsAre("v/c=0"));
-  EXPECT_THAT(told(registry),
+  EXPECT_THAT(problems_of(registry),
               ElementsAre("low: the directory cannot be read: Not a directory (ENOTDIR) "
                           "[unreadable]"));
 }
@@ -189,7 +189,7 @@ TEST_F(cdi_registry, unreadable_files_and_directories_are_problems) {
   const unprivileged now;
   const cdi::registry registry = open();
   EXPECT_THAT(names(registry), ElementsAre("v/c=1"));
-  EXPECT_THAT(told(registry),
+  EXPECT_THAT(problems_of(registry),
               ElementsAre("high: the directory cannot be read: Permission denied (EACCES) "
                           "[unreadable]",
                           "low/a.yaml: it cannot be read: Permission denied (EACCES) "

@@ -14,13 +14,13 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 TEST(cdi_share_device, mounts_each_domain_at_client_path) {
-  const auto made = share_document({"default", "team-a.v1"}, "/srv/domains");
-  EXPECT_EQ(made.kind, "gpushm.dev/share");
-  EXPECT_EQ(made.version, "0.3.0");
-  ASSERT_EQ(made.devices.size(), 2U);
-  EXPECT_EQ(made.devices[1].name, "team-a.v1");
-  ASSERT_EQ(made.devices[1].changes.mounts.size(), 1U);
-  const mount& directory = made.devices[1].changes.mounts[0];
+  const auto created = share_document({"default", "team-a.v1"}, "/srv/domains");
+  EXPECT_EQ(created.kind, "gpushm.dev/share");
+  EXPECT_EQ(created.version, "0.3.0");
+  ASSERT_EQ(created.devices.size(), 2U);
+  EXPECT_EQ(created.devices[1].name, "team-a.v1");
+  ASSERT_EQ(created.devices[1].changes.mounts.size(), 1U);
+  const mount& directory = created.devices[1].changes.mounts[0];
   EXPECT_EQ(directory.host_path, "/srv/domains/team-a.v1");
   EXPECT_EQ(directory.container_path, "/run/gpushm/d/team-a.v1");
   EXPECT_THAT(directory.options,
@@ -28,12 +28,12 @@ TEST(cdi_share_device, mounts_each_domain_at_client_path) {
 }
 
 TEST(cdi_share_device, is_valid_with_lowest_version) {
-  const auto made = share_document({"1st"});
-  EXPECT_EQ(made.version, "0.5.0");
-  EXPECT_EQ(made.devices[0].changes.mounts[0].host_path, "/run/gpushm/d/1st");
-  const auto read = parse(to_text(made, format::yaml), "share.yaml");
+  const auto created = share_document({"1st"});
+  EXPECT_EQ(created.version, "0.5.0");
+  EXPECT_EQ(created.devices[0].changes.mounts[0].host_path, "/run/gpushm/d/1st");
+  const auto read = parse(to_text(created, format::yaml), "share.yaml");
   EXPECT_THAT(read.problems, IsEmpty());
-  EXPECT_EQ(read.content, made);
+  EXPECT_EQ(read.content, created);
 }
 
 TEST(cdi_share_device, invalid_domain_name_is_rejected) {

@@ -18,7 +18,7 @@ namespace cdi = gpushm::cdi;
 namespace fs = std::filesystem;
 
 // A long timeout for expected changes, a short one for none.
-constexpr std::chrono::seconds patience{20};
+constexpr std::chrono::seconds timeout{20};
 constexpr std::chrono::milliseconds moment{150};
 
 class cdi_watch : public testing::Test {
@@ -39,17 +39,17 @@ TEST_F(cdi_watch, no_change_reports_nothing) {
 TEST_F(cdi_watch, reports_files_written_renamed_and_removed) {
   auto watch = this->watch();
   scratch_.write("run/cdi/a.yaml", "x");
-  EXPECT_TRUE(watch.wait(patience));
+  EXPECT_TRUE(watch.wait(timeout));
   scratch_.write("run/cdi/b.tmp", "x");
   EXPECT_FALSE(watch.wait(moment));
   fs::rename(scratch_.path("run/cdi/b.tmp"), scratch_.path("run/cdi/b.json"));
-  EXPECT_TRUE(watch.wait(patience));
+  EXPECT_TRUE(watch.wait(timeout));
   fs::rename(scratch_.path("run/cdi/b.json"), scratch_.path("run/cdi/b.tmp"));
-  EXPECT_TRUE(watch.wait(patience));
+  EXPECT_TRUE(watch.wait(timeout));
   fs::remove(scratch_.path("run/cdi/a.yaml"));
-  EXPECT_TRUE(watch.wait(patience));
+  EXPECT_TRUE(watch.wait(timeout));
   fs::create_symlink("nothing", scratch_.path("run/cdi/c.yaml"));
-  EXPECT_TRUE(watch.wait(patience));
+  EXPECT_TRUE(watch.wait(timeout));
   scratch_.write("run/cdi/sub/d.yaml", "x");
   EXPECT_FALSE(watch.wait(moment));
 }
@@ -62,7 +62,7 @@ TEST_F(cdi_watch, waits_for_the_end_of_writing) {
     EXPECT_FALSE(watch.wait(moment));
     file << "whole";
   }
-  EXPECT_TRUE(watch.wait(patience));
+  EXPECT_TRUE(watch.wait(timeout));
 }
 
 TEST_F(cdi_watch, coalesces_many_changes) {
@@ -70,7 +70,7 @@ TEST_F(cdi_watch, coalesces_many_changes) {
   for (int index = 0; index < 200; ++index) {
     scratch_.write("run/cdi/" + std::to_string(index) + ".yaml", "x");
   }
-  EXPECT_TRUE(watch.wait(patience));
+  EXPECT_TRUE(watch.wait(timeout));
   EXPECT_FALSE(watch.wait(moment));
 }
 
@@ -78,21 +78,21 @@ TEST_F(cdi_watch, follows_created_and_removed_directories) {
   fs::remove_all(scratch_.path("run"));
   auto watch = this->watch();
   fs::create_directory(scratch_.path("run"));
-  EXPECT_TRUE(watch.wait(patience));
+  EXPECT_TRUE(watch.wait(timeout));
   fs::create_directory(scratch_.path("run/cdi"));
-  EXPECT_TRUE(watch.wait(patience));
+  EXPECT_TRUE(watch.wait(timeout));
   scratch_.write("run/cdi/a.yaml", "x");
-  EXPECT_TRUE(watch.wait(patience));
+  EXPECT_TRUE(watch.wait(timeout));
   fs::rename(scratch_.path("run"), scratch_.path("old"));
-  EXPECT_TRUE(watch.wait(patience));
+  EXPECT_TRUE(watch.wait(timeout));
   scratch_.write("old/cdi/a.yaml", "y");
   EXPECT_FALSE(watch.wait(moment));
   scratch_.write("run/cdi/b.yaml", "x");
-  EXPECT_TRUE(watch.wait(patience));
+  EXPECT_TRUE(watch.wait(timeout));
   scratch_.write("run/cdi/c.yaml", "x");
-  EXPECT_TRUE(watch.wait(patience));
+  EXPECT_TRUE(watch.wait(timeout));
   fs::remove_all(scratch_.path("run"));
-  EXPECT_TRUE(watch.wait(patience));
+  EXPECT_TRUE(watch.wait(timeout));
   EXPECT_FALSE(watch.wait(moment));
 }
 
@@ -102,12 +102,12 @@ TEST_F(cdi_watch, follows_link_in_path) {
   fs::create_directory_symlink("real", scratch_.path("run"));
   auto watch = this->watch();
   scratch_.write("real/cdi/a.yaml", "x");
-  EXPECT_TRUE(watch.wait(patience));
+  EXPECT_TRUE(watch.wait(timeout));
   fs::create_directory_symlink("other", scratch_.path("new"));
   fs::rename(scratch_.path("new"), scratch_.path("run"));
-  EXPECT_TRUE(watch.wait(patience));
+  EXPECT_TRUE(watch.wait(timeout));
   scratch_.write("other/cdi/a.yaml", "x");
-  EXPECT_TRUE(watch.wait(patience));
+  EXPECT_TRUE(watch.wait(timeout));
   scratch_.write("real/cdi/b.yaml", "x");
   EXPECT_FALSE(watch.wait(moment));
 }
@@ -115,7 +115,7 @@ TEST_F(cdi_watch, follows_link_in_path) {
 TEST_F(cdi_watch, wakes_waiting_thread) {
   auto watch = this->watch();
   const std::jthread writer([this] { scratch_.write("run/cdi/a.yaml", "x"); });
-  EXPECT_TRUE(watch.wait(patience));
+  EXPECT_TRUE(watch.wait(timeout));
 }
 
 }  // namespace

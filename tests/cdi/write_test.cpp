@@ -24,20 +24,20 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 
 cdi::document with_args(std::vector<std::string> args) {
-  cdi::document made;
-  made.version = "0.5.0";
-  made.kind = "a/b";
-  cdi::device& one = made.devices.emplace_back();
+  cdi::document created;
+  created.version = "0.5.0";
+  created.kind = "a/b";
+  cdi::device& one = created.devices.emplace_back();
   one.name = "d";
   one.changes.hooks.push_back({"prestart", "/h", std::move(args), {}, 5});
-  return made;
+  return created;
 }
 
 cdi::device_node node(std::string path, std::string host_path) {
-  cdi::device_node made;
-  made.path = std::move(path);
-  made.host_path = std::move(host_path);
-  return made;
+  cdi::device_node created;
+  created.path = std::move(path);
+  created.host_path = std::move(host_path);
+  return created;
 }
 
 std::string refusal(cdi::document content, std::string_view version) {
@@ -77,11 +77,11 @@ TEST(cdi_write, yaml_is_plain_where_unambiguous) {
 }
 
 TEST(cdi_write, json_is_indented) {
-  cdi::document made = with_args({"x"});
-  made.devices[0].changes = {};
-  made.devices[0].changes.rdt.emplace();
-  made.notes["k"] = "v";
-  EXPECT_EQ(cdi::to_text(made, format::json),
+  cdi::document created = with_args({"x"});
+  created.devices[0].changes = {};
+  created.devices[0].changes.rdt.emplace();
+  created.notes["k"] = "v";
+  EXPECT_EQ(cdi::to_text(created, format::json),
             "{\n"
             "  \"cdiVersion\": \"0.5.0\",\n"
             "  \"kind\": \"a/b\",\n"
@@ -157,12 +157,12 @@ TEST(cdi_write, every_string_round_trips) {
                                  std::string(3'000, 'x'),
                                  std::string(3'000, ' '),
                                  std::string("a\0b", 3)};
-  const cdi::document made = with_args(texts);
+  const cdi::document created = with_args(texts);
   for (const format form : {format::yaml, format::json}) {
-    const auto read = cdi::parse(cdi::to_text(made, form), "F");
+    const auto read = cdi::parse(cdi::to_text(created, form), "F");
     ASSERT_THAT(read.problems, IsEmpty());
     EXPECT_EQ(read.content.devices[0].changes.hooks[0].args, texts);
-    EXPECT_EQ(read.content, made);
+    EXPECT_EQ(read.content, created);
   }
 }
 
@@ -181,9 +181,9 @@ TEST(cdi_write, invalid_utf8_becomes_replacement_character) {
 
 TEST(cdi_versions, lowest_sufficient_is_found) {
   const auto needs = [](const std::string& version, auto change) {
-    cdi::document made = with_args({});
-    change(made);
-    EXPECT_EQ(cdi::minimum_version(made), version);
+    cdi::document created = with_args({});
+    change(created);
+    EXPECT_EQ(cdi::minimum_version(created), version);
   };
   needs("0.3.0", [](auto&) {});
   needs("0.4.0", [](auto& all) { all.changes.mounts.push_back({"/a", "/b", {}, "bind"}); });
@@ -201,17 +201,17 @@ TEST(cdi_versions, lowest_sufficient_is_found) {
 }
 
 TEST(cdi_versions, older_one_drops_newer_fields) {
-  cdi::document made = with_args({});
-  made.notes["a"] = "b";
-  made.devices[0].notes["a"] = "b";
-  made.changes.mounts = {{"tmpfs", "/t", {}, "tmpfs"}, {"/a", "/b", {}, "bind"}};
-  made.devices[0].changes.device_nodes = {node("/dev/x", "/dev/x")};
-  made.devices[0].changes.net_devices = {{"a", "b"}};
-  made.devices[0].changes.additional_gids = {5};
-  made.devices[0].changes.rdt.emplace();
-  cdi::document middle = made;
+  cdi::document created = with_args({});
+  created.notes["a"] = "b";
+  created.devices[0].notes["a"] = "b";
+  created.changes.mounts = {{"tmpfs", "/t", {}, "tmpfs"}, {"/a", "/b", {}, "bind"}};
+  created.devices[0].changes.device_nodes = {node("/dev/x", "/dev/x")};
+  created.devices[0].changes.net_devices = {{"a", "b"}};
+  created.devices[0].changes.additional_gids = {5};
+  created.devices[0].changes.rdt.emplace();
+  cdi::document middle = created;
   EXPECT_THAT(
-      cdi::lower_to(made, "0.3.0"),
+      cdi::lower_to(created, "0.3.0"),
       ElementsAre("a/b: annotations is left out: it needs cdiVersion 0.6.0, not 0.3.0",
                   "a/b: the mount \"/t\" of type \"tmpfs\" is left out: it needs cdiVersion 0.4.0, "
                   "not 0.3.0",
@@ -220,9 +220,9 @@ TEST(cdi_versions, older_one_drops_newer_fields) {
                   "a/b=d: netDevices is left out: it needs cdiVersion 1.1.0, not 0.3.0",
                   "a/b=d: additionalGids is left out: it needs cdiVersion 0.7.0, not 0.3.0",
                   "a/b=d: intelRdt is left out: it needs cdiVersion 0.7.0, not 0.3.0"));
-  EXPECT_EQ(made.version, "0.3.0");
-  EXPECT_EQ(cdi::minimum_version(made), "0.3.0");
-  EXPECT_THAT(cdi::parse(cdi::to_text(made, format::yaml), "F").problems, IsEmpty());
+  EXPECT_EQ(created.version, "0.3.0");
+  EXPECT_EQ(cdi::minimum_version(created), "0.3.0");
+  EXPECT_THAT(cdi::parse(cdi::to_text(created, format::yaml), "F").problems, IsEmpty());
 
   middle.changes.rdt.emplace().schemata.emplace();
   EXPECT_THAT(cdi::lower_to(middle, "0.7.0"),
@@ -235,30 +235,30 @@ TEST(cdi_versions, older_one_drops_newer_fields) {
 }
 
 TEST(cdi_versions, incompatible_content_is_rejected) {
-  cdi::document made = with_args({});
-  EXPECT_EQ(refusal(made, "0.9.0"),
+  cdi::document created = with_args({});
+  EXPECT_EQ(refusal(created, "0.9.0"),
             "write CDI document for version 0.9.0 \"a/b\": unknown version (the versions "
             "are 0.3.0, 0.4.0, 0.5.0, 0.6.0, 0.7.0, 0.8.0, 1.0.0 and 1.1.0)");
-  made.devices[0].name = "0";
-  EXPECT_EQ(refusal(made, "0.4.0"),
+  created.devices[0].name = "0";
+  EXPECT_EQ(refusal(created, "0.4.0"),
             "write CDI document for version 0.4.0 \"a/b=0\": its name begins with a digit, which "
             "that version does not allow (choose another strategy for device names, or request "
             "version 0.5.0 or newer)");
-  EXPECT_EQ(refusal(made, "0.5.0"), "done");
-  made.kind = "a/b.c";
+  EXPECT_EQ(refusal(created, "0.5.0"), "done");
+  created.kind = "a/b.c";
   EXPECT_EQ(
-      refusal(made, "0.5.0"),
+      refusal(created, "0.5.0"),
       "write CDI document for version 0.5.0 \"a/b.c\": its class has a dot, which that version "
       "does not allow (choose another class, or request version 0.6.0 or newer)");
-  made = with_args({});
-  made.devices[0].changes.device_nodes = {node("/dev/x", "/dev/y")};
+  created = with_args({});
+  created.devices[0].changes.device_nodes = {node("/dev/x", "/dev/y")};
   EXPECT_EQ(
-      refusal(made, "0.4.0"),
+      refusal(created, "0.4.0"),
       "write CDI document for version 0.4.0 \"a/b=d\": device node \"/dev/x\" needs its "
       "hostPath \"/dev/y\", which that version does not have (request version 0.5.0 or newer)");
-  made.devices[0].changes = {};
-  made.devices[0].changes.additional_gids = {5};
-  EXPECT_EQ(refusal(made, "0.6.0"),
+  created.devices[0].changes = {};
+  created.devices[0].changes.additional_gids = {5};
+  EXPECT_EQ(refusal(created, "0.6.0"),
             "write CDI document for version 0.6.0 \"a/b=d\": that version supports none of the "
             "device's edits (request version 0.7.0)");
 }

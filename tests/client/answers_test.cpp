@@ -214,21 +214,21 @@ TEST_F(client_with_broker, metadata_visible_in_creator_process) {
     const std::string name = "w" + std::to_string(i);
     std::size_t seen = 0;
     std::jthread opener([&] { seen = both.open(name, {.timeout = 20'000ms}).metadata().size(); });
-    segment made = both.create(name, {.size_bytes = 4096, .device = "host"});
-    made.publish("some metadata");
+    segment created = both.create(name, {.size_bytes = 4096, .device = "host"});
+    created.publish("some metadata");
     opener.join();
     ASSERT_EQ(seen, 13U) << "round " << i;
-    ASSERT_EQ(made.metadata().size(), 13U);
+    ASSERT_EQ(created.metadata().size(), 13U);
   }
 }
 
 TEST_F(client_with_broker, caches_segments_opened_by_creator_process) {
   client both = connect();
-  segment made =
+  segment created =
       both.create("w", {.size_bytes = 4096, .device = "host", .lifetime = lifetime::persistent});
-  made.publish();
+  created.publish();
   static_cast<void>(both.open("w"));
-  made.reset();
+  created.reset();
   EXPECT_EQ(both.cache_stats().kept_entries, 1U);
   segment unopened =
       both.create("v", {.size_bytes = 4096, .device = "host", .lifetime = lifetime::persistent});

@@ -224,7 +224,7 @@ TEST_F(sharing, stop_ends_every_wait) {
   EXPECT_EQ(
       code_of_stopped([&](std::stop_token stop) {
         static_cast<void>(client::connect(
-            {.socket_path = folder_ + "/nobody", .timeout = forever, .stop = std::move(stop)}));
+            {.socket_path = folder_ + "/absent", .timeout = forever, .stop = std::move(stop)}));
       }),
       errc::cancelled);
   auto events = user.subscribe();
@@ -234,8 +234,8 @@ TEST_F(sharing, stop_ends_every_wait) {
   }));
   // The broker drops the open, and the client stays usable.
   EXPECT_TRUE(eventually([&] { return broker_->statistics().waiting_opens == 0; }, 5s));
-  segment made = user.create("kv", host(4096));
-  made.publish();
+  segment created = user.create("kv", host(4096));
+  created.publish();
   std::stop_source stopped;
   stopped.request_stop();
   EXPECT_EQ(user.open("kv", {.stop = stopped.get_token()}).size_bytes(), 4096U) << "it exists";
@@ -244,8 +244,8 @@ TEST_F(sharing, stop_ends_every_wait) {
 
 TEST_F(sharing, stopped_open_many_returns_found_names) {
   client producer = connect();
-  segment made = producer.create("there", host(4096));
-  made.publish();
+  segment created = producer.create("there", host(4096));
+  created.publish();
   client user = connect();
   const std::vector<std::string> names{"there", "not/there", "nor/there"};
   static_cast<void>(code_of_stopped([&](std::stop_token stop) {
@@ -268,9 +268,9 @@ TEST_F(sharing, stop_racing_answer_leaves_no_lease) {
   int opened = 0;
   for (int round = 0; round < 300; ++round) {
     const std::string name = "kv/" + std::to_string(round);
-    segment made = producer.create(name, host(4096));
+    segment created = producer.create(name, host(4096));
     std::stop_source source;
-    std::jthread publishes([&] { made.publish(); });
+    std::jthread publishes([&] { created.publish(); });
     std::jthread stops([&] {
       std::this_thread::sleep_for(std::chrono::microseconds(round % 60));
       source.request_stop();
@@ -315,13 +315,13 @@ TEST_F(sharing, view_keeps_mapping_and_lease) {
 
 TEST_F(sharing, open_many_returns_result_per_name) {
   client producer = connect();
-  std::vector<segment> made;
+  std::vector<segment> created;
   std::vector<std::string> names;
   for (int i = 0; i < 300; ++i) {
     names.push_back("part/" + std::to_string(i));
     if (i % 3 != 0) {
-      made.push_back(producer.create(names.back(), host(4096)));
-      made.back().publish();
+      created.push_back(producer.create(names.back(), host(4096)));
+      created.back().publish();
     }
   }
   client consumer = connect();
@@ -425,8 +425,8 @@ TEST_F(sharing, dispatch_never_blocks) {
   EXPECT_FALSE(is_readable(descriptor, 0ms));
 
   client producer = connect();
-  segment made = producer.create("w/new", host(1));
-  made.publish();
+  segment created = producer.create("w/new", host(1));
+  created.publish();
   ASSERT_TRUE(is_readable(descriptor, 20s));
   std::vector<std::string> opened;
   const auto open_what_comes = [&](const event& what) {
@@ -475,12 +475,12 @@ TEST_F(sharing, broker_end_wakes_event_loop_once) {
 
 TEST_F(sharing, subscribe_lists_all_existing_segments) {
   client user = connect();
-  std::vector<segment> made;
+  std::vector<segment> created;
   std::vector<std::string> names;
   for (int at = 0; at < 1'500; ++at) {  // more than fit into one answer
     names.push_back("w/" + std::to_string(10'000 + at));
-    made.push_back(user.create(names.back(), host(1)));
-    made.back().publish();
+    created.push_back(user.create(names.back(), host(1)));
+    created.back().publish();
   }
   std::vector<segment_info> present;
   const subscription events = user.subscribe("w/", present);

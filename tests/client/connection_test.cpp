@@ -133,10 +133,10 @@ class connected : public testing::Test {
     wanted.ticket = {std::byte{1}};
     auto got = exporter.request(wanted, {"share", name}, deadline_after(20s));
     got.granted.keep();
-    const auto made = std::get<wire::reserved>(got.body).generation;
+    const auto created = std::get<wire::reserved>(got.body).generation;
     static_cast<void>(
-        exporter.request(wire::publish{made, {}}, {"share", name}, deadline_after(20s)));
-    return made;
+        exporter.request(wire::publish{created, {}}, {"share", name}, deadline_after(20s)));
+    return created;
   }
 
   gpushm_testing::temp_dir directory_;

@@ -52,18 +52,18 @@ class connection_test : public testing::Test, protected connection_ender {
   connection& connect() {
     auto pair = transport::connected_pair();
     const core::session_id number = next_++;
-    const auto made = std::make_shared<connection>(io_, number, std::move(pair.first));
+    const auto created = std::make_shared<connection>(io_, number, std::move(pair.first));
     peers_[number] = std::move(pair.second);
     auto lane = transport::connected_pair();
-    made->events.emplace(io_, *made, lane_kind::events, std::move(lane.first));
+    created->events.emplace(io_, *created, lane_kind::events, std::move(lane.first));
     event_peers_[number] = std::move(lane.second);
     const core::principal who{"uid 1000", true};
-    hub_.accept(made, {101, 1000, true, who});
-    made->principal = who;
-    made->held = hub_.new_charges(*made);
-    made->lost_subscriptions.reserve(8);
-    loop_.join(*made);
-    return *made;
+    hub_.accept(created, {101, 1000, true, who});
+    created->principal = who;
+    created->held = hub_.new_charges(*created);
+    created->lost_subscriptions.reserve(8);
+    loop_.join(*created);
+    return *created;
   }
 
   /// Reads up to `most` queued messages of the peer, answers before events.

@@ -82,9 +82,9 @@ class import_cache_parts : public testing::Test {
                                const std::string& user,
                                std::uint64_t bytes = mebibyte,
                                std::function<void()> on_end = {}) {
-    segment made = producer_->create(
+    segment created = producer_->create(
         name, {.size_bytes = 4096, .device = "host", .lifetime = lifetime::persistent});
-    made.publish();
+    created.publish();
     const auto answer = connection_->request(
         wire::stat{name}, {"stat", name}, std::chrono::steady_clock::now() + 10s);
     wire::segment info = std::get<wire::listing>(answer.body).segments.at(0);
@@ -405,9 +405,9 @@ TEST_F(import_cache_parts, lost_events_become_one_resync_for_slow_reader) {
   std::vector<std::string> names;
   for (int i = 0; i < count; ++i) {
     names.push_back("w/" + std::to_string(i));
-    segment made = producer_->create(
+    segment created = producer_->create(
         names.back(), {.size_bytes = 4096, .device = "host", .lifetime = lifetime::persistent});
-    made.publish();
+    created.publish();
     holder.send({static_cast<std::uint64_t>(i + 1), wire::open{names.back(), 0, 0}});
     ASSERT_TRUE(std::holds_alternative<wire::opened>(holder.next().body));
   }

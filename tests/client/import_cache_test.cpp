@@ -97,11 +97,11 @@ class caching : public testing::Test {
   }
   /// Creates a persistent segment without users here, whose first bytes are its generation.
   gpushm::generation make(const std::string& name, std::uint64_t size = page) {
-    segment made = producer_->create(
+    segment created = producer_->create(
         name, {.size_bytes = size, .device = "host", .lifetime = lifetime::persistent});
-    const gpushm::generation generation = made.generation();
-    std::memcpy(made.mutable_data(), &generation, sizeof generation);
-    made.publish();
+    const gpushm::generation generation = created.generation();
+    std::memcpy(created.mutable_data(), &generation, sizeof generation);
+    created.publish();
     return generation;
   }
   static gpushm::generation written_in(const segment& opened) {
@@ -186,8 +186,8 @@ TEST_F(caching, keeps_persistent_segment_after_last_user) {
 }
 
 TEST_F(caching, does_not_keep_leased_segment) {
-  segment made = producer_->create("kv", {.size_bytes = page, .device = "host"});
-  made.publish();
+  segment created = producer_->create("kv", {.size_bytes = page, .device = "host"});
+  created.publish();
   client user = connect();
   segment first = user.open("kv");
   segment second = user.open("kv");
@@ -625,10 +625,10 @@ TEST_F(caching, consistent_under_concurrent_create_and_remove) {
     });
   }
   const auto end = std::chrono::steady_clock::now() + 2s;
-  std::uint64_t made = 0;
+  std::uint64_t created = 0;
   while (std::chrono::steady_clock::now() < end) {
     const auto generation = make("w");
-    ++made;
+    ++created;
     const auto before = opened.load();
     EXPECT_TRUE(eventually([&] { return opened > before + 8; }, 10s));
     producer_->remove("w");
@@ -636,8 +636,8 @@ TEST_F(caching, consistent_under_concurrent_create_and_remove) {
   }
   over = true;
   readers.clear();
-  EXPECT_GT(made, 20U);
-  EXPECT_GT(user.cache_stats().hits, made);
+  EXPECT_GT(created, 20U);
+  EXPECT_GT(user.cache_stats().hits, created);
   EXPECT_TRUE(eventually([] { return chunk_mappings() <= 1; }, 1s)) << "steady's";
   user.trim();
   EXPECT_EQ(user.cache_stats().kept_entries, 0U);

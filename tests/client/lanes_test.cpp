@@ -193,10 +193,10 @@ TEST_P(lanes, every_request_answered_and_every_lease_released) {
           return std::string(random() % 3 == 0 ? "f" : "o") + std::to_string(random());
         };
         std::deque<std::pair<std::uint32_t, std::unique_ptr<connection::ahead>>> asked;
-        const auto ask_ahead = [&](std::uint32_t number) {
+        const auto request_ahead = [&](std::uint32_t number) {
           asked.emplace_back(
               number,
-              client->ask_ahead(
+              client->request_ahead(
                   wire::fetch_chunks{thread, number}, {"open", {}}, deadline_after(20s)));
           if (random() % 4 == 0) {  // a request without a waiter
             asked.erase(asked.begin() + static_cast<std::ptrdiff_t>(random() % asked.size()));
@@ -210,7 +210,7 @@ TEST_P(lanes, every_request_answered_and_every_lease_released) {
         };
         for (std::uint32_t i = 0; i < 100; ++i) {
           if (random() % 2 == 0) {
-            ask_ahead(i);
+            request_ahead(i);
           }
           if (!asked.empty() && random() % 2 == 0) {
             take_one();

@@ -41,7 +41,7 @@ struct participants {
   gpushm::broker broker =
       broker::start({.socket_path = directory / "socket", .accept_fake_chunks = true});
   client producer = connect();
-  segment made =
+  segment created =
       producer.create("made", {.size_bytes = 2 * chunk, .device = "0", .chunk_bytes = chunk});
   client consumer = connect();
 };
@@ -54,7 +54,7 @@ class log_sink : public testing::Test {
     }
     ::alarm(60);  // instead of a deadlock
     all_.emplace();
-    all_->made.publish();
+    all_->created.publish();
   }
   void TearDown() override {
     set_log_sink({});

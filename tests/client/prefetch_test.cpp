@@ -68,14 +68,14 @@ class prefetching : public testing::Test {
   gpushm::generation make(const std::string& name,
                           lifetime kept = lifetime::persistent,
                           std::uint64_t chunks = 1) {
-    segment made = producer_->create(
+    segment created = producer_->create(
         name,
         {.size_bytes = chunks * page, .device = "host", .lifetime = kept, .chunk_bytes = page});
-    const gpushm::generation generation = made.generation();
-    std::memcpy(made.mutable_data(), &generation, sizeof generation);
-    made.publish();
+    const gpushm::generation generation = created.generation();
+    std::memcpy(created.mutable_data(), &generation, sizeof generation);
+    created.publish();
     if (kept == lifetime::leased) {
-      leased_.push_back(std::move(made));
+      leased_.push_back(std::move(created));
     }
     return generation;
   }
@@ -110,9 +110,9 @@ class prefetching : public testing::Test {
 };
 
 TEST_F(prefetching, next_open_sends_no_request) {
-  std::vector<gpushm::generation> made;
+  std::vector<gpushm::generation> created;
   for (const char* name : {"w/0", "w/1", "w/2"}) {
-    made.push_back(make(name, lifetime::persistent, 3));
+    created.push_back(make(name, lifetime::persistent, 3));
   }
   make("other");
   EXPECT_EQ(prefetch("w/"), 3U);
@@ -120,11 +120,11 @@ TEST_F(prefetching, next_open_sends_no_request) {
   EXPECT_EQ(leases("other"), 0U);
   EXPECT_EQ(count_of_mappings(), mappings_ + 3) << "state tables of two clients and their broker";
   expect_silent([&] {
-    for (std::size_t i = 0; i < made.size(); ++i) {
+    for (std::size_t i = 0; i < created.size(); ++i) {
       const auto opened = user_->open("w/" + std::to_string(i), {});
-      EXPECT_EQ(opened->info().generation, made[i]);
+      EXPECT_EQ(opened->info().generation, created[i]);
       EXPECT_EQ(opened->info().size_bytes, 3 * page);
-      EXPECT_EQ(written_in(*opened), made[i]);
+      EXPECT_EQ(written_in(*opened), created[i]);
       EXPECT_EQ(leases("w/" + std::to_string(i)), 1U);
     }
     static_cast<void>(user_->open("w/0", {}));  // becomes cached
@@ -262,7 +262,7 @@ TEST_F(prefetching, uses_at_most_a_quarter_of_descriptors) {
 TEST_F(prefetching, prefetches_at_most_4096_segments) {
   rlimit limit{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
-  constexpr std::size_t count = lease_table::most_prefetched + 4;
+  constexpr std::size_t count = lease_table::max_prefetched + 4;
   if (limit.rlim_max < 4 * count) {
     GTEST_SKIP() << "too few descriptors";
   }
@@ -279,7 +279,7 @@ TEST_F(prefetching, prefetches_at_most_4096_segments) {
     names.push_back("w/" + std::to_string(i));
     make(names.back());
   }
-  EXPECT_EQ(prefetch("w/"), lease_table::most_prefetched);
+  EXPECT_EQ(prefetch("w/"), lease_table::max_prefetched);
   EXPECT_EQ(prefetch("w/"), 0U);
   const auto opens = broker_->statistics().opens;
   std::size_t opened = 0;
@@ -287,7 +287,7 @@ TEST_F(prefetching, prefetches_at_most_4096_segments) {
     opened += each.opened != nullptr ? 1U : 0U;
   }
   EXPECT_EQ(opened, count);
-  EXPECT_EQ(broker_->statistics().opens, opens + count - lease_table::most_prefetched);
+  EXPECT_EQ(broker_->statistics().opens, opens + count - lease_table::max_prefetched);
   user_.reset();
   limit.rlim_cur = before;
   EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);

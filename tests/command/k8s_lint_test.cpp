@@ -428,7 +428,7 @@ TEST(k8s_lint, number_of_findings_is_limited) {
   for (int i = 0; i < 5'000; ++i) {
     text += "  - {name: c, securityContext: {privileged: true}}\n";
   }
-  EXPECT_THAT(linted(text), SizeIs(gpushm::k8s::report::most_findings));
+  EXPECT_THAT(linted(text), SizeIs(gpushm::k8s::report::max_findings));
 }
 
 // ---- the examples ----

@@ -40,9 +40,9 @@ std::vector<std::uint64_t> grow(budget& of,
   return result;
 }
 
-void give_all_back(budget& of, const std::vector<std::shared_ptr<account>>& who, resource what) {
+void release_all(budget& of, const std::vector<std::shared_ptr<account>>& who, resource what) {
   for (const auto& each : who) {
-    of.give_back(*each, what, each->used(what));
+    of.release(*each, what, each->used(what));
   }
   EXPECT_EQ(of.used(what), 0U);
 }
@@ -67,7 +67,7 @@ TEST(core_budget, one_gets_nearly_all_and_several_get_equal_shares) {
         EXPECT_NEAR(static_cast<double>(each), expected, static_cast<double>(total) / 20)
             << n << " members of resource " << static_cast<int>(what);
       }
-      give_all_back(whole, all, what);
+      release_all(whole, all, what);
     }
   }
 }
@@ -80,7 +80,7 @@ TEST(core_budget, new_principal_gets_something_from_a_full_budget) {
   const auto got = grow(whole, {second}, resource::descriptors, 1);
   EXPECT_GT(got[0], 800U);
   EXPECT_FALSE(whole.try_take(*first, resource::descriptors, 1));
-  give_all_back(whole, {first, second}, resource::descriptors);
+  release_all(whole, {first, second}, resource::descriptors);
 }
 
 TEST(core_budget, taking_everything_in_one_request_is_refused) {
@@ -90,7 +90,7 @@ TEST(core_budget, taking_everything_in_one_request_is_refused) {
   EXPECT_FALSE(whole.try_take(*who, resource::descriptors, 9'900));
   EXPECT_TRUE(whole.try_take(*who, resource::descriptors, 8'000));
   EXPECT_FALSE(whole.try_take(*who, resource::descriptors, ~std::uint64_t{0}));
-  give_all_back(whole, {who}, resource::descriptors);
+  release_all(whole, {who}, resource::descriptors);
 }
 
 TEST(core_budget, processes_not_vouched_for_share_one_bucket) {
@@ -106,7 +106,7 @@ TEST(core_budget, processes_not_vouched_for_share_one_bucket) {
   // About half each, regardless of the number of forks.
   EXPECT_GT(got.back(), 4096U * 4 / 10);
   EXPECT_LE(together, 4096U / 2 + 50);
-  give_all_back(whole, forked, resource::connections);
+  release_all(whole, forked, resource::connections);
 }
 
 TEST(core_budget, operator_gets_some_when_members_have_all_they_can) {
@@ -120,20 +120,20 @@ TEST(core_budget, operator_gets_some_when_members_have_all_they_can) {
   EXPECT_FALSE(whole.try_take(*root, resource::connections, 1));
   EXPECT_TRUE(whole.try_take(*root, resource::connections, 1, true));
   all.push_back(root);
-  give_all_back(whole, all, resource::connections);
+  release_all(whole, all, resource::connections);
 }
 
 TEST(core_budget, single_member_may_use_the_whole_quota) {
   budget whole(only(resource::segment_bytes, 1000), nullptr);
   const auto who = whole.account_of({"uid 1", true});
   EXPECT_TRUE(whole.try_take(*who, resource::segment_bytes, 1000));
-  whole.give_back(*who, resource::segment_bytes, 1000);
+  whole.release(*who, resource::segment_bytes, 1000);
   const auto other = whole.account_of({"uid 2", true});
   EXPECT_TRUE(whole.try_take(*other, resource::segment_bytes, 100));
   EXPECT_FALSE(whole.try_take(*who, resource::segment_bytes, 900));
   EXPECT_TRUE(whole.try_take(*who, resource::segment_bytes, 400));
-  whole.give_back(*who, resource::segment_bytes, 400);
-  whole.give_back(*other, resource::segment_bytes, 100);
+  whole.release(*who, resource::segment_bytes, 400);
+  whole.release(*other, resource::segment_bytes, 100);
 }
 
 TEST(core_budget, refusals_report_usage) {
@@ -164,7 +164,7 @@ TEST(core_budget, account_is_destroyed_with_its_last_user) {
   EXPECT_EQ(whole.account_count(), 0U);
 }
 
-TEST(core_budget, moved_charges_are_given_back_once) {
+TEST(core_budget, moved_charges_are_released_once) {
   budget whole(only(resource::memory_bytes, 64 * mib), nullptr);
   const auto who = whole.account_of({"uid 1", true});
   {
@@ -175,7 +175,7 @@ TEST(core_budget, moved_charges_are_given_back_once) {
     first.charge(resource::memory_bytes, 7);
     second = std::move(first);
     EXPECT_EQ(who->used(resource::memory_bytes), 7U);
-    second.give_back(resource::memory_bytes, 3);
+    second.release(resource::memory_bytes, 3);
     EXPECT_EQ(second.held(resource::memory_bytes), 4U);
   }
   EXPECT_EQ(who->used(resource::memory_bytes), 0U);
@@ -197,7 +197,7 @@ TEST(core_budget, full_domain_leaves_room_for_other_domains) {
   EXPECT_LT(process->used(resource::memory_bytes), 256 * mib);
   EXPECT_TRUE(domains[4]->try_take(*members[4], resource::memory_bytes, 16 * 1024));
   for (std::size_t i = 0; i < 5; ++i) {
-    domains[i]->give_back(
+    domains[i]->release(
         *members[i], resource::memory_bytes, members[i]->used(resource::memory_bytes));
   }
   EXPECT_EQ(process->used(resource::memory_bytes), 0U);
@@ -215,11 +215,11 @@ TEST(core_budget, concurrent_domains_never_exceed_the_process_budget) {
         if (own.try_take(*who, resource::descriptors, 17)) {
           EXPECT_LE(process->used(resource::descriptors), 10'000U);
           if (round % 3 != 0) {
-            own.give_back(*who, resource::descriptors, 17);
+            own.release(*who, resource::descriptors, 17);
           }
         }
       }
-      own.give_back(*who, resource::descriptors, who->used(resource::descriptors));
+      own.release(*who, resource::descriptors, who->used(resource::descriptors));
     });
   }
   threads.clear();
@@ -243,10 +243,10 @@ class core_share : public testing::Test {
   gpushm::generation make(session_id session,
                           const std::string& name,
                           lifetime kept = lifetime::leased) {
-    const auto made = domain_.reserve(session, host_segment(name, 4096, kept)).generation;
-    domain_.attach(session, made, 0, 1);
-    domain_.publish(session, made, {});
-    return made;
+    const auto created = domain_.reserve(session, host_segment(name, 4096, kept)).generation;
+    domain_.attach(session, created, 0, 1);
+    domain_.publish(session, created, {});
+    return created;
   }
   void open(session_id session,
             const std::string& name,
@@ -283,8 +283,8 @@ TEST_F(core_share, unanswered_questions_to_an_exporter_are_limited) {
   legacy.device.kind = device_kind::gpu;
   legacy.chunk_count = 0;
   legacy.ticket.assign(8, std::byte{1});
-  const auto made = domain_.reserve(exporter, legacy).generation;
-  domain_.publish(exporter, made, {});
+  const auto created = domain_.reserve(exporter, legacy).generation;
+  domain_.publish(exporter, created, {});
   const session_id importer = join(2);
   for (int i = 0; i < 640; ++i) {
     open(importer, "w");
@@ -304,7 +304,7 @@ TEST_F(core_share, unanswered_questions_to_an_exporter_are_limited) {
     domain_.send_questions(exporter);
   }
   EXPECT_EQ(seen_.questions().size(), most + 1);
-  EXPECT_EQ(seen_.answers().back().generation, made);
+  EXPECT_EQ(seen_.answers().back().generation, created);
   expect_nothing_left();
 }
 
@@ -325,8 +325,8 @@ TEST_F(core_share, many_leases_of_a_dead_session_end_in_turns) {
     seen_.settle();
     ++turns;
     // Other sessions are served meanwhile.
-    const auto made = make(watcher, "between");
-    domain_.release(watcher, made, 1);
+    const auto created = make(watcher, "between");
+    domain_.release(watcher, created, 1);
   }
   EXPECT_GE(turns, 5);
   EXPECT_EQ(domain_.segment_count(), 0U);
@@ -371,7 +371,7 @@ TEST_F(core_share, many_opens_of_one_name_are_answered_in_turns) {
   }
   EXPECT_EQ(domain_.waiting_count(), 2'000U);
   const session_id creator = join(1);
-  const auto made = make(creator, "w", lifetime::persistent);
+  const auto created = make(creator, "w", lifetime::persistent);
   EXPECT_GT(domain_.waiting_count(), 1'000U);
   EXPECT_FALSE(seen_.answers().empty());
   seen_.settle();
@@ -381,7 +381,7 @@ TEST_F(core_share, many_opens_of_one_name_are_answered_in_turns) {
   EXPECT_EQ(domain_.waiting_count(), 0U);
   EXPECT_EQ(seen_.answers().size(), 2'000U);
   EXPECT_TRUE(std::all_of(seen_.answers().begin(), seen_.answers().end(), [&](const answer& each) {
-    return each.generation == made;
+    return each.generation == created;
   }));
   domain_.remove(creator, "w");
   expect_nothing_left();
@@ -413,12 +413,12 @@ TEST_F(core_share, waiting_opens_do_not_get_a_removed_segment) {
 TEST_F(core_share, muted_session_gets_no_events_and_keeps_its_leases) {
   const session_id watcher = join(1);
   domain_.subscribe(watcher, 1, "");
-  const auto made = make(watcher, "mine");
+  const auto created = make(watcher, "mine");
   domain_.mute(watcher);
   seen_.notices().clear();
   make(join(2), "w");
   EXPECT_TRUE(seen_.notices().empty());
-  EXPECT_EQ(domain_.held(watcher, made).name, "mine");
+  EXPECT_EQ(domain_.held(watcher, created).name, "mine");
   EXPECT_EQ(domain_.budget().used(resource::subscriptions), 0U);
   expect_nothing_left();
 }
@@ -450,13 +450,13 @@ TEST_F(core_share, list_skips_segments_of_others) {
 
 TEST_F(core_share, metadata_is_charged_while_referenced) {
   const session_id creator = join(1);
-  const auto made = domain_.reserve(creator, host_segment("w")).generation;
-  domain_.attach(creator, made, 0, 1);
+  const auto created = domain_.reserve(creator, host_segment("w")).generation;
+  domain_.attach(creator, created, 0, 1);
   const std::vector<std::byte> most(max_metadata_bytes);
-  domain_.publish(creator, made, most);
+  domain_.publish(creator, created, most);
   auto packet = domain_.stat(creator, "w").metadata;
   domain_.remove(creator, "w");
-  domain_.release(creator, made, 1);
+  domain_.release(creator, created, 1);
   EXPECT_EQ(domain_.segment_count(), 0U);
   EXPECT_GT(domain_.budget().used(resource::memory_bytes), max_metadata_bytes);
   packet.reset();
@@ -512,17 +512,17 @@ TEST_F(core_small, one_reservation_cannot_take_all_descriptors) {
 
 TEST_F(core_small, reservations_without_chunks_are_bounded_by_memory) {
   const session_id greedy = join(1);
-  int made = 0;
+  int created = 0;
   errc code{};
   try {
-    for (;; ++made) {
-      domain_.reserve(greedy, host_segment("s/" + std::to_string(made)));
+    for (;; ++created) {
+      domain_.reserve(greedy, host_segment("s/" + std::to_string(created)));
     }
   } catch (const error& why) {
     code = why.code();
   }
   EXPECT_EQ(code, errc::share_exceeded);
-  EXPECT_LT(static_cast<std::uint64_t>(made), 64 * mib / cost::segment);
+  EXPECT_LT(static_cast<std::uint64_t>(created), 64 * mib / cost::segment);
   make(join(2), "mine");
   expect_nothing_left();
 }

@@ -38,7 +38,7 @@ void* take(std::size_t size) noexcept {
   return address;
 }
 
-void give_back(void* address) noexcept {
+void deallocate(void* address) noexcept {
   if (address != nullptr) {
     in_use -= ::malloc_usable_size(address);
     std::free(address);
@@ -85,14 +85,14 @@ void* operator new[](std::size_t size) {
   return ::operator new(size);
 }
 void operator delete(void* address) noexcept {
-  give_back(address);
+  deallocate(address);
 }
 void operator delete[](void* address) noexcept {
-  give_back(address);
+  deallocate(address);
 }
 void operator delete(void* address, std::size_t /*size*/) noexcept {
-  give_back(address);
+  deallocate(address);
 }
 void operator delete[](void* address, std::size_t /*size*/) noexcept {
-  give_back(address);
+  deallocate(address);
 }

@@ -267,60 +267,60 @@ TEST_F(domain_with_few_descriptors, each_chunk_is_charged_a_descriptor) {
 // ---- attach and publish ----
 
 TEST_F(domain_publish, chunks_must_be_complete_and_in_order) {
-  const auto made = reserve(1, host_segment("kv", 4096, lifetime::leased, 3));
+  const auto created = reserve(1, host_segment("kv", 4096, lifetime::leased, 3));
   errc code{};
-  EXPECT_EQ(error_of([&] { domain_.publish(1, made, {}); }, &code),
+  EXPECT_EQ(error_of([&] { domain_.publish(1, created, {}); }, &code),
             "0 of 3 announced chunks are attached (attach all chunks before publishing)");
   EXPECT_EQ(code, errc::wrong_descriptor_count);
-  domain_.attach(1, made, 0, 2);
-  EXPECT_EQ(error_of([&] { domain_.attach(1, made, 0, 1); }, &code),
+  domain_.attach(1, created, 0, 2);
+  EXPECT_EQ(error_of([&] { domain_.attach(1, created, 0, 1); }, &code),
             "chunks 0 to 1 do not follow the 2 of 3 attached chunks (attach the announced chunks "
             "in order)");
   EXPECT_EQ(code, errc::wrong_descriptor_count);
-  EXPECT_EQ(error_of([&] { domain_.attach(1, made, 2, 2); }),
+  EXPECT_EQ(error_of([&] { domain_.attach(1, created, 2, 2); }),
             "chunks 2 to 4 do not follow the 2 of 3 attached chunks (attach the announced chunks "
             "in order)");
-  EXPECT_THROW(domain_.attach(1, made, 2, 0), error);
-  EXPECT_THROW(domain_.attach(1, made, 3, 1), error);
-  EXPECT_THROW(domain_.attach(1, made, 2, SIZE_MAX), error);
-  domain_.attach(1, made, 2, 1);
-  EXPECT_THROW(domain_.attach(1, made, 3, 1), error);
-  domain_.publish(1, made, {});
-  EXPECT_EQ(error_of([&] { domain_.publish(1, made, {}); }, &code),
+  EXPECT_THROW(domain_.attach(1, created, 2, 0), error);
+  EXPECT_THROW(domain_.attach(1, created, 3, 1), error);
+  EXPECT_THROW(domain_.attach(1, created, 2, SIZE_MAX), error);
+  domain_.attach(1, created, 2, 1);
+  EXPECT_THROW(domain_.attach(1, created, 3, 1), error);
+  domain_.publish(1, created, {});
+  EXPECT_EQ(error_of([&] { domain_.publish(1, created, {}); }, &code),
             "the segment is already published (publish once)");
   EXPECT_EQ(code, errc::already_published);
 }
 
 TEST_F(domain_publish, permissions_of_attach_and_publish) {
-  const auto made = reserve(1, host_segment("kv"));
+  const auto created = reserve(1, host_segment("kv"));
   for (const session_id other : {2U, 3U, 4U, 5U}) {
     errc code{};
     EXPECT_EQ(
-        error_of([&] { domain_.attach(other, made, 0, 1); }, &code),
+        error_of([&] { domain_.attach(other, created, 0, 1); }, &code),
         "only the connection that reserved a segment may attach its chunks (create it on this "
         "connection)");
     EXPECT_EQ(code, errc::permission_denied);
   }
-  domain_.attach(1, made, 0, 1);
+  domain_.attach(1, created, 0, 1);
   for (const session_id stranger : {2U, 5U, 99U}) {
     errc code{};
     EXPECT_EQ(
-        error_of([&] { domain_.publish(stranger, made, {}); }, &code),
+        error_of([&] { domain_.publish(stranger, created, {}); }, &code),
         "only its creator's connection, uid, or the broker's uid may publish a segment (publish "
         "it where it was created)");
     EXPECT_EQ(code, errc::permission_denied);
   }
-  domain_.publish(3, made, {});  // the same uid
+  domain_.publish(3, created, {});  // the same uid
   const auto other = reserve(1, host_segment("other"));
   domain_.attach(1, other, 0, 1);
   domain_.publish(4, other, {});  // the broker's uid
 }
 
 TEST_F(domain_publish, segment_of_unknown_uid_is_limited_to_creator_and_broker) {
-  const auto made = reserve(5, host_segment("kv"));
-  domain_.attach(5, made, 0, 1);
-  EXPECT_THROW(domain_.publish(6, made, {}), error);
-  domain_.publish(4, made, {});
+  const auto created = reserve(5, host_segment("kv"));
+  domain_.attach(5, created, 0, 1);
+  EXPECT_THROW(domain_.publish(6, created, {}), error);
+  domain_.publish(4, created, {});
   EXPECT_THROW(domain_.remove(6, "kv"), error);
   domain_.remove(5, "kv");
 }
@@ -339,26 +339,26 @@ TEST_F(domain_publish, unknown_generation_is_stale) {
 }
 
 TEST_F(domain_publish, metadata_is_limited_to_64_kib) {
-  const auto made = reserve(1, host_segment("kv"));
-  domain_.attach(1, made, 0, 1);
+  const auto created = reserve(1, host_segment("kv"));
+  domain_.attach(1, created, 0, 1);
   const std::vector<std::byte> most(max_metadata_bytes + 1, std::byte{5});
   errc code{};
-  EXPECT_EQ(error_of([&] { domain_.publish(1, made, most); }, &code),
+  EXPECT_EQ(error_of([&] { domain_.publish(1, created, most); }, &code),
             "the metadata has 65537 bytes, the limit is 65536 (put large tables into the segment "
             "itself)");
   EXPECT_EQ(code, errc::message_too_large);
-  domain_.publish(1, made, std::span(most).first(max_metadata_bytes));
+  domain_.publish(1, created, std::span(most).first(max_metadata_bytes));
   EXPECT_EQ(domain_.stat(2, "kv").metadata->bytes.size(), max_metadata_bytes);
 }
 
 TEST_F(domain_publish, publish_after_remove_is_refused) {
-  const auto made = reserve(1, host_segment("kv"));
-  domain_.attach(1, made, 0, 1);
+  const auto created = reserve(1, host_segment("kv"));
+  domain_.attach(1, created, 0, 1);
   open(2, "kv", at_ms(10));
   domain_.subscribe(2, 77, "");
   domain_.remove(1, "kv");
   errc code{};
-  EXPECT_EQ(error_of([&] { domain_.publish(1, made, {}); }, &code),
+  EXPECT_EQ(error_of([&] { domain_.publish(1, created, {}); }, &code),
             "the segment was removed before it was published (create it again)");
   EXPECT_EQ(code, errc::segment_removed);
   EXPECT_TRUE(seen_.answers().empty());
@@ -404,16 +404,16 @@ TEST_F(domain_open, invalid_name_fails_despite_a_timeout) {
 }
 
 TEST_F(domain_open, size_mismatch_fails_without_a_lease) {
-  const auto made = make(1, "kv");
+  const auto created = make(1, "kv");
   open(2, "kv", std::nullopt, 4097);
   EXPECT_EQ(last().code, errc::size_mismatch);
   EXPECT_EQ(last().text,
             "the segment has 4096 bytes, not the expected 4097 (expect the size that `gpushm stat` "
             "shows)");
-  EXPECT_FALSE(holds(2, made));
+  EXPECT_FALSE(holds(2, created));
   open(2, "kv", std::nullopt, 4096);
-  EXPECT_EQ(last().generation, made);
-  EXPECT_TRUE(holds(2, made));
+  EXPECT_EQ(last().generation, created);
+  EXPECT_TRUE(holds(2, created));
 }
 
 TEST_F(domain_open, waiting_opens_are_answered_in_order) {
@@ -424,12 +424,12 @@ TEST_F(domain_open, waiting_opens_are_answered_in_order) {
   EXPECT_EQ(domain_.waiting_count(), 4U);
   EXPECT_EQ(domain_.next_deadline(), at_ms(20));
   domain_.tick(at_ms(19));
-  const auto made = make(1, "kv");
+  const auto created = make(1, "kv");
   ASSERT_EQ(seen_.answers().size(), 3U);
   EXPECT_EQ(seen_.answers()[0].session, 2U);
-  EXPECT_EQ(seen_.answers()[0].generation, made);
+  EXPECT_EQ(seen_.answers()[0].generation, created);
   EXPECT_EQ(seen_.answers()[1].session, 3U);
-  EXPECT_EQ(seen_.answers()[1].generation, made);
+  EXPECT_EQ(seen_.answers()[1].generation, created);
   EXPECT_EQ(seen_.answers()[2].session, 5U);
   EXPECT_EQ(seen_.answers()[2].code, errc::size_mismatch);
   EXPECT_EQ(domain_.next_deadline(), at_ms(40));
@@ -489,14 +489,14 @@ TEST_F(domain_open, open_of_an_ended_session_is_not_answered) {
 }
 
 TEST_F(domain_open, open_of_a_reserved_name_waits_for_publish) {
-  const auto made = reserve(1, host_segment("kv"));
-  domain_.attach(1, made, 0, 1);
+  const auto created = reserve(1, host_segment("kv"));
+  domain_.attach(1, created, 0, 1);
   open(2, "kv");
   EXPECT_EQ(last().code, errc::no_such_segment);
   open(2, "kv", at_ms(10));
   EXPECT_EQ(seen_.answers().size(), 1U);
-  domain_.publish(1, made, {});
-  EXPECT_EQ(last().generation, made);
+  domain_.publish(1, created, {});
+  EXPECT_EQ(last().generation, created);
 }
 
 TEST_F(domain_open, open_of_a_removed_name_waits_for_the_next_segment) {
@@ -532,23 +532,23 @@ TEST_F(domain_with_few_waiting_opens, open_beyond_the_limit_fails_immediately) {
 // ---- leases ----
 
 TEST_F(domain_release, lease_ends_when_every_answer_is_released) {
-  const auto made = make(1, "kv");
+  const auto created = make(1, "kv");
   open(2, "kv");
   open(2, "kv");
   open(2, "kv");
   EXPECT_EQ(domain_.stat(2, "kv").leases.size(), 2U) << "one per connection";
-  domain_.release(2, made, 2);
-  EXPECT_TRUE(holds(2, made));
-  domain_.release(2, made, 0);
-  EXPECT_TRUE(holds(2, made));
-  domain_.release(2, made, 1);
-  EXPECT_FALSE(holds(2, made));
-  EXPECT_TRUE(holds(1, made));
-  domain_.release(2, made, 1);  // nothing to end
-  domain_.release(99, made, 1);
+  domain_.release(2, created, 2);
+  EXPECT_TRUE(holds(2, created));
+  domain_.release(2, created, 0);
+  EXPECT_TRUE(holds(2, created));
+  domain_.release(2, created, 1);
+  EXPECT_FALSE(holds(2, created));
+  EXPECT_TRUE(holds(1, created));
+  domain_.release(2, created, 1);  // nothing to end
+  domain_.release(99, created, 1);
   domain_.release(2, 12345, 1);
   EXPECT_EQ(domain_.stat(2, "kv").leases.size(), 1U);
-  domain_.release(1, made, UINT32_MAX);
+  domain_.release(1, created, UINT32_MAX);
   EXPECT_EQ(domain_.segment_count(), 0U);
   expect_nothing_left();
 }
@@ -583,7 +583,7 @@ TEST_F(domain_release, unpublished_segment_is_freed_for_any_lifetime) {
 }
 
 TEST_F(domain_release, slot_reflects_the_segment_state) {
-  const auto made = make(1, "kv");
+  const auto created = make(1, "kv");
   const std::uint32_t slot = domain_.stat(1, "kv").slot;
   EXPECT_EQ(seen_.slots().at(slot).state, segment_state::live);
   open(2, "kv");
@@ -591,7 +591,7 @@ TEST_F(domain_release, slot_reflects_the_segment_state) {
   EXPECT_EQ(seen_.slots().at(slot).state, segment_state::exporter_gone);
   domain_.remove(3, "kv");  // the same uid as the creator
   EXPECT_EQ(seen_.slots().at(slot).state, segment_state::removed);
-  domain_.release(2, made, 1);
+  domain_.release(2, created, 1);
   EXPECT_EQ(seen_.slots().count(slot), 0U);
 }
 
@@ -678,12 +678,12 @@ TEST_F(domain_remove, list_shows_only_visible_segments) {
 
 TEST_F(domain_subscribe, events_of_a_segment_come_in_order) {
   domain_.subscribe(4, 70, "w/");
-  const auto made = make(1, "w/llama", lifetime::persistent);
+  const auto created = make(1, "w/llama", lifetime::persistent);
   make(1, "kv");
   open(2, "w/llama");
   open(2, "w/llama");
   open(3, "w/llama");
-  domain_.release(2, made, 2);
+  domain_.release(2, created, 2);
   domain_.disconnect(3, false);
   domain_.remove(4, "w/llama");
   struct {
@@ -704,7 +704,7 @@ TEST_F(domain_subscribe, events_of_a_segment_come_in_order) {
     EXPECT_EQ(received.session, 4U);
     EXPECT_EQ(received.subscription, 70U);
     EXPECT_EQ(received.name, "w/llama");
-    EXPECT_EQ(received.generation, made);
+    EXPECT_EQ(received.generation, created);
     EXPECT_EQ(received.kind, expected[i].kind) << i;
     EXPECT_EQ(received.leases, expected[i].leases) << i;
     EXPECT_EQ(received.peer_pid, expected[i].pid) << i;
@@ -713,7 +713,7 @@ TEST_F(domain_subscribe, events_of_a_segment_come_in_order) {
 
 // A producer that exits with its last consumer must not exit after a consumer that could not map.
 TEST_F(domain_subscribe, failed_imports_cause_no_released_event) {
-  const auto made = make(1, "w", lifetime::persistent);
+  const auto created = make(1, "w", lifetime::persistent);
   domain_.subscribe(4, 70, "");
   const auto releases = [&] {
     return std::count_if(
@@ -722,37 +722,37 @@ TEST_F(domain_subscribe, failed_imports_cause_no_released_event) {
         });
   };
   open(2, "w");
-  domain_.release(2, made, 1, true);
+  domain_.release(2, created, 1, true);
   EXPECT_EQ(releases(), 0);
   // A session that used it ends before one that did not.
   open(2, "w");
   open(3, "w");
-  domain_.release(2, made, 1);
+  domain_.release(2, created, 1);
   EXPECT_EQ(releases(), 0);
-  domain_.release(3, made, 1, true);
+  domain_.release(3, created, 1, true);
   EXPECT_EQ(releases(), 1);
   open(3, "w");
-  domain_.release(3, made, 1, true);
+  domain_.release(3, created, 1, true);
   EXPECT_EQ(releases(), 1) << "the earlier use has been reported";
   // Parts of one lease: one of them was used.
   open(2, "w");
   open(2, "w");
-  domain_.release(2, made, 1);
-  domain_.release(2, made, 1, true);
+  domain_.release(2, created, 1);
+  domain_.release(2, created, 1, true);
   EXPECT_EQ(releases(), 2);
 }
 
 TEST_F(domain_subscribe, open_of_another_generation_causes_no_event) {
-  const auto made = make(1, "w", lifetime::persistent);
+  const auto created = make(1, "w", lifetime::persistent);
   domain_.subscribe(4, 70, "");
-  open_request wanted{9, 0, "w", 0, std::nullopt, at_ms(0), made + 1};
+  open_request wanted{9, 0, "w", 0, std::nullopt, at_ms(0), created + 1};
   domain_.open(2, wanted);
   ASSERT_EQ(seen_.answers().size(), 1U);
   EXPECT_EQ(seen_.answers().back().code, errc::gone_or_replaced);
   EXPECT_TRUE(seen_.notices().empty());
-  wanted.generation = made;
+  wanted.generation = created;
   domain_.open(2, wanted);
-  EXPECT_EQ(seen_.answers().back().generation, made);
+  EXPECT_EQ(seen_.answers().back().generation, created);
 }
 
 TEST_F(domain_subscribe, unpublished_segments_cause_no_events) {

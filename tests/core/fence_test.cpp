@@ -104,7 +104,7 @@ TEST_F(core_fence, memory_name_quota_and_events_wait_for_the_fence) {
   EXPECT_EQ(ending->pid, 101);
   EXPECT_EQ(ending->since, at_ms(10));
   EXPECT_EQ(ending->waits_for, fence_wait::process);
-  domain_.waits_for(1, fence_wait::descendant);
+  domain_.set_fence_wait(1, fence_wait::descendant);
   EXPECT_EQ(domain_.ending_of(domain_.stat(2, "kv"))->waits_for, fence_wait::descendant);
 
   domain_.disconnect(1, false);
@@ -238,7 +238,7 @@ TEST_F(core_fence, open_of_exporter_bound_memory_fails_at_the_fence) {
   open(2, "kv");  // question not answered
   ASSERT_EQ(seen_.questions().size(), 1U);
   domain_.lose(1, at_ms(0));
-  open(3, "kv", at_ms(5'000));  // there is no exporter to ask
+  open(3, "kv", at_ms(5'000));  // no exporter is left to confirm
   EXPECT_EQ(seen_.questions().size(), 1U);
   EXPECT_TRUE(seen_.answers().empty());
   domain_.disconnect(1, false);

@@ -168,9 +168,9 @@ TEST(out_of_memory, failed_waiting_open_changes_nothing) {
       [](core::domain& domain, bool failed) {
         EXPECT_EQ(domain.waiting_count(), failed ? 0U : 1U);
         EXPECT_EQ(domain.next_deadline().has_value(), !failed);
-        const auto made = domain.reserve(1, host_segment(std::string(100, 'n'))).generation;
-        domain.attach(1, made, 0, 1);
-        domain.publish(1, made, {});
+        const auto created = domain.reserve(1, host_segment(std::string(100, 'n'))).generation;
+        domain.attach(1, created, 0, 1);
+        domain.publish(1, created, {});
         domain.tick(at_ms(20));
         EXPECT_EQ(domain.waiting_count(), 0U);
       });
@@ -180,9 +180,9 @@ TEST(out_of_memory, failed_waiting_open_changes_nothing) {
 TEST(out_of_memory, failed_open_subscribe_connect_change_nothing) {
   const auto prepare = [](core::domain& domain) {
     two_sessions(domain);
-    const auto made = domain.reserve(1, host_segment(std::string(100, 'n'))).generation;
-    domain.attach(1, made, 0, 1);
-    domain.publish(1, made, {});
+    const auto created = domain.reserve(1, host_segment(std::string(100, 'n'))).generation;
+    domain.attach(1, created, 0, 1);
+    domain.publish(1, created, {});
   };
   with_every_allocation_failing(
       prepare,

@@ -775,7 +775,7 @@ class random_world {
     EXPECT_EQ(freed.size(), generation_) << "created, but never freed";
   }
 
-  [[nodiscard]] std::size_t made() const { return generation_; }
+  [[nodiscard]] std::size_t created() const { return generation_; }
   [[nodiscard]] std::size_t granted() const { return granted_; }
   [[nodiscard]] std::size_t lost() const { return lost_; }
   [[nodiscard]] std::size_t confirmed() const { return model_.confirmations; }
@@ -918,7 +918,7 @@ class random_world {
 };
 
 TEST(domain_and_model, agree_after_random_steps) {
-  std::size_t made = 0;
+  std::size_t created = 0;
   std::size_t granted = 0;
   std::size_t lost = 0;
   std::size_t confirmed = 0;
@@ -938,7 +938,7 @@ TEST(domain_and_model, agree_after_random_steps) {
       }
     }
     world.disconnect_all();
-    made += world.made();
+    created += world.created();
     granted += world.granted();
     lost += world.lost();
     confirmed += world.confirmed();
@@ -948,7 +948,7 @@ TEST(domain_and_model, agree_after_random_steps) {
     resumed += world.resumed();
   }
   // Check that the random steps covered enough.
-  EXPECT_GT(made, 400U);
+  EXPECT_GT(created, 400U);
   EXPECT_GT(granted, 1'000U);
   EXPECT_GT(lost, 400U);
   EXPECT_GT(confirmed, 300U);
@@ -956,7 +956,7 @@ TEST(domain_and_model, agree_after_random_steps) {
   EXPECT_GT(cancelled, 100U);
   EXPECT_GT(lost_connections, 100U);
   EXPECT_GT(resumed, 10U);
-  RecordProperty("made", std::to_string(made));
+  RecordProperty("made", std::to_string(created));
   RecordProperty("granted", std::to_string(granted));
   RecordProperty("lost", std::to_string(lost));
   RecordProperty("confirmed", std::to_string(confirmed));

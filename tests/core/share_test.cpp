@@ -72,12 +72,12 @@ class exporter_bound_memory : public testing::TestWithParam<backend> {
     return domain_.reserve(by, wanted(name)).generation;
   }
   gpushm::generation share(const std::string& name, session_id by = exporter) {
-    const auto made = reserve(name, by);
+    const auto created = reserve(name, by);
     if (GetParam() == backend::cuda_pool) {
-      domain_.attach(by, made, 0, 1);
+      domain_.attach(by, created, 0, 1);
     }
-    domain_.publish(by, made, {});
-    return made;
+    domain_.publish(by, created, {});
+    return created;
   }
   std::uint64_t open(session_id session,
                      const std::string& name,
@@ -235,10 +235,10 @@ TEST_P(exporter_bound_memory, invalid_reservation_is_refused) {
   }
   reservation longest = wanted("kv");
   longest.ticket.resize(4096);
-  const auto& made = domain_.reserve(exporter, longest);
-  EXPECT_EQ(made.ticket.size(), 4096U);
-  EXPECT_EQ(made.offset_bytes, 3096U);
-  EXPECT_EQ(state_of(made.generation), segment_state::live);
+  const auto& created = domain_.reserve(exporter, longest);
+  EXPECT_EQ(created.ticket.size(), 4096U);
+  EXPECT_EQ(created.offset_bytes, 3096U);
+  EXPECT_EQ(state_of(created.generation), segment_state::live);
 }
 
 TEST_P(exporter_bound_memory, whole_allocation_at_offset_0_is_reserved) {
@@ -265,83 +265,83 @@ TEST(descriptor_memory, has_no_ticket_and_an_offset_within_its_chunks) {
   reservation good = host_segment("kv", 4096);
   good.size_bytes = 96;
   good.offset_bytes = 4000;
-  const auto made = kept.reserve(exporter, good).generation;
-  kept.attach(exporter, made, 0, 1);
-  kept.publish(exporter, made, {});
+  const auto created = kept.reserve(exporter, good).generation;
+  kept.attach(exporter, created, 0, 1);
+  kept.publish(exporter, created, {});
   kept.connect(importer, bob);
   kept.open(importer, {1, 0, "kv", 0, std::nullopt, at_ms(0)});
   ASSERT_EQ(seen.answers().size(), 1U);
-  EXPECT_EQ(seen.answers()[0].generation, made) << "no question needed";
+  EXPECT_EQ(seen.answers()[0].generation, created) << "no question needed";
   EXPECT_TRUE(seen.questions().empty());
 }
 
 TEST_P(exporter_bound_memory, chunks_are_charged_as_descriptors) {
-  const auto made = share("kv");
+  const auto created = share("kv");
   const std::uint64_t chunks = GetParam() == backend::cuda_pool ? 1 : 0;
   EXPECT_EQ(domain_.descriptors(), empty_descriptors_ + chunks);
   EXPECT_EQ(domain_.allocated_bytes(), 4096U);
-  domain_.release(exporter, made, 1);
+  domain_.release(exporter, created, 1);
   expect_no_segment_left();
   EXPECT_EQ(domain_.descriptors(), empty_descriptors_);
 }
 
 TEST_P(exporter_bound_memory, attach_accepts_only_announced_chunks) {
-  const auto made = reserve("kv");
+  const auto created = reserve("kv");
   const bool pool = GetParam() == backend::cuda_pool;
-  EXPECT_EQ(error_of([&] { domain_.attach(exporter, made, 0, 2); }),
+  EXPECT_EQ(error_of([&] { domain_.attach(exporter, created, 0, 2); }),
             std::string("chunks 0 to 2 do not follow the 0 of ") + (pool ? "1" : "0") +
                 " attached chunks (attach the announced chunks in order)");
   if (pool) {
-    EXPECT_EQ(error_of([&] { domain_.publish(exporter, made, {}); }),
+    EXPECT_EQ(error_of([&] { domain_.publish(exporter, created, {}); }),
               "0 of 1 announced chunks are attached (attach all chunks before publishing)");
-    domain_.attach(exporter, made, 0, 1);
+    domain_.attach(exporter, created, 0, 1);
   } else {
-    EXPECT_EQ(error_of([&] { domain_.attach(exporter, made, 0, 1); }),
+    EXPECT_EQ(error_of([&] { domain_.attach(exporter, created, 0, 1); }),
               "chunks 0 to 1 do not follow the 0 of 0 attached chunks (attach the announced chunks "
               "in order)");
   }
-  domain_.publish(exporter, made, {});
+  domain_.publish(exporter, created, {});
 }
 
 // ---- open ----
 
 TEST_P(exporter_bound_memory, every_open_asks_the_exporter) {
-  const auto made = share("kv");
+  const auto created = share("kv");
   std::uint64_t previous = 0;
   for (int i = 0; i < 3; ++i) {
     const auto request = open(importer, "kv");
     const auto asked = only_question();
     EXPECT_EQ(asked.exporter, exporter);
-    EXPECT_EQ(asked.generation, made);
+    EXPECT_EQ(asked.generation, created);
     EXPECT_GT(asked.confirmation, previous) << "never 0, never reused";
     previous = asked.confirmation;
     EXPECT_TRUE(seen_.answers().empty());
-    EXPECT_EQ(holds(importer, made), i > 0);
+    EXPECT_EQ(holds(importer, created), i > 0);
     EXPECT_EQ(domain_.next_deadline(), at_ms(2'000));
     domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
     const answer got = only_answer();
     EXPECT_EQ(got.session, importer);
     EXPECT_EQ(got.request, request);
-    EXPECT_EQ(got.generation, made);
+    EXPECT_EQ(got.generation, created);
     EXPECT_EQ(domain_.next_deadline(), std::nullopt);
   }
-  EXPECT_TRUE(holds(importer, made));
-  EXPECT_EQ(domain_.held(importer, made).leases.size(), 2U);
-  EXPECT_EQ(domain_.held(importer, made).leases[1].count, 3U);
+  EXPECT_TRUE(holds(importer, created));
+  EXPECT_EQ(domain_.held(importer, created).leases.size(), 2U);
+  EXPECT_EQ(domain_.held(importer, created).leases[1].count, 3U);
   EXPECT_TRUE(seen_.losses().empty());
-  domain_.release(importer, made, 3);
-  EXPECT_FALSE(holds(importer, made));
-  EXPECT_EQ(state_of(made), segment_state::live);
+  domain_.release(importer, created, 3);
+  EXPECT_FALSE(holds(importer, created));
+  EXPECT_EQ(state_of(created), segment_state::live);
 }
 
 TEST_P(exporter_bound_memory, open_by_the_exporter_asks_it_too) {
-  const auto made = share("kv");
+  const auto created = share("kv");
   grant(exporter, "kv");
-  EXPECT_EQ(domain_.held(exporter, made).leases.size(), 1U);
+  EXPECT_EQ(domain_.held(exporter, created).leases.size(), 1U);
 }
 
 TEST_P(exporter_bound_memory, size_mismatch_is_refused_after_confirmation) {
-  const auto made = share("kv");
+  const auto created = share("kv");
   const auto request = open(importer, "kv", std::nullopt, 999);
   domain_.confirmed(exporter, only_question().confirmation, verdict::unchanged);
   expect_failed(importer,
@@ -349,15 +349,15 @@ TEST_P(exporter_bound_memory, size_mismatch_is_refused_after_confirmation) {
                 errc::size_mismatch,
                 "the segment has 1000 bytes, not the expected 999 (expect the size that `gpushm "
                 "stat` shows)");
-  EXPECT_FALSE(holds(importer, made));
-  EXPECT_EQ(state_of(made), segment_state::live);
+  EXPECT_FALSE(holds(importer, created));
+  EXPECT_EQ(state_of(created), segment_state::live);
 }
 
 TEST_P(exporter_bound_memory, changed_memory_loses_its_name_and_holders_get_events) {
   for (const auto& [answered, text] :
        {std::pair{verdict::changed, changed}, std::pair{verdict::not_shared, not_shared}}) {
     SCOPED_TRACE(text);
-    const auto made = share("kv");
+    const auto created = share("kv");
     grant(other, "kv");
     seen_.notices().clear();
     seen_.losses().clear();
@@ -368,10 +368,10 @@ TEST_P(exporter_bound_memory, changed_memory_loses_its_name_and_holders_get_even
     seen_.questions().clear();
     domain_.confirmed(exporter, asked[0].confirmation, answered);
     expect_failed(importer, request, errc::gone_or_replaced, text);
-    EXPECT_EQ(state_of(made), segment_state::removed);
-    EXPECT_FALSE(holds(importer, made));
-    EXPECT_TRUE(holds(other, made)) << "an existing mapping stays";
-    EXPECT_EQ(seen_.losses(), (std::vector<recorder::loss>{{exporter, made}, {other, made}}));
+    EXPECT_EQ(state_of(created), segment_state::removed);
+    EXPECT_FALSE(holds(importer, created));
+    EXPECT_TRUE(holds(other, created)) << "an existing mapping stays";
+    EXPECT_EQ(seen_.losses(), (std::vector<recorder::loss>{{exporter, created}, {other, created}}));
     ASSERT_EQ(seen_.notices().size(), 1U);
     EXPECT_EQ(seen_.notices()[0].kind, event_kind::removed);
     EXPECT_EQ(seen_.notices()[0].name, "kv");
@@ -382,20 +382,20 @@ TEST_P(exporter_bound_memory, changed_memory_loses_its_name_and_holders_get_even
     // The second question is about a removed segment: every answer fails the open.
     domain_.confirmed(exporter, asked[1].confirmation, verdict::unchanged);
     expect_failed(importer, late_request, errc::no_such_segment, no_name);
-    EXPECT_FALSE(holds(importer, made));
+    EXPECT_FALSE(holds(importer, created));
     const auto again = share("kv", other);  // the name is free, for others too
 
     domain_.release(other, again, 1);
-    domain_.release(other, made, 1);
-    EXPECT_EQ(state_of(made), segment_state::removed) << "the exporter still has a lease";
-    domain_.release(exporter, made, 1);
+    domain_.release(other, created, 1);
+    EXPECT_EQ(state_of(created), segment_state::removed) << "the exporter still has a lease";
+    domain_.release(exporter, created, 1);
     expect_no_segment_left();
-    EXPECT_TRUE(was_freed(made));
+    EXPECT_TRUE(was_freed(created));
   }
 }
 
 TEST_P(exporter_bound_memory, only_the_exporter_confirms_and_once) {
-  const auto made = share("kv");
+  const auto created = share("kv");
   const auto request = open(importer, "kv");
   const auto asked = only_question();
   for (const auto answered : {verdict::unchanged, verdict::changed, verdict::not_shared}) {
@@ -407,19 +407,19 @@ TEST_P(exporter_bound_memory, only_the_exporter_confirms_and_once) {
     domain_.confirmed(exporter, ~std::uint64_t{0}, answered);
   }
   EXPECT_TRUE(seen_.answers().empty());
-  EXPECT_FALSE(holds(importer, made));
-  EXPECT_EQ(state_of(made), segment_state::live);
+  EXPECT_FALSE(holds(importer, created));
+  EXPECT_EQ(state_of(created), segment_state::live);
   domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
   EXPECT_EQ(only_answer().request, request);
   domain_.confirmed(exporter, asked.confirmation, verdict::changed);
   domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
   EXPECT_TRUE(seen_.answers().empty());
-  EXPECT_EQ(state_of(made), segment_state::live) << "a repeated answer changes nothing";
-  EXPECT_EQ(domain_.held(importer, made).leases[1].count, 1U);
+  EXPECT_EQ(state_of(created), segment_state::live) << "a repeated answer changes nothing";
+  EXPECT_EQ(domain_.held(importer, created).leases[1].count, 1U);
 }
 
 TEST_P(exporter_bound_memory, unanswered_open_fails_at_the_deadline) {
-  const auto made = share("kv");
+  const auto created = share("kv");
   now_ms_ = 500;
   const auto first = open(importer, "kv");
   const auto asked = only_question();
@@ -441,15 +441,15 @@ TEST_P(exporter_bound_memory, unanswered_open_fails_at_the_deadline) {
     domain_.confirmed(exporter, asked_too.confirmation, answered);
   }
   EXPECT_TRUE(seen_.answers().empty());
-  EXPECT_FALSE(holds(importer, made));
-  EXPECT_FALSE(holds(other, made));
-  EXPECT_EQ(state_of(made), segment_state::live);
+  EXPECT_FALSE(holds(importer, created));
+  EXPECT_FALSE(holds(other, created));
+  EXPECT_EQ(state_of(created), segment_state::live);
   now_ms_ = 10'000;
   grant(importer, "kv");
 }
 
 TEST_P(exporter_bound_memory, cancelled_open_is_not_granted) {
-  const auto made = share("kv");
+  const auto created = share("kv");
   const auto request = open(importer, "kv");
   const auto asked = only_question();
   EXPECT_TRUE(seen_.waits().contains({importer, request, 0}));
@@ -458,7 +458,7 @@ TEST_P(exporter_bound_memory, cancelled_open_is_not_granted) {
   EXPECT_EQ(domain_.next_deadline(), std::nullopt);
   domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
   EXPECT_TRUE(seen_.answers().empty());
-  EXPECT_FALSE(holds(importer, made));
+  EXPECT_FALSE(holds(importer, created));
   seen_.waits().clear();
   grant(importer, "kv");
 }
@@ -467,18 +467,18 @@ TEST_P(exporter_bound_memory, waiting_opens_ask_the_exporter_after_publish) {
   const auto request = open(importer, "kv", at_ms(50));
   const auto request_too = open(other, "kv", at_ms(60));
   EXPECT_EQ(domain_.waiting_count(), 2U);
-  const auto made = share("kv");
+  const auto created = share("kv");
   EXPECT_EQ(domain_.waiting_count(), 0U);
   EXPECT_TRUE(seen_.answers().empty()) << "the memory may have been freed since it was reserved";
   ASSERT_EQ(seen_.questions().size(), 2U);
   const auto asked = std::exchange(seen_.questions(), {});
   EXPECT_EQ(asked[0].exporter, exporter);
-  EXPECT_EQ(asked[0].generation, made);
+  EXPECT_EQ(asked[0].generation, created);
   EXPECT_EQ(domain_.next_deadline(), at_ms(2'050));
   domain_.confirmed(exporter, asked[0].confirmation, verdict::unchanged);
   const answer got = only_answer();
   EXPECT_EQ(got.request, request);
-  EXPECT_EQ(got.generation, made);
+  EXPECT_EQ(got.generation, created);
   EXPECT_EQ(domain_.next_deadline(), at_ms(2'060));
   domain_.confirmed(exporter, asked[1].confirmation, verdict::changed);
   expect_failed(other, request_too, errc::gone_or_replaced, changed);
@@ -487,7 +487,7 @@ TEST_P(exporter_bound_memory, waiting_opens_ask_the_exporter_after_publish) {
 // ---- end of the exporter ----
 
 TEST_P(exporter_bound_memory, death_of_the_exporter_frees_the_name) {
-  const auto made = share("kv");
+  const auto created = share("kv");
   grant(other, "kv");
   seen_.notices().clear();
   seen_.losses().clear();
@@ -496,10 +496,10 @@ TEST_P(exporter_bound_memory, death_of_the_exporter_frees_the_name) {
   domain_.disconnect(exporter, false);
   expect_failed(importer, asking, errc::peer_died, died);
   EXPECT_EQ(domain_.next_deadline(), std::nullopt);
-  EXPECT_EQ(state_of(made), segment_state::exporter_gone);
-  EXPECT_TRUE(holds(other, made));
-  EXPECT_EQ(domain_.held(other, made).creator_session, 0U);
-  EXPECT_EQ(seen_.losses(), (std::vector<recorder::loss>{{other, made}}));
+  EXPECT_EQ(state_of(created), segment_state::exporter_gone);
+  EXPECT_TRUE(holds(other, created));
+  EXPECT_EQ(domain_.held(other, created).creator_session, 0U);
+  EXPECT_EQ(seen_.losses(), (std::vector<recorder::loss>{{other, created}}));
   ASSERT_EQ(seen_.notices().size(), 2U);
   EXPECT_EQ(seen_.notices()[0].kind, event_kind::peer_died);
   EXPECT_EQ(seen_.notices()[0].peer_pid, 101);
@@ -521,27 +521,27 @@ TEST_P(exporter_bound_memory, death_of_the_exporter_frees_the_name) {
 
   // The name is free immediately, while the old memory is still mapped.
   const auto again = reserve("kv", importer);
-  EXPECT_NE(again, made);
-  EXPECT_EQ(state_of(made), segment_state::exporter_gone);
+  EXPECT_NE(again, created);
+  EXPECT_EQ(state_of(created), segment_state::exporter_gone);
   {
     const auto request = open(other, "kv");
     expect_failed(other, request, errc::no_such_segment, no_name);
   }
   domain_.release(importer, again, 1);
   expect_failed_immediately("kv", errc::no_such_segment, no_name);
-  EXPECT_TRUE(holds(other, made));
-  domain_.release(other, made, 1);
+  EXPECT_TRUE(holds(other, created));
+  domain_.release(other, created, 1);
   expect_no_segment_left();
-  EXPECT_TRUE(was_freed(made));
+  EXPECT_TRUE(was_freed(created));
   EXPECT_TRUE(was_freed(again));
 }
 
 TEST_P(exporter_bound_memory, death_of_the_exporter_frees_unleased_memory) {
-  const auto made = share("kv");
+  const auto created = share("kv");
   domain_.disconnect(exporter, false);
-  EXPECT_EQ(state_of(made), std::nullopt);
+  EXPECT_EQ(state_of(created), std::nullopt);
   expect_no_segment_left();
-  EXPECT_TRUE(was_freed(made));
+  EXPECT_TRUE(was_freed(created));
   expect_failed_immediately("kv", errc::peer_died, died);
   domain_.connect(exporter, alice);
   const auto again = share("kv");
@@ -558,7 +558,7 @@ TEST_P(exporter_bound_memory, unpublished_memory_leaves_no_trace_after_a_death) 
 }
 
 TEST_P(exporter_bound_memory, goodbye_of_the_exporter_removes_it) {
-  const auto made = share("kv");
+  const auto created = share("kv");
   grant(other, "kv");
   seen_.notices().clear();
   seen_.losses().clear();
@@ -566,41 +566,41 @@ TEST_P(exporter_bound_memory, goodbye_of_the_exporter_removes_it) {
   static_cast<void>(only_question());
   domain_.disconnect(exporter, true);
   expect_failed(importer, asking, errc::no_such_segment, no_name);
-  EXPECT_EQ(state_of(made), segment_state::removed);
-  EXPECT_EQ(seen_.losses(), (std::vector<recorder::loss>{{other, made}}));
+  EXPECT_EQ(state_of(created), segment_state::removed);
+  EXPECT_EQ(seen_.losses(), (std::vector<recorder::loss>{{other, created}}));
   ASSERT_EQ(seen_.notices().size(), 1U);
   EXPECT_EQ(seen_.notices()[0].kind, event_kind::removed);
   expect_failed_immediately("kv", errc::no_such_segment, no_name);
-  EXPECT_TRUE(holds(other, made));
-  domain_.release(other, made, 1);
+  EXPECT_TRUE(holds(other, created));
+  domain_.release(other, created, 1);
   expect_no_segment_left();
 }
 
 TEST_P(exporter_bound_memory, end_of_the_exporters_lease_removes_it) {
-  const auto made = share("kv");
+  const auto created = share("kv");
   grant(importer, "kv");
   grant(exporter, "kv");
   seen_.notices().clear();
   seen_.losses().clear();
-  domain_.release(exporter, made, 1);
-  EXPECT_EQ(state_of(made), segment_state::live) << "it was granted twice";
-  domain_.release(exporter, made, 1);
-  EXPECT_EQ(state_of(made), segment_state::removed);
-  EXPECT_EQ(seen_.losses(), (std::vector<recorder::loss>{{importer, made}}));
+  domain_.release(exporter, created, 1);
+  EXPECT_EQ(state_of(created), segment_state::live) << "it was granted twice";
+  domain_.release(exporter, created, 1);
+  EXPECT_EQ(state_of(created), segment_state::removed);
+  EXPECT_EQ(seen_.losses(), (std::vector<recorder::loss>{{importer, created}}));
   ASSERT_EQ(seen_.notices().size(), 1U);
   EXPECT_EQ(seen_.notices()[0].kind, event_kind::removed);
   EXPECT_EQ(seen_.notices()[0].peer_pid, 101);
   expect_failed_immediately("kv", errc::no_such_segment, no_name);
 
-  // What it does from here on no longer affects the segment.
+  // Its later messages no longer affect the segment.
   seen_.notices().clear();
   seen_.losses().clear();
   const auto again = share("kv");
   domain_.disconnect(exporter, false);
-  EXPECT_EQ(state_of(made), segment_state::removed);
+  EXPECT_EQ(state_of(created), segment_state::removed);
   EXPECT_EQ(state_of(again), std::nullopt);
   EXPECT_TRUE(seen_.losses().empty());
-  domain_.release(importer, made, 1);
+  domain_.release(importer, created, 1);
   expect_no_segment_left();
 }
 
@@ -624,7 +624,7 @@ TEST_P(exporter_bound_memory, death_does_not_affect_other_exporters) {
 
 TEST_P(exporter_bound_memory, not_granted_to_an_importer_that_left) {
   for (const bool clean : {true, false}) {
-    const auto made = share("kv");
+    const auto created = share("kv");
     static_cast<void>(open(importer, "kv"));
     const auto asked = only_question();
     const auto request = open(other, "kv");
@@ -634,12 +634,12 @@ TEST_P(exporter_bound_memory, not_granted_to_an_importer_that_left) {
     domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
     domain_.confirmed(exporter, asked.confirmation, verdict::changed);
     EXPECT_TRUE(seen_.answers().empty());
-    EXPECT_EQ(state_of(made), segment_state::live);
+    EXPECT_EQ(state_of(created), segment_state::live);
     domain_.confirmed(exporter, asked_too.confirmation, verdict::unchanged);
     EXPECT_EQ(only_answer().request, request);
-    EXPECT_EQ(domain_.held(exporter, made).leases.size(), 2U);
-    domain_.release(other, made, 1);
-    domain_.release(exporter, made, 1);
+    EXPECT_EQ(domain_.held(exporter, created).leases.size(), 2U);
+    domain_.release(other, created, 1);
+    domain_.release(exporter, created, 1);
     expect_no_segment_left();
     domain_.connect(importer, bob);
   }
@@ -648,33 +648,33 @@ TEST_P(exporter_bound_memory, not_granted_to_an_importer_that_left) {
 TEST_P(exporter_bound_memory, not_granted_after_removal) {
   for (const bool held : {true, false}) {
     SCOPED_TRACE(held);
-    const auto made = share("kv");
+    const auto created = share("kv");
     const auto request = open(importer, "kv");
     const auto asked = only_question();
     domain_.remove(exporter, "kv");
     if (!held) {
-      domain_.release(exporter, made, 1);
-      EXPECT_TRUE(was_freed(made));
+      domain_.release(exporter, created, 1);
+      EXPECT_TRUE(was_freed(created));
     }
     EXPECT_TRUE(seen_.answers().empty()) << "it ends with the exporter's answer or the deadline";
     domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
     expect_failed(importer, request, errc::no_such_segment, no_name);
-    EXPECT_FALSE(holds(importer, made));
-    domain_.release(exporter, made, 1);
+    EXPECT_FALSE(holds(importer, created));
+    domain_.release(exporter, created, 1);
     expect_no_segment_left();
   }
-  const auto made = share("kv");
+  const auto created = share("kv");
   const auto request = open(importer, "kv");
   static_cast<void>(only_question());
-  domain_.remove(exporter, "kv", made);
-  domain_.release(exporter, made, 1);
+  domain_.remove(exporter, "kv", created);
+  domain_.release(exporter, created, 1);
   domain_.tick(at_ms(2'000));
   expect_failed(importer, request, errc::timed_out, not_answering);
   expect_no_segment_left();
 }
 
 TEST_P(exporter_bound_memory, reused_name_is_opened_again) {
-  const auto made = share("kv");
+  const auto created = share("kv");
   const auto request = open(importer, "kv");
   const auto asked = only_question();
   domain_.remove(exporter, "kv");
@@ -690,7 +690,7 @@ TEST_P(exporter_bound_memory, reused_name_is_opened_again) {
   const answer got = only_answer();
   EXPECT_EQ(got.request, request);
   EXPECT_EQ(got.generation, again);
-  EXPECT_FALSE(holds(importer, made));
+  EXPECT_FALSE(holds(importer, created));
 }
 
 TEST_P(exporter_bound_memory, removed_memory_is_waited_for_until_the_deadline) {
@@ -712,22 +712,22 @@ TEST_P(exporter_bound_memory, remove_by_generation_needs_the_current_one) {
   const auto old = share("kv");
   domain_.remove(exporter, "kv", old);
   EXPECT_EQ(state_of(old), segment_state::removed);
-  const auto made = share("kv");
+  const auto created = share("kv");
   errc code{};
-  for (const gpushm::generation wrong : {old, made + 1, ~gpushm::generation{0}}) {
+  for (const gpushm::generation wrong : {old, created + 1, ~gpushm::generation{0}}) {
     EXPECT_EQ(error_of([&] { domain_.remove(exporter, "kv", wrong); }, &code), no_name);
     EXPECT_EQ(to_string(code), to_string(errc::no_such_segment));
-    EXPECT_EQ(state_of(made), segment_state::live);
+    EXPECT_EQ(state_of(created), segment_state::live);
   }
   EXPECT_EQ(
-      error_of([&] { domain_.remove(importer, "kv", made); }, &code),
+      error_of([&] { domain_.remove(importer, "kv", created); }, &code),
       "only its creator's connection, uid, or the broker's uid may remove a segment (ask uid 1000 "
       "to remove it)");
   EXPECT_EQ(to_string(code), to_string(errc::permission_denied));
-  domain_.remove(exporter, "kv", made);
-  EXPECT_EQ(state_of(made), segment_state::removed);
+  domain_.remove(exporter, "kv", created);
+  EXPECT_EQ(state_of(created), segment_state::removed);
   domain_.release(exporter, old, 1);
-  domain_.release(exporter, made, 1);
+  domain_.release(exporter, created, 1);
   expect_no_segment_left();
 }
 
@@ -762,7 +762,7 @@ TEST_P(bounded_sharing, newest_dead_names_are_remembered) {
   expect_failed_immediately("c", errc::peer_died, died);
 }
 
-TEST_P(bounded_sharing, reshared_name_counts_as_of_its_last_death) {
+TEST_P(bounded_sharing, reshared_name_is_as_recent_as_its_last_death) {
   for (const char* name : {"a", "b", "a", "c"}) {
     share(name);
     die();

@@ -26,7 +26,7 @@ using ::testing::IsEmpty;
 
 const std::string uuid = "GPU-00000000-1111-4222-8333-444455556666";
 
-gpu_entry board(unsigned index, bool mig = false) {
+gpu_entry gpu_at(unsigned index, bool mig = false) {
   gpu_entry gpu;
   gpu.index = index;
   gpu.uuid = uuid;
@@ -49,7 +49,7 @@ std::string what(const std::function<void()>& call) {
 // ---- choosing ----
 
 std::vector<gpu_entry> three_boards() {
-  std::vector<gpu_entry> all{board(0), board(1, true), board(2)};
+  std::vector<gpu_entry> all{gpu_at(0), gpu_at(1, true), gpu_at(2)};
   all[1].instances = {{0, "MIG-a", 7, 0}, {3, "MIG-b", 8, 0}};
   return all;
 }
@@ -104,12 +104,12 @@ class discover_devices : public ::testing::Test {
   void node(const std::string& name, unsigned mode = 0666, unsigned group = 0) {
     put_node(root_.path() + "/dev/" + name, mode, group);
   }
-  [[nodiscard]] generated make(const std::vector<gpu_entry>& boards) const {
-    return generate(options_, boards);
+  [[nodiscard]] generated make(const std::vector<gpu_entry>& gpus) const {
+    return generate(options_, gpus);
   }
-  static std::vector<std::string> names(const generated& made) {
+  static std::vector<std::string> names(const generated& created) {
     std::vector<std::string> all;
-    for (const cdi::device& each : made.content.devices) {
+    for (const cdi::device& each : created.content.devices) {
       all.push_back(each.name);
     }
     return all;
@@ -128,21 +128,21 @@ class discover_devices : public ::testing::Test {
 
 TEST_F(discover_devices, names_and_versions_follow_the_options) {
   node("nvidia0");
-  EXPECT_THAT(names(make({board(0)})), ElementsAre("0", uuid));
-  EXPECT_EQ(make({board(0)}).content.version, "0.5.0");
-  EXPECT_EQ(make({board(0)}).content.kind, "nvidia.com/gpu");
+  EXPECT_THAT(names(make({gpu_at(0)})), ElementsAre("0", uuid));
+  EXPECT_EQ(make({gpu_at(0)}).content.version, "0.5.0");
+  EXPECT_EQ(make({gpu_at(0)}).content.kind, "nvidia.com/gpu");
 
   options_.strategies = {name_strategy::type_index};
   options_.all_device = true;
-  EXPECT_THAT(names(make({board(0)})), ElementsAre("gpu0", "all"));
+  EXPECT_THAT(names(make({gpu_at(0)})), ElementsAre("gpu0", "all"));
   options_.device_class = "gpu.shared";
-  EXPECT_EQ(make({board(0)}).content.version, "0.6.0");
+  EXPECT_EQ(make({gpu_at(0)}).content.version, "0.6.0");
 }
 
 TEST_F(discover_devices, node_of_this_machine_has_no_host_path) {
   node("nvidia0");
-  const auto made = make({board(0)});
-  const auto& found = made.content.devices.at(0).changes.device_nodes.at(0);
+  const auto created = make({gpu_at(0)});
+  const auto& found = created.content.devices.at(0).changes.device_nodes.at(0);
   EXPECT_EQ(found.path, "/dev/nvidia0");
   EXPECT_EQ(found.host_path, root_ / "dev/nvidia0");
   EXPECT_EQ(found.major, 0);
@@ -167,9 +167,9 @@ TEST_F(discover_devices, group_is_set_only_for_restricted_nodes) {
   gpushm_tests::put_link(root_ / "dev/dri/by-path/pci-0000:10:00.0-card", "../card1");
   gpushm_tests::put_link(root_ / "dev/dri/by-path/pci-0000:10:00.0-render", "../renderD129");
   options_.all_device = true;
-  const auto made = make({board(0)});
-  EXPECT_EQ(made.content.version, "0.7.0");
-  const cdi::device& device = made.content.devices.at(0);
+  const auto created = make({gpu_at(0)});
+  EXPECT_EQ(created.content.version, "0.7.0");
+  const cdi::device& device = created.content.devices.at(0);
   EXPECT_THAT(paths(device), ElementsAre("/dev/nvidia0", "/dev/dri/card1", "/dev/dri/renderD128"));
   EXPECT_THAT(device.changes.additional_gids, ElementsAre(44U, 105U));
   EXPECT_EQ(device.changes.device_nodes[1].file_mode, 0660U);
@@ -182,19 +182,19 @@ TEST_F(discover_devices, group_is_set_only_for_restricted_nodes) {
                           "create-symlinks",
                           "--link",
                           "../card1::/dev/dri/by-path/pci-0000:10:00.0-card"));
-  EXPECT_EQ(made.content.devices.back().name, "all");
-  EXPECT_EQ(made.content.devices.back().changes, device.changes);
+  EXPECT_EQ(created.content.devices.back().name, "all");
+  EXPECT_EQ(created.content.devices.back().changes, device.changes);
 }
 
 TEST_F(discover_devices, gpu_without_node_is_omitted_and_reported) {
   node("nvidia1");
-  const auto made = make({board(0), board(1)});
-  EXPECT_THAT(names(made), ElementsAre("1", board(1).uuid));
-  EXPECT_THAT(made.incomplete,
+  const auto created = make({gpu_at(0), gpu_at(1)});
+  EXPECT_THAT(names(created), ElementsAre("1", gpu_at(1).uuid));
+  EXPECT_THAT(created.incomplete,
               ElementsAre("GPU 0 (" + uuid + ") is left out: missing device node " +
                           (root_ / "dev/nvidia0")));
   EXPECT_EQ(
-      what([&] { static_cast<void>(make({board(0)})); }),
+      what([&] { static_cast<void>(make({gpu_at(0)})); }),
       "describe the GPUs: GPU 0 (" + uuid + ") is left out: missing device node " +
           (root_ / "dev/nvidia0") +
           " (check that nvidia-smi works on this machine, and that --dev-root is the prefix of "
@@ -204,7 +204,8 @@ TEST_F(discover_devices, gpu_without_node_is_omitted_and_reported) {
 
 TEST_F(discover_devices, regular_file_is_not_a_node) {
   put_file(root_ / "dev/nvidia0", "");
-  EXPECT_THAT(what([&] { static_cast<void>(make({board(0)})); }), HasSubstr("missing device node"));
+  EXPECT_THAT(what([&] { static_cast<void>(make({gpu_at(0)})); }),
+              HasSubstr("missing device node"));
 }
 
 TEST_F(discover_devices, mig_instance_has_three_nodes_and_replaces_gpu) {
@@ -218,15 +219,15 @@ TEST_F(discover_devices, mig_instance_has_three_nodes_and_replaces_gpu) {
   }
   put_file(root_ / "proc/driver/nvidia-caps/mig-minors",
            others + "gpu0/gi7/access 66\ngpu0/gi7/ci1/access 68\n");
-  gpu_entry gpu = board(0, true);
+  gpu_entry gpu = gpu_at(0, true);
   gpu.instances = {{2, "MIG-x", 7, 1}};
-  const auto made = make({gpu});
-  EXPECT_THAT(names(made), ElementsAre("0:2", "MIG-x"));
+  const auto created = make({gpu});
+  EXPECT_THAT(names(created), ElementsAre("0:2", "MIG-x"));
   EXPECT_THAT(
-      paths(made.content.devices[0]),
+      paths(created.content.devices[0]),
       ElementsAre(
           "/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap66", "/dev/nvidia-caps/nvidia-cap68"));
-  EXPECT_THAT(made.found, Contains("1 MIG instance"));
+  EXPECT_THAT(created.found, Contains("1 MIG instance"));
   options_.strategies = {name_strategy::type_index};
   EXPECT_THAT(names(make({gpu})), ElementsAre("mig0:2"));
 }
@@ -235,12 +236,12 @@ TEST_F(discover_devices, incomplete_mig_instance_is_omitted_and_reported) {
   node("nvidia0");
   node("nvidia1");
   node("nvidia-caps/nvidia-cap66");
-  gpu_entry gpu = board(0, true);
+  gpu_entry gpu = gpu_at(0, true);
   gpu.instances = {{2, "MIG-x", 7, 1}};
   const auto left_out = [&] {
-    const auto made = make({gpu, board(1)});
-    EXPECT_THAT(names(made), ElementsAre("1", board(1).uuid));
-    return made.incomplete;
+    const auto created = make({gpu, gpu_at(1)});
+    EXPECT_THAT(names(created), ElementsAre("1", gpu_at(1).uuid));
+    return created.incomplete;
   };
   const std::string start = "MIG instance 0:2 (MIG-x) is left out: ";
   EXPECT_THAT(left_out(), ElementsAre(start + "mig-minors has no line for gpu0/gi7/access"));
@@ -261,31 +262,31 @@ TEST_F(discover_devices, missing_control_nodes_are_reported) {
   node("nvidia0");
   std::filesystem::remove(root_ / "dev/nvidia-uvm");
   std::filesystem::remove(root_ / "dev/nvidia-modeset");
-  const auto made = make({board(0)});
+  const auto created = make({gpu_at(0)});
   EXPECT_THAT(
-      made.incomplete,
+      created.incomplete,
       ElementsAre("missing device node " + (root_ / "dev/nvidia-uvm") +
                   ": CUDA will not start in containers (nvidia-modprobe -u -c=0 creates it)"));
-  EXPECT_THAT(made.missing,
+  EXPECT_THAT(created.missing,
               Contains(missing_items{"device nodes", {root_ / "dev/nvidia-modeset"}}));
 }
 
 TEST_F(discover_devices, stale_uvm_node_is_reported) {
   node("nvidia0");
   put_file(root_ / "proc/devices", "Character devices:\n  1 mem\n195 nvidia\n509 nvidia-uvm\n");
-  EXPECT_THAT(make({board(0)}).incomplete,
+  EXPECT_THAT(make({gpu_at(0)}).incomplete,
               ElementsAre((root_ / "dev/nvidia-uvm") +
                           " has major 1, but the module now has 509: remove it and run "
                           "nvidia-modprobe -u -c=0"));
   put_file(root_ / "proc/devices", "Character devices:\n  1 nvidia-uvm\n");
-  EXPECT_THAT(make({board(0)}).incomplete, IsEmpty());
+  EXPECT_THAT(make({gpu_at(0)}).incomplete, IsEmpty());
 }
 
 TEST_F(discover_devices, version_mismatch_with_module_is_reported) {
   node("nvidia0");
   put_file(root_ / "proc/driver/nvidia/version", "NVRM version: Module  570.1.2  Tue\n");
   EXPECT_THAT(
-      make({board(0)}).incomplete,
+      make({gpu_at(0)}).incomplete,
       ElementsAre("the libraries are from driver 550.54.15, the loaded kernel module is from "
                   "570.1.2: CUDA does not start until they match (reboot)"));
 }

@@ -281,12 +281,12 @@ TEST_F(discover_files, writable_parents_are_reported) {
     const auto direct = why_replaceable(root_ / "a/b/gpushm");
     EXPECT_EQ(why_replaceable(root_ / "link"), direct);
     EXPECT_EQ(::chmod((root_ / path).c_str(), 0755), 0);
-    return direct.value_or("nobody");
+    return direct.value_or("none");
   };
   EXPECT_EQ(with_mode("a/b/gpushm", 0757), (root_ / "a/b/gpushm") + " is writable by all users");
   EXPECT_EQ(with_mode("a/b", 0777), (root_ / "a/b") + " is writable by all users");
   EXPECT_EQ(with_mode("a", 0777), (root_ / "a") + " is writable by all users");
-  EXPECT_EQ(with_mode("a", 01777), "nobody");
+  EXPECT_EQ(with_mode("a", 01777), "none");
   if (::geteuid() == 0) {
     ASSERT_EQ(::chown((root_ / "a").c_str(), 0, 1234), 0);
     EXPECT_EQ(with_mode("a", 0775), (root_ / "a") + " is writable by the group 1234");

@@ -53,7 +53,7 @@ using std::chrono::seconds;
 constexpr milliseconds settle{200};
 /// How long a child that may write is left running after its parent's death.
 constexpr milliseconds with_child{1'000};
-constexpr seconds most_to_report{60};
+constexpr seconds max_report_time{60};
 
 enum class place : std::uint8_t { plain, pid_namespace, uid_1000 };
 
@@ -274,7 +274,7 @@ proof_round run_round(const proof_case& what, const std::string& socket, unsigne
       ::kill(std::stoi(output.substr(output.find("child ") + 6)), SIGKILL);
       child_lives = false;
     }
-    if (clock_type::now() - killed > most_to_report) {
+    if (clock_type::now() - killed > max_report_time) {
       throw std::runtime_error("no death was reported");
     }
   }

@@ -42,9 +42,9 @@ constexpr milliseconds before_the_end_of_many{1'000};
 /// How long memory is watched after the last fence.
 constexpr milliseconds settle{300};
 /// Upper bound of the wait for fences; then children are killed.
-constexpr milliseconds most_to_fence{3'000};
+constexpr milliseconds max_fence_time{3'000};
 /// The same for many victims, which the driver ends one at a time.
-constexpr milliseconds most_to_fence_of_many{15'000};
+constexpr milliseconds max_fence_time_of_many{15'000};
 constexpr milliseconds after_child{500};
 constexpr std::chrono::seconds start_time{60};
 
@@ -384,7 +384,7 @@ std::vector<sight> run_round(const setting& what) {
     end(*one, what.victim.ends);
   }
   const bool is_fenced = what.victim.ends != ending::execs;
-  const auto most = what.victims > 1 && is_fenced ? most_to_fence_of_many : most_to_fence;
+  const auto most = what.victims > 1 && is_fenced ? max_fence_time_of_many : max_fence_time;
   while (!all_fenced(all) && clock::now() - ended < most) {
     sweeping.sweep();
   }

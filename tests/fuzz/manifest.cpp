@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   gpushm::k8s::manifests all;
   all.add(text, "file");
   const auto found = gpushm::k8s::lint(all);
-  GPUSHM_REQUIRE(found.size() <= gpushm::k8s::report::most_findings);
+  GPUSHM_REQUIRE(found.size() <= gpushm::k8s::report::max_findings);
   for (const auto& each : found) {
     GPUSHM_REQUIRE(each.line >= 1 && static_cast<std::size_t>(each.line) <= size + 1);
     GPUSHM_REQUIRE(each.column >= 1);

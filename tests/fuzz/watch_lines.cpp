@@ -18,7 +18,7 @@ namespace {
 using gpushm::kube::watch_event;
 using gpushm::kube::watch_lines;
 
-constexpr std::size_t most_bytes = 4'096;
+constexpr std::size_t max_bytes = 4'096;
 
 struct outcome {
   std::vector<std::string> events;
@@ -37,7 +37,7 @@ outcome read(std::string_view text, std::size_t piece) {
     found.events.push_back(
         event.type + event.object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   };
-  watch_lines lines({"watch", "/apis/g/v1/things"}, most_bytes, take);
+  watch_lines lines({"watch", "/apis/g/v1/things"}, max_bytes, take);
   try {
     while (!text.empty()) {
       // A separate buffer without slack after its end.

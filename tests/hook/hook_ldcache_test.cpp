@@ -65,7 +65,7 @@ class cdi_hook_ldcache : public cdi_hook {
                script,
                own_mounts);
   }
-  [[nodiscard]] std::string told(const std::string& cause) const {
+  [[nodiscard]] std::string warning_about(const std::string& cause) const {
     return std::string(not_up_to_date) + "create the library cache \"" +
            gpushm_testing::own_program("confined_ldconfig") + "\": " + cause + "\n";
   }
@@ -156,9 +156,10 @@ TEST_P(cdi_hook_ldcache, ldconfig_can_read_the_root_and_write_nothing) {
       true);
   EXPECT_EQ(result.status, exited(0));
   EXPECT_EQ(result.err,
-            told("exit status 3: pid 1, environment, descriptors 0 1 2, capabilities 0 bounding 0, "
-                 "no new privileges 1, SIGTERM blocked 0, SIGPIPE default 1, umask 77, could "
-                 "write-here, here conf here"));
+            warning_about(
+                "exit status 3: pid 1, environment, descriptors 0 1 2, capabilities 0 bounding 0, "
+                "no new privileges 1, SIGTERM blocked 0, SIGPIPE default 1, umask 77, could "
+                "write-here, here conf here"));
   EXPECT_FALSE(fs::exists(inside("/etc/made")));
 }
 
@@ -168,20 +169,20 @@ TEST_P(cdi_hook_ldcache, excessive_output_is_dropped) {
   EXPECT_LT(steady_clock::now() - start, gpushm_testing::patience(seconds(20)));
   EXPECT_EQ(result.status, exited(0));
   EXPECT_LT(result.err.size(), 5'000U);
-  EXPECT_THAT(result.err, StartsWith(told("timed out after 10 seconds").substr(0, 100)));
+  EXPECT_THAT(result.err, StartsWith(warning_about("timed out after 10 seconds").substr(0, 100)));
 }
 
 TEST_P(cdi_hook_ldcache, invalid_cache_is_not_installed) {
   put_file(inside("/etc/ld.so.cache"), "the image's");
   for (const char* mode : {"big", "link", "garbage"}) {
-    EXPECT_EQ(run_other(mode).err, told("its output is not an ld.so.cache")) << mode;
+    EXPECT_EQ(run_other(mode).err, warning_about("its output is not an ld.so.cache")) << mode;
     EXPECT_EQ(content_of(inside("/etc/ld.so.cache")), "the image's") << mode;
   }
 }
 
 TEST_P(cdi_hook_ldcache, scripts_and_dynamic_programs_are_rejected) {
   if (gpushm::base::under_sanitizer) {
-    GTEST_SKIP() << "the sanitizer needs more addresses to say so than the child may have";
+    GTEST_SKIP() << "the sanitizer's report needs more address space than the child may use";
   }
   put_file(cli_.directory() / "ldconfig", "#!/bin/sh\ntouch /made\n", 0755);
   // The image's interpreter.

@@ -4,7 +4,7 @@
 
   layers.py SOURCE_DIR BUILD_DIR
 
-Reads BUILD_DIR/modules.txt ("NAME ROOM DEPENDENCY..." a line, written by gpushm_module) and compile_commands.json.
+Reads BUILD_DIR/modules.txt ("NAME FOLDER DEPENDENCY..." a line, written by gpushm_module) and compile_commands.json.
 """
 import json
 import os
@@ -26,29 +26,29 @@ def closure(name, depends):
 
 def main():
     source, build = map(os.path.abspath, sys.argv[1:])
-    rooms, depends = {}, {}
+    folders, depends = {}, {}
     with open(os.path.join(build, "modules.txt"), encoding="utf-8") as file:
         for line in file:
-            name, room, *uses = line.split()
-            rooms[name], depends[name] = room, uses
+            name, folder, *uses = line.split()
+            folders[name], depends[name] = folder, uses
     problems = []
 
     commands = {}
     with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
         for entry in json.load(file):
             found = re.search(r" -o \S*CMakeFiles/gpushm_(\w+)\.dir/", entry["command"])
-            if found and found.group(1) in rooms:
+            if found and found.group(1) in folders:
                 commands.setdefault(found.group(1), entry["command"])
 
     checked = 0
-    for name in sorted(rooms):
+    for name in sorted(folders):
         if name not in commands:
             problems.append(f"{name}: it has no compile command")
             continue
-        allowed = {rooms[one] for one in closure(name, depends)}
+        allowed = {folders[one] for one in closure(name, depends)}
         roots = set(re.findall(r"-I *(\S*roots/\S+)", commands[name]))
         roots = {os.path.normpath(os.path.join(build, one)) for one in roots}
-        for other in sorted(set(rooms.values())):
+        for other in sorted(set(folders.values())):
             header = next((one for one in sorted(os.listdir(os.path.join(source, "src", other))) if one.endswith(".hpp")), None)
             if header is None:
                 continue
@@ -75,16 +75,16 @@ def main():
 
     with open(os.path.join(source, "docs/architecture.md"), encoding="utf-8") as file:
         rows = re.findall(r"^\| `src/([\w/]+)` \| `(\w+)` \| [^|]* \| ([^|]*) \|$", file.read(), re.M)
-    documented = {name: (room, re.findall(r"`(\w+)`", uses)) for room, name, uses in rows}
-    for name in sorted(set(rooms) | set(documented)):
-        real = (rooms[name], depends[name]) if name in rooms else None
+    documented = {name: (folder, re.findall(r"`(\w+)`", uses)) for folder, name, uses in rows}
+    for name in sorted(set(folders) | set(documented)):
+        real = (folders[name], depends[name]) if name in folders else None
         if documented.get(name) != real:
             problems.append(f"docs/architecture.md says of {name} {documented.get(name)}, and the build {real}")
 
     print("\n".join(problems))
     if problems or not checked:
         sys.exit(1)
-    print(f"layers: {len(rooms)} modules, {checked} pairs")
+    print(f"layers: {len(folders)} modules, {checked} pairs")
 
 
 if __name__ == "__main__":

@@ -164,23 +164,23 @@ TEST_F(host_room_of_machine, malformed_files_are_ignored) {
   EXPECT_EQ(room_mib(), 1000U);
 }
 
-TEST_F(host_room_of_machine, least_limit_is_for_brokers) {
+TEST_F(host_room_of_machine, lowest_limit_is_for_brokers) {
   put("/proc/meminfo", "MemTotal:       1024 kB\n");
-  EXPECT_EQ(base::memory_bounds(root()).least_limit_bytes(), mib);
+  EXPECT_EQ(base::memory_bounds(root()).lowest_limit_bytes(), mib);
   put_machine(1);
   put("/proc/self/cgroup", "0::/pods/one\n");
   put("/proc/self/mountinfo", "31 22 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
-  EXPECT_EQ(base::memory_bounds(root()).least_limit_bytes(), 16'384'000UL * 1024);
+  EXPECT_EQ(base::memory_bounds(root()).lowest_limit_bytes(), 16'384'000UL * 1024);
   put_version_2("/sys/fs/cgroup/pods", std::to_string(300 * mib), 299, 0);
   put("/sys/fs/cgroup/pods/one/memory.max", std::to_string(200 * mib) + "\n");  // without usage
-  EXPECT_EQ(base::memory_bounds(root()).least_limit_bytes(), 200 * mib);
+  EXPECT_EQ(base::memory_bounds(root()).lowest_limit_bytes(), 200 * mib);
   put("/sys/fs/cgroup/pods/one/memory.max", "max\n");
-  EXPECT_EQ(base::memory_bounds(root()).least_limit_bytes(), 300 * mib);
+  EXPECT_EQ(base::memory_bounds(root()).lowest_limit_bytes(), 300 * mib);
   put("/proc/self/cgroup", "4:memory:/docker/abc\n");
   put("/proc/self/mountinfo",
       "34 31 0:32 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n");
   put("/sys/fs/cgroup/memory/memory.limit_in_bytes", std::to_string(50 * mib) + "\n");
-  EXPECT_EQ(base::memory_bounds(root()).least_limit_bytes(), 50 * mib);
+  EXPECT_EQ(base::memory_bounds(root()).lowest_limit_bytes(), 50 * mib);
 }
 
 TEST(host_room, of_this_machine_is_known) {
@@ -246,7 +246,7 @@ TEST(host_room, concurrent_allocators_do_not_exceed_limit) {
   for (const std::uint64_t limit : {64 * mib, 256 * mib, 600 * mib, 8192 * mib}) {
     for (const std::uint64_t size : {limit / 100, limit / 10, limit / 2, limit / 4 * 3}) {
       const std::uint64_t allocators =
-          std::min<std::uint64_t>(128, reserve_of(limit) / least_piece_bytes);
+          std::min<std::uint64_t>(128, reserve_of(limit) / min_piece_bytes);
       std::vector<std::uint64_t> left(allocators, size);
       std::uint64_t used = 0;
       while (!left.empty()) {

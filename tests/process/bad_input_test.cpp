@@ -226,7 +226,7 @@ TEST_F(bad_input, closed_event_lane_ends_connection_after_queued_goodbye) {
     }
     client.hang_up_events();
     EXPECT_TRUE(client.closed_within(seconds(5)));
-    EXPECT_EQ(ending_when_its_creator_went("kv"), says_goodbye ? 0U : 1U);
+    EXPECT_EQ(ending_count_after_creator_exit("kv"), says_goodbye ? 0U : 1U);
     bystander_.remove("kv");
   }
 }

@@ -134,7 +134,7 @@ TEST_F(stopped_broker, reads_goodbye_of_client_that_stopped_reading) {
       }
     }
     go_on();
-    EXPECT_EQ(ending_when_its_creator_went("kv"), says_goodbye ? 0U : 1U);
+    EXPECT_EQ(ending_count_after_creator_exit("kv"), says_goodbye ? 0U : 1U);
     bystander_.remove("kv");
   }
 }

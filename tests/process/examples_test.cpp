@@ -173,7 +173,7 @@ TEST_P(examples, dead_exporter_is_reported_and_replaced) {
   EXPECT_EQ(result.status, exited(1));
   const auto by_process = [](pid_t pid) {
     return "exchange_posix_shm: import: the process that exported it is gone: its process " +
-           std::to_string(pid) + " has ended (export it again from a living process)\n";
+           std::to_string(pid) + " has ended (export it again from a running process)\n";
   };
   const std::string by_driver =
       "exchange_posix_shm: open: the handle is no longer valid: its exporter has exited or freed "

@@ -262,8 +262,8 @@ TEST(host_memory, of_small_segments_ends_in_an_error) {
                        } catch (const error& why) {
                          // The process itself uses some of the 64 MiB, and the kernel needs more
                          // than its pages for each segment.
-                         const bool most_was_used = all.size() * bytes >= 40 * mib;
-                         return why.code() == errc::out_of_memory && most_was_used ? 0 : 1;
+                         const bool nearly_full = all.size() * bytes >= 40 * mib;
+                         return why.code() == errc::out_of_memory && nearly_full ? 0 : 1;
                        }
                      }),
               0)

@@ -384,7 +384,7 @@ TEST_P(share, ticket_carries_cuda_malloc_memory) {
   } else {
     EXPECT_THAT(refused,
                 StartsWith("peer_died import: the process that exported it is gone: its process "));
-    EXPECT_THAT(refused, EndsWith(" has ended (export it again from a living process)"));
+    EXPECT_THAT(refused, EndsWith(" has ended (export it again from a running process)"));
   }
 }
 

@@ -120,12 +120,12 @@ void add_generate_options(CLI::App& app, generate_arguments& out) {
            "--vendor",
            "Vendor of the devices (default: nvidia.com)",
            options.vendor,
-           &cdi::why_no_vendor);
+           &cdi::why_invalid_vendor);
   add_name(app,
            "--class",
            "Class of the devices (default: gpu)",
            options.device_class,
-           &cdi::why_no_class);
+           &cdi::why_invalid_class);
   add_list(app,
            "--device-id",
            "ID",

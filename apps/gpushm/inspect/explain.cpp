@@ -29,7 +29,7 @@ using inspect::explanation;
 using inspect::wrapped;
 
 /// A log can contain many errors; later errors usually follow from the first.
-constexpr std::size_t most_shown = 4;
+constexpr std::size_t max_shown = 4;
 
 struct given_text {
   std::string text;
@@ -140,7 +140,7 @@ void print_explanation(const explanation& each, bool is_log, const app::style& s
 }
 
 void print_rest(const std::vector<explanation>& all) {
-  for (std::size_t i = most_shown; i < all.size(); ++i) {
+  for (std::size_t i = max_shown; i < all.size(); ++i) {
     print_labelled("Also: ", all[i].title + ", line " + std::to_string(all[i].line_number), 6);
   }
 }
@@ -210,7 +210,7 @@ int run_explain(const explain_arguments& arguments) {
   if (!arguments.json) {
     const app::style style = app::style::of(STDOUT_FILENO);
     const bool is_log = given.text.find('\n') != std::string::npos;
-    for (std::size_t i = 0; i < std::min(all.size(), most_shown); ++i) {
+    for (std::size_t i = 0; i < std::min(all.size(), max_shown); ++i) {
       print_explanation(all[i], is_log, style);
       print("\n");
     }

@@ -221,12 +221,12 @@ class worker {
     }
     std::string line;
     while (input_.take(line)) {
-      obey(line);
+      execute(line);
     }
     return true;
   }
 
-  void obey(const std::string& line) {
+  void execute(const std::string& line) {
     const json order = json::parse(line, nullptr, false);
     const std::string name = order.is_object() ? order.value("way", "") : "";
     for (const worker_child& each : children_) {

@@ -27,10 +27,10 @@ struct finding {
 class report {
  public:
   /// Further findings are dropped.
-  static constexpr std::size_t most_findings = 1'000;
+  static constexpr std::size_t max_findings = 1'000;
 
   void add(finding one) {
-    if (findings_.size() < most_findings) {
+    if (findings_.size() < max_findings) {
       findings_.push_back(std::move(one));
     }
   }

@@ -17,7 +17,7 @@ namespace gpushm::cli {
 
 namespace {
 
-constexpr std::size_t most_bytes = 4UL << 20U;
+constexpr std::size_t max_bytes = 4UL << 20U;
 constexpr const char* operation = "read manifest";
 
 struct lint_arguments {
@@ -30,7 +30,7 @@ std::string read_standard_input() {
   std::string text;
   std::array<char, 65'536> part{};
   // One byte above the limit is enough for a refusal.
-  while (text.size() <= most_bytes && std::cin) {
+  while (text.size() <= max_bytes && std::cin) {
     std::cin.read(part.data(), part.size());
     text.append(part.data(), static_cast<std::size_t>(std::cin.gcount()));
   }
@@ -42,7 +42,7 @@ std::string read(const std::string& file) {
     return read_standard_input();
   }
   errno = 0;
-  auto text = base::read_small_file(file, most_bytes + 1);
+  auto text = base::read_small_file(file, max_bytes + 1);
   if (!text) {
     base::throw_errno(errno, operation, file, "read");
   }
@@ -110,7 +110,7 @@ int run(const lint_arguments& arguments) {
   k8s::manifests all;
   for (const std::string& file : arguments.files) {
     const std::string text = read(file);
-    if (text.size() > most_bytes) {
+    if (text.size() > max_bytes) {
       throw error(errc::message_too_large,
                   operation,
                   file,

@@ -10,7 +10,7 @@ namespace gpushm::k8s {
 namespace {
 
 // Bounds the quadratic comparison of pairs.
-constexpr std::size_t most_sides = 500;
+constexpr std::size_t max_sides = 500;
 
 /// The other pod of a finding, and the number of further pods that share with both.
 struct partner {
@@ -135,7 +135,7 @@ void check_sharing(const manifests& all, const lint_options& options, report& ou
   const bool one_gpu_nodes = options.one_gpu_nodes;
   std::vector<sharing_side> sides;
   for (const workload& each : all.workloads()) {
-    if (sides.size() < most_sides) {
+    if (sides.size() < max_sides) {
       sides.push_back(side_of(each, all, options.one_gpu_resources));
       check_containers(sides.back(), one_gpu_nodes, out);
     }

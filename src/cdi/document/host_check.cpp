@@ -19,9 +19,9 @@ class host_check {
  public:
   explicit host_check(const std::string& file) : file_(file) {}
 
-  void look_at(const edits& changes) {
+  void check(const edits& changes) {
     for (const device_node& node : changes.device_nodes) {
-      look_at(node);
+      check(node);
     }
     for (const mount& one : changes.mounts) {
       // The source of other file system types is not a file.
@@ -37,7 +37,7 @@ class host_check {
   std::vector<yaml::problem> found;
 
  private:
-  void look_at(const device_node& node) {
+  void check(const device_node& node) {
     const std::string& path = node.host_path.empty() ? node.path : node.host_path;
     const auto status = status_of(path, "the device node");
     if (!status) {
@@ -98,9 +98,9 @@ class host_check {
 
 std::vector<yaml::problem> check_on_host(const document& content, const std::string& file) {
   host_check check(file);
-  check.look_at(content.changes);
+  check.check(content.changes);
   for (const device& each : content.devices) {
-    check.look_at(each.changes);
+    check.check(each.changes);
   }
   return std::move(check.found);
 }

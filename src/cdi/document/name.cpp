@@ -12,10 +12,10 @@ bool is_alphanumeric(char c) {
   return is_letter(c) || (c >= '0' && c <= '9');
 }
 
-std::optional<std::string> why_no_name(std::string_view text,
-                                       bool (*may_begin)(char),
-                                       std::string_view begin,
-                                       std::string_view inside) {
+std::optional<std::string> why_invalid_name(std::string_view text,
+                                            bool (*may_begin)(char),
+                                            std::string_view begin,
+                                            std::string_view inside) {
   if (text.empty()) {
     return "it must not be empty";
   }
@@ -39,16 +39,16 @@ std::optional<std::string> why_no_name(std::string_view text,
 
 }  // namespace
 
-std::optional<std::string> why_no_vendor(std::string_view text) {
-  return why_no_name(text, is_letter, "a letter", "_-.");
+std::optional<std::string> why_invalid_vendor(std::string_view text) {
+  return why_invalid_name(text, is_letter, "a letter", "_-.");
 }
 
-std::optional<std::string> why_no_class(std::string_view text) {
-  return why_no_name(text, is_letter, "a letter", "_-.");
+std::optional<std::string> why_invalid_class(std::string_view text) {
+  return why_invalid_name(text, is_letter, "a letter", "_-.");
 }
 
-std::optional<std::string> why_no_device(std::string_view text) {
-  return why_no_name(text, is_alphanumeric, "a letter or a digit", "_-.:");
+std::optional<std::string> why_invalid_device(std::string_view text) {
+  return why_invalid_name(text, is_alphanumeric, "a letter or a digit", "_-.:");
 }
 
 std::optional<qualified_name> parse_qualified_name(std::string_view text) {
@@ -59,8 +59,8 @@ std::optional<qualified_name> parse_qualified_name(std::string_view text) {
   const std::string_view kind = text.substr(0, equals);
   const std::string_view device = text.substr(equals + 1);
   const std::size_t slash = kind.find('/');
-  if (slash == std::string_view::npos || why_no_vendor(kind.substr(0, slash)) ||
-      why_no_class(kind.substr(slash + 1)) || why_no_device(device)) {
+  if (slash == std::string_view::npos || why_invalid_vendor(kind.substr(0, slash)) ||
+      why_invalid_class(kind.substr(slash + 1)) || why_invalid_device(device)) {
     return std::nullopt;
   }
   return qualified_name{std::string(kind), std::string(device)};

@@ -18,8 +18,8 @@ struct qualified_name {
 [[nodiscard]] std::optional<qualified_name> parse_qualified_name(std::string_view text);
 
 // Why a name is invalid, as a clause ("it must begin with a letter"); empty when it is valid.
-[[nodiscard]] std::optional<std::string> why_no_vendor(std::string_view text);
-[[nodiscard]] std::optional<std::string> why_no_class(std::string_view text);
-[[nodiscard]] std::optional<std::string> why_no_device(std::string_view text);
+[[nodiscard]] std::optional<std::string> why_invalid_vendor(std::string_view text);
+[[nodiscard]] std::optional<std::string> why_invalid_class(std::string_view text);
+[[nodiscard]] std::optional<std::string> why_invalid_device(std::string_view text);
 
 }  // namespace gpushm::cdi

@@ -51,7 +51,7 @@ void read_device(const parse_context& context, const yaml::node& node, device& o
   if (!readable) {
     return;
   }
-  if (const auto why = why_no_device(out.name)) {
+  if (const auto why = why_invalid_device(out.name)) {
     context.in.report(*name_at,
                       "device-name",
                       "the name of a device cannot be " + base::in_quotes(out.name) + ": " + *why);
@@ -84,11 +84,11 @@ void judge_kind(const parse_context& context, const yaml::node& where, const std
   }
   const std::string vendor = kind.substr(0, slash);
   const std::string type = kind.substr(slash + 1);
-  if (const auto why = why_no_vendor(vendor)) {
+  if (const auto why = why_invalid_vendor(vendor)) {
     context.in.report(
         where, "kind", "the vendor cannot be " + base::in_quotes(vendor) + ": " + *why);
   }
-  if (const auto why = why_no_class(type)) {
+  if (const auto why = why_invalid_class(type)) {
     context.in.report(where, "kind", "the class cannot be " + base::in_quotes(type) + ": " + *why);
   } else if (type.find('.') != std::string::npos) {
     context.since(where, "0.6.0", "a dot in the class");

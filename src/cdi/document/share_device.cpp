@@ -8,10 +8,10 @@
 namespace gpushm::cdi {
 
 document share_document(const std::vector<std::string>& domains, const std::string& on_host) {
-  document made;
-  made.kind = share_kind;
+  document created;
+  created.kind = share_kind;
   for (const std::string& domain : domains) {
-    if (const auto reason = why_no_device(domain)) {
+    if (const auto reason = why_invalid_device(domain)) {
       throw error(errc::invalid_argument,
                   "describe domain",
                   domain,
@@ -25,10 +25,10 @@ document share_document(const std::vector<std::string>& domains, const std::stri
     device led;
     led.name = domain;
     led.changes.mounts.push_back(std::move(directory));
-    made.devices.push_back(std::move(led));
+    created.devices.push_back(std::move(led));
   }
-  made.version = minimum_version(made);
-  return made;
+  created.version = minimum_version(created);
+  return created;
 }
 
 }  // namespace gpushm::cdi

@@ -7,7 +7,7 @@
 #include <string>
 #include <system_error>
 
-#include "base/file_beside.hpp"
+#include "base/staged_file.hpp"
 #include "base/syscall.hpp"
 #include "cdi/document/write.hpp"
 
@@ -23,12 +23,12 @@ void make_directory_of(const std::string& path) {
   if (directory.empty() || std::filesystem::is_directory(directory, failed)) {
     return;
   }
-  std::string made;
+  std::string created;
   for (const auto& part : directory) {
-    made = made.empty() ? part.string() : (std::filesystem::path(made) / part).string();
+    created = created.empty() ? part.string() : (std::filesystem::path(created) / part).string();
     constexpr mode_t mode = 0755;
     base::checked(
-        operation, path, "mkdir", [&made] { return ::mkdir(made.c_str(), mode); }, {EEXIST});
+        operation, path, "mkdir", [&created] { return ::mkdir(created.c_str(), mode); }, {EEXIST});
   }
 }
 
@@ -37,7 +37,7 @@ void make_directory_of(const std::string& path) {
 void write_file(const document& content, const std::string& path, format as) {
   const std::string text = to_text(content, as);
   make_directory_of(path);
-  base::file_beside file(operation, path);
+  base::staged_file file(operation, path);
   file.write(text);
   constexpr mode_t mode = 0644;
   base::checked(operation, path, "fchmod", [&] { return ::fchmod(file.fd(), mode); });

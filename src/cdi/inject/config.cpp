@@ -149,11 +149,12 @@ oci_config parse_config(std::string_view text, const std::string& name) {
     refuse(name, place_of(text, zero) + ": NUL byte");
   }
   oci_config config;
-  builder made(config, name);
-  if (!oci_config::sax_parse(text.begin(), text.end(), &made)) {
+  builder created(config, name);
+  if (!oci_config::sax_parse(text.begin(), text.end(), &created)) {
     // The position is after the unexpected character.
     refuse(name,
-           place_of(text, std::max<std::size_t>(made.failed_at(), 1) - 1) + ": " + made.reason());
+           place_of(text, std::max<std::size_t>(created.failed_at(), 1) - 1) + ": " +
+               created.reason());
   }
   if (!config.is_object()) {
     refuse(name, "it is not a JSON object");

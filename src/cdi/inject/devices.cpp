@@ -124,15 +124,15 @@ device_node completed(const device_node& node, const std::string& device) {
   const std::string& host_path = node.host_path.empty() ? node.path : node.host_path;
   const bool minimal = !node.type.empty() && (node.major != 0 || node.type == fifo);
   struct stat status {};
-  const bool there = base::retry([&] { return ::lstat(host_path.c_str(), &status); }) == 0;
+  const bool exists = base::retry([&] { return ::lstat(host_path.c_str(), &status); }) == 0;
   const int number = errno;
-  const std::string_view type = there ? type_of(status.st_mode) : std::string_view();
+  const std::string_view type = exists ? type_of(status.st_mode) : std::string_view();
   if (type.empty()) {
     // A document may fully describe a node that is created later.
     if (minimal) {
       return complete;
     }
-    if (there) {
+    if (exists) {
       refuse(errc::invalid_argument, device, host_path, " is not a device node", {});
     }
     std::string cause = " cannot be accessed: ";

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "base/file_beside.hpp"
+#include "base/staged_file.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
 #include "cdi/inject/config.hpp"
@@ -49,14 +49,16 @@ std::string read_all(int fd, const std::string& name, std::size_t expected) {
   return text;
 }
 
-void be_like(const struct stat& like, const base::file_beside& made, const std::string& path) {
+void copy_owner_and_mode(const struct stat& like,
+                         const base::staged_file& created,
+                         const std::string& path) {
   // A user with write permission may not be the owner.
   if (like.st_uid != ::geteuid() || like.st_gid != ::getegid()) {
     base::checked(
-        writing, path, "fchown", [&] { return ::fchown(made.fd(), like.st_uid, like.st_gid); });
+        writing, path, "fchown", [&] { return ::fchown(created.fd(), like.st_uid, like.st_gid); });
   }
   base::checked(
-      writing, path, "fchmod", [&] { return ::fchmod(made.fd(), like.st_mode & 07777U); });
+      writing, path, "fchmod", [&] { return ::fchmod(created.fd(), like.st_mode & 07777U); });
 }
 
 }  // namespace
@@ -89,10 +91,10 @@ void replace_file(const std::string& path, std::string_view text) {
   }
   struct stat status {};
   base::checked(writing, path, "stat", [&] { return ::stat(real.get(), &status); });
-  base::file_beside made(writing, real.get());
-  be_like(status, made, real.get());
-  made.write(text);
-  made.commit();
+  base::staged_file created(writing, real.get());
+  copy_owner_and_mode(status, created, real.get());
+  created.write(text);
+  created.commit();
 }
 
 }  // namespace gpushm::cdi

@@ -55,25 +55,25 @@ oci_config& object_at(oci_config& config, std::string_view path) {
     }
     return config;
   }
-  oci_config& made = object_at(config, parent_of(path))[std::string(name_of(path))];
-  if (made.is_null()) {
-    made = oci_config::object();
+  oci_config& created = object_at(config, parent_of(path))[std::string(name_of(path))];
+  if (created.is_null()) {
+    created = oci_config::object();
   }
-  if (!made.is_object()) {
+  if (!created.is_object()) {
     refuse(path, "an object");
   }
-  return made;
+  return created;
 }
 
 oci_config& array_at(oci_config& config, std::string_view path) {
-  oci_config& made = object_at(config, parent_of(path))[std::string(name_of(path))];
-  if (made.is_null()) {
-    made = oci_config::array();
+  oci_config& created = object_at(config, parent_of(path))[std::string(name_of(path))];
+  if (created.is_null()) {
+    created = oci_config::array();
   }
-  if (!made.is_array()) {
+  if (!created.is_array()) {
     refuse(path, "an array");
   }
-  return made;
+  return created;
 }
 
 const oci_config* find_object(const oci_config& config, std::string_view path) {

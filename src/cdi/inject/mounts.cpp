@@ -88,11 +88,11 @@ bool has_user_namespace(const oci_config& config) {
 }
 
 oci_config to_oci(const mount& each, bool in_user_namespace) {
-  oci_config made{{"destination", each.container_path}};
+  oci_config created{{"destination", each.container_path}};
   if (!each.type.empty()) {
-    made["type"] = each.type;
+    created["type"] = each.type;
   }
-  made["source"] = each.host_path;
+  created["source"] = each.host_path;
   oci_config options = each.options;
   if (in_user_namespace) {
     if (const auto option = mapping_option(each); !option.empty()) {
@@ -100,9 +100,9 @@ oci_config to_oci(const mount& each, bool in_user_namespace) {
     }
   }
   if (!options.empty()) {
-    made["options"] = std::move(options);
+    created["options"] = std::move(options);
   }
-  return made;
+  return created;
 }
 
 void apply_mounts(const edits& changes, const editing& to) {

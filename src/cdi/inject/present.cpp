@@ -62,7 +62,7 @@ bool has_hook(const oci_config& config, const hook& wanted) {
   std::string path = "hooks.";
   path += wanted.name;
   return any_in(find_array(config, path),
-                [made = to_oci(wanted)](const oci_config& each) { return each == made; });
+                [created = to_oci(wanted)](const oci_config& each) { return each == created; });
 }
 
 std::unordered_set<std::string_view> lines_of(const oci_config& config) {

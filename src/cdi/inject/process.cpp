@@ -62,11 +62,11 @@ void apply_groups(const edits& changes, const editing& to) {
 }
 
 oci_config to_oci(const hook& each) {
-  oci_config made = with(with({{"path", each.path}}, "args", each.args), "env", each.env);
+  oci_config created = with(with({{"path", each.path}}, "args", each.args), "env", each.env);
   if (each.timeout_s) {
-    made["timeout"] = *each.timeout_s;
+    created["timeout"] = *each.timeout_s;
   }
-  return made;
+  return created;
 }
 
 void apply_hooks(const edits& changes, const editing& to) {
@@ -96,22 +96,22 @@ void apply_hooks(const edits& changes, const editing& to) {
 }
 
 oci_config to_oci(const intel_rdt& rdt) {
-  oci_config made = oci_config::object();
+  oci_config created = oci_config::object();
   const auto set = [&](const char* key, const std::string& value) {
     if (!value.empty()) {
-      made[key] = value;
+      created[key] = value;
     }
   };
   set("closID", rdt.clos_id);
   if (rdt.schemata) {
-    made = with(std::move(made), "schemata", *rdt.schemata);
+    created = with(std::move(created), "schemata", *rdt.schemata);
   }
   set("l3CacheSchema", rdt.l3_cache_schema);
   set("memBwSchema", rdt.mem_bw_schema);
   if (rdt.enable_monitoring) {
-    made["enableMonitoring"] = true;
+    created["enableMonitoring"] = true;
   }
-  return made;
+  return created;
 }
 
 void apply_rdt(const edits& changes, const editing& to) {

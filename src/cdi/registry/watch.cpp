@@ -21,7 +21,7 @@ bool is_link(const std::string& path) {
   return ::lstat(path.c_str(), &status) == 0 && (S_ISLNK(status.st_mode) || status.st_nlink > 1);
 }
 
-bool counts(const change& what) {
+bool is_relevant(const change& what) {
   // A directory whose attributes changed may be readable now.
   return what.whole || what.name.empty() ||
          (is_document_name(what.name) &&
@@ -38,7 +38,7 @@ registry_watch::registry_watch(std::vector<std::string> directories)
 
 bool registry_watch::changed() {
   bool any = false;
-  watch_.take([&](const change& what) { any = any || counts(what); });
+  watch_.take([&](const change& what) { any = any || is_relevant(what); });
   return any;
 }
 

@@ -96,7 +96,7 @@ constexpr auto names_of_facts = make_names_of_facts();
 // ---- which rules ----
 
 /// Maximum matches per pattern: logs repeat themselves.
-constexpr std::size_t most_places = 16;
+constexpr std::size_t max_places = 16;
 
 enum class strength { telling, vague, number };
 
@@ -113,7 +113,7 @@ void add_places(std::vector<match>& matches,
                 std::string_view pattern) {
   const std::string lower = lower_case(pattern);
   auto where = text.find_phrase(lower);
-  for (std::size_t i = 0; where && i < most_places; ++i) {
+  for (std::size_t i = 0; where && i < max_places; ++i) {
     matches.push_back({&rule, how, *where});
     where = text.find_phrase(lower, where->end);
   }

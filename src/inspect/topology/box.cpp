@@ -18,7 +18,7 @@ constexpr int chip_gap = 4;
 
 std::vector<chip> chips_of(const std::vector<const open_segment*>& segments) {
   std::vector<chip> chips;
-  const std::size_t shown = segments.size() > most_chips ? most_chips - 1 : segments.size();
+  const std::size_t shown = segments.size() > max_chips ? max_chips - 1 : segments.size();
   for (std::size_t i = 0; i < shown; ++i) {
     chips.push_back({base::printable(segments[i]->name), base::size_text(segments[i]->size_bytes)});
   }

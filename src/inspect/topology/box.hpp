@@ -15,7 +15,7 @@ namespace gpushm::inspect {
 
 constexpr int box_width = 200;
 /// Segments that one box shows.
-constexpr std::size_t most_chips = 4;
+constexpr std::size_t max_chips = 4;
 
 struct chip {
   std::string name;

@@ -8,7 +8,7 @@ namespace gpushm::inspect {
 
 namespace {
 
-constexpr std::size_t most_segments = 6;
+constexpr std::size_t max_segments = 6;
 
 /// Between quotes of DOT; "\n" of the language is added by the caller.
 std::string escaped(const std::string& text) {
@@ -40,11 +40,11 @@ std::string node(const topology& all, std::size_t index) {
     }
   }
   const auto own = segments_of(all, index);
-  for (std::size_t i = 0; i < own.size() && i < most_segments; ++i) {
+  for (std::size_t i = 0; i < own.size() && i < max_segments; ++i) {
     label += "\\n" + escaped(own[i]->name) + ", " + base::size_text(own[i]->size_bytes);
   }
-  if (own.size() > most_segments) {
-    label += "\\n+" + std::to_string(own.size() - most_segments) + " more";
+  if (own.size() > max_segments) {
+    label += "\\n+" + std::to_string(own.size() - max_segments) + " more";
   }
   return "gpu" + std::to_string(index) + " [label=\"" + label + "\"" +
          (open_problem(gpu).empty() ? "" : ", style=dashed") + "];\n";

@@ -22,7 +22,7 @@ constexpr int group_gap = 28;
 constexpr int group_title = 26;
 constexpr int lane_height = 26;
 /// With more GPUs a line for each pair without NVLinks would hide everything else.
-constexpr std::size_t most_paired = 4;
+constexpr std::size_t max_paired = 4;
 
 constexpr std::string_view link_color = "#4e8a12";
 constexpr std::string_view pcie_color = "#80868f";
@@ -148,7 +148,7 @@ class picture {
       }
       if (pair.links > 0 && !switched_) {
         over_.push_back({pair.from, pair.to, false, link_text(pair), 0});
-      } else if (pair.links == 0 && lefts_.size() <= most_paired) {
+      } else if (pair.links == 0 && lefts_.size() <= max_paired) {
         under_.push_back({pair.from, pair.to, true, pcie_text(pair), 0});
       }
     }
@@ -362,7 +362,7 @@ class picture {
   }
 
   [[nodiscard]] bool has_bus() const {
-    return lefts_.size() > most_paired && !has_links(all_.machine);
+    return lefts_.size() > max_paired && !has_links(all_.machine);
   }
 
   void draw_pcie() {
@@ -439,12 +439,12 @@ class picture {
     const auto others = other_segments(all_);
     if (!others.empty()) {
       std::vector<std::string> names;
-      for (std::size_t i = 0; i < others.size() && i < most_chips; ++i) {
+      for (std::size_t i = 0; i < others.size() && i < max_chips; ++i) {
         names.push_back(base::printable(others[i]->name) + " " +
                         base::size_text(others[i]->size_bytes));
       }
-      if (others.size() > most_chips) {
-        names.push_back("+" + std::to_string(others.size() - most_chips) + " more");
+      if (others.size() > max_chips) {
+        names.push_back("+" + std::to_string(others.size() - max_chips) + " more");
       }
       const style_of_text style{12, "start", text_color};
       to_.text(

@@ -17,7 +17,7 @@ namespace {
 
 /// Maximum GPUs per matrix row: more do not fit into 100 columns.
 constexpr std::size_t matrix_columns = 8;
-constexpr std::size_t most_segments = 20;
+constexpr std::size_t max_segments = 20;
 constexpr std::size_t name_columns = 28;
 
 std::string cut(std::string text, std::size_t columns) {
@@ -337,7 +337,7 @@ std::string segments(const topology& all) {
   std::size_t left_out = 0;
   const auto add = [&](const std::string& where, const std::vector<const open_segment*>& some) {
     for (const open_segment* each : some) {
-      if (rows.size() > most_segments) {
+      if (rows.size() > max_segments) {
         ++left_out;
       } else {
         rows.push_back(

@@ -12,7 +12,7 @@
 #include <system_error>
 
 #include "base/file.hpp"
-#include "base/file_beside.hpp"
+#include "base/staged_file.hpp"
 #include "base/syscall.hpp"
 #include "gpushm/error.hpp"
 
@@ -134,7 +134,7 @@ checkpoint checkpoint_file::load(std::string& warning) {
 }
 
 void checkpoint_file::write(const std::string& path, const std::string& text, bool durable) {
-  base::file_beside file(write_operation, path);
+  base::staged_file file(write_operation, path);
   file.write(text);
   if (durable) {
     base::checked(write_operation, path, "fsync", [&] { return ::fsync(file.fd()); });

@@ -28,8 +28,8 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-constexpr unsigned most_devices = 128;  // that a ResourceSlice may have
-constexpr unsigned workers = 4;         // concurrent claims; each may wait for the API server
+constexpr unsigned max_devices = 128;  // that a ResourceSlice may have
+constexpr unsigned workers = 4;        // concurrent claims; each may wait for the API server
 
 driver_options complete(driver_options options) {
   constexpr const char* operation = "start DRA driver";
@@ -40,7 +40,7 @@ driver_options complete(driver_options options) {
                 "the node has no name",
                 "pass --node-name NAME, or set NODE_NAME from the pod's spec.nodeName");
   }
-  if (options.share_devices == 0 || options.share_devices > most_devices) {
+  if (options.share_devices == 0 || options.share_devices > max_devices) {
     throw error(errc::invalid_argument,
                 operation,
                 options.driver_name,

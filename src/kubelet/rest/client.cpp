@@ -19,7 +19,7 @@ using nlohmann::json;
 
 constexpr std::size_t page_size = 500;
 // Limit for all pages of a list together, in multiples of the largest response.
-constexpr std::size_t most_pages_bytes = 8;
+constexpr std::size_t max_pages_factor = 8;
 
 std::string text_at(const json& object, const char* pointer) {
   const json::json_pointer where(pointer);
@@ -189,12 +189,12 @@ class client::impl {
                       const json& page,
                       const std::string& next,
                       std::size_t bytes) const {
-    if (bytes > options_.max_response_bytes * most_pages_bytes) {
+    if (bytes > options_.max_response_bytes * max_pages_factor) {
       throw error(errc::message_too_large,
                   "list",
                   path,
                   std::string("the pages together exceed ")
-                      .append(base::size_text(options_.max_response_bytes * most_pages_bytes)),
+                      .append(base::size_text(options_.max_response_bytes * max_pages_factor)),
                   "request less at once");
     }
     if (!next.empty() && page["items"].empty()) {

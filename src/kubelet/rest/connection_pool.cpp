@@ -17,7 +17,7 @@ std::unique_ptr<connection> connection_pool::take() {
 
 void connection_pool::give_back(std::unique_ptr<connection> one) {
   const std::lock_guard lock(mutex_);
-  if (idle_.size() < most_idle) {
+  if (idle_.size() < max_idle) {
     idle_.push_back(std::move(one));
   }
 }

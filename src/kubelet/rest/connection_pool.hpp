@@ -14,7 +14,7 @@ namespace gpushm::kube {
 /// Thread-safety: shared objects: safe.
 class connection_pool {
  public:
-  static constexpr std::size_t most_idle = 2;
+  static constexpr std::size_t max_idle = 2;
 
   connection_pool(const server_access& access, const client_options& options)
       : access_(access), options_(options) {}

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t most_bytes = 4UL << 20U;
+constexpr std::size_t max_bytes = 4UL << 20U;
 
 constexpr const char* operation = "read kubeconfig";
 
@@ -171,7 +171,7 @@ class kubeconfigs {
       }
     }
     for (const std::string& path : paths) {
-      const auto text = base::read_small_file(path, most_bytes);
+      const auto text = base::read_small_file(path, max_bytes);
       if (text && is_list && base::trim(*text).empty()) {
         continue;
       }

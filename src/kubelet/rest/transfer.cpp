@@ -15,9 +15,9 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-constexpr std::size_t most_head_bytes = 65'536;
+constexpr std::size_t max_head_bytes = 65'536;
 // One round of libcurl's reading.
-constexpr std::size_t most_unread_bytes = 8UL << 20U;
+constexpr std::size_t max_unread_bytes = 8UL << 20U;
 
 /// libcurl does not suppress SIGPIPE when it may not use signals, and TLS uses write(2).
 class broken_pipes_ignored {
@@ -132,7 +132,7 @@ class transfer {
   static std::size_t take_head(char* data, std::size_t /*one*/, std::size_t size, void* own) {
     auto& self = *static_cast<transfer*>(own);
     self.head_bytes_ += size;
-    self.head_is_too_large_ = self.head_bytes_ > most_head_bytes;
+    self.head_is_too_large_ = self.head_bytes_ > max_head_bytes;
     if (size <= 2 && (data[0] == '\r' || data[0] == '\n')) {
       self.has_head_ = self.status() >= 200;
     }
@@ -142,7 +142,7 @@ class transfer {
   static std::size_t take_body(char* data, std::size_t /*one*/, std::size_t size, void* own) {
     auto& self = *static_cast<transfer*>(own);
     const std::size_t most =
-        self.is_streamed() ? most_unread_bytes : self.options_.max_response_bytes;
+        self.is_streamed() ? max_unread_bytes : self.options_.max_response_bytes;
     if (self.body_.size() + size > most) {
       self.body_is_too_large_ = true;
       return 0;

@@ -13,11 +13,11 @@ bool watch_lines::take(std::string_view bytes) {
     const std::size_t end = bytes.find('\n');
     const bool whole = end != std::string_view::npos;
     const std::string_view part = bytes.substr(0, whole ? end : bytes.size());
-    if (rest_.size() + part.size() > most_bytes_) {
+    if (rest_.size() + part.size() > max_bytes_) {
       throw error(errc::message_too_large,
                   what_.operation,
                   what_.path,
-                  std::string("an event has more than ").append(base::size_text(most_bytes_)),
+                  std::string("an event has more than ").append(base::size_text(max_bytes_)),
                   "watch fewer objects");
     }
     rest_.append(part);

@@ -16,9 +16,9 @@ namespace gpushm::kube {
 class watch_lines {
  public:
   watch_lines(const asked& what,
-              std::size_t most_bytes,
+              std::size_t max_bytes,
               const std::function<void(const watch_event&)>& on_event)
-      : what_(what), most_bytes_(most_bytes), on_event_(on_event) {}
+      : what_(what), max_bytes_(max_bytes), on_event_(on_event) {}
 
   /// Returns whether a line was completed. Throws `api_error` for an error event, `error`
   /// (protocol_error, message_too_large), and what the handler throws.
@@ -28,7 +28,7 @@ class watch_lines {
   void take_line(std::string_view line);
 
   asked what_;
-  std::size_t most_bytes_;
+  std::size_t max_bytes_;
   const std::function<void(const watch_event&)>& on_event_;
   std::string rest_;
 };

@@ -39,7 +39,7 @@ class plugin_nvml : public ::testing::Test {
       GTEST_SKIP() << "this process may not make device nodes";
     }
     library_ = fake::fake_driver_directory() + "/libnvidia-ml.so.1";
-    driver::nvml_library::look_also_at(library_);
+    driver::nvml_library::set_alternative_path(library_);
   }
   void make_tree(const std::vector<recorded_gpu>& gpus) {
     tree_.emplace(root_.path(), gpus, "550.54.15");
@@ -104,7 +104,7 @@ TEST_F(plugin_nvml, gpus_are_described_with_mig_layout) {
   EXPECT_EQ(found.closeness[0][3], 120U);
   EXPECT_EQ(found.closeness[3][0], 120U);
   EXPECT_EQ(found.closeness[2][2], 0U);
-  EXPECT_EQ(found.gpus[3].entry, discover::ask_nvml(library_)[3]);
+  EXPECT_EQ(found.gpus[3].entry, discover::query_nvml(library_)[3]);
 }
 
 TEST_F(plugin_nvml, a_lost_gpu_does_not_hide_the_others) {

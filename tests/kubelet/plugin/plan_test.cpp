@@ -360,7 +360,7 @@ TEST(plugin_plan, ids_are_never_longer_than_a_kubelet_takes) {
   const std::string common(80, 'd');
   const std::string a = short_id(common + "a", 64);
   const std::string b = short_id(common + "b", 64);
-  EXPECT_EQ(a.size() + std::string("::63").size(), most_id_bytes);
+  EXPECT_EQ(a.size() + std::string("::63").size(), max_id_bytes);
   EXPECT_NE(a, b);
   EXPECT_EQ(short_id(std::string(59, 'x'), 64), std::string(59, 'x'));
   EXPECT_NE(short_id(std::string(60, 'x'), 64), std::string(60, 'x'));
@@ -368,7 +368,7 @@ TEST(plugin_plan, ids_are_never_longer_than_a_kubelet_takes) {
   options.gpus = false;
   options.domains = {common};
   const planned plan = make_plan(by_variable(), options, {});
-  EXPECT_EQ(ids_of(*plan.resources[0]).back().size(), most_id_bytes);
+  EXPECT_EQ(ids_of(*plan.resources[0]).back().size(), max_id_bytes);
   const auto answers = plan.resources[0]->allocate(
       std::vector<std::vector<std::string>>{{ids_of(*plan.resources[0]).back()}});
   EXPECT_EQ(answers[0].mounts[0].host_path, "/run/gpushm/d/" + common);

@@ -16,7 +16,7 @@ using clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds longest_cell{30};
 constexpr std::chrono::seconds longest_start{30};
 /// A runtime leaves a number of PIDs unused in a new namespace that varies a little.
-constexpr int most_attempts = 10;
+constexpr int max_attempts = 10;
 
 }  // namespace
 
@@ -48,7 +48,7 @@ std::vector<cell> runner::run_row(const row& setting, const std::vector<inspect:
   for (cell& each : cells) {
     each.why = why_not_run(setting, each.how, around_.gpus.size());
   }
-  for (int attempt = 1; !run_cells(setting, cells) && attempt < most_attempts; ++attempt) {
+  for (int attempt = 1; !run_cells(setting, cells) && attempt < max_attempts; ++attempt) {
     for (cell& each : cells) {
       if (each.wrong_pids) {
         each = unused_cells({each.how}, cell_state::not_run, {}).front();

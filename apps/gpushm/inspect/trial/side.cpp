@@ -50,7 +50,7 @@ class side {
   void run() {
     for (json order = next(); order.value("order", "end") != "end"; order = next()) {
       try {
-        answer(obey(order));
+        answer(execute(order));
       } catch (const error& failure) {
         fail(how_ == way::raw_legacy ? raw_failure(failure) : gpushm_failure(failure));
       } catch (const std::exception& failure) {
@@ -81,7 +81,7 @@ class side {
     answer(std::move(details));
   }
 
-  [[nodiscard]] json obey(const json& order) {
+  [[nodiscard]] json execute(const json& order) {
     const std::string what = order.at("order").get<std::string>();
     if (what == "check") {
       return compare(order.at("seed").get<std::uint64_t>(), "checked");

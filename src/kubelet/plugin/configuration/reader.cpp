@@ -85,14 +85,14 @@ void configuration_reader::read_list(
 }
 
 void configuration_reader::report(const node& where, std::string text, std::string next_step) {
-  if (own_.size() < yaml::reader::most_problems) {
+  if (own_.size() < yaml::reader::max_problems) {
     own_.push_back({where.line, where.column, std::move(text), std::move(next_step)});
   }
 }
 
 void configuration_reader::warn(const node& where, const std::string& text) {
-  constexpr std::size_t most_warnings = 100;
-  if (content_.warnings.size() < most_warnings) {
+  constexpr std::size_t max_warnings = 100;
+  if (content_.warnings.size() < max_warnings) {
     content_.warnings.push_back(std::string(file_)
                                     .append(":")
                                     .append(std::to_string(where.line))

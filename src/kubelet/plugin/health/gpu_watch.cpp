@@ -11,7 +11,7 @@ namespace gpushm::plugin {
 namespace {
 
 /// Bounds memory; a GPU that reports more events between two polls is unhealthy anyway.
-constexpr std::size_t most_kept_events = 1'024;
+constexpr std::size_t max_kept_events = 1'024;
 constexpr unsigned long long wanted_events = nvml::event_xid_critical | nvml::event_double_bit_ecc;
 
 std::string text_of(nvml::nvmlReturn_t result, std::string_view call) {
@@ -145,7 +145,7 @@ std::map<nvml::nvmlDevice_t, std::string> gpu_watch::register_gpus(
 
 void gpu_watch::keep_events() {
   gpu_event event;
-  while (events_ != nullptr && kept_.size() < most_kept_events &&
+  while (events_ != nullptr && kept_.size() < max_kept_events &&
          wait_in_set(0, event) == outcome::event) {
     kept_.push_back(std::exchange(event, {}));
   }

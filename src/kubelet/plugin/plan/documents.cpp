@@ -161,7 +161,7 @@ void describe_devices(const configuration& settings,
 
 std::string short_id(std::string_view domain, unsigned int replicas) {
   const std::size_t room =
-      most_id_bytes - std::string("::").append(std::to_string(replicas - 1)).size();
+      max_id_bytes - std::string("::").append(std::to_string(replicas - 1)).size();
   if (domain.size() <= room) {
     return std::string(domain);
   }

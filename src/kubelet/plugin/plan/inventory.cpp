@@ -159,7 +159,7 @@ void measure_closeness(const nvml_library& nvml,
 }
 
 void take(const std::string& library, const std::string& sys_root, inventory& out) {
-  const auto entries = discover::ask_nvml(library, &out.left_out);
+  const auto entries = discover::query_nvml(library, &out.left_out);
   const nvml_library& nvml = nvml_library::instance();
   out.driver_version = nvml.driver_version();
   std::vector<nvml::nvmlDevice_t> devices;

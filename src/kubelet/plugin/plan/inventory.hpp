@@ -40,9 +40,9 @@ struct inventory {
   bool operator==(const inventory&) const = default;
 };
 
-/// Queries NVML, located by `discover::ask_nvml` (`library` as there), and `sys_root` ("/sys") for
-/// NUMA nodes. Returns no GPUs and the reason when no driver, no GPU or no GPU that answers exists.
-/// Blocks as long as NVML does. Throws only std::bad_alloc.
+/// Queries NVML, located by `discover::query_nvml` (`library` as there), and `sys_root` ("/sys")
+/// for NUMA nodes. Returns no GPUs and the reason when no driver, no GPU or no GPU that answers
+/// exists. Blocks as long as NVML does. Throws only std::bad_alloc.
 [[nodiscard]] inventory take_inventory(const std::string& library = {},
                                        const std::string& sys_root = "/sys");
 

@@ -23,7 +23,7 @@ inline constexpr std::string_view gpu_class = "gpu";
 inline constexpr std::string_view own_resource_prefix = "gpushm.dev/gpu-";
 
 /// The longest device id that a kubelet accepts.
-inline constexpr std::size_t most_id_bytes = 63;
+inline constexpr std::size_t max_id_bytes = 63;
 
 struct plan_options {
   bool gpus = true;  ///< false: only the shares

@@ -10,13 +10,13 @@ namespace {
 
 using places = std::vector<std::size_t>;
 
-// Stops counting above most_combinations.
+// Stops counting above max_combinations.
 std::uint64_t combinations(std::size_t of, std::size_t count) {
   std::uint64_t number = 1;
   count = std::min(count, of - count);
   for (std::size_t i = 1; i <= count; ++i) {
     number = number * (of - count + i) / i;
-    if (number > most_combinations) {
+    if (number > max_combinations) {
       return number;
     }
   }
@@ -219,7 +219,7 @@ places choose_gpus(const closeness_table& closeness,
                    std::size_t count) {
   std::sort(candidates.begin(), candidates.end());
   search best(closeness, candidates, taken, count);
-  places chosen = combinations(candidates.size(), count) <= most_combinations
+  places chosen = combinations(candidates.size(), count) <= max_combinations
                       ? best.try_all()
                       : best.grow_from_each();
   std::sort(chosen.begin(), chosen.end());

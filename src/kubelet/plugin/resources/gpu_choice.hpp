@@ -28,10 +28,10 @@ struct choice_score {
                                     const std::vector<std::size_t>& taken);
 
 /// Above this number of combinations GPUs are chosen one by one.
-inline constexpr std::uint64_t most_combinations = 20'000;
+inline constexpr std::uint64_t max_combinations = 20'000;
 
 /// Returns, in ascending order, the `count` of `candidates` that form the best set with `taken`;
-/// ties go to the first. Tries all combinations up to `most_combinations`. Otherwise grows a set
+/// ties go to the first. Tries all combinations up to `max_combinations`. Otherwise grows a set
 /// greedily from each GPU, exchanges members while that improves the set, and returns the best.
 [[nodiscard]] std::vector<std::size_t> choose_gpus(const closeness_table& closeness,
                                                    std::vector<std::size_t> candidates,

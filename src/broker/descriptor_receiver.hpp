@@ -22,38 +22,38 @@ namespace gpushm::broker_detail {
 /// (CLOSE_RANGE_UNSHARE), which pass on only descriptors of harmless kinds and close the rest. Each
 /// principal's packets are received one at a time: it only blocks itself.
 ///
-/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
-class porter {
+/// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
+class descriptor_receiver {
  public:
-  struct parcel {
+  struct received_packet {
     std::uint64_t session = 0;
     transport::receive_status status = transport::receive_status::would_block;
     std::vector<std::byte> packet;
     std::vector<base::guarded_fd> descriptors;  ///< of kinds that members have a reason to send
     std::size_t foreign = 0;                    ///< number of others, which were closed
     bool failed = false;                        ///< an unexpected socket error
-    /// Set by the thread that fills the parcel, read by the one that takes it. The kernel orders
-    /// the two, but neither the language nor ThreadSanitizer models that.
+    /// Set by the thread that fills the packet, read by the one that takes it. The kernel
+    /// orders the two, but neither the language nor ThreadSanitizer models that.
     std::atomic<bool> complete = false;
   };
 
   /// Throws `errc::system_error`.
-  porter();
-  porter(const porter&) = delete;
-  porter& operator=(const porter&) = delete;
+  descriptor_receiver();
+  descriptor_receiver(const descriptor_receiver&) = delete;
+  descriptor_receiver& operator=(const descriptor_receiver&) = delete;
   /// Does not wait for threads that are blocked.
-  ~porter();
+  ~descriptor_receiver();
 
   /// Readable when `next` would return a packet.
   [[nodiscard]] int descriptor() const noexcept { return broker_end_.get(); }
   /// Starts receiving one packet from `socket`; `next` returns it later. Returns false if the
-  /// porter is busy: try again later.
+  /// receiver is busy: try again later.
   [[nodiscard]] bool fetch(std::uint64_t session, const std::string& principal, int socket);
   /// Closes a socket that may contain unread descriptors in another thread. If that fails, the
   /// socket stays open, which only costs a descriptor.
   void close_elsewhere(const std::string& principal, base::unique_fd socket) noexcept;
   /// Returns null when no packet is ready.
-  [[nodiscard]] std::unique_ptr<parcel> next();
+  [[nodiscard]] std::unique_ptr<received_packet> next();
 
  private:
   struct job;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/file_beside.hpp"
+#include "base/staged_file.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -11,20 +11,20 @@
 
 namespace gpushm::base {
 
-file_beside::file_beside(const char* operation, std::string path)
+staged_file::staged_file(const char* operation, std::string path)
     : operation_(operation),
       path_(std::move(path)),
       own_(path_ + ".tmp.XXXXXX"),
       file_(base::checked(
           operation_, path_, "mkostemp", [this] { return ::mkostemp(own_.data(), O_CLOEXEC); })) {}
 
-file_beside::~file_beside() {
+staged_file::~staged_file() {
   if (!own_.empty()) {
     ::unlink(own_.c_str());
   }
 }
 
-void file_beside::write(std::string_view text) {
+void staged_file::write(std::string_view text) {
   while (!text.empty()) {
     const auto written = base::checked(
         operation_, path_, "write", [&] { return ::write(file_.get(), text.data(), text.size()); });
@@ -32,7 +32,7 @@ void file_beside::write(std::string_view text) {
   }
 }
 
-void file_beside::commit() {
+void staged_file::commit() {
   base::checked(
       operation_, path_, "rename", [this] { return ::rename(own_.c_str(), path_.c_str()); });
   own_.clear();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/porter.hpp"
+#include "broker/descriptor_receiver.hpp"
 
 #include <linux/close_range.h>
 #include <sched.h>
@@ -58,7 +58,7 @@ constexpr std::chrono::seconds idle_time{10};
 constexpr std::chrono::seconds send_timeout{5};
 constexpr std::chrono::milliseconds retry_pause{2};
 /// Packets without descriptors that are read from a socket before it is closed.
-constexpr int most_drained = 1024;
+constexpr int max_drained = 1024;
 
 /// Gives this thread a separate descriptor table that contains only the standard streams and
 /// `kept`. Returns false if the kernel refuses.
@@ -89,7 +89,7 @@ next_packet peek_packet(int socket) noexcept {
 }
 
 bool drain(int socket) noexcept {
-  for (int i = 0; i < most_drained; ++i) {
+  for (int i = 0; i < max_drained; ++i) {
     msghdr header{};
     const auto peeked =
         base::retry([&] { return ::recvmsg(socket, &header, MSG_PEEK | MSG_DONTWAIT); });
@@ -110,7 +110,7 @@ bool drain(int socket) noexcept {
 
 /// A job for the worker pool, sent with its socket. It is on this process's heap; only its address
 /// is sent.
-struct porter::job {
+struct descriptor_receiver::job {
   job(std::uint64_t number, std::string whose, std::shared_ptr<std::atomic<bool>> copy_closed)
       : session(number), principal(std::move(whose)), broker_copy_closed(std::move(copy_closed)) {}
   std::uint64_t session;
@@ -118,12 +118,13 @@ struct porter::job {
   /// If set, only close the socket once the broker has closed its copy: only the last close may
   /// block.
   std::shared_ptr<std::atomic<bool>> broker_copy_closed;
-  std::atomic<bool> complete = false;  ///< as in `parcel`
+  std::atomic<bool> complete = false;  ///< as in `received_packet`
 };
 
 /// The threads with the other descriptor table. They exit when the broker's end of the socket pair
 /// is closed; blocked threads exit once they are unblocked.
-class porter::worker_pool : public std::enable_shared_from_this<porter::worker_pool> {
+class descriptor_receiver::worker_pool
+    : public std::enable_shared_from_this<descriptor_receiver::worker_pool> {
  public:
   explicit worker_pool(int worker_end) : worker_end_(worker_end) {}
   worker_pool(const worker_pool&) = delete;
@@ -183,22 +184,22 @@ class porter::worker_pool : public std::enable_shared_from_this<porter::worker_p
   /// Receives one packet and passes it to the broker. Foreign descriptors are left in `foreign`.
   void carry(const task& what, std::vector<base::unique_fd>& foreign) {
     std::vector<base::unique_fd> chunks;
-    auto made = fetch(what, chunks, foreign);
+    auto created = fetch(what, chunks, foreign);
     // The packet transfers copies to the broker; these are closed afterwards.
-    hand_over(std::move(made), chunks);
+    hand_over(std::move(created), chunks);
   }
 
   /// Descriptors in this table do not belong to the broker: they are not guarded.
-  std::unique_ptr<parcel> fetch(const task& what,
-                                std::vector<base::unique_fd>& chunks,
-                                std::vector<base::unique_fd>& foreign) const {
-    auto made = std::make_unique<parcel>();
-    made->session = what.what->session;
+  std::unique_ptr<received_packet> fetch(const task& what,
+                                         std::vector<base::unique_fd>& chunks,
+                                         std::vector<base::unique_fd>& foreign) const {
+    auto created = std::make_unique<received_packet>();
+    created->session = what.what->session;
     std::vector<std::byte> buffer(wire::max_packet_bytes);
     try {
       auto got = transport::receive_packet(what.socket.get(), buffer);
-      made->status = got.status;
-      made->packet.assign(got.packet.begin(), got.packet.end());
+      created->status = got.status;
+      created->packet.assign(got.packet.begin(), got.packet.end());
       for (auto& fd : got.descriptors) {
         if (is_of_member_kind(fd.get())) {
           chunks.push_back(std::move(fd));
@@ -206,15 +207,16 @@ class porter::worker_pool : public std::enable_shared_from_this<porter::worker_p
           foreign.push_back(std::move(fd));
         }
       }
-      made->foreign = foreign.size();
+      created->foreign = foreign.size();
     } catch (const error& why) {
       base::log(log_level::warning, why.what());
-      made->failed = true;
+      created->failed = true;
     }
-    return made;
+    return created;
   }
 
-  void hand_over(std::unique_ptr<parcel> what, const std::vector<base::unique_fd>& chunks) {
+  void hand_over(std::unique_ptr<received_packet> what,
+                 const std::vector<base::unique_fd>& chunks) {
     std::vector<int> numbers(chunks.size());
     std::transform(
         chunks.begin(), chunks.end(), numbers.begin(), [](const auto& fd) { return fd.get(); });
@@ -262,7 +264,7 @@ class porter::worker_pool : public std::enable_shared_from_this<porter::worker_p
       runnable_.push_back(queue.front().what->principal);
     }
     if (idle_ < runnable_.size() && threads_ < max_threads) {
-      base::start_thread("gpushm-porter", [self = shared_from_this()] { self->work(); }).detach();
+      base::start_thread("gpushm-receiver", [self = shared_from_this()] { self->work(); }).detach();
       ++threads_;
     }
     changed_.notify_one();
@@ -322,7 +324,7 @@ class porter::worker_pool : public std::enable_shared_from_this<porter::worker_p
   bool stopped_ = false;
 };
 
-porter::porter() {
+descriptor_receiver::descriptor_receiver() {
   std::array<int, 2> pair{};
   base::checked("serve", {}, "socketpair", [&] {
     return ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data());
@@ -337,11 +339,11 @@ porter::porter() {
     bool has_own_table = false;
   };
   const auto begun = std::make_shared<start>();
-  const auto made = std::make_shared<worker_pool>(worker_end.get());
+  const auto created = std::make_shared<worker_pool>(worker_end.get());
   // Once the thread has its own table, `worker_end` is the same number in both tables; until then
   // only the thread may use it.
   try {
-    base::start_thread("gpushm-porter", [begun, made, number = worker_end.get()] {
+    base::start_thread("gpushm-receiver", [begun, created, number = worker_end.get()] {
       {
         const bool left = unshare_table(number);
         const std::lock_guard lock(begun->mutex);
@@ -349,7 +351,7 @@ porter::porter() {
         begun->has_own_table = left;
         begun->changed.notify_all();
       }
-      made->run();
+      created->run();
     }).detach();
   } catch (...) {
     static_cast<void>(worker_end.release());  // owned by the worker pool
@@ -366,11 +368,11 @@ porter::porter() {
   }
 }
 
-porter::~porter() = default;
+descriptor_receiver::~descriptor_receiver() = default;
 
-bool porter::fetch(std::uint64_t session, const std::string& principal, int socket) {
-  auto made = std::make_unique<job>(session, principal, nullptr);
-  const address_text text = text_of(made.get());
+bool descriptor_receiver::fetch(std::uint64_t session, const std::string& principal, int socket) {
+  auto created = std::make_unique<job>(session, principal, nullptr);
+  const address_text text = text_of(created.get());
   const std::array<int, 1> fds{socket};
   try {
     if (transport::send_packet(broker_end_.get(), text, fds) != transport::send_result::sent) {
@@ -382,18 +384,19 @@ bool porter::fetch(std::uint64_t session, const std::string& principal, int sock
     }
     return false;  // too many are in flight for this uid, possibly sent by another program
   }
-  static_cast<void>(made.release());
+  static_cast<void>(created.release());
   return true;
 }
 
-void porter::close_elsewhere(const std::string& principal, base::unique_fd socket) noexcept {
+void descriptor_receiver::close_elsewhere(const std::string& principal,
+                                          base::unique_fd socket) noexcept {
   try {
     const auto broker_copy_closed = std::make_shared<std::atomic<bool>>(false);
-    auto made = std::make_unique<job>(0, principal, broker_copy_closed);
-    const address_text text = text_of(made.get());
+    auto created = std::make_unique<job>(0, principal, broker_copy_closed);
+    const address_text text = text_of(created.get());
     const std::array<int, 1> fds{socket.get()};
     if (transport::send_packet(broker_end_.get(), text, fds) == transport::send_result::sent) {
-      static_cast<void>(made.release());
+      static_cast<void>(created.release());
       socket.reset();  // not the last copy, so this does not block
       broker_copy_closed->store(true);
       broker_copy_closed->notify_all();
@@ -405,13 +408,13 @@ void porter::close_elsewhere(const std::string& principal, base::unique_fd socke
   static_cast<void>(socket.release());
 }
 
-std::unique_ptr<porter::parcel> porter::next() {
+std::unique_ptr<descriptor_receiver::received_packet> descriptor_receiver::next() {
   address_text text{};
   auto got = transport::receive_guarded(broker_end_.get(), text);
   if (got.packet.size() != text.size()) {
     return nullptr;
   }
-  auto result = object_at<parcel>(text);
+  auto result = object_at<received_packet>(text);
   result->descriptors = std::move(got.descriptors);
   if (got.status == transport::receive_status::descriptors_lost) {
     result->status = got.status;

@@ -9,31 +9,31 @@
 
 #include "base/guarded_fd.hpp"
 #include "broker/connection.hpp"
+#include "broker/descriptor_receiver.hpp"
 #include "broker/hub.hpp"
 #include "broker/hub_driver.hpp"
 #include "broker/member_log.hpp"
-#include "broker/porter.hpp"
 #include "broker/turn_loop.hpp"
 
 namespace gpushm::broker_detail {
 
-/// Ends connections, when they close or their process dies, and their sessions. Sessions end
-/// nowhere else (docs/adr/0021).
+/// Ends connections, when they close or their process dies, and their sessions. No other
+/// code ends sessions (docs/adr/0021).
 ///
-/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
-class endings final : public connection_ender {
+/// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
+class session_ender final : public connection_ender {
  public:
   /// `fence_delay`: how long leases stay after a death without a proven fence.
-  endings(asio::io_context& io,
-          hub& sessions,
-          hub_driver& driver,
-          turn_loop& loop,
-          porter& doors,
-          member_log& log,
-          std::chrono::milliseconds fence_delay);
+  session_ender(asio::io_context& io,
+                hub& sessions,
+                hub_driver& driver,
+                turn_loop& loop,
+                descriptor_receiver& descriptors,
+                member_log& log,
+                std::chrono::milliseconds fence_delay);
 
   /// Registers a connection until it is closed; connections of the same process end together.
-  void track(connection& made);
+  void track(connection& created);
   /// Handles the end of `of.process`.
   void watch_process(connection& of);
   /// Sets the client's fence. Either both descriptors are empty or neither is.
@@ -56,7 +56,7 @@ class endings final : public connection_ender {
   hub& hub_;
   hub_driver& driver_;
   turn_loop& loop_;
-  porter& porter_;
+  descriptor_receiver& descriptor_receiver_;
   member_log& log_;
   std::chrono::milliseconds fence_delay_;
   std::unordered_multimap<std::int32_t, connection*> by_pid_;  ///< open connections

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/endings.hpp"
+#include "broker/session_ender.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -20,28 +20,28 @@ constexpr int last_packets = 32;
 
 }  // namespace
 
-endings::endings(asio::io_context& io,
-                 hub& sessions,
-                 hub_driver& driver,
-                 turn_loop& loop,
-                 porter& doors,
-                 member_log& log,
-                 std::chrono::milliseconds fence_delay)
+session_ender::session_ender(asio::io_context& io,
+                             hub& sessions,
+                             hub_driver& driver,
+                             turn_loop& loop,
+                             descriptor_receiver& descriptors,
+                             member_log& log,
+                             std::chrono::milliseconds fence_delay)
     : io_(io),
       hub_(sessions),
       driver_(driver),
       loop_(loop),
-      porter_(doors),
+      descriptor_receiver_(descriptors),
       log_(log),
       fence_delay_(fence_delay) {}
 
-void endings::track(connection& made) {
-  if (made.peer.pid > 0) {
-    by_pid_.emplace(made.peer.pid, &made);
+void session_ender::track(connection& created) {
+  if (created.peer.pid > 0) {
+    by_pid_.emplace(created.peer.pid, &created);
   }
 }
 
-void endings::watch_process(connection& of) {
+void session_ender::watch_process(connection& of) {
   of.process.wait([this, weak = of.weak_from_this()] {
     if (const auto died = weak.lock(); died && !died->closed) {
       process_died(*died);
@@ -49,7 +49,10 @@ void endings::watch_process(connection& of) {
   });
 }
 
-void endings::set_fence(connection& of, fence kind, base::guarded_fd pidfd, base::guarded_fd life) {
+void session_ender::set_fence(connection& of,
+                              fence kind,
+                              base::guarded_fd pidfd,
+                              base::guarded_fd life) {
   of.fence = kind;
   of.life = end_watch(io_, std::move(life));
   if (!of.process || !transport::kernel_names_peers()) {  // prefer the kernel's pidfd
@@ -59,7 +62,7 @@ void endings::set_fence(connection& of, fence kind, base::guarded_fd pidfd, base
   }
 }
 
-void endings::process_died(connection& of) {
+void session_ender::process_died(connection& of) {
   // The socket may still contain a goodbye, which distinguishes a normal end from a death.
   of.last_packets = last_packets;
   of.muted = true;
@@ -67,14 +70,14 @@ void endings::process_died(connection& of) {
   loop_.request_turn(of);
 }
 
-void endings::close_socket(const core::principal& who, base::guarded_fd socket) noexcept {
+void session_ender::close_socket(const core::principal& who, base::guarded_fd socket) noexcept {
   ::shutdown(socket.get(), SHUT_RDWR);
   if (!drain(socket.get())) {
-    porter_.close_elsewhere(who.key, socket.release());
+    descriptor_receiver_.close_elsewhere(who.key, socket.release());
   }
 }
 
-void endings::close(connection& gone) {
+void session_ender::close(connection& gone) {
   if (gone.closed) {
     return;
   }
@@ -99,7 +102,7 @@ void endings::close(connection& gone) {
   }
 }
 
-void endings::drop(connection& gone, std::string_view why) noexcept {
+void session_ender::drop(connection& gone, std::string_view why) noexcept {
   log_.guarded([&] { log_.dropped(gone, why); });
   if (!gone.has_queued()) {
     log_.guarded([&] { close(gone); });
@@ -107,7 +110,7 @@ void endings::drop(connection& gone, std::string_view why) noexcept {
 }
 
 /// Ends the session's leases now, or once its process can no longer write.
-void endings::end_session(connection& gone) {
+void session_ender::end_session(connection& gone) {
   const core::session_id number = gone.number;
   try {
     if (!hub_.lose(gone, std::chrono::steady_clock::now())) {
@@ -116,21 +119,21 @@ void endings::end_session(connection& gone) {
     gone.ending = std::make_unique<fence_watch>(
         io_, gone.fence, std::move(gone.process), std::move(gone.life), fence_delay_);
     gone.ending->wait([this, number] { fence_reached(number); },
-                      [this, number](fence_wait what) { hub_.waits_for(number, what); });
+                      [this, number](fence_wait what) { hub_.set_fence_wait(number, what); });
   } catch (...) {
     fence_reached(number);
     throw;
   }
 }
 
-void endings::fence_reached(core::session_id number) {
+void session_ender::fence_reached(core::session_id number) {
   log_.guarded([&] { hub_.hang_up(number); });
   driver_.schedule();
 }
 
 /// When a process dies, all its connections close one after the other. Mutes those that the peer
 /// has already closed, so that they do not get events about each other.
-void endings::mute_siblings(connection& gone) {
+void session_ender::mute_siblings(connection& gone) {
   if (gone.peer.pid <= 0 || by_pid_.count(gone.peer.pid) < 2) {
     return;
   }
