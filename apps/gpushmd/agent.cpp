@@ -32,12 +32,12 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 /// Interval of the control loop while idle.
-constexpr std::chrono::seconds loop_every{2};
+constexpr std::chrono::seconds loop_interval{2};
 /// /healthz reports a control loop that has not run for this long. Nothing in the loop blocks, so
-/// only a restart helps. A driver that does not answer is not a reason to restart; /readyz reports
+/// only a restart helps. A driver that does not respond is not a reason to restart; /readyz reports
 /// it.
-constexpr std::chrono::seconds loop_patience{15};
-constexpr std::uint64_t own_descriptors = 512;
+constexpr std::chrono::seconds loop_timeout{15};
+constexpr std::uint64_t reserved_descriptors = 512;
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -53,44 +53,44 @@ std::uint64_t brokers_descriptors() {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_max == RLIM_INFINITY) {
     return 0;
   }
-  return limit.rlim_max > 2 * own_descriptors ? limit.rlim_max - own_descriptors
-                                              : limit.rlim_max / 2;
+  return limit.rlim_max > 2 * reserved_descriptors ? limit.rlim_max - reserved_descriptors
+                                                   : limit.rlim_max / 2;
 }
 
 bool is_in_cluster() {
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): no code sets variables
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no code sets environment variables
   return std::getenv("KUBERNETES_SERVICE_HOST") != nullptr;
 }
 
-bool wants_dra(const settings& chosen) {
+bool is_dra_enabled(const settings& chosen) {
   return chosen.dra.value_or(chosen.broker && (is_in_cluster() || !chosen.kubeconfig.empty()));
 }
 
 broker_set_options brokers_of(const settings& chosen) {
-  broker_set_options made;
-  made.run_dir = chosen.run_dir;
-  made.domains = chosen.domains;
-  made.limits.quota_bytes = chosen.quota_bytes;
-  made.limits.quota_bytes_per_principal = chosen.quota_bytes_per_principal;
-  made.limits.max_descriptors = chosen.max_descriptors;
-  made.limits.max_segments = chosen.max_segments;
-  made.limits.max_connections = chosen.max_connections;
-  made.limits.fence_delay_ms = chosen.fence_delay_ms;
-  made.limits.memory_bytes =
+  broker_set_options options;
+  options.run_dir = chosen.run_dir;
+  options.domains = chosen.domains;
+  options.limits.quota_bytes = chosen.quota_bytes;
+  options.limits.quota_bytes_per_principal = chosen.quota_bytes_per_principal;
+  options.limits.max_descriptors = chosen.max_descriptors;
+  options.limits.max_segments = chosen.max_segments;
+  options.limits.max_connections = chosen.max_connections;
+  options.limits.fence_delay_ms = chosen.fence_delay_ms;
+  options.limits.memory_bytes =
       chosen.broker_memory_bytes != 0 ? chosen.broker_memory_bytes : base::memory_limit_bytes() / 2;
-  made.descriptors = brokers_descriptors();
-  made.accept_fake_chunks = chosen.accept_fake_chunks;
-  return made;
+  options.descriptors = brokers_descriptors();
+  options.accept_fake_chunks = chosen.accept_fake_chunks;
+  return options;
 }
 
 dra::driver_options driver_options_of(const settings& chosen) {
-  dra::driver_options made;
-  made.node_name = chosen.node_name.empty() ? host_name() : chosen.node_name;
-  made.kubelet_root = chosen.kubelet_root;
-  made.cdi_directory = chosen.cdi_dir;
-  made.state_directory = chosen.state_directory();
-  made.share_devices = chosen.share_devices;
-  return made;
+  dra::driver_options options;
+  options.node_name = chosen.node_name.empty() ? host_name() : chosen.node_name;
+  options.kubelet_root = chosen.kubelet_root;
+  options.cdi_directory = chosen.cdi_dir;
+  options.state_directory = chosen.state_directory();
+  options.share_devices = chosen.share_devices;
+  return options;
 }
 
 /// All parts, in the order of their dependencies.
@@ -113,12 +113,12 @@ class agent {
     if (chosen.device_plugin) {
       plugin_ = std::make_unique<device_plugin>(chosen, &metrics_);
     }
-    if (wants_dra(chosen)) {
+    if (is_dra_enabled(chosen)) {
       start_dra();
     }
     if (!chosen.listen.empty()) {
       web_ = std::make_unique<web_server>(chosen.listen,
-                                          web_answers{[this] { return not_alive(); },
+                                          web_sources{[this] { return not_alive(); },
                                                       [this] { return not_ready(); },
                                                       [this] { return metrics_.exposition(); }});
       base::log(log_level::info,
@@ -135,14 +135,14 @@ class agent {
     if (dra_ && plugin_) {
       const bool missing =
           dra_presence_.is_missing(plugin_->registered(), dra_->status().registered, clock::now());
-      if (missing && !without_dra_) {
+      if (missing && !dra_missing_) {
         base::log(log_level::warning,
                   "the kubelet registered the device plugin but not the DRA driver: claims cannot "
                   "be used on this node (check that its feature gate DynamicResourceAllocation is "
                   "on and its root directory is " +
                       chosen_.kubelet_root + ")");
       }
-      without_dra_ = missing;
+      dra_missing_ = missing;
     }
   }
 
@@ -200,11 +200,11 @@ class agent {
   }
 
   [[nodiscard]] std::string not_alive() const {
-    const auto silent =
+    const auto idle_time =
         std::chrono::duration_cast<std::chrono::seconds>(clock::now() - beat_.load());
-    return silent < loop_patience
+    return idle_time < loop_timeout
                ? std::string()
-               : "the control loop has not run for " + std::to_string(silent.count()) + " s";
+               : "the control loop has not run for " + std::to_string(idle_time.count()) + " s";
   }
 
   [[nodiscard]] std::string not_ready() const {
@@ -218,7 +218,7 @@ class agent {
         return why;
       }
     }
-    if (dra_ && !without_dra_) {
+    if (dra_ && !dra_missing_) {
       const dra::driver_status now = dra_->status();
       if (!now.serving || !now.registered) {
         return "the DRA driver is not registered with the kubelet" +
@@ -235,7 +235,7 @@ class agent {
   const settings chosen_;  // as of the start; `plugin_` has the settings that can change
   std::atomic<clock::time_point> beat_{clock::now()};
   dra_presence dra_presence_;  // used only by the control loop
-  std::atomic<bool> without_dra_{false};
+  std::atomic<bool> dra_missing_{false};
   metrics::agent_metrics metrics_;
   std::unique_ptr<device_plugin> plugin_;  // destroyed last: the driver may take seconds
   std::unique_ptr<broker_set> brokers_;
@@ -255,7 +255,7 @@ int run_agent(const settings& chosen, const std::function<settings()>& reload) {
   agent running(chosen);
   for (;;) {
     running.beat();
-    const auto what = inbox.next(file.next(loop_every), file.fd());
+    const auto what = inbox.next(file.next(loop_interval), file.fd());
     if (what == signals::kind::stop) {
       base::log(log_level::info, "stopping");
       return EXIT_SUCCESS;
@@ -266,8 +266,8 @@ int run_agent(const settings& chosen, const std::function<settings()>& reload) {
   }
 }
 
-bool anything_left_behind() noexcept {
-  return broker_set::any_left_behind() || plugin::health_monitor::any_left_behind();
+bool anything_abandoned() noexcept {
+  return broker_set::any_abandoned() || plugin::health_monitor::any_abandoned();
 }
 
 }  // namespace gpushm::agent

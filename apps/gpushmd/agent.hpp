@@ -13,7 +13,8 @@ namespace gpushm::agent {
 /// hang. Throws `error` for failures that a retry cannot fix.
 int run_agent(const settings& chosen, const std::function<settings()>& reload);
 
-/// Whether a thread did not end in time; the process must then exit by _exit.
-[[nodiscard]] bool anything_left_behind() noexcept;
+/// Whether a thread was abandoned because it did not end in time; the process must then exit by
+/// _exit.
+[[nodiscard]] bool anything_abandoned() noexcept;
 
 }  // namespace gpushm::agent

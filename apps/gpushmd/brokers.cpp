@@ -20,18 +20,18 @@ namespace gpushm::agent {
 
 namespace {
 
-constexpr mode_t for_everybody = 0755;
-constexpr mode_t for_this_user = 0700;
-constexpr const char* make_operation = "make directory";
+constexpr mode_t public_mode = 0755;
+constexpr mode_t private_mode = 0700;
+constexpr const char* create_operation = "create directory";
 
-std::atomic<bool>& left_behind() noexcept {
+std::atomic<bool>& abandoned() noexcept {
   static std::atomic<bool> any{false};
   return any;
 }
 
 [[noreturn]] void refuse_directory(const std::string& path, int number, std::string_view call) {
   throw error(base::errc_of_errno(number),
-              make_operation,
+              create_operation,
               path,
               std::string(call) + ": " + base::errno_text(number),
               "run the agent as root, or choose another directory: --run-dir DIR");
@@ -40,26 +40,27 @@ std::atomic<bool>& left_behind() noexcept {
 /// Creates a directory, or changes an existing one of this user or root, to exactly this mode
 /// regardless of the umask. Does not follow a symbolic link unless `may_be_link`: an administrator
 /// then chose its target, which must still belong to this user or root.
-void make_directory(const std::string& path, mode_t mode, bool may_be_link = false) {
+void create_directory(const std::string& path, mode_t mode, bool may_be_link = false) {
   if (base::retry([&] { return ::mkdir(path.c_str(), mode); }) != 0 && errno != EEXIST) {
     refuse_directory(path, errno, "mkdir");
   }
   const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | (may_be_link ? 0 : O_NOFOLLOW);
-  const base::unique_fd made(base::retry([&] { return ::open(path.c_str(), flags); }));
+  const base::unique_fd directory(base::retry([&] { return ::open(path.c_str(), flags); }));
   struct stat about {};
-  if (!made || ::fstat(made.get(), &about) != 0) {
+  if (!directory || ::fstat(directory.get(), &about) != 0) {
     refuse_directory(path, errno, "open");
   }
   if (about.st_uid != ::geteuid() && about.st_uid != 0) {
     throw error(errc::permission_denied,
-                make_operation,
+                create_operation,
                 path,
                 "it exists and belongs to uid " + std::to_string(about.st_uid) +
                     ", which could replace its content",
                 "remove it, or change its owner: chown root " + path);
   }
   if ((about.st_mode & 07777U) != mode) {
-    base::checked(make_operation, path, "fchmod", [&] { return ::fchmod(made.get(), mode); });
+    base::checked(
+        create_operation, path, "fchmod", [&] { return ::fchmod(directory.get(), mode); });
   }
 }
 
@@ -72,9 +73,9 @@ void check_name(const std::string& domain) {
   }
 }
 
-/// Ends brokers, each on its own thread, so that one that hangs does not delay the others. Returns
-/// false if some have not ended after `patience`; those are abandoned.
-bool end_all(std::vector<broker> all, std::chrono::milliseconds patience) {
+/// Stops brokers, each on its own thread, so that one that hangs does not delay the others. Returns
+/// false if some have not stopped within `timeout`; those are abandoned.
+bool stop_all(std::vector<broker> all, std::chrono::milliseconds timeout) {
   struct progress {
     std::mutex mutex;
     std::condition_variable ended;
@@ -91,34 +92,33 @@ bool end_all(std::vector<broker> all, std::chrono::milliseconds patience) {
     }).detach();
   }
   std::unique_lock lock(shared->mutex);
-  const bool ended =
-      shared->ended.wait_for(lock, patience, [&shared] { return shared->left == 0; });
+  const bool ended = shared->ended.wait_for(lock, timeout, [&shared] { return shared->left == 0; });
   if (!ended) {
-    left_behind() = true;
+    abandoned() = true;
   }
   return ended;
 }
 
-bool end(broker one, std::chrono::milliseconds patience) {
+bool stop_broker(broker one, std::chrono::milliseconds timeout) {
   std::vector<broker> all;
   all.push_back(std::move(one));
-  return end_all(std::move(all), patience);
+  return stop_all(std::move(all), timeout);
 }
 
 }  // namespace
 
 /// Marks one domain as busy for its lifetime. The mutex is held in the constructor and at the end
 /// of the destructor.
-class broker_set::hold {
+class broker_set::busy_guard {
  public:
   /// Throws `error` (timed_out) if another call keeps the domain busy for too long.
-  hold(broker_set& of, std::unique_lock<std::mutex>& lock, std::string domain)
+  busy_guard(broker_set& of, std::unique_lock<std::mutex>& lock, std::string domain)
       : of_(of), lock_(lock), domain_(std::move(domain)) {
     const auto is_free = [&] {
       const auto found = of_.open_.find(domain_);
       return found == of_.open_.end() || !found->second.busy;
     };
-    if (!of_.changed_.wait_for(lock_, of_.options_.patience, is_free)) {
+    if (!of_.changed_.wait_for(lock_, of_.options_.timeout, is_free)) {
       throw error(errc::timed_out,
                   "open domain",
                   domain_,
@@ -127,20 +127,20 @@ class broker_set::hold {
     }
     of_.open_[domain_].busy = true;
   }
-  hold(const hold&) = delete;
-  hold& operator=(const hold&) = delete;
-  ~hold() {
+  busy_guard(const busy_guard&) = delete;
+  busy_guard& operator=(const busy_guard&) = delete;
+  ~busy_guard() {
     if (!lock_.owns_lock()) {
       lock_.lock();
     }
-    served& mine = of_.open_[domain_];
-    mine.busy = false;
-    if (!mine.serving && mine.problem.empty() && !of_.is_always_there(domain_)) {
+    served& entry = of_.open_[domain_];
+    entry.busy = false;
+    if (!entry.serving && entry.problem.empty() && !of_.is_configured(domain_)) {
       of_.open_.erase(domain_);
     }
     of_.changed_.notify_all();
   }
-  [[nodiscard]] served& mine() { return of_.open_[domain_]; }
+  [[nodiscard]] served& entry() { return of_.open_[domain_]; }
 
  private:
   broker_set& of_;
@@ -154,10 +154,10 @@ broker_set::broker_set(broker_set_options options)
       locks_(options_.run_dir + "/locks"),
       budget_(std::make_shared<const broker_budget>(options_.limits.memory_bytes,
                                                     options_.descriptors)) {
-  make_directory(options_.run_dir, for_everybody, true);
-  make_directory(locks_, for_this_user);
+  create_directory(options_.run_dir, public_mode, true);
+  create_directory(locks_, private_mode);
   lock_node();
-  make_directory(directory_, for_this_user);
+  create_directory(directory_, private_mode);
   remove_empty_directories();
   for (const std::string& domain : options_.domains) {
     check(domain);
@@ -165,7 +165,7 @@ broker_set::broker_set(broker_set_options options)
   checker_ = std::jthread([this](const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(
-        lock, stop, options_.check_every, [&stop] { return stop.stop_requested(); })) {
+        lock, stop, options_.check_interval, [&stop] { return stop.stop_requested(); })) {
       lock.unlock();
       check_all();
       lock.lock();
@@ -179,8 +179,8 @@ broker_set::~broker_set() {
   std::vector<broker> all;
   {
     std::unique_lock lock(mutex_);
-    // The DRA driver has ended; a domain that is still busy after this counts as abandoned.
-    changed_.wait_for(lock, options_.patience, [this] {
+    // The DRA driver has stopped; a domain that is still busy after this is abandoned.
+    changed_.wait_for(lock, options_.timeout, [this] {
       return std::none_of(
           open_.begin(), open_.end(), [](const auto& each) { return each.second.busy; });
     });
@@ -195,17 +195,17 @@ broker_set::~broker_set() {
   for (const broker& each : all) {
     sockets.push_back(each.socket_path());
   }
-  if (!end_all(std::move(all), options_.patience)) {
+  if (!stop_all(std::move(all), options_.timeout)) {
     base::log(log_level::error, "some brokers did not stop in time");
-    // No other process listens there: brokers that ended have removed their sockets.
+    // Only sockets of abandoned brokers still exist: brokers that stopped have removed theirs.
     for (const std::string& socket : sockets) {
       ::unlink(socket.c_str());
     }
   }
 }
 
-bool broker_set::any_left_behind() noexcept {
-  return left_behind();
+bool broker_set::any_abandoned() noexcept {
+  return abandoned();
 }
 
 std::string broker_set::directory_of(const std::string& domain) const {
@@ -217,7 +217,7 @@ std::string broker_set::lock_path_of(const std::string& domain) const {
   return locks_ + "/d." + domain + ".lock";
 }
 
-bool broker_set::is_always_there(const std::string& domain) const {
+bool broker_set::is_configured(const std::string& domain) const {
   return std::find(options_.domains.begin(), options_.domains.end(), domain) !=
          options_.domains.end();
 }
@@ -243,8 +243,8 @@ void broker_set::lock_node() {
   }
 }
 
-/// Removes directories of domains that are no longer configured. Directories that are not empty
-/// stay.
+/// Removes directories of domains that are no longer configured. Keeps directories that are not
+/// empty.
 void broker_set::remove_empty_directories() const {
   std::error_code failed;
   std::vector<std::string> names;
@@ -253,27 +253,27 @@ void broker_set::remove_empty_directories() const {
     names.push_back(at->path().filename().string());
   }
   for (const std::string& name : names) {
-    if (!name.starts_with("claim-") && !is_always_there(name)) {
+    if (!name.starts_with("claim-") && !is_configured(name)) {
       ::rmdir(directory_of(name).c_str());
     }
   }
 }
 
 void broker_set::start(const std::string& domain, served& into) const {
-  make_directory(directory_of(domain), for_everybody);
-  broker_options made;
-  made.socket_path = directory_of(domain) + "/socket";
-  made.lock_path = lock_path_of(domain);
-  made.domain = domain;
-  made.mode = 0666;
-  made.limits = options_.limits;
-  made.shared = budget_;
-  made.raise_descriptor_limit = true;
-  made.accept_fake_chunks = options_.accept_fake_chunks;
-  into.serving.emplace(broker::start(made));
+  create_directory(directory_of(domain), public_mode);
+  broker_options options;
+  options.socket_path = directory_of(domain) + "/socket";
+  options.lock_path = lock_path_of(domain);
+  options.domain = domain;
+  options.mode = 0666;
+  options.limits = options_.limits;
+  options.shared = budget_;
+  options.raise_descriptor_limit = true;
+  options.accept_fake_chunks = options_.accept_fake_chunks;
+  into.serving.emplace(broker::start(options));
   struct stat about {};
   base::checked(
-      "open domain", domain, "stat", [&] { return ::lstat(made.socket_path.c_str(), &about); });
+      "open domain", domain, "stat", [&] { return ::lstat(options.socket_path.c_str(), &about); });
   into.device = about.st_dev;
   into.inode = about.st_ino;
 }
@@ -281,17 +281,17 @@ void broker_set::start(const std::string& domain, served& into) const {
 std::string broker_set::open(const std::string& domain) {
   check_name(domain);
   std::unique_lock lock(mutex_);
-  hold one(*this, lock, domain);
-  if (!one.mine().serving) {
-    served& mine = one.mine();
+  busy_guard one(*this, lock, domain);
+  if (!one.entry().serving) {
+    served& entry = one.entry();
     lock.unlock();
     served fresh;
     start(domain, fresh);
     lock.lock();
-    mine.serving = std::move(fresh.serving);
-    mine.device = fresh.device;
-    mine.inode = fresh.inode;
-    note_problem(domain, mine, {});
+    entry.serving = std::move(fresh.serving);
+    entry.device = fresh.device;
+    entry.inode = fresh.inode;
+    note_problem(domain, entry, {});
     base::log(log_level::info, "opened domain " + domain);
   }
   return directory_of(domain);
@@ -299,7 +299,7 @@ std::string broker_set::open(const std::string& domain) {
 
 void broker_set::close(const std::string& domain) {
   check_name(domain);
-  if (is_always_there(domain)) {
+  if (is_configured(domain)) {
     throw error(errc::invalid_argument,
                 "close domain",
                 domain,
@@ -307,13 +307,13 @@ void broker_set::close(const std::string& domain) {
                 "remove it from broker.domains");
   }
   std::unique_lock lock(mutex_);
-  hold one(*this, lock, domain);
-  std::optional<broker> ending = std::exchange(one.mine().serving, std::nullopt);
-  one.mine().problem.clear();
+  busy_guard one(*this, lock, domain);
+  std::optional<broker> ending = std::exchange(one.entry().serving, std::nullopt);
+  one.entry().problem.clear();
   lock.unlock();
   if (ending) {
     const broker_statistics last = ending->statistics();
-    if (!end(std::move(*ending), options_.patience)) {
+    if (!stop_broker(std::move(*ending), options_.timeout)) {
       base::log(log_level::error, "the broker of domain " + domain + " did not stop in time");
     }
     base::log(log_level::info,
@@ -376,45 +376,45 @@ void broker_set::check_all() {
 void broker_set::check(const std::string& domain) {
   std::unique_lock lock(mutex_);
   if (const auto found = open_.find(domain);
-      found == open_.end() ? !is_always_there(domain) : found->second.busy) {
+      found == open_.end() ? !is_configured(domain) : found->second.busy) {
     return;  // closed meanwhile, or being opened or closed: checked next time
   }
-  hold one(*this, lock, domain);
-  served& mine = one.mine();
-  if (mine.serving) {
+  busy_guard one(*this, lock, domain);
+  served& entry = one.entry();
+  if (entry.serving) {
     struct stat about {};
-    if (::lstat(mine.serving->socket_path().c_str(), &about) == 0 && about.st_dev == mine.device &&
-        about.st_ino == mine.inode) {
+    if (::lstat(entry.serving->socket_path().c_str(), &about) == 0 &&
+        about.st_dev == entry.device && about.st_ino == entry.inode) {
       return;
     }
-    const broker_statistics now = mine.serving->statistics();
+    const broker_statistics now = entry.serving->statistics();
     if (now.connections > 0 || now.segments > 0) {
       note_problem(domain,
-                   mine,
+                   entry,
                    "the socket of domain " + domain + " was removed or replaced (" +
-                       mine.serving->socket_path() +
+                       entry.serving->socket_path() +
                        "): new clients cannot connect until all clients have disconnected and all "
                        "segments are removed, or the agent is restarted");
       return;
     }
   }
-  std::optional<broker> ending = std::exchange(mine.serving, std::nullopt);
+  std::optional<broker> ending = std::exchange(entry.serving, std::nullopt);
   lock.unlock();
   served fresh;
   std::string problem;
   try {
     if (ending) {
-      end(std::move(*ending), options_.patience);
+      stop_broker(std::move(*ending), options_.timeout);
     }
     start(domain, fresh);
   } catch (const std::exception& why) {
     problem = "domain " + domain + " is not served: " + why.what();
   }
   lock.lock();
-  mine.serving = std::move(fresh.serving);
-  mine.device = fresh.device;
-  mine.inode = fresh.inode;
-  note_problem(domain, mine, problem);
+  entry.serving = std::move(fresh.serving);
+  entry.device = fresh.device;
+  entry.inode = fresh.inode;
+  note_problem(domain, entry, problem);
 }
 
 std::vector<metrics::domain_reading> broker_set::readings() const {

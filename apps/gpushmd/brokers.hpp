@@ -20,17 +20,16 @@ namespace gpushm::agent {
 
 struct broker_set_options {
   std::string run_dir = "/run/gpushm";
-  std::vector<std::string> domains;  ///< that always exist
+  std::vector<std::string> domains;  ///< the configured domains, which always exist
   /// Per domain. `memory_bytes` (0: no limit) and `descriptors` apply to all domains together, so
   /// that a full domain leaves room for the others.
   broker_limits limits = {};
   std::uint64_t descriptors = 0;  ///< 0: no limit
   bool accept_fake_chunks = false;
   /// Interval of checking sockets and of retrying domains that could not be served.
-  std::chrono::milliseconds check_every{5'000};
-  /// Upper bound of waiting for a broker to end, and for another call that opens or closes a
-  /// domain.
-  std::chrono::milliseconds patience{5'000};
+  std::chrono::milliseconds check_interval{5'000};
+  /// Timeout for a broker to stop, and for another call that opens or closes a domain.
+  std::chrono::milliseconds timeout{5'000};
 };
 
 /// The brokers of this node, one per domain. A domain's directory is `<run_dir>/d/<domain>`; any
@@ -48,8 +47,8 @@ class broker_set final : public dra::domains {
   explicit broker_set(broker_set_options options);
   broker_set(const broker_set&) = delete;
   broker_set& operator=(const broker_set&) = delete;
-  /// Ends all brokers concurrently. One that has not ended after `patience` is abandoned: see
-  /// `any_left_behind`.
+  /// Stops all brokers concurrently. A broker that has not stopped within `timeout` is abandoned:
+  /// see `any_abandoned`.
   ~broker_set() override;
 
   std::string open(const std::string& domain) override;
@@ -57,15 +56,15 @@ class broker_set final : public dra::domains {
   /// The domains of claims. Configured domains, which cannot be closed, are not included.
   [[nodiscard]] std::vector<std::string> list() const override;
 
-  /// Does not wait for brokers that are starting or ending.
+  /// Does not wait for brokers that are starting or stopping.
   [[nodiscard]] std::vector<metrics::domain_reading> readings() const;
-  /// Which domain is not served, and the reason; empty: all are.
+  /// A domain that is not served and the reason; empty: all are served.
   [[nodiscard]] std::string not_ready() const;
   /// The directory that contains the domains' directories.
   [[nodiscard]] const std::string& directory() const noexcept { return directory_; }
 
-  /// Whether a broker of this process did not end in time; the process must then exit by _exit.
-  [[nodiscard]] static bool any_left_behind() noexcept;
+  /// Whether a broker of this process did not stop in time; the process must then exit by _exit.
+  [[nodiscard]] static bool any_abandoned() noexcept;
 
  private:
   struct served {
@@ -75,11 +74,11 @@ class broker_set final : public dra::domains {
     ino_t inode = 0;
     std::string problem;  ///< empty: none
   };
-  class hold;
+  class busy_guard;
 
   [[nodiscard]] std::string directory_of(const std::string& domain) const;
   [[nodiscard]] std::string lock_path_of(const std::string& domain) const;
-  [[nodiscard]] bool is_always_there(const std::string& domain) const;
+  [[nodiscard]] bool is_configured(const std::string& domain) const;
   void lock_node();
   void remove_empty_directories() const;
   /// Creates the directory and starts the broker. Called without the mutex.
@@ -96,7 +95,8 @@ class broker_set final : public dra::domains {
   base::unique_fd node_lock_;
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::map<std::string, served> open_;  // guarded by mutex_; of a busy domain only `problem` is
+  std::map<std::string, served>
+      open_;  // guarded by mutex_, except for busy domains, of which only `problem` is
   std::jthread checker_;
 };
 

@@ -15,7 +15,7 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 /// Delay until a file that is written in several steps is complete.
-constexpr std::chrono::milliseconds settle{200};
+constexpr std::chrono::milliseconds settle_time{200};
 
 }  // namespace
 
@@ -28,7 +28,7 @@ config_watch::config_watch(std::string path, std::string text)
     const auto whole = std::filesystem::absolute(path_);
     watch_.emplace("watch the settings file");
     watch_->set_directories({whole.parent_path().string()});
-    look_at_ = clock::now();  // it may have changed since it was read
+    check_at_ = clock::now();  // it may have changed since it was read
   } catch (const std::exception& why) {
     stop_watching(why);
   }
@@ -38,15 +38,15 @@ void config_watch::stop_watching(const std::exception& why) {
   base::log(log_level::warning,
             std::string(why.what()) + "; send SIGHUP after changes to " + path_);
   watch_.reset();
-  look_at_.reset();
+  check_at_.reset();
 }
 
-std::chrono::milliseconds config_watch::next(std::chrono::milliseconds most) const {
-  if (!look_at_) {
-    return most;
+std::chrono::milliseconds config_watch::next(std::chrono::milliseconds max) const {
+  if (!check_at_) {
+    return max;
   }
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*look_at_ - clock::now());
-  return std::clamp(left, std::chrono::milliseconds(0), most);
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*check_at_ - clock::now());
+  return std::clamp(left, std::chrono::milliseconds(0), max);
 }
 
 bool config_watch::changed() {
@@ -55,16 +55,16 @@ bool config_watch::changed() {
   }
   try {
     if (watch_->take([](const base::directory_watch::change& /*any*/) {})) {
-      look_at_ = clock::now() + settle;
+      check_at_ = clock::now() + settle_time;
     }
   } catch (const std::exception& why) {
     stop_watching(why);
     return false;
   }
-  if (!look_at_ || clock::now() < *look_at_) {
+  if (!check_at_ || clock::now() < *check_at_) {
     return false;
   }
-  look_at_.reset();
+  check_at_.reset();
   std::string problem;
   std::string text = read_config_text(path_, problem);
   if (!problem.empty() || text == text_) {

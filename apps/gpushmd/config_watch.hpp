@@ -22,7 +22,7 @@ class config_watch {
   /// Readable when the file may have changed; -1: not watched.
   [[nodiscard]] int fd() const noexcept { return watch_ ? watch_->fd() : -1; }
   /// Upper bound of the time until `changed` must be called.
-  [[nodiscard]] std::chrono::milliseconds next(std::chrono::milliseconds most) const;
+  [[nodiscard]] std::chrono::milliseconds next(std::chrono::milliseconds max) const;
   /// Whether the text differs from the last time this returned true. Does not block; a file that
   /// does not exist, or is being written, is read again later.
   [[nodiscard]] bool changed();
@@ -33,7 +33,8 @@ class config_watch {
   std::string path_;
   std::string text_;
   std::optional<base::directory_watch> watch_;
-  std::optional<std::chrono::steady_clock::time_point> look_at_;  // when the file has settled
+  std::optional<std::chrono::steady_clock::time_point>
+      check_at_;  // when the file is expected to be complete
 };
 
 }  // namespace gpushm::agent

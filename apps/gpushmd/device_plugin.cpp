@@ -17,61 +17,61 @@ namespace gpushm::agent {
 namespace {
 
 /// Retry interval after a failed plan.
-constexpr std::chrono::seconds retry_after{30};
+constexpr std::chrono::seconds retry_interval{30};
 /// NVML initializes every GPU that no process keeps initialized, which takes seconds per GPU.
-constexpr std::chrono::seconds inventory_patience{120};
+constexpr std::chrono::seconds inventory_timeout{120};
 /// Shares are offered without the GPUs after this long.
 constexpr std::chrono::seconds shares_wait{5};
-/// GPUs are unhealthy when the driver has not answered for this long.
-constexpr std::chrono::seconds driver_patience{60};
-constexpr std::chrono::seconds look_at_driver_every{5};
+/// GPUs are unhealthy after the driver has not responded for this long.
+constexpr std::chrono::seconds driver_timeout{60};
+constexpr std::chrono::seconds driver_check_interval{5};
 
 kubelet::manager_options manager_options_of(const settings& chosen,
                                             base::operation_observer* observer) {
-  kubelet::manager_options made;
-  made.directory = chosen.device_plugin_dir;
-  made.observer = observer;
-  return made;
+  kubelet::manager_options options;
+  options.directory = chosen.device_plugin_dir;
+  options.observer = observer;
+  return options;
 }
 
-discover::generate_options driver_places(const settings& chosen) {
-  discover::generate_options made;
-  made.driver_root = chosen.driver_root;
-  made.dev_root = chosen.dev_root;
-  made.proc_root = chosen.proc_root;
-  return made;
+discover::generate_options driver_options_of(const settings& chosen) {
+  discover::generate_options options;
+  options.driver_root = chosen.driver_root;
+  options.dev_root = chosen.dev_root;
+  options.proc_root = chosen.proc_root;
+  return options;
 }
 
-discover::generate_options places_of(const settings& chosen) {
-  discover::generate_options made = driver_places(chosen);
+discover::generate_options generate_options_of(const settings& chosen) {
+  discover::generate_options options = driver_options_of(chosen);
   if (!chosen.gpus) {
-    return made;
+    return options;
   }
   try {
-    made.hook_path =
-        install_hook(chosen.hook_source.empty() ? hook_beside_this_program() : chosen.hook_source,
+    options.hook_path =
+        install_hook(chosen.hook_source.empty() ? hook_next_to_executable() : chosen.hook_source,
                      chosen.state_directory());
   } catch (const error& why) {
     // A document that names a program that does not exist would stop every container from starting.
     base::log(log_level::warning,
               std::string(why.what()) + "; writing the CDI documents without hooks");
-    made.disabled_hooks.insert("all");
+    options.disabled_hooks.insert("all");
   }
-  return made;
+  return options;
 }
 
 plugin::plan_options plan_options_of(const settings& start, const device_plugin_settings& offered) {
-  plugin::plan_options made;
-  made.gpus = start.gpus;
-  made.gpu_resource_name = offered.gpu_resource_name;
-  made.per_gpu_resources = offered.per_gpu_resources;
-  made.per_gpu_replicas = offered.per_gpu_replicas;
-  made.share_replicas = start.broker ? offered.share_replicas : 0;
-  made.domains = start.domains;
-  made.domains_on_host = start.run_dir + "/d";
-  made.policy = offered.replicas;
-  made.places = places_of(start);
-  return made;
+  plugin::plan_options options;
+  options.gpus = start.gpus;
+  options.gpu_resource_name = offered.gpu_resource_name;
+  options.per_gpu_resources = offered.per_gpu_resources;
+  options.per_gpu_replicas = offered.per_gpu_replicas;
+  options.share_replicas = start.broker ? offered.share_replicas : 0;
+  options.domains = start.domains;
+  options.domains_on_host = start.run_dir + "/d";
+  options.policy = offered.replicas;
+  options.places = generate_options_of(start);
+  return options;
 }
 
 std::string seconds_text(std::chrono::milliseconds time) {
@@ -83,8 +83,8 @@ std::string seconds_text(std::chrono::milliseconds time) {
 device_plugin::device_plugin(const settings& start, base::operation_observer* observer)
     : start_(start), manager_(manager_options_of(start, observer)), offered_(start.offer) {
   if (start_.gpus) {
-    // For when the linker finds no NVML: the driver need not be in this container's image.
-    const std::string nvml = discover::find_nvml(driver_places(start_));
+    // Fallback if the linker finds no NVML: this container's image need not include the driver.
+    const std::string nvml = discover::find_nvml(driver_options_of(start_));
     if (!nvml.empty()) {
       driver::nvml_library::set_alternative_path(nvml);
     }
@@ -95,7 +95,7 @@ device_plugin::device_plugin(const settings& start, base::operation_observer* ob
             [this](const std::string& uuid, const plugin::gpu_health& now) {
               gpu_changed(uuid, now);
             },
-            [this](const std::string& /*what*/) { plan_again(); }});
+            [this](const std::string& /*what*/) { request_plan(); }});
   }
   planner_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
@@ -112,44 +112,44 @@ device_plugin::~device_plugin() {
 
 void device_plugin::offer(device_plugin_settings fresh) {
   const std::lock_guard lock(mutex_);
-  wanted_ = std::move(fresh);
+  requested_ = std::move(fresh);
   due_.notify_all();
 }
 
-void device_plugin::plan_again() {
+void device_plugin::request_plan() {
   const std::lock_guard lock(mutex_);
-  again_ = true;
+  plan_due_ = true;
   due_.notify_all();
 }
 
 std::optional<device_plugin_settings> device_plugin::next(const std::stop_token& stop) {
-  const auto retry_at = std::chrono::steady_clock::now() + retry_after;
+  const auto retry_at = std::chrono::steady_clock::now() + retry_interval;
   for (;;) {
     {
       std::unique_lock lock(mutex_);
-      due_.wait_for(lock, stop, look_at_driver_every, [this] { return again_ || wanted_; });
+      due_.wait_for(lock, stop, driver_check_interval, [this] { return plan_due_ || requested_; });
       if (stop.stop_requested()) {
         return std::nullopt;
       }
-      const bool retry = !not_planned_.empty() && std::chrono::steady_clock::now() >= retry_at;
-      if (again_ || wanted_ || retry) {
-        again_ = false;
-        return std::exchange(wanted_, std::nullopt).value_or(offered_);
+      const bool retry = !plan_problem_.empty() && std::chrono::steady_clock::now() >= retry_at;
+      if (plan_due_ || requested_ || retry) {
+        plan_due_ = false;
+        return std::exchange(requested_, std::nullopt).value_or(offered_);
       }
     }
-    look_at_driver();
+    check_driver();
   }
 }
 
 void device_plugin::run(const std::stop_token& stop) {
-  while (const auto wanted = next(stop)) {
+  while (const auto requested = next(stop)) {
     std::string problem;
     try {
-      apply(*wanted);
-      if (anything_offered_ && *wanted != offered_) {
+      apply(*requested);
+      if (anything_offered_ && *requested != offered_) {
         base::log(log_level::info, "applied the device plugin's new settings");
       }
-      offered_ = *wanted;
+      offered_ = *requested;
       anything_offered_ = true;
     } catch (const std::exception& why) {
       problem = why.what();
@@ -157,10 +157,10 @@ void device_plugin::run(const std::stop_token& stop) {
         return;
       }
       base::log(log_level::error,
-                *wanted == offered_ ? problem : problem + "; keeping the old settings");
+                *requested == offered_ ? problem : problem + "; keeping the old settings");
     }
     const std::lock_guard lock(mutex_);
-    not_planned_ = problem;
+    plan_problem_ = problem;
   }
 }
 
@@ -171,35 +171,37 @@ plugin::inventory device_plugin::take_inventory(const device_plugin_settings& of
   }
   if (!anything_offered_ && !shares_offered_) {
     base::log(log_level::warning,
-              "NVML has not answered for " + seconds_text(shares_wait) +
-                  ": offering shares now, and GPUs when it answers");
-    make_offer(offered, {}, true);
+              "NVML has not responded for " + seconds_text(shares_wait) +
+                  ": offering shares now, and GPUs when it responds");
+    apply_offer(offered, {}, true);
     shares_offered_ = true;
   }
-  if (auto found = inventory_->wait(base::deadline_in(inventory_patience - shares_wait))) {
+  if (auto found = inventory_->wait(base::deadline_in(inventory_timeout - shares_wait))) {
     return std::move(*found);
   }
   inventory_->stop();
   throw error(errc::timed_out,
               "take an inventory of the GPUs",
               {},
-              "NVML did not answer within " + seconds_text(inventory_patience),
-              "check that nvidia-smi answers, and check the kernel log for Xid lines");
+              "NVML did not respond within " + seconds_text(inventory_timeout),
+              "check that nvidia-smi responds, and check the kernel log for Xid lines");
 }
 
 void device_plugin::apply(const device_plugin_settings& offered) {
-  make_offer(offered, start_.gpus ? take_inventory(offered) : plugin::inventory(), false);
+  apply_offer(offered, start_.gpus ? take_inventory(offered) : plugin::inventory(), false);
 }
 
-void device_plugin::make_offer(const device_plugin_settings& offered,
-                               const plugin::inventory& found,
-                               bool without_gpus) {
+void device_plugin::apply_offer(const device_plugin_settings& offered,
+                                const plugin::inventory& found,
+                                bool without_gpus) {
   plugin::plan_options options = plan_options_of(start_, offered);
   options.gpus = options.gpus && !without_gpus;
   plugin::planned plan = plugin::make_plan(offered.plugin, options, found);
-  // Running containers refer to the GPUs' document even while the driver does not answer.
+  // Running containers refer to the GPUs' document even while the driver does not respond.
   plugin::write_documents(
-      plan, start_.cdi_dir, without_gpus ? plugin::others::stay : plugin::others::go);
+      plan,
+      start_.cdi_dir,
+      without_gpus ? plugin::stale_documents::keep : plugin::stale_documents::remove);
   for (const std::string& note : plan.notes) {
     base::log(log_level::info, note);
   }
@@ -217,33 +219,33 @@ void device_plugin::make_offer(const device_plugin_settings& offered,
 }
 
 void device_plugin::apply_health() {
-  if (driver_is_silent_) {
+  if (driver_is_unresponsive_) {
     for (const std::string& uuid : gpu_uuids_) {
-      plan_.set_health(uuid, false, "NVML does not answer");
+      plan_.set_health(uuid, false, "NVML does not respond");
     }
   } else if (monitor_ != nullptr) {
-    // The monitor reports changes from here on to this plan.
+    // From here on, the monitor reports changes to this plan.
     for (const auto& [uuid, state] : monitor_->gpus()) {
       plan_.set_health(uuid, state.healthy, state.reason);
     }
   }
 }
 
-void device_plugin::look_at_driver() {
+void device_plugin::check_driver() {
   if (monitor_ == nullptr) {
     return;
   }
-  const bool silent = monitor_->silent_for() > driver_patience;
+  const bool unresponsive = monitor_->unresponsive_for() > driver_timeout;
   const std::lock_guard lock(mutex_);
-  if (silent == driver_is_silent_) {
+  if (unresponsive == driver_is_unresponsive_) {
     return;
   }
-  driver_is_silent_ = silent;
-  base::log(silent ? log_level::error : log_level::info,
-            silent ? "NVML has not answered for " + seconds_text(driver_patience) +
-                         ": every GPU is unhealthy until it answers"
-                   : std::string("NVML answers again"));
-  if (!silent) {
+  driver_is_unresponsive_ = unresponsive;
+  base::log(unresponsive ? log_level::error : log_level::info,
+            unresponsive ? "NVML has not responded for " + seconds_text(driver_timeout) +
+                               ": every GPU is unhealthy until it responds"
+                         : std::string("NVML responds again"));
+  if (!unresponsive) {
     for (const std::string& uuid : gpu_uuids_) {
       plan_.set_health(uuid, true, {});
     }
@@ -285,10 +287,10 @@ std::string device_plugin::not_registered() const {
 
 std::string device_plugin::not_ready() const {
   const std::lock_guard lock(mutex_);
-  if (driver_is_silent_) {
-    return "NVML does not answer";
+  if (driver_is_unresponsive_) {
+    return "NVML does not respond";
   }
-  return not_planned_.empty() ? not_registered() : not_planned_;
+  return plan_problem_.empty() ? not_registered() : plan_problem_;
 }
 
 bool device_plugin::registered() const {

@@ -22,11 +22,11 @@ namespace gpushm::agent {
 /// The device plugin: takes an inventory, plans, writes the CDI documents, keeps the resources
 /// registered and watches the GPUs. It plans on its own thread, replans when the GPUs or the driver
 /// change, and retries a failed plan after a pause; the previous offer stays in effect meanwhile. A
-/// driver that does not answer delays neither the shares nor the destructor. Thread-safety:
+/// driver that does not respond delays neither the shares nor the destructor. Thread-safety:
 /// distinct objects: safe, with distinct directories; shared objects: safe.
 class device_plugin {
  public:
-  /// Starts planning with `start.offer` immediately. The rest of `start` applies for the lifetime
+  /// Immediately starts planning with `start.offer`. The rest of `start` applies for the lifetime
   /// of the object. `observer` is not owned.
   device_plugin(const settings& start, base::operation_observer* observer);
   device_plugin(const device_plugin&) = delete;
@@ -40,7 +40,7 @@ class device_plugin {
 
   [[nodiscard]] std::vector<metrics::resource_reading> readings() const;
   /// Empty: everything is planned, all resources are registered with the kubelet, and the driver
-  /// answers.
+  /// responds.
   [[nodiscard]] std::string not_ready() const;
   /// Whether resources are planned and all of them are registered with the kubelet.
   [[nodiscard]] bool registered() const;
@@ -50,12 +50,12 @@ class device_plugin {
   /// Blocks until a plan is due and returns its settings; nullopt after a stop request.
   [[nodiscard]] std::optional<device_plugin_settings> next(const std::stop_token& stop);
   void apply(const device_plugin_settings& offered);
-  void make_offer(const device_plugin_settings& offered,
-                  const plugin::inventory& found,
-                  bool without_gpus);
+  void apply_offer(const device_plugin_settings& offered,
+                   const plugin::inventory& found,
+                   bool without_gpus);
   [[nodiscard]] plugin::inventory take_inventory(const device_plugin_settings& offered);
-  void plan_again();
-  void look_at_driver();
+  void request_plan();
+  void check_driver();
   void gpu_changed(const std::string& uuid, const plugin::gpu_health& now);
   /// Precondition: the caller holds the mutex.
   void apply_health();
@@ -65,12 +65,12 @@ class device_plugin {
   kubelet::manager manager_;
   std::unique_ptr<inventory_child> inventory_;  // null without GPUs
   mutable std::mutex mutex_;
-  plugin::planned plan_;                // guarded by mutex_
-  std::vector<std::string> gpu_uuids_;  // guarded by mutex_: of the plan
-  bool driver_is_silent_ = false;       // guarded by mutex_
-  std::string not_planned_ = "the device plugin has not planned yet";  // guarded by mutex_
-  std::optional<device_plugin_settings> wanted_;  // guarded by mutex_: for the next plan
-  bool again_ = true;                             // guarded by mutex_: a plan is due
+  plugin::planned plan_;                 // guarded by mutex_
+  std::vector<std::string> gpu_uuids_;   // guarded by mutex_: of the plan
+  bool driver_is_unresponsive_ = false;  // guarded by mutex_
+  std::string plan_problem_ = "the device plugin has not planned yet";  // guarded by mutex_
+  std::optional<device_plugin_settings> requested_;  // guarded by mutex_: for the next plan
+  bool plan_due_ = true;                             // guarded by mutex_: a plan is due
   std::condition_variable_any due_;
   std::unique_ptr<plugin::health_monitor>
       monitor_;                     // destroyed before the members that its thread uses

@@ -13,7 +13,7 @@ class dra_presence {
  public:
   using time_point = std::chrono::steady_clock::time_point;
   /// A kubelet with DRA registers a driver within seconds.
-  static constexpr std::chrono::seconds patience{30};
+  static constexpr std::chrono::seconds timeout{30};
 
   /// Records what is registered at `now`. Returns whether this kubelet has no DRA.
   bool is_missing(bool resources_registered, bool driver_registered, time_point now) {
@@ -26,7 +26,7 @@ class dra_presence {
       since_ = now;
     }
     // A kubelet that registered a driver once has DRA.
-    return !seen_ && since_ && now - *since_ >= patience;
+    return !seen_ && since_ && now - *since_ >= timeout;
   }
 
  private:

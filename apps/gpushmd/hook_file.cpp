@@ -53,7 +53,7 @@ bool is_installed(const std::string& path, const std::string& program) {
 
 }  // namespace
 
-std::string hook_beside_this_program() {
+std::string hook_next_to_executable() {
   std::error_code failed;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", failed);
   return (program.parent_path() / name).string();

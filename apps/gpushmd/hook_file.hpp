@@ -12,6 +12,6 @@ namespace gpushm::agent {
 [[nodiscard]] std::string install_hook(const std::string& source, const std::string& directory);
 
 /// "gpushm-cdi-hook" in the directory of this program.
-[[nodiscard]] std::string hook_beside_this_program();
+[[nodiscard]] std::string hook_next_to_executable();
 
 }  // namespace gpushm::agent

@@ -18,7 +18,7 @@ using nlohmann::json;
 
 constexpr const char* operation = "take an inventory of the GPUs";
 /// Upper bound of waiting for a killed process, which can be stuck in a system call of the driver.
-constexpr std::chrono::seconds end_patience{1};
+constexpr std::chrono::seconds end_timeout{1};
 
 json json_of(const plugin::instance& from) {
   return {{"index", from.entry.index},
@@ -30,79 +30,79 @@ json json_of(const plugin::instance& from) {
 }
 
 plugin::instance instance_of(const json& from) {
-  plugin::instance made;
-  made.entry.index = from.at("index").get<unsigned int>();
-  made.entry.uuid = from.at("uuid").get<std::string>();
-  made.entry.gpu_instance = from.at("gpu_instance").get<unsigned int>();
-  made.entry.compute_instance = from.at("compute_instance").get<unsigned int>();
-  made.profile = from.at("profile").get<std::string>();
-  made.total_bytes = from.at("total_bytes").get<std::uint64_t>();
-  return made;
+  plugin::instance result;
+  result.entry.index = from.at("index").get<unsigned int>();
+  result.entry.uuid = from.at("uuid").get<std::string>();
+  result.entry.gpu_instance = from.at("gpu_instance").get<unsigned int>();
+  result.entry.compute_instance = from.at("compute_instance").get<unsigned int>();
+  result.profile = from.at("profile").get<std::string>();
+  result.total_bytes = from.at("total_bytes").get<std::uint64_t>();
+  return result;
 }
 
 json json_of(const plugin::gpu_info& from) {
-  json made{{"index", from.entry.index},
-            {"uuid", from.entry.uuid},
-            {"pci_address", from.entry.pci_address},
-            {"minor", from.entry.minor},
-            {"mig_enabled", from.entry.mig_enabled},
-            {"name", from.name},
-            {"total_bytes", from.total_bytes},
-            {"instances", json::array()}};
+  json result{{"index", from.entry.index},
+              {"uuid", from.entry.uuid},
+              {"pci_address", from.entry.pci_address},
+              {"minor", from.entry.minor},
+              {"mig_enabled", from.entry.mig_enabled},
+              {"name", from.name},
+              {"total_bytes", from.total_bytes},
+              {"instances", json::array()}};
   if (from.numa_node) {
-    made["numa_node"] = *from.numa_node;
+    result["numa_node"] = *from.numa_node;
   }
   for (const plugin::instance& each : from.instances) {
-    made["instances"].push_back(json_of(each));
+    result["instances"].push_back(json_of(each));
   }
-  return made;
+  return result;
 }
 
-plugin::gpu_info board_of(const json& from) {
-  plugin::gpu_info made;
-  made.entry.index = from.at("index").get<unsigned int>();
-  made.entry.uuid = from.at("uuid").get<std::string>();
-  made.entry.pci_address = from.at("pci_address").get<std::string>();
-  made.entry.minor = from.at("minor").get<int>();
-  made.entry.mig_enabled = from.at("mig_enabled").get<bool>();
-  made.name = from.at("name").get<std::string>();
-  made.total_bytes = from.at("total_bytes").get<std::uint64_t>();
+plugin::gpu_info gpu_of(const json& from) {
+  plugin::gpu_info result;
+  result.entry.index = from.at("index").get<unsigned int>();
+  result.entry.uuid = from.at("uuid").get<std::string>();
+  result.entry.pci_address = from.at("pci_address").get<std::string>();
+  result.entry.minor = from.at("minor").get<int>();
+  result.entry.mig_enabled = from.at("mig_enabled").get<bool>();
+  result.name = from.at("name").get<std::string>();
+  result.total_bytes = from.at("total_bytes").get<std::uint64_t>();
   if (from.contains("numa_node")) {
-    made.numa_node = from.at("numa_node").get<std::int64_t>();
+    result.numa_node = from.at("numa_node").get<std::int64_t>();
   }
   for (const json& each : from.at("instances")) {
-    made.instances.push_back(instance_of(each));
-    made.entry.instances.push_back(made.instances.back().entry);
+    result.instances.push_back(instance_of(each));
+    result.entry.instances.push_back(result.instances.back().entry);
   }
-  return made;
+  return result;
 }
 
 }  // namespace
 
 std::string inventory_text(const plugin::inventory& from) {
-  json made{{"boards", json::array()},
-            {"closeness", from.closeness},
-            {"driver_version", from.driver_version},
-            {"left_out", from.left_out},
-            {"problem", from.problem}};
+  json result{{"boards", json::array()},
+              {"closeness", from.closeness},
+              {"driver_version", from.driver_version},
+              {"left_out", from.left_out},
+              {"problem", from.problem}};
   for (const plugin::gpu_info& each : from.gpus) {
-    made["boards"].push_back(json_of(each));
+    result["boards"].push_back(json_of(each));
   }
-  return made.dump(-1, ' ', false, json::error_handler_t::replace);
+  return result.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 std::optional<plugin::inventory> inventory_of_text(const std::string& text) {
   try {
     const json from = json::parse(text);
-    plugin::inventory made;
+    plugin::inventory result;
     for (const json& each : from.at("boards")) {
-      made.gpus.push_back(board_of(each));
+      result.gpus.push_back(gpu_of(each));
     }
-    made.closeness = from.at("closeness").get<std::vector<std::vector<unsigned int>>>();
-    made.driver_version = from.at("driver_version").get<std::string>();
-    made.left_out = from.at("left_out").get<std::vector<std::string>>();
-    made.problem = from.at("problem").get<std::string>();
-    return made;
+    result.closeness = from.at("closeness").get<std::vector<std::vector<unsigned int>>>();
+    result.driver_version = from.at("driver_version").get<std::string>();
+    result.left_out = from.at("left_out").get<std::vector<std::string>>();
+    result.problem = from.at("problem").get<std::string>();
+    return result;
   } catch (const json::exception&) {
     return std::nullopt;
   }
@@ -147,7 +147,7 @@ std::optional<plugin::inventory> inventory_child::wait(base::deadline until) {
   if (!child_->read_all(text_, until)) {
     return std::nullopt;
   }
-  const auto status = child_->wait(base::deadline_in(end_patience));
+  const auto status = child_->wait(base::deadline_in(end_timeout));
   if (status) {
     child_.reset();
   }
@@ -157,7 +157,7 @@ std::optional<plugin::inventory> inventory_child::wait(base::deadline until) {
   throw error(errc::driver_error,
               operation,
               {},
-              "the process that queries NVML exited without a result: " +
+              "the process that queries NVML returned no result: " +
                   (status ? base::status_text(*status) : std::string("it has not exited")),
               "check that nvidia-smi works on this node");
 }
@@ -168,7 +168,7 @@ void inventory_child::stop() noexcept {
   }
   child_->kill(SIGKILL);
   try {
-    if (child_->wait(base::deadline_in(end_patience))) {
+    if (child_->wait(base::deadline_in(end_timeout))) {
       child_.reset();
     }
   } catch (const std::exception& why) {  // cancelled: the agent stops without waiting for the child

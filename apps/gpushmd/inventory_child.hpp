@@ -25,7 +25,7 @@ int print_inventory(const std::string& library);
 /// `cancel`.
 class inventory_child {
  public:
-  /// `library`: the path of NVML, for when the linker does not find it.
+  /// `library`: the path of NVML, used if the linker does not find it.
   explicit inventory_child(std::string library);
   inventory_child(const inventory_child&) = delete;
   inventory_child& operator=(const inventory_child&) = delete;

@@ -45,8 +45,8 @@ void read_file(const std::string& file, settings& out, std::vector<settings_prob
     return;
   }
   const std::string& text = out.config_text;
-  plugin::checked_configuration usual = plugin::check_configuration(text, file);
-  for (plugin::configuration_problem& each : usual.problems) {
+  plugin::checked_configuration checked = plugin::check_configuration(text, file);
+  for (plugin::configuration_problem& each : checked.problems) {
     std::string place = file;
     if (each.line > 0) {
       place.append(":")
@@ -56,7 +56,7 @@ void read_file(const std::string& file, settings& out, std::vector<settings_prob
     }
     problems.push_back({std::move(place), std::move(each.text), std::move(each.next_step)});
   }
-  out.offer.plugin = std::move(usual.content);
+  out.offer.plugin = std::move(checked.content);
   if (out.offer.plugin.flags.driver_root) {
     out.driver_root = *out.offer.plugin.flags.driver_root;
   }

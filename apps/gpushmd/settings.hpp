@@ -18,14 +18,15 @@ enum class log_format { text, json };
 
 /// What the device plugin offers. A running agent applies only these settings when its file
 /// changes; settings of parts that are created once (brokers, directories, the health monitor) are
-/// not here.
+/// not included.
 struct device_plugin_settings {
   bool per_gpu_resources = false;
   std::string gpu_resource_name = "nvidia.com/gpu";
   unsigned int per_gpu_replicas = 16;
   unsigned int share_replicas = 64;
   plugin::replica_policy replicas = plugin::replica_policy::distributed;
-  plugin::configuration plugin;  ///< NVIDIA's plugin's part of the file, overridden by flags
+  plugin::configuration
+      plugin;  ///< settings of NVIDIA's device plugin in the file, overridden by flags
   bool operator==(const device_plugin_settings&) const = default;
 };
 
@@ -68,7 +69,7 @@ struct settings {
 };
 
 /// One setting: its names on the command line, in the environment and under `agent:` in the file.
-/// Each may be empty.
+/// Each name may be empty.
 struct setting {
   std::string_view flag;
   std::string_view variable;

@@ -17,7 +17,7 @@ namespace {
   throw error(errc::invalid_argument, {}, {}, cause, next_step);
 }
 
-bool truth(std::string_view text) {
+bool parse_bool(std::string_view text) {
   constexpr std::array<std::string_view, 4> yes{"on", "true", "yes", "1"};
   constexpr std::array<std::string_view, 4> no{"off", "false", "no", "0"};
   if (std::find(yes.begin(), yes.end(), text) != yes.end()) {
@@ -30,14 +30,14 @@ bool truth(std::string_view text) {
 }
 
 template <typename Value>
-Value number(std::string_view text, Value least, Value most) {
+Value number(std::string_view text, Value min, Value max) {
   const auto value = base::number<Value>(text);
-  if (!value || *value < least || *value > most) {
+  if (!value || *value < min || *value > max) {
     std::string cause = base::in_quotes(text);
     cause += " is not a number from ";
-    cause += std::to_string(least);
+    cause += std::to_string(min);
     cause += " to ";
-    cause += std::to_string(most);
+    cause += std::to_string(max);
     refuse(cause);
   }
   return *value;
@@ -107,7 +107,7 @@ std::string level_name(std::string_view text) {
   return std::string(text);
 }
 
-constexpr std::uint64_t most = UINT64_MAX;
+constexpr std::uint64_t max = UINT64_MAX;
 
 /// For settings that take effect at the next start.
 template <auto Member>
@@ -116,8 +116,7 @@ constexpr bool differs(const settings& one, const settings& other) {
 }
 constexpr auto immediately = nullptr;
 
-// The values of NVIDIA's plugin's settings are checked by its own functions, which name the
-// setting.
+// Settings of NVIDIA's device plugin are parsed by functions of `plugin`, which name the setting.
 constexpr auto table = std::to_array<setting>({
     {"--config",
      "GPUSHMD_CONFIG",
@@ -138,7 +137,7 @@ constexpr auto table = std::to_array<setting>({
      "broker.enabled",
      "on|off",
      "Serve domains",
-     [](settings& s, std::string_view v) { s.broker = truth(v); },
+     [](settings& s, std::string_view v) { s.broker = parse_bool(v); },
      differs<&settings::broker>},
     {"--domain",
      "GPUSHMD_DOMAINS",
@@ -159,7 +158,7 @@ constexpr auto table = std::to_array<setting>({
      "broker.quotaBytes",
      "N",
      "Quota per domain, in bytes; 0: no limit",
-     [](settings& s, std::string_view v) { s.quota_bytes = number<std::uint64_t>(v, 0, most); },
+     [](settings& s, std::string_view v) { s.quota_bytes = number<std::uint64_t>(v, 0, max); },
      differs<&settings::quota_bytes>},
     {"--quota-bytes-per-principal",
      "GPUSHMD_QUOTA_BYTES_PER_PRINCIPAL",
@@ -167,21 +166,21 @@ constexpr auto table = std::to_array<setting>({
      "N",
      "Quota per pod or other principal in a domain, in bytes; 0: no limit",
      [](settings& s, std::string_view v) {
-       s.quota_bytes_per_principal = number<std::uint64_t>(v, 0, most);
+       s.quota_bytes_per_principal = number<std::uint64_t>(v, 0, max);
      },
      differs<&settings::quota_bytes_per_principal>},
     {"--max-segments",
      "GPUSHMD_MAX_SEGMENTS",
      "broker.maxSegments",
      "N",
-     "Of each domain",
+     "Maximum number of segments per domain",
      [](settings& s, std::string_view v) { s.max_segments = number<std::uint32_t>(v, 1, 65'536); },
      differs<&settings::max_segments>},
     {"--max-connections",
      "GPUSHMD_MAX_CONNECTIONS",
      "broker.maxConnections",
      "N",
-     "Of each domain",
+     "Maximum number of connections per domain",
      [](settings& s, std::string_view v) {
        s.max_connections = number<std::uint32_t>(v, 1, 65'536);
      },
@@ -193,7 +192,7 @@ constexpr auto table = std::to_array<setting>({
      "Upper bound of the agent's memory that clients can occupy, over all domains; 0: half of the "
      "memory available to it",
      [](settings& s, std::string_view v) {
-       s.broker_memory_bytes = number<std::uint64_t>(v, 0, most);
+       s.broker_memory_bytes = number<std::uint64_t>(v, 0, max);
      },
      differs<&settings::broker_memory_bytes>},
     {"--max-descriptors",
@@ -201,7 +200,7 @@ constexpr auto table = std::to_array<setting>({
      "broker.maxDescriptors",
      "N",
      "File descriptors per domain; 0: the process's limit, which all domains share",
-     [](settings& s, std::string_view v) { s.max_descriptors = number<std::uint64_t>(v, 0, most); },
+     [](settings& s, std::string_view v) { s.max_descriptors = number<std::uint64_t>(v, 0, max); },
      differs<&settings::max_descriptors>},
     {"--fence-delay-ms",
      "GPUSHMD_FENCE_DELAY_MS",
@@ -217,14 +216,14 @@ constexpr auto table = std::to_array<setting>({
      "devicePlugin.enabled",
      "on|off",
      "Advertise resources to the kubelet",
-     [](settings& s, std::string_view v) { s.device_plugin = truth(v); },
+     [](settings& s, std::string_view v) { s.device_plugin = parse_bool(v); },
      differs<&settings::device_plugin>},
     {"--gpus",
      "GPUSHMD_GPUS",
      "devicePlugin.gpus",
      "on|off",
      "Advertise GPUs; off: only gpushm.dev/share",
-     [](settings& s, std::string_view v) { s.gpus = truth(v); },
+     [](settings& s, std::string_view v) { s.gpus = parse_bool(v); },
      differs<&settings::gpus>},
     {"--gpu-resource-name",
      "GPUSHMD_GPU_RESOURCE_NAME",
@@ -239,13 +238,13 @@ constexpr auto table = std::to_array<setting>({
      "on|off",
      "Advertise gpushm.dev/gpu-<index> for each GPU, which several pods can request, in place of "
      "whole GPUs",
-     [](settings& s, std::string_view v) { s.offer.per_gpu_resources = truth(v); },
+     [](settings& s, std::string_view v) { s.offer.per_gpu_resources = parse_bool(v); },
      immediately},
     {"--per-gpu-replicas",
      "GPUSHMD_PER_GPU_REPLICAS",
      "devicePlugin.perGpuReplicas",
      "N",
-     "Pods per such resource",
+     "Maximum number of pods per gpushm.dev/gpu-<index>",
      [](settings& s, std::string_view v) {
        s.offer.per_gpu_replicas = number<unsigned int>(v, 1, 1'000);
      },
@@ -263,7 +262,7 @@ constexpr auto table = std::to_array<setting>({
      "GPUSHMD_REPLICA_POLICY",
      "devicePlugin.replicaPolicy",
      "distributed|packed",
-     "How a container's replicas are chosen: of the least used GPUs, or of the most used",
+     "Choice of a container's replicas: on the least used GPUs, or on the most used",
      [](settings& s, std::string_view v) {
        s.offer.replicas = plugin::parse_replica_policy(v, {});
      },
@@ -288,7 +287,7 @@ constexpr auto table = std::to_array<setting>({
      "dra.enabled",
      "on|off",
      "Serve gpushm.dev claims [on if an API server is configured]",
-     [](settings& s, std::string_view v) { s.dra = truth(v); },
+     [](settings& s, std::string_view v) { s.dra = parse_bool(v); },
      differs<&settings::dra>},
     {"--share-devices",
      "GPUSHMD_SHARE_DEVICES",
@@ -385,7 +384,7 @@ constexpr auto table = std::to_array<setting>({
      "",
      "on|off",
      "Accept the chunks of the tests' fake driver",
-     [](settings& s, std::string_view v) { s.accept_fake_chunks = truth(v); },
+     [](settings& s, std::string_view v) { s.accept_fake_chunks = parse_bool(v); },
      differs<&settings::accept_fake_chunks>},
     // Settings of NVIDIA's device plugin, under its names; in its file they are under `flags`.
     {"--mig-strategy",
@@ -420,14 +419,18 @@ constexpr auto table = std::to_array<setting>({
      "",
      "on|off",
      "Also pass device nodes",
-     [](settings& s, std::string_view v) { s.offer.plugin.flags.pass_device_specs = truth(v); },
+     [](settings& s, std::string_view v) {
+       s.offer.plugin.flags.pass_device_specs = parse_bool(v);
+     },
      immediately},
     {"--fail-on-init-error",
      "FAIL_ON_INIT_ERROR",
      "",
      "on|off",
      "Accepted and ignored: without a GPU, zero are advertised",
-     [](settings& s, std::string_view v) { s.offer.plugin.flags.fail_on_init_error = truth(v); },
+     [](settings& s, std::string_view v) {
+       s.offer.plugin.flags.fail_on_init_error = parse_bool(v);
+     },
      immediately},
     {"--cdi-annotation-prefix",
      "CDI_ANNOTATION_PREFIX",

@@ -39,7 +39,7 @@ using asio::ip::tcp;
 /// Another connection closes the oldest one.
 constexpr std::size_t max_connections = 32;
 /// From accepting the connection to the end of the response.
-constexpr std::chrono::seconds patience{2};
+constexpr std::chrono::seconds timeout{2};
 constexpr std::size_t max_request_bytes = 8'192;
 constexpr std::chrono::milliseconds accept_backoff{50};
 
@@ -71,7 +71,7 @@ tcp::acceptor listen_on(asio::io_context& io, const std::string& address) {
                 "it is not an IP address with a port",
                 "use 0.0.0.0:9410 or [::]:9410");
   }
-  tcp::acceptor made(io);
+  tcp::acceptor acceptor(io);
   asio::error_code failed;
   const auto check = [&](const char* call, const asio::error_code& code) {
     if (code) {
@@ -83,30 +83,30 @@ tcp::acceptor listen_on(asio::io_context& io, const std::string& address) {
     }
   };
   const bool everywhere = where->address() == asio::ip::address_v6::any();
-  made.open(where->protocol(), failed);
+  acceptor.open(where->protocol(), failed);
   if (everywhere && (failed.value() == EAFNOSUPPORT || failed.value() == EPROTONOSUPPORT)) {
     *where = tcp::endpoint(asio::ip::address_v4::any(), where->port());
-    made.open(where->protocol(), failed);
+    acceptor.open(where->protocol(), failed);
   }
   check("socket", failed);
-  made.set_option(tcp::acceptor::reuse_address(true), failed);
+  acceptor.set_option(tcp::acceptor::reuse_address(true), failed);
   if (where->address() == asio::ip::address_v6::any()) {
-    made.set_option(asio::ip::v6_only(false), failed);  // overrides net.ipv6.bindv6only
+    acceptor.set_option(asio::ip::v6_only(false), failed);  // overrides net.ipv6.bindv6only
   }
-  made.bind(*where, failed);
+  acceptor.bind(*where, failed);
   if (everywhere && where->address().is_v6() && failed.value() == EADDRNOTAVAIL) {
     // The kernel has IPv6, but it is disabled (net.ipv6.conf.all.disable_ipv6).
-    made.close(failed);
+    acceptor.close(failed);
     *where = tcp::endpoint(asio::ip::address_v4::any(), where->port());
-    made.open(where->protocol(), failed);
+    acceptor.open(where->protocol(), failed);
     check("socket", failed);
-    made.set_option(tcp::acceptor::reuse_address(true), failed);
-    made.bind(*where, failed);
+    acceptor.set_option(tcp::acceptor::reuse_address(true), failed);
+    acceptor.bind(*where, failed);
   }
   check("bind", failed);
-  made.listen(static_cast<int>(max_connections), failed);
+  acceptor.listen(static_cast<int>(max_connections), failed);
   check("listen", failed);
-  return made;
+  return acceptor;
 }
 
 std::string reply(std::string_view status,
@@ -127,8 +127,8 @@ constexpr std::string_view exposition = "text/plain; version=0.0.4; charset=utf-
 
 class web_server::impl {
  public:
-  impl(const std::string& address, web_answers answers)
-      : answers_(std::move(answers)), acceptor_(listen_on(io_, address)) {
+  impl(const std::string& address, web_sources sources)
+      : sources_(std::move(sources)), acceptor_(listen_on(io_, address)) {
     port_ = acceptor_.local_endpoint().port();
     asio::co_spawn(io_, accept_loop(), asio::detached);
     thread_ = std::jthread([this] { io_.run(); });
@@ -168,7 +168,7 @@ class web_server::impl {
 
   awaitable<void> serve(std::shared_ptr<tcp::socket> socket) {
     // Cancels a pending read or write.
-    asio::steady_timer deadline(io_, patience);
+    asio::steady_timer deadline(io_, timeout);
     deadline.async_wait([socket](const asio::error_code& cancelled) {
       if (!cancelled) {
         asio::error_code ignored;
@@ -180,7 +180,7 @@ class web_server::impl {
     co_await asio::async_read_until(
         *socket, asio::dynamic_buffer(request, max_request_bytes), "\r\n\r\n", into(code));
     if (!code || code == asio::error::not_found) {
-      const std::string text = code ? too_large() : answer(request);
+      const std::string text = code ? too_large() : reply_to(request);
       co_await asio::async_write(*socket, asio::buffer(text), into(code));
       socket->shutdown(tcp::socket::shutdown_send, code);
       // If data is unread at the close, the kernel sends RST and the client may lose the response.
@@ -198,7 +198,7 @@ class web_server::impl {
     return reply("431 Request Header Fields Too Large", plain, "the request is too large\n");
   }
 
-  [[nodiscard]] std::string answer(std::string_view request) const {
+  [[nodiscard]] std::string reply_to(std::string_view request) const {
     const std::string_view line = request.substr(0, request.find("\r\n"));
     const auto words = base::split(line, " ");
     if (words.size() != 3 || !words[2].starts_with("HTTP/1.")) {
@@ -211,23 +211,23 @@ class web_server::impl {
                    "only GET and HEAD are supported\n",
                    "\r\nAllow: GET, HEAD");
     }
-    std::string text = answer_path(words[1].substr(0, words[1].find('?')));
+    std::string text = reply_for_path(words[1].substr(0, words[1].find('?')));
     if (head) {  // the same, without a body
-      constexpr std::string_view end = "\r\n\r\n";
-      text.resize(text.find(end) + end.size());
+      constexpr std::string_view header_end = "\r\n\r\n";
+      text.resize(text.find(header_end) + header_end.size());
     }
     return text;
   }
 
-  [[nodiscard]] std::string answer_path(std::string_view path) const {
+  [[nodiscard]] std::string reply_for_path(std::string_view path) const {
     if (path == "/healthz") {
-      return probe(answers_.not_alive());
+      return probe(sources_.not_alive());
     }
     if (path == "/readyz") {
-      return probe(answers_.not_ready());
+      return probe(sources_.not_ready());
     }
     if (path == "/metrics") {
-      return reply("200 OK", exposition, answers_.metrics());
+      return reply("200 OK", exposition, sources_.metrics());
     }
     return reply("404 Not Found", plain, "not found; available: /healthz, /readyz, /metrics\n");
   }
@@ -237,7 +237,7 @@ class web_server::impl {
                            : reply("503 Service Unavailable", plain, why_not + "\n");
   }
 
-  web_answers answers_;
+  web_sources sources_;
   asio::io_context io_{1};
   tcp::acceptor acceptor_;
   int port_ = 0;
@@ -249,8 +249,8 @@ bool is_web_address(std::string_view address) {
   return endpoint_of(address).has_value();
 }
 
-web_server::web_server(const std::string& address, web_answers answers)
-    : impl_(std::make_unique<impl>(address, std::move(answers))) {}
+web_server::web_server(const std::string& address, web_sources sources)
+    : impl_(std::make_unique<impl>(address, std::move(sources))) {}
 web_server::~web_server() = default;
 
 int web_server::port() const noexcept {

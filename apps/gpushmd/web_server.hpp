@@ -9,7 +9,7 @@
 namespace gpushm::agent {
 
 /// Sources of the responses.
-struct web_answers {
+struct web_sources {
   std::function<std::string()> not_alive;  ///< the reason; empty: alive
   std::function<std::string()> not_ready;  ///< the reason; empty: ready
   std::function<std::string()> metrics;    ///< Prometheus' text format
@@ -27,7 +27,7 @@ class web_server {
   /// `address`: an IP address with a port; port 0: any free port. "[::]" is every IPv6 and IPv4
   /// address, and falls back to "0.0.0.0" if the kernel has no IPv6. Throws `error`
   /// (invalid_argument, address_in_use, permission_denied).
-  web_server(const std::string& address, web_answers answers);
+  web_server(const std::string& address, web_sources sources);
   web_server(const web_server&) = delete;
   web_server& operator=(const web_server&) = delete;
   ~web_server();

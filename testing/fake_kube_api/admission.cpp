@@ -21,7 +21,7 @@ std::string text_at(const json& object, const char* pointer) {
 
 std::string policy_says(const std::string& node, const json& object, const json& before) {
   if (node.empty()) {
-    return "the token does not say on which node its pod runs: use the pod's own token, of "
+    return "the token does not name the node of its pod: use the pod's own token, from "
            "Kubernetes 1.32 or newer";
   }
   const std::array<const json*, 2> slices{&before, &object};
@@ -32,13 +32,13 @@ std::string policy_says(const std::string& node, const json& object, const json&
   };
   const std::string agent = "the agent of node " + node;
   if (!all("/spec/nodeName", node)) {
-    return agent + " may write ResourceSlices of its own node only";
+    return agent + " may only write ResourceSlices of its own node";
   }
   if (!all("/spec/driver", "gpushm.dev")) {
-    return "the agent may write ResourceSlices of the driver gpushm.dev only";
+    return "the agent may only write ResourceSlices of the driver gpushm.dev";
   }
   if (!object.is_null() && !all("/spec/pool/name", node)) {
-    return agent + " may write the pool of its own node only";
+    return agent + " may only write to the pool of its own node";
   }
   constexpr std::size_t longest_name = 253;
   std::string name = node + "-gpushm.dev";
@@ -46,7 +46,7 @@ std::string policy_says(const std::string& node, const json& object, const json&
     name = "n" + name.substr(name.size() - (longest_name - 1));
   }
   if (before.is_null() && text_at(object, "/metadata/name") != name) {
-    return agent + " may create its own ResourceSlice only";
+    return agent + " may only create its own ResourceSlice";
   }
   return {};
 }

@@ -24,13 +24,13 @@ using testing::ElementsAre;
 constexpr const char* policy_file = "deploy/kustomize/with-dra/admission-policy.yaml";
 constexpr const char* own_account = "system:serviceaccount:gpushm-system:gpushmd";
 
-const std::string of_own_node = "may write ResourceSlices of its own node only";
-const std::string of_own_pool = "may write the pool of its own node only";
-const std::string of_own_name = "may create its own ResourceSlice only";
+const std::string of_own_node = "may only write ResourceSlices of its own node";
+const std::string of_own_pool = "may only write to the pool of its own node";
+const std::string of_own_name = "may only create its own ResourceSlice";
 const std::string of_own_driver =
-    "the agent may write ResourceSlices of the driver gpushm.dev only";
+    "the agent may only write ResourceSlices of the driver gpushm.dev";
 const std::string of_no_node =
-    "the token does not say on which node its pod runs: use the pod's own token, of Kubernetes "
+    "the token does not name the node of its pod: use the pod's own token, from Kubernetes "
     "1.32 "
     "or newer";
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The node's domains: who can reach which, and what is left of one that ended.
+// The node's domains: access, and cleanup of closed domains.
 #include "apps/gpushmd/brokers.hpp"
 
 #include <arpa/inet.h>
@@ -47,10 +47,10 @@ mode_t mode_of(const std::string& path) {
 class agent_brokers : public ::testing::Test {
  protected:
   broker_set_options options() {
-    broker_set_options made;
-    made.run_dir = folder_ / "run";
-    made.domains = {"default"};
-    return made;
+    broker_set_options custom;
+    custom.run_dir = folder_ / "run";
+    custom.domains = {"default"};
+    return custom;
   }
   client connect(const std::string& domain) {
     return client::connect({.socket_path = folder_ / ("run/d/" + domain + "/socket")});
@@ -67,13 +67,13 @@ TEST_F(agent_brokers, parent_directory_is_private_domains_are_public) {
   EXPECT_EQ(brokers.directory(), folder_ / "run/d");
 }
 
-TEST_F(agent_brokers, domains_do_not_see_each_other) {
+TEST_F(agent_brokers, domains_are_isolated) {
   broker_set brokers(options());
   EXPECT_EQ(brokers.open("claim-a"), folder_ / "run/d/claim-a");
   brokers.open("claim-b");
   client a = connect("claim-a");
-  segment made = a.create("w", {.size_bytes = 4'096, .device = "host"});
-  made.publish();
+  segment created = a.create("w", {.size_bytes = 4'096, .device = "host"});
+  created.publish();
   EXPECT_TRUE(connect("claim-a").try_open("w"));
   EXPECT_FALSE(connect("claim-b").try_open("w"));
   EXPECT_FALSE(connect("default").try_open("w"));
@@ -84,22 +84,22 @@ TEST_F(agent_brokers, opening_again_changes_nothing) {
   broker_set brokers(options());
   brokers.open("claim-a");
   client a = connect("claim-a");
-  segment made = a.create("w", {.size_bytes = 4'096, .device = "host"});
-  made.publish();
+  segment created = a.create("w", {.size_bytes = 4'096, .device = "host"});
+  created.publish();
   brokers.open("claim-a");
   EXPECT_TRUE(connect("claim-a").try_open("w"));
 }
 
 TEST_F(agent_brokers, close_disconnects_clients_and_frees_segments) {
   broker_set brokers(options());
-  static_cast<void>(base::life_pipe());  // the process's own, from the first connection on
+  static_cast<void>(base::life_pipe());  // created once per process, with the first connection
   const auto before = gpushm_testing::total(gpushm_testing::count_descriptors(::getpid()));
   brokers.open("claim-a");
   {
     client a = connect("claim-a");
-    segment made =
+    segment created =
         a.create("w", {.size_bytes = 4'096, .device = "host", .lifetime = lifetime::persistent});
-    made.publish();
+    created.publish();
     brokers.close("claim-a");
     EXPECT_FALSE(std::filesystem::exists(folder_ / "run/d/claim-a"));
     EXPECT_THROW(static_cast<void>(connect("claim-a")), error);
@@ -109,7 +109,7 @@ TEST_F(agent_brokers, close_disconnects_clients_and_frees_segments) {
   }
   EXPECT_THAT(brokers.list(), IsEmpty());
   EXPECT_EQ(gpushm_testing::total(gpushm_testing::count_descriptors(::getpid())), before);
-  brokers.close("claim-a");  // that is not open: nothing
+  brokers.close("claim-a");  // not open: no effect
 }
 
 TEST_F(agent_brokers, stale_directory_is_listed_and_removed) {
@@ -147,11 +147,11 @@ TEST_F(agent_brokers, readings_name_each_domain) {
   EXPECT_EQ(all[1].counted.connections, 0U);
 }
 
-// ---- what pods and others can do to the directories ----
+// ---- changes of the directories by pods and other processes ----
 
-std::string text_of(const std::function<void()>& what) {
+std::string text_of(const std::function<void()>& call) {
   try {
-    what();
+    call();
   } catch (const error& why) {
     return why.what();
   }
@@ -173,7 +173,7 @@ TEST_F(agent_brokers, lock_in_domain_directory_is_ignored) {
   EXPECT_EQ(mode_of(folder_ / "run/locks"), 0700U);
 }
 
-TEST_F(agent_brokers, second_agent_is_refused) {
+TEST_F(agent_brokers, second_agent_is_rejected) {
   const broker_set first(options());
   EXPECT_EQ(text_of([&] { const broker_set second(options()); }),
             "lock the node \"" + folder_ / "run/locks/agent.lock" +
@@ -185,12 +185,12 @@ TEST_F(agent_brokers, second_agent_is_refused) {
 TEST_F(agent_brokers, unserved_domain_is_retried_and_others_work) {
   std::filesystem::create_directories(folder_ / "run/d");
   std::filesystem::create_directory_symlink("/tmp", folder_ / "run/d/bad");
-  broker_set_options made = options();
-  made.domains = {"default", "bad"};
-  made.check_every = 50ms;
-  const broker_set brokers(made);
+  broker_set_options custom = options();
+  custom.domains = {"default", "bad"};
+  custom.check_interval = 50ms;
+  const broker_set brokers(custom);
   EXPECT_EQ(connect("default").broker().domain, "default");
-  EXPECT_THAT(brokers.not_ready(), StartsWith("domain bad is not served: make directory"));
+  EXPECT_THAT(brokers.not_ready(), StartsWith("domain bad is not served: create directory"));
   for (const metrics::domain_reading& each : brokers.readings()) {
     EXPECT_EQ(each.serving, each.domain == "default") << each.domain;
   }
@@ -200,9 +200,9 @@ TEST_F(agent_brokers, unserved_domain_is_retried_and_others_work) {
 }
 
 TEST_F(agent_brokers, removed_socket_is_restored_when_domain_is_empty) {
-  broker_set_options made = options();
-  made.check_every = 50ms;
-  broker_set brokers(made);
+  broker_set_options custom = options();
+  custom.check_interval = 50ms;
+  broker_set brokers(custom);
   brokers.open("claim-a");
   std::optional<client> user = connect("claim-a");
   std::optional<segment> kept =
@@ -218,7 +218,7 @@ TEST_F(agent_brokers, removed_socket_is_restored_when_domain_is_empty) {
   ASSERT_TRUE(eventually([&] { return !brokers.not_ready().empty(); }));
   EXPECT_THAT(brokers.not_ready(),
               StartsWith("the socket of domain claim-a was removed or replaced"));
-  // Who is connected loses nothing.
+  // Connected clients are not affected.
   EXPECT_TRUE(user->try_open("w"));
   kept.reset();
   user->remove("w");
@@ -229,33 +229,33 @@ TEST_F(agent_brokers, removed_socket_is_restored_when_domain_is_empty) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run/d/claim-a"));
 }
 
-TEST_F(agent_brokers, linked_or_foreign_directories_are_refused) {
+TEST_F(agent_brokers, linked_or_foreign_directories_are_rejected) {
   std::filesystem::create_directories(folder_ / "elsewhere");
   std::filesystem::create_directories(folder_ / "run");
   std::filesystem::create_directory_symlink(folder_ / "elsewhere", folder_ / "run/d");
   EXPECT_THAT(text_of([&] { const broker_set brokers(options()); }),
-              StartsWith("make directory \"" + folder_ / "run/d" + "\": open: "));
+              StartsWith("create directory \"" + folder_ / "run/d" + "\": open: "));
   EXPECT_NE(mode_of(folder_ / "elsewhere"), 0700U);
   std::filesystem::remove(folder_ / "run/d");
   if (::geteuid() != 0) {
-    GTEST_SKIP() << "only root can give a directory away";
+    GTEST_SKIP() << "only root can change the owner of a directory";
   }
   std::filesystem::create_directory(folder_ / "run/d");
   ASSERT_EQ(::chown((folder_ / "run/d").c_str(), 65'534, 65'534), 0);
   EXPECT_THAT(text_of([&] { const broker_set brokers(options()); }),
-              StartsWith("make directory \"" + folder_ / "run/d" +
+              StartsWith("create directory \"" + folder_ / "run/d" +
                          "\": it exists and belongs to uid 65534"));
 }
 
 TEST_F(agent_brokers, empty_directory_of_old_domain_is_removed) {
-  broker_set_options made = options();
-  made.domains = {"default", "team-a"};
-  { const broker_set brokers(made); }
+  broker_set_options custom = options();
+  custom.domains = {"default", "team-a"};
+  { const broker_set brokers(custom); }
   EXPECT_TRUE(std::filesystem::exists(folder_ / "run/d/team-a"));
-  std::filesystem::create_directories(folder_ / "run/d/somebody/else");
+  std::filesystem::create_directories(folder_ / "run/d/other/content");
   const broker_set brokers(options());
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run/d/team-a"));
-  EXPECT_TRUE(std::filesystem::exists(folder_ / "run/d/somebody/else"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "run/d/other/content"));
   EXPECT_TRUE(std::filesystem::exists(folder_ / "run/d/default/socket"));
 }
 
@@ -282,7 +282,7 @@ class lingering_socket {
     }
   }
   [[nodiscard]] int fd() const { return socket_.get(); }
-  /// This process's copy.
+  /// Closes this process's copy.
   void close() { socket_.reset(); }
 
  private:
@@ -290,9 +290,9 @@ class lingering_socket {
   base::unique_fd socket_;
 };
 
-/// Gives the broker the descriptor in a packet that is none, and closes our own copy before the
-/// broker closes its. False: the broker was faster, and nothing holds it up.
-bool give_away(const std::string& socket_path, lingering_socket& what) {
+/// Sends the descriptor to the broker in an invalid packet, and closes this process's copy before
+/// the broker closes its copy. False: the broker was faster and is not blocked.
+bool send_descriptor(const std::string& socket_path, lingering_socket& socket) {
   const base::unique_fd to(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -310,11 +310,11 @@ bool give_away(const std::string& socket_path, lingering_socket& what) {
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
-  const int fd = what.fd();
+  const int fd = socket.fd();
   std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
   const auto sent = ::sendmsg(to.get(), &message, MSG_NOSIGNAL);
   const auto start = std::chrono::steady_clock::now();
-  what.close();
+  socket.close();
   EXPECT_EQ(sent, 1);
   return std::chrono::steady_clock::now() - start < 1s;
 }
@@ -324,16 +324,16 @@ TEST_F(agent_brokers, stuck_broker_delays_no_other_domain) {
   std::chrono::steady_clock::time_point start;
   const auto since = [&start] { return std::chrono::steady_clock::now() - start; };
   {
-    broker_set_options made = options();
-    made.patience = 2s;
-    broker_set brokers(made);
+    broker_set_options custom = options();
+    custom.timeout = 2s;
+    broker_set brokers(custom);
     brokers.open("claim-a");
-    bool held_up = false;
-    for (int i = 0; i < 5 && !held_up; ++i) {
+    bool stuck = false;
+    for (int i = 0; i < 5 && !stuck; ++i) {
       held.push_back(std::make_unique<lingering_socket>(15s));
-      held_up = give_away(folder_ / "run/d/claim-a/socket", *held.back());
+      stuck = send_descriptor(folder_ / "run/d/claim-a/socket", *held.back());
     }
-    ASSERT_TRUE(held_up);
+    ASSERT_TRUE(stuck);
     std::this_thread::sleep_for(100ms);
     start = std::chrono::steady_clock::now();
     std::jthread closing([&brokers] { brokers.close("claim-a"); });

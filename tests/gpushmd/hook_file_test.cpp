@@ -43,7 +43,7 @@ TEST(agent_hook_file, same_file_is_kept_and_other_is_replaced) {
   const ino_t first = inode_of(path);
   EXPECT_EQ(inode_of(install_hook(folder / "hook", folder / "p")), first);
   std::ofstream(folder / "hook") << "two";
-  // Somebody runs the old one: its file must not change.
+  // A process may be running the old program: its file must not change.
   const std::ifstream running(path);
   EXPECT_NE(inode_of(install_hook(folder / "hook", folder / "p")), first);
   EXPECT_EQ(content_of(path), "two");

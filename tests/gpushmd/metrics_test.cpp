@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exposition, line by line, as a scraper reads it.
+// The exposition, line by line.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

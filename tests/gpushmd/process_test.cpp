@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpushmd as a process, between a kubelet, an API server and fake GPUs.
+// gpushmd as a process, with a kubelet, an API server and fake GPUs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/ptrace.h>
@@ -94,7 +94,7 @@ TEST_F(agent_process, registers_allocates_and_exits) {
               ElementsAre(StartsWith("k8s.device-plugin.gpushm.dev/gpu=GPU-")));
   const auto share = node_->kubelet().allocate("pod", "gpushm.dev/share", 1);
   EXPECT_THAT(share.allocation.cdi_devices, ElementsAre("gpushm.dev/share=default"));
-  // The documents name a hook that is there.
+  // The documents name an existing hook.
   const auto gpus = json::parse(content_of(node_->spec_directory() + "/gpushm-device-plugin.json"));
   EXPECT_EQ(gpus.at("kind"), "k8s.device-plugin.gpushm.dev/gpu");
   EXPECT_THAT(gpus.dump(), HasSubstr(node_->path("kubelet/plugins/gpushm.dev/gpushm-cdi-hook")));
@@ -141,7 +141,7 @@ TEST_F(agent_process, stays_small_and_creates_no_cuda_context) {
 
 TEST_F(agent_process, without_gpu_advertises_zero_and_logs_reason) {
   node_->start_kubelet();
-  // A machine without a driver: the fake's variables lead nowhere.
+  // A machine without a driver.
   node_->start_agent({"--driver-root", node_->path("nothing")});
   ASSERT_TRUE(node_->wait_ready());
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("nvidia.com/gpu", 0, 10s));
@@ -164,16 +164,18 @@ TEST_F(agent_process, registers_with_late_and_restarted_kubelet) {
 
 TEST_F(agent_process, reload_applies_valid_and_rejects_invalid_file) {
   const std::string file = node_->path("agent.yaml");
-  const auto put = [&](const std::string& text) { std::ofstream(file) << text; };
-  put("version: v1\n");
+  const auto write_config = [&](const std::string& text) { std::ofstream(file) << text; };
+  write_config("version: v1\n");
   node_->start_kubelet();
   node_->start_agent({"--config", file});
   ASSERT_TRUE(node_->wait_ready());
-  put("version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - name: nvidia.com/gpu\n"
+  write_config(
+      "version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - name: nvidia.com/gpu\n"
       "      replicas: 3\n");
   node_->agent().kill(SIGHUP);
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("nvidia.com/gpu", 6, 20s)) << errors();
-  put("version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - name: nvidia.com/gpu\n"
+  write_config(
+      "version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - name: nvidia.com/gpu\n"
       "      replicas: many\n");
   node_->agent().kill(SIGHUP);
   node_->agent().wait_for_line(
@@ -183,43 +185,44 @@ TEST_F(agent_process, reload_applies_valid_and_rejects_invalid_file) {
 }
 
 TEST_F(agent_process, changed_file_is_reloaded_without_signal) {
-  // As the kubelet mounts a ConfigMap: the name leads through a link that is replaced.
-  const auto put = [&](const std::string& version, const std::string& text) {
+  // Like a mounted ConfigMap: the path contains a symbolic link that is replaced.
+  const auto write_config = [&](const std::string& version, const std::string& text) {
     fs::create_directories(node_->path("etc/" + version));
     std::ofstream(node_->path("etc/" + version + "/config.yaml")) << text;
     fs::create_symlink(version, node_->path("etc/..data_tmp"));
     fs::rename(node_->path("etc/..data_tmp"), node_->path("etc/..data"));
   };
-  put("..1", "version: v1\nagent: {devicePlugin: {shareReplicas: 5}}\n");
+  write_config("..1", "version: v1\nagent: {devicePlugin: {shareReplicas: 5}}\n");
   fs::create_symlink("..data/config.yaml", node_->path("etc/config.yaml"));
   node_->start_kubelet();
   node_->start_agent({"--config", node_->path("etc/config.yaml")});
   ASSERT_TRUE(node_->wait_ready());
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 5, 10s));
-  put("..2", "version: v1\nagent: {devicePlugin: {shareReplicas: 7}}\n");
+  write_config("..2", "version: v1\nagent: {devicePlugin: {shareReplicas: 7}}\n");
   fs::remove_all(node_->path("etc/..1"));
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 7, 20s)) << errors();
-  put("..3", "version: v1\nagent: {devicePlugin: {shareReplicas: seven}}\n");
+  write_config("..3", "version: v1\nagent: {devicePlugin: {shareReplicas: seven}}\n");
   node_->agent().wait_for_line("keeping the old settings", patience(10s), stream::err);
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 7, 1s));
 }
 
 TEST_F(agent_process, broker_settings_need_restart_and_are_logged) {
   const std::string file = node_->path("agent.yaml");
-  const auto put = [&](const std::string& text) { std::ofstream(file) << text; };
-  put("version: v1\n");
+  const auto write_config = [&](const std::string& text) { std::ofstream(file) << text; };
+  write_config("version: v1\n");
   node_->start_kubelet();
   node_->start_agent({"--config", file});
   ASSERT_TRUE(node_->wait_ready());
   const std::string shares = content_of(node_->spec_directory() + "/gpushm-share.json");
-  put("version: v1\nagent:\n  broker: {domains: [default, team-a], directory: /nowhere}\n"
+  write_config(
+      "version: v1\nagent:\n  broker: {domains: [default, team-a], directory: /nowhere}\n"
       "  devicePlugin: {shareReplicas: 9}\n");
   node_->agent().kill(SIGHUP);
-  // --run-dir is a flag, and counts more.
+  // The flag --run-dir takes precedence.
   node_->agent().wait_for_line(
       "changes to agent.broker.domains take effect at the next start", patience(10s), stream::err);
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 9, 20s)) << errors();
-  // No resource leads to a domain that is not served.
+  // No resource refers to a domain that is not served.
   EXPECT_THAT(node_->kubelet().resources(), ElementsAre("gpushm.dev/share", "nvidia.com/gpu"));
   EXPECT_EQ(content_of(node_->spec_directory() + "/gpushm-share.json"), shares);
 }
@@ -239,7 +242,7 @@ TEST_F(agent_process, fifo_as_config_file_does_not_block) {
   EXPECT_EQ(node_->agent().wait_exit(patience(10s)), exited(0)) << errors();
 }
 
-// ---- a driver that does not answer ----
+// ---- a driver that does not respond ----
 
 TEST_F(agent_process, driver_hang_at_start_delays_neither_shares_nor_exit) {
   const std::string hang = machine_->fake().root() + "/hang";
@@ -250,7 +253,7 @@ TEST_F(agent_process, driver_hang_at_start_delays_neither_shares_nor_exit) {
   EXPECT_EQ(node_->ask("/healthz"), "200 ok\n");
   EXPECT_THAT(node_->ask("/readyz"), StartsWith("503 the device plugin has not planned yet"));
   static_cast<void>(connect("default"));
-  // It comes back: so do the GPUs.
+  // The GPUs are offered once the driver responds.
   fs::remove(hang);
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("nvidia.com/gpu", 2, 20s)) << errors();
   ASSERT_TRUE(node_->wait_ready());
@@ -267,7 +270,7 @@ TEST_F(agent_process, driver_hang_delays_no_request_reload_or_exit) {
   EXPECT_EQ(node_->claims().prepare("gpushm.dev", {one}).at(one.uid).error, "") << errors();
   EXPECT_EQ(node_->metric("gpushm_dra_prepared_claims"), 1);
   EXPECT_EQ(node_->ask("/healthz"), "200 ok\n");
-  std::this_thread::sleep_for(6s);  // the monitor polls the GPUs every five
+  std::this_thread::sleep_for(6s);  // the monitor polls the GPUs every five seconds
   const auto start = std::chrono::steady_clock::now();
   node_->agent().kill(SIGTERM);
   EXPECT_EQ(node_->agent().wait_exit(patience(12s)), exited(0)) << errors();
@@ -282,10 +285,10 @@ TEST_F(agent_process, stopped_control_loop_fails_healthz) {
   node_->start_kubelet();
   node_->start_agent();
   ASSERT_TRUE(node_->wait_ready());
-  // Its first thread alone.
+  // Stops only its first thread.
   const pid_t loop = node_->agent().pid();
   if (::ptrace(PTRACE_SEIZE, loop, nullptr, nullptr) != 0) {
-    GTEST_SKIP() << "ptrace is not allowed here";
+    GTEST_SKIP() << "ptrace is not permitted";
   }
   ASSERT_EQ(::ptrace(PTRACE_INTERRUPT, loop, nullptr, nullptr), 0);
   ASSERT_EQ(::waitpid(loop, nullptr, __WALL), loop);
@@ -331,7 +334,7 @@ TEST_F(agent_process, kubelet_without_dra_is_ready_and_logged) {
   EXPECT_EQ(node_->metric("gpushm_dra_registered"), 0);
 }
 
-TEST_F(agent_process, a_claim_is_a_domain_from_prepare_to_unprepare) {
+TEST_F(agent_process, claim_is_a_domain_until_unprepared) {
   node_->start_kubelet();
   node_->start_agent();
   ASSERT_TRUE(node_->wait_ready());
@@ -341,9 +344,9 @@ TEST_F(agent_process, a_claim_is_a_domain_from_prepare_to_unprepare) {
   const std::string domain = "claim-" + one.uid;
   {
     gpushm::client user = connect(domain);
-    gpushm::segment made = user.create(
+    gpushm::segment created = user.create(
         "w", {.size_bytes = 4'096, .device = "host", .lifetime = gpushm::lifetime::persistent});
-    made.publish();
+    created.publish();
     EXPECT_EQ(node_->metric("gpushm_segments{domain=\"" + domain + "\"}"), 1);
     EXPECT_EQ(node_->metric("gpushm_dra_prepared_claims"), 1);
     const dra_answers ended = node_->claims().unprepare("gpushm.dev", {one});
@@ -434,7 +437,7 @@ TEST(agent_command, wrong_usage_is_reported) {
   EXPECT_EQ(run_agent({"--version"}).status, exited(0));
 }
 
-TEST(agent_command, dra_without_broker_is_refused) {
+TEST(agent_command, dra_without_broker_is_rejected) {
   const gpushm_testing::temp_dir folder;
   const auto result =
       run_agent({"--broker", "off", "--dra", "on", "--listen", "off", "--device-plugin", "off"});

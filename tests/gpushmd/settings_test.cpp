@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent's settings: defaults, file, environment, flags, and what each says of a mistake.
+// The agent's settings: defaults, file, environment, flags, and their error messages.
 #include "apps/gpushmd/settings.hpp"
 
 #include <gmock/gmock.h>
@@ -45,23 +45,23 @@ class agent_settings : public ::testing::Test {
     std::ofstream(path) << text;
     return path;
   }
-  static flag_values say(const std::map<std::string, std::string>& flags) {
+  static flag_values flags_of(const std::map<std::string, std::string>& flags) {
     const auto all = all_settings();
-    flag_values spoken(all.size());
+    flag_values values(all.size());
     std::size_t found = 0;
     for (std::size_t i = 0; i < all.size(); ++i) {
       if (const auto at = flags.find(std::string(all[i].flag)); at != flags.end()) {
-        spoken[i] = at->second;
+        values[i] = at->second;
         ++found;
       }
     }
     EXPECT_EQ(found, flags.size());
-    return spoken;
+    return values;
   }
-  // Each problem as one line, the folder left out.
-  std::vector<std::string> problems(const flag_values& spoken) {
+  // Each problem as one line, without the folder.
+  std::vector<std::string> problems(const flag_values& values) {
     std::vector<std::string> lines;
-    for (const settings_problem& each : gather_settings(spoken, variable).problems) {
+    for (const settings_problem& each : gather_settings(values, variable).problems) {
       std::string line = each.place + ": " + each.text;
       if (!each.next_step.empty()) {
         line += " (" + each.next_step + ")";
@@ -74,7 +74,7 @@ class agent_settings : public ::testing::Test {
     return lines;
   }
   std::vector<std::string> problems_of_file(const std::string& text) {
-    return problems(say({{"--config", file(text)}}));
+    return problems(flags_of({{"--config", file(text)}}));
   }
 
   gpushm_testing::temp_dir folder_;
@@ -106,11 +106,11 @@ agent:
   log: {format: json}
 )");
   variables() = {{"GPUSHMD_SHARE_REPLICAS", "21"},
-                 {"GPUSHMD_GPU_RESOURCE_NAME", "example.com/board"},
+                 {"GPUSHMD_GPU_RESOURCE_NAME", "example.com/variable"},
                  {"MIG_STRATEGY", "mixed"},
                  {"GPUSHMD_CONFIG", path}};
   const settings chosen =
-      gather_usable_settings(say({{"--gpu-resource-name", "example.com/flag"}}), variable);
+      gather_usable_settings(flags_of({{"--gpu-resource-name", "example.com/flag"}}), variable);
   EXPECT_EQ(chosen.share_devices, 10U);
   EXPECT_EQ(chosen.offer.share_replicas, 21U);
   EXPECT_EQ(chosen.offer.gpu_resource_name, "example.com/flag");
@@ -158,7 +158,7 @@ TEST_F(agent_settings, nvidia_plugin_problems_have_line_and_column) {
 
 TEST_F(agent_settings, missing_file_is_a_problem) {
   EXPECT_THAT(
-      problems(say({{"--config", folder_ / "none.yaml"}})),
+      problems(flags_of({{"--config", folder_ / "none.yaml"}})),
       ElementsAre("none.yaml: No such file or directory (ENOENT) (check the path that --config or "
                   "$GPUSHMD_CONFIG names)"));
 }
@@ -185,7 +185,7 @@ TEST_F(agent_settings, values_are_checked) {
        "--log-format: \"xml\" is neither text nor json (use text or json)"},
   };
   for (const auto& [flags, text] : cases) {
-    EXPECT_THAT(problems(say(flags)), ElementsAre(text));
+    EXPECT_THAT(problems(flags_of(flags)), ElementsAre(text));
   }
 }
 
@@ -201,10 +201,10 @@ TEST_F(agent_settings, first_problem_is_thrown_with_count_of_others) {
   }
 }
 
-TEST_F(agent_settings, fifo_is_refused_without_blocking) {
+TEST_F(agent_settings, fifo_is_rejected_without_blocking) {
   const std::string path = folder_ / "fifo.yaml";
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
-  EXPECT_THAT(problems(say({{"--config", path}})),
+  EXPECT_THAT(problems(flags_of({{"--config", path}})),
               ElementsAre("fifo.yaml: it is not a regular file (check the path that --config or "
                           "$GPUSHMD_CONFIG names)"));
 }
@@ -212,7 +212,7 @@ TEST_F(agent_settings, fifo_is_refused_without_blocking) {
 TEST_F(agent_settings, restart_only_changes_are_listed) {
   const settings running = gather_usable_settings({}, variable);
   EXPECT_THAT(changed_until_restart(running, running), IsEmpty());
-  const settings fresh = gather_usable_settings(say({{"--config", file(R"(
+  const settings fresh = gather_usable_settings(flags_of({{"--config", file(R"(
 version: v1
 flags: {nvidiaDriverRoot: /run/nvidia/driver}
 agent:
@@ -229,8 +229,8 @@ agent:
                           "agent.driverRoot"));
 }
 
-// A running agent takes over `offer` and nothing else, so a setting that is neither there nor named
-// would be lost without a word.
+// A running agent applies only `offer`, so changes of a setting that is neither part of it nor
+// listed would be silently ignored.
 TEST_F(agent_settings, each_setting_is_applied_or_needs_restart) {
   const std::map<std::string_view, std::string> others{{"--config", ""},
                                                        {"--mig-strategy", "mixed"},
@@ -257,11 +257,11 @@ TEST_F(agent_settings, each_setting_is_applied_or_needs_restart) {
                                                           : std::vector<std::string>{"/other"}) {
       each.take(after, value);
       const bool named = each.differs != nullptr && each.differs(before, after);
-      const bool at_once = !(before.offer == after.offer);
-      EXPECT_FALSE(named && at_once) << each.flag;
-      EXPECT_EQ(at_once && each.differs != nullptr, false) << each.flag;
+      const bool immediate = !(before.offer == after.offer);
+      EXPECT_FALSE(named && immediate) << each.flag;
+      EXPECT_EQ(immediate && each.differs != nullptr, false) << each.flag;
       if (value != "on" && value != "off" && each.flag != "--config") {
-        EXPECT_TRUE(named || at_once) << each.flag << " " << value;
+        EXPECT_TRUE(named || immediate) << each.flag << " " << value;
       }
     }
   }
@@ -271,22 +271,22 @@ TEST(agent_dra_presence, missing_after_resources_but_no_driver_registered) {
   const dra_presence::time_point start{};
   dra_presence one;
   EXPECT_FALSE(one.is_missing(false, false, start));
-  EXPECT_FALSE(one.is_missing(false, false, start + 100s));  // there is no kubelet
+  EXPECT_FALSE(one.is_missing(false, false, start + 100s));  // no kubelet is running
   EXPECT_FALSE(one.is_missing(true, false, start + 200s));
   EXPECT_FALSE(one.is_missing(true, false, start + 229s));
   EXPECT_TRUE(one.is_missing(true, false, start + 230s));
-  EXPECT_FALSE(one.is_missing(true, true, start + 231s));  // its feature gate was turned on
-  // One that asked once has only lost us.
+  EXPECT_FALSE(one.is_missing(true, true, start + 231s));  // its feature gate was enabled
+  // A kubelet that registered the driver once has DRA.
   EXPECT_FALSE(one.is_missing(true, false, start + 300s));
   EXPECT_FALSE(one.is_missing(true, false, start + 400s));
   dra_presence two;
   EXPECT_FALSE(two.is_missing(true, false, start));
-  EXPECT_FALSE(two.is_missing(false, false, start + 29s));  // the kubelet starts again
+  EXPECT_FALSE(two.is_missing(false, false, start + 29s));  // the kubelet restarts
   EXPECT_FALSE(two.is_missing(true, false, start + 30s));
   EXPECT_FALSE(two.is_missing(true, false, start + 59s));
 }
 
-// The DaemonSet's limit is the one number: half of it is the brokers' by default.
+// By default, half of the DaemonSet's memory limit is for the brokers.
 TEST(agent_memory, fits_container_limit_with_full_domains) {
   const std::string path = std::string(GPUSHM_SOURCE_DIR) + "/deploy/kustomize/base/agent.yaml";
   std::ifstream file(path);
@@ -299,12 +299,12 @@ TEST(agent_memory, fits_container_limit_with_full_domains) {
   constexpr std::uint64_t mib = 1U << 20U;
   const std::uint64_t limit = std::stoull(found[1]) * mib;
   const settings defaults;
-  EXPECT_EQ(defaults.broker_memory_bytes, 0U) << "not derived from the limit any more";
+  EXPECT_EQ(defaults.broker_memory_bytes, 0U) << "no longer derived from the limit";
   const std::uint64_t domains = defaults.share_devices + defaults.domains.size();
-  // Measured: 29 MiB at rest and 89 MiB while it plans (kubelet and API server real), 47 MiB with
-  // NVML on an H200, as much again in the process that takes the inventory.
+  // Measured: 29 MiB at rest and 89 MiB while it plans (real kubelet and API server), 47 MiB with
+  // NVML on an H200, and the same in the process that takes the inventory.
   constexpr std::uint64_t own = 89 * mib + 2 * 47 * mib;
-  // A thread's stack and heap and what a domain has at rest: 300 domains were 47 MiB.
+  // A domain at rest, including its thread's stack and heap: 300 domains were 47 MiB.
   const std::uint64_t at_rest = domains * (160U << 10U);
   const std::uint64_t tables = domains * wire::state_table_bytes(defaults.max_segments);
   EXPECT_LE(limit / 2 + own + at_rest + tables, limit);
@@ -321,10 +321,10 @@ TEST(agent_inventory_text, round_trips) {
   whole.gpus[1].entry.uuid = "GPU-c";
   whole.closeness = {{0, 100}, {100, 0}};
   whole.driver_version = "580";
-  whole.left_out = {"GPU 3 does not answer"};
+  whole.left_out = {"GPU 3 does not respond"};
   EXPECT_EQ(inventory_of_text(inventory_text(whole)), whole);
   plugin::inventory none;
-  none.problem = "no \xff driver";  // what is not UTF-8 does not cost the rest
+  none.problem = "no \xff driver";  // invalid UTF-8 does not invalidate the rest
   EXPECT_THAT(inventory_of_text(inventory_text(none))->problem, ::testing::StartsWith("no "));
   EXPECT_EQ(inventory_of_text(""), std::nullopt);
   EXPECT_EQ(inventory_of_text("{\"boards\": [3]}"), std::nullopt);
@@ -338,7 +338,7 @@ TEST(agent_settings_table, has_unique_names) {
     EXPECT_TRUE(flags.insert(each.flag).second) << each.flag;
     EXPECT_TRUE(each.flag.starts_with("--")) << each.flag;
     EXPECT_FALSE(each.help.empty()) << each.flag;
-    EXPECT_FALSE(each.variable.empty()) << each.flag << ": each flag is a variable too";
+    EXPECT_FALSE(each.variable.empty()) << each.flag << ": each flag must also have a variable";
     EXPECT_TRUE(names.insert(each.variable).second) << each.variable;
     EXPECT_TRUE(each.key.empty() || keys.insert(each.key).second) << each.key;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two "pods" share GPU memory through the node agent: a kubelet that is told of devices allocates
-// them and prepares claims, and runc starts the containers with the CDI devices that it was given,
-// no privileges, uid 1000. Fake GPUs here; the same with real ones where there are any.
+// Two "pods" share GPU memory through the node agent: a kubelet allocates devices and prepares
+// claims, and runc starts the containers with the resulting CDI devices, without privileges, as uid
+// 1000. Runs with fake GPUs, and with real GPUs if available.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,18 +46,18 @@ class agent_share : public ::testing::TestWithParam<bool> {
     ASSERT_TRUE(node_->wait_ready());
   }
 
-  // The CDI devices of a container of `pod` that asks for one of each resource.
+  // The CDI devices of a container of `pod` that requests one of each resource.
   [[nodiscard]] std::vector<std::string> allocate(const std::string& pod,
                                                   const std::vector<std::string>& resources) {
     std::vector<std::string> all;
     for (const std::string& resource : resources) {
-      const auto given = node_->kubelet().allocate(pod, resource, 1);
+      const auto devices = node_->kubelet().allocate(pod, resource, 1);
       all.insert(
-          all.end(), given.allocation.cdi_devices.begin(), given.allocation.cdi_devices.end());
+          all.end(), devices.allocation.cdi_devices.begin(), devices.allocation.cdi_devices.end());
     }
     return all;
   }
-  // A claim of the API server's, allocated to this node.
+  // A claim on the API server, allocated to this node.
   [[nodiscard]] dra_claim claim(unsigned number) {
     const auto reference = claim_number(number);
     gpushm_testing::test_result result;
@@ -67,10 +67,10 @@ class agent_share : public ::testing::TestWithParam<bool> {
   }
   // The CDI devices of a pod that uses the claim.
   [[nodiscard]] std::vector<std::string> prepare(const dra_claim& used) {
-    const dra_answers answers = node_->claims().prepare("gpushm.dev", {used});
-    EXPECT_EQ(answers.at(used.uid).error, "");
+    const dra_answers responses = node_->claims().prepare("gpushm.dev", {used});
+    EXPECT_EQ(responses.at(used.uid).error, "");
     std::vector<std::string> all;
-    for (const auto& device : answers.at(used.uid).devices) {
+    for (const auto& device : responses.at(used.uid).devices) {
       all.insert(all.end(), device.cdi_devices.begin(), device.cdi_devices.end());
     }
     return all;
@@ -103,7 +103,7 @@ TEST_P(agent_share, two_pods_of_one_claim) {
   const dra_claim shared = claim(1);
   auto producer =
       start(both(allocate("one", {same_gpu}), prepare(shared)), role_arguments("producer", 0));
-  // The kubelet does not ask again: it has the answer.
+  // The kubelet uses the cached response.
   auto consumer =
       start(both(allocate("two", {same_gpu}), prepare(shared)), role_arguments("consumer", 0));
   expect_roles_share(*producer.process, *consumer.process);
@@ -113,26 +113,26 @@ TEST_P(agent_share, two_pods_of_one_claim) {
   EXPECT_FALSE(std::filesystem::exists(directory));
 }
 
-TEST_P(agent_share, two_claims_cannot_see_each_other) {
+TEST_P(agent_share, two_claims_are_isolated) {
   const dra_claim one = claim(1);
   const dra_claim other = claim(2);
   auto producer =
       start(both(allocate("one", {same_gpu}), prepare(one)), role_arguments("producer", 0));
   producer.process->wait_for_line("\"event\":\"published\"", patience(seconds(60)));
-  // The same GPU, and a domain of its own, in which there is nothing.
-  const auto given = both(allocate("two", {same_gpu}), prepare(other));
-  auto stranger = start(given, {"ls", "--json"});
-  EXPECT_EQ(stranger.process->wait_exit(patience(seconds(60))), exited(0))
-      << stranger.process->output().everything();
-  EXPECT_THAT(stranger.process->text(stream::out), Not(HasSubstr("demo/cdi")));
-  auto friendly = start(both(allocate("three", {same_gpu}), prepare(one)), {"ls", "--json"});
-  EXPECT_EQ(friendly.process->wait_exit(patience(seconds(60))), exited(0))
-      << friendly.process->output().everything();
-  EXPECT_THAT(friendly.process->text(stream::out), HasSubstr("demo/cdi"));
-  // Nor is the directory of the other claim, or of the domain of all, there to be looked for.
-  auto looking =
-      start(given, {"open", "demo/cdi", "--socket", "/run/gpushm/d/claim-" + one.uid + "/socket"});
-  EXPECT_EQ(looking.process->wait_exit(patience(seconds(60))), exited(1));
+  // The same GPU, and a separate, empty domain.
+  const auto devices = both(allocate("two", {same_gpu}), prepare(other));
+  auto other_claim = start(devices, {"ls", "--json"});
+  EXPECT_EQ(other_claim.process->wait_exit(patience(seconds(60))), exited(0))
+      << other_claim.process->output().everything();
+  EXPECT_THAT(other_claim.process->text(stream::out), Not(HasSubstr("demo/cdi")));
+  auto same_claim = start(both(allocate("three", {same_gpu}), prepare(one)), {"ls", "--json"});
+  EXPECT_EQ(same_claim.process->wait_exit(patience(seconds(60))), exited(0))
+      << same_claim.process->output().everything();
+  EXPECT_THAT(same_claim.process->text(stream::out), HasSubstr("demo/cdi"));
+  // Neither the directory of the other claim nor that of the default domain is mounted.
+  auto other_path = start(
+      devices, {"open", "demo/cdi", "--socket", "/run/gpushm/d/claim-" + one.uid + "/socket"});
+  EXPECT_EQ(other_path.process->wait_exit(patience(seconds(60))), exited(1));
 }
 
 INSTANTIATE_TEST_SUITE_P(, agent_share, ::testing::Bool(), [](const auto& chosen) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the agent answers over HTTP, also to those who do not mean well.
+// The agent's HTTP responses, also to hostile clients.
 #include "apps/gpushmd/web_server.hpp"
 
 #include <arpa/inet.h>
@@ -37,13 +37,13 @@ base::unique_fd connect_to(int port) {
   return socket;
 }
 
-// What comes until the other side closes, or for ten seconds.
-std::string answer_on(const base::unique_fd& socket) {
+// Data received until the peer closes the connection, or for at most 10 s without data.
+std::string receive_all(const base::unique_fd& socket) {
   std::string all;
   for (;;) {
     pollfd waiting{socket.get(), POLLIN, 0};
     if (::poll(&waiting, 1, 10'000) <= 0) {
-      return all + "(nothing more within ten seconds)";
+      return all + "(no more data within 10 s)";
     }
     char part[4'096];
     const ssize_t got = ::read(socket.get(), part, sizeof part);
@@ -54,15 +54,15 @@ std::string answer_on(const base::unique_fd& socket) {
   }
 }
 
-std::string ask(int port, const std::string& request) {
+std::string send_request(int port, const std::string& request) {
   const base::unique_fd socket = connect_to(port);
   EXPECT_EQ(::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(request.size()));
-  return answer_on(socket);
+  return receive_all(socket);
 }
 
 std::string get(int port, const std::string& path) {
-  return ask(port, "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  return send_request(port, "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
 }
 
 class agent_web_server : public ::testing::Test {
@@ -75,7 +75,7 @@ class agent_web_server : public ::testing::Test {
                       [] { return std::string("gpushm_x 1\n"); }}};
 };
 
-TEST_F(agent_web_server, answers_probes_and_scrapes) {
+TEST_F(agent_web_server, serves_probes_and_metrics) {
   EXPECT_THAT(get(server_.port(), "/healthz"), StartsWith("HTTP/1.1 200 OK"));
   const std::string before = get(server_.port(), "/readyz");
   EXPECT_THAT(before, StartsWith("HTTP/1.1 503"));
@@ -92,30 +92,34 @@ TEST_F(agent_web_server, answers_probes_and_scrapes) {
 
 TEST_F(agent_web_server, reports_stuck_agent) {
   alive_ = false;
-  const std::string answer = get(server_.port(), "/healthz");
-  EXPECT_THAT(answer, StartsWith("HTTP/1.1 503"));
-  EXPECT_THAT(answer, HasSubstr("\r\n\r\nstuck\n"));
+  const std::string reply = get(server_.port(), "/healthz");
+  EXPECT_THAT(reply, StartsWith("HTTP/1.1 503"));
+  EXPECT_THAT(reply, HasSubstr("\r\n\r\nstuck\n"));
   alive_ = true;
   EXPECT_THAT(get(server_.port(), "/healthz"), StartsWith("HTTP/1.1 200"));
 }
 
 TEST_F(agent_web_server, head_returns_headers_and_405_lists_methods) {
-  const std::string head = ask(server_.port(), "HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+  const std::string head =
+      send_request(server_.port(), "HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
   EXPECT_THAT(head, StartsWith("HTTP/1.1 200 OK\r\n"));
   EXPECT_THAT(head, HasSubstr("Content-Length: 11\r\n"));
   EXPECT_THAT(head, EndsWith("\r\n\r\n"));
-  EXPECT_THAT(ask(server_.port(), "HEAD /readyz HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 503"));
-  EXPECT_THAT(ask(server_.port(), "PUT /healthz HTTP/1.1\r\n\r\n"),
+  EXPECT_THAT(send_request(server_.port(), "HEAD /readyz HTTP/1.1\r\n\r\n"),
+              StartsWith("HTTP/1.1 503"));
+  EXPECT_THAT(send_request(server_.port(), "PUT /healthz HTTP/1.1\r\n\r\n"),
               HasSubstr("\r\nAllow: GET, HEAD\r\n"));
 }
 
 TEST_F(agent_web_server, bad_request_is_reported) {
-  EXPECT_THAT(ask(server_.port(), "what is this\r\n\r\n"), StartsWith("HTTP/1.1 400"));
-  EXPECT_THAT(ask(server_.port(), "GET /healthz HTTP/2\r\n\r\n"), StartsWith("HTTP/1.1 400"));
-  EXPECT_THAT(ask(server_.port(), "POST /healthz HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 405"));
-  EXPECT_THAT(
-      ask(server_.port(), "GET /" + std::string(20'000, 'a') + " HTTP/1.1\r\nHost: x\r\n\r\n"),
-      StartsWith("HTTP/1.1 431"));
+  EXPECT_THAT(send_request(server_.port(), "what is this\r\n\r\n"), StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(send_request(server_.port(), "GET /healthz HTTP/2\r\n\r\n"),
+              StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(send_request(server_.port(), "POST /healthz HTTP/1.1\r\n\r\n"),
+              StartsWith("HTTP/1.1 405"));
+  EXPECT_THAT(send_request(server_.port(),
+                           "GET /" + std::string(20'000, 'a') + " HTTP/1.1\r\nHost: x\r\n\r\n"),
+              StartsWith("HTTP/1.1 431"));
 }
 
 TEST_F(agent_web_server, connection_flood_is_bounded_and_delays_no_probe) {
@@ -130,13 +134,13 @@ TEST_F(agent_web_server, connection_flood_is_bounded_and_delays_no_probe) {
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_THAT(get(server_.port(), "/healthz"), StartsWith("HTTP/1.1 200"));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, gpushm_testing::patience(1800ms));
-  // Its own hundred ends, and what the server keeps.
+  // This process's hundred ends, and the connections that the server keeps.
   EXPECT_LE(count(), before + 100 + 32);
 }
 
 TEST_F(agent_web_server, silent_connection_is_closed) {
   const base::unique_fd silent = connect_to(server_.port());
-  EXPECT_EQ(answer_on(silent), "");
+  EXPECT_EQ(receive_all(silent), "");
 }
 
 TEST(agent_web_server_address, any_address_accepts_ipv4_and_ipv6) {
@@ -149,15 +153,15 @@ TEST(agent_web_server_address, any_address_accepts_ipv4_and_ipv6) {
   to.sin6_port = htons(static_cast<std::uint16_t>(server.port()));
   to.sin6_addr = in6addr_loopback;
   if (!socket || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) {
-    GTEST_SKIP() << "no IPv6 here: the server fell back to IPv4, which was reached";
+    GTEST_SKIP() << "no IPv6: the server fell back to IPv4, which works";
   }
   const std::string request = "GET /healthz HTTP/1.1\r\n\r\n";
   ASSERT_EQ(::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(request.size()));
-  EXPECT_THAT(answer_on(socket), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(receive_all(socket), StartsWith("HTTP/1.1 200"));
 }
 
-TEST(agent_web_server_address, has_to_be_one) {
+TEST(agent_web_server_address, invalid_address_is_rejected) {
   const auto text_of = [](const std::string& address) {
     try {
       const web_server server(address, {});
@@ -174,12 +178,12 @@ TEST(agent_web_server_address, has_to_be_one) {
 }
 
 TEST(agent_web_server_address, in_use_is_reported) {
-  const web_answers answers{
+  const web_sources sources{
       [] { return std::string(); }, [] { return std::string(); }, [] { return std::string(); }};
-  const web_server first("127.0.0.1:0", answers);
+  const web_server first("127.0.0.1:0", sources);
   const std::string address = "127.0.0.1:" + std::to_string(first.port());
   try {
-    const web_server second(address, answers);
+    const web_server second(address, sources);
     FAIL() << "no error";
   } catch (const error& why) {
     EXPECT_EQ(std::string(why.what()),

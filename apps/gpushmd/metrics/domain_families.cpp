@@ -16,11 +16,11 @@ using prometheus::MetricType;
 constexpr double nanoseconds_per_second = 1e9;
 
 MetricFamily family(const char* name, const char* help, MetricType type) {
-  MetricFamily made;
-  made.name = name;
-  made.help = help;
-  made.type = type;
-  return made;
+  MetricFamily result;
+  result.name = name;
+  result.help = help;
+  result.type = type;
+  return result;
 }
 
 void add(MetricFamily& to, std::vector<ClientMetric::Label> labels, double value) {

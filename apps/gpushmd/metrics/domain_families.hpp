@@ -9,7 +9,7 @@
 
 namespace gpushm::metrics {
 
-// Readings as metric families; no readings: none. Pure.
+// Convert readings to metric families; without readings, return none. Pure functions.
 [[nodiscard]] std::vector<prometheus::MetricFamily> families_of(
     const std::vector<domain_reading>& readings);
 [[nodiscard]] std::vector<prometheus::MetricFamily> families_of(

@@ -20,8 +20,8 @@ namespace {
 using std::chrono::milliseconds;
 using clock = std::chrono::steady_clock;
 
-constexpr std::uint64_t question = 7;
-constexpr std::uint64_t answer = 9;
+constexpr std::uint64_t producer_seed = 7;
+constexpr std::uint64_t consumer_seed = 9;
 // Poll interval for signals.
 constexpr milliseconds tick{200};
 
@@ -32,9 +32,9 @@ struct arguments {
   milliseconds timeout{300'000};
 };
 
-// A pod's log is not a terminal: without the flush no output would be visible before exit.
-void say(const std::string& who, const std::string& text) {
-  std::printf("%s: %s\n", who.c_str(), text.c_str());
+// A pod's log is not a terminal: without the flush, output would only appear at exit.
+void print(const std::string& role, const std::string& text) {
+  std::printf("%s: %s\n", role.c_str(), text.c_str());
   std::fflush(stdout);
 }
 
@@ -45,28 +45,32 @@ std::string described(const segment& mapped) {
   return text;
 }
 
-bool verify(const std::string& who, const std::string& what, const segment& mapped, unsigned seed) {
+bool verify(const std::string& role,
+            const std::string& what,
+            const segment& mapped,
+            unsigned seed) {
   const cli::check_result found = cli::check_segment(mapped, seed);
   if (found.wrong_bytes == 0) {
-    say(who,
+    print(
+        role,
         what + " verification PASSED (" + std::to_string(found.checked_bytes) + " bytes checked)");
     return true;
   }
-  say(who,
-      what + " verification FAILED: " + std::to_string(found.wrong_bytes) +
-          " bytes are wrong, the first at offset " + std::to_string(found.first_wrong_offset));
+  print(role,
+        what + " verification FAILED: " + std::to_string(found.wrong_bytes) +
+            " bytes are wrong, the first at offset " + std::to_string(found.first_wrong_offset));
   return false;
 }
 
-client connect(const std::string& who, const arguments& given) {
+client connect(const std::string& role, const arguments& given) {
   connect_options options;
   options.timeout = given.timeout;
   client broker = client::connect(options);
-  say(who, "connected to the domain \"" + broker.broker().domain + "\"");
+  print(role, "connected to the domain \"" + broker.broker().domain + "\"");
   return broker;
 }
 
-/// Returns true once the last consumer has released the segment, false after a signal. Throws
+/// Blocks until the last consumer has released the segment; returns false after a signal. Throws
 /// `error` with `errc::timed_out` at the timeout.
 bool released(subscription& events, const segment& held, const arguments& given) {
   const app::stop_signal stop;
@@ -76,8 +80,8 @@ bool released(subscription& events, const segment& held, const arguments& given)
       throw error(errc::timed_out,
                   "wait for release of",
                   given.name,
-                  "no consumer opened it and was done in time",
-                  "see whether the consumer runs on this node and in this domain");
+                  "no consumer opened and released it in time",
+                  "check that the consumer runs on this node and in this domain");
     }
     const auto seen = events.next(tick);
     if (seen && seen->kind == event_kind::released && seen->generation == held.generation()) {
@@ -88,44 +92,44 @@ bool released(subscription& events, const segment& held, const arguments& given)
 }
 
 int produce(const arguments& given) {
-  const std::string who = "Producer";
-  client broker = connect(who, given);
+  const std::string role = "Producer";
+  client broker = connect(role, given);
   create_options options;
   options.size_bytes = given.size_bytes;
   options.device = given.device;
-  segment made = broker.create(given.name, options);
-  cli::fill_segment(made, question);
-  // Before other clients can see the segment, so that no release is missed.
+  segment created = broker.create(given.name, options);
+  cli::fill_segment(created, producer_seed);
+  // Subscribes before other clients can see the segment, so that no release is missed.
   subscription events = broker.subscribe(given.name);
-  made.publish("gpushm-pair");
-  say(who, "published \"" + given.name + "\": " + described(made));
-  if (!released(events, made, given)) {
-    say(who, "stopped before a consumer was done");
+  created.publish("gpushm-pair");
+  print(role, "published \"" + given.name + "\": " + described(created));
+  if (!released(events, created, given)) {
+    print(role, "stopped before a consumer released the segment");
     return 1;
   }
-  return verify(who, "Answer", made, answer) ? 0 : 1;
+  return verify(role, "Answer", created, consumer_seed) ? 0 : 1;
 }
 
 int consume(const arguments& given) {
-  const std::string who = "Consumer";
-  client broker = connect(who, given);
-  say(who, "waiting for \"" + given.name + "\"");
+  const std::string role = "Consumer";
+  client broker = connect(role, given);
+  print(role, "waiting for \"" + given.name + "\"");
   open_options options;
   options.access = access::read_write;
   options.timeout = given.timeout;
   segment opened = broker.open(given.name, options);
-  say(who, "opened \"" + given.name + "\": " + described(opened));
-  if (!verify(who, "Data", opened, question)) {
+  print(role, "opened \"" + given.name + "\": " + described(opened));
+  if (!verify(role, "Data", opened, producer_seed)) {
     return 1;
   }
-  cli::fill_segment(opened, answer);
-  say(who, "wrote its answer");
+  cli::fill_segment(opened, consumer_seed);
+  print(role, "wrote its answer");
   return 0;
 }
 
 int run(int argc, char** argv) {
   arguments given;
-  CLI::App app("A producer and a consumer of one segment, for examples and for trying a cluster");
+  CLI::App app("A producer and a consumer of one segment, for examples and for testing a cluster");
   app.set_version_flag("--version", "gpushm-pair " GPUSHM_VERSION);
   app.require_subcommand(1);
   std::string timeout = "5m";
@@ -134,7 +138,7 @@ int run(int argc, char** argv) {
   CLI::App* consumer = app.add_subcommand("consumer", "Open, check every byte, write an answer");
   for (CLI::App* role : {producer, consumer}) {
     role->add_option("--name", given.name, "Name of the segment (default: demo/pair)");
-    role->add_option("--timeout", timeout, "Longest wait for the other side (default: 5m)")
+    role->add_option("--timeout", timeout, "Maximum wait for the other side (default: 5m)")
         ->check([](const std::string& text) {
           return app::parse_duration(text) ? std::string() : "not a duration: " + text;
         });
@@ -146,8 +150,8 @@ int run(int argc, char** argv) {
   producer->add_option("--device", given.device, "auto (default), host, an ordinal or a UUID");
   try {
     app.parse(argc, argv);
-  } catch (const CLI::ParseError& wrong) {
-    return app.exit(wrong) == 0 ? 0 : 2;
+  } catch (const CLI::ParseError& parse_error) {
+    return app.exit(parse_error) == 0 ? 0 : 2;
   }
   given.timeout = app::parse_duration(timeout).value_or(given.timeout);
   given.size_bytes = base::parse_size(size).value_or(given.size_bytes);
@@ -158,7 +162,7 @@ int run(int argc, char** argv) {
 }  // namespace gpushm::pair
 
 int main(int argc, char** argv) {
-  // Also if it is the first process of a container. Its memory is freed when it exits.
+  // Also exits on signals as the first process of a container. Its memory is freed when it exits.
   gpushm::app::end_on_signals();
   try {
     return gpushm::pair::run(argc, argv);

@@ -13,7 +13,7 @@ namespace gpushm::kubelet {
 bool has_no_listener(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  if (path.size() > longest_socket_path) {
+  if (path.size() > max_socket_path_bytes) {
     return false;
   }
   std::memcpy(static_cast<char*>(address.sun_path), path.c_str(), path.size() + 1);

@@ -8,10 +8,10 @@
 
 namespace gpushm::kubelet {
 
-inline constexpr std::size_t longest_socket_path = sizeof(sockaddr_un::sun_path) - 1;
+inline constexpr std::size_t max_socket_path_bytes = sizeof(sockaddr_un::sun_path) - 1;
 
-/// True when no process listens on the stream socket `path`, also for a moment while a socket is
-/// being created. False when unsure: full queue, no permission. Does not block.
+/// True if no process listens on the stream socket `path`, which is also the case between its bind
+/// and listen. False if unknown (full queue, no permission). Does not block.
 [[nodiscard]] bool has_no_listener(const std::string& path);
 
 }  // namespace gpushm::kubelet

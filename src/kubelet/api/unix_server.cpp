@@ -14,17 +14,17 @@
 namespace gpushm::kubelet {
 
 namespace {
-constexpr std::chrono::milliseconds patience_at_the_end{500};
+constexpr std::chrono::milliseconds destructor_timeout{500};
 }  // namespace
 
 unix_server::unix_server(std::string path, const std::vector<grpc::Service*>& services)
     : path_(std::move(path)) {
-  if (path_.size() > longest_socket_path) {
+  if (path_.size() > max_socket_path_bytes) {
     throw error(
         errc::invalid_argument,
         "serve",
         path_,
-        "a Unix socket's path has at most " + std::to_string(longest_socket_path) + " bytes",
+        "a Unix socket's path has at most " + std::to_string(max_socket_path_bytes) + " bytes",
         "use a directory with a shorter path");
   }
   grpc::ServerBuilder builder;
@@ -49,7 +49,7 @@ unix_server::unix_server(std::string path, const std::vector<grpc::Service*>& se
 }
 
 unix_server::~unix_server() {
-  stop(patience_at_the_end);
+  stop(destructor_timeout);
 }
 
 bool unix_server::is_reachable() const noexcept {
@@ -58,9 +58,9 @@ bool unix_server::is_reachable() const noexcept {
          status.st_ino == inode_;
 }
 
-void unix_server::stop(std::chrono::milliseconds patience) {
+void unix_server::stop(std::chrono::milliseconds timeout) {
   if (server_ != nullptr) {
-    server_->Shutdown(std::chrono::system_clock::now() + patience);
+    server_->Shutdown(std::chrono::system_clock::now() + timeout);
     server_.reset();
   }
 }

@@ -27,15 +27,15 @@ class unix_server {
   unix_server(std::string path, const std::vector<grpc::Service*>& services);
   unix_server(const unix_server&) = delete;
   unix_server& operator=(const unix_server&) = delete;
-  /// Calls `stop` with half a second.
+  /// Calls `stop` with a timeout of half a second.
   ~unix_server();
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   /// Whether the path still leads to this server: the socket was not removed or replaced.
   [[nodiscard]] bool is_reachable() const noexcept;
-  /// Accepts no more calls, blocks for up to `patience` until those in progress have ended, then
+  /// Accepts no more calls, blocks for up to `timeout` until those in progress have ended, then
   /// cancels them. Streams run until their service ends them: end them first.
-  void stop(std::chrono::milliseconds patience);
+  void stop(std::chrono::milliseconds timeout);
 
  private:
   std::string path_;

@@ -13,15 +13,15 @@ namespace {
 
 constexpr std::string_view prefix = "claim-";
 constexpr const char* operation = "prepare claim";
-constexpr std::size_t longest_label = 63;
+constexpr std::size_t max_label_bytes = 63;
 
 bool is_label_character(char each) {
   return (each >= 'a' && each <= 'z') || (each >= '0' && each <= '9') || each == '-';
 }
 
 /// Safe as a path component: cannot refer to another directory.
-bool is_harmless(std::string_view text, std::size_t longest, std::string_view also) {
-  return !text.empty() && text.size() <= longest && text.front() != '.' &&
+bool is_safe(std::string_view text, std::size_t max_bytes, std::string_view also) {
+  return !text.empty() && text.size() <= max_bytes && text.front() != '.' &&
          std::all_of(text.begin(), text.end(), [&](char each) {
            return is_label_character(each) || also.find(each) != std::string_view::npos;
          });
@@ -30,11 +30,11 @@ bool is_harmless(std::string_view text, std::size_t longest, std::string_view al
 void check_part(const claim_reference& claim,
                 std::string_view what,
                 std::string_view text,
-                std::size_t longest,
+                std::size_t max_bytes,
                 std::string_view also) {
-  if (!is_harmless(text, longest, also)) {
+  if (!is_safe(text, max_bytes, also)) {
     std::string cause(what);
-    cause.append(" \"").append(text).append("\" cannot be one");
+    cause.append(" \"").append(text).append("\" is not valid");
     throw error(errc::invalid_argument, "check claim", to_string(claim), cause);
   }
 }
@@ -44,19 +44,19 @@ std::string text_at(const nlohmann::json& object, const char* name) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
-/// The allocation's results of this driver; empty when there is no allocation.
+/// The allocation's results of this driver; empty without an allocation.
 std::vector<nlohmann::json> results_of(const nlohmann::json& object, const result_owner& owner) {
   static const nlohmann::json::json_pointer place("/status/allocation/devices/results");
-  std::vector<nlohmann::json> ours;
+  std::vector<nlohmann::json> own_results;
   if (!object.contains(place) || !object.at(place).is_array()) {
-    return ours;
+    return own_results;
   }
   for (const nlohmann::json& result : object.at(place)) {
     if (text_at(result, "driver") == owner.driver && text_at(result, "pool") == owner.pool) {
-      ours.push_back(result);
+      own_results.push_back(result);
     }
   }
-  return ours;
+  return own_results;
 }
 
 /// "main/sub" names an alternative of the request "main"; containers name the request.
@@ -71,7 +71,7 @@ std::string uid_in(const nlohmann::json& object) {
                                                            : std::string();
 }
 
-[[noreturn]] void throw_no_claim(const char* doing, const claim_reference& claim) {
+[[noreturn]] void throw_not_a_claim(const char* doing, const claim_reference& claim) {
   throw error(errc::protocol_error,
               doing,
               to_string(claim),
@@ -79,23 +79,24 @@ std::string uid_in(const nlohmann::json& object) {
 }
 
 /// Merges a result into its device: several results may name the same device.
-prepared_device& device_for(prepared_claim& made, const nlohmann::json& result) {
+prepared_device& device_for(prepared_claim& prepared, const nlohmann::json& result) {
   prepared_device device;
   device.pool = text_at(result, "pool");
   device.device = text_at(result, "device");
   if (const std::string share = text_at(result, "shareID"); !share.empty()) {
     device.share_id = share;
   }
-  const auto same = std::find_if(made.devices.begin(), made.devices.end(), [&](const auto& each) {
-    return each.device == device.device && each.share_id == device.share_id;
-  });
-  if (same != made.devices.end()) {
+  const auto same =
+      std::find_if(prepared.devices.begin(), prepared.devices.end(), [&](const auto& each) {
+        return each.device == device.device && each.share_id == device.share_id;
+      });
+  if (same != prepared.devices.end()) {
     return *same;
   }
   std::string name(claim_kind);
-  name.append("=").append(cdi_device_name(made.claim.uid, device.device));
+  name.append("=").append(cdi_device_name(prepared.claim.uid, device.device));
   device.cdi_devices.push_back(std::move(name));
-  return made.devices.emplace_back(std::move(device));
+  return prepared.devices.emplace_back(std::move(device));
 }
 
 }  // namespace
@@ -105,15 +106,15 @@ std::string to_string(const claim_reference& claim) {
 }
 
 bool may_be_uid(const std::string& text) {
-  return is_harmless(text, longest_label, "");
+  return is_safe(text, max_label_bytes, "");
 }
 
 void check(const claim_reference& claim) {
-  constexpr std::size_t longest_name = 253;
-  check_part(claim, "the namespace", claim.name_space, longest_label, "");
-  check_part(claim, "the name", claim.name, longest_name, ".");
+  constexpr std::size_t max_name_bytes = 253;
+  check_part(claim, "the namespace", claim.name_space, max_label_bytes, "");
+  check_part(claim, "the name", claim.name, max_name_bytes, ".");
   // UIDs are always lower-case; a device name and a path contain it.
-  check_part(claim, "the UID", claim.uid, longest_label, "");
+  check_part(claim, "the UID", claim.uid, max_label_bytes, "");
 }
 
 std::string domain_of(const std::string& claim_uid) {
@@ -128,7 +129,7 @@ prepared_claim read_allocation(const nlohmann::json& object,
                                const claim_reference& claim,
                                const result_owner& owner) {
   if (!object.is_object()) {
-    throw_no_claim(operation, claim);
+    throw_not_a_claim(operation, claim);
   }
   if (const std::string uid = uid_in(object); uid != claim.uid) {
     std::string cause("the kubelet requested the claim with UID ");
@@ -139,17 +140,17 @@ prepared_claim read_allocation(const nlohmann::json& object,
                 cause,
                 "it was deleted and recreated; the kubelet will request the new one");
   }
-  prepared_claim made{claim, domain_of(claim.uid), {}};
+  prepared_claim prepared{claim, domain_of(claim.uid), {}};
   for (const nlohmann::json& result : results_of(object, owner)) {
-    prepared_device& device = device_for(made, result);
+    prepared_device& device = device_for(prepared, result);
     const std::string request = request_of(result);
     if (std::find(device.requests.begin(), device.requests.end(), request) ==
         device.requests.end()) {
       device.requests.push_back(request);
     }
   }
-  if (made.devices.empty()) {
-    std::string cause("nothing in it is allocated from driver ");
+  if (prepared.devices.empty()) {
+    std::string cause("it has no allocation from driver ");
     cause.append(owner.driver).append(" and pool ").append(owner.pool);
     throw error(errc::invalid_argument,
                 operation,
@@ -157,7 +158,7 @@ prepared_claim read_allocation(const nlohmann::json& object,
                 cause,
                 "check its status: kubectl get resourceclaim -o yaml");
   }
-  return made;
+  return prepared;
 }
 
 claim_use use_of(const nlohmann::json& object,
@@ -165,7 +166,7 @@ claim_use use_of(const nlohmann::json& object,
                  const result_owner& owner) {
   const std::string uid = object.is_object() ? uid_in(object) : std::string();
   if (uid.empty()) {
-    throw_no_claim("look at claim", claim);
+    throw_not_a_claim("read claim", claim);
   }
   if (uid != claim.uid) {
     return claim_use::gone;

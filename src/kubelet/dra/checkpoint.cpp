@@ -23,34 +23,34 @@ namespace {
 constexpr const char* read_operation = "read checkpoint";
 constexpr const char* write_operation = "write checkpoint";
 constexpr std::string_view file_name = "dra-checkpoint.json";
-constexpr std::size_t longest_bytes = 64UL << 20U;
+constexpr std::size_t max_bytes = 64UL << 20U;
 
-void make_directory(const std::string& directory) {
+void create_directory(const std::string& directory) {
   std::error_code failed;
   if (std::filesystem::create_directories(directory, failed)) {
     constexpr mode_t mode = 0750;
-    base::checked("make state directory", directory, "chmod", [&] {
+    base::checked("create state directory", directory, "chmod", [&] {
       return ::chmod(directory.c_str(), mode);
     });
   }
   if (failed) {
-    base::throw_errno(failed.value(), "make state directory", directory, "mkdir");
+    base::throw_errno(failed.value(), "create state directory", directory, "mkdir");
   }
 }
 
-base::unique_fd take_lock(const std::string& directory) {
-  make_directory(directory);
+base::unique_fd acquire_lock(const std::string& directory) {
+  create_directory(directory);
   const std::string path = directory + "/dra.lock";
   constexpr mode_t mode = 0600;
   base::unique_fd lock(base::checked("lock state directory", path, "open", [&] {
     return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, mode);
   }));
-  const int taken = base::checked("lock state directory",
-                                  path,
-                                  "flock",
-                                  [&] { return ::flock(lock.get(), LOCK_EX | LOCK_NB); },
-                                  {EWOULDBLOCK});
-  if (taken != 0) {
+  const int acquired = base::checked("lock state directory",
+                                     path,
+                                     "flock",
+                                     [&] { return ::flock(lock.get(), LOCK_EX | LOCK_NB); },
+                                     {EWOULDBLOCK});
+  if (acquired != 0) {
     throw error(errc::address_in_use,
                 "lock state directory",
                 directory,
@@ -66,7 +66,7 @@ checkpoint_file::checkpoint_file(const std::string& directory)
     : directory_(directory),
       path_(std::string(directory).append("/").append(file_name)),
       second_path_(path_ + ".bak"),
-      lock_(take_lock(directory)) {
+      lock_(acquire_lock(directory)) {
   remove_unfinished();
 }
 
@@ -88,7 +88,7 @@ checkpoint checkpoint_file::load(std::string& warning) {
     const int found = base::checked(
         read_operation, path, "stat", [&] { return ::stat(path.c_str(), &status); }, {ENOENT});
     std::optional<std::string> text =
-        found == 0 ? base::read_small_file(path, longest_bytes) : std::nullopt;
+        found == 0 ? base::read_small_file(path, max_bytes) : std::nullopt;
     if (found == 0 && !text) {
       throw error(errc::system_error, read_operation, path, "it cannot be read");
     }
@@ -144,10 +144,10 @@ void checkpoint_file::write(const std::string& path, const std::string& text, bo
 
 void checkpoint_file::save(const checkpoint& state) {
   const std::string text = to_text(state);
-  // Intact after a power cut: this version or, without an fsync of the directory, the previous one.
-  // Either is sufficient, because a power cut also ends everything that is prepared.
+  // Intact after a power loss: this version or, without an fsync of the directory, the previous
+  // one. Either is sufficient, because a power loss also ends everything that is prepared.
   write(path_, text, true);
-  // The copy covers an unreadable first file, not a power cut.
+  // The copy covers an unreadable first file, not a power loss.
   try {
     write(second_path_, text, false);
   } catch (const error&) {

@@ -41,7 +41,7 @@ class checkpoint_file {
   /// instead, with a `warning`. Throws `error` when neither is usable, or the first has a newer
   /// version: then nothing has been changed.
   [[nodiscard]] checkpoint load(std::string& warning);
-  /// Once this returns, `state` survives the process; after a power cut it or the previous one is
+  /// Once this returns, `state` survives the process; after a power loss it or the previous one is
   /// intact. Throws `error`; then the previous one remains.
   void save(const checkpoint& state);
 

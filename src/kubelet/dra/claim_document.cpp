@@ -51,22 +51,22 @@ std::string cdi_device_name(const std::string& claim_uid, const std::string& dev
 }
 
 cdi::document claim_document(const prepared_claim& claim, const std::string& directory) {
-  cdi::document made = cdi::share_document({claim.domain});
-  made.kind = claim_kind;
-  cdi::device shared = std::move(made.devices.front());
+  cdi::document result = cdi::share_document({claim.domain});
+  result.kind = claim_kind;
+  cdi::device shared = std::move(result.devices.front());
   shared.changes.mounts.front().host_path = directory;
-  made.devices.clear();
+  result.devices.clear();
   for (const prepared_device& each : claim.devices) {
     shared.name = cdi_device_name(claim.claim.uid, each.device);
-    const bool known = std::any_of(made.devices.begin(),
-                                   made.devices.end(),
+    const bool known = std::any_of(result.devices.begin(),
+                                   result.devices.end(),
                                    [&](const auto& other) { return other.name == shared.name; });
     if (!known) {
-      made.devices.push_back(shared);
+      result.devices.push_back(shared);
     }
   }
-  made.version = cdi::minimum_version(made);
-  return made;
+  result.version = cdi::minimum_version(result);
+  return result;
 }
 
 std::string claim_documents::path_of(const std::string& claim_uid) const {

@@ -5,7 +5,7 @@
 
 #include "base/log.hpp"
 #include "gpushm/error.hpp"
-#include "kubelet/dra/turn.hpp"
+#include "kubelet/dra/claim_lock.hpp"
 
 namespace gpushm::dra {
 
@@ -13,10 +13,11 @@ namespace {
 
 constexpr const char* operation = "prepare claim";
 
-/// The server reported that the claim is gone, as opposed to being unreachable.
-bool is_told(const error& failure, const claim_reference& claim) {
-  if (const auto* answer = dynamic_cast<const kube::api_error*>(&failure)) {
-    return answer->object_is_missing(claim.name);
+/// Whether the server reported that the claim does not exist or is not allocated here, as opposed
+/// to being unreachable.
+bool is_definite(const error& failure, const claim_reference& claim) {
+  if (const auto* reply = dynamic_cast<const kube::api_error*>(&failure)) {
+    return reply->object_is_missing(claim.name);
   }
   return failure.code() == errc::gone_or_replaced || failure.code() == errc::invalid_argument;
 }
@@ -31,26 +32,26 @@ claims::claims(claims_options options, resource_api& api, cluster& through, doma
       documents_(options_.cdi_directory) {}
 
 nlohmann::json claims::fetch(const claim_reference& claim) {
-  const auto ask = [&] {
+  const auto request = [&] {
     return through_.get(api_.path(std::string("/namespaces/")
                                       .append(claim.name_space)
                                       .append("/resourceclaims/")
                                       .append(claim.name)));
   };
-  const std::string asked = api_.version();
+  const std::string requested_version = api_.version();
   try {
-    return ask();
+    return request();
   } catch (const kube::api_error& failure) {
     // Also the reply of a server that no longer serves this API version.
     if (!failure.not_found()) {
       throw;
     }
-    api_.forget();
-    if (api_.version() == asked) {
+    api_.invalidate();
+    if (api_.version() == requested_version) {
       throw;
     }
   }
-  return ask();
+  return request();
 }
 
 prepared_claim claims::allocation_of(const claim_reference& claim,
@@ -58,50 +59,50 @@ prepared_claim claims::allocation_of(const claim_reference& claim,
   try {
     return read_allocation(fetch(claim), claim, options_.owner);
   } catch (const error& failure) {
-    const bool told = is_told(failure, claim);
-    if (before && !told) {
+    const bool definite = is_definite(failure, claim);
+    if (before && !definite) {
       return *before;
     }
-    const bool answered = dynamic_cast<const kube::api_error*>(&failure) != nullptr;
-    if (answered && told) {
+    const bool got_reply = dynamic_cast<const kube::api_error*>(&failure) != nullptr;
+    if (got_reply && definite) {
       throw error(errc::gone_or_replaced,
                   operation,
                   to_string(claim),
                   "the claim no longer exists on the API server",
                   "pods that use it cannot start until it is recreated");
     }
-    if (told || (!answered && failure.code() == errc::protocol_error)) {
+    if (definite || (!got_reply && failure.code() == errc::protocol_error)) {
       throw;
     }
     throw failure.in(operation, to_string(claim));
   }
 }
 
-void claims::make(const prepared_claim& claim) {
+void claims::create(const prepared_claim& claim) {
   const std::string directory = domains_.open(claim.domain);
   documents_.write(claim, directory);
   const std::lock_guard lock(mutex_);
-  troubles_.erase(claim.claim.uid);
+  problems_.erase(claim.claim.uid);
 }
 
-void claims::unmake(const std::string& uid, const std::string& domain) {
+void claims::remove(const std::string& uid, const std::string& domain) {
   documents_.remove(uid);
   domains_.close(domain);
   const std::lock_guard lock(mutex_);
-  troubles_.erase(uid);
+  problems_.erase(uid);
 }
 
 void claims::undo(const prepared_claim& claim) {
-  // The sweep removes leftovers; the caller receives the failure that led here.
-  const auto quietly = [](const auto& step) {
+  // The sweep removes what remains; the caller receives the original failure.
+  const auto ignore_errors = [](const auto& step) {
     try {
       step();
     } catch (const error& failure) {
       base::log(log_level::warning, failure.what());
     }
   };
-  quietly([&] { documents_.remove(claim.claim.uid); });
-  quietly([&] { domains_.close(claim.domain); });
+  ignore_errors([&] { documents_.remove(claim.claim.uid); });
+  ignore_errors([&] { domains_.close(claim.domain); });
 }
 
 void claims::store(const prepared_claim& claim) {
@@ -129,41 +130,41 @@ std::optional<prepared_claim> claims::find(const std::string& uid) const {
 
 std::vector<prepared_claim> claims::all() const {
   const std::lock_guard lock(mutex_);
-  std::vector<prepared_claim> every;
-  every.reserve(state_.claims.size());
+  std::vector<prepared_claim> result;
+  result.reserve(state_.claims.size());
   for (const auto& [uid, claim] : state_.claims) {
-    every.push_back(claim);
+    result.push_back(claim);
   }
-  return every;
+  return result;
 }
 
 prepared_claim claims::prepare(const claim_reference& claim) {
   check(claim);
-  const turn mine(*this, claim.uid);
+  const claim_lock held(*this, claim.uid);
   const std::optional<prepared_claim> before = find(claim.uid);
-  prepared_claim wanted = allocation_of(claim, before);
+  prepared_claim allocated = allocation_of(claim, before);
   try {
-    make(wanted);
-    if (before != wanted) {
-      store(wanted);
+    create(allocated);
+    if (before != allocated) {
+      store(allocated);
     }
   } catch (const error& failure) {
     if (!before) {
-      undo(wanted);
+      undo(allocated);
     }
     throw failure.in(operation, to_string(claim));
   }
-  return wanted;
+  return allocated;
 }
 
 void claims::unprepare(const claim_reference& claim) {
   if (!may_be_uid(claim.uid)) {
     return;  // was never prepared
   }
-  const turn mine(*this, claim.uid);
+  const claim_lock held(*this, claim.uid);
   const std::optional<prepared_claim> before = find(claim.uid);
   try {
-    unmake(claim.uid, before ? before->domain : domain_of(claim.uid));
+    remove(claim.uid, before ? before->domain : domain_of(claim.uid));
     if (before) {
       drop(claim.uid);
     }
@@ -177,10 +178,10 @@ std::size_t claims::size() const {
   return state_.claims.size();
 }
 
-std::map<std::string, std::string> claims::troubles() const {
+std::map<std::string, std::string> claims::problems() const {
   const std::lock_guard lock(mutex_);
   std::map<std::string, std::string> by_device;
-  for (const auto& [uid, text] : troubles_) {
+  for (const auto& [uid, text] : problems_) {
     const auto found = state_.claims.find(uid);
     if (found != state_.claims.end()) {
       for (const prepared_device& each : found->second.devices) {

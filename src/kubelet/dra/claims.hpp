@@ -31,8 +31,8 @@ struct claims_options {
 /// checkpoint, created in this order and removed in this order. If the process exits at any point,
 ///   - without the entry, the kubelet has received no reply and retries: domain and document are
 ///     removed at the next start;
-///   - with the entry, the claim counts as prepared: the next start recreates domain and document,
-///     which are removed when the kubelet unprepares the claim (again), or by the sweep.
+///   - with the entry, the claim is considered prepared: the next start recreates domain and
+///     document, which are removed when the kubelet unprepares the claim (again), or by the sweep.
 ///
 /// Thread-safety: shared objects: safe. Calls for one claim are serialized; those for different
 /// claims only wait for each other to write the checkpoint.
@@ -44,9 +44,9 @@ class claims {
   /// Loads the checkpoint, opens its domains, writes missing documents, and removes domains and
   /// documents that are not in the checkpoint. After a reboot, first drops claims that no longer
   /// exist, if the API server is reachable. A domain that cannot be opened is not an error but is
-  /// reported by `troubles`. Call it before all other functions, again after a failure. Returns
-  /// lines to log. Throws `error`: address_in_use while another process holds the state, and those
-  /// of `checkpoint_file`.
+  /// reported by `problems`. Must be called before all other functions, and again after a failure.
+  /// Returns lines to log. Throws `error`: address_in_use while another process holds the state,
+  /// and those of `checkpoint_file`.
   std::vector<std::string> restore();
 
   /// Blocks for at most one request to the API server and writing files. Idempotent. While the API
@@ -54,12 +54,12 @@ class claims {
   /// nothing is left of a claim that was not prepared before.
   prepared_claim prepare(const claim_reference& claim);
   /// Does not use the API server. For a claim that is not prepared, only removes leftovers. Throws
-  /// `error`; then it can be retried.
+  /// `error`; the call can then be retried.
   void unprepare(const claim_reference& claim);
 
   struct sweep_result {
     std::vector<std::string> freed;  ///< "namespace/name" of claims, names of domains and documents
-    std::string failure;             ///< why not everything was checked; empty: it was
+    std::string failure;             ///< why not everything was checked; empty: none
   };
   /// Unprepares claims that were deleted or replaced by another claim of the same name, or were not
   /// allocated to this node in two successive sweeps; removes domains and documents without a
@@ -73,18 +73,18 @@ class claims {
   sweep_result sweep();
 
   [[nodiscard]] std::size_t size() const;
-  /// By device: why claims with the device cannot use their domain at present.
-  [[nodiscard]] std::map<std::string, std::string> troubles() const;
+  /// By device: why claims with the device currently cannot use their domain.
+  [[nodiscard]] std::map<std::string, std::string> problems() const;
 
  private:
-  /// Exclusive access to a claim during its lifetime.
-  class turn;
+  /// Holds exclusive access to a claim during its lifetime.
+  class claim_lock;
 
   [[nodiscard]] nlohmann::json fetch(const claim_reference& claim);
   [[nodiscard]] prepared_claim allocation_of(const claim_reference& claim,
                                              const std::optional<prepared_claim>& before);
-  void make(const prepared_claim& claim);
-  void unmake(const std::string& uid, const std::string& domain);
+  void create(const prepared_claim& claim);
+  void remove(const std::string& uid, const std::string& domain);
   /// Rolls back a failed preparation.
   void undo(const prepared_claim& claim);
   void store(const prepared_claim& claim);
@@ -92,12 +92,12 @@ class claims {
   [[nodiscard]] std::optional<prepared_claim> find(const std::string& uid) const;
   [[nodiscard]] std::vector<prepared_claim> all() const;
   /// Returns why it failed; empty: success.
-  std::string open_again(const prepared_claim& claim);
-  void drop_what_a_reboot_ended(std::vector<std::string>& notes);
-  void save_as_restored(const checkpoint& found, std::vector<std::string>& notes);
-  [[nodiscard]] claim_use ask_use(const claim_reference& claim);
-  [[nodiscard]] bool is_to_be_freed(const claim_reference& claim);
-  void remove_left_behind(std::vector<std::string>& freed);
+  std::string reopen(const prepared_claim& claim);
+  void drop_claims_ended_by_reboot(std::vector<std::string>& notes);
+  void save_restored(const checkpoint& found, std::vector<std::string>& notes);
+  [[nodiscard]] claim_use query_use(const claim_reference& claim);
+  [[nodiscard]] bool should_free(const claim_reference& claim);
+  void remove_orphans(std::vector<std::string>& freed);
 
   const claims_options options_;
   resource_api& api_;
@@ -106,12 +106,12 @@ class claims {
   const claim_documents documents_;
 
   mutable std::mutex mutex_;
-  std::condition_variable turn_over_;
+  std::condition_variable released_;
   std::set<std::string> busy_;
   std::unique_ptr<checkpoint_file> file_;
   checkpoint state_;
-  std::map<std::string, std::string> troubles_;  ///< by UID
-  std::set<std::string> unallocated_;            ///< in the last sweep
+  std::map<std::string, std::string> problems_;  ///< by UID
+  std::set<std::string> unallocated_;            ///< UIDs of the last sweep
 };
 
 }  // namespace gpushm::dra

@@ -12,7 +12,7 @@ namespace gpushm::dra {
 namespace {
 
 constexpr const char* group = "resource.k8s.io";
-constexpr std::array<std::string_view, 3> known{"v1", "v1beta2", "v1beta1"};
+constexpr std::array<std::string_view, 3> supported{"v1", "v1beta2", "v1beta1"};
 
 }  // namespace
 
@@ -20,10 +20,11 @@ std::string resource_api::version() {
   const std::lock_guard lock(mutex_);
   if (version_.empty()) {
     const std::vector<std::string> served = through_.versions_of(group);
-    const auto common = std::find_if(known.begin(), known.end(), [&](std::string_view each) {
-      return std::find(served.begin(), served.end(), each) != served.end();
-    });
-    if (common == known.end()) {
+    const auto common =
+        std::find_if(supported.begin(), supported.end(), [&](std::string_view each) {
+          return std::find(served.begin(), served.end(), each) != served.end();
+        });
+    if (common == supported.end()) {
       throw error(errc::unsupported_version,
                   "find API",
                   group,
@@ -35,7 +36,7 @@ std::string resource_api::version() {
   return version_;
 }
 
-void resource_api::forget() {
+void resource_api::invalidate() {
   const std::lock_guard lock(mutex_);
   version_.clear();
 }

@@ -26,7 +26,7 @@ class cluster {
     subscription& operator=(const subscription&) = delete;
     /// No handler runs once this returns.
     virtual ~subscription() = default;
-    /// Empty while there is no failure.
+    /// Empty: no failure.
     [[nodiscard]] virtual std::string failure() const = 0;
   };
 
@@ -60,7 +60,7 @@ class resource_api {
   /// Throws `error`: unsupported_version when no version is common.
   [[nodiscard]] std::string version();
   /// Queries again on the next use: the cluster may have been upgraded.
-  void forget();
+  void invalidate();
   /// "/apis/resource.k8s.io/v1" + `rest`.
   [[nodiscard]] std::string path(const std::string& rest) {
     return "/apis/resource.k8s.io/" + version() + rest;

@@ -6,9 +6,9 @@
 
 namespace gpushm::dra {
 
-/// Opens and closes sharing domains; the agent's broker stands behind it.
+/// Opens and closes sharing domains; implemented by the agent's brokers.
 ///
-/// Shared objects: safe.
+/// Thread-safety: shared objects: safe.
 class domains {
  public:
   domains() = default;

@@ -28,7 +28,7 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-constexpr unsigned max_devices = 128;  // that a ResourceSlice may have
+constexpr unsigned max_devices = 128;  // limit of a ResourceSlice
 constexpr unsigned workers = 4;        // concurrent claims; each may wait for the API server
 
 driver_options complete(driver_options options) {
@@ -91,12 +91,12 @@ class driver::impl {
  private:
   void run(const std::stop_token& stop);
   bool restore(const std::stop_token& stop);
-  void look_after();
+  void maintain();
   void serve();
   void start_publishing();
   void start_sweep();
   void sweep();
-  void hear(const std::string& refusal);
+  void handle_registration(const std::string& refusal);
   void set_problem(const std::string& text);
 
   const driver_options options_;
@@ -111,7 +111,7 @@ class driver::impl {
 
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;
-  bool heard_ = false;  ///< a kubelet's registration status since the last check
+  bool registration_changed_ = false;  ///< a kubelet's registration status since the last check
   driver_status status_;
   std::string refusal_;  ///< why the kubelet rejected the registration
   std::unique_ptr<slice_publisher> publisher_;
@@ -166,22 +166,23 @@ void driver::impl::run(const std::stop_token& stop) {
         services.push_back(&health_);
         return services;
       }(),
-      [this](const std::string& refusal) { hear(refusal); });
+      [this](const std::string& refusal) { handle_registration(refusal); });
   while (!stop.stop_requested()) {
-    look_after();
+    maintain();
     std::unique_lock lock(mutex_);
-    changed_.wait_for(
-        lock, stop, options_.check_interval, [this] { return std::exchange(heard_, false); });
+    changed_.wait_for(lock, stop, options_.check_interval, [this] {
+      return std::exchange(registration_changed_, false);
+    });
   }
 }
 
-void driver::impl::look_after() {
+void driver::impl::maintain() {
   serve();
   start_publishing();
   const clock::time_point now = clock::now();
   if (now >= next_health_) {
     next_health_ = now + options_.health_interval;
-    health_.report(claims_.troubles());
+    health_.report(claims_.problems());
   }
   if (now >= next_sweep_) {
     next_sweep_ = now + options_.sweep_interval;
@@ -209,12 +210,12 @@ void driver::impl::serve() {
   set_problem({});
 }
 
-void driver::impl::hear(const std::string& refusal) {
+void driver::impl::handle_registration(const std::string& refusal) {
   {
     const std::lock_guard lock(mutex_);
     status_.registered = refusal.empty();
     refusal_ = refusal;
-    heard_ = true;
+    registration_changed_ = true;
   }
   changed_.notify_all();
   base::log(refusal.empty() ? log_level::info : log_level::error,
@@ -256,7 +257,8 @@ void driver::impl::sweep() {
     result.failure = failure.what();  // out of memory: the next sweep may succeed
   }
   for (const std::string& freed : result.freed) {
-    base::log(log_level::info, std::string("freed ").append(freed).append(": its claim is gone"));
+    base::log(log_level::info,
+              std::string("freed ").append(freed).append(", which is no longer in use"));
   }
   if (!result.failure.empty()) {
     operation.failed(error(errc::peer_unreachable, "sweep claims", "", result.failure));

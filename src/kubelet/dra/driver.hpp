@@ -28,7 +28,7 @@ struct driver_options {
 };
 
 struct driver_status {
-  bool serving = false;     ///< the checkpoint is loaded and the services answer
+  bool serving = false;     ///< the checkpoint is loaded and the services are available
   bool registered = false;  ///< as last reported by the kubelet
   bool published = false;   ///< the ResourceSlice is up to date
   std::size_t claims = 0;   ///< prepared
@@ -41,8 +41,8 @@ struct driver_status {
 /// publishes its devices, and maintains all of these. Failures are retried with back-off, logged
 /// (base/log.hpp) and part of the status; only `stop` ends the driver.
 ///
-/// ResourceSlices are kept at the end: the kubelet removes them 30 s after the driver has exited,
-/// so a shorter update does not interrupt anything.
+/// `stop` keeps the ResourceSlices: the kubelet removes them 30 s after the driver has exited, so a
+/// shorter update does not interrupt anything.
 ///
 /// Thread-safety: distinct objects: safe (with the same state directory, one waits until the other
 /// has ended); shared objects: safe.
@@ -61,7 +61,7 @@ class driver {
          base::operation_observer* observer = nullptr);
   driver(const driver&) = delete;
   driver& operator=(const driver&) = delete;
-  /// `stop`s.
+  /// Calls `stop`.
   ~driver();
 
   [[nodiscard]] driver_status status() const;

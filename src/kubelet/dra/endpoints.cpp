@@ -22,7 +22,7 @@ namespace gpushm::dra {
 namespace {
 
 /// Timeout for calls in progress: a preparation waits for the API server at most this long.
-constexpr std::chrono::milliseconds patience{2'000};
+constexpr std::chrono::milliseconds timeout{2'000};
 
 std::string random_text() {
   std::array<std::uint8_t, 4> bytes{};
@@ -30,20 +30,20 @@ std::string random_text() {
   return base::hex_text(bytes);
 }
 
-void make_directory(const std::string& path) {
+void create_directory(const std::string& path) {
   std::error_code failed;
   if (std::filesystem::create_directories(path, failed)) {
     constexpr mode_t mode = 0750;
-    base::checked("make directory", path, "chmod", [&] { return ::chmod(path.c_str(), mode); });
+    base::checked("create directory", path, "chmod", [&] { return ::chmod(path.c_str(), mode); });
   }
   if (failed) {
-    base::throw_errno(failed.value(), "make directory", path, "mkdir");
+    base::throw_errno(failed.value(), "create directory", path, "mkdir");
   }
 }
 
-void remove_dead(const std::string& directory,
-                 const std::string& prefix,
-                 const std::string& suffix) {
+void remove_without_listener(const std::string& directory,
+                             const std::string& prefix,
+                             const std::string& suffix) {
   std::error_code failed;
   for (std::filesystem::directory_iterator each(directory, failed), end; each != end && !failed;
        each.increment(failed)) {
@@ -81,8 +81,8 @@ endpoints::endpoints(endpoints_options options,
 
 endpoints::~endpoints() {
   if (serving_) {
-    serving_->registration_server.stop(patience);
-    serving_->dra_server.stop(patience);
+    serving_->registration_server.stop(timeout);
+    serving_->dra_server.stop(timeout);
   }
 }
 
@@ -91,14 +91,14 @@ bool endpoints::ensure() {
       serving_->registration_server.is_reachable()) {
     return false;
   }
-  make_directory(plugins_);
-  make_directory(registry_);
-  remove_dead_sockets();
+  create_directory(plugins_);
+  create_directory(registry_);
+  remove_stale_sockets();
   const std::string name = unique_ + "-" + std::to_string(++number_);
   auto next = std::make_unique<pair>(*this,
                                      plugins_ + "/dra-" + name + ".sock",
                                      registry_ + "/" + options_.driver + "-" + name + "-reg.sock");
-  // The old pair is destroyed after the new one answers.
+  // The old pair is destroyed after the new one is available.
   std::swap(serving_, next);
   return true;
 }
@@ -107,9 +107,9 @@ std::string endpoints::path() const {
   return serving_ ? serving_->dra_server.path() : std::string();
 }
 
-void endpoints::remove_dead_sockets() const {
-  remove_dead(plugins_, "dra-", ".sock");
-  remove_dead(registry_, options_.driver + "-", "-reg.sock");
+void endpoints::remove_stale_sockets() const {
+  remove_without_listener(plugins_, "dra-", ".sock");
+  remove_without_listener(registry_, options_.driver + "-", "-reg.sock");
 }
 
 }  // namespace gpushm::dra

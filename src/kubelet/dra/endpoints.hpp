@@ -18,8 +18,8 @@ struct endpoints_options {
 };
 
 /// The two sockets of the driver: `plugins/<driver>/dra-<pid>-<random>-<n>.sock`, created first,
-/// and `plugins_registry/<driver>-<pid>-<random>-<n>-reg.sock`, by which a kubelet finds it.
-/// Agents in containers all have the same PID: hence the random part.
+/// and `plugins_registry/<driver>-<pid>-<random>-<n>-reg.sock`, by which a kubelet finds it. The
+/// random part is needed because agents in containers all have the same PID.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class endpoints {
@@ -44,7 +44,7 @@ class endpoints {
  private:
   struct pair;
 
-  void remove_dead_sockets() const;
+  void remove_stale_sockets() const;
 
   const endpoints_options options_;
   const std::vector<grpc::Service*> services_;

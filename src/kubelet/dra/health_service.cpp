@@ -67,7 +67,7 @@ health_service::health_service(std::string pool, unsigned devices)
   report({});
 }
 
-void health_service::report(const std::map<std::string, std::string>& troubles) {
+void health_service::report(const std::map<std::string, std::string>& problems) {
   const std::lock_guard lock(mutex_);
   now_.Clear();
   const std::int64_t time_s = std::time(nullptr);
@@ -76,10 +76,10 @@ void health_service::report(const std::map<std::string, std::string>& troubles) 
     each.mutable_device()->set_pool_name(pool_);
     each.mutable_device()->set_device_name(device_name(index));
     each.set_last_updated_time(time_s);
-    const auto trouble = troubles.find(each.device().device_name());
-    each.set_health(trouble == troubles.end() ? v1alpha1::HEALTHY : v1alpha1::UNHEALTHY);
-    if (trouble != troubles.end()) {
-      each.set_message(trouble->second);
+    const auto problem = problems.find(each.device().device_name());
+    each.set_health(problem == problems.end() ? v1alpha1::HEALTHY : v1alpha1::UNHEALTHY);
+    if (problem != problems.end()) {
+      each.set_message(problem->second);
     }
   }
   for (stream* const each : streams_) {
@@ -99,15 +99,15 @@ grpc::ServerWriteReactor<v1alpha1::NodeWatchResourcesResponse>* health_service::
     grpc::CallbackServerContext* /*context*/,
     const v1alpha1::NodeWatchResourcesRequest* /*request*/) {
   // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): gRPC's last callback deletes it
-  auto* const made = new stream(*this);
+  auto* const new_stream = new stream(*this);
   const std::lock_guard lock(mutex_);
-  streams_.push_back(made);
+  streams_.push_back(new_stream);
   if (ended_) {
-    made->finish();
+    new_stream->finish();
   } else {
-    made->send(now_);
+    new_stream->send(now_);
   }
-  return made;
+  return new_stream;
 }
 
 void health_service::left(stream* which) {

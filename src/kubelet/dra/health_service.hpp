@@ -19,9 +19,9 @@ class health_service : public v1alpha1::DRAResourceHealth::CallbackService {
   /// `devices` is the number of devices in the pool.
   health_service(std::string pool, unsigned devices);
 
-  /// Sets the problems by device; all other devices are healthy. Call it more often than every 30
-  /// s, after which a kubelet considers the health unknown.
-  void report(const std::map<std::string, std::string>& troubles);
+  /// Sets the problems by device; all other devices are healthy. Must be called more often than
+  /// every 30 s: after that, a kubelet considers the health unknown.
+  void report(const std::map<std::string, std::string>& problems);
   /// Ends all streams, also future ones.
   void end();
 

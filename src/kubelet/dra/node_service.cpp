@@ -17,12 +17,12 @@ namespace v1beta1 = k8s::io::kubelet::pkg::apis::dra::v1beta1;
 
 namespace {
 
-void put_share_id(v1::Device& device, const std::optional<std::string>& share_id) {
+void set_share_id(v1::Device& device, const std::optional<std::string>& share_id) {
   if (share_id) {
     device.set_share_id(*share_id);
   }
 }
-void put_share_id(v1beta1::Device& /*device*/, const std::optional<std::string>& /*share_id*/) {
+void set_share_id(v1beta1::Device& /*device*/, const std::optional<std::string>& /*share_id*/) {
   // A kubelet that uses this version does not support shares.
 }
 
@@ -32,10 +32,10 @@ claim_reference reference_of(const Claim& claim) {
 }
 
 /// Handles one claim of a call: errors are reported per claim, never for the call.
-template <typename Work, typename Answer>
-void answer_claim(base::operation_observer* observer,
+template <typename Work, typename Response>
+void handle_claim(base::operation_observer* observer,
                   const char* name,
-                  Answer& answer,
+                  Response& claim_response,
                   const Work& work) {
   observed operation(observer, name);
   try {
@@ -43,12 +43,12 @@ void answer_claim(base::operation_observer* observer,
     return;
   } catch (const error& failure) {
     operation.failed(failure);
-    answer.set_error(failure.what());
+    claim_response.set_error(failure.what());
   } catch (const std::exception& failure) {
     operation.failed(error(errc::system_error, name, "", failure.what()));
-    answer.set_error(failure.what());
+    claim_response.set_error(failure.what());
   }
-  base::log(log_level::warning, answer.error());
+  base::log(log_level::warning, claim_response.error());
 }
 
 template <typename Service,
@@ -66,16 +66,16 @@ class node_service : public Service {
                                                  PrepareResponse* response) override {
     return run(context, [this, request, response] {
       for (const auto& claim : request->claims()) {
-        auto& answer = (*response->mutable_claims())[claim.uid()];
-        answer_claim(observer_, "NodePrepareResources", answer, [&] {
+        auto& claim_response = (*response->mutable_claims())[claim.uid()];
+        handle_claim(observer_, "NodePrepareResources", claim_response, [&] {
           for (const prepared_device& each : claims_.prepare(reference_of(claim)).devices) {
-            auto& device = *answer.add_devices();
+            auto& device = *claim_response.add_devices();
             device.mutable_request_names()->Assign(each.requests.begin(), each.requests.end());
             device.set_pool_name(each.pool);
             device.set_device_name(each.device);
             device.mutable_cdi_device_ids()->Assign(each.cdi_devices.begin(),
                                                     each.cdi_devices.end());
-            put_share_id(device, each.share_id);
+            set_share_id(device, each.share_id);
           }
         });
       }
@@ -87,8 +87,8 @@ class node_service : public Service {
                                                    UnprepareResponse* response) override {
     return run(context, [this, request, response] {
       for (const auto& claim : request->claims()) {
-        auto& answer = (*response->mutable_claims())[claim.uid()];
-        answer_claim(observer_, "NodeUnprepareResources", answer, [&] {
+        auto& claim_response = (*response->mutable_claims())[claim.uid()];
+        handle_claim(observer_, "NodeUnprepareResources", claim_response, [&] {
           claims_.unprepare(reference_of(claim));
         });
       }
@@ -133,12 +133,12 @@ node_services::node_services(claims& prepared,
 node_services::~node_services() = default;
 
 std::vector<grpc::Service*> node_services::all() const {
-  std::vector<grpc::Service*> every;
-  every.reserve(services_.size());
+  std::vector<grpc::Service*> result;
+  result.reserve(services_.size());
   for (const auto& each : services_) {
-    every.push_back(each.get());
+    result.push_back(each.get());
   }
-  return every;
+  return result;
 }
 
 }  // namespace gpushm::dra

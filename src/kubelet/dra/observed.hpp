@@ -9,7 +9,8 @@
 
 namespace gpushm::dra {
 
-/// Reports an operation to the observer, if any, when it ends. Distinct objects: safe.
+/// Reports an operation to the observer, if any, when it ends. Thread-safety: distinct objects:
+/// safe.
 class observed {
  public:
   observed(base::operation_observer* observer, std::string_view operation)

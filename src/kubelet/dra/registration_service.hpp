@@ -16,21 +16,21 @@ class registration_service : public pluginregistration::Registration::CallbackSe
   /// An empty `error`: registered.
   using listener = std::function<void(const std::string& error)>;
 
-  /// `heard` runs on gRPC's threads and must not block.
-  registration_service(std::string driver, std::string endpoint, listener heard);
+  /// `on_result` runs on gRPC's threads and must not block.
+  registration_service(std::string driver, std::string endpoint, listener on_result);
 
   grpc::ServerUnaryReactor* GetInfo(grpc::CallbackServerContext* context,
                                     const pluginregistration::InfoRequest* request,
-                                    pluginregistration::PluginInfo* answer) override;
+                                    pluginregistration::PluginInfo* info) override;
   grpc::ServerUnaryReactor* NotifyRegistrationStatus(
       grpc::CallbackServerContext* context,
       const pluginregistration::RegistrationStatus* request,
-      pluginregistration::RegistrationStatusResponse* answer) override;
+      pluginregistration::RegistrationStatusResponse* response) override;
 
  private:
   const std::string driver_;
   const std::string endpoint_;
-  const listener heard_;
+  const listener on_result_;
 };
 
 }  // namespace gpushm::dra

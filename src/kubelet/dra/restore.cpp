@@ -22,32 +22,33 @@ std::vector<std::string> claims::restore() {
     state_.boot_id = options_.boot_id;
   }
   if (!found.boot_id.empty() && found.boot_id != options_.boot_id) {
-    drop_what_a_reboot_ended(notes);
+    drop_claims_ended_by_reboot(notes);
   }
   for (const prepared_claim& claim : all()) {
-    if (const std::string failure = open_again(claim); !failure.empty()) {
+    if (const std::string failure = reopen(claim); !failure.empty()) {
       notes.push_back(failure);
     }
   }
   std::vector<std::string> freed;
   try {
-    remove_left_behind(freed);
+    remove_orphans(freed);
   } catch (const error& failure) {
     notes.emplace_back(failure.what());
   }
   for (const std::string& each : freed) {
     notes.push_back(std::string("freed ").append(each).append(", which is not in the checkpoint"));
   }
-  save_as_restored(found, notes);
+  save_restored(found, notes);
   return notes;
 }
 
-void claims::drop_what_a_reboot_ended(std::vector<std::string>& notes) {
-  // Containers and directories of the previous boot are gone, but not their claims, whose pods
-  // restart. Without a reply the domain is opened, which is harmless; the sweep checks again.
+void claims::drop_claims_ended_by_reboot(std::vector<std::string>& notes) {
+  // Containers and directories of the previous boot no longer exist, but their claims may, and
+  // their pods restart. If the server does not reply, the domain is opened, which is harmless; the
+  // sweep checks again.
   for (const prepared_claim& claim : all()) {
     try {
-      if (ask_use(claim.claim) != claim_use::in_use) {
+      if (query_use(claim.claim) != claim_use::in_use) {
         {
           const std::lock_guard lock(mutex_);
           state_.claims.erase(claim.claim.uid);
@@ -63,19 +64,19 @@ void claims::drop_what_a_reboot_ended(std::vector<std::string>& notes) {
   }
 }
 
-std::string claims::open_again(const prepared_claim& claim) {
+std::string claims::reopen(const prepared_claim& claim) {
   try {
-    make(claim);
+    create(claim);
   } catch (const error& failure) {
     std::string text = failure.in("open claim again", to_string(claim.claim)).what();
     const std::lock_guard lock(mutex_);
-    troubles_.insert_or_assign(claim.claim.uid, text);
+    problems_.insert_or_assign(claim.claim.uid, text);
     return text;
   }
   return {};
 }
 
-void claims::save_as_restored(const checkpoint& found, std::vector<std::string>& notes) {
+void claims::save_restored(const checkpoint& found, std::vector<std::string>& notes) {
   const std::lock_guard lock(mutex_);
   if (state_ == found) {
     return;

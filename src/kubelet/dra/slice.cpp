@@ -9,7 +9,7 @@ namespace gpushm::dra {
 
 namespace {
 
-constexpr std::size_t longest_name = 253;
+constexpr std::size_t max_name_bytes = 253;
 
 nlohmann::json make_device(unsigned index, bool nested) {
   nlohmann::json attributes{{"type", {{"string", "share"}}},
@@ -46,10 +46,10 @@ nlohmann::json plain(nlohmann::json slice) {
 
 /// Empty, or the path of the first difference at or below `at`.
 std::optional<std::string> first_difference(const nlohmann::json& found,
-                                            const nlohmann::json& wanted,
+                                            const nlohmann::json& expected,
                                             const std::string& at) {
-  if (wanted.is_object() && found.is_object()) {
-    for (const auto& [key, value] : wanted.items()) {
+  if (expected.is_object() && found.is_object()) {
+    for (const auto& [key, value] : expected.items()) {
       std::string below = at;
       if (!below.empty()) {
         below += '.';
@@ -65,17 +65,17 @@ std::optional<std::string> first_difference(const nlohmann::json& found,
     }
     return std::nullopt;
   }
-  if (wanted.is_array() && found.is_array() && wanted.size() == found.size()) {
-    for (std::size_t index = 0; index < wanted.size(); ++index) {
+  if (expected.is_array() && found.is_array() && expected.size() == found.size()) {
+    for (std::size_t index = 0; index < expected.size(); ++index) {
       std::string below(at);
       below.append("[").append(std::to_string(index)).append("]");
-      if (auto other = first_difference(found[index], wanted[index], below)) {
+      if (auto other = first_difference(found[index], expected[index], below)) {
         return other;
       }
     }
     return std::nullopt;
   }
-  return found == wanted ? std::nullopt : std::optional(at.empty() ? "." : at);
+  return found == expected ? std::nullopt : std::optional(at.empty() ? "." : at);
 }
 
 }  // namespace
@@ -84,7 +84,8 @@ std::string slice_name(const slice_options& options) {
   std::string name = options.node;
   name.append("-").append(options.driver);
   // Long node names usually differ at their end.
-  return name.size() <= longest_name ? name : "n" + name.substr(name.size() - (longest_name - 1));
+  return name.size() <= max_name_bytes ? name
+                                       : "n" + name.substr(name.size() - (max_name_bytes - 1));
 }
 
 std::string device_name(unsigned index) {
@@ -125,8 +126,8 @@ bool is_in_own_pool(const nlohmann::json& slice, const slice_options& options) {
   return is_of_this_node(slice, options) && text_in(slice, "/spec/pool/name") == options.node;
 }
 
-std::string difference(const nlohmann::json& found, const nlohmann::json& wanted) {
-  return first_difference(plain(found), plain(wanted), {}).value_or(std::string());
+std::string difference(const nlohmann::json& found, const nlohmann::json& expected) {
+  return first_difference(plain(found), plain(expected), {}).value_or(std::string());
 }
 
 std::string text_in(const nlohmann::json& object, const char* pointer) {

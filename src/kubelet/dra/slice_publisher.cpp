@@ -21,7 +21,7 @@ constexpr const char* operation = "publish ResourceSlice";
 constexpr const char* collection = "/resourceslices";
 /// Poll interval for the slice when no events come.
 constexpr std::chrono::minutes check_interval{5};
-constexpr std::size_t longest_memory = 64;  // of deleted slices
+constexpr std::size_t max_deleted_uids = 64;  // of deleted slices
 
 std::string name_of(const nlohmann::json& slice) {
   return text_in(slice, "/metadata/name");
@@ -31,7 +31,7 @@ std::string uid_of(const nlohmann::json& slice) {
   return text_in(slice, "/metadata/uid");
 }
 
-std::string looking_at(const std::string& slice) {
+std::string inspect_command(const std::string& slice) {
   return "kubectl get resourceslice " + slice + " -o yaml --show-managed-fields";
 }
 
@@ -77,39 +77,40 @@ void slice_publisher::run(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   while (!stop.stop_requested()) {
     listed_again_ = false;
-    bool doubtful = std::exchange(doubtful_, false);
+    bool stale = std::exchange(stale_, false);
     lock.unlock();
     std::string problem;
     try {
       watch();
-      if (doubtful) {
+      if (stale) {
         node_uid_.clear();
         fetch_own();
-        doubtful = false;
+        stale = false;
       }
       reconcile();
       wait.reset();
     } catch (const std::exception& failure) {
       problem = failure.what();  // also for a reply that is not a ResourceSlice
-      take_failure(failure);
+      handle_failure(failure);
     }
     lock.lock();
-    doubtful_ = doubtful_ || doubtful;
-    say(problem);
+    stale_ = stale_ || stale;
+    report(problem);
     if (problem.empty()) {
-      const bool has_news =
-          changed_.wait_for(lock, stop, check_interval, [this] { return dirty_ || doubtful_; });
-      doubtful_ = doubtful_ || !has_news;
+      const bool changed =
+          changed_.wait_for(lock, stop, check_interval, [this] { return dirty_ || stale_; });
+      stale_ = stale_ || !changed;
     } else if (changed_.wait_for(lock, stop, wait.next(), [this] { return listed_again_; })) {
       wait.reset();
     }
-    // Other changes are handled after the pause, so that a failing server gets no more requests.
+    // Other changes are handled after the pause, so that they cause no requests to a failing
+    // server.
   }
 }
 
-void slice_publisher::say(const std::string& problem) {
-  const auto own = known_.find(slice_name(options_));
-  const bool published = problem.empty() && lists_ > 0 && own != known_.end();
+void slice_publisher::report(const std::string& problem) {
+  const auto own = slices_.find(slice_name(options_));
+  const bool published = problem.empty() && lists_ > 0 && own != slices_.end();
   if (!problem.empty() && problem != state_.problem) {
     base::log(log_level::warning, problem);
   } else if (published && !state_.published) {
@@ -146,35 +147,35 @@ void slice_publisher::watch() {
   if (old) {
     old.reset();  // not under the lock: a handler may be waiting for it
     base::log(log_level::info,
-              std::string("the API server serves ResourceSlices of version ")
+              std::string("the API server now serves ResourceSlices of version ")
                   .append(version)
-                  .append(" now, not ")
+                  .append(", not ")
                   .append(watched_version_));
   }
   const std::string path = api_.path(collection);
-  const std::string ours = std::string("spec.driver=")
-                               .append(options_.driver)
-                               .append(",spec.nodeName=")
-                               .append(options_.node);
+  const std::string selector = std::string("spec.driver=")
+                                   .append(options_.driver)
+                                   .append(",spec.nodeName=")
+                                   .append(options_.node);
   auto subscription =
       through_.subscribe(path,
-                         ours,
-                         {[this](const std::vector<nlohmann::json>& items) { take_list(items); },
-                          [this](const kube::watch_event& event) { take_event(event); },
-                          [this](const std::exception& failure) { take_failure(failure); }});
+                         selector,
+                         {[this](const std::vector<nlohmann::json>& items) { handle_list(items); },
+                          [this](const kube::watch_event& event) { handle_event(event); },
+                          [this](const std::exception& failure) { handle_failure(failure); }});
   watched_version_ = version;
   const std::lock_guard lock(mutex_);
   subscription_ = std::move(subscription);
 }
 
 /// A failure of a request or of the watch.
-void slice_publisher::take_failure(const std::exception& failure) {
-  const auto* answer = dynamic_cast<const kube::api_error*>(&failure);
-  if (answer == nullptr || !answer->not_found()) {
+void slice_publisher::handle_failure(const std::exception& failure) {
+  const auto* reply = dynamic_cast<const kube::api_error*>(&failure);
+  if (reply == nullptr || !reply->not_found()) {
     return;
   }
   // Also the reply of a server that no longer serves this API version.
-  api_.forget();
+  api_.invalidate();
   {
     const std::lock_guard lock(mutex_);
     dirty_ = true;
@@ -182,12 +183,12 @@ void slice_publisher::take_failure(const std::exception& failure) {
   changed_.notify_all();
 }
 
-void slice_publisher::take_list(const std::vector<nlohmann::json>& items) {
+void slice_publisher::handle_list(const std::vector<nlohmann::json>& items) {
   {
     const std::lock_guard lock(mutex_);
-    known_.clear();
+    slices_.clear();
     for (const nlohmann::json& slice : items) {
-      know(slice);
+      store(slice);
     }
     ++lists_;
     listed_again_ = true;
@@ -196,64 +197,64 @@ void slice_publisher::take_list(const std::vector<nlohmann::json>& items) {
   changed_.notify_all();
 }
 
-void slice_publisher::take_event(const kube::watch_event& event) {
+void slice_publisher::handle_event(const kube::watch_event& event) {
   if (event.type == "BOOKMARK" || !event.object.is_object()) {
     return;
   }
   {
     const std::lock_guard lock(mutex_);
     if (event.type != "DELETED") {
-      know(event.object);
+      store(event.object);
     } else {
-      forget(event.object);
+      erase(event.object);
     }
     dirty_ = true;
   }
   changed_.notify_all();
 }
 
-void slice_publisher::know(const nlohmann::json& slice) {
+void slice_publisher::store(const nlohmann::json& slice) {
   if (!is_of_this_node(slice, options_)) {
     return;
   }
   generation_ = std::max(generation_, generation_of(slice));
-  // The watch may report a slice before the request that created it has been answered.
-  const auto found = known_.find(name_of(slice));
-  if (std::find(gone_.begin(), gone_.end(), uid_of(slice)) != gone_.end() ||
-      (found != known_.end() && is_older(slice, found->second))) {
+  // The watch may report a slice before the server's reply to its creation arrives.
+  const auto found = slices_.find(name_of(slice));
+  if (std::find(deleted_uids_.begin(), deleted_uids_.end(), uid_of(slice)) != deleted_uids_.end() ||
+      (found != slices_.end() && is_older(slice, found->second))) {
     return;
   }
-  known_.insert_or_assign(name_of(slice), slice);
+  slices_.insert_or_assign(name_of(slice), slice);
 }
 
-void slice_publisher::forget(const nlohmann::json& slice) {
+void slice_publisher::erase(const nlohmann::json& slice) {
   const std::string uid = uid_of(slice);
-  gone_.push_back(uid);
-  if (gone_.size() > longest_memory) {
-    gone_.pop_front();
+  deleted_uids_.push_back(uid);
+  if (deleted_uids_.size() > max_deleted_uids) {
+    deleted_uids_.pop_front();
   }
-  const auto found = known_.find(name_of(slice));
-  if (found != known_.end() && uid_of(found->second) == uid) {
-    known_.erase(found);
+  const auto found = slices_.find(name_of(slice));
+  if (found != slices_.end() && uid_of(found->second) == uid) {
+    slices_.erase(found);
   }
 }
 
 void slice_publisher::reconcile() {
-  std::map<std::string, nlohmann::json> known;
+  std::map<std::string, nlohmann::json> slices;
   {
     const std::lock_guard lock(mutex_);
     dirty_ = false;
     if (lists_ == 0) {
       return;
     }
-    known = known_;
+    slices = slices_;
   }
   const std::string own = slice_name(options_);
-  const auto found = known.find(own);
-  const bool is_there = found != known.end() && is_in_own_pool(found->second, options_);
+  const auto found = slices.find(own);
+  const bool exists = found != slices.end() && is_in_own_pool(found->second, options_);
   std::exception_ptr refused;
-  for (const auto& [name, slice] : known) {
-    if (name == own && is_there) {
+  for (const auto& [name, slice] : slices) {
+    if (name == own && exists) {
       continue;
     }
     try {
@@ -262,40 +263,40 @@ void slice_publisher::reconcile() {
       refused = std::current_exception();  // does not prevent publishing
     }
   }
-  publish(is_there ? &found->second : nullptr);
+  publish(exists ? &found->second : nullptr);
   if (refused) {
     std::rethrow_exception(refused);
   }
 }
 
 void slice_publisher::publish(const nlohmann::json* current) {
-  const auto is_right = [&] {
+  const auto is_current = [&] {
     return current != nullptr && !node_uid_.empty() &&
-           difference(*current, wanted(generation_of(*current))).empty();
+           difference(*current, expected_slice(generation_of(*current))).empty();
   };
-  if (is_right()) {
+  if (is_current()) {
     return;
   }
   // Fetched for each update: a recreated node has another UID, and objects owned by the old one are
   // garbage collected.
-  ask_node();
+  fetch_node_uid();
   if (current == nullptr) {
     create();
-  } else if (!is_right()) {
+  } else if (!is_current()) {
     replace(*current);
   }
 }
 
-void slice_publisher::ask_node() {
+void slice_publisher::fetch_node_uid() {
   node_uid_ = text_in(through_.get("/api/v1/nodes/" + options_.node), "/metadata/uid");
 }
 
-nlohmann::json slice_publisher::wanted(std::int64_t generation) {
+nlohmann::json slice_publisher::expected_slice(std::int64_t generation) {
   return make_slice(options_, api_.version(), node_uid_, std::max<std::int64_t>(generation, 1));
 }
 
-void slice_publisher::brake(write_brake& of) {
-  if (of.take()) {
+void slice_publisher::check_rate(rate_limiter& limiter) {
+  if (limiter.take()) {
     return;
   }
   const std::string own = slice_name(options_);
@@ -305,19 +306,19 @@ void slice_publisher::brake(write_brake& of) {
               "another client changes or deletes it after each write; it is written 10 times "
               "in a burst and then once in 30 s",
               std::string("find the client: ")
-                  .append(looking_at(own))
+                  .append(inspect_command(own))
                   .append("; another agent of this node, or a controller"));
 }
 
-void slice_publisher::take_answer(const nlohmann::json& written,
-                                  const nlohmann::json& made,
-                                  std::uint64_t lists) {
+void slice_publisher::handle_reply(const nlohmann::json& written,
+                                   const nlohmann::json& stored,
+                                   std::uint64_t lists) {
   bool is_newest = true;
   {
     const std::lock_guard lock(mutex_);
     is_newest = lists == lists_;
     if (is_newest) {
-      know(made);
+      store(stored);
     }
   }
   if (!is_newest) {
@@ -326,7 +327,7 @@ void slice_publisher::take_answer(const nlohmann::json& written,
   }
   nlohmann::json kept = written;
   kept["metadata"].erase("resourceVersion");
-  if (const std::string field = difference(made, kept); !field.empty()) {
+  if (const std::string field = difference(stored, kept); !field.empty()) {
     throw error(errc::protocol_error,
                 operation,
                 slice_name(options_),
@@ -338,7 +339,7 @@ void slice_publisher::take_answer(const nlohmann::json& written,
 }
 
 void slice_publisher::create() {
-  brake(writes_);
+  check_rate(writes_);
   observed outcome(observer_, "PublishResourceSlice");
   std::int64_t generation = 0;
   std::uint64_t lists = 0;
@@ -347,9 +348,9 @@ void slice_publisher::create() {
     generation = generation_;
     lists = lists_;
   }
-  const nlohmann::json made_of = wanted(generation);
+  const nlohmann::json object = expected_slice(generation);
   try {
-    take_answer(made_of, through_.create(api_.path(collection), made_of), lists);
+    handle_reply(object, through_.create(api_.path(collection), object), lists);
   } catch (const kube::api_error& failure) {
     if (!failure.conflict()) {
       outcome.failed(failure);
@@ -363,25 +364,25 @@ void slice_publisher::create() {
 }
 
 void slice_publisher::replace(const nlohmann::json& found) {
-  brake(writes_);
+  check_rate(writes_);
   observed outcome(observer_, "PublishResourceSlice");
-  nlohmann::json better = wanted(generation_after(generation_of(found)));
+  nlohmann::json updated = expected_slice(generation_after(generation_of(found)));
   base::log(log_level::info,
             std::string("ResourceSlice ")
                 .append(slice_name(options_))
                 .append(" is rewritten: it differs in ")
-                .append(difference(found, wanted(generation_of(found)))));
-  better["metadata"]["resourceVersion"] = text_in(found, "/metadata/resourceVersion");
-  better["metadata"]["uid"] = uid_of(found);
+                .append(difference(found, expected_slice(generation_of(found)))));
+  updated["metadata"]["resourceVersion"] = text_in(found, "/metadata/resourceVersion");
+  updated["metadata"]["uid"] = uid_of(found);
   std::uint64_t lists = 0;
   {
     const std::lock_guard lock(mutex_);
     lists = lists_;
   }
   try {
-    take_answer(
-        better,
-        through_.replace(api_.path(std::string(collection) + "/" + slice_name(options_)), better),
+    handle_reply(
+        updated,
+        through_.replace(api_.path(std::string(collection) + "/" + slice_name(options_)), updated),
         lists);
   } catch (const kube::api_error& failure) {
     if (!failure.conflict() && !failure.not_found()) {
@@ -402,7 +403,7 @@ void slice_publisher::remove(const std::string& name, const nlohmann::json& slic
                 name,
                 "another client keeps creating ResourceSlices of this node and driver; one per "
                 "second is removed",
-                std::string("find the client: ").append(looking_at(name)));
+                std::string("find the client: ").append(inspect_command(name)));
   }
   try {
     through_.remove(api_.path(std::string(collection).append("/").append(name)), uid_of(slice));
@@ -412,7 +413,7 @@ void slice_publisher::remove(const std::string& name, const nlohmann::json& slic
     }
   }
   const std::lock_guard lock(mutex_);
-  known_.erase(name);
+  slices_.erase(name);
 }
 
 /// The cached slice is stale: another client wrote, and the watch has not reported it yet.
@@ -444,7 +445,7 @@ void slice_publisher::fetch_own() {
             .append(base::in_quotes(text_in(*found, "/spec/driver")))
             .append(" has this name"),
         std::string("find its creator, and remove it: ")
-            .append(looking_at(own))
+            .append(inspect_command(own))
             .append("; kubectl delete resourceslice ")
             .append(own)
             .append(
@@ -455,13 +456,13 @@ void slice_publisher::fetch_own() {
   if (lists_ != lists) {
     // Which of the two is newer is unknown: fetch again.
     dirty_ = true;
-    doubtful_ = true;
+    stale_ = true;
     return;
   }
   if (found) {
-    know(*found);
+    store(*found);
   } else {
-    known_.erase(own);
+    slices_.erase(own);
   }
   dirty_ = true;
 }

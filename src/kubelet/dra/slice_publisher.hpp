@@ -16,8 +16,8 @@
 
 #include "base/operations.hpp"
 #include "kubelet/dra/cluster.hpp"
+#include "kubelet/dra/rate_limiter.hpp"
 #include "kubelet/dra/slice.hpp"
-#include "kubelet/dra/write_brake.hpp"
 
 namespace gpushm::dra {
 
@@ -29,7 +29,7 @@ namespace gpushm::dra {
 /// superfluous slices are removed in a burst and then one per second: each write makes the
 /// scheduler reevaluate the pool.
 ///
-/// Changes to a served version of the API when the server no longer serves the current one.
+/// Switches to a served version of the API when the server no longer serves the current one.
 ///
 /// Thread-safety: shared objects: safe.
 class slice_publisher {
@@ -53,9 +53,9 @@ class slice_publisher {
 
  private:
   void run(const std::stop_token& stop);
-  void take_list(const std::vector<nlohmann::json>& items);
-  void take_event(const kube::watch_event& event);
-  void take_failure(const std::exception& failure);
+  void handle_list(const std::vector<nlohmann::json>& items);
+  void handle_event(const kube::watch_event& event);
+  void handle_failure(const std::exception& failure);
   void reconcile();
   void publish(const nlohmann::json* current);
   /// Uses the current version of the API.
@@ -63,16 +63,18 @@ class slice_publisher {
   void create();
   void replace(const nlohmann::json& found);
   void remove(const std::string& name, const nlohmann::json& slice);
-  void know(const nlohmann::json& slice);
-  void forget(const nlohmann::json& slice);
+  void store(const nlohmann::json& slice);
+  void erase(const nlohmann::json& slice);
   /// Fetches the server's slice. Throws `error` (already_exists) for one of another node or driver.
   void fetch_own();
-  void ask_node();
-  void brake(write_brake& of);
-  /// `made` is the server's result for `written`, which was sent after `lists` lists.
-  void take_answer(const nlohmann::json& written, const nlohmann::json& made, std::uint64_t lists);
-  void say(const std::string& problem);
-  [[nodiscard]] nlohmann::json wanted(std::int64_t generation);
+  void fetch_node_uid();
+  void check_rate(rate_limiter& limiter);
+  /// `stored` is the server's reply to `written`, which was sent after `lists` lists.
+  void handle_reply(const nlohmann::json& written,
+                    const nlohmann::json& stored,
+                    std::uint64_t lists);
+  void report(const std::string& problem);
+  [[nodiscard]] nlohmann::json expected_slice(std::int64_t generation);
 
   const slice_options options_;
   resource_api& api_;
@@ -81,12 +83,12 @@ class slice_publisher {
 
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::map<std::string, nlohmann::json> known_;  ///< by name
-  std::deque<std::string> gone_;                 ///< UIDs
-  std::uint64_t lists_ = 0;                      ///< number of lists received
+  std::map<std::string, nlohmann::json> slices_;  ///< by name
+  std::deque<std::string> deleted_uids_;          ///< UIDs
+  std::uint64_t lists_ = 0;                       ///< number of lists received
   bool listed_again_ = false;  ///< the server is reachable: failed requests may succeed now
   bool dirty_ = false;
-  bool doubtful_ = false;        ///< `known_` may be stale: fetch from the server
+  bool stale_ = false;           ///< `slices_` may be stale: fetch from the server
   std::int64_t generation_ = 0;  ///< the highest seen
   state state_;
   std::unique_ptr<cluster::subscription> subscription_;
@@ -94,9 +96,9 @@ class slice_publisher {
   // Used by the thread only.
   std::string watched_version_;
   std::string node_uid_;  ///< empty: not fetched yet, or stale
-  write_brake writes_{10, std::chrono::seconds(30)};
-  write_brake removals_{100, std::chrono::seconds(1)};
-  write_brake version_changes_{5, std::chrono::seconds(10)};
+  rate_limiter writes_{10, std::chrono::seconds(30)};
+  rate_limiter removals_{100, std::chrono::seconds(1)};
+  rate_limiter version_changes_{5, std::chrono::seconds(10)};
   std::jthread thread_;  // last: it uses all other members
 };
 

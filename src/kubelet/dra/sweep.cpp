@@ -2,12 +2,12 @@
 #include <algorithm>
 
 #include "gpushm/error.hpp"
+#include "kubelet/dra/claim_lock.hpp"
 #include "kubelet/dra/claims.hpp"
-#include "kubelet/dra/turn.hpp"
 
 namespace gpushm::dra {
 
-claim_use claims::ask_use(const claim_reference& claim) {
+claim_use claims::query_use(const claim_reference& claim) {
   try {
     return use_of(fetch(claim), claim, options_.owner);
   } catch (const kube::api_error& failure) {
@@ -20,8 +20,8 @@ claim_use claims::ask_use(const claim_reference& claim) {
   }
 }
 
-bool claims::is_to_be_freed(const claim_reference& claim) {
-  const claim_use use = ask_use(claim);
+bool claims::should_free(const claim_reference& claim) {
+  const claim_use use = query_use(claim);
   const std::lock_guard lock(mutex_);
   if (use == claim_use::unallocated && unallocated_.insert(claim.uid).second) {
     return false;
@@ -34,19 +34,19 @@ bool claims::is_to_be_freed(const claim_reference& claim) {
 
 claims::sweep_result claims::sweep() {
   sweep_result result;
-  api_.forget();
+  api_.invalidate();
   for (const prepared_claim& seen : all()) {
-    const turn mine(*this, seen.claim.uid);
+    const claim_lock held(*this, seen.claim.uid);
     const std::optional<prepared_claim> claim = find(seen.claim.uid);
     if (!claim) {
       continue;
     }
     try {
-      if (is_to_be_freed(claim->claim)) {
-        unmake(claim->claim.uid, claim->domain);
+      if (should_free(claim->claim)) {
+        remove(claim->claim.uid, claim->domain);
         drop(claim->claim.uid);
         result.freed.push_back(to_string(claim->claim));
-      } else if (const std::string failure = open_again(*claim); !failure.empty()) {
+      } else if (const std::string failure = reopen(*claim); !failure.empty()) {
         result.failure = failure;
       }
     } catch (const error& failure) {
@@ -58,16 +58,16 @@ claims::sweep_result claims::sweep() {
     }
   }
   try {
-    remove_left_behind(result.freed);
+    remove_orphans(result.freed);
   } catch (const error& failure) {
     result.failure = failure.in("sweep claims", options_.owner.pool).what();
   }
   return result;
 }
 
-void claims::remove_left_behind(std::vector<std::string>& freed) {
+void claims::remove_orphans(std::vector<std::string>& freed) {
   for (const std::string& uid : documents_.unfinished()) {
-    const turn mine(*this, uid);
+    const claim_lock held(*this, uid);
     documents_.remove_unfinished(uid);
   }
   std::vector<std::string> uids = documents_.list();
@@ -82,10 +82,10 @@ void claims::remove_left_behind(std::vector<std::string>& freed) {
     if (!may_be_uid(uid)) {
       continue;  // not created by this driver
     }
-    // A claim that is being prepared is in the checkpoint when its turn ends.
-    const turn mine(*this, uid);
+    // A claim that is being prepared is in the checkpoint once its lock is released.
+    const claim_lock held(*this, uid);
     if (!find(uid)) {
-      unmake(uid, domain_of(uid));
+      remove(uid, domain_of(uid));
       freed.push_back(domain_of(uid));
     }
   }

@@ -26,7 +26,7 @@ server_access in_cluster_access(const std::string& directory) {
         "find the API server",
         {},
         "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: not running in a pod",
-        "give a kubeconfig");
+        "use a kubeconfig");
   }
   const bool brackets = host.find(':') != std::string::npos && host.front() != '[';
   server_access access;

@@ -23,7 +23,7 @@ bool fits_a_header(std::string_view text) {
 
 }  // namespace
 
-bearer_token::look bearer_token::look_at_file() const {
+bearer_token::file_state bearer_token::stat_file() const {
   struct stat status {};
   if (::stat(file_.c_str(), &status) != 0) {
     return {};
@@ -34,13 +34,13 @@ bearer_token::look bearer_token::look_at_file() const {
 
 std::string bearer_token::current() {
   const std::lock_guard lock(mutex_);
-  if (!file_.empty() && (value_.empty() || look_at_file() != seen_)) {
+  if (!file_.empty() && (value_.empty() || stat_file() != seen_)) {
     read();
   }
   return value_;
 }
 
-bool bearer_token::is_other_than(const std::string& used) {
+bool bearer_token::differs_from(const std::string& used) {
   const std::lock_guard lock(mutex_);
   if (!file_.empty()) {
     read();
@@ -50,7 +50,7 @@ bool bearer_token::is_other_than(const std::string& used) {
 
 void bearer_token::read() {
   // The file's state first: a file that changes while it is read is read again.
-  const look before = look_at_file();
+  const file_state before = stat_file();
   const auto text = base::read_small_file(file_);
   const int number = errno;
   const std::string_view token = text ? base::trim(*text) : std::string_view();

@@ -24,24 +24,24 @@ class bearer_token {
   /// use; without one, throws `error` (permission_denied, invalid_argument, system_error).
   [[nodiscard]] std::string current();
   /// Rereads the file unconditionally; returns whether the token differs from `used`.
-  [[nodiscard]] bool is_other_than(const std::string& used);
+  [[nodiscard]] bool differs_from(const std::string& used);
 
  private:
-  struct look {
+  struct file_state {
     dev_t device = 0;
     ino_t inode = 0;
     std::int64_t seconds = 0;
     std::int64_t nanoseconds = 0;
     off_t size_bytes = -1;
-    friend bool operator==(const look&, const look&) = default;
+    friend bool operator==(const file_state&, const file_state&) = default;
   };
-  [[nodiscard]] look look_at_file() const;
+  [[nodiscard]] file_state stat_file() const;
   void read();
 
   std::string file_;
   std::mutex mutex_;
   std::string value_;
-  look seen_;
+  file_state seen_;
 };
 
 }  // namespace gpushm::kube

@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "base/size_text.hpp"
-#include "kubelet/rest/answer.hpp"
 #include "kubelet/rest/bearer_token.hpp"
 #include "kubelet/rest/connection_pool.hpp"
+#include "kubelet/rest/reply.hpp"
 #include "kubelet/rest/resource_path.hpp"
 #include "kubelet/rest/transfer.hpp"
 #include "kubelet/rest/watch_lines.hpp"
@@ -52,23 +52,23 @@ class observed_operation {
     try {
       if constexpr (std::is_void_v<decltype(act())>) {
         act();
-        tell("ok");
+        report("ok");
       } else {
         auto result = act();
-        tell("ok");
+        report("ok");
         return result;
       }
     } catch (const error& failure) {
-      tell(to_string(failure.code()));
+      report(to_string(failure.code()));
       throw;
     } catch (...) {
-      tell(to_string(errc::system_error));
+      report(to_string(errc::system_error));
       throw;
     }
   }
 
  private:
-  void tell(std::string_view outcome) const noexcept {
+  void report(std::string_view outcome) const noexcept {
     if (observer_ != nullptr) {
       observer_->finished(
           "kubernetes_api", name_, outcome, std::chrono::steady_clock::now() - start_);
@@ -101,19 +101,19 @@ class client::impl {
                      const std::stop_token& stop = {}) {
     request.token = token_.current();
     http_response response = once(request, streamed, stop);
-    if (response.status == 401 && !request.token.empty() && token_.is_other_than(request.token)) {
+    if (response.status == 401 && !request.token.empty() && token_.differs_from(request.token)) {
       request.token = token_.current();
       response = once(request, streamed, stop);
     }
     return response;
   }
 
-  json ask(std::string_view operation,
-           const std::string& path,
-           const char* method,
-           std::string target,
-           std::optional<std::string> body = {},
-           const std::stop_token& stop = {}) {
+  json request_object(std::string_view operation,
+                      const std::string& path,
+                      const char* method,
+                      std::string target,
+                      std::optional<std::string> body = {},
+                      const std::stop_token& stop = {}) {
     const http_response response =
         send({operation, path, method, std::move(target), std::move(body)}, nullptr, stop);
     return object_of({operation, path}, response);
@@ -135,10 +135,10 @@ class client::impl {
   http_response once(const http_request& request,
                      const stream_handlers* streamed,
                      const std::stop_token& stop) {
-    auto over = pool_.take();
-    http_response response = exchange(*over, server_, options_, request, streamed, stop);
-    // A failed connection is not reused.
-    pool_.give_back(std::move(over));
+    auto used = pool_.take();
+    http_response response = exchange(*used, server_, options_, request, streamed, stop);
+    // After a failure, `exchange` has thrown: a failed connection is not reused.
+    pool_.put(std::move(used));
     return response;
   }
 
@@ -168,7 +168,7 @@ class client::impl {
         throw error(errc::protocol_error,
                     "list",
                     path,
-                    "the answer is no list",
+                    "the reply is not a list",
                     "check that the path is a collection's");
       }
       next = text_at(page, "/metadata/continue");
@@ -195,7 +195,7 @@ class client::impl {
                   path,
                   std::string("the pages together exceed ")
                       .append(base::size_text(options_.max_response_bytes * max_pages_factor)),
-                  "request less at once");
+                  "request less data");
     }
     if (!next.empty() && page["items"].empty()) {
       throw error(errc::protocol_error,
@@ -219,7 +219,8 @@ client::client(server_access access, client_options options)
 client::~client() = default;
 
 json client::get(const std::string& path) const {
-  return impl_->observed("GET").run([&] { return impl_->ask("get", path, "GET", path); });
+  return impl_->observed("GET").run(
+      [&] { return impl_->request_object("get", path, "GET", path); });
 }
 
 json client::list(const std::string& path,
@@ -229,13 +230,15 @@ json client::list(const std::string& path,
 }
 
 json client::create(const std::string& path, const json& object) const {
-  return impl_->observed("CREATE").run(
-      [&] { return impl_->ask("create", path, "POST", path, body_of("create", path, object)); });
+  return impl_->observed("CREATE").run([&] {
+    return impl_->request_object("create", path, "POST", path, body_of("create", path, object));
+  });
 }
 
 json client::replace(const std::string& path, const json& object) const {
-  return impl_->observed("UPDATE").run(
-      [&] { return impl_->ask("update", path, "PUT", path, body_of("update", path, object)); });
+  return impl_->observed("UPDATE").run([&] {
+    return impl_->request_object("update", path, "PUT", path, body_of("update", path, object));
+  });
 }
 
 void client::remove(const std::string& path, const std::string& uid) const {
@@ -244,7 +247,8 @@ void client::remove(const std::string& path, const std::string& uid) const {
     options["preconditions"] = {{"uid", uid}};
   }
   impl_->observed("DELETE").run([&] {
-    static_cast<void>(impl_->ask("delete", path, "DELETE", path, body_of("delete", path, options)));
+    static_cast<void>(
+        impl_->request_object("delete", path, "DELETE", path, body_of("delete", path, options)));
   });
 }
 

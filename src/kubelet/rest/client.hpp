@@ -87,7 +87,8 @@ struct server_access {
 struct client_options {
   std::chrono::milliseconds connect_timeout{5'000};
   std::chrono::milliseconds request_timeout{10'000};  ///< not for a watch
-  /// The requested duration of a watch; a watch without data for a minute longer counts as dead.
+  /// The requested duration of a watch; a watch without data for a minute longer is considered
+  /// dead.
   std::chrono::seconds watch_time{300};
   std::chrono::milliseconds watch_silence{360'000};
   /// Limit for a response and for a line of a watch; eight times this for all pages of a list.
@@ -128,7 +129,7 @@ class client {
   // NOLINTNEXTLINE(modernize-use-nodiscard): few callers need the server's additions
   nlohmann::json create(const std::string& path, const nlohmann::json& object) const;
   /// PUT: fails with a conflict if the object's resourceVersion is not current.
-  // NOLINTNEXTLINE(modernize-use-nodiscard): the same
+  // NOLINTNEXTLINE(modernize-use-nodiscard): few callers need the result
   nlohmann::json replace(const std::string& path, const nlohmann::json& object) const;
   /// DELETE; if `uid` is not empty, only an object with that UID.
   void remove(const std::string& path, const std::string& uid = {}) const;

@@ -17,8 +17,9 @@ using nlohmann::json;
 using clock = std::chrono::steady_clock;
 
 // A stream that ends sooner than this without data counts as a failure.
-constexpr std::chrono::seconds shortest_watch{1};
-// In a row: what the next try gets is not worth a line.
+constexpr std::chrono::seconds min_watch{1};
+// Logs from this number of successive failures on: a single failure that the next try resolves is
+// not logged.
 constexpr unsigned logged_failures = 2;
 
 std::string version_of(const json& object) {
@@ -59,13 +60,13 @@ class collection_watch::impl {
         if (stop.stop_requested()) {
           return;
         }
-        pause = failure.gone() ? after_gone(failure) : after(failure);
+        pause = failure.gone() ? after_gone(failure) : after_failure(failure);
         pause = std::max<std::chrono::milliseconds>(pause, failure.retry_after());
       } catch (const std::exception& failure) {
         if (stop.stop_requested()) {
           return;
         }
-        pause = after(failure);
+        pause = after_failure(failure);
       }
       wait(pause, stop);
     }
@@ -98,9 +99,9 @@ class collection_watch::impl {
           any = true;
         },
         stop,
-        [this] { works(); });
-    if (any || clock::now() - start >= shortest_watch) {
-      good();
+        [this] { on_opened(); });
+    if (any || clock::now() - start >= min_watch) {
+      reset_backoff();
       return std::chrono::milliseconds(0);
     }
     return backoff_.next();
@@ -119,22 +120,22 @@ class collection_watch::impl {
       try {
         to_.event(event);
       } catch (...) {
-        // How much of it was handled is unknown: list again.
+        // It is unknown how much of the event was handled: list again.
         version_.clear();
         throw;
       }
     }
     version_ = std::move(version);
-    good();
+    reset_backoff();
   }
 
   /// The stream is open and has delivered data or lasted long enough.
-  void good() {
+  void reset_backoff() {
     backoff_.reset();
-    gone_before_ = false;
+    was_gone_ = false;
   }
 
-  void works() {
+  void on_opened() {
     opened_ = clock::now();
     if (failures_ >= logged_failures) {
       const auto time = std::chrono::duration_cast<std::chrono::seconds>(clock::now() - failing_);
@@ -153,14 +154,14 @@ class collection_watch::impl {
     current_ = true;
   }
 
-  std::chrono::milliseconds after(const std::exception& failure) {
+  std::chrono::milliseconds after_failure(const std::exception& failure) {
     if (failures_++ == 0) {
       failing_ = clock::now();
     }
     if (failures_ == logged_failures) {
       base::log(log_level::warning, std::string(failure.what()).append("; retrying"));
     }
-    note(failure);
+    record_failure(failure);
     return backoff_.next();
   }
 
@@ -168,17 +169,17 @@ class collection_watch::impl {
   /// delayed.
   std::chrono::milliseconds after_gone(const std::exception& failure) {
     version_.clear();
-    const bool again = std::exchange(gone_before_, true);
+    const bool again = std::exchange(was_gone_, true);
     if (!again) {
       backoff_.reset();
     }
-    note(failure);
+    record_failure(failure);
     return again ? backoff_.next() : std::chrono::milliseconds(0);
   }
 
-  void note(const std::exception& failure) {
-    if (opened_ && clock::now() - *opened_ >= shortest_watch) {
-      good();
+  void record_failure(const std::exception& failure) {
+    if (opened_ && clock::now() - *opened_ >= min_watch) {
+      reset_backoff();
     }
     {
       const std::lock_guard lock(mutex_);
@@ -203,9 +204,9 @@ class collection_watch::impl {
   base::backoff backoff_;
   // Used by the thread only.
   std::optional<clock::time_point> opened_;  ///< when the current stream was opened
-  bool gone_before_ = false;                 ///< since the last useful stream
+  bool was_gone_ = false;                    ///< since the last useful stream
   unsigned failures_ = 0;                    ///< since a stream was opened
-  clock::time_point failing_;                ///< since when
+  clock::time_point failing_;                ///< time of the first of `failures_`
   mutable std::mutex mutex_;
   std::condition_variable_any stopped_;
   std::string failure_;

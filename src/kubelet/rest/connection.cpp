@@ -15,7 +15,7 @@ void prepare_library() {
   std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
 }
 
-/// Every supported libcurl has the options used here.
+/// Every supported libcurl has the options used here, so only running out of memory can fail.
 template <typename Value>
 void set(CURL* handle, CURLoption option, Value value) {
   if (curl_easy_setopt(handle, option, value) == CURLE_OUT_OF_MEMORY) {
@@ -121,13 +121,13 @@ dialled_url dialled(const server_access& access) {
       colon != std::string::npos && authority.find(']', colon) == std::string::npos;
   const std::string host = has_port ? authority.substr(0, colon) : authority;
   const std::string port = has_port ? authority.substr(colon + 1) : secured ? "443" : "80";
-  dialled_url made;
-  made.url = url.substr(0, start).append(access.server_name).append(":").append(port);
-  made.url.append(url.substr(path));
-  made.connect_to = "::";
-  made.connect_to.append(host).append(":").append(port);
-  made.host = authority;
-  return made;
+  dialled_url result;
+  result.url = url.substr(0, start).append(access.server_name).append(":").append(port);
+  result.url.append(url.substr(path));
+  result.connect_to = "::";
+  result.connect_to.append(host).append(":").append(port);
+  result.host = authority;
+  return result;
 }
 
 }  // namespace gpushm::kube

@@ -100,25 +100,25 @@ class kubeconfig {
     return *bytes;
   }
 
-  void read_cluster(const yaml::node& cluster, server_access& made) {
-    made.url = text(cluster, "server");
-    if (!made.url.starts_with("https://") && !made.url.starts_with("http://")) {
+  void read_cluster(const yaml::node& cluster, server_access& result) {
+    result.url = text(cluster, "server");
+    if (!result.url.starts_with("https://") && !result.url.starts_with("http://")) {
       fail(std::string("server must be an http or https URL, not ")
-               .append(base::in_quotes(made.url)));
+               .append(base::in_quotes(result.url)));
     }
-    made.authority_pem = decoded(cluster, "certificate-authority-data");
-    made.authority_file =
-        made.authority_pem.empty() ? file_of(cluster, "certificate-authority") : std::string();
-    made.server_name = text(cluster, "tls-server-name");
-    made.proxy_url = text(cluster, "proxy-url");
+    result.authority_pem = decoded(cluster, "certificate-authority-data");
+    result.authority_file =
+        result.authority_pem.empty() ? file_of(cluster, "certificate-authority") : std::string();
+    result.server_name = text(cluster, "tls-server-name");
+    result.proxy_url = text(cluster, "proxy-url");
     if (const yaml::node* skip = member(cluster, "insecure-skip-tls-verify")) {
       bool skipped = false;
       reader_.read(*skip, "insecure-skip-tls-verify", skipped);
-      made.verify = !skipped;
+      result.verify = !skipped;
     }
   }
 
-  void read_user(const yaml::node& user, const std::string& name, server_access& made) {
+  void read_user(const yaml::node& user, const std::string& name, server_access& result) {
     for (const char* plugin : {"exec", "auth-provider"}) {
       if (member(user, plugin) != nullptr) {
         fail(std::string("user ").append(base::in_quotes(name)).append(" authenticates with ") +
@@ -133,15 +133,16 @@ class kubeconfig {
               .append(" has a password, which API servers have not accepted since Kubernetes 1.19"),
           "use a user with a token or a client certificate");
     }
-    made.token_file = file_of(user, "tokenFile");
-    made.token = text(user, "token");
-    made.certificate_pem = decoded(user, "client-certificate-data");
-    made.certificate_file =
-        made.certificate_pem.empty() ? file_of(user, "client-certificate") : std::string();
-    made.key_pem = decoded(user, "client-key-data");
-    made.key_file = made.key_pem.empty() ? file_of(user, "client-key") : std::string();
-    const bool has_certificate = !made.certificate_file.empty() || !made.certificate_pem.empty();
-    const bool has_key = !made.key_file.empty() || !made.key_pem.empty();
+    result.token_file = file_of(user, "tokenFile");
+    result.token = text(user, "token");
+    result.certificate_pem = decoded(user, "client-certificate-data");
+    result.certificate_file =
+        result.certificate_pem.empty() ? file_of(user, "client-certificate") : std::string();
+    result.key_pem = decoded(user, "client-key-data");
+    result.key_file = result.key_pem.empty() ? file_of(user, "client-key") : std::string();
+    const bool has_certificate =
+        !result.certificate_file.empty() || !result.certificate_pem.empty();
+    const bool has_key = !result.key_file.empty() || !result.key_pem.empty();
     if (has_certificate != has_key) {
       fail(std::string("user ")
                .append(base::in_quotes(name))
@@ -160,13 +161,14 @@ class kubeconfig {
 /// Several files merged as by kubectl: the first that defines an entry takes precedence.
 class kubeconfigs {
  public:
-  explicit kubeconfigs(const std::string& given) : given_(given) {
+  explicit kubeconfigs(const std::string& path_list) : paths_(path_list) {
     // A single existing file may have a colon in its name.
-    std::vector<std::string> paths{given};
-    const bool is_list = given.find(':') != std::string::npos && ::access(given.c_str(), F_OK) != 0;
+    std::vector<std::string> paths{path_list};
+    const bool is_list =
+        path_list.find(':') != std::string::npos && ::access(path_list.c_str(), F_OK) != 0;
     if (is_list) {
       paths.clear();
-      for (const std::string_view each : base::split(given, ":")) {
+      for (const std::string_view each : base::split(path_list, ":")) {
         paths.emplace_back(each);
       }
     }
@@ -182,12 +184,12 @@ class kubeconfigs {
       }
     }
     if (files_.empty()) {
-      base::throw_errno(ENOENT, operation, given, "open");
+      base::throw_errno(ENOENT, operation, path_list, "open");
     }
   }
 
-  server_access access(const std::string& wanted) {
-    std::string name = wanted;
+  server_access access(const std::string& context_name) {
+    std::string name = context_name;
     for (const auto& file : files_) {
       name = name.empty() ? file->text(file->root(), "current-context") : name;
     }
@@ -197,17 +199,17 @@ class kubeconfigs {
     const found_node context = named("contexts", "context", name);
     const found_node cluster =
         named("clusters", "cluster", context.in->text(*context.node, "cluster"));
-    server_access made;
-    cluster.in->read_cluster(*cluster.node, made);
+    server_access result;
+    cluster.in->read_cluster(*cluster.node, result);
     const std::string user = context.in->text(*context.node, "user");
     if (!user.empty()) {
       const found_node found = named("users", "user", user);
-      found.in->read_user(*found.node, user, made);
+      found.in->read_user(*found.node, user, result);
     }
     for (const auto& file : files_) {
       file->check_problems();
     }
-    return made;
+    return result;
   }
 
  private:
@@ -217,7 +219,7 @@ class kubeconfigs {
   };
 
   [[noreturn]] void fail(std::string_view cause, std::string_view next_step = {}) const {
-    throw error(errc::invalid_argument, operation, given_, cause, next_step);
+    throw error(errc::invalid_argument, operation, paths_, cause, next_step);
   }
 
   found_node named(std::string_view list, std::string_view member, const std::string& name) {
@@ -229,7 +231,7 @@ class kubeconfigs {
     fail(std::string("it has no ").append(member).append(" ").append(base::in_quotes(name)));
   }
 
-  std::string given_;
+  std::string paths_;
   std::vector<std::unique_ptr<kubeconfig>> files_;
 };
 

@@ -9,7 +9,8 @@ namespace gpushm::kube {
 /// Percent-encodes a value for a URL's query.
 [[nodiscard]] std::string query_escaped(std::string_view text);
 
-/// The next step for a request that lacked a permission. `verb` is Kubernetes' ("list").
+/// Returns the next step for a request that lacked a permission. `verb` is a Kubernetes verb
+/// ("list").
 [[nodiscard]] std::string permission_advice(std::string_view verb, std::string_view path);
 
 }  // namespace gpushm::kube

@@ -16,13 +16,13 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 constexpr std::size_t max_head_bytes = 65'536;
-// One round of libcurl's reading.
+// Limit for the bytes that libcurl reads between two calls of `deliver`.
 constexpr std::size_t max_unread_bytes = 8UL << 20U;
 
 /// libcurl does not suppress SIGPIPE when it may not use signals, and TLS uses write(2).
-class broken_pipes_ignored {
+class sigpipe_blocker {
  public:
-  broken_pipes_ignored() {
+  sigpipe_blocker() {
     sigemptyset(&pipes_);
     sigaddset(&pipes_, SIGPIPE);
     sigset_t pending;
@@ -30,9 +30,9 @@ class broken_pipes_ignored {
     was_pending_ = sigismember(&pending, SIGPIPE) == 1;
     ::pthread_sigmask(SIG_BLOCK, &pipes_, &before_);
   }
-  broken_pipes_ignored(const broken_pipes_ignored&) = delete;
-  broken_pipes_ignored& operator=(const broken_pipes_ignored&) = delete;
-  ~broken_pipes_ignored() {
+  sigpipe_blocker(const sigpipe_blocker&) = delete;
+  sigpipe_blocker& operator=(const sigpipe_blocker&) = delete;
+  ~sigpipe_blocker() {
     if (!was_pending_) {
       const timespec no_time{};
       static_cast<void>(::sigtimedwait(&pipes_, nullptr, &no_time));
@@ -66,12 +66,12 @@ class transfer {
   http_response run(const std::stop_token& stop) {
     CURLM* const multi = over_.multi();
     const std::stop_callback wake(stop, [multi] { curl_multi_wakeup(multi); });
-    const broken_pipes_ignored quiet;
+    const sigpipe_blocker quiet;
     deadline_ = clock::now() + options_.request_timeout;
     while (!stop.stop_requested()) {
       int running = 0;
       curl_multi_perform(multi, &running);
-      hand_over();
+      deliver();
       if (running == 0) {
         return finish();
       }
@@ -104,18 +104,18 @@ class transfer {
       add_header(std::string("Host: ").append(server_.host));
     }
     if (!server_.connect_to.empty()) {
-      append(ways_, server_.connect_to);
+      append(connect_to_, server_.connect_to);
     }
     curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers_.get());
-    curl_easy_setopt(easy, CURLOPT_CONNECT_TO, ways_.get());
+    curl_easy_setopt(easy, CURLOPT_CONNECT_TO, connect_to_.get());
     curl_easy_setopt(
         easy,
         CURLOPT_TIMEOUT_MS,
         streamed_ != nullptr ? 0L : static_cast<long>(options_.request_timeout.count()));
     curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, detail_.data());
-    curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, &transfer::take_head);
+    curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, &transfer::append_header);
     curl_easy_setopt(easy, CURLOPT_HEADERDATA, this);
-    curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, &transfer::take_body);
+    curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, &transfer::append_body);
     curl_easy_setopt(easy, CURLOPT_WRITEDATA, this);
   }
 
@@ -129,7 +129,7 @@ class transfer {
   }
   void add_header(const std::string& text) { append(headers_, text); }
 
-  static std::size_t take_head(char* data, std::size_t /*one*/, std::size_t size, void* own) {
+  static std::size_t append_header(char* data, std::size_t /*one*/, std::size_t size, void* own) {
     auto& self = *static_cast<transfer*>(own);
     self.head_bytes_ += size;
     self.head_is_too_large_ = self.head_bytes_ > max_head_bytes;
@@ -139,11 +139,11 @@ class transfer {
     return self.head_is_too_large_ ? 0 : size;
   }
 
-  static std::size_t take_body(char* data, std::size_t /*one*/, std::size_t size, void* own) {
+  static std::size_t append_body(char* data, std::size_t /*one*/, std::size_t size, void* own) {
     auto& self = *static_cast<transfer*>(own);
-    const std::size_t most =
+    const std::size_t max =
         self.is_streamed() ? max_unread_bytes : self.options_.max_response_bytes;
-    if (self.body_.size() + size > most) {
+    if (self.body_.size() + size > max) {
       self.body_is_too_large_ = true;
       return 0;
     }
@@ -158,7 +158,7 @@ class transfer {
   }
   [[nodiscard]] bool is_streamed() const { return streamed_ != nullptr && status() == 200; }
 
-  void hand_over() {
+  void deliver() {
     if (!has_head_ || !is_streamed()) {
       return;
     }
@@ -188,32 +188,31 @@ class transfer {
     }
     if (body_is_too_large_) {
       fail(errc::message_too_large,
-           std::string("the answer has more than ")
-               .append(base::size_text(options_.max_response_bytes)),
-           "request less at once");
+           std::string("the reply exceeds ").append(base::size_text(options_.max_response_bytes)),
+           "request less data");
     }
     if (result != CURLE_OK) {
       throw_failure(result, over_.easy(), server_, options_, request_, detail_.data());
     }
-    return answer();
+    return reply();
   }
 
-  http_response answer() {
+  http_response reply() {
     CURL* const easy = over_.easy();
-    http_response made;
-    made.status = status();
+    http_response response;
+    response.status = status();
     const char* text = nullptr;
     if (curl_easy_getinfo(easy, CURLINFO_CONTENT_TYPE, &text) == CURLE_OK && text != nullptr) {
-      made.content_type = text;
+      response.content_type = text;
     }
     if (curl_easy_getinfo(easy, CURLINFO_REDIRECT_URL, &text) == CURLE_OK && text != nullptr) {
-      made.location = text;
+      response.location = text;
     }
     curl_off_t wait = 0;
     curl_easy_getinfo(easy, CURLINFO_RETRY_AFTER, &wait);
-    made.retry_after = std::chrono::seconds(std::clamp<curl_off_t>(wait, 0, 3'600));
-    made.body = std::move(body_);
-    return made;
+    response.retry_after = std::chrono::seconds(std::clamp<curl_off_t>(wait, 0, 3'600));
+    response.body = std::move(body_);
+    return response;
   }
 
   void check_deadline() const {
@@ -229,9 +228,9 @@ class transfer {
   }
 
   [[nodiscard]] int milliseconds_left() const {
-    constexpr std::chrono::milliseconds longest{1'000};
+    constexpr std::chrono::milliseconds max{1'000};
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - clock::now());
-    return static_cast<int>(std::clamp(left, std::chrono::milliseconds(0), longest).count());
+    return static_cast<int>(std::clamp(left, std::chrono::milliseconds(0), max).count());
   }
 
   [[noreturn]] void fail(errc code, std::string_view cause, std::string_view next_step) const {
@@ -244,7 +243,7 @@ class transfer {
   const http_request& request_;
   const stream_handlers* streamed_;
   header_list headers_;
-  header_list ways_;
+  header_list connect_to_;
   std::array<char, CURL_ERROR_SIZE> detail_{};
   std::size_t head_bytes_ = 0;
   bool head_is_too_large_ = false;

@@ -38,9 +38,9 @@ struct stream_handlers {
   std::chrono::milliseconds silence{0};  ///< longest time without a true `bytes`
 };
 
-/// Sends a request and collects its answer; with `streamed` the body of an answer of status 200
-/// goes to its handlers instead, which may throw. Blocks until the end of the answer, at most
-/// `options.request_timeout` (streamed: for its head). Throws `error`: timed_out (also after
+/// Sends a request and collects the reply; with `streamed`, the body of a reply of status 200 is
+/// passed to its handlers, which may throw. Blocks until the end of the reply, at most
+/// `options.request_timeout` (streamed: for its header). Throws `error`: timed_out (also after
 /// `stop`), peer_unreachable, protocol_error, message_too_large.
 [[nodiscard]] http_response exchange(connection& over,
                                      const dialled_url& server,

@@ -37,15 +37,15 @@ std::string_view verification_text(long result) {
   }
 }
 
-/// An authority with the expected name but another key, as of another cluster: OpenSSL then reports
-/// an ASN.1 or RSA error, which libcurl treats as a TLS failure.
+/// For an authority with the expected name but another key, such as another cluster's, OpenSSL
+/// reports an ASN.1 or RSA error, which libcurl treats as a TLS failure.
 bool is_wrong_signature(std::string_view detail) {
   return detail.find("asn1 encoding routines") != std::string_view::npos ||
          detail.find("rsa routines") != std::string_view::npos ||
          detail.find("certificate verify failed") != std::string_view::npos;
 }
 
-explanation unverified(CURL* easy, const dialled_url& server) {
+explanation explain_verification(CURL* easy, const dialled_url& server) {
   long result = 0;
   curl_easy_getinfo(easy, CURLINFO_SSL_VERIFYRESULT, &result);
   // libcurl compares names before it stores OpenSSL's result, which still has its initial value.
@@ -60,13 +60,13 @@ explanation unverified(CURL* easy, const dialled_url& server) {
                                       : "set the authority of this cluster (ca.crt)"};
 }
 
-explanation foreign(const dialled_url& server) {
+explanation explain_wrong_authority(const dialled_url& server) {
   return {errc::peer_unreachable,
           named("the certificate of ", server, " ").append(verification_text(20)),
           "set the authority of this cluster (ca.crt)"};
 }
 
-explanation not_connected(CURL* easy, const dialled_url& server) {
+explanation explain_connect(CURL* easy, const dialled_url& server) {
   long number = 0;
   curl_easy_getinfo(easy, CURLINFO_OS_ERRNO, &number);
   std::string cause = named("cannot connect to ", server, "");
@@ -78,7 +78,7 @@ explanation not_connected(CURL* easy, const dialled_url& server) {
           "check that the API server runs and that its address is correct"};
 }
 
-explanation late(CURL* easy, const dialled_url& server, const client_options& options) {
+explanation explain_timeout(CURL* easy, const dialled_url& server, const client_options& options) {
   curl_off_t ready = 0;
   curl_easy_getinfo(easy, CURLINFO_PRETRANSFER_TIME_T, &ready);
   if (ready == 0) {
@@ -88,7 +88,7 @@ explanation late(CURL* easy, const dialled_url& server, const client_options& op
             "check the network between here and the API server"};
   }
   return {errc::timed_out,
-          std::string("no answer within ").append(seconds_text(options.request_timeout)),
+          std::string("no reply within ").append(seconds_text(options.request_timeout)),
           "check whether the API server is overloaded"};
 }
 
@@ -103,14 +103,14 @@ explanation explain(CURLcode failure,
     case CURLE_COULDNT_RESOLVE_HOST:
     case CURLE_COULDNT_RESOLVE_PROXY:
       return {errc::peer_unreachable,
-              named("the name in ", server, " is not known"),
+              named("the host name in ", server, " cannot be resolved"),
               "check the server's name, and the DNS that this machine or pod uses"};
     case CURLE_COULDNT_CONNECT:
-      return not_connected(easy, server);
+      return explain_connect(easy, server);
     case CURLE_OPERATION_TIMEDOUT:
-      return late(easy, server, options);
+      return explain_timeout(easy, server, options);
     case CURLE_PEER_FAILED_VERIFICATION:
-      return unverified(easy, server);
+      return explain_verification(easy, server);
     case CURLE_SSL_CACERT_BADFILE:
       return {errc::peer_unreachable,
               "the authority file is missing or contains no certificate",
@@ -121,7 +121,7 @@ explanation explain(CURLcode failure,
               "check that both are PEM and belong together"};
     case CURLE_SSL_CONNECT_ERROR:
       if (is_wrong_signature(detail)) {
-        return foreign(server);
+        return explain_wrong_authority(server);
       }
       return {errc::peer_unreachable,
               named("no TLS with ", server, ": ").append(detail),

@@ -17,7 +17,7 @@ bool watch_lines::take(std::string_view bytes) {
       throw error(errc::message_too_large,
                   what_.operation,
                   what_.path,
-                  std::string("an event has more than ").append(base::size_text(max_bytes_)),
+                  std::string("an event exceeds ").append(base::size_text(max_bytes_)),
                   "watch fewer objects");
     }
     rest_.append(part);

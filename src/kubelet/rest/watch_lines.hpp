@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "kubelet/rest/answer.hpp"
+#include "kubelet/rest/reply.hpp"
 
 namespace gpushm::kube {
 
@@ -15,7 +15,7 @@ namespace gpushm::kube {
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class watch_lines {
  public:
-  watch_lines(const asked& what,
+  watch_lines(const request_name& what,
               std::size_t max_bytes,
               const std::function<void(const watch_event&)>& on_event)
       : what_(what), max_bytes_(max_bytes), on_event_(on_event) {}
@@ -27,7 +27,7 @@ class watch_lines {
  private:
   void take_line(std::string_view line);
 
-  asked what_;
+  request_name what_;
   std::size_t max_bytes_;
   const std::function<void(const watch_event&)>& on_event_;
   std::string rest_;

@@ -39,14 +39,14 @@ grpc::StatusCode code_of(errc code) {
   }
 }
 
-/// Messages are sent in a trailer, of which clients accept 8 KiB; bytes other than plain letters
-/// take three bytes there.
+/// Messages are sent in a trailer, of which clients accept 8 KiB and where each non-ASCII byte
+/// takes three bytes.
 std::string shortened(std::string text) {
-  constexpr std::size_t longest = 2'000;
+  constexpr std::size_t max_bytes = 2'000;
   constexpr unsigned continues_mask = 0xC0;
   constexpr unsigned continues = 0x80;
-  if (text.size() > longest) {
-    std::size_t end = longest;
+  if (text.size() > max_bytes) {
+    std::size_t end = max_bytes;
     while (end > 0 && (static_cast<unsigned char>(text[end]) & continues_mask) == continues) {
       --end;
     }
@@ -71,9 +71,9 @@ failed_call failed_call_of(const std::exception_ptr& failure) {
 error error_of(const grpc::Status& status,
                std::string_view operation,
                std::string_view object,
-               std::string_view who,
+               std::string_view peer,
                std::string_view next_step) {
-  std::string cause(who);
+  std::string cause(peer);
   errc code = errc::protocol_error;
   switch (status.error_code()) {
     case grpc::StatusCode::UNAVAILABLE:
@@ -83,7 +83,7 @@ error error_of(const grpc::Status& status,
     case grpc::StatusCode::DEADLINE_EXCEEDED:
       // gRPC's message adds no information.
       return {
-          errc::timed_out, operation, object, cause.append(" did not answer in time"), next_step};
+          errc::timed_out, operation, object, cause.append(" did not reply in time"), next_step};
     default:
       cause.append(" refused");
       break;

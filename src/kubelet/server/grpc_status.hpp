@@ -19,11 +19,11 @@ struct failed_call {
 };
 [[nodiscard]] failed_call failed_call_of(const std::exception_ptr& failure);
 
-/// The opposite direction: why an outgoing call failed. `who` is "the kubelet at PATH".
+/// The opposite direction: why an outgoing call failed. `peer` is "the kubelet at PATH".
 [[nodiscard]] error error_of(const grpc::Status& status,
                              std::string_view operation,
                              std::string_view object,
-                             std::string_view who,
+                             std::string_view peer,
                              std::string_view next_step);
 
 }  // namespace gpushm::kubelet

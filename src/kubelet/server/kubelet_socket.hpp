@@ -12,9 +12,9 @@ namespace gpushm::kubelet {
 struct socket_identity {
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
-  std::int64_t made_seconds =
+  std::int64_t created_seconds =
       0;  ///< modification time: a socket's contents change only on creation
-  std::int64_t made_nanoseconds = 0;
+  std::int64_t created_nanoseconds = 0;
   friend bool operator==(const socket_identity&, const socket_identity&) = default;
 };
 

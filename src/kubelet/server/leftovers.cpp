@@ -12,16 +12,16 @@
 namespace gpushm::kubelet {
 
 leftovers::leftovers(std::string directory, const std::string& prefix)
-    : directory_(std::move(directory)), beginning_(std::string(prefix).append("-")) {}
+    : directory_(std::move(directory)), name_prefix_(std::string(prefix).append("-")) {}
 
-std::map<std::string, socket_identity> leftovers::unanswered() const {
+std::map<std::string, socket_identity> leftovers::without_listener() const {
   namespace fs = std::filesystem;
   std::map<std::string, socket_identity> found;
   std::error_code failed;
   for (fs::directory_iterator each(directory_, failed); !failed && each != fs::directory_iterator();
        each.increment(failed)) {
     const std::string name = each->path().filename().string();
-    if (!name.starts_with(beginning_) || !name.ends_with(".sock")) {
+    if (!name.starts_with(name_prefix_) || !name.ends_with(".sock")) {
       continue;
     }
     const std::string path = each->path().string();
@@ -33,9 +33,9 @@ std::map<std::string, socket_identity> leftovers::unanswered() const {
   return found;
 }
 
-void leftovers::look(clock::time_point now) {
-  suspects_ = unanswered();
-  due_ = suspects_.empty() ? clock::time_point::max() : now + between_tries;
+void leftovers::scan(clock::time_point now) {
+  suspects_ = without_listener();
+  due_ = suspects_.empty() ? clock::time_point::max() : now + recheck_delay;
 }
 
 void leftovers::advance(clock::time_point now) {
@@ -43,13 +43,13 @@ void leftovers::advance(clock::time_point now) {
     return;
   }
   due_ = clock::time_point::max();
-  for (const auto& [path, identity] : unanswered()) {
+  for (const auto& [path, identity] : without_listener()) {
     const auto before = suspects_.find(path);
     if (before != suspects_.end() && before->second == identity && ::unlink(path.c_str()) == 0) {
       base::log(log_level::info,
                 std::string("device plugin: removed ")
                     .append(path)
-                    .append(", which an exited process left behind"));
+                    .append(", left by an exited process"));
     }
   }
   suspects_.clear();

@@ -56,7 +56,7 @@ void list_stream::finish(const grpc::Status& status) {
 
 void list_stream::OnWriteDone(bool ok) {
   const std::lock_guard lock(mutex_);
-  // Hundreds of kilobytes on large nodes, and streams are nearly always idle.
+  // Frees hundreds of kilobytes on large nodes: streams are idle most of the time.
   list_.reset();
   owner_.sent(ok ? grpc::Status::OK : grpc::Status::CANCELLED,
               std::chrono::steady_clock::now() - started_);

@@ -13,14 +13,14 @@ namespace gpushm::kubelet {
 
 /// How a service ends its streams.
 enum class ending : std::uint8_t {
-  at_once,
+  immediately,
   /// After a last list without devices.
   after_empty_list,
 };
 
 /// One ListAndWatch: sends the list immediately and after each change. Changes while a list is in
-/// flight are coalesced, so a slow reader gets fewer lists, never stale ones. Deletes itself once
-/// gRPC is done with it.
+/// flight are coalesced, so a slow reader gets fewer lists, never stale ones. Deletes itself in
+/// gRPC's last callback.
 ///
 /// Thread-safety: shared objects: safe.
 class list_stream final : public grpc::ServerWriteReactor<v1beta1::ListAndWatchResponse> {
@@ -62,7 +62,7 @@ class list_stream final : public grpc::ServerWriteReactor<v1beta1::ListAndWatchR
   bool ended_ = false;
   bool cancelled_ = false;
   bool finished_ = false;
-  ending how_ = ending::at_once;
+  ending how_ = ending::immediately;
 };
 
 }  // namespace gpushm::kubelet

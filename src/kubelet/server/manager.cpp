@@ -28,8 +28,8 @@ using clock = served_resource::clock;
 using resources = std::vector<std::shared_ptr<plugin::resource>>;
 
 /// Poll interval for the directory when the kernel has no inotify watch left.
-constexpr std::chrono::milliseconds without_watch{500};
-constexpr std::chrono::seconds until_watch_again{30};
+constexpr std::chrono::milliseconds poll_interval{500};
+constexpr std::chrono::seconds watch_retry_interval{30};
 
 manager_options checked(manager_options options) {
   while (options.directory.size() > 1 && options.directory.ends_with('/')) {
@@ -67,7 +67,7 @@ class manager::loop {
 
   void set_resources(resources given) {
     const std::lock_guard lock(mutex_);
-    wanted_ = std::move(given);
+    target_ = std::move(given);
     wake_.signal();
   }
   [[nodiscard]] std::vector<resource_status> status() const {
@@ -91,47 +91,47 @@ class manager::loop {
   void run() noexcept {
     for (;;) {
       static_cast<void>(wake_.take());
-      std::optional<resources> wanted;
+      std::optional<resources> target;
       {
         const std::lock_guard lock(mutex_);
         if (stopping_) {
           break;
         }
-        wanted.swap(wanted_);
+        target.swap(target_);
       }
       const auto now = clock::now();
-      look_for_changes(now);
-      if (wanted) {
-        apply(*wanted, now);
+      check_directory(now);
+      if (target) {
+        apply(*target, now);
       }
       const surroundings around{is_directory(options_.directory), socket_at(kubelet_path_)};
       if (around.directory && !had_directory_) {
-        leftovers_.look(now);
+        leftovers_.scan(now);
       }
       had_directory_ = around.directory;
       leftovers_.advance(now);
       auto next =
-          std::min(leftovers_.due(), watch_ ? clock::time_point::max() : now + without_watch);
+          std::min(leftovers_.due(), watch_ ? clock::time_point::max() : now + poll_interval);
       for (const auto& each : served_) {
         next = std::min(next, each->advance(now, around));
       }
-      tell();
+      update_status();
       wait(next);
     }
     std::vector<std::unique_ptr<served_resource>> all;
     all.swap(served_);
-    end(all, ending::at_once);
-    tell();
+    end(all, ending::immediately);
+    update_status();
   }
 
   /// The kind of change does not matter: `advance` checks everything that may have changed.
-  void look_for_changes(clock::time_point now) noexcept {
+  void check_directory(clock::time_point now) noexcept {
     try {
-      if (!watch_ && now >= watch_again_) {
-        watch_again_ = now + until_watch_again;
-        base::directory_watch made("watch the kubelet's directory");
-        made.set_directories({options_.directory});
-        watch_.emplace(std::move(made));
+      if (!watch_ && now >= next_watch_try_) {
+        next_watch_try_ = now + watch_retry_interval;
+        base::directory_watch watch("watch the kubelet's directory");
+        watch.set_directories({options_.directory});
+        watch_.emplace(std::move(watch));
       }
       if (watch_) {
         watch_->take([&](const auto& change) { had_directory_ = had_directory_ && !change.whole; });
@@ -145,9 +145,9 @@ class manager::loop {
     }
   }
 
-  void apply(const resources& wanted, clock::time_point now) {
+  void apply(const resources& target, clock::time_point now) {
     std::vector<std::unique_ptr<served_resource>> next;
-    for (const auto& each : wanted) {
+    for (const auto& each : target) {
       const auto old = std::find_if(served_.begin(), served_.end(), [&](const auto& one) {
         return one != nullptr && one->name() == each->name();
       });
@@ -161,8 +161,8 @@ class manager::loop {
       } else {
         std::vector<std::unique_ptr<served_resource>> replaced;
         replaced.push_back(std::move(*old));
-        end(replaced, ending::at_once);
-        // The kubelet must have noticed the end of the old stream first.
+        end(replaced, ending::immediately);
+        // The kubelet must detect the end of the old stream first.
         next.push_back(
             std::make_unique<served_resource>(each, options_, wake_, now + options_.first_retry));
       }
@@ -176,14 +176,14 @@ class manager::loop {
     for (const auto& each : which) {
       each->end(how);
     }
-    const auto until = clock::now() + options_.end_patience;
+    const auto until = clock::now() + options_.end_timeout;
     for (const auto& each : which) {
       each->stop(until);
     }
     which.clear();
   }
 
-  void tell() {
+  void update_status() {
     std::vector<resource_status> now;
     now.reserve(served_.size());
     for (const auto& each : served_) {
@@ -208,14 +208,14 @@ class manager::loop {
   const std::string kubelet_path_;
   const base::wakeup wake_{"serve"};
   mutable std::mutex mutex_;
-  std::optional<resources> wanted_;
+  std::optional<resources> target_;
   std::vector<resource_status> status_;
   bool stopping_ = false;
   std::mutex stop_mutex_;
 
   // Used by the thread only.
   std::optional<base::directory_watch> watch_;
-  clock::time_point watch_again_;
+  clock::time_point next_watch_try_;
   leftovers leftovers_;
   bool had_directory_ = false;
   std::vector<std::unique_ptr<served_resource>> served_;

@@ -11,11 +11,11 @@ void write_devices(const std::vector<plugin::device>& devices, v1beta1::ListAndW
   to.Clear();
   to.mutable_devices()->Reserve(static_cast<int>(devices.size()));
   for (const plugin::device& each : devices) {
-    v1beta1::Device& made = *to.add_devices();
-    made.set_id(each.id);
-    made.set_health(each.healthy ? "Healthy" : "Unhealthy");
+    v1beta1::Device& message = *to.add_devices();
+    message.set_id(each.id);
+    message.set_health(each.healthy ? "Healthy" : "Unhealthy");
     if (each.numa_node) {
-      made.mutable_topology()->add_nodes()->set_id(*each.numa_node);
+      message.mutable_topology()->add_nodes()->set_id(*each.numa_node);
     }
   }
 }
@@ -31,23 +31,23 @@ std::vector<std::vector<std::string>> read_containers(const v1beta1::AllocateReq
 
 void write_allocations(std::vector<plugin::allocation> allocations, v1beta1::AllocateResponse& to) {
   for (plugin::allocation& each : allocations) {
-    v1beta1::ContainerAllocateResponse& made = *to.add_container_responses();
-    made.mutable_envs()->insert(each.envs.begin(), each.envs.end());
-    made.mutable_annotations()->insert(each.annotations.begin(), each.annotations.end());
+    v1beta1::ContainerAllocateResponse& message = *to.add_container_responses();
+    message.mutable_envs()->insert(each.envs.begin(), each.envs.end());
+    message.mutable_annotations()->insert(each.annotations.begin(), each.annotations.end());
     for (plugin::bind_mount& mount : each.mounts) {
-      v1beta1::Mount& one = *made.add_mounts();
+      v1beta1::Mount& one = *message.add_mounts();
       one.set_container_path(std::move(mount.container_path));
       one.set_host_path(std::move(mount.host_path));
       one.set_read_only(mount.read_only);
     }
     for (plugin::device_node& node : each.nodes) {
-      v1beta1::DeviceSpec& one = *made.add_devices();
+      v1beta1::DeviceSpec& one = *message.add_devices();
       one.set_container_path(std::move(node.container_path));
       one.set_host_path(std::move(node.host_path));
       one.set_permissions(std::move(node.permissions));
     }
     for (std::string& name : each.cdi_devices) {
-      made.add_cdi_devices()->set_name(std::move(name));
+      message.add_cdi_devices()->set_name(std::move(name));
     }
   }
 }
@@ -67,10 +67,10 @@ void prefer_for_each(const plugin::resource& resource,
                                              each.available_deviceids().end());
     const std::vector<std::string> must(each.must_include_deviceids().begin(),
                                         each.must_include_deviceids().end());
-    v1beta1::ContainerPreferredAllocationResponse& made = *to.add_container_responses();
+    v1beta1::ContainerPreferredAllocationResponse& message = *to.add_container_responses();
     for (std::string& id :
          resource.prefer(available, must, static_cast<std::size_t>(each.allocation_size()))) {
-      made.add_deviceids(std::move(id));
+      message.add_deviceids(std::move(id));
     }
   }
 }

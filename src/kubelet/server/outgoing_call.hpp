@@ -29,8 +29,8 @@ class pending_call {
   [[nodiscard]] virtual std::optional<grpc::Status> result() const = 0;
 };
 
-/// One unary call over a separate connection: with shared ones, gRPC would apply the retry delay
-/// after a failure, up to two minutes, to the path even if another process serves it by now.
+/// One unary call over a separate connection: with a shared one, gRPC would apply the retry delay
+/// after a failure, up to two minutes, to the path even if another process serves it by then.
 /// `Service` is the generated class. The destructor cancels the call and blocks until it has ended.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
@@ -42,7 +42,7 @@ class outgoing_call final : public pending_call {
   template <typename Begin>
   outgoing_call(const std::string& socket_path,
                 Request request,
-                std::chrono::milliseconds patience,
+                std::chrono::milliseconds timeout,
                 const base::wakeup& wake,
                 Begin&& begin)
       : request_(std::move(request)), outcome_(std::make_shared<outcome>()) {
@@ -51,7 +51,7 @@ class outgoing_call final : public pending_call {
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     stub_ = Service::NewStub(grpc::CreateCustomChannel(
         std::string("unix:").append(socket_path), grpc::InsecureChannelCredentials(), arguments));
-    context_.set_deadline(std::chrono::system_clock::now() + patience);
+    context_.set_deadline(std::chrono::system_clock::now() + timeout);
     // The callback owns no gRPC object: the last channel of a process must not be destroyed on a
     // gRPC thread, which would then wait for itself (grpc/grpc#32584).
     begin(*stub_->async(),

@@ -39,7 +39,7 @@ served_resource::served_resource(std::shared_ptr<plugin::resource> what,
       wake_(wake),
       what_(std::move(what)),
       changed_(std::make_shared<std::atomic<bool>>(true)),
-      backoff_(options.first_retry, options.longest_retry),
+      backoff_(options.first_retry, options.max_retry),
       due_(begin) {
   listen();
 }
@@ -47,7 +47,7 @@ served_resource::served_resource(std::shared_ptr<plugin::resource> what,
 served_resource::~served_resource() {
   what_->on_change({});
   call_.reset();
-  take_down();
+  stop_serving();
 }
 
 void served_resource::listen() {
@@ -80,7 +80,7 @@ served_resource::clock::time_point served_resource::advance(clock::time_point no
     return never;
   }
   try {
-    notice_changes(now, around);
+    detect_changes(now, around);
     if (phase_ == phase::checking) {
       check_done(now);
     } else if (phase_ == phase::registering) {
@@ -95,18 +95,18 @@ served_resource::clock::time_point served_resource::advance(clock::time_point no
     }
   } catch (const error& why) {
     call_.reset();
-    take_down();
-    try_again(now, phase::down, why);
+    stop_serving();
+    schedule_retry(now, phase::down, why);
   } catch (const std::exception& why) {
     call_.reset();
-    take_down();
-    try_again(
+    stop_serving();
+    schedule_retry(
         now, phase::down, {errc::system_error, "serve", name_, why.what(), "the agent retries"});
   }
   return due_;
 }
 
-void served_resource::notice_changes(clock::time_point now, const surroundings& around) {
+void served_resource::detect_changes(clock::time_point now, const surroundings& around) {
   if (changed_->exchange(false)) {
     count();
     if (service_ != nullptr) {
@@ -114,21 +114,21 @@ void served_resource::notice_changes(clock::time_point now, const surroundings& 
     }
   }
   if (server_ != nullptr && !server_->is_reachable()) {
-    // A kubelet removes sockets when it starts. One with an open stream must notice its end first:
-    // otherwise it would treat that as the end of the new registration.
-    const bool at_once = now - served_since_ >= removed_soon && service_->streams().open == 0;
+    // A kubelet removes sockets when it starts. A kubelet with an open stream must detect its end
+    // first: otherwise it would treat that as the end of the new registration.
+    const bool immediately = now - served_since_ >= removed_soon && service_->streams().open == 0;
     call_.reset();
-    take_down();
+    stop_serving();
     phase_ = phase::down;
-    if (at_once) {
+    if (immediately) {
       backoff_.reset();
     }
-    due_ = at_once ? now : now + backoff_.next();
-    tell({errc::peer_unreachable,
-          "serve",
-          name_,
-          "its socket was removed",
-          "the agent recreates it; no action is needed unless this repeats"});
+    due_ = immediately ? now : now + backoff_.next();
+    report({errc::peer_unreachable,
+            "serve",
+            name_,
+            "its socket was removed",
+            "the agent recreates it; no action is needed unless this repeats"});
   }
   const bool registers =
       phase_ == phase::ready || phase_ == phase::registering || phase_ == phase::registered;
@@ -146,11 +146,11 @@ void served_resource::notice_changes(clock::time_point now, const surroundings& 
 void served_resource::serve(clock::time_point now, const surroundings& around) {
   if (!around.directory) {
     due_ = never;
-    tell({errc::peer_unreachable,
-          "serve",
-          name_,
-          std::string("there is no directory ").append(options_.directory),
-          "the resource is served as soon as a kubelet creates it"});
+    report({errc::peer_unreachable,
+            "serve",
+            name_,
+            std::string("there is no directory ").append(options_.directory),
+            "the resource is served as soon as a kubelet creates it"});
     return;
   }
   service_ =
@@ -162,7 +162,7 @@ void served_resource::serve(clock::time_point now, const surroundings& around) {
   call_ = std::make_unique<check_call>(
       path,
       v1beta1::Empty(),
-      options_.check_patience,
+      options_.check_timeout,
       wake_,
       [](auto& stub, auto* context, const auto* request, auto* response, auto done) {
         stub.GetDevicePluginOptions(context, request, response, std::move(done));
@@ -193,11 +193,11 @@ void served_resource::begin_register(clock::time_point now, const surroundings& 
   kubelet.append("/kubelet.sock");
   if (!around.kubelet) {
     due_ = never;
-    tell({errc::peer_unreachable,
-          "register",
-          name_,
-          std::string("there is no ").append(kubelet),
-          "the resource is registered as soon as a kubelet creates it"});
+    report({errc::peer_unreachable,
+            "register",
+            name_,
+            std::string("there is no ").append(kubelet),
+            "the resource is registered as soon as a kubelet creates it"});
     return;
   }
   v1beta1::RegisterRequest request;
@@ -211,10 +211,10 @@ void served_resource::begin_register(clock::time_point now, const surroundings& 
   call_ = std::make_unique<register_call>(
       kubelet,
       std::move(request),
-      options_.register_patience,
+      options_.register_timeout,
       wake_,
-      [](auto& stub, auto* context, const auto* asked, auto* response, auto done) {
-        stub.Register(context, asked, response, std::move(done));
+      [](auto& stub, auto* context, const auto* register_request, auto* response, auto done) {
+        stub.Register(context, register_request, response, std::move(done));
       });
   phase_ = phase::registering;
   due_ = never;
@@ -241,11 +241,11 @@ void served_resource::register_done(clock::time_point now) {
                                 now - registering_since_);
   }
   if (failure) {
-    try_again(now, phase::ready, *failure);
+    schedule_retry(now, phase::ready, *failure);
     return;
   }
   phase_ = phase::registered;
-  due_ = now + options_.list_patience;
+  due_ = now + options_.list_timeout;
   ++times_registered_;
   last_error_.clear();
   last_logged_.clear();
@@ -267,47 +267,48 @@ void served_resource::watch_registration(clock::time_point now) {
     if (now - registering_since_ >= options_.steady_after) {
       backoff_.reset();
     }
-    try_again(now,
-              phase::ready,
-              {errc::peer_unreachable,
-               "serve",
-               name_,
-               "the kubelet ended the list of devices",
-               "the agent registers again"});
+    schedule_retry(now,
+                   phase::ready,
+                   {errc::peer_unreachable,
+                    "serve",
+                    name_,
+                    "the kubelet ended the list of devices",
+                    "the agent registers again"});
   } else if (now >= due_) {
-    try_again(now,
-              phase::ready,
-              {errc::timed_out,
-               "register",
-               name_,
-               std::string(
-                   "the kubelet accepted the registration but did not request the devices within ")
-                   .append(text_of(options_.list_patience)),
-               "the agent registers again; check the kubelet's log"});
+    schedule_retry(
+        now,
+        phase::ready,
+        {errc::timed_out,
+         "register",
+         name_,
+         std::string(
+             "the kubelet accepted the registration but did not request the devices within ")
+             .append(text_of(options_.list_timeout)),
+         "the agent registers again; check the kubelet's log"});
   }
 }
 
-void served_resource::try_again(clock::time_point now, phase next, const error& why) {
+void served_resource::schedule_retry(clock::time_point now, phase next, const error& why) {
   phase_ = next;
   due_ = now + backoff_.next();
-  tell(why);
+  report(why);
 }
 
-void served_resource::tell(const error& why) {
+void served_resource::report(const error& why) {
   last_error_ = why.what();
   if (last_error_ != last_logged_) {
-    // Once, not at every retry.
+    // Logs a failure once, not at every retry.
     last_logged_ = last_error_;
     base::log(log_level::warning, std::string("device plugin: ").append(last_error_));
   }
 }
 
-void served_resource::take_down() {
+void served_resource::stop_serving() {
   if (service_ != nullptr) {
-    service_->end(ending::at_once);
+    service_->end(ending::immediately);
   }
   if (server_ != nullptr) {
-    server_->stop(options_.end_patience);
+    server_->stop(options_.end_timeout);
     server_.reset();
   }
   service_.reset();

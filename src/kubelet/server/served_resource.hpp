@@ -24,8 +24,8 @@ struct surroundings {
   std::optional<socket_identity> kubelet;
 };
 
-/// One resource: its service and the state of its registration. `advance` does what can be done
-/// without blocking.
+/// One resource: its service and the state of its registration. `advance` performs the next steps
+/// that do not block.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe; all members run on the manager's
 /// thread.
@@ -47,9 +47,10 @@ class served_resource {
   [[nodiscard]] const std::shared_ptr<plugin::resource>& what() const noexcept { return what_; }
   /// `with` has the same name and options.
   void replace(std::shared_ptr<plugin::resource> with);
-  /// Does what is due; returns when it must be called next without an event. Never throws.
+  /// Performs all steps that are due; returns when it must be called next if no event occurs. Never
+  /// throws.
   clock::time_point advance(clock::time_point now, const surroundings& around) noexcept;
-  /// Ends the streams and starts nothing new. Does not block.
+  /// Ends the streams; no new calls are started. Does not block.
   void end(ending how);
   /// Stops the server; blocks until its calls have ended, `until` at most.
   void stop(clock::time_point until);
@@ -59,16 +60,16 @@ class served_resource {
   enum class phase : std::uint8_t { down, checking, ready, registering, registered };
 
   void listen();
-  void notice_changes(clock::time_point now, const surroundings& around);
+  void detect_changes(clock::time_point now, const surroundings& around);
   void serve(clock::time_point now, const surroundings& around);
   void check_done(clock::time_point now);
   void begin_register(clock::time_point now, const surroundings& around);
   void register_done(clock::time_point now);
   void watch_registration(clock::time_point now);
-  void try_again(clock::time_point now, phase next, const error& why);
-  void tell(const error& why);
+  void schedule_retry(clock::time_point now, phase next, const error& why);
+  void report(const error& why);
   void count();
-  void take_down();
+  void stop_serving();
 
   std::string name_;
   const manager_options& options_;

@@ -51,9 +51,9 @@ service::stream_counts service::streams() const {
 }
 
 template <typename Work>
-grpc::ServerUnaryReactor* service::answer(grpc::CallbackServerContext& context,
-                                          std::string_view operation,
-                                          Work&& work) {
+grpc::ServerUnaryReactor* service::respond(grpc::CallbackServerContext& context,
+                                           std::string_view operation,
+                                           Work&& work) {
   const auto started = clock::now();
   failed_call result{grpc::Status::OK, "ok"};
   try {
@@ -72,7 +72,7 @@ grpc::ServerUnaryReactor* service::answer(grpc::CallbackServerContext& context,
 grpc::ServerUnaryReactor* service::GetDevicePluginOptions(grpc::CallbackServerContext* context,
                                                           const v1beta1::Empty* /*request*/,
                                                           v1beta1::DevicePluginOptions* response) {
-  return answer(*context, "GetDevicePluginOptions", [&] {
+  return respond(*context, "GetDevicePluginOptions", [&] {
     response->set_get_preferred_allocation_available(current()->has_preferences());
   });
 }
@@ -80,23 +80,23 @@ grpc::ServerUnaryReactor* service::GetDevicePluginOptions(grpc::CallbackServerCo
 grpc::ServerWriteReactor<v1beta1::ListAndWatchResponse>* service::ListAndWatch(
     grpc::CallbackServerContext* /*context*/, const v1beta1::Empty* /*request*/) {
   list_stream::owner& self = *this;
-  auto made = std::make_unique<list_stream>(self);
+  auto stream = std::make_unique<list_stream>(self);
   const std::lock_guard lock(streams_mutex_);
-  streams_.insert(made.get());
+  streams_.insert(stream.get());
   ++opened_;
   if (ended_) {
-    made->end(*ended_);
+    stream->end(*ended_);
   } else {
-    made->update();
+    stream->update();
   }
-  return made.release();
+  return stream.release();
 }
 
 grpc::ServerUnaryReactor* service::GetPreferredAllocation(
     grpc::CallbackServerContext* context,
     const v1beta1::PreferredAllocationRequest* request,
     v1beta1::PreferredAllocationResponse* response) {
-  return answer(*context, "GetPreferredAllocation", [&] {
+  return respond(*context, "GetPreferredAllocation", [&] {
     prefer_for_each(*current(), *request, *response);
   });
 }
@@ -104,7 +104,7 @@ grpc::ServerUnaryReactor* service::GetPreferredAllocation(
 grpc::ServerUnaryReactor* service::Allocate(grpc::CallbackServerContext* context,
                                             const v1beta1::AllocateRequest* request,
                                             v1beta1::AllocateResponse* response) {
-  return answer(*context, "Allocate", [&] {
+  return respond(*context, "Allocate", [&] {
     write_allocations(current()->allocate(read_containers(*request)), *response);
   });
 }
@@ -113,8 +113,8 @@ grpc::ServerUnaryReactor* service::PreStartContainer(
     grpc::CallbackServerContext* context,
     const v1beta1::PreStartContainerRequest* /*request*/,
     v1beta1::PreStartContainerResponse* /*response*/) {
-  // A kubelet does not call this, because the options do not request it.
-  return answer(*context, "PreStartContainer", [] {});
+  // Kubelets do not call this, because the options do not request it.
+  return respond(*context, "PreStartContainer", [] {});
 }
 
 void service::fill(v1beta1::ListAndWatchResponse& list) {

@@ -63,9 +63,9 @@ class service final : public v1beta1::DevicePlugin::CallbackService, private lis
  private:
   [[nodiscard]] std::shared_ptr<const plugin::resource> current() const;
   template <typename Work>
-  grpc::ServerUnaryReactor* answer(grpc::CallbackServerContext& context,
-                                   std::string_view operation,
-                                   Work&& work);
+  grpc::ServerUnaryReactor* respond(grpc::CallbackServerContext& context,
+                                    std::string_view operation,
+                                    Work&& work);
   void fill(v1beta1::ListAndWatchResponse& list) override;
   void sent(const grpc::Status& how, std::chrono::nanoseconds took) noexcept override;
   void done(list_stream& which) noexcept override;

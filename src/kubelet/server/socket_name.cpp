@@ -16,13 +16,13 @@ namespace gpushm::kubelet {
 
 namespace {
 
-constexpr std::size_t random_bytes_used = 4;
+constexpr std::size_t random_byte_count = 4;
 
 std::string unique_number() {
   static std::atomic<unsigned> next{0};
   const auto process = base::this_process();
   std::string text;
-  for (std::size_t at = 0; at < random_bytes_used; ++at) {
+  for (std::size_t at = 0; at < random_byte_count; ++at) {
     base::append_hex(text, process.epoch.at(at));
   }
   return text.append(std::to_string(next.fetch_add(1)));
@@ -39,18 +39,18 @@ std::string unique_socket_name(std::string_view directory,
                               .append(unique_number())
                               .append(".sock");
   const std::size_t fixed = directory.size() + 1 + prefix.size() + 1 + end.size();
-  if (fixed >= longest_socket_path) {
+  if (fixed >= max_socket_path_bytes) {
     throw error(errc::invalid_argument,
                 "serve",
                 resource,
                 std::string("a socket in ")
                     .append(directory)
                     .append(" would have a path of more than ")
-                    .append(std::to_string(longest_socket_path))
+                    .append(std::to_string(max_socket_path_bytes))
                     .append(" bytes"),
                 "use a directory with a shorter path");
   }
-  std::string middle(resource.substr(0, longest_socket_path - fixed));
+  std::string middle(resource.substr(0, max_socket_path_bytes - fixed));
   std::replace_if(
       middle.begin(),
       middle.end(),

@@ -22,14 +22,14 @@ using gpushm::dra::driver;
 using gpushm::dra::driver_options;
 using gpushm::testing::fake_kube_api;
 
-constexpr std::chrono::milliseconds soon = 20s;
+constexpr std::chrono::milliseconds timeout = 20s;
 
 class dra_cluster : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     server_ = std::make_unique<fake_kube_api>(
         gpushm::testing::fake_kube_options{.resource_versions = {GetParam()},
-                                           // Servers differ in it.
+                                           // Servers differ in this respect.
                                            .unserved_has_status = GetParam() == std::string("v1")});
     server_->put(std::string("/api/v1/nodes/") + test_node);
     client_ =
@@ -53,17 +53,18 @@ class dra_cluster : public testing::TestWithParam<const char*> {
     options.cdi_directory = dir_ / "cdi";
     options.sweep_interval = 200ms;
     driver_ = std::make_unique<driver>(options, *client_, domains_);
-    ASSERT_TRUE(kubelet_->wait_registered(test_driver, soon));
+    ASSERT_TRUE(kubelet_->wait_registered(test_driver, timeout));
   }
-  /// As the only slice is, once nothing is to be done.
-  [[nodiscard]] json slice_at_rest() const {
-    EXPECT_TRUE(eventually([&] { return driver_->status().published; }, soon))
+  /// The only slice, once it is published and no longer changes.
+  [[nodiscard]] json settled_slice() const {
+    EXPECT_TRUE(eventually([&] { return driver_->status().published; }, timeout))
         << driver_->status().slice_problem;
     std::this_thread::sleep_for(300ms);
     const auto items = server_->items(slices_path(GetParam()));
     return items.size() == 1 ? items.at(0) : json();
   }
-  [[nodiscard]] std::size_t asked(const std::string& method, const std::string& query) const {
+  [[nodiscard]] std::size_t count_requests(const std::string& method,
+                                           const std::string& query) const {
     std::size_t count = 0;
     for (const auto& each : server_->requests()) {
       count += each.method == method && each.query.find(query) != std::string::npos ? 1U : 0U;
@@ -75,7 +76,7 @@ class dra_cluster : public testing::TestWithParam<const char*> {
     kubelet_.reset();
   }
   [[nodiscard]] bool slices_become(const std::function<bool(const std::vector<json>&)>& is) const {
-    return server_->wait_for(slices_path(GetParam()), is, soon);
+    return server_->wait_for(slices_path(GetParam()), is, timeout);
   }
 
   temp_dir dir_;
@@ -86,7 +87,7 @@ class dra_cluster : public testing::TestWithParam<const char*> {
   std::unique_ptr<driver> driver_;
 };
 
-TEST_P(dra_cluster, a_server_takes_the_slice_and_it_comes_back_when_it_is_deleted) {
+TEST_P(dra_cluster, deleted_slice_is_recreated) {
   ASSERT_TRUE(slices_become([](const auto& items) { return items.size() == 1; }));
   const json first = server_->items(slices_path(GetParam())).at(0);
   EXPECT_EQ(first.at("spec").at("devices").size(), 64U);
@@ -101,8 +102,8 @@ TEST_P(dra_cluster, a_server_takes_the_slice_and_it_comes_back_when_it_is_delete
   }
 }
 
-TEST_P(dra_cluster, after_lost_watches_and_history_the_slice_is_still_kept) {
-  ASSERT_TRUE(server_->wait_for_watches(1, soon));
+TEST_P(dra_cluster, slice_is_restored_after_lost_watch_and_history) {
+  ASSERT_TRUE(server_->wait_for_watches(1, timeout));
   ASSERT_TRUE(slices_become([](const auto& items) { return items.size() == 1; }));
   const std::string path = slices_path(GetParam()) + "/node-a-gpushm.dev";
   server_->expire_history();
@@ -112,31 +113,31 @@ TEST_P(dra_cluster, after_lost_watches_and_history_the_slice_is_still_kept) {
       << driver_->status().slice_problem;
 }
 
-TEST_P(dra_cluster, a_second_start_leaves_the_slice_alone) {
-  const json before = slice_at_rest();
+TEST_P(dra_cluster, restart_does_not_rewrite_slice) {
+  const json before = settled_slice();
   ASSERT_TRUE(before.is_object());
   for (int round = 0; round < 2; ++round) {
     server_->clear_requests();
     start();
-    EXPECT_EQ(slice_at_rest(), before);
-    EXPECT_GE(asked("GET", "limit="), 1U);
-    EXPECT_EQ(asked("PUT", "") + asked("POST", ""), 0U);
+    EXPECT_EQ(settled_slice(), before);
+    EXPECT_GE(count_requests("GET", "limit="), 1U);
+    EXPECT_EQ(count_requests("PUT", "") + count_requests("POST", ""), 0U);
   }
 }
 
-TEST_P(dra_cluster, a_list_after_410_leaves_the_slice_alone) {
-  const json before = slice_at_rest();
+TEST_P(dra_cluster, list_after_410_does_not_rewrite_slice) {
+  const json before = settled_slice();
   ASSERT_TRUE(before.is_object());
   server_->clear_requests();
   server_->expire_history();
-  ASSERT_TRUE(eventually([&] { return asked("GET", "limit=") >= 1; }, soon));
-  EXPECT_EQ(slice_at_rest(), before);
-  EXPECT_EQ(asked("PUT", "") + asked("POST", ""), 0U);
+  ASSERT_TRUE(eventually([&] { return count_requests("GET", "limit=") >= 1; }, timeout));
+  EXPECT_EQ(settled_slice(), before);
+  EXPECT_EQ(count_requests("PUT", "") + count_requests("POST", ""), 0U);
 }
 
-TEST_P(dra_cluster, an_upgrade_that_ends_the_version_in_use_is_followed) {
-  ASSERT_TRUE(slice_at_rest().is_object());
-  ASSERT_TRUE(server_->wait_for_watches(1, soon));
+TEST_P(dra_cluster, api_version_upgrade_is_followed) {
+  ASSERT_TRUE(settled_slice().is_object());
+  ASSERT_TRUE(server_->wait_for_watches(1, timeout));
   const std::string other = std::string(GetParam()) == "v1" ? "v1beta2" : "v1";
   server_->clear_requests();
   server_->set_resource_versions({other});
@@ -146,9 +147,9 @@ TEST_P(dra_cluster, an_upgrade_that_ends_the_version_in_use_is_followed) {
         return each.path == slices_path(other) && each.status == 200 &&
                each.query.find("watch=1") != std::string::npos;
       },
-      soon));
-  EXPECT_EQ(asked("PUT", "") + asked("POST", ""), 0U);
-  // What a kubelet that is upgraded deletes.
+      timeout));
+  EXPECT_EQ(count_requests("PUT", "") + count_requests("POST", ""), 0U);
+  // An upgraded kubelet deletes the slice.
   const std::string path = slices_path(other) + "/node-a-gpushm.dev";
   const json before = server_->find(path).value();
   server_->erase(path);
@@ -157,28 +158,28 @@ TEST_P(dra_cluster, an_upgrade_that_ends_the_version_in_use_is_followed) {
         const auto now = server_->find(path);
         return now && now->at("metadata").at("uid") != before.at("metadata").at("uid");
       },
-      soon));
-  EXPECT_TRUE(eventually([&] { return driver_->status().slice_problem.empty(); }, soon));
+      timeout));
+  EXPECT_TRUE(eventually([&] { return driver_->status().slice_problem.empty(); }, timeout));
 }
 
-TEST_P(dra_cluster, claims_outlive_a_version_of_the_api_that_goes) {
+TEST_P(dra_cluster, claims_survive_removed_api_version) {
   const claim_reference claim = claim_number(1);
   server_->put(claim_path(claim, GetParam()), claim_object(claim));
   static_cast<void>(kubelet_->prepare(test_driver, {{claim.name_space, claim.name, claim.uid}}));
   ASSERT_EQ(driver_->status().claims, 1U);
-  // Discovery still names the version, or names none at all.
+  // Discovery still lists the version; later, it lists none.
   server_->fail({.path_prefix = claim_path(claim, GetParam()),
                  .times = 1'000,
                  .status = 404,
                  .reason = "NotFound",
                  .message = "the server could not find the requested resource"});
   server_->clear_requests();
-  const auto asked_for_it = [&](const auto& each) {
+  const auto claim_request = [&](const auto& each) {
     return each.path == claim_path(claim, GetParam()) && each.status == 404;
   };
-  ASSERT_TRUE(server_->wait_for_request(asked_for_it, soon));
+  ASSERT_TRUE(server_->wait_for_request(claim_request, timeout));
   server_->clear_requests();
-  ASSERT_TRUE(server_->wait_for_request(asked_for_it, soon));  // the next sweep
+  ASSERT_TRUE(server_->wait_for_request(claim_request, timeout));  // the next sweep
   EXPECT_EQ(driver_->status().claims, 1U);
   server_->clear_failures();
   server_->set_resource_versions({});
@@ -186,21 +187,21 @@ TEST_P(dra_cluster, claims_outlive_a_version_of_the_api_that_goes) {
   EXPECT_EQ(driver_->status().claims, 1U);
 }
 
-TEST_P(dra_cluster, a_claim_is_prepared_and_swept_when_it_is_gone) {
+TEST_P(dra_cluster, deleted_claim_is_swept) {
   const claim_reference claim = claim_number(1);
   server_->put(claim_path(claim, GetParam()), claim_object(claim));
-  const dra_answers answers =
+  const dra_answers responses =
       kubelet_->prepare(test_driver, {{claim.name_space, claim.name, claim.uid}});
-  EXPECT_EQ(answers.at(claim.uid).error, "");
-  EXPECT_EQ(answers.at(claim.uid).devices.size(), 1U);
+  EXPECT_EQ(responses.at(claim.uid).error, "");
+  EXPECT_EQ(responses.at(claim.uid).devices.size(), 1U);
   EXPECT_EQ(driver_->status().claims, 1U);
   server_->stop();
   server_->erase(claim_path(claim, GetParam()));
   EXPECT_EQ(driver_->status().claims, 1U);
   server_->start();
-  EXPECT_TRUE(eventually([&] { return driver_->status().claims == 0; }, soon));
+  EXPECT_TRUE(eventually([&] { return driver_->status().claims == 0; }, timeout));
   EXPECT_THAT(names_in(dir_ / "cdi"), testing::IsEmpty());
-  EXPECT_TRUE(eventually([&] { return names_in(dir_ / "run").empty(); }, soon));
+  EXPECT_TRUE(eventually([&] { return names_in(dir_ / "run").empty(); }, timeout));
 }
 
 INSTANTIATE_TEST_SUITE_P(versions,

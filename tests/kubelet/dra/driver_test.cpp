@@ -34,7 +34,7 @@ using testing::IsEmpty;
 using testing::SizeIs;
 using testing::StartsWith;
 
-constexpr std::chrono::milliseconds soon = 20s;
+constexpr std::chrono::milliseconds timeout = 20s;
 
 class counting_observer : public gpushm::base::operation_observer {
  public:
@@ -91,7 +91,7 @@ class dra_driver : public testing::Test {
   void start_all() {
     start_kubelet();
     start();
-    ASSERT_TRUE(kubelet_->wait_registered(test_driver, soon));
+    ASSERT_TRUE(kubelet_->wait_registered(test_driver, timeout));
   }
   dra_claim add_claim(unsigned number, const std::vector<test_result>& results = {{}}) {
     const claim_reference claim = claim_number(number);
@@ -101,7 +101,7 @@ class dra_driver : public testing::Test {
   dra_answer prepare(const dra_claim& claim) {
     return kubelet_->prepare(test_driver, {claim}).at(claim.uid);
   }
-  /// The kubelet tells a driver that it is registered before it counts it among its plugins.
+  /// The kubelet reports the registration to the driver before it adds the driver to its plugins.
   [[nodiscard]] bool kubelet_uses(const driver& one) const {
     const auto plugin = kubelet_->plugin_of(test_driver);
     return plugin && plugin->endpoint() == one.status().endpoint;
@@ -122,13 +122,13 @@ class dra_driver : public testing::Test {
   std::unique_ptr<dra_kubelet> kubelet_;
 };
 
-TEST_F(dra_driver, registers_with_all_versions_and_is_published_after_that) {
+TEST_F(dra_driver, registers_all_versions_then_publishes) {
   start();
-  ASSERT_TRUE(eventually([&] { return driver_->status().serving; }, soon));
+  ASSERT_TRUE(eventually([&] { return driver_->status().serving; }, timeout));
   EXPECT_FALSE(driver_->status().registered);
   EXPECT_EQ(slice(), std::nullopt);
   start_kubelet();
-  ASSERT_TRUE(kubelet_->wait_registered(test_driver, soon));
+  ASSERT_TRUE(kubelet_->wait_registered(test_driver, timeout));
   const dra_registration registration = kubelet_->registrations().at(0);
   EXPECT_EQ(registration.error, "");
   EXPECT_EQ(registration.service, "v1.DRAPlugin");
@@ -136,7 +136,7 @@ TEST_F(dra_driver, registers_with_all_versions_and_is_published_after_that) {
               ElementsAre("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"));
   EXPECT_THAT(registration.endpoint,
               AllOf(StartsWith(dir_ / "plugins/gpushm.dev/dra-"), EndsWith(".sock")));
-  ASSERT_TRUE(eventually([&] { return driver_->status().published; }, soon));
+  ASSERT_TRUE(eventually([&] { return driver_->status().published; }, timeout));
   EXPECT_TRUE(driver_->status().registered);
   EXPECT_EQ(driver_->status().problem, "");
   EXPECT_EQ(driver_->status().endpoint, registration.endpoint);
@@ -144,16 +144,16 @@ TEST_F(dra_driver, registers_with_all_versions_and_is_published_after_that) {
   EXPECT_GE(observer_.count("dra PublishResourceSlice ok"), 1U);
 }
 
-TEST_F(dra_driver, a_prepared_claim_is_a_domain_that_clients_can_use) {
+TEST_F(dra_driver, prepared_claim_is_usable_by_clients) {
   start_all();
   const dra_claim claim = add_claim(1,
                                     {{.request = "gpu", .driver = "gpu.nvidia.com"},
                                      {.request = "share", .device = "share-3", .share_id = "s-1"}});
-  const dra_answer answer = prepare(claim);
-  EXPECT_EQ(answer.error, "");
-  const dra_device wanted{
+  const dra_answer response = prepare(claim);
+  EXPECT_EQ(response.error, "");
+  const dra_device expected{
       {"share"}, test_node, "share-3", {"gpushm.dev/claim=claim-" + claim.uid + "-share-3"}, "s-1"};
-  EXPECT_THAT(answer.devices, ElementsAre(wanted));
+  EXPECT_THAT(response.devices, ElementsAre(expected));
   gpushm::connect_options connecting;
   connecting.socket_path = run_ + "/claim-" + claim.uid + "/socket";
   connecting.timeout = 5s;
@@ -166,46 +166,46 @@ TEST_F(dra_driver, a_prepared_claim_is_a_domain_that_clients_can_use) {
   EXPECT_EQ(observer_.count("dra NodeUnprepareResources ok"), 1U);
 }
 
-TEST_F(dra_driver, an_older_kubelet_gets_the_same_without_shares) {
+TEST_F(dra_driver, v1beta1_kubelet_gets_devices_without_share_id) {
   dra_kubelet_options older = kubelet_options();
   older.services = {"v1beta1.DRAPlugin"};
   kubelet_ = std::make_unique<dra_kubelet>(older);
   start();
-  ASSERT_TRUE(kubelet_->wait_registered(test_driver, soon));
+  ASSERT_TRUE(kubelet_->wait_registered(test_driver, timeout));
   EXPECT_EQ(kubelet_->plugin_of(test_driver)->service(), "v1beta1.DRAPlugin");
   const dra_claim claim = add_claim(1, {{.share_id = "s-1"}});
-  const dra_answer answer = prepare(claim);
-  EXPECT_EQ(answer.error, "");
-  ASSERT_EQ(answer.devices.size(), 1U);
-  EXPECT_EQ(answer.devices[0].share_id, std::nullopt);
+  const dra_answer response = prepare(claim);
+  EXPECT_EQ(response.error, "");
+  ASSERT_EQ(response.devices.size(), 1U);
+  EXPECT_EQ(response.devices[0].share_id, std::nullopt);
   EXPECT_EQ(kubelet_->unprepare(test_driver, {claim}).at(claim.uid).error, "");
 }
 
-TEST_F(dra_driver, several_claims_in_a_call_have_errors_of_their_own) {
+TEST_F(dra_driver, each_claim_in_a_call_has_its_own_error) {
   start_all();
   const dra_claim good = add_claim(1);
   const dra_claim gone{"default", "claim-2", uid_of(2)};
-  const dra_claim strange{"default", "claim-3", "../x"};
+  const dra_claim invalid{"default", "claim-3", "../x"};
   const dra_claim other = add_claim(4, {{.device = "share-4"}});
-  dra_answers answers = kubelet_->prepare(test_driver, {good, gone, strange, other});
-  EXPECT_EQ(answers.at(good.uid).error, "");
-  EXPECT_EQ(answers.at(gone.uid).error,
+  dra_answers responses = kubelet_->prepare(test_driver, {good, gone, invalid, other});
+  EXPECT_EQ(responses.at(good.uid).error, "");
+  EXPECT_EQ(responses.at(gone.uid).error,
             "prepare claim \"default/claim-2\": the claim no longer exists on the API server (pods "
             "that use it cannot start until it is recreated)");
-  EXPECT_EQ(answers.at(strange.uid).error,
-            "check claim \"default/claim-3\": the UID \"../x\" cannot be one");
-  EXPECT_EQ(answers.at(other.uid).error, "");
+  EXPECT_EQ(responses.at(invalid.uid).error,
+            "check claim \"default/claim-3\": the UID \"../x\" is not valid");
+  EXPECT_EQ(responses.at(other.uid).error, "");
   EXPECT_THAT(names_in(run_), ElementsAre("claim-" + uid_of(1), "claim-" + uid_of(4)));
-  answers = kubelet_->unprepare(test_driver, {good, gone, strange, other});
-  EXPECT_THAT(answers, SizeIs(4));
-  for (const auto& [uid, answer] : answers) {
-    EXPECT_EQ(answer.error, "") << uid;
+  responses = kubelet_->unprepare(test_driver, {good, gone, invalid, other});
+  EXPECT_THAT(responses, SizeIs(4));
+  for (const auto& [uid, response] : responses) {
+    EXPECT_EQ(response.error, "") << uid;
   }
   EXPECT_THAT(names_in(run_), IsEmpty());
   EXPECT_EQ(observer_.count("dra NodePrepareResources gone_or_replaced"), 1U);
 }
 
-TEST_F(dra_driver, calls_in_parallel_are_all_answered) {
+TEST_F(dra_driver, parallel_calls_all_succeed) {
   start_all();
   std::vector<dra_claim> all;
   for (unsigned number = 0; number < 8; ++number) {
@@ -218,8 +218,8 @@ TEST_F(dra_driver, calls_in_parallel_are_all_answered) {
     for (unsigned round = 0; round < 16; ++round) {
       callers.emplace_back([&, round] {
         const dra_claim& claim = all.at(round % all.size());
-        const auto answers = call_prepare(plugin->channel(), "v1.DRAPlugin", {claim}, soon);
-        good += answers.at(claim.uid).error.empty() ? 1 : 0;
+        const auto responses = call_prepare(plugin->channel(), "v1.DRAPlugin", {claim}, timeout);
+        good += responses.at(claim.uid).error.empty() ? 1 : 0;
       });
     }
   }
@@ -227,7 +227,7 @@ TEST_F(dra_driver, calls_in_parallel_are_all_answered) {
   EXPECT_EQ(driver_->status().claims, 8U);
 }
 
-TEST_F(dra_driver, a_second_pod_asks_nobody_and_a_restarted_kubelet_asks_again) {
+TEST_F(dra_driver, prepare_is_cached_until_kubelet_restart) {
   start_all();
   const dra_claim claim = add_claim(1);
   const dra_answer first = prepare(claim);
@@ -235,46 +235,46 @@ TEST_F(dra_driver, a_second_pod_asks_nobody_and_a_restarted_kubelet_asks_again) 
   EXPECT_EQ(observer_.count("dra NodePrepareResources ok"), 1U);
   kubelet_.reset();
   start_kubelet();
-  ASSERT_TRUE(kubelet_->wait_registered(test_driver, soon));
+  ASSERT_TRUE(kubelet_->wait_registered(test_driver, timeout));
   EXPECT_EQ(prepare(claim), first);
   EXPECT_EQ(observer_.count("dra NodePrepareResources ok"), 2U);
 }
 
-TEST_F(dra_driver, slices_that_a_starting_kubelet_deletes_come_back) {
+TEST_F(dra_driver, slices_deleted_by_starting_kubelet_are_restored) {
   start_all();
-  ASSERT_TRUE(eventually([&] { return slice().has_value(); }, soon));
+  ASSERT_TRUE(eventually([&] { return slice().has_value(); }, timeout));
   const json first = slice()->at("metadata").at("uid");
   kubelet_.reset();
   start_kubelet();
-  ASSERT_TRUE(kubelet_->wait_registered(test_driver, soon));
+  ASSERT_TRUE(kubelet_->wait_registered(test_driver, timeout));
   ASSERT_TRUE(eventually(
       [&] {
         const auto now = slice();
         return now && now->at("metadata").at("uid") != first;
       },
-      soon));
+      timeout));
   EXPECT_GE(wipes_, 2U);
 }
 
-TEST_F(dra_driver, an_orderly_end_leaves_slices_to_the_kubelet) {
+TEST_F(dra_driver, stop_leaves_slices_to_the_kubelet) {
   dra_kubelet_options quick = kubelet_options();
   quick.wipe_delay = 300ms;
   kubelet_ = std::make_unique<dra_kubelet>(quick);
   start();
-  ASSERT_TRUE(kubelet_->wait_registered(test_driver, soon));
-  ASSERT_TRUE(eventually([&] { return driver_->status().published; }, soon));
+  ASSERT_TRUE(kubelet_->wait_registered(test_driver, timeout));
+  ASSERT_TRUE(eventually([&] { return driver_->status().published; }, timeout));
   driver_->stop();
   EXPECT_TRUE(slice().has_value());
   EXPECT_FALSE(driver_->status().serving);
   EXPECT_THAT(names_in(dir_ / "plugins_registry"), IsEmpty());
-  ASSERT_TRUE(eventually([&] { return !slice().has_value(); }, soon));
+  ASSERT_TRUE(eventually([&] { return !slice().has_value(); }, timeout));
   EXPECT_EQ(kubelet_->plugins_of(test_driver), 0U);
 }
 
-TEST_F(dra_driver, health_is_told_at_once_and_again) {
+TEST_F(dra_driver, health_is_sent_immediately_and_repeatedly) {
   start_all();
   const auto plugin = kubelet_->plugin_of(test_driver);
-  ASSERT_TRUE(eventually([&] { return plugin->health_messages() >= 3; }, soon));
+  ASSERT_TRUE(eventually([&] { return plugin->health_messages() >= 3; }, timeout));
   EXPECT_EQ(plugin->health_attempts(), 1U);
   const auto health = plugin->health();
   ASSERT_EQ(health.size(), 8U);
@@ -284,40 +284,40 @@ TEST_F(dra_driver, health_is_told_at_once_and_again) {
               10.0);
 }
 
-TEST_F(dra_driver, a_claim_without_its_domain_makes_its_device_unhealthy) {
+TEST_F(dra_driver, claim_without_domain_makes_device_unhealthy) {
   start_all();
   prepare(add_claim(1, {{.device = "share-5"}}));
   driver_.reset();
   domains_owned_.reset();
-  // Where the domain's directory was is now a file.
+  // A file replaces the directory of the domains.
   std::filesystem::remove_all(run_);
   write_text(run_, "");
   broker_domains again(run_);
   driver_ = std::make_unique<driver>(options(), cluster_, again, &observer_);
-  ASSERT_TRUE(kubelet_->wait_registered(test_driver, soon));
+  ASSERT_TRUE(kubelet_->wait_registered(test_driver, timeout));
   ASSERT_TRUE(eventually(
       [&] {
         const auto plugin = kubelet_->plugin_of(test_driver);
         return plugin && plugin->health_messages() > 0 &&
                plugin->health().at("node-a/share-5").status == 2;
       },
-      soon));
+      timeout));
   const auto health = kubelet_->plugin_of(test_driver)->health();
   EXPECT_THAT(health.at("node-a/share-5").message, StartsWith("open claim again"));
   EXPECT_EQ(health.at("node-a/share-4").status, 1);
   driver_.reset();
 }
 
-TEST_F(dra_driver, domains_are_open_again_before_it_registers) {
+TEST_F(dra_driver, domains_are_reopened_before_registration) {
   start_all();
   const dra_claim claim = add_claim(1);
   prepare(claim);
   driver_.reset();
   domains_owned_ = std::make_unique<broker_domains>(run_);
-  cluster_.away = true;
+  cluster_.unreachable = true;
   driver_ = std::make_unique<driver>(options(), cluster_, *domains_owned_, &observer_);
   const auto before = kubelet_->registrations().size();
-  ASSERT_TRUE(eventually([&] { return kubelet_->registrations().size() > before; }, soon));
+  ASSERT_TRUE(eventually([&] { return kubelet_->registrations().size() > before; }, timeout));
   gpushm::connect_options connecting;
   connecting.socket_path = run_ + "/claim-" + claim.uid + "/socket";
   connecting.timeout = 0s;
@@ -336,21 +336,22 @@ TEST_F(dra_driver, serves_again_when_either_socket_disappears) {
         std::filesystem::remove(dir_ / (folder + "/" + name));
       }
     }
-    ASSERT_TRUE(eventually([&] { return driver_->status().endpoint != endpoint; }, soon)) << folder;
+    ASSERT_TRUE(eventually([&] { return driver_->status().endpoint != endpoint; }, timeout))
+        << folder;
     ASSERT_TRUE(eventually(
         [&] {
           const auto plugin = kubelet_->plugin_of(test_driver);
           return plugin && plugin->endpoint() == driver_->status().endpoint &&
                  plugin->is_connected() && kubelet_->plugins_of(test_driver) == 1;
         },
-        soon));
+        timeout));
     EXPECT_EQ(prepare(claim).error, "");
     EXPECT_EQ(kubelet_->unprepare(test_driver, {claim}).at(claim.uid).error, "");
     EXPECT_THAT(names_in(dir_ / "plugins_registry"), SizeIs(1));
   }
 }
 
-TEST_F(dra_driver, sockets_of_dead_processes_go_and_those_of_others_stay) {
+TEST_F(dra_driver, only_stale_sockets_are_removed) {
   std::filesystem::create_directories(dir_ / "plugins_registry");
   const auto bind_at = [](const std::string& path, bool listens) {
     gpushm::base::unique_fd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -366,82 +367,83 @@ TEST_F(dra_driver, sockets_of_dead_processes_go_and_those_of_others_stay) {
   const auto alive = bind_at(registry + "/gpushm.dev-1-alive-1-reg.sock", true);
   bind_at(registry + "/gpu.nvidia.com-reg.sock", false).reset();
   start();
-  ASSERT_TRUE(eventually([&] { return driver_->status().serving; }, soon));
+  ASSERT_TRUE(eventually([&] { return driver_->status().serving; }, timeout));
   EXPECT_THAT(names_in(registry),
               testing::UnorderedElementsAre("gpu.nvidia.com-reg.sock",
                                             "gpushm.dev-1-alive-1-reg.sock",
                                             HasSubstr("gpushm.dev-" + std::to_string(::getpid()))));
 }
 
-TEST_F(dra_driver, a_refused_registration_is_a_problem_that_says_why) {
+TEST_F(dra_driver, rejected_registration_is_reported_with_reason) {
   dra_kubelet_options refusing = kubelet_options();
   refusing.refusal = "driver names must be longer";
   kubelet_ = std::make_unique<dra_kubelet>(refusing);
   start();
-  ASSERT_TRUE(eventually([&] { return !driver_->status().problem.empty(); }, soon));
+  ASSERT_TRUE(eventually([&] { return !driver_->status().problem.empty(); }, timeout));
   EXPECT_EQ(driver_->status().problem,
             "the kubelet rejects the registration: driver names must be longer");
   EXPECT_FALSE(driver_->status().registered);
   EXPECT_EQ(slice(), std::nullopt);
 }
 
-TEST_F(dra_driver, a_newer_checkpoint_keeps_it_from_serving_until_it_is_gone) {
+TEST_F(dra_driver, newer_checkpoint_blocks_serving_until_removed) {
   std::filesystem::create_directories(dir_ / "plugins/gpushm.dev");
   const std::string path = dir_ / "plugins/gpushm.dev/dra-checkpoint.json";
   write_text(path, R"({"version":2})");
   start_kubelet();
   start();
-  ASSERT_TRUE(eventually([&] { return !driver_->status().problem.empty(); }, soon));
+  ASSERT_TRUE(eventually([&] { return !driver_->status().problem.empty(); }, timeout));
   EXPECT_THAT(driver_->status().problem,
               HasSubstr("it has version 2, but this gpushm reads version 1"));
   EXPECT_FALSE(driver_->status().serving);
   EXPECT_EQ(kubelet_->plugin_of(test_driver), nullptr);
   std::filesystem::remove(path);
-  EXPECT_TRUE(kubelet_->wait_registered(test_driver, soon));
+  EXPECT_TRUE(kubelet_->wait_registered(test_driver, timeout));
 }
 
-TEST_F(dra_driver, of_two_instances_the_second_takes_over_when_the_first_ends) {
+TEST_F(dra_driver, second_instance_takes_over_when_first_stops) {
   start_all();
   const dra_claim claim = add_claim(1);
   const dra_answer first = prepare(claim);
-  broker_domains others(run_);
-  driver second(options(), cluster_, others);
-  ASSERT_TRUE(eventually([&] { return !second.status().problem.empty(); }, soon));
+  broker_domains second_domains(run_);
+  driver second(options(), cluster_, second_domains);
+  ASSERT_TRUE(eventually([&] { return !second.status().problem.empty(); }, timeout));
   EXPECT_THAT(second.status().problem, HasSubstr("another agent prepares claims on this node"));
   EXPECT_EQ(kubelet_->plugins_of(test_driver), 1U);
   driver_.reset();
   domains_owned_.reset();
-  ASSERT_TRUE(eventually([&] { return second.status().registered; }, soon));
-  ASSERT_TRUE(eventually([&] { return kubelet_uses(second); }, soon));
+  ASSERT_TRUE(eventually([&] { return second.status().registered; }, timeout));
+  ASSERT_TRUE(eventually([&] { return kubelet_uses(second); }, timeout));
   EXPECT_EQ(second.status().claims, 1U);
   EXPECT_TRUE(slice().has_value());
   EXPECT_EQ(kubelet_->unprepare(test_driver, {claim}).at(claim.uid).error, "");
 }
 
-TEST_F(dra_driver, the_sweep_runs_at_the_start) {
+TEST_F(dra_driver, sweep_runs_at_start) {
   start_all();
   prepare(add_claim(1));
   driver_.reset();
   cluster_.erase(claim_path(claim_number(1)));
   start();
-  ASSERT_TRUE(kubelet_->wait_registered(test_driver, soon));
-  ASSERT_TRUE(eventually([&] { return names_in(run_).empty() && names_in(cdi_).empty(); }, soon));
+  ASSERT_TRUE(kubelet_->wait_registered(test_driver, timeout));
+  ASSERT_TRUE(
+      eventually([&] { return names_in(run_).empty() && names_in(cdi_).empty(); }, timeout));
   EXPECT_GE(observer_.count("dra Sweep ok"), 1U);
 }
 
-TEST_F(dra_driver, leaves_no_descriptor_and_no_thread) {
+TEST_F(dra_driver, leaks_no_descriptor) {
   start_all();
-  // The first round makes what gRPC keeps for the process.
+  // The first round creates the objects that gRPC keeps until the process exits.
   const auto round = [&] {
     driver_.reset();
     start();
-    ASSERT_TRUE(eventually([&] { return driver_->status().registered; }, soon));
+    ASSERT_TRUE(eventually([&] { return driver_->status().registered; }, timeout));
     const dra_claim claim = add_claim(1);
-    ASSERT_TRUE(eventually([&] { return kubelet_uses(*driver_); }, soon));
+    ASSERT_TRUE(eventually([&] { return kubelet_uses(*driver_); }, timeout));
     EXPECT_EQ(prepare(claim).error, "");
     EXPECT_EQ(kubelet_->unprepare(test_driver, {claim}).at(claim.uid).error, "");
     driver_.reset();
-    ASSERT_TRUE(eventually([&] { return kubelet_->plugins_of(test_driver) == 0; }, soon));
+    ASSERT_TRUE(eventually([&] { return kubelet_->plugins_of(test_driver) == 0; }, timeout));
   };
   round();
   kubelet_.reset();
@@ -451,22 +453,22 @@ TEST_F(dra_driver, leaves_no_descriptor_and_no_thread) {
         const std::size_t now = total(count_descriptors(::getpid()));
         return std::exchange(before, now) == now;
       },
-      soon));
+      timeout));
   for (int count = 0; count < 5; ++count) {
     start_kubelet();
     round();
     kubelet_.reset();
   }
-  EXPECT_TRUE(eventually([&] { return total(count_descriptors(::getpid())) <= before; }, soon))
+  EXPECT_TRUE(eventually([&] { return total(count_descriptors(::getpid())) <= before; }, timeout))
       << to_text(count_descriptors(::getpid()));
 }
 
-TEST(dra_driver_options, that_cannot_be_are_refused) {
+TEST(dra_driver_options, invalid_values_are_rejected) {
   memory_cluster cluster;
   directory_domains domains("/nowhere");
   const auto failure_of = [&](const driver_options& options) -> std::string {
     try {
-      const driver made(options, cluster, domains);
+      const driver subject(options, cluster, domains);
     } catch (const gpushm::error& failure) {
       return failure.what();
     }

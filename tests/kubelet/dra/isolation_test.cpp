@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What two claims' containers see of each other's domains: their documents applied in mount
-// namespaces of their own, as a runtime applies them.
+// Containers of two claims cannot access each other's domains: applies each claim's document in a
+// separate mount namespace, like a container runtime.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -18,19 +18,19 @@ namespace {
 
 using testing::ElementsAre;
 
-TEST(dra_isolation, a_container_sees_the_domain_of_its_claim_only_and_cannot_change_it) {
+TEST(dra_isolation, container_has_read_only_access_to_its_claim_only) {
   const temp_dir dir;
   memory_cluster cluster;
   broker_domains domains(dir / "run");
   gpushm::dra::resource_api api(cluster);
-  gpushm::dra::claims it(
+  gpushm::dra::claims subject(
       {{test_driver, test_node}, dir / "cdi", dir / "state", "boot"}, api, cluster, domains);
-  it.restore();
-  std::string trouble;
+  subject.restore();
+  std::string problem;
   for (const unsigned number : {1U, 2U}) {
     const claim_reference claim = claim_number(number);
     cluster.put(claim_path(claim), claim_object(claim, {{.device = "share-1"}}));
-    it.prepare(claim);
+    subject.prepare(claim);
   }
   for (const unsigned number : {1U, 2U}) {
     const json document =
@@ -38,14 +38,14 @@ TEST(dra_isolation, a_container_sees_the_domain_of_its_claim_only_and_cannot_cha
     const json& mount = document.at("devices").at(0).at("containerEdits").at("mounts").at(0);
     const std::string inside = mount.at("containerPath");
     const std::string outside = mount.at("hostPath");
-    // A thread that has a mount namespace of its own, which goes with it.
+    // The thread has a separate mount namespace, which is destroyed with it.
     std::thread([&] {
       const std::string root = dir / "root";
       std::filesystem::create_directories(root);
       if (::unshare(CLONE_NEWNS) != 0 ||
           ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
           ::mount("none", root.c_str(), "tmpfs", 0, nullptr) != 0) {
-        trouble = "needs a mount namespace of its own (root)";
+        problem = "requires root to create a mount namespace";
         return;
       }
       const std::string target = root + inside;
@@ -61,8 +61,8 @@ TEST(dra_isolation, a_container_sees_the_domain_of_its_claim_only_and_cannot_cha
       EXPECT_EQ(names_in(target + "/..").size(), 1U);
     }).join();
   }
-  if (!trouble.empty()) {
-    GTEST_SKIP() << trouble;
+  if (!problem.empty()) {
+    GTEST_SKIP() << problem;
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SIGKILL between any two steps of preparing and unpreparing a claim: at the entry of every system
-// call that they make.
+// SIGKILL between any two steps of preparing and unpreparing a claim: at the entry of each of their
+// system calls.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,24 +22,24 @@ trace_result run_victim(const std::string& dir, const std::string& what, std::ui
   return traced_run(std::move(options), kill_at);
 }
 
-/// The next process after a death: what it finds is whole, and the kubelet's next call is answered.
-class after_death {
+/// The next process after the kill: the state is consistent, and the kubelet's next call succeeds.
+class recovery {
  public:
-  explicit after_death(const std::string& dir)
+  explicit recovery(const std::string& dir)
       : dir_(dir),
         domains_(dir + "/run"),
         api_(cluster_),
-        it_(options(), api_, cluster_, domains_) {
+        claims_(options(), api_, cluster_, domains_) {
     cluster_.put(claim_path(claim_), claim_object(claim_));
-    it_.restore();
+    claims_.restore();
   }
   [[nodiscard]] static gpushm::dra::claims_options options_for(const std::string& dir) {
     return {{test_driver, test_node}, dir + "/cdi", dir + "/state", "boot-1"};
   }
 
-  /// Prepared wholly or not at all. True: prepared.
-  bool expect_whole() {
-    const bool prepared = it_.size() == 1;
+  /// Expects the claim to be prepared completely or not at all. Returns whether it is prepared.
+  bool expect_consistent() {
+    const bool prepared = claims_.size() == 1;
     const std::vector<std::string> none;
     EXPECT_EQ(names_in(dir_ + "/run"),
               prepared ? std::vector<std::string>{"claim-" + claim_.uid} : none);
@@ -52,17 +52,17 @@ class after_death {
     return prepared;
   }
   void expect_prepare_works() {
-    EXPECT_EQ(it_.prepare(claim_).devices.size(), 1U);
-    EXPECT_TRUE(expect_whole());
+    EXPECT_EQ(claims_.prepare(claim_).devices.size(), 1U);
+    EXPECT_TRUE(expect_consistent());
   }
   void expect_unprepare_works() {
-    it_.unprepare(claim_);
-    EXPECT_FALSE(expect_whole());
+    claims_.unprepare(claim_);
+    EXPECT_FALSE(expect_consistent());
   }
   void expect_sweep_frees() {
     cluster_.erase(claim_path(claim_));
-    EXPECT_EQ(it_.sweep().failure, "");
-    EXPECT_FALSE(expect_whole());
+    EXPECT_EQ(claims_.sweep().failure, "");
+    EXPECT_FALSE(expect_consistent());
   }
 
  private:
@@ -73,10 +73,10 @@ class after_death {
   memory_cluster cluster_;
   directory_domains domains_;
   gpushm::dra::resource_api api_;
-  gpushm::dra::claims it_;
+  gpushm::dra::claims claims_;
 };
 
-TEST(dra_kill, at_any_step_of_preparing_loses_and_leaks_nothing) {
+TEST(dra_kill, during_prepare_loses_and_leaks_nothing) {
   unsigned before_commit = 0;
   unsigned after_commit = 0;
   for (std::uint64_t kill_at = 1;; ++kill_at) {
@@ -89,8 +89,8 @@ TEST(dra_kill, at_any_step_of_preparing_loses_and_leaks_nothing) {
       break;
     }
     SCOPED_TRACE(result.fatal_call + " as call " + std::to_string(kill_at));
-    after_death next(dir.path());
-    ++(next.expect_whole() ? after_commit : before_commit);
+    recovery next(dir.path());
+    ++(next.expect_consistent() ? after_commit : before_commit);
     if (kill_at % 2 == 0) {
       next.expect_prepare_works();
       next.expect_unprepare_works();
@@ -102,7 +102,7 @@ TEST(dra_kill, at_any_step_of_preparing_loses_and_leaks_nothing) {
   EXPECT_GT(after_commit, 0U);
 }
 
-TEST(dra_kill, at_any_step_of_unpreparing_loses_and_leaks_nothing) {
+TEST(dra_kill, during_unprepare_loses_and_leaks_nothing) {
   unsigned before_commit = 0;
   unsigned after_commit = 0;
   for (std::uint64_t kill_at = 1;; ++kill_at) {
@@ -115,8 +115,8 @@ TEST(dra_kill, at_any_step_of_unpreparing_loses_and_leaks_nothing) {
       break;
     }
     SCOPED_TRACE(result.fatal_call + " as call " + std::to_string(kill_at));
-    after_death next(dir.path());
-    ++(next.expect_whole() ? before_commit : after_commit);
+    recovery next(dir.path());
+    ++(next.expect_consistent() ? before_commit : after_commit);
     if (kill_at % 2 == 0) {
       next.expect_unprepare_works();
     } else {

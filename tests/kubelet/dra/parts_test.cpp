@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of the DRA driver that need neither files nor servers.
+// Parts of the DRA driver that use neither files nor servers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,8 +12,8 @@
 #include "kubelet/dra/allocation.hpp"
 #include "kubelet/dra/checkpoint.hpp"
 #include "kubelet/dra/claim_document.hpp"
+#include "kubelet/dra/rate_limiter.hpp"
 #include "kubelet/dra/slice.hpp"
-#include "kubelet/dra/write_brake.hpp"
 #include "tests/kubelet/dra/world.hpp"
 
 namespace gpushm_testing {
@@ -40,42 +40,42 @@ error failure_of(Call&& call) {
   return error(errc::system_error, "", "", "nothing was thrown");
 }
 
-TEST(dra_allocation, takes_only_results_of_its_driver_and_pool) {
+TEST(dra_allocation, uses_only_results_of_its_driver_and_pool) {
   const claim_reference claim = claim_number(1);
-  const prepared_claim made = read_allocation(
+  const prepared_claim prepared = read_allocation(
       claim_object(claim,
                    {{.request = "gpu", .driver = "gpu.nvidia.com", .device = "gpu-0"},
                     {.request = "share", .device = "share-7"},
                     {.request = "elsewhere", .pool = "node-b", .device = "share-1"}}),
       claim,
       owner);
-  EXPECT_EQ(made.domain, "claim-" + uid_of(1));
-  ASSERT_EQ(made.devices.size(), 1U);
-  EXPECT_THAT(made.devices[0].requests, ElementsAre("share"));
-  EXPECT_EQ(made.devices[0].pool, "node-a");
-  EXPECT_EQ(made.devices[0].device, "share-7");
-  EXPECT_THAT(made.devices[0].cdi_devices,
+  EXPECT_EQ(prepared.domain, "claim-" + uid_of(1));
+  ASSERT_EQ(prepared.devices.size(), 1U);
+  EXPECT_THAT(prepared.devices[0].requests, ElementsAre("share"));
+  EXPECT_EQ(prepared.devices[0].pool, "node-a");
+  EXPECT_EQ(prepared.devices[0].device, "share-7");
+  EXPECT_THAT(prepared.devices[0].cdi_devices,
               ElementsAre("gpushm.dev/claim=claim-" + uid_of(1) + "-share-7"));
-  EXPECT_EQ(made.devices[0].share_id, std::nullopt);
+  EXPECT_EQ(prepared.devices[0].share_id, std::nullopt);
 }
 
-TEST(dra_allocation, several_requests_lead_to_one_domain_and_subrequests_to_their_request) {
+TEST(dra_allocation, requests_share_one_domain_and_subrequests_are_merged) {
   const claim_reference claim = claim_number(2);
-  const prepared_claim made =
+  const prepared_claim prepared =
       read_allocation(claim_object(claim,
                                    {{.request = "first", .device = "share-0"},
                                     {.request = "second/a", .device = "share-1", .share_id = "s1"},
                                     {.request = "third", .device = "share-0"}}),
                       claim,
                       owner);
-  EXPECT_EQ(made.domain, "claim-" + uid_of(2));
-  ASSERT_EQ(made.devices.size(), 2U);
-  EXPECT_THAT(made.devices[0].requests, ElementsAre("first", "third"));
-  EXPECT_THAT(made.devices[1].requests, ElementsAre("second"));
-  EXPECT_EQ(made.devices[1].share_id, "s1");
+  EXPECT_EQ(prepared.domain, "claim-" + uid_of(2));
+  ASSERT_EQ(prepared.devices.size(), 2U);
+  EXPECT_THAT(prepared.devices[0].requests, ElementsAre("first", "third"));
+  EXPECT_THAT(prepared.devices[1].requests, ElementsAre("second"));
+  EXPECT_EQ(prepared.devices[1].share_id, "s1");
 }
 
-TEST(dra_allocation, another_claim_of_the_name_is_told_by_its_uid) {
+TEST(dra_allocation, replaced_claim_is_detected_by_uid) {
   const claim_reference claim = claim_number(1);
   json object = claim_object(claim);
   object["metadata"]["uid"] = uid_of(9);
@@ -88,19 +88,18 @@ TEST(dra_allocation, another_claim_of_the_name_is_told_by_its_uid) {
                    .c_str());
 }
 
-TEST(dra_allocation, without_results_says_so) {
+TEST(dra_allocation, missing_results_are_reported) {
   const claim_reference claim = claim_number(1);
   json object = claim_object(claim);
   object["status"].erase("allocation");
-  EXPECT_STREQ(
-      failure_of([&] { (void)read_allocation(object, claim, owner); }).what(),
-      "prepare claim \"default/claim-1\": nothing in it is allocated from driver gpushm.dev and "
-      "pool node-a (check its status: kubectl get resourceclaim -o yaml)");
+  EXPECT_STREQ(failure_of([&] { (void)read_allocation(object, claim, owner); }).what(),
+               "prepare claim \"default/claim-1\": it has no allocation from driver gpushm.dev and "
+               "pool node-a (check its status: kubectl get resourceclaim -o yaml)");
   EXPECT_EQ(failure_of([&] { (void)read_allocation(json::array(), claim, owner); }).code(),
             errc::protocol_error);
 }
 
-TEST(dra_allocation, is_in_use_while_allocated_here_whoever_has_reserved_it) {
+TEST(dra_allocation, is_in_use_while_allocated_regardless_of_reservation) {
   const claim_reference claim = claim_number(1);
   json object = claim_object(claim);
   EXPECT_EQ(use_of(object, claim, owner), claim_use::in_use);
@@ -121,34 +120,35 @@ TEST(dra_allocation, is_in_use_while_allocated_here_whoever_has_reserved_it) {
   }
 }
 
-TEST(dra_claim, names_that_would_lead_elsewhere_are_refused) {
+TEST(dra_claim, unsafe_path_components_are_rejected) {
   EXPECT_NO_THROW(gpushm::dra::check({"kube-system", "a.b-c", uid_of(1)}));
   EXPECT_STREQ(failure_of([] {
                  gpushm::dra::check({"default", "c", "../../etc/passwd"});
                }).what(),
-               "check claim \"default/c\": the UID \"../../etc/passwd\" cannot be one");
+               "check claim \"default/c\": the UID \"../../etc/passwd\" is not valid");
   EXPECT_STREQ(failure_of([] {
                  gpushm::dra::check({"a/b", "c", "u"});
                }).what(),
-               "check claim \"a/b/c\": the namespace \"a/b\" cannot be one");
+               "check claim \"a/b/c\": the namespace \"a/b\" is not valid");
   EXPECT_STREQ(failure_of([] {
                  gpushm::dra::check({"a", "..", "u"});
                }).what(),
-               "check claim \"a/..\": the name \"..\" cannot be one");
+               "check claim \"a/..\": the name \"..\" is not valid");
   EXPECT_STREQ(failure_of([] {
                  gpushm::dra::check({"a", "", "u"});
                }).what(),
-               "check claim \"a/\": the name \"\" cannot be one");
+               "check claim \"a/\": the name \"\" is not valid");
 }
 
-TEST(dra_document, has_a_device_for_each_of_the_claim_and_the_lowest_version) {
+TEST(dra_document, has_one_device_per_result_and_minimum_version) {
   const claim_reference claim = claim_number(1);
-  const prepared_claim made = read_allocation(
+  const prepared_claim prepared = read_allocation(
       claim_object(claim,
                    {{.request = "a", .device = "share-0"}, {.request = "b", .device = "share-1"}}),
       claim,
       owner);
-  const gpushm::cdi::document document = claim_document(made, "/run/gpushm/d/claim-" + uid_of(1));
+  const gpushm::cdi::document document =
+      claim_document(prepared, "/run/gpushm/d/claim-" + uid_of(1));
   EXPECT_EQ(document.version, "0.3.0");
   EXPECT_EQ(document.kind, "gpushm.dev/claim");
   ASSERT_EQ(document.devices.size(), 2U);
@@ -158,16 +158,16 @@ TEST(dra_document, has_a_device_for_each_of_the_claim_and_the_lowest_version) {
     EXPECT_EQ(device.changes.mounts[0].container_path, "/run/gpushm/d/claim-" + uid_of(1));
     EXPECT_THAT(device.changes.mounts[0].options, testing::Contains("ro"));
   }
-  for (const auto& device : made.devices) {
+  for (const auto& device : prepared.devices) {
     EXPECT_NE(gpushm::cdi::parse_qualified_name(device.cdi_devices.at(0)), std::nullopt);
   }
 }
 
-TEST(dra_document, of_two_claims_no_device_has_the_same_name_or_directory) {
+TEST(dra_document, claims_have_distinct_names_and_directories) {
   const auto document_of = [](unsigned number) {
     const claim_reference claim = claim_number(number);
-    const prepared_claim made = read_allocation(claim_object(claim), claim, owner);
-    return claim_document(made, "/d/" + made.domain);
+    const prepared_claim prepared = read_allocation(claim_object(claim), claim, owner);
+    return claim_document(prepared, "/d/" + prepared.domain);
   };
   const auto one = document_of(1);
   const auto two = document_of(2);
@@ -188,12 +188,12 @@ checkpoint sample() {
   return state;
 }
 
-TEST(dra_checkpoint, comes_back_as_it_was) {
+TEST(dra_checkpoint, round_trips) {
   EXPECT_EQ(gpushm::dra::from_text(to_text(sample()), "f"), sample());
   EXPECT_EQ(gpushm::dra::from_text(gpushm::dra::to_text(checkpoint{}), "f"), checkpoint{});
 }
 
-TEST(dra_checkpoint, the_format_stays) {
+TEST(dra_checkpoint, format_is_stable) {
   checkpoint state;
   state.boot_id = "b";
   state.claims["u-1"] = {
@@ -205,7 +205,7 @@ TEST(dra_checkpoint, the_format_stays) {
   EXPECT_EQ(gpushm::dra::from_text(text, "f"), state);
 }
 
-TEST(dra_checkpoint, every_half_of_it_is_refused) {
+TEST(dra_checkpoint, truncated_text_is_rejected) {
   const std::string text = to_text(sample());
   for (std::size_t size = 0; size + 1 < text.size(); ++size) {
     const error failure =
@@ -214,20 +214,20 @@ TEST(dra_checkpoint, every_half_of_it_is_refused) {
   }
 }
 
-TEST(dra_checkpoint, a_changed_byte_is_noticed) {
+TEST(dra_checkpoint, changed_byte_is_detected) {
   const std::string text = to_text(sample());
   const std::size_t data = text.find("\"data\"");
-  std::size_t noticed = 0;
+  std::size_t detected = 0;
   for (std::size_t place = data + 7; place < text.find(",\"version\""); ++place) {
     std::string changed = text;
     changed[place] = changed[place] == 'x' ? 'y' : 'x';
     EXPECT_THROW((void)gpushm::dra::from_text(changed, "f"), error) << place;
-    ++noticed;
+    ++detected;
   }
-  EXPECT_GT(noticed, 100U);
+  EXPECT_GT(detected, 100U);
 }
 
-TEST(dra_checkpoint, a_newer_one_is_told_from_a_damaged_one) {
+TEST(dra_checkpoint, newer_version_differs_from_damage) {
   json newer = json::parse(to_text(sample()));
   newer["version"] = 2;
   newer["data"] = "something else";
@@ -244,7 +244,7 @@ gpushm::dra::slice_options slice_of(unsigned devices) {
   return {test_driver, test_node, devices};
 }
 
-TEST(dra_slice, has_the_shape_of_each_version) {
+TEST(dra_slice, matches_each_api_version) {
   const json v1 = make_slice(slice_of(2), "v1", "uid-1", 3);
   EXPECT_EQ(v1.at("apiVersion"), "resource.k8s.io/v1");
   EXPECT_EQ(v1.at("metadata").at("name"), "node-a-gpushm.dev");
@@ -271,30 +271,30 @@ TEST(dra_slice, has_the_shape_of_each_version) {
             devices.at(0).at("attributes"));
 }
 
-TEST(dra_slice, names_stay_within_what_the_api_allows) {
+TEST(dra_slice, long_names_are_shortened) {
   const gpushm::dra::slice_options longest{test_driver, std::string(253, 'a'), 1};
   EXPECT_EQ(slice_name(longest).size(), 253U);
   EXPECT_TRUE(slice_name(longest).ends_with("a-gpushm.dev"));
 }
 
-TEST(dra_slice, fields_that_a_server_adds_make_no_difference) {
-  const json wanted = make_slice(slice_of(2), "v1", "uid-1", 1);
-  json found = wanted;
+TEST(dra_slice, added_fields_are_ignored) {
+  const json expected = make_slice(slice_of(2), "v1", "uid-1", 1);
+  json found = expected;
   found["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z";
   found["spec"]["devices"][0]["attributes"]["type"]["other"] = 1;
-  EXPECT_EQ(difference(found, wanted), "");
+  EXPECT_EQ(difference(found, expected), "");
   found["spec"]["devices"].erase(1);
-  EXPECT_EQ(difference(found, wanted), "spec.devices");
-  found = wanted;
+  EXPECT_EQ(difference(found, expected), "spec.devices");
+  found = expected;
   found["spec"]["devices"][1]["attributes"]["type"]["string"] = "else";
-  EXPECT_EQ(difference(found, wanted), "spec.devices[1].attributes.type.string");
-  found = wanted;
+  EXPECT_EQ(difference(found, expected), "spec.devices[1].attributes.type.string");
+  found = expected;
   found["spec"]["pool"].erase("generation");
-  EXPECT_EQ(difference(found, wanted), "spec.pool.generation");
-  EXPECT_EQ(difference(json(7), wanted), ".");
+  EXPECT_EQ(difference(found, expected), "spec.pool.generation");
+  EXPECT_EQ(difference(json(7), expected), ".");
 }
 
-TEST(dra_slice, what_it_says_of_itself_makes_no_difference) {
+TEST(dra_slice, api_version_and_kind_are_ignored) {
   const json v1 = make_slice(slice_of(2), "v1", "uid-1", 1);
   const json v1beta1 = make_slice(slice_of(2), "v1beta1", "uid-1", 1);
   EXPECT_EQ(difference(v1, v1beta1), "");
@@ -308,7 +308,7 @@ TEST(dra_slice, what_it_says_of_itself_makes_no_difference) {
   EXPECT_EQ(difference(item, v1), "spec.devices[0].attributes");
 }
 
-TEST(dra_slice, of_this_node_is_not_a_matter_of_its_name) {
+TEST(dra_slice, ownership_is_independent_of_name) {
   const gpushm::dra::slice_options own = slice_of(1);
   json slice = make_slice(own, "v1", "uid-1", 1);
   EXPECT_TRUE(is_in_own_pool(slice, own));
@@ -325,26 +325,26 @@ TEST(dra_slice, of_this_node_is_not_a_matter_of_its_name) {
   EXPECT_FALSE(is_of_this_node(json::array(), own));
 }
 
-TEST(dra_slice, generations_do_not_run_over) {
+TEST(dra_slice, generation_wraps_around) {
   EXPECT_EQ(gpushm::dra::generation_after(1), 2);
   EXPECT_EQ(gpushm::dra::generation_after(std::numeric_limits<std::int64_t>::max()), 1);
 }
 
-TEST(dra_write_brake, lets_a_burst_through_and_then_one_an_interval) {
+TEST(dra_rate_limiter, allows_a_burst_then_one_per_interval) {
   using namespace std::chrono_literals;
-  gpushm::dra::write_brake brake(3, 10s);
-  const gpushm::dra::write_brake::clock::time_point start(1'000s);
+  gpushm::dra::rate_limiter limiter(3, 10s);
+  const gpushm::dra::rate_limiter::clock::time_point start(1'000s);
   for (int count = 0; count < 3; ++count) {
-    EXPECT_TRUE(brake.take(start));
+    EXPECT_TRUE(limiter.take(start));
   }
-  EXPECT_FALSE(brake.take(start));
-  EXPECT_FALSE(brake.take(start + 9s));
-  EXPECT_TRUE(brake.take(start + 10s));
-  EXPECT_FALSE(brake.take(start + 19s));
-  EXPECT_TRUE(brake.take(start + 20s));
-  // What was not done meanwhile is there again, but no more than the burst.
+  EXPECT_FALSE(limiter.take(start));
+  EXPECT_FALSE(limiter.take(start + 9s));
+  EXPECT_TRUE(limiter.take(start + 10s));
+  EXPECT_FALSE(limiter.take(start + 19s));
+  EXPECT_TRUE(limiter.take(start + 20s));
+  // Unused actions accumulate, up to the burst.
   int done = 0;
-  while (brake.take(start + 10'000s)) {
+  while (limiter.take(start + 10'000s)) {
     ++done;
   }
   EXPECT_EQ(done, 3);

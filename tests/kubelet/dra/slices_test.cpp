@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeping the ResourceSlice as it should be.
+// Keeping the ResourceSlice up to date.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using namespace std::chrono_literals;
 using gpushm::dra::slice_publisher;
 using testing::ElementsAre;
 
-constexpr std::chrono::milliseconds soon = 20s;
+constexpr std::chrono::milliseconds timeout = 20s;
 
 class dra_slices : public testing::Test {
  protected:
@@ -38,7 +38,7 @@ class dra_slices : public testing::Test {
           const auto now = slice();
           return now && is(*now);
         },
-        soon);
+        timeout);
   }
   static std::size_t devices_of(const json& slice) { return slice.at("spec").at("devices").size(); }
 
@@ -47,18 +47,18 @@ class dra_slices : public testing::Test {
   std::unique_ptr<slice_publisher> publisher_;
 };
 
-TEST_F(dra_slices, is_made_once_and_then_left_alone) {
+TEST_F(dra_slices, is_created_once_and_not_rewritten) {
   start();
   ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
-  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, soon));
+  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, timeout));
   EXPECT_EQ(slice()->at("spec").at("pool").at("generation"), 1);
   EXPECT_EQ(cluster_.writes, 1U);
   start();
-  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, soon));
+  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, timeout));
   EXPECT_EQ(cluster_.writes, 1U);
 }
 
-TEST_F(dra_slices, other_numbers_of_devices_are_a_new_generation) {
+TEST_F(dra_slices, device_count_change_increments_generation) {
   start();
   ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
   start(6);
@@ -82,7 +82,7 @@ TEST_F(dra_slices, restored_after_deletion_or_change_by_others) {
             changed.at("spec").at("pool").at("generation").get<int>());
 }
 
-TEST_F(dra_slices, slices_of_its_own_that_are_too_many_go) {
+TEST_F(dra_slices, superfluous_slices_are_removed) {
   json other = gpushm::dra::make_slice({test_driver, test_node, 2}, "v1", "node-uid-1", 1);
   other["metadata"]["name"] = "node-a-gpushm.dev-abcde";
   cluster_.put(slices_path() + "/node-a-gpushm.dev-abcde", other);
@@ -92,58 +92,58 @@ TEST_F(dra_slices, slices_of_its_own_that_are_too_many_go) {
         return cluster_.paths(slices_path()) ==
                std::vector<std::string>{slices_path() + "/node-a-gpushm.dev"};
       },
-      soon));
+      timeout));
 }
 
-TEST_F(dra_slices, who_creates_first_does_not_matter) {
+TEST_F(dra_slices, creation_race_is_resolved) {
   cluster_.races = 1;
   start();
   ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
-  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, soon));
+  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, timeout));
   EXPECT_EQ(publisher_->now().problem, "");
 }
 
-TEST_F(dra_slices, a_server_that_is_away_or_refuses_is_asked_again) {
-  cluster_.away = true;
+TEST_F(dra_slices, unreachable_or_rejecting_server_is_retried) {
+  cluster_.unreachable = true;
   start();
-  ASSERT_TRUE(eventually([&] { return !publisher_->now().problem.empty(); }, soon));
+  ASSERT_TRUE(eventually([&] { return !publisher_->now().problem.empty(); }, timeout));
   EXPECT_EQ(publisher_->now().problem,
             "discover \"resource.k8s.io\": connection refused (start the server)");
   EXPECT_FALSE(publisher_->now().published);
-  cluster_.refuses = 403;
-  cluster_.away = false;
+  cluster_.error_status = 403;
+  cluster_.unreachable = false;
   ASSERT_TRUE(eventually(
-      [&] { return publisher_->now().problem.find("not allowed") != std::string::npos; }, soon));
-  cluster_.refuses = 0;
+      [&] { return publisher_->now().problem.find("not allowed") != std::string::npos; }, timeout));
+  cluster_.error_status = 0;
   ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
-  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, soon));
+  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, timeout));
 }
 
-TEST_F(dra_slices, an_old_server_gets_its_shape) {
+TEST_F(dra_slices, v1beta1_server_gets_nested_devices) {
   cluster_.set_versions({"v1beta1"});
   start();
-  ASSERT_TRUE(eventually([&] { return slice("v1beta1").has_value(); }, soon));
+  ASSERT_TRUE(eventually([&] { return slice("v1beta1").has_value(); }, timeout));
   EXPECT_TRUE(slice("v1beta1")->at("spec").at("devices").at(0).contains("basic"));
   EXPECT_EQ(slice("v1beta1")->at("apiVersion"), "resource.k8s.io/v1beta1");
 }
 
-TEST_F(dra_slices, a_node_made_again_owns_the_next_slice) {
+TEST_F(dra_slices, recreated_node_owns_next_slice) {
   start();
   ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
   cluster_.put(std::string("/api/v1/nodes/") + test_node, {{"metadata", {{"uid", "node-uid-2"}}}});
-  cluster_.erase(slices_path() + "/node-a-gpushm.dev");  // as the garbage collector does
+  cluster_.erase(slices_path() + "/node-a-gpushm.dev");  // like the garbage collector
   ASSERT_TRUE(becomes([](const json& now) {
     return now.at("metadata").at("ownerReferences").at(0).at("uid") == "node-uid-2";
   }));
 }
 
-TEST_F(dra_slices, a_name_that_is_taken_is_a_problem_with_a_remedy) {
+TEST_F(dra_slices, name_conflict_is_reported_with_next_step) {
   const std::string path = slices_path() + "/node-a-gpushm.dev";
-  json squatter = gpushm::dra::make_slice({test_driver, "node-b", 1}, "v1", "node-uid-b", 99);
-  squatter["metadata"]["name"] = "node-a-gpushm.dev";
-  const json before = cluster_.put(path, squatter);
+  json conflicting = gpushm::dra::make_slice({test_driver, "node-b", 1}, "v1", "node-uid-b", 99);
+  conflicting["metadata"]["name"] = "node-a-gpushm.dev";
+  const json before = cluster_.put(path, conflicting);
   start();
-  ASSERT_TRUE(eventually([&] { return !publisher_->now().problem.empty(); }, soon));
+  ASSERT_TRUE(eventually([&] { return !publisher_->now().problem.empty(); }, timeout));
   EXPECT_EQ(publisher_->now().problem,
             "publish ResourceSlice \"node-a-gpushm.dev\": a ResourceSlice of node \"node-b\", pool "
             "\"node-b\" and driver \"gpushm.dev\" has this name (find its creator, and remove it: "
@@ -154,20 +154,20 @@ TEST_F(dra_slices, a_name_that_is_taken_is_a_problem_with_a_remedy) {
   EXPECT_EQ(slice(), before);
   cluster_.erase(path);
   ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
-  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, soon));
+  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, timeout));
   EXPECT_EQ(publisher_->now().problem, "");
 }
 
-TEST_F(dra_slices, one_of_another_pool_under_its_name_is_made_again) {
+TEST_F(dra_slices, slice_of_another_pool_is_recreated) {
   json other = gpushm::dra::make_slice({test_driver, test_node, 4}, "v1", "node-uid-1", 7);
   other["spec"]["pool"]["name"] = "node-b";
   const json before = cluster_.put(slices_path() + "/node-a-gpushm.dev", other);
   start();
-  // The name of the pool cannot be changed.
+  // The pool's name is immutable.
   ASSERT_TRUE(
       becomes([](const json& now) { return now.at("spec").at("pool").at("name") == "node-a"; }));
   EXPECT_NE(slice()->at("metadata").at("uid"), before.at("metadata").at("uid"));
-  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, soon));
+  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, timeout));
 }
 
 TEST_F(dra_slices, slices_of_other_nodes_and_drivers_are_kept) {
@@ -178,19 +178,19 @@ TEST_F(dra_slices, slices_of_other_nodes_and_drivers_are_kept) {
   start();
   ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
   cluster_.put(slices_path() + "/node-b-gpushm.dev", node_b);
-  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, soon));
+  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, timeout));
   EXPECT_EQ(cluster_.writes, 1U);
   EXPECT_EQ(cluster_.paths(slices_path()).size(), 3U);
 }
 
-TEST_F(dra_slices, what_a_server_keeps_otherwise_is_not_written_again_and_again) {
+TEST_F(dra_slices, server_mutation_is_reported_and_not_rewritten) {
   cluster_.mutate = [](json& object) {
     if (object.contains("spec")) {
       object["spec"]["devices"][1].erase("attributes");
     }
   };
   start();
-  ASSERT_TRUE(eventually([&] { return !publisher_->now().problem.empty(); }, soon));
+  ASSERT_TRUE(eventually([&] { return !publisher_->now().problem.empty(); }, timeout));
   EXPECT_EQ(publisher_->now().problem,
             "publish ResourceSlice \"node-a-gpushm.dev\": the API server keeps "
             "spec.devices[1].attributes with a different value than was written (check whether a "
@@ -207,9 +207,9 @@ TEST_F(dra_slices, repeated_foreign_changes_are_rate_limited) {
   const auto end = std::chrono::steady_clock::now() + 1'500ms;
   while (std::chrono::steady_clock::now() < end) {
     if (const auto now = slice(); now && devices_of(*now) == 4) {
-      json theirs = *now;
-      theirs["spec"]["devices"].erase(0);
-      cluster_.put(slices_path() + "/node-a-gpushm.dev", theirs);
+      json modified = *now;
+      modified["spec"]["devices"].erase(0);
+      cluster_.put(slices_path() + "/node-a-gpushm.dev", modified);
     }
     std::this_thread::sleep_for(1ms);
   }
@@ -225,16 +225,16 @@ TEST_F(dra_slices, repeated_foreign_changes_are_rate_limited) {
   EXPECT_FALSE(publisher_->now().published);
 }
 
-TEST_F(dra_slices, the_node_is_asked_for_once_an_update_and_not_for_each_event) {
+TEST_F(dra_slices, node_is_fetched_per_update_not_per_event) {
   start();
   ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
-  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, soon));
+  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, timeout));
   EXPECT_EQ(cluster_.node_gets, 1U);
   json changed = *slice();
   changed["spec"]["devices"].erase(0);
   cluster_.put(slices_path() + "/node-a-gpushm.dev", changed);
   ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
-  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, soon));
+  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, timeout));
   EXPECT_EQ(cluster_.node_gets, 2U);
   for (int round = 0; round < 50; ++round) {
     json noted = *slice();
@@ -247,20 +247,20 @@ TEST_F(dra_slices, the_node_is_asked_for_once_an_update_and_not_for_each_event) 
 }
 
 TEST_F(dra_slices, superfluous_slice_does_not_block_publishing) {
-  cluster_.refuses_deletions = 403;
+  cluster_.deletion_error_status = 403;
   json other = gpushm::dra::make_slice({test_driver, test_node, 2}, "v1", "node-uid-1", 1);
   other["metadata"]["name"] = "node-a-gpushm.dev-abcde";
   cluster_.put(slices_path() + "/node-a-gpushm.dev-abcde", other);
   start();
   ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
   EXPECT_TRUE(eventually(
-      [&] { return publisher_->now().problem.find("not allowed") != std::string::npos; }, soon));
-  cluster_.refuses_deletions = 0;
-  EXPECT_TRUE(eventually([&] { return cluster_.paths(slices_path()).size() == 1; }, soon));
-  EXPECT_TRUE(eventually([&] { return publisher_->now().problem.empty(); }, soon));
+      [&] { return publisher_->now().problem.find("not allowed") != std::string::npos; }, timeout));
+  cluster_.deletion_error_status = 0;
+  EXPECT_TRUE(eventually([&] { return cluster_.paths(slices_path()).size() == 1; }, timeout));
+  EXPECT_TRUE(eventually([&] { return publisher_->now().problem.empty(); }, timeout));
 }
 
-TEST_F(dra_slices, the_last_generation_is_followed_by_the_first) {
+TEST_F(dra_slices, generation_wraps_around) {
   json last = gpushm::dra::make_slice(
       {test_driver, test_node, 2}, "v1", "node-uid-1", std::numeric_limits<std::int64_t>::max());
   cluster_.put(slices_path() + "/node-a-gpushm.dev", last);
@@ -269,11 +269,11 @@ TEST_F(dra_slices, the_last_generation_is_followed_by_the_first) {
   EXPECT_EQ(slice()->at("spec").at("pool").at("generation"), 1);
 }
 
-/// As behind a balancer before two API servers of which neither serves what the other does.
-class torn_cluster : public memory_cluster {
+/// Simulates a load balancer in front of two API servers without a common version.
+class alternating_cluster : public memory_cluster {
  public:
   std::vector<std::string> versions_of(const std::string& /*group*/) override {
-    return {++asked % 2 == 0 ? "v1" : "v1beta2"};
+    return {++version_queries % 2 == 0 ? "v1" : "v1beta2"};
   }
   std::unique_ptr<subscription> subscribe(
       const std::string& path,
@@ -285,7 +285,7 @@ class torn_cluster : public memory_cluster {
   }
 
  private:
-  /// Whose server never has the version that is asked for.
+  /// A subscription whose server never serves the requested version.
   class failing : public subscription {
    public:
     failing(std::unique_ptr<subscription> in, gpushm::kube::collection_watch::handler to)
@@ -303,12 +303,12 @@ class torn_cluster : public memory_cluster {
   };
 
  public:
-  std::atomic<unsigned> asked{0};
+  std::atomic<unsigned> version_queries{0};
   std::atomic<unsigned> subscribed{0};
 };
 
-TEST(dra_slices_versions, that_change_each_time_are_not_followed_without_pause) {
-  torn_cluster cluster;
+TEST(dra_slices_versions, alternating_versions_are_rate_limited) {
+  alternating_cluster cluster;
   gpushm::dra::resource_api api(cluster);
   const slice_publisher publisher({test_driver, test_node, 1}, api, cluster, nullptr);
   std::this_thread::sleep_for(1s);
@@ -317,8 +317,8 @@ TEST(dra_slices_versions, that_change_each_time_are_not_followed_without_pause) 
   EXPECT_NE(publisher.now().problem, "");
 }
 
-/// The answer to the first creation comes late: the slice has been deleted meanwhile, and a list,
-/// which the watch needed for another reason, has been taken without it.
+/// Delays the reply to the first creation: meanwhile the slice is deleted, and the watch receives a
+/// list without it.
 class late_cluster : public memory_cluster {
  public:
   std::unique_ptr<subscription> subscribe(
@@ -326,22 +326,22 @@ class late_cluster : public memory_cluster {
       const std::string& field_selector,
       const gpushm::kube::collection_watch::handler& handler) override {
     to_ = handler;
-    auto deaf = handler;
-    deaf.event = [this](const gpushm::kube::watch_event& event) {
+    auto filtered = handler;
+    filtered.event = [this](const gpushm::kube::watch_event& event) {
       if (!late_) {
         to_.event(event);
       }
     };
-    return memory_cluster::subscribe(path, field_selector, deaf);
+    return memory_cluster::subscribe(path, field_selector, filtered);
   }
   json create(const std::string& path, const json& object) override {
-    json made = memory_cluster::create(path, object);
+    json created = memory_cluster::create(path, object);
     if (late_) {
-      erase(path + "/" + made.at("metadata").at("name").get<std::string>());
+      erase(path + "/" + created.at("metadata").at("name").get<std::string>());
       to_.listed({});
       late_ = false;
     }
-    return made;
+    return created;
   }
 
  private:
@@ -349,25 +349,25 @@ class late_cluster : public memory_cluster {
   gpushm::kube::collection_watch::handler to_;
 };
 
-TEST(dra_slices_late, an_answer_that_is_older_than_a_list_is_not_believed) {
+TEST(dra_slices_late, reply_older_than_list_is_discarded) {
   late_cluster cluster;
   gpushm::dra::resource_api api(cluster);
   const slice_publisher publisher({test_driver, test_node, 1}, api, cluster, nullptr);
   EXPECT_TRUE(eventually(
       [&] { return cluster.find(slices_path() + "/node-a-gpushm.dev") && cluster.writes == 2; },
-      soon));
-  EXPECT_TRUE(eventually([&] { return publisher.now().published; }, soon));
+      timeout));
+  EXPECT_TRUE(eventually([&] { return publisher.now().published; }, timeout));
   EXPECT_EQ(cluster.writes, 2U);
 }
 
-TEST_F(dra_slices, a_problem_is_logged_once_and_so_is_its_end) {
+TEST_F(dra_slices, problem_and_recovery_are_logged_once) {
   logged lines;
-  cluster_.refuses = 403;
+  cluster_.error_status = 403;
   start();
-  ASSERT_TRUE(eventually([&] { return !publisher_->now().problem.empty(); }, soon));
-  std::this_thread::sleep_for(500ms);  // some more tries
-  cluster_.refuses = 0;
-  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, soon));
+  ASSERT_TRUE(eventually([&] { return !publisher_->now().problem.empty(); }, timeout));
+  std::this_thread::sleep_for(500ms);  // several retries
+  cluster_.error_status = 0;
+  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, timeout));
   publisher_.reset();
   EXPECT_THAT(lines.with("ResourceSlice"),
               ElementsAre("ResourceSlice node-a-gpushm.dev is published: 4 devices, generation 1"));

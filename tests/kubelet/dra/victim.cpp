@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// dra_victim DIR prepare|unprepare: takes the state in DIR as an agent does, and prepares or
-// unprepares the first claim between the marks. The kill test kills it there, at each system call.
+// dra_victim DIR prepare|unprepare: restores the state in DIR like an agent, then prepares or
+// unprepares the first claim between two marks. The kill test kills it there, at each system call.
 #include <iostream>
 #include <string>
 
@@ -23,17 +23,17 @@ int main(int argc, char** argv) {
     cluster.put(claim_path(claim), claim_object(claim));
     directory_domains domains(dir + "/run");
     gpushm::dra::resource_api api(cluster);
-    gpushm::dra::claims it(
+    gpushm::dra::claims subject(
         {{test_driver, test_node}, dir + "/cdi", dir + "/state", "boot-1"}, api, cluster, domains);
-    it.restore();
+    subject.restore();
     if (!prepares) {
-      it.prepare(claim);
+      subject.prepare(claim);
     }
     mark_begin();
     if (prepares) {
-      it.prepare(claim);
+      subject.prepare(claim);
     } else {
-      it.unprepare(claim);
+      subject.unprepare(claim);
     }
     mark_end();
   } catch (const std::exception& failure) {

@@ -21,7 +21,7 @@ class memory_cluster::watching : public subscription {
   watching(memory_cluster& of, std::string prefix, gpushm::kube::collection_watch::handler to)
       : of_(of), prefix_(std::move(prefix)), to_(std::move(to)) {}
   ~watching() override {
-    const std::lock_guard lock(of_.telling_);
+    const std::lock_guard lock(of_.notify_mutex_);
     of_.watches_.remove(this);
   }
   [[nodiscard]] std::string failure() const override { return {}; }
@@ -35,19 +35,20 @@ memory_cluster::memory_cluster(std::vector<std::string> versions) : versions_(st
   put(std::string("/api/v1/nodes/") + test_node, {{"metadata", {{"uid", "node-uid-1"}}}});
 }
 
-void memory_cluster::may_fail(const std::string& operation, const std::string& path) const {
-  if (away) {
+void memory_cluster::fail_if_configured(const std::string& operation,
+                                        const std::string& path) const {
+  if (unreachable) {
     throw error(errc::peer_unreachable, operation, path, "connection refused", "start the server");
   }
-  if (const int status = refuses; status != 0) {
-    // 404 as a server answers that has no such version of the API.
+  if (const int status = error_status; status != 0) {
+    // A 404 as for an API version that the server does not serve.
     throw api_error(
         status, status == 404 ? "NotFound" : "Forbidden", operation, path, "not allowed");
   }
 }
 
-void memory_cluster::tell(const std::string& type, const std::string& path, const json& object) {
-  const std::lock_guard lock(telling_);
+void memory_cluster::notify(const std::string& type, const std::string& path, const json& object) {
+  const std::lock_guard lock(notify_mutex_);
   for (const watching* each : watches_) {
     if (path.starts_with(each->prefix_)) {
       each->to_.event({type, object});
@@ -71,7 +72,7 @@ json memory_cluster::stored(const std::string& path, json object) {
 json memory_cluster::get(const std::string& path) {
   ++gets;
   node_gets += path.starts_with("/api/v1/nodes/") ? 1U : 0U;
-  may_fail("get", path);
+  fail_if_configured("get", path);
   const std::lock_guard lock(mutex_);
   const auto found = objects_.find(path);
   if (found == objects_.end()) {
@@ -87,10 +88,10 @@ json memory_cluster::get(const std::string& path) {
   return found->second;
 }
 
-json memory_cluster::create(const std::string& path, const json& asked) {
+json memory_cluster::create(const std::string& path, const json& requested) {
   ++writes;
-  may_fail("create", path);
-  json object = asked;
+  fail_if_configured("create", path);
+  json object = requested;
   if (mutate) {
     mutate(object);
   }
@@ -100,28 +101,28 @@ json memory_cluster::create(const std::string& path, const json& asked) {
     json other = object;
     other["spec"]["devices"] = json::array();
     const std::lock_guard lock(mutex_);
-    stored(at, other);  // and the watch is late
+    stored(at, other);  // the watch has not reported it yet
   }
-  json made;
+  json created;
   {
     const std::lock_guard lock(mutex_);
     if (objects_.contains(at)) {
       throw api_error(409, "AlreadyExists", "create", path, "already exists");
     }
-    made = stored(at, object);
+    created = stored(at, object);
   }
-  tell("ADDED", at, made);
-  return made;
+  notify("ADDED", at, created);
+  return created;
 }
 
-json memory_cluster::replace(const std::string& path, const json& asked) {
+json memory_cluster::replace(const std::string& path, const json& requested) {
   ++writes;
-  may_fail("replace", path);
-  json object = asked;
+  fail_if_configured("replace", path);
+  json object = requested;
   if (mutate) {
     mutate(object);
   }
-  json made;
+  json created;
   {
     const std::lock_guard lock(mutex_);
     const auto found = objects_.find(path);
@@ -132,16 +133,16 @@ json memory_cluster::replace(const std::string& path, const json& asked) {
         found->second.at("metadata").at("resourceVersion")) {
       throw api_error(409, "Conflict", "replace", path, "the object has been modified");
     }
-    made = stored(path, object);
+    created = stored(path, object);
   }
-  tell("MODIFIED", path, made);
-  return made;
+  notify("MODIFIED", path, created);
+  return created;
 }
 
 void memory_cluster::remove(const std::string& path, const std::string& uid) {
   ++writes;
-  may_fail("delete", path);
-  if (const int status = refuses_deletions; status != 0) {
+  fail_if_configured("delete", path);
+  if (const int status = deletion_error_status; status != 0) {
     throw api_error(status, "Forbidden", "delete", path, "not allowed");
   }
   {
@@ -158,7 +159,7 @@ void memory_cluster::remove(const std::string& path, const std::string& uid) {
 }
 
 std::vector<std::string> memory_cluster::versions_of(const std::string& group) {
-  may_fail("discover", group);
+  fail_if_configured("discover", group);
   const std::lock_guard lock(mutex_);
   return versions_;
 }
@@ -167,14 +168,14 @@ std::unique_ptr<gpushm::dra::cluster::subscription> memory_cluster::subscribe(
     const std::string& path,
     const std::string& /*field_selector*/,
     const gpushm::kube::collection_watch::handler& handler) {
-  may_fail("watch", path);
-  auto made = std::make_unique<watching>(*this, path + "/", handler);
-  const std::lock_guard lock(telling_);
+  fail_if_configured("watch", path);
+  auto created = std::make_unique<watching>(*this, path + "/", handler);
+  const std::lock_guard lock(notify_mutex_);
   std::vector<json> items;
   {
     const std::lock_guard objects(mutex_);
     for (const auto& [at, object] : objects_) {
-      if (at.starts_with(made->prefix_)) {
+      if (at.starts_with(created->prefix_)) {
         json item = object;
         item.erase("apiVersion");
         item.erase("kind");
@@ -183,20 +184,20 @@ std::unique_ptr<gpushm::dra::cluster::subscription> memory_cluster::subscribe(
     }
   }
   handler.listed(items);
-  watches_.push_back(made.get());
-  return made;
+  watches_.push_back(created.get());
+  return created;
 }
 
 json memory_cluster::put(const std::string& path, json object) {
-  json made;
+  json created;
   bool known = false;
   {
     const std::lock_guard lock(mutex_);
     known = objects_.contains(path);
-    made = stored(path, std::move(object));
+    created = stored(path, std::move(object));
   }
-  tell(known ? "MODIFIED" : "ADDED", path, made);
-  return made;
+  notify(known ? "MODIFIED" : "ADDED", path, created);
+  return created;
 }
 
 void memory_cluster::erase(const std::string& path) {
@@ -210,7 +211,7 @@ void memory_cluster::erase(const std::string& path) {
     gone = found->second;
     objects_.erase(found);
   }
-  tell("DELETED", path, gone);
+  notify("DELETED", path, gone);
 }
 
 std::optional<json> memory_cluster::find(const std::string& path) const {

@@ -22,10 +22,10 @@ namespace gpushm_testing {
 using gpushm::dra::claim_reference;
 using json = nlohmann::json;
 
-/// An API server's objects in memory: what `dra::cluster` promises, and failures on demand. Events
-/// arrive on the thread that changes something. Items of a list have no apiVersion and kind, as
-/// those of a real server; field selectors are ignored, as no client should rely on another's
-/// filter for what it deletes. Shared objects: safe.
+/// An API server's objects in memory: implements `dra::cluster`, with failures on demand. Events
+/// are delivered on the thread that makes the change. List items have no apiVersion and kind, as on
+/// a real server. Field selectors are ignored, because a client must not rely on the server's
+/// filter for what it deletes. Thread-safety: shared objects: safe.
 class memory_cluster : public gpushm::dra::cluster {
  public:
   explicit memory_cluster(std::vector<std::string> versions = {"v1", "v1beta2", "v1beta1"});
@@ -40,23 +40,23 @@ class memory_cluster : public gpushm::dra::cluster {
       const std::string& field_selector,
       const gpushm::kube::collection_watch::handler& handler) override;
 
-  // What others do; never fails.
+  // Changes by other clients; never fail.
   json put(const std::string& path, json object);
   void erase(const std::string& path);
   [[nodiscard]] std::optional<json> find(const std::string& path) const;
   [[nodiscard]] std::vector<std::string> paths(const std::string& prefix) const;
   void set_versions(std::vector<std::string> versions);
 
-  /// While true every request fails with `peer_unreachable`.
-  std::atomic<bool> away{false};
-  /// Not 0: requests are answered with this status.
-  std::atomic<int> refuses{0};
-  /// The next creations meet an object that somebody else made a moment before.
+  /// While true, every request fails with `peer_unreachable`.
+  std::atomic<bool> unreachable{false};
+  /// Not 0: requests fail with this status.
+  std::atomic<int> error_status{0};
+  /// Number of next creations for which another client creates the object just before.
   std::atomic<int> races{0};
-  /// Not 0: deletions only.
-  std::atomic<int> refuses_deletions{0};
-  /// What a mutating webhook, or a server that drops fields, does to what is written. To be set
-  /// before anything uses the cluster.
+  /// Not 0: deletions fail with this status.
+  std::atomic<int> deletion_error_status{0};
+  /// Modifies written objects, like a mutating webhook or a server that drops fields. Must be set
+  /// before the cluster is used.
   std::function<void(json&)> mutate;
   std::atomic<unsigned> gets{0};
   std::atomic<unsigned> node_gets{0};
@@ -65,19 +65,19 @@ class memory_cluster : public gpushm::dra::cluster {
  private:
   class watching;
 
-  void may_fail(const std::string& operation, const std::string& path) const;
-  void tell(const std::string& type, const std::string& path, const json& object);
+  void fail_if_configured(const std::string& operation, const std::string& path) const;
+  void notify(const std::string& type, const std::string& path, const json& object);
   json stored(const std::string& path, json object);
 
   mutable std::mutex mutex_;
   std::vector<std::string> versions_;
   std::map<std::string, json> objects_;
   std::uint64_t last_version_ = 0;
-  std::mutex telling_;
+  std::mutex notify_mutex_;
   std::list<watching*> watches_;
 };
 
-/// Domains that are directories only, with failures on demand. Shared objects: safe.
+/// Domains that are only directories, with failures on demand. Thread-safety: shared objects: safe.
 class directory_domains : public gpushm::dra::domains {
  public:
   explicit directory_domains(std::string root) : root_(std::move(root)) {}
@@ -93,7 +93,7 @@ class directory_domains : public gpushm::dra::domains {
   std::string root_;
 };
 
-/// Domains with a broker each, as the agent has them. Shared objects: safe.
+/// Domains with one broker each, as in the agent. Thread-safety: shared objects: safe.
 class broker_domains : public gpushm::dra::domains {
  public:
   explicit broker_domains(std::string root) : root_(std::move(root)) {}
@@ -114,7 +114,7 @@ inline constexpr const char* test_driver = "gpushm.dev";
 [[nodiscard]] std::string claim_path(const claim_reference& claim,
                                      const std::string& version = "v1");
 [[nodiscard]] std::string slices_path(const std::string& version = "v1");
-/// A UID that looks like one.
+/// A UID in the usual format.
 [[nodiscard]] std::string uid_of(unsigned number);
 /// "default/claim-NUMBER".
 [[nodiscard]] claim_reference claim_number(unsigned number);
@@ -126,11 +126,11 @@ struct test_result {
   std::string device = "share-0";
   std::string share_id = {};
 };
-/// An allocated claim that a pod may use.
+/// An allocated claim that is reserved for a pod.
 [[nodiscard]] json claim_object(const claim_reference& claim,
                                 const std::vector<test_result>& results = {test_result{}});
 
-/// Names in a directory, sorted; none when it is not there.
+/// Names in a directory, sorted; empty if it does not exist.
 [[nodiscard]] std::vector<std::string> names_in(const std::string& directory);
 [[nodiscard]] std::string read_text(const std::string& path);
 void write_text(const std::string& path, const std::string& text);

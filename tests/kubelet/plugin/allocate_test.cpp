@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a container gets, by each strategy, and what is refused.
+// Allocations for containers, by strategy, and rejected requests.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,9 +26,9 @@ using ::testing::IsEmpty;
 using containers = std::vector<std::vector<std::string>>;
 
 configuration strategies(std::set<device_list_strategy> lists, const std::string& text = "") {
-  configuration made = parse_configuration(text, "config");
-  made.flags.device_list = std::move(lists);
-  return made;
+  configuration settings = parse_configuration(text, "config");
+  settings.flags.device_list = std::move(lists);
+  return settings;
 }
 
 plan_options no_shares() {
@@ -37,7 +37,7 @@ plan_options no_shares() {
   return options;
 }
 
-TEST(plugin_allocate, a_variable_lists_each_device_once) {
+TEST(plugin_allocate, variable_lists_each_device_once) {
   const planned plan =
       make_plan(strategies({device_list_strategy::envvar},
                            "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}"),
@@ -45,29 +45,29 @@ TEST(plugin_allocate, a_variable_lists_each_device_once) {
                 whole_gpus(3));
   const std::string a = uuid_of_gpu(2);
   const std::string b = uuid_of_gpu(0);
-  const auto answers =
+  const auto responses =
       plan.resources[0]->allocate(containers{{a + "::3", b + "::0", a + "::1"}, {b + "::1"}});
-  ASSERT_EQ(answers.size(), 2U);
+  ASSERT_EQ(responses.size(), 2U);
   allocation first;
   first.envs = {{"NVIDIA_VISIBLE_DEVICES", a + "," + b}};
-  EXPECT_EQ(answers[0], first);
-  EXPECT_EQ(answers[1].envs.at("NVIDIA_VISIBLE_DEVICES"), b);
+  EXPECT_EQ(responses[0], first);
+  EXPECT_EQ(responses[1].envs.at("NVIDIA_VISIBLE_DEVICES"), b);
 }
 
-TEST(plugin_allocate, mounts_name_devices_and_the_variable_leads_to_them) {
+TEST(plugin_allocate, volume_mounts_name_devices_and_variable_names_directory) {
   const planned plan =
       make_plan(strategies({device_list_strategy::envvar, device_list_strategy::volume_mounts}),
                 no_shares(),
                 whole_gpus(2));
-  const auto answers = plan.resources[0]->allocate(containers{{uuid_of_gpu(1), uuid_of_gpu(0)}});
-  allocation wanted;
-  wanted.envs = {{"NVIDIA_VISIBLE_DEVICES", "/var/run/nvidia-container-devices"}};
-  wanted.mounts = {{"/var/run/nvidia-container-devices/" + uuid_of_gpu(1), "/dev/null", false},
-                   {"/var/run/nvidia-container-devices/" + uuid_of_gpu(0), "/dev/null", false}};
-  EXPECT_THAT(answers, ElementsAre(wanted));
+  const auto responses = plan.resources[0]->allocate(containers{{uuid_of_gpu(1), uuid_of_gpu(0)}});
+  allocation expected;
+  expected.envs = {{"NVIDIA_VISIBLE_DEVICES", "/var/run/nvidia-container-devices"}};
+  expected.mounts = {{"/var/run/nvidia-container-devices/" + uuid_of_gpu(1), "/dev/null", false},
+                     {"/var/run/nvidia-container-devices/" + uuid_of_gpu(0), "/dev/null", false}};
+  EXPECT_THAT(responses, ElementsAre(expected));
 }
 
-TEST(plugin_allocate, indices_stand_for_uuids_where_they_are_wanted) {
+TEST(plugin_allocate, index_strategy_uses_indices) {
   configuration settings = strategies({device_list_strategy::envvar});
   settings.flags.device_id = device_id_strategy::index;
   settings.flags.mig = mig_strategy::mixed;
@@ -75,7 +75,7 @@ TEST(plugin_allocate, indices_stand_for_uuids_where_they_are_wanted) {
   const planned plan = make_plan(
       settings, no_shares(), make_inventory({make_gpu(0, {"1g.5gb", "1g.5gb"}), make_gpu(1)}));
   const auto parts = resource_named(plan, "nvidia.com/mig-1g.5gb")
-                         .allocate(containers{{uuid_of_part(0, 1), uuid_of_part(0, 0)}});
+                         .allocate(containers{{uuid_of_instance(0, 1), uuid_of_instance(0, 0)}});
   EXPECT_EQ(parts[0].envs,
             (std::map<std::string, std::string>{{"NVIDIA_VISIBLE_DEVICES", "0:1,0:0"},
                                                 {"NVIDIA_GDS", "enabled"}}));
@@ -85,7 +85,7 @@ TEST(plugin_allocate, indices_stand_for_uuids_where_they_are_wanted) {
             "1");
 }
 
-TEST(plugin_allocate, what_cannot_be_is_refused_and_changes_nothing) {
+TEST(plugin_allocate, invalid_requests_are_rejected_without_effect) {
   const planned plan = make_plan(
       strategies(
           {device_list_strategy::envvar},
@@ -95,15 +95,15 @@ TEST(plugin_allocate, what_cannot_be_is_refused_and_changes_nothing) {
       whole_gpus(3));
   const resource& gpus = *plan.resources[0];
   const auto before = gpus.devices();
-  const auto refused = [&](const containers& wanted) {
-    return what([&] { static_cast<void>(gpus.allocate(wanted)); });
+  const auto rejection = [&](const containers& expected) {
+    return what([&] { static_cast<void>(gpus.allocate(expected)); });
   };
   const std::string start = "allocate \"nvidia.com/gpu\": ";
   const std::string stale =
       " (the kubelet's list of devices is stale; the plugin sends the current one)";
   const std::string a = uuid_of_gpu(0);
   const std::string b = uuid_of_gpu(1);
-  EXPECT_EQ(refused({{}}), start + "no device is named (request at least one)");
+  EXPECT_EQ(rejection({{}}), start + "no device is named (request at least one)");
   for (const std::string& unknown : {std::string("GPU-x"),
                                      a,
                                      a + "::2",
@@ -113,28 +113,29 @@ TEST(plugin_allocate, what_cannot_be_is_refused_and_changes_nothing) {
                                      a + "::1::1",
                                      b + "::0",
                                      std::string()}) {
-    EXPECT_EQ(refused({{b}, {unknown}}), start + "there is no device \"" + unknown + "\"" + stale);
+    EXPECT_EQ(rejection({{b}, {unknown}}),
+              start + "there is no device \"" + unknown + "\"" + stale);
   }
-  EXPECT_EQ(refused({{b, b}}),
+  EXPECT_EQ(rejection({{b, b}}),
             start + "device \"" + b + "\" is named twice (name each device once)");
-  EXPECT_EQ(refused({{b}, {uuid_of_gpu(2), b}}),
+  EXPECT_EQ(rejection({{b}, {uuid_of_gpu(2), b}}),
             start + "device \"" + b + "\" is named twice (name each device once)");
-  EXPECT_EQ(refused({{a + "::0", a + "::1"}}),
+  EXPECT_EQ(rejection({{a + "::0", a + "::1"}}),
             start +
                 "a container requests 2 devices, but failRequestsGreaterThanOne allows one: more "
                 "replicas are not a larger share of a GPU (request one, or set "
                 "sharing.timeSlicing.failRequestsGreaterThanOne: false)");
-  EXPECT_EQ(refused({{a + "::0"}, {a + "::1"}}), "nothing");
-  EXPECT_EQ(refused({{b, uuid_of_gpu(2)}}), "nothing");
+  EXPECT_EQ(rejection({{a + "::0"}, {a + "::1"}}), "nothing");
+  EXPECT_EQ(rejection({{b, uuid_of_gpu(2)}}), "nothing");
   plan.set_health(b, false, "Xid 79 (the GPU has fallen off the bus)");
   EXPECT_EQ(
-      refused({{b}}),
+      rejection({{b}}),
       start + "device \"" + b + "\" is unhealthy: Xid 79 (the GPU has fallen off the bus)" + stale);
   plan.set_health(b, true, "");
   EXPECT_EQ(gpus.devices(), before);
 }
 
-/// A driver and nodes under a root, for the document.
+/// A root with a driver and device nodes, for CDI documents.
 class plugin_allocate_cdi : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -164,25 +165,25 @@ class plugin_allocate_cdi : public ::testing::Test {
   plan_options options_;
 };
 
-TEST_F(plugin_allocate_cdi, devices_are_named_by_uuid_in_a_document_of_our_own) {
+TEST_F(plugin_allocate_cdi, cdi_document_names_devices_by_uuid) {
   const planned plan = make_plan({}, options_, whole_gpus(2));
   EXPECT_EQ(plan.gpus.kind, "k8s.device-plugin.gpushm.dev/gpu");
   ASSERT_EQ(plan.gpus.devices.size(), 2U);
   EXPECT_EQ(plan.gpus.devices[1].name, uuid_of_gpu(1));
   EXPECT_EQ(plan.gpus.changes.hooks.at(0).path, options_.places.hook_path);
-  allocation wanted;
-  wanted.cdi_devices = {"k8s.device-plugin.gpushm.dev/gpu=" + uuid_of_gpu(1)};
-  EXPECT_THAT(plan.resources[0]->allocate(containers{{uuid_of_gpu(1)}}), ElementsAre(wanted));
+  allocation expected;
+  expected.cdi_devices = {"k8s.device-plugin.gpushm.dev/gpu=" + uuid_of_gpu(1)};
+  EXPECT_THAT(plan.resources[0]->allocate(containers{{uuid_of_gpu(1)}}), ElementsAre(expected));
 }
 
-TEST_F(plugin_allocate_cdi, annotations_have_a_name_of_their_own_each_time) {
+TEST_F(plugin_allocate_cdi, annotation_keys_are_unique) {
   const configuration settings =
       strategies({device_list_strategy::cdi_annotations},
                  "flags: {plugin: {cdiAnnotationPrefix: cdi.example.com/}}");
   const planned plan = make_plan(settings, options_, whole_gpus(2));
-  const auto answers = plan.resources[0]->allocate(containers{{uuid_of_gpu(0), uuid_of_gpu(1)}});
-  ASSERT_EQ(answers.at(0).annotations.size(), 1U);
-  const auto& [key, value] = *answers[0].annotations.begin();
+  const auto responses = plan.resources[0]->allocate(containers{{uuid_of_gpu(0), uuid_of_gpu(1)}});
+  ASSERT_EQ(responses.at(0).annotations.size(), 1U);
+  const auto& [key, value] = *responses[0].annotations.begin();
   EXPECT_TRUE(std::regex_match(
       key,
       std::regex("cdi\\.example\\.com/gpushm-device-plugin_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-"
@@ -191,12 +192,12 @@ TEST_F(plugin_allocate_cdi, annotations_have_a_name_of_their_own_each_time) {
   EXPECT_EQ(value,
             "k8s.device-plugin.gpushm.dev/gpu=" + uuid_of_gpu(0) +
                 ",k8s.device-plugin.gpushm.dev/gpu=" + uuid_of_gpu(1));
-  EXPECT_THAT(answers[0].cdi_devices, IsEmpty());
+  EXPECT_THAT(responses[0].cdi_devices, IsEmpty());
   const auto again = plan.resources[0]->allocate(containers{{uuid_of_gpu(0)}});
   EXPECT_NE(again.at(0).annotations.begin()->first, key);
 }
 
-TEST_F(plugin_allocate_cdi, a_gpu_without_its_node_is_not_offered) {
+TEST_F(plugin_allocate_cdi, gpu_without_device_node_is_not_offered) {
   const planned plan = make_plan({}, options_, whole_gpus(3));
   EXPECT_THAT(ids_of(*plan.resources[0]), ElementsAre(uuid_of_gpu(0), uuid_of_gpu(1)));
   EXPECT_THAT(plan.warnings,
@@ -204,7 +205,7 @@ TEST_F(plugin_allocate_cdi, a_gpu_without_its_node_is_not_offered) {
                           (root_ / "dev/nvidia2")));
 }
 
-TEST_F(plugin_allocate_cdi, without_a_driver_no_gpu_is_offered_and_the_shares_are) {
+TEST_F(plugin_allocate_cdi, missing_driver_offers_only_shares) {
   std::filesystem::remove_all(root_ / "usr");
   const planned plan = make_plan({}, options_, whole_gpus(2));
   EXPECT_THAT(names_of(plan), ElementsAre("nvidia.com/gpu 0", "gpushm.dev/share 2"));
@@ -220,10 +221,10 @@ TEST_F(plugin_allocate_cdi, strategy_none_describes_the_whole_mig_gpu) {
   EXPECT_EQ(plan.gpus.devices[0].name, uuid_of_gpu(0));
   configuration mixed;
   mixed.flags.mig = mig_strategy::mixed;
-  const planned cut = make_plan(mixed, options_, found);
-  ASSERT_EQ(cut.gpus.devices.size(), 1U);
-  EXPECT_EQ(cut.gpus.devices[0].name, uuid_of_part(0, 0));
-  EXPECT_EQ(cut.gpus.devices[0].changes.device_nodes.size(), 3U);
+  const planned partitioned = make_plan(mixed, options_, found);
+  ASSERT_EQ(partitioned.gpus.devices.size(), 1U);
+  EXPECT_EQ(partitioned.gpus.devices[0].name, uuid_of_instance(0, 0));
+  EXPECT_EQ(partitioned.gpus.devices[0].changes.device_nodes.size(), 3U);
 }
 
 TEST_F(plugin_allocate_cdi, nodes_are_passed_without_cdi) {
@@ -234,10 +235,10 @@ TEST_F(plugin_allocate_cdi, nodes_are_passed_without_cdi) {
   put_node(root_ / "dev/nvidia-caps-imex-channels/channel0");
   const planned plan =
       make_plan(settings, options_, make_inventory({make_gpu(0, {"1g.5gb"}), make_gpu(1)}));
-  const auto answers =
-      resource_named(plan, "nvidia.com/mig-1g.5gb").allocate(containers{{uuid_of_part(0, 0)}});
+  const auto responses =
+      resource_named(plan, "nvidia.com/mig-1g.5gb").allocate(containers{{uuid_of_instance(0, 0)}});
   std::vector<std::string> paths;
-  for (const device_node& each : answers[0].nodes) {
+  for (const device_node& each : responses[0].nodes) {
     EXPECT_EQ(each.host_path, root_.path() + each.container_path);
     EXPECT_EQ(each.permissions, "rw");
     paths.push_back(each.container_path);
@@ -250,11 +251,11 @@ TEST_F(plugin_allocate_cdi, nodes_are_passed_without_cdi) {
                           "/dev/nvidia0",
                           "/dev/nvidia-caps/nvidia-cap12",
                           "/dev/nvidia-caps/nvidia-cap13"));
-  EXPECT_EQ(answers[0].envs.at("NVIDIA_IMEX_CHANNELS"), "0");
+  EXPECT_EQ(responses[0].envs.at("NVIDIA_IMEX_CHANNELS"), "0");
   EXPECT_THAT(plan.gpus.devices, IsEmpty());
 }
 
-TEST_F(plugin_allocate_cdi, a_required_imex_channel_that_is_absent_leaves_no_gpu) {
+TEST_F(plugin_allocate_cdi, missing_required_imex_channel_offers_no_gpu) {
   configuration settings;
   settings.imex = {true, true};
   const std::string path = root_ / "dev/nvidia-caps-imex-channels/channel0";
@@ -271,7 +272,7 @@ TEST_F(plugin_allocate_cdi, a_required_imex_channel_that_is_absent_leaves_no_gpu
   EXPECT_EQ(plan.gpus.changes.device_nodes.back().host_path, path);
 }
 
-TEST_F(plugin_allocate_cdi, documents_are_written_and_those_of_before_removed) {
+TEST_F(plugin_allocate_cdi, documents_are_written_and_stale_ones_removed) {
   const std::string directory = root_ / "cdi/below";
   const auto files = [&] {
     std::set<std::string> names;
@@ -293,7 +294,7 @@ TEST_F(plugin_allocate_cdi, documents_are_written_and_those_of_before_removed) {
   EXPECT_EQ(files(), (std::set<std::string>{std::string(gpu_file_name)}));
   write_documents(make_plan({}, options_, {}), directory);
   EXPECT_EQ(files(), std::set<std::string>{});
-  write_documents(make_plan({}, options_, {}), root_ / "never/made");
+  write_documents(make_plan({}, options_, {}), root_ / "never/created");
   EXPECT_FALSE(std::filesystem::exists(root_ / "never"));
 }
 

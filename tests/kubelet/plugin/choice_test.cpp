@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Preferred allocation: properties that every choice has, and the best one found by trying all.
+// Preferred allocation: properties of every choice, and comparison with the best of all choices.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ using namespace gpushm_tests;
 using ::testing::ElementsAre;
 using places = std::vector<std::size_t>;
 
-/// Two islands of four with NVLink inside, as of machines with bridges.
+/// Two islands of four GPUs connected by NVLink, as on machines with NVLink bridges.
 inventory two_islands() {
   inventory found = whole_gpus(8);
   for (std::size_t a = 0; a < 8; ++a) {
@@ -53,7 +53,7 @@ std::vector<std::string> gpus_of(std::initializer_list<unsigned int> indices) {
   return ids;
 }
 
-TEST(plugin_choice, gpus_with_links_between_them_go_together) {
+TEST(plugin_choice, linked_gpus_are_chosen_together) {
   const planned plan = plan_of(two_islands());
   const resource& gpus = *plan.resources[0];
   EXPECT_EQ(gpus.prefer(gpus_of({0, 1, 4, 5, 6, 7}), {}, 4), gpus_of({4, 5, 6, 7}));
@@ -61,14 +61,14 @@ TEST(plugin_choice, gpus_with_links_between_them_go_together) {
   EXPECT_EQ(gpus.prefer(gpus_of({7, 3, 2}), gpus_of({2}), 2), gpus_of({2, 3}));
 }
 
-TEST(plugin_choice, one_gpu_is_taken_where_least_is_broken) {
+TEST(plugin_choice, single_gpu_is_taken_from_fragmented_island) {
   const planned plan = plan_of(two_islands());
   // The second island is whole.
   EXPECT_EQ(plan.resources[0]->prefer(gpus_of({4, 5, 6, 7, 2}), {}, 1), gpus_of({2}));
   EXPECT_EQ(plan.resources[0]->prefer(gpus_of({1, 4, 5, 2, 6, 7}), {}, 2), gpus_of({1, 2}));
 }
 
-TEST(plugin_choice, numa_nodes_decide_where_links_do_not) {
+TEST(plugin_choice, numa_node_breaks_link_ties) {
   inventory found = whole_gpus(4);  // GPUs 0 and 2 on node 0, 1 and 3 on node 1
   for (std::size_t a = 0; a < 4; ++a) {
     for (std::size_t b = 0; b < 4; ++b) {
@@ -84,13 +84,13 @@ TEST(plugin_choice, replicas_are_distributed_or_packed) {
   const std::string text = "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 3}]}}";
   const std::string a = uuid_of_gpu(0);
   const std::string b = uuid_of_gpu(1);
-  // One of a is in use.
+  // One replica of a is in use.
   const std::vector<std::string> available{a + "::1", a + "::2", b + "::0", b + "::1", b + "::2"};
   const planned spread = plan_of(whole_gpus(2), text);
   EXPECT_THAT(spread.resources[0]->prefer(available, {}, 1), ElementsAre(b + "::0"));
   EXPECT_THAT(spread.resources[0]->prefer(available, {}, 3),
               ElementsAre(a + "::1", b + "::0", b + "::1"));
-  // What must be included counts as in use.
+  // Replicas that must be included count as in use.
   EXPECT_THAT(spread.resources[0]->prefer(available, std::vector{b + "::2", b + "::1"}, 3),
               ElementsAre(a + "::1", b + "::1", b + "::2"));
   const planned packed = plan_of(whole_gpus(2), text, replica_policy::packed);
@@ -99,50 +99,50 @@ TEST(plugin_choice, replicas_are_distributed_or_packed) {
               ElementsAre(a + "::1", a + "::2", b + "::0"));
 }
 
-TEST(plugin_choice, instances_are_spread_over_gpus_or_packed_on_one) {
+TEST(plugin_choice, instances_are_distributed_or_packed) {
   const inventory found =
       make_inventory({make_gpu(0, {"1g.5gb", "1g.5gb"}), make_gpu(1, {"1g.5gb", "1g.5gb"})});
   const auto all = ids_of(*plan_of(found).resources[0]);
   EXPECT_THAT(plan_of(found).resources[0]->prefer(all, {}, 2),
-              ElementsAre(uuid_of_part(0, 0), uuid_of_part(1, 0)));
+              ElementsAre(uuid_of_instance(0, 0), uuid_of_instance(1, 0)));
   EXPECT_THAT(plan_of(found, "", replica_policy::packed).resources[0]->prefer(all, {}, 2),
-              ElementsAre(uuid_of_part(0, 0), uuid_of_part(0, 1)));
+              ElementsAre(uuid_of_instance(0, 0), uuid_of_instance(0, 1)));
 }
 
-TEST(plugin_choice, what_cannot_be_chosen_is_refused) {
+TEST(plugin_choice, invalid_requests_are_rejected) {
   const planned plan = plan_of(whole_gpus(4));
   const resource& gpus = *plan.resources[0];
-  const auto refused = [&](const std::vector<std::string>& available,
-                           const std::vector<std::string>& must,
-                           std::size_t count) {
+  const auto rejection = [&](const std::vector<std::string>& available,
+                             const std::vector<std::string>& must,
+                             std::size_t count) {
     return what([&] { static_cast<void>(gpus.prefer(available, must, count)); });
   };
   const std::string start = "choose devices \"nvidia.com/gpu\": ";
   EXPECT_EQ(
-      refused(gpus_of({0, 1}), {}, 3),
+      rejection(gpus_of({0, 1}), {}, 3),
       start + "3 devices requested, 0 of them required, and only 2 other healthy ones available");
   EXPECT_EQ(
-      refused(gpus_of({0, 1}), gpus_of({0, 1}), 1),
+      rejection(gpus_of({0, 1}), gpus_of({0, 1}), 1),
       start + "1 devices requested, 2 of them required, and only 0 other healthy ones available");
-  EXPECT_EQ(refused(gpus_of({0, 1}), gpus_of({2}), 1),
+  EXPECT_EQ(rejection(gpus_of({0, 1}), gpus_of({2}), 1),
             start + "device \"" + uuid_of_gpu(2) +
                 "\" must be included but is not available (name it among the available ones)");
-  EXPECT_EQ(refused(gpus_of({0, 1}), {"GPU-x"}, 1),
+  EXPECT_EQ(rejection(gpus_of({0, 1}), {"GPU-x"}, 1),
             start +
                 "there is no device \"GPU-x\" (the kubelet's list of devices is stale; the plugin "
                 "sends the current one"
                 ")");
   plan.set_health(uuid_of_gpu(0), false, "Xid 79");
   EXPECT_EQ(
-      refused(gpus_of({0, 1}), {}, 2),
+      rejection(gpus_of({0, 1}), {}, 2),
       start + "2 devices requested, 0 of them required, and only 1 other healthy ones available");
-  EXPECT_EQ(refused(gpus_of({0, 1}), gpus_of({0}), 2),
+  EXPECT_EQ(rejection(gpus_of({0, 1}), gpus_of({0}), 2),
             start + "device \"" + uuid_of_gpu(0) +
                 "\" is unhealthy: Xid 79 (the kubelet's list of devices is stale; the plugin sends "
                 "the current one"
                 ")");
   EXPECT_EQ(gpus.prefer(gpus_of({0, 1}), {}, 0), std::vector<std::string>{});
-  // Ids that are not known, and those named again, are passed over.
+  // Unknown and duplicate ids are ignored.
   EXPECT_EQ(gpus.prefer(std::vector<std::string>{"x", uuid_of_gpu(3), uuid_of_gpu(3)}, {}, 1),
             gpus_of({3}));
 }
@@ -152,17 +152,17 @@ TEST(plugin_choice, what_cannot_be_chosen_is_refused) {
 class plugin_choice_property : public ::testing::TestWithParam<unsigned int> {
  protected:
   std::mt19937 random_{GetParam()};  // NOLINT(cert-msc51-cpp): the same numbers in each run
-  std::size_t up_to(std::size_t most) {
-    return std::uniform_int_distribution<std::size_t>(0, most)(random_);
+  std::size_t up_to(std::size_t max) {
+    return std::uniform_int_distribution<std::size_t>(0, max)(random_);
   }
 };
 
 TEST_P(plugin_choice_property, every_choice_is_complete_healthy_and_unique) {
   const unsigned int gpus = static_cast<unsigned int>(1 + up_to(6));
   const std::size_t replicas = up_to(5);
-  std::vector<gpu_info> made;
+  std::vector<gpu_info> gpu_infos;
   for (unsigned int i = 0; i < gpus; ++i) {
-    made.push_back(up_to(3) == 0 ? make_gpu(i, {"1g.5gb", "1g.5gb", "2g.10gb"}) : make_gpu(i));
+    gpu_infos.push_back(up_to(3) == 0 ? make_gpu(i, {"1g.5gb", "1g.5gb", "2g.10gb"}) : make_gpu(i));
   }
   const std::string text = replicas < 2
                                ? ""
@@ -170,7 +170,7 @@ TEST_P(plugin_choice_property, every_choice_is_complete_healthy_and_unique) {
                                      std::to_string(replicas) +
                                      "}, {name: mig-1g.5gb, devices: 1, replicas: 2}]}}";
   const planned plan =
-      plan_of(make_inventory(made),
+      plan_of(make_inventory(gpu_infos),
               text,
               up_to(1) == 0 ? replica_policy::packed : replica_policy::distributed);
   for (int round = 0; round < 20; ++round) {
@@ -222,7 +222,7 @@ closeness_table random_table(std::size_t size, std::mt19937& random) {
   return table;
 }
 
-// Every subset by its bits.
+// Tries every subset, encoded as bits.
 choice_score best_of_all(const closeness_table& table,
                          const places& candidates,
                          const places& taken,
@@ -246,7 +246,7 @@ choice_score best_of_all(const closeness_table& table,
   return best.value();
 }
 
-TEST_P(plugin_choice_property, the_choice_of_gpus_is_the_best_there_is) {
+TEST_P(plugin_choice_property, gpu_choice_is_optimal) {
   for (int round = 0; round < 20; ++round) {
     const std::size_t size = 2 + up_to(8);
     const closeness_table table = random_table(size, random_);
@@ -263,8 +263,9 @@ TEST_P(plugin_choice_property, the_choice_of_gpus_is_the_best_there_is) {
   }
 }
 
-TEST_P(plugin_choice_property, many_gpus_are_chosen_nearly_as_well) {
-  // 24 over 12 are too many to try; islands of four are what there is to be found.
+TEST_P(plugin_choice_property, many_gpus_are_chosen_near_optimally) {
+  // There are too many combinations of 12 of 24 to try all; the search must find the islands of
+  // four.
   const std::size_t size = 24;
   closeness_table table(size, std::vector<unsigned int>(size, 10));
   places order(size);
@@ -301,12 +302,12 @@ TEST_P(plugin_choice_property, distributed_replicas_fill_gpus_evenly) {
   }
   const std::size_t count = up_to(free_count);
   const auto fullest = [&](const std::vector<std::size_t>& taken) {
-    std::size_t most = 0;
+    std::size_t max = 0;
     for (std::size_t i = 0; i < groups.size(); ++i) {
-      most = std::max(most,
-                      taken[i] == 0 ? 0 : groups[i].total - groups[i].candidates.size() + taken[i]);
+      max = std::max(max,
+                     taken[i] == 0 ? 0 : groups[i].total - groups[i].candidates.size() + taken[i]);
     }
-    return most;
+    return max;
   };
   const auto chosen = choose_replicas(groups, replica_policy::distributed, count);
   std::vector<std::size_t> taken(groups.size(), 0);
@@ -315,7 +316,7 @@ TEST_P(plugin_choice_property, distributed_replicas_fill_gpus_evenly) {
       taken[i] += static_cast<std::size_t>(std::count(chosen.begin(), chosen.end(), each));
     }
   }
-  // All ways to take `count`.
+  // Tries all ways to choose `count` replicas.
   std::size_t best = replicas;
   std::vector<std::size_t> other(groups.size(), 0);
   const std::function<void(std::size_t, std::size_t)> try_all = [&](std::size_t at,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The NVIDIA device plugin's file: each of plugin_configurations/NAME.yaml is read as NAME.expected
-// says, to the word.
+// The NVIDIA device plugin's file: reading plugin_configurations/NAME.yaml gives exactly the text
+// of NAME.expected.
 #include "kubelet/plugin/configuration/configuration.hpp"
 
 #include <gmock/gmock.h>
@@ -43,7 +43,7 @@ void put_names(std::ostream& out, const char* kind, const std::vector<naming>& n
 
 void put_sharing(std::ostream& out, const time_slicing& slicing) {
   out << (slicing.rename_by_default ? "rename by default\n" : "")
-      << (slicing.fail_requests_greater_than_one ? "one replica a request\n" : "");
+      << (slicing.fail_requests_greater_than_one ? "one replica per request\n" : "");
   for (const replicated_resource& each : slicing.resources) {
     out << each.name << " x " << each.replicas;
     if (!each.rename.empty()) {
@@ -98,9 +98,9 @@ std::string dump(const checked_configuration& checked) {
 
 const fs::path directory = GPUSHM_PLUGIN_CONFIGURATIONS;
 
-TEST(plugin_configuration, files_are_read_as_written_beside_them) {
+TEST(plugin_configuration, files_match_expected_results) {
   if (!fs::is_directory(directory)) {
-    GTEST_SKIP() << "the source tree is not here: " << directory;
+    GTEST_SKIP() << "the source tree does not exist: " << directory;
   }
   std::size_t count = 0;
   for (const auto& each : fs::directory_iterator(directory)) {
@@ -109,22 +109,22 @@ TEST(plugin_configuration, files_are_read_as_written_beside_them) {
     }
     ++count;
     const std::string name = each.path().filename().string();
-    const std::string said = dump(check_configuration(read(each.path()), name));
+    const std::string actual = dump(check_configuration(read(each.path()), name));
     fs::path expected = each.path();
     expected.replace_extension(".expected");
     if (std::getenv("GPUSHM_WRITE_EXPECTED") != nullptr) {
-      std::ofstream(expected) << said;
+      std::ofstream(expected) << actual;
     }
-    EXPECT_EQ(said, read(expected)) << name;
+    EXPECT_EQ(actual, read(expected)) << name;
     EXPECT_EQ(name.starts_with("bad_"),
-              said.find(": ") < said.find('\n') && !said.starts_with("warning: ") &&
-                  said.front() >= '0' && said.front() <= '9')
+              actual.find(": ") < actual.find('\n') && !actual.starts_with("warning: ") &&
+                  actual.front() >= '0' && actual.front() <= '9')
         << name;
   }
   EXPECT_GE(count, 60U);
 }
 
-TEST(plugin_configuration, the_first_problem_is_thrown_with_its_place) {
+TEST(plugin_configuration, first_problem_is_thrown_with_position) {
   const auto what = [](const std::string& text) -> std::string {
     try {
       static_cast<void>(parse_configuration(text, "/etc/gpushm/config.yaml"));
@@ -143,7 +143,7 @@ TEST(plugin_configuration, the_first_problem_is_thrown_with_its_place) {
             "more problems (write version: v1, the only supported version)");
 }
 
-TEST(plugin_configuration, the_canonical_file_is_read_without_a_warning_as_the_same) {
+TEST(plugin_configuration, canonical_file_round_trips_without_warning) {
   const std::string article =
       "version: v1\nsharing:\n  timeSlicing:\n    replicas: 4\n    renameByDefault: true\n"
       "    failRequestsGreaterThanOne: true\n    resources:\n    - {name: gpu, devices: [0, "
@@ -186,7 +186,7 @@ TEST(plugin_configuration, invalid_flag_values_are_rejected_with_choices) {
             "set X \"tight\": invalid value (write distributed or packed)");
 }
 
-TEST(plugin_configuration, names_of_resources_are_those_that_kubernetes_takes) {
+TEST(plugin_configuration, resource_names_follow_kubernetes_rules) {
   EXPECT_EQ(whole_resource_name("gpu"), "nvidia.com/gpu");
   EXPECT_EQ(whole_resource_name("example.com/gpu"), "example.com/gpu");
   for (const char* good : {"nvidia.com/gpu", "nvidia.com/mig-1g.10gb.me", "a/B_c.d-e"}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a GPU is unhealthy and healthy again. The tests set the time.
+// When a GPU becomes unhealthy and healthy again. The tests set the time.
 #include <gtest/gtest.h>
 
 #include "kubelet/plugin/health/gpu_record.hpp"
@@ -16,8 +16,8 @@ constexpr auto quiet = std::chrono::milliseconds(300s);
 
 class plugin_gpu_record : public ::testing::Test {
  protected:
-  void look(std::chrono::seconds at, const gpu_status& seen = {}) {
-    record_.looked(seen, start_ + at, quiet);
+  void poll(std::chrono::seconds at, const gpu_status& seen = {}) {
+    record_.update(seen, start_ + at, quiet);
   }
   void xid(std::uint64_t number, std::chrono::seconds at) { record_.xid(number, start_ + at); }
   [[nodiscard]] std::string state() const {
@@ -26,26 +26,26 @@ class plugin_gpu_record : public ::testing::Test {
     return now.healthy ? "healthy" : now.reason;
   }
   static gpu_status lost() { return {false, "NVML_ERROR_GPU_IS_LOST (15)", {}}; }
-  static gpu_status wants(unsigned int action) { return {true, {}, action}; }
+  static gpu_status requests(unsigned int action) { return {true, {}, action}; }
 
   gpu_record record_;
   gpu_record::time_point start_;
 };
 
-TEST_F(plugin_gpu_record, is_healthy_at_first_and_when_nothing_happens) {
+TEST_F(plugin_gpu_record, is_initially_healthy) {
   EXPECT_EQ(state(), "healthy");
-  look(5s);
-  look(1000s, wants(0));
+  poll(5s);
+  poll(1000s, requests(0));
   EXPECT_EQ(state(), "healthy");
 }
 
-TEST_F(plugin_gpu_record, an_xid_passes_when_it_has_been_quiet) {
+TEST_F(plugin_gpu_record, xid_expires_after_quiet_period) {
   xid(8, 10s);
   EXPECT_EQ(state(), "Xid 8");
-  look(15s);
-  look(309s);
+  poll(15s);
+  poll(309s);
   EXPECT_EQ(state(), "Xid 8");
-  look(310s);
+  poll(310s);
   EXPECT_EQ(state(), "healthy");
 }
 
@@ -53,66 +53,67 @@ TEST_F(plugin_gpu_record, another_xid_restarts_the_quiet_period) {
   xid(8, 10s);
   xid(94, 200s);
   EXPECT_EQ(state(), "Xid 94 (contained memory error)");
-  look(499s);
+  poll(499s);
   EXPECT_EQ(state(), "Xid 94 (contained memory error)");
-  look(500s);
+  poll(500s);
   EXPECT_EQ(state(), "healthy");
 }
 
 TEST_F(plugin_gpu_record, reset_only_errors_stay_until_a_reset) {
   xid(48, 10s);
-  look(10'000s);
+  poll(10'000s);
   EXPECT_EQ(state(), "Xid 48 (uncorrectable memory error)");
-  // Another one after it takes nothing back.
+  // A later Xid does not cancel the need for a reset.
   xid(8, 10'001s);
-  look(20'000s);
+  poll(20'000s);
   EXPECT_EQ(state(), "Xid 8");
-  look(20'001s, lost());
-  EXPECT_EQ(state(), "it does not answer: NVML_ERROR_GPU_IS_LOST (15)");
-  look(20'002s);
+  poll(20'001s, lost());
+  EXPECT_EQ(state(), "it does not respond: NVML_ERROR_GPU_IS_LOST (15)");
+  poll(20'002s);
   EXPECT_EQ(state(), "healthy");
 }
 
 TEST_F(plugin_gpu_record, reported_recovery_action_decides) {
   xid(79, 10s);
-  look(11s, wants(1));
+  poll(11s, requests(1));
   EXPECT_EQ(state(),
             "the driver requests a reset of the GPU after Xid 79 (the GPU has fallen off the bus)");
-  look(1000s, wants(1));
+  poll(1000s, requests(1));
   EXPECT_NE(state(), "healthy");
-  look(1001s, wants(0));
+  poll(1001s, requests(0));
   EXPECT_EQ(state(), "healthy");
-  // It wanted nothing: quiet is enough, also after what a reset mends elsewhere.
+  // The driver requests no action: the quiet period is sufficient, even after Xids that otherwise
+  // need a reset.
   xid(95, 2000s);
-  look(2001s, wants(0));
+  poll(2001s, requests(0));
   EXPECT_EQ(state(), "Xid 95 (uncontained memory error)");
-  look(2300s, wants(0));
+  poll(2300s, requests(0));
   EXPECT_EQ(state(), "healthy");
-  look(2301s, wants(2));
+  poll(2301s, requests(2));
   EXPECT_EQ(state(), "the driver requests a reboot of the node");
-  look(2302s, wants(9));
+  poll(2302s, requests(9));
   EXPECT_EQ(state(), "the driver requests recovery action 9");
 }
 
 TEST_F(plugin_gpu_record, lost_gpu_returns_with_pending_reset) {
-  look(1s, wants(1));
-  look(2s, lost());
-  look(3s, wants(1));
+  poll(1s, requests(1));
+  poll(2s, lost());
+  poll(3s, requests(1));
   EXPECT_EQ(state(), "the driver requests a reset of the GPU");
-  look(4s, wants(0));
+  poll(4s, requests(0));
   EXPECT_EQ(state(), "healthy");
 }
 
 TEST_F(plugin_gpu_record, memory_errors_need_a_reset) {
   record_.memory_error(start_);
-  look(10'000s);
+  poll(10'000s);
   EXPECT_EQ(state(), "uncorrected memory error");
-  look(10'001s, lost());
-  look(10'002s);
+  poll(10'001s, lost());
+  poll(10'002s);
   EXPECT_EQ(state(), "healthy");
 }
 
-TEST(plugin_xids, application_xids_are_added_and_taken_out) {
+TEST(plugin_xids, application_xids_are_added_and_removed) {
   health_options options;
   change_application_xids(options, "48, -31,+99,-13", "X");
   EXPECT_EQ(options.application_xids, (std::set<std::uint64_t>{43, 45, 48, 68, 99, 109}));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inventory and health on the fake NVML: A100 and H100 layouts, events, lost GPUs, new layouts.
+// Inventory and health with the fake NVML: A100 and H100 layouts, events, lost GPUs, new layouts.
 #include "driver/nvml.hpp"
 
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ using namespace std::chrono_literals;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr auto patience = 30s;
+constexpr auto timeout = 30s;
 
 class plugin_nvml : public ::testing::Test {
  protected:
@@ -47,12 +47,12 @@ class plugin_nvml : public ::testing::Test {
       ::setenv(name.c_str(), value.c_str(), 1);
     }
   }
-  /// NVML stays in a process: another tree takes the place of the one before.
+  /// NVML stays loaded in a process: the new tree replaces the previous one.
   gpu_tree& set_gpus(const std::vector<recorded_gpu>& gpus) {
     make_tree(gpus);
     const auto* nvml = driver::nvml_library::try_instance();
     if (nvml != nullptr && nvml->driver_version() != "580.0.fake") {
-      skip_ = "there is a real NVML here, which is found before the fake one";
+      skip_ = "a real NVML is found before the fake one";
     }
     return *tree_;
   }
@@ -100,14 +100,14 @@ TEST_F(plugin_nvml, gpus_are_described_with_mig_layout) {
   EXPECT_THAT(profiles_of(found.gpus[1]), ElementsAre("3g.40gb", "1g.20gb", "1g.10gb"));
   EXPECT_THAT(profiles_of(found.gpus[2]), ElementsAre("2c.4g.40gb", "2c.4g.40gb", "3g.40gb"));
   EXPECT_THAT(profiles_of(found.gpus[3]), ElementsAre());
-  // One link, on one node.
+  // One link, on one NUMA node.
   EXPECT_EQ(found.closeness[0][3], 120U);
   EXPECT_EQ(found.closeness[3][0], 120U);
   EXPECT_EQ(found.closeness[2][2], 0U);
   EXPECT_EQ(found.gpus[3].entry, discover::query_nvml(library_)[3]);
 }
 
-TEST_F(plugin_nvml, a_lost_gpu_does_not_hide_the_others) {
+TEST_F(plugin_nvml, lost_gpu_does_not_hide_others) {
   set_gpus(plain_gpus(3));
   SKIP_IF_REAL();
   put("lost", uuid_of_gpu(1) + "\n");
@@ -117,10 +117,10 @@ TEST_F(plugin_nvml, a_lost_gpu_does_not_hide_the_others) {
   EXPECT_THAT(found.left_out,
               ElementsAre("GPU 1: nvmlDeviceGetHandleByIndex: NVML_ERROR_GPU_IS_LOST (15)"));
   put("lost", uuid_of_gpu(0) + "\n" + uuid_of_gpu(1) + "\n" + uuid_of_gpu(2) + "\n");
-  EXPECT_EQ(take().problem, "no GPU answers");
+  EXPECT_EQ(take().problem, "no GPU responds");
 }
 
-TEST(plugin_profile, is_what_the_driver_calls_it_or_counted) {
+TEST(plugin_profile, is_named_by_driver_or_computed_from_slices) {
   EXPECT_EQ(profile_of_name("NVIDIA A100-SXM4-40GB MIG 1g.5gb"), "1g.5gb");
   EXPECT_EQ(profile_of_name("NVIDIA H100 80GB HBM3 MIG 1g.10gb+me"), "1g.10gb+me");
   EXPECT_EQ(profile_of_name("X MIG 1c.3g.20gb"), "1c.3g.20gb");
@@ -134,7 +134,7 @@ TEST(plugin_profile, is_what_the_driver_calls_it_or_counted) {
     EXPECT_EQ(profile_of_name(none), std::nullopt) << none;
   }
   constexpr std::uint64_t mib = 1ULL << 20U;
-  // Totals and parts as A100 40 GB, A100 80 GB, H100 80 GB and H200 have them.
+  // Total and instance sizes of A100 40 GB, A100 80 GB, H100 80 GB and H200.
   EXPECT_EQ(profile_of_slices(1, 1, 4864 * mib, 40960 * mib), "1g.5gb");
   EXPECT_EQ(profile_of_slices(2, 2, 9856 * mib, 40960 * mib), "2g.10gb");
   EXPECT_EQ(profile_of_slices(3, 3, 19968 * mib, 40960 * mib), "3g.20gb");
@@ -146,7 +146,7 @@ TEST(plugin_profile, is_what_the_driver_calls_it_or_counted) {
 }
 
 /// The reports of a monitor, in order.
-class told {
+class report_log {
  public:
   health_monitor::listener listener() {
     return {[this](const std::string& uuid, const gpu_health& now) {
@@ -160,10 +160,10 @@ class told {
               changed_.notify_all();
             }};
   }
-  /// Until the line is there, from the one behind the last found on.
+  /// Waits for the line, starting after the last line found.
   [[nodiscard]] bool wait_for(const std::string& line) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, patience, [&] {
+    return changed_.wait_for(lock, timeout, [&] {
       const auto found =
           std::find(lines_.begin() + static_cast<std::ptrdiff_t>(read_), lines_.end(), line);
       if (found == lines_.end()) {
@@ -193,9 +193,9 @@ health_options quick() {
   return options;
 }
 
-/// Until the monitor has looked once; it has their events by then.
+/// Waits until the monitor has polled once; it has subscribed to the GPUs' events by then.
 bool wait_for_gpus(const health_monitor& monitor, std::size_t count) {
-  const auto end = std::chrono::steady_clock::now() + patience;
+  const auto end = std::chrono::steady_clock::now() + timeout;
   while (monitor.gpus().size() < count) {
     if (std::chrono::steady_clock::now() > end) {
       return false;
@@ -205,83 +205,83 @@ bool wait_for_gpus(const health_monitor& monitor, std::size_t count) {
   return true;
 }
 
-TEST_F(plugin_nvml, critical_xids_are_told_and_pass_and_application_xids_are_not) {
+TEST_F(plugin_nvml, only_critical_xids_are_reported_and_expire) {
   set_gpus(plain_gpus(2));
   SKIP_IF_REAL();
-  told heard;
-  health_monitor monitor(quick(), heard.listener());
+  report_log reports;
+  health_monitor monitor(quick(), reports.listener());
   ASSERT_TRUE(wait_for_gpus(monitor, 2));
   for (const char* number : {" 13", " 31", " 43", " 45", " 68", " 109"}) {
     event(uuid_of_gpu(0) + number);
   }
   event(uuid_of_gpu(1) + " 8");
-  EXPECT_TRUE(heard.wait_for(uuid_of_gpu(1) + " Xid 8"));
-  EXPECT_TRUE(heard.wait_for(uuid_of_gpu(1) + " healthy"));
-  EXPECT_EQ(heard.lines().size(), 2U);
+  EXPECT_TRUE(reports.wait_for(uuid_of_gpu(1) + " Xid 8"));
+  EXPECT_TRUE(reports.wait_for(uuid_of_gpu(1) + " healthy"));
+  EXPECT_EQ(reports.lines().size(), 2U);
   event(uuid_of_gpu(0) + " ecc");
-  EXPECT_TRUE(heard.wait_for(uuid_of_gpu(0) + " uncorrected memory error"));
+  EXPECT_TRUE(reports.wait_for(uuid_of_gpu(0) + " uncorrected memory error"));
   EXPECT_EQ(monitor.gpus().at(uuid_of_gpu(0)), (gpu_health{false, "uncorrected memory error"}));
   EXPECT_EQ(monitor.gpus().at(uuid_of_gpu(1)), (gpu_health{true, ""}));
 }
 
-TEST_F(plugin_nvml, a_gpu_that_is_lost_comes_back_with_its_events) {
+TEST_F(plugin_nvml, lost_gpu_recovers_with_its_events) {
   set_gpus(plain_gpus(2));
   SKIP_IF_REAL();
-  told heard;
-  health_monitor monitor(quick(), heard.listener());
+  report_log reports;
+  health_monitor monitor(quick(), reports.listener());
   ASSERT_TRUE(wait_for_gpus(monitor, 2));
   event(uuid_of_gpu(1) + " 79");
-  EXPECT_TRUE(heard.wait_for(uuid_of_gpu(1) + " Xid 79 (the GPU has fallen off the bus)"));
+  EXPECT_TRUE(reports.wait_for(uuid_of_gpu(1) + " Xid 79 (the GPU has fallen off the bus)"));
   put("lost", uuid_of_gpu(1) + "\n");
-  EXPECT_TRUE(heard.wait_for(uuid_of_gpu(1) + " it does not answer: nvmlDeviceGetHandleByUUID: "
-                                              "NVML_ERROR_GPU_IS_LOST (15)"));
+  EXPECT_TRUE(reports.wait_for(uuid_of_gpu(1) + " it does not respond: nvmlDeviceGetHandleByUUID: "
+                                                "NVML_ERROR_GPU_IS_LOST (15)"));
   put("lost", "");
-  EXPECT_TRUE(heard.wait_for(uuid_of_gpu(1) + " healthy"));
+  EXPECT_TRUE(reports.wait_for(uuid_of_gpu(1) + " healthy"));
   event(uuid_of_gpu(1) + " 8");
-  EXPECT_TRUE(heard.wait_for(uuid_of_gpu(1) + " Xid 8"));
+  EXPECT_TRUE(reports.wait_for(uuid_of_gpu(1) + " Xid 8"));
 }
 
 TEST_F(plugin_nvml, recovery_action_keeps_a_gpu_unhealthy) {
   set_gpus(plain_gpus(1));
   SKIP_IF_REAL();
   put("recovery", uuid_of_gpu(0) + " 1\n");
-  told heard;
-  health_monitor monitor(quick(), heard.listener());
-  EXPECT_TRUE(heard.wait_for(uuid_of_gpu(0) + " the driver requests a reset of the GPU"));
+  report_log reports;
+  health_monitor monitor(quick(), reports.listener());
+  EXPECT_TRUE(reports.wait_for(uuid_of_gpu(0) + " the driver requests a reset of the GPU"));
   put("recovery", "");
-  EXPECT_TRUE(heard.wait_for(uuid_of_gpu(0) + " healthy"));
+  EXPECT_TRUE(reports.wait_for(uuid_of_gpu(0) + " healthy"));
 }
 
 TEST_F(plugin_nvml, layout_changes_and_new_gpus_are_reported) {
   gpu_tree& tree = set_gpus({a100_three()});
   SKIP_IF_REAL();
-  told heard;
-  health_monitor monitor(quick(), heard.listener());
+  report_log reports;
+  health_monitor monitor(quick(), reports.listener());
   ASSERT_TRUE(wait_for_gpus(monitor, 1));
   EXPECT_EQ(take().gpus.at(0).instances.size(), 3U);
   tree.replace({a100_seven()});
-  EXPECT_TRUE(heard.wait_for("layout: " + uuid_of_gpu(0) + " has a different MIG layout"));
+  EXPECT_TRUE(reports.wait_for("layout: " + uuid_of_gpu(0) + " has a different MIG layout"));
   EXPECT_EQ(take().gpus.at(0).instances.size(), 7U);
   tree.replace({a100_seven(), h100_mixed()});
-  EXPECT_TRUE(heard.wait_for("layout: " + uuid_of_gpu(1) + " was added"));
+  EXPECT_TRUE(reports.wait_for("layout: " + uuid_of_gpu(1) + " was added"));
   tree.replace({a100_seven()});
-  EXPECT_TRUE(heard.wait_for(uuid_of_gpu(1) + " it does not answer: nvmlDeviceGetHandleByUUID: "
-                                              "NVML_ERROR_NOT_FOUND (6)"));
+  EXPECT_TRUE(reports.wait_for(uuid_of_gpu(1) + " it does not respond: nvmlDeviceGetHandleByUUID: "
+                                                "NVML_ERROR_NOT_FOUND (6)"));
 }
 
-TEST_F(plugin_nvml, a_driver_that_comes_later_is_found) {
-  // Not the environment is changed while the monitor runs, which could be reading it.
+TEST_F(plugin_nvml, late_driver_is_found) {
+  // The environment is not changed while the monitor runs, because the monitor may read it.
   make_tree(plain_gpus(1));
   std::filesystem::rename(root_ / "gpus.conf", root_ / "gpus.conf.hidden");
   if (driver::nvml_library::try_instance() != nullptr) {
-    GTEST_SKIP() << "NVML was loaded before in this process, or there is a real one";
+    GTEST_SKIP() << "NVML was already loaded in this process, or a real one exists";
   }
   EXPECT_THAT(take().problem, HasSubstr("load NVML"));
-  told heard;
-  health_monitor monitor(quick(), heard.listener());
+  report_log reports;
+  health_monitor monitor(quick(), reports.listener());
   EXPECT_TRUE(monitor.gpus().empty());
   std::filesystem::rename(root_ / "gpus.conf.hidden", root_ / "gpus.conf");
-  EXPECT_TRUE(heard.wait_for("layout: a driver is available"));
+  EXPECT_TRUE(reports.wait_for("layout: a driver is available"));
   ASSERT_TRUE(wait_for_gpus(monitor, 1));
   EXPECT_EQ(take().gpus.size(), 1U);
 }
@@ -290,12 +290,12 @@ TEST_F(plugin_nvml, events_during_reregistration_are_kept) {
   set_gpus(plain_gpus(2));
   SKIP_IF_REAL();
   gpu_watch watch(*driver::nvml_library::try_instance());
-  ASSERT_EQ(watch.look().gpus.size(), 2U);
-  ASSERT_TRUE(watch.begin_events({uuid_of_gpu(0)}));
+  ASSERT_EQ(watch.poll().gpus.size(), 2U);
+  ASSERT_TRUE(watch.subscribe({uuid_of_gpu(0)}));
   event(uuid_of_gpu(0) + " 79");
   event(uuid_of_gpu(0) + " 8");
-  // As when another GPU comes.
-  ASSERT_TRUE(watch.begin_events({uuid_of_gpu(0), uuid_of_gpu(1)}));
+  // As when another GPU is added.
+  ASSERT_TRUE(watch.subscribe({uuid_of_gpu(0), uuid_of_gpu(1)}));
   event(uuid_of_gpu(1) + " 48");
   for (const auto& [gpu, xid] : {std::pair(0U, 79U), std::pair(0U, 8U), std::pair(1U, 48U)}) {
     gpu_event seen;
@@ -308,28 +308,28 @@ TEST_F(plugin_nvml, events_during_reregistration_are_kept) {
 TEST_F(plugin_nvml, monitor_ends_despite_a_hanging_driver) {
   set_gpus(plain_gpus(1));
   SKIP_IF_REAL();
-  told heard;
-  auto monitor = std::make_unique<health_monitor>(quick(), heard.listener());
+  report_log reports;
+  auto monitor = std::make_unique<health_monitor>(quick(), reports.listener());
   ASSERT_TRUE(wait_for_gpus(*monitor, 1));
-  EXPECT_LT(monitor->silent_for(), 5s);
+  EXPECT_LT(monitor->unresponsive_for(), 5s);
   put("hang", "");
   const auto hung = std::chrono::steady_clock::now();
-  while (monitor->silent_for() < 1s && std::chrono::steady_clock::now() - hung < patience) {
+  while (monitor->unresponsive_for() < 1s && std::chrono::steady_clock::now() - hung < timeout) {
     std::this_thread::sleep_for(10ms);
   }
-  EXPECT_GE(monitor->silent_for(), 1s);
+  EXPECT_GE(monitor->unresponsive_for(), 1s);
   const auto start = std::chrono::steady_clock::now();
   monitor.reset();
   EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
-  EXPECT_TRUE(health_monitor::any_left_behind());
-  // The thread continues when the driver does, without reports.
-  const std::size_t told_before = heard.lines().size();
+  EXPECT_TRUE(health_monitor::any_abandoned());
+  // The thread continues when the driver responds, without reports.
+  const std::size_t reports_before = reports.lines().size();
   std::filesystem::remove(root_ / "hang");
   std::this_thread::sleep_for(200ms);
-  EXPECT_EQ(heard.lines().size(), told_before);
+  EXPECT_EQ(reports.lines().size(), reports_before);
 }
 
-TEST_F(plugin_nvml, a_monitor_stops_soon) {
+TEST_F(plugin_nvml, monitor_stops_promptly) {
   set_gpus(plain_gpus(1));
   SKIP_IF_REAL();
   auto monitor = std::make_unique<health_monitor>(health_options{}, health_monitor::listener{});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a node offers for its GPUs and its configuration.
+// The resources that a node offers, depending on its GPUs and its configuration.
 #include "kubelet/plugin/plan/plan.hpp"
 
 #include <gmock/gmock.h>
@@ -17,11 +17,11 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-/// Without CDI: no files are needed.
+/// Does not use CDI, so that no files are needed.
 configuration by_variable(const std::string& text = "") {
-  configuration made = parse_configuration(text, "config");
-  made.flags.device_list = {device_list_strategy::envvar};
-  return made;
+  configuration settings = parse_configuration(text, "config");
+  settings.flags.device_list = {device_list_strategy::envvar};
+  return settings;
 }
 
 plan_options no_shares() {
@@ -37,15 +37,15 @@ planned plan_of(const std::string& text,
 }
 
 configuration with_mig(mig_strategy strategy) {
-  configuration made = by_variable();
-  made.flags.mig = strategy;
-  return made;
+  configuration settings = by_variable();
+  settings.flags.mig = strategy;
+  return settings;
 }
 
 const std::vector<std::string> a100_seven{
     "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb"};
 
-TEST(plugin_plan, whole_gpus_are_one_resource_in_their_order_with_their_numa_nodes) {
+TEST(plugin_plan, whole_gpus_are_one_resource_in_order_with_numa_nodes) {
   const planned plan = plan_of("", whole_gpus(3));
   EXPECT_THAT(names_of(plan), ElementsAre("nvidia.com/gpu 3"));
   EXPECT_EQ(plan.resources[0]->devices(),
@@ -56,7 +56,7 @@ TEST(plugin_plan, whole_gpus_are_one_resource_in_their_order_with_their_numa_nod
   EXPECT_THAT(plan.notes, ElementsAre("nvidia.com/gpu: 3 devices"));
 }
 
-TEST(plugin_plan, without_gpus_there_is_a_resource_with_none_and_the_reason) {
+TEST(plugin_plan, no_gpus_yield_empty_resource_and_reason) {
   inventory none;
   none.problem = "load NVML \"libnvidia-ml.so.1\": library not found";
   const planned plan = plan_of("", none);
@@ -68,7 +68,7 @@ TEST(plugin_plan, without_gpus_there_is_a_resource_with_none_and_the_reason) {
   EXPECT_THAT(plan_of("", none, off).resources, IsEmpty());
 }
 
-TEST(plugin_plan, a_gpu_that_does_not_answer_is_said) {
+TEST(plugin_plan, unresponsive_gpu_is_reported) {
   inventory found = whole_gpus(1);
   found.left_out = {"GPU 1: nvmlDeviceGetHandleByIndex: NVML_ERROR_GPU_IS_LOST (15)"};
   EXPECT_THAT(plan_of("", found).warnings,
@@ -76,7 +76,7 @@ TEST(plugin_plan, a_gpu_that_does_not_answer_is_said) {
                           "not offered)"));
 }
 
-TEST(plugin_plan, patterns_give_names_and_the_first_that_fits_counts) {
+TEST(plugin_plan, first_matching_pattern_names_the_gpu) {
   inventory found = whole_gpus(3);
   found.gpus[1].name = "NVIDIA A100-SXM4-40GB";
   found.gpus[2].name = "NVIDIA L4";
@@ -88,7 +88,7 @@ TEST(plugin_plan, patterns_give_names_and_the_first_that_fits_counts) {
               ElementsAre("example.com/h100 1", "nvidia.com/a100 1", "nvidia.com/gpu 1"));
 }
 
-TEST(plugin_plan, patterns_are_texts_with_asterisks) {
+TEST(plugin_plan, asterisks_match_any_text) {
   for (const char* good : {"abc", "a*c", "*", "a*", "*c", "*b*", "a*b*c", "ab*c", "**"}) {
     EXPECT_TRUE(matches(good, "abc", true)) << good;
     EXPECT_TRUE(matches(good, "xabcx", false)) << good;
@@ -103,7 +103,7 @@ TEST(plugin_plan, patterns_are_texts_with_asterisks) {
 
 // ---- MIG ----
 
-TEST(plugin_plan, strategy_none_offers_a_mig_gpu_whole_and_warns) {
+TEST(plugin_plan, strategy_none_offers_whole_mig_gpu_with_warning) {
   const inventory found = make_inventory({make_gpu(0, a100_seven), make_gpu(1)});
   const planned plan = make_plan(with_mig(mig_strategy::none), no_shares(), found);
   EXPECT_THAT(names_of(plan), ElementsAre("nvidia.com/gpu 2"));
@@ -118,13 +118,13 @@ TEST(plugin_plan, strategy_single_offers_instances_as_gpus) {
   const inventory found = make_inventory({make_gpu(0, a100_seven), make_gpu(1, a100_seven)});
   const planned plan = make_plan(with_mig(mig_strategy::single), no_shares(), found);
   EXPECT_THAT(names_of(plan), ElementsAre("nvidia.com/gpu 14"));
-  EXPECT_EQ(ids_of(*plan.resources[0]).front(), uuid_of_part(0, 0));
+  EXPECT_EQ(ids_of(*plan.resources[0]).front(), uuid_of_instance(0, 0));
   EXPECT_THAT(plan.warnings, IsEmpty());
   EXPECT_THAT(names_of(make_plan(with_mig(mig_strategy::single), no_shares(), whole_gpus(2))),
               ElementsAre("nvidia.com/gpu 2"));
 }
 
-TEST(plugin_plan, strategy_single_with_a_mixed_layout_offers_zero_and_says_why) {
+TEST(plugin_plan, strategy_single_rejects_mixed_layout_with_reason) {
   const auto warning_of = [](std::vector<gpu_info> gpus) {
     const planned plan =
         make_plan(with_mig(mig_strategy::single), no_shares(), make_inventory(std::move(gpus)));
@@ -145,7 +145,7 @@ TEST(plugin_plan, strategy_single_with_a_mixed_layout_offers_zero_and_says_why) 
             start + "GPU 0 (" + uuid_of_gpu(0) + ") has MIG enabled but no instances" + end);
 }
 
-TEST(plugin_plan, strategy_mixed_has_a_resource_of_each_profile_beside_the_gpus) {
+TEST(plugin_plan, strategy_mixed_offers_a_resource_per_profile) {
   const inventory found = make_inventory({make_gpu(0, {"3g.40gb", "1g.20gb", "1g.10gb+me"}),
                                           make_gpu(1),
                                           make_gpu(2, {"2c.4g.40gb", "3g.40gb", ""})});
@@ -160,10 +160,10 @@ TEST(plugin_plan, strategy_mixed_has_a_resource_of_each_profile_beside_the_gpus)
               ElementsAre("GPU 2 (" + uuid_of_gpu(2) +
                           ") has an instance that is not offered: NVML does not report the "
                           "profile of " +
-                          uuid_of_part(2, 2)));
+                          uuid_of_instance(2, 2)));
 }
 
-TEST(plugin_plan, names_of_profiles_are_whole) {
+TEST(plugin_plan, profile_patterns_match_whole_names) {
   configuration settings = by_variable(
       "resources: {mig: [{pattern: 1g.10gb, name: small}, {pattern: '3g.*', name: large}]}");
   settings.flags.mig = mig_strategy::mixed;
@@ -175,7 +175,7 @@ TEST(plugin_plan, names_of_profiles_are_whole) {
 
 // ---- time-slicing ----
 
-TEST(plugin_plan, replicas_have_numbers_and_keep_the_name_unless_it_is_changed) {
+TEST(plugin_plan, replicas_are_numbered_and_keep_their_resource_name) {
   const std::string text =
       "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 3}]}}";
   const planned plan = plan_of(text, whole_gpus(2));
@@ -193,7 +193,7 @@ TEST(plugin_plan, replicas_have_numbers_and_keep_the_name_unless_it_is_changed) 
               ElementsAre("nvidia.com/gpu.shared 6"));
 }
 
-TEST(plugin_plan, devices_are_replicated_one_by_one) {
+TEST(plugin_plan, devices_can_be_replicated_individually) {
   const auto offered = [](const std::string& devices) {
     return names_of(plan_of(
         "sharing: {timeSlicing: {resources: [{name: gpu, rename: some, devices: " + devices +
@@ -209,7 +209,7 @@ TEST(plugin_plan, devices_are_replicated_one_by_one) {
               ElementsAre("nvidia.com/gpu 3", "nvidia.com/some 4"));
 }
 
-TEST(plugin_plan, a_device_belongs_to_the_first_entry_that_selects_it) {
+TEST(plugin_plan, first_matching_entry_gets_the_device) {
   const planned plan = plan_of(
       "sharing: {timeSlicing: {resources: [{name: gpu, devices: [1], replicas: 2, rename: a}, "
       "{name: gpu, devices: all, replicas: 3, rename: b}]}}",
@@ -225,7 +225,7 @@ TEST(plugin_plan, replicated_and_other_devices_can_share_a_name) {
               ElementsAre(uuid_of_gpu(1), uuid_of_gpu(0) + "::0", uuid_of_gpu(0) + "::1"));
 }
 
-TEST(plugin_plan, devices_that_are_not_there_are_said_and_the_others_replicated) {
+TEST(plugin_plan, missing_devices_are_reported_and_others_replicated) {
   const planned plan = plan_of(
       "sharing: {timeSlicing: {resources: [{name: gpu, devices: [0, 5, '0:1'], replicas: 2}, "
       "{name: "
@@ -247,22 +247,22 @@ TEST(plugin_plan, devices_that_are_not_there_are_said_and_the_others_replicated)
 TEST(plugin_plan, instances_are_replicated_by_index_or_uuid) {
   configuration settings =
       by_variable("sharing: {timeSlicing: {resources: [{name: mig-1g.5gb, devices: ['0:1', " +
-                  uuid_of_part(0, 2) + "], rename: shared, replicas: 2}]}}");
+                  uuid_of_instance(0, 2) + "], rename: shared, replicas: 2}]}}");
   settings.flags.mig = mig_strategy::mixed;
   const planned plan = make_plan(
       settings, no_shares(), make_inventory({make_gpu(0, {"1g.5gb", "1g.5gb", "1g.5gb"})}));
   EXPECT_THAT(ids_of(resource_named(plan, "nvidia.com/shared")),
-              ElementsAre(uuid_of_part(0, 1) + "::0",
-                          uuid_of_part(0, 1) + "::1",
-                          uuid_of_part(0, 2) + "::0",
-                          uuid_of_part(0, 2) + "::1"));
+              ElementsAre(uuid_of_instance(0, 1) + "::0",
+                          uuid_of_instance(0, 1) + "::1",
+                          uuid_of_instance(0, 2) + "::0",
+                          uuid_of_instance(0, 2) + "::1"));
   EXPECT_THAT(ids_of(resource_named(plan, "nvidia.com/mig-1g.5gb")),
-              ElementsAre(uuid_of_part(0, 0)));
+              ElementsAre(uuid_of_instance(0, 0)));
 }
 
-// ---- a resource of each GPU, and shares ----
+// ---- per-GPU resources and shares ----
 
-TEST(plugin_plan, each_gpu_can_have_a_resource_that_several_pods_ask_for) {
+TEST(plugin_plan, per_gpu_resources_are_requestable_by_several_pods) {
   plan_options options = no_shares();
   options.per_gpu_resources = true;
   const inventory found = make_inventory({make_gpu(0), make_gpu(1, a100_seven), make_gpu(2)});
@@ -278,7 +278,7 @@ TEST(plugin_plan, each_gpu_can_have_a_resource_that_several_pods_ask_for) {
             ")");
 }
 
-// Two pods that ask for different resources must not get the same GPU without knowing.
+// Two pods that request different resources must not silently get the same GPU.
 TEST(plugin_plan, no_gpu_is_in_two_resources) {
   plan_options options = no_shares();
   options.per_gpu_resources = true;
@@ -288,7 +288,7 @@ TEST(plugin_plan, no_gpu_is_in_two_resources) {
         "sharing: {timeSlicing: {resources: [{name: gpu, devices: [1], rename: s, replicas: 3}]}}",
         "resources: {gpus: [{pattern: '*', name: a100}]}"}) {
     const planned plan = plan_of(file, whole_gpus(3), options);
-    std::map<std::string, std::set<std::string>> resources;  // of a GPU
+    std::map<std::string, std::set<std::string>> resources;  // by GPU
     for (const auto& each : plan.resources) {
       for (const std::string& id : ids_of(*each)) {
         resources[id.substr(0, id.find("::"))].insert(each->name());
@@ -304,7 +304,7 @@ TEST(plugin_plan, no_gpu_is_in_two_resources) {
               ElementsAre("gpushm.dev/gpu-0 16", "gpushm.dev/gpu-1 16", "nvidia.com/gpu 0"));
 }
 
-TEST(plugin_plan, names_that_are_none_and_clashes_are_refused) {
+TEST(plugin_plan, invalid_and_duplicate_names_are_rejected) {
   plan_options options = no_shares();
   options.gpu_resource_name = "gpu";
   EXPECT_EQ(what([&] { static_cast<void>(plan_of("", whole_gpus(1), options)); }),
@@ -324,7 +324,7 @@ TEST(plugin_plan, names_that_are_none_and_clashes_are_refused) {
             "(rename one of them in the configuration)");
 }
 
-TEST(plugin_plan, a_domain_has_places_and_each_further_domain_a_resource) {
+TEST(plugin_plan, each_domain_is_a_resource_with_replicas) {
   plan_options options;
   options.gpus = false;
   options.domains = {"default", "team-a"};
@@ -334,20 +334,20 @@ TEST(plugin_plan, a_domain_has_places_and_each_further_domain_a_resource) {
   EXPECT_THAT(names_of(plan), ElementsAre("gpushm.dev/share 3", "gpushm.dev/share-team-a 3"));
   EXPECT_THAT(ids_of(*plan.resources[0]), ElementsAre("default::0", "default::1", "default::2"));
   EXPECT_FALSE(plan.resources[0]->has_preferences());
-  const auto answers = plan.resources[1]->allocate(
+  const auto responses = plan.resources[1]->allocate(
       std::vector<std::vector<std::string>>{{"team-a::2", "team-a::0"}});
-  allocation wanted;
-  wanted.mounts = {{"/run/gpushm/d/team-a", "/srv/gpushm/d/team-a", true}};
-  EXPECT_THAT(answers, ElementsAre(wanted));
+  allocation expected;
+  expected.mounts = {{"/run/gpushm/d/team-a", "/srv/gpushm/d/team-a", true}};
+  EXPECT_THAT(responses, ElementsAre(expected));
 
   configuration cdi = by_variable();
   cdi.flags.device_list = {device_list_strategy::cdi_cri, device_list_strategy::envvar};
   const auto by_cdi = make_plan(cdi, options, {})
                           .resources[0]
                           ->allocate(std::vector<std::vector<std::string>>{{"default::1"}});
-  wanted = {};
-  wanted.cdi_devices = {"gpushm.dev/share=default"};
-  EXPECT_THAT(by_cdi, ElementsAre(wanted));
+  expected = {};
+  expected.cdi_devices = {"gpushm.dev/share=default"};
+  EXPECT_THAT(by_cdi, ElementsAre(expected));
   ASSERT_EQ(plan.shares.devices.size(), 2U);
   EXPECT_EQ(plan.shares.kind, "gpushm.dev/share");
   EXPECT_EQ(plan.shares.devices[1].changes.mounts.at(0).host_path, "/srv/gpushm/d/team-a");
@@ -356,7 +356,7 @@ TEST(plugin_plan, a_domain_has_places_and_each_further_domain_a_resource) {
             "plan resources \"a\": the domain is named twice (name each domain once)");
 }
 
-TEST(plugin_plan, ids_are_never_longer_than_a_kubelet_takes) {
+TEST(plugin_plan, ids_fit_the_kubelet_limit) {
   const std::string common(80, 'd');
   const std::string a = short_id(common + "a", 64);
   const std::string b = short_id(common + "b", 64);
@@ -369,14 +369,14 @@ TEST(plugin_plan, ids_are_never_longer_than_a_kubelet_takes) {
   options.domains = {common};
   const planned plan = make_plan(by_variable(), options, {});
   EXPECT_EQ(ids_of(*plan.resources[0]).back().size(), max_id_bytes);
-  const auto answers = plan.resources[0]->allocate(
+  const auto responses = plan.resources[0]->allocate(
       std::vector<std::vector<std::string>>{{ids_of(*plan.resources[0]).back()}});
-  EXPECT_EQ(answers[0].mounts[0].host_path, "/run/gpushm/d/" + common);
+  EXPECT_EQ(responses[0].mounts[0].host_path, "/run/gpushm/d/" + common);
 }
 
 // ---- health ----
 
-TEST(plugin_plan, all_of_a_gpu_becomes_unhealthy_in_each_resource_and_healthy_again) {
+TEST(plugin_plan, gpu_health_applies_to_all_its_devices) {
   plan_options options = no_shares();
   options.per_gpu_resources = true;
   options.per_gpu_replicas = 2;
@@ -424,9 +424,9 @@ TEST(plugin_plan, all_of_a_gpu_becomes_unhealthy_in_each_resource_and_healthy_ag
   plan.resources[0]->on_change({});
 }
 
-// ---- many ----
+// ---- large nodes ----
 
-TEST(plugin_plan, sixty_four_gpus_of_a_hundred_replicas) {
+TEST(plugin_plan, sixty_four_gpus_with_a_hundred_replicas) {
   const planned plan =
       plan_of("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 100}]}}", whole_gpus(64));
   const auto ids = ids_of(*plan.resources.at(0));
@@ -439,8 +439,8 @@ TEST(plugin_plan, sixty_four_gpus_of_a_hundred_replicas) {
     gpus.insert(each.substr(0, each.find("::")));
   }
   EXPECT_EQ(gpus.size(), 64U);
-  const auto answers = plan.resources[0]->allocate(std::vector<std::vector<std::string>>{chosen});
-  EXPECT_THAT(answers.at(0).envs.at("NVIDIA_VISIBLE_DEVICES"), HasSubstr(uuid_of_gpu(63)));
+  const auto responses = plan.resources[0]->allocate(std::vector<std::vector<std::string>>{chosen});
+  EXPECT_THAT(responses.at(0).envs.at("NVIDIA_VISIBLE_DEVICES"), HasSubstr(uuid_of_gpu(63)));
 }
 
 }  // namespace

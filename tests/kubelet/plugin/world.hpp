@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// GPUs for tests of the device plugin's logic, as NVML would show them.
+// GPUs as reported by NVML, for tests of the device plugin's logic.
 
 #include <array>
 #include <cstdio>
@@ -26,42 +26,42 @@ inline std::string uuid_of_gpu(unsigned int index) {
   return text.data();
 }
 
-inline std::string uuid_of_part(unsigned int index, unsigned int part) {
+inline std::string uuid_of_instance(unsigned int index, unsigned int instance_index) {
   std::array<char, 64> text{};
-  static_cast<void>(
-      std::snprintf(text.data(), text.size(), "MIG-%08x-%04x-4222-8333-444455556666", index, part));
+  static_cast<void>(std::snprintf(
+      text.data(), text.size(), "MIG-%08x-%04x-4222-8333-444455556666", index, instance_index));
   return text.data();
 }
 
 /// A GPU, MIG-partitioned if `profiles` is not empty.
 inline gpu_info make_gpu(unsigned int index, const std::vector<std::string>& profiles = {}) {
-  gpu_info made;
-  made.entry.index = index;
-  made.entry.uuid = uuid_of_gpu(index);
-  made.entry.minor = static_cast<int>(index);
-  made.entry.pci_address = "0000:10:00.0";
-  made.entry.mig_enabled = !profiles.empty();
-  made.name = "NVIDIA H100 80GB HBM3";
-  made.total_bytes = 80ULL << 30U;
-  made.numa_node = index % 2;
+  gpu_info result;
+  result.entry.index = index;
+  result.entry.uuid = uuid_of_gpu(index);
+  result.entry.minor = static_cast<int>(index);
+  result.entry.pci_address = "0000:10:00.0";
+  result.entry.mig_enabled = !profiles.empty();
+  result.name = "NVIDIA H100 80GB HBM3";
+  result.total_bytes = 80ULL << 30U;
+  result.numa_node = index % 2;
   for (unsigned int i = 0; i < profiles.size(); ++i) {
-    const discover::mig_entry entry{i, uuid_of_part(index, i), i + 1, 0};
-    made.entry.instances.push_back(entry);
-    made.instances.push_back({entry, profiles[i], 10ULL << 30U});
+    const discover::mig_entry entry{i, uuid_of_instance(index, i), i + 1, 0};
+    result.entry.instances.push_back(entry);
+    result.instances.push_back({entry, profiles[i], 10ULL << 30U});
   }
-  return made;
+  return result;
 }
 
-/// All as close as GPUs of one NUMA node.
+/// All GPUs have the closeness of GPUs on one NUMA node.
 inline inventory make_inventory(std::vector<gpu_info> gpus) {
-  inventory made;
-  made.gpus = std::move(gpus);
-  made.closeness.assign(made.gpus.size(), std::vector<unsigned int>(made.gpus.size(), 20));
-  for (std::size_t i = 0; i < made.gpus.size(); ++i) {
-    made.closeness[i][i] = 0;
+  inventory result;
+  result.gpus = std::move(gpus);
+  result.closeness.assign(result.gpus.size(), std::vector<unsigned int>(result.gpus.size(), 20));
+  for (std::size_t i = 0; i < result.gpus.size(); ++i) {
+    result.closeness[i][i] = 0;
   }
-  made.driver_version = "580.0";
-  return made;
+  result.driver_version = "580.0";
+  return result;
 }
 
 inline inventory whole_gpus(unsigned int count) {
@@ -72,7 +72,7 @@ inline inventory whole_gpus(unsigned int count) {
   return make_inventory(std::move(gpus));
 }
 
-/// The text of the error that a call throws; "nothing" when it throws none.
+/// The text of the error that a call throws; "nothing" if it does not throw.
 template <typename Call>
 std::string what(Call&& call) {
   try {

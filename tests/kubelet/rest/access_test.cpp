@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the API server is: a pod's environment, and kubeconfigs.
+// Finding the API server: a pod's environment, and kubeconfigs.
 
 #include <gmock/gmock.h>
 
@@ -29,8 +29,8 @@ class rest_access : public ::testing::Test {
     std::ofstream(directory_ / name) << text;
     return directory_ / name;
   }
-  [[nodiscard]] std::string refused(const std::string& text,
-                                    const std::string& context = {}) const {
+  [[nodiscard]] std::string rejection(const std::string& text,
+                                      const std::string& context = {}) const {
     const std::string file = write("config", text);
     const std::string failure = failure_of([&] { (void)kubeconfig_access(file, context); });
     const std::string start = "read kubeconfig \"" + file + "\": ";
@@ -46,7 +46,7 @@ TEST_F(rest_access, pod_environment_gives_access) {
   EXPECT_EQ(failure_of([] { (void)in_cluster_access(); }),
             "find the API server: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: "
             "not running in a pod"
-            " (give a kubeconfig)");
+            " (use a kubeconfig)");
   ::setenv("KUBERNETES_SERVICE_HOST", "fd00::1", 1);
   ::setenv("KUBERNETES_SERVICE_PORT", "443", 1);
   EXPECT_EQ(failure_of([this] { (void)in_cluster_access(directory_.path()); }),
@@ -92,7 +92,7 @@ users:
     token: secret
 )";
 
-TEST_F(rest_access, a_kubeconfig_is_read) {
+TEST_F(rest_access, kubeconfig_is_read) {
   const std::string file = write("config", config);
   const server_access main = kubeconfig_access(file);
   EXPECT_EQ(main.url, "https://10.0.0.1:6443");
@@ -110,7 +110,7 @@ TEST_F(rest_access, a_kubeconfig_is_read) {
   EXPECT_EQ(other.token, "secret");
 }
 
-TEST_F(rest_access, several_kubeconfigs_merge_as_in_kubectl) {
+TEST_F(rest_access, kubeconfigs_merge_as_in_kubectl) {
   std::filesystem::create_directories(directory_ / "one");
   std::filesystem::create_directories(directory_ / "two");
   const std::string first = write("one/config",
@@ -125,41 +125,41 @@ contexts: [{name: main, context: {cluster: other, user: other}}]
 clusters: [{name: c1, cluster: {server: 'https://two'}}]
 users: [{name: u1, user: {tokenFile: token}}]
 )");
-  const std::string gone = directory_ / "not-there";
-  // The first that has it counts; paths begin where their file is; what is not there is passed
-  // over.
-  const server_access found = kubeconfig_access(gone + "::" + first + ":" + second + ":");
+  const std::string missing = directory_ / "not-there";
+  // The first definition of an entry applies; paths are relative to their file; missing files are
+  // ignored.
+  const server_access found = kubeconfig_access(missing + "::" + first + ":" + second + ":");
   EXPECT_EQ(found.url, "https://one");
   EXPECT_EQ(found.authority_file, directory_ / "one/ca.crt");
   EXPECT_EQ(found.token_file, directory_ / "two/token");
   EXPECT_EQ(failure_of([&] { (void)kubeconfig_access(second + ":" + first); }),
             "read kubeconfig \"" + second + ":" + first + "\": it has no cluster \"other\"");
-  EXPECT_EQ(failure_of([&] { (void)kubeconfig_access(gone + ":" + gone + "2"); }),
-            "read kubeconfig \"" + gone + ":" + gone +
+  EXPECT_EQ(failure_of([&] { (void)kubeconfig_access(missing + ":" + missing + "2"); }),
+            "read kubeconfig \"" + missing + ":" + missing +
                 "2\": open: No such file or directory (ENOENT) (check the path)");
   EXPECT_EQ(failure_of([&] {
               (void)kubeconfig_access(first + ":" + write("wrong", "a: [1"));
             }).find("read kubeconfig \"" + (directory_ / "wrong") + "\": line 1"),
             0U);
-  // A name with a colon is one file, if there is one.
-  const std::string odd = write("a:b", config);
-  EXPECT_EQ(kubeconfig_access(odd).url, "https://10.0.0.1:6443");
+  // An existing file may have a colon in its name.
+  const std::string with_colon = write("a:b", config);
+  EXPECT_EQ(kubeconfig_access(with_colon).url, "https://10.0.0.1:6443");
 }
 
-TEST_F(rest_access, unusable_kubeconfig_reports_why) {
-  EXPECT_EQ(refused(""), "it is empty");
-  EXPECT_EQ(refused("a: [1"),
+TEST_F(rest_access, unusable_kubeconfig_is_reported) {
+  EXPECT_EQ(rejection(""), "it is empty");
+  EXPECT_EQ(rejection("a: [1"),
             "line 1: not valid YAML or JSON: did not find expected ',' or ']' while parsing "
             "a flow sequence");
-  EXPECT_EQ(refused("clusters: []"),
+  EXPECT_EQ(rejection("clusters: []"),
             "it has no current-context (choose one with \"kubectl config use-context\")");
-  EXPECT_EQ(refused(config, "third"), "it has no context \"third\"");
-  EXPECT_EQ(refused("current-context: a\ncontexts: 7"),
+  EXPECT_EQ(rejection(config, "third"), "it has no context \"third\"");
+  EXPECT_EQ(rejection("current-context: a\ncontexts: 7"),
             "line 2: contexts must be a list, not a number (\"7\")");
-  EXPECT_EQ(refused("current-context: a\ncontexts: [{name: a, context: {cluster: b}}]"),
+  EXPECT_EQ(rejection("current-context: a\ncontexts: [{name: a, context: {cluster: b}}]"),
             "it has no cluster \"b\"");
   const auto with = [this](const std::string& cluster, const std::string& user) {
-    return refused(
+    return rejection(
         "current-context: a\ncontexts: [{name: a, context: {cluster: b, user: u}}]\n"
         "clusters: [{name: b, cluster: {" +
         cluster + "}}]\nusers: [{name: u, user: {" + user + "}}]\n");
@@ -183,7 +183,7 @@ TEST_F(rest_access, unusable_kubeconfig_reports_why) {
             "the path)");
 }
 
-TEST(rest_base64, is_read_strictly) {
+TEST(rest_base64, is_decoded_strictly) {
   EXPECT_EQ(base64_decoded(""), "");
   EXPECT_EQ(base64_decoded("Zg=="), "f");
   EXPECT_EQ(base64_decoded("Zm8="), "fo");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A collection kept at hand through everything that a server does: nothing missing, nothing twice.
+// Following a collection through all kinds of server behaviour: no event is lost or repeated.
 
 #include <gmock/gmock.h>
 #include <unistd.h>
@@ -30,18 +30,18 @@ using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr seconds patience_limit{20};
+constexpr seconds timeout{20};
 
-/// What a collection looks like to who hears lists and events; complains of what cannot be.
+/// A copy of a collection, built from lists and events; fails the test for inconsistent events.
 class mirror {
  public:
   [[nodiscard]] collection_watch::handler handler() {
     return {[this](const std::vector<json>& items) { listed(items); },
-            [this](const watch_event& event) { happened(event); }};
+            [this](const watch_event& event) { handle_event(event); }};
   }
   [[nodiscard]] bool wait_for(const std::vector<std::string>& names) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, patience_limit, [&] { return names_now() == names; });
+    return changed_.wait_for(lock, timeout, [&] { return names_now() == names; });
   }
   [[nodiscard]] std::size_t lists() const {
     const std::lock_guard lock(mutex_);
@@ -73,7 +73,7 @@ class mirror {
     ++lists_;
     changed_.notify_all();
   }
-  void happened(const watch_event& event) {
+  void handle_event(const watch_event& event) {
     const std::lock_guard lock(mutex_);
     const std::string name = name_of(event.object);
     ++events_;
@@ -96,7 +96,7 @@ class mirror {
 class rest_collection : public ::testing::Test {
  protected:
   void put(const std::string& name) { server_.put(std::string(slices) + "/" + name, slice(name)); }
-  [[nodiscard]] std::size_t asked(const std::string& part) const {
+  [[nodiscard]] std::size_t count_requests(const std::string& part) const {
     std::size_t count = 0;
     for (const auto& each : server_.requests()) {
       count += each.query.find(part) != std::string::npos ? 1U : 0U;
@@ -104,7 +104,7 @@ class rest_collection : public ::testing::Test {
     return count;
   }
   [[nodiscard]] bool becomes_current(const collection_watch& watch) const {
-    return eventually([&] { return watch.is_current(); }, patience_limit);
+    return eventually([&] { return watch.is_current(); }, timeout);
   }
 
   fake_kube_api server_;
@@ -148,46 +148,46 @@ TEST_F(rest_collection, interrupted_streams_lose_and_repeat_no_event) {
 
 TEST_F(rest_collection, resumes_where_a_bookmark_left_it) {
   const collection_watch watch(client_, slices, "spec.driver=gpushm.dev", seen_.handler());
-  ASSERT_TRUE(server_.wait_for_watches(1, patience_limit));
+  ASSERT_TRUE(server_.wait_for_watches(1, timeout));
   server_.put(std::string(nodes) + "/n1");
   server_.send_bookmarks();
   ASSERT_TRUE(eventually(
       [&] {
         server_.end_watches();
-        return asked("resourceVersion=101") > 0;
+        return count_requests("resourceVersion=101") > 0;
       },
-      patience_limit));
+      timeout));
   EXPECT_EQ(seen_.lists(), 1U);
 }
 
-TEST_F(rest_collection, a_version_that_is_gone_is_listed_again) {
+TEST_F(rest_collection, expired_version_is_listed_again) {
   put("a");
   const collection_watch watch(client_, slices, {}, seen_.handler());
-  ASSERT_TRUE(server_.wait_for_watches(1, patience_limit));
+  ASSERT_TRUE(server_.wait_for_watches(1, timeout));
   server_.expire_history();
   server_.erase(std::string(slices) + "/a");
   put("b");
   EXPECT_TRUE(seen_.wait_for({"b"}));
-  EXPECT_TRUE(eventually([&] { return seen_.lists() == 2; }, patience_limit));
+  EXPECT_TRUE(eventually([&] { return seen_.lists() == 2; }, timeout));
   EXPECT_TRUE(becomes_current(watch));
-  // 410 as the answer itself, too.
+  // Also with 410 as the status of the reply.
   server_.fail({.query_part = "watch=1", .status = 410, .reason = "Gone"});
   EXPECT_TRUE(eventually(
       [&] {
-        server_.end_watches();  // again: the second watch may just be beginning
+        server_.end_watches();  // repeated: the second watch may just be starting
         return seen_.lists() == 3;
       },
-      patience_limit));
+      timeout));
 }
 
 TEST_F(rest_collection, gone_after_outage_lists_again_immediately) {
   put("a");
   const collection_watch watch(client_, slices, {}, seen_.handler());
-  ASSERT_TRUE(server_.wait_for_watches(1, patience_limit));
+  ASSERT_TRUE(server_.wait_for_watches(1, timeout));
   // The pause grows to 3.2 s.
   server_.fail({.query_part = "watch=1", .times = 5, .status = 503});
   server_.end_watches();
-  ASSERT_TRUE(eventually([&] { return asked("watch=1") >= 6; }, patience_limit));
+  ASSERT_TRUE(eventually([&] { return count_requests("watch=1") >= 6; }, timeout));
   server_.expire_history();
   server_.erase(std::string(slices) + "/a");
   put("b");
@@ -207,19 +207,19 @@ TEST_F(rest_collection, repeated_gone_responses_back_off) {
   server_.fail({.query_part = "watch=1", .times = 1'000, .status = 410, .reason = "Expired"});
   const collection_watch watch(client_, slices, {}, seen_.handler());
   std::this_thread::sleep_for(milliseconds(1'500));
-  EXPECT_GE(asked("limit="), 3U);
-  EXPECT_LE(asked("limit="), 8U);
+  EXPECT_GE(count_requests("limit="), 3U);
+  EXPECT_LE(count_requests("limit="), 8U);
 }
 
-TEST_F(rest_collection, what_a_handler_could_not_take_comes_again) {
+TEST_F(rest_collection, failed_handler_is_called_again) {
   std::atomic<int> failing{1};
   auto handler = seen_.handler();
-  const auto happened = handler.event;
+  const auto handle_event = handler.event;
   handler.event = [&](const watch_event& event) {
     if (failing-- > 0) {
       throw std::bad_alloc();
     }
-    happened(event);
+    handle_event(event);
   };
   const collection_watch watch(client_, slices, {}, handler);
   ASSERT_TRUE(becomes_current(watch));
@@ -227,7 +227,7 @@ TEST_F(rest_collection, what_a_handler_could_not_take_comes_again) {
   EXPECT_TRUE(seen_.wait_for({"a"}));
   put("b");
   EXPECT_TRUE(seen_.wait_for({"a", "b"}));
-  // A list that could not be taken, too.
+  // The same for a list.
   failing = 1;
   const auto listed = handler.listed;
   handler.listed = [&](const std::vector<json>& items) {
@@ -237,30 +237,30 @@ TEST_F(rest_collection, what_a_handler_could_not_take_comes_again) {
     listed(items);
   };
   const collection_watch second(client_, slices, {}, handler);
-  EXPECT_TRUE(eventually([&] { return seen_.lists() >= 3; }, patience_limit));
+  EXPECT_TRUE(eventually([&] { return seen_.lists() >= 3; }, timeout));
 }
 
 TEST_F(rest_collection, outage_and_recovery_are_logged_once) {
   const gpushm_testing::logged lines;
   const collection_watch watch(client_, slices, {}, seen_.handler());
   ASSERT_TRUE(becomes_current(watch));
-  server_.cut_watches();  // what the next try gets is not an outage
-  ASSERT_TRUE(eventually([&] { return asked("watch=1") >= 2; }, patience_limit));
+  server_.cut_watches();  // a failure that the next try resolves is not an outage
+  ASSERT_TRUE(eventually([&] { return count_requests("watch=1") >= 2; }, timeout));
   ASSERT_TRUE(becomes_current(watch));
   server_.fail(
       {.query_part = "watch=1", .times = 4, .status = 503, .reason = "ServiceUnavailable"});
   ASSERT_TRUE(eventually(
       [&] {
-        if (asked("watch=1") < 3) {
-          server_.end_watches();  // again: the second watch may just be beginning
+        if (count_requests("watch=1") < 3) {
+          server_.end_watches();  // repeated: the second watch may just be starting
         }
-        return asked("watch=1") >= 7;
+        return count_requests("watch=1") >= 7;
       },
-      patience_limit));
+      timeout));
   ASSERT_TRUE(becomes_current(watch));
   EXPECT_THAT(lines.with("watch"),
               ElementsAre("watch \"/apis/resource.k8s.io/v1/resourceslices\": the API server "
-                          "answered 503 ServiceUnavailable (try again later); retrying",
+                          "replied with 503 ServiceUnavailable (try again later); retrying",
                           ::testing::MatchesRegex("watch \"/apis/resource.k8s.io/v1/resourceslices"
                                                   "\": recovered after 4 failures in [0-9]+ s")));
 }
@@ -269,12 +269,12 @@ TEST_F(rest_collection, failures_are_reported_with_growing_back_off) {
   server_.fail({.times = 1'000, .status = 503, .reason = "ServiceUnavailable"});
   const auto start = std::chrono::steady_clock::now();
   const collection_watch watch(client_, slices, {}, seen_.handler());
-  ASSERT_TRUE(eventually([&] { return server_.requests().size() >= 5; }, patience_limit));
+  ASSERT_TRUE(eventually([&] { return server_.requests().size() >= 5; }, timeout));
   // 100, 200, 400 and 800 ms, each up to a quarter shorter.
   EXPECT_GE(std::chrono::steady_clock::now() - start, milliseconds(1'125));
   EXPECT_FALSE(watch.is_current());
   EXPECT_EQ(watch.last_failure(),
-            "list \"/apis/resource.k8s.io/v1/resourceslices\": the API server answered 503 "
+            "list \"/apis/resource.k8s.io/v1/resourceslices\": the API server replied with 503 "
             "ServiceUnavailable (try again later)");
   server_.clear_failures();
   put("a");
@@ -283,10 +283,10 @@ TEST_F(rest_collection, failures_are_reported_with_growing_back_off) {
   EXPECT_EQ(watch.last_failure(), "");
 }
 
-TEST_F(rest_collection, a_server_that_asks_for_time_gets_it) {
+TEST_F(rest_collection, retry_after_is_respected) {
   server_.fail({.status = 429, .reason = "TooManyRequests", .retry_after_seconds = 1});
   const collection_watch watch(client_, slices, {}, seen_.handler());
-  ASSERT_TRUE(server_.wait_for_watches(1, patience_limit));
+  ASSERT_TRUE(server_.wait_for_watches(1, timeout));
   const auto requests = server_.requests();
   ASSERT_GE(requests.size(), 2U);
   EXPECT_GE(requests[1].at - requests[0].at, seconds(1));
@@ -296,27 +296,27 @@ TEST_F(rest_collection, streams_that_end_immediately_back_off) {
   const collection_watch watch(client_, slices, {}, seen_.handler());
   const auto deadline = std::chrono::steady_clock::now() + milliseconds(1'500);
   while (std::chrono::steady_clock::now() < deadline) {
-    ASSERT_TRUE(server_.wait_for_watches(1, patience_limit));
+    ASSERT_TRUE(server_.wait_for_watches(1, timeout));
     server_.end_watches();
-    ASSERT_TRUE(eventually([&] { return server_.watches() == 0; }, patience_limit));
+    ASSERT_TRUE(eventually([&] { return server_.watches() == 0; }, timeout));
   }
-  EXPECT_LE(asked("watch=1"), 7U);
+  EXPECT_LE(count_requests("watch=1"), 7U);
 }
 
-TEST_F(rest_collection, a_server_that_goes_and_comes_back_is_followed_again) {
+TEST_F(rest_collection, server_restart_is_followed) {
   put("a");
   const collection_watch watch(client_, slices, {}, seen_.handler());
   ASSERT_TRUE(seen_.wait_for({"a"}));
   ASSERT_TRUE(becomes_current(watch));
   server_.stop();
-  EXPECT_TRUE(eventually([&] { return !watch.is_current(); }, patience_limit));
+  EXPECT_TRUE(eventually([&] { return !watch.is_current(); }, timeout));
   put("b");
   server_.start();
   EXPECT_TRUE(seen_.wait_for({"a", "b"}));
   EXPECT_EQ(seen_.lists(), 1U);
 }
 
-TEST_F(rest_collection, ends_at_once_whatever_the_server_does) {
+TEST_F(rest_collection, stops_immediately_despite_slow_server) {
   const auto threads = gpushm_testing::count_threads(::getpid());
   const auto descriptors = gpushm_testing::total(gpushm_testing::count_descriptors(::getpid()));
   for (const bool slow : {false, true}) {
@@ -324,9 +324,9 @@ TEST_F(rest_collection, ends_at_once_whatever_the_server_does) {
       server_.fail({.delay = seconds(60)});
     }
     server_.clear_requests();
-    auto asks = std::make_unique<client>(gpushm::kube::server_access{.url = server_.url()});
-    auto watch = std::make_unique<collection_watch>(*asks, slices, "", seen_.handler());
-    ASSERT_TRUE(server_.wait_for_request([](const auto&) { return true; }, patience_limit));
+    auto requester = std::make_unique<client>(gpushm::kube::server_access{.url = server_.url()});
+    auto watch = std::make_unique<collection_watch>(*requester, slices, "", seen_.handler());
+    ASSERT_TRUE(server_.wait_for_request([](const auto&) { return true; }, timeout));
     const auto start = std::chrono::steady_clock::now();
     watch.reset();
     EXPECT_LT(std::chrono::steady_clock::now() - start, gpushm_testing::patience(seconds(10)));
@@ -337,7 +337,7 @@ TEST_F(rest_collection, ends_at_once_whatever_the_server_does) {
         return gpushm_testing::count_threads(::getpid()) <= threads &&
                gpushm_testing::total(gpushm_testing::count_descriptors(::getpid())) <= descriptors;
       },
-      patience_limit))
+      timeout))
       << gpushm_testing::to_text(gpushm_testing::count_descriptors(::getpid()));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Servers that are no API servers, or hostile ones: clear errors, and nothing hangs.
+// Servers that are not API servers, or are hostile: clear errors, and no hangs.
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -24,8 +24,8 @@ using gpushm::kube::client_options;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// Answers every connection, once it has sent something, with `head`, and then with `more` again
-/// and again while the peer takes it and `pause` passes between.
+/// After the first data on a connection, sends `head` and then repeatedly `more`, with `pause` in
+/// between, until the peer closes the connection.
 class raw_server {
  public:
   raw_server(std::string head, std::string more = {}, milliseconds pause = milliseconds(0))
@@ -60,12 +60,12 @@ class raw_server {
     }
   }
   void send_all(int peer, const std::stop_token& stop) const {
-    bool goes_on = send(peer, head_);
-    while (goes_on && !more_.empty() && !stop.stop_requested()) {
-      goes_on = send(peer, more_);
+    bool is_open = send(peer, head_);
+    while (is_open && !more_.empty() && !stop.stop_requested()) {
+      is_open = send(peer, more_);
       if (pause_.count() > 0) {
-        pollfd look{peer, POLLRDHUP, 0};
-        goes_on = goes_on && ::poll(&look, 1, static_cast<int>(pause_.count())) == 0;
+        pollfd poll_fd{peer, POLLRDHUP, 0};
+        is_open = is_open && ::poll(&poll_fd, 1, static_cast<int>(pause_.count())) == 0;
       }
     }
     ::shutdown(peer, SHUT_WR);
@@ -104,149 +104,151 @@ client_options quick() {
   return options;
 }
 
-std::string getting(const raw_server& server, const client_options& options = quick()) {
+std::string get_failure(const raw_server& server, const client_options& options = quick()) {
   return failure_of([&] { (void)client({.url = server.url()}, options).get("/x"); });
 }
-std::string watching(const raw_server& server, const client_options& options = quick()) {
+std::string watch_failure(const raw_server& server, const client_options& options = quick()) {
   return failure_of(
       [&] { client({.url = server.url()}, options).watch("/x", "1", {}, [](const auto&) {}, {}); });
 }
 
-TEST(rest_hostile, a_body_without_end_is_cut_off) {
+TEST(rest_hostile, endless_body_is_rejected) {
   const raw_server server(std::string(json_head) + "\r\n{\"a\":\"", std::string(65'536, 'a'));
-  EXPECT_EQ(getting(server), "get \"/x\": the answer has more than 1 MiB (request less at once)");
+  EXPECT_EQ(get_failure(server), "get \"/x\": the reply exceeds 1 MiB (request less data)");
 }
 
-TEST(rest_hostile, headers_without_end_are_cut_off) {
+TEST(rest_hostile, endless_headers_are_rejected) {
   const raw_server server(json_head, "X-More: " + std::string(1'000, 'a') + "\r\n");
-  EXPECT_EQ(getting(server),
+  EXPECT_EQ(get_failure(server),
             "get \"/x\": the response header exceeds 64 KiB (check that the URL is the "
             "API server's)");
-  EXPECT_EQ(watching(server),
+  EXPECT_EQ(watch_failure(server),
             "watch \"/x\": the response header exceeds 64 KiB (check that the URL is the "
             "API server's)");
 }
 
-TEST(rest_hostile, answers_before_the_answer_end_too) {
+TEST(rest_hostile, endless_interim_responses_are_rejected) {
   const raw_server server("HTTP/1.1 100 Continue\r\n\r\n", "HTTP/1.1 100 Continue\r\n\r\n");
-  EXPECT_EQ(getting(server),
+  EXPECT_EQ(get_failure(server),
             "get \"/x\": the response header exceeds 64 KiB (check that the URL is the "
             "API server's)");
 }
 
-TEST(rest_hostile, what_is_no_json_object_is_refused) {
+TEST(rest_hostile, non_object_body_is_rejected) {
   const std::string expected =
-      "get \"/x\": the answer is not a JSON object (check that the URL is the API server's)";
+      "get \"/x\": the reply is not a JSON object (check that the URL is the API server's)";
   for (const std::string& body : {std::string("{\"a\":"),
                                   std::string("[]"),
                                   std::string("7"),
                                   std::string(),
                                   std::string("{}{}"),
                                   std::string("{\"a\":\"\xff\"}")}) {
-    EXPECT_EQ(getting(raw_server(whole(body))), expected) << body;
+    EXPECT_EQ(get_failure(raw_server(whole(body))), expected) << body;
   }
-  EXPECT_EQ(getting(raw_server(whole("{\"a\":" + std::string(500'000, '[')))), expected);
-  EXPECT_EQ(
-      getting(raw_server(whole("{\"a\":" + std::string(200, '[') + std::string(200, ']') + "}"))),
-      expected);
+  EXPECT_EQ(get_failure(raw_server(whole("{\"a\":" + std::string(500'000, '[')))), expected);
+  EXPECT_EQ(get_failure(
+                raw_server(whole("{\"a\":" + std::string(200, '[') + std::string(200, ']') + "}"))),
+            expected);
 }
 
-TEST(rest_hostile, another_type_is_named) {
-  EXPECT_EQ(getting(raw_server(whole("<html>", "text/html; charset=utf-8"))),
-            "get \"/x\": the answer is \"text/html; charset=utf-8\", not application/json (check "
+TEST(rest_hostile, wrong_content_type_is_named) {
+  EXPECT_EQ(get_failure(raw_server(whole("<html>", "text/html; charset=utf-8"))),
+            "get \"/x\": the reply's content type is \"text/html; charset=utf-8\", not "
+            "application/json (check "
             "that the URL is the API server's)");
-  EXPECT_EQ(getting(raw_server("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")),
-            "get \"/x\": the answer is of no type, not application/json (check that the URL is the "
+  EXPECT_EQ(get_failure(raw_server("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")),
+            "get \"/x\": the reply's content type is missing, not application/json (check that the "
+            "URL is the "
             "API server's)");
 }
 
-TEST(rest_hostile, a_redirect_is_not_followed) {
-  EXPECT_EQ(getting(raw_server("HTTP/1.1 302 Found\r\nLocation: https://evil.example/\r\n"
-                               "Content-Length: 0\r\n\r\n")),
-            "get \"/x\": the server answered 302 with a redirect to "
+TEST(rest_hostile, redirect_is_not_followed) {
+  EXPECT_EQ(get_failure(raw_server("HTTP/1.1 302 Found\r\nLocation: https://evil.example/\r\n"
+                                   "Content-Length: 0\r\n\r\n")),
+            "get \"/x\": the server replied with 302 and a redirect to "
             "\"https://evil.example/\"; redirects are not followed (check that the URL is the API "
             "server's)");
 }
 
-TEST(rest_hostile, what_is_no_http_is_told) {
-  const std::string failure = getting(raw_server("SSH-2.0-OpenSSH_9.2\r\n"));
+TEST(rest_hostile, non_http_reply_is_reported) {
+  const std::string failure = get_failure(raw_server("SSH-2.0-OpenSSH_9.2\r\n"));
   EXPECT_THAT(failure, ::testing::StartsWith("get \"/x\": the server at http://127.0.0.1:"));
   EXPECT_THAT(failure,
               ::testing::EndsWith(" does not use HTTP/1.1 (check that the URL is the API "
                                   "server's)"));
 }
 
-TEST(rest_hostile, an_answer_that_stops_halfway_is_told) {
+TEST(rest_hostile, truncated_reply_is_reported) {
   const raw_server server(std::string(json_head) + "Content-Length: 100\r\n\r\n{");
   EXPECT_EQ(
-      getting(server),
+      get_failure(server),
       "get \"/x\": the connection to " + server.url() +
           " was lost before the response was complete (try again; check the API server's log)");
 }
 
-TEST(rest_hostile, a_drip_ends_with_the_deadline) {
+TEST(rest_hostile, slow_drip_ends_at_the_deadline) {
   client_options options = quick();
   options.request_timeout = milliseconds(300);
   options.watch_silence = milliseconds(300);
   const raw_server body(
       std::string(json_head) + "Content-Length: 1000000\r\n\r\n", " ", milliseconds(20));
-  EXPECT_EQ(getting(body, options),
-            "get \"/x\": no answer within 0.3 s (check whether the API server is overloaded)");
+  EXPECT_EQ(get_failure(body, options),
+            "get \"/x\": no reply within 0.3 s (check whether the API server is overloaded)");
   const raw_server stream(std::string(json_head) + "\r\n", " ", milliseconds(20));
   EXPECT_EQ(
-      watching(stream, options),
+      watch_failure(stream, options),
       "watch \"/x\": no data on the stream for 0.3 s (check whether the API server is overloaded"
       ")");
   const raw_server head("HTTP/1.1 200 OK\r\n", "X", milliseconds(20));
-  EXPECT_EQ(watching(head, options),
-            "watch \"/x\": no answer within 0.3 s (check whether the API server is overloaded)");
+  EXPECT_EQ(watch_failure(head, options),
+            "watch \"/x\": no reply within 0.3 s (check whether the API server is overloaded)");
 }
 
-TEST(rest_hostile, an_event_without_end_is_cut_off) {
+TEST(rest_hostile, endless_event_is_rejected) {
   const raw_server server(std::string(json_head) + "\r\n{\"type\":\"", std::string(65'536, 'a'));
-  EXPECT_EQ(watching(server), "watch \"/x\": an event has more than 1 MiB (watch fewer objects)");
+  EXPECT_EQ(watch_failure(server), "watch \"/x\": an event exceeds 1 MiB (watch fewer objects)");
 }
 
-TEST(rest_hostile, lines_that_are_no_events_are_refused) {
+TEST(rest_hostile, malformed_event_lines_are_rejected) {
   for (const char* line : {"{}\n",
                            "7\n",
                            "{\"type\":7,\"object\":{}}\n",
                            "{\"type\":\"ADDED\",\"object\":[]}\n",
                            "{\n"}) {
-    EXPECT_EQ(watching(raw_server(std::string(json_head) + "\r\n" + line)),
+    EXPECT_EQ(watch_failure(raw_server(std::string(json_head) + "\r\n" + line)),
               "watch \"/x\": a line of the stream is not an event (check that the URL is the API "
               "server's)")
         << line;
   }
   EXPECT_EQ(
-      watching(raw_server(std::string(json_head) + "\r\n{\"type\":\"GONE\",\"object\":{}}\n")),
+      watch_failure(raw_server(std::string(json_head) + "\r\n{\"type\":\"GONE\",\"object\":{}}\n")),
       "watch \"/x\": unknown event type \"GONE\" (check that the URL is the API "
       "server's)");
 }
 
-TEST(rest_hostile, errors_of_strange_shapes_are_still_errors) {
-  EXPECT_EQ(getting(raw_server("HTTP/1.1 404 -\r\nContent-Type: text/plain\r\n"
-                               "Content-Length: 19\r\n\r\n404 page not found\n")),
-            "get \"/x\": the API server answered 404: 404 page not found");
+TEST(rest_hostile, malformed_errors_are_reported) {
+  EXPECT_EQ(get_failure(raw_server("HTTP/1.1 404 -\r\nContent-Type: text/plain\r\n"
+                                   "Content-Length: 19\r\n\r\n404 page not found\n")),
+            "get \"/x\": the API server replied with 404: 404 page not found");
   const std::string status =
       R"({"kind":"Status","code":99999999999,"reason":7,"message":[],"details":{"retryAfterSeconds":-1}})";
-  EXPECT_EQ(getting(raw_server("HTTP/1.1 500 -\r\nContent-Type: application/json\r\n"
-                               "Content-Length: " +
-                               std::to_string(status.size()) + "\r\n\r\n" + status)),
-            "get \"/x\": the API server answered 500 (check the API server's log)");
+  EXPECT_EQ(get_failure(raw_server("HTTP/1.1 500 -\r\nContent-Type: application/json\r\n"
+                                   "Content-Length: " +
+                                   std::to_string(status.size()) + "\r\n\r\n" + status)),
+            "get \"/x\": the API server replied with 500 (check the API server's log)");
 }
 
-TEST(rest_hostile, lists_that_are_none_or_never_end_are_refused) {
-  const auto listing = [](const raw_server& server) {
+TEST(rest_hostile, malformed_and_endless_lists_are_rejected) {
+  const auto list_failure = [](const raw_server& server) {
     return failure_of([&] { (void)client({.url = server.url()}, quick()).list("/x"); });
   };
-  EXPECT_EQ(listing(raw_server(whole("{\"items\":7,\"metadata\":{}}"))),
-            "list \"/x\": the answer is no list (check that the path is a collection's)");
-  EXPECT_EQ(listing(raw_server(whole(R"({"items":[],"metadata":{"continue":"more"}})"))),
+  EXPECT_EQ(list_failure(raw_server(whole("{\"items\":7,\"metadata\":{}}"))),
+            "list \"/x\": the reply is not a list (check that the path is a collection's)");
+  EXPECT_EQ(list_failure(raw_server(whole(R"({"items":[],"metadata":{"continue":"more"}})"))),
             "list \"/x\": a page without items announces more items (check the API server's log)");
-  EXPECT_EQ(listing(raw_server(whole("{\"items\":[{\"a\":\"" + std::string(900'000, 'a') +
-                                     R"("}],"metadata":{"continue":"more"}})"))),
-            "list \"/x\": the pages together exceed 8 MiB (request less at once)");
+  EXPECT_EQ(list_failure(raw_server(whole("{\"items\":[{\"a\":\"" + std::string(900'000, 'a') +
+                                          R"("}],"metadata":{"continue":"more"}})"))),
+            "list \"/x\": the pages together exceed 8 MiB (request less data)");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One watch: its events, its ends, and how soon it stops.
+// One watch: its events, how it ends, and how fast it stops.
 
 #include <gmock/gmock.h>
 
@@ -22,7 +22,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::ElementsAre;
 
-constexpr seconds patience_limit{20};
+constexpr seconds timeout{20};
 
 /// A watch on a separate thread.
 class watching {
@@ -40,12 +40,12 @@ class watching {
 
   [[nodiscard]] bool wait_events(std::size_t count) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, patience_limit, [&] { return events_.size() >= count; });
+    return changed_.wait_for(lock, timeout, [&] { return events_.size() >= count; });
   }
-  /// How it ended; "" when it did not.
+  /// The error with which it ended; "" if it has not ended.
   [[nodiscard]] std::string wait_end() {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, patience_limit, [&] { return ended_.has_value(); });
+    changed_.wait_for(lock, timeout, [&] { return ended_.has_value(); });
     return ended_.value_or("");
   }
   [[nodiscard]] std::vector<std::string> events() {
@@ -79,13 +79,13 @@ class rest_watch : public ::testing::Test {
   void put(const std::string& name, const std::string& node = "n1") {
     server_.put(std::string(slices) + "/" + name, slice(name, node));
   }
-  void open(std::size_t count = 1) { ASSERT_TRUE(server_.wait_for_watches(count, patience_limit)); }
+  void open(std::size_t count = 1) { ASSERT_TRUE(server_.wait_for_watches(count, timeout)); }
 
   fake_kube_api server_;
   client client_{{.url = server_.url()}};
 };
 
-TEST_F(rest_watch, what_happens_is_told_in_its_order) {
+TEST_F(rest_watch, events_arrive_in_order) {
   put("old");
   watching watch(client_, version());
   open();
@@ -99,14 +99,14 @@ TEST_F(rest_watch, what_happens_is_told_in_its_order) {
               ElementsAre("ADDED a", "MODIFIED a", "ADDED b", "DELETED a", "BOOKMARK 105"));
 }
 
-TEST_F(rest_watch, it_asks_for_bookmarks_and_an_end) {
+TEST_F(rest_watch, requests_bookmarks_and_a_timeout) {
   watching watch(client_, "100");
   open();
   const auto query = server_.requests().back().query;
   EXPECT_EQ(query, "watch=1&allowWatchBookmarks=true&timeoutSeconds=300&resourceVersion=100");
 }
 
-TEST_F(rest_watch, what_happened_before_it_opened_is_told) {
+TEST_F(rest_watch, earlier_events_are_delivered) {
   const std::string from = version();
   put("a");
   put("b");
@@ -115,7 +115,7 @@ TEST_F(rest_watch, what_happened_before_it_opened_is_told) {
   EXPECT_THAT(watch.events(), ElementsAre("ADDED a", "ADDED b"));
 }
 
-TEST_F(rest_watch, it_returns_when_the_server_ends_it_and_the_connection_stays) {
+TEST_F(rest_watch, returns_when_server_ends_and_keeps_connection) {
   watching watch(client_, "100");
   open();
   server_.end_watches();
@@ -124,7 +124,7 @@ TEST_F(rest_watch, it_returns_when_the_server_ends_it_and_the_connection_stays) 
   EXPECT_EQ(server_.connections(), 1U);
 }
 
-TEST_F(rest_watch, a_connection_that_is_cut_is_told) {
+TEST_F(rest_watch, cut_connection_is_reported) {
   watching watch(client_, "100");
   open();
   server_.cut_watches();
@@ -134,7 +134,7 @@ TEST_F(rest_watch, a_connection_that_is_cut_is_told) {
           " was lost before the response was complete (try again; check the API server's log)");
 }
 
-TEST_F(rest_watch, a_version_that_is_too_old_is_gone) {
+TEST_F(rest_watch, expired_version_is_gone) {
   put("a");
   server_.expire_history();
   try {
@@ -143,13 +143,14 @@ TEST_F(rest_watch, a_version_that_is_too_old_is_gone) {
   } catch (const api_error& failure) {
     EXPECT_TRUE(failure.gone());
     EXPECT_EQ(failure.reason(), "Expired");
-    EXPECT_STREQ(failure.what(),
-                 "watch \"/apis/resource.k8s.io/v1/resourceslices\": the API server answered 410 "
-                 "Expired: too old resource version: 100 (102) (list again)");
+    EXPECT_STREQ(
+        failure.what(),
+        "watch \"/apis/resource.k8s.io/v1/resourceslices\": the API server replied with 410 "
+        "Expired: too old resource version: 100 (102) (list again)");
   }
 }
 
-TEST_F(rest_watch, it_stops_soon_also_while_nothing_happens) {
+TEST_F(rest_watch, idle_watch_stops_promptly) {
   watching watch(client_, "100");
   open();
   const auto start = std::chrono::steady_clock::now();
@@ -158,15 +159,15 @@ TEST_F(rest_watch, it_stops_soon_also_while_nothing_happens) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, gpushm_testing::patience(seconds(5)));
 }
 
-TEST_F(rest_watch, a_stop_during_a_slow_start_is_heard_too) {
+TEST_F(rest_watch, stops_during_slow_start) {
   server_.fail({.delay = seconds(60)});
   watching watch(client_, "100");
-  ASSERT_TRUE(server_.wait_for_request([](const auto&) { return true; }, patience_limit));
+  ASSERT_TRUE(server_.wait_for_request([](const auto&) { return true; }, timeout));
   watch.stop();
   EXPECT_EQ(watch.wait_end(), "no error");
 }
 
-TEST_F(rest_watch, a_stream_that_says_nothing_counts_as_dead) {
+TEST_F(rest_watch, silent_stream_times_out) {
   client_options options;
   options.watch_silence = milliseconds(300);
   const client impatient({.url = server_.url()}, options);
@@ -175,7 +176,7 @@ TEST_F(rest_watch, a_stream_that_says_nothing_counts_as_dead) {
             "s (check whether the API server is overloaded)");
 }
 
-TEST_F(rest_watch, bookmarks_are_signs_of_life) {
+TEST_F(rest_watch, bookmarks_keep_stream_alive) {
   fake_kube_api lively({.bookmark_interval = milliseconds(50)});
   client_options options;
   options.watch_silence = gpushm_testing::patience(milliseconds(2'000));
@@ -195,7 +196,7 @@ TEST_F(rest_watch, bookmarks_are_signs_of_life) {
   EXPECT_GT(bookmarks, 5U);
 }
 
-TEST_F(rest_watch, what_its_handler_throws_comes_out) {
+TEST_F(rest_watch, handler_exception_is_propagated) {
   put("a");
   EXPECT_THROW(client_.watch(
                    slices, "0", {}, [](const watch_event&) { throw std::logic_error("mine"); }, {}),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pods get devices through server and kubelet: never the same twice, never an unhealthy one.
+// Pods get devices through server and kubelet: never a device in use, never an unhealthy one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,17 +19,17 @@ using ::testing::SizeIs;
 class server_allocation : public ::testing::Test, protected server_test_base {
  protected:
   server_allocation() { kubelet_.start(); }
-  [[nodiscard]] std::string refusal(const std::string& pod, std::size_t count) {
+  [[nodiscard]] std::string allocate_result(const std::string& pod, std::size_t count) {
     try {
       const auto got = kubelet_.allocate(pod, gpu, count);
       return std::string("got ").append(std::to_string(got.ids.size()));
-    } catch (const admission_error& refused) {
-      return refused.what();
+    } catch (const admission_error& rejection) {
+      return rejection.what();
     }
   }
 };
 
-TEST_F(server_allocation, a_kubelet_asks_for_preferences_only_when_there_are_any) {
+TEST_F(server_allocation, preferences_are_requested_only_if_supported) {
   manager served(options());
   served.set_resources({std::make_shared<test_resource>(gpu, 3),
                         std::make_shared<test_resource>("gpushm.dev/share", 3, true)});
@@ -43,7 +43,7 @@ TEST_F(server_allocation, a_kubelet_asks_for_preferences_only_when_there_are_any
   EXPECT_THAT(preferred.allocation.cdi_devices, ElementsAre("example.com/test=device-2"));
 }
 
-TEST_F(server_allocation, accounts_hold_whatever_happens) {
+TEST_F(server_allocation, random_allocations_keep_accounts_consistent) {
   constexpr std::size_t devices = 24;
   const auto what = std::make_shared<test_resource>(gpu, devices, true);
   manager served(options());
@@ -52,8 +52,8 @@ TEST_F(server_allocation, accounts_hold_whatever_happens) {
   // A fixed seed: the same run every time.
   std::minstd_rand random(20'260'801);  // NOLINT(cert-msc51-cpp): not for secrets
   std::map<std::string, std::vector<std::string>> pods;
-  std::set<std::string> sick;
-  int refused = 0;
+  std::set<std::string> unhealthy;
+  int rejections = 0;
   for (int step = 0; step < 300; ++step) {
     const auto choice = random() % 10;
     if (choice < 5) {
@@ -61,14 +61,14 @@ TEST_F(server_allocation, accounts_hold_whatever_happens) {
       try {
         const auto got = kubelet_.allocate(pod, gpu, 1 + random() % 4);
         for (const std::string& id : got.ids) {
-          ASSERT_EQ(sick.count(id), 0U) << id << " is unhealthy";
+          ASSERT_EQ(unhealthy.count(id), 0U) << id << " is unhealthy";
           for (const auto& [other, ids] : pods) {
             ASSERT_EQ(std::count(ids.begin(), ids.end(), id), 0) << id << " is " << other << "'s";
           }
         }
         pods[pod] = got.ids;
       } catch (const admission_error&) {
-        ++refused;
+        ++rejections;
       }
     } else if (choice < 8 && !pods.empty()) {
       const auto which =
@@ -77,15 +77,15 @@ TEST_F(server_allocation, accounts_hold_whatever_happens) {
       pods.erase(which);
     } else {
       const std::string id = std::string("device-").append(std::to_string(random() % devices));
-      const bool healthy = sick.erase(id) != 0;
+      const bool healthy = unhealthy.erase(id) != 0;
       if (!healthy) {
-        sick.insert(id);
+        unhealthy.insert(id);
       }
       what->set_health(id, healthy);
-      ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, devices - sick.size(), seconds(20)));
+      ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, devices - unhealthy.size(), seconds(20)));
     }
   }
-  EXPECT_GT(refused, 0);
+  EXPECT_GT(rejections, 0);
   EXPECT_FALSE(pods.empty());
 }
 
@@ -95,17 +95,17 @@ TEST_F(server_allocation, allocations_survive_a_kubelet_restart) {
   ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, 3, seconds(20)));
   EXPECT_THAT(kubelet_.allocate("first", gpu, 2).ids, SizeIs(2));
   kubelet_.stop();
-  EXPECT_EQ(refusal("second", 1), "no device plugin is connected for nvidia.com/gpu");
+  EXPECT_EQ(allocate_result("second", 1), "no device plugin is connected for nvidia.com/gpu");
   kubelet_.start();
   ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, 3, seconds(20)));
   EXPECT_EQ(
-      refusal("second", 2),
+      allocate_result("second", 2),
       "requested number of devices unavailable for nvidia.com/gpu. Requested: 2, Available: 1");
   kubelet_.free("first");
-  EXPECT_EQ(refusal("second", 3), "got 3");
+  EXPECT_EQ(allocate_result("second", 3), "got 3");
 }
 
-TEST_F(server_allocation, sixty_four_gpus_with_a_hundred_replicas_each) {
+TEST_F(server_allocation, sixty_four_gpus_with_a_hundred_replicas) {
   constexpr std::size_t all = 6'400;
   const auto what = std::make_shared<test_resource>(gpu, all);
   manager served(options());
@@ -115,7 +115,7 @@ TEST_F(server_allocation, sixty_four_gpus_with_a_hundred_replicas_each) {
   what->set_health("device-6399", false);
   ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, all - 1, seconds(30)));
   EXPECT_EQ(
-      refusal("another", 1),
+      allocate_result("another", 1),
       "requested number of devices unavailable for nvidia.com/gpu. Requested: 1, Available: 0");
 }
 

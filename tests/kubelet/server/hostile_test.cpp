@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kubelets that do not answer, refuse, close, forget, or ask for too much: the server stays, says
-// what is wrong, and registers as soon as it can.
+// Kubelets that do not respond, reject, close connections, forget, or send oversized requests: the
+// server keeps running, reports the problem, and registers as soon as possible.
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
@@ -28,16 +28,16 @@ class server_hostile : public ::testing::Test, protected server_test_base {
   std::shared_ptr<test_resource> gpus_ = std::make_shared<test_resource>(gpu, 4);
 };
 
-TEST_F(server_hostile, one_that_does_not_answer) {
+TEST_F(server_hostile, silent_kubelet_is_retried) {
   kubelet_.start();
   kubelet_.set_mood(kubelet_mood::silent);
   auto settings = options();
-  settings.register_patience = milliseconds(300);
+  settings.register_timeout = milliseconds(300);
   manager served(settings);
   served.set_resources({gpus_});
   const std::string expected =
       "register \"nvidia.com/gpu\": the kubelet at " + directory() +
-      " did not answer in time (the agent retries; check the kubelet's log)";
+      " did not reply in time (the agent retries; check the kubelet's log)";
   EXPECT_TRUE(
       eventually_status(served, gpu, [&](const auto& s) { return s.last_error == expected; }));
   ASSERT_TRUE(kubelet_.wait_for(
@@ -46,7 +46,7 @@ TEST_F(server_hostile, one_that_does_not_answer) {
   EXPECT_TRUE(kubelet_.wait_for_healthy(gpu, 4, seconds(20)));
 }
 
-TEST_F(server_hostile, one_that_does_not_answer_does_not_hold_up_the_end) {
+TEST_F(server_hostile, silent_kubelet_does_not_delay_stop) {
   kubelet_.start();
   kubelet_.set_mood(kubelet_mood::silent);
   manager served(options());
@@ -58,7 +58,7 @@ TEST_F(server_hostile, one_that_does_not_answer_does_not_hold_up_the_end) {
   EXPECT_LT(std::chrono::steady_clock::now() - started, gpushm_testing::patience(seconds(5)));
 }
 
-TEST_F(server_hostile, one_that_refuses) {
+TEST_F(server_hostile, rejecting_kubelet_is_retried) {
   kubelet_.start();
   kubelet_.set_mood(kubelet_mood::refusing);
   manager served(options());
@@ -78,11 +78,11 @@ TEST_F(server_hostile, one_that_refuses) {
       served, "no-domain", [&](const auto& s) { return s.last_error == invalid; }));
 }
 
-TEST_F(server_hostile, one_that_says_yes_and_forgets) {
+TEST_F(server_hostile, forgetful_kubelet_is_registered_again) {
   kubelet_.start();
   kubelet_.set_mood(kubelet_mood::forgetful);
   auto settings = options();
-  settings.list_patience = milliseconds(200);
+  settings.list_timeout = milliseconds(200);
   manager served(settings);
   served.set_resources({gpus_});
   const std::string expected =
@@ -95,7 +95,7 @@ TEST_F(server_hostile, one_that_says_yes_and_forgets) {
   EXPECT_TRUE(kubelet_.wait_for_healthy(gpu, 4, seconds(20)));
 }
 
-TEST_F(server_hostile, one_that_closes_every_connection) {
+TEST_F(server_hostile, kubelet_closing_connections_is_retried) {
   std::filesystem::create_directories(directory());
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -127,12 +127,12 @@ TEST_F(server_hostile, one_that_closes_every_connection) {
   ::shutdown(listener.get(), SHUT_RDWR);
   closing.join();
   listener.reset();
-  // A real one makes the socket anew.
+  // A real kubelet recreates the socket.
   kubelet_.start();
   EXPECT_TRUE(kubelet_.wait_for_healthy(gpu, 4, seconds(20)));
 }
 
-TEST_F(server_hostile, one_that_asks_for_too_much) {
+TEST_F(server_hostile, oversized_request_is_rejected) {
   kubelet_.start();
   manager served(options());
   served.set_resources({gpus_});
@@ -140,7 +140,7 @@ TEST_F(server_hostile, one_that_asks_for_too_much) {
   const auto stub = v1beta1::DevicePlugin::NewStub(
       grpc::CreateChannel("unix:" + directory() + "/" + kubelet_.resource(gpu).endpoint,
                           grpc::InsecureChannelCredentials()));
-  const auto ask = [&](int ids) {
+  const auto request_devices = [&](int ids) {
     v1beta1::AllocateRequest request;
     auto& container = *request.add_container_requests();
     for (int number = 0; number < ids; ++number) {
@@ -151,12 +151,13 @@ TEST_F(server_hostile, one_that_asks_for_too_much) {
     v1beta1::AllocateResponse response;
     return stub->Allocate(&context, request, &response);
   };
-  EXPECT_EQ(ask(200'000).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);  // above 4 MiB
-  const auto unknown = ask(50'000);
+  EXPECT_EQ(request_devices(200'000).error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);  // above 4 MiB
+  const auto unknown = request_devices(50'000);
   EXPECT_EQ(unknown.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(unknown.error_message(),
               StartsWith("allocate \"nvidia.com/gpu\": there is no device GPU-00000000"));
-  // Nothing of that disturbs the kubelet's own stream.
+  // The kubelet's stream is not affected.
   EXPECT_EQ(kubelet_.allocate("pod", gpu, 4).ids.size(), 4U);
   EXPECT_EQ(kubelet_.resource(gpu).registrations, 1U);
 }

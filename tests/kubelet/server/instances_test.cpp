@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two instances of the plugin at once, as in an update: a kubelet that sees either stream end
-// disconnects whoever is registered by then.
+// Two concurrent instances of the plugin, as in an update: when either stream ends, a kubelet
+// disconnects the plugin that is currently registered.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ class server_instances : public ::testing::Test, protected server_test_base {
   std::shared_ptr<test_resource> new_ = std::make_shared<test_resource>(gpu, 5);
 };
 
-TEST_F(server_instances, an_update_ends_with_one_healthy_registration) {
+TEST_F(server_instances, update_ends_with_one_healthy_registration) {
   auto before = std::make_unique<manager>(options());
   before->set_resources({old_});
   ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, 4, seconds(20)));
@@ -29,10 +29,10 @@ TEST_F(server_instances, an_update_ends_with_one_healthy_registration) {
   after.set_resources({new_});
   ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, 5, seconds(20)));
   const std::string first = kubelet_.resource(gpu).endpoint;
-  EXPECT_TRUE(status_of(*before, gpu).registered);  // its stream still runs
+  EXPECT_TRUE(status_of(*before, gpu).registered);  // its stream is still open
 
   before.reset();
-  // The end of the old stream costs the new instance its registration, which it renews.
+  // The end of the old stream ends the registration of the new instance, which registers again.
   EXPECT_TRUE(eventually([&] { return kubelet_.count_events("disconnected") == 1; }, seconds(20)));
   EXPECT_TRUE(kubelet_.wait_for(
       gpu,
@@ -45,14 +45,14 @@ TEST_F(server_instances, an_update_ends_with_one_healthy_registration) {
   ASSERT_TRUE(eventually_status(after, gpu, [](const auto& s) { return s.times_registered == 2; }));
 }
 
-TEST_F(server_instances, two_that_stay_leave_each_other_alone) {
+TEST_F(server_instances, two_instances_do_not_disturb_each_other) {
   manager one(options());
   one.set_resources({old_});
   ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, 4, seconds(20)));
   manager other(options());
   other.set_resources({new_});
   ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, 5, seconds(20)));
-  // Whoever lists last wins, whoever registered last is asked; nobody registers again for that.
+  // The last list applies, and calls go to the last registration; neither instance registers again.
   new_->set_health("device-0", false);
   ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, 4, seconds(20)));
   EXPECT_EQ(kubelet_.resource(gpu).registrations, 2U);
@@ -68,15 +68,16 @@ class server_instances_old_kubelet : public ::testing::Test, protected server_te
 
 TEST_F(server_instances_old_kubelet, two_instances_alternate_with_back_off) {
   auto settings = options();
-  settings.longest_retry = seconds(30);
+  settings.max_retry = seconds(30);
   manager one(settings);
   one.set_resources({std::make_shared<test_resource>(gpu, 4)});
   ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, 4, seconds(20)));
   const auto started = std::chrono::steady_clock::now();
   manager other(settings);
   other.set_resources({std::make_shared<test_resource>(gpu, 5)});
-  // Every registration ends the other's stream, who then waits twice as long as the time before.
-  // At least three quarters of 100, 200 and 400 ms, by each of the two, before the eighth.
+  // Each registration ends the stream of the other instance, which then waits twice as long as
+  // before. Each instance waits at least three quarters of 100, 200 and 400 ms before the eighth
+  // registration.
   ASSERT_TRUE(kubelet_.wait_for(
       gpu, [](const resource_view& view) { return view.registrations >= 8; }, seconds(30)));
   EXPECT_GE(std::chrono::steady_clock::now() - started, milliseconds(1'000));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nothing is left of a manager: no descriptor, no thread, no socket.
+// A manager leaks no descriptor, no thread and no socket.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@ using ::testing::ElementsAre;
 
 class server_leaks : public ::testing::Test, protected server_test_base {
  protected:
-  void a_whole_life() {
+  void run_lifecycle() {
     manager served(options());
     const auto what = std::make_shared<test_resource>(gpu, 4);
     served.set_resources({what, std::make_shared<test_resource>("gpushm.dev/share", 8)});
@@ -37,31 +37,31 @@ class server_leaks : public ::testing::Test, protected server_test_base {
   }
 };
 
-TEST_F(server_leaks, as_many_descriptors_and_threads_as_before) {
+TEST_F(server_leaks, descriptors_and_threads_are_freed) {
   kubelet_.start();
-  // gRPC keeps some of its own from its first use on.
-  a_whole_life();
-  a_whole_life();
+  // gRPC keeps some descriptors and threads from its first use on.
+  run_lifecycle();
+  run_lifecycle();
   const auto descriptors = count_descriptors(::getpid());
   const auto threads = count_threads(::getpid());
-  // gRPC's own pools of threads and connections grow by a few with what runs at once, and shrink
-  // when they like. What a life left behind would be there for each of them.
-  constexpr std::size_t lives = 16;
-  constexpr std::size_t of_pools = lives / 2;
-  for (std::size_t time = 0; time < lives; ++time) {
-    a_whole_life();
+  // gRPC's pools of threads and connections grow by a few with concurrent calls and shrink at any
+  // time. A leak would occur in every cycle.
+  constexpr std::size_t cycles = 16;
+  constexpr std::size_t pool_margin = cycles / 2;
+  for (std::size_t time = 0; time < cycles; ++time) {
+    run_lifecycle();
   }
   EXPECT_TRUE(eventually(
-      [&] { return total(count_descriptors(::getpid())) < total(descriptors) + of_pools; },
+      [&] { return total(count_descriptors(::getpid())) < total(descriptors) + pool_margin; },
       seconds(20)))
       << to_text(descriptors) << " became " << to_text(count_descriptors(::getpid()));
   EXPECT_TRUE(
-      eventually([&] { return count_threads(::getpid()) < threads + of_pools; }, seconds(20)))
+      eventually([&] { return count_threads(::getpid()) < threads + pool_margin; }, seconds(20)))
       << threads << " became " << count_threads(::getpid());
   EXPECT_THAT(sockets(), ElementsAre("kubelet.sock"));
 }
 
-TEST_F(server_leaks, an_idle_manager_does_nothing) {
+TEST_F(server_leaks, idle_manager_uses_no_cpu) {
   kubelet_.start();
   manager served(options());
   served.set_resources({std::make_shared<test_resource>(gpu, 6'400)});
@@ -73,7 +73,7 @@ TEST_F(server_leaks, an_idle_manager_does_nothing) {
     return std::chrono::seconds(spent.tv_sec) + std::chrono::nanoseconds(spent.tv_nsec);
   };
   const auto before = cpu_time();
-  // Not to wait for something: to see that nothing comes.
+  // Checks that no list is sent.
   EXPECT_FALSE(kubelet_.wait_for(
       gpu, [&](const auto& view) { return view.lists != lists; }, std::chrono::seconds(2)));
   EXPECT_LT(cpu_time() - before, gpushm_testing::patience(milliseconds(200)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A resource is registered, and again after everything that makes a kubelet forget it.
+// A resource is registered, and registered again after every event by which a kubelet loses it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -29,7 +29,7 @@ class server_lifecycle : public ::testing::Test, protected server_test_base {
   std::shared_ptr<test_resource> gpus_ = std::make_shared<test_resource>(gpu, 4);
 };
 
-TEST_F(server_lifecycle, registers_with_a_kubelet_that_is_there) {
+TEST_F(server_lifecycle, registers_with_running_kubelet) {
   kubelet_.start();
   manager served(options());
   served.set_resources({gpus_});
@@ -45,14 +45,15 @@ TEST_F(server_lifecycle, registers_with_a_kubelet_that_is_there) {
   EXPECT_THAT(kubelet_.resource(gpu).endpoint, StartsWith("gpushm-nvidia.com_gpu-"));
 }
 
-TEST_F(server_lifecycle, serves_before_there_is_a_kubelet_and_says_what_it_waits_for) {
+TEST_F(server_lifecycle, serves_before_kubelet_exists_and_reports_it) {
   fs::create_directories(directory());
   manager served(options());
   served.set_resources({gpus_});
-  const std::string waits =
+  const std::string expected =
       "register \"nvidia.com/gpu\": there is no " + directory() +
       "/kubelet.sock (the resource is registered as soon as a kubelet creates it)";
-  EXPECT_TRUE(eventually_status(served, gpu, [&](const auto& s) { return s.last_error == waits; }));
+  EXPECT_TRUE(
+      eventually_status(served, gpu, [&](const auto& s) { return s.last_error == expected; }));
   EXPECT_TRUE(status_of(served, gpu).serving);
   EXPECT_FALSE(status_of(served, gpu).registered);
   EXPECT_THAT(sockets(), ElementsAre(StartsWith("gpushm-nvidia.com_gpu-")));
@@ -60,24 +61,25 @@ TEST_F(server_lifecycle, serves_before_there_is_a_kubelet_and_says_what_it_waits
   EXPECT_TRUE(kubelet_.wait_for_healthy(gpu, 4, seconds(20)));
 }
 
-TEST_F(server_lifecycle, waits_for_the_directory_and_what_leads_to_it) {
+TEST_F(server_lifecycle, waits_for_directory_and_its_parents) {
   manager served([&] {
-    auto made = options();
-    made.directory = scratch_ / "not/yet/there";
-    return made;
+    auto settings = options();
+    settings.directory = scratch_ / "not/yet/there";
+    return settings;
   }());
   served.set_resources({gpus_});
-  const std::string waits = "serve \"nvidia.com/gpu\": there is no directory " +
-                            (scratch_ / "not/yet/there") +
-                            " (the resource is served as soon as a kubelet creates it)";
-  EXPECT_TRUE(eventually_status(served, gpu, [&](const auto& s) { return s.last_error == waits; }));
+  const std::string expected = "serve \"nvidia.com/gpu\": there is no directory " +
+                               (scratch_ / "not/yet/there") +
+                               " (the resource is served as soon as a kubelet creates it)";
+  EXPECT_TRUE(
+      eventually_status(served, gpu, [&](const auto& s) { return s.last_error == expected; }));
   EXPECT_FALSE(status_of(served, gpu).serving);
   gpushm_testing::fake_kubelet late({.directory = scratch_ / "not/yet/there"});
   late.start();
   EXPECT_TRUE(late.wait_for_healthy(gpu, 4, seconds(20)));
 }
 
-TEST_F(server_lifecycle, registers_again_soon_after_a_restart_of_the_kubelet) {
+TEST_F(server_lifecycle, registers_again_after_kubelet_restart) {
   kubelet_.start();
   manager served(options());
   served.set_resources({gpus_});
@@ -101,14 +103,14 @@ TEST_F(server_lifecycle, registers_again_soon_after_a_restart_of_the_kubelet) {
   EXPECT_EQ(kubelet_.resource(gpu).registrations, 4U);
 }
 
-TEST_F(server_lifecycle, registers_when_a_kubelet_returns_after_a_while) {
+TEST_F(server_lifecycle, registers_again_after_kubelet_outage) {
   kubelet_.start();
   manager served(options());
   served.set_resources({gpus_});
   ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, 4, seconds(20)));
   kubelet_.stop();
   ASSERT_TRUE(eventually_status(served, gpu, [](const auto& s) { return !s.registered; }));
-  // Meanwhile a device breaks: the list of then counts.
+  // A device becomes unhealthy meanwhile: the kubelet receives the current list.
   gpus_->set_health("device-1", false);
   EXPECT_TRUE(eventually_status(served, gpu, [](const auto& s) { return s.healthy == 3; }));
   kubelet_.start();
@@ -130,7 +132,7 @@ TEST_F(server_lifecycle, recreates_a_removed_socket) {
       seconds(20)));
 }
 
-TEST_F(server_lifecycle, follows_a_directory_that_is_replaced) {
+TEST_F(server_lifecycle, follows_replaced_directory) {
   kubelet_.start();
   manager served(options());
   served.set_resources({gpus_});
@@ -142,7 +144,7 @@ TEST_F(server_lifecycle, follows_a_directory_that_is_replaced) {
   EXPECT_TRUE(other.wait_for_healthy(gpu, 4, seconds(20)));
 }
 
-TEST_F(server_lifecycle, registers_again_when_the_kubelet_ends_the_list) {
+TEST_F(server_lifecycle, registers_again_when_kubelet_ends_the_list) {
   kubelet_.start();
   kubelet_.set_mood(kubelet_mood::disconnecting);
   manager served(options());
@@ -152,13 +154,13 @@ TEST_F(server_lifecycle, registers_again_when_the_kubelet_ends_the_list) {
   const auto noticed = status_of(served, gpu);
   kubelet_.set_mood(kubelet_mood::normal);
   EXPECT_TRUE(kubelet_.wait_for_healthy(gpu, 4, seconds(20)));
-  // It lasts.
+  // The registration persists.
   EXPECT_TRUE(eventually_status(served, gpu, [](const auto& s) { return s.registered; }));
   EXPECT_EQ(status_of(served, gpu).last_error, "");
   EXPECT_GE(noticed.times_registered, 1U);
 }
 
-TEST_F(server_lifecycle, sends_each_change_and_nothing_when_there_is_none) {
+TEST_F(server_lifecycle, sends_only_changes) {
   kubelet_.start();
   manager served(options());
   gpus_->set_numa_node("device-2", 1);
@@ -173,7 +175,7 @@ TEST_F(server_lifecycle, sends_each_change_and_nothing_when_there_is_none) {
   EXPECT_EQ(kubelet_.resource(gpu).registrations, 1U);
 }
 
-TEST_F(server_lifecycle, a_resource_without_devices_registers_too) {
+TEST_F(server_lifecycle, resource_without_devices_is_registered) {
   kubelet_.start();
   manager served(options());
   served.set_resources({std::make_shared<test_resource>(gpu, 0)});
@@ -184,7 +186,7 @@ TEST_F(server_lifecycle, a_resource_without_devices_registers_too) {
   EXPECT_THAT(kubelet_.resource(gpu).devices, IsEmpty());
 }
 
-TEST_F(server_lifecycle, stopping_removes_the_sockets_and_leaves_the_devices_unhealthy) {
+TEST_F(server_lifecycle, stop_removes_sockets_and_keeps_devices_unhealthy) {
   kubelet_.start();
   manager served(options());
   served.set_resources({gpus_});
@@ -195,7 +197,7 @@ TEST_F(server_lifecycle, stopping_removes_the_sockets_and_leaves_the_devices_unh
   EXPECT_THAT(served.status(), IsEmpty());
   EXPECT_TRUE(kubelet_.wait_for(
       gpu, [](const resource_view& view) { return !view.connected; }, seconds(20)));
-  // Not gone: the next instance brings them back.
+  // The devices are kept: the next instance makes them healthy again.
   EXPECT_THAT(kubelet_.resource(gpu).devices, SizeIs(4));
   served.set_resources({gpus_});
   served.stop();
@@ -239,7 +241,7 @@ TEST_F(server_lifecycle, observer_receives_calls_and_outcomes) {
     ASSERT_TRUE(
         eventually([&] { return observed.count("device_plugin Register ok") == 1; }, seconds(20)));
   }
-  // Once by itself before it registered, once by the kubelet.
+  // Called once by the manager before registration, and once by the kubelet.
   EXPECT_EQ(observed.count("device_plugin GetDevicePluginOptions ok"), 2U);
   EXPECT_EQ(observed.count("device_plugin Allocate ok"), 1U);
   EXPECT_EQ(observed.count("device_plugin ListAndWatch ok"), 1U);
@@ -252,22 +254,22 @@ void leave_socket(const std::string& path) {
   address.sun_family = AF_UNIX;
   ASSERT_LT(path.size(), sizeof address.sun_path);
   std::copy(path.begin(), path.end(), std::begin(address.sun_path));
-  const int made = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  ASSERT_GE(made, 0);
+  const int socket_fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ASSERT_GE(socket_fd, 0);
   // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): how socket addresses are passed
-  EXPECT_EQ(::bind(made, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-  ::close(made);
+  EXPECT_EQ(::bind(socket_fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  ::close(socket_fd);
 }
 
-TEST_F(server_lifecycle, removes_what_dead_processes_left_and_nothing_else) {
+TEST_F(server_lifecycle, removes_only_stale_sockets) {
   fs::create_directories(directory());
   leave_socket(directory() + "/gpushm-nvidia.com_gpu-1-deadbeef0.sock");
   leave_socket(directory() + "/other-plugin.sock");
   std::ofstream(directory() + "/gpushm-notes.sock") << "a file";
   manager served(options());
-  manager beside(options());
+  manager other(options());
   served.set_resources({gpus_});
-  beside.set_resources({std::make_shared<test_resource>("gpushm.dev/share", 1)});
+  other.set_resources({std::make_shared<test_resource>("gpushm.dev/share", 1)});
   EXPECT_TRUE(eventually(
       [&] { return !fs::exists(directory() + "/gpushm-nvidia.com_gpu-1-deadbeef0.sock"); },
       seconds(20)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server's small parts by themselves.
+// Unit tests of the server's parts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-TEST(server_socket_name, is_never_the_same_twice_and_says_whose_it_is) {
+TEST(server_socket_name, is_unique_and_contains_resource_and_pid) {
   std::set<std::string> names;
   for (int time = 0; time < 100; ++time) {
     names.insert(unique_socket_name("/d", "gpushm", "nvidia.com/gpu"));
@@ -46,15 +46,15 @@ TEST(server_socket_name, fits_into_a_socket_address) {
   try {
     static_cast<void>(unique_socket_name("/" + std::string(90, 'd'), "gpushm", "nvidia.com/gpu"));
     FAIL() << "accepted";
-  } catch (const error& refused) {
+  } catch (const error& rejection) {
     EXPECT_EQ(
-        std::string(refused.what()),
+        std::string(rejection.what()),
         "serve \"nvidia.com/gpu\": a socket in /" + std::string(90, 'd') +
             " would have a path of more than 107 bytes (use a directory with a shorter path)");
   }
 }
 
-TEST(server_status, has_the_code_that_tells_whether_to_try_again) {
+TEST(server_status, code_shows_whether_to_retry) {
   const auto code = [](errc of) {
     return gpushm::kubelet::failed_call_of(
                std::make_exception_ptr(error(of, "do", "it", "cannot", "")))
@@ -74,7 +74,7 @@ TEST(server_status, has_the_code_that_tells_whether_to_try_again) {
   EXPECT_EQ(failed.status.error_message(), "do \"it\": cannot (stop)");
 }
 
-TEST(server_status, long_texts_are_cut_between_characters) {
+TEST(server_status, long_texts_are_cut_at_character_boundaries) {
   std::string cause;
   for (int time = 0; time < 2'000; ++time) {
     cause.append("é");
@@ -87,7 +87,7 @@ TEST(server_status, long_texts_are_cut_between_characters) {
   EXPECT_THAT(text, EndsWith("éé…"));
 }
 
-TEST(server_messages, devices_have_a_topology_only_when_it_is_known) {
+TEST(server_messages, devices_have_a_topology_only_if_known) {
   v1beta1::ListAndWatchResponse list;
   gpushm::kubelet::write_devices({{"a", true, {}}, {"b", false, 0}}, list);
   ASSERT_EQ(list.devices_size(), 2);

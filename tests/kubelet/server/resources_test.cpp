@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A new configuration: what a kubelet notices of it.
+// The effects of a new configuration on a kubelet.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ class server_resources : public ::testing::Test, protected server_test_base {
   std::shared_ptr<test_resource> share_ = std::make_shared<test_resource>(share, 8);
 };
 
-TEST_F(server_resources, each_has_a_registration_of_its_own) {
+TEST_F(server_resources, each_resource_has_its_own_registration) {
   manager served(options());
   served.set_resources({gpus_, share_});
   EXPECT_TRUE(kubelet_.wait_for_healthy(gpu, 4, seconds(20)));
@@ -34,7 +34,7 @@ TEST_F(server_resources, each_has_a_registration_of_its_own) {
   EXPECT_EQ(all[1].name, share);
 }
 
-TEST_F(server_resources, what_stays_is_left_alone) {
+TEST_F(server_resources, unchanged_resource_keeps_its_registration) {
   manager served(options());
   served.set_resources({gpus_, share_});
   ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, 4, seconds(20)));
@@ -50,20 +50,20 @@ TEST_F(server_resources, what_stays_is_left_alone) {
   EXPECT_EQ(after.lists, before.lists);
 }
 
-TEST_F(server_resources, what_goes_away_reports_no_devices_before_it_ends) {
+TEST_F(server_resources, removed_resource_reports_no_devices_first) {
   manager served(options());
   served.set_resources({gpus_, share_});
   ASSERT_TRUE(kubelet_.wait_for_healthy(share, 8, seconds(20)));
   served.set_resources({gpus_});
   ASSERT_TRUE(kubelet_.wait_for(
       share, [](const resource_view& view) { return !view.connected; }, seconds(20)));
-  // Eight that were unhealthy would stay in the node's capacity.
+  // Otherwise eight unhealthy devices would stay in the node's capacity.
   EXPECT_THAT(kubelet_.resource(share).devices, IsEmpty());
   EXPECT_FALSE(share_->has_listener());
   EXPECT_TRUE(eventually([&] { return served.status().size() == 1; }, seconds(20)));
 }
 
-TEST_F(server_resources, new_devices_reach_the_kubelet_without_the_stream_ending) {
+TEST_F(server_resources, new_devices_are_sent_on_the_same_stream) {
   manager served(options());
   served.set_resources({gpus_});
   ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, 4, seconds(20)));
@@ -74,14 +74,14 @@ TEST_F(server_resources, new_devices_reach_the_kubelet_without_the_stream_ending
   EXPECT_EQ(kubelet_.resource(gpu).endpoint, before.endpoint);
   EXPECT_EQ(kubelet_.resource(gpu).registrations, 1U);
   EXPECT_EQ(kubelet_.count_events("stream ended"), 0U);
-  // Calls and changes are the new one's.
+  // Calls and changes go to the new resource.
   EXPECT_FALSE(gpus_->has_listener());
   more->set_health("device-39", false);
   EXPECT_TRUE(kubelet_.wait_for_healthy(gpu, 39, seconds(20)));
   EXPECT_THAT(kubelet_.allocate("pod", gpu, 39).ids, SizeIs(39));
 }
 
-TEST_F(server_resources, other_options_need_another_registration) {
+TEST_F(server_resources, changed_options_cause_a_new_registration) {
   manager served(options());
   served.set_resources({gpus_});
   ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, 4, seconds(20)));
@@ -94,7 +94,7 @@ TEST_F(server_resources, other_options_need_another_registration) {
       seconds(20)));
 }
 
-TEST_F(server_resources, the_last_of_many_changes_holds) {
+TEST_F(server_resources, last_of_many_changes_applies) {
   manager served(options());
   for (std::size_t count = 0; count < 50; ++count) {
     served.set_resources({std::make_shared<test_resource>(gpu, count, count % 3 == 0), share_});
@@ -103,24 +103,24 @@ TEST_F(server_resources, the_last_of_many_changes_holds) {
   EXPECT_TRUE(kubelet_.wait_for_healthy(share, 8, seconds(20)));
 }
 
-TEST_F(server_resources, two_of_one_name_are_refused_and_nothing_changes) {
+TEST_F(server_resources, duplicate_names_are_rejected_without_effect) {
   manager served(options());
   served.set_resources({gpus_});
   try {
     served.set_resources({share_, gpus_, std::make_shared<test_resource>(gpu, 1)});
     FAIL() << "accepted";
-  } catch (const gpushm::error& refused) {
-    EXPECT_STREQ(refused.what(),
+  } catch (const gpushm::error& rejection) {
+    EXPECT_STREQ(rejection.what(),
                  "serve \"nvidia.com/gpu\": two resources have this name (give each resource a "
                  "different name"
                  ")");
-    EXPECT_EQ(refused.code(), gpushm::errc::invalid_argument);
+    EXPECT_EQ(rejection.code(), gpushm::errc::invalid_argument);
   }
   try {
     served.set_resources({nullptr});
     FAIL() << "accepted";
-  } catch (const gpushm::error& refused) {
-    EXPECT_STREQ(refused.what(), "serve: a resource is missing (pass no null)");
+  } catch (const gpushm::error& rejection) {
+    EXPECT_STREQ(rejection.what(), "serve: a resource is missing (pass no null)");
   }
   EXPECT_TRUE(kubelet_.wait_for_healthy(gpu, 4, seconds(20)));
   EXPECT_EQ(kubelet_.resource(share).registrations, 0U);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kubelets that are processes of their own: killed, and started again.
+// Kubelets in separate processes: killed and restarted.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -33,20 +33,20 @@ class server_restart : public ::testing::Test, protected server_test_base {
                                                 .append("\".*\"event\":\"listed\""),
                                             patience(seconds(20))));
   }
-  static json ask(child& kubelet, const std::string& command) {
+  static json send_command(child& kubelet, const std::string& command) {
     kubelet.write(command + "\n");
     return json::parse(kubelet.wait_for_line("\"answer\"", patience(seconds(20))));
   }
 };
 
-TEST_F(server_restart, registers_with_the_kubelet_after_one_that_was_killed) {
+TEST_F(server_restart, registers_after_a_kubelet_was_killed) {
   manager served(options());
   const auto what = std::make_shared<test_resource>(gpu, 4);
   served.set_resources({what});
   for (int time = 0; time < 3; ++time) {
     child kubelet = start_kubelet();
     wait_for_list(kubelet, 4);
-    const json got = ask(kubelet, "allocate pod nvidia.com/gpu 2");
+    const json got = send_command(kubelet, "allocate pod nvidia.com/gpu 2");
     EXPECT_THAT(got["ids"], SizeIs(2)) << got;
     kubelet.kill(SIGKILL);
     ASSERT_EQ(kubelet.wait_exit(patience(seconds(20))), gpushm_testing::killed_by(SIGKILL));
@@ -60,27 +60,27 @@ TEST_F(server_restart, registers_with_the_kubelet_after_one_that_was_killed) {
   }
 }
 
-TEST_F(server_restart, survives_a_kubelet_that_is_killed_at_any_moment) {
+TEST_F(server_restart, survives_kubelet_killed_at_any_moment) {
   manager served(options());
   served.set_resources({std::make_shared<test_resource>(gpu, 4)});
   for (int time = 0; time < 12; ++time) {
     child kubelet = start_kubelet();
     static_cast<void>(kubelet.wait_for_line("\"event\":\"started\"", patience(seconds(20))));
-    std::this_thread::sleep_for(milliseconds(time * 3));  // a moment, not a wait
+    std::this_thread::sleep_for(milliseconds(time * 3));  // varies the moment of the kill
     kubelet.kill(SIGKILL);
     static_cast<void>(kubelet.wait_exit(patience(seconds(20))));
   }
   child kubelet = start_kubelet();
   wait_for_list(kubelet, 4);
-  EXPECT_EQ(ask(kubelet, "devices nvidia.com/gpu")["healthy"], 4);
+  EXPECT_EQ(send_command(kubelet, "devices nvidia.com/gpu")["healthy"], 4);
 }
 
-TEST_F(server_restart, the_program_says_what_it_does_not_understand) {
+TEST_F(server_restart, program_reports_unknown_commands) {
   std::filesystem::create_directories(directory());
   child kubelet = start_kubelet();
-  EXPECT_EQ(ask(kubelet, "dance")["answer"], "unknown command");
-  EXPECT_EQ(ask(kubelet, "mood grumpy")["answer"], "unknown command");
-  const json refused = ask(kubelet, "allocate pod nvidia.com/gpu 1");
+  EXPECT_EQ(send_command(kubelet, "dance")["answer"], "unknown command");
+  EXPECT_EQ(send_command(kubelet, "mood grumpy")["answer"], "unknown command");
+  const json refused = send_command(kubelet, "allocate pod nvidia.com/gpu 1");
   EXPECT_EQ(refused["answer"], "not admitted");
   EXPECT_EQ(refused["why"], "no device plugin is connected for nvidia.com/gpu");
   kubelet.write("quit\n");

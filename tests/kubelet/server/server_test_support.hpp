@@ -19,7 +19,7 @@
 
 namespace gpushm_tests {
 
-/// A resource whose devices tests change; allocating says which ids were asked for.
+/// A resource whose devices tests can change; allocations contain the requested ids.
 class test_resource final : public gpushm::plugin::resource {
  public:
   test_resource(std::string name, std::size_t count, bool has_preferences = false)
@@ -36,9 +36,9 @@ class test_resource final : public gpushm::plugin::resource {
   }
   [[nodiscard]] std::vector<gpushm::plugin::allocation> allocate(
       std::span<const std::vector<std::string>> containers) const override {
-    std::vector<gpushm::plugin::allocation> made;
+    std::vector<gpushm::plugin::allocation> result;
     for (const auto& ids : containers) {
-      auto& one = made.emplace_back();
+      auto& one = result.emplace_back();
       std::string all;
       for (const std::string& id : ids) {
         check(id);
@@ -50,9 +50,9 @@ class test_resource final : public gpushm::plugin::resource {
       one.mounts = {{"/in/container", "/on/host", true}};
       one.nodes = {{"/dev/test", "/dev/null", "rw"}};
     }
-    return made;
+    return result;
   }
-  /// The last ones, so that it differs from what a kubelet takes by itself.
+  /// Returns the last ones, which differ from a kubelet's default choice.
   [[nodiscard]] std::vector<std::string> prefer(std::span<const std::string> available,
                                                 std::span<const std::string> /*must_include*/,
                                                 std::size_t count) const override {
@@ -75,7 +75,7 @@ class test_resource final : public gpushm::plugin::resource {
         each.healthy = each.id == id ? healthy : each.healthy;
       }
     }
-    tell();
+    notify();
   }
   void set_numa_node(const std::string& id, std::int64_t node) {
     {
@@ -84,9 +84,9 @@ class test_resource final : public gpushm::plugin::resource {
         each.numa_node = each.id == id ? std::optional(node) : each.numa_node;
       }
     }
-    tell();
+    notify();
   }
-  void tell() {
+  void notify() {
     const std::lock_guard lock(listener_mutex_);
     if (changed_) {
       changed_();
@@ -107,7 +107,7 @@ class test_resource final : public gpushm::plugin::resource {
                           "allocate",
                           name_,
                           std::string("there is no device ").append(id),
-                          "the kubelet asks for what ListAndWatch listed");
+                          "request a device that ListAndWatch listed");
     }
   }
 
@@ -134,12 +134,12 @@ class server_test_base {
         }()) {}
 
   [[nodiscard]] std::string directory() const { return scratch_ / "device-plugins"; }
-  /// With waiting times that suit tests.
+  /// Options with a short retry interval.
   [[nodiscard]] gpushm::kubelet::manager_options options() const {
-    gpushm::kubelet::manager_options made;
-    made.directory = directory();
-    made.longest_retry = milliseconds(400);
-    return made;
+    gpushm::kubelet::manager_options result;
+    result.directory = directory();
+    result.max_retry = milliseconds(400);
+    return result;
   }
   [[nodiscard]] static gpushm::kubelet::resource_status status_of(
       const gpushm::kubelet::manager& of, const std::string& name) {
@@ -153,9 +153,9 @@ class server_test_base {
   template <typename Predicate>
   [[nodiscard]] static bool eventually_status(const gpushm::kubelet::manager& of,
                                               const std::string& name,
-                                              Predicate&& wanted,
+                                              Predicate&& predicate,
                                               milliseconds timeout = seconds(20)) {
-    return gpushm_testing::eventually([&] { return wanted(status_of(of, name)); }, timeout);
+    return gpushm_testing::eventually([&] { return predicate(status_of(of, name)); }, timeout);
   }
   [[nodiscard]] std::vector<std::string> sockets() const {
     std::vector<std::string> names;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The service's answers, word for word, over its socket and without a kubelet.
+// The service's exact responses, over its socket and without a kubelet.
 #include "kubelet/server/service.hpp"
 
 #include <gmock/gmock.h>
@@ -24,12 +24,13 @@ using gpushm_testing::eventually;
 using std::chrono::seconds;
 using ::testing::ElementsAre;
 
-/// Fails in each way.
+/// Fails in every way.
 class failing_resource final : public gpushm::plugin::resource {
  public:
   [[nodiscard]] const std::string& name() const noexcept override { return name_; }
   [[nodiscard]] std::vector<gpushm::plugin::device> devices() const override {
-    throw gpushm::error(gpushm::errc::driver_unavailable, "list", "GPUs", "NVML is not there", "");
+    throw gpushm::error(
+        gpushm::errc::driver_unavailable, "list", "GPUs", "NVML is not available", "");
   }
   [[nodiscard]] std::vector<gpushm::plugin::allocation> allocate(
       std::span<const std::vector<std::string>> containers) const override {
@@ -43,8 +44,8 @@ class failing_resource final : public gpushm::plugin::resource {
     throw gpushm::error(gpushm::errc::invalid_argument,
                         "allocate",
                         name_,
-                        "device \"é\" is asked for twice",
-                        "ask for it once");
+                        "device \"é\" is requested twice",
+                        "request it once");
   }
   [[nodiscard]] std::vector<std::string> prefer(std::span<const std::string> /*available*/,
                                                 std::span<const std::string> /*must_include*/,
@@ -67,13 +68,13 @@ class server_service : public ::testing::Test {
     stub_ = v1beta1::DevicePlugin::NewStub(grpc::CreateChannel("unix:" + (scratch_ / "plugin.sock"),
                                                                grpc::InsecureChannelCredentials()));
   }
-  static void limit(grpc::ClientContext& context) {
+  static void set_deadline(grpc::ClientContext& context) {
     context.set_deadline(std::chrono::system_clock::now() + gpushm_testing::patience(seconds(20)));
   }
   grpc::Status allocate(const std::vector<std::vector<std::string>>& containers,
                         v1beta1::AllocateResponse& response) {
     grpc::ClientContext context;
-    limit(context);
+    set_deadline(context);
     v1beta1::AllocateRequest request;
     for (const auto& ids : containers) {
       auto& one = *request.add_container_requests();
@@ -91,17 +92,17 @@ class server_service : public ::testing::Test {
   std::unique_ptr<v1beta1::DevicePlugin::Stub> stub_;
 };
 
-TEST_F(server_service, tells_whether_it_has_preferences_and_needs_no_call_before_a_start) {
+TEST_F(server_service, options_report_preferences_and_no_pre_start) {
   for (const bool has : {true, false}) {
     serve(std::make_shared<test_resource>(gpu, 1, has));
     grpc::ClientContext context;
-    limit(context);
+    set_deadline(context);
     v1beta1::DevicePluginOptions options;
     ASSERT_TRUE(stub_->GetDevicePluginOptions(&context, {}, &options).ok());
     EXPECT_EQ(options.get_preferred_allocation_available(), has);
     EXPECT_FALSE(options.pre_start_required());
     grpc::ClientContext another;
-    limit(another);
+    set_deadline(another);
     v1beta1::PreStartContainerResponse nothing;
     EXPECT_TRUE(stub_->PreStartContainer(&another, {}, &nothing).ok());
     server_.reset();
@@ -129,7 +130,7 @@ TEST_F(server_service, allocates_for_each_container_in_order) {
   EXPECT_EQ(response.container_responses(0).envs().at("TEST_DEVICES"), "device-2");
 }
 
-TEST_F(server_service, prefers_for_each_container_and_refuses_a_negative_size) {
+TEST_F(server_service, prefers_per_container_and_rejects_negative_size) {
   serve(std::make_shared<test_resource>(gpu, 3, true));
   v1beta1::PreferredAllocationRequest request;
   for (const int size : {1, 2}) {
@@ -139,7 +140,7 @@ TEST_F(server_service, prefers_for_each_container_and_refuses_a_negative_size) {
     one.set_allocation_size(size);
   }
   grpc::ClientContext context;
-  limit(context);
+  set_deadline(context);
   v1beta1::PreferredAllocationResponse response;
   ASSERT_TRUE(stub_->GetPreferredAllocation(&context, request, &response).ok());
   ASSERT_EQ(response.container_responses_size(), 2);
@@ -147,44 +148,44 @@ TEST_F(server_service, prefers_for_each_container_and_refuses_a_negative_size) {
   EXPECT_THAT(response.container_responses(1).deviceids(), ElementsAre("a", "b"));
   request.mutable_container_requests(0)->set_allocation_size(-1);
   grpc::ClientContext another;
-  limit(another);
-  const auto refused = stub_->GetPreferredAllocation(&another, request, &response);
-  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  set_deadline(another);
+  const auto rejection = stub_->GetPreferredAllocation(&another, request, &response);
+  EXPECT_EQ(rejection.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(
-      refused.error_message(),
+      rejection.error_message(),
       "prefer devices of \"nvidia.com/gpu\": -1 devices requested (request 0 or more devices)");
 }
 
-TEST_F(server_service, errors_become_statuses_with_their_whole_text) {
+TEST_F(server_service, errors_become_statuses_with_full_text) {
   serve(std::make_shared<failing_resource>());
   v1beta1::AllocateResponse response;
   const auto twice = allocate({{"é", "é"}}, response);
   EXPECT_EQ(twice.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(twice.error_message(),
-            "allocate \"nvidia.com/gpu\": device \"é\" is asked for twice (ask for it once)");
+            "allocate \"nvidia.com/gpu\": device \"é\" is requested twice (request it once)");
   const auto other = allocate({}, response);
   EXPECT_EQ(other.error_code(), grpc::StatusCode::INTERNAL);
   EXPECT_EQ(other.error_message(), "something else");
-  // More than a client takes as metadata: it would only see that something was too large.
+  // Longer than a client accepts as metadata: the client would only get an error about the size.
   const auto long_text = allocate({{"a"}, {"b"}}, response);
   EXPECT_EQ(long_text.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(long_text.error_message(),
             "allocate \"nvidia.com/gpu\": " + std::string(1'973, 'x') + "…");
   grpc::ClientContext context;
-  limit(context);
+  set_deadline(context);
   const auto stream = stub_->ListAndWatch(&context, {});
   v1beta1::ListAndWatchResponse list;
   EXPECT_FALSE(stream->Read(&list));
   const auto status = stream->Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(status.error_message(), "list \"GPUs\": NVML is not there");
+  EXPECT_EQ(status.error_message(), "list \"GPUs\": NVML is not available");
 }
 
-TEST_F(server_service, a_slow_reader_gets_fewer_lists_and_the_last_one) {
+TEST_F(server_service, slow_reader_gets_fewer_lists_and_the_latest) {
   const auto what = std::make_shared<test_resource>(gpu, 2'000);
   serve(what);
   grpc::ClientContext context;
-  limit(context);
+  set_deadline(context);
   const auto stream = stub_->ListAndWatch(&context, {});
   v1beta1::ListAndWatchResponse list;
   ASSERT_TRUE(stream->Read(&list));
@@ -204,13 +205,13 @@ TEST_F(server_service, a_slow_reader_gets_fewer_lists_and_the_last_one) {
   EXPECT_LT(lists, changes);
 }
 
-TEST_F(server_service, every_stream_gets_the_list_and_ends_as_it_should) {
+TEST_F(server_service, each_stream_gets_the_list_and_ends_as_requested) {
   serve(std::make_shared<test_resource>(gpu, 2));
   std::array<grpc::ClientContext, 2> contexts;
   std::vector<std::unique_ptr<grpc::ClientReader<v1beta1::ListAndWatchResponse>>> streams;
   v1beta1::ListAndWatchResponse list;
   for (auto& each : contexts) {
-    limit(each);
+    set_deadline(each);
     streams.push_back(stub_->ListAndWatch(&each, {}));
     ASSERT_TRUE(streams.back()->Read(&list));
     EXPECT_EQ(list.devices_size(), 2);
@@ -226,19 +227,19 @@ TEST_F(server_service, every_stream_gets_the_list_and_ends_as_it_should) {
   EXPECT_FALSE(streams[1]->Read(&list));
   EXPECT_TRUE(streams[1]->Finish().ok());
   ASSERT_TRUE(eventually([&] { return service_->streams().open == 0; }, seconds(20)));
-  // One that comes late gets the same.
+  // A later stream behaves the same.
   grpc::ClientContext late;
-  limit(late);
+  set_deadline(late);
   const auto stream = stub_->ListAndWatch(&late, {});
   ASSERT_TRUE(stream->Read(&list));
   EXPECT_EQ(list.devices_size(), 0);
   EXPECT_FALSE(stream->Read(&list));
 }
 
-TEST_F(server_service, answers_for_what_it_was_given_last) {
+TEST_F(server_service, replaced_resource_is_served) {
   serve(std::make_shared<test_resource>(gpu, 1));
   grpc::ClientContext context;
-  limit(context);
+  set_deadline(context);
   const auto stream = stub_->ListAndWatch(&context, {});
   v1beta1::ListAndWatchResponse list;
   ASSERT_TRUE(stream->Read(&list));

@@ -9,7 +9,7 @@
 
 namespace gpushm::plugin {
 
-// Enumerators of settings, for the file reader; empty when `text` is not one of them.
+// Enumerators of settings, for the file reader; nullopt if `text` is not one of them.
 [[nodiscard]] std::optional<mig_strategy> mig_strategy_of(std::string_view text);
 [[nodiscard]] std::optional<device_id_strategy> device_id_strategy_of(std::string_view text);
 [[nodiscard]] std::optional<device_list_strategy> device_list_strategy_of(std::string_view text);

@@ -44,7 +44,7 @@ std::string path_of(const std::string& parent, std::string_view name) {
 }
 
 configuration_reader::configuration_reader(std::string file, configuration& content)
-    : file_(std::move(file)), content_(content), yaml_(file_, of_yaml_) {}
+    : file_(std::move(file)), content_(content), yaml_(file_, yaml_problems_) {}
 
 bool configuration_reader::is_list(const node& from) {
   return yaml::followed(from).is == node::shape::sequence;
@@ -61,9 +61,9 @@ void configuration_reader::read_mapping(const node& from,
     if (known == fields.end()) {
       warn(*each.key_node,
            name_of(path)
-               .append(" has no field ")
+               .append(" has the unknown field ")
                .append(base::in_quotes(each.key))
-               .append(" that this plugin supports; it is ignored"));
+               .append("; it is ignored"));
     } else if (!seen.insert(known->name).second) {
       report(*each.key_node,
              path_of(path, known->name).append(" appears twice"),
@@ -85,8 +85,8 @@ void configuration_reader::read_list(
 }
 
 void configuration_reader::report(const node& where, std::string text, std::string next_step) {
-  if (own_.size() < yaml::reader::max_problems) {
-    own_.push_back({where.line, where.column, std::move(text), std::move(next_step)});
+  if (problems_.size() < yaml::reader::max_problems) {
+    problems_.push_back({where.line, where.column, std::move(text), std::move(next_step)});
   }
 }
 
@@ -102,8 +102,8 @@ void configuration_reader::warn(const node& where, const std::string& text) {
 }
 
 std::vector<configuration_problem> configuration_reader::take_problems() {
-  std::vector<configuration_problem> all = std::move(own_);
-  for (yaml::problem& each : of_yaml_) {
+  std::vector<configuration_problem> all = std::move(problems_);
+  for (yaml::problem& each : yaml_problems_) {
     const std::string_view step = step_for(each.rule);
     all.push_back({each.line, each.column, std::move(each.text), std::string(step)});
   }

@@ -45,16 +45,18 @@ class configuration_reader {
 
   void report(const node& where, std::string text, std::string next_step);
   void warn(const node& where, const std::string& text);
-  [[nodiscard]] std::size_t problem_count() const { return own_.size() + of_yaml_.size(); }
+  [[nodiscard]] std::size_t problem_count() const {
+    return problems_.size() + yaml_problems_.size();
+  }
   /// All of them, in the order of the file.
   [[nodiscard]] std::vector<configuration_problem> take_problems();
 
  private:
   std::string file_;
   configuration& content_;
-  std::vector<yaml::problem> of_yaml_;
+  std::vector<yaml::problem> yaml_problems_;
   yaml::reader yaml_;
-  std::vector<configuration_problem> own_;
+  std::vector<configuration_problem> problems_;
 };
 
 /// "sharing" and "timeSlicing" → "sharing.timeSlicing".

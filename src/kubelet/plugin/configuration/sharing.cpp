@@ -195,7 +195,7 @@ void sharing_reader::read_time_slicing(const node& from, const std::string& path
           replicas_at_ = &value;
           replicas_ = static_cast<unsigned int>(replicas);
         }},
-       // NVIDIA's plugin once had it and accepted only an empty value.
+       // Earlier versions of NVIDIA's plugin had this key and accepted only an empty value.
        {"strategy", {}}});
 }
 
@@ -245,7 +245,7 @@ void sharing_reader::complete(unfinished& each) {
                      .append(base::in_quotes(each.resource.rename))
                      .append(": ")
                      .append(*why),
-                 "give it a shorter rename");
+                 "use a shorter rename");
     }
   }
   content_.slicing.resources.push_back(std::move(each.resource));

@@ -36,44 +36,44 @@ std::string xid_text(std::uint64_t number) {
   return text;
 }
 
-void gpu_record::was_critical(std::string why, bool only_a_reset_mends, time_point now) {
+void gpu_record::record_critical(std::string why, bool needs_reset, time_point now) {
   critical_ = std::move(why);
-  only_a_reset_mends_ = only_a_reset_mends_ || only_a_reset_mends;
+  needs_reset_ = needs_reset_ || needs_reset;
   when_ = now;
 }
 
-void gpu_record::forget() {
+void gpu_record::clear_critical() {
   critical_.clear();
-  only_a_reset_mends_ = false;
+  needs_reset_ = false;
 }
 
 void gpu_record::xid(std::uint64_t number, time_point now) {
-  was_critical(xid_text(number), driver::is_xid_of(driver::xid_kind::needs_reset, number), now);
+  record_critical(xid_text(number), driver::is_xid_of(driver::xid_kind::needs_reset, number), now);
 }
 
 void gpu_record::memory_error(time_point now) {
-  was_critical("uncorrected memory error", true, now);
+  record_critical("uncorrected memory error", true, now);
 }
 
-void gpu_record::looked(const gpu_status& seen, time_point now, std::chrono::milliseconds quiet) {
-  const bool came_back = seen.answers && !last_.answers;
-  const bool was_asked = last_.action.value_or(0) != 0;
-  // A GPU that does not answer reports no recovery action.
-  const std::optional<unsigned int> action = seen.answers ? seen.action : last_.action;
-  const bool asks_no_more = was_asked && action && *action == 0;
+void gpu_record::update(const gpu_status& seen, time_point now, std::chrono::milliseconds quiet) {
+  const bool is_back = seen.responds && !last_.responds;
+  const bool had_request = last_.action.value_or(0) != 0;
+  // A GPU that does not respond reports no recovery action.
+  const std::optional<unsigned int> action = seen.responds ? seen.action : last_.action;
+  const bool request_withdrawn = had_request && action && *action == 0;
   last_ = seen;
   last_.action = action;
-  const bool mended = came_back || asks_no_more;
-  const bool quiet_again =
-      !critical_.empty() && now - when_ >= quiet && (!only_a_reset_mends_ || action.has_value());
-  if (seen.answers && action.value_or(0) == 0 && (mended || quiet_again)) {
-    forget();
+  const bool recovered = is_back || request_withdrawn;
+  const bool quiet_passed =
+      !critical_.empty() && now - when_ >= quiet && (!needs_reset_ || action.has_value());
+  if (seen.responds && action.value_or(0) == 0 && (recovered || quiet_passed)) {
+    clear_critical();
   }
 }
 
 gpu_health gpu_record::health() const {
-  if (!last_.answers) {
-    return {false, std::string("it does not answer: ").append(last_.why_not)};
+  if (!last_.responds) {
+    return {false, std::string("it does not respond: ").append(last_.reason)};
   }
   if (last_.action.value_or(0) != 0) {
     std::string why = "the driver requests ";

@@ -12,8 +12,8 @@ namespace gpushm::plugin {
 
 /// The result of polling one GPU.
 struct gpu_status {
-  bool answers = true;
-  std::string why_not = {};  ///< why the GPU does not answer
+  bool responds = true;
+  std::string reason = {};  ///< why the GPU does not respond
   std::optional<unsigned int> action =
       {};  ///< recovery action that the driver requests; 0: none; empty: not reported
 };
@@ -28,19 +28,19 @@ class gpu_record {
   /// A critical Xid.
   void xid(std::uint64_t number, time_point now);
   void memory_error(time_point now);
-  void looked(const gpu_status& seen, time_point now, std::chrono::milliseconds quiet);
+  void update(const gpu_status& seen, time_point now, std::chrono::milliseconds quiet);
 
   [[nodiscard]] gpu_health health() const;
   /// As of the last poll.
-  [[nodiscard]] bool answers() const noexcept { return last_.answers; }
+  [[nodiscard]] bool responds() const noexcept { return last_.responds; }
 
  private:
-  void was_critical(std::string why, bool only_a_reset_mends, time_point now);
-  void forget();
+  void record_critical(std::string why, bool needs_reset, time_point now);
+  void clear_critical();
 
   gpu_status last_;
   std::string critical_;  ///< the last critical event; empty: none
-  bool only_a_reset_mends_ = false;
+  bool needs_reset_ = false;
   time_point when_;
 };
 

@@ -11,8 +11,9 @@ namespace gpushm::plugin {
 namespace {
 
 /// Bounds memory; a GPU that reports more events between two polls is unhealthy anyway.
-constexpr std::size_t max_kept_events = 1'024;
-constexpr unsigned long long wanted_events = nvml::event_xid_critical | nvml::event_double_bit_ecc;
+constexpr std::size_t max_saved_events = 1'024;
+constexpr unsigned long long subscribed_events =
+    nvml::event_xid_critical | nvml::event_double_bit_ecc;
 
 std::string text_of(nvml::nvmlReturn_t result, std::string_view call) {
   try {
@@ -38,12 +39,12 @@ std::string gpu_watch::layout_of(nvml::nvmlDevice_t gpu) const {
   if (nvml_->nvmlDeviceGetMigMode(gpu, &current, &pending) != nvml::NVML_SUCCESS || current == 0) {
     return "whole";
   }
-  std::string layout = "cut";
-  unsigned int most = 0;
-  if (nvml_->nvmlDeviceGetMaxMigDeviceCount(gpu, &most) != nvml::NVML_SUCCESS) {
+  std::string layout = "partitioned";
+  unsigned int max = 0;
+  if (nvml_->nvmlDeviceGetMaxMigDeviceCount(gpu, &max) != nvml::NVML_SUCCESS) {
     return layout;
   }
-  for (unsigned int index = 0; index < most; ++index) {
+  for (unsigned int index = 0; index < max; ++index) {
     nvml::nvmlDevice_t instance = nullptr;
     if (nvml_->nvmlDeviceGetMigDeviceHandleByIndex(gpu, index, &instance) == nvml::NVML_SUCCESS) {
       layout.append(" ").append(std::to_string(index)).append("=").append(uuid_of(instance));
@@ -52,14 +53,14 @@ std::string gpu_watch::layout_of(nvml::nvmlDevice_t gpu) const {
   return layout;
 }
 
-gpu_status gpu_watch::look_at(nvml::nvmlDevice_t gpu) const {
+gpu_status gpu_watch::query_status(nvml::nvmlDevice_t gpu) const {
   gpu_status seen;
   nvml::nvmlMemory_t memory{};
-  // A query that the library cannot answer without the GPU.
+  // A query for which the library needs the GPU.
   const auto result = nvml_->nvmlDeviceGetMemoryInfo(gpu, &memory);
   if (result != nvml::NVML_SUCCESS && result != nvml::NVML_ERROR_NOT_SUPPORTED) {
-    seen.answers = false;
-    seen.why_not = text_of(result, "nvmlDeviceGetMemoryInfo");
+    seen.responds = false;
+    seen.reason = text_of(result, "nvmlDeviceGetMemoryInfo");
     return seen;
   }
   nvml::nvmlFieldValue_t action{};
@@ -71,7 +72,7 @@ gpu_status gpu_watch::look_at(nvml::nvmlDevice_t gpu) const {
   return seen;
 }
 
-poll_result gpu_watch::look() const {
+poll_result gpu_watch::poll() const {
   poll_result seen;
   unsigned int count = 0;
   const auto counted = nvml_->nvmlDeviceGetCount_v2(&count);
@@ -86,7 +87,7 @@ poll_result gpu_watch::look() const {
     }
     const std::string uuid = uuid_of(gpu);
     if (!uuid.empty()) {
-      seen.gpus[uuid] = {layout_of(gpu), look_at(gpu)};
+      seen.gpus[uuid] = {layout_of(gpu), query_status(gpu)};
     }
   }
   return seen;
@@ -99,7 +100,7 @@ std::string gpu_watch::why_absent(const std::string& uuid) const {
                                       : text_of(result, "nvmlDeviceGetHandleByUUID");
 }
 
-void gpu_watch::end_events() noexcept {
+void gpu_watch::unsubscribe() noexcept {
   if (events_ != nullptr) {
     nvml_->nvmlEventSetFree(events_);
     events_ = nullptr;
@@ -107,7 +108,7 @@ void gpu_watch::end_events() noexcept {
   registered_.clear();
 }
 
-bool gpu_watch::begin_events(const std::vector<std::string>& uuids) {
+bool gpu_watch::subscribe(const std::vector<std::string>& uuids) {
   nvml::nvmlEventSet_t fresh = nullptr;
   std::map<nvml::nvmlDevice_t, std::string> registered;
   if (!uuids.empty() && nvml_->nvmlEventSetCreate(&fresh) == nvml::NVML_SUCCESS) {
@@ -116,10 +117,10 @@ bool gpu_watch::begin_events(const std::vector<std::string>& uuids) {
       nvml_->nvmlEventSetFree(fresh);
     }
   }
-  // The new set receives events from here on, the old one has those until now; an event in both is
-  // reported twice, which has no effect.
-  keep_events();
-  end_events();
+  // The new set receives events from here on, and the old one has the earlier ones; an event in
+  // both is reported twice, which has no effect.
+  save_events();
+  unsubscribe();
   if (!registered.empty()) {
     events_ = fresh;
     registered_ = std::move(registered);
@@ -135,37 +136,38 @@ std::map<nvml::nvmlDevice_t, std::string> gpu_watch::register_gpus(
     unsigned long long supported = 0;
     if (nvml_->nvmlDeviceGetHandleByUUID(uuid.c_str(), &gpu) == nvml::NVML_SUCCESS &&
         nvml_->nvmlDeviceGetSupportedEventTypes(gpu, &supported) == nvml::NVML_SUCCESS &&
-        (supported & wanted_events) != 0 &&
-        nvml_->nvmlDeviceRegisterEvents(gpu, supported & wanted_events, at) == nvml::NVML_SUCCESS) {
+        (supported & subscribed_events) != 0 &&
+        nvml_->nvmlDeviceRegisterEvents(gpu, supported & subscribed_events, at) ==
+            nvml::NVML_SUCCESS) {
       registered[gpu] = uuid;
     }
   }
   return registered;
 }
 
-void gpu_watch::keep_events() {
+void gpu_watch::save_events() {
   gpu_event event;
-  while (events_ != nullptr && kept_.size() < max_kept_events &&
-         wait_in_set(0, event) == outcome::event) {
-    kept_.push_back(std::exchange(event, {}));
+  while (events_ != nullptr && saved_events_.size() < max_saved_events &&
+         wait_in_event_set(0, event) == outcome::event) {
+    saved_events_.push_back(std::exchange(event, {}));
   }
 }
 
-gpu_watch::outcome gpu_watch::wait(std::chrono::milliseconds patience, gpu_event& event) {
-  if (!kept_.empty()) {
-    event = std::move(kept_.front());
-    kept_.pop_front();
+gpu_watch::outcome gpu_watch::wait(std::chrono::milliseconds timeout, gpu_event& event) {
+  if (!saved_events_.empty()) {
+    event = std::move(saved_events_.front());
+    saved_events_.pop_front();
     return outcome::event;
   }
-  return wait_in_set(static_cast<unsigned int>(patience.count()), event);
+  return wait_in_event_set(static_cast<unsigned int>(timeout.count()), event);
 }
 
-gpu_watch::outcome gpu_watch::wait_in_set(unsigned int patience_ms, gpu_event& event) const {
+gpu_watch::outcome gpu_watch::wait_in_event_set(unsigned int timeout_ms, gpu_event& event) const {
   if (events_ == nullptr) {
     return outcome::failed;
   }
   nvml::nvmlEventData_t data{};
-  const auto result = nvml_->nvmlEventSetWait_v2(events_, &data, patience_ms);
+  const auto result = nvml_->nvmlEventSetWait_v2(events_, &data, timeout_ms);
   if (result == nvml::NVML_ERROR_TIMEOUT) {
     return outcome::nothing;
   }

@@ -16,12 +16,12 @@ namespace gpushm::plugin {
 
 /// The state of all GPUs that NVML lists.
 struct poll_result {
-  struct one {
+  struct gpu_state {
     std::string layout;  ///< MIG mode and instances, for comparison
-    gpu_status look;
+    gpu_status status;
   };
-  std::map<std::string, one> gpus;  ///< by UUID
-  std::string failure;              ///< why NVML failed as a whole; else empty
+  std::map<std::string, gpu_state> gpus;  ///< by UUID
+  std::string failure;                    ///< why NVML itself failed; else empty
 };
 
 /// An event of a GPU; without a UUID when NVML cannot report the GPU.
@@ -39,34 +39,34 @@ class gpu_watch {
   explicit gpu_watch(const driver::nvml_library& nvml) : nvml_(nvml) {}
   gpu_watch(const gpu_watch&) = delete;
   gpu_watch& operator=(const gpu_watch&) = delete;
-  ~gpu_watch() { end_events(); }
+  ~gpu_watch() { unsubscribe(); }
 
-  [[nodiscard]] poll_result look() const;
-  /// Why NVML does not list a GPU.
+  [[nodiscard]] poll_result poll() const;
+  /// Returns why NVML does not list a GPU.
   [[nodiscard]] std::string why_absent(const std::string& uuid) const;
-  /// Receives events of these GPUs from now on instead of the previous ones; events that those
-  /// reported until now are not lost. False: no GPU supports events.
-  bool begin_events(const std::vector<std::string>& uuids);
+  /// Subscribes to events of these GPUs instead of the previous ones; events that those have
+  /// already reported are not lost. False: no GPU supports events.
+  bool subscribe(const std::vector<std::string>& uuids);
   enum class outcome { event, nothing, failed };
-  /// Blocks for up to `patience`. `failed`: NVML cannot wait now and returned immediately.
-  [[nodiscard]] outcome wait(std::chrono::milliseconds patience, gpu_event& event);
+  /// Blocks for up to `timeout`. `failed`: NVML cannot wait now and returned immediately.
+  [[nodiscard]] outcome wait(std::chrono::milliseconds timeout, gpu_event& event);
 
  private:
-  void end_events() noexcept;
-  /// Moves the events in the set to `kept_`, for `wait`.
-  void keep_events();
-  [[nodiscard]] outcome wait_in_set(unsigned int patience_ms, gpu_event& event) const;
+  void unsubscribe() noexcept;
+  /// Moves the events in the set to `saved_events_`, for `wait`.
+  void save_events();
+  [[nodiscard]] outcome wait_in_event_set(unsigned int timeout_ms, gpu_event& event) const;
   /// Returns the GPUs that were registered, by handle.
   [[nodiscard]] std::map<nvml::nvmlDevice_t, std::string> register_gpus(
       nvml::nvmlEventSet_t at, const std::vector<std::string>& uuids) const;
   [[nodiscard]] std::string layout_of(nvml::nvmlDevice_t gpu) const;
-  [[nodiscard]] gpu_status look_at(nvml::nvmlDevice_t gpu) const;
+  [[nodiscard]] gpu_status query_status(nvml::nvmlDevice_t gpu) const;
   [[nodiscard]] std::string uuid_of(nvml::nvmlDevice_t device) const;
 
   const driver::nvml_library& nvml_;
   nvml::nvmlEventSet_t events_ = nullptr;
   std::map<nvml::nvmlDevice_t, std::string> registered_;
-  std::deque<gpu_event> kept_;  // from freed event sets
+  std::deque<gpu_event> saved_events_;  // from freed event sets
 };
 
 }  // namespace gpushm::plugin

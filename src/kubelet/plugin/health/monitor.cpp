@@ -25,9 +25,9 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 /// Time limit for the thread to exit while no NVML call blocks it.
-constexpr std::chrono::seconds end_patience{1};
+constexpr std::chrono::seconds end_timeout{1};
 
-std::atomic<bool>& left_behind() noexcept {
+std::atomic<bool>& abandoned() noexcept {
   static std::atomic<bool> any{false};
   return any;
 }
@@ -87,25 +87,26 @@ class health_monitor::impl {
       closed_ = true;
     }
     std::unique_lock lock(end_mutex_);
-    if (end_.wait_for(lock, options_.wait + end_patience, [this] { return ended_; })) {
+    if (end_.wait_for(lock, options_.wait + end_timeout, [this] { return ended_; })) {
       lock.unlock();
       thread_.join();
       return;
     }
     lock.unlock();
     base::log(log_level::warning,
-              "NVML does not answer: abandoned the thread that watches the GPUs");
-    left_behind() = true;
+              "NVML does not respond: abandoned the thread that watches the GPUs");
+    abandoned() = true;
     thread_.detach();
   }
 
   [[nodiscard]] std::map<std::string, gpu_health> gpus() const {
     const std::lock_guard lock(mutex_);
-    return told_;
+    return reported_;
   }
 
-  [[nodiscard]] std::chrono::milliseconds silent_for() const noexcept {
-    return std::chrono::duration_cast<std::chrono::milliseconds>(clock::now() - answered_.load());
+  [[nodiscard]] std::chrono::milliseconds unresponsive_for() const noexcept {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(clock::now() -
+                                                                 last_response_.load());
   }
 
  private:
@@ -116,49 +117,49 @@ class health_monitor::impl {
         driver::nvml_library::try_again();
       }
       nvml = driver::nvml_library::try_instance();
-      answered_ = clock::now();
+      last_response_ = clock::now();
       if (nvml == nullptr) {
         pause(stop, options_.poll_interval);
       } else if (!first) {
-        tell_layout("a driver is available");
+        report_layout_change("a driver is available");
       }
     }
     if (nvml != nullptr) {
       gpu_watch watch(*nvml);
       while (!stop.stop_requested()) {
-        turn(watch, stop);
-        answered_ = clock::now();
+        step(watch, stop);
+        last_response_ = clock::now();
       }
     }
   }
 
-  void turn(gpu_watch& watch, const std::stop_token& stop) {
+  void step(gpu_watch& watch, const std::stop_token& stop) {
     const auto now = clock::now();
-    if (now >= next_look_) {
-      next_look_ = now + options_.poll_interval;
-      look(watch);
+    if (now >= next_poll_) {
+      next_poll_ = now + options_.poll_interval;
+      poll(watch);
       return;
     }
-    const auto until_look = std::chrono::ceil<std::chrono::milliseconds>(next_look_ - now);
-    const auto patience = std::min(options_.wait, until_look);
+    const auto until_poll = std::chrono::ceil<std::chrono::milliseconds>(next_poll_ - now);
+    const auto timeout = std::min(options_.wait, until_poll);
     gpu_event event;
-    switch (watch.wait(patience, event)) {
+    switch (watch.wait(timeout, event)) {
       case gpu_watch::outcome::event:
-        happened(event);
+        handle_event(event);
         break;
       case gpu_watch::outcome::nothing:
         break;
       case gpu_watch::outcome::failed:
         // A lost GPU makes waiting impossible until the event set is recreated.
-        begin_again_ = true;
-        pause(stop, patience);
+        resubscribe_ = true;
+        pause(stop, timeout);
         break;
     }
   }
 
-  void happened(const gpu_event& event) {
+  void handle_event(const gpu_event& event) {
     if (event.uuid.empty()) {
-      next_look_ = {};
+      next_poll_ = {};
       return;
     }
     gpu_record& record = records_[event.uuid];
@@ -174,60 +175,60 @@ class health_monitor::impl {
     } else {
       record.xid(event.xid, clock::now());
     }
-    tell(event.uuid, record.health());
+    report(event.uuid, record.health());
   }
 
-  void look(gpu_watch& watch) {
-    const poll_result seen = watch.look();
+  void poll(gpu_watch& watch) {
+    const poll_result seen = watch.poll();
     const auto now = clock::now();
     std::string changed;
-    bool came_back = false;
+    bool is_back = false;
     for (const auto& [uuid, gpu] : seen.gpus) {
       const auto [layout, is_new] = layouts_.emplace(uuid, gpu.layout);
-      if (is_new && looked_) {
+      if (is_new && polled_) {
         changed = std::string(uuid).append(" was added");
       } else if (layout->second != gpu.layout) {
         changed = std::string(uuid).append(" has a different MIG layout");
         layout->second = gpu.layout;
       }
       gpu_record& record = records_[uuid];
-      came_back = came_back || is_new || (!record.answers() && gpu.look.answers);
-      record.looked(gpu.look, now, options_.quiet);
+      is_back = is_back || is_new || (!record.responds() && gpu.status.responds);
+      record.update(gpu.status, now, options_.quiet);
     }
     for (auto& [uuid, record] : records_) {
       if (seen.gpus.count(uuid) == 0) {
-        record.looked({false, seen.failure.empty() ? watch.why_absent(uuid) : seen.failure, {}},
+        record.update({false, seen.failure.empty() ? watch.why_absent(uuid) : seen.failure, {}},
                       now,
                       options_.quiet);
       }
     }
-    looked_ = true;
+    polled_ = true;
     // Registers for a GPU's events before reporting its health.
-    if (came_back || begin_again_) {
-      begin_again_ = false;
+    if (is_back || resubscribe_) {
+      resubscribe_ = false;
       std::vector<std::string> uuids;
       for (const auto& [uuid, gpu] : seen.gpus) {
         uuids.push_back(uuid);
       }
-      watch.begin_events(uuids);
+      watch.subscribe(uuids);
     }
     for (const auto& [uuid, record] : records_) {
-      tell(uuid, record.health());
+      report(uuid, record.health());
     }
     if (!changed.empty()) {
-      tell_layout(changed);
+      report_layout_change(changed);
     }
   }
 
-  void tell(const std::string& uuid, const gpu_health& health) {
+  void report(const std::string& uuid, const gpu_health& health) {
     {
       const std::lock_guard lock(mutex_);
-      gpu_health& told = told_[uuid];
-      if (told == health) {
+      gpu_health& last = reported_[uuid];
+      if (last == health) {
         return;
       }
-      const bool again = told.healthy == health.healthy;
-      told = health;
+      const bool again = last.healthy == health.healthy;
+      last = health;
       if (!again) {
         base::log(health.healthy ? log_level::info : log_level::warning,
                   health.healthy
@@ -241,7 +242,7 @@ class health_monitor::impl {
     }
   }
 
-  void tell_layout(const std::string& what) {
+  void report_layout_change(const std::string& what) {
     base::log(log_level::info, std::string("GPUs changed: ").append(what));
     const std::lock_guard lock(listener_mutex_);
     if (to_.layout_changed && !closed_) {
@@ -257,11 +258,11 @@ class health_monitor::impl {
   const health_options options_;
   const listener to_;
   mutable std::mutex mutex_;
-  std::map<std::string, gpu_health> told_;
+  std::map<std::string, gpu_health> reported_;
   std::mutex listener_mutex_;  // held while the listener is called
   bool closed_ = false;        // guarded by listener_mutex_
   std::stop_source stop_;
-  std::atomic<clock::time_point> answered_{clock::now()};
+  std::atomic<clock::time_point> last_response_{clock::now()};
   std::mutex pause_mutex_;
   std::condition_variable_any pause_;
   std::mutex end_mutex_;
@@ -270,9 +271,9 @@ class health_monitor::impl {
   // Used by the thread only.
   std::map<std::string, gpu_record> records_;
   std::map<std::string, std::string> layouts_;
-  clock::time_point next_look_;
-  bool looked_ = false;
-  bool begin_again_ = true;
+  clock::time_point next_poll_;
+  bool polled_ = false;
+  bool resubscribe_ = true;
   std::thread thread_;  // joined or detached by `stop`
 };
 
@@ -289,12 +290,12 @@ std::map<std::string, gpu_health> health_monitor::gpus() const {
   return impl_->gpus();
 }
 
-std::chrono::milliseconds health_monitor::silent_for() const noexcept {
-  return impl_->silent_for();
+std::chrono::milliseconds health_monitor::unresponsive_for() const noexcept {
+  return impl_->unresponsive_for();
 }
 
-bool health_monitor::any_left_behind() noexcept {
-  return left_behind();
+bool health_monitor::any_abandoned() noexcept {
+  return abandoned();
 }
 
 }  // namespace gpushm::plugin

@@ -15,13 +15,13 @@
 namespace gpushm::plugin {
 
 struct health_options {
-  /// Xids that application errors cause; they do not affect the GPU's health.
+  /// Xids caused by application errors; they do not affect the GPU's health.
   std::set<std::uint64_t> application_xids = driver::application_xids();
-  bool any_xid = true;  ///< false: Xids are ignored; GPUs that do not answer are still unhealthy
-  /// Upper bound of one wait for events, and so of the delay in noticing a stop or a GPU that does
-  /// not answer.
+  bool any_xid = true;  ///< false: Xids are ignored; GPUs that do not respond are still unhealthy
+  /// Upper bound of one wait for events, and so of the delay in detecting a stop or a GPU that does
+  /// not respond.
   std::chrono::milliseconds wait{1'000};
-  /// Poll interval for whether GPUs answer and for their MIG layout.
+  /// Poll interval for the GPUs' state and MIG layout.
   std::chrono::milliseconds poll_interval{5'000};
   /// A GPU recovers after this time without a critical Xid.
   std::chrono::milliseconds quiet{300'000};
@@ -41,9 +41,9 @@ struct gpu_health {
 
 /// Watches the GPUs of NVML: a thread waits for NVML events and polls each GPU.
 ///
-/// A GPU is unhealthy after a critical Xid (any that is not an application's), after an
-/// uncorrected memory error, while it does not answer, and while the driver requests a reset or a
-/// reboot. It is healthy again when it answers, the driver requests no action, and
+/// A GPU is unhealthy after a critical Xid (any that is not an application's), after an uncorrected
+/// memory error, while it does not respond, and while the driver requests a reset or a reboot. It
+/// is healthy again when it responds, the driver requests no action, and
 ///   - a reset was observed: the GPU was lost and came back, or the driver no longer requests the
 ///     reset that it requested; or
 ///   - no critical event came for `quiet`. With a driver that does not report recovery actions
@@ -68,17 +68,17 @@ class health_monitor {
   health_monitor(const health_monitor&) = delete;
   health_monitor& operator=(const health_monitor&) = delete;
   /// Blocks for up to `wait` plus one second. A thread that is still blocked in NVML then is
-  /// detached: see `any_left_behind`. The listener is not called afterwards in either case.
+  /// detached: see `any_abandoned`. The listener is not called afterwards in either case.
   ~health_monitor();
 
   /// The health of every GPU ever seen, by UUID; for a plan created in the meantime.
   [[nodiscard]] std::map<std::string, gpu_health> gpus() const;
   /// The time since NVML last completed a call.
-  [[nodiscard]] std::chrono::milliseconds silent_for() const noexcept;
+  [[nodiscard]] std::chrono::milliseconds unresponsive_for() const noexcept;
 
   /// Whether a detached thread of this process may hang in NVML: the process must then end by
   /// _exit, without unloading the libraries that the thread executes.
-  [[nodiscard]] static bool any_left_behind() noexcept;
+  [[nodiscard]] static bool any_abandoned() noexcept;
 
  private:
   class impl;

@@ -38,7 +38,7 @@ device_node to_node(const cdi::device_node& from) {
   return {from.path, from.host_path.empty() ? from.path : from.host_path, "rw"};
 }
 
-/// Only the NVIDIA driver's nodes: display nodes are of no use without its libraries.
+/// Only the NVIDIA driver's nodes: display nodes are useless without its libraries.
 std::vector<device_node> driver_nodes(const std::vector<cdi::device_node>& from) {
   std::vector<device_node> nodes;
   for (const cdi::device_node& each : from) {
@@ -96,16 +96,16 @@ bool generate_document(const configuration& settings,
                        const inventory& found,
                        bool needed,
                        planned& out) {
-  discover::generate_options wanted = options.places;
-  wanted.vendor = gpu_vendor;
-  wanted.device_class = gpu_class;
-  wanted.strategies = {discover::name_strategy::uuid};
-  wanted.all_device = false;
-  wanted.device_ids.clear();
+  discover::generate_options request = options.places;
+  request.vendor = gpu_vendor;
+  request.device_class = gpu_class;
+  request.strategies = {discover::name_strategy::uuid};
+  request.all_device = false;
+  request.device_ids.clear();
   try {
-    discover::generated made = discover::generate(wanted, entries_of(settings, found));
-    out.gpus = std::move(made.content);
-    out.warnings.insert(out.warnings.end(), made.incomplete.begin(), made.incomplete.end());
+    discover::generated result = discover::generate(request, entries_of(settings, found));
+    out.gpus = std::move(result.content);
+    out.warnings.insert(out.warnings.end(), result.incomplete.begin(), result.incomplete.end());
     return true;
   } catch (const error& failure) {
     out.warnings.push_back(std::string(needed ? "no GPU is offered: " : "nodes are not passed: ")
@@ -169,7 +169,7 @@ std::string short_id(std::string_view domain, unsigned int replicas) {
   return std::string(domain.substr(0, room - text.size())).append(text);
 }
 
-void write_documents(const planned& plan, const std::string& directory, others earlier) {
+void write_documents(const planned& plan, const std::string& directory, stale_documents earlier) {
   for (const auto& [content, name] :
        {std::pair(&plan.gpus, gpu_file_name), std::pair(&plan.shares, share_file_name)}) {
     const std::string path = std::string(directory).append("/").append(name);
@@ -177,7 +177,7 @@ void write_documents(const planned& plan, const std::string& directory, others e
       cdi::write_file(*content, path, cdi::format::json);
       continue;
     }
-    if (earlier == others::stay) {
+    if (earlier == stale_documents::keep) {
       continue;
     }
     base::checked("remove CDI document",

@@ -145,12 +145,12 @@ void measure_closeness(const nvml_library& nvml,
   }
   const std::size_t count = devices.size();
   out.closeness.assign(count, std::vector<unsigned int>(count, 0));
-  constexpr unsigned int of_a_link = 100;
+  constexpr unsigned int per_link = 100;
   for (std::size_t a = 0; a < count; ++a) {
     for (std::size_t b = a + 1; b < count; ++b) {
       const unsigned int near = nearness(nvml, devices[a], devices[b]);
       const unsigned int score =
-          of_a_link * links_between(all[a], all[b], out.gpus[b].entry.pci_address) +
+          per_link * links_between(all[a], all[b], out.gpus[b].entry.pci_address) +
           (near != 0 ? near : nearness_by_numa(out.gpus[a], out.gpus[b]));
       out.closeness[a][b] = score;
       out.closeness[b][a] = score;
@@ -168,20 +168,20 @@ void take(const std::string& library, const std::string& sys_root, inventory& ou
     nvml_library::check(nvml->nvmlDeviceGetHandleByIndex_v2(entry.index, &device),
                         std::string("GPU ").append(std::to_string(entry.index)),
                         "nvmlDeviceGetHandleByIndex");
-    gpu_info made;
-    made.entry = entry;
-    made.name = name_of(nvml, device);
-    made.total_bytes = bytes_of(nvml, device);
-    made.numa_node = numa_node_of(sys_root, entry.pci_address);
+    gpu_info info;
+    info.entry = entry;
+    info.name = name_of(nvml, device);
+    info.total_bytes = bytes_of(nvml, device);
+    info.numa_node = numa_node_of(sys_root, entry.pci_address);
     for (const discover::mig_entry& each : entry.instances) {
-      made.instances.push_back(describe_instance(nvml, device, each, made.total_bytes));
+      info.instances.push_back(describe_instance(nvml, device, each, info.total_bytes));
     }
     devices.push_back(device);
-    out.gpus.push_back(std::move(made));
+    out.gpus.push_back(std::move(info));
   }
   measure_closeness(nvml, devices, out);
   if (out.gpus.empty()) {
-    out.problem = out.left_out.empty() ? "NVML shows no GPU" : "no GPU answers";
+    out.problem = out.left_out.empty() ? "NVML reports no GPU" : "no GPU responds";
   }
 }
 

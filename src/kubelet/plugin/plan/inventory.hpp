@@ -27,22 +27,22 @@ struct gpu_info {
   bool operator==(const gpu_info&) const = default;
 };
 
-/// The machine's GPUs, as far as a device plugin needs them.
+/// The properties of the machine's GPUs that a device plugin needs.
 struct inventory {
   std::vector<gpu_info> gpus;
   /// `closeness[a][b]`: how closely GPUs a and b of `gpus` are connected. 100 for each NVLink
-  /// between them or to switches both are on; plus 60 on one card, 50 under one PCIe switch, 40
-  /// under several, 30 under one host bridge, 20 on one NUMA node, 10 otherwise.
+  /// between them or to switches that both are connected to; plus 60 on one card, 50 under one PCIe
+  /// switch, 40 under several, 30 under one host bridge, 20 on one NUMA node, 10 otherwise.
   std::vector<std::vector<unsigned int>> closeness;
   std::string driver_version;
-  std::vector<std::string> left_out;  ///< a line for each GPU that does not answer
+  std::vector<std::string> left_out;  ///< a line for each GPU that does not respond
   std::string problem;                ///< why `gpus` is empty; else empty
   bool operator==(const inventory&) const = default;
 };
 
 /// Queries NVML, located by `discover::query_nvml` (`library` as there), and `sys_root` ("/sys")
-/// for NUMA nodes. Returns no GPUs and the reason when no driver, no GPU or no GPU that answers
-/// exists. Blocks as long as NVML does. Throws only std::bad_alloc.
+/// for NUMA nodes. Returns no GPUs and the reason if there is no driver or no GPU that responds.
+/// Blocks as long as NVML does. Throws only std::bad_alloc.
 [[nodiscard]] inventory take_inventory(const std::string& library = {},
                                        const std::string& sys_root = "/sys");
 

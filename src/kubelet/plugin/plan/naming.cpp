@@ -17,21 +17,21 @@ std::string gpu_text(const gpu_info& of) {
 }
 
 unit unit_of_gpu(const gpu_info& of, std::size_t place) {
-  unit made;
-  made.id = of.entry.uuid;
-  made.index = std::to_string(of.entry.index);
-  made.gpu = of.entry.uuid;
-  made.gpu_position = place;
-  made.numa_node = of.numa_node;
-  return made;
+  unit result;
+  result.id = of.entry.uuid;
+  result.index = std::to_string(of.entry.index);
+  result.gpu = of.entry.uuid;
+  result.gpu_position = place;
+  result.numa_node = of.numa_node;
+  return result;
 }
 
 unit unit_of_instance(const gpu_info& of, std::size_t place, const instance& part) {
-  unit made = unit_of_gpu(of, place);
-  made.id = part.entry.uuid;
-  made.index.append(":").append(std::to_string(part.entry.index));
-  made.is_instance = true;
-  return made;
+  unit result = unit_of_gpu(of, place);
+  result.id = part.entry.uuid;
+  result.index.append(":").append(std::to_string(part.entry.index));
+  result.is_instance = true;
+  return result;
 }
 
 std::string name_for(const std::vector<naming>& names,
@@ -49,9 +49,9 @@ std::string name_for(const std::vector<naming>& names,
 /// Why the strategy "single" does not fit these GPUs; empty when it does.
 std::string why_not_single(const inventory& found) {
   std::set<std::string> profiles;
-  std::size_t cut = 0;
+  std::size_t partitioned = 0;
   for (const gpu_info& each : found.gpus) {
-    cut += each.entry.mig_enabled ? 1 : 0;
+    partitioned += each.entry.mig_enabled ? 1 : 0;
     if (each.entry.mig_enabled && each.instances.empty()) {
       return gpu_text(each).append(" has MIG enabled but no instances");
     }
@@ -59,9 +59,9 @@ std::string why_not_single(const inventory& found) {
       profiles.insert(part.profile);
     }
   }
-  if (cut != 0 && cut != found.gpus.size()) {
+  if (partitioned != 0 && partitioned != found.gpus.size()) {
     return std::string("MIG is enabled for ")
-        .append(std::to_string(cut))
+        .append(std::to_string(partitioned))
         .append(" of ")
         .append(std::to_string(found.gpus.size()))
         .append(" GPUs");
@@ -218,7 +218,7 @@ named_units replicate(const time_slicing& slicing,
                       std::vector<std::string>& warnings) {
   named_units out;
   // Unselected devices keep their order and precede these.
-  std::vector<std::pair<std::string, std::vector<unit>>> made;
+  std::vector<std::pair<std::string, std::vector<unit>>> replicated;
   for (const replicated_resource& entry : slicing.resources) {
     const auto source = std::find_if(
         all.begin(), all.end(), [&](const auto& each) { return each.first == entry.name; });
@@ -229,14 +229,14 @@ named_units replicate(const time_slicing& slicing,
     for (unit& each : selected) {
       each.replicas = entry.replicas;
     }
-    made.emplace_back(entry.rename.empty() ? entry.name : entry.rename, std::move(selected));
+    replicated.emplace_back(entry.rename.empty() ? entry.name : entry.rename, std::move(selected));
   }
   for (auto& [name, units] : all) {
     if (!units.empty()) {
       units_named(out, name) = std::move(units);
     }
   }
-  for (auto& [name, units] : made) {
+  for (auto& [name, units] : replicated) {
     if (!units.empty()) {
       auto& to = units_named(out, name);
       to.insert(

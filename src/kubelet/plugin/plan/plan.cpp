@@ -38,10 +38,10 @@ std::shared_ptr<gpu_rules> rules_of(const configuration& settings,
   rules->policy = options.policy;
   rules->closeness = found.closeness;
   // Variables that NVIDIA's runtime reads in addition to the device list.
-  for (const auto& [wanted, variable] : {std::pair(flags.gds, "NVIDIA_GDS"),
-                                         std::pair(flags.mofed, "NVIDIA_MOFED"),
-                                         std::pair(flags.gdrcopy, "NVIDIA_GDRCOPY")}) {
-    if (wanted.value_or(false)) {
+  for (const auto& [enabled, variable] : {std::pair(flags.gds, "NVIDIA_GDS"),
+                                          std::pair(flags.mofed, "NVIDIA_MOFED"),
+                                          std::pair(flags.gdrcopy, "NVIDIA_GDRCOPY")}) {
+    if (enabled.value_or(false)) {
       rules->envs.emplace(variable, "enabled");
     }
   }
@@ -49,7 +49,7 @@ std::shared_ptr<gpu_rules> rules_of(const configuration& settings,
 }
 
 /// Moves each whole GPU that the configuration does not replicate to a per-GPU resource.
-named_units take_whole_gpus(const plan_options& options, named_units& devices) {
+named_units split_whole_gpus(const plan_options& options, named_units& devices) {
   named_units own;
   for (auto& [name, units] : devices) {
     std::erase_if(units, [&](unit& each) {
@@ -81,7 +81,7 @@ class planner {
         found_(found),
         rules_(rules_of(settings, options, found)) {}
 
-  planned make() && {
+  planned build() && {
     if (options_.gpus) {
       add_gpus();
     }
@@ -123,7 +123,7 @@ class planner {
     describe_devices(settings_, options_, found_, *rules_, named, plan_);
     named_units shared = replicate(settings_.slicing, std::move(named), plan_.warnings);
     const named_units own =
-        options_.per_gpu_resources ? take_whole_gpus(options_, shared) : named_units();
+        options_.per_gpu_resources ? split_whole_gpus(options_, shared) : named_units();
     const auto rules = std::shared_ptr<const gpu_rules>(rules_);
     for (const named_units* list : {static_cast<const named_units*>(&shared), &own}) {
       for (const auto& [name, units] : *list) {
@@ -190,7 +190,7 @@ std::size_t planned::set_health(std::string_view gpu_uuid,
 planned make_plan(const configuration& settings,
                   const plan_options& options,
                   const inventory& found) {
-  return planner(settings, options, found).make();
+  return planner(settings, options, found).build();
 }
 
 }  // namespace gpushm::plugin

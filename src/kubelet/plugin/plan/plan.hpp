@@ -70,12 +70,12 @@ struct planned {
 inline constexpr std::string_view gpu_file_name = "gpushm-device-plugin.json";
 inline constexpr std::string_view share_file_name = "gpushm-share.json";
 
-/// Whether documents of an earlier plan that this one lacks are removed or kept.
-enum class others { go, stay };
+/// How to treat documents of an earlier plan that this plan does not contain.
+enum class stale_documents { remove, keep };
 /// Writes the CDI documents of a plan into `directory`, each by rename. Throws `error`; existing
 /// files are then intact.
 void write_documents(const planned& plan,
                      const std::string& directory,
-                     others earlier = others::go);
+                     stale_documents earlier = stale_documents::remove);
 
 }  // namespace gpushm::plugin

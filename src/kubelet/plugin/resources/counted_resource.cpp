@@ -19,10 +19,10 @@ constexpr std::string_view stale_list =
 
 counted_resource::counted_resource(std::string name,
                                    std::vector<unit> units,
-                                   bool one_replica_a_request)
+                                   bool one_replica_per_request)
     : name_(std::move(name)),
       units_(std::move(units)),
-      one_replica_a_request_(one_replica_a_request),
+      one_replica_per_request_(one_replica_per_request),
       healthy_(units_.size(), 1),
       reasons_(units_.size()) {
   for (std::size_t i = 0; i < units_.size(); ++i) {
@@ -101,8 +101,8 @@ std::vector<device> counted_resource::devices() const {
 std::vector<allocation> counted_resource::allocate(
     std::span<const std::vector<std::string>> containers) const {
   constexpr std::string_view operation = "allocate";
-  std::vector<std::vector<const unit*>> given;
-  given.reserve(containers.size());
+  std::vector<std::vector<const unit*>> selected;
+  selected.reserve(containers.size());
   std::vector<bool> seen(device_count_);
   {
     const std::lock_guard lock(health_mutex_);
@@ -110,7 +110,7 @@ std::vector<allocation> counted_resource::allocate(
       if (ids.empty()) {
         refuse(operation, "no device is named", "request at least one");
       }
-      auto& units = given.emplace_back();
+      auto& units = selected.emplace_back();
       for (const std::string& id : ids) {
         const std::size_t ordinal = usable(id, operation);
         if (seen[ordinal]) {
@@ -120,7 +120,7 @@ std::vector<allocation> counted_resource::allocate(
         }
         seen[ordinal] = true;
         const unit* const of = &units_[unit_of_[ordinal]];
-        if (one_replica_a_request_ && of->replicas > 0 && ids.size() > 1) {
+        if (one_replica_per_request_ && of->replicas > 0 && ids.size() > 1) {
           refuse(operation,
                  std::string("a container requests ")
                      .append(std::to_string(ids.size()))
@@ -134,12 +134,12 @@ std::vector<allocation> counted_resource::allocate(
       }
     }
   }
-  std::vector<allocation> answers;
-  answers.reserve(given.size());
-  for (const auto& units : given) {
-    answers.push_back(answer(units));
+  std::vector<allocation> responses;
+  responses.reserve(selected.size());
+  for (const auto& units : selected) {
+    responses.push_back(response_for(units));
   }
-  return answers;
+  return responses;
 }
 
 std::vector<std::string> counted_resource::prefer(std::span<const std::string> available,

@@ -11,7 +11,7 @@
 
 namespace gpushm::plugin {
 
-/// What one or more devices of a resource stand for: a GPU, a MIG instance, a domain.
+/// The object that one or more devices of a resource represent: a GPU, a MIG instance, a domain.
 struct unit {
   std::string id;                ///< the device id, or the prefix of device ids
   std::string index;             ///< "0", "0:1"; empty for a domain
@@ -31,7 +31,7 @@ struct unit {
 class counted_resource : public resource {
  public:
   /// Precondition: ids of units are unique, and ids of devices have at most 63 characters.
-  counted_resource(std::string name, std::vector<unit> units, bool one_replica_a_request);
+  counted_resource(std::string name, std::vector<unit> units, bool one_replica_per_request);
 
   [[nodiscard]] const std::string& name() const noexcept override { return name_; }
   [[nodiscard]] std::vector<device> devices() const override;
@@ -49,14 +49,14 @@ class counted_resource : public resource {
 
  protected:
   /// The response for a container with devices of these units, each listed once.
-  [[nodiscard]] virtual allocation answer(const std::vector<const unit*>& given) const = 0;
-  /// Which `count` of `candidates` (ordinals of devices, ascending) to take in addition to
-  /// `taken`, which are not among them. Precondition: there are enough candidates.
+  [[nodiscard]] virtual allocation response_for(const std::vector<const unit*>& selected) const = 0;
+  /// Returns the `count` of `candidates` (ordinals of devices, ascending) to use in addition to
+  /// `taken`, which `candidates` do not contain. Precondition: there are enough candidates.
   [[nodiscard]] virtual std::vector<std::size_t> choose(const std::vector<std::size_t>& candidates,
                                                         const std::vector<std::size_t>& taken,
                                                         std::size_t count) const = 0;
 
-  /// `ordinal` is the device's.
+  /// `ordinal` identifies the device.
   [[nodiscard]] std::size_t unit_of(std::size_t ordinal) const { return unit_of_[ordinal]; }
   [[nodiscard]] std::string id_of(std::size_t ordinal) const;
 
@@ -69,7 +69,7 @@ class counted_resource : public resource {
 
   const std::string name_;
   const std::vector<unit> units_;
-  const bool one_replica_a_request_;
+  const bool one_replica_per_request_;
   std::vector<std::size_t> first_;    ///< ordinal of the first device of each unit
   std::vector<std::size_t> unit_of_;  ///< by ordinal
   std::size_t device_count_ = 0;

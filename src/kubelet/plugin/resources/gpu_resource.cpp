@@ -52,8 +52,8 @@ void add_cdi_devices(const gpu_rules& rules, std::vector<std::string> names, all
 gpu_resource::gpu_resource(std::string name,
                            std::vector<unit> units,
                            std::shared_ptr<const gpu_rules> rules,
-                           bool one_replica_a_request)
-    : counted_resource(std::move(name), std::move(units), one_replica_a_request),
+                           bool one_replica_per_request)
+    : counted_resource(std::move(name), std::move(units), one_replica_per_request),
       rules_(std::move(rules)) {
   const auto& all = this->units();
   const bool replicated =
@@ -73,10 +73,10 @@ gpu_resource::gpu_resource(std::string name,
   }
 }
 
-void gpu_resource::add_list(const std::vector<const unit*>& given, allocation& to) const {
+void gpu_resource::add_list(const std::vector<const unit*>& selected, allocation& to) const {
   std::vector<std::string> names;
-  names.reserve(given.size());
-  for (const unit* each : given) {
+  names.reserve(selected.size());
+  for (const unit* each : selected) {
     names.push_back(rules_->ids == device_id_strategy::uuid ? each->id : each->index);
   }
   to.envs = rules_->envs;
@@ -91,35 +91,35 @@ void gpu_resource::add_list(const std::vector<const unit*>& given, allocation& t
   }
 }
 
-void gpu_resource::add_cdi(const std::vector<const unit*>& given, allocation& to) const {
+void gpu_resource::add_cdi(const std::vector<const unit*>& selected, allocation& to) const {
   std::vector<std::string> names;
-  names.reserve(given.size());
-  for (const unit* each : given) {
+  names.reserve(selected.size());
+  for (const unit* each : selected) {
     names.push_back(each->cdi_name);
   }
   add_cdi_devices(*rules_, std::move(names), to);
 }
 
-allocation gpu_resource::answer(const std::vector<const unit*>& given) const {
-  allocation made;
+allocation gpu_resource::response_for(const std::vector<const unit*>& selected) const {
+  allocation result;
   if (rules_->uses_lists()) {
-    add_list(given, made);
+    add_list(selected, result);
   }
   if (rules_->uses_cdi()) {
-    add_cdi(given, made);
+    add_cdi(selected, result);
   }
   // With CDI the document contains the nodes.
   if (rules_->pass_nodes && !rules_->uses_cdi()) {
-    made.nodes = rules_->common_nodes;
-    for (const unit* each : given) {
+    result.nodes = rules_->common_nodes;
+    for (const unit* each : selected) {
       for (const device_node& node : each->nodes) {
-        if (std::find(made.nodes.begin(), made.nodes.end(), node) == made.nodes.end()) {
-          made.nodes.push_back(node);
+        if (std::find(result.nodes.begin(), result.nodes.end(), node) == result.nodes.end()) {
+          result.nodes.push_back(node);
         }
       }
     }
   }
-  return made;
+  return result;
 }
 
 std::vector<std::size_t> gpu_resource::choose_whole(const std::vector<std::size_t>& candidates,
@@ -168,25 +168,25 @@ share_resource::share_resource(std::string name,
       rules_(std::move(rules)),
       on_host_(std::move(on_host)) {}
 
-allocation share_resource::answer(const std::vector<const unit*>& given) const {
-  allocation made;
+allocation share_resource::response_for(const std::vector<const unit*>& selected) const {
+  allocation result;
   if (rules_->uses_cdi()) {
     std::vector<std::string> names;
-    names.reserve(given.size());
-    for (const unit* each : given) {
+    names.reserve(selected.size());
+    for (const unit* each : selected) {
       names.push_back(each->cdi_name);
     }
-    add_cdi_devices(*rules_, std::move(names), made);
-    return made;
+    add_cdi_devices(*rules_, std::move(names), result);
+    return result;
   }
-  for (const unit* each : given) {
+  for (const unit* each : selected) {
     // The CDI name ends with the full domain; the id may be shortened.
     const std::string domain = each->cdi_name.substr(each->cdi_name.find('=') + 1);
-    made.mounts.push_back({std::string(cdi::domains_inside).append("/").append(domain),
-                           std::string(on_host_).append("/").append(domain),
-                           true});
+    result.mounts.push_back({std::string(cdi::domains_inside).append("/").append(domain),
+                             std::string(on_host_).append("/").append(domain),
+                             true});
   }
-  return made;
+  return result;
 }
 
 std::vector<std::size_t> share_resource::choose(const std::vector<std::size_t>& candidates,

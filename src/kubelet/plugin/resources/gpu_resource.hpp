@@ -41,19 +41,19 @@ class gpu_resource final : public counted_resource {
   gpu_resource(std::string name,
                std::vector<unit> units,
                std::shared_ptr<const gpu_rules> rules,
-               bool one_replica_a_request);
+               bool one_replica_per_request);
 
   [[nodiscard]] bool has_preferences() const noexcept override { return device_count() > 1; }
 
  protected:
-  [[nodiscard]] allocation answer(const std::vector<const unit*>& given) const override;
+  [[nodiscard]] allocation response_for(const std::vector<const unit*>& selected) const override;
   [[nodiscard]] std::vector<std::size_t> choose(const std::vector<std::size_t>& candidates,
                                                 const std::vector<std::size_t>& taken,
                                                 std::size_t count) const override;
 
  private:
-  void add_list(const std::vector<const unit*>& given, allocation& to) const;
-  void add_cdi(const std::vector<const unit*>& given, allocation& to) const;
+  void add_list(const std::vector<const unit*>& selected, allocation& to) const;
+  void add_cdi(const std::vector<const unit*>& selected, allocation& to) const;
   [[nodiscard]] std::vector<std::size_t> choose_whole(const std::vector<std::size_t>& candidates,
                                                       const std::vector<std::size_t>& taken,
                                                       std::size_t count) const;
@@ -78,7 +78,7 @@ class share_resource final : public counted_resource {
   [[nodiscard]] bool has_preferences() const noexcept override { return false; }
 
  protected:
-  [[nodiscard]] allocation answer(const std::vector<const unit*>& given) const override;
+  [[nodiscard]] allocation response_for(const std::vector<const unit*>& selected) const override;
   [[nodiscard]] std::vector<std::size_t> choose(const std::vector<std::size_t>& candidates,
                                                 const std::vector<std::size_t>& taken,
                                                 std::size_t count) const override;

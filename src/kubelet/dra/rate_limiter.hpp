@@ -8,12 +8,12 @@ namespace gpushm::dra {
 /// Rate limiter: a burst of `burst` actions, and one per `interval` in the long run.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
-class write_brake {
+class rate_limiter {
  public:
   using clock = std::chrono::steady_clock;
 
   /// Precondition: `burst` and `interval` are not zero.
-  write_brake(unsigned burst, clock::duration interval) noexcept
+  rate_limiter(unsigned burst, clock::duration interval) noexcept
       : interval_(interval), slack_(interval * (burst - 1)) {}
 
   /// Returns whether the action may be done at `now`; if so, counts it as done.
@@ -29,7 +29,7 @@ class write_brake {
  private:
   clock::duration interval_;
   clock::duration slack_;
-  clock::time_point due_{};  ///< of the next action, if there were no bursts
+  clock::time_point due_{};  ///< when the next action would be due without bursts
 };
 
 }  // namespace gpushm::dra

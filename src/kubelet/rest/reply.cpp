@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kubelet/rest/answer.hpp"
+#include "kubelet/rest/reply.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -15,8 +15,8 @@ namespace {
 using nlohmann::json;
 
 // API objects have about 15 levels; deeply nested text uses disproportionate memory.
-constexpr int deepest = 100;
-constexpr std::size_t longest_message = 1'000;
+constexpr int max_depth = 100;
+constexpr std::size_t max_message_bytes = 1'000;
 
 struct too_deep {};
 
@@ -27,7 +27,7 @@ std::string member(const json& object, const char* name) {
 
 /// For use in a log line.
 std::string one_line(std::string_view text) {
-  std::string line(base::trim(text.substr(0, longest_message)));
+  std::string line(base::trim(text.substr(0, max_message_bytes)));
   std::replace_if(
       line.begin(),
       line.end(),
@@ -36,7 +36,7 @@ std::string one_line(std::string_view text) {
   return line;
 }
 
-std::string next_step_of(const asked& what, int status, const std::string& reason) {
+std::string next_step_of(const request_name& what, int status, const std::string& reason) {
   switch (status) {
     case 401:
       return "check that the token or certificate is of this cluster and has not expired";
@@ -63,7 +63,7 @@ std::string cause_of(int status,
                      const std::string& reason,
                      std::string_view message,
                      std::chrono::seconds retry_after) {
-  std::string cause("the API server answered ");
+  std::string cause("the API server replied with ");
   cause.append(std::to_string(status));
   if (!reason.empty()) {
     cause.append(" ").append(one_line(reason));
@@ -72,17 +72,19 @@ std::string cause_of(int status,
     cause.append(": ").append(one_line(message));
   }
   if (retry_after.count() > 0) {
-    cause.append("; it asks to wait ").append(std::to_string(retry_after.count())).append(" s");
+    cause.append("; it requests a wait of ")
+        .append(std::to_string(retry_after.count()))
+        .append(" s");
   }
   return cause;
 }
 
-[[noreturn]] void throw_answer(const asked& what,
-                               int status,
-                               const std::string& reason,
-                               std::string_view message,
-                               std::chrono::seconds retry_after,
-                               std::string object_name = {}) {
+[[noreturn]] void throw_reply(const request_name& what,
+                              int status,
+                              const std::string& reason,
+                              std::string_view message,
+                              std::chrono::seconds retry_after,
+                              std::string object_name = {}) {
   throw api_error(status,
                   reason,
                   what.operation,
@@ -93,15 +95,15 @@ std::string cause_of(int status,
                   std::move(object_name));
 }
 
-[[noreturn]] void throw_refusal(const asked& what, const http_response& response) {
+[[noreturn]] void throw_error_reply(const request_name& what, const http_response& response) {
   if (response.status >= 300 && response.status < 400) {
     throw api_error(response.status,
                     {},
                     what.operation,
                     what.path,
-                    std::string("the server answered ")
+                    std::string("the server replied with ")
                         .append(std::to_string(response.status))
-                        .append(" with a redirect to ")
+                        .append(" and a redirect to ")
                         .append(base::in_quotes(response.location))
                         .append("; redirects are not followed"),
                     "check that the URL is the API server's");
@@ -111,31 +113,31 @@ std::string cause_of(int status,
     throw_status(what, response.status, *status, response.retry_after);
   }
   const bool is_text = response.content_type.starts_with("text/plain");
-  throw_answer(what,
-               response.status,
-               {},
-               is_text ? std::string_view(response.body) : std::string_view(),
-               response.retry_after);
+  throw_reply(what,
+              response.status,
+              {},
+              is_text ? std::string_view(response.body) : std::string_view(),
+              response.retry_after);
 }
 
 }  // namespace
 
 std::optional<json> json_of(std::string_view text) {
-  const auto look = [](int depth, json::parse_event_t /*event*/, json& /*parsed*/) {
-    if (depth > deepest) {
+  const auto check_depth = [](int depth, json::parse_event_t /*event*/, json& /*parsed*/) {
+    if (depth > max_depth) {
       throw too_deep();
     }
     return true;
   };
   try {
-    json parsed = json::parse(text.begin(), text.end(), look, false);
+    json parsed = json::parse(text.begin(), text.end(), check_depth, false);
     return parsed.is_discarded() ? std::nullopt : std::optional(std::move(parsed));
   } catch (const too_deep&) {
     return std::nullopt;
   }
 }
 
-void throw_status(const asked& what,
+void throw_status(const request_name& what,
                   int status,
                   const json& object,
                   std::chrono::seconds retry_after) {
@@ -150,7 +152,7 @@ void throw_status(const asked& what,
         std::chrono::seconds(std::min<std::uint64_t>(object.at(where).get<std::uint64_t>(), 3'600));
   }
   const auto details = object.find("details");
-  throw_answer(
+  throw_reply(
       what,
       status,
       member(object, "reason"),
@@ -159,17 +161,17 @@ void throw_status(const asked& what,
       details != object.end() && details->is_object() ? member(*details, "name") : std::string());
 }
 
-json object_of(const asked& what, const http_response& response) {
+json object_of(const request_name& what, const http_response& response) {
   if (response.status < 200 || response.status >= 300) {
-    throw_refusal(what, response);
+    throw_error_reply(what, response);
   }
   constexpr const char* next_step = "check that the URL is the API server's";
   if (!response.content_type.starts_with("application/json")) {
     throw error(errc::protocol_error,
                 what.operation,
                 what.path,
-                std::string("the answer is ")
-                    .append(response.content_type.empty() ? "of no type"
+                std::string("the reply's content type is ")
+                    .append(response.content_type.empty() ? "missing"
                                                           : base::in_quotes(response.content_type))
                     .append(", not application/json"),
                 next_step);
@@ -179,7 +181,7 @@ json object_of(const asked& what, const http_response& response) {
     throw error(errc::protocol_error,
                 what.operation,
                 what.path,
-                "the answer is not a JSON object",
+                "the reply is not a JSON object",
                 next_step);
   }
   return *std::move(object);
