@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program `gpushm-cdi-hook NAME …`: what `gpushm cdi hook NAME …` does.
+// The program `gpushm-cdi-hook NAME …`: the same as `gpushm cdi hook NAME …`.
 #include <exception>
 #include <span>
 #include <string>

@@ -175,7 +175,7 @@ capability_set configured(const std::vector<std::string>& words, std::string_vie
 
 }  // namespace
 
-capability_set read_capabilities(const std::optional<std::string>& asked, const settings& chosen) {
+capability_set read_capabilities(const std::optional<std::string>& listed, const settings& chosen) {
   constexpr std::string_view variable = "NVIDIA_DRIVER_CAPABILITIES";
   const capability_set supported =
       configured(chosen.supported_capabilities, "supported_capabilities");
@@ -183,12 +183,12 @@ capability_set read_capabilities(const std::optional<std::string>& asked, const 
   capability_set set;
   bool all = false;
   for (const auto& [name, each] : names) {
-    if (!asked && usual.any_of(capability_set(each)) && supported.any_of(capability_set(each))) {
+    if (!listed && usual.any_of(capability_set(each)) && supported.any_of(capability_set(each))) {
       set.add(each);
     }
   }
   for (const std::string_view part :
-       base::split(asked ? std::string_view(*asked) : std::string_view(), ",")) {
+       base::split(listed ? std::string_view(*listed) : std::string_view(), ",")) {
     const std::string_view word = base::trim(part);
     const auto* found = named(word);
     if (word == "all") {

@@ -46,10 +46,10 @@ class capability_set {
   unsigned bits_ = 0;
 };
 
-/// Returns the container's capabilities: those listed in `asked` ("all": all supported ones), else
+/// Returns the container's capabilities: those in `listed` ("all": all supported ones), else
 /// the supported ones of the default. Throws `error` (invalid_argument) for a capability that is
 /// unknown or not supported.
-[[nodiscard]] capability_set read_capabilities(const std::optional<std::string>& asked,
+[[nodiscard]] capability_set read_capabilities(const std::optional<std::string>& listed,
                                                const settings& chosen);
 
 /// Removes from `changes` the files and nodes that only other capabilities need. Files of no known

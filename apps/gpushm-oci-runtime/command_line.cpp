@@ -93,7 +93,7 @@ void read_global(reader& words, const option& read, command_line& out) {
 }
 
 // Options of create, run and restore. Other options with values are parsed only so that their
-// values are not taken for the container's id.
+// values are not mistaken for the container's id.
 void read_making(reader& words, command_line& out) {
   constexpr auto with_value = std::to_array<std::string_view>({"console-socket",
                                                                "pid-file",

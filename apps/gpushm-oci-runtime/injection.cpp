@@ -21,16 +21,16 @@ std::string list_text(const std::vector<std::string>& list) {
 
 }  // namespace
 
-bool give_devices(cdi::oci_config& config, const settings& chosen, journal& log) {
-  const request asked = read_request(config, chosen);
-  for (const std::string& each : asked.ignored) {
+bool add_devices(cdi::oci_config& config, const settings& chosen, journal& log) {
+  const request wanted = read_request(config, chosen);
+  for (const std::string& each : wanted.ignored) {
     log.remark(severity::warning, "ignored " + each);
   }
-  if (asked.devices.empty()) {
+  if (wanted.devices.empty()) {
     return false;
   }
   const cdi::registry registry(chosen.spec_dirs);
-  const auto all = select_devices(registry, asked, chosen);
+  const auto all = select_devices(registry, wanted, chosen);
   cdi::oci_config edited = config;
   std::vector<cdi::applied_edit> done;
   std::vector<logged_edit> reasons;
@@ -59,7 +59,7 @@ void edit_bundle(const command_line& called, const settings& chosen, journal& lo
   const std::string file = called.config_file();
   const std::string text = cdi::read_config_text(file);
   cdi::oci_config config = cdi::parse_config(text, file);
-  if (give_devices(config, chosen, log)) {
+  if (add_devices(config, chosen, log)) {
     cdi::replace_file(file, cdi::to_text(config, text));
   }
 }
@@ -68,7 +68,7 @@ std::string difference(const command_line& called, const settings& chosen, journ
   const std::string file = called.config_file();
   cdi::oci_config config = cdi::parse_config(cdi::read_config_text(file), file);
   const std::string before = config.dump(2) + "\n";
-  give_devices(config, chosen, log);
+  add_devices(config, chosen, log);
   return unified_diff(before, config.dump(2) + "\n", file, file + " (with devices)");
 }
 

@@ -12,7 +12,7 @@ namespace gpushm::oci_runtime {
 
 /// Adds the devices that the container requests to `config`, except those already present, and logs
 /// each edit. Returns whether anything changed. Throws `error`; `config` is then unchanged.
-bool give_devices(cdi::oci_config& config, const settings& chosen, journal& log);
+bool add_devices(cdi::oci_config& config, const settings& chosen, journal& log);
 
 /// Does the same in the bundle, replacing its config.json by rename. Throws `error`; the file is
 /// then unchanged.

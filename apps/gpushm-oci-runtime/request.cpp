@@ -130,16 +130,16 @@ void read_mounts(const oci_config& config, const settings& chosen, request& out)
         place.size() == mounts_root.size()) {
       continue;
     }
-    std::string_view asked = std::string_view(place).substr(mounts_root.size());
-    if (asked.ends_with('/')) {
-      asked.remove_suffix(1);
+    std::string_view requested = std::string_view(place).substr(mounts_root.size());
+    if (requested.ends_with('/')) {
+      requested.remove_suffix(1);
     }
     if (!chosen.accept_mounts) {
       out.ignored.push_back("mount " + place + ": accept_mounts is off");
-    } else if (asked.starts_with("imex/")) {
+    } else if (requested.starts_with("imex/")) {
       out.ignored.push_back("mount " + place + ": IMEX channels are not provided");
     } else {
-      requested_device made{device_of_mount(asked), "mount " + place};
+      requested_device made{device_of_mount(requested), "mount " + place};
       if (std::find(out.devices.begin(), out.devices.end(), made) == out.devices.end()) {
         out.devices.push_back(std::move(made));
       }

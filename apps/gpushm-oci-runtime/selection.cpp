@@ -27,8 +27,8 @@ bool is_uuid(std::string_view name) {
 /// Collects devices, preceded by the edits of their documents.
 class collector {
  public:
-  collector(const cdi::registry& from, const request& asked, const settings& chosen)
-      : from_(from), asked_(asked), chosen_(chosen) {}
+  collector(const cdi::registry& from, const request& wanted, const settings& chosen)
+      : from_(from), request_(wanted), chosen_(chosen) {}
 
   void add(const requested_device& each) {
     if (cdi::parse_qualified_name(each.name)) {
@@ -173,7 +173,7 @@ class collector {
 
   void filter(document_part& part) {
     if (!wanted_) {
-      wanted_ = read_capabilities(asked_.capabilities, chosen_);
+      wanted_ = read_capabilities(request_.capabilities, chosen_);
     }
     for (selected& each : part.grants) {
       each.left_out = keep_capable(each.given.changes, *wanted_);
@@ -181,7 +181,7 @@ class collector {
   }
 
   const cdi::registry& from_;
-  const request& asked_;
+  const request& request_;
   const settings& chosen_;
   std::vector<document_part> parts_;
   std::optional<capability_set> wanted_;
@@ -192,10 +192,10 @@ class collector {
 }  // namespace
 
 std::vector<selected> select_devices(const cdi::registry& from,
-                                     const request& asked,
+                                     const request& wanted,
                                      const settings& chosen) {
-  collector all(from, asked, chosen);
-  for (const requested_device& each : asked.devices) {
+  collector all(from, wanted, chosen);
+  for (const requested_device& each : wanted.devices) {
     all.add(each);
   }
   return all.finish();

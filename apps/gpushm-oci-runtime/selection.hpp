@@ -24,7 +24,7 @@ struct selected {
 /// the files of the requested capabilities are added. Throws `error` (device_not_found naming all
 /// that no document defines, invalid_argument for capabilities).
 [[nodiscard]] std::vector<selected> select_devices(const cdi::registry& from,
-                                                   const request& asked,
+                                                   const request& wanted,
                                                    const settings& chosen);
 
 }  // namespace gpushm::oci_runtime

@@ -14,11 +14,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The newest toolkit's, when there are several.
+// Returns $CUDA_HOME's, else the default toolkit's, else that of the newest version installed.
 std::optional<std::string> cuda_include_directory() {
   std::vector<std::string> candidates;
   const char* home =
-      std::getenv("CUDA_HOME");  // NOLINT(concurrency-mt-unsafe): nobody sets variables
+      std::getenv("CUDA_HOME");  // NOLINT(concurrency-mt-unsafe): no code sets variables
   if (home != nullptr) {
     candidates.push_back(std::string(home) + "/include");
   }
@@ -55,7 +55,7 @@ std::optional<std::string> compiler() {
 outcome run_abi_check(const program_tree& tree, std::chrono::milliseconds timeout) {
   const auto sources = tree.abi();
   if (!sources) {
-    return skipped("the sources of the check are not here");
+    return skipped("the sources of the check are missing");
   }
   const auto include = cuda_include_directory();
   if (!include) {

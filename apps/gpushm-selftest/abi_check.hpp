@@ -6,8 +6,8 @@
 
 namespace gpushm::selftest {
 
-/// Compiles the comparison of our driver declarations with this machine's cuda.h; skipped where
-/// there is no cuda.h or no compiler.
+/// Compares gpushm's driver declarations with this machine's cuda.h by compiling a check. Skipped
+/// if cuda.h or a compiler is missing.
 [[nodiscard]] outcome run_abi_check(const program_tree& tree, std::chrono::milliseconds timeout);
 
 }  // namespace gpushm::selftest

@@ -18,22 +18,23 @@ enum class verdict { passed, failed, skipped };
 
 struct outcome {
   verdict result = verdict::failed;
-  std::string detail;  ///< one line: counts, the reason of a skip or a failure
-  json data;           ///< what the check itself reported; null when nothing
-  std::string output;  ///< what a failed program printed
+  std::string detail;  ///< one line: counts, or the reason for a skip or failure
+  json data;           ///< the check's own report; null if none
+  std::string output;  ///< the output of a failed program
 };
 
 /// One line of the results.
 struct check {
   std::string name;
-  /// About how long it takes on a machine with GPUs; decides what a quick test has.
+  /// Approximate duration on a machine with GPUs. A quick test runs a check only if it still fits.
   std::chrono::seconds expected{0};
-  /// The order: as `expected`, but for what comes earlier because every quick test should have it.
+  /// The sort key: `expected`, except for checks that run earlier so that every quick test includes
+  /// them.
   std::chrono::seconds place{0};
-  /// A test program that can run several times concurrently: --repeat.
+  /// Can run several times concurrently (--repeat).
   bool repeatable = false;
-  /// Fails what takes longer than `limit`. Does not throw for what it checks. Safe to be called by
-  /// several threads concurrently if `repeatable`.
+  /// Fails if it takes longer than `limit`. Does not throw if the check fails. Thread-safe if
+  /// `repeatable`.
   std::function<outcome(std::chrono::milliseconds limit)> run;
 };
 

@@ -102,8 +102,8 @@ class collector {
     checks_.back().expected = checks_.back().place = seconds(0);
   }
 
-  // Reports the missing program, or the missing program for fake GPUs.
-  static outcome not_here(const std::optional<std::string>& program, const std::string& name) {
+  // Names the missing program: `name`, or the one for fake GPUs.
+  static outcome missing(const std::optional<std::string>& program, const std::string& name) {
     return skipped((program ? "run-with-fake-gpus" : name) + " is missing");
   }
 
@@ -193,13 +193,12 @@ class collector {
     const auto add_one = [&](const std::string& name, const std::optional<words>& before) {
       add(name, [environment = tree_.environment(), program, before](milliseconds limit) {
         if (!program || !before) {
-          return not_here(program, "gpushm_conformance");
+          return missing(program, "gpushm_conformance");
         }
         return run_gtest(*before, *program, environment, limit);
       });
     };
-    // Without a driver only its tests of host memory run: they count as such, and not as the
-    // driver's.
+    // Without a driver only the tests of host memory run, so the check has a different name.
     const bool real = !facts_.at("cuda").at("gpus").empty();
     add_one(real ? "conformance.real" : "conformance.host", words{});
     if (!real) {
@@ -213,7 +212,7 @@ class collector {
     for (const std::string& name : tree_.with_suffix("_test")) {
       const std::string label = tree_.label_of(name);
       const bool containers = label.starts_with("container");
-      // As CTest starts them.
+      // The same command line as in CTest.
       const auto before =
           name.ends_with("_fake_test") ? on_fakes({"--gpus", "2", "--size", "64MiB"}) : words{};
       const std::string full_name = "test." + name;

@@ -8,8 +8,8 @@
 
 namespace gpushm::selftest {
 
-/// All checks, in the order in which they run: from short to long. `facts` says which GPUs there
-/// are. `tree` must outlive the checks.
+/// Returns all checks in the order in which they run, from short to long. `facts`: see
+/// `machine_facts`. Precondition: `tree` outlives the checks.
 [[nodiscard]] std::vector<check> all_checks(const program_tree& tree,
                                             const json& facts,
                                             bool benchmarks);

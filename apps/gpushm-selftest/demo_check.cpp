@@ -12,7 +12,7 @@ namespace gpushm::selftest {
 
 namespace {
 
-// The document is the line that begins like JSON; warnings may surround it.
+// The document is the line that starts like JSON; warnings may precede or follow it.
 json find_document(const std::string& output) {
   std::size_t start = 0;
   while (start < output.size()) {
@@ -113,7 +113,7 @@ outcome run_benchmark(const std::string& program,
   int ran = 0;
   std::string reason;
   for (const json& benchmark : report.value("benchmarks", json::array())) {
-    // Google Benchmark calls a benchmark that skips itself an error, with the reason.
+    // Google Benchmark reports a skipped benchmark as an error, with the reason.
     if (benchmark.value("error_occurred", false)) {
       reason = benchmark.value("error_message", "");
     } else {

@@ -10,22 +10,22 @@
 
 namespace gpushm::selftest {
 
-/// Runs `gpushm demo --json` with `arguments` and `before` as for `run_gtest`. An isolated demo
-/// that this machine does not permit is skipped.
+/// Runs `gpushm demo --json` with `arguments`; `before` as in `run_gtest`. Skipped if this machine
+/// does not permit an isolated demo.
 [[nodiscard]] outcome run_demo(const std::vector<std::string>& before,
                                const std::string& program,
                                const std::vector<std::string>& arguments,
                                const std::vector<std::pair<std::string, std::string>>& environment,
                                std::chrono::milliseconds timeout);
 
-/// Runs `gpushm_fence_proof`, and keeps its report.
+/// Runs `gpushm_fence_proof` and returns its report.
 [[nodiscard]] outcome run_proof(const std::vector<std::string>& before,
                                 const std::string& program,
                                 const std::vector<std::string>& arguments,
                                 const std::vector<std::pair<std::string, std::string>>& environment,
                                 std::chrono::milliseconds timeout);
 
-/// Runs a benchmark program, and keeps its JSON report.
+/// Runs a benchmark program and returns its JSON report.
 [[nodiscard]] outcome run_benchmark(
     const std::string& program,
     const std::vector<std::pair<std::string, std::string>>& environment,

@@ -10,15 +10,14 @@
 
 namespace gpushm::selftest {
 
-/// Runs a GoogleTest program, with `before` (a program that runs it, and that one's arguments) in
-/// front, and reads its results. Skipped when every one of its tests was.
+/// Runs a GoogleTest program and reads its results. `before`: a wrapper program and its arguments,
+/// put before the command line. Skipped if all of its tests were skipped.
 [[nodiscard]] outcome run_gtest(const std::vector<std::string>& before,
                                 const std::string& program,
                                 const std::vector<std::pair<std::string, std::string>>& environment,
                                 std::chrono::milliseconds timeout);
 
-/// The outcome that a GoogleTest report (--gtest_output=json) of a program that ended with success
-/// means.
+/// Converts the GoogleTest report (--gtest_output=json) of a program that exited with status 0.
 [[nodiscard]] outcome judge_gtest(json report, const std::string& output);
 
 }  // namespace gpushm::selftest

@@ -29,7 +29,7 @@ std::string utc_now() {
   return text.data();
 }
 
-// The value of the first "KEY : VALUE" line of a file in /proc.
+// The value of the first "KEY : VALUE" line in a file of /proc.
 std::string value_of(const std::string& path, const std::string& key) {
   const std::string text = base::read_small_file(path).value_or("");
   const std::size_t line = text.find(key);
@@ -67,7 +67,7 @@ json nvml_facts() {
   try {
     const driver::nvml_library& nvml = driver::nvml_library::instance();
     facts["driver_version"] = nvml.driver_version();
-    // How many, and not which: the results are for publication.
+    // Only the number of UUIDs: the results are for publication.
     std::set<std::string> uuids;
     for (const driver::nvml_gpu& gpu : nvml.gpus()) {
       json entry{

@@ -5,8 +5,8 @@
 
 namespace gpushm::selftest {
 
-/// What the results were measured on. Loads the driver, which may hang or crash where it is broken:
-/// to be called in a process that can be given up.
+/// Describes the machine on which the results were measured. Loads the driver; a broken driver may
+/// hang or crash, so call this in an expendable process.
 [[nodiscard]] json machine_facts();
 
 }  // namespace gpushm::selftest

@@ -44,7 +44,7 @@ struct arguments {
   bool facts = false;
 };
 
-// In a child process: a driver that hangs must not hang the whole test.
+// Runs in a child process, so that a hanging driver does not hang the self-test.
 json facts_of_machine() {
   const program_result ended =
       run_program({base::executable_path(), "--facts"}, {}, std::chrono::minutes(2));
@@ -52,7 +52,7 @@ json facts_of_machine() {
   json facts = start == std::string::npos ? json(nullptr)
                                           : json::parse(ended.output.substr(start), nullptr, false);
   if (!ended.success() || !facts.is_object()) {
-    // The driver is what can fail here; everything else can still be checked.
+    // Only the driver can fail here; everything else can still be checked.
     const std::string problem = "query the driver: " + ended.text();
     return json{{"cuda", {{"problem", problem}, {"gpus", json::array()}}}, {"problem", problem}};
   }
@@ -108,20 +108,20 @@ void print_facts(const json& facts) {
   std::cout << std::endl;
 }
 
-// How long one check may take.
-std::chrono::milliseconds limit_of(const check& one, const arguments& asked) {
-  if (asked.limit) {
-    return *asked.limit;
+// The time limit of one check.
+std::chrono::milliseconds limit_of(const check& one, const arguments& given) {
+  if (given.limit) {
+    return *given.limit;
   }
-  if (asked.quick) {
+  if (given.quick) {
     return quick_limit;
   }
-  // With --repeat, every core is busy.
+  // With --repeat, all cores are busy.
   return std::max<std::chrono::milliseconds>(std::chrono::minutes(3), one.expected * 8) *
-         (asked.repeat != 0 ? 3 : 1);
+         (given.repeat != 0 ? 3 : 1);
 }
 
-void print_left_out(const std::vector<std::string>& names) {
+void print_not_run(const std::vector<std::string>& names) {
   if (names.empty()) {
     return;
   }
@@ -132,7 +132,7 @@ void print_left_out(const std::vector<std::string>& names) {
   std::cout << std::endl;
 }
 
-int run_checks(const std::vector<check>& checks, const arguments& asked, const json& facts) {
+int run_checks(const std::vector<check>& checks, const arguments& given, const json& facts) {
   const app::stop_signal stop;
   const auto begin = clock::now();
   std::vector<std::string> names;
@@ -140,18 +140,18 @@ int run_checks(const std::vector<check>& checks, const arguments& asked, const j
   for (const check& one : checks) {
     names.push_back(one.name);
   }
-  results all(asked.out, facts, std::move(names));
+  results all(given.out, facts, std::move(names));
   for (const check& one : checks) {
     const auto start = clock::now();
     // The longest checks are last.
-    if (stop.pending() || (asked.quick && start - begin + one.expected > quick_time)) {
+    if (stop.pending() || (given.quick && start - begin + one.expected > quick_time)) {
       break;
     }
-    const auto limit = limit_of(one, asked);
+    const auto limit = limit_of(one, given);
     const outcome ended =
-        asked.repeat != 0 ? run_repeatedly(one, asked.repeat, asked.jobs, limit) : one.run(limit);
+        given.repeat != 0 ? run_repeatedly(one, given.repeat, given.jobs, limit) : one.run(limit);
     const auto took = clock::now() - start;
-    // Written before it is shown: every result on the screen is in the file.
+    // Write it first, so that the file contains every printed result.
     all.add(one.name, ended, took);
     print_result(one.name, ended, took);
   }
@@ -159,7 +159,7 @@ int run_checks(const std::vector<check>& checks, const arguments& asked, const j
             << all.count(verdict::passed) << " passed, " << all.count(verdict::failed)
             << " failed, " << all.count(verdict::skipped) << " skipped"
             << (stop.pending() ? ", then interrupted" : "") << std::endl;
-  print_left_out(all.not_run());
+  print_not_run(all.not_run());
   if (stop.pending()) {
     return exit_failed;
   }
@@ -167,18 +167,18 @@ int run_checks(const std::vector<check>& checks, const arguments& asked, const j
   return all.count(verdict::failed) == 0 ? exit_ok : exit_failed;
 }
 
-int run(const arguments& asked) {
-  if (asked.facts) {
+int run(const arguments& given) {
+  if (given.facts) {
     std::cout << machine_facts().dump(-1, ' ', false, json::error_handler_t::replace) << "\n";
     return exit_ok;
   }
   const program_tree tree;
   const json facts = facts_of_machine();
-  std::vector<check> checks = all_checks(tree, facts, asked.bench);
+  std::vector<check> checks = all_checks(tree, facts, given.bench);
   std::erase_if(checks, [&](const check& one) {
-    return !selected(one.name, asked.only) || (asked.repeat != 0 && !one.repeatable);
+    return !selected(one.name, given.only) || (given.repeat != 0 && !one.repeatable);
   });
-  if (asked.list) {
+  if (given.list) {
     for (const check& one : checks) {
       std::cout << one.name << "\n";
     }
@@ -189,7 +189,7 @@ int run(const arguments& asked) {
     return exit_usage;
   }
   print_facts(facts);
-  return run_checks(checks, asked, facts);
+  return run_checks(checks, given, facts);
 }
 
 }  // namespace
@@ -198,42 +198,42 @@ int run(const arguments& asked) {
 
 int main(int argc, char** argv) {
   ::signal(SIGPIPE, SIG_IGN);
-  gpushm::selftest::arguments asked;
+  gpushm::selftest::arguments given;
   CLI::App app("Runs every check of gpushm that this machine can run.", "gpushm-selftest");
-  app.add_option("--out", asked.out, "Write the results to this file, as JSON")->type_name("FILE");
-  app.add_option("--only", asked.only, "Run checks whose names begin with this; may be repeated")
+  app.add_option("--out", given.out, "Write the results to this file, as JSON")->type_name("FILE");
+  app.add_option("--only", given.only, "Run checks whose names begin with this; may be repeated")
       ->type_name("NAME")
       ->allow_extra_args(false);
-  app.add_flag("--list", asked.list, "List the checks and run none");
-  app.add_flag("--bench", asked.bench, "Run the benchmarks too");
+  app.add_flag("--list", given.list, "List the checks and run none");
+  app.add_flag("--bench", given.bench, "Run the benchmarks too");
   CLI::Option* quick = app.add_flag(
-      "--quick", asked.quick, "Run for one minute: as many checks as fit, the short ones first");
+      "--quick", given.quick, "Run for one minute: as many checks as fit, the short ones first");
   app.add_option("--repeat",
-                 asked.repeat,
+                 given.repeat,
                  "Run every process and unit test program N times, on all cores concurrently")
       ->type_name("N")
       ->check(CLI::PositiveNumber)
       ->excludes(quick);
-  asked.jobs = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  given.jobs = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   app.add_option(
-         "--jobs", asked.jobs, "With --repeat: number of concurrent runs (default: one per core)")
+         "--jobs", given.jobs, "With --repeat: number of concurrent runs (default: one per core)")
       ->type_name("N")
       ->check(CLI::PositiveNumber);
   app.add_option_function<std::string>(
          "--time-limit",
-         [&asked](const std::string& text) {
-           asked.limit = gpushm::app::parse_duration(text);
-           if (!asked.limit || asked.limit->count() == 0) {
+         [&given](const std::string& text) {
+           given.limit = gpushm::app::parse_duration(text);
+           if (!given.limit || given.limit->count() == 0) {
              throw CLI::ValidationError("--time-limit: not a duration such as 90s or 5m: " + text);
            }
          },
          "Fail a check that takes longer")
       ->type_name("DURATION");
-  app.add_flag("--facts", asked.facts, "Print the facts about this machine and run nothing")
+  app.add_flag("--facts", given.facts, "Print the facts about this machine and run nothing")
       ->group("");
   try {
     app.parse(argc, argv);
-    return gpushm::selftest::run(asked);
+    return gpushm::selftest::run(given);
   } catch (const CLI::Success& shown) {
     return app.exit(shown);
   } catch (const CLI::ParseError& failure) {

@@ -43,7 +43,7 @@ program_result run_program(const std::vector<std::string>& argv,
 }
 
 std::optional<std::string> find_in_path(const std::string& name) {
-  const char* path = std::getenv("PATH");  // NOLINT(concurrency-mt-unsafe): nobody sets variables
+  const char* path = std::getenv("PATH");  // NOLINT(concurrency-mt-unsafe): no code sets variables
   std::istringstream parts(std::string(path == nullptr ? "" : path) +
                            ":/usr/sbin:/usr/bin:/sbin:/bin");
   for (std::string part; std::getline(parts, part, ':');) {

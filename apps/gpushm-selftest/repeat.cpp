@@ -68,7 +68,7 @@ class repetition {
   const std::chrono::milliseconds limit_;
   const app::stop_signal stop_;
   std::atomic<int> next_{1};
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   int runs_ = 0;
   int failed_ = 0;
   int skipped_ = 0;

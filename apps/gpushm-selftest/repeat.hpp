@@ -5,9 +5,9 @@
 
 namespace gpushm::selftest {
 
-/// Runs `one`, which is repeatable, `times` times, `jobs` at once. Passed when none failed; a
-/// failed outcome has every failure's run number in `data` and what the first ones printed in
-/// `output`. Begins no further run after a stop signal.
+/// Runs `one` `times` times, `jobs` concurrently; precondition: it is repeatable. Passes if no run
+/// fails; otherwise `data` contains the run number of every failure and `output` the output of the
+/// first ones. Starts no further run after a stop signal.
 [[nodiscard]] outcome run_repeatedly(const check& one,
                                      int times,
                                      int jobs,

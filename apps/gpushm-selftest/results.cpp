@@ -59,7 +59,7 @@ void results::write() const {
                       {"skipped", count(verdict::skipped)},
                       {"not_run", not_run_},
                       {"checks", checks_}};
-  // A reader always finds a complete document.
+  // Renamed into place, so that readers always find a complete document.
   const std::string part = file_ + ".part";
   std::ofstream file(part);
   file << document.dump(1, ' ', false, json::error_handler_t::replace) << "\n";

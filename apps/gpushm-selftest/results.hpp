@@ -10,24 +10,24 @@
 
 namespace gpushm::selftest {
 
-/// The end of `text`, at most `count` lines.
+/// Returns the last lines of `text`, at most `count`.
 [[nodiscard]] std::string last_lines(const std::string& text, int count);
 
-/// What has ended so far. The file is whole after each result: a test that is killed keeps what it
-/// had. Distinct objects: safe. Shared objects: unsafe.
+/// The results so far. The file is complete after each result, so a killed self-test loses none.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class results {
  public:
-  /// `file` is empty for none. `names` are those of all checks that are to run.
+  /// `file`: empty for no file. `names`: all checks to run.
   results(std::string file, json machine, std::vector<std::string> names);
 
-  /// Takes a check's outcome and writes the file. Throws `error` (system_error: it cannot be
+  /// Adds a check's outcome and writes the file. Throws `error` (system_error if it cannot be
   /// written).
   void add(const std::string& name, const outcome& ended, std::chrono::nanoseconds took);
-  /// All ran, or were left out on purpose. Throws as `add` does.
+  /// Marks the results as complete: all checks ran or were omitted deliberately. Throws as `add`.
   void finish();
 
   [[nodiscard]] int count(verdict value) const;
-  /// Names of the checks that have no result, in order.
+  /// Names of the checks without a result, in order.
   [[nodiscard]] const std::vector<std::string>& not_run() const noexcept { return not_run_; }
 
  private:

@@ -80,13 +80,13 @@ plugin::gpu_info gpu_of(const json& from) {
 }  // namespace
 
 std::string inventory_text(const plugin::inventory& from) {
-  json result{{"boards", json::array()},
+  json result{{"gpus", json::array()},
               {"closeness", from.closeness},
               {"driver_version", from.driver_version},
               {"left_out", from.left_out},
               {"problem", from.problem}};
   for (const plugin::gpu_info& each : from.gpus) {
-    result["boards"].push_back(json_of(each));
+    result["gpus"].push_back(json_of(each));
   }
   return result.dump(-1, ' ', false, json::error_handler_t::replace);
 }
@@ -95,7 +95,7 @@ std::optional<plugin::inventory> inventory_of_text(const std::string& text) {
   try {
     const json from = json::parse(text);
     plugin::inventory result;
-    for (const json& each : from.at("boards")) {
+    for (const json& each : from.at("gpus")) {
       result.gpus.push_back(gpu_of(each));
     }
     result.closeness = from.at("closeness").get<std::vector<std::vector<unsigned int>>>();

@@ -17,7 +17,7 @@ constexpr std::array<unit, 5> units{
     {{"us", 1}, {"ms", 1'000}, {"s", 1'000'000}, {"m", 60'000'000}, {"h", 3'600'000'000}}};
 
 // The upper bound of poll(2)'s timeout.
-constexpr std::uint64_t longest_ms = INT32_MAX;
+constexpr std::uint64_t max_ms = INT32_MAX;
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
@@ -56,14 +56,14 @@ std::optional<std::chrono::milliseconds> parse_duration(std::string_view text) {
   for (const unit& candidate : units) {
     if (candidate.name == name) {
       // At most 10^10 times 3.6 * 10^9: below 2^65, so whole units are compared before multiplying.
-      if (digits / scale > longest_ms * 1'000 / candidate.microseconds) {
+      if (digits / scale > max_ms * 1'000 / candidate.microseconds) {
         return std::nullopt;
       }
       const std::uint64_t divisor = scale * 1'000;
       const std::uint64_t whole = digits / scale * candidate.microseconds;
       const std::uint64_t part = digits % scale * candidate.microseconds;
       const std::uint64_t ms = (whole * scale + part + divisor - 1) / divisor;
-      return ms > longest_ms ? std::nullopt : std::optional(std::chrono::milliseconds(ms));
+      return ms > max_ms ? std::nullopt : std::optional(std::chrono::milliseconds(ms));
     }
   }
   return std::nullopt;

@@ -11,7 +11,7 @@ namespace gpushm::app {
 
 namespace {
 
-// What the handler may touch.
+// Read by the signal handler.
 std::atomic<const char*> unfinished{nullptr};
 
 void end_process(int number) {
@@ -26,7 +26,7 @@ void end_process(int number) {
   sigaddset(&only, number);
   ::pthread_sigmask(SIG_UNBLOCK, &only, nullptr);
   ::raise(number);
-  // The kernel drops it where this is PID 1 of its namespace.
+  // Reached if this is PID 1 of its namespace: the kernel drops the signal.
   ::_exit(128 + number);
 }
 
@@ -50,8 +50,8 @@ unfinished_file::unfinished_file(std::string path) : path_(std::move(path)) {
 }
 
 unfinished_file::~unfinished_file() {
-  const char* mine = path_.c_str();
-  unfinished.compare_exchange_strong(mine, nullptr);
+  const char* expected = path_.c_str();
+  unfinished.compare_exchange_strong(expected, nullptr);
 }
 
 }  // namespace gpushm::app

@@ -5,28 +5,28 @@
 
 namespace gpushm::app {
 
-/// Makes the signals that ask a process to end (SIGINT, SIGTERM, SIGHUP, SIGQUIT) or that stop its
-/// output (SIGPIPE, SIGXFSZ, SIGXCPU) end this process also where the kernel would ignore them, as
-/// PID 1 of a container, after the registered `unfinished_file` was removed. The parent sees the
-/// signal as usual; from PID 1, exit status 128 + signal. A signal that is ignored when this is
-/// called stays ignored (nohup). `stop_signal` takes over from this.
+/// Installs handlers that remove the registered `unfinished_file` and then terminate this process,
+/// for the signals that request termination (SIGINT, SIGTERM, SIGHUP, SIGQUIT) or limit output
+/// (SIGPIPE, SIGXFSZ, SIGXCPU). They also terminate PID 1 of a container, for which the kernel
+/// ignores the default action. The parent receives the signal as the wait status; from PID 1, exit
+/// status 128 + signal. Signals that are ignored when this is called stay ignored (nohup).
+/// `stop_signal` replaces these handlers.
 ///
-/// To be called once, early in main.
+/// Call once, early in main.
 void end_on_signals();
 
-/// A file that must not stay when a signal ends the process before it is complete. Does not remove
-/// it otherwise. At most one at a time has an effect. Distinct objects: safe. Shared objects:
-/// unsafe.
+/// Registers an incomplete file to be removed if a signal terminates the process. Only the latest
+/// object has an effect. Thread-safety: distinct objects: safe; shared objects: unsafe.
 class unfinished_file {
  public:
   explicit unfinished_file(std::string path);
   unfinished_file(const unfinished_file&) = delete;
   unfinished_file& operator=(const unfinished_file&) = delete;
-  /// From here on it stays.
+  /// Unregisters the file without removing it.
   ~unfinished_file();
 
  private:
-  std::string path_;  // where the handler reads it
+  std::string path_;  // read by the handler
 };
 
 }  // namespace gpushm::app

@@ -17,13 +17,13 @@ namespace gpushm::app {
 
 namespace {
 
-// The one thing that a signal handler may touch; never closed.
+// Written by the signal handler; never closed.
 std::atomic<int> event_fd{-1};
 
 void note_signal(int) {
   const int saved = errno;
   const std::uint64_t one = 1;
-  // The counter cannot be full: nobody can send 2^64 signals.
+  // The counter cannot overflow: that would take 2^64 signals.
   [[maybe_unused]] const auto written = ::write(event_fd.load(), &one, sizeof one);
   errno = saved;
 }
@@ -53,7 +53,7 @@ bool stop_signal::wait(std::chrono::milliseconds timeout) const {
     if (count > 0) {
       return true;
     }
-    // A signal interrupts poll whatever SA_RESTART says; the next round sees what it left.
+    // A signal interrupts poll despite SA_RESTART; the next iteration then sees the event.
     if (count == 0 && left.count() <= 0) {
       return false;
     }

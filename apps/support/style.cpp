@@ -8,13 +8,13 @@
 namespace gpushm::app {
 
 style style::of(int fd) {
-  // NOLINTBEGIN(concurrency-mt-unsafe): nothing here changes the environment
+  // NOLINTBEGIN(concurrency-mt-unsafe): no code changes the environment
   const char* no_color = std::getenv("NO_COLOR");
   const char* terminal = std::getenv("TERM");
   // NOLINTEND(concurrency-mt-unsafe)
-  const bool refused = no_color != nullptr && *no_color != '\0';
+  const bool disabled = no_color != nullptr && *no_color != '\0';
   const bool capable = terminal != nullptr && std::string_view(terminal) != "dumb";
-  return style(!refused && capable && ::isatty(fd) == 1);
+  return style(!disabled && capable && ::isatty(fd) == 1);
 }
 
 std::string style::mark(std::string_view code, std::string_view text) const {

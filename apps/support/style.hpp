@@ -7,12 +7,12 @@
 
 namespace gpushm::app {
 
-/// Marks words for a terminal, or leaves them as they are.
-/// Distinct objects: safe. Shared objects: safe (immutable).
+/// Adds terminal colours to text, or returns it unchanged. Thread-safety: distinct objects: safe;
+/// shared objects: safe (immutable).
 class style {
  public:
   explicit style(bool on) noexcept : on_(on) {}
-  /// On when `fd` is a terminal that takes colours ($TERM) and nobody objects ($NO_COLOR).
+  /// On if `fd` is a terminal with colours ($TERM) and $NO_COLOR is unset or empty.
   [[nodiscard]] static style of(int fd);
 
   [[nodiscard]] bool on() const noexcept { return on_; }

@@ -9,8 +9,8 @@
 
 namespace gpushm::app {
 
-/// Columns of text, each as wide as its widest cell, two blanks apart; no blanks at the ends of
-/// lines. Distinct objects: safe. Shared objects: unsafe.
+/// A table of text: each column as wide as its widest cell, two blanks between columns, no trailing
+/// blanks. Thread-safety: distinct objects: safe; shared objects: unsafe.
 class table {
  public:
   enum class align { left, right };
@@ -20,9 +20,9 @@ class table {
   };
 
   explicit table(std::vector<column> columns) : columns_(std::move(columns)) {}
-  /// `cells` has one text a column, each of which goes through `base::printable`.
+  /// `cells`: one text per column, escaped with `base::printable`.
   void add(std::vector<std::string> cells);
-  /// Title line and rows, each ended by a line feed.
+  /// The title line and the rows, each with a line feed.
   [[nodiscard]] std::string text() const;
 
  private:
@@ -30,8 +30,8 @@ class table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-/// "name   value" lines with aligned values, each indented by `indent` blanks and ended by a line
-/// feed. Values go through `base::printable`.
+/// Lines "name   value" with aligned values, each indented by `indent` blanks and with a line feed.
+/// Values are escaped with `base::printable`.
 [[nodiscard]] std::string fields_text(
     const std::vector<std::pair<std::string, std::string>>& fields, std::size_t indent = 0);
 

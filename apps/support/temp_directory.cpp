@@ -13,7 +13,7 @@ namespace gpushm::app {
 std::string make_temp_directory(std::string_view prefix) {
   std::string path;
   const char* named =
-      std::getenv("TMPDIR");  // NOLINT(concurrency-mt-unsafe): nobody sets variables
+      std::getenv("TMPDIR");  // NOLINT(concurrency-mt-unsafe): no code sets variables
   const auto make_in = [&](const std::string& root) {
     path = root + "/" + std::string(prefix) + "-XXXXXX";
     return ::mkdtemp(path.data()) != nullptr;
@@ -22,12 +22,12 @@ std::string make_temp_directory(std::string_view prefix) {
   if (make_in(chosen ? named : "/tmp")) {
     return path;
   }
-  // A container with a read-only root often has no other place.
+  // In a container with a read-only root, this is often the only writable directory.
   const int number = errno;
   if (!chosen && make_in("/dev/shm")) {
     return path;
   }
-  base::throw_errno(number, "make temporary directory", chosen ? named : "/tmp", "mkdtemp");
+  base::throw_errno(number, "create temporary directory", chosen ? named : "/tmp", "mkdtemp");
 }
 
 temp_directory::~temp_directory() {

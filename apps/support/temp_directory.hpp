@@ -6,13 +6,13 @@
 
 namespace gpushm::app {
 
-/// Makes a fresh directory under $TMPDIR, else /tmp or where that cannot be written /dev/shm, mode
-/// 0700, whose name begins with `prefix`, and returns its path. Throws `error` (permission_denied,
+/// Creates a directory with mode 0700 and a unique name that begins with `prefix`, in $TMPDIR, else
+/// in /tmp, else in /dev/shm, and returns its path. Throws `error` (permission_denied,
 /// system_error).
 [[nodiscard]] std::string make_temp_directory(std::string_view prefix);
 
-/// Such a directory, removed with all it holds at the end. Distinct objects: safe. Shared objects:
-/// const members safe.
+/// A temporary directory, removed with its contents by the destructor. Thread-safety: distinct
+/// objects: safe; shared objects: const members safe.
 class temp_directory {
  public:
   /// Throws as `make_temp_directory` does.

@@ -52,10 +52,10 @@ class cdi_generate : public ::testing::Test {
  protected:
   void SetUp() override {
     if (driver_tree_names().empty()) {
-      GTEST_SKIP() << "the source tree with the drivers is not here";
+      GTEST_SKIP() << "the source tree with the drivers is missing";
     }
     if (!can_make_nodes(cli_.directory().path())) {
-      GTEST_SKIP() << "this process may not make device nodes";
+      GTEST_SKIP() << "this process may not create device nodes";
     }
   }
 
@@ -176,7 +176,7 @@ INSTANTIATE_TEST_SUITE_P(layouts,
                          name_of_case);
 
 /// GPUSHM_WRITE_GOLDEN=1 in the environment writes a missing golden file: review it.
-TEST_P(cdi_whole, is_as_expected) {
+TEST_P(cdi_whole, matches_golden_file) {
   const auto& [tree, gpus] = GetParam();
   make(tree, gpus_called(gpus));
   const auto result = generate();
@@ -300,7 +300,7 @@ TEST_F(cdi_generate, older_version_drops_and_reports_newer_fields) {
     EXPECT_THAT(each.changes.additional_gids, IsEmpty());
     EXPECT_EQ(each.changes.device_nodes.size(), 3U);
   }
-  // Of the devices 0, its UUID and "all".
+  // For the devices 0, its UUID and "all".
   const auto lines = std::count(older.err.begin(), older.err.end(), '\n');
   EXPECT_EQ(lines, 3) << older.err;
   EXPECT_THAT(older.err, HasSubstr("gpushm: warning: "));
@@ -331,7 +331,7 @@ TEST_F(cdi_generate, wrong_usage_exits_with_2) {
 
 TEST_F(cdi_generate, replaceable_hook_program_is_rejected) {
   if (::geteuid() != 0) {
-    GTEST_SKIP() << "this needs root";
+    GTEST_SKIP() << "requires root";
   }
   make("rhel-9-550", plain_gpus(1));
   const std::string place = cli_.directory() / "shared";
@@ -361,7 +361,7 @@ TEST_F(cdi_generate, replaceable_hook_program_is_rejected) {
 
 TEST_F(cdi_generate, replaceable_program_omits_hooks) {
   if (::geteuid() != 0) {
-    GTEST_SKIP() << "this needs root";
+    GTEST_SKIP() << "requires root";
   }
   make("rhel-9-550", plain_gpus(1));
   const std::string place = cli_.directory() / "build";
@@ -522,8 +522,8 @@ TEST_F(cdi_generate, watch_waits_for_late_driver) {
   watcher.kill(SIGINT);
   EXPECT_EQ(watcher.wait_exit(seconds(20)), exited(0));
   // Logged once for any number of attempts.
-  const std::string& told = watcher.text(stream::err);
-  EXPECT_EQ(told.find("waiting"), told.rfind("waiting")) << told;
+  const std::string& log = watcher.text(stream::err);
+  EXPECT_EQ(log.find("waiting"), log.rfind("waiting")) << log;
 }
 
 TEST_F(cdi_generate, watch_survives_failing_nvml) {

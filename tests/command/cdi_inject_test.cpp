@@ -63,7 +63,7 @@ class cdi_inject : public ::testing::Test {
     for (const auto& entry : std::filesystem::directory_iterator(cli_.directory().path())) {
       files += entry.is_regular_file() ? 1U : 0U;
     }
-    EXPECT_EQ(files, 1U) << "something was left behind";
+    EXPECT_EQ(files, 1U) << "a temporary file was left";
   }
 
   cli cli_;
@@ -102,12 +102,12 @@ TEST_F(cdi_inject, in_place_replaces_file) {
 TEST_F(cdi_inject, json_lists_edits) {
   const auto ran = inject({"v.com/gpu=0", "--in-place", "--json"});
   EXPECT_EQ(ran.status, exited(0)) << ran.err;
-  const auto told = ordered_json::parse(ran.out);
-  EXPECT_EQ(told["spec"], spec());
-  ASSERT_EQ(told["edits"].size(), 3U);
-  EXPECT_EQ(told["edits"][2],
+  const auto report = ordered_json::parse(ran.out);
+  EXPECT_EQ(report["spec"], spec());
+  ASSERT_EQ(report["edits"].size(), 3U);
+  EXPECT_EQ(report["edits"][2],
             ordered_json({{"device", "v.com/gpu=0"}, {"edit", "device /dev/gpu0 (c 1:3 rwm)"}}));
-  EXPECT_FALSE(told.contains("config"));
+  EXPECT_FALSE(report.contains("config"));
   write(spec(), config);
   EXPECT_EQ(ordered_json::parse(inject({"v.com/gpu=0", "--json"}).out)["config"]["process"]["env"],
             ordered_json({"A=0", "GPU=0"}));
@@ -214,7 +214,7 @@ TEST_F(cdi_inject, read_only_directory_keeps_file) {
             "gpushm: read config \"" + missing +
                 "\": open: No such file or directory (ENOENT) (check the path)\n");
   if (::geteuid() != 0) {
-    GTEST_SKIP() << "another uid is needed to be refused";
+    GTEST_SKIP() << "root is not refused";
   }
   ASSERT_EQ(::chmod(cli_.directory().path().c_str(), 0755), 0);
   auto command = cli_.command(

@@ -30,13 +30,13 @@ TEST(refresh_child, throws_error_of_child) {
   try {
     static_cast<void>(run_in_child(
         []() -> std::string {
-          throw error(errc::device_not_found, "find device", "7", "no such device", "look again");
+          throw error(errc::device_not_found, "find device", "7", "no such device", "try again");
         },
         seconds(30)));
     FAIL() << "nothing was thrown";
   } catch (const error& failure) {
     EXPECT_EQ(failure.code(), errc::device_not_found);
-    EXPECT_EQ(std::string(failure.what()), "find device \"7\": no such device (look again)");
+    EXPECT_EQ(std::string(failure.what()), "find device \"7\": no such device (try again)");
   }
 }
 

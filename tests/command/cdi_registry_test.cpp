@@ -35,7 +35,7 @@ class cdi_registry_cli : public ::testing::Test {
   }
 
   [[nodiscard]] std::string path(const std::string& name) const { return cli_.directory() / name; }
-  /// Writes by rename, as writers of documents do.
+  /// Writes by rename, as programs that write documents do.
   std::string write(const std::string& name, const std::string& text) const {
     const std::string file = path(name);
     std::ofstream(file + ".tmp", std::ios::binary) << text;
@@ -47,7 +47,7 @@ class cdi_registry_cli : public ::testing::Test {
     return "cdiVersion: 0.5.0\nkind: v/c\ndevices: [{name: " + device + ", containerEdits: {" +
            edits + "}}]\n";
   }
-  /// With both directories.
+  /// Adds both directories to the command line.
   [[nodiscard]] std::vector<std::string> asked(std::vector<std::string> arguments) const {
     arguments.insert(arguments.begin(), "cdi");
     for (const char* directory : {"low", "high"}) {

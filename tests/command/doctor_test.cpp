@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `gpushm doctor` as people and scripts run it: on fake GPUs, without GPUs, on recordings, and with
-// invalid input.
+// `gpushm doctor` as a program: on fake GPUs, without GPUs, on recordings, and with invalid input.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -61,7 +60,7 @@ class doctor_cli : public ::testing::Test {
   std::vector<std::pair<std::string, std::string>> environment_;
 };
 
-TEST_F(doctor_cli, without_gpu_tries_host_memory) {
+TEST_F(doctor_cli, without_gpu_tests_host_memory) {
   const auto ran = doctor({"--json"});
   const json document = json::parse(ran.out, nullptr, false);
   ASSERT_FALSE(document.is_discarded()) << ran.status.text() << ran.out << ran.err;
@@ -82,9 +81,9 @@ TEST_F(doctor_cli, without_gpu_tries_host_memory) {
   EXPECT_GE(ran_trials, 1);
 }
 
-TEST_F(doctor_cli, tries_every_way_on_every_gpu) {
+TEST_F(doctor_cli, tests_every_way_on_every_gpu) {
   if (gpushm::base::under_thread_sanitizer) {
-    GTEST_SKIP() << "ThreadSanitizer has a thread of its own in each process, which takes a PID";
+    GTEST_SKIP() << "ThreadSanitizer runs a thread in each process, which uses a PID";
   }
   use_fake_gpus(2);
   const auto ran = doctor({"--json", "--accept-fake-chunks"});
@@ -107,9 +106,9 @@ TEST_F(doctor_cli, tries_every_way_on_every_gpu) {
   }
   if (::geteuid() == 0) {
     EXPECT_EQ(outcomes["raw-legacy CUDA_ERROR_INVALID_CONTEXT (201)"], 2)
-        << "once a GPU, with equal PIDs";
+        << "once per GPU, with equal PIDs";
   }
-  // The same again, from what it printed.
+  // Replay the output: the result must be the same.
   const std::string file = cli_.directory() / "facts.json";
   std::ofstream(file) << ran.out;
   environment_.clear();
@@ -133,9 +132,9 @@ TEST_F(doctor_cli, reports_rdma_support_of_each_gpu) {
   const json document = json::parse(ran.out);
   EXPECT_EQ(verdicts(document).at("rdma"), "note");
   for (const std::size_t which : {0U, 1U}) {
-    const json said = document.at("facts").at("gpus").at(which).at("cuda").at(0);
-    EXPECT_EQ(said.at("rdma"), true);
-    EXPECT_EQ(said.at("rdma_vmm"), which == 0);
+    const json view = document.at("facts").at("gpus").at(which).at("cuda").at(0);
+    EXPECT_EQ(view.at("rdma"), true);
+    EXPECT_EQ(view.at("rdma_vmm"), which == 0);
   }
 }
 
@@ -216,13 +215,13 @@ TEST_F(doctor_cli, compares_with_a_peer) {
     directions += each.at("way") == "cuda-vmm" ? 1 : 0;
     EXPECT_NE(each.at("why"), "");
   }
-  EXPECT_EQ(directions, 4) << "two GPUs, there and back";
+  EXPECT_EQ(directions, 4) << "two GPUs, both directions";
 }
 
 TEST_F(doctor_cli, output_is_plain_text_within_100_columns) {
   for (const std::string& machine : machine_names()) {
     const auto ran = doctor({"--from", machine_path(machine)});
-    EXPECT_THAT(ran.out, Not(HasSubstr("\x1b"))) << "no terminal, no colours";
+    EXPECT_THAT(ran.out, Not(HasSubstr("\x1b"))) << "no colours without a terminal";
     std::istringstream lines(ran.out);
     for (std::string line; std::getline(lines, line);) {
       EXPECT_LE(line.size(), 100U) << line;
@@ -260,8 +259,8 @@ TEST_F(doctor_cli, invalid_use_is_rejected) {
   const auto missing = doctor({"--peer", "2147483000"});
   EXPECT_EQ(missing.status, exited(1));
   EXPECT_EQ(missing.err,
-            "gpushm: doctor \"--peer 2147483000\": there is no such process (give its PID as this "
-            "process's /proc shows it)\n");
+            "gpushm: doctor \"--peer 2147483000\": no such process (pass its PID as listed in this "
+            "process's /proc)\n");
   EXPECT_EQ(doctor({"--peer", "0"}).status, exited(2));
   EXPECT_EQ(doctor({"--peer", "1", "--peer-container", "x"}).status, exited(2));
   EXPECT_EQ(doctor({"--from", "x", "--peer", "1"}).status, exited(2));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `gpushm explain` and `gpushm topo` as people and scripts run them: right and wrong usage, on
-// recorded machines, on fake GPUs, and with a broker.
+// `gpushm explain` and `gpushm topo` as programs: valid and invalid usage, on recorded machines, on
+// fake GPUs, and with a broker.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,8 @@ class explain_topo : public ::testing::Test {
     }
     return gpushm_testing::run_program(command, seconds(60));
   }
-  /// With `input` on standard input: the harness gives none, a shell does.
+  /// Runs it with `input` on standard input, through a shell because the harness does not support
+  /// that.
   [[nodiscard]] run_result run_with_input(const std::string& input,
                                           const std::vector<std::string>& arguments) const {
     const std::string file = write("input", input);
@@ -96,7 +97,7 @@ TEST_F(explain_topo, wrong_usage_exits_with_2_and_prints_nothing) {
   }
 }
 
-TEST_F(explain_topo, a_recording_that_is_none_is_refused_with_what_to_do) {
+TEST_F(explain_topo, invalid_recording_is_refused_with_next_step) {
   const std::string garbage = write("garbage", "\x01\x02 no json");
   const std::string other = write("other", R"({"segments":[]})");
   const std::string missing = cli_.directory() / "missing";
@@ -120,7 +121,7 @@ TEST_F(explain_topo, a_recording_that_is_none_is_refused_with_what_to_do) {
 
 // ---- explain ----
 
-TEST_F(explain_topo, an_error_is_explained_in_plain_text) {
+TEST_F(explain_topo, error_is_explained) {
   const auto ran = run({"explain", "cudaIpcOpenMemHandle:", "invalid", "device", "context"});
   EXPECT_EQ(ran.status, exited(0)) << ran.err;
   EXPECT_THAT(ran.out, StartsWith("invalid device context (CUDA_ERROR_INVALID_CONTEXT"));
@@ -131,8 +132,8 @@ TEST_F(explain_topo, an_error_is_explained_in_plain_text) {
   expect_plain(ran.out);
 }
 
-TEST_F(explain_topo, every_rule_fits_the_page) {
-  // One line an error: all that the text knows of them at once, four of them shown.
+TEST_F(explain_topo, every_rule_fits_100_columns) {
+  // One line per error, all in one text; at most four are shown.
   for (const char* text : {"CUDA_ERROR_UNKNOWN",
                            "two pods landed on different nodes",
                            "unbound ResourceClaim",
@@ -146,9 +147,9 @@ TEST_F(explain_topo, every_rule_fits_the_page) {
   }
 }
 
-TEST_F(explain_topo, an_unknown_text_fails_and_says_what_to_try) {
+TEST_F(explain_topo, unknown_text_fails_with_next_step) {
   for (const char* text : {"hello", "4711"}) {
-    // No longer than until a slow driver is noted, in front of the message.
+    // Shorter than the delay of the note about a slow driver, which would precede the message.
     const auto ran = run({"explain", "--driver-timeout", "2s", text});
     EXPECT_EQ(ran.status, exited(1));
     EXPECT_THAT(ran.out, IsEmpty());
@@ -160,7 +161,7 @@ TEST_F(explain_topo, an_unknown_text_fails_and_says_what_to_try) {
   EXPECT_THAT(json::parse(ran.out).at("explanations"), SizeIs(0));
 }
 
-TEST_F(explain_topo, a_log_on_standard_input_is_read_whatever_is_in_it) {
+TEST_F(explain_topo, log_on_standard_input_is_read) {
   std::string log = "first line\n";
   for (int i = 0; i < 256; ++i) {
     log += static_cast<char>(i);
@@ -176,7 +177,7 @@ TEST_F(explain_topo, a_log_on_standard_input_is_read_whatever_is_in_it) {
   EXPECT_EQ(nothing.status, exited(1));
 }
 
-TEST_F(explain_topo, more_than_a_mebibyte_is_cut_and_said) {
+TEST_F(explain_topo, text_is_limited_to_1_mib) {
   const std::string log = "Bus error\n" + std::string(3UL << 20U, 'x') + "\ninvalid argument\n";
   const auto ran = run_with_input(log, {"explain", "-", "--json"});
   const json document = document_of(ran);
@@ -190,7 +191,7 @@ std::string first_cause(const json& document) {
   return document.at("explanations").at(0).at("causes").at(0).at("id");
 }
 
-TEST_F(explain_topo, the_machine_decides_which_cause_comes_first) {
+TEST_F(explain_topo, causes_are_ordered_for_the_machine) {
   const auto with = [&](const std::string& text, const std::string& machine) {
     return document_of(run({"explain", "--json", text, "--from", machine_path(machine)}));
   };
@@ -210,7 +211,7 @@ TEST_F(explain_topo, the_machine_decides_which_cause_comes_first) {
 
 // ---- topo ----
 
-TEST_F(explain_topo, a_recorded_machine_is_shown_in_each_way) {
+TEST_F(explain_topo, recorded_machine_is_shown_in_each_format) {
   for (const std::string& name : machine_names()) {
     const std::string from = machine_path(name);
     const auto text = run({"topo", "--from", from});
@@ -229,7 +230,7 @@ TEST_F(explain_topo, a_recorded_machine_is_shown_in_each_way) {
   }
 }
 
-TEST_F(explain_topo, what_topo_printed_is_shown_again_with_measurements_and_segments) {
+TEST_F(explain_topo, topo_json_is_replayed_with_measurements_and_segments) {
   json document = document_of(run({"topo", "--json", "--from", machine_path("dgx-h100")}));
   const std::string first = document.at("gpus")[0].at("uuid");
   const std::string second = document.at("gpus")[1].at("uuid");
@@ -261,7 +262,7 @@ TEST_F(explain_topo, what_topo_printed_is_shown_again_with_measurements_and_segm
               HasSubstr("\"measured\" or \"segments\" do not have the format of \"topo --json\""));
 }
 
-TEST_F(explain_topo, gpus_of_this_machine_and_segments_of_its_broker_are_shown) {
+TEST_F(explain_topo, shows_gpus_and_segments_of_this_machine) {
   gpushm::fake::fake_gpus_options options;
   options.gpus = 2;
   fake_.emplace(options);
@@ -287,7 +288,7 @@ TEST_F(explain_topo, gpus_of_this_machine_and_segments_of_its_broker_are_shown) 
   EXPECT_THAT(run({"topo", "--svg"}).out, HasSubstr("Segments not on these GPUs: kv/0 1 MiB"));
 }
 
-TEST_F(explain_topo, a_broker_that_was_asked_for_and_is_not_there_is_told_but_no_error) {
+TEST_F(explain_topo, missing_broker_is_noted_and_succeeds) {
   const auto ran = run({"topo", "--socket", cli_.directory() / "nobody"});
   EXPECT_EQ(ran.status, exited(0));
   EXPECT_THAT(ran.err, HasSubstr("gpushm: no segments are shown: connect \""));

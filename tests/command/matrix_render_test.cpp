@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `gpushm matrix` prints.
+// The output of `gpushm matrix`.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ std::size_t longest_line(const std::string& text) {
 }
 
 /// One prediction was wrong, as when a newer driver behaves differently.
-matrix_result with_a_surprise() {
+matrix_result with_wrong_prediction() {
   auto all = predicted_matrix(world());
   const row setting = row_numbered(47);
   auto outcome = outcome_for(setting);
@@ -38,12 +38,13 @@ matrix_result with_a_surprise() {
   all.rows[46].cells[2] = judge(setting, way::vmm, sides_of(setting, world()), outcome);
   return all;
 }
-const std::string surprise =
-    "row 47, cuda-vmm: gpushm said \"works\" because descriptors know no PIDs; "
-    "the importer may open the GPU. It was: fails (importer, driver_error): open \"x\": cuMemMap: "
+const std::string wrong_prediction =
+    "row 47, cuda-vmm: predicted \"works\" because descriptors contain no PID; "
+    "the importer may open the GPU. Actual result: fails (importer, driver_error): open \"x\": "
+    "cuMemMap: "
     "CUDA_ERROR_UNKNOWN (999)";
 
-TEST(matrix_footnotes, are_told_once_and_have_letters) {
+TEST(matrix_footnotes, are_unique_and_have_letters) {
   EXPECT_EQ(footnotes::letters(0), "a");
   EXPECT_EQ(footnotes::letters(25), "z");
   EXPECT_EQ(footnotes::letters(26), "aa");
@@ -68,8 +69,8 @@ TEST(matrix_text, shows_table_explanations_and_published_tables) {
   EXPECT_THAT(text,
               ::testing::StartsWith(
                   "2 GPUs, driver 580.159.04, runc version 1.1.5, Linux 6.1.0, 2026-01-31\n"
-                  "  Board A (GPU-aaaaaaaa-0000, /dev/nvidia0)\n"
-                  "  Board B (GPU-bbbbbbbb-0000, /dev/nvidia1)\n\n"));
+                  "  GPU A (GPU-aaaaaaaa-0000, /dev/nvidia0)\n"
+                  "  GPU B (GPU-bbbbbbbb-0000, /dev/nvidia1)\n\n"));
   EXPECT_THAT(text,
               HasSubstr(" #  IPC  PID  share  priv  GPUs  PIDs    raw-legacy  cuda-ipc  cuda-vmm  "
                         "cuda-pool  host\n"
@@ -85,16 +86,17 @@ TEST(matrix_text, shows_table_explanations_and_published_tables) {
                         "works d    works e\n"));
   EXPECT_THAT(
       text,
-      HasSubstr("\na   two processes of one PID namespace never have the same PID.\n"
-                "b   the importer may open the GPU, and the two PIDs differ in value.\n"
-                "c   the importer may open the GPU.\n"
-                "d   descriptors know no PIDs; the importer may open the GPU.\n"
-                "e   host memory travels as a descriptor: both sides need the domain's socket, no "
-                "GPU.\n"
-                "f   CUDA_ERROR_INVALID_CONTEXT (201): both processes have PID 7 in their "
-                "namespaces: the driver\n"
-                "    takes the handle for one of the importer's own. Remedy: open it through "
-                "gpushm"));
+      HasSubstr(
+          "\na   two processes of one PID namespace never have the same PID.\n"
+          "b   the importer may open the GPU, and the two PIDs differ in value.\n"
+          "c   the importer may open the GPU.\n"
+          "d   descriptors contain no PID; the importer may open the GPU.\n"
+          "e   host memory is shared as a descriptor: both sides need the domain's socket, no "
+          "GPU.\n"
+          "f   CUDA_ERROR_INVALID_CONTEXT (201): both processes have PID 7 in their "
+          "namespaces: the driver\n"
+          "    treats the handle as one of the importer's own. Remedy: open it through "
+          "gpushm"));
   EXPECT_THAT(
       text,
       HasSubstr(
@@ -121,36 +123,36 @@ TEST(matrix_text, shows_table_explanations_and_published_tables) {
   EXPECT_THAT(disagreements(predicted_matrix(world())), ::testing::IsEmpty());
 }
 
-TEST(matrix_text, fits_a_terminal_whatever_is_in_it) {
+TEST(matrix_text, fits_100_columns) {
   EXPECT_LE(longest_line(text_of(predicted_matrix(world()))), 100U);
-  auto all = with_a_surprise();
-  // A reason of its own for each row makes letters of two.
+  auto all = with_wrong_prediction();
+  // A different reason for each row requires two-letter marks.
   for (row_result& row : all.rows) {
     row.cells = unused_cells(all.ways,
                              cell_state::not_run,
                              "container " + std::to_string(row.setting.number) +
-                                 " could not be started because of something that takes long to "
-                                 "say and goes on for more than a line");
+                                 " could not be started, for a reason that is long enough to be "
+                                 "wrapped into more than one line");
   }
   EXPECT_LE(longest_line(text_of(all)), 100U);
 }
 
-TEST(matrix_text, a_wrong_prediction_is_told_in_cell_note_and_summary) {
-  const auto all = with_a_surprise();
-  EXPECT_THAT(disagreements(all), ElementsAre(surprise));
+TEST(matrix_text, wrong_prediction_is_reported_everywhere) {
+  const auto all = with_wrong_prediction();
+  EXPECT_THAT(disagreements(all), ElementsAre(wrong_prediction));
   const auto text = text_of(all);
   EXPECT_THAT(text, HasSubstr("!fails "));
-  EXPECT_THAT(text, HasSubstr("NOT AS PREDICTED: gpushm said \"works\""));
+  EXPECT_THAT(text, HasSubstr("NOT AS PREDICTED: predicted \"works\""));
   EXPECT_THAT(text, HasSubstr("NOT AS PREDICTED: row 47, cuda-vmm:"));
   EXPECT_THAT(text, HasSubstr("160 cells ran, 159 as predicted"));
-  EXPECT_THAT(markdown_of(all), HasSubstr("\n**Not as predicted:** " + surprise + "\n"));
+  EXPECT_THAT(markdown_of(all), HasSubstr("\n**Not as predicted:** " + wrong_prediction + "\n"));
   const auto cell = json_of(all)["rows"][46]["cells"]["cuda-vmm"];
   EXPECT_EQ(cell["as_predicted"], false);
   EXPECT_EQ(cell["result"], "fails");
   EXPECT_EQ(cell["predicted"]["result"], "works");
 }
 
-TEST(matrix_text, what_was_not_run_says_so) {
+TEST(matrix_text, cells_that_did_not_run_are_marked) {
   auto all = predicted_matrix(world());
   all.rows[1].cells = unused_cells(all.ways, cell_state::not_run, "interrupted by a signal");
   all.stopped = "interrupted by a signal";
@@ -164,7 +166,7 @@ TEST(matrix_text, what_was_not_run_says_so) {
                           "ran, 155 as predicted, 5 not run, 160 not applicable, 31.5 s\n"));
 }
 
-TEST(matrix_text, remarks_on_the_gpus_are_shown) {
+TEST(matrix_text, remark_is_shown) {
   auto all = predicted_matrix(world());
   EXPECT_EQ(json_of(all)["remark"], nullptr);
   all.remark = "Something else.";
@@ -173,7 +175,7 @@ TEST(matrix_text, remarks_on_the_gpus_are_shown) {
   EXPECT_EQ(json_of(all)["remark"], "Something else.");
 }
 
-TEST(matrix_markdown, is_a_page) {
+TEST(matrix_markdown, has_all_sections) {
   const auto text = markdown_of(predicted_matrix(world()));
   EXPECT_THAT(
       text,
@@ -181,7 +183,7 @@ TEST(matrix_markdown, is_a_page) {
           "# Which processes can share GPU memory\n\n"
           "Generated by `gpushm matrix --markdown`: 2 GPUs, driver 580.159.04, runc version "
           "1.1.5, Linux 6.1.0, 2026-01-31.\n\n"
-          "- Board A (GPU-aaaaaaaa-0000, /dev/nvidia0)\n"));
+          "- GPU A (GPU-aaaaaaaa-0000, /dev/nvidia0)\n"));
   EXPECT_THAT(text, HasSubstr("\n## How to read it\n"));
   EXPECT_THAT(
       text,
@@ -199,7 +201,7 @@ TEST(matrix_markdown, is_a_page) {
                         "PID.\n"));
 }
 
-TEST(matrix_json, has_everything) {
+TEST(matrix_json, has_all_documented_keys) {
   auto some = predicted_matrix(world());
   some.rows[3].cells = unused_cells(some.ways, cell_state::not_run, "no GPU");
   const auto all = json_of(some);

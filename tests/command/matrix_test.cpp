@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `gpushm matrix` without containers: its rows, who gets what in them, and what it makes of
-// outcomes.
+// `gpushm matrix` without containers: its rows, the assignment of GPUs and privileges, and the
+// evaluation of outcomes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ std::vector<int> numbers_of(const published_table& table) {
   return numbers;
 }
 
-TEST(matrix_rows, are_all_settings_once_in_a_fixed_order) {
+TEST(matrix_rows, contain_each_setting_once_in_fixed_order) {
   const auto rows = all_rows();
   ASSERT_EQ(rows.size(), 64U);
   std::set<std::string> settings;
@@ -51,7 +51,7 @@ TEST(matrix_rows, are_all_settings_once_in_a_fixed_order) {
             (row{64, false, false, true, false, gpu_choice::same_set, pid_values::different}));
 }
 
-TEST(matrix_rows, half_of_them_cannot_exist) {
+TEST(matrix_rows, half_are_not_applicable) {
   std::map<std::string, int> reasons;
   for (const row& each : all_rows()) {
     ++reasons[why_not_applicable(each)];
@@ -64,7 +64,7 @@ TEST(matrix_rows, half_of_them_cannot_exist) {
           std::pair("two processes of one PID namespace never have the same PID", 16)));
 }
 
-TEST(matrix_published, each_row_is_one_of_ours_that_can_be_run) {
+TEST(matrix_published, each_row_is_an_applicable_row) {
   const auto& tables = published_tables();
   ASSERT_EQ(tables.size(), 3U);
   EXPECT_THAT(numbers_of(tables[0]), ElementsAre(2, 4, 5, 8, 9, 12, 13, 15));
@@ -77,13 +77,13 @@ TEST(matrix_published, each_row_is_one_of_ours_that_can_be_run) {
   }
 }
 
-TEST(matrix_published, all_of_it_follows_from_the_rules) {
+TEST(matrix_published, all_rows_agree_with_predictions) {
   const auto all = predicted_matrix(world());
   for (const published_table& table : published_tables()) {
     const auto rows = compare(table, all);
     ASSERT_EQ(rows.size(), table.rows.size());
     for (const compared_row& each : rows) {
-      EXPECT_EQ(each.here, each.published) << table.id << " row " << each.ours->setting.number;
+      EXPECT_EQ(each.here, each.published) << table.id << " row " << each.measured->setting.number;
     }
     EXPECT_THAT(verdict_of(rows),
                 ElementsAre(std::to_string(rows.size()) + " of " + std::to_string(rows.size()) +
@@ -91,7 +91,7 @@ TEST(matrix_published, all_of_it_follows_from_the_rules) {
   }
 }
 
-TEST(matrix_published, a_row_that_differs_says_why) {
+TEST(matrix_published, different_row_has_reason) {
   auto all = predicted_matrix(world());
   auto outcome = outcome_for(row_numbered(2));
   outcome.result = trial_result::fails;
@@ -105,10 +105,10 @@ TEST(matrix_published, a_row_that_differs_says_why) {
                           "Row 2 differs: published is \"success\", here it is \"invalid "
                           "argument\": the importer may open the GPU, and the two PIDs differ in "
                           "value."));
-  EXPECT_FALSE(rows[1].differs()) << "what did not run neither agrees nor differs";
+  EXPECT_FALSE(rows[1].differs()) << "a row that did not run neither agrees nor differs";
 }
 
-TEST(matrix_prediction, gpushm_works_wherever_both_sides_may_open_the_gpu) {
+TEST(matrix_prediction, gpushm_works_if_both_sides_may_open_the_gpu) {
   const auto all = predicted_matrix(world());
   int checked = 0;
   for (const row_result& row : all.rows) {
@@ -124,7 +124,7 @@ TEST(matrix_prediction, gpushm_works_wherever_both_sides_may_open_the_gpu) {
   EXPECT_EQ(checked, 128);
 }
 
-TEST(matrix_assignment, one_each_splits_the_gpus_unless_privileged) {
+TEST(matrix_assignment, one_each_assigns_different_gpus_unless_privileged) {
   const auto split = assign(row_numbered(15), world());
   EXPECT_THAT(split.exporter_minors, ElementsAre(0));
   EXPECT_THAT(split.importer_minors, ElementsAre(1));
@@ -137,7 +137,7 @@ TEST(matrix_assignment, one_each_splits_the_gpus_unless_privileged) {
   EXPECT_EQ(privileged.importer_device, "GPU-aaaaaaaa-0000");
 }
 
-TEST(matrix_assignment, the_same_set_lets_the_importer_use_the_other_gpu_if_it_can) {
+TEST(matrix_assignment, same_set_importer_uses_other_gpu_with_peer_access) {
   const auto both = assign(row_numbered(47), world());
   EXPECT_THAT(both.exporter_minors, ElementsAre(0, 1));
   EXPECT_THAT(both.importer_minors, ElementsAre(0, 1));
@@ -172,7 +172,7 @@ class matrix_containers : public ::testing::Test {
   gpushm_testing::temp_dir dev_;
 };
 
-TEST_F(matrix_containers, two_plain_pods_have_nothing_in_common_but_the_domain) {
+TEST_F(matrix_containers, plain_pods_share_only_the_domain) {
   const auto exporter = options_of(row_numbered(15), world(), true, 0);
   const auto importer = options_of(row_numbered(15), world(), false, 0);
   EXPECT_EQ(exporter.uid, 1000U);
@@ -195,7 +195,7 @@ TEST_F(matrix_containers, two_plain_pods_have_nothing_in_common_but_the_domain) 
   EXPECT_EQ(exporter.device_nodes[2].host, dev_ / "nvidia0");
 }
 
-TEST_F(matrix_containers, different_pids_need_a_spare_one_in_private_namespaces_only) {
+TEST_F(matrix_containers, spare_pid_is_used_in_private_namespaces_only) {
   const std::vector<std::string> spare{
       base::executable_path(), "trial-worker", "--spare-pids", "1"};
   EXPECT_EQ(options_of(row_numbered(16), world(), false, 0).argv, spare);
@@ -204,7 +204,7 @@ TEST_F(matrix_containers, different_pids_need_a_spare_one_in_private_namespaces_
   EXPECT_EQ(options_of(row_numbered(12), world(), false, 0).argv.size(), 2U);
 }
 
-TEST_F(matrix_containers, of_one_pod_join_its_namespaces) {
+TEST_F(matrix_containers, in_one_pod_join_its_namespaces) {
   const auto options = options_of(row_numbered(64), world(), true, 99);
   EXPECT_EQ(options.pid.path, "/proc/99/ns/pid");
   EXPECT_EQ(options.ipc.path, "/proc/99/ns/ipc");
@@ -212,7 +212,7 @@ TEST_F(matrix_containers, of_one_pod_join_its_namespaces) {
   EXPECT_EQ(options.shm, "/host/shm");
 }
 
-TEST_F(matrix_containers, have_the_hosts_namespaces_and_all_gpus_where_the_row_says_so) {
+TEST_F(matrix_containers, privileged_row_has_host_namespaces_and_all_gpus) {
   const auto options = options_of(row_numbered(2), world(), false, 0);
   EXPECT_TRUE(options.pid.host);
   EXPECT_TRUE(options.ipc.host);
@@ -238,7 +238,7 @@ TEST(matrix_cells, without_enough_gpus_are_not_run) {
   EXPECT_EQ(why_not_run(each, way::vmm, 2), "");
 }
 
-TEST(matrix_judge, compares_with_the_prediction_for_the_real_pids) {
+TEST(matrix_judge, uses_prediction_for_actual_pids) {
   const row setting = row_numbered(47);
   auto outcome = outcome_for(setting);
   outcome.result = trial_result::fails;
@@ -250,12 +250,12 @@ TEST(matrix_judge, compares_with_the_prediction_for_the_real_pids) {
   EXPECT_TRUE(made.ran());
   EXPECT_TRUE(made.as_predicted());
   EXPECT_EQ(made.why,
-            "both processes have PID 7 in their namespaces: the driver takes the handle for one of "
+            "both processes have PID 7 in their namespaces: the driver treats the handle as one of "
             "the importer's own");
   EXPECT_EQ(made.text, outcome.text);
 }
 
-TEST(matrix_judge, another_outcome_or_another_error_is_a_disagreement) {
+TEST(matrix_judge, different_outcome_or_error_is_not_as_predicted) {
   const row setting = row_numbered(47);
   const auto both = sides_of(setting, world());
   auto outcome = outcome_for(setting);
@@ -270,32 +270,32 @@ TEST(matrix_judge, another_outcome_or_another_error_is_a_disagreement) {
   EXPECT_FALSE(judge(setting, way::raw_legacy, both, outcome).as_predicted());
 }
 
-TEST(matrix_judge, pids_that_do_not_fit_the_row_are_not_run) {
+TEST(matrix_judge, wrong_pids_count_as_not_run) {
   const row equal = row_numbered(47);
   const row different = row_numbered(48);
   auto outcome = outcome_for(different);
   outcome.result = trial_result::works;
   auto made = judge(equal, way::vmm, sides_of(equal, world()), outcome);
   EXPECT_EQ(made.state, cell_state::not_run);
-  EXPECT_EQ(made.why, "PIDs came out different (exporter 7, importer 8)");
+  EXPECT_EQ(made.why, "PIDs were different (exporter 7, importer 8)");
   EXPECT_FALSE(made.ran());
   outcome = outcome_for(equal);
   outcome.result = trial_result::works;
   made = judge(different, way::vmm, sides_of(different, world()), outcome);
   EXPECT_EQ(made.state, cell_state::not_run);
-  EXPECT_EQ(made.why, "PIDs came out equal (exporter 7, importer 7)");
+  EXPECT_EQ(made.why, "PIDs were equal (exporter 7, importer 7)");
   outcome.importer_pid = 0;
   made = judge(different, way::vmm, sides_of(different, world()), outcome);
   EXPECT_EQ(made.state, cell_state::not_run);
   EXPECT_EQ(made.why, "no PIDs were reported");
   outcome = outcome_for(different);
-  outcome.failure = "this way was tried with these two before";
+  outcome.failure = "this way was already tested with this pair";
   made = judge(different, way::vmm, sides_of(different, world()), outcome);
   EXPECT_EQ(made.state, cell_state::not_run);
   EXPECT_EQ(made.why, outcome.failure);
 }
 
-TEST(matrix_cells, that_did_not_run_are_counted_apart) {
+TEST(matrix_cells, that_did_not_run_are_counted_separately) {
   auto all = predicted_matrix(world());
   auto sum = count(all);
   EXPECT_EQ(sum.ran, 160);
@@ -311,35 +311,35 @@ TEST(matrix_cells, that_did_not_run_are_counted_apart) {
   EXPECT_EQ(sum.not_applicable, 160);
 }
 
-inspect::driver_view two_boards() {
+inspect::driver_view two_gpus() {
   inspect::driver_view view;
   for (const int number : {0, 1, 2}) {
     inspect::cuda_gpu_view seen;
     seen.ordinal = number;
     seen.uuid = "GPU-" + std::string(8, static_cast<char>('a' + number)) + "-0000";
-    seen.name = "Board";
+    seen.name = "GPU";
     seen.pci_address = "ffff:0" + std::to_string(number) + ":00.0";
     view.cuda.gpus.push_back(seen);
-    inspect::nvml_gpu_view board;
-    board.uuid = seen.uuid;
-    board.minor = 5 + number;
-    view.nvml.gpus.push_back(board);
+    inspect::nvml_gpu_view listed;
+    listed.uuid = seen.uuid;
+    listed.minor = 5 + number;
+    view.nvml.gpus.push_back(listed);
   }
   view.cuda.gpus[2].uuid = "MIG-cccccccc-0000";
   return view;
 }
 
-TEST(matrix_gpus, are_the_whole_ones_with_their_nodes) {
-  const auto gpus = gpus_of(two_boards());
+TEST(matrix_gpus, are_whole_gpus_with_known_nodes) {
+  const auto gpus = gpus_of(two_gpus());
   ASSERT_EQ(gpus.size(), 2U);
-  EXPECT_EQ(gpus[1].text(), "Board (GPU-bbbbbbbb-0000, /dev/nvidia6)");
-  auto unknown = two_boards();
+  EXPECT_EQ(gpus[1].text(), "GPU (GPU-bbbbbbbb-0000, /dev/nvidia6)");
+  auto unknown = two_gpus();
   unknown.nvml.gpus.clear();
   EXPECT_THAT(gpus_of(unknown), IsEmpty());
 }
 
 TEST(matrix_gpus, are_chosen_by_number_or_uuid) {
-  const auto all = gpus_of(two_boards());
+  const auto all = gpus_of(two_gpus());
   EXPECT_EQ(choose_gpus(all, {}).size(), 2U);
   EXPECT_EQ(choose_gpus({}, {}).size(), 0U);
   const auto turned = choose_gpus(all, {"1", "GPU-aaaaaaaa"});
@@ -349,11 +349,11 @@ TEST(matrix_gpus, are_chosen_by_number_or_uuid) {
   EXPECT_EQ(choose_gpus(all, {"1"}).size(), 1U);
   try {
     (void)choose_gpus(all, {"0", "GPU-aaaaaaaa"});
-    FAIL() << "taken twice";
+    FAIL() << "a GPU was accepted twice";
   } catch (const error& refused) {
     EXPECT_STREQ(refused.what(),
-                 "run matrix \"GPU-aaaaaaaa\": this GPU is named twice (name two GPUs, or one "
-                 "alone)");
+                 "run matrix \"GPU-aaaaaaaa\": this GPU is listed twice (pass two different GPUs, "
+                 "or one)");
   }
   try {
     (void)choose_gpus(all, {"7"});

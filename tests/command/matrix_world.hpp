@@ -13,8 +13,8 @@ namespace gpushm::cli::matrix {
 
 /// A machine with up to three GPUs, of which the first two are used.
 inline surroundings world(std::size_t gpus = 2) {
-  const std::vector<gpu> all{{"GPU-aaaaaaaa-0000", "Board A", "0000:10:00.0", 0, 0},
-                             {"GPU-bbbbbbbb-0000", "Board B", "0000:11:00.0", 1, 1}};
+  const std::vector<gpu> all{{"GPU-aaaaaaaa-0000", "GPU A", "0000:10:00.0", 0, 0},
+                             {"GPU-bbbbbbbb-0000", "GPU B", "0000:11:00.0", 1, 1}};
   surroundings around;
   around.gpus.assign(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(gpus));
   around.all_minors = gpus == 0 ? std::vector<int>{} : std::vector<int>{0, 1, 2};
@@ -27,19 +27,19 @@ inline row row_numbered(int number) {
   return all_rows().at(static_cast<std::size_t>(number) - 1);
 }
 
-/// What both sides of a row may do.
+/// The permissions of both sides of a row.
 inline sides sides_of(const row& setting, const surroundings& around) {
-  const assignment who = assign(setting, around);
+  const assignment chosen = assign(setting, around);
   sides both;
   both.exporter.known_minors = true;
-  both.exporter.minors = who.exporter_minors;
+  both.exporter.minors = chosen.exporter_minors;
   both.importer.known_minors = true;
-  both.importer.minors = who.importer_minors;
-  both.gpu = who.gpu;
+  both.importer.minors = chosen.importer_minors;
+  both.gpu = chosen.gpu;
   return both;
 }
 
-/// PIDs as a row wants them.
+/// An outcome with the PIDs of a row.
 inline trial_outcome outcome_for(const row& setting) {
   trial_outcome outcome;
   outcome.exporter_pid = 7;
@@ -47,7 +47,7 @@ inline trial_outcome outcome_for(const row& setting) {
   return outcome;
 }
 
-/// What comes out when everything is as predicted.
+/// The outcome as predicted.
 inline trial_outcome predicted_outcome(const row& setting,
                                        inspect::way how,
                                        const surroundings& around) {
@@ -55,16 +55,16 @@ inline trial_outcome predicted_outcome(const row& setting,
   trial_outcome outcome = outcome_for(setting);
   both.exporter.pid = outcome.exporter_pid;
   both.importer.pid = outcome.importer_pid;
-  const auto said = inspect::predict(how, both.exporter, both.importer, both.gpu);
-  outcome.result = said.works ? trial_result::works : trial_result::fails;
-  outcome.side = said.works ? "" : "importer";
-  outcome.failure = said.failure;
-  outcome.text = said.works ? "" : "open: " + said.failure;
-  outcome.open_time = std::chrono::microseconds(said.works ? 43 : 0);
+  const auto predicted = inspect::predict(how, both.exporter, both.importer, both.gpu);
+  outcome.result = predicted.works ? trial_result::works : trial_result::fails;
+  outcome.side = predicted.works ? "" : "importer";
+  outcome.failure = predicted.failure;
+  outcome.text = predicted.works ? "" : "open: " + predicted.failure;
+  outcome.open_time = std::chrono::microseconds(predicted.works ? 43 : 0);
   return outcome;
 }
 
-/// The whole table as it is when everything is as predicted.
+/// The whole table with all outcomes as predicted.
 inline matrix_result predicted_matrix(const surroundings& around) {
   matrix_result all;
   all.ways.assign(std::begin(inspect::all_ways), std::end(inspect::all_ways));

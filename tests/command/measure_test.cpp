@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `topo --measure` over fake GPUs: every pair has its numbers or a reason, and a driver that
-// breaks is an error with its cause. What the numbers are is for real GPUs.
+// `topo --measure` on fake GPUs: every pair has numbers or a reason, and a broken driver is an
+// error with its cause. Tests on real GPUs check the numbers.
 
 #include "apps/gpushm/inspect/measure.hpp"
 
@@ -30,7 +30,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr const char* next_step =
-    " (nvidia-smi and the kernel log may tell more; gpushm doctor tries each GPU alone)";
+    " (check nvidia-smi and the kernel log; gpushm doctor tests each GPU separately)";
 
 class measuring : public ::testing::Test {
  protected:
@@ -65,7 +65,7 @@ class measuring : public ::testing::Test {
     EXPECT_GT(pair.latency_ns, 0);
     EXPECT_LT(pair.latency_ns, 100e6);
     EXPECT_GT(pair.mapping_ns, 0);
-    // A quarter of what is free.
+    // A quarter of the free memory.
     EXPECT_GE(pair.mapped_bytes, 8U << 20U);
     EXPECT_LE(pair.mapped_bytes, 16U << 20U);
   }
@@ -96,7 +96,7 @@ TEST_F(measuring, every_ordered_pair_has_numbers) {
   EXPECT_TRUE(!gpus_->mounted() || gpus_->used_bytes(0) + gpus_->used_bytes(1) == 0);
 }
 
-TEST_F(measuring, pairs_without_peer_access_say_so) {
+TEST_F(measuring, pair_without_peer_access_has_reason) {
   make_gpus(2, false);
   const auto found = measure();
   ASSERT_EQ(found.size(), 4U);
@@ -106,7 +106,7 @@ TEST_F(measuring, pairs_without_peer_access_say_so) {
   expect_numbers(found[3]);
 }
 
-TEST_F(measuring, one_failure_costs_one_pair) {
+TEST_F(measuring, failure_affects_one_pair) {
   make_gpus(2);
   const scoped_variables failing("GPUSHM_FAKE_FAIL", "cuMemSetAccess:2=2");
   const auto found = measure();
@@ -117,18 +117,18 @@ TEST_F(measuring, one_failure_costs_one_pair) {
   expect_numbers(found[3]);
 }
 
-TEST_F(measuring, a_crash_is_an_error_with_the_signal) {
+TEST_F(measuring, crash_is_an_error_with_the_signal) {
   make_gpus(1);
   const scoped_variables failing("GPUSHM_FAKE_FAIL", "cuMemcpyDtoDAsync_v2:7=crash");
   expect_error(gpushm_testing::own_program("gpushm"),
                patience(seconds(30)),
                errc::peer_died,
-               std::string("measure GPUs: the measuring process ended with killed by signal 11 "
+               std::string("measure GPUs: the measuring process ended: killed by signal 11 "
                            "(Segmentation fault)") +
                    next_step);
 }
 
-TEST_F(measuring, no_gpu_is_an_error) {
+TEST_F(measuring, missing_gpu_is_an_error) {
   make_gpus(1);
   const scoped_variables hidden("GPUSHM_DEV_ROOT", gpus_->make_dev_root("none", {}));
   expect_error(gpushm_testing::own_program("gpushm"),
@@ -139,7 +139,7 @@ TEST_F(measuring, no_gpu_is_an_error) {
                "container's device nodes)");
 }
 
-TEST_F(measuring, a_hang_is_an_error_and_leaves_no_process) {
+TEST_F(measuring, hang_is_an_error_and_leaves_no_process) {
   const gpushm_testing::temp_dir directory(0755);
   const std::string program = directory / "hangs";
   {

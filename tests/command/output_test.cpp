@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text from a peer, a file or an argument cannot control a terminal or be invisible in it.
+// Text from a peer, a file or an argument cannot control a terminal or be invisible.
 
 #include "apps/gpushm/output.hpp"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// doctor's live self-test over fake GPUs: it agrees with the predictions, and nothing that its
-// processes do reaches it.
+// doctor's live self-test on fake GPUs: it agrees with the predictions and is isolated from its
+// processes.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ class selftest : public ::testing::Test {
     made.program = gpushm_testing::own_program("gpushm");
     return made;
   }
-  /// What there must be, in order: device, way, equal PIDs.
+  /// The expected findings in order: device, way, equal PIDs.
   [[nodiscard]] static std::vector<std::string> expected_order(const selftest_options& options) {
     std::vector<std::string> order{"host host equal", "host host different"};
     for (const std::string& gpu : options.gpus) {
@@ -83,16 +83,16 @@ class selftest : public ::testing::Test {
   scoped_variables temporary_;
 };
 
-TEST_F(selftest, agrees_with_the_predictions) {
+TEST_F(selftest, agrees_with_predictions) {
   if (gpushm::base::under_thread_sanitizer) {
-    GTEST_SKIP() << "ThreadSanitizer has a thread of its own in each process, which takes a PID";
+    GTEST_SKIP() << "ThreadSanitizer runs a thread in each process, which uses a PID";
   }
   auto changed = gpus_.gpus();
   changed[1].rdma_vmm = false;
   std::ofstream(gpus_.root() + "/gpus.conf") << gpushm::fake::format_config(changed);
   const auto findings = run_selftest(options());
   if (!findings.front().not_permitted.empty()) {
-    GTEST_SKIP() << "no namespaces here: " << findings.front().not_permitted;
+    GTEST_SKIP() << "cannot create namespaces: " << findings.front().not_permitted;
   }
   EXPECT_EQ(order_of(findings), expected_order(options()));
   for (const auto& each : findings) {
@@ -101,13 +101,13 @@ TEST_F(selftest, agrees_with_the_predictions) {
     EXPECT_EQ(each.not_permitted, "");
     EXPECT_EQ(each.outcome.exporter_pid == each.outcome.importer_pid, each.equal_pids);
     EXPECT_TRUE(each.as_expected()) << each.outcome.text;
-    EXPECT_FALSE(each.surprising());
+    EXPECT_FALSE(each.unexpected());
     const bool fails = each.how == way::raw_legacy && each.equal_pids;
     EXPECT_EQ(each.outcome.result, fails ? trial_result::fails : trial_result::works)
         << each.outcome.text;
     if (each.how == way::vmm) {
       EXPECT_EQ(each.outcome.exporter_rdma, each.device == gpus_.gpus()[0].uuid);
-      EXPECT_EQ(each.outcome.importer_rdma, false);  // of an import the driver never says so
+      EXPECT_EQ(each.outcome.importer_rdma, false);  // the driver never reports it for imports
     } else if (each.how == way::host) {
       EXPECT_EQ(each.outcome.exporter_rdma, std::nullopt);
       EXPECT_EQ(each.outcome.importer_rdma, std::nullopt);
@@ -117,7 +117,7 @@ TEST_F(selftest, agrees_with_the_predictions) {
   EXPECT_TRUE(!gpus_.mounted() || gpus_.used_bytes(0) + gpus_.used_bytes(1) == 0);
 }
 
-TEST_F(selftest, without_gpus_tries_the_host_only) {
+TEST_F(selftest, without_gpus_tests_host_memory_only) {
   auto none = options();
   none.gpus.clear();
   const auto findings = run_selftest(none);
@@ -126,7 +126,7 @@ TEST_F(selftest, without_gpus_tries_the_host_only) {
   EXPECT_TRUE(findings.back().as_expected());
 }
 
-TEST_F(selftest, a_crash_is_a_finding_and_the_rest_is_tried) {
+TEST_F(selftest, crash_is_a_finding_and_other_trials_run) {
   const scoped_variables crash("GPUSHM_FAKE_FAIL", "cuMemPoolImportFromShareableHandle:1=crash");
   auto one = options();
   one.gpus.pop_back();
@@ -138,7 +138,7 @@ TEST_F(selftest, a_crash_is_a_finding_and_the_rest_is_tried) {
       continue;
     }
     SCOPED_TRACE(std::string(to_string(each.how)) + (each.equal_pids ? " equal" : " different"));
-    EXPECT_EQ(each.surprising(), each.how == way::pool) << each.outcome.text;
+    EXPECT_EQ(each.unexpected(), each.how == way::pool) << each.outcome.text;
     if (each.how == way::pool) {
       ++crashes;
       EXPECT_EQ(each.outcome.result, trial_result::crashes);
@@ -150,7 +150,7 @@ TEST_F(selftest, a_crash_is_a_finding_and_the_rest_is_tried) {
   EXPECT_GE(crashes, 1);
 }
 
-TEST_F(selftest, a_broken_driver_costs_what_needs_it) {
+TEST_F(selftest, broken_driver_fails_only_its_trials) {
   const scoped_variables crash("GPUSHM_FAKE_FAIL", "cuInit:1=crash");
   auto one = options();
   one.gpus.pop_back();
@@ -161,50 +161,50 @@ TEST_F(selftest, a_broken_driver_costs_what_needs_it) {
     }
     const bool host = each.how == way::host;
     EXPECT_EQ(each.outcome.result, host ? trial_result::works : trial_result::crashes);
-    EXPECT_EQ(each.surprising(), !host);
+    EXPECT_EQ(each.unexpected(), !host);
     EXPECT_EQ(each.outcome.side, host ? "" : "exporter");
   }
   EXPECT_EQ(findings.size(), 10U);
 }
 
-TEST_F(selftest, a_gpu_that_is_not_there_is_a_finding) {
+TEST_F(selftest, missing_gpu_is_a_finding) {
   auto wrong = options();
   wrong.gpus = {"GPU-00000000-0000-0000-0000-000000000000"};
   const auto findings = run_selftest(wrong);
   ASSERT_EQ(findings.size(), 10U);
   EXPECT_EQ(findings[6].outcome.failure, "CUDA_ERROR_INVALID_DEVICE (101)");
   EXPECT_EQ(findings[7].outcome.failure, "device_not_found");
-  EXPECT_TRUE(findings[7].surprising());
+  EXPECT_TRUE(findings[7].unexpected());
 }
 
-TEST_F(selftest, what_the_time_is_not_enough_for_is_not_run) {
+TEST_F(selftest, trials_after_time_limit_are_not_run) {
   auto hasty = options();
   hasty.budget = milliseconds(0);
   const auto findings = run_selftest(hasty);
   EXPECT_EQ(order_of(findings), expected_order(hasty));
   for (const auto& each : findings) {
     EXPECT_EQ(each.outcome.result, trial_result::not_run);
-    EXPECT_EQ(each.outcome.failure, "the time for the self-test was over");
-    EXPECT_FALSE(each.surprising());
+    EXPECT_EQ(each.outcome.failure, "the time limit of the self-test expired");
+    EXPECT_FALSE(each.unexpected());
     EXPECT_FALSE(each.as_expected());
   }
 }
 
-TEST_F(selftest, a_temporary_directory_that_is_not_there_stops_what_needs_a_broker) {
+TEST_F(selftest, missing_temporary_directory_skips_broker_trials) {
   const scoped_variables gone("TMPDIR", "/nonexistent");
   auto one = options();
   one.gpus.pop_back();
   const auto findings = run_selftest(one);
   ASSERT_EQ(findings.size(), 10U);
-  const auto& raw = findings[6];  // PIDs that differ
+  const auto& raw = findings[6];  // different PIDs
   EXPECT_EQ(raw.how, way::raw_legacy);
   EXPECT_EQ(raw.outcome.result, trial_result::works) << raw.outcome.text;
   EXPECT_EQ(findings[1].outcome.result, trial_result::not_run);
   EXPECT_THAT(findings[1].outcome.failure,
-              HasSubstr("make temporary directory \"/nonexistent\": mkdtemp: "));
+              HasSubstr("create temporary directory \"/nonexistent\": mkdtemp: "));
 }
 
-TEST_F(selftest, a_program_that_is_none_is_a_finding) {
+TEST_F(selftest, missing_program_is_a_finding) {
   auto wrong = options();
   wrong.program = "/bin/true";
   wrong.gpus.clear();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// trial_driver GPUSHM SOCKET [--own-namespaces]: starts two trial workers, lets one export memory
+// trial_driver GPUSHM SOCKET [--own-namespaces]: starts two trial workers, makes one export memory
 // of GPU 0 in a trial that never continues, and waits to be killed.
 
 #include <unistd.h>

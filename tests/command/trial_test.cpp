@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trials of sharing between pairs of `gpushm trial-worker`, over fake GPUs: what works, what fails
-// and with which words, and deaths.
+// Trials of sharing between pairs of `gpushm trial-worker` on fake GPUs: successes, failures with
+// their messages, and deaths.
 
 #include "apps/gpushm/inspect/trial/trial.hpp"
 
@@ -42,7 +42,7 @@ using variables = std::vector<std::pair<std::string, std::string>>;
 
 constexpr way gpu_ways[] = {way::raw_legacy, way::legacy, way::vmm, way::pool};
 
-/// Host PIDs of everything that runs `gpushm trial-worker` for the fake GPUs at `root`.
+/// Host PIDs of all processes that run `gpushm trial-worker` with the fake GPUs at `root`.
 std::vector<pid_t> workers_of(const std::string& root) {
   std::vector<pid_t> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
@@ -67,7 +67,7 @@ class trial : public ::testing::Test {
     ::signal(SIGPIPE, SIG_IGN);
   }
   ~trial() override {
-    // No trial leaves a process behind, whatever became of it.
+    // No trial leaves a process, whatever its outcome.
     EXPECT_TRUE(eventually([&] { return workers_of(gpus_.root()).empty(); }, seconds(10)));
   }
   trial(const trial&) = delete;
@@ -99,7 +99,7 @@ class trial : public ::testing::Test {
     }
     return child_process::start(options);
   }
-  /// Another program in a worker's place.
+  /// Another program instead of a worker.
   [[nodiscard]] static child_process script(const std::string& text) {
     child_options options;
     options.argv = {"/bin/sh", "-c", text};
@@ -110,7 +110,7 @@ class trial : public ::testing::Test {
     made.how = how;
     made.exporter_device = gpus_.gpus().front().uuid;
     made.socket = broker_.socket_path();
-    made.size_bytes = 300'001;  // no multiple of anything
+    made.size_bytes = 300'001;  // not a multiple of a page or chunk
     return made;
   }
   [[nodiscard]] trial_outcome run(child_process& exporter, child_process& importer, way how) const {
@@ -137,7 +137,7 @@ class trial : public ::testing::Test {
     ASSERT_TRUE(status);
     EXPECT_EQ(*status, 0);
   }
-  /// Whether namespaces can be made here: as root, or where users may have user namespaces.
+  /// Whether namespaces can be created here: as root, or if user namespaces are permitted.
   [[nodiscard]] bool may_isolate() const {
     auto process = worker({"--own-namespaces"});
     process.write_line(R"({"way":"host","order":"hello"})");
@@ -166,19 +166,19 @@ TEST_F(trial, every_way_works_between_two_processes) {
   stop(importer);
 }
 
-TEST_F(trial, each_way_can_be_tried_once) {
+TEST_F(trial, each_way_can_be_tested_once) {
   auto exporter = worker();
   auto importer = worker();
   expect_works(run(exporter, importer, way::host));
   expect_ends(run(exporter, importer, way::host),
               trial_result::not_run,
               "exporter",
-              "this way was tried with these two before",
-              "this way was tried with these two before; its child ended with exit status 0");
+              "this way was already tested with this pair",
+              "this way was already tested with this pair; its child ended with exit status 0");
   expect_works(run(exporter, importer, way::vmm));
 }
 
-TEST_F(trial, the_importer_may_use_another_gpu) {
+TEST_F(trial, importer_may_use_another_gpu) {
   auto exporter = worker();
   auto importer = worker();
   for (const way how : gpu_ways) {
@@ -189,12 +189,12 @@ TEST_F(trial, the_importer_may_use_another_gpu) {
   }
 }
 
-TEST_F(trial, equal_pids_stop_raw_handles_and_nothing_else) {
+TEST_F(trial, equal_pids_break_only_raw_handles) {
   if (gpushm::base::under_thread_sanitizer) {
-    GTEST_SKIP() << "ThreadSanitizer has a thread of its own in each process, which takes a PID";
+    GTEST_SKIP() << "ThreadSanitizer runs a thread in each process, which uses a PID";
   }
   if (!may_isolate()) {
-    GTEST_SKIP() << "no namespaces of its own for a process here";
+    GTEST_SKIP() << "cannot create namespaces here";
   }
   auto exporter = worker({"--own-namespaces"});
   auto importer = worker({"--own-namespaces"});
@@ -202,7 +202,7 @@ TEST_F(trial, equal_pids_stop_raw_handles_and_nothing_else) {
     SCOPED_TRACE(to_string(how));
     const auto outcome = run(exporter, importer, how);
     EXPECT_EQ(outcome.exporter_pid, outcome.importer_pid);
-    // The worker is number 1.
+    // The worker is PID 1.
     EXPECT_EQ(outcome.importer_pid, 64 + static_cast<int>(how));
     if (how == way::raw_legacy) {
       expect_ends(outcome,
@@ -216,12 +216,12 @@ TEST_F(trial, equal_pids_stop_raw_handles_and_nothing_else) {
   }
 }
 
-TEST_F(trial, spare_pids_make_them_differ) {
+TEST_F(trial, spare_pids_make_pids_different) {
   if (gpushm::base::under_thread_sanitizer) {
-    GTEST_SKIP() << "ThreadSanitizer has a thread of its own in each process, which takes a PID";
+    GTEST_SKIP() << "ThreadSanitizer runs a thread in each process, which uses a PID";
   }
   if (!may_isolate()) {
-    GTEST_SKIP() << "no namespaces of its own for a process here";
+    GTEST_SKIP() << "cannot create namespaces here";
   }
   auto exporter = worker({"--own-namespaces"});
   auto importer = worker({"--own-namespaces", "--spare-pids", "7"});
@@ -230,9 +230,9 @@ TEST_F(trial, spare_pids_make_them_differ) {
   EXPECT_EQ(outcome.importer_pid, outcome.exporter_pid + 7);
 }
 
-// ---- devices that are not there ----
+// ---- missing devices ----
 
-TEST_F(trial, an_importer_without_the_node_gets_the_measured_errors) {
+TEST_F(trial, importer_without_node_gets_measured_errors) {
   const std::string other = gpus_.make_dev_root("dev-of-importer", {1});
   auto exporter = worker();
   auto importer = worker({}, {{"GPUSHM_DEV_ROOT", other}});
@@ -254,7 +254,7 @@ TEST_F(trial, an_importer_without_the_node_gets_the_measured_errors) {
   expect_works(run(exporter, importer, way::host));
 }
 
-TEST_F(trial, an_importer_without_any_gpu_too) {
+TEST_F(trial, importer_without_any_gpu_gets_measured_errors) {
   auto exporter = worker();
   auto importer = worker({}, {{"GPUSHM_DEV_ROOT", gpus_.make_dev_root("dev-of-importer", {})}});
   expect_ends(run(exporter, importer, way::raw_legacy),
@@ -271,7 +271,7 @@ TEST_F(trial, an_importer_without_any_gpu_too) {
   }
 }
 
-TEST_F(trial, an_exporter_without_the_gpu_fails_at_its_own_side) {
+TEST_F(trial, exporter_without_gpu_fails) {
   auto exporter = worker({}, {{"GPUSHM_DEV_ROOT", gpus_.make_dev_root("dev-of-exporter", {1})}});
   auto importer = worker();
   const auto raw = run(exporter, importer, way::raw_legacy);
@@ -288,7 +288,7 @@ TEST_F(trial, an_exporter_without_the_gpu_fails_at_its_own_side) {
   }
 }
 
-TEST_F(trial, an_importer_gpu_that_is_not_there_is_told) {
+TEST_F(trial, missing_importer_gpu_is_reported) {
   auto exporter = worker();
   auto importer = worker();
   auto wrong = setup(way::vmm);
@@ -303,7 +303,7 @@ TEST_F(trial, an_importer_gpu_that_is_not_there_is_told) {
   EXPECT_EQ(raw.failure, "CUDA_ERROR_INVALID_DEVICE (101)");
 }
 
-TEST_F(trial, a_broker_that_is_not_there_is_told) {
+TEST_F(trial, missing_broker_is_reported) {
   auto exporter = worker();
   auto importer = worker();
   auto wrong = setup(way::host);
@@ -314,7 +314,7 @@ TEST_F(trial, a_broker_that_is_not_there_is_told) {
   EXPECT_EQ(outcome.failure, "broker_unreachable");
 }
 
-TEST_F(trial, the_drivers_own_failure_is_told_in_its_words) {
+TEST_F(trial, driver_failure_is_reported_verbatim) {
   auto exporter = worker({}, {{"GPUSHM_FAKE_FAIL", "cuMemAlloc_v2:*=2,cuMemCreate:*=2"}});
   auto importer = worker();
   const auto raw = run(exporter, importer, way::raw_legacy);
@@ -326,9 +326,9 @@ TEST_F(trial, the_drivers_own_failure_is_told_in_its_words) {
   EXPECT_EQ(vmm.failure, "out_of_memory");
 }
 
-// ---- sides that are no good ----
+// ---- faulty sides ----
 
-TEST_F(trial, an_answer_that_was_not_written_is_wrong_data) {
+TEST_F(trial, missing_reply_is_wrong_data) {
   auto exporter = worker();
   auto importer = script(R"(while read -r line; do case "$line" in
 *'"order":"hello"'*) echo '{"way":"host","event":"ready","pid":7}';;
@@ -346,7 +346,7 @@ esac; done)");
   EXPECT_EQ(outcome.open_time.count(), 5);
 }
 
-TEST_F(trial, a_program_that_speaks_otherwise_is_an_error) {
+TEST_F(trial, other_program_output_is_an_error) {
   auto exporter = worker();
   auto importer = script("read -r line; echo Segmentation fault; read -r line");
   try {
@@ -354,11 +354,12 @@ TEST_F(trial, a_program_that_speaks_otherwise_is_an_error) {
     FAIL() << "no error";
   } catch (const gpushm::error& failure) {
     EXPECT_EQ(failure.code(), gpushm::errc::protocol_error);
-    EXPECT_STREQ(failure.what(), "try sharing \"importer\": it said: Segmentation fault");
+    EXPECT_STREQ(failure.what(),
+                 "try sharing \"importer\": unexpected message: Segmentation fault");
   }
 }
 
-TEST_F(trial, a_program_that_says_nothing_is_an_error_at_the_deadline) {
+TEST_F(trial, silent_program_is_an_error_at_the_deadline) {
   auto exporter = worker();
   auto importer = script("read -r line; read -r line");
   try {
@@ -375,7 +376,7 @@ TEST_F(trial, a_program_that_says_nothing_is_an_error_at_the_deadline) {
 
 // ---- deaths ----
 
-TEST_F(trial, a_crash_costs_its_way_only) {
+TEST_F(trial, crash_affects_only_its_way) {
   auto exporter = worker();
   auto importer = worker({}, {{"GPUSHM_FAKE_FAIL", "cuMemPoolImportFromShareableHandle:1=crash"}});
   const auto outcome = run(exporter, importer, way::pool);
@@ -388,10 +389,10 @@ TEST_F(trial, a_crash_costs_its_way_only) {
   expect_works(run(exporter, importer, way::vmm));
 }
 
-TEST_F(trial, a_side_that_hangs_is_killed_and_told) {
+TEST_F(trial, hanging_side_is_killed_and_reported) {
   auto exporter = worker();
   auto importer = worker();
-  // Stopped, the exporter's child answers nothing, as one that hangs in the driver.
+  // The stopped child of the exporter does not reply, like one that hangs in the driver.
   exporter.write_line(R"({"way":"host","order":"hello"})");
   const auto line = exporter.read_line(deadline_in(patience(seconds(10))));
   ASSERT_TRUE(line);
@@ -403,12 +404,12 @@ TEST_F(trial, a_side_that_hangs_is_killed_and_told) {
               trial_result::fails,
               "exporter",
               "timed_out",
-              "no answer to \"export\" in time: its process was killed");
+              "no reply to \"export\" in time: its process was killed");
   EXPECT_NE(::kill(pid, 0), 0);
   expect_works(run(exporter, importer, way::vmm));
 }
 
-TEST_F(trial, a_dead_program_is_an_error_that_says_how_it_ended) {
+TEST_F(trial, dead_program_is_an_error_with_its_status) {
   auto exporter = worker();
   auto importer = worker();
   expect_works(run(exporter, importer, way::host));
@@ -419,12 +420,12 @@ TEST_F(trial, a_dead_program_is_an_error_that_says_how_it_ended) {
   } catch (const gpushm::error& failure) {
     EXPECT_EQ(failure.code(), gpushm::errc::peer_died);
     EXPECT_STREQ(failure.what(),
-                 "try sharing \"importer\": the program of this side ended with killed by signal 9 "
-                 "(Killed) instead of answering \"hello\"");
+                 "try sharing \"importer\": its program ended (killed by signal 9 (Killed)) before "
+                 "replying to \"hello\"");
   }
 }
 
-TEST_F(trial, the_end_of_their_input_leaves_no_worker) {
+TEST_F(trial, end_of_input_leaves_no_worker) {
   auto exporter = worker();
   auto importer = worker({"--own-namespaces"});
   static_cast<void>(run(exporter, importer, way::host));
@@ -436,7 +437,7 @@ TEST_F(trial, the_end_of_their_input_leaves_no_worker) {
   ASSERT_TRUE(importer.wait(deadline_in(seconds(10))));
 }
 
-TEST_F(trial, sigkill_of_who_drives_it_leaves_no_worker) {
+TEST_F(trial, sigkill_of_driver_leaves_no_worker) {
   gpushm_testing::spawn_options options;
   options.argv = {gpushm_testing::own_program("trial_driver"),
                   gpushm_testing::own_program("gpushm"),
@@ -447,8 +448,8 @@ TEST_F(trial, sigkill_of_who_drives_it_leaves_no_worker) {
   options.env = gpus_.environment();
   auto driver = gpushm_testing::child::start(options);
   driver.wait_for_line("^exporter waits$", seconds(20));
-  // Two programs with five children each, of which one has done its part; those with namespaces of
-  // their own have a process outside too.
+  // Two programs with five children each, one of which has exited; programs in separate namespaces
+  // also have a process outside.
   EXPECT_GE(workers_of(gpus_.root()).size(), 11U);
   driver.kill(SIGKILL);
   EXPECT_EQ(driver.wait_exit(seconds(20)), gpushm_testing::killed_by(SIGKILL));
@@ -456,7 +457,7 @@ TEST_F(trial, sigkill_of_who_drives_it_leaves_no_worker) {
   EXPECT_TRUE(eventually([&] { return all_free(); }, seconds(10)));
 }
 
-TEST_F(trial, sigterm_ends_a_worker_and_its_children) {
+TEST_F(trial, sigterm_terminates_worker_and_children) {
   for (const bool isolated : {false, true}) {
     if (isolated && !may_isolate()) {
       continue;

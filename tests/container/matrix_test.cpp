@@ -226,11 +226,12 @@ TEST_F(matrix, wrong_prediction_is_reported) {
   options.env.emplace_back("GPUSHM_FAKE_FAIL", "cuMemCreate:*=999");
   const auto done = gpushm_testing::run_program(options, gpushm_testing::patience(seconds(200)));
   EXPECT_EQ(done.status, exited(1)) << done.err;
-  EXPECT_THAT(done.err,
-              ::testing::StartsWith("gpushm: not as predicted: 32 cells, the first is row 2, "
-                                    "cuda-vmm: gpushm said \"works\" because descriptors know no "
-                                    "PIDs; the importer may open the GPU. It was: fails (exporter, "
-                                    "driver_error): "));
+  EXPECT_THAT(
+      done.err,
+      ::testing::StartsWith("gpushm: not as predicted: 32 cells, the first is row 2, "
+                            "cuda-vmm: predicted \"works\" because descriptors contain no "
+                            "PID; the importer may open the GPU. Actual result: fails (exporter, "
+                            "driver_error): "));
   EXPECT_THAT(done.out, HasSubstr("!fails "));
   EXPECT_THAT(done.out, HasSubstr("\n64 cells ran, 32 as predicted, 0 not run"));
   expect_nothing_left();
@@ -255,9 +256,9 @@ TEST_F(matrix, interrupt_shuts_down_cleanly) {
 TEST_F(matrix, timeout_shuts_down_cleanly) {
   const auto done = run({"--timeout", "1s", "--backends", "host"}, no_fake());
   EXPECT_EQ(done.status, exited(1)) << done.err;
-  EXPECT_EQ(done.err, "gpushm: not everything was run: the time of --timeout was over\n");
-  EXPECT_THAT(done.out, HasSubstr("the time of --timeout was over.\n"));
-  EXPECT_THAT(done.out, HasSubstr("\nNot everything was run: the time of --timeout was over.\n"));
+  EXPECT_EQ(done.err, "gpushm: not everything was run: the --timeout expired\n");
+  EXPECT_THAT(done.out, HasSubstr("the --timeout expired.\n"));
+  EXPECT_THAT(done.out, HasSubstr("\nNot everything was run: the --timeout expired.\n"));
   expect_nothing_left();
 }
 
@@ -305,16 +306,16 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         refusal{"runtime_missing",
                 {"--runtime", "no-such-runtime"},
-                "\"no-such-runtime\": there is no such container runtime on this machine (install "
-                "it (apt-get install runc), or name another with --runtime runc, crun or a path)"},
+                "\"no-such-runtime\": no such container runtime on this machine (install "
+                "it (apt-get install runc), or choose another: --runtime runc, crun or a path)"},
         refusal{"path_missing",
                 {"--bind", "/no/such/path"},
-                "\"/no/such/path\": there is no such path to give the containers (name one that "
-                "exists with --bind)"},
+                "\"/no/such/path\": the path for the containers does not exist (pass an "
+                "existing path to --bind)"},
         refusal{"variable_missing",
                 {"--env", "GPUSHM_NO_SUCH_VARIABLE"},
                 "\"GPUSHM_NO_SUCH_VARIABLE\": this environment variable is not set (set it, or "
-                "leave it out of --env)"}),
+                "omit its --env)"}),
     [](const auto& chosen) { return std::string(chosen.param.name); });
 
 TEST_F(matrix, missing_gpu_is_refused) {
@@ -335,7 +336,7 @@ TEST_F(matrix, requires_root) {
   const auto done = gpushm_testing::run_program(options);
   EXPECT_EQ(done.status, exited(1));
   EXPECT_EQ(done.err,
-            "gpushm: run matrix: containers in all these settings can only be made by root (run it "
+            "gpushm: run matrix: creating containers in all these settings requires root (run it "
             "with sudo)\n");
 }
 

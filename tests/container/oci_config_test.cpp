@@ -130,7 +130,7 @@ TEST(oci_config, non_device_is_an_error) {
     FAIL() << "taken for a device";
   } catch (const error& refused) {
     EXPECT_EQ(refused.code(), errc::invalid_argument);
-    EXPECT_STREQ(refused.what(), "make container \"/etc\": is not a character device");
+    EXPECT_STREQ(refused.what(), "create container \"/etc\": is not a character device");
   }
 }
 

@@ -213,7 +213,7 @@ TEST_F(peer, similar_process_needs_no_privileges) {
 TEST_F(peer, missing_process_is_reported) {
   const auto found = minors_of(0x3fffffff);
   EXPECT_FALSE(found.minors);
-  EXPECT_EQ(found.problem, "there is no process 1073741823 here");
+  EXPECT_EQ(found.problem, "process 1073741823 does not exist");
 }
 
 TEST_F(peer, missing_privileges_are_reported) {
@@ -274,10 +274,11 @@ TEST(peer_container, unknown_name_error_lists_runtimes) {
     FAIL() << "no error";
   } catch (const gpushm::error& failure) {
     EXPECT_EQ(failure.code(), gpushm::errc::invalid_argument);
-    EXPECT_STREQ(failure.what(),
-                 "find container \"web; rm -rf /\": no runtime here knows it; asked: /bin/false "
-                 "--root /some/root, /nonexistent/podman (name it as its runtime lists it (runc "
-                 "list, podman ps, crictl ps), or give its process with --peer PID)");
+    EXPECT_STREQ(
+        failure.what(),
+        "find container \"web; rm -rf /\": no runtime here has this container; tried: /bin/false "
+        "--root /some/root, /nonexistent/podman (use the name that its runtime lists (runc "
+        "list, podman ps, crictl ps), or pass its process with --peer PID)");
   }
 }
 
@@ -288,7 +289,7 @@ TEST(peer_container, name_that_is_an_option_is_refused) {
       static_cast<void>(pid_of_container(name, {echo}));
       FAIL() << "no error";
     } catch (const gpushm::error& failure) {
-      EXPECT_EQ(failure.cause(), "this is no container's name");
+      EXPECT_EQ(failure.cause(), "not a container's name");
     }
   }
 }
@@ -323,8 +324,8 @@ TEST(peer_container, engine_is_queried_with_inspect) {
     static_cast<void>(pid_of_container("web", {engine}));
     FAIL() << "no error";
   } catch (const gpushm::error& failure) {
-    EXPECT_EQ(failure.cause(), program + " says that it does not run");
-    EXPECT_EQ(failure.next_step(), "start it, then ask again");
+    EXPECT_EQ(failure.cause(), program + " reports that it is not running");
+    EXPECT_EQ(failure.next_step(), "start it, then try again");
   }
   ::unsetenv("FAKE_PID");
 }

@@ -124,8 +124,8 @@ TEST_F(trial_in_container, invalid_order_is_reported) {
   auto box = container::start(worker());
   box.write("{\"way\":\"carrier pigeon\",\"order\":\"hello\"}\nnonsense\n");
   EXPECT_EQ(json::parse(box.wait_for_line(".", seconds(20))).at("text"),
-            "not an order: {\"way\":\"carrier pigeon\",\"order\":\"hello\"}");
-  EXPECT_EQ(json::parse(box.wait_for_line(".", seconds(20))).at("text"), "not an order: nonsense");
+            "unknown order: {\"way\":\"carrier pigeon\",\"order\":\"hello\"}");
+  EXPECT_EQ(json::parse(box.wait_for_line(".", seconds(20))).at("text"), "unknown order: nonsense");
   box.close_stdin();
   EXPECT_EQ(box.wait_exit(seconds(20)), exited(0)) << box.everything();
 }

@@ -327,7 +327,7 @@ TEST(agent_inventory_text, round_trips) {
   none.problem = "no \xff driver";  // invalid UTF-8 does not invalidate the rest
   EXPECT_THAT(inventory_of_text(inventory_text(none))->problem, ::testing::StartsWith("no "));
   EXPECT_EQ(inventory_of_text(""), std::nullopt);
-  EXPECT_EQ(inventory_of_text("{\"boards\": [3]}"), std::nullopt);
+  EXPECT_EQ(inventory_of_text("{\"gpus\": [3]}"), std::nullopt);
 }
 
 TEST(agent_settings_table, has_unique_names) {

@@ -22,7 +22,7 @@
 
 namespace gpushm::inspect {
 
-// Found by its namespace; GoogleTest would print bytes.
+// Found by argument-dependent lookup; otherwise GoogleTest prints bytes.
 static void PrintTo(const explain_rule& rule, std::ostream* to) {
   *to << rule.id;
 }
@@ -65,11 +65,11 @@ situation with(const std::map<std::string, verdict>& checks,
   return here;
 }
 
-// ---- the file ----
+// ---- rules.json ----
 
 class each_rule : public ::testing::TestWithParam<explain_rule> {};
 
-TEST_P(each_rule, has_examples_for_and_against) {
+TEST_P(each_rule, has_matching_and_unrelated_examples) {
   EXPECT_THAT(GetParam().matches, Not(IsEmpty()));
   EXPECT_THAT(GetParam().unrelated, Not(IsEmpty()));
 }
@@ -230,7 +230,7 @@ TEST(explain_file, malformed_rule_is_rejected) {
             "read rules of explain \"r/c\": a factor is above 0 and at most 100");
 }
 
-// ---- what must be covered ----
+// ---- required coverage ----
 
 TEST(explain, covers_troubleshooting_table) {
   EXPECT_EQ(first_rule("cudaIpcOpenMemHandle: invalid device context"), "invalid-context");
@@ -315,7 +315,7 @@ TEST(explain, prefers_words_to_numbers_and_longer_matches) {
   EXPECT_THAT(rules_of("pidfd_getfd: Operation not permitted"), ElementsAre("pidfd-getfd"));
 }
 
-TEST(explain, reads_a_whole_log_with_colours_and_other_encodings) {
+TEST(explain, reads_log_with_colours_and_other_encodings) {
   std::string log;
   for (int i = 0; i < 2000; ++i) {
     log += "2026-11-21T10:00:00Z INFO step " + std::to_string(i) + " ok\r\n";
@@ -401,7 +401,7 @@ TEST(situation, contains_facts_of_machine) {
   all.shm_bytes = 64UL * 1024 * 1024;
   all.imex_channels = {0};
   all.xids.push_back({"0000:18:00.0", 79, "Xid"});
-  // Of `gpushm explain` itself, not of the program that failed (kubectl exec).
+  // The PID of `gpushm explain` itself, not of the program that failed (kubectl exec).
   all.self.pid = 4711;
   all.self.namespaces["pid"].host = false;
   all.self.container.runtime = "containerd";
@@ -458,7 +458,7 @@ TEST(explain, removes_control_characters) {
   EXPECT_THAT(all[0].line, Not(HasSubstr("\xe2\x80\xae")));
 }
 
-TEST(explain, reads_no_more_than_its_limit) {
+TEST(explain, ignores_text_beyond_limit) {
   const std::string far = std::string(explain_limit_bytes, 'x') + " invalid device context";
   EXPECT_THAT(rules_of(far), IsEmpty());
 }
@@ -485,7 +485,7 @@ TEST(explain, near_matches_everywhere_stay_fast) {
 }
 
 TEST(explain, survives_random_bytes) {
-  std::mt19937 random(4711);  // NOLINT(cert-msc51-cpp): the same in every run
+  std::mt19937 random(4711);  // NOLINT(cert-msc51-cpp): the same sequence in every run
   for (int round = 0; round < 300; ++round) {
     std::string text(random() % 300, '\0');
     for (char& c : text) {

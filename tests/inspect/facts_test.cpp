@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is made of recorded machines, and of text that somebody else wrote.
+// Facts, recordings and predictions from recorded machines and from malformed input.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -48,11 +48,11 @@ TEST(inspect_facts, eight_gpus_behind_switches) {
   EXPECT_EQ(all.self.namespaces.at("pid").host, true);
   EXPECT_EQ(all.self.namespaces.at("net").host, true);
   EXPECT_TRUE(all.self.container.runtime.empty());
-  ASSERT_EQ(all.toolkits.size(), 1U) << "a link to a toolkit is not another one";
+  ASSERT_EQ(all.toolkits.size(), 1U) << "a link to a toolkit does not count as another toolkit";
   EXPECT_EQ(all.toolkits[0].version, 12040);
 }
 
-TEST(inspect_facts, instances_belong_to_their_board) {
+TEST(inspect_facts, instances_belong_to_their_gpu) {
   const facts all = recorded_facts("mig-a100");
   ASSERT_EQ(all.gpus.size(), 2U);
   EXPECT_EQ(all.gpus[0].sharing, "mig");
@@ -61,10 +61,10 @@ TEST(inspect_facts, instances_belong_to_their_board) {
   EXPECT_EQ(all.gpus[0].uuid.substr(0, 4), "GPU-");
   ASSERT_EQ(all.gpus[0].nvml->mig_instances.size(), 3U);
   EXPECT_EQ(all.gpus[1].sharing, "full");
-  EXPECT_THAT(all.gpus[1].cuda, IsEmpty()) << "CUDA shows one instance and nothing else";
+  EXPECT_THAT(all.gpus[1].cuda, IsEmpty()) << "CUDA lists one instance only";
 }
 
-TEST(inspect_facts, what_a_container_was_not_given_is_known_by_the_kernel_alone) {
+TEST(inspect_facts, hidden_gpu_is_listed_by_the_kernel_only) {
   const facts all = recorded_facts("container-one-of-two");
   ASSERT_EQ(all.gpus.size(), 2U);
   EXPECT_EQ(all.gpus[0].open_error, 0);
@@ -80,16 +80,16 @@ TEST(inspect_facts, what_a_container_was_not_given_is_known_by_the_kernel_alone)
   EXPECT_TRUE(all.shm_private);
 }
 
-TEST(inspect_facts, gvisor_is_told_by_its_own_kernel) {
+TEST(inspect_facts, gvisor_is_detected_by_kernel_version) {
   const facts all = recorded_facts("gvisor");
   EXPECT_TRUE(all.gvisor);
   EXPECT_EQ(all.self.container.runtime, "gvisor");
-  ASSERT_EQ(all.gpus.size(), 1U) << "CUDA alone knows of it";
+  ASSERT_EQ(all.gpus.size(), 1U) << "only CUDA lists it";
   EXPECT_EQ(all.gpus[0].minor, -1);
   EXPECT_EQ(all.gpus[0].open_error, std::nullopt);
 }
 
-TEST(inspect_facts, machines_are_not_changed_by_being_replayed) {
+TEST(inspect_facts, replayed_recording_is_unchanged) {
   for (const std::string& name : machine_names()) {
     const auto text = gpushm::base::read_small_file(machine_path(name), 4UL << 20U);
     const auto first = recorded_machine::parse(name, *text);
@@ -102,7 +102,7 @@ TEST(inspect_facts, machines_are_not_changed_by_being_replayed) {
   }
 }
 
-/// A machine of which only some files are known.
+/// A machine with only these recorded answers.
 recorded_machine with(const json& answers) {
   return recorded_machine::parse("test", json{{"format", 1}, {"answers", answers}}.dump());
 }
@@ -111,7 +111,7 @@ facts facts_of(const json& answers) {
   return gather(*machine.files, [&] { return machine.driver; });
 }
 
-TEST(inspect_facts, nothing_known_at_all_is_fine) {
+TEST(inspect_facts, empty_machine_is_accepted) {
   const facts all = facts_of(json::object());
   EXPECT_THAT(all.gpus, IsEmpty());
   EXPECT_FALSE(all.xids_readable);
@@ -120,7 +120,7 @@ TEST(inspect_facts, nothing_known_at_all_is_fine) {
   EXPECT_FALSE(examine(all).empty());
 }
 
-TEST(inspect_facts, garbage_in_every_file_is_survived) {
+TEST(inspect_facts, survives_garbage_in_every_file) {
   for (const std::string& name : machine_names()) {
     const auto text = gpushm::base::read_small_file(machine_path(name), 4UL << 20U);
     json document = json::parse(*text);
@@ -133,7 +133,7 @@ TEST(inspect_facts, garbage_in_every_file_is_survived) {
                                          std::string("\xff\x00\x1b[31m[[[ - - -", 16)}) {
         json changed = document;
         changed["answers"]["files"][path] = garbage;
-        // Not through text: not all of it is UTF-8.
+        // Not serialised to text, because the bytes are not valid UTF-8.
         const auto machine = recorded_machine::parse(
             name, changed.dump(-1, ' ', false, json::error_handler_t::replace));
         const facts all = gather(*machine.files, [&] { return machine.driver; });
@@ -143,7 +143,7 @@ TEST(inspect_facts, garbage_in_every_file_is_survived) {
   }
 }
 
-TEST(inspect_facts, xids_are_read_from_the_kernels_log) {
+TEST(inspect_facts, xids_are_read_from_kernel_log) {
   const facts all =
       facts_of({{"files",
                  {{"/dev/kmsg",
@@ -157,7 +157,7 @@ TEST(inspect_facts, xids_are_read_from_the_kernels_log) {
   EXPECT_EQ(all.xids[1].number, 31);
 }
 
-TEST(inspect_facts, replicas_of_a_device_plugin_are_counted) {
+TEST(inspect_facts, device_plugin_replicas_are_counted) {
   auto text = gpushm::base::read_small_file(machine_path("dgx-h100"), 4UL << 20U);
   json document = json::parse(*text);
   const std::string gpu = document["driver"]["cuda"]["gpus"][1]["uuid"];
@@ -171,7 +171,7 @@ TEST(inspect_facts, replicas_of_a_device_plugin_are_counted) {
   EXPECT_EQ(all.gpus[0].sharing, "full");
 }
 
-TEST(inspect_facts, engines_are_known_by_cgroup_or_mount) {
+TEST(inspect_facts, engine_is_detected_by_cgroup_or_mount) {
   const std::string id(64, 'a');
   const auto runtime = [&](const std::string& cgroup) {
     return facts_of({{"files", {{"/proc/self/cgroup", cgroup}}}}).self.container.runtime;
@@ -189,7 +189,7 @@ TEST(inspect_facts, engines_are_known_by_cgroup_or_mount) {
   EXPECT_EQ(runtime("0::/user.slice\n"), "");
 }
 
-TEST(inspect_facts, cdi_documents_are_judged) {
+TEST(inspect_facts, cdi_document_problems_are_reported) {
   const auto problem = [](const std::string& text) {
     return facts_of({{"directories", {{"/etc/cdi", {"a.yaml"}}}},
                      {"files", {{"/etc/cdi/a.yaml", text}}},
@@ -227,7 +227,7 @@ TEST(inspect_facts, cdi_documents_are_judged) {
             "line 4: a device must be a mapping, not a number (\"7\")");
 }
 
-TEST(inspect_facts, cdi_documents_of_one_directory_are_in_conflict) {
+TEST(inspect_facts, cdi_conflicts_in_one_directory_are_reported) {
   const std::string text =
       "cdiVersion: 0.6.0\nkind: nvidia.com/gpu\n"
       "devices: [{name: gpu0, containerEdits: {env: [A=b]}}]\n";
@@ -245,7 +245,7 @@ TEST(inspect_facts, cdi_documents_of_one_directory_are_in_conflict) {
   EXPECT_EQ(all[2].problem, "");
 }
 
-TEST(inspect_recording, refuses_what_is_none) {
+TEST(inspect_recording, invalid_recording_is_rejected) {
   const auto refusal = [](const std::string& text) -> std::string {
     try {
       static_cast<void>(recorded_machine::parse("FILE", text));
@@ -272,7 +272,7 @@ TEST(inspect_recording, refuses_what_is_none) {
   EXPECT_EQ(refusal(R"({"format":1,"answers":{}})"), "accepted");
 }
 
-TEST(inspect_predict, follows_what_was_measured) {
+TEST(inspect_predict, agrees_with_measurements) {
   const auto party_of = [](int pid, std::vector<int> minors) {
     party made;
     made.pid = pid;
@@ -292,14 +292,14 @@ TEST(inspect_predict, follows_what_was_measured) {
     EXPECT_EQ(made.works, made.remedy.empty());
     return made.failure;
   };
-  // I2: equal values collide, other values do not. I3, I6a: through gpushm they never do.
+  // I2: equal values collide, different values do not. I3, I6a: through gpushm no values collide.
   EXPECT_EQ(failure(way::raw_legacy, one, also_one), "CUDA_ERROR_INVALID_CONTEXT (201)");
   EXPECT_EQ(failure(way::raw_legacy, one, other), "");
   for (const way how : {way::legacy, way::vmm, way::pool, way::host}) {
     EXPECT_EQ(failure(how, one, also_one), "") << to_string(how);
     EXPECT_EQ(failure(how, one, other), "") << to_string(how);
   }
-  // I4: a hidden GPU, and what the driver would have said.
+  // I4: a hidden GPU, and the driver's error without gpushm.
   EXPECT_EQ(failure(way::raw_legacy, one, elsewhere), "CUDA_ERROR_INVALID_VALUE (1)");
   EXPECT_EQ(failure(way::raw_legacy, one, elsewhere_one), "CUDA_ERROR_INVALID_CONTEXT (201)");
   for (const way how : {way::legacy, way::vmm, way::pool}) {
@@ -315,14 +315,14 @@ TEST(inspect_predict, follows_what_was_measured) {
   EXPECT_EQ(failure(way::raw_legacy, one, party_of(3, {})), "CUDA_ERROR_NO_DEVICE (100)");
 }
 
-TEST(inspect_compare, both_directions_of_each_gpu) {
+TEST(inspect_compare, covers_both_directions_of_each_gpu) {
   facts all = recorded_facts("container-one-of-two");
   all.peer = all.self;
   all.peer->pid = 99;
   all.peer->nspid = {99};
   all.peer_minors = std::vector<int>{1};
   const auto predictions = compare_with_peer(all);
-  // Host memory, and each of the two GPUs, as one side or the other may open it.
+  // Host memory, and two GPUs, each of which one of the sides may open.
   EXPECT_EQ(predictions.size(), 2U + 2U * 2U * 4U);
   for (const peer_prediction& each : predictions) {
     EXPECT_EQ(each.expected.works, each.how == way::host) << to_string(each.how);

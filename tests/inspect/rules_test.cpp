@@ -27,8 +27,8 @@ struct rule_case {
   const char* machine;
   void (*change)(facts&);
   verdict expected;
-  const char* seen;    ///< part of what is seen
-  const char* remedy;  ///< part of the remedy; empty: there is none
+  const char* seen;    ///< part of `check::seen`
+  const char* remedy;  ///< part of the remedy; empty: no remedy
 };
 void PrintTo(const rule_case& each, std::ostream* to) {
   *to << each.rule << " " << each.name;
@@ -635,7 +635,7 @@ const check& found(const std::vector<check>& checks, const std::string& id) {
 
 class inspect_rule : public ::testing::TestWithParam<rule_case> {};
 
-TEST_P(inspect_rule, judges) {
+TEST_P(inspect_rule, returns_expected_verdict) {
   facts all = recorded_facts(GetParam().machine);
   GetParam().change(all);
   const auto checks = examine(all);
@@ -658,7 +658,7 @@ std::string case_name(const ::testing::TestParamInfo<rule_case>& each) {
 }
 INSTANTIATE_TEST_SUITE_P(, inspect_rule, ::testing::ValuesIn(cases), case_name);
 
-TEST(inspect_rules, each_has_a_good_and_a_bad_case) {
+TEST(inspect_rules, each_has_a_passing_and_a_failing_case) {
   std::map<std::string, std::set<verdict>> tested;
   for (const rule_case& each : cases) {
     tested[each.rule].insert(each.expected);
@@ -666,7 +666,7 @@ TEST(inspect_rules, each_has_a_good_and_a_bad_case) {
   for (const check& each : examine(recorded_facts("dgx-h100"))) {
     const auto& verdicts = tested[each.id];
     EXPECT_TRUE(verdicts.count(ok) != 0) << each.id;
-    // The list of namespaces is neither good nor bad.
+    // The list of namespaces has no failing case.
     EXPECT_TRUE(verdicts.count(warning) + verdicts.count(problem) + verdicts.count(note) > 0 ||
                 each.id == "namespaces")
         << each.id;
@@ -722,7 +722,7 @@ TEST(inspect_rules, one_cause_is_one_problem) {
             (follows{{"device-nodes", "uvm-major"}, {"cuinit", "uvm-major"}}));
   const auto mismatch = examine(recorded_facts("driver-mismatch"));
   EXPECT_EQ(with(problem, mismatch), (std::set<std::string>{"driver-match", "cuda-compat"}))
-      << "a toolkit that is too new is another matter";
+      << "a toolkit that is too new is independent of the cause";
   EXPECT_EQ(what_follows(mismatch),
             (follows{{"cuinit", "driver-match"}, {"nvml", "driver-match"}}));
   for (const char* sound : {"dgx-h100", "dra-pod", "mig-a100", "no-driver"}) {
@@ -743,8 +743,7 @@ TEST(inspect_rules, correct_pod_has_no_warning) {
 TEST(inspect_rules, unknown_has_one_spelling) {
   for (const std::string& machine : machine_names()) {
     for (const check& each : examine(recorded_facts(machine))) {
-      for (const char* other :
-           {"not to be seen", "not asked", "not known", "neither NVML nor CUDA says"}) {
+      for (const char* other : {"not known", "undetermined", "unavailable"}) {
         EXPECT_EQ(each.seen.find(other), std::string::npos) << machine << " " << each.seen;
       }
     }

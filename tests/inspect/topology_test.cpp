@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pictures and tables of recorded and of made-up machines, compared with files that people looked
-// at; no texts on top of each other; nothing that a name can do to them.
+// Pictures and tables of recorded and synthetic machines: comparison with reviewed golden files, no
+// overlapping texts, safe with hostile names.
 
 #include "inspect/topology/topology.hpp"
 
@@ -115,7 +115,7 @@ std::vector<open_segment> segments(const facts& all, std::size_t count) {
   return made;
 }
 
-/// Each shape that must be drawable, by name.
+/// Every shape to draw, by name.
 std::map<std::string, topology> shapes() {
   std::map<std::string, topology> all;
   for (const std::string& name : gpushm_tests::machine_names()) {
@@ -191,10 +191,10 @@ class each_shape : public ::testing::TestWithParam<std::string> {
   }
 };
 
-/// Made anew with GPUSHM_WRITE_GOLDEN=1 in the environment, when there is none: look at it then.
+/// GPUSHM_WRITE_GOLDEN=1 in the environment writes a missing golden file: review it.
 void expect_golden(const std::string& file, const std::string& made) {
   const std::string path = std::string(GPUSHM_GOLDEN_DIR) + "/" + file;
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): nothing here changes the environment
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no code changes the environment
   if (std::getenv("GPUSHM_WRITE_GOLDEN") != nullptr && !std::ifstream(path)) {
     std::ofstream(path, std::ios::binary) << made;
   }
@@ -203,16 +203,16 @@ void expect_golden(const std::string& file, const std::string& made) {
   EXPECT_EQ(made, std::string(std::istreambuf_iterator<char>(golden), {})) << path;
 }
 
-TEST_P(each_shape, is_drawn_as_it_was_looked_at) {
+TEST_P(each_shape, matches_golden_files) {
   if (!std::filesystem::exists(GPUSHM_GOLDEN_DIR)) {
-    GTEST_SKIP() << "the golden files are not on this machine";
+    GTEST_SKIP() << "the golden files are missing on this machine";
   }
   expect_golden(GetParam() + ".txt", topology_text(shape()));
   expect_golden(GetParam() + ".svg", topology_svg(shape()));
   expect_golden(GetParam() + ".dot", topology_dot(shape()));
 }
 
-TEST_P(each_shape, has_at_most_a_hundred_columns) {
+TEST_P(each_shape, fits_100_columns) {
   std::istringstream text(topology_text(shape()));
   for (std::string line; std::getline(text, line);) {
     EXPECT_LE(width(line), 100U) << line;
@@ -263,7 +263,7 @@ void expect_readable(const std::string& svg) {
     for (std::size_t j = i + 1; j < boxes.size(); ++j) {
       const box& b = boxes[j];
       EXPECT_FALSE(a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom)
-          << "\"" << a.what << "\" and \"" << b.what << "\" lie on each other";
+          << "\"" << a.what << "\" and \"" << b.what << "\" overlap";
     }
   }
 }
@@ -293,7 +293,7 @@ void expect_well_formed(const std::string& svg) {
   EXPECT_FALSE(std::regex_search(svg, bare));
 }
 
-TEST_P(each_shape, has_no_texts_on_each_other) {
+TEST_P(each_shape, texts_do_not_overlap) {
   expect_readable(topology_svg(shape()));
 }
 
@@ -316,7 +316,7 @@ INSTANTIATE_TEST_SUITE_P(topology,
                            return name;
                          });
 
-TEST(topology_pictures, show_a_switch_once_and_not_each_pair) {
+TEST(topology_pictures, switch_is_drawn_once) {
   const auto all = shapes();
   const std::string svg = topology_svg(all.at("eight-switched"));
   EXPECT_THAT(svg,
@@ -327,12 +327,12 @@ TEST(topology_pictures, show_a_switch_once_and_not_each_pair) {
     return std::distance(std::sregex_iterator(text.begin(), text.end(), line),
                          std::sregex_iterator());
   };
-  EXPECT_EQ(lines(svg), 8 + 1);  // one a GPU, one in the legend
+  EXPECT_EQ(lines(svg), 8 + 1);  // one per GPU, one in the legend
   EXPECT_EQ(lines(topology_svg(all.at("four-mesh"))), 6 + 1);
   EXPECT_EQ(lines(topology_svg(all.at("four-pairs"))), 2 + 4 + 2);
 }
 
-TEST(topology_pictures, count_the_segments_that_do_not_fit) {
+TEST(topology_pictures, segments_that_do_not_fit_are_counted) {
   const auto all = shapes();
   const topology& mesh = all.at("four-mesh");
   std::size_t on_first = 0;
@@ -343,13 +343,13 @@ TEST(topology_pictures, count_the_segments_that_do_not_fit) {
   EXPECT_THAT(topology_svg(mesh), HasSubstr("+" + std::to_string(on_first - 3) + " more"));
 }
 
-TEST(topology_pictures, are_the_same_for_the_same_machine) {
+TEST(topology_pictures, output_is_deterministic) {
   for (const auto& [name, shape] : shapes()) {
     EXPECT_EQ(topology_svg(shape), topology_svg(shape)) << name;
   }
 }
 
-TEST(topology_pictures, say_that_there_is_no_gpu) {
+TEST(topology_pictures, missing_gpu_is_reported) {
   topology none;
   EXPECT_THAT(topology_text(none), HasSubstr("no GPU here"));
   EXPECT_THAT(topology_dot(none), HasSubstr("no GPU here"));
@@ -357,7 +357,7 @@ TEST(topology_pictures, say_that_there_is_no_gpu) {
   expect_well_formed(topology_svg(none));
 }
 
-// ---- names that are made to do harm ----
+// ---- hostile names ----
 
 topology hostile() {
   const std::string name =
@@ -389,7 +389,7 @@ void expect_no_control(const std::string& text) {
   EXPECT_THAT(text, Not(HasSubstr("\xff")));
 }
 
-TEST(topology_pictures, survive_hostile_names) {
+TEST(topology_pictures, hostile_names_are_escaped) {
   const topology all = hostile();
   const std::string svg = topology_svg(all);
   expect_no_control(svg);
@@ -400,8 +400,7 @@ TEST(topology_pictures, survive_hostile_names) {
   const std::string text = topology_text(all);
   expect_no_control(text);
 
-  // Nothing ends a string of the graph's language early: outside of strings there are only words
-  // that this program wrote.
+  // No name terminates a DOT string early: outside of strings there is only the program's own text.
   const std::string dot = topology_dot(all);
   expect_no_control(dot);
   std::string outside;
@@ -420,7 +419,7 @@ TEST(topology_pictures, survive_hostile_names) {
   EXPECT_THAT(outside, Not(HasSubstr("WWW")));
 }
 
-TEST(topology_pictures, survive_pairs_of_gpus_that_are_not_there) {
+TEST(topology_pictures, pairs_of_missing_gpus_are_ignored) {
   topology all;
   all.machine = machine_of(1, 1);
   pair_facts stray;

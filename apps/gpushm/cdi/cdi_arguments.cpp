@@ -15,7 +15,7 @@
 
 namespace gpushm::cli {
 
-void add_cdi(CLI::App& root, request& asked, std::string_view named) {
+void add_cdi(CLI::App& root, request& parsed, std::string_view named) {
   struct row {
     std::string_view name;
     void (*add)(CLI::App&, request&);
@@ -35,7 +35,7 @@ void add_cdi(CLI::App& root, request& asked, std::string_view named) {
       commands.begin(), commands.end(), [&](const row& each) { return each.name == named; });
   for (const row& each : commands) {
     if (!known || each.name == named) {
-      each.add(*cdi, asked);
+      each.add(*cdi, parsed);
     }
   }
 }

@@ -10,6 +10,6 @@ namespace gpushm::cli {
 
 /// Adds `gpushm cdi` with its commands. When `named` is one of them, adds only that one: hooks and
 /// injection run for each container and must start fast.
-void add_cdi(CLI::App& root, request& asked, std::string_view named);
+void add_cdi(CLI::App& root, request& parsed, std::string_view named);
 
 }  // namespace gpushm::cli

@@ -13,7 +13,7 @@ namespace gpushm::cli {
 /// command can report errors as JSON.
 template <typename Arguments>
 CLI::App* add_cdi_command(CLI::App& cdi,
-                          request& asked,
+                          request& parsed,
                           const char* name,
                           const char* description,
                           void (*add)(CLI::App&, Arguments&),
@@ -23,10 +23,10 @@ CLI::App* add_cdi_command(CLI::App& cdi,
   CLI::App* app = cdi.add_subcommand(name, description);
   app->footer("");
   add(*app, *arguments);
-  app->callback([&asked, arguments, run] {
-    asked.run = [arguments, run] { return run(*arguments); };
+  app->callback([&parsed, arguments, run] {
+    parsed.run = [arguments, run] { return run(*arguments); };
     if constexpr (requires { arguments->json; }) {
-      asked.json = arguments->json;
+      parsed.json = arguments->json;
     }
   });
   return app;

@@ -43,7 +43,7 @@ void report_missing(const std::vector<discover::missing_items>& missing, bool al
   }
 }
 
-void tell(const generated_document& made, const generate_arguments& arguments) {
+void print_notes(const generated_document& made, const generate_arguments& arguments) {
   if (!arguments.quiet) {
     note(std::string("found ").append(line_of(made.found)));
     report_missing(made.missing, arguments.verbose);
@@ -108,7 +108,7 @@ namespace {
 int run_generate_command(const generate_arguments& arguments) {
   const generated_document made = make_document(arguments);
   write_document(made.content, arguments.output);
-  tell(made, arguments);
+  print_notes(made, arguments);
   return exit_ok;
 }
 
@@ -120,9 +120,9 @@ void add_generate_arguments(CLI::App& app, generate_arguments& out) {
 
 }  // namespace
 
-void add_cdi_generate(CLI::App& cdi, request& asked) {
+void add_cdi_generate(CLI::App& cdi, request& parsed) {
   add_cdi_command<generate_arguments>(cdi,
-                                      asked,
+                                      parsed,
                                       "generate",
                                       "Describe this machine's GPUs and driver as a CDI document",
                                       add_generate_arguments,

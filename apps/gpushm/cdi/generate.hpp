@@ -35,6 +35,6 @@ struct generated_document {
 [[nodiscard]] generated_document make_document(const generate_arguments& arguments);
 
 /// Adds `gpushm cdi generate`.
-void add_cdi_generate(CLI::App& cdi, request& asked);
+void add_cdi_generate(CLI::App& cdi, request& parsed);
 
 }  // namespace gpushm::cli

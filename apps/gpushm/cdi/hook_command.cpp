@@ -27,9 +27,9 @@ int run_hook_command(const hook_arguments& arguments) {
 
 }  // namespace
 
-void add_cdi_hook(CLI::App& cdi, request& asked) {
+void add_cdi_hook(CLI::App& cdi, request& parsed) {
   add_cdi_command<hook_arguments>(cdi,
-                                  asked,
+                                  parsed,
                                   "hook",
                                   "Run a hook of a document (called by container engines)",
                                   add_hook_arguments,

@@ -8,6 +8,6 @@
 namespace gpushm::cli {
 
 /// Adds `gpushm cdi hook NAME …`.
-void add_cdi_hook(CLI::App& cdi, request& asked);
+void add_cdi_hook(CLI::App& cdi, request& parsed);
 
 }  // namespace gpushm::cli

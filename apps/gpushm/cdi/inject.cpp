@@ -86,9 +86,9 @@ int run_inject_command(const inject_arguments& arguments) {
 
 }  // namespace
 
-void add_cdi_inject(CLI::App& cdi, request& asked) {
+void add_cdi_inject(CLI::App& cdi, request& parsed) {
   add_cdi_command<inject_arguments>(cdi,
-                                    asked,
+                                    parsed,
                                     "inject",
                                     "Add CDI devices to an OCI runtime spec",
                                     add_inject_arguments,

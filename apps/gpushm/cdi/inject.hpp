@@ -8,6 +8,6 @@
 namespace gpushm::cli {
 
 /// Adds `gpushm cdi inject`.
-void add_cdi_inject(CLI::App& cdi, request& asked);
+void add_cdi_inject(CLI::App& cdi, request& parsed);
 
 }  // namespace gpushm::cli

@@ -71,9 +71,9 @@ int run_list_command(const cdi_list_arguments& arguments) {
 
 }  // namespace
 
-void add_cdi_list(CLI::App& cdi, request& asked) {
+void add_cdi_list(CLI::App& cdi, request& parsed) {
   add_cdi_command<cdi_list_arguments>(cdi,
-                                      asked,
+                                      parsed,
                                       "list",
                                       "List the CDI devices available to containers",
                                       add_list_arguments,

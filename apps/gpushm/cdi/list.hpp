@@ -8,6 +8,6 @@
 namespace gpushm::cli {
 
 /// Adds `gpushm cdi list`.
-void add_cdi_list(CLI::App& cdi, request& asked);
+void add_cdi_list(CLI::App& cdi, request& parsed);
 
 }  // namespace gpushm::cli

@@ -145,7 +145,7 @@ class refresher {
 void watch(refresher& file, const refresh_arguments& arguments) {
   const app::stop_signal stop;
   driver_watch changes(arguments.document.options.proc_root);
-  auto asked = std::chrono::steady_clock::now();
+  auto last_update = std::chrono::steady_clock::now();
   file.try_update();
   if (!file.failed()) {
     note(std::string("watching; ").append(file.output()).append(" is up to date"));
@@ -158,9 +158,9 @@ void watch(refresher& file, const refresh_arguments& arguments) {
     }
     std::error_code failed;
     const auto now = std::chrono::steady_clock::now();
-    if (changed || file.failed() || now - asked >= forced_update_interval ||
+    if (changed || file.failed() || now - last_update >= forced_update_interval ||
         !std::filesystem::exists(file.output(), failed)) {
-      asked = now;
+      last_update = now;
       file.try_update();
     }
   }
@@ -201,10 +201,10 @@ int run_refresh_command(const refresh_arguments& arguments) {
 
 }  // namespace
 
-void add_cdi_refresh(CLI::App& cdi, request& asked) {
+void add_cdi_refresh(CLI::App& cdi, request& parsed) {
   add_cdi_command<refresh_arguments>(
       cdi,
-      asked,
+      parsed,
       "refresh",
       "Update the CDI document when the driver or MIG layout changes",
       add_refresh_arguments,

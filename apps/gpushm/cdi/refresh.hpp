@@ -8,6 +8,6 @@
 namespace gpushm::cli {
 
 /// Adds `gpushm cdi refresh`.
-void add_cdi_refresh(CLI::App& cdi, request& asked);
+void add_cdi_refresh(CLI::App& cdi, request& parsed);
 
 }  // namespace gpushm::cli

@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* operation = "generate in a child process";
 
-nlohmann::json told(const std::function<std::string()>& work) {
+nlohmann::json result_of(const std::function<std::string()>& work) {
   try {
     return {{"text", work()}};
   } catch (const error& failure) {
@@ -40,13 +40,13 @@ nlohmann::json told(const std::function<std::string()>& work) {
   }
 }
 
-[[noreturn]] void be_child(const std::function<std::string()>& work, pid_t parent, int to) {
+[[noreturn]] void run_child(const std::function<std::string()>& work, pid_t parent, int to) {
   static_cast<void>(::prctl(PR_SET_PDEATHSIG, SIGKILL));
   if (::getppid() != parent) {
     ::_exit(1);
   }
   const std::string text =
-      told(work).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+      result_of(work).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   std::size_t done = 0;
   while (done < text.size()) {
     const auto wrote =
@@ -120,7 +120,7 @@ std::string run_in_child(const std::function<std::string()>& work,
     base::throw_errno(errno, operation, {}, "fork");
   }
   if (pid == 0) {
-    be_child(work, parent, to.get());
+    run_child(work, parent, to.get());
   }
   running_child child(pid);
   to.reset();

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::chrono::milliseconds quiet{200};
-constexpr std::chrono::seconds longest_burst{3};
+constexpr std::chrono::seconds max_burst{3};
 
 // /dev and library directories contain many unrelated files.
 bool is_of_driver(std::string_view name) {
@@ -97,7 +97,7 @@ bool driver_watch::wait(std::chrono::milliseconds timeout, int stop_fd) {
     if (ready > 0 && take_events()) {
       // A driver installation writes about a hundred files.
       changed = true;
-      until = std::min(std::chrono::steady_clock::now() + quiet, started + timeout + longest_burst);
+      until = std::min(std::chrono::steady_clock::now() + quiet, started + timeout + max_burst);
     }
   }
   std::string now = fingerprint();

@@ -76,9 +76,9 @@ int run_share_command(const share_arguments& arguments) {
 
 }  // namespace
 
-void add_cdi_share(CLI::App& cdi, request& asked) {
+void add_cdi_share(CLI::App& cdi, request& parsed) {
   add_cdi_command<share_arguments>(cdi,
-                                   asked,
+                                   parsed,
                                    "share",
                                    "Describe domains as CDI devices that give containers access",
                                    add_share_arguments,

@@ -8,6 +8,6 @@
 namespace gpushm::cli {
 
 /// Adds `gpushm cdi share`.
-void add_cdi_share(CLI::App& cdi, request& asked);
+void add_cdi_share(CLI::App& cdi, request& parsed);
 
 }  // namespace gpushm::cli

@@ -61,7 +61,7 @@ cdi::parsed read_standard_input() {
   return cdi::parse(text, "-");
 }
 
-findings look_at_files(const std::vector<std::string>& files) {
+findings check_files(const std::vector<std::string>& files) {
   findings all;
   for (const std::string& file : files) {
     const cdi::parsed read = file == "-" ? read_standard_input() : cdi::load(file);
@@ -71,7 +71,7 @@ findings look_at_files(const std::vector<std::string>& files) {
   return all;
 }
 
-findings look_at_registry(const std::vector<std::string>& directories) {
+findings check_registry(const std::vector<std::string>& directories) {
   findings all;
   const cdi::registry registry(directories);
   all.problems = registry.problems();
@@ -126,8 +126,8 @@ void add_validate_arguments(CLI::App& app, validate_arguments& out) {
 
 int run_validate_command(const validate_arguments& arguments) {
   const findings all = arguments.files.empty()
-                           ? look_at_registry(spec_directories(arguments.directories))
-                           : look_at_files(arguments.files);
+                           ? check_registry(spec_directories(arguments.directories))
+                           : check_files(arguments.files);
   if (arguments.json) {
     print_as_json(all);
   } else {
@@ -138,9 +138,9 @@ int run_validate_command(const validate_arguments& arguments) {
 
 }  // namespace
 
-void add_cdi_validate(CLI::App& cdi, request& asked) {
+void add_cdi_validate(CLI::App& cdi, request& parsed) {
   add_cdi_command<validate_arguments>(cdi,
-                                      asked,
+                                      parsed,
                                       "validate",
                                       "Report every problem of CDI documents",
                                       add_validate_arguments,

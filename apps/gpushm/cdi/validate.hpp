@@ -8,6 +8,6 @@
 namespace gpushm::cli {
 
 /// Adds `gpushm cdi validate`.
-void add_cdi_validate(CLI::App& cdi, request& asked);
+void add_cdi_validate(CLI::App& cdi, request& parsed);
 
 }  // namespace gpushm::cli

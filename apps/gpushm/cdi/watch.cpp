@@ -141,9 +141,9 @@ int run_watch_command(const watch_arguments& arguments) {
 
 }  // namespace
 
-void add_cdi_watch(CLI::App& cdi, request& asked) {
+void add_cdi_watch(CLI::App& cdi, request& parsed) {
   add_cdi_command<watch_arguments>(cdi,
-                                   asked,
+                                   parsed,
                                    "watch",
                                    "Print devices and problems as they are added and removed",
                                    add_watch_arguments,

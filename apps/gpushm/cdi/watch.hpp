@@ -8,6 +8,6 @@
 namespace gpushm::cli {
 
 /// Adds `gpushm cdi watch`.
-void add_cdi_watch(CLI::App& cdi, request& asked);
+void add_cdi_watch(CLI::App& cdi, request& parsed);
 
 }  // namespace gpushm::cli

@@ -53,8 +53,8 @@ json role_process::expect(std::string_view event, base::deadline until) {
     throw error(errc::peer_died,
                 "wait for",
                 role_,
-                "it ended with " + (status ? base::status_text(*status) : "no status") +
-                    " instead of reporting \"" + std::string(event) + "\"");
+                "it ended (" + (status ? base::status_text(*status) : "no status") +
+                    ") before reporting \"" + std::string(event) + "\"");
   }
   json report = json::parse(*line, nullptr, false);
   if (report.is_discarded() || !report.is_object()) {
@@ -82,7 +82,7 @@ void role_process::finish(base::deadline until) {
     throw error(errc::timed_out, "stop", role_, "it did not exit in time");
   }
   if (!WIFEXITED(*status) || WEXITSTATUS(*status) != 0) {
-    throw error(errc::peer_died, "stop", role_, "it ended with " + base::status_text(*status));
+    throw error(errc::peer_died, "stop", role_, "it ended: " + base::status_text(*status));
   }
 }
 
@@ -93,7 +93,7 @@ void role_process::kill_and_wait(base::deadline until) {
     throw error(errc::system_error,
                 "kill",
                 role_,
-                status ? "it ended with " + base::status_text(*status) : "it did not die in time");
+                status ? "it ended: " + base::status_text(*status) : "it did not die in time");
   }
 }
 

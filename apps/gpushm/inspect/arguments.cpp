@@ -8,14 +8,15 @@ namespace gpushm::cli {
 namespace {
 
 void add_from(CLI::App& app, std::string& from) {
-  app.add_option("--from", from, "Use a machine recorded by \"doctor --json\", not this one")
+  app.add_option(
+         "--from", from, "Use a machine recorded with \"doctor --json\" instead of this one")
       ->type_name("FILE");
 }
 
 void add_driver_timeout(CLI::App& app, std::chrono::milliseconds& timeout) {
   add_duration(app,
                "--driver-timeout",
-               "Longest time for the driver's answer (default: 30s)",
+               "Maximum time to wait for the driver (default: 30s)",
                [&](auto value) { timeout = value; });
 }
 
@@ -93,16 +94,16 @@ void add_matrix(CLI::App& app, matrix_arguments& out) {
          "Only these columns: " + names)
       ->delimiter(',')
       ->type_name("LIST");
-  app.add_option("--devices", out.devices, "The GPUs to use, two or one (default: the first two)")
+  app.add_option("--devices", out.devices, "One or two GPUs to use (default: the first two)")
       ->delimiter(',')
       ->expected(1, 2)
       ->type_name("LIST");
   app.add_option("--bind", out.binds, "An additional host path for the containers")
       ->type_name("PATH");
-  app.add_option("--env", out.variables, "An additional environment variable for them")
+  app.add_option("--env", out.variables, "An additional environment variable for the containers")
       ->type_name("NAME");
   app.add_flag("--accept-fake-chunks", out.accept_fake_chunks)->group("");
-  add_duration(app, "--timeout", "Longest time for all (default: 5m)", [&](auto value) {
+  add_duration(app, "--timeout", "Time limit of the whole run (default: 5m)", [&](auto value) {
     out.timeout = value;
   });
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The commands that look at machines: what each was asked to do, and the function that does it.
-// Like commands.hpp.
+// The arguments of the commands that inspect machines, and the functions that run them, as in
+// commands.hpp.
 
 #include <chrono>
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace gpushm::cli {
 
-/// How long the driver may take to answer. Waking the GPUs of a large machine without persistence
-/// mode takes seconds each, one after the other for all who ask at the same time.
+/// Time limit for querying the driver. Without persistence mode, waking the GPUs of a large machine
+/// takes seconds each, and concurrent queries are served one after the other.
 inline constexpr std::chrono::milliseconds default_driver_timeout{30'000};
 
 struct doctor_arguments {
@@ -22,8 +22,8 @@ struct doctor_arguments {
   std::int32_t peer_pid = 0;
   std::string peer_container;
   bool selftest = true;
-  bool accept_fake_chunks = false;  ///< of the self-test's broker: the fake driver's memory
-  std::string from;  ///< a recording instead of this machine: what `doctor --json` printed
+  bool accept_fake_chunks = false;  ///< the self-test's broker accepts the fake driver's memory
+  std::string from;  ///< a recording to use instead of this machine: the output of `doctor --json`
   std::chrono::milliseconds driver_timeout = default_driver_timeout;
   bool json = false;
 };
@@ -52,10 +52,10 @@ struct matrix_arguments {
   std::string runtime = "runc";
   std::vector<inspect::way> ways;      ///< empty: all
   std::vector<std::string> devices;    ///< two GPUs, or one; empty: the first two
-  std::vector<std::string> binds;      ///< further host paths that the containers get
-  std::vector<std::string> variables;  ///< further environment variables that they get
+  std::vector<std::string> binds;      ///< additional host paths for the containers
+  std::vector<std::string> variables;  ///< additional environment variables for the containers
   std::chrono::milliseconds timeout{300'000};
-  bool accept_fake_chunks = false;  ///< of the fake driver: for tests
+  bool accept_fake_chunks = false;  ///< accept the fake driver's memory: for tests
   bool markdown = false;
   bool json = false;
 };
@@ -70,10 +70,10 @@ struct probe_driver_arguments {};
 struct measure_worker_arguments {};
 [[nodiscard]] int run_measure_worker(const measure_worker_arguments& arguments);
 
-/// One side of trials of sharing, as told on standard input; started by `doctor` and `matrix`.
+/// One side of trials, controlled through standard input; started by `doctor` and `matrix`.
 struct trial_worker_arguments {
-  bool own_namespaces = false;  ///< works in new PID, IPC, mount, network and UTS namespaces
-  int spare_pids = 0;           ///< how many PIDs to use up first
+  bool own_namespaces = false;  ///< runs in new PID, IPC, mount, network and UTS namespaces
+  int spare_pids = 0;           ///< the number of PIDs to use up first
 };
 [[nodiscard]] int run_trial_worker(const trial_worker_arguments& arguments);
 

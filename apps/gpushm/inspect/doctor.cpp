@@ -15,7 +15,7 @@ namespace gpushm::cli {
 
 namespace {
 
-inspect::broker_facts look_at_broker(const std::string& socket) {
+inspect::broker_facts query_broker(const std::string& socket) {
   inspect::broker_facts found;
   try {
     auto broker = client::connect({.socket_path = socket});
@@ -64,8 +64,8 @@ int run_doctor(const doctor_arguments& arguments) {
     throw error(errc::invalid_argument,
                 "doctor",
                 "--peer " + std::to_string(peer),
-                "there is no such process",
-                "give its PID as this process's /proc shows it");
+                "no such process",
+                "pass its PID as listed in this process's /proc");
   }
   doctor_report report;
   report.live = arguments.from.empty();
@@ -73,18 +73,18 @@ int run_doctor(const doctor_arguments& arguments) {
     // Before the driver is called, which creates missing device nodes.
     report.peer_minors = minors_of(peer, driver::dev_root());
   }
-  machine seen = look_at_machine(arguments.from, arguments.driver_timeout, {.peer_pid = peer});
+  machine seen = gather_machine(arguments.from, arguments.driver_timeout, {.peer_pid = peer});
   if (peer != 0) {
     seen.facts.peer_minors = report.peer_minors.minors;
     report.predictions = inspect::compare_with_peer(seen.facts);
   }
   if (report.live) {
-    seen.facts.broker = look_at_broker(arguments.socket);
+    seen.facts.broker = query_broker(arguments.socket);
   }
   report.checks = inspect::examine(seen.facts);
   report.facts = std::move(seen.facts);
   report.recording = std::move(seen.recording);
-  report.looking = std::chrono::steady_clock::now() - begin;
+  report.check_time = std::chrono::steady_clock::now() - begin;
   if (report.live && arguments.selftest) {
     selftest_options options;
     options.gpus = visible_gpus(report.facts);

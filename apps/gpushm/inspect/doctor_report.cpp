@@ -90,14 +90,14 @@ std::string device_text(const doctor_report& report, const std::string& uuid) {
 }
 
 /// Whether memory that gpushm created in a trial is RDMA capable.
-std::optional<bool> made_for_rdma(const selftest_finding& each) {
+std::optional<bool> is_rdma_capable(const selftest_finding& each) {
   return each.how == inspect::way::vmm ? each.outcome.exporter_rdma : std::nullopt;
 }
 
 std::string outcome_text(const selftest_finding& each) {
   const std::string how(to_string(each.how));
   if (each.outcome.result == trial_result::works) {
-    const auto rdma = made_for_rdma(each);
+    const auto rdma = is_rdma_capable(each);
     return how + " works" + (rdma ? (*rdma ? " (RDMA capable)" : " (not RDMA capable)") : "");
   }
   if (each.outcome.result == trial_result::not_run) {
@@ -108,7 +108,7 @@ std::string outcome_text(const selftest_finding& each) {
 }
 
 /// Whether CUDA reports that the device supports RDMA capable memory.
-bool promises_rdma(const doctor_report& report, const std::string& uuid) {
+bool supports_rdma(const doctor_report& report, const std::string& uuid) {
   for (const inspect::cuda_gpu_view& each : report.facts.driver.cuda.gpus) {
     if (each.uuid == uuid) {
       return each.rdma_vmm == true;
@@ -118,7 +118,7 @@ bool promises_rdma(const doctor_report& report, const std::string& uuid) {
 }
 
 /// Combines the trials on one device with the same kind of PIDs into one check.
-check trials_check(const std::vector<const selftest_finding*>& trials, bool rdma_promised) {
+check trials_check(const std::vector<const selftest_finding*>& trials, bool rdma_supported) {
   check made;
   made.result = verdict::ok;
   if (!trials.front()->not_permitted.empty()) {
@@ -140,7 +140,7 @@ check trials_check(const std::vector<const selftest_finding*>& trials, bool rdma
   bool lesson = false;
   for (const selftest_finding* each : trials) {
     made.seen += (made.seen.empty() ? "" : "; ") + outcome_text(*each);
-    if (each->surprising()) {
+    if (each->unexpected()) {
       made.result = verdict::problem;
       made.why += (made.why.empty() ? "" : " ") + each->outcome.text;
       made.remedy = "gpushm explain \"" + each->outcome.failure + "\"";
@@ -148,7 +148,7 @@ check trials_check(const std::vector<const selftest_finding*>& trials, bool rdma
       made.result = verdict::warning;
       made.why = "it is unknown whether skipped trials would work";
     }
-    if (rdma_promised && made_for_rdma(*each) == false && made.result == verdict::ok) {
+    if (rdma_supported && is_rdma_capable(*each) == false && made.result == verdict::ok) {
       made.result = verdict::warning;
       made.why = "the GPU supports RDMA capable memory, but cuMemCreate did not allocate any";
       made.remedy = "use a newer NVIDIA driver if RDMA libraries use segments";
@@ -180,7 +180,7 @@ std::vector<trial_group> group_trials(const doctor_report& report) {
   made.reserve(groups.size());
   for (const auto& [key, trials] : groups) {
     made.push_back({device_text(report, key.first) + (key.second ? ", PIDs =" : ", PIDs !="),
-                    trials_check(trials, promises_rdma(report, key.first))});
+                    trials_check(trials, supports_rdma(report, key.first))});
   }
   return made;
 }
@@ -206,7 +206,7 @@ void print_peer(const doctor_report& report, const app::style& style) {
         each.how == inspect::way::host
             ? std::string()
             : " on /dev/nvidia" + std::to_string(report.facts.gpus[each.gpu].minor);
-    found.seen = std::string(each.to_peer ? "from here to it" : "from it to here") + where + ": " +
+    found.seen = std::string(each.to_peer ? "to the peer" : "from the peer") + where + ": " +
                  (expected.works ? "works" : "fails with " + expected.failure);
     found.why = expected.why;
     if (!expected.driver_failure.empty() && expected.driver_failure != expected.failure) {
@@ -309,7 +309,7 @@ std::size_t doctor_report::count(verdict value) const {
 std::size_t doctor_report::problems() const {
   const auto surprises =
       std::count_if(selftest.begin(), selftest.end(), [](const selftest_finding& each) {
-        return each.surprising();
+        return each.unexpected();
       });
   return count(verdict::problem) + static_cast<std::size_t>(surprises);
 }
@@ -343,7 +343,7 @@ void print_report(const doctor_report& report) {
       std::to_string(report.count(verdict::not_applicable)) + " not applicable";
   print("\n" + (problems == 0 ? style.green(summary) : style.red(summary)) + " (" +
         app::duration_text(report.whole) +
-        (report.tried ? ", " + app::duration_text(report.looking) + " for the checks" : "") +
+        (report.tried ? ", " + app::duration_text(report.check_time) + " for the checks" : "") +
         ")\n");
   print(conclusion(report) + "\n");
   flush_output();
@@ -371,7 +371,7 @@ void print_report_json(const doctor_report& report) {
                 {"notes", report.count(verdict::note)},
                 {"ok", report.count(verdict::ok)},
                 {"not_applicable", report.count(verdict::not_applicable)},
-                {"looking_s", seconds(report.looking)},
+                {"looking_s", seconds(report.check_time)},
                 {"whole_s", seconds(report.whole)}}},
               {"checks", checks},
               {"selftest", report.tried ? trials : json(nullptr)},

@@ -24,17 +24,17 @@ struct doctor_report {
   std::vector<selftest_finding> selftest;
   bool live = true;    ///< this machine, not a recording
   bool tried = false;  ///< the self-test was run
-  std::chrono::nanoseconds looking{0};
+  std::chrono::nanoseconds check_time{0};
   std::chrono::nanoseconds whole{0};
 
   [[nodiscard]] std::size_t count(inspect::verdict value) const;
-  /// The number of checks that are problems and of trials that did not end as predicted.
+  /// The number of checks with verdict `problem` and of trials that did not end as predicted.
   [[nodiscard]] std::size_t problems() const;
 };
 
-/// For people, at most 100 columns.
+/// Human-readable, at most 100 columns.
 void print_report(const doctor_report& report);
-/// One document (docs/cli.md).
+/// One JSON document (docs/cli.md).
 void print_report_json(const doctor_report& report);
 
 }  // namespace gpushm::cli

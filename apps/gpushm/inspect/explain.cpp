@@ -76,10 +76,10 @@ struct known_machine {
   std::string problem;  ///< why the machine's state is unknown; empty: it is known
 };
 
-known_machine look(const std::string& from, std::chrono::milliseconds driver_timeout) {
+known_machine gather_situation(const std::string& from, std::chrono::milliseconds driver_timeout) {
   known_machine known;
   try {
-    const machine seen = look_at_machine(from, driver_timeout);
+    const machine seen = gather_machine(from, driver_timeout);
     known.here = inspect::situation_of(seen.facts, inspect::examine(seen.facts));
   } catch (const std::exception& failure) {
     if (!from.empty()) {
@@ -91,7 +91,7 @@ known_machine look(const std::string& from, std::chrono::milliseconds driver_tim
   return known;
 }
 
-// ---- for people ----
+// ---- human-readable output ----
 
 /// `text` with `label` in front of its first line, and the other lines below it.
 void print_labelled(const std::string& label, const std::string& text, std::size_t indent) {
@@ -150,12 +150,12 @@ std::string machine_text(const known_machine& known, const std::string& from) {
     return "This machine's state: unknown (" + base::printable(known.problem) +
            "). Causes are in the default order.";
   }
-  return from.empty() ? "Ordered for this machine as \"gpushm doctor\" sees it, in this container "
-                        "and as this user."
+  return from.empty() ? "Ordered for this machine as checked by \"gpushm doctor\" in this "
+                        "container and as this user."
                       : "Ordered for the machine recorded in " + base::printable(from) + ".";
 }
 
-// ---- for scripts ----
+// ---- JSON output ----
 
 json to_json(const explanation& each) {
   json causes = json::array();
@@ -196,7 +196,7 @@ int run_explain(const explain_arguments& arguments) {
   if (given.cut) {
     note("only the first 1 MiB of the text was read");
   }
-  const known_machine known = look(arguments.from, arguments.driver_timeout);
+  const known_machine known = gather_situation(arguments.from, arguments.driver_timeout);
   const std::vector<explanation> all = inspect::explain(given.text, known.here);
   if (arguments.json) {
     print_document(all, known, given.cut);

@@ -59,7 +59,7 @@ void end(base::child_process& asking) {
 
 }  // namespace
 
-inspect::driver_view ask_driver(std::chrono::milliseconds timeout) {
+inspect::driver_view probe_driver(std::chrono::milliseconds timeout) {
   constexpr std::chrono::seconds patience{2};
   inspect::driver_view view;
   const auto until = base::deadline_in(timeout);
@@ -91,9 +91,9 @@ inspect::driver_view ask_driver(std::chrono::milliseconds timeout) {
   }
 }
 
-machine look_at_machine(const std::string& from,
-                        std::chrono::milliseconds driver_timeout,
-                        const inspect::gather_options& options) {
+machine gather_machine(const std::string& from,
+                       std::chrono::milliseconds driver_timeout,
+                       const inspect::gather_options& options) {
   if (!from.empty()) {
     return replay(from, options);
   }
@@ -101,7 +101,7 @@ machine look_at_machine(const std::string& from,
   inspect::recording_system recorded(*files);
   machine made;
   made.facts = inspect::gather(
-      recorded, [&] { return ask_driver(driver_timeout); }, options);
+      recorded, [&] { return probe_driver(driver_timeout); }, options);
   made.recording = recorded.document(made.facts.driver);
   return made;
 }

@@ -31,18 +31,18 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view operation = "run matrix";
-/// Waking sleeping GPUs takes seconds each.
-constexpr std::chrono::seconds longest_look{60};
+/// Time limit for querying the driver: waking sleeping GPUs takes seconds each.
+constexpr std::chrono::seconds driver_timeout{60};
 
 app::oci::runtime find_runtime(const std::string& name) {
   const auto found = app::oci::find_runtime(name);
   if (!found) {
-    throw error(errc::system_error,
-                operation,
-                name,
-                "there is no such container runtime on this machine",
-                "install it (apt-get install runc), or name another with --runtime runc, crun or "
-                "a path");
+    throw error(
+        errc::system_error,
+        operation,
+        name,
+        "no such container runtime on this machine",
+        "install it (apt-get install runc), or choose another: --runtime runc, crun or a path");
   }
   return *found;
 }
@@ -52,12 +52,12 @@ void require_root() {
     throw error(errc::permission_denied,
                 operation,
                 {},
-                "containers in all these settings can only be made by root",
+                "creating containers in all these settings requires root",
                 "run it with sudo");
   }
 }
 
-/// Absolute, because a container has another working directory.
+/// Returns absolute paths, because a container has a different working directory.
 std::vector<app::oci::bind_mount> mounts_named(const std::vector<std::string>& paths) {
   std::vector<app::oci::bind_mount> mounts;
   for (const std::string& text : paths) {
@@ -67,8 +67,8 @@ std::vector<app::oci::bind_mount> mounts_named(const std::vector<std::string>& p
       throw error(errc::invalid_argument,
                   operation,
                   text,
-                  "there is no such path to give the containers",
-                  "name one that exists with --bind");
+                  "the path for the containers does not exist",
+                  "pass an existing path to --bind");
     }
     mounts.push_back({path, path, true, true});
   }
@@ -80,13 +80,13 @@ std::vector<std::pair<std::string, std::string>> variables_named(
   std::vector<std::pair<std::string, std::string>> variables;
   for (const std::string& name : names) {
     const char* value =
-        std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe): nobody sets them
+        std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe): no code sets variables
     if (value == nullptr) {
       throw error(errc::invalid_argument,
                   operation,
                   name,
                   "this environment variable is not set",
-                  "set it, or leave it out of --env");
+                  "set it, or omit its --env");
     }
     variables.emplace_back(name, value);
   }
@@ -105,7 +105,7 @@ std::vector<int> minors_of_nodes() {
   return minors;
 }
 
-/// Containers look for the driver where this machine found it, by whatever means.
+/// Makes the driver's library available in the containers at the path where this machine loaded it.
 void add_driver(matrix::surroundings& around, const inspect::driver_view& view) {
   if (view.cuda.library.empty()) {
     return;
@@ -162,12 +162,12 @@ int run_matrix(const matrix_arguments& arguments) {
   }
   around.env = variables_named(arguments.variables);
   const auto view =
-      ask_driver(std::min<std::chrono::milliseconds>(arguments.timeout, longest_look));
+      probe_driver(std::min<std::chrono::milliseconds>(arguments.timeout, driver_timeout));
   if (!view.failure.empty()) {
     throw error(errc::driver_unavailable,
                 operation,
                 {},
-                "the process that asked the driver: " + view.failure,
+                "querying the driver: " + view.failure,
                 "run \"gpushm doctor\"");
   }
   around.gpus = matrix::choose_gpus(matrix::gpus_of(view), arguments.devices);
@@ -197,7 +197,7 @@ int run_matrix(const matrix_arguments& arguments) {
   all.kernel = kernel();
   all.date = today();
 
-  // From here on an interruption is noted, and all that is made removed in order.
+  // From here on, signals are only recorded, so that everything created below is removed in order.
   ::signal(SIGPIPE, SIG_IGN);
   const app::stop_signal stop;
   const app::oci::cleanup_guard guard("gpushm-matrix");

@@ -13,14 +13,14 @@ namespace {
 
 constexpr std::string_view operation = "measure GPUs";
 constexpr std::string_view next_step =
-    "nvidia-smi and the kernel log may tell more; gpushm doctor tries each GPU alone";
+    "check nvidia-smi and the kernel log; gpushm doctor tests each GPU separately";
 
-[[noreturn]] void throw_told(const json& told) {
-  const bool no_driver = told.value("code", "") == to_string(errc::driver_unavailable);
+[[noreturn]] void throw_reported(const json& reported) {
+  const bool no_driver = reported.value("code", "") == to_string(errc::driver_unavailable);
   throw error(no_driver ? errc::driver_unavailable : errc::driver_error,
               operation,
               {},
-              told.value("message", "?"),
+              reported.value("message", "?"),
               no_driver ? std::string_view() : next_step);
 }
 
@@ -43,13 +43,13 @@ std::vector<inspect::measured_pair> measure_gpus(base::deadline until, const std
   }
   const json document = json::parse(text, nullptr, false);
   if (document.is_object() && document.contains("error")) {
-    throw_told(document["error"]);
+    throw_reported(document["error"]);
   }
   if (*status != 0 || !document.is_object()) {
     throw error(errc::peer_died,
                 operation,
                 {},
-                "the measuring process ended with " + base::status_text(*status),
+                "the measuring process ended: " + base::status_text(*status),
                 next_step);
   }
   try {

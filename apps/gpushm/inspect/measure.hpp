@@ -10,17 +10,17 @@
 
 namespace gpushm::cli {
 
-/// What was measured between all GPUs that CUDA shows this process, in CUDA's order: for each GPU
-/// all that it copies from. One pair at a time; for each direction, as results may differ. Memory
-/// is one virtual memory chunk at the one copied from, up to 256 MiB and at most a quarter of what
-/// is free, mapped for the other alone, and as much plain memory there; copies are
-/// cuMemcpyDtoDAsync on a stream of the copying GPU, timed by its events. Other work on the GPUs
-/// makes the numbers worse.
+/// Measures between all GPUs that CUDA lists to this process, in CUDA's order: for each copying
+/// GPU, all GPUs that it copies from. One pair at a time, and each direction separately, as results
+/// may differ. The source is one virtual memory chunk of the GPU copied from, up to 256 MiB and at
+/// most a quarter of the free memory, mapped for the copying GPU only; the target is plain memory
+/// of the same size on the copying GPU. Copies are cuMemcpyDtoDAsync on a stream of the copying
+/// GPU, timed by its events. Concurrent work on the GPUs degrades the results.
 ///
-/// Measures in a child process, which is killed at `until`: a broken driver costs that and not this
-/// process. `program` has the command `measure-worker`; empty: the running program. Throws `error`:
-/// driver_unavailable, driver_error (what the child said), timed_out, peer_died (it crashed, with
-/// the signal), system_error.
+/// Measures in a child process, which is killed at `until`, so that a broken driver does not affect
+/// this process. `program` provides the command `measure-worker`; empty: the running program.
+/// Throws `error`: driver_unavailable, driver_error (with the child's message), timed_out,
+/// peer_died (the child crashed, with the signal), system_error.
 [[nodiscard]] std::vector<inspect::measured_pair> measure_gpus(base::deadline until,
                                                                const std::string& program = {});
 

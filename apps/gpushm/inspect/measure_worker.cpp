@@ -38,8 +38,8 @@ void check(cuda::CUresult result, std::string_view call) {
   cuda_driver::check(result, operation, {}, call);
 }
 
-/// A stream of the current context, and two events on it: a stopwatch for what is queued between
-/// them. Distinct objects: safe. Shared objects: unsafe.
+/// A stream of the current context and two events that time the work queued between them.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class stopwatch {
  public:
   stopwatch() : cu_(cuda_driver::instance()) {
@@ -58,7 +58,7 @@ class stopwatch {
     cuda_driver::note(cu_->cuStreamDestroy_v2(stream_), "cuStreamDestroy");
   }
 
-  /// Seconds on the GPU's clock for `count` copies, one after the other.
+  /// The duration of `count` sequential copies by the GPU's clock, in seconds.
   [[nodiscard]] double seconds_of(cuda::CUdeviceptr target,
                                   cuda::CUdeviceptr source,
                                   std::uint64_t size,
@@ -90,8 +90,7 @@ std::uint64_t free_bytes(const driver::gpu& where) {
   return left;
 }
 
-/// A chunk of `owner`'s memory, exported and imported again as another process would, and mapped
-/// for `reader`.
+/// A chunk of `owner`'s memory, exported, imported as in another process, and mapped for `reader`.
 class imported_chunk {
  public:
   imported_chunk(const driver::gpu& owner, const driver::gpu& reader, std::uint64_t size_bytes) {
@@ -120,7 +119,7 @@ class imported_chunk {
     const cuda_driver& cu = cuda_driver::instance();
     cuda::CUmemGenericAllocationHandle handle = 0;
     void* const shareable =
-        reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): how CUDA takes descriptors
+        reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): CUDA's type of descriptors
             static_cast<std::intptr_t>(fd));
     check(cu->cuMemImportFromShareableHandle(
               &handle, shareable, cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
@@ -216,7 +215,7 @@ void measure(const driver::gpu& reader, const driver::gpu& owner, measured_pair&
   pair.mapping_ns = static_cast<double>(source.time().count());
   const device_memory target(reader, pair.mapped_bytes, reader.id.uuid);
   const auto target_address = reinterpret_cast<std::uintptr_t>(target.data());
-  // What was never written may cost less to read.
+  // Memory that was never written may be faster to read.
   check(cuda_driver::instance()->cuMemsetD8_v2(source.address(), 0x5a, pair.mapped_bytes),
         "cuMemsetD8");
   check(cuda_driver::instance()->cuCtxSynchronize(), "cuCtxSynchronize");
@@ -236,7 +235,7 @@ std::vector<measured_pair> measure_all() {
       try {
         measure(reader, owner, pair);
       } catch (const error& failure) {
-        // Half a measurement is none.
+        // Discard incomplete measurements.
         pair = nothing;
         pair.problem = failure.cause();
       }
@@ -249,7 +248,7 @@ std::vector<measured_pair> measure_all() {
 }  // namespace
 
 int run_measure_worker(const measure_worker_arguments& /*arguments*/) {
-  const rlimit no_core{0, 0};  // who started this tells of a crash
+  const rlimit no_core{0, 0};  // the parent reports a crash
   ::setrlimit(RLIMIT_CORE, &no_core);
   try {
     print_json({{"measured", json(nlohmann::json(measure_all()))}});

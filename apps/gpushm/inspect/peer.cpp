@@ -28,7 +28,7 @@ namespace gpushm::cli {
 
 namespace {
 
-/// Why nothing can be known, for `peer_nodes::problem`.
+/// Thrown if the result cannot be determined; `why` becomes `peer_nodes::problem`.
 struct unknowable {
   std::string why;
 };
@@ -54,9 +54,9 @@ std::string read_at(int directory, const char* name) {
   }
 }
 
-// ---- what the peer has ----
+// ---- the peer's properties ----
 
-/// The path of the cgroup whose devices controller (v1) or program (v2) decides.
+/// The path of the cgroup whose devices controller (v1) or program (v2) applies.
 struct device_cgroup {
   bool unified = false;
   std::string path;
@@ -83,7 +83,7 @@ std::optional<device_cgroup> device_cgroup_in(const std::string& text) {
   return unified;
 }
 
-/// Where `wanted` is in the file system, from the text of /proc/self/mountinfo.
+/// The directory of `wanted` in the file system, from the text of /proc/self/mountinfo.
 std::optional<std::string> cgroup_directory(const device_cgroup& wanted,
                                             const std::string& mountinfo) {
   std::istringstream lines(mountinfo);
@@ -146,8 +146,8 @@ credentials credentials_in(const std::string& status) {
   return found;
 }
 
-/// Everything that the child needs, made before it exists. Descriptors that are not there: nothing
-/// to change. Move-only. Distinct objects: safe. Shared objects: unsafe.
+/// The child's input, created before the fork. An invalid descriptor means nothing to change.
+/// Move-only. Thread-safety: distinct objects: safe; shared objects: unsafe.
 struct plan {
   base::unique_fd cgroup;
   base::unique_fd mounts;
@@ -157,15 +157,14 @@ struct plan {
 };
 
 base::unique_fd open_cgroup(int peer, int self) {
-  const auto theirs = device_cgroup_in(read_at(peer, "cgroup"));
-  if (!theirs || theirs == device_cgroup_in(read_at(self, "cgroup"))) {
+  const auto wanted = device_cgroup_in(read_at(peer, "cgroup"));
+  if (!wanted || wanted == device_cgroup_in(read_at(self, "cgroup"))) {
     return {};
   }
-  if (theirs->path.find("/..") != std::string::npos) {
-    throw unknowable{"its cgroup " + theirs->path + " is outside of what is seen here" +
-                     std::string(as_root)};
+  if (wanted->path.find("/..") != std::string::npos) {
+    throw unknowable{"its cgroup " + wanted->path + " is not visible here" + std::string(as_root)};
   }
-  const auto directory = cgroup_directory(*theirs, read_at(self, "mountinfo"));
+  const auto directory = cgroup_directory(*wanted, read_at(self, "mountinfo"));
   if (!directory) {
     throw unknowable{"the cgroups that control devices are not mounted here" +
                      std::string(as_root)};
@@ -196,11 +195,11 @@ bool same_file(int a, int b) {
 }
 
 plan make_plan(pid_t pid, const std::string& dev_root) {
-  // One process for all that is read: should the number become another's, reading fails.
+  // All files are read through one descriptor: if the PID is reused, reading fails.
   const std::string directory = "/proc/" + std::to_string(pid);
   const base::unique_fd peer(::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!peer) {
-    throw unknowable{"there is no process " + std::to_string(pid) + " here"};
+    throw unknowable{"process " + std::to_string(pid) + " does not exist"};
   }
   const base::unique_fd self(::open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC));
   plan made;
@@ -217,16 +216,16 @@ plan make_plan(pid_t pid, const std::string& dev_root) {
   }
   const std::string status = read_at(peer.get(), "status");
   if (status.find("CapEff:") == std::string::npos) {
-    throw unknowable{"process " + std::to_string(pid) + " ended"};
+    throw unknowable{"process " + std::to_string(pid) + " exited"};
   }
-  credentials theirs = credentials_in(status);
+  credentials wanted = credentials_in(status);
   const credentials own = credentials_in(read_at(self.get(), "status"));
-  // Capabilities in another user namespace count for nothing on nodes of the machine.
-  theirs.capabilities = link_text(peer.get(), "ns/user") == link_text(self.get(), "ns/user")
-                            ? theirs.capabilities & own.capabilities
+  // Capabilities in another user namespace have no effect on the machine's device nodes.
+  wanted.capabilities = link_text(peer.get(), "ns/user") == link_text(self.get(), "ns/user")
+                            ? wanted.capabilities & own.capabilities
                             : 0;
-  if (theirs != own) {
-    made.become = std::move(theirs);
+  if (wanted != own) {
+    made.become = std::move(wanted);
   }
   return made;
 }
@@ -235,8 +234,8 @@ plan make_plan(pid_t pid, const std::string& dev_root) {
 
 enum class step : std::int32_t { node, cgroup, mounts, root, credentials, list, done };
 
-/// What the child writes to its pipe, whole or not at all.
-struct note_of_child {
+/// A record that the child writes to its pipe atomically.
+struct child_record {
   step which = step::node;
   std::int32_t minor = -1;
   std::int32_t error = 0;
@@ -251,7 +250,7 @@ std::string_view attempt_text(step which) {
     case step::root:
       return "its root directory cannot be entered";
     case step::credentials:
-      return "its user and groups cannot be taken";
+      return "its user and groups cannot be assumed";
     case step::list:
       return "the directory of its device nodes cannot be read";
     case step::node:
@@ -261,7 +260,7 @@ std::string_view attempt_text(step which) {
   return "?";
 }
 
-bool take(const credentials& wanted) {
+bool apply(const credentials& wanted) {
   if (::setgroups(wanted.groups.size(), wanted.groups.data()) != 0 ||
       ::setresgid(wanted.gid, wanted.gid, wanted.gid) != 0 ||
       ::prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) != 0 ||
@@ -278,21 +277,21 @@ bool take(const credentials& wanted) {
 }
 
 [[noreturn]] void try_nodes(const plan& how, pid_t parent, int notes) {
-  const auto tell = [&](step which, std::int32_t minor, std::int32_t error) {
-    const note_of_child note{which, minor, error};
+  const auto send = [&](step which, std::int32_t minor, std::int32_t error) {
+    const child_record note{which, minor, error};
     static_cast<void>(base::retry([&] { return ::write(notes, &note, sizeof note); }));
   };
   const auto require = [&](bool succeeded, step which) {
     if (!succeeded) {
-      tell(which, -1, errno);
+      send(which, -1, errno);
       ::_exit(1);
     }
   };
   require(!how.cgroup || ::write(how.cgroup.get(), "0", 1) == 1, step::cgroup);
   require(!how.mounts || ::setns(how.mounts.get(), CLONE_NEWNS) == 0, step::mounts);
   require(!how.root || (::fchdir(how.root.get()) == 0 && ::chroot(".") == 0), step::root);
-  require(!how.become || take(*how.become), step::credentials);
-  // After the change of user, which clears it.
+  require(!how.become || apply(*how.become), step::credentials);
+  // After changing the user, which clears the setting.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) {
     ::_exit(1);
@@ -302,17 +301,17 @@ bool take(const credentials& wanted) {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): this process has one thread
   while (const dirent* const entry = listing == nullptr ? nullptr : ::readdir(listing)) {
     if (const auto minor = driver::minor_of_node(entry->d_name)) {
-      // Whatever the peer has put there, this does not wait for it.
+      // Non-blocking, in case the peer has replaced a node by something that blocks on open.
       const base::unique_fd opened(
           ::openat(::dirfd(listing), entry->d_name, O_RDWR | O_CLOEXEC | O_NONBLOCK));
-      tell(step::node, *minor, opened ? 0 : errno);
+      send(step::node, *minor, opened ? 0 : errno);
     }
   }
-  tell(step::done, -1, 0);
+  send(step::done, -1, 0);
   ::_exit(0);
 }
 
-peer_nodes ask_child(const plan& how, base::deadline until) {
+peer_nodes query_child(const plan& how, base::deadline until) {
   std::array<int, 2> ends{};
   base::checked("try device nodes", {}, "pipe2", [&] { return ::pipe2(ends.data(), O_CLOEXEC); });
   const base::unique_fd read_end(ends[0]);
@@ -324,7 +323,7 @@ peer_nodes ask_child(const plan& how, base::deadline until) {
   }
   write_end.reset();
   peer_nodes found;
-  found.problem = "the process that was to try it ended early";
+  found.problem = "the child process that opens its device nodes exited early";
   for (;;) {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
@@ -336,7 +335,7 @@ peer_nodes ask_child(const plan& how, base::deadline until) {
       found.problem = "opening its device nodes took too long";
       break;
     }
-    note_of_child note;
+    child_record note;
     if (ready < 0 ||
         base::retry([&] { return ::read(read_end.get(), &note, sizeof note); }) != sizeof note) {
       break;
@@ -367,7 +366,7 @@ peer_nodes minors_of(pid_t peer,
                      std::chrono::milliseconds timeout) noexcept {
   peer_nodes found;
   try {
-    found = ask_child(make_plan(peer, dev_root), base::deadline_in(timeout));
+    found = query_child(make_plan(peer, dev_root), base::deadline_in(timeout));
   } catch (const unknowable& reason) {
     found.problem = reason.why;
   } catch (const std::exception& failure) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the name of a container to its process.
+// Finds the process of a container by the container's name.
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,7 +19,8 @@ namespace gpushm::cli {
 namespace {
 
 std::optional<std::string> program_in_path(const std::string& name) {
-  const char* const path = std::getenv("PATH");  // NOLINT(concurrency-mt-unsafe): nobody sets it
+  const char* const path =
+      std::getenv("PATH");  // NOLINT(concurrency-mt-unsafe): no code sets variables
   std::istringstream directories(path == nullptr ? "/usr/sbin:/usr/bin:/sbin:/bin" : path);
   for (std::string directory; std::getline(directories, directory, ':');) {
     std::string file = directory;
@@ -32,8 +33,8 @@ std::optional<std::string> program_in_path(const std::string& name) {
   return std::nullopt;
 }
 
-/// The number after `"key":` in a runtime's JSON, without a parser: the text may have warnings
-/// around it.
+/// The number after `"key":` in a runtime's output. Does not parse JSON, because warnings may
+/// precede or follow it.
 std::optional<pid_t> number_after(const std::string& text, std::string_view key) {
   const std::size_t at = text.find("\"" + std::string(key) + "\"");
   const std::size_t start =
@@ -47,12 +48,13 @@ std::optional<pid_t> number_after(const std::string& text, std::string_view key)
   return failed == std::errc() ? std::optional(number) : std::nullopt;
 }
 
-/// The PID that a runtime names; 0 for a container that does not run; nothing when it knows none.
-std::optional<pid_t> ask_runtime(const container_runtime& runtime, const std::string& name) {
+/// The container's PID as reported by a runtime; 0 if it is not running; nullopt if the runtime
+/// does not have it.
+std::optional<pid_t> query_runtime(const container_runtime& runtime, const std::string& name) {
   base::child_options options;
   options.argv = {runtime.program};
   options.merge_stderr = true;
-  const bool oci = runtime.speaks == container_runtime::kind::oci;
+  const bool oci = runtime.type == container_runtime::kind::oci;
   if (oci) {
     if (!runtime.root.empty()) {
       options.argv.insert(options.argv.end(), {"--root", runtime.root});
@@ -74,7 +76,7 @@ std::optional<pid_t> ask_runtime(const container_runtime& runtime, const std::st
     const auto status = process.wait(until);
     return status == 0 ? number_after(text, "pid") : std::nullopt;
   } catch (const error&) {
-    return std::nullopt;  // it cannot even be started
+    return std::nullopt;  // the runtime cannot be started
   }
 }
 
@@ -115,32 +117,32 @@ std::vector<container_runtime> known_runtimes() {
 pid_t pid_of_container(const std::string& name, const std::vector<container_runtime>& runtimes) {
   constexpr std::string_view operation = "find container";
   constexpr std::string_view next_step =
-      "name it as its runtime lists it (runc list, podman ps, crictl ps), or give its process with "
-      "--peer PID";
-  // Else a runtime would take it for one of its options.
+      "use the name that its runtime lists (runc list, podman ps, crictl ps), or pass its process "
+      "with --peer PID";
+  // A runtime would parse this name as an option.
   if (name.empty() || name.front() == '-') {
-    throw error(errc::invalid_argument, operation, name, "this is no container's name", next_step);
+    throw error(errc::invalid_argument, operation, name, "not a container's name", next_step);
   }
   ::signal(SIGPIPE, SIG_IGN);
-  std::string asked;
+  std::string tried;
   for (const container_runtime& runtime : runtimes) {
-    if (const auto pid = ask_runtime(runtime, name)) {
+    if (const auto pid = query_runtime(runtime, name)) {
       if (*pid > 0) {
         return *pid;
       }
       throw error(errc::invalid_argument,
                   operation,
                   name,
-                  runtime.text() + " says that it does not run",
-                  "start it, then ask again");
+                  runtime.text() + " reports that it is not running",
+                  "start it, then try again");
     }
-    asked += (asked.empty() ? "" : ", ") + runtime.text();
+    tried += (tried.empty() ? "" : ", ") + runtime.text();
   }
   throw error(errc::invalid_argument,
               operation,
               name,
-              asked.empty() ? "there is no runc, crun, podman or docker in $PATH to ask"
-                            : "no runtime here knows it; asked: " + asked,
+              tried.empty() ? "no runc, crun, podman or docker in $PATH"
+                            : "no runtime here has this container; tried: " + tried,
               next_step);
 }
 

@@ -6,7 +6,7 @@
 namespace gpushm::cli {
 
 int run_probe_driver(const probe_driver_arguments& /*arguments*/) {
-  print_json(json(nlohmann::json(inspect::look_at_driver())));
+  print_json(json(nlohmann::json(inspect::query_driver())));
   return 0;
 }
 

@@ -15,9 +15,9 @@ namespace {
 
 using inspect::way;
 
-constexpr std::string_view out_of_time = "the time for the self-test was over";
+constexpr std::string_view out_of_time = "the time limit of the self-test expired";
 
-/// Host memory is the same whatever the GPU, so it has trials of its own.
+/// Host memory does not depend on a GPU, so it has separate trials.
 std::vector<way> ways_on(const std::string& device) {
   if (device == "host") {
     return {way::host};
@@ -38,7 +38,8 @@ trial_outcome not_run(std::string why) {
   return outcome;
 }
 
-/// A broker for the trials, or why there is none. Distinct objects: safe. Shared objects: unsafe.
+/// A broker for the trials, or the reason why it could not be started. Thread-safety: distinct
+/// objects: safe; shared objects: unsafe.
 class selftest_broker {
  public:
   explicit selftest_broker(bool accept_fake_chunks) {
@@ -78,8 +79,8 @@ base::child_process start_worker(const selftest_options& options, bool own_names
   return base::child_process::start(child);
 }
 
-/// The trials of one device with one relation of PIDs. Distinct objects: safe. Shared objects:
-/// unsafe.
+/// The trials of one device, with either equal or different PIDs. Thread-safety: distinct objects:
+/// safe; shared objects: unsafe.
 class round {
  public:
   round(const selftest_options& options,
@@ -129,13 +130,13 @@ class round {
                        setup,
                        std::min(until_, base::deadline_in(options_.trial_timeout)));
     } catch (const error& failure) {
-      pair_.reset();  // of no use any more; the next way gets a new one
+      pair_.reset();  // unusable; the next way starts a new pair
       if (failure.code() == errc::permission_denied && equal_pids_) {
         not_permitted_ = failure.cause();
         return not_run(not_permitted_);
       }
       if (failure.object() != "exporter" && failure.object() != "importer") {
-        return not_run(failure.what());  // there was no process to try it with
+        return not_run(failure.what());  // the processes could not be started
       }
       trial_outcome outcome;
       outcome.result = trial_result::fails;
@@ -155,7 +156,7 @@ class round {
       exporter.pid = 2;
       importer.pid = equal_pids_ ? 2 : 3;
     }
-    // Which nodes may be opened does not matter: CUDA lists the GPU here, and both sides are alike.
+    // Permissions for nodes do not matter: CUDA lists the GPU here, and both sides have the same.
     return inspect::predict(how, exporter, importer, 0);
   }
 
@@ -181,7 +182,7 @@ bool selftest_finding::as_expected() const {
          outcome.failure == expected.failure;
 }
 
-bool selftest_finding::surprising() const {
+bool selftest_finding::unexpected() const {
   return outcome.result != trial_result::not_run && !as_expected();
 }
 

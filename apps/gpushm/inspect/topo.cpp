@@ -29,9 +29,9 @@ using inspect::topology;
 
 constexpr std::chrono::seconds measuring_limit{120};
 
-// ---- this machine ----
+// ---- input ----
 
-/// The broker's segments; none without a broker, which the topology does not need.
+/// The broker's segments; empty without a broker, which is optional here.
 std::vector<open_segment> list_segments(const std::string& socket) {
   std::vector<open_segment> segments;
   try {
@@ -50,7 +50,7 @@ std::vector<open_segment> list_segments(const std::string& socket) {
   return segments;
 }
 
-// ---- as JSON ----
+// ---- JSON ----
 
 nlohmann::json to_json(const open_segment& segment) {
   return {{"name", segment.name}, {"size_bytes", segment.size_bytes}, {"device", segment.device}};
@@ -98,7 +98,7 @@ int run_topo(const topo_arguments& arguments) {
                       "a recorded machine cannot be measured",
                       "omit --measure or --from");
   }
-  machine seen = look_at_machine(arguments.from, arguments.driver_timeout);
+  machine seen = gather_machine(arguments.from, arguments.driver_timeout);
   topology all;
   all.machine = std::move(seen.facts);
   if (arguments.from.empty()) {
@@ -112,7 +112,7 @@ int run_topo(const topo_arguments& arguments) {
   const bool says_so = !arguments.json && arguments.picture == topo_picture::none;
   if (const std::string problem = inspect::driver_problem(all.machine);
       !problem.empty() && !says_so) {
-    note("driver not usable: " + problem + " (gpushm doctor says why and what to do)");
+    note("driver not usable: " + problem + " (run gpushm doctor for the cause and a fix)");
   }
   if (arguments.json) {
     print_document(all, seen.recording);

@@ -39,7 +39,7 @@ pipe_ends make_pipe() {
   return {base::unique_fd(ends[0]), base::unique_fd(ends[1])};
 }
 
-/// The number that the next process would have had; nobody else has it now.
+/// Consumes the next PID and returns it.
 pid_t use_up_pid() {
   const pid_t pid = base::checked(operation, {}, "fork", [] { return ::fork(); });
   if (pid == 0) {
@@ -49,9 +49,9 @@ pid_t use_up_pid() {
   return pid;
 }
 
-/// The first process of a PID namespace does not have the next number to itself: runc's threads had
-/// some before it became this program, sometimes more and sometimes fewer. So that two of them give
-/// their children equal numbers, these begin at a round one.
+/// For the first process of a PID namespace the next PID varies, because runc's threads have used
+/// some PIDs before executing this program. Starts the children's PIDs at a multiple of 64, so that
+/// they are equal in two such namespaces.
 void use_up_pids(int spare) {
   constexpr pid_t round = 64;
   while (::getpid() == 1 && use_up_pid() % round != round - 1) {
@@ -70,7 +70,7 @@ sigset_t watched_signals() {
   return watched;
 }
 
-/// The child that does one way.
+/// The child for one way.
 struct worker_child {
   way how = way::host;
   pid_t pid = -1;
@@ -80,19 +80,20 @@ struct worker_child {
   std::optional<int> status;  ///< as of waitpid(2), once it has been reaped
 };
 
-/// A process without threads and without CUDA, fit to be the first of a container: it has a child
-/// for each way, hands lines on, and tells how children ended. Distinct objects: safe. Shared
-/// objects: unsafe.
+/// A process without threads and without CUDA that can be the first of a container. It has a child
+/// for each way, forwards lines, and reports how children exited. Thread-safety: distinct objects:
+/// safe; shared objects: unsafe.
 class worker {
  public:
   worker() {
     const sigset_t watched = watched_signals();
-    // Blocked, they reach even the first process of a PID namespace, which has no default actions.
+    // Blocked signals are also delivered to the first process of a PID namespace, for which default
+    // actions are ignored.
     ::pthread_sigmask(SIG_BLOCK, &watched, &before_);
     signals_ = base::unique_fd(base::checked(
         operation, {}, "signalfd", [&] { return ::signalfd(-1, &watched, SFD_CLOEXEC); }));
-    // In this order, with nothing started between them: two workers that were started alike have
-    // children with equal numbers.
+    // In a fixed order and without other processes in between, so that two workers started in the
+    // same way have children with equal PIDs.
     for (const way how : inspect::all_ways) {
       start(how);
     }
@@ -108,7 +109,7 @@ class worker {
     }
   }
 
-  /// Until the end of its input, or a signal to end.
+  /// Blocks until the end of the input or a signal to terminate.
   void run() {
     for (;;) {
       std::vector<pollfd> waiting{{STDIN_FILENO, POLLIN, 0}, {signals_.get(), POLLIN, 0}};
@@ -120,7 +121,7 @@ class worker {
       }
       for (std::size_t i = 0; i < children_.size(); ++i) {
         if (waiting[i + 2].revents != 0) {
-          hand_on(children_[i]);
+          forward(children_[i]);
         }
       }
       if (waiting[1].revents != 0 && !take_signals()) {
@@ -144,17 +145,18 @@ class worker {
         ::_exit(127);
       }
       ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-      // Its own pipes only, so that the end of one is seen; and no library prints on our output.
+      // Closes the other pipes, so that their ends are detected, and redirects standard output, so
+      // that no library writes to the worker's output.
       signals_.reset();
       children_.clear();
       orders.write.reset();
       answers.read.reset();
       ::dup2(STDERR_FILENO, STDOUT_FILENO);
       ::dup2(orders.read.get(), STDIN_FILENO);
-      do_side(how, STDIN_FILENO, answers.write.get());
+      run_side(how, STDIN_FILENO, answers.write.get());
       ::_exit(0);
     }
-    // Answers are also read after the child's end, without waiting for more.
+    // Answers are also read after the child has exited, which must not block.
     ::fcntl(answers.read.get(), F_SETFL, O_NONBLOCK);
     worker_child& made = children_.emplace_back();
     made.how = how;
@@ -163,32 +165,32 @@ class worker {
     made.answers = std::move(answers.read);
   }
 
-  static void tell(const json& event) { send_line(STDOUT_FILENO, event.dump()); }
+  static void report(const json& event) { send_line(STDOUT_FILENO, event.dump()); }
 
-  static void tell_ended(const worker_child& child) {
+  static void report_exit(const worker_child& child) {
     const int status = child.status.value_or(0);
-    tell(json{{"event", "ended"},
-              {"way", to_string(child.how)},
-              {"pid", child.pid},
-              {"crashed", !WIFEXITED(status) || WEXITSTATUS(status) != 0},
-              {"status", base::status_text(status)}});
+    report(json{{"event", "ended"},
+                {"way", to_string(child.how)},
+                {"pid", child.pid},
+                {"crashed", !WIFEXITED(status) || WEXITSTATUS(status) != 0},
+                {"status", base::status_text(status)}});
   }
 
-  static void hand_on(worker_child& child) {
+  static void forward(worker_child& child) {
     std::string line;
     while (child.lines.fill(child.answers.get())) {
       while (child.lines.take(line)) {
         send_line(STDOUT_FILENO, line);
       }
     }
-    // Read again and again at its end, until the child is reaped, were it not closed here.
+    // Close it at its end: poll would return immediately until the child is reaped.
     pollfd hung_up{child.answers.get(), POLLIN, 0};
     if (::poll(&hung_up, 1, 0) == 1 && (hung_up.revents & POLLHUP) != 0) {
       child.answers.reset();
     }
   }
 
-  /// False when told to end.
+  /// Returns false on a signal to terminate.
   bool take_signals() {
     signalfd_siginfo signal{};
     if (base::retry([&] { return ::read(signals_.get(), &signal, sizeof signal); }) !=
@@ -198,23 +200,23 @@ class worker {
     if (signal.ssi_signo != SIGCHLD) {
       return false;
     }
-    // One signal may stand for several ends; and orphans end here too when this is number 1.
+    // One signal may represent several exits; as PID 1, this process also reaps orphans.
     int status = 0;
     for (pid_t pid = ::waitpid(-1, &status, WNOHANG); pid > 0;
          pid = ::waitpid(-1, &status, WNOHANG)) {
       for (worker_child& each : children_) {
         if (each.pid == pid && !each.status) {
-          hand_on(each);
+          forward(each);
           each.status = status;
           each.orders.reset();
-          tell_ended(each);
+          report_exit(each);
         }
       }
     }
     return true;
   }
 
-  /// False at the end of the input.
+  /// Returns false at the end of the input.
   bool take_orders() {
     if (!input_.fill(STDIN_FILENO)) {
       return false;
@@ -235,9 +237,9 @@ class worker {
       }
       const std::string what = order.value("order", "");
       if (each.status) {
-        tell_ended(each);
+        report_exit(each);
       } else if (what == "hello") {
-        tell(json{{"event", "ready"}, {"way", name}, {"pid", each.pid}});
+        report(json{{"event", "ready"}, {"way", name}, {"pid", each.pid}});
       } else if (what == "kill") {
         ::kill(each.pid, SIGKILL);
       } else {
@@ -245,7 +247,7 @@ class worker {
       }
       return;
     }
-    tell(json{{"event", "failed"}, {"text", "not an order: " + line}});
+    report(json{{"event", "failed"}, {"text", "unknown order: " + line}});
   }
 
   sigset_t before_{};
@@ -258,7 +260,7 @@ class worker {
 
 int run_trial_worker(const trial_worker_arguments& arguments) {
   ::signal(SIGPIPE, SIG_IGN);
-  const rlimit no_core{0, 0};  // what crashes here is expected to
+  const rlimit no_core{0, 0};  // crashes are expected here
   ::setrlimit(RLIMIT_CORE, &no_core);
   try {
     if (arguments.own_namespaces) {

@@ -41,7 +41,7 @@ std::string why_capability(std::string_view name) {
     return "IPC_LOCK is not needed: CUDA registers memory with a locked-memory limit of 0";
   }
   if (name == "SYS_PTRACE") {
-    return "SYS_PTRACE is not needed: descriptors are sent over a socket, not taken out of another "
+    return "SYS_PTRACE is not needed: descriptors are sent over a socket, not copied from another "
            "process";
   }
   if (name == "SYS_ADMIN") {

@@ -5,11 +5,11 @@
 
 namespace gpushm::cli {
 
-void add_k8s(CLI::App& root, request& asked) {
+void add_k8s(CLI::App& root, request& parsed) {
   CLI::App* k8s = root.add_subcommand("k8s", "Check manifests of pods that share GPU memory");
   k8s->footer("");
   k8s->require_subcommand(1);
-  add_k8s_lint(*k8s, asked);
+  add_k8s_lint(*k8s, parsed);
 }
 
 }  // namespace gpushm::cli

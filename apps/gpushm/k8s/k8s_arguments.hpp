@@ -8,6 +8,6 @@
 namespace gpushm::cli {
 
 /// Adds `gpushm k8s` with its commands.
-void add_k8s(CLI::App& root, request& asked);
+void add_k8s(CLI::App& root, request& parsed);
 
 }  // namespace gpushm::cli

@@ -130,9 +130,9 @@ int run(const lint_arguments& arguments) {
 
 }  // namespace
 
-void add_k8s_lint(CLI::App& k8s, request& asked) {
+void add_k8s_lint(CLI::App& k8s, request& parsed) {
   add_cdi_command<lint_arguments>(k8s,
-                                  asked,
+                                  parsed,
                                   "lint",
                                   "Report what pods request but do not need to share GPU memory, "
                                   "and what they need but are not guaranteed",

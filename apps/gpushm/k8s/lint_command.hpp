@@ -8,6 +8,6 @@
 namespace gpushm::cli {
 
 /// Adds `gpushm k8s lint`.
-void add_k8s_lint(CLI::App& k8s, request& asked);
+void add_k8s_lint(CLI::App& k8s, request& parsed);
 
 }  // namespace gpushm::cli

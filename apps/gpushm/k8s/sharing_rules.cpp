@@ -143,7 +143,7 @@ void check_sharing(const manifests& all, const lint_options& options, report& ou
   std::map<std::string, std::vector<const sharing_side*>> groups;
   for (const sharing_side& each : sides) {
     for (const std::string& channel : each.channels) {
-      if (each.wants_gpu || channel.starts_with("template ")) {
+      if (each.needs_gpu || channel.starts_with("template ")) {
         groups[channel].push_back(&each);
       }
     }

@@ -96,7 +96,7 @@ void take_claims(sharing_side& side, const manifests& all) {
     // A claim that is not in these files may have a GPU.
     const bool has_gpu = known == nullptr ? !is_template : has_class(known, false);
     if (has_gpu) {
-      side.wants_gpu = true;
+      side.needs_gpu = true;
       side.gpu_place = side.gpu_place.or_else(each);
     }
     if (is_template && has_class(known, true)) {
@@ -122,7 +122,7 @@ void take_resources(sharing_side& side, const std::set<std::string>& one_gpu_res
           const bool one = is_one_gpu(name) || one_gpu_resources.contains(name);
           has_pool = has_pool || !one;
           (one ? side.own_gpus : side.pools).insert(name);
-          side.wants_gpu = true;
+          side.needs_gpu = true;
           side.gpu_place = side.gpu_place.or_else(value);
         }
       }

@@ -21,7 +21,7 @@ struct sharing_side {
   std::set<std::string> own_gpus;    ///< resources that are one GPU: "nvidia.com/gpu-0"
   std::size_t pool_containers = 0;   ///< containers that request one of `pools`
   manifest_node gpu_place;           ///< where it requests its GPU
-  bool wants_gpu = false;
+  bool needs_gpu = false;
 };
 
 /// Whether a `hostPath` volume may carry handles between pods: not a single file or device, nor a

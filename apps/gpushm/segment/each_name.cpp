@@ -3,7 +3,7 @@
 
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/output.hpp"
-#include "apps/gpushm/segment/near_name.hpp"
+#include "apps/gpushm/segment/near_match.hpp"
 
 namespace gpushm::cli {
 
@@ -23,7 +23,7 @@ int for_each_name(const connection_arguments& connection,
       if (original.code() == errc::broker_gone || original.code() == errc::broker_unreachable) {
         throw;
       }
-      const error failure = with_near_name(original, connection, name);
+      const error failure = with_near_match(original, connection, name);
       note(failure.what());
       json entry{{"name", name}, {"error", to_json(failure)}};
       failed.push_back(std::move(entry));

@@ -3,7 +3,7 @@
 #include <chrono>
 
 #include "apps/gpushm/commands.hpp"
-#include "apps/gpushm/segment/near_name.hpp"
+#include "apps/gpushm/segment/near_match.hpp"
 #include "apps/gpushm/segment/opened.hpp"
 
 namespace gpushm::cli {

@@ -3,7 +3,7 @@
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/gpushm/segment/describe.hpp"
-#include "apps/gpushm/segment/near_name.hpp"
+#include "apps/gpushm/segment/near_match.hpp"
 
 namespace gpushm::cli {
 

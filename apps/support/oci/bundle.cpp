@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view operation = "make container";
+constexpr std::string_view operation = "create container";
 
 std::string new_id(std::string_view prefix) {
   static std::atomic<unsigned> count{0};
@@ -34,7 +34,8 @@ void make_directory(const std::string& path, mode_t mode) {
   base::checked(operation, path, "chmod", [&] { return ::chmod(path.c_str(), mode); });
 }
 
-/// What the runtime mounts onto. It could make these itself, but not as root of a user namespace.
+/// Creates the mount points. The runtime creates missing ones, but cannot as root of a user
+/// namespace.
 void make_mount_points(const std::string& root, const nlohmann::json& config) {
   for (const auto& mount : config["mounts"]) {
     const fs::path point = root + mount["destination"].get<std::string>();
@@ -51,7 +52,7 @@ void make_mount_points(const std::string& root, const nlohmann::json& config) {
 void write_bundle(const std::string& path,
                   const container_options& options,
                   const std::string& id) {
-  // Root of a user namespace must get through.
+  // Root of a user namespace must be able to enter it.
   base::checked(operation, path, "chmod", [&] { return ::chmod(path.c_str(), 0755); });
   make_directory(path + "/rootfs", 0755);
   // runc gives a mounted tmpfs the mode of the directory below it.
@@ -100,7 +101,7 @@ std::vector<std::string> bundle::command(const std::vector<std::string>& rest) c
 }
 
 std::optional<pid_t> bundle::host_pid() const {
-  // Renamed into place while the program already runs.
+  // The runtime renames it into place while the program is already running.
   const auto text = base::read_small_file(guard_.directory() + "/pid");
   pid_t pid = 0;
   if (!text || std::from_chars(text->data(), text->data() + text->size(), pid).ec != std::errc()) {

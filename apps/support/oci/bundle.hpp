@@ -15,29 +15,29 @@
 
 namespace gpushm::app::oci {
 
-/// A container that is about to run: its bundle in a temporary directory, and the command that runs
-/// it. Container, cgroup and directory go with the object, and also when this process is killed.
+/// The bundle of a container in a temporary directory, and the command that runs the container.
+/// Container, cgroup and directory are removed with the object, also if this process is killed.
 /// Move-only.
 ///
-/// Distinct objects: safe. Shared objects: const members safe.
+/// Thread-safety: distinct objects: safe; shared objects: const members safe.
 class bundle {
  public:
-  /// The container's id begins with `prefix` and is not used twice on a machine. Throws `error`.
+  /// The container's id begins with `prefix` and is unique on the machine. Throws `error`.
   bundle(const runtime& with, const container_options& options, std::string_view prefix);
 
   [[nodiscard]] const std::string& id() const noexcept { return id_; }
-  /// Runs the container in the foreground, with the standard input and output of whoever executes
-  /// this.
+  /// The command that runs the container in the foreground, with the standard input and output of
+  /// the executing process.
   [[nodiscard]] std::vector<std::string> run_command() const;
-  /// Another command of the runtime about containers of this bundle: {"kill", id, "9"}.
+  /// Another command of the runtime for containers of this bundle: {"kill", id, "9"}.
   [[nodiscard]] std::vector<std::string> command(const std::vector<std::string>& rest) const;
-  /// The main program's PID as the host numbers it, once it has been started.
+  /// The main program's PID on the host; nullopt if it was not started yet.
   [[nodiscard]] std::optional<pid_t> host_pid() const;
-  /// What the runtime logged.
+  /// The runtime's log.
   [[nodiscard]] std::string log_text() const;
-  /// Deletes the container, running or not, and the directory, as the object's end does; blocks at
-  /// most 15 seconds. A container that is still being made would escape: while `running` says that
-  /// `run_command` runs, waits for its program to be there.
+  /// Deletes the container, running or not, and the directory, like the destructor. Blocks for at
+  /// most 15 seconds. A container that is still being created would be missed, so this first waits
+  /// for its program to start while `running` (whether `run_command` is running) returns true.
   void remove(const std::function<bool()>& running) noexcept;
 
  private:

@@ -22,9 +22,9 @@ namespace {
 
 constexpr std::string_view operation = "start cleanup guard";
 
-// On its input the directory, and a word: now. The end of its input: the one that it guards is
-// dead, and a runtime that died with it may take a moment to do so; on a busy machine a longer one,
-// in which it still makes processes and cgroups, so what is left is tried again.
+// Input: the directory, then "now" to clean up immediately. End of input means that the guarded
+// process is dead. A runtime that dies with it may take some time, longer on a busy machine, and
+// meanwhile create processes and cgroups, so the script retries until nothing is left.
 constexpr const char* script =
     "trap '' INT TERM HUP\n"
     "id=$1\n"
@@ -65,10 +65,10 @@ class spawn_settings {
   posix_spawnattr_t attributes{};
 };
 
-/// SIGPIPE is ignored by the programs that use this; a guard that is gone is noticed at the end.
-void tell(const base::unique_fd& input, const std::string& text) noexcept {
+/// Ignores errors: programs that use this ignore SIGPIPE, and `finish` detects a dead guard.
+void send_line(const base::unique_fd& input, const std::string& text) noexcept {
   const std::string line = text + "\n";
-  [[maybe_unused]] const auto told = ::write(input.get(), line.data(), line.size());
+  [[maybe_unused]] const auto written = ::write(input.get(), line.data(), line.size());
 }
 
 bool wait_ended(pid_t pid, int timeout_ms) {
@@ -105,9 +105,10 @@ cleanup_guard::cleanup_guard(std::string_view prefix,
                              const std::vector<std::string>& runtime,
                              const std::string& id)
     : cleanup_guard(runtime, id) {
-  // The guard is there first: a death between these two lines leaves an empty directory at most.
+  // The guard already runs: if this process dies between these two lines, only an empty directory
+  // is left.
   directory_ = make_temp_directory(prefix);
-  tell(input_, directory_);
+  send_line(input_, directory_);
 }
 
 cleanup_guard::cleanup_guard(cleanup_guard&& other) noexcept
@@ -125,7 +126,7 @@ void cleanup_guard::finish() noexcept {
     return;
   }
   if (!directory_.empty()) {
-    tell(input_, "now");
+    send_line(input_, "now");
   }
   input_.reset();
   if (!wait_ended(pid, 10'000)) {

@@ -11,19 +11,17 @@
 
 namespace gpushm::app::oci {
 
-/// A temporary directory, and a process that waits for the end of this one, however it ends, and
-/// then removes the directory and a container of it. Move-only; the end of the object has it do so
-/// at once.
+/// A temporary directory, and a process that removes it and a container in it as soon as this
+/// process exits in any way or the object is destroyed. Move-only.
 ///
-/// Distinct objects: safe. Shared objects: const members safe.
+/// Thread-safety: distinct objects: safe; shared objects: const members safe.
 class cleanup_guard {
  public:
   /// The directory's name begins with `prefix`; its mode is 0700. Throws `error`
   /// (permission_denied, system_error).
   explicit cleanup_guard(std::string_view prefix) : cleanup_guard(prefix, {}, {}) {}
-  /// Before the directory with all it holds, the container `id` is removed with
-  /// `RUNTIME... --root DIRECTORY/state delete --force ID`, and after it the cgroups of that name
-  /// that are left empty.
+  /// Before the directory, also removes the container `id` with `RUNTIME... --root DIRECTORY/state
+  /// delete --force ID`, and after it the empty cgroups with that name.
   cleanup_guard(std::string_view prefix,
                 const std::vector<std::string>& runtime,
                 const std::string& id);
@@ -34,7 +32,8 @@ class cleanup_guard {
   ~cleanup_guard();
 
   [[nodiscard]] const std::string& directory() const noexcept { return directory_; }
-  /// Has it do its work and waits for that, at most ten seconds. No effect the second time.
+  /// Starts the removal and blocks until it is complete, at most ten seconds. Further calls have no
+  /// effect.
   void finish() noexcept;
 
  private:

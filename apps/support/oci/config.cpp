@@ -92,14 +92,15 @@ json system_mounts(const container_options& options) {
   }
   mounts.push_back(file_system("tmpfs", "/tmp", {"nosuid", "nodev", "mode=1777"}));
   if (options.sysfs) {
-    // sysfs shows the network namespace of who mounts it, and must be of the same user namespace.
+    // sysfs shows the mounting process's network namespace, which must belong to its user
+    // namespace.
     const bool own_network = !options.net.host && options.net.path.empty();
     mounts.push_back(options.user_ns || !own_network
                          ? bind({"/sys", "/sys", false, true})
                          : file_system("sysfs", "/sys", {"nosuid", "noexec", "nodev", "ro"}));
   }
-  // What programs of the host need to run; the dynamic linker's cache finds a driver in an unusual
-  // place.
+  // Needed by programs of the host; the dynamic linker's cache locates a driver in an unusual
+  // directory.
   for (const char* path : {"/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/passwd"}) {
     if (std::filesystem::exists(path)) {
       mounts.push_back(bind({path, path, false, true}));
@@ -116,9 +117,10 @@ json device_rules(const container_options& options) {
   for (const device_node& node : options.device_nodes) {
     struct stat status {};
     if (::stat(node.host.c_str(), &status) != 0 || !S_ISCHR(status.st_mode)) {
-      throw error(errc::invalid_argument, "make container", node.host, "is not a character device");
+      throw error(
+          errc::invalid_argument, "create container", node.host, "is not a character device");
     }
-    // The number of the host's node is what the kernel compares, whatever the container calls it.
+    // The kernel compares the device number of the host's node, not its name in the container.
     rules.push_back({{"allow", true},
                      {"type", "c"},
                      {"major", major(status.st_rdev)},

@@ -23,13 +23,13 @@ container::container(const runtime& with,
     : bundle_(with, options, id_prefix), process_(start(bundle_, cancel_fd)) {}
 
 container::~container() {
-  // Moved from: there is nothing to remove, and no process either.
+  // A moved-from object has no container and no process.
   bundle_.remove([&] { return process_.started() && process_.alive(); });
 }
 
 pid_t container::wait_started(base::deadline until) {
   for (;;) {
-    // Asked before the file is looked for: a program that ended at once has written it.
+    // Queried before reading the file, which also exists if the program exited immediately.
     const bool running = process_.alive();
     if (const auto pid = bundle_.host_pid()) {
       return *pid;

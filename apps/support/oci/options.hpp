@@ -27,19 +27,19 @@ struct device_node {
   [[nodiscard]] const std::string& destination() const { return inside.empty() ? host : inside; }
 };
 
-/// Container ids 0 to size-1 are `first_host_id` and up on the host, for users and groups alike.
+/// Maps user and group ids 0 to size-1 in the container to `first_host_id` and up on the host.
 struct user_namespace {
   std::uint32_t first_host_id = 100'000;
   std::uint32_t size = 65'536;
 };
 
-/// Where a container's namespace of one kind comes from.
+/// The source of a container's namespace of one kind.
 struct namespace_source {
-  bool host = false;  ///< the one that the runtime runs in
-  std::string path;   ///< else another's: "/proc/1234/ns/pid"; empty: a new one
+  bool host = false;  ///< the runtime's own namespace
+  std::string path;   ///< else an existing one: "/proc/1234/ns/pid"; empty: a new one
 };
 
-/// What runs in a container and what it sees. The rest is fixed: new UTS, mount and cgroup
+/// The program of a container and its environment. The rest is fixed: new UTS, mount and cgroup
 /// namespaces, a read-only root with the host's /usr and libraries, an empty /tmp, no network in a
 /// new network namespace, and no devices except /dev/null and similar ones.
 struct container_options {
@@ -52,16 +52,16 @@ struct container_options {
   namespace_source ipc;
   namespace_source net;
   std::vector<bind_mount> mounts;
-  /// What the container has as /dev/shm; empty: a tmpfs of its own. Of the host with its IPC
-  /// namespace, one for all containers of a pod.
+  /// The host directory mounted at /dev/shm: the host's with its IPC namespace, or one for all
+  /// containers of a pod. Empty: a private tmpfs.
   std::string shm;
   std::vector<device_node> device_nodes;
   std::optional<user_namespace> user_ns;
-  /// Mount a read-only /sys: the NVIDIA driver looks there, nothing else does.
+  /// Mount a read-only /sys, which only the NVIDIA driver needs.
   bool sysfs = false;
-  /// The capabilities of this process's bounding set, every device, no system call filter and no
-  /// no-new-privileges; as Kubernetes has it, nodes are still only those of `device_nodes`.
-  /// Otherwise none of that: no capability, those devices alone, a filter, no-new-privileges.
+  /// True: the capabilities of this process's bounding set, access to every device, no system call
+  /// filter and no no-new-privileges; as in Kubernetes, only `device_nodes` exist. False: no
+  /// capabilities, access to `device_nodes` only, a filter, no-new-privileges.
   bool privileged = false;
 };
 

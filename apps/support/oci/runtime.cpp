@@ -41,8 +41,8 @@ std::optional<std::string> find_program(const std::string& name) {
   return std::nullopt;
 }
 
-// With cgroup v1 and v2 mounted side by side crun takes the v2 tree, which has no controllers. It
-// works if that mount is hidden.
+// With cgroup v1 and v2 both mounted, crun uses the v2 tree, which has no controllers. It works if
+// that mount is hidden.
 bool needs_v1_alone(const std::string& path) {
   return fs::path(path).filename() == "crun" && fs::exists("/sys/fs/cgroup/unified/cgroup.procs");
 }

@@ -9,20 +9,20 @@
 
 namespace gpushm::app::oci {
 
-/// An OCI runtime: runc, crun, or another with their command line.
+/// An OCI runtime: runc, crun, or one with the same command line.
 struct runtime {
   std::string path;
-  /// What it is started with: `path`, after what it needs to work on this machine.
+  /// The command that starts it: `path`, after a wrapper if it needs one on this machine.
   std::vector<std::string> command;
   friend bool operator==(const runtime&, const runtime&) = default;
 };
 
-/// `name` in $PATH or where the system keeps its own programs; a name with a slash is a path.
-/// Nothing when there is no such program.
+/// Searches $PATH and the system's program directories; a name with a slash is a path. Returns
+/// nullopt if the program does not exist.
 [[nodiscard]] std::optional<runtime> find_runtime(const std::string& name);
 
-/// The first line of `RUNTIME --version`: "runc version 1.1.5". Throws `error` when it does not
-/// tell by `until`.
+/// The first line of `RUNTIME --version`: "runc version 1.1.5". Throws `error` if there is none by
+/// `until`.
 [[nodiscard]] std::string version_of(const runtime& with, base::deadline until);
 
 }  // namespace gpushm::app::oci

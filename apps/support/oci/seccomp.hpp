@@ -5,8 +5,8 @@
 
 namespace gpushm::app::oci {
 
-/// A system call filter that refuses what container engines refuse by default and a program could
-/// try without a capability.
+/// A system call filter that denies the calls that container engines deny by default and that need
+/// no capability.
 [[nodiscard]] nlohmann::json default_seccomp();
 
 }  // namespace gpushm::app::oci

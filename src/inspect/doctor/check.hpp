@@ -17,12 +17,12 @@ enum class verdict : std::uint8_t { ok, warning, problem, not_applicable, note }
 /// "ok", "warning", "problem", "not applicable", "note".
 [[nodiscard]] std::string_view to_string(verdict value) noexcept;
 
-/// The result of one check, for people and for scripts.
+/// The result of one check.
 struct check {
   std::string id;       ///< stable: "uvm-major"
   std::string section;  ///< "driver", "devices", "isolation", "sharing"
   verdict result = verdict::not_applicable;
-  std::string seen;    ///< what was found, in one line
+  std::string seen;    ///< the finding, in one line
   std::string why;     ///< why it matters; may be empty
   std::string remedy;  ///< a command or a line of YAML; empty if no action is needed
   /// The id of the problem of which this check is a consequence; the check is then a note without a

@@ -94,35 +94,30 @@ bool is_of_gpus(const cdi_facts& document) {
 }  // namespace
 
 check device_nodes(const facts& all) {
-  check made;
   if (!driver_expected(all)) {
-    made.seen = "no NVIDIA driver";
-    return made;
+    return finding(verdict::not_applicable, "no NVIDIA driver");
   }
+  std::string denied;
   int worst = 0;
   for (const device_node_facts& node : all.nodes) {
     if (node.path != "/dev/nvidiactl" && node.path != "/dev/nvidia-uvm") {
       continue;
     }
     if (node.open_error != 0) {
-      made.seen +=
-          (made.seen.empty() ? "" : "; ") + node.path + " " + why_not_opened(node.open_error);
+      denied += (denied.empty() ? "" : "; ") + node.path + " " + why_not_opened(node.open_error);
       worst = node.open_error;
     }
   }
   if (worst == 0) {
-    made.result = verdict::ok;
-    made.seen = "/dev/nvidiactl and /dev/nvidia-uvm can be opened";
-    return made;
+    return finding(verdict::ok, "/dev/nvidiactl and /dev/nvidia-uvm can be opened");
   }
-  made.result = verdict::problem;
-  made.why = "CUDA needs /dev/nvidiactl and /dev/nvidia-uvm, whichever GPU is used";
-  made.remedy = remedy_for(worst);
-  return made;
+  return finding(verdict::problem,
+                 denied,
+                 "CUDA needs /dev/nvidiactl and /dev/nvidia-uvm, whichever GPU is used",
+                 remedy_for(worst));
 }
 
 check gpu_nodes(const facts& all) {
-  check made;
   std::string denied;
   std::size_t known = 0;
   int last = 0;
@@ -138,119 +133,116 @@ check gpu_nodes(const facts& all) {
     }
   }
   if (known == 0) {
-    made.seen = all.gpus.empty() ? "no GPU" : unknown("the GPUs' device numbers are not visible");
-    return made;
+    return finding(
+        verdict::not_applicable,
+        all.gpus.empty() ? "no GPU" : unknown("the GPUs' device numbers are not visible"));
   }
   const std::size_t open = openable_gpus(all);
-  made.seen = std::to_string(open) + " of " + std::to_string(known) + " can be opened";
+  const std::string counts =
+      std::to_string(open) + " of " + std::to_string(known) + " can be opened";
   if (open == known) {
-    made.result = verdict::ok;
-    return made;
+    return finding(verdict::ok, counts);
   }
-  made.seen += ": " + denied;
   // A container gets only the GPUs that it requested.
   const bool by_intent = in_container(all.self) && last != EACCES && last != ENXIO;
-  made.result = open == 0 ? verdict::problem : by_intent ? verdict::note : verdict::warning;
-  made.why =
+  return finding(
+      open == 0   ? verdict::problem
+      : by_intent ? verdict::note
+                  : verdict::warning,
+      counts + ": " + denied,
       "memory on a GPU whose node this process may not open cannot be shared with this process; no "
-      "other privilege helps, and without gpushm the driver reports \"invalid argument\"";
-  made.remedy = remedy_for(last);
-  return made;
+      "other privilege helps, and without gpushm the driver reports \"invalid argument\"",
+      remedy_for(last));
 }
 
 check uvm_major(const facts& all) {
-  check made;
+  std::string right;
   for (const device_node_facts& node : all.nodes) {
     if (!node.status || !node.expected_major || node.status->type != "character device") {
       continue;
     }
     if (node.status->major != *node.expected_major) {
-      made.result = verdict::problem;
-      made.seen = node.path + " has major " + std::to_string(node.status->major) +
-                  ", the kernel has " + std::to_string(*node.expected_major);
-      made.why =
+      return finding(
+          verdict::problem,
+          node.path + " has major " + std::to_string(node.status->major) + ", the kernel has " +
+              std::to_string(*node.expected_major),
           "the major number is reassigned when the module is loaded; nvidia-smi still works with a "
-          "stale node, but cuInit fails";
-      made.remedy = in_container(all.self)
-                        ? "on the host: run nvidia-ctk cdi generate; then restart the container"
-                        : "rm " + node.path + "; nvidia-modprobe -u -c 0";
-      return made;
+          "stale node, but cuInit fails",
+          in_container(all.self)
+              ? "on the host: run nvidia-ctk cdi generate; then restart the container"
+              : "rm " + node.path + "; nvidia-modprobe -u -c 0");
     }
     if (node.path == "/dev/nvidia-uvm") {
-      made.result = verdict::ok;
-      made.seen = "nvidia-uvm has the kernel's major " + std::to_string(node.status->major);
+      right = "nvidia-uvm has the kernel's major " + std::to_string(node.status->major);
     }
   }
-  if (made.seen.empty()) {
-    made.seen = unknown("no device node, or no entry in /proc/devices");
+  if (right.empty()) {
+    return finding(verdict::not_applicable,
+                   unknown("no device node, or no entry in /proc/devices"));
   }
-  return made;
+  return finding(verdict::ok, right);
 }
 
 check visible_devices(const facts& all) {
-  check made;
   const auto cuda = all.self.variables.find("CUDA_VISIBLE_DEVICES");
   const auto nvidia = all.self.variables.find("NVIDIA_VISIBLE_DEVICES");
   if (cuda == all.self.variables.end() && nvidia == all.self.variables.end()) {
-    made.result = driver_expected(all) ? verdict::ok : verdict::not_applicable;
-    made.seen = "neither CUDA_VISIBLE_DEVICES nor NVIDIA_VISIBLE_DEVICES is set";
-    return made;
+    return finding(driver_expected(all) ? verdict::ok : verdict::not_applicable,
+                   "neither CUDA_VISIBLE_DEVICES nor NVIDIA_VISIBLE_DEVICES is set");
   }
+  std::string seen;
+  std::string why;
   if (cuda != all.self.variables.end()) {
-    made.seen = "CUDA_VISIBLE_DEVICES=" + cuda->second;
+    seen = "CUDA_VISIBLE_DEVICES=" + cuda->second;
   }
   if (nvidia != all.self.variables.end()) {
-    made.seen += (made.seen.empty() ? "" : ", ") + ("NVIDIA_VISIBLE_DEVICES=" + nvidia->second);
+    seen += (seen.empty() ? "" : ", ") + ("NVIDIA_VISIBLE_DEVICES=" + nvidia->second);
   }
   if (nvidia != all.self.variables.end() && nvidia->second != "void" && nvidia->second != "none" &&
       !nvidia->second.empty() && openable_gpus(all) == 0) {
-    made.result = verdict::problem;
-    made.why =
+    return finding(
+        verdict::problem,
+        seen,
         "NVIDIA_VISIBLE_DEVICES requests GPUs from the container toolkit, which did not start this "
-        "container; CUDA does not read that variable";
-    made.remedy = "run with the nvidia runtime (runtimeClassName: nvidia), or with CDI";
-    return made;
+        "container; CUDA does not read that variable",
+        "run with the nvidia runtime (runtimeClassName: nvidia), or with CDI");
   }
   if (cuda != all.self.variables.end() && openable_gpus(all) > 0) {
     const visible_list read = read_visible(all, cuda->second);
     if (read.useful == 0) {
-      made.result = verdict::problem;
-      made.why = cuda->second.empty() ? "an empty value hides every GPU from CUDA"
-                                      : "CUDA stops at \"" + read.stop +
-                                            "\", which names no GPU that it can use here";
-      made.remedy = "unset CUDA_VISIBLE_DEVICES: inside a container GPUs are numbered from 0";
-      return made;
+      return finding(verdict::problem,
+                     seen,
+                     cuda->second.empty() ? "an empty value hides every GPU from CUDA"
+                                          : "CUDA stops at \"" + read.stop +
+                                                "\", which names no GPU that it can use here",
+                     "unset CUDA_VISIBLE_DEVICES: inside a container GPUs are numbered from 0");
     }
     // -1 ends a list deliberately.
     if (!read.stop.empty() && read.stop != "-1") {
-      made.result = verdict::warning;
-      made.why = "CUDA stops at \"" + read.stop +
-                 "\", which names no GPU that it can use here: of " +
-                 std::to_string(base::split(cuda->second, ",").size()) + " entries it uses " +
-                 std::to_string(read.useful);
-      made.remedy = "remove \"" + read.stop +
-                    "\" from CUDA_VISIBLE_DEVICES, or give this "
-                    "container that GPU";
-      return made;
+      return finding(verdict::warning,
+                     seen,
+                     "CUDA stops at \"" + read.stop +
+                         "\", which names no GPU that it can use here: of " +
+                         std::to_string(base::split(cuda->second, ",").size()) +
+                         " entries it uses " + std::to_string(read.useful),
+                     "remove \"" + read.stop +
+                         "\" from CUDA_VISIBLE_DEVICES, or give this container that GPU");
     }
     if (read.useful < openable_gpus(all)) {
-      made.why =
+      why =
           "it hides GPUs from enumeration; memory on them can still be opened: only the device "
           "node matters";
     }
   }
-  if (nvidia != all.self.variables.end() && !is_all(nvidia->second) && made.why.empty()) {
-    made.why = "only the container toolkit reads NVIDIA_VISIBLE_DEVICES; CUDA does not";
+  if (nvidia != all.self.variables.end() && !is_all(nvidia->second) && why.empty()) {
+    why = "only the container toolkit reads NVIDIA_VISIBLE_DEVICES; CUDA does not";
   }
-  made.result = verdict::ok;
-  return made;
+  return finding(verdict::ok, seen, why);
 }
 
 check cdi(const facts& all) {
-  check made;
   if (all.cdi.empty()) {
-    made.seen = "no CDI document in /etc/cdi or /var/run/cdi";
-    return made;
+    return finding(verdict::not_applicable, "no CDI document in /etc/cdi or /var/run/cdi");
   }
   std::size_t devices = 0;
   const cdi_facts* wrong = nullptr;
@@ -263,19 +255,17 @@ check cdi(const facts& all) {
   }
   if (wrong != nullptr) {
     const bool foreign = !is_of_gpus(*wrong) && !wrong->kind.empty();
-    made.result = foreign ? verdict::note : verdict::warning;
-    made.seen = wrong->path + ": " + wrong->problem;
-    made.why = foreign ? "it is for " + wrong->kind + ", so no NVIDIA GPU depends on it"
-                       : "container engines then report \"unresolvable CDI devices\", or start "
-                         "containers without the GPU";
-    made.remedy = cdi_remedy(*wrong);
-    return made;
+    return finding(foreign ? verdict::note : verdict::warning,
+                   wrong->path + ": " + wrong->problem,
+                   foreign ? "it is for " + wrong->kind + ", so no NVIDIA GPU depends on it"
+                           : "container engines then report \"unresolvable CDI devices\", or start "
+                             "containers without the GPU",
+                   cdi_remedy(*wrong));
   }
-  made.result = verdict::ok;
-  made.seen = std::to_string(all.cdi.size()) +
-              (all.cdi.size() == 1 ? " document, " : " documents, ") + std::to_string(devices) +
-              " devices";
-  return made;
+  return finding(verdict::ok,
+                 std::to_string(all.cdi.size()) +
+                     (all.cdi.size() == 1 ? " document, " : " documents, ") +
+                     std::to_string(devices) + " devices");
 }
 
 }  // namespace gpushm::inspect::rules

@@ -10,7 +10,7 @@ namespace gpushm::inspect::rules {
 
 namespace {
 
-constexpr std::string_view give_driver =
+constexpr const char* start_with_driver =
     "start the container with the driver: --device nvidia.com/gpu=all (CDI), --gpus all, or a GPU "
     "in its resource limits";
 
@@ -56,68 +56,62 @@ int branch_of(const std::string& driver_version) {
 }  // namespace
 
 check libcuda(const facts& all) {
-  check made;
   const cuda_view& cuda = all.driver.cuda;
   if (!cuda.library.empty()) {
-    made.result = verdict::ok;
-    made.seen = cuda.library;
-    return made;
+    return finding(verdict::ok, cuda.library);
   }
   if (!all.libcuda_files.empty() && all.driver.failure.empty()) {
     const std::string& file = all.libcuda_files.front();
-    made.result = verdict::problem;
-    made.seen = file + " exists, but the loader does not find libcuda.so.1";
-    made.why = "no program can use CUDA until the loader finds it";
-    made.remedy =
-        "run ldconfig as root, or export LD_LIBRARY_PATH=" + file.substr(0, file.rfind('/')) +
-        ":$LD_LIBRARY_PATH";
-    return made;
+    return finding(verdict::problem,
+                   file + " exists, but the loader does not find libcuda.so.1",
+                   "no program can use CUDA until the loader finds it",
+                   "run ldconfig as root, or export LD_LIBRARY_PATH=" +
+                       file.substr(0, file.rfind('/')) + ":$LD_LIBRARY_PATH");
   }
   if (!all.libcuda_files.empty()) {
-    made.seen = unknown(all.libcuda_files.front() + " was not loaded: see cuinit");
-    return made;
+    return finding(verdict::not_applicable,
+                   unknown(all.libcuda_files.front() + " was not loaded: see cuinit"));
   }
   if (!driver_expected(all)) {
-    made.seen = "no NVIDIA driver";
-    made.why = "segments in host memory work without a driver";
-    return made;
+    return finding(verdict::not_applicable,
+                   "no NVIDIA driver",
+                   "segments in host memory work without a driver");
   }
-  made.result = verdict::problem;
-  made.seen = "no libcuda.so.1, though the machine has NVIDIA's kernel module or device nodes";
-  made.why = "without the driver's library no process can use a GPU";
-  made.remedy = in_container(all.self) ? give_driver : "install the driver's libraries: libcuda1";
-  return made;
+  return finding(
+      verdict::problem,
+      "no libcuda.so.1, though the machine has NVIDIA's kernel module or device nodes",
+      "without the driver's library no process can use a GPU",
+      in_container(all.self) ? start_with_driver : "install the driver's libraries: libcuda1");
 }
 
 check driver_match(const facts& all) {
-  check made;
   if (all.module_version.empty() || all.libcuda_version.empty()) {
-    made.seen = unknown(all.module_version.empty() ? "the kernel module's version is not visible"
-                                                   : "the library's file name contains no version");
-    return made;
+    return finding(
+        verdict::not_applicable,
+        unknown(all.module_version.empty() ? "the kernel module's version is not visible"
+                                           : "the library's file name contains no version"));
   }
-  made.seen = "kernel module " + all.module_version + (all.open_module ? " (open)" : "") +
-              ", library " + all.libcuda_version;
+  const std::string versions = "kernel module " + all.module_version +
+                               (all.open_module ? " (open)" : "") + ", library " +
+                               all.libcuda_version;
   if (!all.compat_version.empty()) {
-    made.result = verdict::ok;
-    made.seen += " (forward compatibility package)";
-  } else if (all.module_version == all.libcuda_version) {
-    made.result = verdict::ok;
-  } else {
-    made.result = verdict::problem;
-    made.why =
-        "library and module must have the same version: cuInit fails with "
-        "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803), NVML with \"Driver/library version mismatch\"";
-    made.remedy = in_container(all.self)
-                      ? "restart the container: the host's driver was updated after it started"
-                      : "reboot, or stop all GPU users and reload: modprobe -r nvidia_uvm "
-                        "nvidia_drm nvidia_modeset nvidia && modprobe nvidia";
+    return finding(verdict::ok, versions + " (forward compatibility package)");
   }
-  return made;
+  if (all.module_version == all.libcuda_version) {
+    return finding(verdict::ok, versions);
+  }
+  return finding(
+      verdict::problem,
+      versions,
+      "library and module must have the same version: cuInit fails with "
+      "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803), NVML with \"Driver/library version mismatch\"",
+      in_container(all.self)
+          ? "restart the container: the host's driver was updated after it started"
+          : "reboot, or stop all GPU users and reload: modprobe -r nvidia_uvm nvidia_drm "
+            "nvidia_modeset nvidia && modprobe nvidia");
 }
 
 check cuda_compat(const facts& all) {
-  check made;
   const auto newest = std::max_element(
       all.toolkits.begin(), all.toolkits.end(), [](const toolkit_facts& a, const toolkit_facts& b) {
         return a.version < b.version;
@@ -126,117 +120,101 @@ check cuda_compat(const facts& all) {
   const int driver =
       all.driver.cuda.version != 0 ? all.driver.cuda.version : cuda_of_branch(branch);
   if (newest == all.toolkits.end() || driver == 0) {
-    made.seen = newest == all.toolkits.end()
-                    ? "no CUDA toolkit or runtime found in the usual places"
-                    : unknown("the driver's CUDA version is not visible");
-    return made;
+    return finding(verdict::not_applicable,
+                   newest == all.toolkits.end()
+                       ? "no CUDA toolkit or runtime found in the usual places"
+                       : unknown("the driver's CUDA version is not visible"));
   }
-  made.seen = "driver: CUDA " + version_text(driver) +
-              "; newest here: " + version_text(newest->version) + " (" + newest->path + ")";
+  const std::string versions = "driver: CUDA " + version_text(driver) +
+                               "; newest here: " + version_text(newest->version) + " (" +
+                               newest->path + ")";
   if (newest->version <= driver) {
-    made.result = verdict::ok;
-  } else if (newest->version / 1000 == driver / 1000) {
-    made.result = verdict::ok;
-    made.why =
-        "a newer minor version runs on this driver, without its new features and without PTX that "
-        "must be compiled (minor version compatibility)";
-  } else {
-    const int major = newest->version / 1000;
-    const int needed = minimum_branch(major);
-    made.result = verdict::problem;
-    made.why = "CUDA " + std::to_string(major) +
-               " programs fail with "
-               "cudaErrorInsufficientDriver (35)" +
-               (needed == 0 ? std::string()
-                            : ": they need driver " + std::to_string(needed) + " or newer");
-    made.remedy =
-        "update the driver, use an older toolkit, or on data centre GPUs install "
-        "cuda-compat-" +
-        std::to_string(major) + "-" + std::to_string(newest->version % 1000 / 10);
+    return finding(verdict::ok, versions);
   }
-  return made;
+  const int major = newest->version / 1000;
+  if (major == driver / 1000) {
+    return finding(
+        verdict::ok,
+        versions,
+        "a newer minor version runs on this driver, without its new features and without PTX that "
+        "must be compiled (minor version compatibility)");
+  }
+  const int needed = minimum_branch(major);
+  return finding(
+      verdict::problem,
+      versions,
+      "CUDA " + std::to_string(major) + " programs fail with cudaErrorInsufficientDriver (35)" +
+          (needed == 0 ? std::string()
+                       : ": they need driver " + std::to_string(needed) + " or newer"),
+      "update the driver, use an older toolkit, or on data centre GPUs install cuda-compat-" +
+          std::to_string(major) + "-" + std::to_string(newest->version % 1000 / 10));
 }
 
 check nvml(const facts& all) {
-  check made;
   const nvml_view& view = all.driver.nvml;
   if (!driver_expected(all) && view.library.empty()) {
-    made.seen = "no NVIDIA driver";
-    return made;
+    return finding(verdict::not_applicable, "no NVIDIA driver");
   }
   if (!all.driver.failure.empty()) {
-    made.seen = unknown("NVML was not called: see cuinit");
-    return made;
+    return finding(verdict::not_applicable, unknown("NVML was not called: see cuinit"));
   }
   if (view.problem.empty()) {
-    made.result = verdict::ok;
-    made.seen = "NVML " + view.nvml_version + ", driver " + view.driver_version + ", " +
-                std::to_string(view.gpus.size()) + (view.gpus.size() == 1 ? " GPU" : " GPUs");
-    return made;
+    return finding(verdict::ok,
+                   "NVML " + view.nvml_version + ", driver " + view.driver_version + ", " +
+                       std::to_string(view.gpus.size()) +
+                       (view.gpus.size() == 1 ? " GPU" : " GPUs"));
   }
-  made.result = verdict::warning;
-  made.seen = view.problem;
-  made.why =
-      "sharing works without NVML, but MIG, NVLink and modes cannot be read, and nvidia-smi fails";
-  made.remedy =
+  return finding(
+      verdict::warning,
+      view.problem,
+      "sharing works without NVML, but MIG, NVLink and modes cannot be read, and nvidia-smi fails",
       view.library.empty()
           ? "set NVIDIA_DRIVER_CAPABILITIES=compute,utility for the container, or "
             "install libnvidia-ml1"
           : "run nvidia-smi on the host: if it fails there too, repair the host's driver; if it "
             "works, restart this container (systemctl daemon-reload on the host can remove "
-            "a container's devices)";
-  return made;
+            "a container's devices)");
 }
 
 check cuinit(const facts& all) {
-  check made;
   const cuda_view& view = all.driver.cuda;
   if (!all.driver.failure.empty()) {
-    made.result = verdict::problem;
-    made.seen = "querying the driver: " + all.driver.failure;
-    made.why = "every CUDA program will fail the same way here";
-    made.remedy = "run nvidia-smi and dmesg on the host; a GPU that fell off the bus needs a reset";
-    return made;
+    return finding(
+        verdict::problem,
+        "querying the driver: " + all.driver.failure,
+        "every CUDA program will fail the same way here",
+        "run nvidia-smi and dmesg on the host; a GPU that fell off the bus needs a reset");
   }
   if (view.library.empty()) {
-    made.seen = "no libcuda.so.1";
-    return made;
+    return finding(verdict::not_applicable, "no libcuda.so.1");
   }
   if (view.problem.empty()) {
-    made.result = verdict::ok;
-    made.seen = "CUDA " + version_text(view.version) + ", " + std::to_string(view.gpus.size()) +
-                (view.gpus.size() == 1 ? " device" : " devices");
-    return made;
+    return finding(verdict::ok,
+                   "CUDA " + version_text(view.version) + ", " + std::to_string(view.gpus.size()) +
+                       (view.gpus.size() == 1 ? " device" : " devices"));
   }
-  made.result = verdict::problem;
-  made.seen = view.problem;
+  const auto problem = [&](const char* why, const char* remedy) {
+    return finding(verdict::problem, view.problem, why, remedy);
+  };
   switch (view.result) {
     case cuda::CUDA_ERROR_NO_DEVICE:
-      made.why = "CUDA finds no GPU that this process may use";
-      made.remedy = "see device-nodes, gpu-nodes and visible-devices below";
-      break;
+      return problem("CUDA finds no GPU that this process may use",
+                     "see device-nodes, gpu-nodes and visible-devices below");
     case cuda::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
-      made.why = "library and kernel module have different versions";
-      made.remedy = "see driver-match";
-      break;
+      return problem("library and kernel module have different versions", "see driver-match");
     case cuda::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE:
-      made.why = "only data centre GPUs support forward compatibility";
-      made.remedy = "remove the cuda-compat directory from LD_LIBRARY_PATH";
-      break;
+      return problem("only data centre GPUs support forward compatibility",
+                     "remove the cuda-compat directory from LD_LIBRARY_PATH");
     case cuda::CUDA_ERROR_SYSTEM_NOT_READY:
-      made.why = "GPUs connected by NVSwitch need the fabric manager";
-      made.remedy = "on the host: systemctl start nvidia-fabricmanager (the driver's version)";
-      break;
+      return problem("GPUs connected by NVSwitch need the fabric manager",
+                     "on the host: systemctl start nvidia-fabricmanager (the driver's version)");
     case cuda::CUDA_ERROR_STUB_LIBRARY:
-      made.why = "the toolkit's stub library was loaded, which is for linking only";
-      made.remedy = "remove /usr/local/cuda/lib64/stubs from LD_LIBRARY_PATH";
-      break;
+      return problem("the toolkit's stub library was loaded, which is for linking only",
+                     "remove /usr/local/cuda/lib64/stubs from LD_LIBRARY_PATH");
     default:
-      made.why = "no program can use CUDA here";
-      made.remedy = "see device-nodes and uvm-major; run nvidia-smi and dmesg on the host";
-      break;
+      return problem("no program can use CUDA here",
+                     "see device-nodes and uvm-major; run nvidia-smi and dmesg on the host");
   }
-  return made;
 }
 
 }  // namespace gpushm::inspect::rules

@@ -22,108 +22,89 @@ std::optional<bool> is_host(const process_facts& process, const char* kind) {
 }  // namespace
 
 check container(const facts& all) {
-  check made;
   const container_facts& inside = all.self.container;
   if (inside.runtime.empty()) {
-    made.result = verdict::ok;
-    made.seen = "no container";
-    return made;
+    return finding(verdict::ok, "no container");
   }
-  made.result = verdict::ok;
-  made.seen = inside.runtime == "unknown" ? "a container of an unidentified engine"
-                                          : "a container of " + inside.runtime;
+  std::string seen = inside.runtime == "unknown" ? "a container of an unidentified engine"
+                                                 : "a container of " + inside.runtime;
   if (!inside.id.empty()) {
-    made.seen += ", id " + inside.id.substr(0, 12);
+    seen += ", id " + inside.id.substr(0, 12);
   }
   if (!inside.pod_name.empty()) {
-    made.seen += ", pod " + (inside.pod_namespace.empty() ? "" : inside.pod_namespace + "/") +
-                 inside.pod_name;
+    seen += ", pod " + (inside.pod_namespace.empty() ? "" : inside.pod_namespace + "/") +
+            inside.pod_name;
   } else if (!inside.pod_uid.empty()) {
-    made.seen += ", pod uid " + inside.pod_uid;
+    seen += ", pod uid " + inside.pod_uid;
   }
-  if (all.gvisor) {
-    made.result = verdict::warning;
-    made.why =
-        "gVisor forwards only the driver calls that it supports; sharing between sandboxes was not "
-        "measured by gpushm";
-    made.remedy = "gpushm doctor without --no-selftest shows what works; otherwise use runc";
+  if (!all.gvisor) {
+    return finding(verdict::ok, seen);
   }
-  return made;
+  return finding(
+      verdict::warning,
+      seen,
+      "gVisor forwards only the driver calls that it supports; sharing between sandboxes was not "
+      "measured by gpushm",
+      "gpushm doctor without --no-selftest shows what works; otherwise use runc");
 }
 
 check namespaces(const facts& all) {
-  check made;
+  std::string seen;
   for (const auto& [kind, each] : all.self.namespaces) {
     if (each.id != 0) {
-      made.seen += (made.seen.empty() ? "" : ", ") + kind + " " +
-                   (!each.host   ? "unknown"
-                    : *each.host ? "the host's"
-                                 : "private");
+      seen += (seen.empty() ? "" : ", ") + kind + " " +
+              (!each.host   ? "unknown"
+               : *each.host ? "the host's"
+                            : "private");
     }
   }
-  if (made.seen.empty()) {
-    made.seen = unknown("the namespaces are not visible");
-    return made;
+  if (seen.empty()) {
+    return finding(verdict::not_applicable, unknown("the namespaces are not visible"));
   }
-  made.seen += "; PID";
+  seen += "; PID";
   for (const int each : all.self.nspid) {
-    made.seen += " " + std::to_string(each);
+    seen += " " + std::to_string(each);
   }
-  made.result = verdict::ok;
-  return made;
+  return finding(verdict::ok, seen);
 }
 
 check pid_namespace(const facts& all) {
-  check made;
   const auto host = is_host(all.self, "pid");
   const int own = all.self.nspid.empty() ? all.self.pid : all.self.nspid.back();
+  const std::string pid = "; this process is PID " + std::to_string(own);
   if (!host) {
-    made.seen = unknown("the PID namespace is not visible") + "; this process is PID " +
-                std::to_string(own);
-    return made;
+    return finding(verdict::not_applicable, unknown("the PID namespace is not visible") + pid);
   }
   if (*host) {
-    made.result = verdict::ok;
-    made.seen = "the host's; this process is PID " + std::to_string(own);
-    return made;
+    return finding(verdict::ok, "the host's" + pid);
   }
-  made.result = verdict::note;
-  made.seen = "private; this process is PID " + std::to_string(own) + " in it";
-  made.why =
+  return finding(
+      verdict::note,
+      "private" + pid + " in it",
       "a legacy handle contains its exporter's PID; if it equals the importer's, the driver "
-      "reports "
-      "\"invalid device context\", and every container's first process is PID 1";
-  made.remedy =
+      "reports \"invalid device context\", and every container's first process is PID 1",
       "share through gpushm, which corrects the handle; hostPID and shareProcessNamespace are not "
-      "needed";
-  return made;
+      "needed");
 }
 
 check user_namespace(const facts& all) {
-  check made;
   const auto host = is_host(all.self, "user");
   if (!host) {
-    made.seen = unknown("the user namespace is not visible");
-  } else if (*host) {
-    made.result = verdict::ok;
-    made.seen = "the host's";
-  } else {
-    made.result = verdict::warning;
-    made.seen = "private";
-    made.why =
-        "a broker outside may see uid 65534 and pid 0 for this process, which is then "
-        "unidentified: "
-        "only the creator's own connection may remove its segments";
-    made.remedy = "nothing, if each domain has one tenant; otherwise use one domain per tenant";
+    return finding(verdict::not_applicable, unknown("the user namespace is not visible"));
   }
-  return made;
+  if (*host) {
+    return finding(verdict::ok, "the host's");
+  }
+  return finding(verdict::warning,
+                 "private",
+                 "a broker outside may see uid 65534 and pid 0 for this process, which is then "
+                 "unidentified: only the creator's own connection may remove its segments",
+                 "nothing, if each domain has one tenant; otherwise use one domain per tenant");
 }
 
 check host_namespaces(const facts& all) {
-  check made;
   if (!in_container(all.self)) {
-    made.seen = "no container";
-    return made;
+    return finding(verdict::not_applicable, "no container");
   }
   std::string shared;
   for (const auto& [kind, line] :
@@ -133,135 +114,116 @@ check host_namespaces(const facts& all) {
     }
   }
   if (shared.empty()) {
-    made.result = verdict::ok;
-    made.seen = "PID and IPC namespaces are the container's own";
-    return made;
+    return finding(verdict::ok, "PID and IPC namespaces are the container's own");
   }
-  made.result = verdict::warning;
-  made.seen = "this container has " + shared;
-  made.why = "sharing GPU memory does not need it, and it exposes the host to this container";
-  made.remedy = "delete " + shared + " from the pod, and share through gpushm";
-  return made;
+  return finding(verdict::warning,
+                 "this container has " + shared,
+                 "sharing GPU memory does not need it, and it exposes the host to this container",
+                 "delete " + shared + " from the pod, and share through gpushm");
 }
 
 check privileges(const facts& all) {
-  check made;
-  made.seen = "uid " + std::to_string(all.self.uid);
+  std::string seen = "uid " + std::to_string(all.self.uid);
   if (all.self.capabilities) {
-    made.seen += *all.self.capabilities == 0 ? ", no capability" : ", with capabilities";
+    seen += *all.self.capabilities == 0 ? ", no capability" : ", with capabilities";
   }
   if (all.self.no_new_privileges) {
-    made.seen += *all.self.no_new_privileges ? ", no new privileges" : "";
+    seen += *all.self.no_new_privileges ? ", no new privileges" : "";
   }
   if (all.self.seccomp >= 0) {
-    made.seen += all.self.seccomp == 2 ? ", seccomp filter" : ", no seccomp filter";
+    seen += all.self.seccomp == 2 ? ", seccomp filter" : ", no seccomp filter";
   }
   if (in_container(all.self) && has(all.self.capabilities, cap_sys_admin)) {
-    made.result = verdict::warning;
-    made.why =
+    return finding(
+        verdict::warning,
+        seen,
         "\"privileged\" helps with GPUs only because it lets the container open every GPU's node; "
-        "requesting the right GPU in its resources is enough";
-    made.remedy = "delete privileged: true, and give both sides the same GPU";
-    return made;
+        "requesting the right GPU in its resources is enough",
+        "delete privileged: true, and give both sides the same GPU");
   }
-  made.result = verdict::ok;
-  return made;
+  return finding(verdict::ok, seen);
 }
 
 check ptrace(const facts& all) {
-  check made;
   if (!all.ptrace_scope) {
-    made.seen = "no Yama";
-    return made;
+    return finding(verdict::not_applicable, "no Yama");
   }
-  made.seen = "Yama ptrace_scope is " + std::to_string(*all.ptrace_scope);
+  const std::string scope = "Yama ptrace_scope is " + std::to_string(*all.ptrace_scope);
   if (*all.ptrace_scope == 0 || has(all.self.capabilities, cap_sys_ptrace)) {
-    made.result = verdict::ok;
-    return made;
+    return finding(verdict::ok, scope);
   }
-  made.result = verdict::note;
-  made.why =
+  return finding(
+      verdict::note,
+      scope,
       "PyTorch's expandable segments and other libraries copy descriptors with pidfd_getfd, which "
-      "then fails with EPERM except between parent and child; gpushm does not use it";
-  made.remedy = "share through gpushm; or on the host: sysctl kernel.yama.ptrace_scope=0";
-  return made;
+      "then fails with EPERM except between parent and child; gpushm does not use it",
+      "share through gpushm; or on the host: sysctl kernel.yama.ptrace_scope=0");
 }
 
 check shm(const facts& all) {
-  check made;
   if (all.shm_bytes == 0) {
-    made.seen = "no /dev/shm";
-    return made;
+    return finding(verdict::not_applicable, "no /dev/shm");
   }
-  made.seen = base::size_text(all.shm_bytes) + (all.shm_private ? ", this container's own" : "");
+  const std::string size =
+      base::size_text(all.shm_bytes) + (all.shm_private ? ", this container's own" : "");
   constexpr std::uint64_t default_of_engines = 64U << 20U;
   if (all.shm_bytes > default_of_engines) {
-    made.result = verdict::ok;
-    return made;
+    return finding(verdict::ok, size);
   }
-  made.result = verdict::note;
-  made.why =
+  return finding(
+      verdict::note,
+      size,
       "data loaders and NCCL fail with \"Bus error\" or \"No space left on device\" when it is "
-      "full; gpushm does not use it";
-  made.remedy = "mount an emptyDir with medium: Memory at /dev/shm, or --shm-size=8g";
-  return made;
+      "full; gpushm does not use it",
+      "mount an emptyDir with medium: Memory at /dev/shm, or --shm-size=8g");
 }
 
 check limits(const facts& all) {
-  check made;
   const auto found = all.self.limits.find("Max open files");
   if (found == all.self.limits.end()) {
-    made.seen = "no limit on open files";
-    made.result = verdict::ok;
-    return made;
+    return finding(verdict::ok, "no limit on open files");
   }
-  made.seen = std::to_string(found->second) + " open files";
+  const std::string limit = std::to_string(found->second) + " open files";
   constexpr std::uint64_t enough = 1024;
   if (found->second >= enough) {
-    made.result = verdict::ok;
-    return made;
+    return finding(verdict::ok, limit);
   }
-  made.result = verdict::warning;
-  made.why =
+  return finding(
+      verdict::warning,
+      limit,
       "each chunk of memory uses a descriptor while it is transferred: 253 at a time here, all of "
-      "them in the broker (a 1 GiB tensor of PyTorch's expandable segments has 52)";
-  made.remedy = "ulimit -n 65536, LimitNOFILE=65536, or the engine's default ulimit";
-  return made;
+      "them in the broker (a 1 GiB tensor of PyTorch's expandable segments has 52)",
+      "ulimit -n 65536, LimitNOFILE=65536, or the engine's default ulimit");
 }
 
 check broker(const facts& all) {
-  check made;
   if (!all.broker) {
-    made.seen = unknown("no broker was contacted");
-    return made;
+    return finding(verdict::not_applicable, unknown("no broker was contacted"));
   }
-  if (all.broker->reachable) {
-    made.result = verdict::ok;
-    made.seen = "domain \"" + all.broker->domain + "\" at " + all.broker->socket + ", protocol " +
-                std::to_string(all.broker->protocol) + ", " + std::to_string(all.broker->segments) +
-                " segments";
-    if (!all.broker->fence.empty()) {
-      made.seen += ", fence " + all.broker->fence;
-    }
-    if (all.broker->fence == "none") {
-      made.result = verdict::note;
-      made.why =
-          "the broker cannot detect when the writes of a dead process have stopped (no pidfd, or "
-          "MPS): it waits for two seconds instead, which proves nothing";
-      made.remedy =
-          "use Linux 5.3 or newer, allow pidfd_open, and do not use MPS for processes that share";
-    }
-    return made;
+  if (!all.broker->reachable) {
+    return finding(
+        verdict::warning,
+        all.broker->problem,
+        "without a broker, memory can be shared only through tickets and files (gpushm export)",
+        in_container(all.self) ? "mount the domain's directory at /run/gpushm/d/<domain>: --device "
+                                 "gpushm.dev/share=<domain>, or -v"
+                               : "gpushm serve");
   }
-  made.result = verdict::warning;
-  made.seen = all.broker->problem;
-  made.why =
-      "without a broker, memory can be shared only through tickets and files (gpushm export)";
-  made.remedy = in_container(all.self)
-                    ? "mount the domain's directory at /run/gpushm/d/<domain>: --device "
-                      "gpushm.dev/share=<domain>, or -v"
-                    : "gpushm serve";
-  return made;
+  std::string seen = "domain \"" + all.broker->domain + "\" at " + all.broker->socket +
+                     ", protocol " + std::to_string(all.broker->protocol) + ", " +
+                     std::to_string(all.broker->segments) + " segments";
+  if (!all.broker->fence.empty()) {
+    seen += ", fence " + all.broker->fence;
+  }
+  if (all.broker->fence != "none") {
+    return finding(verdict::ok, seen);
+  }
+  return finding(
+      verdict::note,
+      seen,
+      "the broker cannot detect when the writes of a dead process have stopped (no pidfd, or "
+      "MPS): it waits for two seconds instead, which proves nothing",
+      "use Linux 5.3 or newer, allow pidfd_open, and do not use MPS for processes that share");
 }
 
 }  // namespace gpushm::inspect::rules

@@ -36,7 +36,7 @@ prediction not_exportable_here(way how, int gpu, bool any_gpu) {
                  : any_gpu              ? std::string(to_string(errc::device_not_found))
                                         : std::string(to_string(errc::driver_unavailable));
   made.why = "the exporter may not open " + node_of(gpu) +
-             ", so CUDA does not show it that GPU and there is nothing to export";
+             ", so CUDA does not list that GPU and there is nothing to export";
   made.remedy = "give the exporter this GPU";
   return made;
 }
@@ -67,7 +67,7 @@ prediction hidden_from_importer(way how, const party& importer, int gpu, bool co
     made.failure = made.driver_failure;
     made.why = collide
                    ? "both processes have PID " + std::to_string(importer.pid) +
-                         " in their namespaces, which the driver takes for one process; and the "
+                         " in their namespaces, which the driver treats as one process; and the "
                          "importer may not open " +
                          node_of(gpu)
                    : "the importer may not open " + node_of(gpu) +
@@ -76,7 +76,7 @@ prediction hidden_from_importer(way how, const party& importer, int gpu, bool co
   } else {
     made.failure = to_string(errc::device_not_visible);
     made.why = "the importer may not open " + node_of(gpu) +
-               ", the exporting GPU; gpushm says so before the driver is asked";
+               ", the exporting GPU; gpushm reports this before calling the driver";
   }
   made.remedy = same_gpus;
   return made;
@@ -113,7 +113,7 @@ prediction predict(way how, const party& exporter, const party& importer, int gp
   prediction made;
   if (how == way::host) {
     made.works = true;
-    made.why = "host memory travels as a descriptor: both sides need the domain's socket, no GPU";
+    made.why = "host memory is shared as a descriptor: both sides need the domain's socket, no GPU";
     return made;
   }
   if (!may_open(exporter, gpu)) {
@@ -129,10 +129,10 @@ prediction predict(way how, const party& exporter, const party& importer, int gp
   if (collide && how == way::raw_legacy) {
     made.failure = made.driver_failure;
     made.why = "both processes have PID " + std::to_string(importer.pid) +
-               " in their namespaces: the driver takes the handle for one of the importer's own";
+               " in their namespaces: the driver treats the handle as one of the importer's own";
     made.remedy =
         "open it through gpushm (client::share and open, or tickets); hostPID and "
-        "shareProcessNamespace only make the numbers differ";
+        "shareProcessNamespace only make the PIDs differ";
     return made;
   }
   made.works = true;
@@ -145,7 +145,7 @@ prediction predict(way how, const party& exporter, const party& importer, int gp
                          : "the importer may open the GPU";
       break;
     default:
-      made.why = "descriptors know no PIDs; the importer may open the GPU";
+      made.why = "descriptors contain no PID; the importer may open the GPU";
       break;
   }
   return made;

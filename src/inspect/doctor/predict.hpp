@@ -39,7 +39,7 @@ struct prediction {
   std::string failure;
   /// The driver's error without gpushm; empty if it works without gpushm too.
   std::string driver_failure;
-  std::string why;     ///< the rule, and the fact on which it is based
+  std::string why;     ///< the reason: the rule, and the fact on which it is based
   std::string remedy;  ///< a line of YAML or a command; empty if it works
 };
 

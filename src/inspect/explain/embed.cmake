@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # cmake -DINPUT=file -DOUTPUT=file.cpp -DNAME=function -P embed.cmake
-# Writes a source file whose function gpushm::inspect::NAME gives the bytes of INPUT.
+# Writes a source file whose function gpushm::inspect::NAME returns the bytes of INPUT.
 file(READ "${INPUT}" hex HEX)
 string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
 string(REGEX REPLACE "(................................................................................)" "\\1\n"

@@ -98,11 +98,11 @@ constexpr auto names_of_facts = make_names_of_facts();
 /// Maximum matches per pattern: logs repeat themselves.
 constexpr std::size_t max_places = 16;
 
-enum class strength { telling, vague, number };
+enum class strength { specific, vague, number };
 
 struct match {
   const explain_rule* rule = nullptr;
-  strength how = strength::telling;
+  strength how = strength::specific;
   explain_text::place where;
 };
 
@@ -123,14 +123,14 @@ std::vector<match> all_matches(const explain_text& text) {
   std::vector<match> matches;
   for (const explain_rule& rule : explain_rules()) {
     for (const std::string& name : rule.names) {
-      add_places(matches, rule, strength::telling, text, name);
+      add_places(matches, rule, strength::specific, text, name);
     }
     for (const std::string& phrase : rule.phrases) {
-      add_places(matches, rule, rule.vague ? strength::vague : strength::telling, text, phrase);
+      add_places(matches, rule, rule.vague ? strength::vague : strength::specific, text, phrase);
     }
     for (const std::string& only : rule.alone) {
       if (text.is_only(lower_case(only))) {
-        matches.push_back({&rule, strength::telling, text.whole()});
+        matches.push_back({&rule, strength::specific, text.whole()});
       }
     }
     for (const int number : rule.numbers) {
@@ -157,12 +157,12 @@ std::vector<match> chosen_matches(const explain_text& text) {
   std::stable_sort(matches.begin(), matches.end(), [](const match& a, const match& b) {
     return a.how != b.how ? a.how < b.how : a.where.begin < b.where.begin;
   });
-  const bool telling = !matches.empty() && matches.front().how != strength::number;
+  const bool specific = !matches.empty() && matches.front().how != strength::number;
   std::vector<match> chosen;
   for (const match& each : matches) {
     const auto same_rule = [&](const match& other) { return other.rule == each.rule; };
     // Numbers occur in any log.
-    const bool noise = telling && each.how == strength::number;
+    const bool noise = specific && each.how == strength::number;
     if (!noise && std::none_of(chosen.begin(), chosen.end(), same_rule) &&
         !is_part_of_another(each, matches)) {
       chosen.push_back(each);

@@ -63,14 +63,14 @@ std::string cleaned(std::string_view raw) {
 bool joined_before(std::string_view text, std::size_t begin) {
   return begin > 0 && is_word(text[begin]) && is_word(text[begin - 1]);
 }
-/// Does the word or number continue at `end`? 201.5 is a version or a time.
-bool joined_behind(std::string_view text, std::size_t end) {
+/// Whether the word or number continues at `end`. 201.5 is a version or a time.
+bool joined_after(std::string_view text, std::size_t end) {
   const bool fraction = end + 1 < text.size() && is_digit(text[end - 1]) && text[end] == '.' &&
                         is_digit(text[end + 1]);
   return fraction || (end < text.size() && is_word(text[end - 1]) && is_word(text[end]));
 }
 
-/// "... error code: 201" up to the number: may the number be that of a CUDA error?
+/// Whether the number after `before` ("... error code: ") may be a CUDA error.
 bool announces_number(std::string_view before) {
   constexpr std::array<std::string_view, 12> words{"error",
                                                    "err",
@@ -163,7 +163,7 @@ std::optional<explain_text::place> explain_text::find_phrase(std::string_view pa
       limit = begin + std::min(reach.find('\n'), reach.size());
     }
     const std::size_t end = match_end(std::string_view(lower_).substr(0, limit), pattern, begin);
-    if (end != std::string::npos && (open_back || !joined_behind(lower_, end))) {
+    if (end != std::string::npos && (open_back || !joined_after(lower_, end))) {
       return place{begin, end};
     }
   }
@@ -180,7 +180,7 @@ std::optional<explain_text::place> explain_text::find_number(int number) const {
   for (auto begin = lower_.find(digits); begin != std::string::npos;
        begin = lower_.find(digits, begin + 1)) {
     const std::size_t end = begin + digits.size();
-    if (!joined_before(lower_, begin) && !joined_behind(lower_, end) &&
+    if (!joined_before(lower_, begin) && !joined_after(lower_, end) &&
         announces_number(std::string_view(lower_).substr(0, begin))) {
       return place{begin, end};
     }

@@ -48,7 +48,7 @@ struct explain_rule {
   std::vector<std::string> names;
   std::vector<int> numbers;          ///< alone, or after "error", "code", ...
   std::vector<std::string> phrases;  ///< any case; "*" is up to 120 characters
-  std::vector<std::string> alone;    ///< only if the text contains nothing else
+  std::vector<std::string> alone;    ///< only if the text contains only this
   bool vague = false;                ///< its phrases are unspecific: others are shown first
   std::vector<explain_cause> causes;
   std::vector<std::string> matches;    ///< must return this rule first. For the tests.

@@ -29,7 +29,7 @@ std::optional<bool> flag(const cuda_driver& cu,
   return value < 0 ? std::nullopt : std::optional(value != 0);
 }
 
-cuda_gpu_view look_at_gpu(const cuda_driver& cu, const driver::gpu& gpu) {
+cuda_gpu_view query_cuda_gpu(const cuda_driver& cu, const driver::gpu& gpu) {
   const auto number = [&](cuda::CUdevice_attribute which) {
     return attribute(cu, gpu.handle, which);
   };
@@ -65,7 +65,7 @@ cuda_gpu_view look_at_gpu(const cuda_driver& cu, const driver::gpu& gpu) {
   return view;
 }
 
-cuda_pair_view look_at_pair(const cuda_driver& cu, const driver::gpu& from, const driver::gpu& to) {
+cuda_pair_view query_pair(const cuda_driver& cu, const driver::gpu& from, const driver::gpu& to) {
   cuda_pair_view view;
   view.from = from.ordinal;
   view.to = to.ordinal;
@@ -87,7 +87,7 @@ cuda_pair_view look_at_pair(const cuda_driver& cu, const driver::gpu& from, cons
   return view;
 }
 
-cuda_view look_at_cuda() {
+cuda_view query_cuda() {
   cuda_view view;
   view.library = cuda_driver::outcome().path;
   view.result = cuda_driver::outcome().init_result;
@@ -96,10 +96,10 @@ cuda_view look_at_cuda() {
     view.version = cu.version();
     const auto& gpus = driver::visible_gpus();
     for (const driver::gpu& each : gpus) {
-      view.gpus.push_back(look_at_gpu(cu, each));
+      view.gpus.push_back(query_cuda_gpu(cu, each));
       for (const driver::gpu& other : gpus) {
         if (other.ordinal != each.ordinal) {
-          view.pairs.push_back(look_at_pair(cu, each, other));
+          view.pairs.push_back(query_pair(cu, each, other));
         }
       }
     }
@@ -187,7 +187,7 @@ std::string link_end_text(nvml::nvmlIntNvLinkDeviceType_t type) {
   return "other";
 }
 
-std::vector<nvlink_view> look_at_links(const nvml_library& nv, nvml::nvmlDevice_t device) {
+std::vector<nvlink_view> query_links(const nvml_library& nv, nvml::nvmlDevice_t device) {
   std::vector<nvlink_view> found;
   for (unsigned int link = 0; link < nvml::nvlink_max_links; ++link) {
     const auto state = value_of<nvml::nvmlEnableState_t>(
@@ -218,13 +218,13 @@ std::vector<nvlink_view> look_at_links(const nvml_library& nv, nvml::nvmlDevice_
   return found;
 }
 
-std::vector<mig_instance_view> look_at_instances(const nvml_library& nv, nvml::nvmlDevice_t board) {
+std::vector<mig_instance_view> query_instances(const nvml_library& nv, nvml::nvmlDevice_t gpu) {
   std::vector<mig_instance_view> found;
   const auto most = value_of<unsigned int>(
-      [&](auto* value) { return nv->nvmlDeviceGetMaxMigDeviceCount(board, value); });
+      [&](auto* value) { return nv->nvmlDeviceGetMaxMigDeviceCount(gpu, value); });
   for (unsigned int index = 0; index < most.value_or(0); ++index) {
     const auto instance = value_of<nvml::nvmlDevice_t>(
-        [&](auto* value) { return nv->nvmlDeviceGetMigDeviceHandleByIndex(board, index, value); });
+        [&](auto* value) { return nv->nvmlDeviceGetMigDeviceHandleByIndex(gpu, index, value); });
     if (!instance) {
       continue;
     }
@@ -250,62 +250,62 @@ std::vector<mig_instance_view> look_at_instances(const nvml_library& nv, nvml::n
   return found;
 }
 
-nvml_gpu_view look_at_board(const nvml_library& nv, unsigned int index, nvml::nvmlDevice_t board) {
+nvml_gpu_view query_nvml_gpu(const nvml_library& nv, unsigned int index, nvml::nvmlDevice_t gpu) {
   nvml_gpu_view view;
   view.index = static_cast<int>(index);
   view.uuid =
-      text_of([&](char* text, auto size) { return nv->nvmlDeviceGetUUID(board, text, size); });
+      text_of([&](char* text, auto size) { return nv->nvmlDeviceGetUUID(gpu, text, size); });
   view.name =
-      text_of([&](char* text, auto size) { return nv->nvmlDeviceGetName(board, text, size); });
+      text_of([&](char* text, auto size) { return nv->nvmlDeviceGetName(gpu, text, size); });
   if (const auto pci = value_of<nvml::nvmlPciInfo_t>(
-          [&](auto* value) { return nv->nvmlDeviceGetPciInfo_v3(board, value); })) {
+          [&](auto* value) { return nv->nvmlDeviceGetPciInfo_v3(gpu, value); })) {
     view.pci_address = driver::normal_pci_address(pci->busId).value_or(std::string());
   }
   if (const auto minor = value_of<unsigned int>(
-          [&](auto* value) { return nv->nvmlDeviceGetMinorNumber(board, value); })) {
+          [&](auto* value) { return nv->nvmlDeviceGetMinorNumber(gpu, value); })) {
     view.minor = static_cast<int>(*minor);
   }
   if (const auto memory = value_of<nvml::nvmlMemory_t>(
-          [&](auto* value) { return nv->nvmlDeviceGetMemoryInfo(board, value); })) {
+          [&](auto* value) { return nv->nvmlDeviceGetMemoryInfo(gpu, value); })) {
     view.total_bytes = memory->total;
     view.free_bytes = memory->free;
   }
   unsigned int current = 0;
   unsigned int pending = 0;
-  if (nv->nvmlDeviceGetMigMode(board, &current, &pending) == nvml::NVML_SUCCESS) {
+  if (nv->nvmlDeviceGetMigMode(gpu, &current, &pending) == nvml::NVML_SUCCESS) {
     view.mig = current != 0;
     view.mig_pending = pending != 0;
-    view.mig_instances = look_at_instances(nv, board);
+    view.mig_instances = query_instances(nv, gpu);
   }
   if (const auto mode = value_of<nvml::nvmlComputeMode_t>(
-          [&](auto* value) { return nv->nvmlDeviceGetComputeMode(board, value); })) {
+          [&](auto* value) { return nv->nvmlDeviceGetComputeMode(gpu, value); })) {
     view.compute_mode = compute_mode_text(*mode);
   }
   if (const auto mode = value_of<nvml::nvmlGpuVirtualizationMode_t>(
-          [&](auto* value) { return nv->nvmlDeviceGetVirtualizationMode(board, value); })) {
+          [&](auto* value) { return nv->nvmlDeviceGetVirtualizationMode(gpu, value); })) {
     view.virtualization = virtualization_text(*mode);
   }
   if (const auto mode = value_of<nvml::nvmlEnableState_t>(
-          [&](auto* value) { return nv->nvmlDeviceGetPersistenceMode(board, value); })) {
+          [&](auto* value) { return nv->nvmlDeviceGetPersistenceMode(gpu, value); })) {
     view.persistence = *mode == nvml::NVML_FEATURE_ENABLED;
   }
   nvml::nvmlEnableState_t ecc = nvml::NVML_FEATURE_DISABLED;
   nvml::nvmlEnableState_t ecc_pending = nvml::NVML_FEATURE_DISABLED;
-  if (nv->nvmlDeviceGetEccMode(board, &ecc, &ecc_pending) == nvml::NVML_SUCCESS) {
+  if (nv->nvmlDeviceGetEccMode(gpu, &ecc, &ecc_pending) == nvml::NVML_SUCCESS) {
     view.ecc = ecc == nvml::NVML_FEATURE_ENABLED;
   }
   const auto clock = [&](nvml::nvmlClockType_t type) {
     const auto mhz = value_of<unsigned int>(
-        [&](auto* value) { return nv->nvmlDeviceGetMaxClockInfo(board, type, value); });
+        [&](auto* value) { return nv->nvmlDeviceGetMaxClockInfo(gpu, type, value); });
     return mhz ? static_cast<int>(*mhz) : -1;
   };
   view.max_sm_clock_mhz = clock(nvml::NVML_CLOCK_SM);
   view.max_memory_clock_mhz = clock(nvml::NVML_CLOCK_MEM);
-  view.links = look_at_links(nv, board);
+  view.links = query_links(nv, gpu);
   return view;
 }
 
-nvml_view look_at_nvml() {
+nvml_view query_nvml() {
   nvml_view view;
   view.library = nvml_library::outcome().path;
   view.result = nvml_library::outcome().init_result;
@@ -317,22 +317,22 @@ nvml_view look_at_nvml() {
     if (nv->nvmlDeviceGetCount_v2(&count) != nvml::NVML_SUCCESS) {
       return view;
     }
-    std::vector<std::pair<int, nvml::nvmlDevice_t>> boards;
+    std::vector<std::pair<int, nvml::nvmlDevice_t>> gpus;
     for (unsigned int index = 0; index < count; ++index) {
-      // NVML counts GPUs of other containers, but returns no handle for them.
-      if (const auto board = value_of<nvml::nvmlDevice_t>(
+      // NVML counts the GPUs of other containers, but returns no handle for them.
+      if (const auto gpu = value_of<nvml::nvmlDevice_t>(
               [&](auto* value) { return nv->nvmlDeviceGetHandleByIndex_v2(index, value); })) {
-        view.gpus.push_back(look_at_board(nv, index, *board));
-        boards.emplace_back(static_cast<int>(index), *board);
+        view.gpus.push_back(query_nvml_gpu(nv, index, *gpu));
+        gpus.emplace_back(static_cast<int>(index), *gpu);
       }
     }
-    for (const auto& [from, board] : boards) {
-      for (const auto& [to, other] : boards) {
+    for (const auto& [from, gpu] : gpus) {
+      for (const auto& [to, other] : gpus) {
         if (from >= to) {
           continue;
         }
         nvml::nvmlGpuTopologyLevel_t level{};
-        if (nv->nvmlDeviceGetTopologyCommonAncestor(board, other, &level) == nvml::NVML_SUCCESS) {
+        if (nv->nvmlDeviceGetTopologyCommonAncestor(gpu, other, &level) == nvml::NVML_SUCCESS) {
           view.pairs.push_back({from, to, distance_text(level)});
         }
       }
@@ -345,10 +345,10 @@ nvml_view look_at_nvml() {
 
 }  // namespace
 
-driver_view look_at_driver() {
+driver_view query_driver() {
   driver_view view;
-  view.cuda = look_at_cuda();
-  view.nvml = look_at_nvml();
+  view.cuda = query_cuda();
+  view.nvml = query_nvml();
   return view;
 }
 

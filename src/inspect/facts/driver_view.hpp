@@ -119,9 +119,9 @@ struct driver_view {
 };
 
 /// Loads both libraries into this process and queries all of the above. Blocks while they
-/// initialise (40 ms, or seconds where no persistence mode keeps the GPUs awake). As root, libcuda
-/// creates missing device nodes: check those first. A broken driver can crash the process, so call
-/// this in an expendable process. Does not throw.
-[[nodiscard]] driver_view look_at_driver();
+/// initialise (40 ms, or seconds without persistence mode). As root, libcuda creates missing device
+/// nodes: check those first. A broken driver can crash the process, so call this in an expendable
+/// process. Does not throw.
+[[nodiscard]] driver_view query_driver();
 
 }  // namespace gpushm::inspect

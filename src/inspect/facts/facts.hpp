@@ -155,11 +155,11 @@ struct gather_options {
   std::int32_t peer_pid = 0;  ///< 0: none
 };
 
-/// Gathers all facts. Calls `ask_driver` once, after checking the device nodes: libcuda creates
+/// Gathers all facts. Calls `probe` once, after checking the device nodes: libcuda creates
 /// missing nodes (docs/adr/0012). Otherwise it only reads files, which takes a fraction of a
 /// second; opening the node of a sleeping GPU takes longer. Does not throw because of its findings.
 [[nodiscard]] facts gather(system& machine,
-                           const std::function<driver_view()>& ask_driver,
+                           const std::function<driver_view()>& probe,
                            const gather_options& options = {});
 
 }  // namespace gpushm::inspect

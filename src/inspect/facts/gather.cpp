@@ -50,12 +50,12 @@ bool shm_is_private(std::string_view mounts) {
 }  // namespace
 
 facts gather(system& machine,
-             const std::function<driver_view()>& ask_driver,
+             const std::function<driver_view()>& probe,
              const gather_options& options) {
   facts all;
   all.device_majors = gather_majors(machine);
   all.nodes = gather_nodes(machine, all.device_majors);
-  all.driver = ask_driver();
+  all.driver = probe();
   all.kernel = std::string(base::trim(machine.read("/proc/sys/kernel/osrelease").value_or("")));
   all.gvisor = base::trim(machine.read("/proc/version").value_or("")) == gvisor_version;
   all.self = gather_process(machine, "self");

@@ -33,7 +33,7 @@ std::string stale_part(system& machine, const cdi::edits& edits) {
 }
 
 /// The first problem, with its line if it has one.
-std::string told(const std::vector<yaml::problem>& problems) {
+std::string first_problem(const std::vector<yaml::problem>& problems) {
   const yaml::problem& first = problems.front();
   std::string text;
   if (first.line > 0) {
@@ -54,7 +54,7 @@ void judge(system& machine, const cdi::parsed& read, cdi_facts& found) {
     found.devices.push_back(device.name);
   }
   if (!read.problems.empty()) {
-    found.problem = told(read.problems);
+    found.problem = first_problem(read.problems);
     return;
   }
   found.problem = stale_part(machine, read.content.changes);
@@ -69,7 +69,7 @@ void judge(system& machine, const cdi::parsed& read, cdi_facts& found) {
 /// the index of the directory's first document.
 void judge_conflicts(std::vector<cdi_facts>& all, std::size_t from) {
   std::map<std::string, std::size_t> seen;
-  const auto tell = [&all](std::size_t at, const std::string& name, std::size_t other) {
+  const auto set_conflict = [&all](std::size_t at, const std::string& name, std::size_t other) {
     if (all[at].problem.empty()) {
       all[at].problem = name + " is also in " + all[other].path + ", and engines use neither";
     }
@@ -84,8 +84,8 @@ void judge_conflicts(std::vector<cdi_facts>& all, std::size_t from) {
       const std::string name = all[at].kind + "=" + all[at].devices[device];
       const auto [first, fresh] = seen.emplace(name, at);
       if (!fresh) {
-        tell(at, name, first->second);
-        tell(first->second, name, at);
+        set_conflict(at, name, first->second);
+        set_conflict(first->second, name, at);
       }
     }
   }

@@ -49,7 +49,7 @@ int link_generation(int version) {
   }
 }
 
-gpu_facts& board_at(std::vector<gpu_facts>& gpus, const std::string& pci_address) {
+gpu_facts& gpu_at(std::vector<gpu_facts>& gpus, const std::string& pci_address) {
   for (gpu_facts& each : gpus) {
     if (each.pci_address == pci_address) {
       return each;
@@ -64,43 +64,43 @@ void add_from_kernel(system& machine, std::vector<gpu_facts>& gpus) {
   for (const std::string& address : machine.list(kernel_gpus)) {
     const std::string text = machine.read(std::string(kernel_gpus) + "/" + address + "/information")
                                  .value_or(std::string());
-    gpu_facts& board =
-        board_at(gpus, driver::normal_pci_address(address).value_or(std::string(address)));
-    const auto said = driver::parse_gpu_information(text);
-    board.minor = said.minor;
-    board.uuid = said.uuid;
-    board.name = std::string(base::field(text, "Model").value_or(""));
+    gpu_facts& gpu =
+        gpu_at(gpus, driver::normal_pci_address(address).value_or(std::string(address)));
+    const auto parsed = driver::parse_gpu_information(text);
+    gpu.minor = parsed.minor;
+    gpu.uuid = parsed.uuid;
+    gpu.name = std::string(base::field(text, "Model").value_or(""));
   }
 }
 
 void add_from_driver(const driver_view& driver, std::vector<gpu_facts>& gpus) {
   for (const nvml_gpu_view& each : driver.nvml.gpus) {
-    gpu_facts& board = board_at(gpus, each.pci_address);
-    board.nvml = each;
-    board.uuid = each.uuid.empty() ? board.uuid : each.uuid;
-    board.name = each.name.empty() ? board.name : each.name;
-    board.minor = each.minor >= 0 ? each.minor : board.minor;
+    gpu_facts& gpu = gpu_at(gpus, each.pci_address);
+    gpu.nvml = each;
+    gpu.uuid = each.uuid.empty() ? gpu.uuid : each.uuid;
+    gpu.name = each.name.empty() ? gpu.name : each.name;
+    gpu.minor = each.minor >= 0 ? each.minor : gpu.minor;
   }
   for (const cuda_gpu_view& each : driver.cuda.gpus) {
-    gpu_facts& board = board_at(gpus, each.pci_address);
-    board.cuda.push_back(each);
-    if (board.uuid.empty() && each.uuid.starts_with("GPU-")) {
-      board.uuid = each.uuid;
+    gpu_facts& gpu = gpu_at(gpus, each.pci_address);
+    gpu.cuda.push_back(each);
+    if (gpu.uuid.empty() && each.uuid.starts_with("GPU-")) {
+      gpu.uuid = each.uuid;
     }
-    board.name = board.name.empty() ? each.name : board.name;
+    gpu.name = gpu.name.empty() ? each.name : gpu.name;
   }
 }
 
-void add_place(system& machine, gpu_facts& board) {
-  const std::string device = "/sys/bus/pci/devices/" + board.pci_address;
-  board.numa_node =
+void add_place(system& machine, gpu_facts& gpu) {
+  const std::string device = "/sys/bus/pci/devices/" + gpu.pci_address;
+  gpu.numa_node =
       base::number<int>(base::trim(machine.read(device + "/numa_node").value_or(""))).value_or(-1);
   // "../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:18:00.0"
   const std::string link = machine.link(device).value_or(std::string());
   for (const std::string_view part : base::split(link, "/")) {
-    if (part != board.pci_address &&
+    if (part != gpu.pci_address &&
         (part.starts_with("pci") || driver::normal_pci_address(part).has_value())) {
-      board.pci_path.emplace_back(part);
+      gpu.pci_path.emplace_back(part);
     }
   }
 }
@@ -127,18 +127,18 @@ std::map<std::string, int> time_slices(system& machine) {
   return found;
 }
 
-std::string sharing_of(const gpu_facts& board, bool mps) {
-  if (board.nvml && board.nvml->virtualization == "vgpu") {
+std::string sharing_of(const gpu_facts& gpu, bool mps) {
+  if (gpu.nvml && gpu.nvml->virtualization == "vgpu") {
     return "vgpu";
   }
   const bool instances =
-      std::any_of(board.cuda.begin(), board.cuda.end(), [](const cuda_gpu_view& each) {
+      std::any_of(gpu.cuda.begin(), gpu.cuda.end(), [](const cuda_gpu_view& each) {
         return each.uuid.starts_with("MIG-");
       });
-  if (instances || (board.nvml && board.nvml->mig == true)) {
+  if (instances || (gpu.nvml && gpu.nvml->mig == true)) {
     return "mig";
   }
-  if (board.time_slices > 1) {
+  if (gpu.time_slices > 1) {
     return "time-sliced";
   }
   return mps ? "mps" : "full";

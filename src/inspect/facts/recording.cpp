@@ -111,7 +111,7 @@ void check_answers(std::string_view name, const json& answers) {
 }  // namespace
 
 std::optional<std::string> recording_system::read(const std::string& path) {
-  auto answer = asked_.read(path);
+  auto answer = source_.read(path);
   if (answer) {
     answers_[files][path] = *answer;
   }
@@ -119,7 +119,7 @@ std::optional<std::string> recording_system::read(const std::string& path) {
 }
 
 std::optional<std::string> recording_system::link(const std::string& path) {
-  auto answer = asked_.link(path);
+  auto answer = source_.link(path);
   if (answer) {
     answers_[links][path] = *answer;
   }
@@ -127,7 +127,7 @@ std::optional<std::string> recording_system::link(const std::string& path) {
 }
 
 std::vector<std::string> recording_system::list(const std::string& path) {
-  auto answer = asked_.list(path);
+  auto answer = source_.list(path);
   if (!answer.empty()) {
     answers_[directories][path] = answer;
   }
@@ -135,7 +135,7 @@ std::vector<std::string> recording_system::list(const std::string& path) {
 }
 
 std::optional<file_status> recording_system::status(const std::string& path) {
-  auto answer = asked_.status(path);
+  auto answer = source_.status(path);
   if (answer) {
     answers_[statuses][path] = *answer;
   }
@@ -143,7 +143,7 @@ std::optional<file_status> recording_system::status(const std::string& path) {
 }
 
 int recording_system::open_error(const std::string& path) {
-  const int answer = asked_.open_error(path);
+  const int answer = source_.open_error(path);
   if (answer != ENOENT) {
     answers_[open_errors][path] = answer;
   }
@@ -151,7 +151,7 @@ int recording_system::open_error(const std::string& path) {
 }
 
 std::uint64_t recording_system::file_system_bytes(const std::string& path) {
-  const std::uint64_t answer = asked_.file_system_bytes(path);
+  const std::uint64_t answer = source_.file_system_bytes(path);
   if (answer != 0) {
     answers_[file_systems][path] = answer;
   }
@@ -159,7 +159,7 @@ std::uint64_t recording_system::file_system_bytes(const std::string& path) {
 }
 
 std::optional<std::string> recording_system::variable(const std::string& name) {
-  auto answer = asked_.variable(name);
+  auto answer = source_.variable(name);
   if (answer) {
     answers_[variables][name] = *answer;
   }

@@ -17,7 +17,7 @@ namespace gpushm::inspect {
 /// Forwards queries to another system and records each with its answer.
 class recording_system final : public system {
  public:
-  explicit recording_system(system& asked) : asked_(asked) {}
+  explicit recording_system(system& source) : source_(source) {}
 
   std::optional<std::string> read(const std::string& path) override;
   std::optional<std::string> link(const std::string& path) override;
@@ -32,7 +32,7 @@ class recording_system final : public system {
   [[nodiscard]] nlohmann::json document(const driver_view& driver) const;
 
  private:
-  system& asked_;
+  system& source_;
   nlohmann::json answers_ = nlohmann::json::object();
 };
 

@@ -11,10 +11,10 @@
 
 namespace gpushm::inspect {
 
-// A GPU in the picture of a topology.
+// The box of a GPU in the SVG picture.
 
 constexpr int box_width = 200;
-/// Segments that one box shows.
+/// Maximum number of segments shown in one box.
 constexpr std::size_t max_chips = 4;
 
 struct chip {
@@ -22,7 +22,7 @@ struct chip {
   std::string size;
 };
 
-/// What goes into one box.
+/// The content of one box.
 struct content {
   std::string title;
   std::string badge;
@@ -37,7 +37,7 @@ struct content {
 [[nodiscard]] content content_of(const topology& all, std::size_t index);
 void draw_box(canvas& to, const content& what, int x, int top, int height);
 
-/// Those that are not empty.
+/// Joins the parts that are not empty.
 [[nodiscard]] std::string joined(const std::vector<std::string>& parts, std::string_view separator);
 
 }  // namespace gpushm::inspect

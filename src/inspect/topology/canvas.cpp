@@ -52,7 +52,7 @@ std::string fitted(std::string text, const style_of_text& style, double pixels) 
     do {
       text.pop_back();
     } while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0xC0U) == 0x80U);
-    // The lead byte of what was cut.
+    // The lead byte of a truncated character.
     if (!text.empty() && (static_cast<unsigned char>(text.back()) & 0xC0U) == 0xC0U) {
       text.pop_back();
     }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t max_segments = 6;
 
-/// Between quotes of DOT; "\n" of the language is added by the caller.
+/// Escapes text for a quoted DOT string. The caller adds DOT's line breaks, "\n".
 std::string escaped(const std::string& text) {
   std::string all;
   for (const char c : base::printable(text)) {

@@ -21,7 +21,7 @@ void to_json(json& to, const measured_pair& from) {
 }
 
 void from_json(const json& from, measured_pair& to) {
-  // No wider than a table has room for.
+  // Limited to what fits into a table cell.
   const auto positive = [&](const char* key) {
     const double number = from.at(key).get<double>();
     return std::isfinite(number) && number > 0 ? std::min(number, 1e15) : 0;

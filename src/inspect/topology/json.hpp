@@ -8,7 +8,7 @@
 namespace gpushm::inspect {
 
 /// Keys are the names of the members. Reading throws nlohmann::json::exception for a key that is
-/// missing or has a value of a wrong type.
+/// missing or a value of the wrong type.
 void to_json(nlohmann::json& to, const measured_pair& from);
 void from_json(const nlohmann::json& from, measured_pair& to);
 

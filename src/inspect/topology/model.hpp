@@ -17,17 +17,17 @@ struct gpu_group {
   int numa_node = -1;  ///< -1: unknown
   std::vector<std::size_t> gpus;
 };
-/// GPUs by NUMA node, in order.
+/// GPUs grouped by NUMA node, in ascending order.
 [[nodiscard]] std::vector<gpu_group> numa_groups(const facts& all);
 
 [[nodiscard]] const pair_facts* pair_of(const facts& all, std::size_t from, std::size_t to);
-/// Null if it was not measured.
+/// Returns null if it was not measured.
 [[nodiscard]] const measured_pair* measured_of(const topology& all,
                                                std::size_t from,
                                                std::size_t to);
-/// Segments of GPU `gpu` and its instances.
+/// Segments on GPU `gpu` and its instances.
 [[nodiscard]] std::vector<const open_segment*> segments_of(const topology& all, std::size_t gpu);
-/// Segments on no shown GPU: in host memory, or on GPUs hidden from this process.
+/// Segments in host memory or on GPUs that are not shown because they are hidden from this process.
 [[nodiscard]] std::vector<const open_segment*> other_segments(const topology& all);
 
 /// Whether all pairs have NVLinks through switches.

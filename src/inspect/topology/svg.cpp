@@ -21,12 +21,13 @@ constexpr int group_padding = 16;
 constexpr int group_gap = 28;
 constexpr int group_title = 26;
 constexpr int lane_height = 26;
-/// With more GPUs a line for each pair without NVLinks would hide everything else.
+/// Maximum number of GPUs for which pairs without NVLinks get a line; more lines would hide
+/// everything else.
 constexpr std::size_t max_paired = 4;
 
 constexpr std::string_view link_color = "#4e8a12";
 constexpr std::string_view pcie_color = "#80868f";
-/// A line between two GPUs, in a lane that no other line of its width crosses.
+/// A line between two GPUs. Lines in the same lane do not overlap.
 struct edge {
   std::size_t from = 0;
   std::size_t to = 0;
@@ -47,7 +48,7 @@ std::string measured_text(const topology& all, const pair_facts& pair) {
   return slowest > 0 ? "measured " + rate_text(slowest) : "";
 }
 
-/// The first of `candidates` that fits, the last cut to size.
+/// The first of `candidates` that fits, else the last one truncated.
 std::string best_label(const std::vector<std::string>& candidates,
                        const style_of_text& style,
                        double pixels) {
@@ -87,7 +88,7 @@ class picture {
   [[nodiscard]] int links_height() const {
     return switched_ ? 76 : over_lanes_ == 0 ? 0 : over_lanes_ * lane_height + 14;
   }
-  /// Two GPUs alone leave room between them for all that is known of their link.
+  /// With only two GPUs there is space between them for a complete description of their link.
   [[nodiscard]] int gap() const { return lefts_.size() == 2 ? 92 : box_gap; }
   [[nodiscard]] int middle(std::size_t gpu) const { return lefts_[gpu] + box_width / 2; }
   [[nodiscard]] int boxes_bottom() const { return boxes_top_ + box_height_; }
@@ -152,12 +153,13 @@ class picture {
         under_.push_back({pair.from, pair.to, true, pcie_text(pair), 0});
       }
     }
-    over_lanes_ = give_lanes(over_);
-    under_lanes_ = give_lanes(under_);
+    over_lanes_ = assign_lanes(over_);
+    under_lanes_ = assign_lanes(under_);
   }
 
-  /// The fewest lanes, short lines nearest to the boxes; lines of one lane do not touch.
-  int give_lanes(std::vector<edge>& edges) const {
+  /// Assigns lanes and returns their number: as few as possible, short lines nearest to the boxes;
+  /// lines in one lane do not touch.
+  int assign_lanes(std::vector<edge>& edges) const {
     std::stable_sort(edges.begin(), edges.end(), [&](const edge& a, const edge& b) {
       return span(a) != span(b) ? span(a) < span(b) : left(a) < left(b);
     });
@@ -216,7 +218,7 @@ class picture {
                       space);
   }
 
-  /// Where on its box an edge starts: each its own place, so that lines do not lie on each other.
+  /// The x coordinate at which an edge starts on its box, different for each edge of the box.
   [[nodiscard]] int attachment(const std::vector<edge>& edges,
                                const edge& one,
                                std::size_t gpu) const {
@@ -229,7 +231,7 @@ class picture {
     const auto other_end = [&](const edge* each) {
       return middle(each->from == gpu ? each->to : each->from);
     };
-    // Lines to the left leave on the left, the longest in the middle: they do not cross there.
+    // Lines to the left start on the left, the longest in the middle, so that they do not cross.
     std::stable_sort(here.begin(), here.end(), [&](const edge* a, const edge* b) {
       const bool a_left = other_end(a) < middle(gpu);
       const bool b_left = other_end(b) < middle(gpu);
@@ -243,7 +245,7 @@ class picture {
     });
     const auto index = static_cast<int>(place - here.begin());
     const auto count = static_cast<int>(here.size());
-    // Right of the group's title, which is above the left half of its first box.
+    // To the right of the group's title, which is above the left half of its first box.
     const int step = std::min(24, 90 / std::max(count, 1));
     return middle(gpu) + 28 + index * step - (count - 1) * step / 2;
   }
@@ -259,7 +261,7 @@ class picture {
                each.dashed ? 1 : 3,
                each.dashed);
     }
-    // After all lines, so that no line crosses a label.
+    // Drawn after all lines, so that no line crosses a label.
     for (const edge& each : edges) {
       const style_of_text style{11, "middle", direction < 0 ? "#2f5a06" : dim_color};
       to_.label(label_place(edges, each, text_width(each.label, style) / 2 + 7),
@@ -269,7 +271,7 @@ class picture {
     }
   }
 
-  /// In the middle of the line, or as near to it as no other line's vertical parts pass.
+  /// The middle of the line, or the nearest place where no vertical part of another line passes.
   [[nodiscard]] int label_place(const std::vector<edge>& edges,
                                 const edge& one,
                                 double half) const {
@@ -431,7 +433,7 @@ class picture {
     return all;
   }
 
-  /// Legend and host segments; gives the picture's height.
+  /// Draws the legend and the segments in host memory; returns the picture's height.
   int draw_footer() {
     int y = groups_bottom() + 24;
     y += under_lanes_ == 0 ? 0 : under_lanes_ * lane_height + 2;

@@ -21,7 +21,7 @@ constexpr std::size_t max_segments = 20;
 constexpr std::size_t name_columns = 28;
 
 std::string cut(std::string text, std::size_t columns) {
-  // Cut at character boundaries: the text is UTF-8.
+  // The text is UTF-8: truncate at character boundaries.
   while (width(text) > columns) {
     do {
       text.pop_back();
@@ -32,8 +32,8 @@ std::string cut(std::string text, std::size_t columns) {
 
 using row = std::vector<std::string>;
 
-/// Rows of cells, two blanks between the columns; the first row is the titles. Columns whose other
-/// cells are all empty are left out.
+/// Formats rows of cells with two blanks between the columns; the first row contains the titles.
+/// Omits columns without values.
 std::string grid(const std::vector<row>& rows) {
   std::string all;
   std::vector<std::size_t> widths(rows.at(0).size());
@@ -150,7 +150,7 @@ std::string instances(const facts& all) {
   return rows.size() == 1 ? std::string() : "\n" + grid(rows);
 }
 
-/// A matrix of what `cell` says, at most `matrix_columns` GPUs wide.
+/// A matrix of the results of `cell`, at most `matrix_columns` GPUs wide.
 template <typename Cell>
 std::string matrix(const std::string& title, std::size_t count, Cell cell) {
   std::string all = "\n" + title + "\n";
@@ -207,7 +207,7 @@ std::string link_legend(const facts& all) {
     line += each.link_version > 0 ? " of generation " + std::to_string(each.link_version) : "";
     line += each.through_switch ? ", through NVSwitch" : "";
     line += each.link_bytes_per_second > 0
-                ? ", " + rate_text(each.link_bytes_per_second) + " each way in all"
+                ? ", " + rate_text(each.link_bytes_per_second) + " each way in total"
                 : "";
     lines.insert(std::move(line));
   }
@@ -218,7 +218,7 @@ std::string link_legend(const facts& all) {
   return text;
 }
 
-/// What the marks in the cells mean, of those that are in one.
+/// Explains the marks that occur in the cells.
 std::string cell_legend(const facts& all) {
   const auto any = [&all](auto&& holds) {
     return std::any_of(all.pairs.begin(), all.pairs.end(), [&](const pair_facts& each) {
@@ -236,7 +236,7 @@ std::string cell_legend(const facts& all) {
     add("a  native atomics");
   }
   if (any([&](const pair_facts& each) { return shown(each) && each.performance_rank >= 0; })) {
-    add("rN  rank that the driver gives the path, 0 is best");
+    add("rN  the driver's rank of the path, 0 is best");
   }
   if (any([&](const pair_facts& each) { return !shown(each); })) {
     add("(X)  no peer access");
@@ -377,7 +377,7 @@ std::string topology_text(const topology& all) {
   text += text.empty() ? "" : "\n\n";
   if (const std::string problem = driver_problem(machine); !problem.empty()) {
     text = wrapped("driver not usable: " + base::printable(problem) +
-                       " (gpushm doctor says why and what to do)",
+                       " (run gpushm doctor for the cause and a fix)",
                    0) +
            "\n" + text;
   }

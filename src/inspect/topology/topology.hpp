@@ -10,22 +10,23 @@
 
 namespace gpushm::inspect {
 
-/// Measurements of GPU `from` copying from memory of GPU `to`; the same GPU twice for copies
-/// within it. By UUID, because CUDA and NVML number GPUs differently.
+/// Measurements of GPU `from` copying from memory of GPU `to`, which may be the same GPU.
+/// Identified by UUID, because CUDA and NVML number GPUs differently.
 struct measured_pair {
   std::string from;
   std::string to;
-  /// The fastest of several copies, after a warm-up copy; each byte counted once. The rate that the
-  /// copy engine of `from` reaches with copies of `copy_bytes`. 0: not measured.
+  /// Of the fastest of several copies after a warm-up copy, with each byte counted once: the rate
+  /// of the copy engine of `from` with copies of `copy_bytes`. 0: not measured.
   double bytes_per_second = 0;
-  /// Of one copy of 16 bytes, in a train of copies queued on a stream: the time of the train by
-  /// events divided by its copies, and of several trains the median. Longer than the wire's own
-  /// when the CPU cannot queue as fast. 0: not measured.
+  /// Of one copy of 16 bytes: the duration of a train of copies on a stream, timed by events and
+  /// divided by the number of copies; the median of several trains. Longer than the link's latency
+  /// if the CPU cannot queue copies fast enough. 0: not measured.
   double latency_ns = 0;
   std::string problem;           ///< why there are no values: "no peer access"; empty: measured
   std::uint64_t copy_bytes = 0;  ///< the size that was fastest
-  /// Import of an exported chunk of `mapped_bytes`, from descriptor to usable address (import,
-  /// reserve, map, set access), with nothing else of that GPU mapped: what a first open costs.
+  /// Duration of importing an exported chunk of `mapped_bytes`, from descriptor to usable address
+  /// (import, reserve, map, set access), with nothing else of that GPU mapped: the cost of a first
+  /// open.
   double mapping_ns = 0;
   std::uint64_t mapped_bytes = 0;
 };

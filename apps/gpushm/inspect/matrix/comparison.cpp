@@ -9,16 +9,17 @@ std::vector<compared_row> compare(const published_table& table, const matrix_res
   std::vector<compared_row> rows;
   for (const published_row& published : table.rows) {
     const int number = row_number_of(table, published);
-    const auto ours = std::find_if(all.rows.begin(), all.rows.end(), [&](const row_result& each) {
-      return each.setting.number == number;
-    });
-    if (ours == all.rows.end()) {
+    const auto measured =
+        std::find_if(all.rows.begin(), all.rows.end(), [&](const row_result& each) {
+          return each.setting.number == number;
+        });
+    if (measured == all.rows.end()) {
       continue;
     }
     compared_row& made = rows.emplace_back();
-    made.ours = &*ours;
+    made.measured = &*measured;
     made.published = published.failure.empty() ? "success" : published.failure;
-    for (const cell& each : ours->cells) {
+    for (const cell& each : measured->cells) {
       if (each.how != inspect::way::raw_legacy) {
         continue;
       }
@@ -37,7 +38,7 @@ std::vector<std::string> verdict_of(const std::vector<compared_row>& rows) {
   for (const compared_row& each : rows) {
     ran += each.here.empty() ? 0U : 1U;
     if (each.differs()) {
-      lines.push_back("Row " + std::to_string(each.ours->setting.number) +
+      lines.push_back("Row " + std::to_string(each.measured->setting.number) +
                       " differs: published is \"" + each.published + "\", here it is \"" +
                       each.here + "\": " + each.raw->why + ".");
     }

@@ -9,20 +9,21 @@
 
 namespace gpushm::cli::matrix {
 
-/// A published row beside ours.
+/// A published row and the corresponding row of this run.
 struct compared_row {
-  const row_result* ours = nullptr;
+  const row_result* measured = nullptr;
   const cell* raw = nullptr;  ///< null if the raw column was not requested
-  std::string published;      ///< "success" or the published words
-  std::string here;           ///< the same of the raw column; empty when it did not run
+  std::string published;      ///< "success" or the published error text
+  std::string here;  ///< the result of the raw column, in the same form; empty if it did not run
   [[nodiscard]] bool differs() const { return !here.empty() && here != published; }
 };
 
-/// The rows of a published table beside ours, in its order; those that `all` has.
+/// Pairs the rows of a published table with those of `all`, in the order of the table. Omits rows
+/// that `all` does not have.
 [[nodiscard]] std::vector<compared_row> compare(const published_table& table,
                                                 const matrix_result& all);
 
-/// "8 of 8 rows ran: all as published." and a line for each row that differs, with why.
+/// "8 of 8 rows ran: all as published." and a line for each row that differs, with the reason.
 [[nodiscard]] std::vector<std::string> verdict_of(const std::vector<compared_row>& rows);
 
 }  // namespace gpushm::cli::matrix

@@ -23,10 +23,11 @@ std::string footnotes::letters(std::size_t index) {
   return index < 26 ? text : letters(index / 26 - 1) + text;
 }
 
-std::string surprise_of(const cell& of) {
-  const inspect::prediction& said = *of.predicted;
-  std::string text = "gpushm said \"" + (said.works ? std::string("works") : said.failure) +
-                     "\" because " + said.why + ". It was: " + std::string(to_string(of.state));
+std::string mismatch_of(const cell& of) {
+  const inspect::prediction& predicted = *of.predicted;
+  std::string text = "predicted \"" + (predicted.works ? std::string("works") : predicted.failure) +
+                     "\" because " + predicted.why +
+                     ". Actual result: " + std::string(to_string(of.state));
   if (of.state != cell_state::works) {
     text += " (" + of.side + ", " + of.failure + "): " + of.text;
   }
@@ -38,7 +39,7 @@ std::string explanation_of(const cell& of) {
     return of.why;
   }
   if (!of.as_predicted()) {
-    return "NOT AS PREDICTED: " + surprise_of(of);
+    return "NOT AS PREDICTED: " + mismatch_of(of);
   }
   if (of.state == cell_state::works) {
     return of.why;

@@ -9,11 +9,12 @@
 
 namespace gpushm::cli::matrix {
 
-/// Explanations of cells, without duplicates; cells refer to them by letters. Distinct objects:
-/// safe. Shared objects: unsafe.
+/// Explanations of cells, without duplicates; cells refer to them by letters. Thread-safety:
+/// distinct objects: safe; shared objects: unsafe.
 class footnotes {
  public:
-  /// The letters of a cell's explanation; empty when it has none.
+  /// Returns the letters of a cell's explanation, adding it if it is new; empty if the cell has
+  /// none.
   std::string mark(const cell& of);
   /// In the order of their letters.
   [[nodiscard]] const std::vector<std::string>& texts() const noexcept { return texts_; }
@@ -24,14 +25,14 @@ class footnotes {
   std::vector<std::string> texts_;
 };
 
-/// What a footnote says of a cell: for one that failed the failure, why, and the remedy.
+/// The text of a cell's footnote; for a failed cell, the failure, its cause and the remedy.
 [[nodiscard]] std::string explanation_of(const cell& of);
 
 /// The prediction and the actual result of a cell that ran.
-[[nodiscard]] std::string surprise_of(const cell& of);
+[[nodiscard]] std::string mismatch_of(const cell& of);
 
-/// Words of `text` in lines of at most `columns`, the first behind `head`, the others behind
-/// `indent` blanks. Each ends with a line feed.
+/// Wraps `text` into lines of at most `columns`, the first starting with `head`, the others
+/// indented by `indent` blanks. Each ends with a line feed.
 [[nodiscard]] std::string wrapped(std::string_view head,
                                   std::size_t indent,
                                   std::string_view text,

@@ -13,9 +13,9 @@ namespace gpushm::cli::matrix {
 namespace {
 
 int minor_of(const inspect::driver_view& view, const inspect::cuda_gpu_view& wanted) {
-  for (const inspect::nvml_gpu_view& board : view.nvml.gpus) {
-    if (board.uuid == wanted.uuid && board.minor >= 0) {
-      return board.minor;
+  for (const inspect::nvml_gpu_view& candidate : view.nvml.gpus) {
+    if (candidate.uuid == wanted.uuid && candidate.minor >= 0) {
+      return candidate.minor;
     }
   }
   const auto text = base::read_small_file(driver::proc_root() + "/driver/nvidia/gpus/" +
@@ -33,7 +33,7 @@ std::vector<gpu> gpus_of(const inspect::driver_view& view) {
   std::vector<gpu> found;
   for (const inspect::cuda_gpu_view& each : view.cuda.gpus) {
     const int minor = minor_of(view, each);
-    // An instance of a GPU needs more nodes than its board's.
+    // A MIG instance needs more nodes than its GPU's, so it is omitted.
     if (minor >= 0 && !each.uuid.starts_with("MIG-")) {
       found.push_back({each.uuid, each.name, each.pci_address, each.ordinal, minor});
     }
@@ -64,8 +64,8 @@ std::vector<gpu> choose_gpus(const std::vector<gpu>& all, const std::vector<std:
       throw error(errc::invalid_argument,
                   "run matrix",
                   text,
-                  "this GPU is named twice",
-                  "name two GPUs, or one alone");
+                  "this GPU is listed twice",
+                  "pass two different GPUs, or one");
     }
     chosen.push_back(*std::find_if(all.begin(), all.end(), is_it));
   }

@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view id_prefix = "gpushm-matrix";
-// Of different users without a privilege in common, as two teams' pods are.
+// Different users without common privileges, like the pods of two teams.
 constexpr uid_t exporter_uid = 1000;
 constexpr uid_t importer_uid = 2000;
 constexpr uid_t pause_uid = 65535;
@@ -45,7 +45,7 @@ std::uint64_t namespace_id(pid_t pid) {
 int add_loaded(dl_phdr_info* info, std::size_t /*size*/, void* to) {
   auto& mounts = *static_cast<std::vector<app::oci::bind_mount>*>(to);
   const std::string name = info->dlpi_name == nullptr ? "" : info->dlpi_name;
-  // The program itself has no name here, and the kernel's part no file.
+  // The program itself has an empty name here, and the vDSO has no file.
   if (name.starts_with('/') && !is_in_every_container(name)) {
     const std::string path = fs::path(name).lexically_normal().string();
     mounts.push_back({path, path, false, false});
@@ -84,8 +84,8 @@ assignment assign(const row& setting, const surroundings& around) {
   } else {
     made.exporter_minors = {first.minor};
     made.importer_minors = {second.minor};
-    // With every node to choose from, both programs take device 0: that is why privileged pods
-    // seemed to fix what the device plugin had split.
+    // If all nodes are visible, both programs use device 0. This is why privileged pods seemed to
+    // fix sharing after the device plugin had assigned different GPUs.
     made.importer_device = setting.privileged ? first.uuid : second.uuid;
   }
   if (setting.privileged) {
@@ -99,7 +99,7 @@ app::oci::container_options options_of(const row& setting,
                                        const surroundings& around,
                                        bool exporter,
                                        pid_t pause_pid) {
-  const assignment who = assign(setting, around);
+  const assignment chosen = assign(setting, around);
   app::oci::container_options options;
   options.argv = {base::executable_path(), "trial-worker"};
   if (!exporter && setting.pids == pid_values::different && !setting.one_pid_namespace()) {
@@ -108,7 +108,7 @@ app::oci::container_options options_of(const row& setting,
   options.env = around.env;
   options.mounts = around.mounts;
   options.mounts.push_back({around.domain_directory, std::string(domain_inside), false, false});
-  options.device_nodes = nodes_of(exporter ? who.exporter_minors : who.importer_minors);
+  options.device_nodes = nodes_of(exporter ? chosen.exporter_minors : chosen.importer_minors);
   options.sysfs = true;
   options.privileged = setting.privileged;
   options.uid = setting.privileged ? 0 : exporter ? exporter_uid : importer_uid;
@@ -141,18 +141,19 @@ container_pair::container_pair(const row& setting,
       around.runtime, options_of(setting, around, true, pause_pid), id_prefix, cancel_fd);
   importer_.emplace(
       around.runtime, options_of(setting, around, false, pause_pid), id_prefix, cancel_fd);
-  const assignment who = assign(setting, around);
+  const assignment chosen = assign(setting, around);
   both_.exporter.pid_namespace = namespace_id(exporter_->wait_started(until));
   both_.exporter.known_minors = true;
-  both_.exporter.minors = who.exporter_minors;
+  both_.exporter.minors = chosen.exporter_minors;
   both_.importer.pid_namespace = namespace_id(importer_->wait_started(until));
   both_.importer.known_minors = true;
-  both_.importer.minors = who.importer_minors;
-  both_.gpu = who.gpu;
+  both_.importer.minors = chosen.importer_minors;
+  both_.gpu = chosen.gpu;
 }
 
 container_pair::~container_pair() {
-  // Programs that end by themselves are sooner gone than those that the runtime kills.
+  // Programs that exit at the end of their input terminate sooner than those that the runtime
+  // kills.
   for (auto* each : {&exporter_, &importer_}) {
     (*each)->process().close_input();
   }
@@ -161,7 +162,7 @@ container_pair::~container_pair() {
       static_cast<void>((*each)->process().wait(base::deadline_in(std::chrono::seconds(1))));
     }
   } catch (const error&) {
-    // Interrupted: then they are killed.
+    // Interrupted: the destructors below kill them.
   }
 }
 

@@ -15,7 +15,7 @@ struct published_row {
   bool host_pid = false;
   bool share_processes = false;
   bool privileged = false;
-  /// The CUDA runtime's words: "invalid device context"; empty: success.
+  /// The CUDA runtime's error text: "invalid device context"; empty: success.
   std::string_view failure;
 };
 
@@ -26,15 +26,15 @@ struct published_table {
   std::vector<published_row> rows;
 };
 
-/// The published tables, in their own order of rows.
+/// The published tables, with their original order of rows.
 [[nodiscard]] const std::vector<published_table>& published_tables();
 
-/// The number of the row that has the setting of a published one. Where processes are not shared,
-/// both programs were the first of their containers, so their PIDs were equal.
+/// The number of the row with the setting of a published row. Unless processes were shared, both
+/// programs were the first in their containers, so their PIDs were equal.
 [[nodiscard]] int row_number_of(const published_table& table, const published_row& published);
 
-/// What the CUDA runtime calls a result of the driver: "invalid device context" for
-/// "CUDA_ERROR_INVALID_CONTEXT (201)"; `failure` itself when the tables do not have it.
+/// The CUDA runtime's text for a result of the driver: "invalid device context" for
+/// "CUDA_ERROR_INVALID_CONTEXT (201)"; `failure` itself if the tables do not contain it.
 [[nodiscard]] std::string runtime_words(std::string_view failure);
 
 }  // namespace gpushm::cli::matrix

@@ -41,7 +41,7 @@ std::string cell_text(const cell& of, footnotes& notes) {
   return letters.empty() ? text : text + " " + letters;
 }
 
-/// A cell whose explanation is elsewhere.
+/// A cell without the letters of its explanation.
 std::string short_text(const cell& of) {
   return (of.ran() && !of.as_predicted() ? "!" : "") + std::string(to_string(of.state));
 }
@@ -94,7 +94,7 @@ std::string text_table(const matrix_result& all, footnotes& notes) {
 /// The raw column, shortened to fit next to the published result.
 std::string raw_text(const compared_row& each) {
   if (each.raw == nullptr) {
-    return "not asked";
+    return "omitted";
   }
   if (each.here.empty()) {
     return short_text(*each.raw);
@@ -118,7 +118,7 @@ std::string text_comparison(const published_table& published, const matrix_resul
   }
   app::table table(columns);
   for (const compared_row& each : rows) {
-    const row& setting = each.ours->setting;
+    const row& setting = each.measured->setting;
     cells line{std::to_string(setting.number),
                yes_no(setting.host_ipc),
                yes_no(setting.host_pid),
@@ -126,7 +126,7 @@ std::string text_comparison(const published_table& published, const matrix_resul
                yes_no(setting.privileged),
                each.published,
                raw_text(each)};
-    for (const cell& one : each.ours->cells) {
+    for (const cell& one : each.measured->cells) {
       if (one.how != inspect::way::raw_legacy) {
         line.push_back(short_text(one));
       }
@@ -182,14 +182,14 @@ std::string markdown_comparison(const published_table& published, const matrix_r
   }
   text += markdown_head(titles);
   for (const compared_row& each : rows) {
-    cells line{std::to_string(each.ours->setting.number)};
-    append(line, setting_cells(each.ours->setting));
+    cells line{std::to_string(each.measured->setting.number)};
+    append(line, setting_cells(each.measured->setting));
     line.push_back(each.published);
-    line.push_back(each.raw == nullptr ? "not asked"
+    line.push_back(each.raw == nullptr ? "omitted"
                    : each.here.empty() ? short_text(*each.raw)
                    : each.differs()    ? "**" + each.here + "**"
                                        : each.here);
-    for (const cell& one : each.ours->cells) {
+    for (const cell& one : each.measured->cells) {
       if (one.how != inspect::way::raw_legacy) {
         line.push_back(short_text(one));
       }
@@ -211,7 +211,7 @@ std::vector<std::string> disagreements(const matrix_result& all) {
     for (const cell& each : row.cells) {
       if (each.ran() && !each.as_predicted()) {
         lines.push_back("row " + std::to_string(row.setting.number) + ", " +
-                        std::string(to_string(each.how)) + ": " + surprise_of(each));
+                        std::string(to_string(each.how)) + ": " + mismatch_of(each));
       }
     }
   }
@@ -238,11 +238,10 @@ std::string text_of(const matrix_result& all) {
   text += wrapped(
       {},
       0,
-      "Each row is one pair of containers; each column is one way of sharing memory between "
-      "them, actually run. IPC, PID, share and priv are hostIPC, hostPID, "
+      "Each row is one pair of containers; each column is one way of sharing memory between them, "
+      "tested in these containers. IPC, PID, share and priv are hostIPC, hostPID, "
       "shareProcessNamespace and privileged. GPUs: one for each side, or the same for both. "
-      "PIDs: of the two programs, as each one's PID namespace numbers it. The letters are "
-      "explained below.",
+      "PIDs: of the two programs, each in its own PID namespace. The letters are explained below.",
       widest);
   footnotes notes;
   text += "\n" + text_table(all, notes) + "\n";
@@ -286,12 +285,12 @@ std::string markdown_of(const matrix_result& all) {
   text +=
       "\n## How to read it\n\n"
       "Each row is one pair of containers with these settings. Each column is one way of sharing\n"
-      "memory between the two, actually run: one side creates the memory and shares it, the other\n"
-      "opens it, checks every byte and writes a reply.\n\n"
+      "memory between the two, tested in these containers: one side creates the memory and\n"
+      "shares it, the other opens it, checks every byte and writes a reply.\n\n"
       "- `raw-legacy` is plain CUDA IPC: `cudaIpcGetMemHandle` and `cudaIpcOpenMemHandle`. The\n"
       "  published tables were measured with it.\n"
       "- `cuda-ipc`, `cuda-vmm`, `cuda-pool` and `host` go through gpushm.\n"
-      "- GPUs \"one each\": as a device plugin gives them, the first to the exporter and the\n"
+      "- GPUs \"one each\": as a device plugin assigns them, the first to the exporter and the\n"
       "  second to the importer. \"same set\": both sides may open both, as with one\n"
       "  ResourceClaim.\n"
       "- PIDs: the PID of each program in its own PID namespace. The main programs of two\n"

@@ -8,24 +8,24 @@
 
 namespace gpushm::cli::matrix {
 
-/// For terminals: at most 100 columns. Pure, as all here.
+/// For terminals: at most 100 columns. All functions of this file are pure.
 [[nodiscard]] std::string text_of(const matrix_result& all);
 
-/// A page for documentation.
+/// A page for the documentation.
 [[nodiscard]] std::string markdown_of(const matrix_result& all);
 
-/// Everything:
-///   gpus, driver, runtime, kernel, date, remark, backends, stopped (null: nothing was left out)
+/// Keys:
+///   gpus, driver, runtime, kernel, date, remark, backends, stopped (null: everything was run)
 ///   summary   {ran, as_predicted, not_run, not_applicable, seconds}
 ///   rows      [{number, hostIPC, hostPID, shareProcessNamespace, privileged, gpus, pids, seconds,
 ///             cells}], cells {BACKEND: {result, side, failure, text, why, open_seconds,
 ///             exporter_pid, importer_pid, as_predicted, predicted: {result, failure,
-///             driver_failure, why, remedy}}}; what does not apply to a cell is null
-///   published [{id, title, gpus, rows: [{row, published, here, differs}]}], `here` is the cell
-///             "raw-legacy" in the published words and null when that did not run
+///             driver_failure, why, remedy}}}; members that do not apply to a cell are null
+///   published [{id, title, gpus, rows: [{row, published, here, differs}]}], `here` is the result
+///             of the cell "raw-legacy" as the published text; null if it did not run
 [[nodiscard]] nlohmann::ordered_json json_of(const matrix_result& all);
 
-/// What came out against what gpushm said, a line each; empty when nothing did.
+/// One line for each cell that did not end as predicted.
 [[nodiscard]] std::vector<std::string> disagreements(const matrix_result& all);
 
 /// "154 cells ran, 154 as predicted, 6 not run, 160 not applicable, 31.5 s".

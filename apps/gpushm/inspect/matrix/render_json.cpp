@@ -37,16 +37,16 @@ json cell_json(const cell& of) {
     made["importer_pid"] = of.importer_pid;
   }
   if (of.ran()) {
-    const inspect::prediction& said = *of.predicted;
+    const inspect::prediction& predicted = *of.predicted;
     made["as_predicted"] = of.as_predicted();
     made["predicted"] = {{"result",
-                          said.works     ? "works"
-                          : said.crashes ? "crashes"
-                                         : "fails"},
-                         {"failure", or_null(said.failure)},
-                         {"driver_failure", or_null(said.driver_failure)},
-                         {"why", or_null(said.why)},
-                         {"remedy", or_null(said.remedy)}};
+                          predicted.works     ? "works"
+                          : predicted.crashes ? "crashes"
+                                              : "fails"},
+                         {"failure", or_null(predicted.failure)},
+                         {"driver_failure", or_null(predicted.driver_failure)},
+                         {"why", or_null(predicted.why)},
+                         {"remedy", or_null(predicted.remedy)}};
   }
   return made;
 }
@@ -76,7 +76,7 @@ json published_json(const matrix_result& all) {
   for (const published_table& table : published_tables()) {
     json rows = json::array();
     for (const compared_row& each : compare(table, all)) {
-      rows.push_back({{"row", each.ours->setting.number},
+      rows.push_back({{"row", each.measured->setting.number},
                       {"published", each.published},
                       {"here", or_null(each.here)},
                       {"differs", each.here.empty() ? json(nullptr) : json(each.differs())}});

@@ -25,13 +25,13 @@ cell_state state_of(const inspect::prediction& predicted) {
                              : cell_state::fails;
 }
 
-/// Why the PIDs are not what the row says; empty when they are.
+/// Why the PIDs do not match the row; empty if they do.
 std::string wrong_pids(const row& setting, const trial_outcome& outcome) {
   const bool equal = outcome.exporter_pid == outcome.importer_pid;
   if (equal == (setting.pids == pid_values::equal)) {
     return {};
   }
-  return "PIDs came out " + std::string(equal ? "equal" : "different") + " (exporter " +
+  return "PIDs were " + std::string(equal ? "equal" : "different") + " (exporter " +
          std::to_string(outcome.exporter_pid) + ", importer " +
          std::to_string(outcome.importer_pid) + ")";
 }
@@ -99,7 +99,7 @@ cell judge(const row& setting, inspect::way how, const sides& both, const trial_
     made.why = outcome.failure;
     return made;
   }
-  // A side that did not get as far as to tell its PID did not get as far as to use it.
+  // A side that failed before reporting its PID did not use it.
   const bool known = outcome.exporter_pid > 0 && outcome.importer_pid > 0;
   const std::string wrong = known ? wrong_pids(setting, outcome) : "no PIDs were reported";
   if (!wrong.empty()) {

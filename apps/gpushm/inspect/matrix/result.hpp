@@ -18,21 +18,21 @@ enum class cell_state : std::uint8_t { works, fails, crashes, not_run, not_appli
 /// "works", "fails", "crashes", "not run", "not applicable".
 [[nodiscard]] std::string_view to_string(cell_state value) noexcept;
 
-/// One way of sharing in one setting.
+/// The result of one way of sharing in one setting.
 struct cell {
   inspect::way how = inspect::way::host;
   cell_state state = cell_state::not_run;
   std::string side;     ///< the side that failed or crashed: "exporter" or "importer"
   std::string failure;  ///< "CUDA_ERROR_INVALID_CONTEXT (201)", or a gpushm code
   std::string text;     ///< the whole message
-  /// Why: of a cell that ran what gpushm knows, of another why it did not.
+  /// For a cell that ran, the reason in the prediction; for any other cell, why it did not run.
   std::string why;
   /// gpushm's prediction; only for a cell that ran.
   std::optional<inspect::prediction> predicted;
   std::int32_t exporter_pid = 0;
   std::int32_t importer_pid = 0;
   std::chrono::nanoseconds open_time{0};
-  /// It was tried, and not counted because the PIDs were not what the row is about.
+  /// It ran, but does not count because the PIDs did not match the row.
   bool wrong_pids = false;
 
   [[nodiscard]] bool ran() const noexcept { return predicted.has_value(); }
@@ -46,17 +46,17 @@ struct row_result {
   std::chrono::nanoseconds time{0};
 };
 
-/// What was run, where, and how it ended.
+/// The results of a run, and the machine and GPUs on which it ran.
 struct matrix_result {
   std::vector<std::string> gpus;  ///< "NVIDIA H200 (GPU-…, /dev/nvidia0)"
   std::string driver;             ///< version; empty: unknown
   std::string runtime;            ///< "runc version 1.1.5"
   std::string kernel;
   std::string date;    ///< "2026-01-31"
-  std::string remark;  ///< what else is to be known of the GPUs; mostly empty
+  std::string remark;  ///< additional information about the GPUs; usually empty
   std::vector<inspect::way> ways;
   std::vector<row_result> rows;
-  std::string stopped;  ///< why not everything was run; empty: it was
+  std::string stopped;  ///< why not everything was run; empty: everything was
   std::chrono::nanoseconds time{0};
 };
 
@@ -68,20 +68,20 @@ struct totals {
 };
 [[nodiscard]] totals count(const matrix_result& all);
 
-/// The cells of a row of which nothing is run.
+/// The cells of a row in which nothing was run.
 [[nodiscard]] std::vector<cell> unused_cells(const std::vector<inspect::way>& ways,
                                              cell_state state,
                                              const std::string& why);
 
-/// What both sides may do in a row; their PIDs come from the outcome.
+/// The permissions of both sides in a row; their PIDs come from the outcome.
 struct sides {
   inspect::party exporter;
   inspect::party importer;
   int gpu = -1;  ///< minor of the GPU whose memory is shared
 };
 
-/// The cell of an outcome: compares it with the prediction for the PIDs that really were, unless
-/// these are not what the row is about.
+/// Converts an outcome into a cell: compares it with the prediction for the actual PIDs, unless
+/// they do not match the row.
 [[nodiscard]] cell judge(const row& setting,
                          inspect::way how,
                          const sides& both,

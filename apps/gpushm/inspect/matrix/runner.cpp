@@ -12,10 +12,10 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-/// Longer than any working driver takes, so that a hang costs one row and not the table.
-constexpr std::chrono::seconds longest_cell{30};
-constexpr std::chrono::seconds longest_start{30};
-/// A runtime leaves a number of PIDs unused in a new namespace that varies a little.
+/// Longer than any working driver needs, so that a hang affects one row and not the table.
+constexpr std::chrono::seconds max_cell_time{30};
+constexpr std::chrono::seconds max_start_time{30};
+/// A runtime uses a slightly varying number of PIDs in a new namespace before the program starts.
 constexpr int max_attempts = 10;
 
 }  // namespace
@@ -57,7 +57,7 @@ std::vector<cell> runner::run_row(const row& setting, const std::vector<inspect:
   }
   for (cell& each : cells) {
     if (each.state == cell_state::not_run && each.why.empty()) {
-      each.why = "PIDs came out wrong in the cell before";
+      each.why = "the PIDs of the previous cell were wrong";
     }
   }
   return cells;
@@ -75,7 +75,7 @@ bool runner::run_cells(const row& setting, std::vector<cell>& cells) const {
   try {
     if (ended.empty()) {
       containers.emplace(
-          setting, around_, stop_.fd(), std::min(until_, clock::now() + longest_start));
+          setting, around_, stop_.fd(), std::min(until_, clock::now() + max_start_time));
     }
   } catch (const std::exception& failure) {
     ended = failure.what();
@@ -88,12 +88,12 @@ bool runner::run_cells(const row& setting, std::vector<cell>& cells) const {
       try {
         each = run_cell(setting, each.how, *containers);
       } catch (const std::exception& failure) {
-        // Nothing more can be run with these containers.
+        // No further trials are possible with these containers.
         const std::string problem = containers->problem();
         ended = std::string(failure.what()) + (problem.empty() ? "" : ": " + problem);
       }
     }
-    // What was cut short looks like a side that hangs, or like a runtime that failed.
+    // An interrupted trial looks like a side that hangs or a runtime that failed.
     if (const std::string stopped = why_stopped(); !stopped.empty()) {
       ended = stopped;
       if (each.state != cell_state::works) {
@@ -111,15 +111,15 @@ bool runner::run_cells(const row& setting, std::vector<cell>& cells) const {
 }
 
 cell runner::run_cell(const row& setting, inspect::way how, container_pair& containers) const {
-  const assignment who = assign(setting, around_);
+  const assignment chosen = assign(setting, around_);
   trial_setup setup;
   setup.how = how;
   setup.socket = std::string(domain_inside) + "/socket";
   if (how != inspect::way::host) {
-    setup.exporter_device = who.exporter_device;
-    setup.importer_device = who.importer_device;
+    setup.exporter_device = chosen.exporter_device;
+    setup.importer_device = chosen.importer_device;
   }
-  const auto until = std::min(until_, clock::now() + longest_cell);
+  const auto until = std::min(until_, clock::now() + max_cell_time);
   const auto outcome = run_trial(containers.exporter(), containers.importer(), setup, until);
   return judge(setting, how, containers.both(), outcome);
 }
@@ -128,7 +128,7 @@ std::string runner::why_stopped() const {
   if (stop_.pending()) {
     return "interrupted by a signal";
   }
-  return clock::now() >= until_ ? "the time of --timeout was over" : "";
+  return clock::now() >= until_ ? "the --timeout expired" : "";
 }
 
 }  // namespace gpushm::cli::matrix

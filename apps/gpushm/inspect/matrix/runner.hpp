@@ -7,25 +7,24 @@
 
 namespace gpushm::cli::matrix {
 
-/// Why the columns cannot be run with as many GPUs as there are: for one way in one row, empty when
-/// it can. Pure.
+/// Why one way in one row cannot be run with this number of GPUs; empty if it can. Pure.
 [[nodiscard]] std::string why_not_run(const row& setting, inspect::way how, std::size_t gpus);
 
-/// Runs all rows, one after the other, until `until` or a signal; what did not run says so. Never
-/// throws for what happens in a row.
+/// Runs all rows sequentially, until `until` or a signal; cells that did not run contain the
+/// reason. Errors in a row do not throw.
 class runner {
  public:
   runner(const surroundings& around, const app::stop_signal& stop, base::deadline until)
       : around_(around), stop_(stop), until_(until) {}
 
-  /// Fills `rows`, `stopped` and `time`; `all.ways` says which columns.
+  /// Fills `rows`, `stopped` and `time`. `all.ways`: the columns to run.
   void run(matrix_result& all) const;
 
  private:
   [[nodiscard]] std::vector<cell> run_row(const row& setting,
                                           const std::vector<inspect::way>& ways) const;
-  /// Starts a pair of containers and runs the cells that have no reason against it. False when it
-  /// stopped because the PIDs came out wrong, which another pair may mend.
+  /// Starts a pair of containers and runs the cells that have no reason not to run. Returns false
+  /// if it stopped because of wrong PIDs; another pair may get the right ones.
   [[nodiscard]] bool run_cells(const row& setting, std::vector<cell>& cells) const;
   [[nodiscard]] cell run_cell(const row& setting,
                               inspect::way how,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a worker's child does: one side of one way.
+// A worker's child: one side of one way.
 
 #include <unistd.h>
 
@@ -18,18 +18,18 @@ namespace {
 
 using inspect::way;
 
-/// The driver's result in "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2)"; empty when there is none.
+/// The driver's result in "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2)"; empty if there is none.
 std::string result_in(const std::string& text) {
   const std::size_t start = text.find("CUDA_ERROR_");
   const std::size_t end = start == std::string::npos ? start : text.find(')', start);
   return end == std::string::npos ? std::string() : text.substr(start, end + 1 - start);
 }
 
-/// Without gpushm there are only the driver's words.
+/// Without gpushm, only the driver's result is available.
 json raw_failure(const error& failure) {
   std::string result = result_in(failure.cause());
   if (failure.code() == errc::device_not_found) {
-    // What cuDeviceGet says to an ordinal that is not there.
+    // The result of cuDeviceGet for an ordinal that does not exist.
     result = driver::result_text(cuda::CUDA_ERROR_INVALID_DEVICE);
   }
   if (result.empty()) {
@@ -42,7 +42,7 @@ json gpushm_failure(const error& failure) {
   return json{{"failure", to_string(failure.code())}, {"text", failure.what()}};
 }
 
-/// One child's side. Distinct objects: safe. Shared objects: unsafe.
+/// One side of one way. Thread-safety: distinct objects: safe; shared objects: unsafe.
 class side {
  public:
   side(way how, int orders, int answers) : how_(how), orders_(orders), answers_(answers) {}
@@ -178,11 +178,11 @@ bool line_buffer::take(std::string& line) {
   return true;
 }
 
-void do_side(way how, int orders, int answers) noexcept {
+void run_side(way how, int orders, int answers) noexcept {
   try {
     side(how, orders, answers).run();
   } catch (const std::exception& failure) {
-    // The worker tells that this child ended with another status than 0.
+    // The worker reports this child's exit status.
     static_cast<void>(send_line(STDERR_FILENO, failure.what()));
     ::_exit(1);
   }

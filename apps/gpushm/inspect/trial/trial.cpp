@@ -14,7 +14,7 @@ namespace {
 using base::deadline;
 using std::chrono::milliseconds;
 
-/// How long a worker may take to kill its child and say so.
+/// Time limit for a worker to kill its child and report it.
 constexpr milliseconds kill_grace{2'000};
 
 std::uint64_t random_number() {
@@ -35,14 +35,14 @@ struct trial_end {
   std::string text;
 };
 
-/// One of the two programs, and its child for the way that is tried. Distinct objects: safe. Shared
-/// objects: unsafe.
+/// One of the two programs, and its child for the tested way. Thread-safety: distinct objects:
+/// safe; shared objects: unsafe.
 class trial_side {
  public:
   trial_side(std::string name, base::child_process& program, inspect::way how, deadline until)
       : name_(std::move(name)), program_(program), how_(how), until_(until) {}
 
-  /// The PID of its child, as its own PID namespace numbers it.
+  /// Returns the PID of its child in that process's PID namespace.
   std::int32_t hello() {
     order("hello");
     const json event = next("hello", until_);
@@ -50,14 +50,14 @@ class trial_side {
       over_ = true;
       throw trial_end{trial_result::not_run,
                       name_,
-                      "this way was tried with these two before",
-                      "this way was tried with these two before; its child ended with " +
+                      "this way was already tested with this pair",
+                      "this way was already tested with this pair; its child ended with " +
                           event.value("status", "?")};
     }
     return event.value("pid", 0);
   }
 
-  /// Gives an order and waits for `expected`. Throws trial_end when it comes to something else.
+  /// Sends an order and waits for `expected`. Throws trial_end for any other result.
   json ask(const std::string& what, const std::string& expected, json details = json::object()) {
     order(what, std::move(details));
     json event;
@@ -68,7 +68,7 @@ class trial_side {
         throw;
       }
       hung_ = true;
-      const std::string text = "no answer to \"" + what + "\" in time: its process was killed";
+      const std::string text = "no reply to \"" + what + "\" in time: its process was killed";
       throw trial_end{trial_result::fails, name_, std::string(to_string(errc::timed_out)), text};
     }
     const std::string got = event.value("event", "");
@@ -90,8 +90,8 @@ class trial_side {
     return event;
   }
 
-  /// Ends its child: by its leave, or with force when it hangs. What it has to say of an end that
-  /// was no good one.
+  /// Makes its child exit, and kills it if it hangs. Returns the result if the child did not exit
+  /// cleanly.
   std::optional<trial_end> finish() {
     if (over_) {
       return std::nullopt;
@@ -108,7 +108,7 @@ class trial_side {
         return trial_end{trial_result::crashes,
                          name_,
                          status,
-                         "the " + name_ + " was " + status + " when it let the memory go"};
+                         "the " + name_ + " was " + status + " when it released the memory"};
       } catch (const error& failure) {
         if (failure.code() != errc::timed_out) {
           throw;
@@ -123,7 +123,7 @@ class trial_side {
     return trial_end{trial_result::fails,
                      name_,
                      std::string(to_string(errc::timed_out)),
-                     "it did not end in time: its process was killed"};
+                     "it did not exit in time: its process was killed"};
   }
 
  private:
@@ -136,17 +136,17 @@ class trial_side {
       if (failure.code() != errc::peer_died) {
         throw;
       }
-      // What it said before it went explains more than that it is gone.
+      // Its last messages explain why it exited.
       const deadline soon = base::deadline_in(kill_grace);
       while (const auto line = program_.read_line(soon)) {
         check_started(json::parse(*line, nullptr, false));
       }
-      throw_gone(what);
+      throw_exited(what);
     }
   }
 
-  /// The next event of this way. Throws `error`: timed_out, peer_died, permission_denied and others
-  /// that kept the worker from starting.
+  /// Returns the next event of this way. Throws `error`: timed_out, peer_died, and the error that
+  /// prevented the worker from starting, such as permission_denied.
   json next(const std::string& what, deadline until) {
     while (const auto line = program_.read_line(until)) {
       json event = json::parse(*line, nullptr, false);
@@ -154,12 +154,12 @@ class trial_side {
         throw_protocol(*line);
       }
       check_started(event);
-      // Late words about another way are of a trial that is over.
+      // Ignore late events of another way, whose trial is over.
       if (event.value("way", "") == to_string(how_)) {
         return event;
       }
     }
-    throw_gone(what);
+    throw_exited(what);
   }
   json ended(const std::string& what, deadline until) {
     for (;;) {
@@ -181,31 +181,31 @@ class trial_side {
     const bool denied = event["error"].value("code", "") == to_string(errc::permission_denied);
     throw error(denied ? errc::permission_denied : errc::system_error, "start trial", name_, text);
   }
-  [[noreturn]] void throw_gone(const std::string& what) {
+  [[noreturn]] void throw_exited(const std::string& what) {
     const auto status = program_.wait(base::deadline_in(kill_grace));
     throw error(errc::peer_died,
                 "try sharing",
                 name_,
-                "the program of this side ended with " +
+                "its program ended (" +
                     (status ? base::status_text(*status) : std::string("no status")) +
-                    " instead of answering \"" + what + "\"");
+                    ") before replying to \"" + what + "\"");
   }
-  [[noreturn]] void throw_protocol(const std::string& said) const {
-    throw error(errc::protocol_error, "try sharing", name_, "it said: " + said);
+  [[noreturn]] void throw_protocol(const std::string& message) const {
+    throw error(errc::protocol_error, "try sharing", name_, "unexpected message: " + message);
   }
 
   std::string name_;
   base::child_process& program_;
   inspect::way how_;
   deadline until_;
-  bool over_ = false;  ///< its child has ended
+  bool over_ = false;  ///< its child has exited
   bool hung_ = false;
 };
 
 std::optional<bool> rdma_in(const json& event) {
-  const auto said = event.find("rdma");
-  return said != event.end() && said->is_boolean() ? std::optional(said->get<bool>())
-                                                   : std::nullopt;
+  const auto value = event.find("rdma");
+  return value != event.end() && value->is_boolean() ? std::optional(value->get<bool>())
+                                                     : std::nullopt;
 }
 
 void share(trial_side& exporter,
@@ -276,7 +276,7 @@ trial_outcome run_trial(base::child_process& exporter,
       return outcome;
     }
   }
-  // Its memory is gone before the exporter frees it, as with well-behaved programs.
+  // The importer closes the memory before the exporter frees it, as in correct programs.
   auto importer_end = to.finish();
   auto exporter_end = from.finish();
   for (auto* end : {&importer_end, &exporter_end}) {

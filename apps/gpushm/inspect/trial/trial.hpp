@@ -11,13 +11,13 @@
 
 namespace gpushm::cli {
 
-/// What is tried: the exporter makes memory and shares it in one way, the importer opens it, reads
-/// every byte, writes an answer, and the exporter reads that.
+/// A trial: the exporter allocates memory and shares it in one way; the importer opens it, checks
+/// every byte and writes a reply, which the exporter checks.
 struct trial_setup {
   inspect::way how = inspect::way::host;
   std::string exporter_device;  ///< a UUID or ordinal; not used for way::host
-  std::string importer_device;  ///< the GPU that uses the memory; empty: the memory's own
-  std::string socket;           ///< the broker's, as both sides see it; not used for raw_legacy
+  std::string importer_device;  ///< the GPU that uses the memory; empty: the memory's GPU
+  std::string socket;           ///< the broker's socket in both sides; not used for raw_legacy
   std::uint64_t size_bytes = 4UL << 20U;
 };
 
@@ -27,28 +27,28 @@ enum class trial_result : std::uint8_t { works, fails, crashes, not_run };
 
 struct trial_outcome {
   trial_result result = trial_result::not_run;
-  std::string side;  ///< who failed or crashed: "exporter" or "importer"
-  /// "CUDA_ERROR_INVALID_CONTEXT (201)", a gpushm code, "wrong data", or "killed by signal 11
-  /// (Segmentation fault)"; why it was not run.
+  std::string side;  ///< the side that failed or crashed: "exporter" or "importer"
+  /// "CUDA_ERROR_INVALID_CONTEXT (201)", a gpushm code, "wrong data", "killed by signal 11
+  /// (Segmentation fault)", or why it was not run.
   std::string failure;
   std::string text;               ///< the whole message
-  std::int32_t exporter_pid = 0;  ///< as each side's own PID namespace numbers it
+  std::int32_t exporter_pid = 0;  ///< in each side's own PID namespace
   std::int32_t importer_pid = 0;
-  std::chrono::nanoseconds open_time{0};  ///< of the importer's open alone
-  /// Whether the driver says there that GPUDirect RDMA may use the memory; nothing: it is the
-  /// host's, or that is not known.
+  std::chrono::nanoseconds open_time{0};  ///< of the importer's open only
+  /// Whether the driver reports on that side that GPUDirect RDMA may use the memory; nullopt: host
+  /// memory, or unknown.
   std::optional<bool> exporter_rdma;
   std::optional<bool> importer_rdma;
 };
 
-/// Runs one trial between two programs `gpushm trial-worker`, started in whatever way as processes
-/// or containers. Each way is done by another child of theirs, so that a crash costs this trial
-/// alone; each way can be tried once with one pair ("not run" after that). A child that hangs is
-/// killed at `until` and the outcome is a failure, "timed_out". Blocks until `until`, and a few
-/// seconds more for children to be killed. Throws only when one of the two programs itself is gone
-/// or does not answer (peer_died, timed_out), could not start (permission_denied: without the right
-/// to --own-namespaces; system_error), or says what it should not (protocol_error); the pair is of
-/// no use then. SIGPIPE must be ignored in the calling process.
+/// Runs one trial between two running programs `gpushm trial-worker`, which may be processes or
+/// containers. Each program has a separate child for each way, so that a crash affects only this
+/// trial; each way can be tested only once with a pair ("not run" after that). A child that hangs
+/// is killed at `until` and the outcome is a failure, "timed_out". Blocks until `until` at most,
+/// plus a few seconds for killing children. Throws `error` only if one of the two programs itself
+/// has exited or does not reply (peer_died, timed_out), could not start (permission_denied:
+/// --own-namespaces is not permitted; system_error), or violates the protocol (protocol_error); the
+/// pair is then unusable. Precondition: the calling process ignores SIGPIPE.
 [[nodiscard]] trial_outcome run_trial(base::child_process& exporter,
                                       base::child_process& importer,
                                       const trial_setup& setup,

@@ -24,7 +24,7 @@ using clock = std::chrono::steady_clock;
 constexpr std::string_view raw_object = "legacy handle";
 
 void* as_pointer(cuda::CUdeviceptr address) {
-  return reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): how CUDA spells pointers
+  return reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): CUDA's type of addresses
       static_cast<std::uintptr_t>(address));
 }
 
@@ -83,7 +83,7 @@ class raw_memory : public trial_memory {
   [[nodiscard]] std::optional<bool> rdma() const override { return rdma_of(address_); }
 
  protected:
-  cuda::CUdeviceptr address_ = 0;  ///< set by the two kinds below
+  cuda::CUdeviceptr address_ = 0;  ///< set by the derived classes
 
  private:
   cuda::CUcontext context_;
@@ -129,7 +129,7 @@ class raw_import final : public raw_memory {
   }
 };
 
-/// Memory of a pool that can be exported, as a program allocates it that knows nothing of gpushm.
+/// Memory of an exportable pool, allocated as in a program that does not use gpushm.
 class pool_memory {
  public:
   pool_memory(const driver::gpu& where, std::uint64_t size_bytes, std::string_view object)
@@ -181,7 +181,7 @@ client connect_to(const std::string& socket) {
   return client::connect(options);
 }
 
-/// A segment, of either side.
+/// A segment on either side.
 class segment_memory : public trial_memory {
  public:
   explicit segment_memory(const std::string& socket) : client_(connect_to(socket)) {}
@@ -210,7 +210,7 @@ class created_memory final : public segment_memory {
   }
 };
 
-/// `Memory` is what somebody else allocated.
+/// Shares memory that was allocated without gpushm by `Memory`.
 template <typename Memory>
 class shared_memory final : public segment_memory {
  public:
@@ -224,9 +224,9 @@ class shared_memory final : public segment_memory {
   shared_memory& operator=(const shared_memory&) = delete;
   ~shared_memory() override {
     try {
-      segment_.unshare();  // from here on nobody new gets what is freed below
+      segment_.unshare();  // no new importer can get the memory freed below
     } catch (const error&) {
-      // The broker is gone, and with it the way to anybody new.
+      // The broker is gone, so no new importer can get it.
     }
     segment_.reset();
   }
@@ -253,7 +253,7 @@ class opened_memory final : public segment_memory {
   }
 
  private:
-  /// As a program has one that opens memory. Whatever prevents it is for the open to tell.
+  /// Programs that open memory usually have a context already. The open reports any error.
   static void make_context(const memory_request& request) {
     try {
       const driver::gpu& where =
@@ -265,7 +265,7 @@ class opened_memory final : public segment_memory {
   }
 };
 
-/// The GPU whose context opens a handle: the one asked for, else the memory's own, else any.
+/// The GPU whose context opens a handle: the requested one, else the memory's, else any.
 const driver::gpu& raw_importer(const memory_request& request) {
   if (!request.device.empty()) {
     return driver::find_device(request.device);

@@ -13,19 +13,19 @@
 
 namespace gpushm::cli {
 
-/// What both sides of a trial are told.
+/// The parameters of both sides of a trial.
 struct memory_request {
   inspect::way how = inspect::way::host;
-  std::string device;         ///< the GPU to use; the importer's may be empty: the memory's own
-  std::string memory_device;  ///< importer: UUID of the GPU that the memory is on
+  std::string device;         ///< the GPU to use; empty for an importer: the memory's GPU
+  std::string memory_device;  ///< importer: UUID of the memory's GPU
   std::string socket;
   std::string name;  ///< of the segment
   std::uint64_t size_bytes = 0;
   std::string handle;  ///< importer, raw_legacy: 64 bytes in hexadecimal digits
 };
 
-/// Memory that one side of a trial has and the other side gets. Distinct objects: safe. Shared
-/// objects: unsafe. Bound to the thread that made it.
+/// One side's memory in a trial. Thread-safety: distinct objects: safe; shared objects: unsafe.
+/// Bound to the thread that created it.
 class trial_memory {
  public:
   trial_memory() = default;
@@ -33,23 +33,23 @@ class trial_memory {
   trial_memory& operator=(const trial_memory&) = delete;
   virtual ~trial_memory() = default;
 
-  /// Copy between all of it and `size_bytes` of host memory. Throw `error`.
+  /// Copy between the whole memory and `size_bytes` of host memory. Throw `error`.
   virtual void write(std::span<const std::byte> source) = 0;
   virtual void read(std::span<std::byte> destination) const = 0;
-  /// UUID of the GPU that it is on; "host".
+  /// UUID of its GPU, or "host".
   [[nodiscard]] virtual std::string device() const = 0;
-  /// Whether the driver says that GPUDirect RDMA may use it, where it is mapped here; nothing for
-  /// host memory and where the driver does not say.
+  /// Whether the driver reports that GPUDirect RDMA may use this mapping; nullopt for host memory
+  /// or if the driver does not report it.
   [[nodiscard]] virtual std::optional<bool> rdma() const { return std::nullopt; }
-  /// Exporter, raw_legacy: what the importer is to be given.
+  /// Exporter, raw_legacy: the handle for the importer.
   [[nodiscard]] virtual std::string handle() const { return {}; }
 };
 
-/// Allocates and shares. Throws `error`.
+/// Allocates and shares memory. Throws `error`.
 [[nodiscard]] std::unique_ptr<trial_memory> export_memory_for(const memory_request& request);
 
-/// Opens what the other side shared; `open_time` gets how long the open itself took, loading the
-/// driver and making a context excluded. Throws `error`.
+/// Opens the memory that the other side shared. Sets `open_time` to the duration of the open
+/// itself, without loading the driver and creating a context. Throws `error`.
 [[nodiscard]] std::unique_ptr<trial_memory> import_memory_of(const memory_request& request,
                                                              std::chrono::nanoseconds& open_time);
 

@@ -13,9 +13,9 @@ namespace gpushm::cli {
 /// and the candidates outlive this object.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
-class near_name {
+class near_match {
  public:
-  explicit near_name(std::string_view wanted);
+  explicit near_match(std::string_view wanted);
   /// Returns false if no more candidates are needed.
   bool consider(std::string_view candidate);
   /// Empty if no candidate is within the maximum edit distance: a third of the wanted name's
@@ -32,17 +32,17 @@ class near_name {
 /// Returns `failure`; if it is no_such_segment, with the near match of `name` in the domain as the
 /// next step, if there is one. Requests the broker's names, for at most half a second per request,
 /// and ignores errors of these requests.
-[[nodiscard]] error with_near_name(const error& failure,
-                                   const connection_arguments& connection,
-                                   const std::string& name);
+[[nodiscard]] error with_near_match(const error& failure,
+                                    const connection_arguments& connection,
+                                    const std::string& name);
 
-/// Returns the result of `call`; throws its `error` after `with_near_name`.
+/// Returns the result of `call`; throws its `error` after `with_near_match`.
 template <typename Call>
 auto with_hint(const connection_arguments& connection, const std::string& name, Call&& call) {
   try {
     return call();
   } catch (const error& failure) {
-    throw with_near_name(failure, connection, name);
+    throw with_near_match(failure, connection, name);
   }
 }
 

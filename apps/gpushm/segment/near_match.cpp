@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/gpushm/segment/near_name.hpp"
+#include "apps/gpushm/segment/near_match.hpp"
 
 #include <algorithm>
 #include <vector>
@@ -8,10 +8,10 @@
 
 namespace gpushm::cli {
 
-near_name::near_name(std::string_view wanted)
+near_match::near_match(std::string_view wanted)
     : wanted_(wanted), best_distance_(std::clamp<std::size_t>(wanted.size() / 3, 1, 3) + 1) {}
 
-bool near_name::consider(std::string_view candidate) {
+bool near_match::consider(std::string_view candidate) {
   const std::size_t distance = base::edit_distance(wanted_, candidate, best_distance_ - 1);
   if (distance < best_distance_) {
     best_distance_ = distance;
@@ -20,9 +20,9 @@ bool near_name::consider(std::string_view candidate) {
   return --left_ > 0 && best_distance_ > 1;
 }
 
-error with_near_name(const error& failure,
-                     const connection_arguments& connection,
-                     const std::string& name) {
+error with_near_match(const error& failure,
+                      const connection_arguments& connection,
+                      const std::string& name) {
   if (failure.code() != errc::no_such_segment) {
     return failure;
   }
@@ -32,7 +32,7 @@ error with_near_name(const error& failure,
     options.request_timeout = std::chrono::milliseconds(500);
     client broker = client::connect(options);
     const std::vector<segment_info> all = broker.list();
-    near_name nearest(name);
+    near_match nearest(name);
     for (const segment_info& each : all) {
       // `name` itself may have been published since.
       if (each.published && each.name != name && !nearest.consider(each.name)) {
