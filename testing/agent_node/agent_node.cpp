@@ -20,7 +20,7 @@
 
 namespace gpushm_tests {
 
-using gpushm_testing::patience;
+using gpushm_testing::scaled_timeout;
 using nlohmann::json;
 using namespace std::chrono_literals;
 
@@ -103,21 +103,21 @@ void agent_node::start_agent(std::vector<std::string> flags) {
   options.argv.insert(options.argv.end(), flags.begin(), flags.end());
   agent_ = std::make_unique<gpushm_testing::child>(gpushm_testing::child::start(options));
   const std::string line = agent_->wait_for_line(
-      "/metrics on port ([0-9]+)", patience(20s), gpushm_testing::stream::err);
+      "/metrics on port ([0-9]+)", scaled_timeout(20s), gpushm_testing::stream::err);
   port_ = std::stoi(line.substr(line.find("on port ") + 8));
 }
 
 bool agent_node::wait_ready() {
-  const auto give_up = std::chrono::steady_clock::now() + patience(30s);
-  std::string said;
-  while (std::chrono::steady_clock::now() < give_up) {
-    said = ask("/readyz");
-    if (said.starts_with("200")) {
+  const auto deadline = std::chrono::steady_clock::now() + scaled_timeout(30s);
+  std::string response;
+  while (std::chrono::steady_clock::now() < deadline) {
+    response = http_get("/readyz");
+    if (response.starts_with("200")) {
       return kubelet_ == nullptr || wait_listed();
     }
     std::this_thread::sleep_for(20ms);
   }
-  ADD_FAILURE() << said << agent_->output().everything();
+  ADD_FAILURE() << response << agent_->output().all_output();
   return false;
 }
 
@@ -125,15 +125,15 @@ bool agent_node::wait_listed() {
   for (const std::string& name : kubelet_->resources()) {
     const auto listed = [](const gpushm_testing::resource_view& view) { return view.listed; };
     if (!kubelet_->wait_for(name, listed, 10s)) {
-      ADD_FAILURE() << "the kubelet has no list of " << name << '\n'
-                    << agent_->output().everything();
+      ADD_FAILURE() << "the kubelet has no list of devices for " << name << '\n'
+                    << agent_->output().all_output();
       return false;
     }
   }
   return true;
 }
 
-std::string agent_node::ask(const std::string& path) const {
+std::string agent_node::http_get(const std::string& path) const {
   const gpushm::base::unique_fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in to{};
   to.sin_family = AF_INET;
@@ -147,8 +147,8 @@ std::string agent_node::ask(const std::string& path) const {
   std::string all;
   for (std::array<char, 4'096> part{};;) {
     pollfd waiting{socket.get(), POLLIN, 0};
-    const bool came = ::poll(&waiting, 1, 10'000) > 0;
-    const ssize_t got = came ? ::read(socket.get(), part.data(), part.size()) : 0;
+    const bool readable = ::poll(&waiting, 1, 10'000) > 0;
+    const ssize_t got = readable ? ::read(socket.get(), part.data(), part.size()) : 0;
     if (got <= 0) {
       break;
     }
@@ -160,7 +160,7 @@ std::string agent_node::ask(const std::string& path) const {
 }
 
 double agent_node::metric(const std::string& name) const {
-  const std::string text = ask("/metrics");
+  const std::string text = http_get("/metrics");
   for (const std::string_view line : gpushm::base::lines_of(text)) {
     if (line.starts_with(name) && line.substr(name.size()).starts_with(' ')) {
       return std::stod(std::string(line.substr(name.size() + 1)));

@@ -16,28 +16,28 @@ namespace gpushm_tests {
 
 inline constexpr const char* node_name = "node-a";
 
-/// A node: a kubelet in both its halves, an API server, a machine with GPUs, and the agent as a
-/// process, which is started and killed as a test likes.
+/// A node: both parts of a kubelet, an API server, a machine with GPUs, and the agent as a separate
+/// process that tests start and kill.
 class agent_node {
  public:
-  /// Nothing runs yet but the API server. `machine` must outlive the node.
+  /// Starts only the API server. `machine` must outlive the node.
   explicit agent_node(const cdi_machine& machine);
   agent_node(const agent_node&) = delete;
   agent_node& operator=(const agent_node&) = delete;
   ~agent_node() = default;
 
-  /// `with_dra`: also the half that knows DRA drivers.
+  /// `with_dra`: also starts the part for DRA drivers.
   void start_kubelet(bool with_dra = true);
   void stop_kubelet();
-  /// gpushmd with flags besides those that lead it to this node. Returns when it answers over HTTP.
+  /// Starts gpushmd with the options for this node and `flags`. Returns when it serves HTTP.
   void start_agent(std::vector<std::string> flags = {});
-  /// All parts are registered and published, and the kubelet has what each resource has to give;
-  /// tells GoogleTest what was in the way when not.
+  /// Blocks until all parts are registered and published and the kubelet has every resource's list
+  /// of devices. On timeout returns false and reports the reason to GoogleTest.
   [[nodiscard]] bool wait_ready();
   [[nodiscard]] gpushm_testing::child& agent() { return *agent_; }
 
-  /// The body of the answer, after its status: "200 ok\n".
-  [[nodiscard]] std::string ask(const std::string& path) const;
+  /// Returns status and body of the response: "200 ok\n".
+  [[nodiscard]] std::string http_get(const std::string& path) const;
   /// The value of the metric "NAME{LABELS}"; -1 when there is none.
   [[nodiscard]] double metric(const std::string& name) const;
 
@@ -62,7 +62,7 @@ class agent_node {
   int port_ = 0;
 };
 
-/// What is forbidden on this machine to make fake GPUs for an agent; empty: nothing.
+/// The reason why fake GPUs for an agent cannot be created on this machine; empty if they can.
 [[nodiscard]] std::string why_no_node();
 
 }  // namespace gpushm_tests

@@ -43,10 +43,10 @@ class bad_input : public ::testing::Test {
   /// Checks after every test that the broker runs, serves, and has the same resources as at the
   /// start.
   void TearDown() override {
-    EXPECT_TRUE(broker_.process().running()) << broker_.process().output().everything();
+    EXPECT_TRUE(broker_.process().running()) << broker_.process().output().all_output();
     EXPECT_TRUE(back_to(before_, all_processes(), std::chrono::seconds(5)));
-    auto made = bystander_.create("bystander", {.size_bytes = 4096, .device = "host"});
-    made.publish();
+    auto created = bystander_.create("bystander", {.size_bytes = 4096, .device = "host"});
+    created.publish();
     EXPECT_EQ(bystander_.list().size(), 1U);
   }
 
@@ -55,11 +55,11 @@ class bad_input : public ::testing::Test {
   /// Number of ending sessions with leases on `name` when its creator is first reported as gone.
   [[nodiscard]] std::optional<std::uint32_t> ending_count_after_creator_exit(
       const std::string& name) const {
-    auto asking = greeted();
+    auto observer = greeted();
     std::optional<std::uint32_t> ending;
     static_cast<void>(gpushm_testing::eventually(
         [&] {
-          const auto answer = asking.ask(gpushm::wire::stat{name});
+          const auto answer = observer.request(gpushm::wire::stat{name});
           const auto* all = gpushm_testing::body_of<gpushm::wire::listing>(answer);
           if (all != nullptr && !all->segments.front().creator_alive) {
             ending = all->segments.front().ending;

@@ -34,7 +34,7 @@ json bound(const std::string& from, const std::string& to, bool writable) {
           {"options", {"rbind", "rprivate", writable ? "rw" : "ro"}}};
 }
 
-/// The config an engine writes for a plain container: no device, no capability, the uid of nobody.
+/// The config an engine writes for a plain container: no devices, no capabilities, user nobody.
 json plain_config(const cdi_machine& machine,
                   const std::string& id,
                   const std::vector<std::string>& argv) {
@@ -81,9 +81,9 @@ cdi_container start_cdi_container(const cdi_machine& machine,
   static std::atomic<int> count{0};
   const std::string id = "gpushm-cdi-" + std::to_string(::getpid()) + "-" + std::to_string(++count);
   const auto runc = gpushm_testing::find_runc().value();
-  cdi_container made;
-  made.guard = std::make_unique<gpushm::app::oci::cleanup_guard>("gpushm-cdi", runc.command, id);
-  const std::string& bundle = made.guard->directory();
+  cdi_container created;
+  created.guard = std::make_unique<gpushm::app::oci::cleanup_guard>("gpushm-cdi", runc.command, id);
+  const std::string& bundle = created.guard->directory();
   gpushm_testing::make_image_root(bundle + "/rootfs", machine.driver_libraries());
   arguments.insert(arguments.begin(), "gpushm");
   std::ofstream(bundle + "/config.json") << plain_config(machine, id, arguments).dump(2);
@@ -102,8 +102,8 @@ cdi_container start_cdi_container(const cdi_machine& machine,
   spawn_options run;
   run.argv = runc.command;
   run.argv.insert(run.argv.end(), {"--root", bundle + "/state", "run", "--bundle", bundle, id});
-  made.process = std::make_unique<child>(child::start(run));
-  return made;
+  created.process = std::make_unique<child>(child::start(run));
+  return created;
 }
 
 }  // namespace gpushm_tests

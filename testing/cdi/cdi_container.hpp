@@ -17,7 +17,7 @@ struct cdi_container {
   std::unique_ptr<gpushm_testing::child> process;
 };
 
-/// Runs runc with a plain config (no device, no capability, the uid of nobody) to which `gpushm cdi
+/// Runs runc with a plain config (no devices, no capabilities, user nobody) to which `gpushm cdi
 /// inject` added the CDI `devices` of the documents in `spec_directory`. The image has a C library,
 /// a shell and the command, run with `arguments`; everything else comes from the documents and
 /// their hooks.

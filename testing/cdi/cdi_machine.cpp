@@ -71,7 +71,8 @@ gpushm_testing::run_result cdi_machine::generate(const std::vector<std::string>&
   const auto where = places();
   options.argv.insert(options.argv.end(), where.begin(), where.end());
   options.argv.insert(options.argv.end(), more.begin(), more.end());
-  return gpushm_testing::run_program(options, gpushm_testing::patience(std::chrono::seconds(60)));
+  return gpushm_testing::run_program(options,
+                                     gpushm_testing::scaled_timeout(std::chrono::seconds(60)));
 }
 
 gpushm::broker cdi_machine::serve_and_share(const std::string& domains,
@@ -139,7 +140,7 @@ std::vector<std::string> role_arguments(const std::string& role, int ordinal) {
 
 void expect_roles_share(gpushm_testing::child& producer, gpushm_testing::child& consumer) {
   using gpushm_testing::exited;
-  const auto limit = gpushm_testing::patience(std::chrono::seconds(60));
+  const auto limit = gpushm_testing::scaled_timeout(std::chrono::seconds(60));
   const auto event = [&](gpushm_testing::child& role, const std::string& name) {
     return nlohmann::json::parse(role.wait_for_line("\"event\":\"(" + name + "|failed)\"", limit));
   };
@@ -158,8 +159,8 @@ void expect_roles_share(gpushm_testing::child& producer, gpushm_testing::child& 
   EXPECT_EQ(answered["wrong_bytes"], 0) << answered;
   consumer.close_stdin();
   producer.close_stdin();
-  EXPECT_EQ(consumer.wait_exit(limit), exited(0)) << consumer.output().everything();
-  EXPECT_EQ(producer.wait_exit(limit), exited(0)) << producer.output().everything();
+  EXPECT_EQ(consumer.wait_exit(limit), exited(0)) << consumer.output().all_output();
+  EXPECT_EQ(producer.wait_exit(limit), exited(0)) << producer.output().all_output();
 }
 
 }  // namespace gpushm_tests

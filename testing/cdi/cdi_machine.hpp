@@ -14,8 +14,8 @@
 
 namespace gpushm_tests {
 
-/// A machine with GPUs, real or two fake ones, and its documents by gpushm. The fake driver is a
-/// tree with the fake libraries under versioned names.
+/// A machine with GPUs, real ones or two fake ones, and the CDI documents that gpushm generates for
+/// it. The fake driver is a tree with the fake libraries under versioned names.
 class cdi_machine {
  public:
   /// Throws `harness_error` if a fake machine cannot be created.
@@ -37,7 +37,7 @@ class cdi_machine {
 
   /// Driver files whose dependencies the image must provide.
   [[nodiscard]] std::vector<std::string> driver_libraries() const;
-  /// Whether two GPUs can be used in one container.
+  /// True if two GPUs can be used in one container.
   [[nodiscard]] bool has_two() const;
   [[nodiscard]] bool is_fake() const { return fake_.has_value(); }
   [[nodiscard]] const gpushm::fake::fake_gpus& fake() const { return fake_.value(); }

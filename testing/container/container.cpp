@@ -23,15 +23,15 @@ container container::start(const container_options& options) {
   if (!runc) {
     throw harness_error("no runc (install it, or set GPUSHM_RUNC)");
   }
-  auto made = std::make_unique<gpushm::app::oci::bundle>(*runc, options, "gpushm-test");
+  auto created = std::make_unique<gpushm::app::oci::bundle>(*runc, options, "gpushm-test");
   spawn_options run;
-  run.argv = made->run_command();
+  run.argv = created->run_command();
   auto runtime = child::start(run);
-  return {std::move(made), std::move(runtime)};
+  return {std::move(created), std::move(runtime)};
 }
 
-container::container(std::unique_ptr<gpushm::app::oci::bundle> made, child runtime)
-    : bundle_(std::move(made)), runtime_(std::move(runtime)) {}
+container::container(std::unique_ptr<gpushm::app::oci::bundle> created, child runtime)
+    : bundle_(std::move(created)), runtime_(std::move(runtime)) {}
 
 container::~container() {
   if (!bundle_) {
@@ -49,8 +49,8 @@ std::string container::log_text() const {
   return "\n--- runc's log\n" + bundle_->log_text() + "---";
 }
 
-std::string container::everything() {
-  return runtime_.output().everything() + log_text();
+std::string container::all_output() {
+  return runtime_.output().all_output() + log_text();
 }
 
 std::string container::wait_for_line(const std::string& pattern,

@@ -46,10 +46,10 @@ class container {
 
   [[nodiscard]] const std::string& text(stream of) const { return runtime_.text(of); }
   /// Both streams and the runtime's log, for failure messages.
-  [[nodiscard]] std::string everything();
+  [[nodiscard]] std::string all_output();
 
  private:
-  container(std::unique_ptr<gpushm::app::oci::bundle> made, child runtime);
+  container(std::unique_ptr<gpushm::app::oci::bundle> created, child runtime);
   [[nodiscard]] std::string log_text() const;
 
   std::unique_ptr<gpushm::app::oci::bundle> bundle_;

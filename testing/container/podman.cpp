@@ -53,7 +53,7 @@ std::optional<std::string> try_podman() {
     const podman engine;
     podman_options options;
     options.argv = {"/bin/sh", "-c", "exit 0"};
-    const auto done = run_program(engine.run(options), patience(std::chrono::seconds(60)));
+    const auto done = run_program(engine.run(options), scaled_timeout(std::chrono::seconds(60)));
     if (!done.status.success()) {
       return "podman cannot run a container here (" + done.status.text() + ")\n" + done.err;
     }
@@ -83,7 +83,7 @@ podman::podman(const std::vector<std::string>& others) {
   import.argv = command({"import", "--quiet", directory_ / "root.tar", image});
   import.env = environment();
   for (const auto& step : {pack, import}) {
-    const auto done = run_program(step, patience(std::chrono::seconds(60)));
+    const auto done = run_program(step, scaled_timeout(std::chrono::seconds(60)));
     if (!done.status.success()) {
       throw harness_error(step.argv[0] + ": " + done.status.text() + "\n" + done.err);
     }

@@ -27,7 +27,7 @@ std::optional<std::string> try_container(bool in_user_namespace) {
     auto probe = container::start(options);
     const auto status = probe.wait_exit(std::chrono::seconds(20));
     if (!status.success()) {
-      return "runc cannot run a container here (" + status.text() + ")\n" + probe.everything();
+      return "runc cannot run a container here (" + status.text() + ")\n" + probe.all_output();
     }
   } catch (const std::exception& problem) {
     return problem.what();
@@ -46,7 +46,7 @@ std::optional<gpushm::app::oci::runtime> find_runc() {
 std::vector<std::string> cgroups_named(const std::string& prefix) {
   namespace fs = std::filesystem;
   std::vector<std::string> found;
-  // Only as deep as the containers' cgroups are created: deeper ones vanish during the search.
+  // Only as deep as the containers' cgroups are created: deeper ones disappear during the search.
   const auto look_in = [&](const fs::path& directory) {
     std::error_code ignored;
     for (const auto& entry : fs::directory_iterator(directory, ignored)) {

@@ -13,7 +13,7 @@ namespace gpushm_testing {
 [[nodiscard]] std::optional<gpushm::app::oci::runtime> find_runc();
 
 /// Cgroups of containers whose id begins with `prefix`, in any hierarchy. Cgroups of other tests
-/// may come and go concurrently.
+/// may be created and removed concurrently.
 [[nodiscard]] std::vector<std::string> cgroups_named(const std::string& prefix);
 
 /// The reason why containers cannot run here, for GTEST_SKIP: not root, no runc, or the output of

@@ -29,11 +29,11 @@ constexpr int first_render = 128;
 
 // As the driver numbers them: config and monitor first, then 15 GPU instances of nine lines each.
 constexpr int first_cap = 3;
-constexpr int caps_of_instance = 9;
-constexpr int instances_of_board = 15;
+constexpr int caps_per_instance = 9;
+constexpr int instances_per_gpu = 15;
 
-int cap_of(int board, int gpu_instance) {
-  return first_cap + (board * instances_of_board + gpu_instance) * caps_of_instance;
+int cap_of(int gpu, int gpu_instance) {
+  return first_cap + (gpu * instances_per_gpu + gpu_instance) * caps_per_instance;
 }
 
 std::string hexadecimal(std::size_t value, int digits) {
@@ -42,8 +42,8 @@ std::string hexadecimal(std::size_t value, int digits) {
   return text.data();
 }
 
-std::string pci_of(std::size_t board) {
-  return "0000:" + hexadecimal(0x18 + 8 * board, 2) + ":00.0";
+std::string pci_of(std::size_t gpu) {
+  return "0000:" + hexadecimal(0x18 + 8 * gpu, 2) + ":00.0";
 }
 
 std::string text_of(std::size_t number) {
@@ -92,11 +92,11 @@ void gpu_tree::write_kernel_files(const std::vector<recorded_gpu>& gpus) const {
     if (!fs::exists(node)) {
       put_node(node);
     }
-    for (int instance = 0; instance < instances_of_board; ++instance) {
+    for (int instance = 0; instance < instances_per_gpu; ++instance) {
       const std::string prefix = "gpu" + text_of(i) + "/gi" + std::to_string(instance);
       const int cap = cap_of(static_cast<int>(i), instance);
       minors += prefix + "/access " + std::to_string(cap) + "\n";
-      for (int compute = 0; compute < caps_of_instance - 1; ++compute) {
+      for (int compute = 0; compute < caps_per_instance - 1; ++compute) {
         minors += prefix + "/ci" + std::to_string(compute) + "/access " +
                   std::to_string(cap + 1 + compute) + "\n";
       }
@@ -133,24 +133,24 @@ void gpu_tree::write_gpus(const std::vector<recorded_gpu>& gpus) const {
   std::vector<gpu_properties> all;
   std::vector<gpu_properties> instances;
   for (std::size_t i = 0; i < gpus.size(); ++i) {
-    gpu_properties board;
-    board.section = "gpu" + text_of(i);
-    board.uuid = "GPU-" + hexadecimal(i, 8) + "-1111-4222-8333-444455556666";
-    board.name = gpus[i].name;
-    board.pci = pci_of(i);
-    board.minor = static_cast<int>(i);
-    board.size_bytes = 64UL << 20U;
-    board.mig_enabled = gpus[i].mig;
-    all.push_back(board);
+    gpu_properties gpu;
+    gpu.section = "gpu" + text_of(i);
+    gpu.uuid = "GPU-" + hexadecimal(i, 8) + "-1111-4222-8333-444455556666";
+    gpu.name = gpus[i].name;
+    gpu.pci = pci_of(i);
+    gpu.minor = static_cast<int>(i);
+    gpu.size_bytes = 64UL << 20U;
+    gpu.mig_enabled = gpus[i].mig;
+    all.push_back(gpu);
     for (const mig_slice& slice : gpus[i].slices) {
-      gpu_properties instance = board;
+      gpu_properties instance = gpu;
       instance.section = "mig" + text_of(instances.size());
       instance.uuid = "MIG-" + hexadecimal(i, 8) + "-" +
                       hexadecimal(static_cast<std::size_t>(slice.gpu_instance), 4) + "-4" +
                       hexadecimal(static_cast<std::size_t>(slice.compute_instance), 3) + "-8333-" +
                       hexadecimal(slice.profile.size(), 12);
       instance.name += " MIG " + slice.profile;
-      instance.mig_parent = board.section;
+      instance.mig_parent = gpu.section;
       instance.mig_enabled = false;
       instance.gpu_instance = slice.gpu_instance;
       instance.compute_instance = slice.compute_instance;
@@ -179,7 +179,7 @@ void put_node(const std::string& path, unsigned mode, unsigned group) {
   if (::mknod(path.c_str(), S_IFCHR | mode, ::makedev(1, 3)) != 0 ||
       ::chmod(path.c_str(), mode) != 0 ||
       ::chown(path.c_str(), static_cast<uid_t>(-1), group) != 0) {
-    throw std::runtime_error("cannot make node " + path + ": " + std::strerror(errno));
+    throw std::runtime_error("cannot create node " + path + ": " + std::strerror(errno));
   }
 }
 

@@ -62,12 +62,12 @@ CUresult cuda::cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
     if (gpu == now.gpus.size()) {
       return CUDA_ERROR_INVALID_DEVICE;
     }
-    fake::context& made = *now.contexts[gpu];
-    if (++made.retained == 1) {
-      made.destroyed = false;
-      made.id = ++now.last_context_id;
+    fake::context& created = *now.contexts[gpu];
+    if (++created.retained == 1) {
+      created.destroyed = false;
+      created.id = ++now.last_context_id;
     }
-    *context = as_handle(&made);
+    *context = as_handle(&created);
     return CUDA_SUCCESS;
   });
 }

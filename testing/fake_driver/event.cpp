@@ -61,8 +61,8 @@ constexpr char handle_magic[8] = {'f', 'a', 'k', 'e', 'e', 'v', 't', '1'};
 
 // Guarded by the state's mutex; never destroyed, like the state.
 std::map<CUevent, std::shared_ptr<event>>& events() {
-  static auto* const made = new std::map<CUevent, std::shared_ptr<event>>();
-  return *made;
+  static auto* const created = new std::map<CUevent, std::shared_ptr<event>>();
+  return *created;
 }
 
 std::shared_ptr<event> find_event(CUevent handle) {
@@ -90,10 +90,10 @@ event_page* map_page(int fd) {
   return page == MAP_FAILED ? nullptr : static_cast<event_page*>(page);
 }
 
-CUresult add_event(std::shared_ptr<event> made, CUevent* handle) {
-  *handle = reinterpret_cast<CUevent>(made.get());
+CUresult add_event(std::shared_ptr<event> created, CUevent* handle) {
+  *handle = reinterpret_cast<CUevent>(created.get());
   const std::lock_guard lock(state().mutex);
-  events().emplace(*handle, std::move(made));
+  events().emplace(*handle, std::move(created));
   return CUDA_SUCCESS;
 }
 
@@ -114,10 +114,11 @@ CUresult cuda::cuEventCreate(CUevent* handle, unsigned int flags) {
     if (interprocess && (flags & CU_EVENT_DISABLE_TIMING) == 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    auto made = std::make_shared<event>();
-    made->flags = flags;
-    made->page = map_page(-1);
-    return made->page == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : add_event(std::move(made), handle);
+    auto created = std::make_shared<event>();
+    created->flags = flags;
+    created->page = map_page(-1);
+    return created->page == nullptr ? CUDA_ERROR_OUT_OF_MEMORY
+                                    : add_event(std::move(created), handle);
   });
 }
 
@@ -240,9 +241,9 @@ CUresult cuda::cuIpcOpenEventHandle(CUevent* opened, CUipcEventHandle handle) {
     if (page == nullptr) {
       return CUDA_ERROR_MAP_FAILED;
     }
-    auto made = std::make_shared<event>();
-    made->page = page;
-    made->flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
-    return add_event(std::move(made), opened);
+    auto created = std::make_shared<event>();
+    created->page = page;
+    created->flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
+    return add_event(std::move(created), opened);
   });
 }

@@ -21,8 +21,8 @@ constexpr char magic_text[] = "gpushm-fake-mem";
 // handle.
 std::uint64_t process_number() {
   static const std::uint64_t number = [] {
-    std::uint64_t made = 0;
-    return ::getrandom(&made, sizeof(made), 0) == ssize_t{sizeof(made)} ? made : 0;
+    std::uint64_t created = 0;
+    return ::getrandom(&created, sizeof(created), 0) == ssize_t{sizeof(created)} ? created : 0;
   }();
   return number;
 }
@@ -39,13 +39,13 @@ base::unique_fd make_gpu_file(const gpu_view& gpu, file_kind kind, std::uint64_t
   gpu.properties.uuid.copy(header.uuid, sizeof(header.uuid) - 1);
   header.size_bytes = size_bytes;
   // Other processes open it by name later, under any uid.
-  const bool made =
+  const bool created =
       fd && ::fchmod(fd.get(), 0666) == 0 &&
       base::retry([&] {
         return ::fallocate(fd.get(), 0, 0, static_cast<off_t>(header_bytes() + size_bytes));
       }) == 0 &&
       ::pwrite(fd.get(), &header, sizeof(header), 0) == ssize_t{sizeof(header)};
-  return made ? std::move(fd) : base::unique_fd();
+  return created ? std::move(fd) : base::unique_fd();
 }
 
 bool allocate_range(int fd, std::uint64_t offset_bytes, std::uint64_t size_bytes) {

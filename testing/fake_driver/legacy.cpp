@@ -67,7 +67,7 @@ struct flock whole_file(short type) {
 
 // Whether a live process has the file open as its exporter. The exporter's lock belongs to its open
 // file description, so it is released with it.
-bool exporter_lives(int fd) {
+bool exporter_is_alive(int fd) {
   struct flock lock = whole_file(F_WRLCK);
   return ::fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
@@ -78,7 +78,7 @@ std::string slot_path(const std::string& directory, unsigned int slot) {
 
 // Uses the lowest free name, so that memory that is freed and allocated again gets the same handle
 // (L4).
-CUresult give_name(legacy_memory& memory) {
+CUresult add_name(legacy_memory& memory) {
   const std::string& directory = state().gpus[memory.gpu].directory;
   struct flock lock = whole_file(F_WRLCK);
   if (::fcntl(memory.fd.get(), F_OFD_SETLK, &lock) != 0) {
@@ -139,7 +139,7 @@ CUresult open_exported(const handle_layout& handle, CUdeviceptr* pointer) {
   if (!fd) {
     return open_without_exporter(handle, gpu, pointer);
   }
-  if (!exporter_lives(fd.get())) {
+  if (!exporter_is_alive(fd.get())) {
     fake::sweep_dead_exports(now.gpus[gpu].directory);
     return open_without_exporter(handle, gpu, pointer);
   }
@@ -205,7 +205,7 @@ void fake::sweep_dead_exports(const std::string& directory) {
         ::openat(::dirfd(listing), item->d_name, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
     // Fails without harm for files of other users in this sticky directory: they sweep their own
     // files.
-    if (fd && !exporter_lives(fd.get())) {
+    if (fd && !exporter_is_alive(fd.get())) {
       ::unlinkat(::dirfd(listing), item->d_name, 0);
     }
   }
@@ -224,7 +224,7 @@ CUresult cuda::cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
     }
     auto& memory = *static_cast<legacy_memory*>(found->owner.get());
     if (memory.path.empty()) {
-      if (const CUresult result = give_name(memory); result != CUDA_SUCCESS) {
+      if (const CUresult result = add_name(memory); result != CUDA_SUCCESS) {
         return result;
       }
     }

@@ -139,29 +139,29 @@ CUresult cuda::cuMemAlloc_v2(CUdeviceptr* pointer, std::size_t size) {
         return CUDA_ERROR_OUT_OF_MEMORY;
       }
     }
-    auto made = std::make_shared<fake::legacy_memory>();
-    made->gpu = current->gpu;
-    made->fd = fake::make_gpu_file(now.gpus[made->gpu], fake::file_kind::legacy, whole);
-    if (!made->fd) {
+    auto created = std::make_shared<fake::legacy_memory>();
+    created->gpu = current->gpu;
+    created->fd = fake::make_gpu_file(now.gpus[created->gpu], fake::file_kind::legacy, whole);
+    if (!created->fd) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    made->size_bytes = whole;
-    made->memory = fake::map_gpu_file_aligned(
-        made->fd.get(), whole, PROT_READ | PROT_WRITE, granularity_bytes);
-    if (made->memory == nullptr) {
+    created->size_bytes = whole;
+    created->memory = fake::map_gpu_file_aligned(
+        created->fd.get(), whole, PROT_READ | PROT_WRITE, granularity_bytes);
+    if (created->memory == nullptr) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    now.own_bytes[made->gpu] += whole;
+    now.own_bytes[created->gpu] += whole;
     fake::range added;
-    added.base = as_address(made->memory);
+    added.base = as_address(created->memory);
     added.size_bytes = size;
     added.kind = range_kind::legacy;
-    added.gpu = made->gpu;
-    added.context = made->gpu;
+    added.gpu = created->gpu;
+    added.context = created->gpu;
     added.readable = true;
     added.writable = true;
     added.buffer_id = now.ranges.next_buffer_id();
-    added.owner = std::move(made);
+    added.owner = std::move(created);
     *pointer = added.base;
     now.ranges.add(std::move(added));
     return CUDA_SUCCESS;

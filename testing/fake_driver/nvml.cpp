@@ -48,20 +48,20 @@ void refresh() {
   if (last != nullptr && last->made_of == now) {
     return;
   }
-  auto* const made = new gpu_list{fake::read_gpus(), {}, now};
-  if (last != nullptr && made->all.empty()) {
-    delete made;  // the root has been removed
+  auto* const created = new gpu_list{fake::read_gpus(), {}, now};
+  if (last != nullptr && created->all.empty()) {
+    delete created;  // the root has been removed
     return;
   }
-  for (const fake::gpu_view& each : made->all) {
+  for (const fake::gpu_view& each : created->all) {
     if (each.properties.mig_parent.empty() && each.openable) {
-      made->visible.push_back(&each);
+      created->visible.push_back(&each);
     }
   }
   if (last != nullptr) {
     earlier.push_back(last);
   }
-  known = made;
+  known = created;
 }
 
 const fake::gpu_view* with_uuid(const std::string& uuid) {

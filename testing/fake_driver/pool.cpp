@@ -57,7 +57,7 @@ class address_window {
     return offset <= size_bytes_ && bytes <= size_bytes_ - offset ? start_ + offset : nullptr;
   }
 
-  static void give_back(void* memory, std::size_t bytes) { reserved(memory, bytes); }
+  static void release(void* memory, std::size_t bytes) { reserved(memory, bytes); }
 
  private:
   static void* reserved(void* address, std::size_t bytes) {
@@ -134,7 +134,7 @@ struct pool_memory {
       --from->pointers;
     } else {
       if (memory != nullptr) {
-        address_window::give_back(memory, size_bytes);
+        address_window::release(memory, size_bytes);
       }
       from->used.erase(offset_bytes);
       state().own_bytes[from->gpu] -= size_bytes;
@@ -162,8 +162,8 @@ constexpr char pointer_magic[8] = {'f', 'a', 'k', 'e', 'p', 't', 'r', '1'};
 
 // Guarded by the state's mutex; never destroyed, like the state.
 std::map<CUmemoryPool, std::shared_ptr<pool>>& pools() {
-  static auto* const made = new std::map<CUmemoryPool, std::shared_ptr<pool>>();
-  return *made;
+  static auto* const known = new std::map<CUmemoryPool, std::shared_ptr<pool>>();
+  return *known;
 }
 
 std::shared_ptr<pool> find_pool(CUmemoryPool handle) {
@@ -171,9 +171,9 @@ std::shared_ptr<pool> find_pool(CUmemoryPool handle) {
   return found == pools().end() ? nullptr : found->second;
 }
 
-CUmemoryPool add_pool(std::shared_ptr<pool> made) {
-  const auto handle = reinterpret_cast<CUmemoryPool>(made.get());
-  pools().emplace(handle, std::move(made));
+CUmemoryPool add_pool(std::shared_ptr<pool> added) {
+  const auto handle = reinterpret_cast<CUmemoryPool>(added.get());
+  pools().emplace(handle, std::move(added));
   return handle;
 }
 
@@ -189,23 +189,23 @@ std::size_t first_gap(const pool& from, std::size_t size) {
 }
 
 // Room for twice the GPU's memory, because gaps between allocations can stay unused.
-bool make_memory(pool& made) {
-  const fake::gpu_view& gpu = state().gpus[made.gpu];
-  made.fd = fake::make_gpu_file(gpu, fake::file_kind::pool, 0);
-  return made.fd && made.window.reserve(2 * fake::read_memory_state(gpu).total_bytes);
+bool make_memory(pool& target) {
+  const fake::gpu_view& gpu = state().gpus[target.gpu];
+  target.fd = fake::make_gpu_file(gpu, fake::file_kind::pool, 0);
+  return target.fd && target.window.reserve(2 * fake::read_memory_state(gpu).total_bytes);
 }
 
 // The default pool of a GPU is created when it is first requested.
 CUmemoryPool default_pool(std::size_t gpu) {
-  static auto* const made = new std::map<std::size_t, CUmemoryPool>();
-  const auto found = made->find(gpu);
-  if (found != made->end()) {
+  static auto* const known = new std::map<std::size_t, CUmemoryPool>();
+  const auto found = known->find(gpu);
+  if (found != known->end()) {
     return found->second;
   }
   auto created = std::make_shared<pool>();
   created->gpu = gpu;
   created->is_default = true;
-  return make_memory(*created) ? made->emplace(gpu, add_pool(std::move(created))).first->second
+  return make_memory(*created) ? known->emplace(gpu, add_pool(std::move(created))).first->second
                                : nullptr;
 }
 
@@ -338,16 +338,16 @@ CUresult cuda::cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* props
          props->handleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    auto made = std::make_shared<pool>();
-    made->gpu = now.gpu_of(props->location.id);
-    if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE || made->gpu == now.gpus.size()) {
+    auto created = std::make_shared<pool>();
+    created->gpu = now.gpu_of(props->location.id);
+    if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE || created->gpu == now.gpus.size()) {
       return CUDA_ERROR_INVALID_DEVICE;
     }
-    made->handle_types = props->handleTypes;
-    if (!make_memory(*made)) {
+    created->handle_types = props->handleTypes;
+    if (!make_memory(*created)) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *handle = add_pool(std::move(made));
+    *handle = add_pool(std::move(created));
     return CUDA_SUCCESS;
   });
 }

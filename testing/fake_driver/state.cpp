@@ -158,19 +158,19 @@ CUresult initialise() {
   if (the_state.load(std::memory_order_relaxed) != nullptr) {
     return cuda::CUDA_SUCCESS;
   }
-  auto made = std::make_unique<driver_state>();
-  made->gpus = read_gpus();
-  made->enumerated = enumerate(made->gpus);
-  if (made->enumerated.empty()) {
+  auto created = std::make_unique<driver_state>();
+  created->gpus = read_gpus();
+  created->enumerated = enumerate(created->gpus);
+  if (created->enumerated.empty()) {
     return cuda::CUDA_ERROR_NO_DEVICE;
   }
-  for (std::size_t index = 0; index < made->gpus.size(); ++index) {
-    made->contexts.push_back(std::make_unique<context>());
-    made->contexts.back()->gpu = index;
+  for (std::size_t index = 0; index < created->gpus.size(); ++index) {
+    created->contexts.push_back(std::make_unique<context>());
+    created->contexts.back()->gpu = index;
   }
-  made->own_bytes.resize(made->gpus.size());
+  created->own_bytes.resize(created->gpus.size());
   ::pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
-  the_state.store(made.release(), std::memory_order_release);
+  the_state.store(created.release(), std::memory_order_release);
   return cuda::CUDA_SUCCESS;
 }
 

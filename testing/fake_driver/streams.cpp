@@ -23,31 +23,31 @@ namespace {
 struct tables {
   std::map<CUstream, std::shared_ptr<stream>> streams;
   std::map<std::size_t, std::shared_ptr<stream>> default_streams;  // by GPU
-  std::vector<std::weak_ptr<stream>> made;  // all, including destroyed streams with pending work
+  std::vector<std::weak_ptr<stream>> all_streams;  // including destroyed ones with pending work
 };
 
 tables& all() {
-  static tables* const made = new tables();
-  return *made;
+  static tables* const instance = new tables();
+  return *instance;
 }
 
 std::shared_ptr<stream> make_stream(std::size_t gpu, bool blocking) {
-  auto made = std::make_shared<stream>(gpu, blocking);
-  made->start();
-  auto& known = all().made;
+  auto created = std::make_shared<stream>(gpu, blocking);
+  created->start();
+  auto& known = all().all_streams;
   known.erase(std::remove_if(known.begin(),
                              known.end(),
                              [](const std::weak_ptr<stream>& each) { return each.expired(); }),
               known.end());
-  known.push_back(made);
-  return made;
+  known.push_back(created);
+  return created;
 }
 
 template <typename Predicate>
 std::vector<std::shared_ptr<stream>> streams_matching(Predicate&& matches) {
   std::vector<std::shared_ptr<stream>> found;
   const std::lock_guard lock(state().mutex);
-  for (const std::weak_ptr<stream>& each : all().made) {
+  for (const std::weak_ptr<stream>& each : all().all_streams) {
     if (auto alive = each.lock(); alive != nullptr && matches(*alive)) {
       found.push_back(std::move(alive));
     }
@@ -182,7 +182,7 @@ void fake::end_streams_of(std::size_t gpu) {
     at = at->second->gpu() == gpu ? streams.erase(at) : std::next(at);
   }
   // A later context gets new streams: waits must no longer include these.
-  auto& known = all().made;
+  auto& known = all().all_streams;
   known.erase(std::remove_if(known.begin(),
                              known.end(),
                              [&](const std::weak_ptr<stream>& each) {
@@ -202,9 +202,9 @@ CUresult cuda::cuStreamCreate(CUstream* handle, unsigned int flags) {
     if (flags > CU_STREAM_NON_BLOCKING) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    auto made = make_stream(current->gpu, flags == CU_STREAM_DEFAULT);
-    *handle = reinterpret_cast<CUstream>(made.get());
-    all().streams.emplace(*handle, std::move(made));
+    auto created = make_stream(current->gpu, flags == CU_STREAM_DEFAULT);
+    *handle = reinterpret_cast<CUstream>(created.get());
+    all().streams.emplace(*handle, std::move(created));
     return CUDA_SUCCESS;
   });
 }

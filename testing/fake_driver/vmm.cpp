@@ -34,8 +34,8 @@ struct tables {
 };
 
 tables& all() {
-  static tables* const made = new tables();
-  return *made;
+  static tables* const created = new tables();
+  return *created;
 }
 
 bool aligned(std::uint64_t value) {
@@ -155,34 +155,34 @@ CUresult cuda::cuMemCreate(CUmemGenericAllocationHandle* handle,
     if (const CUresult result = check_properties(*prop); result != CUDA_SUCCESS) {
       return result;
     }
-    auto made = std::make_shared<chunk>();
-    made->gpu = now.gpu_of(prop->location.id);
-    made->rdma = prop->allocFlags.gpuDirectRDMACapable != 0;
-    if (made->rdma && !now.gpus[made->gpu].properties.rdma_vmm) {
+    auto created = std::make_shared<chunk>();
+    created->gpu = now.gpu_of(prop->location.id);
+    created->rdma = prop->allocFlags.gpuDirectRDMACapable != 0;
+    if (created->rdma && !now.gpus[created->gpu].properties.rdma_vmm) {
       // As reported of a GB10 with driver 580.95 (github.com/modular/modular/issues/6961). The
       // documentation only says that the device's attribute must be checked before.
       return CUDA_ERROR_INVALID_DEVICE;
     }
-    made->rdma = made->rdma && !now.gpus[made->gpu].properties.rdma_ignored;
-    if (size > now.free_bytes(made->gpu)) {
+    created->rdma = created->rdma && !now.gpus[created->gpu].properties.rdma_ignored;
+    if (size > now.free_bytes(created->gpu)) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    base::unique_fd fd = fake::make_gpu_file(now.gpus[made->gpu], fake::file_kind::chunk, size);
+    base::unique_fd fd = fake::make_gpu_file(now.gpus[created->gpu], fake::file_kind::chunk, size);
     if (!fd) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    made->size_bytes = size;
-    made->view = fake::map_gpu_file(fd.get(), 0, size, PROT_NONE, nullptr);
-    if (made->view == nullptr) {
+    created->size_bytes = size;
+    created->view = fake::map_gpu_file(fd.get(), 0, size, PROT_NONE, nullptr);
+    if (created->view == nullptr) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    made->handle_types = prop->requestedHandleTypes;
-    if (made->handle_types != CU_MEM_HANDLE_TYPE_NONE) {
-      made->exportable = std::move(fd);
+    created->handle_types = prop->requestedHandleTypes;
+    if (created->handle_types != CU_MEM_HANDLE_TYPE_NONE) {
+      created->exportable = std::move(fd);
     }
-    made->counted = true;
-    now.own_bytes[made->gpu] += size;
-    *handle = add_handle(std::move(made));
+    created->counted = true;
+    now.own_bytes[created->gpu] += size;
+    *handle = add_handle(std::move(created));
     return CUDA_SUCCESS;
   });
 }

@@ -19,7 +19,7 @@ std::string text_at(const json& object, const char* pointer) {
 
 }  // namespace
 
-std::string policy_says(const std::string& node, const json& object, const json& before) {
+std::string policy_violation(const std::string& node, const json& object, const json& before) {
   if (node.empty()) {
     return "the token does not name the node of its pod: use the pod's own token, from "
            "Kubernetes 1.32 or newer";
@@ -51,7 +51,7 @@ std::string policy_says(const std::string& node, const json& object, const json&
   return {};
 }
 
-std::string denied(const fake_kube_options& options,
+std::string denial(const fake_kube_options& options,
                    const object_path& path,
                    const http_request& request,
                    const json& object,
@@ -63,8 +63,9 @@ std::string denied(const fake_kube_options& options,
     return {};
   }
   const auto agent = options.agents.find(header->second.substr(prefix.size()));
-  const std::string why =
-      agent == options.agents.end() ? std::string() : policy_says(agent->second, object, before);
+  const std::string why = agent == options.agents.end()
+                              ? std::string()
+                              : policy_violation(agent->second, object, before);
   return why.empty() ? why
                      : "ValidatingAdmissionPolicy 'resourceslices.gpushm.dev' with binding "
                        "'resourceslices.gpushm.dev' denied request: " +

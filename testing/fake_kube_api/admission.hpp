@@ -10,20 +10,22 @@
 
 namespace gpushm::testing {
 
-/// What deploy/kustomize/with-dra/admission-policy.yaml says against a request of an agent's token;
-/// empty: it is admitted. `object` is null of a deletion, `before` of a creation; both as stored.
+/// The message with which deploy/kustomize/with-dra/admission-policy.yaml denies a request with an
+/// agent's token; empty if it admits it. `object` is null for a deletion, `before` for a creation;
+/// both as stored.
 ///
-/// tests/deploy/admission_policy_test.cpp holds both against the same requests.
-[[nodiscard]] std::string denied(const fake_kube_options& options,
+/// tests/deploy/admission_policy_test.cpp tests this function and the policy with the same
+/// requests.
+[[nodiscard]] std::string denial(const fake_kube_options& options,
                                  const object_path& path,
                                  const http_request& request,
                                  const nlohmann::json& object,
                                  const nlohmann::json& before);
 
-/// The same of a request by the agent of `node` ("": its token names none); without "denied
-/// request".
-[[nodiscard]] std::string policy_says(const std::string& node,
-                                      const nlohmann::json& object,
-                                      const nlohmann::json& before);
+/// As `denial`, for a request by the agent of `node` (empty: its token names no node), without the
+/// text up to "denied request: ".
+[[nodiscard]] std::string policy_violation(const std::string& node,
+                                           const nlohmann::json& object,
+                                           const nlohmann::json& before);
 
 }  // namespace gpushm::testing

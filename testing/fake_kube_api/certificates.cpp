@@ -21,26 +21,26 @@ namespace {
 using extension_pointer = std::unique_ptr<X509_EXTENSION, freed_by<X509_EXTENSION_free>>;
 
 template <typename Pointer>
-Pointer made(Pointer pointer) {
+Pointer created(Pointer pointer) {
   if (!pointer) {
-    throw std::runtime_error("OpenSSL could not make a test certificate");
+    throw std::runtime_error("OpenSSL cannot create a test certificate");
   }
   return pointer;
 }
 
 void done(int result) {
   if (result <= 0) {
-    throw std::runtime_error("OpenSSL could not make a test certificate");
+    throw std::runtime_error("OpenSSL cannot create a test certificate");
   }
 }
 
 key_pointer new_key() {
-  return made(key_pointer(EVP_PKEY_Q_keygen(nullptr, nullptr, "EC", "P-256")));
+  return created(key_pointer(EVP_PKEY_Q_keygen(nullptr, nullptr, "EC", "P-256")));
 }
 
-/// Valid from yesterday for a year; signed by nobody yet.
+/// Valid for a year from yesterday; not signed yet.
 certificate_pointer new_certificate(EVP_PKEY* key, const std::string& name) {
-  certificate_pointer made_now = made(certificate_pointer(X509_new()));
+  certificate_pointer made_now = created(certificate_pointer(X509_new()));
   X509* const certificate = made_now.get();
   std::array<unsigned char, 8> serial{};
   done(RAND_bytes(serial.data(), static_cast<int>(serial.size())));
@@ -68,7 +68,7 @@ void extend(X509* certificate, X509* issuer, int kind, const std::string& value)
   X509V3_CTX context;
   X509V3_set_ctx(&context, issuer, certificate, nullptr, nullptr, 0);
   const extension_pointer extension =
-      made(extension_pointer(X509V3_EXT_conf_nid(nullptr, &context, kind, value.c_str())));
+      created(extension_pointer(X509V3_EXT_conf_nid(nullptr, &context, kind, value.c_str())));
   done(X509_add_ext(certificate, extension.get(), -1));
 }
 
@@ -79,13 +79,13 @@ std::string text_of(const bio_pointer& bio) {
 }
 
 std::string pem_of(X509* certificate) {
-  const bio_pointer bio = made(bio_pointer(BIO_new(BIO_s_mem())));
+  const bio_pointer bio = created(bio_pointer(BIO_new(BIO_s_mem())));
   done(PEM_write_bio_X509(bio.get(), certificate));
   return text_of(bio);
 }
 
 std::string pem_of(EVP_PKEY* key) {
-  const bio_pointer bio = made(bio_pointer(BIO_new(BIO_s_mem())));
+  const bio_pointer bio = created(bio_pointer(BIO_new(BIO_s_mem())));
   done(PEM_write_bio_PrivateKey(bio.get(), key, nullptr, nullptr, 0, nullptr, nullptr));
   return text_of(bio);
 }

@@ -12,18 +12,17 @@ struct identity_pem {
   std::string key;
 };
 
-/// A certificate authority made for one test. Throws `std::runtime_error`.
-///
-/// Distinct objects: safe. Shared objects: safe.
+/// A certificate authority for one test. Throws `std::runtime_error`.
+/// Thread-safety: distinct objects: safe; shared objects: safe.
 class test_authority {
  public:
   explicit test_authority(const std::string& name);
   ~test_authority();
 
   [[nodiscard]] const std::string& pem() const noexcept { return pem_; }
-  /// For a server with these DNS names and addresses.
+  /// Issues a server certificate for these DNS names and addresses.
   [[nodiscard]] identity_pem issue_server(const std::vector<std::string>& names) const;
-  /// For a client that calls itself `name`.
+  /// Issues a client certificate with the common name `name`.
   [[nodiscard]] identity_pem issue_client(const std::string& name) const;
 
  private:

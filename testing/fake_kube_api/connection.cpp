@@ -26,9 +26,9 @@ certificate_pointer certificate_of(const std::string& pem) {
   return certificate_pointer(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));
 }
 
-void done(bool worked) {
+void require(bool worked) {
   if (!worked) {
-    throw std::runtime_error("OpenSSL does not take the test's certificate");
+    throw std::runtime_error("OpenSSL does not accept the test certificate");
   }
 }
 
@@ -44,13 +44,13 @@ tls_settings::tls_settings(const identity_pem& own,
     : context_(std::make_unique<context>()) {
   context_->value.reset(SSL_CTX_new(TLS_server_method()));
   SSL_CTX* const settings = context_->value.get();
-  done(settings != nullptr);
-  done(SSL_CTX_use_certificate(settings, certificate_of(own.certificate).get()) == 1);
+  require(settings != nullptr);
+  require(SSL_CTX_use_certificate(settings, certificate_of(own.certificate).get()) == 1);
   const bio_pointer bio = reader_of(own.key);
   const key_pointer key(PEM_read_bio_PrivateKey(bio.get(), nullptr, nullptr, nullptr));
-  done(SSL_CTX_use_PrivateKey(settings, key.get()) == 1);
-  done(X509_STORE_add_cert(SSL_CTX_get_cert_store(settings),
-                           certificate_of(client_authority).get()) == 1);
+  require(SSL_CTX_use_PrivateKey(settings, key.get()) == 1);
+  require(X509_STORE_add_cert(SSL_CTX_get_cert_store(settings),
+                              certificate_of(client_authority).get()) == 1);
   SSL_CTX_set_verify(
       settings, SSL_VERIFY_PEER | (required ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0), nullptr);
 }
@@ -72,7 +72,7 @@ server_connection::server_connection(base::unique_fd socket,
   if (tls != nullptr) {
     secured_ = std::make_unique<secured>();
     secured_->value.reset(SSL_new(tls->context_->value.get()));
-    done(secured_->value != nullptr && SSL_set_fd(secured_->value.get(), socket_.get()) == 1);
+    require(secured_->value != nullptr && SSL_set_fd(secured_->value.get(), socket_.get()) == 1);
   }
 }
 

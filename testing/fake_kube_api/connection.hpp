@@ -11,7 +11,7 @@
 
 namespace gpushm::testing {
 
-/// What a server presents in TLS, and whom it lets in.
+/// A server's TLS certificate, and the clients that it accepts.
 class tls_settings {
  public:
   /// `client_authority`: PEM; empty: clients need no certificate. Throws `std::runtime_error`.
@@ -24,8 +24,8 @@ class tls_settings {
   std::unique_ptr<context> context_;
 };
 
-/// An accepted TCP connection, in the clear or in TLS. Reading and writing belong to one thread,
-/// `cut` and `peer_gone` to any.
+/// An accepted TCP connection, plain or with TLS. Only one thread may read and write; `cut` and
+/// `peer_gone` are thread-safe.
 class server_connection {
  public:
   server_connection(base::unique_fd socket, const tls_settings* tls, std::size_t number);
@@ -34,16 +34,17 @@ class server_connection {
   ~server_connection();
 
   [[nodiscard]] std::size_t number() const noexcept { return number_; }
-  /// Greets in TLS. False: the peer did not like it, or left.
+  /// Completes the TLS handshake. False if it failed or the peer disconnected.
   [[nodiscard]] bool accept();
-  /// Common name of the client's certificate; empty: none.
+  /// Common name of the client's certificate; empty without a certificate.
   [[nodiscard]] std::string client_name() const;
-  /// What has come; empty: the peer has closed, was silent for a minute, or `cut`.
+  /// Returns received bytes; empty if the peer closed, sent nothing for a minute, or `cut` was
+  /// called.
   [[nodiscard]] std::string read();
-  /// False when the peer is gone.
+  /// False if the peer has disconnected.
   bool write(std::string_view bytes);
   [[nodiscard]] bool peer_gone() const;
-  /// Ends both directions at once.
+  /// Shuts down both directions.
   void cut() noexcept;
 
  private:

@@ -22,7 +22,7 @@ void each_of(json& object, const char* where, Change change) {
   }
 }
 
-/// What `member` holds comes beside `name`.
+/// Moves the members of `member` up, beside `name`.
 void lift(json& each, const char* member) {
   const auto found = each.find(member);
   if (found != each.end() && found->is_object()) {
@@ -32,7 +32,7 @@ void lift(json& each, const char* member) {
   }
 }
 
-/// Everything but `name` goes below `member`.
+/// Moves everything except `name` below `member`.
 void lower(json& each, const char* member) {
   json inner = json::object();
   json outer = json::object();
@@ -53,7 +53,7 @@ bool is(const object_path& path, std::string_view resource) {
   return path.version == "v1beta1" && path.kind->resource == resource;
 }
 
-/// Leaves only these members.
+/// Removes all other members.
 void keep(json& object, std::initializer_list<std::string_view> names) {
   if (!object.is_object()) {
     return;

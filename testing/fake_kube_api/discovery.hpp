@@ -9,8 +9,8 @@
 
 namespace gpushm::testing {
 
-/// Answers /version, /api, /apis and what is below them up to the lists of resources; nothing for
-/// other paths. `versions`: of resource.k8s.io, the preferred one first.
+/// Replies to /version, /api, /apis and the paths below them down to the lists of resources;
+/// nullopt for other paths. `versions`: of resource.k8s.io, the preferred one first.
 [[nodiscard]] std::optional<reply> answer_discovery(const std::string& path,
                                                     const std::vector<std::string>& versions);
 

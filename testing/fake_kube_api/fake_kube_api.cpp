@@ -17,7 +17,7 @@ namespace {
 object_path checked_path(const std::string& path) {
   auto found = parse_path(path);
   if (!found) {
-    throw std::runtime_error("not a path that the fake API server knows: " + path);
+    throw std::runtime_error("not a path of the fake API server: " + path);
   }
   return *std::move(found);
 }
@@ -106,10 +106,10 @@ std::string fake_kube_api::authority_pem() const {
 
 fake_kube_api::client_identity fake_kube_api::make_client_identity(const std::string& name) const {
   if (!impl_->authority) {
-    throw std::runtime_error("the fake API server has no authority without TLS");
+    throw std::runtime_error("without TLS the fake API server has no certificate authority");
   }
-  identity_pem made = impl_->authority->issue_client(name);
-  return {std::move(made.certificate), std::move(made.key)};
+  identity_pem created = impl_->authority->issue_client(name);
+  return {std::move(created.certificate), std::move(created.key)};
 }
 
 fake_kube_api::json fake_kube_api::put(const std::string& path, json object) {
@@ -208,7 +208,7 @@ void fake_kube_api::send_bookmarks() {
 
 void fake_kube_api::expire_history() {
   const std::lock_guard lock(impl_->state.mutex);
-  impl_->state.forget_events();
+  impl_->state.expire_events();
 }
 
 void fake_kube_api::set_tokens(std::vector<std::string> tokens) {

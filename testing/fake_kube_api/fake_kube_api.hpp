@@ -14,39 +14,39 @@
 namespace gpushm::testing {
 
 struct fake_kube_options {
-  /// Of resource.k8s.io, the preferred one first; none: the group is not known, as with DRA off.
+  /// Of resource.k8s.io, the preferred one first; empty: without the group, as with DRA disabled.
   std::vector<std::string> resource_versions = {"v1", "v1beta2", "v1beta1"};
-  /// What is not served is answered with a Status of the reason NotFound, as newer servers do, and
-  /// not with a text.
+  /// Replies to paths that are not served with a Status of reason NotFound, as newer servers do,
+  /// instead of plain text.
   bool unserved_has_status = false;
-  /// Where it listens; "::1" too.
+  /// Listening address; may be "::1".
   std::string address = "127.0.0.1";
-  /// 0: any that is free.
+  /// 0: any free port.
   int port = 0;
-  /// HTTPS with a certificate of an authority made for this object.
+  /// HTTPS, with a certificate of an authority created for this object.
   bool tls = false;
-  /// That the certificate is for: DNS names and addresses; none: the address it listens on.
+  /// DNS names and addresses of the certificate; empty: the listening address.
   std::vector<std::string> certificate_names = {};
-  /// Clients must have a certificate of the authority.
+  /// Clients need a certificate of the authority.
   bool client_certificates = false;
-  /// Bearer tokens that are let in; none: everybody is.
+  /// Accepted bearer tokens; empty: every request is accepted.
   std::vector<std::string> tokens = {};
-  /// How many events are kept for watches that resume.
+  /// Number of events kept for watches that resume.
   std::size_t history = 1'000;
-  /// Between bookmarks of a watch that asked for them; zero: none but those of `send_bookmarks`.
+  /// Interval of bookmarks on watches that request them; zero: only `send_bookmarks` sends them.
   std::chrono::milliseconds bookmark_interval{0};
-  /// Tokens of agents' pods, and the nodes on which these run: what they write is held against the
-  /// ValidatingAdmissionPolicy resourceslices.gpushm.dev. "": a token that names no node. Others
-  /// may write everything.
+  /// Tokens of agents' pods, and their nodes (empty: the token names no node). Requests with these
+  /// tokens are checked against the ValidatingAdmissionPolicy resourceslices.gpushm.dev. Other
+  /// tokens may write everything.
   std::map<std::string, std::string> agents = {};
-  /// What a mutating webhook does to what is to be created or replaced. Runs under a lock.
+  /// A mutating webhook for objects that are created or replaced. Runs under a lock.
   std::function<void(nlohmann::json&)> mutate = {};
-  /// Of a page when the request does not say; 0: everything. Tests of pages set it low: the
-  /// smaller of it and the request's `limit` counts.
+  /// Upper bound of the items of a page; 0: none. The smaller of it and the request's `limit`
+  /// applies.
   std::size_t longest_page = 0;
 };
 
-/// A request as it came, with what it was answered.
+/// A received request and the status of its response.
 struct kube_request {
   std::string method;  ///< "GET"
   std::string path;    ///< without the query
@@ -54,13 +54,13 @@ struct kube_request {
   std::string authorization;
   std::string user_agent;
   std::string body;
-  std::string client_name;     ///< of the client's certificate; empty: none
-  std::size_t connection = 0;  ///< number of the connection it came over, from 1
-  int status = 0;              ///< 0: not answered (yet)
+  std::string client_name;     ///< of the client's certificate; empty without one
+  std::size_t connection = 0;  ///< number of its connection, from 1
+  int status = 0;              ///< 0: no response (yet)
   std::chrono::steady_clock::time_point at{};
 };
 
-/// What happens to the next requests that match.
+/// A failure of the next matching requests.
 struct kube_failure {
   std::string method = {};       ///< empty: any
   std::string path_prefix = {};  ///< empty: any
@@ -68,29 +68,28 @@ struct kube_failure {
   std::string query_part = {};
   int times = 1;
   std::chrono::milliseconds delay{0};  ///< before anything else
-  /// Answer a Status with this code instead of doing what was asked; 0: do it.
+  /// Reply with a Status of this code instead of executing the request; 0: execute it.
   int status = 0;
   std::string reason = {};   ///< of the Status
   std::string message = {};  ///< of the Status
   int retry_after_seconds = 0;
-  bool cut = false;  ///< close the connection instead of answering
-  /// Do what was asked, and then do not tell: the connection is closed.
+  bool cut = false;  ///< close the connection instead of replying
+  /// Execute the request, then close the connection without a response.
   bool lose_answer = false;
 };
 
-/// A Kubernetes API server of ResourceSlices, ResourceClaims (also their status), Nodes and Pods,
-/// as much of one as a node agent meets: discovery, several versions of resource.k8s.io with
+/// The parts of a Kubernetes API server that a node agent uses, for ResourceSlices, ResourceClaims
+/// (and their status), Nodes and Pods: discovery, several versions of resource.k8s.io with
 /// conversion between them, create, get, list with selectors and pages, replace with conflicts,
-/// delete with preconditions, watches with history and bookmarks; validation that answers 422, and
-/// the agents' admission policy. README.md beside this says what each behaviour was compared with.
-/// Runs threads of its own from its construction until its end, when all connections are closed.
-///
-/// Distinct objects: safe. Shared objects: safe.
+/// delete with preconditions, watches with history and bookmarks, validation (422), and the agents'
+/// admission policy. README.md lists what each behaviour was compared with. Runs its threads until
+/// destruction, which closes all connections. Thread-safety: distinct objects: safe; shared
+/// objects: safe.
 class fake_kube_api {
  public:
   using json = nlohmann::json;
 
-  /// Throws `std::runtime_error` when it cannot listen.
+  /// Throws `std::runtime_error` if it cannot listen.
   explicit fake_kube_api(fake_kube_options options = {});
   fake_kube_api(const fake_kube_api&) = delete;
   fake_kube_api& operator=(const fake_kube_api&) = delete;
@@ -108,48 +107,50 @@ class fake_kube_api {
   };
   [[nodiscard]] client_identity make_client_identity(const std::string& name) const;
 
-  // ---- objects, past authentication, failures and records ----
+  // ---- objects, bypassing authentication, failures and records ----
 
   /// Creates or replaces the object at `path` ("/api/v1/nodes/a",
   /// "/apis/resource.k8s.io/v1/namespaces/ns/resourceclaims/c"). Fills in apiVersion, kind, name,
-  /// namespace and what a server adds; keeps a uid that is given. Not validated. What was stored.
+  /// namespace and the fields that a server adds; keeps an existing uid. Does not validate. Returns
+  /// the stored object.
   json put(const std::string& path, json object = json::object());
-  /// False when there is no such object.
+  /// False if the object does not exist.
   bool erase(const std::string& path);
   [[nodiscard]] std::optional<json> find(const std::string& path) const;
-  /// Of a collection: "/apis/resource.k8s.io/v1/resourceslices"; all namespaces or one.
+  /// The items of a collection ("/apis/resource.k8s.io/v1/resourceslices") in one or all
+  /// namespaces.
   [[nodiscard]] std::vector<json> items(const std::string& path) const;
-  /// Of a collection, or of an object in it; blocks until `is` says true of its items. False after
-  /// `timeout`.
+  /// Blocks until `is` returns true for the items of a collection, or for one object of it. False
+  /// after `timeout`.
   [[nodiscard]] bool wait_for(const std::string& path,
                               const std::function<bool(const std::vector<json>&)>& is,
                               std::chrono::milliseconds timeout) const;
 
   // ---- watches ----
 
-  /// How many are open.
+  /// Number of open watches.
   [[nodiscard]] std::size_t watches() const;
-  /// Blocks until at least `count` are open. False after `timeout`.
+  /// Blocks until at least `count` watches are open. False after `timeout`.
   [[nodiscard]] bool wait_for_watches(std::size_t count, std::chrono::milliseconds timeout) const;
-  /// Ends every open watch the way its time limit would.
+  /// Ends every open watch as if its time limit had expired.
   void end_watches();
-  /// Closes their connections in the middle.
+  /// Closes the connections of all watches without ending the streams.
   void cut_watches();
   void send_bookmarks();
-  /// Forgets all events: resuming from before answers 410 Gone, and open watches get an error event
-  /// of that code.
+  /// Drops all events: resuming from an earlier version fails with 410 Gone, and open watches get
+  /// an error event with that code.
   void expire_history();
 
-  // ---- who and how ----
+  // ---- authentication and failures ----
 
-  /// From now on these are let in.
+  /// Replaces the accepted tokens.
   void set_tokens(std::vector<std::string> tokens);
   void set_resource_versions(std::vector<std::string> versions);
-  /// Failures are met in the order of their adding.
+  /// Failures apply in the order in which they were added.
   void fail(kube_failure failure);
   void clear_failures();
-  /// Closes everything; connecting is refused until `start`, which listens on the same port again.
-  /// Objects stay.
+  /// Closes all connections and the listening socket. `start` listens on the same port again.
+  /// Objects are kept.
   void stop();
   void start();
 
@@ -157,10 +158,10 @@ class fake_kube_api {
 
   [[nodiscard]] std::vector<kube_request> requests() const;
   void clear_requests();
-  /// Blocks until `is` says true of a request, also of one that came before. False after `timeout`.
+  /// Blocks until `is` returns true for a request, including earlier ones. False after `timeout`.
   [[nodiscard]] bool wait_for_request(const std::function<bool(const kube_request&)>& is,
                                       std::chrono::milliseconds timeout) const;
-  /// Accepted so far.
+  /// Number of connections accepted so far.
   [[nodiscard]] std::size_t connections() const;
   [[nodiscard]] std::size_t open_connections() const;
 

@@ -73,7 +73,7 @@ bool read_head(std::string_view head, http_request& out) {
   return true;
 }
 
-/// Nothing when the peer is done, or no HTTP comes from it.
+/// Nullopt if the peer has closed or does not send HTTP.
 std::optional<http_request> next_request(server_connection& from, std::string& buffer) {
   std::size_t end = 0;
   while ((end = buffer.find("\r\n\r\n")) == std::string::npos) {
@@ -82,7 +82,7 @@ std::optional<http_request> next_request(server_connection& from, std::string& b
       return std::nullopt;
     }
     buffer += more;
-    // TLS where none is expected.
+    // A TLS client on a plain port.
     if (buffer.front() < 'A' || buffer.front() > 'Z') {
       return std::nullopt;
     }
@@ -117,7 +117,7 @@ std::string head_of(int status, std::string_view content_type) {
   return head.append("\r\n");
 }
 
-/// A thread's SIGPIPE is its own: TLS writes with write(2).
+/// For this thread. TLS uses write(2), which raises SIGPIPE.
 void ignore_broken_pipes() {
   sigset_t pipes;
   sigemptyset(&pipes);
@@ -251,7 +251,7 @@ void http_server::reap(bool all) {
       each = next;
     }
   }
-  // Threads that are ending still write to their element, which has only moved between lists.
+  // Exiting threads still write to their elements, which stay valid when moved between lists.
   for (served& each : ended) {
     each.thread.join();
   }

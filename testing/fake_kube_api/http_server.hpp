@@ -22,22 +22,22 @@ struct http_request {
   std::string path;   ///< decoded
   std::string query;  ///< decoded
   std::map<std::string, std::string> parameters;
-  std::map<std::string, std::string> headers;  ///< names in small letters
+  std::map<std::string, std::string> headers;  ///< names in lower case
   std::string body;
 };
 
-/// What a handler answers with.
+/// Sends the response of a handler.
 class http_answer {
  public:
   explicit http_answer(server_connection& to) : to_(to) {}
 
   [[nodiscard]] server_connection& connection() const { return to_; }
-  /// A whole answer.
+  /// Sends a complete response.
   bool send(int status,
             std::string_view content_type,
             std::string_view body,
             const std::vector<std::string>& headers = {});
-  /// Head of an answer that comes in parts; `part` with an empty text ends it.
+  /// Sends the head of a chunked response; `part` with an empty text ends it.
   bool begin(int status, std::string_view content_type);
   bool part(std::string_view text);
 
@@ -45,19 +45,19 @@ class http_answer {
   server_connection& to_;
 };
 
-/// HTTP/1.1 with a thread a connection: small, and every byte of it can be counted, delayed or cut.
-/// The handler runs on those threads; false from it ends the connection without another word.
-///
-/// Shared objects: safe.
+/// A small HTTP/1.1 server with one thread per connection, so that tests can delay responses and
+/// close connections at any byte. The handler runs on these threads; if it returns false, the
+/// connection is closed without a further response.
+/// Thread-safety: shared objects: safe.
 class http_server {
  public:
   using handler = std::function<bool(const http_request&, http_answer&)>;
 
-  /// Throws `std::runtime_error` when it cannot listen.
+  /// Throws `std::runtime_error` if it cannot listen.
   http_server(const std::string& address, int port, const tls_settings* tls, handler handle);
   http_server(const http_server&) = delete;
   http_server& operator=(const http_server&) = delete;
-  /// Ends all connections.
+  /// Closes all connections.
   ~http_server();
 
   [[nodiscard]] int port() const noexcept { return port_; }
@@ -77,7 +77,7 @@ class http_server {
 
   const tls_settings* tls_;
   handler handle_;
-  int port_ = 0;  // set while the next one is made
+  int port_ = 0;  // initialized together with the next member
   base::unique_fd listening_;
   mutable std::mutex mutex_;
   bool stopping_ = false;

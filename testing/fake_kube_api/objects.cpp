@@ -82,7 +82,7 @@ std::string random_suffix() {
   return text;
 }
 
-/// The body as an object of the path's kind, as it is stored; else the reply that refuses it.
+/// The body as a stored object of the path's kind, or the reply that refuses it.
 struct body_object {
   json object;
   std::optional<reply> refused;
@@ -133,19 +133,19 @@ reply forbidden(const object_path& path, const std::string& name, const std::str
                       details_of(path, name));
 }
 
-/// What an admission plugin says against it.
-std::optional<reply> not_admitted(const kube_state& state,
-                                  const object_path& path,
-                                  const http_request& request,
-                                  const json& object,
-                                  const json& before) {
-  const std::string why = denied(state.options, path, request, object, before);
+/// The reply if admission plugins reject the request; nullopt if they admit it.
+std::optional<reply> rejection(const kube_state& state,
+                               const object_path& path,
+                               const http_request& request,
+                               const json& object,
+                               const json& before) {
+  const std::string why = denial(state.options, path, request, object, before);
   const json& named = object.is_null() ? before : object;
   return why.empty() ? std::nullopt
                      : std::optional(forbidden(path, named.at("metadata").value("name", ""), why));
 }
 
-/// Who wrote which fields. The time stays while the same client writes the same.
+/// Updates managedFields. The time changes only if another client writes or the content differs.
 void note_manager(const object_path& path,
                   const http_request& request,
                   json& object,
@@ -202,7 +202,7 @@ reply create(kube_state& state, object_path path, const http_request& request) {
   if (const auto wrong = validate(path, body.object, nullptr); !wrong.empty()) {
     return invalid(path, path.name, wrong);
   }
-  if (auto refused = not_admitted(state, path, request, body.object, nullptr)) {
+  if (auto refused = rejection(state, path, request, body.object, nullptr)) {
     return *refused;
   }
   const object_key key{path.kind, path.space, path.name};
@@ -265,7 +265,7 @@ reply replace(kube_state& state, const object_path& path, const http_request& re
   if (const auto wrong = validate(path, body.object, before); !wrong.empty()) {
     return invalid(path, path.name, wrong);
   }
-  if (auto refused = not_admitted(state, path, request, body.object, before)) {
+  if (auto refused = rejection(state, path, request, body.object, before)) {
     return *refused;
   }
   note_manager(path, request, body.object, before);
@@ -285,7 +285,7 @@ reply remove(kube_state& state, const object_path& path, const http_request& req
   if (found == state.objects.end()) {
     return not_found(path);
   }
-  if (auto refused = not_admitted(state, path, request, nullptr, found->second)) {
+  if (auto refused = rejection(state, path, request, nullptr, found->second)) {
     return *refused;
   }
   const json options = json::parse(request.body, nullptr, false);
@@ -302,7 +302,7 @@ reply remove(kube_state& state, const object_path& path, const http_request& req
     return shown(path, state.store(key, std::move(waiting)));
   }
   if (path.kind->group == "resource.k8s.io") {
-    json last = found->second;  // their storage says ReturnDeletedObject
+    json last = found->second;  // its storage sets ReturnDeletedObject
     state.drop(key);
     return shown(path, std::move(last));
   }
@@ -322,7 +322,7 @@ std::size_t number_parameter(const http_request& request, const char* name) {
                                            : base::number<std::size_t>(found->second).value_or(0);
 }
 
-/// A continue token is "VERSION.COUNT": of the first page, and how many came since.
+/// A continue token is "VERSION.COUNT": the version of the first page and the items sent so far.
 reply list(kube_state& state, const object_path& path, const http_request& request) {
   const auto wanted = request.parameters.find("fieldSelector");
   const auto selector =
@@ -340,7 +340,7 @@ reply list(kube_state& state, const object_path& path, const http_request& reque
     }
     version = base::number<std::uint64_t>(parts[0]).value_or(0);
     start = base::number<std::size_t>(parts[1]).value_or(0);
-    if (version < state.forgotten) {
+    if (version < state.expired) {
       return status_reply(410,
                           "Expired",
                           "The provided continue parameter is too old to display a consistent list "

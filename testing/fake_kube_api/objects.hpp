@@ -7,7 +7,8 @@
 
 namespace gpushm::testing {
 
-/// Requests about objects and collections, watches left out. Callers hold the state's mutex.
+/// Replies to requests for objects and collections, except watches. Precondition: the state's mutex
+/// is locked.
 [[nodiscard]] reply answer_object_request(kube_state& state,
                                           const object_path& path,
                                           const http_request& request);

@@ -61,7 +61,7 @@ std::optional<object_path> parse_path(std::string_view path) {
   found.kind = find_kind(group, words[0]);
   found.name = words.size() > 1 ? words[1] : "";
   found.subresource = words.size() > 2 ? words[2] : "";
-  // An object of a namespace needs one, an object of the cluster has none.
+  // Namespaced objects need a namespace; cluster-scoped objects have none.
   if (found.kind == nullptr ||
       (found.kind->namespaced ? found.space.empty() && words.size() > 1 : !found.space.empty())) {
     return std::nullopt;

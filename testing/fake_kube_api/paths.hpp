@@ -7,7 +7,7 @@
 
 namespace gpushm::testing {
 
-/// A kind of object that the server knows.
+/// A kind of object that the server supports.
 struct kube_kind {
   std::string_view group;     ///< empty: the core group
   std::string_view resource;  ///< "resourceslices"
@@ -16,10 +16,10 @@ struct kube_kind {
   bool namespaced = false;
   bool has_status = false;
 };
-/// Null when there is no such resource.
+/// Null if there is no such resource.
 [[nodiscard]] const kube_kind* find_kind(std::string_view group, std::string_view resource);
 
-/// "/apis/GROUP/VERSION[/namespaces/NS]/RESOURCE[/NAME[/SUBRESOURCE]]", taken apart.
+/// "/apis/GROUP/VERSION[/namespaces/NS]/RESOURCE[/NAME[/SUBRESOURCE]]", parsed.
 struct object_path {
   const kube_kind* kind = nullptr;
   std::string version;
@@ -32,7 +32,7 @@ struct object_path {
   /// "resource.k8s.io/v1", "v1".
   [[nodiscard]] std::string api_version() const;
 };
-/// Nothing for what is no path of a known resource.
+/// Nullopt if it is not a path of a supported resource.
 [[nodiscard]] std::optional<object_path> parse_path(std::string_view path);
 
 }  // namespace gpushm::testing

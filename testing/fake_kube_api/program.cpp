@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fake API server as a process: says its URL, and which files it wrote, on standard output;
-// does what standard input says, one command a line, each answered by one line; ends with its
-// input.
+// The fake API server as a process. Prints its URL, then executes one command per line of standard
+// input and replies to each with one line. Exits at the end of the input.
 
 #include <fstream>
 #include <iostream>
@@ -70,7 +69,7 @@ settings settings_of(const std::vector<std::string>& arguments) {
   return read;
 }
 
-/// For clients that are told nothing but a file.
+/// For clients that are configured only by files.
 void write_access(const fake_kube_api& server, const settings& from) {
   const std::string& directory = from.directory;
   write(directory + "/ca.pem", server.authority_pem());

@@ -9,7 +9,7 @@
 
 namespace gpushm::testing {
 
-/// An answer that comes in one piece.
+/// A complete response.
 struct reply {
   int status = 200;
   std::string body;
@@ -39,7 +39,7 @@ struct reply {
   return json_reply(body, code);
 }
 
-/// What a real server says of paths that it does not know.
+/// A real server's response to unknown paths.
 [[nodiscard]] inline reply no_such_page() {
   return {404, "404 page not found\n", "text/plain; charset=utf-8", 0};
 }

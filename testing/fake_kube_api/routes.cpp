@@ -48,22 +48,22 @@ bool is_let_in(const kube_state& state, const http_request& request, const std::
   });
 }
 
-/// Its record has a number, because tests clear the list meanwhile.
+/// Identifies its record by number, because tests may clear the list concurrently.
 class recorded {
  public:
   recorded(kube_state& state, const http_request& request, const server_connection& connection)
       : state_(state) {
-    kube_request made;
-    made.method = request.method;
-    made.path = request.path;
-    made.query = request.query;
-    made.authorization = header(request, "authorization");
-    made.user_agent = header(request, "user-agent");
-    made.body = request.body;
-    made.client_name = connection.client_name();
-    made.connection = connection.number();
-    made.at = at_;
-    state.requests.push_back(std::move(made));
+    kube_request created;
+    created.method = request.method;
+    created.path = request.path;
+    created.query = request.query;
+    created.authorization = header(request, "authorization");
+    created.user_agent = header(request, "user-agent");
+    created.body = request.body;
+    created.client_name = connection.client_name();
+    created.connection = connection.number();
+    created.at = at_;
+    state.requests.push_back(std::move(created));
     state.changed.notify_all();
   }
 
@@ -128,30 +128,30 @@ bool serve_request(kube_state& state, const http_request& request, http_answer& 
   if (state.stopping || (failure && failure->cut)) {
     return false;
   }
-  reply made;
+  reply created;
   if (failure && failure->status != 0) {
-    made = status_reply(failure->status, failure->reason, failure->message);
-    made.retry_after_seconds = failure->retry_after_seconds;
+    created = status_reply(failure->status, failure->reason, failure->message);
+    created.retry_after_seconds = failure->retry_after_seconds;
   } else if (!is_let_in(state, request, answer.connection().client_name())) {
-    made = status_reply(401, "Unauthorized", "Unauthorized");
+    created = status_reply(401, "Unauthorized", "Unauthorized");
   } else if (is_watch(request)) {
     const auto path = parse_path(request.path);
     const auto wanted = request.parameters.find("fieldSelector");
     const auto selector =
         parse_selector(wanted == request.parameters.end() ? std::string() : wanted->second);
-    // What a list would refuse, a watch does too.
+    // A watch is refused for the same reasons as a list.
     if (path && path->name.empty() && selector && answer_of(state, request).status == 200) {
       record.answered(200);
       lock.unlock();
       return serve_watch(state, *path, *selector, request, answer);
     }
-    made = answer_of(state, request);
+    created = answer_of(state, request);
   } else {
-    made = answer_of(state, request);
+    created = answer_of(state, request);
   }
-  record.answered(made.status);
+  record.answered(created.status);
   lock.unlock();
-  return !(failure && failure->lose_answer) && send(made, answer);
+  return !(failure && failure->lose_answer) && send(created, answer);
 }
 
 }  // namespace gpushm::testing

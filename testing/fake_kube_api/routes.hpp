@@ -6,8 +6,8 @@
 
 namespace gpushm::testing {
 
-/// Meets a request: records it, lets failures happen, asks for the token, answers. False when the
-/// connection is to be closed.
+/// Handles a request: records it, applies failures, checks the token, replies. False if the
+/// connection must be closed.
 bool serve_request(kube_state& state, const http_request& request, http_answer& answer);
 
 }  // namespace gpushm::testing

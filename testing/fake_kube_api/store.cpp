@@ -115,16 +115,16 @@ void kube_state::drop(const object_key& key) {
 void kube_state::announce(const char* type, const object_key& key, const json& object) {
   events.push_back({++version, type, key, object});
   while (events.size() > options.history) {
-    forgotten = events.front().version;
+    expired = events.front().version;
     events.pop_front();
   }
   changed.notify_all();
 }
 
-void kube_state::forget_events() {
+void kube_state::expire_events() {
   events.clear();
-  // A change that nobody sees: even the last version is too old then.
-  forgotten = ++version;
+  // An unannounced change, so that even the last version is too old.
+  expired = ++version;
   changed.notify_all();
 }
 

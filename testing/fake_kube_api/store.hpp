@@ -28,19 +28,19 @@ struct kube_event {
   std::uint64_t version = 0;
   std::string type;
   object_key key;
-  nlohmann::json object;  ///< as stored; of a deletion: its last state
+  nlohmann::json object;  ///< as stored; for a deletion, its last state
 };
 
-/// "a=b,c=d" of the fields that the server knows: metadata.name, metadata.namespace, spec.driver,
+/// "a=b,c=d", of the supported fields: metadata.name, metadata.namespace, spec.driver,
 /// spec.nodeName.
 using field_selector = std::map<std::string, std::string>;
-/// Now, as objects have it: "2026-01-01T00:00:00Z".
+/// The current time in the format of objects: "2026-01-01T00:00:00Z".
 [[nodiscard]] std::string time_text();
-/// Nothing when it is not understood.
+/// Nullopt if it is malformed or names an unsupported field.
 [[nodiscard]] std::optional<field_selector> parse_selector(const std::string& text);
 [[nodiscard]] bool matches(const field_selector& selector, const nlohmann::json& object);
 
-/// Everything that requests, watches and tests share; `mutex` guards all of it, `changed` announces
+/// State shared by requests, watches and tests. `mutex` guards all of it; `changed` is notified of
 /// each change.
 struct kube_state {
   explicit kube_state(fake_kube_options from) : options(std::move(from)) {}
@@ -51,11 +51,12 @@ struct kube_state {
   fake_kube_options options;
   std::map<object_key, nlohmann::json> objects;
   std::uint64_t version = 100;  ///< of the last change
-  std::uint64_t forgotten = 0;  ///< events up to this are not known any more
+  std::uint64_t expired = 0;    ///< events up to this version are no longer kept
   std::deque<kube_event> events;
 
   std::size_t watches = 0;
-  std::uint64_t watch_ends = 0;  ///< times that something was asked of all watches
+  // Numbers of requests to all watches: to end, to be cut, to send a bookmark.
+  std::uint64_t watch_ends = 0;
   std::uint64_t watch_cuts = 0;
   std::uint64_t bookmarks = 0;
   bool stopping = false;
@@ -63,15 +64,15 @@ struct kube_state {
   std::deque<kube_failure> failures;
   std::vector<kube_request> requests;
 
-  // Callers hold `mutex`.
+  // Precondition of each: `mutex` is locked.
 
-  /// Creates or replaces; the server's part of the metadata is made here. Returns what was stored.
+  /// Creates or replaces an object and sets the server's metadata. Returns the stored object.
   const nlohmann::json& store(const object_key& key, nlohmann::json object);
   void drop(const object_key& key);
   /// Ordered by namespace and name.
   [[nodiscard]] std::vector<nlohmann::json> list(const object_path& of,
                                                  const field_selector& selector) const;
-  void forget_events();
+  void expire_events();
 
  private:
   void announce(const char* type, const object_key& key, const nlohmann::json& object);

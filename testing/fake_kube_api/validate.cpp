@@ -70,7 +70,7 @@ class checker {
     add(field, "FieldValueDuplicate", "Duplicate value: " + value.dump());
   }
 
-  /// The text at `name`; reported when it is none.
+  /// The string at `name`; reports a missing or empty one.
   std::string text(const json& from, const char* name, const std::string& field) {
     const auto found = from.find(name);
     if (found == from.end() || !found->is_string() || found->get<std::string>().empty()) {

@@ -15,8 +15,8 @@ struct field_cause {
   std::string message;  ///< "Required value: …"
 };
 
-/// What a real server finds wrong with an object as it is stored: names, required fields, limits.
-/// `before`: what it replaces, else null.
+/// The errors that a real server reports for a stored object: names, required fields, limits.
+/// `before`: the replaced object, or null.
 [[nodiscard]] std::vector<field_cause> validate(const object_path& path,
                                                 const nlohmann::json& object,
                                                 const nlohmann::json& before);

@@ -11,8 +11,8 @@ namespace {
 using nlohmann::json;
 using clock = std::chrono::steady_clock;
 
-// How soon a watch sees that its client has left.
-constexpr std::chrono::milliseconds look_interval{20};
+// Poll interval for the disconnection of a client.
+constexpr std::chrono::milliseconds poll_interval{20};
 
 std::string parameter(const http_request& request, const char* name) {
   const auto found = request.parameters.find(name);
@@ -47,30 +47,30 @@ class watch_stream {
     std::string text = from_ == 0 ? first_items() : std::string();
     ++state_.watches;
     state_.changed.notify_all();
-    bool goes_on = true;
+    bool connected = true;
     while (true) {
-      bool is_gone = false;
-      text += news(is_gone);
+      bool is_expired = false;
+      text += new_events(is_expired);
       if (!text.empty()) {
         lock.unlock();
-        goes_on = answer_.part(text);
+        connected = answer_.part(text);
         lock.lock();
         text.clear();
       }
-      if (!goes_on || state_.stopping || state_.watch_cuts != cuts) {
-        goes_on = false;
+      if (!connected || state_.stopping || state_.watch_cuts != cuts) {
+        connected = false;
         break;
       }
-      if (is_gone || state_.watch_ends != ends || clock::now() >= end_) {
+      if (is_expired || state_.watch_ends != ends || clock::now() >= end_) {
         break;
       }
-      state_.changed.wait_for(lock, look_interval);
-      goes_on = !answer_.connection().peer_gone();
+      state_.changed.wait_for(lock, poll_interval);
+      connected = !answer_.connection().peer_gone();
     }
     --state_.watches;
     state_.changed.notify_all();
     lock.unlock();
-    return goes_on && answer_.part({});
+    return connected && answer_.part({});
   }
 
  private:
@@ -92,12 +92,12 @@ class watch_stream {
     return text;
   }
 
-  std::string news(bool& is_gone) {
-    if (from_ < state_.forgotten) {
-      is_gone = true;
+  std::string new_events(bool& is_expired) {
+    if (from_ < state_.expired) {
+      is_expired = true;
       std::string message("too old resource version: ");
       message.append(std::to_string(from_)).append(" (");
-      message.append(std::to_string(state_.forgotten)).append(")");
+      message.append(std::to_string(state_.expired)).append(")");
       return line("ERROR",
                   {{"kind", "Status"},
                    {"apiVersion", "v1"},
@@ -127,7 +127,7 @@ class watch_stream {
     }
     bookmarks_seen_ = state_.bookmarks;
     next_bookmark_ = clock::now() + state_.options.bookmark_interval;
-    // An empty object of its type, in which only the version counts.
+    // An empty object of the type; only its version is used.
     json object{
         {"metadata", {{"resourceVersion", std::to_string(from_)}, {"creationTimestamp", nullptr}}}};
     if (path_.kind->resource == "resourceslices") {

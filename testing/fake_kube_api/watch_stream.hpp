@@ -6,7 +6,7 @@
 
 namespace gpushm::testing {
 
-/// Serves one watch until its end. False when the connection is to be closed.
+/// Serves one watch until its end. False if the connection must be closed.
 bool serve_watch(kube_state& state,
                  const object_path& path,
                  const field_selector& selector,

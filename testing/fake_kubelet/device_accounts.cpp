@@ -46,13 +46,13 @@ std::vector<std::string> device_accounts::take(const std::string& pod,
   return taken;
 }
 
-void device_accounts::give_back(const std::vector<std::string>& ids) {
+void device_accounts::release(const std::vector<std::string>& ids) {
   for (const std::string& id : ids) {
     owner_of_.erase(id);
   }
 }
 
-void device_accounts::give_back_all(const std::string& pod) {
+void device_accounts::release_all(const std::string& pod) {
   std::erase_if(owner_of_, [&](const auto& entry) { return entry.second == pod; });
 }
 

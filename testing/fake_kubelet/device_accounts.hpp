@@ -11,33 +11,32 @@
 
 namespace gpushm_testing {
 
-/// What a kubelet answers to a pod that cannot be admitted.
+/// The reason why a kubelet rejects a pod.
 class admission_error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Which devices of one resource there are, and which pod has which. What a pod has it keeps, also
-/// when the device turns unhealthy or is no longer in the list.
-///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// The devices of one resource and the pods that they are allocated to. An allocation stays when
+/// its device becomes unhealthy or is no longer in the list. Thread-safety: distinct objects: safe;
+/// shared objects: unsafe.
 class device_accounts {
  public:
-  /// The whole list of now.
+  /// Replaces the list.
   void set_devices(std::vector<gpushm::plugin::device> devices) { devices_ = std::move(devices); }
   void mark_all_unhealthy();
   [[nodiscard]] const std::vector<gpushm::plugin::device>& devices() const { return devices_; }
 
-  /// Healthy and nobody's, in the order of the list.
+  /// The healthy devices that are not allocated, in the order of the list.
   [[nodiscard]] std::vector<std::string> available() const;
-  /// `preferred` first as far as they are available, then others. They are the pod's from now on.
-  /// Throws `admission_error` when fewer than `count` are available.
+  /// Allocates `count` devices to the pod: first those of `preferred` that are available, then
+  /// others. Throws `admission_error` when fewer than `count` are available.
   [[nodiscard]] std::vector<std::string> take(const std::string& pod,
                                               const std::string& resource,
                                               std::size_t count,
                                               const std::vector<std::string>& preferred);
-  void give_back(const std::vector<std::string>& ids);
-  void give_back_all(const std::string& pod);
+  void release(const std::vector<std::string>& ids);
+  void release_all(const std::string& pod);
   [[nodiscard]] const std::map<std::string, std::string>& owners() const { return owner_of_; }
 
  private:

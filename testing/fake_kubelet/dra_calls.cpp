@@ -34,9 +34,9 @@ void read_devices(const Each& from, dra_answer& to) {
 }
 
 template <typename Request, typename Response, typename Call>
-dra_answers ask(const std::vector<dra_claim>& claims,
-                std::chrono::milliseconds timeout,
-                const Call& call) {
+dra_answers call_plugin(const std::vector<dra_claim>& claims,
+                        std::chrono::milliseconds timeout,
+                        const Call& call) {
   Request request;
   for (const dra_claim& each : claims) {
     auto& claim = *request.add_claims();
@@ -55,7 +55,7 @@ dra_answers ask(const std::vector<dra_claim>& claims,
     if (!status.ok()) {
       answer.error = "call failed: " + status.error_message();
     } else if (found == response.claims().end()) {
-      answer.error = "the driver left this claim out";
+      answer.error = "the driver's response lacks this claim";
     } else {
       answer.error = found->second.error();
       read_devices(found->second, answer);
@@ -72,11 +72,11 @@ dra_answers call_prepare(const std::shared_ptr<grpc::Channel>& channel,
                          std::chrono::milliseconds timeout) {
   if (service == "v1.DRAPlugin") {
     const auto stub = v1::DRAPlugin::NewStub(channel);
-    return ask<v1::NodePrepareResourcesRequest, v1::NodePrepareResourcesResponse>(
+    return call_plugin<v1::NodePrepareResourcesRequest, v1::NodePrepareResourcesResponse>(
         claims, timeout, [&](auto... all) { return stub->NodePrepareResources(all...); });
   }
   const auto stub = v1beta1::DRAPlugin::NewStub(channel);
-  return ask<v1beta1::NodePrepareResourcesRequest, v1beta1::NodePrepareResourcesResponse>(
+  return call_plugin<v1beta1::NodePrepareResourcesRequest, v1beta1::NodePrepareResourcesResponse>(
       claims, timeout, [&](auto... all) { return stub->NodePrepareResources(all...); });
 }
 
@@ -86,11 +86,12 @@ dra_answers call_unprepare(const std::shared_ptr<grpc::Channel>& channel,
                            std::chrono::milliseconds timeout) {
   if (service == "v1.DRAPlugin") {
     const auto stub = v1::DRAPlugin::NewStub(channel);
-    return ask<v1::NodeUnprepareResourcesRequest, v1::NodeUnprepareResourcesResponse>(
+    return call_plugin<v1::NodeUnprepareResourcesRequest, v1::NodeUnprepareResourcesResponse>(
         claims, timeout, [&](auto... all) { return stub->NodeUnprepareResources(all...); });
   }
   const auto stub = v1beta1::DRAPlugin::NewStub(channel);
-  return ask<v1beta1::NodeUnprepareResourcesRequest, v1beta1::NodeUnprepareResourcesResponse>(
+  return call_plugin<v1beta1::NodeUnprepareResourcesRequest,
+                     v1beta1::NodeUnprepareResourcesResponse>(
       claims, timeout, [&](auto... all) { return stub->NodeUnprepareResources(all...); });
 }
 

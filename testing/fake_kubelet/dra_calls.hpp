@@ -27,7 +27,7 @@ struct dra_device {
   bool operator==(const dra_device&) const = default;
 };
 
-/// What a driver answers for one claim; with an error the devices do not count.
+/// A driver's answer for one claim. If `error` is not empty, the devices are meaningless.
 struct dra_answer {
   std::vector<dra_device> devices;
   std::string error;
@@ -37,8 +37,8 @@ struct dra_answer {
 /// Answers by UID.
 using dra_answers = std::map<std::string, dra_answer>;
 
-// One call each, of the service "v1.DRAPlugin" or "v1beta1.DRAPlugin". A call that fails as a whole
-// gives each claim its text as the error, as a kubelet does; so does a claim without an answer.
+// Each makes one call of the service "v1.DRAPlugin" or "v1beta1.DRAPlugin". If the call fails, its
+// text is the error of every claim, as in a kubelet. A claim without an answer gets an error, too.
 [[nodiscard]] dra_answers call_prepare(const std::shared_ptr<grpc::Channel>& channel,
                                        const std::string& service,
                                        const std::vector<dra_claim>& claims,

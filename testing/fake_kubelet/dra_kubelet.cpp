@@ -41,7 +41,7 @@ void dra_kubelet::run(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     lock.unlock();
     scan();
-    wipe_what_stays_away();
+    delete_slices_of_absent_drivers();
     lock.lock();
     changed_.notify_all();
     changed_.wait_for(lock, stop, options_.scan_interval, [] { return false; });
@@ -65,7 +65,7 @@ void dra_kubelet::scan() {
       ++file;
       continue;
     }
-    // Gone, or another socket by now: deregistered.
+    // The socket was removed or replaced: deregister.
     {
       const std::lock_guard lock(mutex_);
       std::erase(plugins_, file->second.plugin);
@@ -114,9 +114,9 @@ void dra_kubelet::register_from(const std::string& path, socket_file& file) {
     if (info.type() != "DRAPlugin") {
       attempt.error = "no handler for plugins of type " + info.type();
     } else if (attempt.service.empty()) {
-      attempt.error = "no gRPC service that this kubelet knows";
+      attempt.error = "no gRPC service that this kubelet supports";
     } else if (taken) {
-      attempt.error = "endpoint is registered already";
+      attempt.error = "endpoint is already registered";
     } else {
       attempt.error = options_.refusal;
     }
@@ -132,11 +132,11 @@ void dra_kubelet::register_from(const std::string& path, socket_file& file) {
   {
     grpc::ClientContext context;
     set_deadline(context);
-    pluginregistration::RegistrationStatus told;
-    told.set_plugin_registered(attempt.error.empty());
-    told.set_error(attempt.error);
+    pluginregistration::RegistrationStatus notification;
+    notification.set_plugin_registered(attempt.error.empty());
+    notification.set_error(attempt.error);
     pluginregistration::RegistrationStatusResponse nothing;
-    static_cast<void>(stub->NotifyRegistrationStatus(&context, told, &nothing));
+    static_cast<void>(stub->NotifyRegistrationStatus(&context, notification, &nothing));
   }
   const std::lock_guard lock(mutex_);
   if (file.plugin) {
@@ -146,7 +146,7 @@ void dra_kubelet::register_from(const std::string& path, socket_file& file) {
   registrations_.push_back(std::move(attempt));
 }
 
-void dra_kubelet::wipe_what_stays_away() {
+void dra_kubelet::delete_slices_of_absent_drivers() {
   std::vector<std::string> due;
   {
     const std::lock_guard lock(mutex_);
@@ -207,7 +207,7 @@ std::vector<dra_registration> dra_kubelet::registrations() const {
 
 dra_answers dra_kubelet::prepare(const std::string& driver, const std::vector<dra_claim>& claims) {
   dra_answers answers;
-  std::vector<dra_claim> to_ask;
+  std::vector<dra_claim> to_prepare;
   {
     const std::lock_guard lock(mutex_);
     for (const dra_claim& each : claims) {
@@ -215,22 +215,22 @@ dra_answers dra_kubelet::prepare(const std::string& driver, const std::vector<dr
       if (known != prepared_.end()) {
         answers[each.uid] = known->second;
       } else {
-        to_ask.push_back(each);
+        to_prepare.push_back(each);
       }
     }
   }
-  if (to_ask.empty()) {
+  if (to_prepare.empty()) {
     return answers;
   }
   const std::shared_ptr<dra_plugin> plugin = plugin_of(driver);
   if (!plugin) {
-    for (const dra_claim& each : to_ask) {
+    for (const dra_claim& each : to_prepare) {
       answers[each.uid].error = "DRA driver " + driver + " is not registered";
     }
     return answers;
   }
   for (auto& [uid, answer] :
-       call_prepare(plugin->channel(), plugin->service(), to_ask, options_.call_timeout)) {
+       call_prepare(plugin->channel(), plugin->service(), to_prepare, options_.call_timeout)) {
     if (answer.error.empty()) {
       const std::lock_guard lock(mutex_);
       prepared_[uid] = answer;

@@ -21,35 +21,34 @@ namespace gpushm_testing {
 
 struct dra_kubelet_options {
   std::string root;  ///< "/var/lib/kubelet"; plugins_registry is below it
-  /// Deletes the ResourceSlices of the node: of this driver, or of all when it is empty. May be
-  /// empty itself. Called on the kubelet's thread.
+  /// Deletes the node's ResourceSlices of `driver`, or of all drivers if that is empty. Optional.
+  /// Called on the kubelet's thread.
   std::function<void(const std::string& driver)> delete_slices = {};
-  /// Services that this kubelet speaks, the one it likes best first.
+  /// Services that this kubelet supports, in order of preference.
   std::vector<std::string> services = {"v1.DRAPlugin", "v1beta1.DRAPlugin"};
-  /// From when the last plugin of a driver is gone or not connected until its slices are deleted.
+  /// Time from the loss of a driver's last connected plugin to the deletion of its slices.
   std::chrono::milliseconds wipe_delay{30'000};
-  std::chrono::milliseconds health_retry{5'000};  ///< zero: health is not asked for
+  std::chrono::milliseconds health_retry{5'000};  ///< zero: health is not requested
   std::chrono::milliseconds call_timeout{45'000};
   std::chrono::milliseconds scan_interval{20};
-  /// Of drivers that it refuses to register, with this text.
+  /// If not empty, drivers are refused registration with this text.
   std::string refusal = {};
 };
 
-/// A registration, as it went.
+/// A registration attempt and its outcome.
 struct dra_registration {
   std::string driver;
   std::string endpoint;
   std::string service;                 ///< the one chosen
-  std::vector<std::string> supported;  ///< what the plugin said
+  std::vector<std::string> supported;  ///< as listed by the plugin
   std::string error;                   ///< empty: registered
 };
 
-/// The part of a kubelet that DRA drivers meet: it deletes the node's slices at its start, finds
-/// sockets in plugins_registry, asks, registers and tells; keeps a connection to each plugin;
-/// prepares a claim once, however many pods use it; deletes the slices of drivers that stay away.
-/// A restart is a new object, which knows nothing of what is prepared.
-///
-/// Shared objects: safe.
+/// The part of a kubelet that DRA drivers use. Deletes the node's slices at its start; finds
+/// sockets in plugins_registry, calls GetInfo, registers the plugin and notifies it of the outcome;
+/// keeps a connection to each plugin; prepares a claim once, however many pods use it; deletes the
+/// slices of absent drivers. For a restart, create a new object: it has no record of prepared
+/// claims. Thread-safety: shared objects: safe.
 class dra_kubelet {
  public:
   explicit dra_kubelet(dra_kubelet_options options);
@@ -57,25 +56,25 @@ class dra_kubelet {
   dra_kubelet& operator=(const dra_kubelet&) = delete;
   ~dra_kubelet();
 
-  /// Waits until a plugin of the driver is registered and connected.
+  /// Blocks until a plugin of the driver is registered and connected. False after `timeout`.
   [[nodiscard]] bool wait_registered(const std::string& driver, std::chrono::milliseconds timeout);
-  /// All attempts, in their order.
+  /// All attempts, in order.
   [[nodiscard]] std::vector<dra_registration> registrations() const;
-  /// Of the driver now; the newest that is connected, else the newest.
+  /// The driver's newest connected plugin, else its newest plugin.
   [[nodiscard]] std::shared_ptr<dra_plugin> plugin_of(const std::string& driver) const;
   [[nodiscard]] std::size_t plugins_of(const std::string& driver) const;
 
-  /// For a pod that uses these claims: asks the driver for those that are not prepared yet.
+  /// For a pod that uses these claims: calls the driver for those that are not prepared yet.
   [[nodiscard]] dra_answers prepare(const std::string& driver,
                                     const std::vector<dra_claim>& claims);
-  /// When the last pod is gone.
+  /// To be called after the last pod has ended.
   [[nodiscard]] dra_answers unprepare(const std::string& driver,
                                       const std::vector<dra_claim>& claims);
 
  private:
   struct socket_file {
     std::uint64_t inode = 0;
-    std::shared_ptr<dra_plugin> plugin;  ///< none while it is not registered
+    std::shared_ptr<dra_plugin> plugin;  ///< null while it is not registered
     std::chrono::steady_clock::time_point next_try{};
     std::chrono::milliseconds wait{500};
   };
@@ -84,14 +83,14 @@ class dra_kubelet {
   void scan();
   void register_from(const std::string& path, socket_file& file);
   [[nodiscard]] std::string choose(const std::vector<std::string>& supported) const;
-  void wipe_what_stays_away();
+  void delete_slices_of_absent_drivers();
 
   const dra_kubelet_options options_;
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::map<std::string, socket_file> files_;  ///< by path; of the kubelet's thread
+  std::map<std::string, socket_file> files_;  ///< by path; used by the kubelet's thread only
   std::vector<std::shared_ptr<dra_plugin>> plugins_;
-  std::set<std::string> drivers_;  ///< that were ever registered
+  std::set<std::string> drivers_;  ///< all that were ever registered
   std::map<std::string, std::chrono::steady_clock::time_point> away_since_;
   std::vector<dra_registration> registrations_;
   std::map<std::string, dra_answer> prepared_;  ///< by UID

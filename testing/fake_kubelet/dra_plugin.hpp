@@ -17,16 +17,16 @@
 namespace gpushm_testing {
 
 struct dra_health {
-  int status = 0;  ///< 1: healthy, 2: not
+  int status = 0;  ///< 1: healthy, 2: unhealthy
   std::int64_t updated_s = 0;
   std::string message;
 };
 
-/// A registered plugin: its connection, which is kept up, and its health stream, which is asked for
-/// again when there is none. Shared objects: safe.
+/// A registered plugin: its connection, which is kept open, and its health stream, which is
+/// requested again after it has ended. Thread-safety: shared objects: safe.
 class dra_plugin {
  public:
-  /// `service` was chosen for calls. `health_retry` of zero: health is not asked for.
+  /// `service` is used for calls. If `health_retry` is zero, health is not requested.
   dra_plugin(std::string driver,
              std::string endpoint,
              std::string service,
@@ -39,11 +39,11 @@ class dra_plugin {
   [[nodiscard]] const std::string& endpoint() const { return endpoint_; }
   [[nodiscard]] const std::string& service() const { return service_; }
   [[nodiscard]] const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
-  /// Also asks gRPC to connect when it does not.
+  /// Also makes gRPC connect if it is idle.
   [[nodiscard]] bool is_connected() const;
-  /// By device, of the last message; none while there was none.
+  /// The last message, by device; empty before the first.
   [[nodiscard]] std::map<std::string, dra_health> health() const;
-  /// How often health was asked for, and how many messages came.
+  /// Number of requests for health, and of messages received.
   [[nodiscard]] unsigned health_attempts() const;
   [[nodiscard]] unsigned health_messages() const;
 

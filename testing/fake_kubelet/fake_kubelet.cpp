@@ -13,7 +13,7 @@ namespace gpushm_testing {
 namespace fs = std::filesystem;
 using gpushm::plugin::device;
 
-/// Blocks threads of its own, never those that plugins in this process answer with.
+/// Blocks only threads of its own server, not those on which plugins of this process reply.
 class fake_kubelet::registration final : public v1beta1::Registration::Service {
  public:
   explicit registration(fake_kubelet& of) : of_(of) {}
@@ -89,13 +89,13 @@ void fake_kubelet::stop() {
     }
     note({"stopped", {}, {}, {}});
   }
-  // Outside the lock: their threads tell how they ended.
+  // Outside the lock: their threads call `ended`.
   clients.clear();
 }
 
-void fake_kubelet::set_mood(kubelet_mood mood) {
+void fake_kubelet::set_mode(kubelet_mode mode) {
   const std::lock_guard lock(mutex_);
-  mood_ = mood;
+  mode_ = mode;
   changed_.notify_all();
 }
 
@@ -114,14 +114,14 @@ grpc::Status fake_kubelet::register_plugin(const grpc::ServerContext& context,
     std::unique_lock lock(mutex_);
     note({"register", request.resource_name(), request.endpoint(), request.version()});
     ++resources_[request.resource_name()].view.registrations;
-    while (mood_ == kubelet_mood::silent && !stopping_ && !context.IsCancelled()) {
+    while (mode_ == kubelet_mode::silent && !stopping_ && !context.IsCancelled()) {
       changed_.wait_for(lock, std::chrono::milliseconds(5));
     }
     const std::string& name = request.resource_name();
     if (stopping_ || context.IsCancelled()) {
       return grpc::Status::CANCELLED;
     }
-    if (mood_ == kubelet_mood::refusing) {
+    if (mode_ == kubelet_mode::refusing) {
       refused = "the fake kubelet refuses everything";
     } else if (request.version() != "v1beta1") {
       refused = std::string("requested API version \"")
@@ -149,7 +149,7 @@ grpc::Status fake_kubelet::connect(const v1beta1::RegisterRequest& request) {
     older = std::exchange(resources_[name].client, client);
   }
   v1beta1::DevicePluginOptions options;
-  const grpc::Status status = client->connect(options_.dial_patience, options);
+  const grpc::Status status = client->connect(options_.dial_timeout, options);
   const std::lock_guard lock(mutex_);
   known_resource& known = resources_[name];
   if (!status.ok() || stopping_) {
@@ -164,7 +164,7 @@ grpc::Status fake_kubelet::connect(const v1beta1::RegisterRequest& request) {
   known.view.has_preferences = options.get_preferred_allocation_available();
   clients_.push_back(client);
   note({"registered", name, request.endpoint(), {}});
-  if (mood_ != kubelet_mood::forgetful) {
+  if (mode_ != kubelet_mode::not_listing) {
     client->run({[this](plugin_client& from, std::vector<device> devices) {
                    listed(from, std::move(devices));
                  },
@@ -187,7 +187,7 @@ void fake_kubelet::listed(plugin_client& from, std::vector<device> devices) {
   std::string detail = std::to_string(devices.size());
   known.accounts.set_devices(std::move(devices));
   note({"listed", from.resource(), from.endpoint(), std::move(detail)});
-  if (mood_ == kubelet_mood::disconnecting) {
+  if (mode_ == kubelet_mode::disconnecting) {
     from.disconnect();
   }
 }
@@ -198,9 +198,8 @@ void fake_kubelet::ended(plugin_client& which, const std::string& why) {
     return;
   }
   note({"stream ended", which.resource(), which.endpoint(), why});
-  const auto& now_registered = resources_[which.resource()].client;
-  if (now_registered != nullptr &&
-      (!options_.newest_ends_older || now_registered.get() == &which)) {
+  const auto& registered = resources_[which.resource()].client;
+  if (registered != nullptr && (!options_.newest_ends_older || registered.get() == &which)) {
     disconnect(which.resource());
   }
 }
@@ -208,7 +207,7 @@ void fake_kubelet::ended(plugin_client& which, const std::string& why) {
 void fake_kubelet::disconnect(const std::string& resource) {
   known_resource& known = resources_[resource];
   const std::string endpoint = known.client->endpoint();
-  // Its thread keeps it alive in `clients_`; its own end then finds nobody registered.
+  // `clients_` keeps it alive. When its stream ends, no client is registered for the resource.
   known.client->disconnect();
   known.client.reset();
   known.view.connected = false;

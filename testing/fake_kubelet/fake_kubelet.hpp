@@ -18,7 +18,7 @@
 namespace gpushm_testing {
 
 struct kubelet_event {
-  /// "started", "stopped", "removed" (a socket, at the start), "register" (was asked),
+  /// "started", "stopped", "removed" (a socket, at the start), "register" (requested),
   /// "registered", "refused", "listed", "stream ended", "disconnected", "allocated", "freed".
   std::string what;
   std::string resource;
@@ -26,33 +26,33 @@ struct kubelet_event {
   std::string detail;
 };
 
-/// How it treats those that register.
-enum class kubelet_mood : std::uint8_t {
+/// The kubelet's response to registrations.
+enum class kubelet_mode : std::uint8_t {
   normal,
-  silent,        ///< never answers a registration
-  refusing,      ///< answers with an error
-  forgetful,     ///< says yes and does not ask for devices
-  disconnecting  ///< ends each list right after it began
+  silent,        ///< does not reply
+  refusing,      ///< replies with an error
+  not_listing,   ///< accepts, but does not request the list of devices
+  disconnecting  ///< ends each stream of devices after its first list
 };
 
 struct fake_kubelet_options {
   std::string directory = {};
-  std::chrono::milliseconds dial_patience{10'000};
-  std::chrono::milliseconds call_patience{10'000};
-  /// As the oldest kubelets do: a new registration ends the stream of the one before.
+  std::chrono::milliseconds dial_timeout{10'000};
+  std::chrono::milliseconds call_timeout{10'000};
+  /// As in the oldest kubelets: a new registration ends the stream of the previous one.
   bool newest_ends_older = false;
   /// Called with each event, from any thread; must not call back.
   std::function<void(const kubelet_event&)> on_event = {};
 };
 
-/// What a kubelet knows of a resource.
+/// A kubelet's state of a resource.
 struct resource_view {
   std::string endpoint;    ///< of the newest registration
   bool connected = false;  ///< its client has not been disconnected
-  bool listed = false;     ///< the newest registration's list of devices has come
+  bool listed = false;     ///< the newest registration's list of devices was received
   bool has_preferences = false;
   std::vector<gpushm::plugin::device> devices;
-  std::map<std::string, std::string> owners;  ///< the pod of each device that is taken
+  std::map<std::string, std::string> owners;  ///< the pod of each allocated device
   std::uint64_t registrations = 0;
   std::uint64_t lists = 0;  ///< received, of all instances
   [[nodiscard]] std::size_t healthy() const;
@@ -60,16 +60,15 @@ struct resource_view {
 
 struct pod_devices {
   std::vector<std::string> ids;
-  std::vector<std::string> preferred;  ///< what the plugin answered
+  std::vector<std::string> preferred;  ///< as preferred by the plugin
   gpushm::plugin::allocation allocation;
 };
 
-/// The half of a kubelet that device plugins meet, as kubelets up to 1.36 behave: it dials back
-/// within Register, at its start it deletes every socket in the directory, and when any stream of a
-/// resource ends it disconnects whoever is registered for that resource then. Devices that pods
-/// have stay theirs over restarts of the object. Records what happens.
-///
-/// Shared objects: safe.
+/// The part of a kubelet that device plugins use, with the behaviour of kubelets up to 1.36: it
+/// connects to the plugin within Register, deletes every socket in the directory at its start, and
+/// disconnects the currently registered plugin of a resource when any stream of that resource ends.
+/// Allocations persist over `stop` and `start`. Records all events.
+/// Thread-safety: shared objects: safe.
 class fake_kubelet {
  public:
   /// Does not start.
@@ -78,27 +77,27 @@ class fake_kubelet {
   fake_kubelet& operator=(const fake_kubelet&) = delete;
   ~fake_kubelet();
 
-  /// Makes the directory when it is missing. Throws `error`.
+  /// Creates the directory if it does not exist. Throws `error`.
   void start();
-  /// Disconnects all plugins; kubelet.sock goes.
+  /// Disconnects all plugins and removes kubelet.sock.
   void stop();
-  void set_mood(kubelet_mood mood);
+  void set_mode(kubelet_mode mode);
 
   [[nodiscard]] resource_view resource(const std::string& name) const;
   [[nodiscard]] std::vector<std::string> resources() const;
-  /// Blocks until `wanted` says true of the resource, at most `timeout` (stretched in instrumented
-  /// builds); false when it did not.
+  /// Blocks until `wanted` returns true for the resource. False after `timeout`, which is longer in
+  /// instrumented builds.
   [[nodiscard]] bool wait_for(const std::string& name,
                               const std::function<bool(const resource_view&)>& wanted,
                               std::chrono::milliseconds timeout) const;
-  /// As `wait_for`: connected with exactly that many healthy devices.
+  /// Waits until the resource is connected with exactly `count` healthy devices.
   [[nodiscard]] bool wait_for_healthy(const std::string& name,
                                       std::size_t count,
                                       std::chrono::milliseconds timeout) const;
 
-  /// As for one container of `pod`. Throws `admission_error` as a kubelet says it.
+  /// Allocates for one container of `pod`. Throws `admission_error` with the kubelet's text.
   pod_devices allocate(const std::string& pod, const std::string& resource, std::size_t count);
-  /// The pod has ended.
+  /// Frees the devices of a pod that has ended.
   void free(const std::string& pod);
 
   [[nodiscard]] std::vector<kubelet_event> events() const;
@@ -109,7 +108,7 @@ class fake_kubelet {
   struct known_resource {
     resource_view view;
     device_accounts accounts;
-    std::shared_ptr<plugin_client> client;  ///< now registered
+    std::shared_ptr<plugin_client> client;  ///< currently registered
   };
 
   grpc::Status register_plugin(const grpc::ServerContext& context,
@@ -124,10 +123,10 @@ class fake_kubelet {
   fake_kubelet_options options_;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
-  kubelet_mood mood_ = kubelet_mood::normal;
+  kubelet_mode mode_ = kubelet_mode::normal;
   bool stopping_ = false;
   std::map<std::string, known_resource> resources_;
-  std::vector<std::shared_ptr<plugin_client>> clients_;  ///< all, also those replaced
+  std::vector<std::shared_ptr<plugin_client>> clients_;  ///< all, including replaced ones
   std::vector<kubelet_event> events_;
   std::unique_ptr<registration> registration_;
   std::unique_ptr<gpushm::kubelet::unix_server> server_;

@@ -10,19 +10,19 @@ namespace {
 using gpushm::plugin::allocation;
 
 allocation read(const v1beta1::ContainerAllocateResponse& from) {
-  allocation made;
-  made.envs.insert(from.envs().begin(), from.envs().end());
-  made.annotations.insert(from.annotations().begin(), from.annotations().end());
+  allocation created;
+  created.envs.insert(from.envs().begin(), from.envs().end());
+  created.annotations.insert(from.annotations().begin(), from.annotations().end());
   for (const auto& each : from.mounts()) {
-    made.mounts.push_back({each.container_path(), each.host_path(), each.read_only()});
+    created.mounts.push_back({each.container_path(), each.host_path(), each.read_only()});
   }
   for (const auto& each : from.devices()) {
-    made.nodes.push_back({each.container_path(), each.host_path(), each.permissions()});
+    created.nodes.push_back({each.container_path(), each.host_path(), each.permissions()});
   }
   for (const auto& each : from.cdi_devices()) {
-    made.cdi_devices.push_back(each.name());
+    created.cdi_devices.push_back(each.name());
   }
-  return made;
+  return created;
 }
 
 [[noreturn]] void not_admitted(const char* call, const grpc::Status& status) {
@@ -47,49 +47,49 @@ pod_devices fake_kubelet::allocate(const std::string& pod,
   if (client == nullptr) {
     throw admission_error(std::string("no device plugin is connected for ").append(resource));
   }
-  pod_devices made;
+  pod_devices created;
   if (has_preferences && available.size() >= count) {
     v1beta1::PreferredAllocationRequest request;
-    auto& asked = *request.add_container_requests();
+    auto& container_request = *request.add_container_requests();
     for (const std::string& id : available) {
-      asked.add_available_deviceids(id);
+      container_request.add_available_deviceids(id);
     }
-    asked.set_allocation_size(static_cast<std::int32_t>(count));
+    container_request.set_allocation_size(static_cast<std::int32_t>(count));
     v1beta1::PreferredAllocationResponse response;
-    const grpc::Status status = client->prefer(request, response, options_.call_patience);
+    const grpc::Status status = client->prefer(request, response, options_.call_timeout);
     if (!status.ok()) {
       not_admitted("GetPreferredAllocation", status);
     }
     if (response.container_responses_size() > 0) {
       const auto& ids = response.container_responses(0).deviceids();
-      made.preferred.assign(ids.begin(), ids.end());
+      created.preferred.assign(ids.begin(), ids.end());
     }
   }
   v1beta1::AllocateRequest request;
   {
     const std::lock_guard lock(mutex_);
-    made.ids = resources_[resource].accounts.take(pod, resource, count, made.preferred);
+    created.ids = resources_[resource].accounts.take(pod, resource, count, created.preferred);
   }
-  auto& asked = *request.add_container_requests();
-  for (const std::string& id : made.ids) {
-    asked.add_devices_ids(id);
+  auto& container_request = *request.add_container_requests();
+  for (const std::string& id : created.ids) {
+    container_request.add_devices_ids(id);
   }
   v1beta1::AllocateResponse response;
-  const grpc::Status status = client->allocate(request, response, options_.call_patience);
+  const grpc::Status status = client->allocate(request, response, options_.call_timeout);
   const std::lock_guard lock(mutex_);
   if (!status.ok() || response.container_responses_size() != 1) {
-    resources_[resource].accounts.give_back(made.ids);
+    resources_[resource].accounts.release(created.ids);
     not_admitted("Allocate", status);
   }
-  made.allocation = read(response.container_responses(0));
-  note({"allocated", resource, pod, std::to_string(made.ids.size())});
-  return made;
+  created.allocation = read(response.container_responses(0));
+  note({"allocated", resource, pod, std::to_string(created.ids.size())});
+  return created;
 }
 
 void fake_kubelet::free(const std::string& pod) {
   const std::lock_guard lock(mutex_);
   for (auto& [name, known] : resources_) {
-    known.accounts.give_back_all(pod);
+    known.accounts.release_all(pod);
   }
   note({"freed", {}, pod, {}});
 }

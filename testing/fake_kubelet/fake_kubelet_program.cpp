@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fake kubelet as a process, so that it can be killed: fake_kubelet DIRECTORY. It tells what
-// happens, and answers to lines on standard input, with a JSON object a line:
-//   devices RESOURCE           what it knows of the resource
-//   allocate POD RESOURCE N    what the container gets, or why it is not admitted
+// A fake kubelet as a process that tests can kill: fake_kubelet DIRECTORY. Prints its events and
+// the replies to commands on standard input, as one JSON object per line:
+//   devices RESOURCE           the state of the resource
+//   allocate POD RESOURCE N    the container's devices, or the reason why the pod is rejected
 //   free POD
-//   mood normal|silent|refusing|forgetful|disconnecting
+//   mode normal|silent|refusing|not_listing|disconnecting
 //   restart                    stops and starts again
 //   quit                       (as does the end of the input)
 #include <iostream>
@@ -18,7 +18,7 @@ namespace {
 
 using gpushm_testing::fake_kubelet;
 using gpushm_testing::kubelet_event;
-using gpushm_testing::kubelet_mood;
+using gpushm_testing::kubelet_mode;
 using nlohmann::json;
 
 void print(const json& line) {
@@ -85,17 +85,17 @@ json allocate(fake_kubelet& kubelet,
   }
 }
 
-bool set_mood(fake_kubelet& kubelet, const std::string& name) {
-  const std::map<std::string, kubelet_mood> moods{{"normal", kubelet_mood::normal},
-                                                  {"silent", kubelet_mood::silent},
-                                                  {"refusing", kubelet_mood::refusing},
-                                                  {"forgetful", kubelet_mood::forgetful},
-                                                  {"disconnecting", kubelet_mood::disconnecting}};
-  const auto found = moods.find(name);
-  if (found == moods.end()) {
+bool set_mode(fake_kubelet& kubelet, const std::string& name) {
+  const std::map<std::string, kubelet_mode> modes{{"normal", kubelet_mode::normal},
+                                                  {"silent", kubelet_mode::silent},
+                                                  {"refusing", kubelet_mode::refusing},
+                                                  {"not_listing", kubelet_mode::not_listing},
+                                                  {"disconnecting", kubelet_mode::disconnecting}};
+  const auto found = modes.find(name);
+  if (found == modes.end()) {
     return false;
   }
-  kubelet.set_mood(found->second);
+  kubelet.set_mode(found->second);
   return true;
 }
 
@@ -114,8 +114,8 @@ bool execute(fake_kubelet& kubelet, const std::string& line) {
   } else if (command == "free") {
     kubelet.free(first);
     print({{"answer", "freed"}, {"pod", first}});
-  } else if (command == "mood" && set_mood(kubelet, first)) {
-    print({{"answer", "mood"}, {"mood", first}});
+  } else if (command == "mode" && set_mode(kubelet, first)) {
+    print({{"answer", "mode"}, {"mode", first}});
   } else if (command == "restart") {
     kubelet.stop();
     kubelet.start();

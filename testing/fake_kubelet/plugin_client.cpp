@@ -12,14 +12,14 @@ namespace {
 
 std::shared_ptr<grpc::Channel> channel_to(const std::string& path) {
   grpc::ChannelArguments arguments;
-  // As a kubelet dials: each client has a connection of its own.
+  // As in a kubelet, each client has a separate connection.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return grpc::CreateCustomChannel(
       std::string("unix:").append(path), grpc::InsecureChannelCredentials(), arguments);
 }
 
-std::chrono::system_clock::time_point in(std::chrono::milliseconds patience) {
-  return std::chrono::system_clock::now() + patience;
+std::chrono::system_clock::time_point in(std::chrono::milliseconds timeout) {
+  return std::chrono::system_clock::now() + timeout;
 }
 
 }  // namespace
@@ -39,13 +39,13 @@ plugin_client::~plugin_client() {
   }
 }
 
-grpc::Status plugin_client::connect(std::chrono::milliseconds patience,
+grpc::Status plugin_client::connect(std::chrono::milliseconds timeout,
                                     v1beta1::DevicePluginOptions& options) {
-  if (!channel_->WaitForConnected(in(patience))) {
+  if (!channel_->WaitForConnected(in(timeout))) {
     return {grpc::StatusCode::UNKNOWN, "failed to dial device plugin: context deadline exceeded"};
   }
   grpc::ClientContext context;
-  context.set_deadline(in(patience));
+  context.set_deadline(in(timeout));
   return stub_->GetDevicePluginOptions(&context, {}, &options);
 }
 
@@ -64,11 +64,11 @@ void plugin_client::read(const callbacks& to) {
     std::vector<gpushm::plugin::device> devices;
     devices.reserve(static_cast<std::size_t>(list.devices_size()));
     for (const v1beta1::Device& each : list.devices()) {
-      auto& made = devices.emplace_back();
-      made.id = each.id();
-      made.healthy = each.health() == "Healthy";
+      auto& created = devices.emplace_back();
+      created.id = each.id();
+      created.healthy = each.health() == "Healthy";
       if (each.topology().nodes_size() > 0) {
-        made.numa_node = each.topology().nodes(0).id();
+        created.numa_node = each.topology().nodes(0).id();
       }
     }
     to.listed(*this, std::move(devices));
@@ -79,17 +79,17 @@ void plugin_client::read(const callbacks& to) {
 
 grpc::Status plugin_client::prefer(const v1beta1::PreferredAllocationRequest& request,
                                    v1beta1::PreferredAllocationResponse& response,
-                                   std::chrono::milliseconds patience) {
+                                   std::chrono::milliseconds timeout) {
   grpc::ClientContext context;
-  context.set_deadline(in(patience));
+  context.set_deadline(in(timeout));
   return stub_->GetPreferredAllocation(&context, request, &response);
 }
 
 grpc::Status plugin_client::allocate(const v1beta1::AllocateRequest& request,
                                      v1beta1::AllocateResponse& response,
-                                     std::chrono::milliseconds patience) {
+                                     std::chrono::milliseconds timeout) {
   grpc::ClientContext context;
-  context.set_deadline(in(patience));
+  context.set_deadline(in(timeout));
   return stub_->Allocate(&context, request, &response);
 }
 

@@ -14,15 +14,14 @@
 
 namespace gpushm_testing {
 
-/// A kubelet's connection to one instance of a device plugin: dialled during its registration, then
-/// a thread that reads its list of devices.
-///
-/// Distinct objects: safe. Shared objects: safe.
+/// A kubelet's connection to one instance of a device plugin, opened during its registration, and a
+/// thread that reads its lists of devices.
+/// Thread-safety: distinct objects: safe; shared objects: safe.
 class plugin_client {
  public:
   struct callbacks {
     std::function<void(plugin_client&, std::vector<gpushm::plugin::device>)> listed;
-    /// The stream has ended, for whatever reason; the last call.
+    /// The stream has ended, for any reason. Always the last call.
     std::function<void(plugin_client&, const std::string& why)> ended;
   };
 
@@ -35,20 +34,20 @@ class plugin_client {
   [[nodiscard]] const std::string& resource() const { return resource_; }
   [[nodiscard]] const std::string& endpoint() const { return endpoint_; }
 
-  /// Blocks at most `patience` for the connection and again for the answer.
-  [[nodiscard]] grpc::Status connect(std::chrono::milliseconds patience,
+  /// Blocks at most `timeout` for the connection, and again for the reply.
+  [[nodiscard]] grpc::Status connect(std::chrono::milliseconds timeout,
                                      v1beta1::DevicePluginOptions& options);
-  /// Starts to read the list. The callbacks come on a thread of the client.
+  /// Starts to read lists. The callbacks run on the client's thread.
   void run(callbacks to);
-  /// Ends the stream, which then tells `ended`. Does not wait.
+  /// Ends the stream; `ended` is called afterwards. Does not block.
   void disconnect();
 
   [[nodiscard]] grpc::Status prefer(const v1beta1::PreferredAllocationRequest& request,
                                     v1beta1::PreferredAllocationResponse& response,
-                                    std::chrono::milliseconds patience);
+                                    std::chrono::milliseconds timeout);
   [[nodiscard]] grpc::Status allocate(const v1beta1::AllocateRequest& request,
                                       v1beta1::AllocateResponse& response,
-                                      std::chrono::milliseconds patience);
+                                      std::chrono::milliseconds timeout);
 
  private:
   void read(const callbacks& to);

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// The source tree's, else those that a tarball brings.
+/// The recordings in the source tree if it exists, else those of the unpacked tarball.
 fs::path directory() {
   const fs::path source = GPUSHM_MACHINES_DIR;
   return fs::is_directory(source)
@@ -42,7 +42,7 @@ std::vector<std::string> machine_names() {
 gpushm::inspect::facts recorded_facts(const std::string& name) {
   const auto text = gpushm::base::read_small_file(machine_path(name), 4UL << 20U);
   if (!text) {
-    throw std::runtime_error("no machine " + machine_path(name));
+    throw std::runtime_error("no recording " + machine_path(name));
   }
   const auto recorded = gpushm::inspect::recorded_machine::parse(name, *text);
   return gpushm::inspect::gather(*recorded.files, [&] { return recorded.driver; });

@@ -10,9 +10,9 @@ namespace gpushm_tests {
 
 /// The path of tests/data/machines/NAME.json.
 [[nodiscard]] std::string machine_path(const std::string& name);
-/// The machines there are, sorted.
+/// The names of all recordings, sorted.
 [[nodiscard]] std::vector<std::string> machine_names();
-/// What `gather` makes of the recording NAME. Throws when there is none.
+/// The facts that `gather` derives from the recording `name`. Throws if it does not exist.
 [[nodiscard]] gpushm::inspect::facts recorded_facts(const std::string& name);
 
 }  // namespace gpushm_tests

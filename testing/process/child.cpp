@@ -93,7 +93,7 @@ void child::write(std::string_view text) {
     pollfd wait{in_.get(), POLLOUT, 0};
     if (errno != EAGAIN || clock::now() >= deadline) {
       throw harness_error("cannot write to the child: " + gpushm::base::errno_text(errno) + "\n" +
-                          output_.everything());
+                          output_.all_output());
     }
     retry([&] { return ::poll(&wait, 1, milliseconds_until(deadline)); });
   }
@@ -106,7 +106,7 @@ exit_status child::wait_exit(std::chrono::milliseconds timeout) {
   while (!reap(false)) {
     if (clock::now() >= deadline) {
       throw harness_error("process " + std::to_string(pid_) + " did not exit in time\n" +
-                          output_.everything());
+                          output_.all_output());
     }
     if (open) {
       open = output_.read_some(std::min(deadline, clock::now() + std::chrono::milliseconds(20)));

@@ -74,16 +74,16 @@ std::string child_output::wait_for_line(const std::string& pattern,
     }
     if (!source.fd) {
       throw harness_error("the output ended without a line matching /" + pattern + "/\n" +
-                          everything());
+                          all_output());
     }
     if (clock::now() >= deadline) {
-      throw harness_error("no line matching /" + pattern + "/ in time\n" + everything());
+      throw harness_error("no line matching /" + pattern + "/ in time\n" + all_output());
     }
     read_some(deadline);
   }
 }
 
-std::string child_output::everything() const {
+std::string child_output::all_output() const {
   return "--- standard output\n" + text(stream::out) + "--- standard error\n" + text(stream::err) +
          "---";
 }

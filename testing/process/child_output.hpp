@@ -35,7 +35,7 @@ class child_output {
 
   [[nodiscard]] const std::string& text(stream of) const { return state(of).text; }
   /// Both streams, labelled, for failure messages.
-  [[nodiscard]] std::string everything() const;
+  [[nodiscard]] std::string all_output() const;
 
  private:
   struct stream_state {

@@ -11,16 +11,17 @@ namespace gpushm_testing {
 
 using clock = std::chrono::steady_clock;
 
-inline constexpr int patience_factor = gpushm::base::under_sanitizer ? 5 : 1;
+inline constexpr int timeout_factor = gpushm::base::under_sanitizer ? 5 : 1;
 
 /// `timeout` for this build: instrumented programs get longer.
-[[nodiscard]] constexpr std::chrono::milliseconds patience(std::chrono::milliseconds timeout) {
-  return timeout * patience_factor;
+[[nodiscard]] constexpr std::chrono::milliseconds scaled_timeout(
+    std::chrono::milliseconds timeout) {
+  return timeout * timeout_factor;
 }
 
-/// The time at which `timeout`, stretched by `patience`, expires.
+/// The time at which `timeout`, stretched by `scaled_timeout`, expires.
 [[nodiscard]] inline clock::time_point deadline_after(std::chrono::milliseconds timeout) {
-  return clock::now() + patience(timeout);
+  return clock::now() + scaled_timeout(timeout);
 }
 
 /// Time until `deadline`, never negative, in whole milliseconds rounded up: for poll(2).

@@ -162,7 +162,7 @@ char state_in(const std::string& directory) noexcept {
   }
 }
 
-bool process_lives(pid_t pid) noexcept {
+bool process_is_alive(pid_t pid) noexcept {
   const char state = state_in("/proc/" + std::to_string(pid));
   return state != '\0' && state != 'Z' && state != 'X';
 }

@@ -42,7 +42,7 @@ using descriptor_counts = std::map<std::string, std::size_t>;
 [[nodiscard]] char state_in(const std::string& directory) noexcept;
 
 /// True if the process exists and is not a zombie. Never throws.
-[[nodiscard]] bool process_lives(pid_t pid) noexcept;
+[[nodiscard]] bool process_is_alive(pid_t pid) noexcept;
 
 /// Threads of the process.
 [[nodiscard]] std::size_t count_threads(pid_t pid);

@@ -81,7 +81,7 @@ trace_result traced_process::wait_end(std::chrono::milliseconds timeout) {
   while (result_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
     if (clock::now() >= deadline) {
       ::kill(process_.pid, SIGKILL);
-      throw harness_error("the traced program did not exit in time\n" + output_.everything());
+      throw harness_error("the traced program did not exit in time\n" + output_.all_output());
     }
     const auto slice = std::min(deadline, clock::now() + std::chrono::milliseconds(5));
     if (open) {

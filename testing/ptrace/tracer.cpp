@@ -50,15 +50,15 @@ class follower {
     const int event = status >> 16;
     if (signal_number == (SIGTRAP | 0x80)) {
       on_call(task);
-      go_on(task, 0);
+      resume(task, 0);
     } else if (event == PTRACE_EVENT_STOP && signal_number != SIGTRAP) {
       ::ptrace(PTRACE_LISTEN, task, nullptr, nullptr);  // a group stop lasts until SIGCONT
     } else {
-      go_on(task, event != 0 ? 0 : signal_number);
+      resume(task, event != 0 ? 0 : signal_number);
     }
   }
 
-  static void go_on(pid_t task, int signal_number) {
+  static void resume(pid_t task, int signal_number) {
     // Fails if SIGKILL has ended the task; waitpid then reports its end.
     ::ptrace(PTRACE_SYSCALL, task, nullptr, as_data(static_cast<std::uintptr_t>(signal_number)));
   }

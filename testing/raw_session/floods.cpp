@@ -87,7 +87,7 @@ void release_forged(const std::string& socket, clock::time_point until) {
 void list(const std::string& socket, clock::time_point until) {
   auto owner = raw_session::greeted(socket);
   for (unsigned i = 0; i < 1000; ++i) {
-    (void)owner.ask(reserve_exported(numbered("list/" + std::string(200, 'l'), i)));
+    (void)owner.request(reserve_exported(numbered("list/" + std::string(200, 'l'), i)));
   }
   pump_body(socket, until, wire::list{}, 1);
 }
@@ -204,7 +204,7 @@ void reserve(const std::string& socket, clock::time_point until) {
   auto session = raw_session::greeted(socket);
   for (unsigned i = 0; i < 15'000 && clock::now() < until; ++i) {
     auto reservation = reserve_pages("reserved/" + std::to_string(i), 1);
-    if (!session.ask(std::move(reservation)).message) {
+    if (!session.request(std::move(reservation)).message) {
       return;
     }
   }
@@ -233,7 +233,7 @@ void fork_storm(const std::string& socket, clock::time_point until) {
     if (child == 0) {
       try {
         auto session = raw_session::greeted(socket);
-        (void)session.ask(wire::open{good_name, 0, 0});
+        (void)session.request(wire::open{good_name, 0, 0});
       } catch (const std::exception&) {  // refused
       }
       ::_exit(0);
@@ -272,7 +272,7 @@ void killed(const std::string& socket, clock::time_point until) {
         for (unsigned j = 0; j < 64 && session.receive().message; ++j) {
         }
       }
-      parent.say("ready");
+      parent.send_line("ready");
       parent.wait_for_go();
     });
     try {
@@ -286,7 +286,7 @@ void killed(const std::string& socket, clock::time_point until) {
 void orphans(const std::string& socket, clock::time_point until) {
   auto owner = raw_session::greeted(socket);
   for (unsigned i = 0; i < 3000; ++i) {
-    (void)owner.ask(reserve_exported("orphans/" + std::to_string(i)));
+    (void)owner.request(reserve_exported("orphans/" + std::to_string(i)));
   }
   const pid_t first = ::fork();
   if (first == 0) {

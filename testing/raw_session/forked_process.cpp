@@ -81,7 +81,7 @@ void become(const forked_options& options, pid_t parent) {
 
 }  // namespace
 
-void forked_process::parent_link::say(std::string_view line) const {
+void forked_process::parent_link::send_line(std::string_view line) const {
   retry([&] { return ::send(socket_, line.data(), line.size(), MSG_NOSIGNAL); });
 }
 
@@ -134,7 +134,7 @@ forked_process forked_process::start(const forked_options& options,
 }
 
 std::string forked_process::wait_line(std::chrono::milliseconds timeout) {
-  if (!gpushm::transport::wait_readable(socket_.get(), patience(timeout))) {
+  if (!gpushm::transport::wait_readable(socket_.get(), scaled_timeout(timeout))) {
     throw harness_error("a forked process sent no line in time");
   }
   std::array<char, 512> line{};

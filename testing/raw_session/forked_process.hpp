@@ -40,7 +40,7 @@ class forked_process {
    public:
     explicit parent_link(int socket) noexcept : socket_(socket) {}
     /// Sends a line to the parent.
-    void say(std::string_view line) const;
+    void send_line(std::string_view line) const;
     /// Blocks until the parent calls `go`; exits the process when the parent has exited.
     void wait_for_go() const;
 

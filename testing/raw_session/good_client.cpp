@@ -97,7 +97,7 @@ good_client::good_client(const std::string& socket_path, const good_client_optio
                 !open_once(session, *record_)) {
               throw harness_error("the good client could not start");
             }
-            parent.say("ready");
+            parent.send_line("ready");
             while (open_once(session, *record_)) {
               sleep_for(pace);
             }

@@ -66,8 +66,8 @@ memory_group::~memory_group() {
 }
 
 std::optional<memory_group> memory_group::make(std::uint64_t limit_bytes, std::string& why_not) {
-  static unsigned made = 0;
-  const auto name = "/gpushm-test-" + std::to_string(::getpid()) + "-" + std::to_string(++made);
+  static unsigned created = 0;
+  const auto name = "/gpushm-test-" + std::to_string(::getpid()) + "-" + std::to_string(++created);
   const std::string root = "/sys/fs/cgroup";
   const bool unified = ::access((root + "/cgroup.controllers").c_str(), F_OK) == 0;
   const auto parent = unified ? root + own_unified_group() : root + "/memory";

@@ -140,7 +140,7 @@ std::uint64_t connect_storm(const std::string& socket_path,
   } else if (kind == storm_kind::garbage) {
     packet.assign(8, std::byte{'g'});
   }
-  std::uint64_t made = 0;
+  std::uint64_t created = 0;
   while (clock::now() < until) {
     const unique_fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (retry([&] {
@@ -150,12 +150,12 @@ std::uint64_t connect_storm(const std::string& socket_path,
       sleep_for(idle_pause);
       continue;
     }
-    ++made;
+    ++created;
     if (!packet.empty()) {
       ::send(socket.get(), packet.data(), packet.size(), MSG_NOSIGNAL);
     }
   }
-  return made;
+  return created;
 }
 
 }  // namespace gpushm_testing

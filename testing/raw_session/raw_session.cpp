@@ -25,13 +25,13 @@ raw_session::raw_session(const std::string& socket_path)
     : socket_(transport::connect_packet_socket(socket_path, std::chrono::seconds(5))) {}
 
 raw_session raw_session::greeted(const std::string& socket_path) {
-  raw_session made(socket_path);
-  made.greet(wire::hello{});
-  return made;
+  raw_session created(socket_path);
+  created.greet(wire::hello{});
+  return created;
 }
 
 void raw_session::greet(const wire::hello& hello, std::span<const int> descriptors) {
-  auto answer = ask(hello, descriptors);
+  auto answer = request(hello, descriptors);
   if (!answer.message || !std::holds_alternative<wire::welcome>(answer.message->body) ||
       answer.descriptors.size() != 2) {
     throw harness_error("the broker did not accept the hello of the raw session");
@@ -91,7 +91,7 @@ transport::send_result raw_session::try_send(std::span<const std::byte> packet,
 raw_answer raw_session::receive(std::chrono::milliseconds timeout) {
   raw_answer answer;
   std::array<pollfd, 2> waits{{{socket_.get(), POLLIN, 0}, {events_.get(), POLLIN, 0}}};
-  const auto deadline = deadline_after(patience(timeout));
+  const auto deadline = deadline_after(scaled_timeout(timeout));
   const int count = gpushm::base::retry([&] {
     constexpr std::int64_t longest = std::numeric_limits<int>::max();
     const auto left = std::clamp<std::int64_t>(milliseconds_until(deadline), 0, longest);
@@ -114,7 +114,7 @@ raw_answer raw_session::receive(std::chrono::milliseconds timeout) {
   return answer;
 }
 
-raw_answer raw_session::ask(wire::body body, std::span<const int> descriptors) {
+raw_answer raw_session::request(wire::body body, std::span<const int> descriptors) {
   send(std::move(body), descriptors);
   while (true) {
     auto answer = receive();
@@ -184,7 +184,7 @@ std::optional<gpushm::errc> failure_of(const raw_answer& answer) {
 gpushm::generation publish_segment(raw_session& session,
                                    const wire::reserve& reservation,
                                    std::size_t metadata_bytes) {
-  const auto reserved = session.ask(reservation);
+  const auto reserved = session.request(reservation);
   const auto* grant = body_of<wire::reserved>(reserved);
   if (grant == nullptr) {
     return 0;
@@ -198,14 +198,14 @@ gpushm::generation publish_segment(raw_session& session,
     for (std::uint32_t i = 0; i < count; ++i) {
       numbers.push_back(chunks.emplace_back(make_chunk(page)).get());
     }
-    const auto attached = session.ask(
+    const auto attached = session.request(
         wire::attach{grant->generation, first, std::vector<std::uint64_t>(count, page)}, numbers);
     if (body_of<wire::done>(attached) == nullptr) {
       return 0;
     }
     first += count;
   }
-  const auto published = session.ask(
+  const auto published = session.request(
       wire::publish{grant->generation, std::vector<std::byte>(metadata_bytes, std::byte{'m'})});
   return body_of<wire::done>(published) != nullptr ? grant->generation : 0;
 }

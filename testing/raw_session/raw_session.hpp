@@ -23,7 +23,7 @@ struct raw_answer {
 };
 
 /// A connection to a broker that sends any message or bytes with any descriptors, well-formed or
-/// not. It reads only in `receive`, `ask` and `closed_within`: the request lane first, then the
+/// not. It reads only in `receive`, `request` and `closed_within`: the request lane first, then the
 /// event lane. Move-only.
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class raw_session {
@@ -52,7 +52,7 @@ class raw_session {
   [[nodiscard]] raw_answer receive(std::chrono::milliseconds timeout = std::chrono::seconds(5));
   /// Sends, then returns the next packet, whichever request it replies to. Skips lease events
   /// (their id is 0) and the notice that an open waits: it returns the result of that open.
-  [[nodiscard]] raw_answer ask(gpushm::wire::body body, std::span<const int> descriptors = {});
+  [[nodiscard]] raw_answer request(gpushm::wire::body body, std::span<const int> descriptors = {});
   /// Reads and drops packets until the broker hangs up (true) or `timeout` passes.
   [[nodiscard]] bool closed_within(std::chrono::milliseconds timeout);
 

@@ -16,8 +16,8 @@ struct shares {
 };
 
 shares& state() {
-  static auto* const made = new shares;  // NOLINT(cppcoreguidelines-owning-memory): never destroyed
-  return *made;
+  static auto* const data = new shares;  // NOLINT(cppcoreguidelines-owning-memory): never destroyed
+  return *data;
 }
 
 template <typename Work>
@@ -50,9 +50,9 @@ __attribute__((visibility("default"))) int share_shim_share(const char* socket,
     if (!state().client) {
       state().client.emplace(gpushm::client::connect({.socket_path = socket}));
     }
-    gpushm::segment made = state().client->share(name, pointer, size_bytes);
-    std::string kind(gpushm::to_string(made.backend()));
-    state().all.insert_or_assign(name, std::move(made));
+    gpushm::segment created = state().client->share(name, pointer, size_bytes);
+    std::string kind(gpushm::to_string(created.backend()));
+    state().all.insert_or_assign(name, std::move(created));
     return kind;
   });
 }

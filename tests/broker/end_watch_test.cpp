@@ -79,7 +79,7 @@ TEST(end_watch, reports_the_end_of_the_process) {
   io.poll();
   EXPECT_EQ(ended, 0);
   process.end();
-  io.run_for(gpushm_testing::patience(seconds(5)));
+  io.run_for(gpushm_testing::scaled_timeout(seconds(5)));
   EXPECT_EQ(ended, 1);
 }
 
@@ -92,7 +92,7 @@ TEST(end_watch, reports_nothing_after_stop) {
   process.end();
   watch.stop();
   watch.stop();
-  io.run_for(gpushm_testing::patience(seconds(5)));
+  io.run_for(gpushm_testing::scaled_timeout(seconds(5)));
   EXPECT_EQ(pidfds(), 0);
 }
 
@@ -129,7 +129,7 @@ TEST(end_watch, ignores_the_event_of_a_released_descriptor) {
   EXPECT_EQ(ended, 0) << "the process is alive";
   process.end();
   io.restart();
-  io.run_for(gpushm_testing::patience(seconds(5)));
+  io.run_for(gpushm_testing::scaled_timeout(seconds(5)));
   EXPECT_EQ(ended, 1) << "its end is still reported";
 }
 

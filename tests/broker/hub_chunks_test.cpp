@@ -55,17 +55,17 @@ TEST_F(hub_chunks, host_chunks_must_be_sealed_memfds_of_the_announced_size) {
   for (const auto& each : cases) {
     const std::size_t before = open_descriptors();
     EXPECT_EQ(
-        failure(ask(session,
-                    wire::attach{created, 0, {4096, 4096}},
-                    descriptors(memfd(4096), each.make()))),
+        failure(round_trip(session,
+                           wire::attach{created, 0, {4096, 4096}},
+                           descriptors(memfd(4096), each.make()))),
         "wrong_descriptor_kind: a host chunk is not a memfd of the announced size, sealed with "
         "SHRINK, GROW and SEAL (seal the memfd before it is attached)")
         << each.what;
     EXPECT_EQ(open_descriptors(), before) << each.what;
   }
-  expect<wire::done>(
-      ask(session, wire::attach{created, 0, {4096, 4096}}, descriptors(memfd(4096), memfd(4096))));
-  expect<wire::done>(ask(session, wire::publish{created, {}}));
+  expect<wire::done>(round_trip(
+      session, wire::attach{created, 0, {4096, 4096}}, descriptors(memfd(4096), memfd(4096))));
+  expect<wire::done>(round_trip(session, wire::publish{created, {}}));
   expect_nothing_left();
 }
 
@@ -73,13 +73,14 @@ TEST_F(hub_chunks, gpu_chunks_must_not_be_memfds) {
   const auto session = greet();
   wire::reserve wanted{"kv", 4096, 4096, {}, 1, backend::cuda_vmm, lifetime::leased};
   wanted.device.kind = device_kind::gpu;
-  const auto created = expect<wire::reserved>(ask(session, wanted)).generation;
-  EXPECT_EQ(failure(ask(session, wire::attach{created, 0, {4096}}, descriptors(memfd(4096)))),
-            "wrong_descriptor_kind: a GPU chunk is not a descriptor of /dev/nvidiactl (attach the "
-            "descriptor that cuMemExportToShareableHandle returned)");
-  EXPECT_EQ(failure(ask(session,
-                        wire::attach{created, 0, {4096}},
-                        descriptors(opened_file("/dev/null", O_RDWR)))),
+  const auto created = expect<wire::reserved>(round_trip(session, wanted)).generation;
+  EXPECT_EQ(
+      failure(round_trip(session, wire::attach{created, 0, {4096}}, descriptors(memfd(4096)))),
+      "wrong_descriptor_kind: a GPU chunk is not a descriptor of /dev/nvidiactl (attach the "
+      "descriptor that cuMemExportToShareableHandle returned)");
+  EXPECT_EQ(failure(round_trip(session,
+                               wire::attach{created, 0, {4096}},
+                               descriptors(opened_file("/dev/null", O_RDWR)))),
             "wrong_descriptor_kind: a GPU chunk is not a descriptor of /dev/nvidiactl (attach the "
             "descriptor that cuMemExportToShareableHandle returned)");
   expect_nothing_left();
@@ -88,28 +89,32 @@ TEST_F(hub_chunks, gpu_chunks_must_not_be_memfds) {
 TEST_F(hub_chunks, attach_needs_the_announced_number_and_order) {
   const auto session = greet();
   const auto created = reserve(session, "kv", 3);
-  EXPECT_EQ(failure(ask(session, wire::attach{created, 0, {4096, 4096}}, descriptors(memfd(4096)))),
+  EXPECT_EQ(failure(round_trip(
+                session, wire::attach{created, 0, {4096, 4096}}, descriptors(memfd(4096)))),
             "wrong_descriptor_count: 1 descriptors received with a message that announces 2 (send "
             "exactly the announced descriptors)");
-  EXPECT_EQ(failure(ask(session, wire::attach{created, 0, {4096}}, {})),
+  EXPECT_EQ(failure(round_trip(session, wire::attach{created, 0, {4096}}, {})),
             "wrong_descriptor_count: 0 descriptors received with a message that announces 1 (send "
             "exactly the announced descriptors)");
-  EXPECT_EQ(failure(ask(session, wire::attach{created, 1, {4096}}, descriptors(memfd(4096)))),
-            "wrong_descriptor_count: chunks 1 to 2 do not follow the 0 of 3 attached chunks "
-            "(attach the announced chunks in order)");
-  expect<wire::done>(ask(session, wire::attach{created, 0, {4096}}, descriptors(memfd(4096))));
   EXPECT_EQ(
-      failure(ask(session, wire::publish{created, {}})),
+      failure(round_trip(session, wire::attach{created, 1, {4096}}, descriptors(memfd(4096)))),
+      "wrong_descriptor_count: chunks 1 to 2 do not follow the 0 of 3 attached chunks "
+      "(attach the announced chunks in order)");
+  expect<wire::done>(
+      round_trip(session, wire::attach{created, 0, {4096}}, descriptors(memfd(4096))));
+  EXPECT_EQ(
+      failure(round_trip(session, wire::publish{created, {}})),
       "wrong_descriptor_count: 1 of 3 announced chunks are attached (attach all chunks before "
       "publishing)");
-  EXPECT_EQ(failure(ask(session,
-                        wire::attach{created, 1, {4096, 4096, 4096}},
-                        descriptors(memfd(4096), memfd(4096), memfd(4096)))),
+  EXPECT_EQ(failure(round_trip(session,
+                               wire::attach{created, 1, {4096, 4096, 4096}},
+                               descriptors(memfd(4096), memfd(4096), memfd(4096)))),
             "wrong_descriptor_count: chunks 1 to 4 do not follow the 1 of 3 attached chunks "
             "(attach the announced chunks in order)");
-  EXPECT_EQ(failure(ask(greet(), wire::attach{created, 1, {4096}}, descriptors(memfd(4096)))),
-            "permission_denied: only the connection that reserved a segment may attach its chunks "
-            "(create it on this connection)");
+  EXPECT_EQ(
+      failure(round_trip(greet(), wire::attach{created, 1, {4096}}, descriptors(memfd(4096)))),
+      "permission_denied: only the connection that reserved a segment may attach its chunks "
+      "(create it on this connection)");
   expect_nothing_left();
 }
 
@@ -120,22 +125,25 @@ TEST_F(hub_chunks, chunk_sizes_must_add_up_to_the_reserved_bytes) {
       "add up to the reserved bytes)";
   const auto created = reserve(session, "kv", 2);
   EXPECT_EQ(
-      failure(ask(
+      failure(round_trip(
           session, wire::attach{created, 0, {4096, 8192}}, descriptors(memfd(4096), memfd(8192)))),
       text);
   EXPECT_EQ(
-      failure(ask(
+      failure(round_trip(
           session, wire::attach{created, 0, {4096, 2048}}, descriptors(memfd(4096), memfd(2048)))),
       text);
-  EXPECT_EQ(failure(ask(
+  EXPECT_EQ(failure(round_trip(
                 session, wire::attach{created, 0, {8192, 0}}, descriptors(memfd(8192), memfd(0)))),
             text);
-  expect<wire::done>(ask(session, wire::attach{created, 0, {2048}}, descriptors(memfd(2048))));
-  EXPECT_EQ(failure(ask(session, wire::attach{created, 1, {2048}}, descriptors(memfd(2048)))),
-            text);
-  expect<wire::done>(ask(session, wire::attach{created, 1, {6144}}, descriptors(memfd(6144))));
-  expect<wire::done>(ask(session, wire::publish{created, {}}));
-  const auto found = expect<wire::opened>(ask(greet(), wire::open{"kv", 0, 0}));
+  expect<wire::done>(
+      round_trip(session, wire::attach{created, 0, {2048}}, descriptors(memfd(2048))));
+  EXPECT_EQ(
+      failure(round_trip(session, wire::attach{created, 1, {2048}}, descriptors(memfd(2048)))),
+      text);
+  expect<wire::done>(
+      round_trip(session, wire::attach{created, 1, {6144}}, descriptors(memfd(6144))));
+  expect<wire::done>(round_trip(session, wire::publish{created, {}}));
+  const auto found = expect<wire::opened>(round_trip(greet(), wire::open{"kv", 0, 0}));
   EXPECT_EQ(found.chunk_bytes, (std::vector<std::uint64_t>{2048, 6144}));
   expect_nothing_left();
 }
@@ -145,8 +153,8 @@ TEST_F(hub_chunks, chunks_are_closed_if_the_creator_dies_before_publish) {
   const auto session = greet();
   const auto reader = greet();
   const auto created = reserve(session, "kv", 3, lifetime::persistent);
-  expect<wire::done>(
-      ask(session, wire::attach{created, 0, {4096, 4096}}, descriptors(memfd(4096), memfd(4096))));
+  expect<wire::done>(round_trip(
+      session, wire::attach{created, 0, {4096, 4096}}, descriptors(memfd(4096), memfd(4096))));
   take(session);
   EXPECT_EQ(open_descriptors(), before + 2);
   hub_.hang_up(session);
@@ -160,7 +168,7 @@ TEST_F(hub_chunks, chunks_stay_open_while_a_packet_carries_them) {
   const auto creator = greet();
   make(creator, "kv");
   const auto reader = greet();
-  auto answers = ask(reader, wire::open{"kv", 0, 0});
+  auto answers = round_trip(reader, wire::open{"kv", 0, 0});
   expect<wire::opened>(answers);
   hub_.hang_up(creator);
   hub_.hang_up(reader);
@@ -186,18 +194,18 @@ TEST_F(hub_chunks, chunks_are_fetched_in_batches) {
       batch.chunk_bytes.push_back(size_of(i));
       fds.push_back(memfd(size_of(i)));
     }
-    expect<wire::done>(ask(creator, batch, std::move(fds)));
+    expect<wire::done>(round_trip(creator, batch, std::move(fds)));
   }
-  expect<wire::done>(ask(creator, wire::publish{created, {}}));
+  expect<wire::done>(round_trip(creator, wire::publish{created, {}}));
 
   const auto reader = greet();
-  auto answers = ask(reader, wire::open{"kv", 0, 0});
+  auto answers = round_trip(reader, wire::open{"kv", 0, 0});
   auto sizes = expect<wire::opened>(answers).chunk_bytes;
   EXPECT_EQ(sizes.size(), 253U);
   std::vector<int> fds = answers[0].descriptors;
   while (sizes.size() < count) {
     const auto more =
-        ask(reader, wire::fetch_chunks{created, static_cast<std::uint32_t>(sizes.size())});
+        round_trip(reader, wire::fetch_chunks{created, static_cast<std::uint32_t>(sizes.size())});
     const auto batch = expect<wire::chunks>(more);
     ASSERT_FALSE(batch.chunk_bytes.empty());
     EXPECT_EQ(batch.generation, created);
@@ -214,9 +222,9 @@ TEST_F(hub_chunks, chunks_are_fetched_in_batches) {
     EXPECT_EQ(static_cast<std::uint64_t>(info.st_size), size_of(i));
   }
   answers.clear();  // closes their descriptors
-  EXPECT_EQ(failure(ask(reader, wire::fetch_chunks{created, count})),
+  EXPECT_EQ(failure(round_trip(reader, wire::fetch_chunks{created, count})),
             "invalid_argument: the segment has only 600 chunks (request chunks that exist)");
-  EXPECT_EQ(failure(ask(greet(), wire::fetch_chunks{created, 0})),
+  EXPECT_EQ(failure(round_trip(greet(), wire::fetch_chunks{created, 0})),
             "stale_generation: generation 1 is gone, or does not belong to this connection (open "
             "the segment again by name)");
   expect_nothing_left();
@@ -224,7 +232,7 @@ TEST_F(hub_chunks, chunks_are_fetched_in_batches) {
 
 TEST_F(hub_chunks, reservation_has_no_chunks_and_a_live_slot) {
   const auto session = greet();
-  const auto answers = ask(session, wire::reserve{"kv", 4096, 4096, {}, 1, {}, {}});
+  const auto answers = round_trip(session, wire::reserve{"kv", 4096, 4096, {}, 1, {}, {}});
   const auto created = expect<wire::reserved>(answers);
   EXPECT_TRUE(answers[0].descriptors.empty());
   EXPECT_EQ(slots_.at(created.slot), std::make_pair(created.generation, segment_state::live));

@@ -17,7 +17,7 @@ class hub_conversation : public hub_test {};
 TEST_F(hub_conversation, starts_with_hello_and_welcome) {
   const auto session = accept();
   EXPECT_FALSE(hub_.find(session)->greeted);
-  auto answers = ask(session, wire::hello{7, "boot", 1, 2});
+  auto answers = round_trip(session, wire::hello{7, "boot", 1, 2});
   const auto welcome = expect<wire::welcome>(answers);
   EXPECT_EQ(welcome.version, wire::protocol_version) << "the lower of the two";
   EXPECT_EQ(welcome.domain, "default");
@@ -36,7 +36,7 @@ TEST_F(hub_conversation, starts_with_hello_and_welcome) {
 TEST_F(hub_conversation, older_versions_are_refused) {
   for (std::uint32_t version = 0; version < wire::protocol_version; ++version) {
     const auto session = accept();
-    EXPECT_EQ(failure(ask(session, wire::hello{version, {}, 0, 0})),
+    EXPECT_EQ(failure(round_trip(session, wire::hello{version, {}, 0, 0})),
               "unsupported_version: this broker does not support protocol version " +
                   std::to_string(version) + " (update the client)");
     EXPECT_TRUE(out_.is_dropped(session));
@@ -50,18 +50,19 @@ TEST_F(hub_conversation, request_before_hello_ends_it) {
       continue;
     }
     const auto session = accept();
-    EXPECT_EQ(failure(ask(session, message.body)),
+    EXPECT_EQ(failure(round_trip(session, message.body)),
               "protocol_error: request before Hello (use a client of protocol version 2)")
         << name;
     EXPECT_TRUE(out_.is_dropped(session)) << name;
-    EXPECT_TRUE(ask(session, wire::hello{}).empty()) << "packets of a dropped session are ignored";
+    EXPECT_TRUE(round_trip(session, wire::hello{}).empty())
+        << "packets of a dropped session are ignored";
   }
   expect_nothing_left();
 }
 
 TEST_F(hub_conversation, second_hello_ends_it) {
   const auto session = greet();
-  EXPECT_EQ(failure(ask(session, wire::hello{})),
+  EXPECT_EQ(failure(round_trip(session, wire::hello{})),
             "protocol_error: second Hello (use a client of protocol version 2)");
   EXPECT_TRUE(out_.is_dropped(session));
   expect_nothing_left();
@@ -87,7 +88,7 @@ TEST_F(hub_conversation, message_of_a_broker_ends_it) {
     }
     ++kinds;
     const auto session = greet();
-    EXPECT_EQ(failure(ask(session, message.body)),
+    EXPECT_EQ(failure(round_trip(session, message.body)),
               "protocol_error: a client sent a message that only brokers send (use a client of "
               "protocol version 2)")
         << name;
@@ -136,13 +137,13 @@ TEST_F(hub_conversation, unexpected_descriptors_are_refused) {
                                        wire::bye{}};
   for (const wire::body& body : bodies) {
     EXPECT_EQ(
-        failure(ask(session, body, descriptors(memfd(4096)))),
+        failure(round_trip(session, body, descriptors(memfd(4096)))),
         "wrong_descriptor_count: 1 descriptors received with a message that announces 0 (send "
         "exactly the announced descriptors)")
         << body.index();
   }
   EXPECT_FALSE(out_.is_dropped(session));
-  expect<wire::listing>(ask(session, wire::stat{"kv"}));
+  expect<wire::listing>(round_trip(session, wire::stat{"kv"}));
   expect_nothing_left();
 }
 
@@ -154,7 +155,7 @@ TEST_F(hub_conversation, answers_go_to_one_session_only) {
   EXPECT_TRUE(take(second).empty());
   EXPECT_FALSE(out_.is_dropped(second));
   hub_.hang_up(first);
-  EXPECT_EQ(failure(ask(second, wire::stat{"kv"})),
+  EXPECT_EQ(failure(round_trip(second, wire::stat{"kv"})),
             "no_such_segment: no such segment in domain default (`gpushm ls` lists segments; an "
             "open with a timeout waits for the name)");
   expect_nothing_left();
@@ -190,7 +191,7 @@ TEST_F(hub_conversation, death_and_goodbye_differ) {
     make(creator, "kv", lifetime::persistent);
     take(watcher);
     if (goodbye) {
-      EXPECT_TRUE(ask(creator, wire::bye{}).empty());
+      EXPECT_TRUE(round_trip(creator, wire::bye{}).empty());
     }
     hub_.hang_up(creator);
     const auto received = take(watcher);
@@ -203,10 +204,10 @@ TEST_F(hub_conversation, death_and_goodbye_differ) {
       EXPECT_EQ(event.name, "kv");
       EXPECT_EQ(event.peer_pid, 101);
     }
-    expect<wire::done>(ask(greet({401, broker_uid, true}), wire::remove{"kv"}));
+    expect<wire::done>(round_trip(greet({401, broker_uid, true}), wire::remove{"kv"}));
     take(watcher);
   }
-  expect<wire::done>(ask(watcher, wire::unsubscribe{subscription}));
+  expect<wire::done>(round_trip(watcher, wire::unsubscribe{subscription}));
   make(greet(), "kv");
   EXPECT_TRUE(take(watcher).empty());
   expect_nothing_left();
@@ -249,19 +250,19 @@ TEST_F(hub_conversation, cancel_ends_a_waiting_open_or_is_too_late) {
   const auto waits = send_request(reader, wire::open{"kv", 0, 100});
   const auto both = send_request(reader, wire::open_many{{"kv", "other"}, 0, 100});
   take(reader);
-  expect<wire::cancelled>(ask(reader, wire::cancel{waits}));
-  EXPECT_EQ(expect<wire::too_late>(ask(reader, wire::cancel{waits})).after, 0U)
+  expect<wire::cancelled>(round_trip(reader, wire::cancel{waits}));
+  EXPECT_EQ(expect<wire::too_late>(round_trip(reader, wire::cancel{waits})).after, 0U)
       << "cancelled already";
-  EXPECT_EQ(expect<wire::too_late>(ask(creator, wire::cancel{both})).after, 0U)
+  EXPECT_EQ(expect<wire::too_late>(round_trip(creator, wire::cancel{both})).after, 0U)
       << "of another session";
   make(creator, "kv");
   const auto answers = take(reader);
   ASSERT_EQ(answers.size(), 1U) << "the first no longer waits";
   EXPECT_EQ(answers[0].message.id, both);
-  expect<wire::cancelled>(ask(reader, wire::cancel{both}));
+  expect<wire::cancelled>(round_trip(reader, wire::cancel{both}));
   hub_.tick(now_ + std::chrono::milliseconds(100));
   EXPECT_TRUE(take(reader).empty());
-  EXPECT_EQ(expect<wire::too_late>(ask(reader, wire::cancel{both})).after, 1U)
+  EXPECT_EQ(expect<wire::too_late>(round_trip(reader, wire::cancel{both})).after, 1U)
       << "number of packets on the event lane";
   take(reader);
   EXPECT_EQ(hub_.domain().waiting_count(), 0U);
@@ -273,7 +274,7 @@ TEST_F(hub_conversation, subscription_starts_with_a_list) {
   make(creator, "kv/b");
   make(creator, "other");
   const auto watcher = greet({301, 2000, true});
-  const auto begun = expect<wire::subscribed>(ask(watcher, wire::subscribe{"kv/"}));
+  const auto begun = expect<wire::subscribed>(round_trip(watcher, wire::subscribe{"kv/"}));
   ASSERT_EQ(begun.segments.size(), 2U);
   EXPECT_EQ(begun.segments[0].name, "kv/a");
   EXPECT_EQ(begun.segments[1].name, "kv/b");
@@ -281,7 +282,7 @@ TEST_F(hub_conversation, subscription_starts_with_a_list) {
   EXPECT_EQ(begun.after, 0U);
   make(creator, "kv/c");
   EXPECT_EQ(take(watcher).size(), 1U);
-  const auto again = expect<wire::subscribed>(ask(watcher, wire::subscribe{"kv/"}));
+  const auto again = expect<wire::subscribed>(round_trip(watcher, wire::subscribe{"kv/"}));
   EXPECT_EQ(again.segments.size(), 3U);
   EXPECT_EQ(again.after, 1U) << "after the event of kv/c";
 }
@@ -319,8 +320,8 @@ TEST_F(hub_conversation, list_is_split_into_pages) {
   bool more = true;
   while (more) {
     ASSERT_LT(++pages, 100U);
-    const auto page =
-        expect<wire::listing>(ask(creator, wire::list{"", names.empty() ? "" : names.back()}));
+    const auto page = expect<wire::listing>(
+        round_trip(creator, wire::list{"", names.empty() ? "" : names.back()}));
     ASSERT_FALSE(page.segments.empty());
     for (const wire::segment& info : page.segments) {
       names.push_back(info.name);
@@ -332,7 +333,7 @@ TEST_F(hub_conversation, list_is_split_into_pages) {
   for (std::size_t i = 0; i < count; ++i) {
     EXPECT_EQ(names[i], long_name(i));
   }
-  EXPECT_TRUE(expect<wire::listing>(ask(greet(), wire::list{})).segments.empty());
+  EXPECT_TRUE(expect<wire::listing>(round_trip(greet(), wire::list{})).segments.empty());
   expect_nothing_left();
 }
 
@@ -340,9 +341,9 @@ TEST_F(hub_conversation, stat_describes_a_segment) {
   const auto creator = greet();
   const auto created = make(creator, "kv", lifetime::persistent);
   const auto reader = greet({201, 2000, true});
-  expect<wire::opened>(ask(reader, wire::open{"kv", 4096, 0}));
+  expect<wire::opened>(round_trip(reader, wire::open{"kv", 4096, 0}));
   hub_.hang_up(creator);
-  const auto page = expect<wire::listing>(ask(reader, wire::stat{"kv"}));
+  const auto page = expect<wire::listing>(round_trip(reader, wire::stat{"kv"}));
   ASSERT_EQ(page.segments.size(), 1U);
   const wire::segment& info = page.segments[0];
   EXPECT_EQ(info.name, "kv");
@@ -358,7 +359,7 @@ TEST_F(hub_conversation, stat_describes_a_segment) {
   EXPECT_EQ(info.creator_pid, 101);
   EXPECT_FALSE(info.creator_alive);
   EXPECT_EQ(slots_.at(info.slot).second, segment_state::exporter_gone);
-  expect<wire::done>(ask(greet({401, broker_uid, true}), wire::remove{"kv"}));
+  expect<wire::done>(round_trip(greet({401, broker_uid, true}), wire::remove{"kv"}));
   expect_nothing_left();
 }
 

@@ -37,11 +37,11 @@ class hub_fence : public hub_test {
                            const wire::session_token& resume = {}) {
     return expect<wire::welcome>(
         kind == fence::none
-            ? ask(session, with(kind, resume))
-            : ask(session, with(kind, resume), descriptors(own_pidfd(), pipe_end())));
+            ? round_trip(session, with(kind, resume))
+            : round_trip(session, with(kind, resume), descriptors(own_pidfd(), pipe_end())));
   }
   wire::segment stat(core::session_id session, const std::string& name) {
-    return expect<wire::listing>(ask(session, wire::stat{name})).segments.at(0);
+    return expect<wire::listing>(round_trip(session, wire::stat{name})).segments.at(0);
   }
 };
 
@@ -64,19 +64,20 @@ TEST_F(hub_fence, hello_sets_the_fence) {
 
 TEST_F(hub_fence, wrong_descriptors_are_refused_and_closed) {
   const auto session = accept();
-  EXPECT_EQ(failure(ask(session, with(fence::proven))),
+  EXPECT_EQ(failure(round_trip(session, with(fence::proven))),
             "wrong_descriptor_count: 0 descriptors received with a message that announces 2 (send "
             "exactly the announced descriptors)");
-  EXPECT_EQ(failure(ask(session, with(fence::none), descriptors(own_pidfd(), pipe_end()))),
+  EXPECT_EQ(failure(round_trip(session, with(fence::none), descriptors(own_pidfd(), pipe_end()))),
             "wrong_descriptor_count: 2 descriptors received with a message that announces 0 (send "
             "exactly the announced descriptors)");
   const std::string kinds =
       "wrong_descriptor_kind: the descriptors of Hello are not a pidfd and a pipe (send a pidfd of "
       "the client and the read end of its life pipe)";
-  EXPECT_EQ(failure(ask(session, with(fence::proven), descriptors(pipe_end(), own_pidfd()))),
+  EXPECT_EQ(failure(round_trip(session, with(fence::proven), descriptors(pipe_end(), own_pidfd()))),
             kinds);
-  EXPECT_EQ(failure(ask(session, with(fence::proven), descriptors(own_pidfd(), memfd(4096)))),
-            kinds);
+  EXPECT_EQ(
+      failure(round_trip(session, with(fence::proven), descriptors(own_pidfd(), memfd(4096)))),
+      kinds);
   EXPECT_TRUE(out_.fences.empty());
   greet_with(session, fence::proven);  // a correct Hello still succeeds
   expect_nothing_left();
@@ -101,7 +102,7 @@ TEST_F(hub_fence, leases_stay_after_a_violation) {
   EXPECT_EQ(hub_.statistics().ending_connections, 1U);
   hub_.hang_up(session);
   EXPECT_EQ(hub_.statistics().ending_connections, 0U);
-  EXPECT_EQ(failure(ask(other, wire::stat{"kv"})),
+  EXPECT_EQ(failure(round_trip(other, wire::stat{"kv"})),
             "no_such_segment: no such segment in domain default (`gpushm ls` lists segments; an "
             "open with a timeout waits for the name)");
   expect_nothing_left();
@@ -134,8 +135,8 @@ TEST_F(hub_fence, token_of_a_lost_connection_resumes_once) {
   EXPECT_EQ(hub_.find(session), nullptr) << "no longer waits for its fence";
   const auto third = accept();
   EXPECT_FALSE(greet_with(third, fence::proven, token).resumed);
-  expect<wire::done>(ask(second, wire::keep{{created}, {1}, false}));
-  EXPECT_EQ(failure(ask(second, wire::keep{})),
+  expect<wire::done>(round_trip(second, wire::keep{{created}, {1}, false}));
+  EXPECT_EQ(failure(round_trip(second, wire::keep{})),
             "invalid_argument: the session resumed no other session, or has already sent Keep "
             "(send Keep once, after a Welcome with resumed)");
   EXPECT_EQ(stat(third, "kv").ending, 0U);
@@ -150,12 +151,12 @@ TEST_F(hub_fence, unfence_is_counted) {
   greet_with(session, fence::proven);
   make(session, "kv");
   const auto operator_ = greet({301, broker_uid, true});
-  EXPECT_EQ(failure(ask(operator_, wire::unfence{"kv"})),
+  EXPECT_EQ(failure(round_trip(operator_, wire::unfence{"kv"})),
             "invalid_argument: none of its leases waits for a process to exit (`gpushm stat` shows "
             "which leases do)");
   EXPECT_EQ(hub_.statistics().unfenced, 0U);
   EXPECT_TRUE(lose(session));
-  expect<wire::done>(ask(operator_, wire::unfence{"kv"}));
+  expect<wire::done>(round_trip(operator_, wire::unfence{"kv"}));
   EXPECT_EQ(hub_.statistics().unfenced, 1U);
   EXPECT_EQ(hub_.statistics().ending_connections, 0U);
   EXPECT_EQ(hub_.domain().segment_count(), 0U);

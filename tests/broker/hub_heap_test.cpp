@@ -108,24 +108,24 @@ class world {
       hub_.accept(std::make_shared<session>(number),
                   {static_cast<std::int32_t>(100 + number), 1000, true});
       if (number != fresh) {
-        ask(number, wire::hello{});
+        send_request(number, wire::hello{});
         tokens.at(number) = std::get<wire::welcome>(last(number).body).token;
       }
     }
-    ask(watcher, wire::subscribe{""});
+    send_request(watcher, wire::subscribe{""});
     kv = reserve("kv", 1);
-    ask(creator, wire::attach{kv, 0, {4096}}, descriptors(memfd(4096)));
-    ask(creator, wire::publish{kv, {}});
+    send_request(creator, wire::attach{kv, 0, {4096}}, descriptors(memfd(4096)));
+    send_request(creator, wire::publish{kv, {}});
     later = reserve("later", 2);
-    ask(creator, wire::attach{later, 0, {4096}}, descriptors(memfd(4096)));
+    send_request(creator, wire::attach{later, 0, {4096}}, descriptors(memfd(4096)));
     wire::reserve bound{
         "bound", 4096, 4096, {device_kind::gpu, "GPU-1", "0000:18:00.0", 0}, 0, backend::cuda_ipc};
     bound.ticket.resize(64);
-    ask(creator, bound);
+    send_request(creator, bound);
     shared = std::get<wire::reserved>(last(creator).body).generation;
-    ask(creator, wire::publish{shared, {}});
-    ask(other, wire::open{"later", 0, 60'000});
-    ask(watcher, wire::open{"later", 0, 60'000});
+    send_request(creator, wire::publish{shared, {}});
+    send_request(other, wire::open{"later", 0, 60'000});
+    send_request(watcher, wire::open{"later", 0, 60'000});
     forget();
   }
   world(const world&) = delete;
@@ -146,7 +146,9 @@ class world {
     EXPECT_TRUE(slots_.empty());
   }
 
-  void ask(core::session_id session, wire::body body, std::vector<base::unique_fd> fds = {}) {
+  void send_request(core::session_id session,
+                    wire::body body,
+                    std::vector<base::unique_fd> fds = {}) {
     const auto lane = wire::is_sent_on_event_lane(body) ? lane_kind::events : lane_kind::requests;
     const auto packet = wire::encode({++request, std::move(body)});
     receive(session, packet, base::guard_all(std::move(fds)), lane);
@@ -165,7 +167,8 @@ class world {
     return hub_.lose(*hub_.find(number), core::time_point{});
   }
   gpushm::generation reserve(const std::string& name, std::uint32_t chunks) {
-    ask(creator,
+    send_request(
+        creator,
         wire::reserve{name, chunks * 4096ULL, chunks * 4096ULL, {}, chunks, backend::host, {}});
     return std::get<wire::reserved>(last(creator).body).generation;
   }
@@ -361,8 +364,8 @@ TEST_P(every_end, needs_no_memory) {
   std::vector<std::size_t> answers;
   for (const bool without_memory : {false, true}) {
     world at;
-    at.ask(other, wire::open{"kv", 0, 0});
-    at.ask(watcher, wire::open{"bound", 0, 0});
+    at.send_request(other, wire::open{"kv", 0, 0});
+    at.send_request(watcher, wire::open{"bound", 0, 0});
     GetParam().before(at);
     at.forget();
     fail_allocations_from(without_memory ? 1 : 0);
@@ -388,10 +391,10 @@ const auto lose_and_resume = [](world& at) {
   lose_creator(at);
   wire::hello again;
   again.resume = at.tokens.at(creator);
-  at.ask(fresh, again);
+  at.send_request(fresh, again);
   EXPECT_TRUE(std::get<wire::welcome>(at.last(fresh).body).resumed);
 };
-const auto open_kv = [](world& at) { at.ask(other, wire::open{"kv", 0, 0}); };
+const auto open_kv = [](world& at) { at.send_request(other, wire::open{"kv", 0, 0}); };
 
 INSTANTIATE_TEST_SUITE_P(
     out_of_memory,
@@ -444,7 +447,8 @@ INSTANTIATE_TEST_SUITE_P(
                     },
                 .before =
                     [](world& at) {
-                      at.ask(creator, wire::attach{at.later, 1, {4096}}, descriptors(memfd(4096)));
+                      at.send_request(
+                          creator, wire::attach{at.later, 1, {4096}}, descriptors(memfd(4096)));
                     }},
         request{.name = "open",
                 .from = other,
@@ -470,7 +474,7 @@ INSTANTIATE_TEST_SUITE_P(
                 .body = [](world& at) { return wire::cancel{at.request}; },
                 .before =
                     [](world& at) {
-                      at.ask(other, wire::open{std::string(100, 'w'), 0, 60'000});
+                      at.send_request(other, wire::open{std::string(100, 'w'), 0, 60'000});
                     },
                 .id = [](world& at) { return at.request + 1; }},
         request{.name = "open_of_shared",
@@ -487,7 +491,7 @@ INSTANTIATE_TEST_SUITE_P(
                     },
                 .before =
                     [](world& at) {
-                      at.ask(other, wire::open{"bound", 0, 0});
+                      at.send_request(other, wire::open{"bound", 0, 0});
                       at.question = std::get<wire::confirm>(at.last(creator).body).questions.at(0);
                     },
                 .answered = other,
@@ -500,7 +504,7 @@ INSTANTIATE_TEST_SUITE_P(
                     },
                 .before =
                     [](world& at) {
-                      at.ask(other, wire::open{"bound", 0, 0});
+                      at.send_request(other, wire::open{"bound", 0, 0});
                       at.question = std::get<wire::confirm>(at.last(creator).body).questions.at(0);
                     },
                 .id = [](world&) { return std::uint64_t{0}; },
@@ -542,7 +546,7 @@ INSTANTIATE_TEST_SUITE_P(
         request{.name = "unsubscribe",
                 .from = other,
                 .body = [](world& at) { return wire::unsubscribe{at.request - 1}; },
-                .before = [](world& at) { at.ask(other, wire::subscribe{"k"}); },
+                .before = [](world& at) { at.send_request(other, wire::subscribe{"k"}); },
                 .id = [](world& at) { return ++at.request; }},
         request{.name = "unfence",
                 .from = other,

@@ -46,8 +46,9 @@ class hub_share : public hub_test {
   explicit hub_share(const core::limits& bounds = {}) : hub_test(bounds) {}
 
   gpushm::generation share(core::session_id session, const std::string& name) {
-    const auto created = expect<wire::reserved>(ask(session, legacy_handle(name))).generation;
-    expect<wire::done>(ask(session, wire::publish{created, {}}));
+    const auto created =
+        expect<wire::reserved>(round_trip(session, legacy_handle(name))).generation;
+    expect<wire::done>(round_trip(session, wire::publish{created, {}}));
     return created;
   }
   /// Sends an open; the broker reports immediately that it waits.
@@ -150,11 +151,11 @@ TEST_F(hub_share, opened_after_confirmation_with_ticket_and_offset) {
     EXPECT_TRUE(answers[0].descriptors.empty());
   }
   EXPECT_NE(ids[0], ids[1]);
-  const auto listed = expect<wire::listing>(ask(importer, wire::stat{"kv"}));
+  const auto listed = expect<wire::listing>(round_trip(importer, wire::stat{"kv"}));
   ASSERT_EQ(listed.segments.size(), 1U);
   EXPECT_EQ(listed.segments[0].offset_bytes, 3000U);
   EXPECT_EQ(listed.segments[0].leases, 2U);
-  EXPECT_EQ(failure(ask(importer, wire::fetch_chunks{created, 0})),
+  EXPECT_EQ(failure(round_trip(importer, wire::fetch_chunks{created, 0})),
             "invalid_argument: the segment has only 0 chunks (request chunks that exist)");
   expect_nothing_left();
 }
@@ -200,7 +201,7 @@ TEST_F(hub_share, changed_memory_loses_its_name_and_holders_get_events) {
   send_and_expect_waiting(holder, wire::open{"kv", 0, 0});
   answer_question(exporter, question(exporter).id, wire::verdict::unchanged);
   take(holder);
-  expect<wire::subscribed>(ask(bystander, wire::subscribe{""}));
+  expect<wire::subscribed>(round_trip(bystander, wire::subscribe{""}));
   const auto subscription = request_;
   const auto request = send_and_expect_waiting(importer, wire::open{"kv", 0, 0});
   answer_question(exporter, question(exporter).id, wire::verdict::changed);
@@ -221,7 +222,7 @@ TEST_F(hub_share, holders_of_any_segment_get_its_removal) {
   const auto creator = greet(alice);
   const auto holder = greet(bob);
   const auto created = make(creator, "kv", lifetime::persistent);
-  expect<wire::opened>(ask(holder, wire::open{"kv", 0, 0}));
+  expect<wire::opened>(round_trip(holder, wire::open{"kv", 0, 0}));
   send_request(creator, wire::remove{"kv", created});
   auto packets = take(creator);
   ASSERT_EQ(packets.size(), 2U);  // the answer, then the event for its lease
@@ -251,8 +252,8 @@ TEST_F(hub_share, death_of_the_exporter_frees_its_names) {
   expect_lost(holder, created, "kv");
   ASSERT_EQ(slots_.size(), 1U);
   EXPECT_EQ(slots_.begin()->second, std::pair(created, segment_state::exporter_gone));
-  EXPECT_EQ(failure(ask(importer, wire::open{"kv", 0, 0})), died);
-  EXPECT_EQ(failure(ask(importer, wire::stat{"kv"})), died);
+  EXPECT_EQ(failure(round_trip(importer, wire::open{"kv", 0, 0})), died);
+  EXPECT_EQ(failure(round_trip(importer, wire::stat{"kv"})), died);
   const auto again = share(importer, "kv");
   EXPECT_NE(again, created);
   // The holder keeps its lease.
@@ -320,24 +321,25 @@ TEST_F(hub_share, offered_only_to_opens_that_wait_for_the_exporter) {
   const auto exporter = greet(alice);
   const auto importer = greet(bob);
   const auto created = share(exporter, "kv");
-  const auto word = expect<wire::waiting>(ask(importer, wire::open{"kv", 1000, 0}));
+  const auto word = expect<wire::waiting>(round_trip(importer, wire::open{"kv", 1000, 0}));
   ASSERT_TRUE(word.segment);
   EXPECT_EQ(word.segment->generation, created);
   EXPECT_EQ(word.segment->size_bytes, 1000U);
   EXPECT_EQ(word.segment->offset_bytes, 3000U);
   EXPECT_EQ(word.ticket, bytes_of("not read by the broker"));
   EXPECT_TRUE(word.chunk_bytes.empty());
-  EXPECT_EQ(expect<wire::listing>(ask(importer, wire::stat{"kv"})).segments.at(0).leases, 1U)
+  EXPECT_EQ(expect<wire::listing>(round_trip(importer, wire::stat{"kv"})).segments.at(0).leases, 1U)
       << "an offer is not a lease";
-  EXPECT_FALSE(expect<wire::waiting>(ask(importer, wire::open{"kv", 999, 0})).segment)
+  EXPECT_FALSE(expect<wire::waiting>(round_trip(importer, wire::open{"kv", 999, 0})).segment)
       << "the open will be refused";
-  EXPECT_FALSE(expect<wire::waiting>(ask(importer, wire::open{"later", 0, 1'000})).segment);
-  const auto all = ask(importer, wire::open_many{{"later", "kv"}, 0, 1'000});
+  EXPECT_FALSE(expect<wire::waiting>(round_trip(importer, wire::open{"later", 0, 1'000})).segment);
+  const auto all = round_trip(importer, wire::open_many{{"later", "kv"}, 0, 1'000});
   ASSERT_EQ(all.size(), 2U);
   EXPECT_FALSE(std::get<wire::waiting>(all[0].message.body).segment);
   EXPECT_EQ(std::get<wire::waiting>(all[1].message.body).segment->generation, created);
   take(exporter);
-  const auto later = expect<wire::reserved>(ask(exporter, legacy_handle("later"))).generation;
+  const auto later =
+      expect<wire::reserved>(round_trip(exporter, legacy_handle("later"))).generation;
   send_request(exporter, wire::publish{later, {}});
   EXPECT_EQ(take(exporter).size(), 2U) << "done and the questions";
   EXPECT_TRUE(take(importer).empty()) << "already reported as waiting";
@@ -407,17 +409,17 @@ TEST_F(hub_share, questions_are_batched) {
 
 TEST_F(hub_share, confirmation_needs_hello_and_no_descriptors) {
   const auto exporter = greet(alice);
-  EXPECT_EQ(failure(ask(exporter,
-                        wire::confirmed{{1}, {wire::verdict::unchanged}},
-                        descriptors(unnamed_tmpfs_file()))),
+  EXPECT_EQ(failure(round_trip(exporter,
+                               wire::confirmed{{1}, {wire::verdict::unchanged}},
+                               descriptors(unnamed_tmpfs_file()))),
             "wrong_descriptor_count: 1 descriptors received with a message that announces 0 (send "
             "exactly the announced descriptors)");
   EXPECT_TRUE(out_.dropped.empty());
   const auto silent = accept(bob);
-  EXPECT_EQ(failure(ask(silent, wire::confirmed{{1}, {wire::verdict::unchanged}})),
+  EXPECT_EQ(failure(round_trip(silent, wire::confirmed{{1}, {wire::verdict::unchanged}})),
             "protocol_error: request before Hello (use a client of protocol version 2)");
   EXPECT_TRUE(out_.is_dropped(silent));
-  EXPECT_EQ(failure(ask(exporter, wire::confirm{{1}, {1}})),
+  EXPECT_EQ(failure(round_trip(exporter, wire::confirm{{1}, {1}})),
             "protocol_error: a client sent a message that only brokers send (use a client of "
             "protocol version 2)");
   EXPECT_TRUE(out_.is_dropped(exporter));
@@ -426,32 +428,34 @@ TEST_F(hub_share, confirmation_needs_hello_and_no_descriptors) {
 
 TEST_F(hub_share, legacy_handle_accepts_no_chunk) {
   const auto exporter = greet(alice);
-  const auto created = expect<wire::reserved>(ask(exporter, legacy_handle("kv"))).generation;
+  const auto created = expect<wire::reserved>(round_trip(exporter, legacy_handle("kv"))).generation;
   for (auto make_fd : {+[] { return unnamed_tmpfs_file(); }, +[] { return memfd(4096); }}) {
-    EXPECT_EQ(failure(ask(exporter, wire::attach{created, 0, {4096}}, descriptors(make_fd()))),
-              "wrong_descriptor_count: chunks 0 to 1 do not follow the 0 of 0 attached chunks "
-              "(attach the announced chunks in order)");
+    EXPECT_EQ(
+        failure(round_trip(exporter, wire::attach{created, 0, {4096}}, descriptors(make_fd()))),
+        "wrong_descriptor_count: chunks 0 to 1 do not follow the 0 of 0 attached chunks "
+        "(attach the announced chunks in order)");
   }
-  EXPECT_EQ(failure(ask(exporter, wire::attach{created, 0, {}})),
+  EXPECT_EQ(failure(round_trip(exporter, wire::attach{created, 0, {}})),
             "wrong_descriptor_count: chunks 0 to 0 do not follow the 0 of 0 attached chunks "
             "(attach the announced chunks in order)");
-  expect<wire::done>(ask(exporter, wire::publish{created, {}}));
+  expect<wire::done>(round_trip(exporter, wire::publish{created, {}}));
   expect_nothing_left();
 }
 
 TEST_F(hub_share, pool_accepts_only_driver_files) {
   const auto exporter = greet(alice);
-  const auto created = expect<wire::reserved>(ask(exporter, pool("kv"))).generation;
+  const auto created = expect<wire::reserved>(round_trip(exporter, pool("kv"))).generation;
   const std::string text =
       "wrong_descriptor_kind: a GPU chunk is not a descriptor of /dev/nvidiactl (attach the "
       "descriptor that cuMemExportToShareableHandle returned)";
-  EXPECT_EQ(failure(ask(exporter, wire::attach{created, 0, {4096}}, descriptors(memfd(4096)))),
+  EXPECT_EQ(
+      failure(round_trip(exporter, wire::attach{created, 0, {4096}}, descriptors(memfd(4096)))),
+      text);
+  EXPECT_EQ(failure(round_trip(
+                exporter, wire::attach{created, 0, {4096}}, descriptors(unnamed_tmpfs_file()))),
             text);
   EXPECT_EQ(
-      failure(ask(exporter, wire::attach{created, 0, {4096}}, descriptors(unnamed_tmpfs_file()))),
-      text);
-  EXPECT_EQ(
-      failure(ask(exporter, wire::publish{created, {}})),
+      failure(round_trip(exporter, wire::publish{created, {}})),
       "wrong_descriptor_count: 0 of 1 announced chunks are attached (attach all chunks before "
       "publishing)");
   expect_nothing_left();
@@ -461,17 +465,17 @@ TEST_F(hub_share, invalid_reservation_is_refused) {
   const auto exporter = greet(alice);
   auto wanted = legacy_handle("kv");
   wanted.ticket.clear();
-  EXPECT_EQ(failure(ask(exporter, wanted)),
+  EXPECT_EQ(failure(round_trip(exporter, wanted)),
             "invalid_argument: the ticket is missing, too long, or not for this kind of memory "
             "(report this as a bug)");
   wanted = legacy_handle("kv");
   wanted.lifetime = lifetime::persistent;
-  EXPECT_EQ(failure(ask(exporter, wanted)),
+  EXPECT_EQ(failure(round_trip(exporter, wanted)),
             "invalid_argument: exporter-bound memory cannot be persistent (share it as leased, or "
             "create a persistent segment and copy)");
   wanted = legacy_handle("kv");
   wanted.offset_bytes = 3097;
-  EXPECT_EQ(failure(ask(exporter, wanted)),
+  EXPECT_EQ(failure(round_trip(exporter, wanted)),
             "invalid_argument: the segment extends past its allocation (report this as a bug)");
   EXPECT_EQ(hub_.domain().segment_count(), 0U);
   expect_nothing_left();
@@ -488,10 +492,10 @@ TEST_F(hub_share, removed_by_generation) {
     return packets;
   }());
   const auto created = share(exporter, "kv");
-  EXPECT_EQ(failure(ask(exporter, wire::remove{"kv", old})),
+  EXPECT_EQ(failure(round_trip(exporter, wire::remove{"kv", old})),
             "no_such_segment: no such segment in domain default (`gpushm ls` lists segments; an "
             "open with a timeout waits for the name)");
-  EXPECT_EQ(expect<wire::listing>(ask(exporter, wire::stat{"kv"})).segments.at(0).generation,
+  EXPECT_EQ(expect<wire::listing>(round_trip(exporter, wire::stat{"kv"})).segments.at(0).generation,
             created);
   expect_nothing_left();
 }

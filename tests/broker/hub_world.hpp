@@ -153,16 +153,16 @@ class hub_test : public testing::Test {
   }
   core::session_id greet(const core::peer& who = {101, 1000, true}) {
     const auto session = accept(who);
-    const auto answers = ask(session, wire::hello{});
+    const auto answers = round_trip(session, wire::hello{});
     EXPECT_EQ(answers.size(), 1U);
     EXPECT_TRUE(std::holds_alternative<wire::welcome>(answers.at(0).message.body));
     return session;
   }
 
   /// Sends a request. Returns the packets sent to that session since the last call.
-  std::vector<arrived> ask(core::session_id session,
-                           wire::body body,
-                           std::vector<base::unique_fd> fds = {}) {
+  std::vector<arrived> round_trip(core::session_id session,
+                                  wire::body body,
+                                  std::vector<base::unique_fd> fds = {}) {
     send_request(session, std::move(body), std::move(fds));
     return take(session);
   }
@@ -213,22 +213,23 @@ class hub_test : public testing::Test {
                              std::uint32_t chunks = 1,
                              lifetime kept = lifetime::leased,
                              std::uint64_t chunk_bytes = 4096) {
-    return expect<wire::reserved>(ask(session,
-                                      wire::reserve{name,
-                                                    chunks * chunk_bytes,
-                                                    chunks * chunk_bytes,
-                                                    {},
-                                                    chunks,
-                                                    backend::host,
-                                                    kept}))
+    return expect<wire::reserved>(round_trip(session,
+                                             wire::reserve{name,
+                                                           chunks * chunk_bytes,
+                                                           chunks * chunk_bytes,
+                                                           {},
+                                                           chunks,
+                                                           backend::host,
+                                                           kept}))
         .generation;
   }
   gpushm::generation make(core::session_id session,
                           const std::string& name,
                           lifetime kept = lifetime::leased) {
     const auto generation = reserve(session, name, 1, kept);
-    expect<wire::done>(ask(session, wire::attach{generation, 0, {4096}}, descriptors(memfd(4096))));
-    expect<wire::done>(ask(session, wire::publish{generation, {}}));
+    expect<wire::done>(
+        round_trip(session, wire::attach{generation, 0, {4096}}, descriptors(memfd(4096))));
+    expect<wire::done>(round_trip(session, wire::publish{generation, {}}));
     return generation;
   }
 

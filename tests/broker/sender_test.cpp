@@ -226,7 +226,7 @@ TEST_F(broker_turn_loop, busy_job_leaves_time_for_the_event_loop) {
   loop_.request_turn(job);
   EXPECT_EQ(turns, 0U) << "not within the call";
   io_.restart();
-  io_.run_for(gpushm_testing::patience(seconds(10)));
+  io_.run_for(gpushm_testing::scaled_timeout(seconds(10)));
   EXPECT_TRUE(io_.stopped());
   EXPECT_GT(turns, 0U);
   EXPECT_EQ(rounds_, 1);

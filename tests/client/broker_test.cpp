@@ -207,7 +207,7 @@ errc code_of_stopped(const std::function<void(std::stop_token)>& wait) {
     code = why.code();
     EXPECT_FALSE(why.next_step().empty());
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, gpushm_testing::patience(5s));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, gpushm_testing::scaled_timeout(5s));
   return code;
 }
 

@@ -31,7 +31,7 @@ namespace {
 using namespace std::chrono_literals;
 using gpushm_testing::deadline_after;
 using gpushm_testing::eventually;
-using gpushm_testing::patience;
+using gpushm_testing::scaled_timeout;
 using gpushm_tests::scripted_broker;
 
 /// Collects the library's log lines during its lifetime.
@@ -125,7 +125,9 @@ class connected : public testing::Test {
  protected:
   connected() { broker_.emplace(broker::start({.socket_path = path_})); }
 
-  std::shared_ptr<connection> connect() { return connection::establish(path_, patience(10s)); }
+  std::shared_ptr<connection> connect() {
+    return connection::establish(path_, scaled_timeout(10s));
+  }
   /// Publishes memory bound to `exporter`, so that each open sends it a question.
   static gpushm::generation publish_bound(connection& exporter, const std::string& name) {
     wire::reserve wanted{name, 4096, 4096, {device_kind::gpu, "GPU-x", "", 0}, 0};
@@ -211,7 +213,7 @@ TEST(dropped, failure_without_request_has_reason) {
     }
     return replies;
   });
-  const auto client = connection::establish(broker.socket_path(), patience(10s));
+  const auto client = connection::establish(broker.socket_path(), scaled_timeout(10s));
   try {
     static_cast<void>(client->request(wire::list{}, {"list", {}}, deadline_after(20s)));
     FAIL();
@@ -235,14 +237,14 @@ TEST(senders, wait_until_their_own_deadlines) {
     }
     return replies;
   });
-  const auto client = connection::establish(broker.socket_path(), patience(10s));
-  const auto ask = [&](std::chrono::milliseconds timeout) {
+  const auto client = connection::establish(broker.socket_path(), scaled_timeout(10s));
+  const auto list_within = [&](std::chrono::milliseconds timeout) {
     return client->request(wire::list{}, {"list", {}}, std::chrono::steady_clock::now() + timeout);
   };
   bool full = false;
   for (int i = 0; i < 10'000 && !full; ++i) {
     try {
-      static_cast<void>(ask(1ms));
+      static_cast<void>(list_within(1ms));
     } catch (const error& why) {
       ASSERT_EQ(why.code(), errc::timed_out);
       full = why.cause() == "the broker does not read its socket";
@@ -250,14 +252,15 @@ TEST(senders, wait_until_their_own_deadlines) {
   }
   ASSERT_TRUE(full);
   // Answers to requests that timed out are dropped.
-  std::jthread waiting(
-      [&] { EXPECT_TRUE(std::holds_alternative<wire::listing>(ask(patience(20s)).body)); });
+  std::jthread waiting([&] {
+    EXPECT_TRUE(std::holds_alternative<wire::listing>(list_within(scaled_timeout(20s)).body));
+  });
   std::this_thread::sleep_for(100ms);
   const auto begin = std::chrono::steady_clock::now();
-  EXPECT_THROW(static_cast<void>(ask(100ms)), error);
+  EXPECT_THROW(static_cast<void>(list_within(100ms)), error);
   client->release(5, 1, false);
   client->unsubscribe(7);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, patience(5s));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, scaled_timeout(5s));
   go_on.set_value();
 }
 
@@ -276,8 +279,9 @@ std::optional<errc> list_with(client& of) {
 // One thread reconnects, for as long as `timeout`; the others wait for it until their requests'
 // deadlines.
 TEST_F(connected, threads_during_reconnect_wait_until_their_own_deadlines) {
-  auto all = client::connect(
-      {.socket_path = path_, .timeout = patience(20s), .request_timeout = patience(1s)});
+  auto all = client::connect({.socket_path = path_,
+                              .timeout = scaled_timeout(20s),
+                              .request_timeout = scaled_timeout(1s)});
   broker_.reset();
   constexpr int others = 4;
   std::atomic<int> timed_out{0};
@@ -301,8 +305,9 @@ TEST_F(connected, threads_during_reconnect_wait_until_their_own_deadlines) {
 }
 
 TEST_F(connected, threads_during_reconnect_share_the_new_connection) {
-  auto all = client::connect(
-      {.socket_path = path_, .timeout = patience(20s), .request_timeout = patience(20s)});
+  auto all = client::connect({.socket_path = path_,
+                              .timeout = scaled_timeout(20s),
+                              .request_timeout = scaled_timeout(20s)});
   broker_.reset();
   std::vector<std::jthread> requesting;
   for (int i = 0; i < 4; ++i) {
@@ -387,7 +392,7 @@ TEST_P(confirmations, of_many_concurrent_opens_all_arrive) {
   const auto begin = std::chrono::steady_clock::now();
   static_cast<void>(
       importers.front()->open(wire::open{"kv", 0, 0}, {"open", "kv"}, deadline_after(20s)));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, patience(1s));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, scaled_timeout(1s));
 }
 INSTANTIATE_TEST_SUITE_P(both,
                          confirmations,
@@ -514,7 +519,7 @@ TEST_F(connected, exporter_confirms_while_mappings_end) {
   ASSERT_TRUE(eventually([&] { return listener.ended() > 0; }, 5s));
   const auto begin = std::chrono::steady_clock::now();
   static_cast<void>(importer->open(wire::open{"kv", 0, 0}, {"open", "kv"}, deadline_after(20s)));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, patience(1500ms));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, scaled_timeout(1500ms));
   EXPECT_LT(listener.ended(), 40) << "the test checked too late";
   exporter->worker().set_listener(nullptr);
 }

@@ -649,7 +649,7 @@ TEST_F(caching, consistent_under_concurrent_create_and_remove) {
 // ---- other processes ----
 
 TEST_F(caching, hit_makes_no_system_call) {
-  if (gpushm_testing::patience_factor != 1) {
+  if (gpushm_testing::timeout_factor != 1) {
     GTEST_SKIP() << "sanitizers add threads and memory";
   }
   make("kept");
@@ -658,10 +658,10 @@ TEST_F(caching, hit_makes_no_system_call) {
     gpushm_testing::traced_process victim(
         {.argv = {gpushm_testing::own_program("import_cache_victim"), options_.socket_path}}, 0);
     auto ended = victim.wait_end(60s);
-    EXPECT_EQ(ended.wait_status, 0) << victim.output().everything();
+    EXPECT_EQ(ended.wait_status, 0) << victim.output().all_output();
     EXPECT_NE(victim.output().text(gpushm_testing::stream::out).find("hits 2000\n"),
               std::string::npos)
-        << victim.output().everything();
+        << victim.output().all_output();
     return ended;
   }();
   EXPECT_TRUE(result.began);

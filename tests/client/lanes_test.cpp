@@ -24,7 +24,7 @@ namespace {
 using namespace std::chrono_literals;
 using gpushm_testing::deadline_after;
 using gpushm_testing::eventually;
-using gpushm_testing::patience;
+using gpushm_testing::scaled_timeout;
 using gpushm_tests::scripted_broker;
 
 /// Answers immediately, late, or late and before its `Waiting`; sends questions and events in
@@ -156,7 +156,7 @@ class lanes : public testing::TestWithParam<unsigned> {};
 TEST_P(lanes, every_request_answered_and_every_lease_released) {
   model broker(GetParam());
   scripted_broker served([&](const wire::message& asked) { return broker.answer(asked); }, true);
-  const auto client = connection::establish(served.socket_path(), patience(10s));
+  const auto client = connection::establish(served.socket_path(), scaled_timeout(10s));
   client->worker().answer_for(2, [] { return true; });
   client->worker().answer_for(0, [] { return true; });
   std::atomic<std::uint64_t> kept{0};
@@ -288,7 +288,7 @@ void open_too_late(connection& client, std::chrono::milliseconds timeout) {
 // The answer grants a lease without a waiter, and no other request follows.
 TEST(lanes_late, grant_after_deadline_is_released_immediately) {
   const late_granter served(300ms);
-  const auto client = connection::establish(served.socket_path(), patience(10s));
+  const auto client = connection::establish(served.socket_path(), scaled_timeout(10s));
   open_too_late(*client, 50ms);
   EXPECT_TRUE(eventually([&] { return served.released() == 1; }, 5s));
 }
@@ -296,7 +296,7 @@ TEST(lanes_late, grant_after_deadline_is_released_immediately) {
 // While the second waits for its answer, no other thread reads the first one's.
 TEST(lanes_late, grants_of_consecutive_timeouts_are_released) {
   const late_granter served(600ms);
-  const auto client = connection::establish(served.socket_path(), patience(10s));
+  const auto client = connection::establish(served.socket_path(), scaled_timeout(10s));
   for (int i = 0; i < 3; ++i) {
     open_too_late(*client, 100ms);
   }
@@ -315,7 +315,7 @@ TEST(lanes_end, wakes_waiters_of_both_lanes) {
       }
       return replies;
     });
-    const auto client = connection::establish(served->socket_path(), patience(10s));
+    const auto client = connection::establish(served->socket_path(), scaled_timeout(10s));
     std::jthread waiting([&] {
       try {
         static_cast<void>(client->open({"kv", 0, 0}, {"open", "kv"}, deadline_after(20s)));

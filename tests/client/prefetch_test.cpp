@@ -34,7 +34,7 @@ using gpushm_testing::count_descriptors;
 using gpushm_testing::count_mappings;
 using gpushm_testing::deadline_after;
 using gpushm_testing::eventually;
-using gpushm_testing::patience;
+using gpushm_testing::scaled_timeout;
 using gpushm_testing::total;
 using gpushm_tests::scripted_broker;
 
@@ -61,8 +61,9 @@ class prefetching : public testing::Test {
   static std::size_t count_of_mappings() { return count_mappings(::getpid(), "memfd:gpushm"); }
 
   [[nodiscard]] std::shared_ptr<client_impl> connect(const cache_options& cache = {}) const {
-    return std::make_shared<client_impl>(connect_options{
-        .socket_path = options_.socket_path, .request_timeout = patience(10s), .cache = cache});
+    return std::make_shared<client_impl>(connect_options{.socket_path = options_.socket_path,
+                                                         .request_timeout = scaled_timeout(10s),
+                                                         .cache = cache});
   }
   /// Creates a segment without users here, whose first bytes are its generation.
   gpushm::generation make(const std::string& name,
@@ -386,7 +387,7 @@ std::pair<std::optional<errc>, std::size_t> prefetched_from(
     return replies;
   });
   const auto user = std::make_shared<client_impl>(
-      connect_options{.socket_path = broker.socket_path(), .request_timeout = patience(10s)});
+      connect_options{.socket_path = broker.socket_path(), .request_timeout = scaled_timeout(10s)});
   try {
     const std::size_t count = user->prefetch("", deadline_after(10s));
     EXPECT_EQ(count, user->leases().prefetched_count());
@@ -455,7 +456,7 @@ TEST(prefetching_from_malformed_broker, ends_on_endless_list) {
     return replies;
   });
   const auto user = std::make_shared<client_impl>(
-      connect_options{.socket_path = broker.socket_path(), .request_timeout = patience(10s)});
+      connect_options{.socket_path = broker.socket_path(), .request_timeout = scaled_timeout(10s)});
   EXPECT_THROW(static_cast<void>(user->prefetch("", deadline_after(10s))), error);
   EXPECT_EQ(pages, 2);
 }

@@ -95,7 +95,7 @@ TEST_P(cli_signals, held_copy_is_not_completed_after_signal) {
     const auto status = copy.wait_exit(seconds(30));
     if (unfinished && status == exited(1)) {
       EXPECT_THAT(remaining(), IsEmpty());
-      EXPECT_THAT(copy.output().everything(),
+      EXPECT_THAT(copy.output().all_output(),
                   ::testing::HasSubstr("interrupted by a signal before it was complete"));
       return;
     }
@@ -177,7 +177,7 @@ TEST_P(cli_pid_1, waiting_commands_exit_immediately) {
         },
         seconds(20));
     if (!parent.running()) {
-      GTEST_SKIP() << "cannot create PID namespaces: " << parent.output().everything();
+      GTEST_SKIP() << "cannot create PID namespaces: " << parent.output().all_output();
     }
     ASSERT_TRUE(started) << arguments.front();
     // The kernel drops signals that PID 1 does not handle, so a signal before `main` is lost.

@@ -342,8 +342,8 @@ TEST_F(cli_test, consumer_may_start_before_broker_and_producer) {
   const auto broker = cli_.serve();
   EXPECT_TRUE(consumer.running());
   create("late", "64KiB", "9");
-  EXPECT_EQ(consumer.wait_exit(seconds(30)), exited(0)) << consumer.output().everything();
-  EXPECT_EQ(waiter.wait_exit(seconds(30)), exited(0)) << waiter.output().everything();
+  EXPECT_EQ(consumer.wait_exit(seconds(30)), exited(0)) << consumer.output().all_output();
+  EXPECT_EQ(waiter.wait_exit(seconds(30)), exited(0)) << waiter.output().all_output();
   const auto opened = json::parse(consumer.text(stream::out)).at("opened");
   EXPECT_EQ(opened.at("crc32c"), crc32c_text(std::string(65'536, 9)));
 }
@@ -354,7 +354,7 @@ TEST_F(cli_test, held_segment_is_freed_with_its_holder) {
   holder.wait_for_line("^created \"held\"", seconds(20));
   EXPECT_EQ(cli_.run({"open", "held"}).status, exited(0));
   holder.kill(SIGTERM);
-  EXPECT_EQ(holder.wait_exit(seconds(20)), exited(0)) << holder.output().everything();
+  EXPECT_EQ(holder.wait_exit(seconds(20)), exited(0)) << holder.output().all_output();
   EXPECT_TRUE(eventually([&] { return listed() == 0; }, seconds(5)));
 }
 
@@ -367,8 +367,8 @@ TEST_F(cli_test, until_released_ends_with_the_last_consumer) {
   consumer.wait_for_line("^opened \"once\"", seconds(20));
   EXPECT_TRUE(producer.running());
   consumer.kill(SIGINT);
-  EXPECT_EQ(consumer.wait_exit(seconds(20)), exited(0)) << consumer.output().everything();
-  EXPECT_EQ(producer.wait_exit(seconds(20)), exited(0)) << producer.output().everything();
+  EXPECT_EQ(consumer.wait_exit(seconds(20)), exited(0)) << consumer.output().all_output();
+  EXPECT_EQ(producer.wait_exit(seconds(20)), exited(0)) << producer.output().all_output();
   EXPECT_EQ(listed(), 0U);
 }
 
@@ -392,7 +392,7 @@ TEST_F(cli_test, wait_removed_returns_after_removal) {
   create("temporary", "4096");
   auto waiter = cli_.start({"wait", "temporary", "--removed", "--timeout", "60s", "--json"});
   EXPECT_EQ(cli_.run({"rm", "temporary"}).status, exited(0));
-  EXPECT_EQ(waiter.wait_exit(seconds(20)), exited(0)) << waiter.output().everything();
+  EXPECT_EQ(waiter.wait_exit(seconds(20)), exited(0)) << waiter.output().all_output();
   EXPECT_EQ(json::parse(waiter.text(stream::out)).at("removed"), "temporary");
 }
 

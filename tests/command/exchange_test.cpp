@@ -79,7 +79,8 @@ class close_watch {
   }
   [[nodiscard]] bool wait(milliseconds timeout) const {
     pollfd entry{fd_.get(), POLLIN, 0};
-    return ::poll(&entry, 1, static_cast<int>(gpushm_testing::patience(timeout).count())) == 1;
+    return ::poll(&entry, 1, static_cast<int>(gpushm_testing::scaled_timeout(timeout).count())) ==
+           1;
   }
 
  private:
@@ -158,7 +159,7 @@ class exchange : public ::testing::Test {
   }
   void stop(child& exporter) const {
     exporter.kill(SIGTERM);
-    EXPECT_EQ(exporter.wait_exit(seconds(30)), exited(0)) << exporter.output().everything();
+    EXPECT_EQ(exporter.wait_exit(seconds(30)), exited(0)) << exporter.output().all_output();
   }
   /// Compares standard error as a whole, so that an additional warning is a failure.
   void expect_error(const run_result& result, const std::string& line) const {
@@ -194,7 +195,7 @@ class exchange_of : public exchange, public ::testing::WithParamInterface<kind> 
 TEST_P(exchange_of, importer_may_start_first) {
   auto importer = start(import_arguments({"--timeout", "60s", "--checksum", "--json"}));
   auto exporter = ready_export("42", {"--metadata", "table"});
-  EXPECT_EQ(importer.wait_exit(seconds(60)), exited(0)) << importer.output().everything();
+  EXPECT_EQ(importer.wait_exit(seconds(60)), exited(0)) << importer.output().all_output();
   const auto imported = json::parse(importer.text(stream::out)).at("imported");
   EXPECT_EQ(imported.at("crc32c"), filled(42));
   EXPECT_EQ(imported.at("size_bytes"), size_bytes);
@@ -238,7 +239,7 @@ TEST_P(exchange_of, stop_leaves_nothing) {
     }
     EXPECT_EQ(checksum(), filled(1));
     exporter.kill(number);
-    EXPECT_EQ(exporter.wait_exit(seconds(30)), exited(0)) << exporter.output().everything();
+    EXPECT_EQ(exporter.wait_exit(seconds(30)), exited(0)) << exporter.output().all_output();
     EXPECT_EQ(exporter.text(stream::err), "");
     EXPECT_EQ(names_in(cli_.directory().path()), std::set<std::string>());
     if (fake_ && fake_->mounted()) {
@@ -274,7 +275,7 @@ TEST_P(exchange_of, until_released_ends_with_the_last_importer) {
   EXPECT_EQ(checksum(), filled(4));
   EXPECT_TRUE(exporter.running());
   stop(second);
-  EXPECT_EQ(exporter.wait_exit(seconds(30)), exited(0)) << exporter.output().everything();
+  EXPECT_EQ(exporter.wait_exit(seconds(30)), exited(0)) << exporter.output().all_output();
   EXPECT_EQ(names_in(cli_.directory().path()), std::set<std::string>());
 }
 
@@ -296,7 +297,7 @@ TEST_P(exchange_of, file_of_killed_exporter_is_reported_and_replaced) {
   auto waiting = start(import_arguments({"--timeout", "60s", "--checksum", "--json"}));
   ASSERT_TRUE(was_read.wait(seconds(30)));
   auto second = ready_export("6");
-  EXPECT_EQ(waiting.wait_exit(seconds(60)), exited(0)) << waiting.output().everything();
+  EXPECT_EQ(waiting.wait_exit(seconds(60)), exited(0)) << waiting.output().all_output();
   EXPECT_EQ(json::parse(waiting.text(stream::out)).at("imported").at("crc32c"), filled(6));
   EXPECT_EQ(checksum(), filled(6));
   stop(second);
@@ -596,7 +597,7 @@ TEST_F(exchange, requested_gpu_never_becomes_host) {
     auto options = command(export_arguments(of_kind, "1"));
     options.env.emplace_back("CUDA_VISIBLE_DEVICES", "-1");
     auto exporter = child::start(options);
-    EXPECT_EQ(exporter.wait_exit(seconds(30)), exited(1)) << exporter.output().everything();
+    EXPECT_EQ(exporter.wait_exit(seconds(30)), exited(1)) << exporter.output().all_output();
     EXPECT_EQ(exporter.text(stream::out), "");
   }
   EXPECT_EQ(names_in(cli_.directory().path()), std::set<std::string>());
@@ -610,7 +611,7 @@ TEST_F(exchange, signal_during_fill_leaves_nothing) {
   auto exporter = start({"export", "--file", file(), "--from", large, "--kind", "host"});
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(file() + ".sock"); }, seconds(30)));
   exporter.kill(SIGTERM);
-  EXPECT_EQ(exporter.wait_exit(seconds(60)), exited(1)) << exporter.output().everything();
+  EXPECT_EQ(exporter.wait_exit(seconds(60)), exited(1)) << exporter.output().all_output();
   EXPECT_EQ(exporter.text(stream::err),
             "gpushm: export \"" + file() +
                 "\": interrupted by a signal before it was complete (run it again)\n");

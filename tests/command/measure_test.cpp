@@ -25,7 +25,7 @@ using gpushm::errc;
 using gpushm::base::deadline_in;
 using gpushm::cli::measure_gpus;
 using gpushm::inspect::measured_pair;
-using gpushm_testing::patience;
+using gpushm_testing::scaled_timeout;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -43,7 +43,8 @@ class measuring : public ::testing::Test {
     environment_.emplace(gpus_->environment());
   }
   [[nodiscard]] static std::vector<measured_pair> measure() {
-    return measure_gpus(deadline_in(patience(seconds(60))), gpushm_testing::own_program("gpushm"));
+    return measure_gpus(deadline_in(scaled_timeout(seconds(60))),
+                        gpushm_testing::own_program("gpushm"));
   }
   static void expect_error(const std::string& program,
                            milliseconds timeout,
@@ -121,7 +122,7 @@ TEST_F(measuring, crash_is_an_error_with_the_signal) {
   make_gpus(1);
   const scoped_variables failing("GPUSHM_FAKE_FAIL", "cuMemcpyDtoDAsync_v2:7=crash");
   expect_error(gpushm_testing::own_program("gpushm"),
-               patience(seconds(30)),
+               scaled_timeout(seconds(30)),
                errc::peer_died,
                std::string("measure GPUs: the measuring process ended: killed by signal 11 "
                            "(Segmentation fault)") +
@@ -132,7 +133,7 @@ TEST_F(measuring, missing_gpu_is_an_error) {
   make_gpus(1);
   const scoped_variables hidden("GPUSHM_DEV_ROOT", gpus_->make_dev_root("none", {}));
   expect_error(gpushm_testing::own_program("gpushm"),
-               patience(seconds(30)),
+               scaled_timeout(seconds(30)),
                errc::driver_unavailable,
                "measure GPUs: load CUDA driver \"libcuda.so.1\": cuInit: no device: "
                "CUDA_ERROR_NO_DEVICE (100) (check nvidia-smi, CUDA_VISIBLE_DEVICES and the "

@@ -25,7 +25,7 @@ using gpushm::cli::selftest_finding;
 using gpushm::cli::selftest_options;
 using gpushm::cli::trial_result;
 using gpushm::inspect::way;
-using gpushm_testing::patience;
+using gpushm_testing::scaled_timeout;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
@@ -50,7 +50,7 @@ class selftest : public ::testing::Test {
     for (const auto& gpu : gpus_.gpus()) {
       made.gpus.push_back(gpu.uuid);
     }
-    made.budget = patience(seconds(60));
+    made.budget = scaled_timeout(seconds(60));
     made.accept_fake_chunks = true;
     made.program = gpushm_testing::own_program("gpushm");
     return made;

@@ -69,7 +69,7 @@ TEST_F(serve_test, ready_descriptor_gets_a_line_feed) {
         return std::filesystem::file_size(ready, missing) == 1;
       },
       seconds(20)))
-      << broker.output().everything();
+      << broker.output().all_output();
   EXPECT_EQ(cli_.run({"ls"}).status, exited(0));
 }
 
@@ -105,13 +105,13 @@ TEST_F(serve_test, clean_stop_reports_losses_and_removes_the_socket) {
   auto holder = cli_.start({"create", "leased", "--size", "4096", "--device", "host", "--hold"});
   holder.wait_for_line("^created", seconds(20));
   broker.kill(SIGTERM);
-  EXPECT_EQ(broker.wait_exit(seconds(20)), exited(0)) << broker.output().everything();
-  const auto log_text = broker.output().everything();
+  EXPECT_EQ(broker.wait_exit(seconds(20)), exited(0)) << broker.output().all_output();
+  const auto log_text = broker.output().all_output();
   EXPECT_THAT(log_text, HasSubstr("lost persistent segment \"kept/one\""));
   EXPECT_THAT(log_text, HasSubstr("lost persistent segment \"kept/two\""));
   EXPECT_THAT(log_text, Not(HasSubstr("\"leased\"")));
   EXPECT_FALSE(std::filesystem::exists(cli_.socket()));
-  EXPECT_EQ(holder.wait_exit(seconds(20)), exited(1)) << holder.output().everything();
+  EXPECT_EQ(holder.wait_exit(seconds(20)), exited(1)) << holder.output().all_output();
   EXPECT_THAT(holder.text(stream::err), HasSubstr("the broker is gone"));
 }
 

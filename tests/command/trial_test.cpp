@@ -35,7 +35,7 @@ using gpushm::cli::trial_result;
 using gpushm::cli::trial_setup;
 using gpushm::inspect::way;
 using gpushm_testing::eventually;
-using gpushm_testing::patience;
+using gpushm_testing::scaled_timeout;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 using variables = std::vector<std::pair<std::string, std::string>>;
@@ -114,7 +114,7 @@ class trial : public ::testing::Test {
     return made;
   }
   [[nodiscard]] trial_outcome run(child_process& exporter, child_process& importer, way how) const {
-    return run_trial(exporter, importer, setup(how), deadline_in(patience(seconds(30))));
+    return run_trial(exporter, importer, setup(how), deadline_in(scaled_timeout(seconds(30))));
   }
   static void expect_works(const trial_outcome& outcome) {
     EXPECT_EQ(outcome.result, trial_result::works) << outcome.side << ": " << outcome.text;
@@ -133,7 +133,7 @@ class trial : public ::testing::Test {
   }
   static void stop(child_process& process) {
     process.close_input();
-    const auto status = process.wait(deadline_in(patience(seconds(10))));
+    const auto status = process.wait(deadline_in(scaled_timeout(seconds(10))));
     ASSERT_TRUE(status);
     EXPECT_EQ(*status, 0);
   }
@@ -141,7 +141,7 @@ class trial : public ::testing::Test {
   [[nodiscard]] bool may_isolate() const {
     auto process = worker({"--own-namespaces"});
     process.write_line(R"({"way":"host","order":"hello"})");
-    const auto line = process.read_line(deadline_in(patience(seconds(10))));
+    const auto line = process.read_line(deadline_in(scaled_timeout(seconds(10))));
     return line && nlohmann::json::parse(*line).value("event", "") == "ready";
   }
   [[nodiscard]] bool all_free() const { return !gpus_.mounted() || gpus_.used_bytes(0) == 0; }
@@ -185,7 +185,7 @@ TEST_F(trial, importer_may_use_another_gpu) {
     SCOPED_TRACE(to_string(how));
     auto other = setup(how);
     other.importer_device = gpus_.gpus().at(1).uuid;
-    expect_works(run_trial(exporter, importer, other, deadline_in(patience(seconds(30)))));
+    expect_works(run_trial(exporter, importer, other, deadline_in(scaled_timeout(seconds(30)))));
   }
 }
 
@@ -293,12 +293,13 @@ TEST_F(trial, missing_importer_gpu_is_reported) {
   auto importer = worker();
   auto wrong = setup(way::vmm);
   wrong.importer_device = "7";
-  const auto outcome = run_trial(exporter, importer, wrong, deadline_in(patience(seconds(30))));
+  const auto outcome =
+      run_trial(exporter, importer, wrong, deadline_in(scaled_timeout(seconds(30))));
   EXPECT_EQ(outcome.result, trial_result::fails);
   EXPECT_EQ(outcome.side, "importer");
   EXPECT_EQ(outcome.failure, "device_not_found");
   wrong.how = way::raw_legacy;
-  const auto raw = run_trial(exporter, importer, wrong, deadline_in(patience(seconds(30))));
+  const auto raw = run_trial(exporter, importer, wrong, deadline_in(scaled_timeout(seconds(30))));
   EXPECT_EQ(raw.side, "importer");
   EXPECT_EQ(raw.failure, "CUDA_ERROR_INVALID_DEVICE (101)");
 }
@@ -308,7 +309,8 @@ TEST_F(trial, missing_broker_is_reported) {
   auto importer = worker();
   auto wrong = setup(way::host);
   wrong.socket = directory_ / "nobody";
-  const auto outcome = run_trial(exporter, importer, wrong, deadline_in(patience(seconds(30))));
+  const auto outcome =
+      run_trial(exporter, importer, wrong, deadline_in(scaled_timeout(seconds(30))));
   EXPECT_EQ(outcome.result, trial_result::fails);
   EXPECT_EQ(outcome.side, "exporter");
   EXPECT_EQ(outcome.failure, "broker_unreachable");
@@ -366,7 +368,7 @@ TEST_F(trial, silent_program_is_an_error_at_the_deadline) {
     static_cast<void>(run_trial(exporter,
                                 importer,
                                 setup(way::host),
-                                deadline_in(patience(std::chrono::milliseconds(500)))));
+                                deadline_in(scaled_timeout(std::chrono::milliseconds(500)))));
     FAIL() << "no error";
   } catch (const gpushm::error& failure) {
     EXPECT_EQ(failure.code(), gpushm::errc::timed_out);
@@ -394,7 +396,7 @@ TEST_F(trial, hanging_side_is_killed_and_reported) {
   auto importer = worker();
   // The stopped child of the exporter does not reply, like one that hangs in the driver.
   exporter.write_line(R"({"way":"host","order":"hello"})");
-  const auto line = exporter.read_line(deadline_in(patience(seconds(10))));
+  const auto line = exporter.read_line(deadline_in(scaled_timeout(seconds(10))));
   ASSERT_TRUE(line);
   const pid_t pid = nlohmann::json::parse(*line).at("pid").get<pid_t>();
   ASSERT_EQ(::kill(pid, SIGSTOP), 0);
@@ -464,9 +466,9 @@ TEST_F(trial, sigterm_terminates_worker_and_children) {
     }
     auto process = isolated ? worker({"--own-namespaces"}) : worker();
     process.write_line(R"({"way":"host","order":"hello"})");
-    ASSERT_TRUE(process.read_line(deadline_in(patience(seconds(10)))));
+    ASSERT_TRUE(process.read_line(deadline_in(scaled_timeout(seconds(10)))));
     ::kill(process.pid(), SIGTERM);
-    ASSERT_TRUE(process.wait(deadline_in(patience(seconds(10)))));
+    ASSERT_TRUE(process.wait(deadline_in(scaled_timeout(seconds(10)))));
     EXPECT_TRUE(eventually([&] { return workers_of(gpus_.root()).empty(); }, seconds(10)));
   }
 }

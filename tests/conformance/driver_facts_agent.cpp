@@ -151,7 +151,7 @@ agent::agent(const agent_options& options) {
   if (pid_ < 0) {
     throw std::runtime_error(std::string("fork: ") + std::strerror(errno));
   }
-  started_ = ask(order::init, static_cast<std::uint64_t>(options.ordinal));
+  started_ = request(order::init, static_cast<std::uint64_t>(options.ordinal));
 }
 
 agent::~agent() {
@@ -160,7 +160,7 @@ agent::~agent() {
   }
 }
 
-answer agent::ask(
+answer agent::request(
     order what, std::uint64_t number, std::uint64_t number2, const char* bytes, int fd) {
   message sent;
   sent.what = what;

@@ -131,11 +131,11 @@ class agent {
   ~agent();
 
   /// Throws std::runtime_error if the agent has exited or does not reply.
-  answer ask(order what,
-             std::uint64_t number = 0,
-             std::uint64_t number2 = 0,
-             const char* bytes = nullptr,
-             int fd = -1);
+  answer request(order what,
+                 std::uint64_t number = 0,
+                 std::uint64_t number2 = 0,
+                 const char* bytes = nullptr,
+                 int fd = -1);
   [[nodiscard]] const answer& started() const noexcept { return started_; }
   /// Its PID in this process's namespace.
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }

@@ -64,9 +64,9 @@ class driver_facts : public ::testing::Test {
 
 // Makes `maker` allocate `bytes` of VMM memory filled with `byte`, and returns its descriptor.
 inline base::unique_fd create_chunk(agent& maker, int byte, std::uint64_t bytes = small) {
-  EXPECT_OK(maker.ask(order::create, bytes, 1));
-  EXPECT_OK(maker.ask(order::fill, static_cast<std::uint64_t>(byte)));
-  answer exported = maker.ask(order::export_chunk, 0);
+  EXPECT_OK(maker.request(order::create, bytes, 1));
+  EXPECT_OK(maker.request(order::fill, static_cast<std::uint64_t>(byte)));
+  answer exported = maker.request(order::export_chunk, 0);
   EXPECT_OK(exported);
   EXPECT_TRUE(exported.fd);
   return std::move(exported.fd);
@@ -76,33 +76,33 @@ inline void import_and_map(agent& user,
                            const base::unique_fd& fd,
                            cuda::CUmemAccess_flags flags = cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
                            std::uint64_t bytes = small) {
-  ASSERT_OK(user.ask(order::import_chunk, bytes, 0, nullptr, fd.get()));
-  ASSERT_OK(user.ask(order::map_imported, flags, 0));
+  ASSERT_OK(user.request(order::import_chunk, bytes, 0, nullptr, fd.get()));
+  ASSERT_OK(user.request(order::map_imported, flags, 0));
 }
 
 inline answer create_handle(agent& maker, int byte) {
-  EXPECT_OK(maker.ask(order::alloc, small));
-  EXPECT_OK(maker.ask(order::fill, static_cast<std::uint64_t>(byte)));
-  answer handle = maker.ask(order::get_handle, 0);
+  EXPECT_OK(maker.request(order::alloc, small));
+  EXPECT_OK(maker.request(order::fill, static_cast<std::uint64_t>(byte)));
+  answer handle = maker.request(order::get_handle, 0);
   EXPECT_OK(handle);
   return handle;
 }
 
 /// Address of the allocation that the agent's last order created or opened.
 inline std::uint64_t address_in(agent& of) {
-  const answer where = of.ask(order::where);
+  const answer where = of.request(order::where);
   EXPECT_OK(where);
   EXPECT_NE(where.value, 0U);
   return where.value;
 }
 
 inline answer attribute_in(agent& of, std::uint64_t address, cuda::CUpointer_attribute which) {
-  return of.ask(order::attribute, address, which);
+  return of.request(order::attribute, address, which);
 }
 
 inline void fill_at(agent& of, std::uint64_t address, std::uint64_t bytes, int byte) {
-  ASSERT_OK(of.ask(order::select, address, bytes));
-  ASSERT_OK(of.ask(order::fill, static_cast<std::uint64_t>(byte)));
+  ASSERT_OK(of.request(order::select, address, bytes));
+  ASSERT_OK(of.request(order::fill, static_cast<std::uint64_t>(byte)));
 }
 
 /// The number of `bytes` at `address` that are not `byte`; all if they cannot be read.
@@ -110,8 +110,8 @@ inline std::uint64_t wrong_bytes_at(agent& of,
                                     std::uint64_t address,
                                     std::uint64_t bytes,
                                     int byte) {
-  EXPECT_OK(of.ask(order::select, address, bytes));
-  const answer checked = of.ask(order::check, static_cast<std::uint64_t>(byte));
+  EXPECT_OK(of.request(order::select, address, bytes));
+  const answer checked = of.request(order::check, static_cast<std::uint64_t>(byte));
   EXPECT_OK(checked);
   return checked.result == cuda::CUDA_SUCCESS ? checked.value : bytes;
 }

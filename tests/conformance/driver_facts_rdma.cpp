@@ -13,7 +13,7 @@ namespace {
 using namespace gpushm::cuda;
 
 std::uint64_t device_attribute(agent& of, CUdevice_attribute which) {
-  const answer reply = of.ask(order::device_attribute, which);
+  const answer reply = of.request(order::device_attribute, which);
   EXPECT_OK(reply) << "attribute " << which;
   return reply.value;
 }
@@ -29,34 +29,34 @@ TEST_F(driver_facts, D1_plain_allocations_match_device_attribute) {
   const std::uint64_t rdma = device_attribute(maker, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED);
   EXPECT_LE(device_attribute(maker, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED),
             rdma);
-  ASSERT_OK(maker.ask(order::alloc, small));
+  ASSERT_OK(maker.request(order::alloc, small));
   expect_rdma(maker, address_in(maker), rdma, "cuMemAlloc");
 }
 
 TEST_F(driver_facts, D2_chunk_is_for_rdma_only_on_request) {
   agent maker;
-  ASSERT_OK(maker.ask(order::create, small, 1));
-  EXPECT_EQ(maker.ask(order::chunk_rdma).value, 0U);
+  ASSERT_OK(maker.request(order::create, small, 1));
+  EXPECT_EQ(maker.request(order::chunk_rdma).value, 0U);
   expect_rdma(maker, address_in(maker), 0, "created without the flag");
 }
 
 TEST_F(driver_facts, D3_rdma_chunk_is_reported_only_in_its_creator) {
   agent maker;
   if (device_attribute(maker, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) == 0) {
-    EXPECT_EQ(maker.ask(order::create_rdma, small).result, CUDA_ERROR_INVALID_DEVICE);
-    ASSERT_OK(maker.ask(order::create, small, 1)) << "without the flag";
+    EXPECT_EQ(maker.request(order::create_rdma, small).result, CUDA_ERROR_INVALID_DEVICE);
+    ASSERT_OK(maker.request(order::create, small, 1)) << "without the flag";
     return;
   }
-  ASSERT_OK(maker.ask(order::create_rdma, small));
-  const answer created = maker.ask(order::chunk_rdma);
+  ASSERT_OK(maker.request(order::create_rdma, small));
+  const answer created = maker.request(order::chunk_rdma);
   ASSERT_OK(created);
   EXPECT_EQ(created.value, 1U);
   expect_rdma(maker, address_in(maker), 1, "in the creator");
-  const answer exported = maker.ask(order::export_chunk, 0);
+  const answer exported = maker.request(order::export_chunk, 0);
   ASSERT_OK(exported);
   agent user;
   import_and_map(user, exported.fd);
-  const answer imported = user.ask(order::chunk_rdma);
+  const answer imported = user.request(order::chunk_rdma);
   ASSERT_OK(imported);
   EXPECT_EQ(imported.value, 0U);
   expect_rdma(user, address_in(user), 0, "in the importer");

@@ -18,7 +18,7 @@ namespace gpushm_tests {
 namespace {
 
 using gpushm_testing::exited;
-using gpushm_testing::patience;
+using gpushm_testing::scaled_timeout;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
@@ -32,8 +32,8 @@ class cdi_share : public ::testing::TestWithParam<bool> {
       GTEST_SKIP() << "no NVIDIA GPU on this machine";
     }
     machine_ = std::make_unique<cdi_machine>(GetParam());
-    const auto made = machine_->generate({"--output", documents_ / "gpu.yaml"});
-    ASSERT_EQ(made.status, exited(0)) << made.err;
+    const auto created = machine_->generate({"--output", documents_ / "gpu.yaml"});
+    ASSERT_EQ(created.status, exited(0)) << created.err;
     broker_ = machine_->serve_and_share(domains_.path(), documents_ / "share.yaml");
   }
 
@@ -50,7 +50,7 @@ class cdi_share : public ::testing::TestWithParam<bool> {
 
 constexpr const char* share_device = "gpushm.dev/share=default";
 
-TEST_P(cdi_share, two_containers_use_the_same_bytes) {
+TEST_P(cdi_share, two_containers_share_bytes) {
   auto producer = start({"nvidia.com/gpu=0", share_device}, role_arguments("producer", 0));
   auto consumer = start({"nvidia.com/gpu=0", share_device}, role_arguments("consumer", 0));
   expect_roles_share(*producer.process, *consumer.process);
@@ -71,14 +71,14 @@ TEST_P(cdi_share, missing_gpu_is_named) {
   }
   auto producer = start({"nvidia.com/gpu=0", share_device}, role_arguments("producer", 0));
   auto consumer = start({"nvidia.com/gpu=1", share_device}, role_arguments("consumer", 0));
-  EXPECT_EQ(consumer.process->wait_exit(patience(seconds(60))), exited(1));
+  EXPECT_EQ(consumer.process->wait_exit(scaled_timeout(seconds(60))), exited(1));
   EXPECT_THAT(consumer.process->text(gpushm_testing::stream::out),
               HasSubstr("\"code\":\"device_not_visible\""));
 }
 
 TEST_P(cdi_share, without_the_share_device_there_is_no_broker) {
   auto alone = start({"nvidia.com/gpu=0"}, {"ls"});
-  EXPECT_EQ(alone.process->wait_exit(patience(seconds(60))), exited(1));
+  EXPECT_EQ(alone.process->wait_exit(scaled_timeout(seconds(60))), exited(1));
   EXPECT_THAT(alone.process->text(gpushm_testing::stream::err),
               HasSubstr("/run/gpushm/d/default/socket"));
 }

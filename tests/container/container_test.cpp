@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 
 std::string output_of(const container_options& options) {
   auto box = container::start(options);
-  EXPECT_EQ(box.wait_exit(seconds(20)), exited(0)) << box.everything();
+  EXPECT_EQ(box.wait_exit(seconds(20)), exited(0)) << box.all_output();
   return box.text(stream::out);
 }
 
@@ -95,7 +95,7 @@ TEST_P(container_harness, exchanges_lines_and_can_be_killed) {
   box.write("text\n");
   EXPECT_EQ(box.wait_for_line("^got", seconds(20)), "got text");
   box.kill(SIGKILL);
-  EXPECT_EQ(box.wait_exit(seconds(20)), exited(128 + SIGKILL)) << box.everything();
+  EXPECT_EQ(box.wait_exit(seconds(20)), exited(128 + SIGKILL)) << box.all_output();
 }
 
 TEST_P(container_harness, leaves_nothing_behind) {
@@ -115,7 +115,7 @@ TEST_P(container_harness, missing_program_is_named) {
   options.argv = {"/nonexistent/program"};
   auto box = container::start(options);
   EXPECT_NE(box.wait_exit(seconds(20)), exited(0));
-  EXPECT_THAT(box.everything(), HasSubstr("/nonexistent/program"));
+  EXPECT_THAT(box.all_output(), HasSubstr("/nonexistent/program"));
 }
 
 TEST(container_harness_devices, only_listed_ones_open) {

@@ -134,11 +134,11 @@ class hook_container : public ::testing::TestWithParam<const char*> {
     json& hooks = config_["hooks"]["createContainer"];
     json args = words;
     args.insert(args.begin(), "gpushm-cdi-hook");
-    json made{{"path", gpushm_testing::own_program("gpushm-cdi-hook")},
-              {"args", std::move(args)},
-              {"env", {"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}}};
+    json created{{"path", gpushm_testing::own_program("gpushm-cdi-hook")},
+                 {"args", std::move(args)},
+                 {"env", {"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}}};
     hooks = hooks.is_null() ? json::array() : hooks;
-    hooks.insert(hooks.begin(), std::move(made));
+    hooks.insert(hooks.begin(), std::move(created));
   }
 
   run_result run() const {
@@ -164,7 +164,7 @@ class hook_container : public ::testing::TestWithParam<const char*> {
     EXPECT_EQ(result.status, exited(0)) << result.out << result.err;
     EXPECT_EQ(result.out, "the container runs\n") << result.err;
   }
-  void expect_cache_knows_the_driver() const {
+  void expect_cache_has_driver() const {
     const std::string cache = content_of(root() + "/etc/ld.so.cache");
     const auto entries = gpushm::elf::parse_ld_cache(std::as_bytes(std::span(cache)));
     ASSERT_TRUE(entries);
@@ -181,7 +181,7 @@ class hook_container : public ::testing::TestWithParam<const char*> {
 
 TEST_P(hook_container, ordinary_image_gets_cache) {
   expect_runs_unharmed();
-  expect_cache_knows_the_driver();
+  expect_cache_has_driver();
   EXPECT_FALSE(fs::exists(root() + "/var/cache"));
   EXPECT_FALSE(fs::exists(root() + "/etc/ld.so.cache~"));
 }
@@ -193,7 +193,7 @@ TEST_P(hook_container, no_auxiliary_cache_is_written_through_a_link_at_var_cache
   for (const std::string& target : {through_proc("dir"), host("dir")}) {
     link("/var/cache", target);
     expect_runs_unharmed();
-    expect_cache_knows_the_driver();
+    expect_cache_has_driver();
   }
 }
 
@@ -201,7 +201,7 @@ TEST_P(hook_container, no_auxiliary_cache_is_written_through_a_link_at_its_direc
   for (const std::string& target : {through_proc("dir"), through_proc("new"), host("dir")}) {
     link("/var/cache/ldconfig", target);
     expect_runs_unharmed();
-    expect_cache_knows_the_driver();
+    expect_cache_has_driver();
   }
   link("/var/cache/ldconfig/aux-cache", through_proc("file"));
   expect_runs_unharmed();
@@ -209,13 +209,13 @@ TEST_P(hook_container, no_auxiliary_cache_is_written_through_a_link_at_its_direc
   expect_runs_unharmed();
 }
 
-// ---- way b: links that libraries ask for ----
+// ---- way b: links that libraries request ----
 
 TEST_P(hook_container, library_creates_no_link_on_host) {
   for (const char* name : {"dir/link", "dir/new", "file"}) {
     library("../../proc/1/root" + host_.path() + "/" + name);
     expect_runs_unharmed();
-    expect_cache_knows_the_driver();
+    expect_cache_has_driver();
   }
 }
 
@@ -232,7 +232,7 @@ TEST_P(hook_container, image_configuration_reads_no_host_directory) {
            through_proc("libs") + "\n/proc/self/root" + host("libs") +
                "\ninclude /etc/ld.so.conf.d/*.conf\n");
   expect_runs_unharmed();
-  expect_cache_knows_the_driver();
+  expect_cache_has_driver();
   EXPECT_THAT(content_of(root() + "/etc/ld.so.cache"), Not(HasSubstr("libhost")));
 }
 
@@ -243,7 +243,7 @@ TEST_P(hook_container, image_configuration_includes_no_host_file) {
   const auto result = run_unharmed();
   EXPECT_EQ(result.status, exited(0)) << result.err;
   EXPECT_THAT(result.err, Not(HasSubstr("secret")));
-  expect_cache_knows_the_driver();
+  expect_cache_has_driver();
 }
 
 // ---- links elsewhere ----
@@ -279,7 +279,7 @@ TEST_P(hook_container, linked_files_are_replaced_not_followed) {
     for (const std::string& target : {through_proc("file"), host("file")}) {
       link(place, target);
       expect_runs_unharmed();
-      expect_cache_knows_the_driver();
+      expect_cache_has_driver();
     }
   }
 }
@@ -310,7 +310,7 @@ TEST_P(hook_container, procfs_mounted_elsewhere_is_detached) {
            root_of_host + host("libs") + "\ninclude /etc/ld.so.conf.d/*.conf\n");
   fs::create_directories(root() + "/data/proc");
   expect_runs_unharmed();
-  expect_cache_knows_the_driver();
+  expect_cache_has_driver();
   EXPECT_THAT(content_of(root() + "/etc/ld.so.cache"), Not(HasSubstr("libhost")));
 }
 
@@ -348,7 +348,7 @@ TEST_P(hook_container, ordinary_image_gets_cache_in_user_namespace) {
   config_["linux"]["uidMappings"] = map;
   config_["linux"]["gidMappings"] = map;
   expect_runs_unharmed();
-  expect_cache_knows_the_driver();
+  expect_cache_has_driver();
   link("/var/cache", through_proc("dir"));
   expect_runs_unharmed();
 }

@@ -158,9 +158,9 @@ class isolation : public ::testing::TestWithParam<setting> {
   }
 
   static void expect_correct_data(container& consumer) {
-    EXPECT_EQ(consumer.wait_exit(seconds(60)), exited(0)) << consumer.everything();
+    EXPECT_EQ(consumer.wait_exit(seconds(60)), exited(0)) << consumer.all_output();
     const auto text = consumer.text(stream::out);
-    ASSERT_FALSE(text.empty()) << consumer.everything();
+    ASSERT_FALSE(text.empty()) << consumer.all_output();
     const auto opened = json::parse(text).at("opened");
     static const auto expected = crc32c_text(std::string(size_bytes, '\x5a'));
     EXPECT_EQ(opened.at("crc32c"), expected);
@@ -215,7 +215,7 @@ TEST_P(isolation, consumer_may_start_first) {
   expect_correct_data(second);
 }
 
-TEST_P(isolation, roles_have_no_common_namespace_and_no_privileges) {
+TEST_P(isolation, roles_share_no_namespace_and_have_no_privileges) {
   const auto broker = serve();
   auto producer = produce("leased");
   producer.wait_for_line("^created", seconds(60));
@@ -248,7 +248,7 @@ TEST_P(isolation, persistent_memory_outlives_its_producer) {
     auto producer = produce("persistent");
     producer.wait_for_line("^created", seconds(60));
     producer.kill(SIGKILL);
-    EXPECT_EQ(producer.wait_exit(seconds(30)), exited(128 + SIGKILL)) << producer.everything();
+    EXPECT_EQ(producer.wait_exit(seconds(30)), exited(128 + SIGKILL)) << producer.all_output();
   }
   auto client = watch();
   EXPECT_TRUE(eventually([&] { return !client.stat(segment_name).creator_alive; }, seconds(1)));
@@ -256,10 +256,10 @@ TEST_P(isolation, persistent_memory_outlives_its_producer) {
   expect_correct_data(consumer);
   // Another uid may use the segment but not remove it; the broker's uid may remove it.
   auto other_uid = gpushm(consumer_uid, {"rm", segment_name});
-  EXPECT_EQ(other_uid.wait_exit(seconds(30)), exited(1)) << other_uid.everything();
+  EXPECT_EQ(other_uid.wait_exit(seconds(30)), exited(1)) << other_uid.all_output();
   EXPECT_EQ(client.list().size(), 1U);
   auto broker_operator = gpushm(broker_uid, {"rm", segment_name});
-  EXPECT_EQ(broker_operator.wait_exit(seconds(30)), exited(0)) << broker_operator.everything();
+  EXPECT_EQ(broker_operator.wait_exit(seconds(30)), exited(0)) << broker_operator.all_output();
   EXPECT_TRUE(becomes_empty(client));
   expect_no_gpu_memory_in_use();
 }
@@ -289,7 +289,7 @@ TEST_P(isolation, container_without_the_domain_cannot_connect) {
   outsider.argv = {"ls", "--json"};
   gpushm_testing::use_own_program(outsider, "gpushm");
   auto box = container::start(outsider);
-  EXPECT_EQ(box.wait_exit(seconds(30)), exited(1)) << box.everything();
+  EXPECT_EQ(box.wait_exit(seconds(30)), exited(1)) << box.all_output();
   EXPECT_EQ(json::parse(box.text(stream::out)).at("error").at("code"), "broker_unreachable");
 }
 
@@ -299,7 +299,7 @@ TEST_P(isolation, dead_broker_is_replaced_in_the_same_directory) {
   producer.wait_for_line("^created", seconds(60));
   first->kill(SIGKILL);
   // "create --hold" exits with the broker: its segment no longer has a name.
-  EXPECT_EQ(producer.wait_exit(seconds(30)), exited(1)) << producer.everything();
+  EXPECT_EQ(producer.wait_exit(seconds(30)), exited(1)) << producer.all_output();
   first.reset();
   const auto second = serve();
   auto next_producer = produce("leased");
@@ -317,7 +317,7 @@ TEST_P(isolation_with_gpu, hidden_gpu_is_named_in_the_error) {
   auto client = watch();
   node_withheld_ = true;
   auto box = consume();
-  EXPECT_EQ(box.wait_exit(seconds(30)), exited(1)) << box.everything();
+  EXPECT_EQ(box.wait_exit(seconds(30)), exited(1)) << box.all_output();
   const auto error = json::parse(box.text(stream::out)).at("error");
   EXPECT_THAT(error.at("code").get<std::string>(),
               ::testing::AnyOf("device_not_visible", "driver_unavailable"));

@@ -79,7 +79,7 @@ class matrix : public ::testing::Test {
   [[nodiscard]] run_result run(std::vector<std::string> arguments,
                                const std::optional<gpushm::fake::fake_gpus>& fake) const {
     return gpushm_testing::run_program(command(std::move(arguments), fake),
-                                       gpushm_testing::patience(seconds(200)));
+                                       gpushm_testing::scaled_timeout(seconds(200)));
   }
 
   /// Expects no directory of a bundle or the broker, and no mount of one.
@@ -224,7 +224,8 @@ TEST_F(matrix, wrong_prediction_is_reported) {
   fake.emplace(two);
   auto options = command({"--backends", "raw-legacy,cuda-vmm", "--env", "GPUSHM_FAKE_FAIL"}, fake);
   options.env.emplace_back("GPUSHM_FAKE_FAIL", "cuMemCreate:*=999");
-  const auto done = gpushm_testing::run_program(options, gpushm_testing::patience(seconds(200)));
+  const auto done =
+      gpushm_testing::run_program(options, gpushm_testing::scaled_timeout(seconds(200)));
   EXPECT_EQ(done.status, exited(1)) << done.err;
   EXPECT_THAT(
       done.err,

@@ -36,7 +36,7 @@ json mount_at(const json& document, const std::string& place) {
   return found;
 }
 
-TEST(oci_config, gives_no_privilege) {
+TEST(oci_config, default_has_no_privileges) {
   const auto document = config(minimal(), "/test");
   for (const char* set : {"bounding", "effective", "inheritable", "permitted", "ambient"}) {
     EXPECT_EQ(document["process"]["capabilities"][set], json::array()) << set;
@@ -103,7 +103,7 @@ TEST(oci_config, namespace_can_be_shared) {
   EXPECT_EQ(mount_at(document, "/sys")["type"], "bind");
 }
 
-TEST(oci_config, allows_exactly_the_devices_given) {
+TEST(oci_config, allows_only_listed_devices) {
   auto options = minimal();
   EXPECT_EQ(config(options, "/test")["linux"]["resources"]["devices"].size(), 1U);
   options.device_nodes = {{"/dev/null", {}}};
@@ -114,7 +114,7 @@ TEST(oci_config, allows_exactly_the_devices_given) {
   EXPECT_EQ(rules[1]["minor"], 3);
 }
 
-TEST(oci_config, a_device_can_have_another_path_inside) {
+TEST(oci_config, device_can_have_another_path_inside) {
   auto options = minimal();
   options.device_nodes = {{"/dev/null", "/dev/nvidia0"}};
   const auto document = config(options, "/test");
@@ -127,14 +127,14 @@ TEST(oci_config, non_device_is_an_error) {
   options.device_nodes = {{"/etc", {}}};
   try {
     (void)config(options, "/test");
-    FAIL() << "taken for a device";
+    FAIL() << "accepted as a device";
   } catch (const error& refused) {
     EXPECT_EQ(refused.code(), errc::invalid_argument);
     EXPECT_STREQ(refused.what(), "create container \"/etc\": is not a character device");
   }
 }
 
-TEST(oci_runtime, is_found_by_name_or_path_or_not_at_all) {
+TEST(oci_runtime, is_found_by_name_or_path) {
   EXPECT_EQ(find_runtime("no-such-runtime"), std::nullopt);
   EXPECT_EQ(find_runtime("/etc"), std::nullopt);
   const auto found = find_runtime("/bin/sh");

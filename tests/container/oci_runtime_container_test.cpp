@@ -31,7 +31,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr seconds patience{60};
+constexpr seconds timeout{60};
 
 // fuse and loop-control.
 constexpr auto minors = std::to_array<unsigned>({229, 237});
@@ -44,8 +44,8 @@ std::string contents(const std::string& path) {
   return text.str();
 }
 
-std::string bundle_path(const bundle& made) {
-  const auto command = made.run_command();
+std::string bundle_path(const bundle& created) {
+  const auto command = created.run_command();
   return *std::next(std::find(command.begin(), command.end(), "--bundle"));
 }
 
@@ -109,14 +109,14 @@ class oci_runtime_container : public ::testing::TestWithParam<const char*> {
 
   /// The runtime under test instead of the real one.
   [[nodiscard]] runtime wrapper() const {
-    runtime made{own_program("gpushm-oci-runtime"), real_.command};
-    made.command.pop_back();
+    runtime created{own_program("gpushm-oci-runtime"), real_.command};
+    created.command.pop_back();
     for (const std::string& word : {std::string("/usr/bin/env"),
                                     "GPUSHM_OCI_RUNTIME_CONFIG=" + (directory_ / "settings.yaml"),
-                                    made.path}) {
-      made.command.push_back(word);
+                                    created.path}) {
+      created.command.push_back(word);
     }
-    return made;
+    return created;
   }
 
   /// A container that tries both devices: at their paths, and through nodes that it creates.
@@ -140,8 +140,8 @@ class oci_runtime_container : public ::testing::TestWithParam<const char*> {
   }
 
   /// Root with permission to create nodes, as in containers of engines.
-  static void allow_mknod(const bundle& made) {
-    const std::string path = bundle_path(made) + "/config.json";
+  static void allow_mknod(const bundle& created) {
+    const std::string path = bundle_path(created) + "/config.json";
     json config = json::parse(contents(path));
     for (const char* set : {"bounding", "effective", "permitted"}) {
       config["process"]["capabilities"][set].push_back("CAP_MKNOD");
@@ -152,18 +152,18 @@ class oci_runtime_container : public ::testing::TestWithParam<const char*> {
   }
 
   /// The container's output.
-  [[nodiscard]] static std::string run(const bundle& made) {
+  [[nodiscard]] static std::string run(const bundle& created) {
     spawn_options options;
-    options.argv = made.run_command();
-    const auto ran = run_program(options, patience);
-    EXPECT_EQ(ran.status, exited(0)) << ran.out << ran.err << made.log_text();
+    options.argv = created.run_command();
+    const auto ran = run_program(options, timeout);
+    EXPECT_EQ(ran.status, exited(0)) << ran.out << ran.err << created.log_text();
     return ran.out;
   }
   [[nodiscard]] std::string output_of(
       const std::vector<std::pair<std::string, std::string>>& env) const {
-    bundle made(wrapper(), trying(env), "gpushm-test");
-    allow_mknod(made);
-    return run(made);
+    bundle created(wrapper(), trying(env), "gpushm-test");
+    allow_mknod(created);
+    return run(created);
   }
 
   temp_dir directory_{0755};
@@ -208,23 +208,23 @@ TEST_P(oci_runtime_container, container_without_request_gets_no_gpu) {
 }
 
 TEST_P(oci_runtime_container, unknown_gpu_prevents_start) {
-  bundle made(wrapper(), trying({{"NVIDIA_VISIBLE_DEVICES", "7"}}), "gpushm-test");
-  const std::string file = bundle_path(made) + "/config.json";
+  bundle created(wrapper(), trying({{"NVIDIA_VISIBLE_DEVICES", "7"}}), "gpushm-test");
+  const std::string file = bundle_path(created) + "/config.json";
   const std::string before = contents(file);
   spawn_options options;
-  options.argv = made.run_command();
-  const auto ran = run_program(options, patience);
+  options.argv = created.run_command();
+  const auto ran = run_program(options, timeout);
   EXPECT_EQ(ran.status, exited(1));
   EXPECT_EQ(ran.out, "");
   EXPECT_THAT(ran.err, HasSubstr("gpushm-oci-runtime: give devices \"7\": "));
-  EXPECT_THAT(made.log_text(), HasSubstr("level=error msg=\"gpushm-oci-runtime: give devices"));
+  EXPECT_THAT(created.log_text(), HasSubstr("level=error msg=\"gpushm-oci-runtime: give devices"));
   EXPECT_EQ(contents(file), before);
 }
 
 TEST_P(oci_runtime_container, engine_devices_are_not_added_twice) {
-  bundle made(wrapper(), trying({}), "gpushm-test");
-  allow_mknod(made);
-  const std::string file = bundle_path(made) + "/config.json";
+  bundle created(wrapper(), trying({}), "gpushm-test");
+  allow_mknod(created);
+  const std::string file = bundle_path(created) + "/config.json";
   json config = json::parse(contents(file));
   config["annotations"]["cdi.k8s.io/plugin_1"] = "nvidia.com/gpu=0";
   std::ofstream(file) << config.dump(2);
@@ -238,10 +238,10 @@ TEST_P(oci_runtime_container, engine_devices_are_not_added_twice) {
                  "--in-place",
                  "--spec-dir",
                  directory_ / "cdi"};
-  const auto injected = run_program(inject, patience);
+  const auto injected = run_program(inject, timeout);
   ASSERT_EQ(injected.status, exited(0)) << injected.err;
   const std::string before = contents(file);
-  const std::string text = run(made);
+  const std::string text = run(created);
   EXPECT_THAT(text, HasSubstr("nvidia0 opens\n"));
   EXPECT_EQ(contents(file), before);
 }
@@ -250,21 +250,21 @@ TEST_P(oci_runtime_container, engine_devices_are_not_added_twice) {
 TEST_P(oci_runtime_container, runs_injected_documents_of_any_version) {
   for (const char* version : {"0.7.0", "0.8.0", "1.0.0", "1.1.0"}) {
     std::ofstream(directory_ / "cdi/nvidia.json") << document(version);
-    bundle made(real_, trying({}), "gpushm-test");
-    allow_mknod(made);
+    bundle created(real_, trying({}), "gpushm-test");
+    allow_mknod(created);
     spawn_options inject;
     inject.argv = {own_program("gpushm"),
                    "cdi",
                    "inject",
                    "nvidia.com/gpu=1",
                    "--spec",
-                   bundle_path(made) + "/config.json",
+                   bundle_path(created) + "/config.json",
                    "--in-place",
                    "--spec-dir",
                    directory_ / "cdi"};
-    const auto injected = run_program(inject, patience);
+    const auto injected = run_program(inject, timeout);
     ASSERT_EQ(injected.status, exited(0)) << version << injected.err;
-    const std::string text = run(made);
+    const std::string text = run(created);
     EXPECT_THAT(text, HasSubstr("nvidia1 opens\n")) << version;
     EXPECT_THAT(text, HasSubstr("/dev/own229: " + std::string(refused))) << version;
     EXPECT_THAT(text, HasSubstr("groups 0 4242\n")) << version;

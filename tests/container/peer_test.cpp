@@ -185,12 +185,12 @@ TEST_F(peer, without_nodes_none_open) {
 
 TEST_F(peer, special_files_do_not_block) {
   // A FIFO without a reader, and a directory.
-  const temp_dir odd(0755);
-  ASSERT_EQ(::mkfifo((odd / "nvidia3").c_str(), 0666), 0);
-  ASSERT_EQ(::chmod((odd / "nvidia3").c_str(), 0666), 0);
-  ASSERT_EQ(::mkdir((odd / "nvidia4").c_str(), 0755), 0);
+  const temp_dir special_files(0755);
+  ASSERT_EQ(::mkfifo((special_files / "nvidia3").c_str(), 0666), 0);
+  ASSERT_EQ(::chmod((special_files / "nvidia3").c_str(), 0666), 0);
+  ASSERT_EQ(::mkdir((special_files / "nvidia4").c_str(), 0755), 0);
   auto options = waiting();
-  options.mounts = {{odd.path(), nodes_inside, true, false}};
+  options.mounts = {{special_files.path(), nodes_inside, true, false}};
   auto box = start(options);
   const auto start = std::chrono::steady_clock::now();
   const auto found = minors_of(box.host_pid(), nodes_inside);

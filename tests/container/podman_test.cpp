@@ -26,10 +26,10 @@ namespace {
 
 using gpushm_testing::child;
 using gpushm_testing::exited;
-using gpushm_testing::patience;
 using gpushm_testing::podman;
 using gpushm_testing::podman_options;
 using gpushm_testing::run_program;
+using gpushm_testing::scaled_timeout;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -40,7 +40,7 @@ using lines = std::set<std::string>;
 constexpr const char* share_device = "gpushm.dev/share=default";
 
 // Uses only shell builtins: the image has no other program.
-constexpr const char* tell_all =
+constexpr const char* print_all =
     "for file in /dev/* /dev/*/*; do [ ! -e \"$file\" ] || echo \"file $file\"; done\n"
     "export -p | while read -r word variable; do echo \"env $variable\"; done\n"
     "while read -r id parent device root place rest; do echo \"mount $place\"; done "
@@ -92,8 +92,8 @@ class podman_cdi : public ::testing::Test {
   [[nodiscard]] std::string document() const { return engine_->cdi_directory() + "/gpu.yaml"; }
   void generate(std::vector<std::string> more = {}) const {
     more.insert(more.end(), {"--output", document()});
-    const auto made = machine_->generate(more);
-    ASSERT_EQ(made.status, exited(0)) << made.err;
+    const auto created = machine_->generate(more);
+    ASSERT_EQ(created.status, exited(0)) << created.err;
   }
 
   /// A broker, and the document of its share device.
@@ -112,7 +112,7 @@ class podman_cdi : public ::testing::Test {
     return options;
   }
   [[nodiscard]] gpushm_testing::run_result run(const podman_options& options) const {
-    return run_program(engine_->run(options), patience(seconds(60)));
+    return run_program(engine_->run(options), scaled_timeout(seconds(60)));
   }
   /// A role of the demo, in a container of an unprivileged user.
   [[nodiscard]] child role(std::vector<std::string> devices,
@@ -131,15 +131,15 @@ class podman_cdi : public ::testing::Test {
   std::optional<gpushm::broker> broker_;
 };
 
-TEST_F(podman_cdi, sees_exactly_what_the_document_says) {
+TEST_F(podman_cdi, container_has_exactly_described_edits) {
   generate();
   const auto loaded = gpushm::cdi::load(document());
   ASSERT_THAT(loaded.problems, ::testing::IsEmpty());
-  const auto without = run(with({}, {"/bin/sh", "-c", tell_all}));
+  const auto without = run(with({}, {"/bin/sh", "-c", print_all}));
   ASSERT_EQ(without.status, exited(0)) << without.err;
   for (const auto& device : loaded.content.devices) {
     SCOPED_TRACE(device.name);
-    const auto done = run(with({"nvidia.com/gpu=" + device.name}, {"/bin/sh", "-c", tell_all}));
+    const auto done = run(with({"nvidia.com/gpu=" + device.name}, {"/bin/sh", "-c", print_all}));
     ASSERT_EQ(done.status, exited(0)) << done.err;
     lines expected;
     expect_of(loaded.content.changes, expected);
@@ -169,7 +169,7 @@ TEST_F(podman_cdi, missing_gpu_is_named) {
   serve_and_share();
   auto producer = role({"nvidia.com/gpu=0"}, "producer", 0);
   auto consumer = role({"nvidia.com/gpu=1"}, "consumer", 0);
-  EXPECT_EQ(consumer.wait_exit(patience(seconds(60))), exited(1));
+  EXPECT_EQ(consumer.wait_exit(scaled_timeout(seconds(60))), exited(1));
   EXPECT_THAT(consumer.text(gpushm_testing::stream::out),
               HasSubstr("\"code\":\"device_not_visible\""));
 }
@@ -191,14 +191,14 @@ TEST_F(podman_cdi, old_engine_reads_lowered_document) {
   EXPECT_EQ(older.status, exited(0)) << older.err;
 }
 
-TEST_F(podman_cdi, leaves_nothing_when_it_is_killed) {
+TEST_F(podman_cdi, killed_engine_leaves_nothing) {
   generate();
   auto process = child::start(
       engine_->run(with({"nvidia.com/gpu=0"}, {"/bin/sh", "-c", "echo ready; read -r line"})));
-  process.wait_for_line("^ready$", patience(seconds(60)));
+  process.wait_for_line("^ready$", scaled_timeout(seconds(60)));
   const std::string store = engine_->cdi_directory();
   process.kill(SIGKILL);
-  EXPECT_EQ(process.wait_exit(patience(seconds(30))), gpushm_testing::killed_by(SIGKILL));
+  EXPECT_EQ(process.wait_exit(scaled_timeout(seconds(30))), gpushm_testing::killed_by(SIGKILL));
   engine_.reset();
   EXPECT_FALSE(fs::exists(store));
   EXPECT_THAT(gpushm_testing::cgroups_named("gpushm-podman-" + std::to_string(::getpid())),

@@ -27,7 +27,7 @@ using gpushm::inspect::way;
 using gpushm_testing::container;
 using gpushm_testing::container_options;
 using gpushm_testing::exited;
-using gpushm_testing::patience;
+using gpushm_testing::scaled_timeout;
 using gpushm_testing::stream;
 using nlohmann::json;
 using std::chrono::seconds;
@@ -80,7 +80,7 @@ TEST_F(trial_in_container, equal_pids_break_only_raw_handles) {
     setup.exporter_device = gpus.gpus().front().uuid;
     setup.socket = "/run/domain/socket";
     const auto outcome = gpushm::cli::run_trial(
-        exporter.process(), importer.process(), setup, deadline_in(patience(seconds(30))));
+        exporter.process(), importer.process(), setup, deadline_in(scaled_timeout(seconds(30))));
     EXPECT_EQ(outcome.exporter_pid, 64 + static_cast<int>(how));
     EXPECT_EQ(outcome.exporter_pid, outcome.importer_pid);
     const bool fails = how == way::raw_legacy;
@@ -89,7 +89,7 @@ TEST_F(trial_in_container, equal_pids_break_only_raw_handles) {
   }
   for (auto* each : {&exporter, &importer}) {
     each->process().close_input();
-    const auto status = each->process().wait(deadline_in(patience(seconds(10))));
+    const auto status = each->process().wait(deadline_in(scaled_timeout(seconds(10))));
     ASSERT_TRUE(status);
     EXPECT_EQ(*status, 0);
   }
@@ -106,12 +106,12 @@ TEST_F(trial_in_container, ends_on_sigterm_and_reaps) {
   EXPECT_EQ(ended.at("status"), "killed by signal 9 (Killed)");
   EXPECT_EQ(ended.at("crashed"), true);
   box.kill(SIGTERM);
-  EXPECT_EQ(box.wait_exit(seconds(20)), exited(0)) << box.everything();
+  EXPECT_EQ(box.wait_exit(seconds(20)), exited(0)) << box.all_output();
 }
 
 TEST_F(trial_in_container, refused_namespaces_are_reported) {
   auto box = container::start(worker({"--own-namespaces"}));
-  EXPECT_EQ(box.wait_exit(seconds(20)), exited(1)) << box.everything();
+  EXPECT_EQ(box.wait_exit(seconds(20)), exited(1)) << box.all_output();
   const auto reply = json::parse(box.text(stream::out));
   EXPECT_EQ(reply.at("event"), "failed");
   EXPECT_EQ(reply.at("text"),
@@ -127,7 +127,7 @@ TEST_F(trial_in_container, invalid_order_is_reported) {
             "unknown order: {\"way\":\"carrier pigeon\",\"order\":\"hello\"}");
   EXPECT_EQ(json::parse(box.wait_for_line(".", seconds(20))).at("text"), "unknown order: nonsense");
   box.close_stdin();
-  EXPECT_EQ(box.wait_exit(seconds(20)), exited(0)) << box.everything();
+  EXPECT_EQ(box.wait_exit(seconds(20)), exited(0)) << box.all_output();
 }
 
 }  // namespace

@@ -96,9 +96,10 @@ TEST_F(hub_heap, segment_uses_less_than_1_kib_of_heap) {
   EXPECT_LE(each, 1024U);
   const auto owner = greet({301, broker_uid, true});
   for (std::size_t i = 0; i < count; ++i) {
-    expect<wire::done>(ask(owner, wire::remove{"models/llama-70b/layer-" + std::to_string(i)}));
+    expect<wire::done>(
+        round_trip(owner, wire::remove{"models/llama-70b/layer-" + std::to_string(i)}));
   }
-  expect<wire::done>(ask(owner, wire::remove{"first"}));
+  expect<wire::done>(round_trip(owner, wire::remove{"first"}));
   expect_nothing_left();
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
 }

@@ -263,7 +263,7 @@ class model {
         std::erase_if(waiting, [&](const model_open& open) { return open.name == name; });
         for (const model_open& open : woken) {
           if (segment.bound) {
-            ask(open, generation, open.deadline_ms);
+            request_confirmation(open, generation, open.deadline_ms);
             if (!questions.empty()) {
               questions.back().is_new = true;
             }
@@ -296,7 +296,7 @@ class model {
           break;
         }
         if (segment.bound) {
-          ask(wanted, generation, wanted.asked_ms);
+          request_confirmation(wanted, generation, wanted.asked_ms);
         } else {
           answer_now(wanted, generation);
         }
@@ -460,7 +460,7 @@ class model {
       }
     }
   }
-  void ask(const model_open& open, gpushm::generation generation, int since_ms) {
+  void request_confirmation(const model_open& open, gpushm::generation generation, int since_ms) {
     const auto pending =
         std::count_if(questions.begin(), questions.end(), [&](const model_question& other) {
           return other.open.session == open.session;

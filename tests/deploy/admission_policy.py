@@ -4,8 +4,8 @@
 
     tests/deploy/admission_policy.py POLICY.yaml < requests.json > answers.json
 
-Requests are a list of objects {operation, username, node, object, oldObject}; answers a list of texts: "" for what is
-admitted, else the message of the first validation that is not met. Ends with 77 where there is no evaluator of CEL
+Requests are a list of objects {operation, username, node, object, oldObject}; answers are a list of strings: "" if the
+request is admitted, else the message of the first failed validation. Exits with 77 if no CEL evaluator is installed
 (pip install cel-python).
 """
 import json
@@ -22,7 +22,7 @@ NODE = "authentication.kubernetes.io/node-name"
 
 
 def substring(text, start, end=None):
-    """Of the library "strings", which API servers have. Positions outside of the text are errors there."""
+    """As in the library "strings" of API servers, where positions outside of the text are errors."""
     length = len(text)
     first, last = int(start), length if end is None else int(end)
     if not 0 <= first <= last <= length:
@@ -64,10 +64,10 @@ def answer(policy, request):
     )
     for validation in spec["validations"]:
         try:
-            met = evaluate(validation["expression"], values)
+            holds = evaluate(validation["expression"], values)
         except celpy.CELEvalError as failure:
             return f"failed to evaluate: {failure}"  # failurePolicy: Fail
-        if not met:
+        if not holds:
             if "messageExpression" in validation:
                 return str(evaluate(validation["messageExpression"], values))
             return validation.get("message", "failed expression: " + validation["expression"])

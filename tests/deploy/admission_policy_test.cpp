@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What agents may write at the API server: the policy as it is shipped, and the fake API server's
-// copy of it, held against the same requests.
+// The ResourceSlices that agents may write: tests the shipped policy and the fake API server's copy
+// of it with the same requests.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -47,13 +47,13 @@ json slice(const std::string& name,
 
 struct request {
   const char* what;
-  std::string node;  ///< of the token; empty: it names none
+  std::string node;  ///< of the token; empty: it names no node
   json object;       ///< null: a deletion
   json before;       ///< null: a creation
   std::string refused;
 };
 
-/// Node names may have 253 characters; slices' names, too.
+/// Node names may have 253 characters, and so may names of slices.
 std::string long_node() {
   return std::string(249, 'a') + ".b";
 }
@@ -68,66 +68,74 @@ std::vector<request> requests() {
   json for_all = own;
   for_all["spec"].erase("nodeName");
   for_all["spec"]["allNodes"] = true;
-  json withdrawing = slice("evil", "n2", "n1");
-  withdrawing["spec"]["sharedCounters"] = {
+  json foreign_pool = slice("evil", "n2", "n1");
+  foreign_pool["spec"]["sharedCounters"] = {
       {{"name", "c"}, {"counters", {{"x", {{"value", "1"}}}}}}};
   const json of_n2 = slice("n2-gpushm.dev", "n2", "n2");
-  const json left_behind = slice("n1-gpushm.dev-x", "n1", "n2");
+  const json leftover = slice("n1-gpushm.dev-x", "n1", "n2");
   return {
-      {"its own is made", "n1", own, nullptr, ""},
-      {"its own is replaced", "n1", own, own, ""},
-      {"its own is deleted", "n1", nullptr, own, ""},
-      {"its own of another name is deleted", "n1", nullptr, slice("n1-x", "n1", "n1"), ""},
-      {"that of a long name is made",
+      {"creates its slice", "n1", own, nullptr, ""},
+      {"replaces its slice", "n1", own, own, ""},
+      {"deletes its slice", "n1", nullptr, own, ""},
+      {"deletes its slice of another name", "n1", nullptr, slice("n1-x", "n1", "n1"), ""},
+      {"creates a slice with a long name",
        long_node(),
        slice(long_name(), long_node(), long_node()),
        nullptr,
        ""},
-      {"the pool of another node is taken over",
+      {"creates a slice in the pool of another node",
        "n2",
-       withdrawing,
+       foreign_pool,
        nullptr,
        "the agent of node n2 " + of_own_pool},
-      {"the same with an update",
+      {"replaces a slice in the pool of another node",
        "n2",
-       withdrawing,
-       withdrawing,
+       foreign_pool,
+       foreign_pool,
        "the agent of node n2 " + of_own_pool},
-      {"what was left in the pool of another node is deleted", "n1", nullptr, left_behind, ""},
-      {"a name that another needs is taken",
+      {"deletes its leftover slice in the pool of another node", "n1", nullptr, leftover, ""},
+      {"uses the name of another node's slice",
        "n2",
        slice("n1-gpushm.dev", "n2", "n2"),
        nullptr,
        "the agent of node n2 " + of_own_name},
-      {"a name of its own choice",
+      {"uses another name",
        "n1",
        slice("n1-gpushm.dev-x", "n1", "n1"),
        nullptr,
        "the agent of node n1 " + of_own_name},
-      {"a long name that is not the end of its own",
+      {"uses a long name with another end",
        long_node(),
        slice("n" + long_name().substr(1, 250) + "xx", long_node(), long_node()),
        nullptr,
        "the agent of node " + long_node() + " " + of_own_name},
-      {"that of another node is made", "n1", of_n2, nullptr, "the agent of node n1 " + of_own_node},
-      {"that of another node is replaced", "n1", own, of_n2, "the agent of node n1 " + of_own_node},
-      {"that of another node is deleted",
+      {"creates a slice of another node",
+       "n1",
+       of_n2,
+       nullptr,
+       "the agent of node n1 " + of_own_node},
+      {"replaces a slice of another node", "n1", own, of_n2, "the agent of node n1 " + of_own_node},
+      {"deletes a slice of another node",
        "n1",
        nullptr,
        of_n2,
        "the agent of node n1 " + of_own_node},
-      {"one of all nodes is made", "n1", for_all, nullptr, "the agent of node n1 " + of_own_node},
-      {"one of another driver is made",
+      {"creates a slice of all nodes",
+       "n1",
+       for_all,
+       nullptr,
+       "the agent of node n1 " + of_own_node},
+      {"creates a slice of another driver",
        "n1",
        slice("n1-gpushm.dev", "n1", "n1", "gpu.nvidia.com"),
        nullptr,
        of_own_driver},
-      {"one of another driver is deleted",
+      {"deletes a slice of another driver",
        "n1",
        nullptr,
        slice("x", "n1", "n1", "gpu.nvidia.com"),
        of_own_driver},
-      {"a token without a node", "", own, nullptr, of_no_node},
+      {"has a token without a node", "", own, nullptr, of_no_node},
   };
 }
 
@@ -139,10 +147,10 @@ std::string without_line_breaks(std::string text) {
   return text;
 }
 
-// Kubernetes 1.36.2 has taken these, found nothing to say about their types, refused the agents'
-// slices that are refused below and taken their own; only that deletions are not asked about the
-// pool has been added since.
-TEST(admission_policy, has_the_expressions_that_an_api_server_was_asked) {
+// Verified on Kubernetes 1.36.2: it accepts these expressions without type warnings, and refuses
+// and admits the slices of agents as below. Only the exemption of deletions from the check of the
+// pool is newer.
+TEST(admission_policy, has_expressions_verified_on_api_server) {
   const auto documents = read_manifests(source_file(policy_file), policy_file);
   ASSERT_EQ(documents.size(), 2U);
   std::vector<std::string> found;
@@ -169,48 +177,48 @@ TEST(admission_policy, has_the_expressions_that_an_api_server_was_asked) {
           R"((variables.node + "-gpushm.dev").substring(size(variables.node) + 11 - 252))"));
 }
 
-TEST(admission_policy, is_what_the_fake_api_server_keeps_to) {
+TEST(admission_policy, fake_api_server_gives_same_results) {
   for (const request& each : requests()) {
-    EXPECT_EQ(gpushm::testing::policy_says(each.node, each.object, each.before), each.refused)
+    EXPECT_EQ(gpushm::testing::policy_violation(each.node, each.object, each.before), each.refused)
         << each.what;
   }
 }
 
-TEST(admission_policy, evaluates_to_the_same) {
+TEST(admission_policy, evaluated_policy_gives_same_results) {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): one thread
   const char* const chosen = std::getenv("GPUSHM_CEL_PYTHON");
   const std::string python = chosen != nullptr ? chosen : "python3";
   if (chosen == nullptr && !gpushm_testing::find_in_path(python)) {
     GTEST_SKIP() << "no python3 in $PATH";
   }
-  json asked = json::array();
+  json inputs = json::array();
   std::vector<std::string> expected;
   for (const request& each : requests()) {
     const char* const operation = each.before.is_null()   ? "CREATE"
                                   : each.object.is_null() ? "DELETE"
                                                           : "UPDATE";
-    asked.push_back({{"operation", operation},
-                     {"username", own_account},
-                     {"node", each.node},
-                     {"object", each.object},
-                     {"oldObject", each.before}});
+    inputs.push_back({{"operation", operation},
+                      {"username", own_account},
+                      {"node", each.node},
+                      {"object", each.object},
+                      {"oldObject", each.before}});
     expected.push_back(each.refused);
   }
-  // Other users than the agent are not asked about.
-  asked.push_back(asked.at(5));
-  asked.back()["username"] = "admin";
+  // The policy does not apply to other users.
+  inputs.push_back(inputs.at(5));
+  inputs.back()["username"] = "admin";
   expected.emplace_back();
 
   const std::string root = GPUSHM_SOURCE_DIR;
   auto script = gpushm_testing::child::start(
       {.argv = {python, root + "/tests/deploy/admission_policy.py", root + "/" + policy_file}});
   try {
-    script.write(asked.dump());
+    script.write(inputs.dump());
     script.close_stdin();
   } catch (const std::exception&) {
-    // It ends at once where there is no evaluator.
+    // It exits immediately if no evaluator is installed.
   }
-  const auto status = script.wait_exit(gpushm_testing::patience(std::chrono::seconds(60)));
+  const auto status = script.wait_exit(gpushm_testing::scaled_timeout(std::chrono::seconds(60)));
   if (status == gpushm_testing::exited(77)) {
     GTEST_SKIP() << "no evaluator of CEL for " << python << " (pip install cel-python, or "
                  << "GPUSHM_CEL_PYTHON): " << script.text(gpushm_testing::stream::out);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every example but the one that shows how it was runs in a namespace labelled `restricted`, and
-// its two sides are promised the same GPU.
+// Every example except `before` runs in a namespace labelled `restricted`, and its two sides are
+// guaranteed to get the same GPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -31,12 +31,12 @@ namespace {
 using ::testing::IsEmpty;
 namespace fs = std::filesystem;
 
-constexpr const char* as_it_was = "deploy/examples/before/pods.yaml";
-/// Of all others.
+constexpr const char* before_file = "deploy/examples/before/pods.yaml";
+/// The namespace of all other examples.
 constexpr const char* namespace_file = "deploy/examples/namespace.yaml";
 
-/// The manifests that `kubectl apply -f` is given.
-const std::vector<std::string> files{as_it_was,
+/// The manifests for `kubectl apply -f`.
+const std::vector<std::string> files{before_file,
                                      "deploy/examples/mig/pods.yaml",
                                      "deploy/examples/shared-claim/v1.yaml",
                                      "deploy/examples/shared-claim/v1beta1.yaml",
@@ -63,8 +63,8 @@ class example : public testing::TestWithParam<std::string> {
       GTEST_SKIP() << "the source tree is not on this machine";
     }
     objects_ = read_manifests(source_file(GetParam()), GetParam());
-    if (GetParam() != as_it_was) {
-      // `kubectl delete -f` of one example must not take the others' namespace with it.
+    if (GetParam() != before_file) {
+      // `kubectl delete -f` of one example must not delete the namespace of the others.
       EXPECT_THAT(of_kind("Namespace"), IsEmpty());
       for (manifest& each : read_manifests(source_file(namespace_file), namespace_file)) {
         objects_.push_back(std::move(each));
@@ -97,14 +97,14 @@ INSTANTIATE_TEST_SUITE_P(of,
                          testing::ValuesIn(files.begin() + 1, files.end()),
                          test_name);
 
-TEST_P(example, keeps_to_the_types_of_the_api) {
+TEST_P(example, matches_schema) {
   const schema known(source_file("tests/deploy/schemas/kubernetes.json"));
   for (const manifest& each : objects_) {
     EXPECT_THAT(known.check(each), IsEmpty()) << each.kind << ' ' << each.name;
   }
 }
 
-TEST_P(example, has_all_that_it_names) {
+TEST_P(example, references_resolve) {
   const auto namespaces = of_kind("Namespace");
   ASSERT_EQ(namespaces.size(), 1U);
   std::set<std::string> claims;
@@ -154,7 +154,7 @@ TEST_P(restricted_example, is_restricted) {
   }
 }
 
-/// What decides which GPU a container gets: resources of one GPU or instance, claims of the file.
+/// The requests that determine a container's GPU: resources of one GPU or instance, and claims.
 std::set<std::string> gpus_of(const manifest& pod, const gpushm::yaml::node& container) {
   std::set<std::string> found;
   for (const std::string& name : keys_of(find(container, {"resources", "limits"}))) {
@@ -172,7 +172,7 @@ std::set<std::string> gpus_of(const manifest& pod, const gpushm::yaml::node& con
   return found;
 }
 
-TEST_P(restricted_example, has_a_producer_and_a_consumer_of_the_same_gpu) {
+TEST_P(restricted_example, producer_and_consumer_get_same_gpu) {
   std::map<std::string, std::set<std::string>> gpus;
   for (const manifest* each : of_kind("Pod")) {
     for (const gpushm::yaml::node* container : elements(find(*pod_spec(*each), {"containers"}))) {
@@ -184,15 +184,15 @@ TEST_P(restricted_example, has_a_producer_and_a_consumer_of_the_same_gpu) {
   ASSERT_EQ(gpus.size(), 2U);
   EXPECT_EQ(gpus["producer"], gpus["consumer"]);
   EXPECT_EQ(gpus["producer"].size(), 1U);
-  // A resource of many GPUs promises nothing.
+  // A resource of several GPUs does not guarantee the same one.
   EXPECT_EQ(gpus["producer"].count("nvidia.com/gpu"), 0U);
 }
 
-TEST_P(restricted_example, puts_both_sides_on_one_node) {
+TEST_P(restricted_example, both_sides_run_on_one_node) {
   const auto pods = of_kind("Pod");
   ASSERT_FALSE(pods.empty());
   if (!of_kind("ResourceClaim").empty()) {
-    // A claim is on one node, and the pods that name it where it is.
+    // A claim is allocated on one node, and its pods run there.
     for (const manifest* each : pods) {
       const auto claims = elements(find(*pod_spec(*each), {"resourceClaims"}));
       ASSERT_EQ(claims.size(), 1U);
@@ -216,7 +216,7 @@ TEST_P(restricted_example, puts_both_sides_on_one_node) {
   EXPECT_EQ(text_at(pods[0]->root(), {"metadata", "labels", "gpushm.example/pair"}), pair);
 }
 
-TEST_P(restricted_example, gives_programs_options_that_they_have) {
+TEST_P(restricted_example, uses_only_existing_options) {
   std::map<std::string, std::string> help;
   for (const manifest* each : of_kind("Pod")) {
     for (const gpushm::yaml::node* container : containers(*pod_spec(*each))) {
@@ -242,15 +242,15 @@ TEST_P(restricted_example, gives_programs_options_that_they_have) {
   }
 }
 
-/// The processes that `pid` has started.
+/// The child processes of `pid`.
 std::vector<pid_t> children_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid) + "/children");
   return {std::istream_iterator<pid_t>(file), {}};
 }
 
-// The kernel ends the first process of a PID namespace, as a container's is, only by signals that
-// it handles: without a handler deleting the pod takes its whole grace period.
-TEST(pair_program, ends_at_once_as_the_first_process_of_a_container) {
+// A container's first process is PID 1, which the kernel terminates only by signals that it
+// handles: without a handler, deleting the pod would take its whole grace period.
+TEST(pair_program, exits_immediately_on_sigterm_as_pid_1) {
   if (::geteuid() != 0) {
     GTEST_SKIP() << "a PID namespace needs root";
   }
@@ -282,17 +282,17 @@ TEST(pair_program, ends_at_once_as_the_first_process_of_a_container) {
     const auto first = children_of(outside.pid());
     ASSERT_EQ(first.size(), 1U);
     ASSERT_EQ(::kill(first[0], SIGTERM), 0);
-    const auto status = outside.wait_exit(gpushm_testing::patience(std::chrono::seconds(5)));
-    EXPECT_FALSE(status.success()) << role;  // and it has ended
+    const auto status = outside.wait_exit(gpushm_testing::scaled_timeout(std::chrono::seconds(5)));
+    EXPECT_FALSE(status.success()) << role;
   }
 }
 
-TEST_F(source_examples, are_all_tested) {
+TEST_F(source_examples, all_are_tested) {
   const fs::path root(GPUSHM_SOURCE_DIR);
   std::vector<std::string> found;
   for (const auto& entry : fs::recursive_directory_iterator(root / "deploy/examples")) {
     const fs::path path = entry.path();
-    // Those of kustomizations are in kustomize_test.cpp.
+    // kustomize_test.cpp tests the files of kustomizations.
     if (path.extension() == ".yaml" && !fs::exists(path.parent_path() / "kustomization.yaml")) {
       found.push_back(path.lexically_relative(root).string());
     }
@@ -302,7 +302,7 @@ TEST_F(source_examples, are_all_tested) {
   EXPECT_EQ(found, files);
 }
 
-TEST_F(source_examples, say_what_to_expect) {
+TEST_F(source_examples, readmes_show_expected_output) {
   for (const std::string& file : files) {
     const std::string readme = fs::path(file).parent_path() / "README.md";
     EXPECT_NE(source_file(readme).find("Data verification PASSED"), std::string::npos) << readme;
@@ -315,7 +315,7 @@ TEST_F(source_examples, say_what_to_expect) {
   }
 }
 
-TEST_F(source_examples, link_to_files) {
+TEST_F(source_examples, links_resolve) {
   const fs::path root(GPUSHM_SOURCE_DIR);
   for (const auto& entry : fs::recursive_directory_iterator(root / "deploy")) {
     if (entry.path().extension() == ".md") {
@@ -328,19 +328,19 @@ TEST_F(source_examples, link_to_files) {
   }
 }
 
-/// How it was stays as it was: every door that the others do without.
-TEST_F(source_examples, before_needs_all_that_is_gone_now) {
+/// `before` needs every privilege that the other examples do not need.
+TEST_F(source_examples, before_still_needs_all_removed_privileges) {
   std::map<std::string, int> refused;
-  for (const manifest& each : read_manifests(source_file(as_it_was), as_it_was)) {
+  for (const manifest& each : read_manifests(source_file(before_file), before_file)) {
     if (each.kind == "Pod") {
       for (const std::string& line : not_restricted(each)) {
         ++refused[line.substr(line.find(": ") + 2)];
       }
     }
   }
-  for (const char* door :
+  for (const char* privilege :
        {"hostPID", "hostIPC", "privileged", "capability IPC_LOCK", "volume of type hostPath"}) {
-    EXPECT_EQ(refused[door], 2) << door;
+    EXPECT_EQ(refused[privilege], 2) << privilege;
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// scripts/image.sh makes an image of what was built, without a registry, whose programs run without
-// a privilege.
+// scripts/image.sh creates an image of the built programs, without a registry; the programs run
+// without privileges.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -24,8 +24,8 @@ namespace {
 using gpushm_testing::child;
 using gpushm_testing::exited;
 using gpushm_testing::find_own_program;
-using gpushm_testing::patience;
 using gpushm_testing::run_program;
+using gpushm_testing::scaled_timeout;
 using gpushm_testing::spawn_options;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
@@ -37,7 +37,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* image = "localhost/gpushm-image-test:1";
 
-// Storage of its own, and /run, so that nothing else on the machine sees it.
+// With separate storage and a separate /run, so that no other process on the machine is affected.
 constexpr const char* wrapper =
     "#!/bin/sh\n"
     "exec unshare --mount --propagation private --pid --fork --kill-child --mount-proc sh -c '\n"
@@ -72,7 +72,8 @@ class image_script : public ::testing::Test {
   }
 
   void TearDown() override {
-    // podman leaves the directories of what has ended; the kernel lets go of them a little later.
+    // podman leaves the cgroups of ended containers; the kernel allows their removal slightly
+    // later.
     const auto gone = [] {
       bool left = false;
       for (const std::string& cgroup : gpushm_testing::cgroups_named(cgroup_name())) {
@@ -86,7 +87,7 @@ class image_script : public ::testing::Test {
       }
       return !left;
     };
-    EXPECT_TRUE(gpushm_testing::eventually(gone, patience(seconds(10))));
+    EXPECT_TRUE(gpushm_testing::eventually(gone, scaled_timeout(seconds(10))));
   }
 
   [[nodiscard]] static std::string cgroup_name() {
@@ -103,7 +104,7 @@ class image_script : public ::testing::Test {
     return options;
   }
   [[nodiscard]] gpushm_testing::run_result run(std::vector<std::string> argv) const {
-    return run_program(with_own_podman(std::move(argv)), patience(seconds(120)));
+    return run_program(with_own_podman(std::move(argv)), scaled_timeout(seconds(120)));
   }
   [[nodiscard]] gpushm_testing::run_result make(std::vector<std::string> more = {}) const {
     const std::string tree = gpushm_testing::tree_of_program(gpushm_testing::own_program("gpushm"));
@@ -114,7 +115,8 @@ class image_script : public ::testing::Test {
     argv.insert(argv.end(), more.begin(), more.end());
     return run(std::move(argv));
   }
-  /// A container of the image that may do as little as one can; no `program`: its entry point.
+  /// A container of the image with the fewest possible privileges. Empty `program`: the entry
+  /// point.
   [[nodiscard]] spawn_options inside(const std::string& program,
                                      const std::vector<std::string>& options,
                                      const std::vector<std::string>& arguments) const {
@@ -133,7 +135,7 @@ class image_script : public ::testing::Test {
   }
   [[nodiscard]] gpushm_testing::run_result run_inside(
       const std::string& program, const std::vector<std::string>& arguments) const {
-    return run_program(inside(program, {}, arguments), patience(seconds(120)));
+    return run_program(inside(program, {}, arguments), scaled_timeout(seconds(120)));
   }
 
   fs::path script_;
@@ -141,10 +143,10 @@ class image_script : public ::testing::Test {
   gpushm_testing::temp_dir directory_{0755};
 };
 
-TEST_F(image_script, makes_an_image_whose_programs_run) {
-  const auto made = make({"--archive", directory_ / "image.tar"});
-  ASSERT_EQ(made.status, exited(0)) << made.err;
-  EXPECT_THAT(made.out,
+TEST_F(image_script, programs_of_image_run) {
+  const auto created = make({"--archive", directory_ / "image.tar"});
+  ASSERT_EQ(created.status, exited(0)) << created.err;
+  EXPECT_THAT(created.out,
               MatchesRegex("image: .*/image\\.tar, [0-9]+ MiB\n"
                            "image: localhost/gpushm-image-test:1, [0-9]+ MiB\n"));
 
@@ -155,20 +157,20 @@ TEST_F(image_script, makes_an_image_whose_programs_run) {
   EXPECT_EQ(command.out, "gpushm 0.2.0\n") << command.err;
   const auto pair = run_inside("gpushm-pair", {"--version"});
   EXPECT_EQ(pair.out, "gpushm-pair 0.2.0\n") << pair.err;
-  // The agent has the node's /usr in place of the image's.
+  // In the agent's container, the node's /usr replaces the image's.
   fs::create_directory(directory_ / "nothing");
   const auto bare = run_program(
       inside("gpushm", {"--volume", (directory_ / "nothing") + ":/usr:ro"}, {"version"}),
-      patience(seconds(120)));
+      scaled_timeout(seconds(120)));
   EXPECT_EQ(bare.out, "gpushm 0.2.0\n") << bare.err;
-  // Nothing for whoever gets in to start with.
+  // The image has no shell, which an intruder could start.
   EXPECT_NE(run_inside("/bin/sh", {"-c", ":"}).status, exited(0));
 }
 
-// What the pods of deploy/examples do, without a cluster and a GPU.
-TEST_F(image_script, its_two_sides_share_memory_between_containers) {
-  const auto made = make();
-  ASSERT_EQ(made.status, exited(0)) << made.err;
+// The pods of deploy/examples, without a cluster and a GPU.
+TEST_F(image_script, pair_shares_memory_between_containers) {
+  const auto created = make();
+  ASSERT_EQ(created.status, exited(0)) << created.err;
   const std::string domain = directory_ / "domain";
   fs::create_directory(domain);
   spawn_options serve;
@@ -179,13 +181,13 @@ TEST_F(image_script, its_two_sides_share_memory_between_containers) {
                 "--mode",
                 "0666"};
   auto broker = child::start(serve);
-  broker.wait_for_line("serving domain", patience(seconds(30)));
+  broker.wait_for_line("serving domain", scaled_timeout(seconds(30)));
   const std::vector<std::string> mounted{"--volume", domain + ":/run/gpushm/d/default:ro"};
   auto consumer = child::start(inside("gpushm-pair", mounted, {"consumer"}));
   auto producer = child::start(
       inside("gpushm-pair", mounted, {"producer", "--device", "host", "--size", "8MiB"}));
-  EXPECT_EQ(producer.wait_exit(patience(seconds(60))), exited(0));
-  EXPECT_EQ(consumer.wait_exit(patience(seconds(60))), exited(0));
+  EXPECT_EQ(producer.wait_exit(scaled_timeout(seconds(60))), exited(0));
+  EXPECT_EQ(consumer.wait_exit(scaled_timeout(seconds(60))), exited(0));
   EXPECT_EQ(producer.text(gpushm_testing::stream::out),
             "Producer: connected to the domain \"default\"\n"
             "Producer: published \"demo/pair\": 8 MiB on host, backend host\n"
@@ -198,14 +200,14 @@ TEST_F(image_script, its_two_sides_share_memory_between_containers) {
             "Consumer: wrote its answer\n");
 }
 
-// As the overlays with GPUs mount the node: its /usr at /usr, where the driver is, and nothing else
-// of it. What the agent writes down must be paths of the node.
-TEST_F(image_script, its_agent_finds_the_driver_of_the_node) {
+// With the node's /usr, which has the driver, mounted at /usr and nothing else of the node, as in
+// the overlays with GPUs. The paths in the agent's document must be paths of the node.
+TEST_F(image_script, agent_finds_driver_of_node) {
   if (!has_agent_) {
     GTEST_SKIP() << "this build has no gpushmd";
   }
-  const auto made = make();
-  ASSERT_EQ(made.status, exited(0)) << made.err;
+  const auto created = make();
+  ASSERT_EQ(created.status, exited(0)) << created.err;
   const gpushm::fake::fake_gpus gpus;
   const std::string libraries = directory_ / "usr/lib/x86_64-linux-gnu";
   fs::create_directories(libraries);
@@ -242,7 +244,7 @@ TEST_F(image_script, its_agent_finds_the_driver_of_the_node) {
                                     "--listen=off"}));
   const std::string document = directory_ / "cdi/gpushm-device-plugin.json";
   EXPECT_TRUE(
-      gpushm_testing::eventually([&] { return fs::exists(document); }, patience(seconds(60))))
+      gpushm_testing::eventually([&] { return fs::exists(document); }, scaled_timeout(seconds(60))))
       << agent.text(gpushm_testing::stream::err);
   const auto loaded = gpushm::cdi::load(document);
   ASSERT_THAT(loaded.problems, IsEmpty());
@@ -260,17 +262,17 @@ TEST_F(image_script, its_agent_finds_the_driver_of_the_node) {
   }
   EXPECT_TRUE(fs::exists(directory_ / "state/gpushm-cdi-hook"));
   agent.kill(SIGKILL);
-  agent.wait_exit(patience(seconds(30)));
+  agent.wait_exit(scaled_timeout(seconds(30)));
 }
 
-TEST_F(image_script, says_what_is_missing) {
+TEST_F(image_script, missing_program_and_unknown_option_are_reported) {
   fs::create_directories(directory_ / "empty/apps");
   fs::create_directories(directory_ / "empty/deploy");
-  const auto made = run({script_.string(), directory_ / "empty", "--name", image});
-  EXPECT_EQ(made.status, exited(1));
+  const auto created = run({script_.string(), directory_ / "empty", "--name", image});
+  EXPECT_EQ(created.status, exited(1));
   EXPECT_EQ(
-      made.err,
-      "image: no gpushmd in " + (directory_ / "empty") + "; build it, or say --without-agent\n");
+      created.err,
+      "image: no gpushmd in " + (directory_ / "empty") + "; build it, or use --without-agent\n");
   const auto unknown = run({script_.string(), directory_ / "empty", "--nmae", image});
   EXPECT_EQ(unknown.status, exited(2));
   EXPECT_EQ(unknown.err, "image: unknown option --nmae\n");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is deployed: every kustomization renders, keeps to the API's types, and asks for no more
-// than this file says.
+// The kustomizations: each renders, matches the API's schema, and has exactly the objects, mounts
+// and permissions that this file lists.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,8 +28,8 @@ using ::testing::UnorderedElementsAreArray;
 using strings = std::vector<std::string>;
 using permissions = std::map<std::string, std::set<std::string>>;
 
-/// All that the agent asks of an API server (src/kubelet/dra), "group/resource" and verbs; docs/
-/// kubernetes.md says what for. Add here what it comes to need, and there.
+/// All permissions that the agent needs at an API server (src/kubelet/dra), as "group/resource" and
+/// verbs. docs/kubernetes.md lists their purposes; keep both up to date.
 const permissions needed{
     {"resource.k8s.io/resourceclaims", {"get"}},
     {"resource.k8s.io/resourceslices", {"get", "list", "watch", "create", "update", "delete"}},
@@ -44,7 +44,7 @@ struct expected {
   bool per_gpu = false;
 };
 
-/// Those to be deployed. The others, `base` and `with-dra`, are what they are built on.
+/// The kustomizations for deployment; they are built on the others, `base` and `with-dra`.
 const std::map<std::string, expected> overlays{
     {"deploy/kustomize/overlays/full", {true, true, "v1", false, false}},
     {"deploy/kustomize/overlays/full-per-gpu", {true, true, "v1", false, true}},
@@ -90,7 +90,7 @@ class kustomization : public testing::TestWithParam<std::string> {
   }
   [[nodiscard]] const expected& wanted() const { return overlays.at(GetParam()); }
   [[nodiscard]] const gpushm::yaml::node& pod() const {
-    return *pod_spec(the_one(objects_, "DaemonSet"));
+    return *pod_spec(only_object(objects_, "DaemonSet"));
   }
   [[nodiscard]] const gpushm::yaml::node& container() const {
     return *elements(find(pod(), {"containers"})).at(0);
@@ -98,7 +98,7 @@ class kustomization : public testing::TestWithParam<std::string> {
   [[nodiscard]] const gpushm::yaml::node& context() const {
     return *find(container(), {"securityContext"});
   }
-  /// Names and values; "" for what is taken from a field.
+  /// Names and values; "" for a value from a field.
   [[nodiscard]] std::map<std::string, std::string> environment() const {
     std::map<std::string, std::string> found;
     for (const gpushm::yaml::node* each : elements(find(container(), {"env"}))) {
@@ -106,27 +106,27 @@ class kustomization : public testing::TestWithParam<std::string> {
     }
     return found;
   }
-  void keeps_to_the_types_of_the_api() const;
-  void gives_a_namespace_to_what_has_one_and_to_nothing_else() const;
+  void match_schema() const;
+  void have_expected_namespaces() const;
 
   std::vector<manifest> objects_;
 };
 class part : public kustomization {};
 class overlay : public kustomization {
  protected:
-  void has_what_it_needs_and_nothing_more() const;
-  void switches_on_what_it_is_for() const;
-  void has_a_token_only_to_speak_to_the_api_server() const;
+  void has_exactly_expected_objects() const;
+  void sets_expected_variables() const;
+  void has_token_only_with_dra() const;
   void is_privileged_only_for_nvml() const;
-  void mounts_of_the_host_what_it_needs() const;
-  void replaces_one_agent_after_the_other() const;
-  void is_asked_for_its_health_where_it_answers() const;
-  void runs_the_image_that_make_image_makes() const;
-  void may_do_what_is_needed_and_nothing_else() const;
-  void ties_slices_to_the_node_of_the_token() const;
-  void sets_what_the_agent_has() const;
-  void lets_variables_say_where_it_listens() const;
-  void goes_where_gpus_are_and_where_it_is_sent() const;
+  void mounts_only_needed_host_paths() const;
+  void updates_one_node_at_a_time() const;
+  void probes_use_listening_port() const;
+  void uses_image_of_make_image() const;
+  void has_exactly_needed_permissions() const;
+  void policy_binds_slices_to_token_node() const;
+  void uses_only_existing_settings() const;
+  void has_no_flag_that_overrides_variables() const;
+  void is_scheduled_on_gpu_or_labelled_nodes() const;
 };
 
 std::string test_name(const testing::TestParamInfo<std::string>& info) {
@@ -147,7 +147,7 @@ strings overlay_names() {
 INSTANTIATE_TEST_SUITE_P(of, part, testing::ValuesIn(parts), test_name);
 INSTANTIATE_TEST_SUITE_P(of, overlay, testing::ValuesIn(overlay_names()), test_name);
 
-void kustomization::keeps_to_the_types_of_the_api() const {
+void kustomization::match_schema() const {
   const schema known(source_file("tests/deploy/schemas/kubernetes.json"));
   ASSERT_FALSE(objects_.empty());
   for (const manifest& each : objects_) {
@@ -155,7 +155,7 @@ void kustomization::keeps_to_the_types_of_the_api() const {
   }
 }
 
-void kustomization::gives_a_namespace_to_what_has_one_and_to_nothing_else() const {
+void kustomization::have_expected_namespaces() const {
   const std::set<std::string> namespaced{"ConfigMap", "DaemonSet", "ServiceAccount"};
   for (const manifest& each : objects_) {
     EXPECT_EQ(text_at(each.root(), {"metadata", "namespace"}),
@@ -164,7 +164,7 @@ void kustomization::gives_a_namespace_to_what_has_one_and_to_nothing_else() cons
   }
 }
 
-void overlay::has_what_it_needs_and_nothing_more() const {
+void overlay::has_exactly_expected_objects() const {
   strings kinds{"Namespace gpushm-system",
                 "ServiceAccount gpushmd",
                 "ConfigMap gpushmd",
@@ -184,17 +184,18 @@ void overlay::has_what_it_needs_and_nothing_more() const {
   }
   EXPECT_THAT(found, UnorderedElementsAreArray(kinds));
   if (wanted().dra) {
-    EXPECT_EQ(the_one(objects_, "DeviceClass").version,
+    EXPECT_EQ(only_object(objects_, "DeviceClass").version,
               "resource.k8s.io/" + wanted().class_version);
   }
 }
 
-void overlay::switches_on_what_it_is_for() const {
+void overlay::sets_expected_variables() const {
   std::map<std::string, std::string> variables{{"NODE_NAME", ""},
                                                {"GPUSHMD_DRA", wanted().dra ? "on" : "off"},
                                                {"GPUSHMD_GPUS", wanted().gpus ? "on" : "off"}};
   if (wanted().gpus) {
-    // Else a GPU would be in two resources, and two pods that ask for one each could get the same.
+    // Otherwise a GPU would be in two resources, and two pods that request one each could get the
+    // same GPU.
     if (wanted().per_gpu) {
       variables["GPUSHMD_PER_GPU_RESOURCES"] = "on";
     }
@@ -211,11 +212,12 @@ void overlay::switches_on_what_it_is_for() const {
   EXPECT_EQ(text_at(**node_name, {"valueFrom", "fieldRef", "fieldPath"}), "spec.nodeName");
 }
 
-void overlay::has_a_token_only_to_speak_to_the_api_server() const {
+void overlay::has_token_only_with_dra() const {
   const std::string wanted_text = wanted().dra ? "true" : "false";
   EXPECT_EQ(text_at(pod(), {"automountServiceAccountToken"}), wanted_text);
-  EXPECT_EQ(text_at(the_one(objects_, "ServiceAccount").root(), {"automountServiceAccountToken"}),
-            "false");
+  EXPECT_EQ(
+      text_at(only_object(objects_, "ServiceAccount").root(), {"automountServiceAccountToken"}),
+      "false");
 }
 
 void overlay::is_privileged_only_for_nvml() const {
@@ -229,9 +231,10 @@ void overlay::is_privileged_only_for_nvml() const {
   }
   EXPECT_THAT(texts(find(context(), {"capabilities", "drop"})), ElementsAre("ALL"));
   EXPECT_EQ(text_at(context(), {"allowPrivilegeEscalation"}), "false");
-  // What is left that `restricted` refuses: root, whom the directories belong to, and those.
+  // The remaining violations of `restricted`: root, which owns the directories, and the
+  // directories.
   std::multiset<std::string> left;
-  for (const std::string& each : not_restricted(the_one(objects_, "DaemonSet"))) {
+  for (const std::string& each : not_restricted(only_object(objects_, "DaemonSet"))) {
     left.insert(each.substr(each.find(": ") + 2));
   }
   std::multiset<std::string> expected_left{"runAsUser 0", "runAsNonRoot is not true"};
@@ -244,7 +247,7 @@ void overlay::is_privileged_only_for_nvml() const {
   EXPECT_EQ(left, expected_left);
 }
 
-void overlay::mounts_of_the_host_what_it_needs() const {
+void overlay::mounts_only_needed_host_paths() const {
   std::map<std::string, std::string> paths{
       {"/run/gpushm", "/run/gpushm rw"},
       {"/var/lib/kubelet/device-plugins", "/var/lib/kubelet/device-plugins rw"},
@@ -272,16 +275,16 @@ void overlay::mounts_of_the_host_what_it_needs() const {
   EXPECT_EQ(found, paths);
 }
 
-void overlay::replaces_one_agent_after_the_other() const {
+void overlay::updates_one_node_at_a_time() const {
   const gpushm::yaml::node& update =
-      *find(the_one(objects_, "DaemonSet").root(), {"spec", "updateStrategy"});
+      *find(only_object(objects_, "DaemonSet").root(), {"spec", "updateStrategy"});
   EXPECT_EQ(text_at(update, {"type"}), "RollingUpdate");
   EXPECT_EQ(text_at(update, {"rollingUpdate", "maxUnavailable"}), "1");
   EXPECT_EQ(text_at(update, {"rollingUpdate", "maxSurge"}), "0");
   EXPECT_EQ(text_at(pod(), {"priorityClassName"}), "system-node-critical");
 }
 
-void overlay::is_asked_for_its_health_where_it_answers() const {
+void overlay::probes_use_listening_port() const {
   const auto ports = elements(find(container(), {"ports"}));
   ASSERT_EQ(ports.size(), 1U);
   EXPECT_EQ(text_at(*ports[0], {"containerPort"}), "9410");
@@ -291,21 +294,21 @@ void overlay::is_asked_for_its_health_where_it_answers() const {
     EXPECT_EQ(text_at(container(), {probe, "httpGet", "path"}), path);
     EXPECT_EQ(text_at(container(), {probe, "httpGet", "port"}), text_at(*ports[0], {"name"}));
   }
-  const gpushm::yaml::node& annotations =
-      *find(the_one(objects_, "DaemonSet").root(), {"spec", "template", "metadata", "annotations"});
+  const gpushm::yaml::node& annotations = *find(only_object(objects_, "DaemonSet").root(),
+                                                {"spec", "template", "metadata", "annotations"});
   EXPECT_EQ(text_at(annotations, {"prometheus.io/port"}), "9410");
   EXPECT_EQ(text_at(annotations, {"prometheus.io/path"}), "/metrics");
 }
 
-void overlay::runs_the_image_that_make_image_makes() const {
+void overlay::uses_image_of_make_image() const {
   const std::string version = source_file("CMakeLists.txt");
   std::smatch found;
   ASSERT_TRUE(std::regex_search(version, found, std::regex(R"(VERSION (\d+\.\d+\.\d+) LANG)")));
   EXPECT_EQ(text_at(container(), {"image"}), "localhost/gpushm:" + found[1].str());
 }
 
-void overlay::may_do_what_is_needed_and_nothing_else() const {
-  permissions given;
+void overlay::has_exactly_needed_permissions() const {
+  permissions granted;
   for (const manifest& each : objects_) {
     if (each.kind != "ClusterRole") {
       continue;
@@ -315,21 +318,22 @@ void overlay::may_do_what_is_needed_and_nothing_else() const {
       for (const std::string& group : texts(find(*rule, {"apiGroups"}))) {
         for (const std::string& resource : texts(find(*rule, {"resources"}))) {
           for (const std::string& verb : texts(find(*rule, {"verbs"}))) {
-            given[group + '/' + resource].insert(verb);
+            granted[group + '/' + resource].insert(verb);
           }
         }
       }
     }
   }
-  EXPECT_EQ(given, wanted().dra ? needed : permissions{});
+  EXPECT_EQ(granted, wanted().dra ? needed : permissions{});
 }
 
-void overlay::ties_slices_to_the_node_of_the_token() const {
+void overlay::policy_binds_slices_to_token_node() const {
   if (!wanted().dra) {
-    return;  // it has no token
+    return;  // without a token
   }
-  const gpushm::yaml::node& binding = the_one(objects_, "ValidatingAdmissionPolicyBinding").root();
-  const manifest& policy = the_one(objects_, "ValidatingAdmissionPolicy");
+  const gpushm::yaml::node& binding =
+      only_object(objects_, "ValidatingAdmissionPolicyBinding").root();
+  const manifest& policy = only_object(objects_, "ValidatingAdmissionPolicy");
   EXPECT_EQ(text_at(binding, {"spec", "policyName"}), policy.name);
   EXPECT_THAT(texts(find(binding, {"spec", "validationActions"})), ElementsAre("Deny"));
   EXPECT_EQ(text_at(policy.root(), {"spec", "failurePolicy"}), "Fail");
@@ -338,7 +342,7 @@ void overlay::ties_slices_to_the_node_of_the_token() const {
   EXPECT_THAT(texts(find(*rules[0], {"operations"})),
               UnorderedElementsAre("CREATE", "UPDATE", "DELETE"));
   EXPECT_THAT(texts(find(*rules[0], {"resources"})), ElementsAre("resourceslices"));
-  // The account that it speaks of is the one that the pod has.
+  // The policy applies to the pod's account.
   const auto conditions = elements(find(policy.root(), {"spec", "matchConditions"}));
   ASSERT_EQ(conditions.size(), 1U);
   std::string account = "system:serviceaccount:gpushm-system:";
@@ -352,7 +356,7 @@ struct documented {
   std::set<std::string> variables;  ///< "GPUSHMD_LISTEN"
 };
 
-/// The tables below docs/kubernetes.md, "Settings".
+/// The tables of docs/kubernetes.md, "Settings".
 documented documented_settings() {
   const std::string text = section(source_file("docs/kubernetes.md"), "## Settings");
   documented found;
@@ -373,7 +377,7 @@ std::set<std::string> all_matches(const std::string& text, const std::regex& pat
   return found;
 }
 
-void overlay::sets_what_the_agent_has() const {
+void overlay::uses_only_existing_settings() const {
   const documented settings = documented_settings();
   ASSERT_GT(settings.flags.size(), 25U);
   for (const std::string& argument : texts(find(container(), {"args"}))) {
@@ -385,13 +389,13 @@ void overlay::sets_what_the_agent_has() const {
   }
 }
 
-// A flag counts more than the variable, and the list of arguments is replaced as a whole.
-void overlay::lets_variables_say_where_it_listens() const {
+// A flag has precedence over its variable, and a patch replaces the whole list of arguments.
+void overlay::has_no_flag_that_overrides_variables() const {
   EXPECT_THAT(texts(find(container(), {"args"})), ElementsAre("--config=/etc/gpushm/config.yaml"));
 }
 
-/// Whether one of the terms takes a node with these labels.
-bool takes(const gpushm::yaml::node& pod, const std::map<std::string, std::string>& labels) {
+/// True if one of the pod's terms matches a node with these labels.
+bool matches_node(const gpushm::yaml::node& pod, const std::map<std::string, std::string>& labels) {
   const auto matches = [&labels](const gpushm::yaml::node& expression) {
     const auto values = texts(find(expression, {"values"}));
     const auto label = labels.find(text_at(expression, {"key"}));
@@ -413,45 +417,45 @@ bool takes(const gpushm::yaml::node& pod, const std::map<std::string, std::strin
   });
 }
 
-void overlay::goes_where_gpus_are_and_where_it_is_sent() const {
-  EXPECT_FALSE(takes(pod(), {}));
-  EXPECT_FALSE(takes(pod(), {{"node-role.kubernetes.io/control-plane", ""}}));
-  EXPECT_TRUE(takes(pod(), {{"gpushm.dev/agent", "on"}}));
+void overlay::is_scheduled_on_gpu_or_labelled_nodes() const {
+  EXPECT_FALSE(matches_node(pod(), {}));
+  EXPECT_FALSE(matches_node(pod(), {{"node-role.kubernetes.io/control-plane", ""}}));
+  EXPECT_TRUE(matches_node(pod(), {{"gpushm.dev/agent", "on"}}));
   for (const char* label : {"nvidia.com/gpu.present",
                             "feature.node.kubernetes.io/pci-10de.present",
                             "feature.node.kubernetes.io/pci-0302_10de.present",
                             "feature.node.kubernetes.io/pci-0300_10de.present"}) {
-    EXPECT_TRUE(takes(pod(), {{label, "true"}})) << label;
-    EXPECT_FALSE(takes(pod(), {{label, "false"}})) << label;
-    EXPECT_FALSE(takes(pod(), {{label, "true"}, {"gpushm.dev/agent", "off"}})) << label;
+    EXPECT_TRUE(matches_node(pod(), {{label, "true"}})) << label;
+    EXPECT_FALSE(matches_node(pod(), {{label, "false"}})) << label;
+    EXPECT_FALSE(matches_node(pod(), {{label, "true"}, {"gpushm.dev/agent", "off"}})) << label;
   }
 }
 
 TEST_P(part, is_well_formed) {
-  keeps_to_the_types_of_the_api();
-  gives_a_namespace_to_what_has_one_and_to_nothing_else();
+  match_schema();
+  have_expected_namespaces();
 }
 
-// One test and not many, because each would have kubectl render anew.
-TEST_P(overlay, asks_for_what_it_is_for_and_for_no_more) {
-  keeps_to_the_types_of_the_api();
-  gives_a_namespace_to_what_has_one_and_to_nothing_else();
-  has_what_it_needs_and_nothing_more();
-  switches_on_what_it_is_for();
-  has_a_token_only_to_speak_to_the_api_server();
+// One test for all, because each test would run kubectl again.
+TEST_P(overlay, has_expected_content) {
+  match_schema();
+  have_expected_namespaces();
+  has_exactly_expected_objects();
+  sets_expected_variables();
+  has_token_only_with_dra();
   is_privileged_only_for_nvml();
-  mounts_of_the_host_what_it_needs();
-  replaces_one_agent_after_the_other();
-  is_asked_for_its_health_where_it_answers();
-  runs_the_image_that_make_image_makes();
-  may_do_what_is_needed_and_nothing_else();
-  ties_slices_to_the_node_of_the_token();
-  sets_what_the_agent_has();
-  lets_variables_say_where_it_listens();
-  goes_where_gpus_are_and_where_it_is_sent();
+  mounts_only_needed_host_paths();
+  updates_one_node_at_a_time();
+  probes_use_listening_port();
+  uses_image_of_make_image();
+  has_exactly_needed_permissions();
+  policy_binds_slices_to_token_node();
+  uses_only_existing_settings();
+  has_no_flag_that_overrides_variables();
+  is_scheduled_on_gpu_or_labelled_nodes();
 }
 
-TEST_F(source_tree, documents_the_settings_that_the_agent_has) {
+TEST_F(source_tree, all_agent_settings_are_documented) {
   const auto program = gpushm_testing::find_own_program("gpushmd");
   if (!program) {
     GTEST_SKIP() << "this build has no gpushmd";
@@ -459,14 +463,14 @@ TEST_F(source_tree, documents_the_settings_that_the_agent_has) {
   gpushm_testing::spawn_options options;
   options.argv = {*program, "--help"};
   const std::string help = gpushm_testing::run_program(options).out;
-  documented told = documented_settings();
-  told.flags.insert({"--help", "--version", "--accept-fake-chunks"});
-  told.variables.insert("GPUSHMD_ACCEPT_FAKE_CHUNKS");
-  EXPECT_EQ(all_matches(help, std::regex("(?:^|[\\s,])(--[a-z][a-z-]+)")), told.flags);
-  EXPECT_EQ(all_matches(help, std::regex(R"(\(\$([A-Z_]+)\))")), told.variables);
+  documented found = documented_settings();
+  found.flags.insert({"--help", "--version", "--accept-fake-chunks"});
+  found.variables.insert("GPUSHMD_ACCEPT_FAKE_CHUNKS");
+  EXPECT_EQ(all_matches(help, std::regex("(?:^|[\\s,])(--[a-z][a-z-]+)")), found.flags);
+  EXPECT_EQ(all_matches(help, std::regex(R"(\(\$([A-Z_]+)\))")), found.variables);
 }
 
-TEST_F(source_tree, documents_each_metric) {
+TEST_F(source_tree, all_metrics_are_documented) {
   std::string sources;
   const std::filesystem::path root(GPUSHM_SOURCE_DIR);
   for (const auto& entry : std::filesystem::directory_iterator(root / "apps/gpushmd/metrics")) {
@@ -481,21 +485,21 @@ TEST_F(source_tree, documents_each_metric) {
             declared);
 }
 
-TEST_F(source_tree, documents_each_permission) {
+TEST_F(source_tree, all_permissions_are_documented) {
   const std::string text = section(source_file("docs/kubernetes.md"), "## Permissions");
-  permissions told;
+  permissions found;
   const std::regex row(R"(\| ((?:`[a-z]+`,? )+)`([a-z]+)` \|)");
   for (std::sregex_iterator at(text.begin(), text.end(), row); at != std::sregex_iterator(); ++at) {
     const std::string resource = (*at)[2];
-    told[(resource == "nodes" ? "/" : "resource.k8s.io/") + resource] =
+    found[(resource == "nodes" ? "/" : "resource.k8s.io/") + resource] =
         all_matches((*at)[1], std::regex("`([a-z]+)`"));
   }
-  EXPECT_EQ(told, needed);
+  EXPECT_EQ(found, needed);
 }
 
-// Some kubectl make a text of an unquoted `on`, others a truth value: the files themselves must be
-// right. Patches need not be whole.
-TEST_F(source_tree, has_files_that_keep_to_the_types_of_the_api) {
+// Some versions of kubectl read an unquoted `on` as a string, others as a boolean, so the files
+// themselves must be correct. Patches may be incomplete.
+TEST_F(source_tree, files_match_schema) {
   const schema known(source_file("tests/deploy/schemas/kubernetes.json"));
   std::size_t files = 0;
   const std::filesystem::path root(GPUSHM_SOURCE_DIR);
@@ -520,11 +524,11 @@ TEST_F(source_tree, has_files_that_keep_to_the_types_of_the_api) {
   EXPECT_GT(files, 10U);
 }
 
-TEST_F(source_tree, has_no_kustomization_that_is_not_tested) {
+TEST_F(source_tree, all_kustomizations_are_tested) {
   EXPECT_EQ(kustomizations(), all_directories());
 }
 
-TEST_F(source_tree, has_the_same_patch_for_gpus_in_both_overlays) {
+TEST_F(source_tree, gpu_patches_of_both_overlays_are_equal) {
   EXPECT_EQ(source_file("deploy/kustomize/overlays/full/gpus.yaml"),
             source_file("deploy/kustomize/overlays/no-dra/gpus.yaml"));
   EXPECT_EQ(source_file("deploy/kustomize/overlays/full-per-gpu/per-gpu.yaml"),

@@ -19,25 +19,27 @@ void add(std::vector<manifest>& all,
          const std::string& text,
          const std::string& file,
          int lines_before) {
-  manifest made;
-  made.file = file;
-  made.lines_before = lines_before;
-  made.tree = std::make_shared<gpushm::yaml::tree>();
-  gpushm::yaml::read_yaml(text, *made.tree);
-  if (made.tree->failure) {
-    throw std::runtime_error(file + ':' + std::to_string(lines_before + made.tree->failure->line) +
-                             ": " + made.tree->failure->text);
+  manifest created;
+  created.file = file;
+  created.lines_before = lines_before;
+  created.tree = std::make_shared<gpushm::yaml::tree>();
+  gpushm::yaml::read_yaml(text, *created.tree);
+  if (created.tree->failure) {
+    throw std::runtime_error(file + ':' +
+                             std::to_string(lines_before + created.tree->failure->line) + ": " +
+                             created.tree->failure->text);
   }
-  if (made.tree->root == nullptr) {
+  if (created.tree->root == nullptr) {
     return;
   }
-  made.version = text_at(made.root(), {"apiVersion"});
-  made.kind = text_at(made.root(), {"kind"});
-  made.name = text_at(made.root(), {"metadata", "name"});
-  if (made.version.empty() || made.kind.empty() || made.name.empty()) {
-    throw std::runtime_error(made.place(made.root()) + ": no apiVersion, kind or metadata.name");
+  created.version = text_at(created.root(), {"apiVersion"});
+  created.kind = text_at(created.root(), {"kind"});
+  created.name = text_at(created.root(), {"metadata", "name"});
+  if (created.version.empty() || created.kind.empty() || created.name.empty()) {
+    throw std::runtime_error(created.place(created.root()) +
+                             ": no apiVersion, kind or metadata.name");
   }
-  all.push_back(std::move(made));
+  all.push_back(std::move(created));
 }
 
 }  // namespace

@@ -8,9 +8,10 @@
 namespace gpushm_tests {
 namespace {
 
-class judge {
+class checker {
  public:
-  judge(const manifest& object, std::vector<std::string>& found) : object_(object), found_(found) {}
+  checker(const manifest& object, std::vector<std::string>& found)
+      : object_(object), found_(found) {}
 
   void report(const gpushm::yaml::node& where, const std::string& what) {
     found_.push_back(object_.place(where) + ": " + what);
@@ -75,7 +76,7 @@ class judge {
     }
   }
 
-  // What a container says counts before what its pod says.
+  // The container's value has precedence over the pod's.
   static std::string effective(const gpushm::yaml::node& spec,
                                const gpushm::yaml::node& container,
                                std::initializer_list<std::string_view> keys) {
@@ -138,7 +139,7 @@ class judge {
 
 std::vector<std::string> not_restricted(const manifest& pod) {
   std::vector<std::string> found;
-  judge(pod, found).pod(*pod_spec(pod));
+  checker(pod, found).pod(*pod_spec(pod));
   return found;
 }
 

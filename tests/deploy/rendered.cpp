@@ -23,15 +23,15 @@ std::optional<std::string> why_no_kubectl() {
 std::vector<manifest> rendered(const std::string& directory) {
   gpushm_testing::spawn_options options;
   options.argv = {"kubectl", "kustomize", (fs::path(GPUSHM_SOURCE_DIR) / directory).string()};
-  const auto done =
-      gpushm_testing::run_program(options, gpushm_testing::patience(std::chrono::seconds(60)));
+  const auto done = gpushm_testing::run_program(
+      options, gpushm_testing::scaled_timeout(std::chrono::seconds(60)));
   if (!done.status.success()) {
     throw std::runtime_error(directory + ": " + done.status.text() + "\n" + done.err);
   }
   return read_manifests(done.out, directory);
 }
 
-const manifest& the_one(const std::vector<manifest>& objects, std::string_view kind) {
+const manifest& only_object(const std::vector<manifest>& objects, std::string_view kind) {
   const manifest* found = nullptr;
   for (const manifest& each : objects) {
     if (each.kind == kind) {

@@ -9,15 +9,16 @@
 
 namespace gpushm_tests {
 
-/// Why kustomizations cannot be rendered here, for GTEST_SKIP; nothing when they can.
+/// The reason why kustomizations cannot be rendered here, for GTEST_SKIP; nullopt if they can.
 [[nodiscard]] std::optional<std::string> why_no_kubectl();
 
-/// What `kubectl kustomize` makes of a directory of the source tree. Offline. Throws
-/// `std::runtime_error` with what kubectl said.
+/// The output of `kubectl kustomize` for a directory of the source tree. Works offline. Throws
+/// `std::runtime_error` with kubectl's message.
 [[nodiscard]] std::vector<manifest> rendered(const std::string& directory);
 
-/// Of some objects the one of this kind; throws unless there is exactly one.
-[[nodiscard]] const manifest& the_one(const std::vector<manifest>& objects, std::string_view kind);
+/// The object of this kind; throws unless there is exactly one.
+[[nodiscard]] const manifest& only_object(const std::vector<manifest>& objects,
+                                          std::string_view kind);
 
 /// Every directory below deploy/ with a kustomization.yaml, relative to the source tree, sorted.
 [[nodiscard]] std::vector<std::string> kustomizations();

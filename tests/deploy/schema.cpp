@@ -117,14 +117,14 @@ void schema::check_object(const manifest& object,
     const gpushm::yaml::node& inner = *value.children[i + 1];
     const std::string inner_path = joined(path, key.value);
     if (!seen.insert(key.value).second) {
-      found.push_back(object.place(key) + ": " + inner_path + " is there twice");
+      found.push_back(object.place(key) + ": " + inner_path + " is duplicated");
     }
     if (properties != wanted.end() && properties->contains(key.value)) {
       check(object, inner, properties->at(key.value), inner_path, found);
     } else if (others != wanted.end()) {
       check(object, inner, *others, inner_path, found);
     } else if (properties != wanted.end()) {
-      found.push_back(object.place(key) + ": " + inner_path + " is no field");
+      found.push_back(object.place(key) + ": " + inner_path + " is not a field");
     }
   }
   for (const json& required : wanted.value("required", json::array())) {

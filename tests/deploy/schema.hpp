@@ -9,20 +9,19 @@
 
 namespace gpushm_tests {
 
-/// The fields that Kubernetes' objects have, as tests/deploy/schemas/kubernetes.json lists them,
-/// and whether a manifest keeps to them. On the YAML itself and not on JSON made of it, so that
-/// findings have a place, and so that an unquoted `off` is seen to be no text.
-///
-/// Shared objects: safe.
+/// Checks manifests against the schema of Kubernetes' objects in
+/// tests/deploy/schemas/kubernetes.json. Checks the YAML, not JSON derived from it, so that
+/// findings have positions and an unquoted `off` is not taken for a string. Thread-safety: shared
+/// objects: safe.
 class schema {
  public:
-  /// Throws for what is no such file.
+  /// Throws if `text` is not such a file.
   explicit schema(const std::string& text);
 
-  /// A line for each thing that an API server would refuse: unknown and missing fields, values of
-  /// another type, a kind that is not in the file. Fields of the server's own are unknown.
+  /// Returns a line for each error that an API server would report: unknown and missing fields,
+  /// wrong types, kinds that are not in the file. Fields that only servers set are unknown.
   [[nodiscard]] std::vector<std::string> check(const manifest& object) const;
-  /// The Kubernetes release that the file is of.
+  /// The Kubernetes release of the file.
   [[nodiscard]] std::string release() const { return file_.at("kubernetes"); }
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The checkers of manifests find what they are for.
+// The checks of manifests: schema and Pod Security.
 #include "tests/deploy/schema.hpp"
 
 #include <gmock/gmock.h>
@@ -32,7 +32,7 @@ manifest one(const std::string& text) {
   return read_manifests(text, "x.yaml").at(0);
 }
 
-/// The pod above with `after` changed: the first `from` becomes `to`.
+/// The pod above, with the first `from` replaced by `to`.
 manifest changed(const std::string& from, const std::string& to) {
   std::string text = restricted_pod;
   const auto at = text.find(from);
@@ -54,42 +54,42 @@ class schemas : public testing::Test {
   std::optional<schema> known_;
 };
 
-TEST_F(schemas, take_what_fits) {
+TEST_F(schemas, valid_pod_has_no_findings) {
   EXPECT_THAT(check(restricted_pod), IsEmpty());
   EXPECT_THAT(known_->release(), "1.36");
 }
 
-TEST_F(schemas, find_fields_that_do_not_exist) {
+TEST_F(schemas, unknown_fields_are_reported) {
   EXPECT_THAT(
       known_->check(changed("securityContext:\n      allow", "securityContexts:\n      allow")),
-      ElementsAre("x.yaml:10:5: spec.containers[0].securityContexts is no field"));
+      ElementsAre("x.yaml:10:5: spec.containers[0].securityContexts is not a field"));
   EXPECT_THAT(check("apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: []}\n"
                     "status: {}\n"),
-              ElementsAre("x.yaml:5:1: status is no field"));
+              ElementsAre("x.yaml:5:1: status is not a field"));
   EXPECT_THAT(check("apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: c}\n"
                     "spec: {devices: {requests: [{name: r, deviceClassName: d}]}}\n"),
-              ElementsAre("x.yaml:4:39: spec.devices.requests[0].deviceClassName is no field"));
+              ElementsAre("x.yaml:4:39: spec.devices.requests[0].deviceClassName is not a field"));
   EXPECT_THAT(check("apiVersion: resource.k8s.io/v1beta1\nkind: ResourceClaim\n"
                     "metadata: {name: c}\n"
                     "spec: {devices: {requests: [{name: r, exactly: {deviceClassName: d}}]}}\n"),
-              ElementsAre("x.yaml:4:39: spec.devices.requests[0].exactly is no field"));
+              ElementsAre("x.yaml:4:39: spec.devices.requests[0].exactly is not a field"));
 }
 
-TEST_F(schemas, find_fields_that_are_missing_or_there_twice) {
+TEST_F(schemas, missing_and_duplicate_fields_are_reported) {
   EXPECT_THAT(known_->check(changed("name: c\n    ", "")),
               ElementsAre("x.yaml:9:5: spec.containers[0].name is missing"));
   EXPECT_THAT(check("apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {}\n"),
               ElementsAre("x.yaml:4:7: spec.containers is missing"));
   EXPECT_THAT(known_->check(
                   changed("runAsNonRoot: true\n", "runAsNonRoot: true\n    runAsNonRoot: true\n")),
-              ElementsAre("x.yaml:7:5: spec.securityContext.runAsNonRoot is there twice"));
+              ElementsAre("x.yaml:7:5: spec.securityContext.runAsNonRoot is duplicated"));
 }
 
-TEST_F(schemas, find_values_of_another_type) {
+TEST_F(schemas, wrong_types_are_reported) {
   EXPECT_THAT(known_->check(changed("runAsNonRoot: true", "runAsNonRoot: \"true\"")),
               ElementsAre("x.yaml:6:19: spec.securityContext.runAsNonRoot must be boolean, not a "
                           "string"));
-  // What YAML makes of it is no text, and kubectl refuses it.
+  // YAML reads it as a boolean, and kubectl refuses it.
   EXPECT_THAT(known_->check(changed("name: c\n", "name: c\n    env: [{name: E, value: off}]\n")),
               ElementsAre("x.yaml:10:28: spec.containers[0].env[0].value must be string, not a "
                           "boolean"));
@@ -101,7 +101,7 @@ TEST_F(schemas, find_values_of_another_type) {
                           "something else"));
 }
 
-TEST_F(schemas, take_numbers_where_kubernetes_does) {
+TEST_F(schemas, numbers_are_valid_where_kubernetes_accepts_them) {
   EXPECT_THAT(known_->check(changed("name: c\n",
                                     "name: c\n"
                                     "    resources: {limits: {cpu: 0.5, memory: 1Gi, a.b/c: 1}}\n"
@@ -110,13 +110,13 @@ TEST_F(schemas, take_numbers_where_kubernetes_does) {
               IsEmpty());
 }
 
-TEST_F(schemas, find_kinds_that_are_not_known) {
+TEST_F(schemas, unknown_kinds_are_reported) {
   EXPECT_THAT(
       check("apiVersion: resource.k8s.io/v1beta3\nkind: DeviceClass\nmetadata: {name: d}\n"),
       ElementsAre("x.yaml:1:1: no schema of DeviceClass of resource.k8s.io/v1beta3"));
 }
 
-TEST(manifests, tell_where_in_the_file_they_are) {
+TEST(manifests, have_positions_in_the_file) {
   const auto found = read_manifests(
       "---\n# nothing\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: n}\n", "x.yaml");
   ASSERT_EQ(found.size(), 1U);
@@ -135,7 +135,7 @@ void PrintTo(const refused& value, std::ostream* to) {
 }
 class pod_security : public testing::TestWithParam<refused> {};
 
-TEST_P(pod_security, finds_what_restricted_refuses) {
+TEST_P(pod_security, violation_is_reported) {
   const auto found = not_restricted(changed(GetParam().from, GetParam().to));
   ASSERT_EQ(found.size(), 1U) << testing::PrintToString(found);
   EXPECT_EQ(found[0].substr(found[0].find(": ") + 2), GetParam().what);
@@ -172,11 +172,11 @@ INSTANTIATE_TEST_SUITE_P(
         refused{
             "name: c\n", "name: c\n    ports: [{containerPort: 1, hostPort: 1}]\n", "hostPort 1"}));
 
-TEST(pod_security_standard, takes_what_is_restricted) {
+TEST(pod_security_standard, restricted_pod_has_no_violations) {
   EXPECT_THAT(not_restricted(one(restricted_pod)), IsEmpty());
   EXPECT_THAT(not_restricted(changed("{drop: [ALL]}", "{drop: [ALL], add: [NET_BIND_SERVICE]}")),
               IsEmpty());
-  // A sidecar is judged like the others.
+  // Init containers are checked like other containers.
   EXPECT_EQ(not_restricted(changed("spec:\n", "spec:\n  initContainers: [{name: i}]\n")).size(),
             2U);
 }

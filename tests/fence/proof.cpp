@@ -239,14 +239,14 @@ proof_round run_round(const proof_case& what, const std::string& socket, unsigne
   if (!peer_writer) {
     memory = client.open(name, {.device = device});
   }
-  memory_reader sight(*memory, device);
+  memory_reader observation(*memory, device);
   proof_round result;
   // At a different time of its work in each round.
   constexpr unsigned moments = 100;
-  result.wrote = sight.changes_within(milliseconds(20 + number * 37 % moments)) > 1;
+  result.wrote = observation.changes_within(milliseconds(20 + number * 37 % moments)) > 1;
   if (has_fake_gpus()) {
     writer.write("go\n");
-    result.wrote = result.wrote && sight.changes_within(milliseconds(50)) > 1;
+    result.wrote = result.wrote && observation.changes_within(milliseconds(50)) > 1;
   }
   const auto killed = clock_type::now();
   const auto since_kill = [&] {
@@ -257,7 +257,7 @@ proof_round run_round(const proof_case& what, const std::string& socket, unsigne
   writer.kill(SIGKILL);
   bool child_lives = what.writer.leaves == offspring::cloned;
   while (!reported) {
-    if (sight.read()) {
+    if (observation.read()) {
       result.last_change_ms = since_kill();
     }
     if (is_reported(events)) {
@@ -279,8 +279,8 @@ proof_round run_round(const proof_case& what, const std::string& socket, unsigne
     }
   }
   result.reported_ms = since_kill();
-  static_cast<void>(sight.read());
-  result.changed_after = sight.changes_within(settle) != 0;
+  static_cast<void>(observation.read());
+  result.changed_after = observation.changes_within(settle) != 0;
   return result;
 }
 
@@ -410,7 +410,7 @@ int prove(const arguments& wanted) {
 
 int main(int argc, char** argv) try {
   if (argc == 5 && std::strcmp(argv[1], "--writer") == 0) {
-    return be_proof_writer(argv[2], argv[3], proof_from_text(argv[4]));
+    return run_proof_writer(argv[2], argv[3], proof_from_text(argv[4]));
   }
   const arguments wanted = parse(argc, argv, {.rounds = 200, .jobs = 4});
   if (wanted.list) {

@@ -29,8 +29,8 @@ namespace gpushm::fence_rounds {
 
 namespace {
 
-/// The work of a fake GPU: the watcher sees this process's memory.
-void write_for_ever(std::uintptr_t target) {
+/// The work of a fake GPU, whose memory the watcher shares with this process.
+void write_forever(std::uintptr_t target) {
   // NOLINTNEXTLINE(performance-no-int-to-ptr): the fake driver's addresses are this process's own
   auto* const words = reinterpret_cast<std::atomic<std::uint64_t>*>(target);
   for (std::uint64_t value = 1;; ++value) {
@@ -51,7 +51,7 @@ void leave_child(offspring how, std::optional<std::uintptr_t> fake_target) {
                           ? static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0))
                           : ::fork();
   if (child < 0) {
-    throw std::runtime_error("no child process");
+    throw std::runtime_error("cannot create a child process");
   }
   if (child != 0) {
     print_line("child " + std::to_string(child));
@@ -60,7 +60,7 @@ void leave_child(offspring how, std::optional<std::uintptr_t> fake_target) {
   ::setpgid(0, 0);  // the watcher kills its parent's process group
   ::alarm(60);      // in case the watcher dies
   if (how == offspring::cloned && fake_target) {
-    write_for_ever(*fake_target);
+    write_forever(*fake_target);
   }
   for (;;) {
     ::pause();
@@ -68,7 +68,7 @@ void leave_child(offspring how, std::optional<std::uintptr_t> fake_target) {
 }
 
 /// Closes all sockets of the process, as if the broker had dropped it.
-void give_up_connections() {
+void close_sockets() {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     struct stat about {};
     const int fd = std::stoi(entry.path().filename());
@@ -78,7 +78,7 @@ void give_up_connections() {
   }
 }
 
-bool wait_for_word(std::chrono::milliseconds timeout) {
+bool wait_for_go(std::chrono::milliseconds timeout) {
   pollfd input{STDIN_FILENO, POLLIN, 0};
   return ::poll(&input, 1, static_cast<int>(timeout.count())) > 0;
 }
@@ -93,14 +93,14 @@ void run(const std::string& socket_path, const std::string& name, const proof_op
   }
   const auto target = reinterpret_cast<std::uintptr_t>(memory.data());
   if (has_fake_gpus()) {
-    std::thread(write_for_ever, target).detach();
+    std::thread(write_forever, target).detach();
     if (options.leaves != offspring::none) {
       leave_child(options.leaves, target);
     }
     print_line("ready");
-    while (!wait_for_word(std::chrono::seconds(60))) {
+    while (!wait_for_go(std::chrono::seconds(60))) {
     }
-    give_up_connections();
+    close_sockets();
     for (;;) {
       ::pause();
     }
@@ -114,16 +114,16 @@ void run(const std::string& socket_path, const std::string& name, const proof_op
     leave_child(options.leaves, std::nullopt);
   }
   print_line("ready");
-  while (!wait_for_word(std::chrono::milliseconds(5))) {
+  while (!wait_for_go(std::chrono::milliseconds(5))) {
     writing.feed(200);
   }
 }
 
 }  // namespace
 
-int be_proof_writer(const std::string& socket_path,
-                    const std::string& name,
-                    const proof_options& options) {
+int run_proof_writer(const std::string& socket_path,
+                     const std::string& name,
+                     const proof_options& options) {
   try {
     run(socket_path, name, options);
   } catch (const std::exception& why) {

@@ -31,9 +31,9 @@ struct proof_options {
 /// prints "child PID" (if it leaves a child) and "ready" to standard output, and writes until it is
 /// killed. On a fake GPU, whose work ends with the process, it first closes its connection without
 /// a goodbye when it reads "go" from standard input. Returns an exit status on failure.
-int be_proof_writer(const std::string& socket_path,
-                    const std::string& name,
-                    const proof_options& options);
+int run_proof_writer(const std::string& socket_path,
+                     const std::string& name,
+                     const proof_options& options);
 
 /// True if this process uses the fake driver.
 [[nodiscard]] bool has_fake_gpus();

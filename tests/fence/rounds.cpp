@@ -24,12 +24,13 @@
 
 namespace {
 
-using gpushm::fence_rounds::sight;
+using gpushm::fence_rounds::observation;
 
 /// Minimum, median and maximum of the values, and the number of missing ones.
-nlohmann::ordered_json spread(const std::vector<sight>& all, std::optional<double> sight::*of) {
+nlohmann::ordered_json spread(const std::vector<observation>& all,
+                              std::optional<double> observation::*of) {
   std::vector<double> values;
-  for (const sight& one : all) {
+  for (const observation& one : all) {
     if (one.*of) {
       values.push_back(*(one.*of));
     }
@@ -65,7 +66,7 @@ bool is_one_of(const gpushm::fence_rounds::setting& what, const std::vector<std:
 int main(int argc, char** argv) try {
   using namespace gpushm::fence_rounds;
   if (argc == 3 && std::strcmp(argv[1], "--victim") == 0) {
-    be_victim(from_text(argv[2]), 3);
+    run_victim(from_text(argv[2]), 3);
   }
   if (argc == 2 && std::strcmp(argv[1], "--sleep") == 0) {
     ::alarm(60);
@@ -106,7 +107,7 @@ int main(int argc, char** argv) try {
     if (!wanted.only.empty() && !is_one_of(one, wanted.only)) {
       continue;
     }
-    std::vector<sight> seen;
+    std::vector<observation> seen;
     nlohmann::ordered_json entry;
     entry["case"] = one.name;
     try {
@@ -124,17 +125,19 @@ int main(int argc, char** argv) try {
       };
       entry["victims"] = seen.size();
       entry["driver_files"] = seen.front().files;
-      entry["writing"] = count([](const sight& s) { return s.changes_before > 1; });
-      entry["socket_end_ms"] = spread(seen, &sight::socket_end);
-      entry["pidfd_ms"] = spread(seen, &sight::pidfd);
-      entry["life_pipe_ms"] = spread(seen, &sight::life);
-      entry["last_change_ms"] = spread(seen, &sight::last_change);
-      entry["changed_after_pidfd"] = count([](const sight& s) { return s.changed_after_pidfd; });
-      entry["changed_after_both"] = count([](const sight& s) { return s.changed_after_both; });
+      entry["writing"] = count([](const observation& s) { return s.changes_before > 1; });
+      entry["socket_end_ms"] = spread(seen, &observation::socket_end);
+      entry["pidfd_ms"] = spread(seen, &observation::pidfd);
+      entry["life_pipe_ms"] = spread(seen, &observation::life);
+      entry["last_change_ms"] = spread(seen, &observation::last_change);
+      entry["changed_after_pidfd"] =
+          count([](const observation& s) { return s.changed_after_pidfd; });
+      entry["changed_after_both"] =
+          count([](const observation& s) { return s.changed_after_both; });
       held = held && entry["writing"] == seen.size() &&
              (!one.is_fenced || entry["changed_after_both"] == 0);
       if (seen.front().child_ended) {
-        entry["last_change_after_child_ms"] = spread(seen, &sight::last_after_child);
+        entry["last_change_after_child_ms"] = spread(seen, &observation::last_after_child);
       }
       std::printf("%-28s %-18s %-18s %-18s %-18s %zu / %zu of %zu (%zu were writing)\n",
                   one.name.c_str(),

@@ -78,11 +78,11 @@ std::vector<int> driver_files() {
 
 base::unique_fd own_pidfd() {
   return base::unique_fd(static_cast<int>(base::checked(
-      "be a victim", {}, "pidfd_open", [] { return ::syscall(SYS_pidfd_open, ::getpid(), 0); })));
+      "run victim", {}, "pidfd_open", [] { return ::syscall(SYS_pidfd_open, ::getpid(), 0); })));
 }
 
 /// The body of a child.
-[[noreturn]] void be_child(holder how, int socket, int pidfd_to) {
+[[noreturn]] void run_child(holder how, int socket, int pidfd_to) {
   ::alarm(60);  // in case the watcher dies
   const base::unique_fd self = own_pidfd();
   const int number = self.get();
@@ -105,7 +105,7 @@ base::unique_fd own_pidfd() {
 /// Forks a child and returns its pidfd. Runs the library's handlers or not (as vfork and clone).
 base::unique_fd start_child(holder how, int socket) {
   std::array<int, 2> ends{};
-  base::checked("be a victim", {}, "socketpair", [&] {
+  base::checked("run victim", {}, "socketpair", [&] {
     return ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data());
   });
   const base::unique_fd near(ends[0]);
@@ -114,7 +114,7 @@ base::unique_fd start_child(holder how, int socket) {
                           ? static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0))
                           : ::fork();
   if (child == 0) {
-    be_child(how, socket, far.get());
+    run_child(how, socket, far.get());
   }
   std::array<std::byte, 1> buffer{};
   if (!transport::wait_readable(near.get(), std::chrono::seconds(20))) {
@@ -160,7 +160,7 @@ void run(const victim_options& options, int socket) {
   if (gpus.size() <= own) {
     throw std::runtime_error("needs two GPUs");
   }
-  check(cu->cuCtxSetCurrent(driver::primary_context(gpus[own].handle, "be a victim", {})),
+  check(cu->cuCtxSetCurrent(driver::primary_context(gpus[own].handle, "run victim", {})),
         "cuCtxSetCurrent");
   const CUmemGenericAllocationHandle memory = make(cu, gpus[0].handle, shared_bytes);
   int exported = -1;
@@ -207,13 +207,13 @@ void run(const victim_options& options, int socket) {
 
 }  // namespace
 
-void be_victim(const victim_options& options, int socket) {
+void run_victim(const victim_options& options, int socket) {
   try {
     run(options, socket);
   } catch (const std::exception& why) {
-    greeting sorry;
-    std::strncpy(sorry.failure, why.what(), sizeof sorry.failure - 1);
-    static_cast<void>(transport::send_packet(socket, std::as_bytes(std::span(&sorry, 1)), {}));
+    greeting refusal;
+    std::strncpy(refusal.failure, why.what(), sizeof refusal.failure - 1);
+    static_cast<void>(transport::send_packet(socket, std::as_bytes(std::span(&refusal, 1)), {}));
   }
   ::_exit(7);
 }

@@ -47,6 +47,6 @@ struct greeting {
 /// Shares memory, makes the GPU write it, reports that on `socket`, and continues until it is
 /// killed. The packet "go" makes it exit or execute another program if it ends that way. Does not
 /// return.
-[[noreturn]] void be_victim(const victim_options& options, int socket);
+[[noreturn]] void run_victim(const victim_options& options, int socket);
 
 }  // namespace gpushm::fence_rounds

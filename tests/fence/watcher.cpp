@@ -78,7 +78,7 @@ struct watched {
   moment pidfd_end;
   moment life_end;
   std::optional<clock::time_point> changed_by;  ///< end of the sweep that saw the last change
-  sight seen;
+  observation seen;
 };
 
 [[noreturn]] void become_victim(const victim_options& options, int socket) {
@@ -349,7 +349,7 @@ victim_options from_text(const std::string& text) {
   return options;
 }
 
-std::vector<sight> run_round(const setting& what) {
+std::vector<observation> run_round(const setting& what) {
   const driver::cuda_driver& cu = driver::cuda_driver::instance();
   check(cu->cuCtxSetCurrent(driver::primary_context(driver::visible_gpus()[0].handle, "watch", {})),
         "cuCtxSetCurrent");
@@ -392,7 +392,7 @@ std::vector<sight> run_round(const setting& what) {
   while (clock::now() < settled) {
     sweeping.sweep();
   }
-  std::vector<sight> result;
+  std::vector<observation> result;
   std::optional<clock::time_point> children_killed;
   for (std::size_t i = 0; i < all.size(); ++i) {
     watched& one = *all[i];
@@ -411,7 +411,7 @@ std::vector<sight> run_round(const setting& what) {
   }
   for (std::size_t i = 0; i < all.size(); ++i) {
     watched& one = *all[i];
-    sight seen = one.seen;
+    observation seen = one.seen;
     seen.changes_before = changes[i];
     seen.socket_end = since(ended, one.socket_end.get());
     seen.pidfd = since(ended, one.pidfd_end.get());

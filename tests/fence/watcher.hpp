@@ -11,7 +11,7 @@
 
 namespace gpushm::fence_rounds {
 
-/// One kind of death, with one or several victims that die together.
+/// One kind of death, with one victim or several that end together.
 struct setting {
   std::string name;
   victim_options victim;
@@ -20,7 +20,7 @@ struct setting {
 };
 
 /// Observations of one victim. Times are milliseconds after its end; nullopt: not during the round.
-struct sight {
+struct observation {
   std::uint32_t files = 0;                 ///< driver files that it had
   std::uint64_t changes_before = 0;        ///< sweeps that saw a change of its memory
   std::optional<double> socket_end;        ///< end-of-file on its socket
@@ -34,7 +34,7 @@ struct sight {
 };
 
 /// Runs one round. Throws std::runtime_error with the reason if a victim cannot run.
-[[nodiscard]] std::vector<sight> run_round(const setting& what);
+[[nodiscard]] std::vector<observation> run_round(const setting& what);
 
 /// Returns why this process has no CUDA driver; empty if it has one. Call it in a separate process
 /// or before `run_round`: victims are executed, not forked with this process's context.

@@ -139,7 +139,7 @@ class world final : public broker_detail::outbox {
     work();
     GPUSHM_REQUIRE(hub_.domain().session_count() == 0);
     GPUSHM_REQUIRE(hub_.domain().descriptors() <= 400);
-    remove_what_is_left();
+    remove_remaining();
     packets_.clear();
     GPUSHM_REQUIRE(hub_.domain().segment_count() == 0);
     GPUSHM_REQUIRE(hub_.domain().session_count() == 0);
@@ -165,9 +165,9 @@ class world final : public broker_detail::outbox {
     GPUSHM_REQUIRE(packet.descriptors.size() <= wire::max_batch);
     const auto message = wire::decode(bytes);
     GPUSHM_REQUIRE(message);
-    if (const auto* made = std::get_if<wire::reserved>(&message->body)) {
+    if (const auto* created = std::get_if<wire::reserved>(&message->body)) {
       GPUSHM_REQUIRE(packet.descriptors.empty());
-      generations_.push_back(made->generation);
+      generations_.push_back(created->generation);
     }
     if (const auto* greeted = std::get_if<wire::welcome>(&message->body)) {
       GPUSHM_REQUIRE(greeted->token != wire::session_token{});
@@ -510,7 +510,7 @@ class world final : public broker_detail::outbox {
     }
   }
 
-  void remove_what_is_left() {
+  void remove_remaining() {
     const core::session_id owner = next_session_++;
     hub_.accept(std::make_shared<broker_detail::session>(owner), {13, broker_uid, true});
     send_message(owner, wire::hello{}, {});

@@ -342,12 +342,12 @@ TEST_F(agent_brokers, stuck_broker_delays_no_other_domain) {
     EXPECT_EQ(connect("claim-b").broker().domain, "claim-b");
     EXPECT_GE(brokers.readings().size(), 2U);
     EXPECT_EQ(brokers.not_ready(), "");
-    EXPECT_LT(since(), gpushm_testing::patience(2s));
+    EXPECT_LT(since(), gpushm_testing::scaled_timeout(2s));
     closing.join();
-    EXPECT_LT(since(), gpushm_testing::patience(4s));
+    EXPECT_LT(since(), gpushm_testing::scaled_timeout(4s));
     EXPECT_FALSE(std::filesystem::exists(folder_ / "run/d/claim-a"));
   }
-  EXPECT_LT(since(), gpushm_testing::patience(10s));
+  EXPECT_LT(since(), gpushm_testing::scaled_timeout(10s));
 }
 
 }  // namespace

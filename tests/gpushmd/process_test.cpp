@@ -32,7 +32,7 @@ using gpushm_testing::dra_answers;
 using gpushm_testing::dra_claim;
 using gpushm_testing::eventually;
 using gpushm_testing::exited;
-using gpushm_testing::patience;
+using gpushm_testing::scaled_timeout;
 using gpushm_testing::stream;
 using gpushm_testing::uid_of;
 using nlohmann::json;
@@ -67,8 +67,8 @@ class agent_process : public ::testing::Test {
     return {reference.name_space, reference.name, reference.uid};
   }
   [[nodiscard]] gpushm::client connect(const std::string& domain) const {
-    return gpushm::client::connect(
-        {.socket_path = node_->domain_directory(domain) + "/socket", .timeout = patience(5s)});
+    return gpushm::client::connect({.socket_path = node_->domain_directory(domain) + "/socket",
+                                    .timeout = scaled_timeout(5s)});
   }
   // "Rss…: 1234 kB" of the agent.
   [[nodiscard]] long status_kilobytes(const std::string& field) {
@@ -87,7 +87,7 @@ TEST_F(agent_process, registers_allocates_and_exits) {
   node_->start_kubelet();
   node_->start_agent();
   ASSERT_TRUE(node_->wait_ready());
-  EXPECT_EQ(node_->ask("/healthz"), "200 ok\n");
+  EXPECT_EQ(node_->http_get("/healthz"), "200 ok\n");
   EXPECT_THAT(node_->kubelet().resources(), ElementsAre("gpushm.dev/share", "nvidia.com/gpu"));
   const auto gpu = node_->kubelet().allocate("pod", "nvidia.com/gpu", 1);
   EXPECT_THAT(gpu.allocation.cdi_devices,
@@ -102,7 +102,7 @@ TEST_F(agent_process, registers_allocates_and_exits) {
   EXPECT_EQ(connect("default").broker().domain, "default");
 
   node_->agent().kill(SIGTERM);
-  EXPECT_EQ(node_->agent().wait_exit(patience(20s)), exited(0)) << errors();
+  EXPECT_EQ(node_->agent().wait_exit(scaled_timeout(20s)), exited(0)) << errors();
   EXPECT_FALSE(fs::exists(node_->domain_directory("default") + "/socket"));
   for (const auto& entry : fs::directory_iterator(node_->path("device-plugins"))) {
     EXPECT_EQ(entry.path().filename(), "kubelet.sock");
@@ -126,7 +126,7 @@ TEST_F(agent_process, stays_small_and_creates_no_cuda_context) {
   node_->start_agent({"--per-gpu-resources", "on"});
   ASSERT_TRUE(node_->wait_ready());
   static_cast<void>(node_->claims().prepare("gpushm.dev", {claim(1)}));
-  static_cast<void>(node_->ask("/metrics"));
+  static_cast<void>(node_->http_get("/metrics"));
   const std::string maps = content_of("/proc/" + std::to_string(node_->agent().pid()) + "/maps");
   EXPECT_THAT(maps, HasSubstr("libnvidia-ml"));
   EXPECT_THAT(maps, Not(HasSubstr("libcuda")));
@@ -147,19 +147,19 @@ TEST_F(agent_process, without_gpu_advertises_zero_and_logs_reason) {
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("nvidia.com/gpu", 0, 10s));
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 64, 10s));
   node_->agent().wait_for_line(
-      "no GPU is offered: find the driver's libraries", patience(10s), stream::err);
+      "no GPU is offered: find the driver's libraries", scaled_timeout(10s), stream::err);
 }
 
 TEST_F(agent_process, registers_with_late_and_restarted_kubelet) {
   node_->start_agent();
-  EXPECT_THAT(node_->ask("/readyz"), StartsWith("503 "));
-  EXPECT_EQ(node_->ask("/healthz"), "200 ok\n");
+  EXPECT_THAT(node_->http_get("/readyz"), StartsWith("503 "));
+  EXPECT_EQ(node_->http_get("/healthz"), "200 ok\n");
   node_->start_kubelet();
   ASSERT_TRUE(node_->wait_ready());
   node_->stop_kubelet();
   node_->start_kubelet();
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("nvidia.com/gpu", 2, 20s)) << errors();
-  ASSERT_TRUE(node_->claims().wait_registered("gpushm.dev", patience(20s))) << errors();
+  ASSERT_TRUE(node_->claims().wait_registered("gpushm.dev", scaled_timeout(20s))) << errors();
 }
 
 TEST_F(agent_process, reload_applies_valid_and_rejects_invalid_file) {
@@ -179,9 +179,9 @@ TEST_F(agent_process, reload_applies_valid_and_rejects_invalid_file) {
       "      replicas: many\n");
   node_->agent().kill(SIGHUP);
   node_->agent().wait_for_line(
-      "agent.yaml:6:17.*keeping the old settings", patience(10s), stream::err);
+      "agent.yaml:6:17.*keeping the old settings", scaled_timeout(10s), stream::err);
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("nvidia.com/gpu", 6, 1s));
-  EXPECT_EQ(node_->ask("/healthz"), "200 ok\n");
+  EXPECT_EQ(node_->http_get("/healthz"), "200 ok\n");
 }
 
 TEST_F(agent_process, changed_file_is_reloaded_without_signal) {
@@ -202,7 +202,7 @@ TEST_F(agent_process, changed_file_is_reloaded_without_signal) {
   fs::remove_all(node_->path("etc/..1"));
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 7, 20s)) << errors();
   write_config("..3", "version: v1\nagent: {devicePlugin: {shareReplicas: seven}}\n");
-  node_->agent().wait_for_line("keeping the old settings", patience(10s), stream::err);
+  node_->agent().wait_for_line("keeping the old settings", scaled_timeout(10s), stream::err);
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 7, 1s));
 }
 
@@ -219,8 +219,9 @@ TEST_F(agent_process, broker_settings_need_restart_and_are_logged) {
       "  devicePlugin: {shareReplicas: 9}\n");
   node_->agent().kill(SIGHUP);
   // The flag --run-dir takes precedence.
-  node_->agent().wait_for_line(
-      "changes to agent.broker.domains take effect at the next start", patience(10s), stream::err);
+  node_->agent().wait_for_line("changes to agent.broker.domains take effect at the next start",
+                               scaled_timeout(10s),
+                               stream::err);
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 9, 20s)) << errors();
   // No resource refers to a domain that is not served.
   EXPECT_THAT(node_->kubelet().resources(), ElementsAre("gpushm.dev/share", "nvidia.com/gpu"));
@@ -237,9 +238,9 @@ TEST_F(agent_process, fifo_as_config_file_does_not_block) {
   ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
   node_->agent().kill(SIGHUP);
   node_->agent().wait_for_line(
-      "it is not a regular file.*keeping the old settings", patience(10s), stream::err);
+      "it is not a regular file.*keeping the old settings", scaled_timeout(10s), stream::err);
   node_->agent().kill(SIGTERM);
-  EXPECT_EQ(node_->agent().wait_exit(patience(10s)), exited(0)) << errors();
+  EXPECT_EQ(node_->agent().wait_exit(scaled_timeout(10s)), exited(0)) << errors();
 }
 
 // ---- a driver that does not respond ----
@@ -250,8 +251,8 @@ TEST_F(agent_process, driver_hang_at_start_delays_neither_shares_nor_exit) {
   node_->start_kubelet();
   node_->start_agent();
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 64, 30s)) << errors();
-  EXPECT_EQ(node_->ask("/healthz"), "200 ok\n");
-  EXPECT_THAT(node_->ask("/readyz"), StartsWith("503 the device plugin has not planned yet"));
+  EXPECT_EQ(node_->http_get("/healthz"), "200 ok\n");
+  EXPECT_THAT(node_->http_get("/readyz"), StartsWith("503 the device plugin has not planned yet"));
   static_cast<void>(connect("default"));
   // The GPUs are offered once the driver responds.
   fs::remove(hang);
@@ -265,16 +266,16 @@ TEST_F(agent_process, driver_hang_delays_no_request_reload_or_exit) {
   ASSERT_TRUE(node_->wait_ready());
   std::ofstream(machine_->fake().root() + "/hang").put('\n');
   node_->agent().kill(SIGHUP);  // takes an inventory
-  node_->agent().wait_for_line("reloaded the settings", patience(10s), stream::err);
+  node_->agent().wait_for_line("reloaded the settings", scaled_timeout(10s), stream::err);
   const dra_claim one = claim(1);
   EXPECT_EQ(node_->claims().prepare("gpushm.dev", {one}).at(one.uid).error, "") << errors();
   EXPECT_EQ(node_->metric("gpushm_dra_prepared_claims"), 1);
-  EXPECT_EQ(node_->ask("/healthz"), "200 ok\n");
+  EXPECT_EQ(node_->http_get("/healthz"), "200 ok\n");
   std::this_thread::sleep_for(6s);  // the monitor polls the GPUs every five seconds
   const auto start = std::chrono::steady_clock::now();
   node_->agent().kill(SIGTERM);
-  EXPECT_EQ(node_->agent().wait_exit(patience(12s)), exited(0)) << errors();
-  EXPECT_LT(std::chrono::steady_clock::now() - start, patience(12s));
+  EXPECT_EQ(node_->agent().wait_exit(scaled_timeout(12s)), exited(0)) << errors();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, scaled_timeout(12s));
   EXPECT_THAT(errors(), HasSubstr("abandoned the thread that watches the GPUs"));
   for (const std::string& domain : {std::string("default"), "claim-" + one.uid}) {
     EXPECT_FALSE(fs::exists(node_->domain_directory(domain) + "/socket")) << domain;
@@ -292,13 +293,14 @@ TEST_F(agent_process, stopped_control_loop_fails_healthz) {
   }
   ASSERT_EQ(::ptrace(PTRACE_INTERRUPT, loop, nullptr, nullptr), 0);
   ASSERT_EQ(::waitpid(loop, nullptr, __WALL), loop);
-  EXPECT_EQ(node_->ask("/healthz"), "200 ok\n");
-  const bool failed =
-      eventually([&] { return node_->ask("/healthz").starts_with("503"); }, patience(30s));
+  EXPECT_EQ(node_->http_get("/healthz"), "200 ok\n");
+  const bool failed = eventually([&] { return node_->http_get("/healthz").starts_with("503"); },
+                                 scaled_timeout(30s));
   EXPECT_TRUE(failed);
-  EXPECT_THAT(node_->ask("/healthz"), StartsWith("503 the control loop has not run for "));
+  EXPECT_THAT(node_->http_get("/healthz"), StartsWith("503 the control loop has not run for "));
   ASSERT_EQ(::ptrace(PTRACE_DETACH, loop, nullptr, nullptr), 0);
-  EXPECT_TRUE(eventually([&] { return node_->ask("/healthz") == "200 ok\n"; }, patience(10s)));
+  EXPECT_TRUE(
+      eventually([&] { return node_->http_get("/healthz") == "200 ok\n"; }, scaled_timeout(10s)));
 }
 
 // ---- domains, and a kubelet without DRA ----
@@ -310,7 +312,7 @@ TEST_F(agent_process, unserved_domain_is_reported_and_others_work) {
   node_->start_agent({"--domain", "default,team-a"});
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 64, 20s)) << errors();
   EXPECT_EQ(connect("default").broker().domain, "default");
-  EXPECT_THAT(node_->ask("/readyz"), StartsWith("503 domain team-a is not served: "));
+  EXPECT_THAT(node_->http_get("/readyz"), StartsWith("503 domain team-a is not served: "));
   EXPECT_EQ(node_->metric("gpushm_domain_serving{domain=\"default\"}"), 1);
   EXPECT_EQ(node_->metric("gpushm_domain_serving{domain=\"team-a\"}"), 0);
   fs::remove(node_->domain_directory("team-a"));
@@ -324,12 +326,12 @@ TEST_F(agent_process, kubelet_without_dra_is_ready_and_logged) {
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 64, 20s)) << errors();
   EXPECT_TRUE(eventually(
       [&] {
-        return node_->ask("/readyz").starts_with(
+        return node_->http_get("/readyz").starts_with(
             "503 the DRA driver is not registered with the kubelet");
       },
       10s));
   node_->agent().wait_for_line(
-      "but not the DRA driver: claims cannot be used", patience(60s), stream::err);
+      "but not the DRA driver: claims cannot be used", scaled_timeout(60s), stream::err);
   ASSERT_TRUE(node_->wait_ready());
   EXPECT_EQ(node_->metric("gpushm_dra_registered"), 0);
 }
@@ -364,7 +366,7 @@ TEST_F(agent_process, killed_agent_reopens_domains_before_registering) {
   ASSERT_EQ(node_->claims().prepare("gpushm.dev", {one}).at(one.uid).error, "");
   const std::string domain = "claim-" + one.uid;
   node_->agent().kill(SIGKILL);
-  static_cast<void>(node_->agent().wait_exit(patience(10s)));
+  static_cast<void>(node_->agent().wait_exit(scaled_timeout(10s)));
   EXPECT_THROW(static_cast<void>(gpushm::client::connect(
                    {.socket_path = node_->domain_directory(domain) + "/socket"})),
                gpushm::error);
@@ -380,7 +382,7 @@ TEST_F(agent_process, second_instance_takes_over) {
   node_->start_agent();
   ASSERT_TRUE(node_->wait_ready());
   node_->agent().kill(SIGTERM);
-  EXPECT_EQ(node_->agent().wait_exit(patience(20s)), exited(0)) << errors();
+  EXPECT_EQ(node_->agent().wait_exit(scaled_timeout(20s)), exited(0)) << errors();
   node_->start_agent();
   ASSERT_TRUE(node_->wait_ready());
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("nvidia.com/gpu", 2, 10s));
@@ -391,7 +393,7 @@ TEST_F(agent_process, logs_json_objects) {
   node_->start_agent({"--log-format", "json"});
   ASSERT_TRUE(node_->wait_ready());
   node_->agent().kill(SIGTERM);
-  EXPECT_EQ(node_->agent().wait_exit(patience(20s)), exited(0));
+  EXPECT_EQ(node_->agent().wait_exit(scaled_timeout(20s)), exited(0));
   std::size_t lines = 0;
   const std::string text = errors();
   for (const std::string_view line : gpushm::base::lines_of(text)) {
@@ -410,7 +412,7 @@ gpushm_testing::run_result run_agent(std::vector<std::string> arguments) {
   gpushm_testing::spawn_options options;
   options.argv = {gpushm_testing::own_program("gpushmd")};
   options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
-  return gpushm_testing::run_program(options, patience(20s));
+  return gpushm_testing::run_program(options, scaled_timeout(20s));
 }
 
 TEST(agent_command, check_config_lists_all_problems) {

@@ -24,7 +24,7 @@ using gpushm_testing::claim_path;
 using gpushm_testing::dra_answers;
 using gpushm_testing::dra_claim;
 using gpushm_testing::exited;
-using gpushm_testing::patience;
+using gpushm_testing::scaled_timeout;
 using gpushm_testing::stream;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
@@ -118,21 +118,21 @@ TEST_P(agent_share, two_claims_are_isolated) {
   const dra_claim other = claim(2);
   auto producer =
       start(both(allocate("one", {same_gpu}), prepare(one)), role_arguments("producer", 0));
-  producer.process->wait_for_line("\"event\":\"published\"", patience(seconds(60)));
+  producer.process->wait_for_line("\"event\":\"published\"", scaled_timeout(seconds(60)));
   // The same GPU, and a separate, empty domain.
   const auto devices = both(allocate("two", {same_gpu}), prepare(other));
   auto other_claim = start(devices, {"ls", "--json"});
-  EXPECT_EQ(other_claim.process->wait_exit(patience(seconds(60))), exited(0))
-      << other_claim.process->output().everything();
+  EXPECT_EQ(other_claim.process->wait_exit(scaled_timeout(seconds(60))), exited(0))
+      << other_claim.process->output().all_output();
   EXPECT_THAT(other_claim.process->text(stream::out), Not(HasSubstr("demo/cdi")));
   auto same_claim = start(both(allocate("three", {same_gpu}), prepare(one)), {"ls", "--json"});
-  EXPECT_EQ(same_claim.process->wait_exit(patience(seconds(60))), exited(0))
-      << same_claim.process->output().everything();
+  EXPECT_EQ(same_claim.process->wait_exit(scaled_timeout(seconds(60))), exited(0))
+      << same_claim.process->output().all_output();
   EXPECT_THAT(same_claim.process->text(stream::out), HasSubstr("demo/cdi"));
   // Neither the directory of the other claim nor that of the default domain is mounted.
   auto other_path = start(
       devices, {"open", "demo/cdi", "--socket", "/run/gpushm/d/claim-" + one.uid + "/socket"});
-  EXPECT_EQ(other_path.process->wait_exit(patience(seconds(60))), exited(1));
+  EXPECT_EQ(other_path.process->wait_exit(scaled_timeout(seconds(60))), exited(1));
 }
 
 INSTANTIATE_TEST_SUITE_P(, agent_share, ::testing::Bool(), [](const auto& chosen) {

@@ -81,9 +81,9 @@ TEST(child, kills_its_process_group) {
   {
     auto process = child::start(shell("sleep 600 & echo $!; wait"));
     grandchild = std::stoi(process.wait_for_line("[0-9]+", seconds(5)));
-    EXPECT_TRUE(process_lives(grandchild));
+    EXPECT_TRUE(process_is_alive(grandchild));
   }
-  EXPECT_TRUE(eventually([&] { return !process_lives(grandchild); }, seconds(5)));
+  EXPECT_TRUE(eventually([&] { return !process_is_alive(grandchild); }, seconds(5)));
 }
 
 TEST(child, moved_from_owns_nothing) {

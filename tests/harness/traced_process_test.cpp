@@ -70,7 +70,7 @@ TEST(traced_process, kills_all_threads_whichever_makes_the_call) {
   EXPECT_TRUE(other_thread);
 }
 
-TEST(traced_process, lets_forked_children_live) {
+TEST(traced_process, forked_children_stay_alive) {
   traced_process process(victim("fork"), 2);
   const auto result = process.wait_end(seconds(10));
   EXPECT_TRUE(result.killed);

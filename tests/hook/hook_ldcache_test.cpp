@@ -166,7 +166,7 @@ TEST_P(cdi_hook_ldcache, ldconfig_can_read_the_root_and_write_nothing) {
 TEST_P(cdi_hook_ldcache, excessive_output_is_dropped) {
   const auto start = steady_clock::now();
   const auto result = run_other("flood");
-  EXPECT_LT(steady_clock::now() - start, gpushm_testing::patience(seconds(20)));
+  EXPECT_LT(steady_clock::now() - start, gpushm_testing::scaled_timeout(seconds(20)));
   EXPECT_EQ(result.status, exited(0));
   EXPECT_LT(result.err.size(), 5'000U);
   EXPECT_THAT(result.err, StartsWith(warning_about("timed out after 10 seconds").substr(0, 100)));
@@ -274,7 +274,7 @@ TEST_P(cdi_hook_ldcache, other_pipe_blocks_ten_seconds_at_most) {
   put_file(inside("/etc/ld.so.conf"), "include /pipe\n");
   const auto start = steady_clock::now();
   const auto result = run({"update-ldcache", "--folder", "/lib"});
-  EXPECT_LT(steady_clock::now() - start, gpushm_testing::patience(seconds(15)));
+  EXPECT_LT(steady_clock::now() - start, gpushm_testing::scaled_timeout(seconds(15)));
   EXPECT_EQ(result.status, exited(0));
   EXPECT_EQ(result.err,
             std::string(not_up_to_date) +

@@ -47,7 +47,7 @@ void send_lingering(forked_process::parent_link& parent,
       gpushm_testing::sleep_for(seconds(60));
     }
   }
-  parent.say("started");
+  parent.send_line("started");
   gpushm_testing::sleep_for(seconds(60));
 }
 
@@ -88,14 +88,14 @@ TEST_P(silent_file, of_a_fuse_server_does_not_block_others) {
         }
         gpushm::generation reserved = 0;
         if (GetParam() == carried_by::attach) {
-          const auto answer = session.ask(gpushm_testing::reserve_pages("silent", 1));
+          const auto answer = session.request(gpushm_testing::reserve_pages("silent", 1));
           const auto* grant = gpushm_testing::body_of<wire::reserved>(answer);
           reserved = grant != nullptr ? grant->generation : 0;
         }
         std::string why_not;
         const auto file = gpushm_testing::silent_fuse_file(mount_point, why_not);
         if (!file) {
-          parent.say(why_not);
+          parent.send_line(why_not);
           return;
         }
         const std::vector<int> descriptors{*file};
@@ -113,7 +113,7 @@ TEST_P(silent_file, of_a_fuse_server_does_not_block_others) {
             session.send_bytes(std::vector<std::byte>(16, std::byte{'g'}), descriptors);
             break;
         }
-        parent.say("sent");
+        parent.send_line("sent");
         gpushm_testing::sleep_for(seconds(60));
       },
       {});
@@ -158,22 +158,24 @@ TEST_F(blocking, freeing_much_memory_does_not_block_others) {
     auto reservation = gpushm_testing::reserve_pages("large", 1);
     reservation.size_bytes = reservation.allocated_bytes = size;
     reservation.lifetime = gpushm::lifetime::persistent;
-    const auto reserved = owner.ask(reservation);
+    const auto reserved = owner.request(reservation);
     const auto* grant = gpushm_testing::body_of<wire::reserved>(reserved);
     ASSERT_NE(grant, nullptr);
     {
       const auto chunk = gpushm_testing::make_chunk(size);
       const std::vector<int> numbers{chunk.get()};
       ASSERT_NE(gpushm_testing::body_of<wire::done>(
-                    owner.ask(wire::attach{grant->generation, 0, {size}}, numbers)),
+                    owner.request(wire::attach{grant->generation, 0, {size}}, numbers)),
                 nullptr);
     }
-    ASSERT_NE(gpushm_testing::body_of<wire::done>(owner.ask(wire::publish{grant->generation, {}})),
-              nullptr);
+    ASSERT_NE(
+        gpushm_testing::body_of<wire::done>(owner.request(wire::publish{grant->generation, {}})),
+        nullptr);
     owner.send(wire::release{grant->generation, 1});
     started = clock::now();
-    ASSERT_NE(gpushm_testing::body_of<wire::done>(owner.ask(wire::remove{"large", 0})), nullptr);
-    ASSERT_NE(gpushm_testing::body_of<wire::listing>(owner.ask(wire::stat{"good/segment"})),
+    ASSERT_NE(gpushm_testing::body_of<wire::done>(owner.request(wire::remove{"large", 0})),
+              nullptr);
+    ASSERT_NE(gpushm_testing::body_of<wire::listing>(owner.request(wire::stat{"good/segment"})),
               nullptr);
     stall = std::min(stall, clock::now() - started);
   }

@@ -32,7 +32,7 @@ class exhaustion : public hostile {
                            ? 1U
                            : 0U;
           }
-          parent.say(std::to_string(created));
+          parent.send_line(std::to_string(created));
         },
         {.uid = good_uid + 1});
     std::string created;
@@ -43,14 +43,14 @@ class exhaustion : public hostile {
   /// Reserves as much as is granted: `most` first, then half as much, down to one. `with(amount)`
   /// returns a reservation of `amount`.
   template <typename With>
-  static void take_all(raw_session& session, std::uint64_t most, With&& with) {
+  static void reserve_most(raw_session& session, std::uint64_t most, With&& with) {
     int number = 0;
     for (auto amount = most; amount > 0; amount /= 2) {
       bool granted = true;
       for (int i = 0; i < 4 && granted; ++i) {
         wire::reserve reservation = with(amount);
         reservation.name = "taken/" + std::to_string(++number);
-        granted = body_of<wire::reserved>(session.ask(std::move(reservation))) != nullptr;
+        granted = body_of<wire::reserved>(session.request(std::move(reservation))) != nullptr;
       }
     }
   }
@@ -59,10 +59,10 @@ class exhaustion : public hostile {
 TEST_F(exhaustion, of_descriptors_leaves_some_for_others) {
   auto attack = attacker([this](forked_process::parent_link& parent) {
     auto session = greeted();
-    take_all(session, 1UL << 31U, [](std::uint64_t chunks) {
+    reserve_most(session, 1UL << 31U, [](std::uint64_t chunks) {
       return reserve_pages({}, static_cast<std::uint32_t>(chunks));
     });
-    parent.say("taken");
+    parent.send_line("taken");
     gpushm_testing::sleep_for(seconds(60));
   });
   ASSERT_EQ(attack.wait_line(seconds(20)), "taken");
@@ -73,12 +73,12 @@ TEST_F(exhaustion, of_descriptors_leaves_some_for_others) {
 TEST_F(exhaustion, of_bytes_leaves_some_for_others) {
   auto attack = attacker([this](forked_process::parent_link& parent) {
     auto session = greeted();
-    take_all(session, 1UL << 63U, [](std::uint64_t bytes) {
+    reserve_most(session, 1UL << 63U, [](std::uint64_t bytes) {
       auto reservation = reserve_pages({}, 1);
       reservation.size_bytes = reservation.allocated_bytes = bytes;
       return reservation;
     });
-    parent.say("taken");
+    parent.send_line("taken");
     gpushm_testing::sleep_for(seconds(60));
   });
   ASSERT_EQ(attack.wait_line(seconds(20)), "taken");
@@ -98,15 +98,15 @@ TEST_F(exhaustion_of_segments, fifty_processes_of_one_user_leave_some_for_others
       others.push_back(forked_process::start({}, [&](forked_process::parent_link& of) {
         auto session = greeted();
         for (unsigned j = 0; j < 100; ++j) {
-          (void)session.ask(
+          (void)session.request(
               gpushm_testing::reserve_exported(std::to_string(i) + "/" + std::to_string(j)));
         }
-        of.say("taken");
+        of.send_line("taken");
         gpushm_testing::sleep_for(seconds(60));
       }));
       (void)others.back().wait_line(seconds(20));
     }
-    parent.say("taken");
+    parent.send_line("taken");
     gpushm_testing::sleep_for(seconds(60));
   });
   ASSERT_EQ(attack.wait_line(seconds(30)), "taken");
@@ -129,12 +129,12 @@ TEST_F(exhaustion_of_connections, fifty_processes_of_one_user_leave_some_for_oth
           sessions.emplace_back(socket());
           sessions.back().send(wire::hello{});
         }
-        of.say("taken");
+        of.send_line("taken");
         gpushm_testing::sleep_for(seconds(60));
       }));
       (void)others.back().wait_line(seconds(20));
     }
-    parent.say("taken");
+    parent.send_line("taken");
     gpushm_testing::sleep_for(seconds(60));
   });
   ASSERT_EQ(attack.wait_line(seconds(30)), "taken");
@@ -150,7 +150,7 @@ class exhaustion_of_descriptors : public exhaustion {
 TEST_F(exhaustion_of_descriptors, failed_attach_keeps_the_connection_and_its_segments) {
   auto creator = greeted();
   ASSERT_NE(publish_segment(creator, reserve_pages("weights", 1)), 0U);
-  const auto reserved = creator.ask(reserve_pages("next", 8));
+  const auto reserved = creator.request(reserve_pages("next", 8));
   const auto* grant = body_of<wire::reserved>(reserved);
   ASSERT_NE(grant, nullptr);
   auto attack = attacker([this](forked_process::parent_link& parent) {
@@ -161,7 +161,7 @@ TEST_F(exhaustion_of_descriptors, failed_attach_keeps_the_connection_and_its_seg
       }
     } catch (const gpushm::error&) {  // no more connections
     }
-    parent.say("connected");
+    parent.send_line("connected");
     gpushm_testing::sleep_for(seconds(60));
   });
   ASSERT_EQ(attack.wait_line(seconds(30)), "connected");
@@ -170,14 +170,14 @@ TEST_F(exhaustion_of_descriptors, failed_attach_keeps_the_connection_and_its_seg
   for (int i = 0; i < 8; ++i) {
     numbers.push_back(chunks.emplace_back(gpushm_testing::make_chunk(4096)).get());
   }
-  const auto attached =
-      creator.ask(wire::attach{grant->generation, 0, std::vector<std::uint64_t>(8, 4096)}, numbers);
+  const auto attached = creator.request(
+      wire::attach{grant->generation, 0, std::vector<std::uint64_t>(8, 4096)}, numbers);
   // Refused or not: the connection and its segments stay.
   EXPECT_FALSE(attached.closed);
   if (body_of<wire::done>(attached) == nullptr) {
     EXPECT_TRUE(gpushm_testing::failure_of(attached) == gpushm::errc::too_many_descriptors);
   }
-  const auto known = creator.ask(wire::stat{"weights"});
+  const auto known = creator.request(wire::stat{"weights"});
   EXPECT_NE(body_of<wire::listing>(known), nullptr);
   expect_progress(seconds(2));
 }
@@ -185,7 +185,7 @@ TEST_F(exhaustion_of_descriptors, failed_attach_keeps_the_connection_and_its_seg
 TEST_F(exhaustion_of_descriptors, packets_full_of_descriptors_do_not_block_others) {
   auto attack = attacker([this](forked_process::parent_link&) {
     const auto* flood = gpushm_testing::find_flood("descriptors");
-    flood->run(socket(), gpushm_testing::clock::now() + patience(seconds(4)));
+    flood->run(socket(), gpushm_testing::clock::now() + scaled_timeout(seconds(4)));
   });
   expect_progress(seconds(4));
 }

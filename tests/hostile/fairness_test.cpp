@@ -24,8 +24,9 @@ TEST_P(fairness, good_client_makes_progress_under) {
   const auto* flood = gpushm_testing::find_flood(GetParam());
   ASSERT_NE(flood, nullptr);
   constexpr auto window = seconds(4);
-  auto attack = attacker(
-      [&](forked_process::parent_link&) { flood->run(socket(), clock::now() + patience(window)); });
+  auto attack = attacker([&](forked_process::parent_link&) {
+    flood->run(socket(), clock::now() + scaled_timeout(window));
+  });
   expect_progress(window);
 }
 
@@ -57,25 +58,25 @@ TEST_F(fair_share, fifty_processes_of_one_user_get_one_share) {
   constexpr auto window = seconds(4);
   constexpr unsigned forks = 50;
   auto crowd = attacker([&](forked_process::parent_link& parent) {
-    parent.say("started");
+    parent.send_line("started");
     parent.wait_for_go();
     const auto until = clock::now() + window;
     std::vector<forked_process> others;
     for (unsigned i = 0; i < forks; ++i) {
       others.push_back(forked_process::start({}, [&](forked_process::parent_link& of) {
-        of.say(std::to_string(work(socket(), until)));
+        of.send_line(std::to_string(work(socket(), until)));
       }));
     }
     std::uint64_t sum = 0;
     for (auto& other : others) {
       sum += std::stoull(other.wait_line(window + seconds(10)));
     }
-    parent.say(std::to_string(sum));
+    parent.send_line(std::to_string(sum));
   });
   auto alone = attacker(
       [&](forked_process::parent_link& parent) {
         parent.wait_for_go();
-        parent.say(std::to_string(work(socket(), clock::now() + window)));
+        parent.send_line(std::to_string(work(socket(), clock::now() + window)));
       },
       {.uid = good_uid + 1});
   ASSERT_EQ(crowd.wait_line(seconds(10)), "started");

@@ -24,8 +24,8 @@ namespace gpushm_tests {
 
 using gpushm_testing::forked_process;
 using gpushm_testing::good_figures;
-using gpushm_testing::patience;
 using gpushm_testing::raw_session;
+using gpushm_testing::scaled_timeout;
 
 inline constexpr std::uint64_t mebibyte = 1UL << 20U;
 
@@ -61,7 +61,7 @@ class hostile : public ::testing::Test {
 
   void TearDown() override {
     if (broker_) {
-      EXPECT_TRUE(broker_->process().running()) << broker_->process().output().everything();
+      EXPECT_TRUE(broker_->process().running()) << broker_->process().output().all_output();
     }
   }
 
@@ -103,7 +103,7 @@ class hostile : public ::testing::Test {
     EXPECT_FALSE(figures.dropped) << "the broker closed the good client's connection";
     EXPECT_EQ(figures.failures, 0U);
     EXPECT_GE(figures.answers, answers);
-    EXPECT_LT(figures.worst, patience(worst));
+    EXPECT_LT(figures.worst, scaled_timeout(worst));
     report(figures);
     return figures;
   }

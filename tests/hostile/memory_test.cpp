@@ -34,10 +34,11 @@ TEST_P(memory, stays_bounded_under) {
   const auto* flood = gpushm_testing::find_flood(GetParam().flood);
   ASSERT_NE(flood, nullptr);
   constexpr auto window = seconds(4);
-  auto attack = attacker(
-      [&](forked_process::parent_link&) { flood->run(socket(), clock::now() + patience(window)); });
+  auto attack = attacker([&](forked_process::parent_link&) {
+    flood->run(socket(), clock::now() + scaled_timeout(window));
+  });
   expect_progress(window);
-  if (gpushm_testing::patience_factor == 1) {  // instrumented programs keep what they freed
+  if (gpushm_testing::timeout_factor == 1) {  // instrumented programs keep what they freed
     EXPECT_LT(peak_growth_, GetParam().mebibytes * mebibyte);
   }
 }
@@ -59,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(flood,
 class memory_limit : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(memory_limit, of_256_mib_is_not_reached_under) {
-  if (gpushm_testing::patience_factor > 1) {
+  if (gpushm_testing::timeout_factor > 1) {
     GTEST_SKIP() << "instrumented programs use more memory than the agent's container has";
   }
   std::string why_not;
@@ -84,12 +85,13 @@ TEST_P(memory_limit, of_256_mib_is_not_reached_under) {
     const auto* flood = gpushm_testing::find_flood(GetParam());
     ASSERT_NE(flood, nullptr);
     constexpr auto window = seconds(2);
-    auto attack = forked_process::start(
-        {.uid = gpushm_testing::hostile_uid, .niceness = 5},
-        [&](forked_process::parent_link&) { flood->run(socket, clock::now() + patience(window)); });
+    auto attack = forked_process::start({.uid = gpushm_testing::hostile_uid, .niceness = 5},
+                                        [&](forked_process::parent_link&) {
+                                          flood->run(socket, clock::now() + scaled_timeout(window));
+                                        });
     const auto figures = good.measure(window);
     EXPECT_EQ(group->kills(), 0U);
-    EXPECT_TRUE(broker.running()) << broker.output().everything();
+    EXPECT_TRUE(broker.running()) << broker.output().all_output();
     EXPECT_FALSE(figures.dropped);
     EXPECT_GT(figures.answers, 0U);
     std::cout << "  " << group->peak_bytes() / mebibyte << " MiB at most\n";

@@ -30,7 +30,7 @@ class volume : public hostile {
       auto session = greeted();
       const auto generation =
           publish_segment(session, gpushm_testing::reserve_exported("exported"));
-      parent.say(generation != 0 ? "exports" : "refused");
+      parent.send_line(generation != 0 ? "exports" : "refused");
       bool first = true;
       while (true) {
         const auto received = session.receive(seconds(60));
@@ -55,7 +55,7 @@ class volume : public hostile {
 TEST_F(volume, opens_of_many_importers_succeed) {
   constexpr unsigned importers = 5;
   // The broker's timeout for an exporter is the same in instrumented programs.
-  constexpr unsigned each = 128 / gpushm_testing::patience_factor;
+  constexpr unsigned each = 128 / gpushm_testing::timeout_factor;
   const auto exporting = exporter(milliseconds(10));
   std::vector<raw_session> sessions;
   for (unsigned i = 0; i < importers; ++i) {
@@ -75,7 +75,7 @@ TEST_F(volume, opens_of_many_importers_succeed) {
   }
   EXPECT_EQ(opened, importers * each);
   // The exporter is still serving.
-  const auto again = sessions.front().ask(wire::open{"exported", 0, 0});
+  const auto again = sessions.front().request(wire::open{"exported", 0, 0});
   EXPECT_NE(body_of<wire::opened>(again), nullptr);
   expect_progress(seconds(1));
 }
@@ -102,20 +102,20 @@ TEST_F(volume, requests_are_answered_despite_late_reads) {
 
 TEST_F(volume, unread_events_do_not_delay_requests) {
   auto session = greeted();
-  ASSERT_NE(body_of<wire::subscribed>(session.ask(wire::subscribe{"made/"})), nullptr);
-  auto maker = greeted();
+  ASSERT_NE(body_of<wire::subscribed>(session.request(wire::subscribe{"made/"})), nullptr);
+  auto publisher = greeted();
   // A broker ends the connection of a member that reads nothing for 5 s.
   const auto read_at = clock::now() + seconds(3);
   unsigned created = 0;
   for (; created < more_than_a_buffer && clock::now() < read_at; ++created) {
-    ASSERT_NE(publish_segment(maker, gpushm_testing::reserve_exported("made/here")), 0U);
-    ASSERT_NE(body_of<wire::done>(maker.ask(wire::remove{"made/here", 0})), nullptr);
+    ASSERT_NE(publish_segment(publisher, gpushm_testing::reserve_exported("made/here")), 0U);
+    ASSERT_NE(body_of<wire::done>(publisher.request(wire::remove{"made/here", 0})), nullptr);
   }
   ASSERT_GT(2 * created, packets_in_a_buffer) << "too slow to fill the buffer";
   // The event lane is full of unread events.
   ASSERT_TRUE(session.send(wire::stat{"good/segment"}));
-  ASSERT_TRUE(
-      gpushm::transport::wait_readable(session.socket(), gpushm_testing::patience(seconds(5))));
+  ASSERT_TRUE(gpushm::transport::wait_readable(session.socket(),
+                                               gpushm_testing::scaled_timeout(seconds(5))));
   const auto answer = session.receive(seconds(5));
   EXPECT_NE(body_of<wire::listing>(answer), nullptr);
   const auto next = session.receive(seconds(5));

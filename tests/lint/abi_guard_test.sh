@@ -87,13 +87,13 @@ header
 # shellcheck disable=SC2016  # Perl's variables
 {
   change include/gpushm/gpushm.h 's/(GPUSHM_MAX_METADATA_BYTES) 65536/$1 65535/'
-  refused_in_header "another constant" '^\+#define GPUSHM_MAX_METADATA_BYTES 65535$'
+  refused_in_header "a changed constant" '^\+#define GPUSHM_MAX_METADATA_BYTES 65535$'
 
   change include/gpushm/gpushm.h 's/const (void\* metadata;)/$1/'
-  refused_in_header "a pointer to void that may be written" '^\+void\* metadata;$'
+  refused_in_header "a pointer to non-const void" '^\+void\* metadata;$'
 
   change include/gpushm/gpushm.h 's/(gpushm_string) operation,(\s+)(gpushm_string) object/$1 object,$2$3 operation/'
-  refused_in_header "parameters of one type in another order" '^\+.*gpushm_string object, gpushm_string operation'
+  refused_in_header "reordered parameters of one type" '^\+.*gpushm_string object, gpushm_string operation'
 
   change include/gpushm/gpushm.h 's/(typedef struct gpushm_connect_options)/\/* Reworded. *\/\n\n$1/; s/,\s+gpushm_string object/, gpushm_string object/'
   if ! header; then
@@ -118,25 +118,25 @@ guard
   change include/gpushm/gpushm.h 's/(gpushm_client_trim\(gpushm_client\* client)\)/$1, uint32_t flags)/'
   change include/gpushm/client.hpp 's/gpushm_client_trim\(handle_.get\(\)\)/gpushm_client_trim(handle_.get(), 0)/'
   change src/client/c_client.cpp 's/(gpushm_client_trim\(gpushm_client\* client)\)/$1, uint32_t)/'
-  refused "a parameter more" 'gpushm_client_trim'
+  refused "an added parameter" 'gpushm_client_trim'
 
   change include/gpushm/gpushm.h 's/(GPUSHM_LIFETIME_LEASED =) 0/$1 1/; s/(GPUSHM_LIFETIME_PERSISTENT =) 1/$1 0/'
-  refused "an enumeration in another order" 'GPUSHM_LIFETIME_PERSISTENT'
+  refused "reordered enumerators" 'GPUSHM_LIFETIME_PERSISTENT'
 
   change include/gpushm/gpushm.h 's/(bool has_cache_max_entries;)\n/$1\n  uint64_t more;\n/'
-  refused "a structure that grows" 'more'
+  refused "an added member" 'more'
 
   change include/gpushm/gpushm.h 's/  int64_t timeout_ms;\n(.*?)  int64_t request_timeout_ms;\n/  int64_t request_timeout_ms;\n$1  int64_t timeout_ms;\n/s'
-  refused "two options of a type that change places" 'request_timeout_ms'
+  refused "two swapped options of one type" 'request_timeout_ms'
 
   change include/gpushm/gpushm.h 's/GPUSHM_API gpushm_errc gpushm_client_trim[^;]*;//'
   change include/gpushm/client.hpp 's/glue::check\(gpushm_client_trim\(handle_.get\(\)\)\);//'
   change src/client/c_client.cpp 's/^gpushm_errc gpushm_client_trim\(.*?^}\n//ms'
-  refused "a function less" 'gpushm_client_trim'
+  refused "a removed function" 'gpushm_client_trim'
 
   change include/gpushm/gpushm.h 's/(GPUSHM_API gpushm_errc gpushm_client_trim)/GPUSHM_API uint32_t gpushm_client_more(void);\n$1/'
   change src/client/c_client.cpp 's/^(gpushm_errc gpushm_client_trim)/uint32_t gpushm_client_more() { return 0; }\n$1/m'
-  refused "a function more" 'gpushm_client_more'
+  refused "an added function" 'gpushm_client_more'
 
   change include/gpushm/gpushm.h 's/(typedef struct gpushm_connect_options)/\/* Reworded. *\/\n\n$1/'
   change src/client/c_client.cpp 's/\A/\/\/ Reworded.\n\n/'

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The layers: modules see the headers of what they depend on and no others, and docs/architecture.md lists them as they are.
+"""Checks the layers: modules can include the headers of their dependencies and no others, and docs/architecture.md lists them.
 
   layers.py SOURCE_DIR BUILD_DIR
 
-Reads BUILD_DIR/modules.txt ("NAME FOLDER DEPENDENCY..." a line, written by gpushm_module) and compile_commands.json.
+Reads BUILD_DIR/modules.txt (lines "NAME DIRECTORY DEPENDENCY...", written by gpushm_module) and compile_commands.json.
 """
 import json
 import os
@@ -26,29 +26,29 @@ def closure(name, depends):
 
 def main():
     source, build = map(os.path.abspath, sys.argv[1:])
-    folders, depends = {}, {}
+    directories, depends = {}, {}
     with open(os.path.join(build, "modules.txt"), encoding="utf-8") as file:
         for line in file:
-            name, folder, *uses = line.split()
-            folders[name], depends[name] = folder, uses
+            name, directory, *uses = line.split()
+            directories[name], depends[name] = directory, uses
     problems = []
 
     commands = {}
     with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
         for entry in json.load(file):
             found = re.search(r" -o \S*CMakeFiles/gpushm_(\w+)\.dir/", entry["command"])
-            if found and found.group(1) in folders:
+            if found and found.group(1) in directories:
                 commands.setdefault(found.group(1), entry["command"])
 
     checked = 0
-    for name in sorted(folders):
+    for name in sorted(directories):
         if name not in commands:
-            problems.append(f"{name}: it has no compile command")
+            problems.append(f"{name}: no compile command")
             continue
-        allowed = {folders[one] for one in closure(name, depends)}
+        allowed = {directories[one] for one in closure(name, depends)}
         roots = set(re.findall(r"-I *(\S*roots/\S+)", commands[name]))
         roots = {os.path.normpath(os.path.join(build, one)) for one in roots}
-        for other in sorted(set(folders.values())):
+        for other in sorted(set(directories.values())):
             header = next((one for one in sorted(os.listdir(os.path.join(source, "src", other))) if one.endswith(".hpp")), None)
             if header is None:
                 continue
@@ -56,9 +56,9 @@ def main():
             checked += 1
             if visible != (other in allowed):
                 problems.append(f"{name}: {other}/{header} can{'' if visible else 'not'} be included, "
-                                f"and DEPENDS says {' '.join(depends[name]) or 'nothing'}")
+                                f"and DEPENDS lists {' '.join(depends[name]) or 'nothing'}")
 
-    # The compiler refuses what the lists do not allow, where the file is.
+    # The compiler itself must refuse includes that the lists do not allow.
     with tempfile.TemporaryDirectory() as scratch:
         for text, allowed in (('#include "core/budget.hpp"', False), ('#include "base/text.hpp"', True)):
             planted = os.path.join(scratch, "planted.cpp")
@@ -75,16 +75,16 @@ def main():
 
     with open(os.path.join(source, "docs/architecture.md"), encoding="utf-8") as file:
         rows = re.findall(r"^\| `src/([\w/]+)` \| `(\w+)` \| [^|]* \| ([^|]*) \|$", file.read(), re.M)
-    documented = {name: (folder, re.findall(r"`(\w+)`", uses)) for folder, name, uses in rows}
-    for name in sorted(set(folders) | set(documented)):
-        real = (folders[name], depends[name]) if name in folders else None
+    documented = {name: (directory, re.findall(r"`(\w+)`", uses)) for directory, name, uses in rows}
+    for name in sorted(set(directories) | set(documented)):
+        real = (directories[name], depends[name]) if name in directories else None
         if documented.get(name) != real:
-            problems.append(f"docs/architecture.md says of {name} {documented.get(name)}, and the build {real}")
+            problems.append(f"docs/architecture.md lists {documented.get(name)} for {name}, but the build has {real}")
 
     print("\n".join(problems))
     if problems or not checked:
         sys.exit(1)
-    print(f"layers: {len(folders)} modules, {checked} pairs")
+    print(f"layers: {len(directories)} modules, {checked} pairs")
 
 
 if __name__ == "__main__":

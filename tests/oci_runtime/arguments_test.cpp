@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How engines call a runtime, and what its settings say.
+// The arguments with which engines call a runtime, and the runtime's settings.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ std::string problem_of(Call&& call) {
   return "none";
 }
 
-TEST(oci_runtime_arguments, as_containerd_calls) {
+TEST(oci_runtime_arguments, containerd_call_is_parsed) {
   const std::vector<std::string> words{"--root",
                                        "/run/containerd/runc/k8s.io",
                                        "--log",
@@ -46,7 +46,7 @@ TEST(oci_runtime_arguments, as_containerd_calls) {
   EXPECT_EQ(called.forwarded, words);
 }
 
-TEST(oci_runtime_arguments, as_podman_calls) {
+TEST(oci_runtime_arguments, podman_call_is_parsed) {
   const auto called = read_command_line({"--systemd-cgroup",
                                          "--log-format=json",
                                          "--log=file:/run/oci-log",
@@ -63,7 +63,7 @@ TEST(oci_runtime_arguments, as_podman_calls) {
   EXPECT_TRUE(called.log_json);
 }
 
-TEST(oci_runtime_arguments, the_bundle_in_all_forms) {
+TEST(oci_runtime_arguments, all_forms_of_bundle_are_parsed) {
   const auto bundle = [](std::vector<std::string> words) {
     words.insert(words.begin(), "run");
     return read_command_line(words).bundle;
@@ -80,8 +80,8 @@ TEST(oci_runtime_arguments, the_bundle_in_all_forms) {
             "read arguments \"--bundle\": the value is missing");
 }
 
-// crun's parser is argp, which takes a value in the same word.
-TEST(oci_runtime_arguments, bundle_and_config_as_crun_takes_them) {
+// crun's parser is argp, which accepts a value in the same argument.
+TEST(oci_runtime_arguments, crun_forms_of_bundle_and_config_are_parsed) {
   const auto file = [](std::vector<std::string> words) {
     words.insert(words.begin(), "create");
     const auto called = read_command_line(words);
@@ -98,7 +98,7 @@ TEST(oci_runtime_arguments, bundle_and_config_as_crun_takes_them) {
   EXPECT_EQ(problem_of([&] { file({"x", "-f"}); }), "read arguments \"--f\": the value is missing");
 }
 
-TEST(oci_runtime_arguments, unknown_options_pass) {
+TEST(oci_runtime_arguments, unknown_options_are_forwarded) {
   const auto subcommand = [](const std::vector<std::string>& words) {
     const auto called = read_command_line(words);
     EXPECT_EQ(called.forwarded, words);
@@ -150,7 +150,7 @@ TEST(oci_runtime_settings, have_defaults) {
   }
 }
 
-TEST(oci_runtime_settings, are_read) {
+TEST(oci_runtime_settings, are_parsed) {
   const auto chosen = parse_settings(R"(
 runtimes: [/opt/runc]
 spec_dirs:
@@ -180,7 +180,7 @@ log_format: json
   EXPECT_TRUE(chosen.log_json);
 }
 
-TEST(oci_runtime_settings, problems_have_line_and_column) {
+TEST(oci_runtime_settings, errors_have_line_and_column) {
   EXPECT_EQ(settings_problem("log: /x\nruntime: runc\n"),
             "read settings \"f\": line 2, column 1: unknown setting \"runtime\"");
   EXPECT_EQ(settings_problem("log_format: xml"),

@@ -14,33 +14,33 @@ std::string diff(std::string_view before, std::string_view after) {
   return unified_diff(before, after, "a", "b");
 }
 
-TEST(oci_runtime_diff, of_equal_texts_is_empty) {
+TEST(oci_runtime_diff, equal_texts_give_empty_diff) {
   EXPECT_EQ(diff("", ""), "");
   EXPECT_EQ(diff("1\n2\n", "1\n2\n"), "");
 }
 
-TEST(oci_runtime_diff, has_three_lines_around_a_change) {
+TEST(oci_runtime_diff, change_has_three_lines_of_context) {
   EXPECT_EQ(diff("1\n2\n3\n4\n5\n6\n7\n8\n9\n", "1\n2\n3\n4\nfive\n6\n7\n8\n9\n"),
             "--- a\n+++ b\n@@ -2,7 +2,7 @@\n 2\n 3\n 4\n-5\n+five\n 6\n 7\n 8\n");
 }
 
-TEST(oci_runtime_diff, joins_changes_that_are_near) {
+TEST(oci_runtime_diff, near_changes_are_joined) {
   EXPECT_EQ(diff("1\n2\n3\n4\n5\n6\n7\n8\n", "2\n3\n4\n5\n6\n7\n"),
             "--- a\n+++ b\n@@ -1,8 +1,6 @@\n-1\n 2\n 3\n 4\n 5\n 6\n 7\n-8\n");
   EXPECT_EQ(diff("1\n2\n3\n4\n5\n6\n7\n8\n9\n", "2\n3\n4\n5\n6\n7\n8\n"),
             "--- a\n+++ b\n@@ -1,4 +1,3 @@\n-1\n 2\n 3\n 4\n@@ -6,4 +5,3 @@\n 6\n 7\n 8\n-9\n");
 }
 
-TEST(oci_runtime_diff, of_an_empty_text_names_line_0) {
+TEST(oci_runtime_diff, empty_text_starts_at_line_0) {
   EXPECT_EQ(diff("", "1\n"), "--- a\n+++ b\n@@ -0,0 +1 @@\n+1\n");
   EXPECT_EQ(diff("1\n2\n", ""), "--- a\n+++ b\n@@ -1,2 +0,0 @@\n-1\n-2\n");
 }
 
-TEST(oci_runtime_diff, marks_a_missing_last_line_feed) {
+TEST(oci_runtime_diff, missing_final_newline_is_marked) {
   EXPECT_EQ(diff("1", "1\n"), "--- a\n+++ b\n@@ -1 +1 @@\n-1\n\\ No newline at end of file\n+1\n");
 }
 
-// What a reader of the difference would make of the first text.
+// Applies `difference` to `before`.
 std::string patched(const std::string& before, const std::string& difference) {
   std::vector<std::string> lines;
   std::istringstream old(before);
@@ -74,16 +74,16 @@ std::string patched(const std::string& before, const std::string& difference) {
   return result;
 }
 
-TEST(oci_runtime_diff, leads_from_one_text_to_the_other) {
+TEST(oci_runtime_diff, patched_first_text_equals_second) {
   std::mt19937 random(7);
   for (int round = 0; round < 500; ++round) {
     const auto text = [&] {
-      std::string made;
+      std::string created;
       for (auto count = random() % 30; count > 0; --count) {
-        made += static_cast<char>('a' + random() % 4);
-        made += '\n';
+        created += static_cast<char>('a' + random() % 4);
+        created += '\n';
       }
-      return made;
+      return created;
     };
     const std::string before = text();
     const std::string after = text();

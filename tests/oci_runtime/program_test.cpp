@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `gpushm-oci-runtime` as an engine starts it, with a script in the place of runc that tells what
-// it was started with.
+// `gpushm-oci-runtime`, started as by an engine, with a script in place of runc that prints its
+// arguments.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -38,7 +38,7 @@ class oci_runtime : public ::testing::Test {
     std::filesystem::create_directory(directory_ / "bundle");
     write(directory_ / "cdi/nvidia.json", document);
     write(spec(), config);
-    // What the runtime would see when it starts.
+    // Records the arguments, the environment and the config at its start.
     write(runc(),
           "#!/bin/sh\necho \"args $*\"\necho \"variable $PROBE\"\ncat \"$SPEC\" > \"$SPEC.seen\"\n"
           "exit 7\n");
@@ -94,17 +94,17 @@ TEST_F(oci_runtime, edits_config_and_executes_runtime) {
   EXPECT_EQ(seen["linux"]["devices"].size(), 1U);
   EXPECT_EQ(seen["linux"]["devices"][0]["path"], "/dev/nvidia0");
   EXPECT_EQ(seen["linux"]["resources"]["devices"][0]["minor"], 3);
-  // A video library, which was not requested.
+  // The video library was not requested.
   EXPECT_FALSE(seen.contains("mounts"));
 }
 
-TEST_F(oci_runtime, finds_the_bundle_where_it_is_started) {
+TEST_F(oci_runtime, default_bundle_is_working_directory) {
   const auto ran = run({"run", "box"}, directory_ / "bundle");
   EXPECT_EQ(ran.status, exited(7)) << ran.err;
   EXPECT_THAT(contents(spec()), HasSubstr("/dev/nvidia0"));
 }
 
-TEST_F(oci_runtime, other_subcommands_touch_nothing) {
+TEST_F(oci_runtime, other_subcommands_change_nothing) {
   for (const std::vector<std::string>& words :
        std::vector<std::vector<std::string>>{{"start", "box"},
                                              {"delete", "--force", "box"},
@@ -118,14 +118,15 @@ TEST_F(oci_runtime, other_subcommands_touch_nothing) {
   EXPECT_FALSE(std::filesystem::exists(log()));
 }
 
-// ---- images are hostile ----
+// ---- hostile images ----
 
-TEST_F(oci_runtime, an_image_joins_no_domain) {
+TEST_F(oci_runtime, image_cannot_join_domain) {
   write(directory_ / "cdi/share.json",
         R"({"cdiVersion":"0.5.0","kind":"gpushm.dev/share","devices":[{"name":"b","containerEdits":
 {"mounts":[{"hostPath":"/run/gpushm/d/b","containerPath":"/run/gpushm/d/b"}]}}]})");
-  const std::string asked = R"("process":{"env":["NVIDIA_VISIBLE_DEVICES=0,gpushm.dev/share=b"]}})";
-  write(spec(), "{" + asked);
+  const std::string request =
+      R"("process":{"env":["NVIDIA_VISIBLE_DEVICES=0,gpushm.dev/share=b"]}})";
+  write(spec(), "{" + request);
   const auto ran = run(create());
   EXPECT_EQ(ran.status, exited(1));
   EXPECT_EQ(ran.out, "");
@@ -133,9 +134,9 @@ TEST_F(oci_runtime, an_image_joins_no_domain) {
             "gpushm-oci-runtime: read NVIDIA_VISIBLE_DEVICES \"gpushm.dev/share=b\": it names a "
             "device of another kind than nvidia.com/gpu (request it by the annotation "
             "cdi.k8s.io/NAME, which the engine's user sets)\n");
-  EXPECT_EQ(contents(spec()), "{" + asked);
-  // The engine's user may.
-  write(spec(), R"({"annotations":{"cdi.k8s.io/x":"gpushm.dev/share=b"},)" + asked);
+  EXPECT_EQ(contents(spec()), "{" + request);
+  // The engine's user can request it.
+  write(spec(), R"({"annotations":{"cdi.k8s.io/x":"gpushm.dev/share=b"},)" + request);
   EXPECT_EQ(run(create()).status, exited(7));
   EXPECT_THAT(contents(spec()), HasSubstr("/run/gpushm/d/b"));
 }
@@ -185,12 +186,12 @@ TEST_F(oci_runtime, time_is_linear_in_mounts_and_variables) {
     many["containerEdits"]["env"].push_back("B" + number + "=x");
   }
   write(directory_ / "cdi/nvidia.json", many.dump());
-  // 30 seconds at most: run's own limit. To compare each with each took twice as long.
+  // `run` allows 30 seconds; pairwise comparison took twice as long.
   EXPECT_EQ(run(create()).status, exited(7));
   EXPECT_EQ(json::parse(contents(spec()))["mounts"].size(), 34'000U);
 }
 
-// ---- which runtime, which file ----
+// ---- selection of the runtime and the file ----
 
 TEST_F(oci_runtime, copy_of_itself_is_not_executed_repeatedly) {
   std::filesystem::copy_file(own_program("gpushm-oci-runtime"), directory_ / "copy");
@@ -207,7 +208,7 @@ TEST_F(oci_runtime, copy_of_itself_is_not_executed_repeatedly) {
   }
 }
 
-TEST_F(oci_runtime, edits_the_file_that_crun_will_read) {
+TEST_F(oci_runtime, edits_config_file_of_crun_option) {
   write(directory_ / "bundle/other.json", config);
   EXPECT_EQ(run({"create", "-b" + (directory_ / "bundle"), "-f", "other.json", "box"}).status,
             exited(7));
@@ -221,7 +222,7 @@ TEST_F(oci_runtime, container_without_request_keeps_its_file) {
   EXPECT_EQ(contents(spec()), R"({  "process":{"env":["A=1"]}})");
 }
 
-TEST_F(oci_runtime, a_second_time_changes_nothing) {
+TEST_F(oci_runtime, second_run_changes_nothing) {
   write(spec(), R"({"annotations":{"cdi.k8s.io/x":"nvidia.com/gpu=0"},"process":{"env":["A=1"]}})");
   EXPECT_EQ(run(create()).status, exited(7));
   const std::string once = contents(spec());
@@ -264,7 +265,7 @@ TEST_F(oci_runtime, unwritable_log_is_reported_and_not_fatal) {
   EXPECT_EQ(ran.err, "gpushm-oci-runtime: write log \"" + log() + "\": Is a directory (EISDIR)\n");
 }
 
-TEST_F(oci_runtime, an_error_reaches_the_engine_and_leaves_the_file) {
+TEST_F(oci_runtime, error_is_logged_for_engine_and_file_is_unchanged) {
   write(spec(), R"({"process":{"env":["NVIDIA_VISIBLE_DEVICES=7"]}})");
   const std::string engine_log = directory_ / "engine-log";
   auto words = create();
@@ -283,7 +284,7 @@ TEST_F(oci_runtime, an_error_reaches_the_engine_and_leaves_the_file) {
   EXPECT_THAT(contents(log()), HasSubstr(" error box: give devices \"7\": "));
 }
 
-TEST_F(oci_runtime, a_dry_run_shows_the_difference_and_does_nothing) {
+TEST_F(oci_runtime, dry_run_prints_diff_and_changes_nothing) {
   auto words = create();
   words.insert(words.begin(), "--dry-run");
   const auto ran = run(words);
@@ -311,7 +312,7 @@ TEST_F(oci_runtime, never_executes_itself) {
                 "or crun, or name one as \"runtimes\" in the configuration)\n");
 }
 
-TEST_F(oci_runtime, wrong_settings_stop_everything) {
+TEST_F(oci_runtime, invalid_settings_are_fatal) {
   set("accept_mount: true\n");
   const auto ran = run({"state", "box"});
   EXPECT_EQ(ran.status, exited(1));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a container is understood to ask for.
+// The devices that a container requests.
 #include "apps/gpushm-oci-runtime/request.hpp"
 
 #include <gmock/gmock.h>
@@ -19,15 +19,15 @@ cdi::oci_config with_variables(const std::vector<std::string>& lines) {
   return config;
 }
 
-std::vector<std::string> names(const request& asked) {
+std::vector<std::string> names(const request& parsed) {
   std::vector<std::string> all;
-  for (const requested_device& each : asked.devices) {
+  for (const requested_device& each : parsed.devices) {
     all.push_back(each.name);
   }
   return all;
 }
 
-std::vector<std::string> asked_by(const std::string& value, const settings& chosen = {}) {
+std::vector<std::string> requested_by(const std::string& value, const settings& chosen = {}) {
   return names(read_request(with_variables({"NVIDIA_VISIBLE_DEVICES=" + value}), chosen));
 }
 
@@ -35,7 +35,7 @@ void mount(cdi::oci_config& config, const char* source, const char* destination)
   config["mounts"].push_back({{"source", source}, {"destination", destination}});
 }
 
-TEST(oci_runtime_request, nothing_asks_for_nothing) {
+TEST(oci_runtime_request, config_without_request_requests_nothing) {
   for (const char* config : {"{}",
                              R"({"process":{}})",
                              R"({"process":{"env":null}})",
@@ -46,28 +46,28 @@ TEST(oci_runtime_request, nothing_asks_for_nothing) {
   }
 }
 
-TEST(oci_runtime_request, the_variable_lists_devices) {
-  EXPECT_THAT(asked_by("0"), ElementsAre("0"));
-  EXPECT_THAT(asked_by("0,1:0, GPU-abc ,,MIG-1,nvidia.com/gpu=x"),
+TEST(oci_runtime_request, variable_lists_devices) {
+  EXPECT_THAT(requested_by("0"), ElementsAre("0"));
+  EXPECT_THAT(requested_by("0,1:0, GPU-abc ,,MIG-1,nvidia.com/gpu=x"),
               ElementsAre("0", "1:0", "GPU-abc", "MIG-1", "nvidia.com/gpu=x"));
-  EXPECT_THAT(asked_by("all"), ElementsAre("all"));
-  EXPECT_THAT(asked_by("0,all,1"), ElementsAre("all"));
-  EXPECT_THAT(asked_by("none"), ElementsAre("none"));
-  EXPECT_THAT(asked_by(""), IsEmpty());
-  EXPECT_THAT(asked_by(" , "), IsEmpty());
-  EXPECT_THAT(asked_by("void"), IsEmpty());
-  EXPECT_THAT(asked_by("0,void"), IsEmpty());
+  EXPECT_THAT(requested_by("all"), ElementsAre("all"));
+  EXPECT_THAT(requested_by("0,all,1"), ElementsAre("all"));
+  EXPECT_THAT(requested_by("none"), ElementsAre("none"));
+  EXPECT_THAT(requested_by(""), IsEmpty());
+  EXPECT_THAT(requested_by(" , "), IsEmpty());
+  EXPECT_THAT(requested_by("void"), IsEmpty());
+  EXPECT_THAT(requested_by("0,void"), IsEmpty());
   const auto last =
       read_request(with_variables({"NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_VISIBLE_DEVICES=1"}), {});
   EXPECT_THAT(last.devices, ElementsAre(requested_device{"1", "NVIDIA_VISIBLE_DEVICES=1"}));
 }
 
-// An image sets the variable, and must not let itself into a domain.
-TEST(oci_runtime_request, the_variable_names_devices_of_the_default_kind_only) {
+// Images can set the variable and must not join a domain through it.
+TEST(oci_runtime_request, variable_accepts_only_default_kind) {
   for (const char* name : {"gpushm.dev/share=b", "amd.com/gpu=0", "nvidia.com/pci=0"}) {
     for (const std::string& value : {std::string(name), std::string("0,").append(name)}) {
       try {
-        (void)asked_by(value);
+        (void)requested_by(value);
         FAIL() << value;
       } catch (const error& failure) {
         EXPECT_EQ(failure.what(),
@@ -79,15 +79,15 @@ TEST(oci_runtime_request, the_variable_names_devices_of_the_default_kind_only) {
   }
   settings chosen;
   chosen.default_kind = "amd.com/gpu";
-  EXPECT_THAT(asked_by("amd.com/gpu=0", chosen), ElementsAre("amd.com/gpu=0"));
-  EXPECT_THROW((void)asked_by("nvidia.com/gpu=0", chosen), error);
-  // The engine's user may.
+  EXPECT_THAT(requested_by("amd.com/gpu=0", chosen), ElementsAre("amd.com/gpu=0"));
+  EXPECT_THROW((void)requested_by("nvidia.com/gpu=0", chosen), error);
+  // The engine's user can request it.
   cdi::oci_config config = with_variables({"NVIDIA_VISIBLE_DEVICES=gpushm.dev/share=b"});
   config["annotations"] = {{"cdi.k8s.io/a", "gpushm.dev/share=a"}};
   EXPECT_THAT(names(read_request(config, {})), ElementsAre("gpushm.dev/share=a"));
 }
 
-TEST(oci_runtime_request, the_variable_may_be_for_the_privileged) {
+TEST(oci_runtime_request, variable_can_require_privileged_container) {
   settings chosen;
   chosen.accept_variable_unprivileged = false;
   auto config = with_variables({"NVIDIA_VISIBLE_DEVICES=0"});
@@ -119,7 +119,7 @@ TEST(oci_runtime_request, annotations_take_precedence) {
   EXPECT_THAT(names(read_request(config, chosen)), ElementsAre("v.com/c=5"));
 }
 
-TEST(oci_runtime_request, an_annotation_has_qualified_names_only) {
+TEST(oci_runtime_request, annotation_requires_qualified_names) {
   cdi::oci_config config;
   config["annotations"] = {{"cdi.k8s.io/a", "v.com/c=1,0"}};
   try {
@@ -157,7 +157,7 @@ TEST(oci_runtime_request, mounts_take_precedence_over_variable) {
                           "provided"));
 }
 
-TEST(oci_runtime_request, capabilities_are_set_or_not) {
+TEST(oci_runtime_request, capabilities_are_optional) {
   EXPECT_EQ(read_request(with_variables({}), {}).capabilities, std::nullopt);
   EXPECT_EQ(read_request(with_variables({"NVIDIA_DRIVER_CAPABILITIES="}), {}).capabilities,
             std::nullopt);

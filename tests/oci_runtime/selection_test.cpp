@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which devices of documents a request means, and which of their files.
+// The devices that a request selects from documents, and their files.
 #include "apps/gpushm-oci-runtime/selection.hpp"
 
 #include <gmock/gmock.h>
@@ -90,7 +90,7 @@ class oci_runtime_selection : public ::testing::Test {
   settings chosen_;
 };
 
-TEST_F(oci_runtime_selection, finds_devices_by_each_of_their_names) {
+TEST_F(oci_runtime_selection, finds_devices_by_every_name) {
   const char* document = "nvidia.com/gpu";
   EXPECT_THAT(devices({"0"}), ElementsAre(document, "nvidia.com/gpu=0"));
   EXPECT_THAT(devices({"1:0"}), ElementsAre(document, "nvidia.com/gpu=1:0"));
@@ -105,17 +105,17 @@ TEST_F(oci_runtime_selection, finds_devices_by_each_of_their_names) {
               ElementsAre("v.com/nic", "v.com/nic=x", document, "nvidia.com/gpu=0"));
 }
 
-TEST_F(oci_runtime_selection, gives_each_device_and_document_once) {
+TEST_F(oci_runtime_selection, each_device_and_document_is_selected_once) {
   EXPECT_THAT(devices({"0", "GPU-aaaa-1", "nvidia.com/gpu=0", "1"}),
               ElementsAre("nvidia.com/gpu", "nvidia.com/gpu=0", "nvidia.com/gpu=1"));
 }
 
-TEST_F(oci_runtime_selection, none_is_the_driver_alone) {
+TEST_F(oci_runtime_selection, none_selects_only_the_driver) {
   EXPECT_THAT(devices({"none"}), ElementsAre("nvidia.com/gpu"));
 }
 
-TEST_F(oci_runtime_selection, all_is_every_device_of_the_kind) {
-  EXPECT_EQ(devices({"all"}).size(), 6U);  // of eight names, five devices; and their document
+TEST_F(oci_runtime_selection, all_selects_every_device_of_the_kind) {
+  EXPECT_EQ(devices({"all"}).size(), 6U);  // eight names of five devices, and their document
   std::string with_all = gpus;
   with_all.insert(with_all.find("{\"name\":\"0\""),
                   R"({"name":"all","containerEdits":{"env":["GPU=all"]}},)");
@@ -123,7 +123,7 @@ TEST_F(oci_runtime_selection, all_is_every_device_of_the_kind) {
   EXPECT_THAT(devices({"all"}), ElementsAre("nvidia.com/gpu", "nvidia.com/gpu=all"));
 }
 
-TEST_F(oci_runtime_selection, lists_all_missing_devices) {
+TEST_F(oci_runtime_selection, error_lists_all_missing_devices) {
   EXPECT_THAT(problem_of({"7", "0", "v.com/nic=y", "GPU-a"}),
               ::testing::AllOf(::testing::StartsWith("give devices \"7, v.com/nic=y, GPU-a\": "),
                                HasSubstr("\"gpushm cdi generate\" describes this machine's GPUs")));
@@ -133,7 +133,7 @@ TEST_F(oci_runtime_selection, lists_all_missing_devices) {
   }
 }
 
-TEST_F(oci_runtime_selection, reasons_are_those_of_the_requests) {
+TEST_F(oci_runtime_selection, reason_names_the_request) {
   const auto all = select({"0", "1"});
   ASSERT_EQ(all.size(), 3U);
   EXPECT_EQ(all[0].reason, "because 0");
@@ -167,13 +167,13 @@ TEST_F(oci_runtime_selection, adds_files_of_requested_capabilities) {
 TEST_F(oci_runtime_selection, qualified_name_gets_all_files) {
   EXPECT_EQ(files({"nvidia.com/gpu=0"}, "utility").size(), 11U);
   EXPECT_EQ(files({"1", "nvidia.com/gpu=0"}, "utility").size(), 11U);
-  // Of another document that says nothing.
+  // The other document does not assign files to capabilities.
   EXPECT_THAT(files({"none", "v.com/nic=x"}, "utility"), ::testing::SizeIs(5));
   chosen_.filter_by_capabilities = false;
   EXPECT_EQ(files({"0"}, "utility").size(), 11U);
 }
 
-TEST_F(oci_runtime_selection, refuses_capabilities_that_are_unknown_or_not_offered) {
+TEST_F(oci_runtime_selection, unknown_and_unsupported_capabilities_are_refused) {
   EXPECT_EQ(problem_of({"0"}, "compute,telepathy"),
             "read capabilities \"NVIDIA_DRIVER_CAPABILITIES\": \"telepathy\" is not a capability "
             "(use one of all, compat32, compute, display, graphics, ngx, utility, video)");

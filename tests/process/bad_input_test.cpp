@@ -34,7 +34,7 @@ using std::chrono::seconds;
 namespace wire = gpushm::wire;
 
 gpushm::generation reserve(raw_client& client, const std::string& name, std::uint32_t chunks) {
-  const auto answer = client.ask(reserve_pages(name, chunks));
+  const auto answer = client.request(reserve_pages(name, chunks));
   EXPECT_TRUE(answer.descriptors.empty());
   return std::get<wire::reserved>(answer.message.value().body).generation;
 }
@@ -78,14 +78,15 @@ TEST_F(bad_input, wrong_kind_of_chunk_is_refused) {
   for (const auto& [what, fd] : wrong) {
     ASSERT_TRUE(fd) << what;
     const int number = fd.get();
-    EXPECT_EQ(failure_of(client.ask(wire::attach{generation, 0, {4096}}, {&number, 1})),
+    EXPECT_EQ(failure_of(client.request(wire::attach{generation, 0, {4096}}, {&number, 1})),
               errc::wrong_descriptor_kind)
         << what;
   }
-  EXPECT_EQ(failure_of(client.ask(wire::publish{generation, {}})), errc::wrong_descriptor_count);
+  EXPECT_EQ(failure_of(client.request(wire::publish{generation, {}})),
+            errc::wrong_descriptor_count);
   const int number = good.get();
-  EXPECT_TRUE(is_done(client.ask(wire::attach{generation, 0, {4096}}, {&number, 1})));
-  EXPECT_TRUE(is_done(client.ask(wire::publish{generation, {}})));
+  EXPECT_TRUE(is_done(client.request(wire::attach{generation, 0, {4096}}, {&number, 1})));
+  EXPECT_TRUE(is_done(client.request(wire::publish{generation, {}})));
 }
 
 TEST_F(bad_input, batch_with_one_wrong_chunk_has_no_effect) {
@@ -94,7 +95,7 @@ TEST_F(bad_input, batch_with_one_wrong_chunk_has_no_effect) {
   const std::array<unique_fd, 3> files{make_chunk(4096), make_chunk(4096, false), make_chunk(4096)};
   const std::array<int, 3> numbers{files[0].get(), files[1].get(), files[2].get()};
   const auto holding = settled_holdings_of({broker_.pid()});
-  EXPECT_EQ(failure_of(client.ask(wire::attach{generation, 0, {4096, 4096, 4096}}, numbers)),
+  EXPECT_EQ(failure_of(client.request(wire::attach{generation, 0, {4096, 4096, 4096}}, numbers)),
             errc::wrong_descriptor_kind);
   EXPECT_TRUE(back_to(holding, {broker_.pid()}));
 }
@@ -107,20 +108,21 @@ TEST_F(bad_input, wrong_number_of_descriptors_is_refused) {
   const std::span<const int> all(numbers);
   const wire::attach two{generation, 0, {4096, 4096}};
   for (const std::size_t sent : {0U, 1U, 3U}) {
-    EXPECT_EQ(failure_of(client.ask(two, all.first(sent))), errc::wrong_descriptor_count) << sent;
+    EXPECT_EQ(failure_of(client.request(two, all.first(sent))), errc::wrong_descriptor_count)
+        << sent;
   }
   // The announced number is right, but exceeds the segment's chunks.
-  EXPECT_EQ(failure_of(client.ask(wire::attach{generation, 0, {4096, 4096, 4096}}, all)),
+  EXPECT_EQ(failure_of(client.request(wire::attach{generation, 0, {4096, 4096, 4096}}, all)),
             errc::wrong_descriptor_count);
-  EXPECT_TRUE(is_done(client.ask(two, all.first(2))));
+  EXPECT_TRUE(is_done(client.request(two, all.first(2))));
 }
 
 TEST_F(bad_input, unexpected_descriptors_are_refused) {
   auto client = greeted();
   const auto file = make_chunk(4096);
   const int number = file.get();
-  EXPECT_EQ(failure_of(client.ask(wire::list{}, {&number, 1})), errc::wrong_descriptor_count);
-  EXPECT_EQ(failure_of(client.ask(reserve_pages("with-descriptor", 1), {&number, 1})),
+  EXPECT_EQ(failure_of(client.request(wire::list{}, {&number, 1})), errc::wrong_descriptor_count);
+  EXPECT_EQ(failure_of(client.request(reserve_pages("with-descriptor", 1), {&number, 1})),
             errc::wrong_descriptor_count);
   EXPECT_TRUE(bystander_.list().empty());
 }
@@ -131,10 +133,10 @@ TEST_F(bad_input, other_client_cannot_attach_publish_or_fetch) {
   const auto generation = reserve(owner, "owned", 1);
   const auto file = make_chunk(4096);
   const int number = file.get();
-  EXPECT_TRUE(failure_of(other.ask(wire::attach{generation, 0, {4096}}, {&number, 1})));
-  EXPECT_TRUE(failure_of(other.ask(wire::fetch_chunks{generation, 0})));
-  EXPECT_TRUE(failure_of(other.ask(wire::publish{generation + 1, {}})));
-  EXPECT_EQ(failure_of(other.ask(wire::stat{"owned"})), errc::no_such_segment);
+  EXPECT_TRUE(failure_of(other.request(wire::attach{generation, 0, {4096}}, {&number, 1})));
+  EXPECT_TRUE(failure_of(other.request(wire::fetch_chunks{generation, 0})));
+  EXPECT_TRUE(failure_of(other.request(wire::publish{generation + 1, {}})));
+  EXPECT_EQ(failure_of(other.request(wire::stat{"owned"})), errc::no_such_segment);
 }
 
 // ---- packets ----
@@ -189,11 +191,11 @@ TEST_F(bad_input, too_long_packet_ends_connection) {
 TEST_F(bad_input, request_before_hello_or_second_hello_ends_connection) {
   for (const auto& body : every_request()) {
     raw_client client(broker_.socket_path());
-    EXPECT_EQ(failure_of(client.ask(body)), errc::protocol_error);
+    EXPECT_EQ(failure_of(client.request(body)), errc::protocol_error);
     EXPECT_TRUE(client.closed_within(seconds(5)));
   }
   auto client = greeted();
-  EXPECT_EQ(failure_of(client.ask(wire::hello{})), errc::protocol_error);
+  EXPECT_EQ(failure_of(client.request(wire::hello{})), errc::protocol_error);
   EXPECT_TRUE(client.closed_within(seconds(5)));
 }
 
@@ -207,13 +209,13 @@ TEST_F(bad_input, broker_messages_end_connection) {
                                                         wire::failure{},
                                                         wire::done{}}) {
     auto client = greeted();
-    EXPECT_EQ(failure_of(client.ask(body)), errc::protocol_error);
+    EXPECT_EQ(failure_of(client.request(body)), errc::protocol_error);
     EXPECT_TRUE(client.closed_within(seconds(5)));
   }
 }
 
 TEST_F(bad_input, closed_event_lane_ends_connection_after_queued_goodbye) {
-  for (const bool says_goodbye : {true, false}) {
+  for (const bool sends_goodbye : {true, false}) {
     auto client = greeted();
     auto wanted = gpushm_testing::reserve_pages("kv", 1);
     wanted.lifetime = gpushm::lifetime::persistent;
@@ -221,12 +223,12 @@ TEST_F(bad_input, closed_event_lane_ends_connection_after_queued_goodbye) {
     for (int i = 0; i < 300; ++i) {  // read before the goodbye
       client.send(wire::release{12'345, 1});
     }
-    if (says_goodbye) {
+    if (sends_goodbye) {
       client.send(wire::bye{});
     }
     client.hang_up_events();
     EXPECT_TRUE(client.closed_within(seconds(5)));
-    EXPECT_EQ(ending_count_after_creator_exit("kv"), says_goodbye ? 0U : 1U);
+    EXPECT_EQ(ending_count_after_creator_exit("kv"), sends_goodbye ? 0U : 1U);
     bystander_.remove("kv");
   }
 }
@@ -269,7 +271,7 @@ TEST_F(bad_input, invalid_names_and_sizes_are_refused) {
   const std::vector<std::string> bad_names{
       "", std::string(256, 'n'), "\xff\xfe", "a\xc0\x80", "line\nbreak", std::string("nul\0", 4)};
   for (const auto& name : bad_names) {
-    EXPECT_EQ(failure_of(client.ask(reserve_pages(name, 1))), errc::invalid_argument) << name;
+    EXPECT_EQ(failure_of(client.request(reserve_pages(name, 1))), errc::invalid_argument) << name;
     EXPECT_EQ(
         code_of([&] { (void)bystander_.create(name, {.size_bytes = 4096, .device = "host"}); }),
         errc::invalid_argument)
@@ -277,13 +279,13 @@ TEST_F(bad_input, invalid_names_and_sizes_are_refused) {
   }
   auto no_bytes = reserve_pages("no-bytes", 1);
   no_bytes.size_bytes = 0;
-  EXPECT_EQ(failure_of(client.ask(no_bytes)), errc::invalid_argument);
+  EXPECT_EQ(failure_of(client.request(no_bytes)), errc::invalid_argument);
   auto no_chunks = reserve_pages("no-chunks", 1);
   no_chunks.chunk_count = 0;
-  EXPECT_EQ(failure_of(client.ask(no_chunks)), errc::invalid_argument);
+  EXPECT_EQ(failure_of(client.request(no_chunks)), errc::invalid_argument);
   auto too_few = reserve_pages("too-few", 1);
   too_few.size_bytes = 8192;
-  EXPECT_EQ(failure_of(client.ask(too_few)), errc::invalid_argument);
+  EXPECT_EQ(failure_of(client.request(too_few)), errc::invalid_argument);
   EXPECT_EQ(code_of([&] { (void)bystander_.create("no-bytes", {.device = "host"}); }),
             errc::invalid_argument);
   EXPECT_TRUE(bystander_.list().empty());
@@ -314,7 +316,7 @@ TEST_F(bad_input, peer_cannot_resize_received_memory) {
   auto created = bystander_.create("sealed", {.size_bytes = 4096, .device = "host"});
   created.publish();
   auto client = greeted();
-  const auto answer = client.ask(wire::open{"sealed", 0, 0});
+  const auto answer = client.request(wire::open{"sealed", 0, 0});
   for (const int fd : {answer.descriptors.at(0).get(), client.state_table()}) {
     EXPECT_NE(::ftruncate(fd, 0), 0);
     EXPECT_NE(::ftruncate(fd, 1 << 20), 0);
@@ -340,7 +342,7 @@ TEST_F(bad_input, hole_in_chunk_reads_as_zero) {
   created.fill(std::byte{7});
   created.publish();
   auto client = greeted();
-  const auto answer = client.ask(wire::open{"punched", 0, 0});
+  const auto answer = client.request(wire::open{"punched", 0, 0});
   ASSERT_EQ(answer.descriptors.size(), 1U);
   EXPECT_EQ(
       ::fallocate(

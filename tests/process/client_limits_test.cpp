@@ -30,7 +30,7 @@ namespace gpushm_tests {
 namespace {
 
 using gpushm::errc;
-using gpushm_testing::patience;
+using gpushm_testing::scaled_timeout;
 namespace wire = gpushm::wire;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -95,9 +95,9 @@ class stopped_broker : public bad_input {
     siginfo_t stopped{};
     ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(broker_.pid()), &stopped, WSTOPPED | WNOWAIT), 0);
   }
-  void go_on() { ASSERT_EQ(::kill(broker_.pid(), SIGCONT), 0); }
+  void resume() { ASSERT_EQ(::kill(broker_.pid(), SIGCONT), 0); }
   void TearDown() override {
-    go_on();
+    resume();
     bad_input::TearDown();
   }
 };
@@ -113,14 +113,14 @@ TEST_F(stopped_broker, does_not_delay_end_of_segments) {
   const auto begin = gpushm_testing::clock::now();
   created.clear();
   // Once each one after the 278th took a second.
-  EXPECT_LT(gpushm_testing::clock::now() - begin, patience(seconds(2)));
-  go_on();
+  EXPECT_LT(gpushm_testing::clock::now() - begin, scaled_timeout(seconds(2)));
+  resume();
   EXPECT_TRUE(gpushm_testing::eventually(
       [&] { return bystander_.list().empty() && client.list().empty(); }, seconds(10)));
 }
 
 TEST_F(stopped_broker, reads_goodbye_of_client_that_stopped_reading) {
-  for (const bool says_goodbye : {true, false}) {
+  for (const bool sends_goodbye : {true, false}) {
     {
       auto client = greeted();
       auto wanted = gpushm_testing::reserve_pages("kv", 1);
@@ -129,12 +129,12 @@ TEST_F(stopped_broker, reads_goodbye_of_client_that_stopped_reading) {
       client.send(wire::subscribe{""});
       stop();
       client.send(wire::list{"", ""});  // the answer has no reader
-      if (says_goodbye) {
+      if (sends_goodbye) {
         client.send(wire::bye{});
       }
     }
-    go_on();
-    EXPECT_EQ(ending_count_after_creator_exit("kv"), says_goodbye ? 0U : 1U);
+    resume();
+    EXPECT_EQ(ending_count_after_creator_exit("kv"), sends_goodbye ? 0U : 1U);
     bystander_.remove("kv");
   }
 }
@@ -147,7 +147,7 @@ TEST_F(stopped_broker, client_timeout_applies) {
         {.socket_path = broker_.socket_path(), .timeout = milliseconds(500)});
   });
   EXPECT_TRUE(code == errc::timed_out || code == errc::broker_unreachable);
-  EXPECT_LT(gpushm_testing::clock::now() - begin, patience(seconds(5)));
+  EXPECT_LT(gpushm_testing::clock::now() - begin, scaled_timeout(seconds(5)));
 }
 
 // ---- descriptors that the kernel refuses to send ----
@@ -227,7 +227,7 @@ class refused_descriptors : public testing::Test {
 };
 
 TEST_F(refused_descriptors, are_sent_after_others_of_the_uid_were_read) {
-  run_unprivileged(broker_.socket_path(), patience(seconds(20)), [](gpushm::client& client) {
+  run_unprivileged(broker_.socket_path(), scaled_timeout(seconds(20)), [](gpushm::client& client) {
     unread_descriptors others(few);
     if (!others.refused()) {
       std::cerr << "the kernel refused no descriptors" << std::endl;
@@ -252,7 +252,7 @@ TEST_F(refused_descriptors, are_an_error_at_the_deadline) {
     std::cerr << (code ? to_string(*code) : "no error") << " after "
               << std::chrono::duration_cast<milliseconds>(took).count() << " ms" << std::endl;
     return others.refused() && code == errc::too_many_descriptors && took >= milliseconds(450) &&
-           took < patience(seconds(5)) && client.list().empty();
+           took < scaled_timeout(seconds(5)) && client.list().empty();
   });
 }
 

@@ -33,8 +33,8 @@ using gpushm_testing::eventually;
 using gpushm_testing::exit_status_of;
 using gpushm_testing::exited;
 using gpushm_testing::own_program;
-using gpushm_testing::patience;
-using gpushm_testing::process_lives;
+using gpushm_testing::process_is_alive;
+using gpushm_testing::scaled_timeout;
 using gpushm_testing::spawn_options;
 using gpushm_testing::stream;
 using gpushm_testing::temp_dir;
@@ -84,9 +84,9 @@ class death_of_client : public ::testing::Test {
       const trace_result result = victim.wait_end(seconds(30));
       SCOPED_TRACE("killed at call " + std::to_string(k) + ", " + result.fatal_call +
                    (result.fatal_in_main ? " of the main thread" : " of another thread"));
-      ASSERT_TRUE(result.began) << victim.output().everything();
+      ASSERT_TRUE(result.began) << victim.output().all_output();
       if (!result.killed) {
-        ASSERT_EQ(exit_status_of(result.wait_status), exited(0)) << victim.output().everything();
+        ASSERT_EQ(exit_status_of(result.wait_status), exited(0)) << victim.output().all_output();
       }
       check(victim);
       if (HasFatalFailure() || HasNonfatalFailure()) {
@@ -248,7 +248,7 @@ TEST_P(death_of_parent, is_reported_despite_a_live_child) {
 
   parent.kill(SIGKILL);
   (void)parent.wait_exit(seconds(5));
-  ASSERT_TRUE(process_lives(survivor));
+  ASSERT_TRUE(process_is_alive(survivor));
   if (GetParam() == std::string("clone")) {
     // The child may have driver files: the broker waits for it.
     EXPECT_TRUE(eventually(
@@ -264,10 +264,10 @@ TEST_P(death_of_parent, is_reported_despite_a_live_child) {
   }
   EXPECT_TRUE(nothing_listed());
   EXPECT_TRUE(back_to(before, survivors()));
-  ASSERT_TRUE(process_lives(survivor)) << "the child must have been alive throughout";
+  ASSERT_TRUE(process_is_alive(survivor)) << "the child must have been alive throughout";
 
   parent.close_stdin();
-  EXPECT_TRUE(eventually([&] { return !process_lives(survivor); }, seconds(5)));
+  EXPECT_TRUE(eventually([&] { return !process_is_alive(survivor); }, seconds(5)));
 }
 
 INSTANTIATE_TEST_SUITE_P(,
@@ -289,7 +289,7 @@ TEST_F(death_of_client, forked_child_gets_errors_and_changes_nothing) {
     }
     parent.wait_for_line("^child waits$", seconds(10));
     parent.close_stdin();
-    EXPECT_TRUE(eventually([&] { return !process_lives(forked); }, seconds(5)));
+    EXPECT_TRUE(eventually([&] { return !process_is_alive(forked); }, seconds(5)));
     // The child's end must not be mistaken for its parent's.
     EXPECT_EQ(client_.list().size(), 1U);
     EXPECT_TRUE(client_.stat(name).creator_alive);
@@ -371,7 +371,7 @@ class death_of_broker : public ::testing::Test {
     broker.write("end\n");
     const auto result = finish(broker);
     SCOPED_TRACE("killed at call " + std::to_string(k) + ", " + result.fatal_call);
-    EXPECT_TRUE(result.began) << broker.output().everything();
+    EXPECT_TRUE(result.began) << broker.output().all_output();
     // "publish" follows the fill, so every process that has opened the segment sees the pattern.
     expect_usable_without_broker(round.found, true);
     expect_successor_serves(round);
@@ -380,8 +380,8 @@ class death_of_broker : public ::testing::Test {
 
   /// Waits for its exit: its output ends slightly earlier.
   static void expect_dead(traced_process& broker) {
-    EXPECT_TRUE(eventually([&] { return !process_lives(broker.pid()); }, seconds(5)))
-        << broker.output().everything();
+    EXPECT_TRUE(eventually([&] { return !process_is_alive(broker.pid()); }, seconds(5)))
+        << broker.output().all_output();
   }
 
   /// From here on the broker may be dead, even before it can report that the window has begun.

@@ -98,7 +98,7 @@ class examples : public ::testing::TestWithParam<placement> {
   }
   /// Expects `line` as the only output of the program.
   static void expect_success(child& process, const std::string& line) {
-    EXPECT_EQ(process.wait_exit(seconds(90)), exited(0)) << process.output().everything();
+    EXPECT_EQ(process.wait_exit(seconds(90)), exited(0)) << process.output().all_output();
     EXPECT_EQ(process.text(stream::err), "");
     const std::string& text = process.text(stream::out);
     const auto end_of_first = text.find('\n');

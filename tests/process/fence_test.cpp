@@ -31,7 +31,7 @@ using gpushm_testing::child;
 using gpushm_testing::clock;
 using gpushm_testing::eventually;
 using gpushm_testing::own_program;
-using gpushm_testing::patience;
+using gpushm_testing::scaled_timeout;
 using gpushm_testing::stream;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -101,7 +101,7 @@ TEST_F(fence, memory_does_not_change_after_a_reported_death) {
   EXPECT_TRUE(changes(reader, seconds(5)));
   EXPECT_FALSE(next_of(events, event_kind::peer_died, milliseconds(100)));
   writer.kill(SIGKILL);
-  ASSERT_TRUE(next_of(events, event_kind::peer_died, patience(seconds(10))));
+  ASSERT_TRUE(next_of(events, event_kind::peer_died, scaled_timeout(seconds(10))));
   EXPECT_FALSE(changes(reader, milliseconds(200)));
 }
 
@@ -117,7 +117,7 @@ TEST_F(fence, holds_across_pid_namespaces) {
   ASSERT_TRUE(is_ending());
   EXPECT_FALSE(next_of(events, event_kind::peer_died, milliseconds(100)));
   writer.kill(SIGKILL);
-  ASSERT_TRUE(next_of(events, event_kind::peer_died, patience(seconds(10))));
+  ASSERT_TRUE(next_of(events, event_kind::peer_died, scaled_timeout(seconds(10))));
   EXPECT_FALSE(changes(reader, milliseconds(200)));
 }
 
@@ -134,10 +134,11 @@ TEST_F(fence, names_opens_and_memory_wait_for_the_end_of_the_writer) {
   EXPECT_EQ(code_of([&] { (void)bystander_.open("kv", {.timeout = milliseconds(100)}); }),
             errc::writer_ending);
   EXPECT_FALSE(bystander_.try_open("kv"));
-  auto hasty = gpushm::client::connect(
+  auto client_with_timeout = gpushm::client::connect(
       {.socket_path = broker_.socket_path(), .request_timeout = milliseconds(200)});
-  EXPECT_EQ(code_of([&] { (void)hasty.create("kv", {.size_bytes = 8, .device = "host"}); }),
-            errc::writer_ending);
+  EXPECT_EQ(
+      code_of([&] { (void)client_with_timeout.create("kv", {.size_bytes = 8, .device = "host"}); }),
+      errc::writer_ending);
   const std::jthread killer([&] {
     std::this_thread::sleep_for(milliseconds(100));
     writer.kill(SIGKILL);
@@ -185,7 +186,7 @@ TEST_F(fence, executed_program_is_waited_for_until_the_delay) {
         return shown.ending != 0 && shown.ending_waits == fence_wait::delay;
       },
       seconds(10)));
-  ASSERT_TRUE(next_of(events, event_kind::peer_died, patience(seconds(10))));
+  ASSERT_TRUE(next_of(events, event_kind::peer_died, scaled_timeout(seconds(10))));
   EXPECT_GE(clock::now() - begin, delay);
   EXPECT_TRUE(writer.running());
 }
@@ -216,7 +217,7 @@ TEST_F(fence, fifty_dead_writers_leave_nothing) {
 class dropped : public bad_input {
  protected:
   dropped()
-      : bad_input({"send_timeout_ms=" + std::to_string(patience(milliseconds(200)).count()),
+      : bad_input({"send_timeout_ms=" + std::to_string(scaled_timeout(milliseconds(200)).count()),
                    "fence_delay_ms=300"}) {}
 
   /// Stops the guest until the broker drops it because it does not read its events.
@@ -230,7 +231,7 @@ class dropped : public bad_input {
           }
           return bystander_.stat("kept").ending != 0;
         },
-        patience(seconds(30))));
+        scaled_timeout(seconds(30))));
     ASSERT_EQ(::kill(guest.pid(), SIGCONT), 0);
   }
 };

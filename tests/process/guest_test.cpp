@@ -35,8 +35,8 @@ using gpushm_testing::clock;
 using gpushm_testing::count_descriptors;
 using gpushm_testing::eventually;
 using gpushm_testing::own_program;
-using gpushm_testing::patience;
-using gpushm_testing::process_lives;
+using gpushm_testing::process_is_alive;
+using gpushm_testing::scaled_timeout;
 using gpushm_testing::temp_dir;
 using gpushm_testing::to_text;
 using gpushm_testing::total;
@@ -83,7 +83,7 @@ class guest : public ::testing::Test {
     std::vector<pid_t> pids;
     while (pids.size() < children) {
       pids.push_back(
-          std::stoi(host_->wait_for_line("^child [0-9]+$", patience(seconds(10))).substr(6)));
+          std::stoi(host_->wait_for_line("^child [0-9]+$", scaled_timeout(seconds(10))).substr(6)));
     }
     return pids;
   }
@@ -98,11 +98,11 @@ class guest : public ::testing::Test {
   void expect_place_is_free(const std::vector<pid_t>& children) {
     const auto begin = clock::now();
     EXPECT_EQ(code_of([&] { (void)connect(); }), gpushm::errc::broker_unreachable);
-    EXPECT_LT(clock::now() - begin, patience(seconds(1))) << "refused immediately";
+    EXPECT_LT(clock::now() - begin, scaled_timeout(seconds(1))) << "refused immediately";
     auto successor = gpushm::broker::start({.socket_path = socket_});
     EXPECT_TRUE(connect().list().empty());
     for (const pid_t each : children) {
-      EXPECT_TRUE(process_lives(each)) << "the child must have been running all the time";
+      EXPECT_TRUE(process_is_alive(each)) << "the child must have been running all the time";
     }
   }
 
@@ -112,9 +112,9 @@ class guest : public ::testing::Test {
   std::optional<child> host_;
 };
 
-class guest_that_dies : public guest, public ::testing::WithParamInterface<const char*> {};
+class dead_guest_host : public guest, public ::testing::WithParamInterface<const char*> {};
 
-TEST_P(guest_that_dies, frees_place_and_memory_while_a_child_lives) {
+TEST_P(dead_guest_host, frees_place_and_memory_while_a_child_lives) {
   start("broker", GetParam());
   auto client = connect();
   auto waiting = connect();  // another connection, and a segment that only the broker keeps
@@ -137,7 +137,7 @@ TEST_P(guest_that_dies, frees_place_and_memory_while_a_child_lives) {
 }
 
 INSTANTIATE_TEST_SUITE_P(,
-                         guest_that_dies,
+                         dead_guest_host,
                          ::testing::Values("fork", "exec", "system"),
                          [](const auto& how) { return std::string(how.param); });
 
@@ -169,14 +169,14 @@ TEST_F(guest, file_of_dead_exporter_is_stale_while_a_child_lives) {
   start("file", "fork");
   const auto children = go();
   kill_host();
-  ASSERT_TRUE(process_lives(children.front()));
+  ASSERT_TRUE(process_is_alive(children.front()));
   EXPECT_EQ(code_of([&] { (void)gpushm::import_file(path_); }), gpushm::errc::peer_died);
   auto successor = gpushm::file_export::begin(path_);
   auto created = successor.client().create("again", {.size_bytes = 4096, .device = "host"});
   created.publish();
   successor.write(created);
   EXPECT_EQ(gpushm::import_file(path_).name(), "again");
-  EXPECT_TRUE(process_lives(children.front()));
+  EXPECT_TRUE(process_is_alive(children.front()));
 }
 
 TEST_F(guest, child_gets_an_error_from_every_function) {
@@ -211,8 +211,8 @@ TEST_F(guest, workers_inherit_no_resources) {
 // ---- clients ----
 
 /// Under sanitizers, a child of a process with threads may hang in the sanitizer's locks.
-TEST(client_that_forks, has_children_without_deadlocks) {
-  if (gpushm_testing::patience_factor != 1) {
+TEST(forking_client, has_children_without_deadlocks) {
+  if (gpushm_testing::timeout_factor != 1) {
     GTEST_SKIP() << "a sanitizer's allocator is not usable in such children";
   }
   const temp_dir directory;
@@ -225,8 +225,8 @@ TEST(client_that_forks, has_children_without_deadlocks) {
 }
 
 /// Descriptors in flight between the broker and a mapping are not inherited either.
-TEST(client_that_forks, children_inherit_no_descriptor) {
-  if (gpushm_testing::patience_factor != 1) {
+TEST(forking_client, children_inherit_no_descriptor) {
+  if (gpushm_testing::timeout_factor != 1) {
     GTEST_SKIP() << "a sanitizer's allocator is not usable in such children";
   }
   const temp_dir directory;
@@ -246,7 +246,7 @@ TEST(create, of_too_much_host_memory_is_undone) {
   EXPECT_EQ(
       code_of([&] { (void)client.create("big", {.size_bytes = 1ULL << 42U, .device = "host"}); }),
       gpushm::errc::out_of_memory);
-  EXPECT_LT(clock::now() - begin, patience(seconds(2)));
+  EXPECT_LT(clock::now() - begin, scaled_timeout(seconds(2)));
   EXPECT_TRUE(client.create("big", {.size_bytes = 4096, .device = "host"})) << "the name is free";
 }
 
@@ -259,9 +259,10 @@ std::string error_without_threads(const std::function<void()>& call) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::alarm(20);
-    constexpr uid_t nobody = 65'534;  // root has no such limit
+    constexpr uid_t unprivileged_uid = 65'534;  // root has no such limit
     const rlimit none{0, 0};
-    if ((::getuid() == 0 && ::setresuid(nobody, nobody, nobody) != 0) ||
+    if ((::getuid() == 0 &&
+         ::setresuid(unprivileged_uid, unprivileged_uid, unprivileged_uid) != 0) ||
         ::setrlimit(RLIMIT_NPROC, &none) != 0) {
       ::_exit(1);
     }

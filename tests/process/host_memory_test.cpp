@@ -136,10 +136,10 @@ struct crowd_result {
 
 /// Starts `processes` in the cgroup that begin concurrently to allocate `bytes` with `threads`
 /// each, and keep the memory until all have tried.
-crowd_result allocate_at_once(const limited_cgroup& group,
-                              int processes,
-                              int threads,
-                              std::uint64_t bytes) {
+crowd_result allocate_concurrently(const limited_cgroup& group,
+                                   int processes,
+                                   int threads,
+                                   std::uint64_t bytes) {
   int ready[2];
   int begin[2];
   int tried[2];
@@ -226,7 +226,7 @@ TEST_P(crowd, allocating_concurrently_is_not_killed) {
   const auto deadline = steady::now() + seconds(12);
   for (int round = 0; round < 20 && steady::now() < deadline; ++round) {
     const crowd_result result =
-        allocate_at_once(group, values.processes, values.threads, values.bytes);
+        allocate_concurrently(group, values.processes, values.threads, values.bytes);
     ASSERT_EQ(result.other, 0) << "round " << round << ": killed, or another error";
     got += result.got;
     refused += result.refused;
@@ -283,7 +283,7 @@ TEST(host_memory, is_released_after_timeout) {
   EXPECT_EQ(why->code(), errc::timed_out) << why->what();
   EXPECT_NE(why->cause().find(" of 1 GiB could be allocated in time"), std::string::npos)
       << why->what();
-  EXPECT_LT(steady::now() - begin, gpushm_testing::patience(seconds(2)));
+  EXPECT_LT(steady::now() - begin, gpushm_testing::scaled_timeout(seconds(2)));
   EXPECT_EQ(gpushm_testing::count_descriptors(::getpid()), before);
   EXPECT_EQ(gpushm_testing::count_mappings(::getpid(), "gpushm-chunk"), 0U);
 }

@@ -43,7 +43,7 @@ class short_hello : public bad_input {
  protected:
   short_hello()
       : bad_input({"hello_timeout_ms=" +
-                       std::to_string(gpushm_testing::patience(milliseconds(500)).count()),
+                       std::to_string(gpushm_testing::scaled_timeout(milliseconds(500)).count()),
                    "max_connections=64"}) {}
 };
 
@@ -52,18 +52,18 @@ TEST_F(short_hello, silent_connections_are_closed) {
   for (int i = 0; i < 32; ++i) {
     silent.emplace_back(broker_.socket_path());
   }
-  auto talking = greeted();
+  auto active = greeted();
   for (auto& client : silent) {
     EXPECT_TRUE(client.closed_within(seconds(5)));
   }
-  EXPECT_FALSE(talking.ask(wire::list{}).closed);
+  EXPECT_FALSE(active.request(wire::list{}).closed);
 }
 
 class short_send : public bad_input {
  protected:
   short_send()
       : bad_input({"send_timeout_ms=" +
-                   std::to_string(gpushm_testing::patience(milliseconds(300)).count())}) {}
+                   std::to_string(gpushm_testing::scaled_timeout(milliseconds(300)).count())}) {}
 
   void publish_chunks(gpushm::client& client, const std::string& name, std::uint64_t chunks) {
     const std::uint64_t page = gpushm::base::host_page_bytes();
@@ -92,7 +92,8 @@ TEST_F(short_send, client_that_never_reads_is_dropped) {
     }
     const auto begin = gpushm_testing::clock::now();
     ASSERT_EQ(bystander_.stat("large-list").chunks, 1U);
-    ASSERT_LT(gpushm_testing::clock::now() - begin, gpushm_testing::patience(milliseconds(500)));
+    ASSERT_LT(gpushm_testing::clock::now() - begin,
+              gpushm_testing::scaled_timeout(milliseconds(500)));
   }
   EXPECT_TRUE(reader.closed_within(seconds(20)));
 }

@@ -158,7 +158,7 @@ TEST_F(scale, thousand_concurrent_clients) {
   EXPECT_EQ(client.stat("scale/clients").leases, processes * clients_each + 1);
   for (auto& crowd : crowds) {
     crowd.write("leave\n");
-    EXPECT_EQ(crowd.wait_exit(seconds(60)), exited(0)) << crowd.output().everything();
+    EXPECT_EQ(crowd.wait_exit(seconds(60)), exited(0)) << crowd.output().all_output();
   }
   EXPECT_TRUE(eventually([&] { return client.stat("scale/clients").leases == 1; }, seconds(1)));
   EXPECT_TRUE(back_to(before, {broker.pid()}));

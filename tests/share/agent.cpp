@@ -43,7 +43,7 @@ std::string agent::answer(std::chrono::milliseconds timeout) {
                   : container_->wait_for_line("^(ok|error) ", timeout);
 }
 
-std::string agent::ask(const std::string& order) {
+std::string agent::request(const std::string& order) {
   send(order);
   const std::string got = answer();
   EXPECT_TRUE(got.starts_with("ok ")) << order << ": " << got;

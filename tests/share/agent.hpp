@@ -29,7 +29,7 @@ class agent {
   explicit agent(gpushm_testing::container inside);
 
   /// Returns the agent's answer without "ok "; a test failure if it is an error.
-  std::string ask(const std::string& order);
+  std::string request(const std::string& order);
   /// Returns the error's code and text; a test failure if there is none.
   std::string fails(const std::string& order);
   /// Returns the error's code.

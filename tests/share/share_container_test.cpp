@@ -47,9 +47,9 @@ class share_container : public share_world {
       gpushm_testing::allow_real_gpus(options, minors);
     }
     agent started(container::start(options));
-    started.ask(std::string("connect ") + domain_inside + "/socket");
-    started.ask("device 0");
-    EXPECT_EQ(started.ask("pid"), "1");
+    started.request(std::string("connect ") + domain_inside + "/socket");
+    started.request("device 0");
+    EXPECT_EQ(started.request("pid"), "1");
     return started;
   }
 };
@@ -58,24 +58,24 @@ TEST_P(share_container, memory_is_shared_if_both_are_pid_1) {
   const int gpu = GetParam().real ? gpushm_testing::nvidia_minors().front() : 0;
   agent exporter = contain(1000, {gpu});
   agent importer = contain(3000, {gpu});
-  exporter.ask("alloc " + kind() + " " + numbers({8 * mib, 2 * mib}));
-  exporter.ask("fill " + numbers({0, 8 * mib, 1}));
-  exporter.ask("fill " + numbers({3 * mib, 4 * mib, 2}));
-  exporter.ask("share kv " + numbers({3 * mib, 4 * mib}));
-  EXPECT_THAT(importer.ask("open kv"), EndsWith(numbers({4 * mib}) + " " + backend()));
-  EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 2})), "0");
-  importer.ask("put " + numbers({0, mib, 3}));
+  exporter.request("alloc " + kind() + " " + numbers({8 * mib, 2 * mib}));
+  exporter.request("fill " + numbers({0, 8 * mib, 1}));
+  exporter.request("fill " + numbers({3 * mib, 4 * mib, 2}));
+  exporter.request("share kv " + numbers({3 * mib, 4 * mib}));
+  EXPECT_THAT(importer.request("open kv"), EndsWith(numbers({4 * mib}) + " " + backend()));
+  EXPECT_EQ(importer.request("check " + numbers({0, 4 * mib, 2})), "0");
+  importer.request("put " + numbers({0, mib, 3}));
   if (kind() == "malloc") {
-    const std::string bytes = exporter.ask("export " + numbers({3 * mib, 4 * mib}));
-    importer.ask("import " + bytes);
-    EXPECT_EQ(importer.ask("check " + numbers({0, mib, 3})), "0");
-    EXPECT_EQ(importer.ask("check " + numbers({mib, 3 * mib, 2})), "0");
+    const std::string bytes = exporter.request("export " + numbers({3 * mib, 4 * mib}));
+    importer.request("import " + bytes);
+    EXPECT_EQ(importer.request("check " + numbers({0, mib, 3})), "0");
+    EXPECT_EQ(importer.request("check " + numbers({mib, 3 * mib, 2})), "0");
   }
   // Its death is detected, and existing mappings stay.
   exporter.kill_and_wait();
-  importer.ask("use 0");
-  EXPECT_TRUE(eventually([&] { return importer.ask("state") == "exporter-gone"; }, seconds(5)));
-  EXPECT_EQ(importer.ask("check " + numbers({0, mib, 3})), "0");
+  importer.request("use 0");
+  EXPECT_TRUE(eventually([&] { return importer.request("state") == "exporter-gone"; }, seconds(5)));
+  EXPECT_EQ(importer.request("check " + numbers({0, mib, 3})), "0");
   if (is_bound()) {
     EXPECT_EQ(importer.code("open kv"), "peer_died");
   }
@@ -91,15 +91,15 @@ TEST_P(share_container, hidden_gpu_is_named) {
   }
   agent exporter = contain(1000, {minors[0]});
   agent importer = contain(3000, {minors[1]});
-  exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
-  exporter.ask("share kv " + numbers({0, 4 * mib}));
+  exporter.request("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
+  exporter.request("share kv " + numbers({0, 4 * mib}));
   const auto gpu = watch().stat("kv").device;
   const std::string text = importer.fails("open kv");
   EXPECT_THAT(text,
               StartsWith("device_not_visible open \"kv\": this process may not use " + gpu.uuid +
                          " at PCI " + gpu.pci_address + ": "));
   EXPECT_THAT(text, HasSubstr("/nvidia" + std::to_string(minors[0]) + "): "));
-  EXPECT_EQ(importer.ask("pid"), "1") << "the driver was not called: it would crash for a pool";
+  EXPECT_EQ(importer.request("pid"), "1") << "the driver was not called: it would crash for a pool";
   EXPECT_TRUE(eventually([&] { return watch().stat("kv").leases == 1; }, seconds(1)));
 }
 

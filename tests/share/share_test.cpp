@@ -27,49 +27,50 @@ class share : public share_world {};
 TEST_P(share, range_inside_allocation_is_same_memory) {
   agent exporter = start();
   agent importer = start();
-  const std::string address = exporter.ask("alloc " + kind() + " " + numbers({8 * mib, 2 * mib}));
-  exporter.ask("fill " + numbers({0, 8 * mib, 1}));
-  exporter.ask("fill " + numbers({3 * mib + 512, 4 * mib, 2}));
+  const std::string address =
+      exporter.request("alloc " + kind() + " " + numbers({8 * mib, 2 * mib}));
+  exporter.request("fill " + numbers({0, 8 * mib, 1}));
+  exporter.request("fill " + numbers({3 * mib + 512, 4 * mib, 2}));
   // Begins and ends inside chunks: the shared range starts at the pointer itself.
-  EXPECT_EQ(first_number(exporter.ask("share kv " + numbers({3 * mib + 512, 4 * mib}))),
+  EXPECT_EQ(first_number(exporter.request("share kv " + numbers({3 * mib + 512, 4 * mib}))),
             first_number(address) + 3 * mib + 512);
-  EXPECT_THAT(importer.ask("open kv"), EndsWith(numbers({4 * mib}) + " " + backend()));
-  EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 2})), "0");
-  importer.ask("put " + numbers({4 * mib - 10, 10, 3}));
-  exporter.ask("fill " + numbers({3 * mib + 512, 100, 4}));
-  EXPECT_EQ(importer.ask("check " + numbers({0, 100, 4})), "0");
-  EXPECT_EQ(importer.ask("check " + numbers({100, 4 * mib - 110, 2})), "0");
-  EXPECT_EQ(importer.ask("state"), "live");
+  EXPECT_THAT(importer.request("open kv"), EndsWith(numbers({4 * mib}) + " " + backend()));
+  EXPECT_EQ(importer.request("check " + numbers({0, 4 * mib, 2})), "0");
+  importer.request("put " + numbers({4 * mib - 10, 10, 3}));
+  exporter.request("fill " + numbers({3 * mib + 512, 100, 4}));
+  EXPECT_EQ(importer.request("check " + numbers({0, 100, 4})), "0");
+  EXPECT_EQ(importer.request("check " + numbers({100, 4 * mib - 110, 2})), "0");
+  EXPECT_EQ(importer.request("state"), "live");
   // The other direction: the importer's writes are in the exporter's allocation, at these offsets
   // only.
   agent second = start();
-  exporter.ask("share whole " + numbers({0, 8 * mib}));
-  second.ask("open whole");
-  EXPECT_EQ(second.ask("check " + numbers({7 * mib + 502, 10, 3})), "0");
-  EXPECT_EQ(second.ask("check " + numbers({7 * mib + 512, mib - 512, 1})), "0");
+  exporter.request("share whole " + numbers({0, 8 * mib}));
+  second.request("open whole");
+  EXPECT_EQ(second.request("check " + numbers({7 * mib + 502, 10, 3})), "0");
+  EXPECT_EQ(second.request("check " + numbers({7 * mib + 512, mib - 512, 1})), "0");
 }
 
 TEST_P(share, importer_may_start_first) {
   agent exporter = start();
   agent importer = start();
-  exporter.ask("alloc " + kind() + " " + numbers({2 * mib, 0}));
-  exporter.ask("fill " + numbers({0, 2 * mib, 9}));
+  exporter.request("alloc " + kind() + " " + numbers({2 * mib, 0}));
+  exporter.request("fill " + numbers({0, 2 * mib, 9}));
   importer.send("open-waiting kv");
-  exporter.ask("share kv " + numbers({0, 2 * mib}));
+  exporter.request("share kv " + numbers({0, 2 * mib}));
   EXPECT_THAT(importer.answer(), StartsWith("ok "));
-  EXPECT_EQ(importer.ask("check " + numbers({0, 2 * mib, 9})), "0");
+  EXPECT_EQ(importer.request("check " + numbers({0, 2 * mib, 9})), "0");
 }
 
 TEST_P(share, opened_memory_outlives_exporter) {
   agent exporter = start();
   agent importer = start();
-  exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
-  exporter.ask("fill " + numbers({0, 4 * mib, 5}));
-  exporter.ask("share kv " + numbers({0, 4 * mib}));
-  importer.ask("open kv");
+  exporter.request("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
+  exporter.request("fill " + numbers({0, 4 * mib, 5}));
+  exporter.request("share kv " + numbers({0, 4 * mib}));
+  importer.request("open kv");
   exporter.kill_and_wait();
-  EXPECT_TRUE(eventually([&] { return importer.ask("state") == "exporter-gone"; }, seconds(5)));
-  EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0");
+  EXPECT_TRUE(eventually([&] { return importer.request("state") == "exporter-gone"; }, seconds(5)));
+  EXPECT_EQ(importer.request("check " + numbers({0, 4 * mib, 5})), "0");
   agent late = start();
   if (is_bound()) {
     EXPECT_EQ(late.fails("open kv"),
@@ -77,37 +78,37 @@ TEST_P(share, opened_memory_outlives_exporter) {
               "died (start it again; an open with a timeout waits until it shares the name again)");
     // The name is free for its successor, and mappings of the old memory remain.
     agent successor = start();
-    successor.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
-    successor.ask("fill " + numbers({0, 4 * mib, 6}));
-    successor.ask("share kv " + numbers({0, 4 * mib}));
-    late.ask("open kv");
-    EXPECT_EQ(late.ask("check " + numbers({0, 4 * mib, 6})), "0");
+    successor.request("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
+    successor.request("fill " + numbers({0, 4 * mib, 6}));
+    successor.request("share kv " + numbers({0, 4 * mib}));
+    late.request("open kv");
+    EXPECT_EQ(late.request("check " + numbers({0, 4 * mib, 6})), "0");
   } else {
-    late.ask("open kv");
-    EXPECT_EQ(late.ask("check " + numbers({0, 4 * mib, 5})), "0");
+    late.request("open kv");
+    EXPECT_EQ(late.request("check " + numbers({0, 4 * mib, 5})), "0");
   }
-  EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0");
+  EXPECT_EQ(importer.request("check " + numbers({0, 4 * mib, 5})), "0");
 }
 
 TEST_P(share, unshared_memory_cannot_be_opened) {
   agent exporter = start();
   agent importer = start();
   agent late = start();
-  exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 0}));
-  exporter.ask("fill " + numbers({0, 4 * mib, 5}));
-  exporter.ask("share kv " + numbers({0, 4 * mib}));
-  importer.ask("open kv");
-  exporter.ask("unshare kv");
+  exporter.request("alloc " + kind() + " " + numbers({4 * mib, 0}));
+  exporter.request("fill " + numbers({0, 4 * mib, 5}));
+  exporter.request("share kv " + numbers({0, 4 * mib}));
+  importer.request("open kv");
+  exporter.request("unshare kv");
   EXPECT_EQ(late.code("open kv"), "no_such_segment");
-  EXPECT_EQ(importer.ask("state"), "removed");
-  EXPECT_EQ(exporter.ask("shared-state kv"), "removed");
+  EXPECT_EQ(importer.request("state"), "removed");
+  EXPECT_EQ(exporter.request("shared-state kv"), "removed");
   EXPECT_EQ(
       exporter.fails("unshare kv"),
       "invalid_argument unshare \"kv\": this process does not share this memory, or no longer "
       "(call unshare once for each result of `client::share`)");
-  exporter.ask("drop kv");
-  exporter.ask("free");
-  EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0");
+  exporter.request("drop kv");
+  exporter.request("free");
+  EXPECT_EQ(importer.request("check " + numbers({0, 4 * mib, 5})), "0");
   EXPECT_TRUE(eventually([&] { return watch().list().empty(); }, seconds(1)));
 }
 
@@ -118,14 +119,14 @@ TEST_P(share, reallocated_memory_is_not_opened_as_freed) {
   agent exporter = start();
   agent importer = start();
   agent late = start();
-  const std::string address = exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 0}));
-  exporter.ask("fill " + numbers({0, 4 * mib, 5}));
-  exporter.ask("share old " + numbers({0, 4 * mib}));
-  importer.ask("open old");
-  exporter.ask("free");  // without unshare
+  const std::string address = exporter.request("alloc " + kind() + " " + numbers({4 * mib, 0}));
+  exporter.request("fill " + numbers({0, 4 * mib, 5}));
+  exporter.request("share old " + numbers({0, 4 * mib}));
+  importer.request("open old");
+  exporter.request("free");  // without unshare
   std::string again;
   for (int round = 0; round < 16 && again != address; ++round) {
-    again = exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 0}));
+    again = exporter.request("alloc " + kind() + " " + numbers({4 * mib, 0}));
   }
   if (GetParam().real) {  // the fake driver's addresses come from the kernel; its handles do repeat
     EXPECT_EQ(again, address) << "the allocator did not reuse the address";
@@ -135,17 +136,17 @@ TEST_P(share, reallocated_memory_is_not_opened_as_freed) {
             "unshare (unshare before freeing, and share the new memory)");
   // That also removes the name.
   EXPECT_EQ(late.code("open old"), "no_such_segment");
-  EXPECT_EQ(importer.ask("state"), "removed");
+  EXPECT_EQ(importer.request("state"), "removed");
 
-  exporter.ask("fill " + numbers({0, 4 * mib, 6}));
-  exporter.ask("share new " + numbers({0, 4 * mib}));
-  importer.ask("open new");
-  EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 6})), "0") << "old memory, new name";
-  late.ask("open new");
-  EXPECT_EQ(late.ask("check " + numbers({0, 4 * mib, 6})), "0");
+  exporter.request("fill " + numbers({0, 4 * mib, 6}));
+  exporter.request("share new " + numbers({0, 4 * mib}));
+  importer.request("open new");
+  EXPECT_EQ(importer.request("check " + numbers({0, 4 * mib, 6})), "0") << "old memory, new name";
+  late.request("open new");
+  EXPECT_EQ(late.request("check " + numbers({0, 4 * mib, 6})), "0");
   if (kind() == "malloc") {  // a freed pool block is reused while importers still map it (FACTS)
-    importer.ask("use 0");
-    EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0") << "new memory, old name";
+    importer.request("use 0");
+    EXPECT_EQ(importer.request("check " + numbers({0, 4 * mib, 5})), "0") << "new memory, old name";
   }
 }
 
@@ -155,12 +156,12 @@ TEST_P(share, reallocation_between_opens_is_detected) {
   }
   agent exporter = start();
   agent late = start();
-  const std::string address = exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 0}));
-  exporter.ask("share old " + numbers({0, 4 * mib}));
-  exporter.ask("free");
+  const std::string address = exporter.request("alloc " + kind() + " " + numbers({4 * mib, 0}));
+  exporter.request("share old " + numbers({0, 4 * mib}));
+  exporter.request("free");
   std::string again;
   for (int round = 0; round < 16 && again != address; ++round) {
-    again = exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 0}));
+    again = exporter.request("alloc " + kind() + " " + numbers({4 * mib, 0}));
   }
   if (GetParam().real) {  // the fake driver's addresses come from the kernel; its handles do repeat
     ASSERT_EQ(again, address) << "the allocator did not reuse the address";
@@ -170,19 +171,19 @@ TEST_P(share, reallocation_between_opens_is_detected) {
 
 TEST_P(share, same_process_gets_its_own_pointer) {
   agent self = start();
-  const std::string address = self.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
-  self.ask("fill " + numbers({0, 4 * mib, 5}));
-  self.ask("share kv " + numbers({mib, 2 * mib}));
-  const std::string opened = self.ask("open kv");
+  const std::string address = self.request("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
+  self.request("fill " + numbers({0, 4 * mib, 5}));
+  self.request("share kv " + numbers({mib, 2 * mib}));
+  const std::string opened = self.request("open kv");
   EXPECT_EQ(first_number(opened), first_number(address) + mib);
-  EXPECT_EQ(self.ask("check " + numbers({0, 2 * mib, 5})), "0");
+  EXPECT_EQ(self.request("check " + numbers({0, 2 * mib, 5})), "0");
 }
 
 TEST_P(share, persistent_share_requires_shareable_descriptors) {
   agent exporter = start();
   agent importer = start();
-  exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
-  exporter.ask("fill " + numbers({0, 4 * mib, 5}));
+  exporter.request("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
+  exporter.request("fill " + numbers({0, 4 * mib, 5}));
   const std::string order = "share kv " + numbers({0, 4 * mib}) + " persistent";
   if (is_bound()) {
     EXPECT_EQ(
@@ -192,10 +193,10 @@ TEST_P(share, persistent_share_requires_shareable_descriptors) {
     EXPECT_TRUE(watch().list().empty());
     return;
   }
-  exporter.ask(order);
+  exporter.request(order);
   exporter.kill_and_wait();
-  importer.ask("open-waiting kv");
-  EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0");
+  importer.request("open-waiting kv");
+  EXPECT_EQ(importer.request("check " + numbers({0, 4 * mib, 5})), "0");
   watch().remove("kv");
 }
 
@@ -208,14 +209,14 @@ TEST_P(share, unresponsive_exporter_times_out_in_two_seconds) {
   }
   agent exporter = start();
   agent importer = start();
-  exporter.ask("alloc " + kind() + " " + numbers({2 * mib, 0}));
-  exporter.ask("share kv " + numbers({0, 2 * mib}));
+  exporter.request("alloc " + kind() + " " + numbers({2 * mib, 0}));
+  exporter.request("share kv " + numbers({0, 2 * mib}));
   exporter.stop();
   EXPECT_EQ(importer.fails("open kv"),
             "timed_out open \"kv\": the process that shares this memory does not answer (check "
             "whether it is stopped or overloaded)");
   exporter.kill(SIGCONT);
-  importer.ask("open kv");
+  importer.request("open kv");
 }
 
 TEST_P(share, identical_exporters_are_distinguished) {
@@ -224,30 +225,31 @@ TEST_P(share, identical_exporters_are_distinguished) {
   agent importer = start();
   for (agent* each : {&first, &second}) {
     const int number = each == &first ? 1 : 2;
-    each->ask("alloc " + kind() + " " + numbers({4 * mib, 0}));
-    each->ask("fill " + numbers({0, 4 * mib, static_cast<std::uint64_t>(number)}));
-    each->ask("share kv" + std::to_string(number) + " " + numbers({0, 4 * mib}));
+    each->request("alloc " + kind() + " " + numbers({4 * mib, 0}));
+    each->request("fill " + numbers({0, 4 * mib, static_cast<std::uint64_t>(number)}));
+    each->request("share kv" + std::to_string(number) + " " + numbers({0, 4 * mib}));
   }
-  importer.ask("open kv1");
-  importer.ask("open kv2");
-  EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 2})), "0");
-  importer.ask("use 0");
-  EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 1})), "0");
+  importer.request("open kv1");
+  importer.request("open kv2");
+  EXPECT_EQ(importer.request("check " + numbers({0, 4 * mib, 2})), "0");
+  importer.request("use 0");
+  EXPECT_EQ(importer.request("check " + numbers({0, 4 * mib, 1})), "0");
   // The first is replaced by one with the same PID in its namespace, the same addresses, and the
   // same name.
-  const std::string kept = kind() == "malloc" ? first.ask("export " + numbers({0, 4 * mib})) : "";
+  const std::string kept =
+      kind() == "malloc" ? first.request("export " + numbers({0, 4 * mib})) : "";
   first.kill_and_wait();
   agent third = start();
-  third.ask("alloc " + kind() + " " + numbers({4 * mib, 0}));
-  third.ask("fill " + numbers({0, 4 * mib, 3}));
-  EXPECT_TRUE(eventually([&] { return importer.ask("state") == "exporter-gone"; }, seconds(5)));
+  third.request("alloc " + kind() + " " + numbers({4 * mib, 0}));
+  third.request("fill " + numbers({0, 4 * mib, 3}));
+  EXPECT_TRUE(eventually([&] { return importer.request("state") == "exporter-gone"; }, seconds(5)));
   if (is_bound()) {
-    third.ask("share kv1 " + numbers({0, 4 * mib}));
+    third.request("share kv1 " + numbers({0, 4 * mib}));
     agent fresh = start();
-    fresh.ask("open kv1");
-    EXPECT_EQ(fresh.ask("check " + numbers({0, 4 * mib, 3})), "0");
+    fresh.request("open kv1");
+    EXPECT_EQ(fresh.request("check " + numbers({0, 4 * mib, 3})), "0");
   }
-  EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 1})), "0");
+  EXPECT_EQ(importer.request("check " + numbers({0, 4 * mib, 1})), "0");
   if (!kept.empty()) {
     agent fresh = start();
     EXPECT_EQ(fresh.code("import " + kept), "peer_died");
@@ -263,18 +265,18 @@ TEST_P(share, both_devices_of_importer_map_it) {
   }
   agent exporter = start(0);
   agent importer = start(1);
-  exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
-  exporter.ask("fill " + numbers({0, 4 * mib, 5}));
-  exporter.ask("share kv " + numbers({mib, 2 * mib}));
-  importer.ask("open kv 1");
-  importer.ask("open kv 0");
-  EXPECT_EQ(importer.ask("check " + numbers({0, 2 * mib, 5})), "0");
-  importer.ask("put " + numbers({0, mib, 6}));
-  importer.ask("use 0");
-  EXPECT_EQ(importer.ask("check " + numbers({0, mib, 6})), "0");
-  importer.ask("close");
-  importer.ask("use 1");
-  EXPECT_EQ(importer.ask("check " + numbers({mib, mib, 5})), "0");
+  exporter.request("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
+  exporter.request("fill " + numbers({0, 4 * mib, 5}));
+  exporter.request("share kv " + numbers({mib, 2 * mib}));
+  importer.request("open kv 1");
+  importer.request("open kv 0");
+  EXPECT_EQ(importer.request("check " + numbers({0, 2 * mib, 5})), "0");
+  importer.request("put " + numbers({0, mib, 6}));
+  importer.request("use 0");
+  EXPECT_EQ(importer.request("check " + numbers({0, mib, 6})), "0");
+  importer.request("close");
+  importer.request("use 1");
+  EXPECT_EQ(importer.request("check " + numbers({mib, mib, 5})), "0");
 }
 
 TEST_P(share, recreated_context_is_detected) {
@@ -283,50 +285,50 @@ TEST_P(share, recreated_context_is_detected) {
   }
   agent exporter = start();
   agent importer = start();
-  exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
-  exporter.ask("fill " + numbers({0, 4 * mib, 5}));
-  exporter.ask("share kv " + numbers({0, 4 * mib}));
-  importer.ask("open kv");
-  importer.ask("reset");
-  importer.ask("open kv");  // the first is still open, and its mapping may be lost
-  EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0");
-  importer.ask("use 0");
-  importer.ask("close");
-  importer.ask("use 1");
-  EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0");
+  exporter.request("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
+  exporter.request("fill " + numbers({0, 4 * mib, 5}));
+  exporter.request("share kv " + numbers({0, 4 * mib}));
+  importer.request("open kv");
+  importer.request("reset");
+  importer.request("open kv");  // the first is still open, and its mapping may be lost
+  EXPECT_EQ(importer.request("check " + numbers({0, 4 * mib, 5})), "0");
+  importer.request("use 0");
+  importer.request("close");
+  importer.request("use 1");
+  EXPECT_EQ(importer.request("check " + numbers({0, 4 * mib, 5})), "0");
 }
 
 TEST_P(share, forked_child_gets_an_error) {
   agent exporter = start();
-  exporter.ask("alloc " + kind() + " " + numbers({2 * mib, 0}));
-  EXPECT_THAT(exporter.ask("fork-share child " + numbers({2 * mib})),
+  exporter.request("alloc " + kind() + " " + numbers({2 * mib, 0}));
+  EXPECT_THAT(exporter.request("fork-share child " + numbers({2 * mib})),
               StartsWith("forked share \"child\": this process was forked from the one that "
                          "connected (connect in the child, and open what it needs there)"));
   if (kind() == "malloc") {
-    const std::string bytes = exporter.ask("export " + numbers({0, 2 * mib}));
-    EXPECT_THAT(exporter.ask("fork-import " + bytes), StartsWith("forked "));
+    const std::string bytes = exporter.request("export " + numbers({0, 2 * mib}));
+    EXPECT_THAT(exporter.request("fork-import " + bytes), StartsWith("forked "));
   }
 }
 
 TEST_P(share, names_of_same_memory_are_independent) {
   agent exporter = start();
   agent importer = start();
-  exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
-  exporter.ask("fill " + numbers({0, 4 * mib, 5}));
-  exporter.ask("share first " + numbers({0, 3 * mib}));
-  exporter.ask("share second " + numbers({mib, 3 * mib}));
-  importer.ask("open first");
-  importer.ask("open second");
-  EXPECT_EQ(importer.ask("check " + numbers({0, 3 * mib, 5})), "0");
-  importer.ask("put " + numbers({0, mib, 6}));
-  importer.ask("use 0");
-  EXPECT_EQ(importer.ask("check " + numbers({mib, mib, 6})), "0");
-  importer.ask("close");
-  importer.ask("use 1");
-  EXPECT_EQ(importer.ask("check " + numbers({0, mib, 6})), "0");
-  exporter.ask("unshare first");
-  importer.ask("open second");
-  EXPECT_EQ(importer.ask("check " + numbers({mib, 2 * mib, 5})), "0");
+  exporter.request("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
+  exporter.request("fill " + numbers({0, 4 * mib, 5}));
+  exporter.request("share first " + numbers({0, 3 * mib}));
+  exporter.request("share second " + numbers({mib, 3 * mib}));
+  importer.request("open first");
+  importer.request("open second");
+  EXPECT_EQ(importer.request("check " + numbers({0, 3 * mib, 5})), "0");
+  importer.request("put " + numbers({0, mib, 6}));
+  importer.request("use 0");
+  EXPECT_EQ(importer.request("check " + numbers({mib, mib, 6})), "0");
+  importer.request("close");
+  importer.request("use 1");
+  EXPECT_EQ(importer.request("check " + numbers({0, mib, 6})), "0");
+  exporter.request("unshare first");
+  importer.request("open second");
+  EXPECT_EQ(importer.request("check " + numbers({mib, 2 * mib, 5})), "0");
 }
 
 TEST_P(share, small_allocations_of_one_block_are_distinguished) {
@@ -336,13 +338,13 @@ TEST_P(share, small_allocations_of_one_block_are_distinguished) {
   agent exporter = start();
   agent importer = start();
   for (const std::uint64_t number : {1U, 2U, 3U}) {  // earlier allocations stay
-    exporter.ask("alloc malloc " + numbers({1000, 0}));
-    exporter.ask("fill " + numbers({0, 1000, number}));
-    exporter.ask("share kv" + std::to_string(number) + " " + numbers({100, 900}));
+    exporter.request("alloc malloc " + numbers({1000, 0}));
+    exporter.request("fill " + numbers({0, 1000, number}));
+    exporter.request("share kv" + std::to_string(number) + " " + numbers({100, 900}));
   }
   for (const std::uint64_t number : {3U, 1U, 2U}) {
-    importer.ask("open kv" + std::to_string(number));
-    EXPECT_EQ(importer.ask("check " + numbers({0, 900, number})), "0");
+    importer.request("open kv" + std::to_string(number));
+    EXPECT_EQ(importer.request("check " + numbers({0, 900, number})), "0");
   }
 }
 
@@ -351,9 +353,10 @@ TEST_P(share, small_allocations_of_one_block_are_distinguished) {
 TEST_P(share, ticket_carries_cuda_malloc_memory) {
   agent exporter = start();
   agent importer = start();
-  const std::string address = exporter.ask("alloc " + kind() + " " + numbers({8 * mib, 2 * mib}));
-  exporter.ask("fill " + numbers({0, 8 * mib, 1}));
-  exporter.ask("fill " + numbers({3 * mib, 2 * mib, 2}));
+  const std::string address =
+      exporter.request("alloc " + kind() + " " + numbers({8 * mib, 2 * mib}));
+  exporter.request("fill " + numbers({0, 8 * mib, 1}));
+  exporter.request("fill " + numbers({3 * mib, 2 * mib, 2}));
   if (kind() != "malloc") {
     EXPECT_EQ(exporter.fails("export " + numbers({3 * mib, 2 * mib})),
               "not_exportable export: this memory is shared as file descriptors, which bytes "
@@ -361,11 +364,11 @@ TEST_P(share, ticket_carries_cuda_malloc_memory) {
               "export_segment), or through a file (file_export))");
     return;
   }
-  const std::string bytes = exporter.ask("export " + numbers({3 * mib, 2 * mib}));
-  EXPECT_THAT(importer.ask("import " + bytes), EndsWith(numbers({2 * mib}) + " cuda-ipc"));
-  EXPECT_EQ(importer.ask("check " + numbers({0, 2 * mib, 2})), "0");
-  EXPECT_EQ(importer.ask("state"), "unknown");
-  EXPECT_EQ(first_number(exporter.ask("import " + bytes)), first_number(address) + 3 * mib);
+  const std::string bytes = exporter.request("export " + numbers({3 * mib, 2 * mib}));
+  EXPECT_THAT(importer.request("import " + bytes), EndsWith(numbers({2 * mib}) + " cuda-ipc"));
+  EXPECT_EQ(importer.request("check " + numbers({0, 2 * mib, 2})), "0");
+  EXPECT_EQ(importer.request("state"), "unknown");
+  EXPECT_EQ(first_number(exporter.request("import " + bytes)), first_number(address) + 3 * mib);
   EXPECT_EQ(importer.fails("import-elsewhere " + bytes)
                 .find("peer_unreachable open: it was shared on "
                       "another machine, or before this machine was rebooted (boot id "
@@ -374,7 +377,7 @@ TEST_P(share, ticket_carries_cuda_malloc_memory) {
             0U);
   agent late = start();
   exporter.kill_and_wait();
-  EXPECT_EQ(importer.ask("check " + numbers({0, 2 * mib, 2})), "0");
+  EXPECT_EQ(importer.request("check " + numbers({0, 2 * mib, 2})), "0");
   const std::string refused = late.fails("import " + bytes);
   if (GetParam().both_pid_1) {
     EXPECT_THAT(refused,
@@ -391,17 +394,17 @@ TEST_P(share, ticket_carries_cuda_malloc_memory) {
 TEST_P(share, segment_ticket_refers_to_its_broker) {
   agent exporter = start();
   agent importer = start();
-  exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
-  exporter.ask("fill " + numbers({0, 4 * mib, 5}));
-  exporter.ask("share kv " + numbers({mib, 2 * mib}));
-  const std::string bytes = exporter.ask("export-segment kv");
-  importer.ask("import " + bytes);
-  EXPECT_EQ(importer.ask("check " + numbers({0, 2 * mib, 5})), "0");
-  EXPECT_EQ(importer.ask("state"), "live");
-  exporter.ask("unshare kv");
+  exporter.request("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
+  exporter.request("fill " + numbers({0, 4 * mib, 5}));
+  exporter.request("share kv " + numbers({mib, 2 * mib}));
+  const std::string bytes = exporter.request("export-segment kv");
+  importer.request("import " + bytes);
+  EXPECT_EQ(importer.request("check " + numbers({0, 2 * mib, 5})), "0");
+  EXPECT_EQ(importer.request("state"), "live");
+  exporter.request("unshare kv");
   agent late = start();
   EXPECT_EQ(late.code("import " + bytes), "no_such_segment");
-  exporter.ask("share kv " + numbers({0, mib}));
+  exporter.request("share kv " + numbers({0, mib}));
   EXPECT_EQ(late.code("import " + bytes), "gone_or_replaced");
 }
 
@@ -411,14 +414,14 @@ TEST_P(share, random_tickets_are_refused) {
   }
   agent exporter = start();
   agent importer = start();
-  exporter.ask("alloc malloc " + numbers({2 * mib, 0}));
-  const std::string bytes = exporter.ask("export " + numbers({0, 2 * mib}));
+  exporter.request("alloc malloc " + numbers({2 * mib, 0}));
+  const std::string bytes = exporter.request("export " + numbers({0, 2 * mib}));
   importer.send("import-random 100000 " + bytes);
   const std::string codes = importer.answer(seconds(240));
   EXPECT_THAT(codes, StartsWith("ok "));
   EXPECT_THAT(codes, ::testing::Not(HasSubstr("accepted"))) << codes;
   EXPECT_THAT(codes, HasSubstr("invalid_ticket=50000")) << codes;
-  importer.ask("import " + bytes);  // the importer still works
+  importer.request("import " + bytes);  // the importer still works
 }
 
 constexpr share_setting all[] = {{"malloc", false, false},
@@ -463,14 +466,14 @@ TEST_P(share_watched, failed_import_leaves_nothing) {
         "cuMemPoolSetAccess",
         "cuMemGetAddressRange_v2"}}};
   agent exporter = start();
-  exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
-  exporter.ask("fill " + numbers({0, 4 * mib, 5}));
-  exporter.ask("share kv " + numbers({0, 4 * mib}));
+  exporter.request("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
+  exporter.request("fill " + numbers({0, 4 * mib, 5}));
+  exporter.request("share kv " + numbers({0, 4 * mib}));
   for (const std::string& call : calls.at(kind())) {
     agent importer = start_with("GPUSHM_FAKE_FAIL", call + ":1=999");
-    const pid_t pid = std::stoi(importer.ask("pid"));
-    importer.ask("alloc pageable " +
-                 numbers({4096, 0}));  // so that descriptors of the driver are already open
+    const pid_t pid = std::stoi(importer.request("pid"));
+    importer.request("alloc pageable " +
+                     numbers({4096, 0}));  // so that descriptors of the driver are already open
     const auto before = gpushm_testing::count_descriptors(pid);
     const std::string failure = importer.fails("open kv");
     EXPECT_THAT(failure, StartsWith("driver_error open \"kv\": ")) << call;
@@ -479,8 +482,8 @@ TEST_P(share_watched, failed_import_leaves_nothing) {
     EXPECT_EQ(gpushm_testing::total(gpushm_testing::count_descriptors(pid)),
               gpushm_testing::total(before))
         << call;
-    importer.ask("open kv");
-    EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0") << call;
+    importer.request("open kv");
+    EXPECT_EQ(importer.request("check " + numbers({0, 4 * mib, 5})), "0") << call;
   }
 }
 
@@ -494,9 +497,9 @@ TEST_P(share_watched, driver_and_exporter_overlap_in_an_open) {
   const std::string after = ":*=after" + std::to_string(slow.count());
   agent exporter = start();
   agent importer = start_with("GPUSHM_FAKE_FAIL", opens.at(kind()) + after);
-  exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
-  exporter.ask("fill " + numbers({0, 4 * mib, 5}));
-  exporter.ask("share kv " + numbers({0, 4 * mib}));
+  exporter.request("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
+  exporter.request("fill " + numbers({0, 4 * mib, 5}));
+  exporter.request("share kv " + numbers({0, 4 * mib}));
   for (int i = 0; i < 2; ++i) {
     exporter.stop();
     std::jthread answers([&] {
@@ -504,12 +507,12 @@ TEST_P(share_watched, driver_and_exporter_overlap_in_an_open) {
       exporter.kill(SIGCONT);
     });
     const auto begin = gpushm_testing::clock::now();
-    importer.ask("open kv");
+    importer.request("open kv");
     EXPECT_LT(gpushm_testing::clock::now() - begin,
-              gpushm_testing::patience(2 * slow - std::chrono::milliseconds(100)));
+              gpushm_testing::scaled_timeout(2 * slow - std::chrono::milliseconds(100)));
     EXPECT_GE(gpushm_testing::clock::now() - begin, slow);
-    EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0");
-    importer.ask("close");
+    EXPECT_EQ(importer.request("check " + numbers({0, 4 * mib, 5})), "0");
+    importer.request("close");
   }
 }
 
@@ -531,15 +534,15 @@ TEST_P(share_watched, unconfirmed_memory_is_unmapped) {
   };
   agent exporter = start();
   agent importer = start_with("GPUSHM_FAKE_TRACE", trace);
-  exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
-  exporter.ask("share kv " + numbers({0, 4 * mib}));
+  exporter.request("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
+  exporter.request("share kv " + numbers({0, 4 * mib}));
   exporter.stop();
   EXPECT_EQ(importer.code("open kv"), "timed_out");
   EXPECT_EQ(count(calls.at(kind()).first), 1U) << "mapped while the exporter confirms";
   EXPECT_EQ(count(calls.at(kind()).second), 1U);
   EXPECT_EQ(watch().stat("kv").leases, 1U);
   exporter.kill(SIGCONT);
-  importer.ask("open kv");
+  importer.request("open kv");
   EXPECT_EQ(count(calls.at(kind()).first), 2U) << "once per open";
 }
 
@@ -549,11 +552,11 @@ TEST_P(share_watched, own_handle_needs_no_driver_call) {
   }
   const std::string trace = folder_ / "trace";
   agent self = start_with("GPUSHM_FAKE_TRACE", trace);
-  const std::string address = self.ask("alloc malloc " + numbers({4 * mib, 0}));
-  const std::string bytes = self.ask("export " + numbers({mib, mib}));
+  const std::string address = self.request("alloc malloc " + numbers({4 * mib, 0}));
+  const std::string bytes = self.request("export " + numbers({mib, mib}));
   const std::size_t before = lines_of(trace);
   EXPECT_GT(before, 0U);
-  EXPECT_EQ(first_number(self.ask("import " + bytes)), first_number(address) + mib);
+  EXPECT_EQ(first_number(self.request("import " + bytes)), first_number(address) + mib);
   EXPECT_EQ(lines_of(trace), before);
 }
 
@@ -609,7 +612,7 @@ TEST_P(share_refused, unexportable_memory_is_refused_with_remedy) {
        "its descriptor open until the memory is shared)"}};
   for (const auto& each : cases) {
     agent exporter = start();
-    exporter.ask("alloc " + std::string(each.kind) + " " + numbers({2 * mib, 0}));
+    exporter.request("alloc " + std::string(each.kind) + " " + numbers({2 * mib, 0}));
     EXPECT_EQ(exporter.fails("share kv " + numbers({0, mib})),
               std::string("not_exportable share \"kv\": ") + each.text)
         << each.kind;
@@ -619,13 +622,13 @@ TEST_P(share_refused, unexportable_memory_is_refused_with_remedy) {
 
 TEST_P(share_refused, range_beyond_allocation_is_refused) {
   agent exporter = start();
-  exporter.ask("alloc malloc " + numbers({4 * mib, 0}));
+  exporter.request("alloc malloc " + numbers({4 * mib, 0}));
   EXPECT_EQ(exporter.fails("share kv " + numbers({mib, 4 * mib})),
             "not_exportable share \"kv\": 4194304 bytes exceed the allocation, which ends "
             "3145728 bytes after the pointer (share at most one allocation at a time)");
   EXPECT_EQ(exporter.code("share kv " + numbers({0, 0})), "invalid_argument");
   agent chunks = start();
-  chunks.ask("alloc vmm " + numbers({4 * mib, 2 * mib}));
+  chunks.request("alloc vmm " + numbers({4 * mib, 2 * mib}));
   EXPECT_EQ(chunks.code("share kv " + numbers({mib, 4 * mib})), "not_exportable");
   EXPECT_TRUE(watch().list().empty());
 }
@@ -638,11 +641,11 @@ TEST_P(share_refused, few_descriptors_suffice_for_many_chunks) {
   few.open_files = 320;
   agent exporter = start(few);
   agent importer = start();
-  exporter.ask("alloc vmm " + numbers({600 * 2 * mib, 2 * mib}));
-  exporter.ask("fill " + numbers({599 * 2 * mib, 2 * mib, 7}));
-  exporter.ask("share kv " + numbers({mib, 599 * 2 * mib}));
-  importer.ask("open kv");
-  EXPECT_EQ(importer.ask("check " + numbers({598 * 2 * mib + mib, mib, 7})), "0");
+  exporter.request("alloc vmm " + numbers({600 * 2 * mib, 2 * mib}));
+  exporter.request("fill " + numbers({599 * 2 * mib, 2 * mib, 7}));
+  exporter.request("share kv " + numbers({mib, 599 * 2 * mib}));
+  importer.request("open kv");
+  EXPECT_EQ(importer.request("check " + numbers({598 * 2 * mib + mib, mib, 7})), "0");
   EXPECT_EQ(watch().stat("kv").chunks, 600U);
 }
 
@@ -664,8 +667,8 @@ TEST_P(share_hidden, hidden_gpu_is_named_before_the_driver_is_called) {
     }
   }
   agent importer = start(without);
-  exporter.ask("alloc " + kind() + " " + numbers({2 * mib, 0}));
-  exporter.ask("share kv " + numbers({0, 2 * mib}));
+  exporter.request("alloc " + kind() + " " + numbers({2 * mib, 0}));
+  exporter.request("share kv " + numbers({0, 2 * mib}));
   const auto& gpu = watch().stat("kv").device;
   const std::string text = importer.fails("open kv");
   EXPECT_THAT(text,
@@ -674,10 +677,10 @@ TEST_P(share_hidden, hidden_gpu_is_named_before_the_driver_is_called) {
   EXPECT_THAT(text,
               HasSubstr("/nvidia0): No such file or directory (ENOENT) (start the container"));
   if (kind() == "malloc") {
-    EXPECT_EQ(importer.code("import " + exporter.ask("export " + numbers({0, 2 * mib}))),
+    EXPECT_EQ(importer.code("import " + exporter.request("export " + numbers({0, 2 * mib}))),
               "device_not_visible");
   }
-  EXPECT_EQ(importer.ask("pid").empty(), false) << "it must not crash";
+  EXPECT_EQ(importer.request("pid").empty(), false) << "it must not crash";
   EXPECT_TRUE(eventually([&] { return watch().stat("kv").leases == 1; }, seconds(1)));
 }
 

@@ -80,14 +80,14 @@ class share_torch : public ::testing::Test {
     started.wait_for_line("^ready ", seconds(120));
     return started;
   }
-  static std::string ask(child& process, const std::string& order) {
+  static std::string request(child& process, const std::string& order) {
     process.write(order + "\n");
     return process.wait_for_line("^(ok|error)", seconds(60));
   }
   [[nodiscard]] agent importer() const {
     agent started(agent_settings{});
-    started.ask("connect " + options_.socket_path);
-    started.ask("device 0");
+    started.request("connect " + options_.socket_path);
+    started.request("device 0");
     return started;
   }
 
@@ -98,45 +98,45 @@ class share_torch : public ::testing::Test {
 
 TEST_F(share_torch, default_allocator_uses_legacy_handle) {
   child torch_process = torch("");
-  EXPECT_EQ(ask(torch_process, "fill 0 1073741824 3"), "ok");
-  EXPECT_EQ(ask(torch_process, "share whole 0 1073741824"), "ok cuda-ipc");
-  EXPECT_EQ(ask(torch_process, "share part 524288000 1000000"), "ok cuda-ipc");
+  EXPECT_EQ(request(torch_process, "fill 0 1073741824 3"), "ok");
+  EXPECT_EQ(request(torch_process, "share whole 0 1073741824"), "ok cuda-ipc");
+  EXPECT_EQ(request(torch_process, "share part 524288000 1000000"), "ok cuda-ipc");
   agent opener = importer();
-  opener.ask("open whole");
-  EXPECT_EQ(opener.ask("check 0 1073741824 3"), "0");
-  opener.ask("put 524288000 1000000 4");
-  opener.ask("open part");
-  EXPECT_EQ(opener.ask("check 0 1000000 4"), "0");
+  opener.request("open whole");
+  EXPECT_EQ(opener.request("check 0 1073741824 3"), "0");
+  opener.request("put 524288000 1000000 4");
+  opener.request("open part");
+  EXPECT_EQ(opener.request("check 0 1000000 4"), "0");
   // The caching allocator keeps the block, so the buffer is the same; empty_cache frees it.
-  EXPECT_EQ(ask(torch_process, "free"), "ok");
+  EXPECT_EQ(request(torch_process, "free"), "ok");
   EXPECT_EQ(importer().code("open whole"), "gone_or_replaced");
-  EXPECT_EQ(opener.ask("check 0 1000000 4"), "0");
+  EXPECT_EQ(opener.request("check 0 1000000 4"), "0");
 }
 
 TEST_F(share_torch, expandable_segments_are_shared_as_chunks) {
   child torch_process = torch("expandable_segments:True");
-  EXPECT_EQ(ask(torch_process, "fill 0 1073741824 3"), "ok");
-  EXPECT_EQ(ask(torch_process, "share whole 0 1073741824"), "ok cuda-vmm");
-  EXPECT_EQ(ask(torch_process, "share part 524288000 100000000"), "ok cuda-vmm");
+  EXPECT_EQ(request(torch_process, "fill 0 1073741824 3"), "ok");
+  EXPECT_EQ(request(torch_process, "share whole 0 1073741824"), "ok cuda-vmm");
+  EXPECT_EQ(request(torch_process, "share part 524288000 100000000"), "ok cuda-vmm");
   auto watch = gpushm::client::connect({.socket_path = options_.socket_path});
   EXPECT_GE(watch.stat("whole").chunks, 51U) << "20 MiB each";
   agent opener = importer();
-  opener.ask("open whole");
-  EXPECT_EQ(opener.ask("check 0 1073741824 3"), "0");
-  opener.ask("put 524288000 1000000 4");
-  opener.ask("open part");
-  EXPECT_EQ(opener.ask("check 0 1000000 4"), "0");
-  EXPECT_EQ(opener.ask("check 1000000 99000000 3"), "0");
+  opener.request("open whole");
+  EXPECT_EQ(opener.request("check 0 1073741824 3"), "0");
+  opener.request("put 524288000 1000000 4");
+  opener.request("open part");
+  EXPECT_EQ(opener.request("check 0 1000000 4"), "0");
+  EXPECT_EQ(opener.request("check 1000000 99000000 3"), "0");
   // Physical chunks remain after PyTorch frees them.
-  EXPECT_EQ(ask(torch_process, "free"), "ok");
+  EXPECT_EQ(request(torch_process, "free"), "ok");
   torch_process.kill(SIGKILL);
   static_cast<void>(torch_process.wait_exit(seconds(30)));
-  EXPECT_EQ(opener.ask("check 0 1000000 4"), "0");
+  EXPECT_EQ(opener.request("check 0 1000000 4"), "0");
 }
 
 TEST_F(share_torch, async_allocator_is_refused_with_remedy) {
   child torch_process = torch("backend:cudaMallocAsync");
-  const std::string reply = ask(torch_process, "share whole 0 1073741824");
+  const std::string reply = request(torch_process, "share whole 0 1073741824");
   EXPECT_THAT(reply,
               StartsWith("error share \"whole\": it is memory of a pool that cannot be "
                          "exported"));

@@ -74,10 +74,10 @@ class share_world : public ::testing::TestWithParam<share_setting> {
   [[nodiscard]] agent start(int ordinal = 0) const { return start(settings(), ordinal); }
   [[nodiscard]] agent start(const agent_settings& how, int ordinal = 0) const {
     agent started(how);
-    started.ask("connect " + options_.socket_path);
-    started.ask("device " + std::to_string(ordinal));
+    started.request("connect " + options_.socket_path);
+    started.request("device " + std::to_string(ordinal));
     if (GetParam().both_pid_1) {
-      EXPECT_EQ(started.ask("pid"), "1");
+      EXPECT_EQ(started.request("pid"), "1");
     }
     return started;
   }

@@ -329,7 +329,8 @@ TEST_F(rest_collection, stops_immediately_despite_slow_server) {
     ASSERT_TRUE(server_.wait_for_request([](const auto&) { return true; }, timeout));
     const auto start = std::chrono::steady_clock::now();
     watch.reset();
-    EXPECT_LT(std::chrono::steady_clock::now() - start, gpushm_testing::patience(seconds(10)));
+    EXPECT_LT(std::chrono::steady_clock::now() - start,
+              gpushm_testing::scaled_timeout(seconds(10)));
   }
   server_.stop();
   EXPECT_TRUE(eventually(

@@ -98,7 +98,7 @@ std::string whole(const std::string& body, const std::string& type = "applicatio
 
 client_options quick() {
   client_options options;
-  options.request_timeout = gpushm_testing::patience(milliseconds(5'000));
+  options.request_timeout = gpushm_testing::scaled_timeout(milliseconds(5'000));
   options.watch_silence = options.request_timeout;
   options.max_response_bytes = 1UL << 20U;
   return options;

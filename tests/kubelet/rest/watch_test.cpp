@@ -156,7 +156,7 @@ TEST_F(rest_watch, idle_watch_stops_promptly) {
   const auto start = std::chrono::steady_clock::now();
   watch.stop();
   EXPECT_EQ(watch.wait_end(), "no error");
-  EXPECT_LT(std::chrono::steady_clock::now() - start, gpushm_testing::patience(seconds(5)));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, gpushm_testing::scaled_timeout(seconds(5)));
 }
 
 TEST_F(rest_watch, stops_during_slow_start) {
@@ -179,7 +179,7 @@ TEST_F(rest_watch, silent_stream_times_out) {
 TEST_F(rest_watch, bookmarks_keep_stream_alive) {
   fake_kube_api lively({.bookmark_interval = milliseconds(50)});
   client_options options;
-  options.watch_silence = gpushm_testing::patience(milliseconds(2'000));
+  options.watch_silence = gpushm_testing::scaled_timeout(milliseconds(2'000));
   options.watch_time = seconds(4);
   const client patient({.url = lively.url()}, options);
   std::size_t bookmarks = 0;

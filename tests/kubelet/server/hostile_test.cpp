@@ -19,7 +19,7 @@ namespace {
 
 using gpushm::kubelet::manager;
 using gpushm_testing::eventually;
-using gpushm_testing::kubelet_mood;
+using gpushm_testing::kubelet_mode;
 using gpushm_testing::resource_view;
 using ::testing::StartsWith;
 
@@ -30,7 +30,7 @@ class server_hostile : public ::testing::Test, protected server_test_base {
 
 TEST_F(server_hostile, silent_kubelet_is_retried) {
   kubelet_.start();
-  kubelet_.set_mood(kubelet_mood::silent);
+  kubelet_.set_mode(kubelet_mode::silent);
   auto settings = options();
   settings.register_timeout = milliseconds(300);
   manager served(settings);
@@ -42,25 +42,25 @@ TEST_F(server_hostile, silent_kubelet_is_retried) {
       eventually_status(served, gpu, [&](const auto& s) { return s.last_error == expected; }));
   ASSERT_TRUE(kubelet_.wait_for(
       gpu, [](const resource_view& view) { return view.registrations >= 3; }, seconds(20)));
-  kubelet_.set_mood(kubelet_mood::normal);
+  kubelet_.set_mode(kubelet_mode::normal);
   EXPECT_TRUE(kubelet_.wait_for_healthy(gpu, 4, seconds(20)));
 }
 
 TEST_F(server_hostile, silent_kubelet_does_not_delay_stop) {
   kubelet_.start();
-  kubelet_.set_mood(kubelet_mood::silent);
+  kubelet_.set_mode(kubelet_mode::silent);
   manager served(options());
   served.set_resources({gpus_});
   ASSERT_TRUE(kubelet_.wait_for(
       gpu, [](const resource_view& view) { return view.registrations >= 1; }, seconds(20)));
   const auto started = std::chrono::steady_clock::now();
   served.stop();
-  EXPECT_LT(std::chrono::steady_clock::now() - started, gpushm_testing::patience(seconds(5)));
+  EXPECT_LT(std::chrono::steady_clock::now() - started, gpushm_testing::scaled_timeout(seconds(5)));
 }
 
 TEST_F(server_hostile, rejecting_kubelet_is_retried) {
   kubelet_.start();
-  kubelet_.set_mood(kubelet_mood::refusing);
+  kubelet_.set_mode(kubelet_mode::refusing);
   manager served(options());
   served.set_resources({gpus_, std::make_shared<test_resource>("no-domain", 1)});
   const auto expected = [&](const std::string& name, const std::string& text) {
@@ -71,7 +71,7 @@ TEST_F(server_hostile, rejecting_kubelet_is_retried) {
   EXPECT_TRUE(
       eventually_status(served, gpu, [&](const auto& s) { return s.last_error == everything; }));
   EXPECT_TRUE(status_of(served, gpu).serving);
-  kubelet_.set_mood(kubelet_mood::normal);
+  kubelet_.set_mode(kubelet_mode::normal);
   EXPECT_TRUE(kubelet_.wait_for_healthy(gpu, 4, seconds(20)));
   const std::string invalid = expected("no-domain", "the ResourceName \"no-domain\" is invalid");
   EXPECT_TRUE(eventually_status(
@@ -80,7 +80,7 @@ TEST_F(server_hostile, rejecting_kubelet_is_retried) {
 
 TEST_F(server_hostile, forgetful_kubelet_is_registered_again) {
   kubelet_.start();
-  kubelet_.set_mood(kubelet_mood::forgetful);
+  kubelet_.set_mode(kubelet_mode::not_listing);
   auto settings = options();
   settings.list_timeout = milliseconds(200);
   manager served(settings);
@@ -91,7 +91,7 @@ TEST_F(server_hostile, forgetful_kubelet_is_registered_again) {
       "200 ms (the agent registers again; check the kubelet's log)";
   EXPECT_TRUE(
       eventually_status(served, gpu, [&](const auto& s) { return s.last_error == expected; }));
-  kubelet_.set_mood(kubelet_mood::normal);
+  kubelet_.set_mode(kubelet_mode::normal);
   EXPECT_TRUE(kubelet_.wait_for_healthy(gpu, 4, seconds(20)));
 }
 
@@ -147,7 +147,8 @@ TEST_F(server_hostile, oversized_request_is_rejected) {
       container.add_devices_ids("GPU-00000000-0000-0000-0000-000000000000::1");
     }
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + gpushm_testing::patience(seconds(20)));
+    context.set_deadline(std::chrono::system_clock::now() +
+                         gpushm_testing::scaled_timeout(seconds(20)));
     v1beta1::AllocateResponse response;
     return stub->Allocate(&context, request, &response);
   };

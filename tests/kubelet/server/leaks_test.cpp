@@ -76,7 +76,7 @@ TEST_F(server_leaks, idle_manager_uses_no_cpu) {
   // Checks that no list is sent.
   EXPECT_FALSE(kubelet_.wait_for(
       gpu, [&](const auto& view) { return view.lists != lists; }, std::chrono::seconds(2)));
-  EXPECT_LT(cpu_time() - before, gpushm_testing::patience(milliseconds(200)));
+  EXPECT_LT(cpu_time() - before, gpushm_testing::scaled_timeout(milliseconds(200)));
 }
 
 }  // namespace

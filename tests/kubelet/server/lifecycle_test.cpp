@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 using gpushm::kubelet::manager;
 using gpushm::kubelet::resource_status;
 using gpushm_testing::eventually;
-using gpushm_testing::kubelet_mood;
+using gpushm_testing::kubelet_mode;
 using gpushm_testing::resource_view;
 using std::chrono::steady_clock;
 using ::testing::ElementsAre;
@@ -146,13 +146,13 @@ TEST_F(server_lifecycle, follows_replaced_directory) {
 
 TEST_F(server_lifecycle, registers_again_when_kubelet_ends_the_list) {
   kubelet_.start();
-  kubelet_.set_mood(kubelet_mood::disconnecting);
+  kubelet_.set_mode(kubelet_mode::disconnecting);
   manager served(options());
   served.set_resources({gpus_});
   ASSERT_TRUE(kubelet_.wait_for(
       gpu, [](const resource_view& view) { return view.registrations >= 3; }, seconds(20)));
   const auto noticed = status_of(served, gpu);
-  kubelet_.set_mood(kubelet_mood::normal);
+  kubelet_.set_mode(kubelet_mode::normal);
   EXPECT_TRUE(kubelet_.wait_for_healthy(gpu, 4, seconds(20)));
   // The registration persists.
   EXPECT_TRUE(eventually_status(served, gpu, [](const auto& s) { return s.registered; }));

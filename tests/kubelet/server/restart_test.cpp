@@ -16,7 +16,7 @@ namespace {
 using gpushm::kubelet::manager;
 using gpushm_testing::child;
 using gpushm_testing::own_program;
-using gpushm_testing::patience;
+using gpushm_testing::scaled_timeout;
 using nlohmann::json;
 using std::chrono::seconds;
 using ::testing::Contains;
@@ -31,11 +31,11 @@ class server_restart : public ::testing::Test, protected server_test_base {
     static_cast<void>(kubelet.wait_for_line(std::string("\"detail\":\"")
                                                 .append(std::to_string(devices))
                                                 .append("\".*\"event\":\"listed\""),
-                                            patience(seconds(20))));
+                                            scaled_timeout(seconds(20))));
   }
   static json send_command(child& kubelet, const std::string& command) {
     kubelet.write(command + "\n");
-    return json::parse(kubelet.wait_for_line("\"answer\"", patience(seconds(20))));
+    return json::parse(kubelet.wait_for_line("\"answer\"", scaled_timeout(seconds(20))));
   }
 };
 
@@ -49,7 +49,7 @@ TEST_F(server_restart, registers_after_a_kubelet_was_killed) {
     const json got = send_command(kubelet, "allocate pod nvidia.com/gpu 2");
     EXPECT_THAT(got["ids"], SizeIs(2)) << got;
     kubelet.kill(SIGKILL);
-    ASSERT_EQ(kubelet.wait_exit(patience(seconds(20))), gpushm_testing::killed_by(SIGKILL));
+    ASSERT_EQ(kubelet.wait_exit(scaled_timeout(seconds(20))), gpushm_testing::killed_by(SIGKILL));
     // Its socket still exists without a listener.
     EXPECT_THAT(sockets(), Contains("kubelet.sock"));
     EXPECT_TRUE(eventually_status(served, gpu, [&](const auto& s) {
@@ -65,10 +65,10 @@ TEST_F(server_restart, survives_kubelet_killed_at_any_moment) {
   served.set_resources({std::make_shared<test_resource>(gpu, 4)});
   for (int time = 0; time < 12; ++time) {
     child kubelet = start_kubelet();
-    static_cast<void>(kubelet.wait_for_line("\"event\":\"started\"", patience(seconds(20))));
+    static_cast<void>(kubelet.wait_for_line("\"event\":\"started\"", scaled_timeout(seconds(20))));
     std::this_thread::sleep_for(milliseconds(time * 3));  // varies the moment of the kill
     kubelet.kill(SIGKILL);
-    static_cast<void>(kubelet.wait_exit(patience(seconds(20))));
+    static_cast<void>(kubelet.wait_exit(scaled_timeout(seconds(20))));
   }
   child kubelet = start_kubelet();
   wait_for_list(kubelet, 4);
@@ -79,12 +79,12 @@ TEST_F(server_restart, program_reports_unknown_commands) {
   std::filesystem::create_directories(directory());
   child kubelet = start_kubelet();
   EXPECT_EQ(send_command(kubelet, "dance")["answer"], "unknown command");
-  EXPECT_EQ(send_command(kubelet, "mood grumpy")["answer"], "unknown command");
+  EXPECT_EQ(send_command(kubelet, "mode unknown")["answer"], "unknown command");
   const json refused = send_command(kubelet, "allocate pod nvidia.com/gpu 1");
   EXPECT_EQ(refused["answer"], "not admitted");
   EXPECT_EQ(refused["why"], "no device plugin is connected for nvidia.com/gpu");
   kubelet.write("quit\n");
-  EXPECT_EQ(kubelet.wait_exit(patience(seconds(20))), gpushm_testing::exited(0));
+  EXPECT_EQ(kubelet.wait_exit(scaled_timeout(seconds(20))), gpushm_testing::exited(0));
 }
 
 }  // namespace

@@ -69,7 +69,8 @@ class server_service : public ::testing::Test {
                                                                grpc::InsecureChannelCredentials()));
   }
   static void set_deadline(grpc::ClientContext& context) {
-    context.set_deadline(std::chrono::system_clock::now() + gpushm_testing::patience(seconds(20)));
+    context.set_deadline(std::chrono::system_clock::now() +
+                         gpushm_testing::scaled_timeout(seconds(20)));
   }
   grpc::Status allocate(const std::vector<std::vector<std::string>>& containers,
                         v1beta1::AllocateResponse& response) {

@@ -20,9 +20,9 @@ int main(int argc, char** argv) {
   gpushm::create_options creating;
   creating.size_bytes = 4096;
   creating.device = "host";
-  auto made = producer.create("consumer/one", creating);
-  made.fill(std::byte{0x5A});
-  made.publish("table");
+  auto created = producer.create("consumer/one", creating);
+  created.fill(std::byte{0x5A});
+  created.publish("table");
 
   auto consumer = gpushm::client::connect(connecting);
   const auto opened = consumer.open("consumer/one");

@@ -49,14 +49,14 @@ raw_session greet(const std::string& socket) {
 /// Publishes a segment of one page. Returns its memory.
 std::atomic<std::uint64_t>* publish(raw_session& session, const std::string& name) {
   const auto chunk = gpushm_testing::make_chunk(4096);
-  const auto reserved = session.ask(gpushm_testing::reserve_pages(name, 1));
+  const auto reserved = session.request(gpushm_testing::reserve_pages(name, 1));
   const auto* reservation = gpushm_testing::body_of<wire::reserved>(reserved);
   if (reservation == nullptr) {
     throw std::runtime_error("not reserved");
   }
   const std::vector<int> chunks{chunk.get()};
-  const auto attached = session.ask(wire::attach{reservation->generation, 0, {4096}}, chunks);
-  const auto published = session.ask(wire::publish{reservation->generation, {}});
+  const auto attached = session.request(wire::attach{reservation->generation, 0, {4096}}, chunks);
+  const auto published = session.request(wire::publish{reservation->generation, {}});
   if (gpushm_testing::body_of<wire::done>(attached) == nullptr ||
       gpushm_testing::body_of<wire::done>(published) == nullptr) {
     throw std::runtime_error("not published");
@@ -75,7 +75,7 @@ void write_until(std::atomic<std::uint64_t>& counter, clock::time_point end) {
   }
 }
 
-void wait_for_word() {
+void wait_for_line() {
   std::string word;
   std::getline(std::cin, word);
 }
@@ -96,7 +96,7 @@ int main(int argc, char** argv) {
     std::atomic<std::uint64_t>& counter = *publish(session, arguments.at(2));
     counter = 1;
     std::cout << "ready" << std::endl;
-    wait_for_word();
+    wait_for_line();
     if (how == "child" || how == "forked-child") {
       const pid_t child = how == "child"
                               ? static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0))

@@ -65,7 +65,7 @@ void use(guests& in_child) {
   }
 }
 
-[[noreturn]] void be_child(guests& in_child, std::string_view what) {
+[[noreturn]] void run_child(guests& in_child, std::string_view what) {
   if (what == "exec") {
     std::cout << "child " << ::getpid() << std::endl;
     ::execlp("cat", "cat", nullptr);
@@ -83,7 +83,7 @@ void use(guests& in_child) {
 
 void fork_child(guests& here, std::string_view what) {
   if (gpushm_testing::quiet_fork() == 0) {
-    be_child(here, what);
+    run_child(here, what);
   }
 }
 
@@ -108,7 +108,7 @@ void fork_workers(guests& here, const std::string& socket) {
   }
   for (int i = 0; i < 4; ++i) {
     if (::fork() == 0) {
-      be_child(here, "fork");
+      run_child(here, "fork");
     }
   }
   stop = true;
