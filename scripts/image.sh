@@ -75,7 +75,7 @@ copy_library() { # PATH
 real_files=()
 for program in "${programs[@]}"; do
   from=$(find "$build/apps" -type f -perm -u+x -name "$program" -print -quit)
-  [ -n "$from" ] || fail "no $program in $build; build it, or pass --without-agent"
+  [ -n "$from" ] || fail "no $program in $build; build it, or use --without-agent"
   to=$tree/opt/gpushm/bin/$program
   install -m 0755 "$from" "$to"
   strip --strip-unneeded "$to"

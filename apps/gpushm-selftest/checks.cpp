@@ -125,7 +125,7 @@ class collector {
     const auto program = tree_.find("gpushm");
     add(name, [environment = tree_.environment(), program, before, arguments](milliseconds limit) {
       if (!program || !before) {
-        return not_here(program, "gpushm");
+        return missing(program, "gpushm");
       }
       return run_demo(*before, *program, arguments, environment, limit);
     });
@@ -174,7 +174,7 @@ class collector {
                              const std::string& rounds) {
       add(name, [environment = tree_.environment(), program, before, rounds](milliseconds limit) {
         if (!program || !before) {
-          return not_here(program, "gpushm_fence_proof");
+          return missing(program, "gpushm_fence_proof");
         }
         return run_proof(*before, *program, {"--rounds", rounds}, environment, limit);
       });
