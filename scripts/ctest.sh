@@ -16,8 +16,12 @@ cd "$(dirname "$0")/.."
 #
 # The last lines are the number of GoogleTest cases, and the reasons of skipped ones.
 log=build/$1/Testing/Temporary/LastTest.log
+rm -f "$log"
 rc=0
 ctest --preset "$1" "${@:2}" || rc=$?
+if [ ! -f "$log" ]; then
+  exit $rc  # no test was started
+fi
 awk '
   / tests? from .* ran\. / { cases += $2 }
   skipping { reasons[$0]++; skipping = 0 }

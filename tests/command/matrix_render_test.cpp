@@ -58,12 +58,6 @@ TEST(matrix_footnotes, are_unique_and_have_letters) {
   EXPECT_THAT(notes.texts(), ElementsAre("no GPU", "another"));
 }
 
-TEST(matrix_footnotes, are_wrapped_between_words) {
-  EXPECT_EQ(wrapped("a   ", 4, "one two three", 11), "a   one two\n    three\n");
-  EXPECT_EQ(wrapped({}, 2, "abcdefghijkl m", 5), "abcdefghijkl\n  m\n");
-  EXPECT_EQ(wrapped({}, 0, "", 5), "\n");
-}
-
 TEST(matrix_text, shows_table_explanations_and_published_tables) {
   const auto text = text_of(predicted_matrix(world()));
   EXPECT_THAT(text,

@@ -14,10 +14,10 @@
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/segment/describe.hpp"
-#include "apps/support/table.hpp"
 #include "base/log.hpp"
 #include "base/names.hpp"
 #include "base/text.hpp"
+#include "base/text_layout.hpp"
 #include "inspect/topology/topology.hpp"
 
 namespace gpushm::cli {
@@ -104,13 +104,13 @@ TEST(output, library_warnings_are_escaped) {
 
 TEST(output, tables_are_escaped_and_aligned) {
   for (const hostile& each : hostile_texts()) {
-    app::table table({{"A"}, {"B"}});
+    base::table table({{"A"}, {"B"}});
     table.add({each.text, "b"});
     const std::string text = table.text();
     expect_escaped(text, each);
     EXPECT_EQ(text.substr(text.find('\n') + 1), each.escaped + "  b\n");
-    expect_escaped(app::fields_text({{"name", each.text}}, 2), each);
-    EXPECT_EQ(app::fields_text({{"name", each.text}}, 2), "  name  " + each.escaped + "\n");
+    expect_escaped(base::fields_text({{"name", each.text}}, 2), each);
+    EXPECT_EQ(base::fields_text({{"name", each.text}}, 2), "  name  " + each.escaped + "\n");
   }
 }
 

@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "inspect/facts/plain_text.hpp"
+#include "base/text_layout.hpp"
 #include "testing/machines/machines.hpp"
 
 namespace gpushm::inspect {
@@ -215,7 +215,7 @@ TEST_P(each_shape, matches_golden_files) {
 TEST_P(each_shape, fits_100_columns) {
   std::istringstream text(topology_text(shape()));
   for (std::string line; std::getline(text, line);) {
-    EXPECT_LE(width(line), 100U) << line;
+    EXPECT_LE(base::width(line), 100U) << line;
   }
 }
 
@@ -240,7 +240,7 @@ std::vector<box> texts_of(const std::string& svg) {
     const std::string whole = " " + (*i)[1].str();
     const double size = attribute(whole, "font-size");
     std::string words = std::regex_replace((*i)[2].str(), std::regex("&[a-z]+;"), "x");
-    const double wide = 0.58 * size * static_cast<double>(width(words));
+    const double wide = 0.58 * size * static_cast<double>(base::width(words));
     const double x = attribute(whole, "x");
     const double y = attribute(whole, "y");
     const double left = whole.find("\"middle\"") != std::string::npos ? x - wide / 2

@@ -8,7 +8,7 @@
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
-#include "apps/support/table.hpp"
+#include "base/text_layout.hpp"
 #include "cdi/registry/registry.hpp"
 
 namespace gpushm::cli {
@@ -34,7 +34,7 @@ json device_json(const std::string& name, const cdi::registered_device& device) 
 }
 
 void print_devices(const cdi::registry& registry) {
-  app::table table({{"DEVICE"}, {"VERSION"}, {"FILE"}});
+  base::table table({{"DEVICE"}, {"VERSION"}, {"FILE"}});
   for (const auto& [name, device] : registry.devices()) {
     table.add({name, device.from->content.version, device.from->path});
   }

@@ -11,9 +11,9 @@
 #include "apps/support/duration.hpp"
 #include "apps/support/style.hpp"
 #include "base/text.hpp"
+#include "base/text_layout.hpp"
 #include "inspect/doctor/json.hpp"
 #include "inspect/facts/json.hpp"
-#include "inspect/facts/plain_text.hpp"
 
 namespace gpushm::cli {
 
@@ -26,15 +26,9 @@ constexpr std::size_t verdict_columns = 10;
 constexpr std::size_t id_columns = 18;
 constexpr std::size_t text_indent = 2 + verdict_columns + id_columns;
 
-std::string padded(std::string text, std::size_t columns) {
-  const std::size_t used = inspect::width(text);
-  text.append(columns > used ? columns - used : 1, ' ');
-  return text;
-}
-
 std::string verdict_text(verdict value, const app::style& style) {
-  std::string text = padded(value == verdict::not_applicable ? "-" : std::string(to_string(value)),
-                            verdict_columns);
+  std::string text = base::padded(
+      value == verdict::not_applicable ? "-" : std::string(to_string(value)), verdict_columns);
   switch (value) {
     case verdict::ok:
       return style.green(text);
@@ -56,12 +50,12 @@ void print_entry(const std::string& label,
                  verdict value,
                  const std::string& name,
                  const check& found) {
-  const std::string seen = inspect::wrapped(base::printable(found.seen), text_indent);
-  print("  " + label + padded(base::printable(name), id_columns) +
+  const std::string seen = base::wrapped(base::printable(found.seen), text_indent);
+  print("  " + label + base::padded(base::printable(name), id_columns) +
         seen.substr(std::min(text_indent, seen.size())));
   const auto part = [&](const char* before, const std::string& text) {
     if (!text.empty()) {
-      print(inspect::wrapped(std::string(before) + base::printable(text), text_indent + 2));
+      print(base::wrapped(std::string(before) + base::printable(text), text_indent + 2));
     }
   };
   if (value == verdict::warning || value == verdict::problem) {
@@ -117,49 +111,48 @@ bool supports_rdma(const doctor_report& report, const std::string& uuid) {
   return false;
 }
 
+constexpr const char* not_run_unknown = "it is unknown whether skipped trials would work";
+
 /// Combines the trials on one device with the same kind of PIDs into one check.
 check trials_check(const std::vector<const selftest_finding*>& trials, bool rdma_supported) {
-  check made;
-  made.result = verdict::ok;
-  if (!trials.front()->not_permitted.empty()) {
-    made.result = verdict::not_applicable;
-    made.seen = "not run: " + trials.front()->not_permitted;
-    return made;
+  const selftest_finding& first = *trials.front();
+  if (!first.not_permitted.empty()) {
+    return inspect::finding(verdict::not_applicable, "not run: " + first.not_permitted);
   }
   const auto not_run = [&](const selftest_finding* each) {
     return each->outcome.result == trial_result::not_run &&
-           each->outcome.failure == trials.front()->outcome.failure;
+           each->outcome.failure == first.outcome.failure;
   };
   if (std::all_of(trials.begin(), trials.end(), not_run)) {
-    made.result = verdict::warning;
-    made.seen = "not run: " + trials.front()->outcome.failure;
-    made.why = "it is unknown whether skipped trials would work";
-    made.remedy = "fix the reason above";
-    return made;
+    return inspect::finding(verdict::warning,
+                            "not run: " + first.outcome.failure,
+                            not_run_unknown,
+                            "fix the reason above");
   }
+  check all = inspect::finding(verdict::ok, {});
   bool lesson = false;
   for (const selftest_finding* each : trials) {
-    made.seen += (made.seen.empty() ? "" : "; ") + outcome_text(*each);
+    all.seen += (all.seen.empty() ? "" : "; ") + outcome_text(*each);
     if (each->unexpected()) {
-      made.result = verdict::problem;
-      made.why += (made.why.empty() ? "" : " ") + each->outcome.text;
-      made.remedy = "gpushm explain \"" + each->outcome.failure + "\"";
-    } else if (each->outcome.result == trial_result::not_run && made.result == verdict::ok) {
-      made.result = verdict::warning;
-      made.why = "it is unknown whether skipped trials would work";
+      all.result = verdict::problem;
+      all.why += (all.why.empty() ? "" : " ") + each->outcome.text;
+      all.remedy = "gpushm explain \"" + each->outcome.failure + "\"";
+    } else if (each->outcome.result == trial_result::not_run && all.result == verdict::ok) {
+      all.result = verdict::warning;
+      all.why = not_run_unknown;
     }
-    if (rdma_supported && is_rdma_capable(*each) == false && made.result == verdict::ok) {
-      made.result = verdict::warning;
-      made.why = "the GPU supports RDMA capable memory, but cuMemCreate did not allocate any";
-      made.remedy = "use a newer NVIDIA driver if RDMA libraries use segments";
+    if (rdma_supported && is_rdma_capable(*each) == false && all.result == verdict::ok) {
+      all.result = verdict::warning;
+      all.why = "the GPU supports RDMA capable memory, but cuMemCreate did not allocate any";
+      all.remedy = "use a newer NVIDIA driver if RDMA libraries use segments";
     }
     lesson = lesson || (each->as_expected() && each->outcome.result != trial_result::works);
   }
-  if (lesson && made.result == verdict::ok) {
-    made.why =
+  if (lesson && all.result == verdict::ok) {
+    all.why =
         "raw handles never work with equal PIDs; through gpushm (cuda-ipc) the same memory works";
   }
-  return made;
+  return all;
 }
 
 struct trial_group {
@@ -176,13 +169,13 @@ std::vector<trial_group> group_trials(const doctor_report& report) {
     }
     groups.back().second.push_back(&each);
   }
-  std::vector<trial_group> made;
-  made.reserve(groups.size());
+  std::vector<trial_group> named;
+  named.reserve(groups.size());
   for (const auto& [key, trials] : groups) {
-    made.push_back({device_text(report, key.first) + (key.second ? ", PIDs =" : ", PIDs !="),
-                    trials_check(trials, supports_rdma(report, key.first))});
+    named.push_back({device_text(report, key.first) + (key.second ? ", PIDs =" : ", PIDs !="),
+                     trials_check(trials, supports_rdma(report, key.first))});
   }
-  return made;
+  return named;
 }
 
 void print_peer(const doctor_report& report, const app::style& style) {
@@ -193,11 +186,12 @@ void print_peer(const doctor_report& report, const app::style& style) {
                         " in its namespace, uid " + std::to_string(peer.uid)) +
         "\n");
   if (!report.peer_minors.minors) {
-    check unknown;
-    unknown.seen = "GPUs that it may open: unknown (" + report.peer_minors.problem + ")";
-    unknown.why = "the predictions below assume that it may open all GPUs";
-    unknown.remedy = "run this as root on the node";
-    print_entry(verdict::warning, "GPUs of the peer", unknown, style);
+    const check unknown =
+        inspect::finding(verdict::warning,
+                         "GPUs that it may open: unknown (" + report.peer_minors.problem + ")",
+                         "the predictions below assume that it may open all GPUs",
+                         "run this as root on the node");
+    print_entry(unknown.result, "GPUs of the peer", unknown, style);
   }
   for (const inspect::peer_prediction& each : report.predictions) {
     check found;
@@ -214,8 +208,8 @@ void print_peer(const doctor_report& report, const app::style& style) {
     }
     found.remedy = expected.remedy;
     // Not a verdict on this machine: different GPUs on the two sides are usually intended.
-    print_entry(expected.works ? style.green(padded("works", verdict_columns))
-                               : style.red(padded("fails", verdict_columns)),
+    print_entry(expected.works ? style.green(base::padded("works", verdict_columns))
+                               : style.red(base::padded("fails", verdict_columns)),
                 expected.works ? verdict::ok : verdict::problem,
                 std::string(to_string(each.how)),
                 found);
@@ -274,9 +268,9 @@ void print_causes(const doctor_report& report, const app::style& style) {
       }
       const std::string head =
           (root ? "Root cause: " : "Problem: ") + base::printable(each.seen) + " [" + each.id + "]";
-      const std::string text = inspect::wrapped(head, 0);
+      const std::string text = base::wrapped(head, 0);
       print(style.red(text.substr(0, text.size() - 1)) + "\n");
-      print(inspect::wrapped("do: " + base::printable(each.remedy), 2) + "\n");
+      print(base::wrapped("do: " + base::printable(each.remedy), 2) + "\n");
     }
   }
 }

@@ -17,8 +17,8 @@
 #include "apps/support/style.hpp"
 #include "base/syscall.hpp"
 #include "base/text.hpp"
+#include "base/text_layout.hpp"
 #include "inspect/doctor/check.hpp"
-#include "inspect/facts/plain_text.hpp"
 
 namespace gpushm::cli {
 
@@ -26,7 +26,6 @@ namespace {
 
 using inspect::cause;
 using inspect::explanation;
-using inspect::wrapped;
 
 /// A log can contain many errors; later errors usually follow from the first.
 constexpr std::size_t max_shown = 4;
@@ -95,7 +94,7 @@ known_machine gather_situation(const std::string& from, std::chrono::millisecond
 
 /// `text` with `label` in front of its first line, and the other lines below it.
 void print_labelled(const std::string& label, const std::string& text, std::size_t indent) {
-  std::string lines = wrapped(text, indent);
+  std::string lines = base::wrapped(text, indent);
   lines.replace(0, std::min(indent, label.size()), label);
   print(lines);
 }
@@ -112,7 +111,7 @@ void print_cause(const cause& each, std::size_t number, const app::style& style)
   constexpr std::size_t text_indent = 14;
   const std::string front = "  " + std::to_string(number) + ". ";
   const std::string_view words = likelihood(each.share);
-  std::string lines = wrapped(std::string(words) + ": " + each.text, indent);
+  std::string lines = base::wrapped(std::string(words) + ": " + each.text, indent);
   lines.replace(0, indent, front);
   lines.replace(indent, words.size(), style.bold(words));
   print(lines);
@@ -131,7 +130,7 @@ void print_explanation(const explanation& each, bool is_log, const app::style& s
                    9 + std::to_string(each.line_number).size());
   }
   if (!each.about.empty()) {
-    print(wrapped(each.about, 2));
+    print(base::wrapped(each.about, 2));
   }
   for (std::size_t i = 0; i < each.causes.size(); ++i) {
     print("\n");
@@ -215,7 +214,7 @@ int run_explain(const explain_arguments& arguments) {
       print("\n");
     }
     print_rest(all);
-    print(wrapped(machine_text(known, arguments.from), 0));
+    print(base::wrapped(machine_text(known, arguments.from), 0));
   }
   flush_output();
   return exit_ok;

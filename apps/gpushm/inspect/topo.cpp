@@ -15,7 +15,6 @@
 #include "gpushm/error.hpp"
 #include "inspect/doctor/check.hpp"
 #include "inspect/facts/json.hpp"
-#include "inspect/facts/plain_text.hpp"
 #include "inspect/topology/json.hpp"
 #include "inspect/topology/topology.hpp"
 

@@ -9,7 +9,7 @@
 #include "apps/gpushm/segment/metadata.hpp"
 #include "apps/gpushm/segment/transfer.hpp"
 #include "apps/support/stop_signal.hpp"
-#include "apps/support/table.hpp"
+#include "base/text_layout.hpp"
 
 namespace gpushm::cli {
 
@@ -49,7 +49,7 @@ void show(const create_arguments& arguments, const segment& created, std::uint64
     return;
   }
   print_line("created \"" + created.name() + "\"");
-  print(app::fields_text(segment_fields(created), 2));
+  print(base::fields_text(segment_fields(created), 2));
 }
 
 }  // namespace

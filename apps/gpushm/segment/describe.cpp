@@ -4,11 +4,11 @@
 #include <algorithm>
 
 #include "apps/gpushm/output.hpp"
-#include "apps/support/table.hpp"
 #include "base/hex.hpp"
 #include "base/names.hpp"
 #include "base/size_text.hpp"
 #include "base/text.hpp"
+#include "base/text_layout.hpp"
 
 namespace gpushm::cli {
 
@@ -79,14 +79,14 @@ fields segment_fields(const segment& mapped) {
 }
 
 std::string segments_text(const std::vector<segment_info>& segments) {
-  using align = app::table::align;
-  app::table table({{"NAME"},
-                    {"SIZE", align::right},
-                    {"DEVICE"},
-                    {"LIFETIME"},
-                    {"LEASES", align::right},
-                    {"STATE"},
-                    {"CREATOR"}});
+  using align = base::table::align;
+  base::table table({{"NAME"},
+                     {"SIZE", align::right},
+                     {"DEVICE"},
+                     {"LIFETIME"},
+                     {"LEASES", align::right},
+                     {"STATE"},
+                     {"CREATOR"}});
   for (const segment_info& info : segments) {
     // The first digits of a UUID distinguish the GPUs of a node; `stat` shows all of it.
     table.add({info.name,
@@ -102,7 +102,7 @@ std::string segments_text(const std::vector<segment_info>& segments) {
 
 std::string segment_text(const segment_info& info) {
   return base::printable(info.name) + "\n" +
-         app::fields_text(
+         base::fields_text(
              {{"size", exact_size_text(info.size_bytes)},
               {"allocated", exact_size_text(info.allocated_bytes)},
               {"chunks", std::to_string(info.chunks)},

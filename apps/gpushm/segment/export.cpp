@@ -11,7 +11,7 @@
 #include "apps/gpushm/segment/metadata.hpp"
 #include "apps/gpushm/segment/transfer.hpp"
 #include "apps/support/stop_signal.hpp"
-#include "apps/support/table.hpp"
+#include "base/text_layout.hpp"
 
 namespace gpushm::cli {
 
@@ -124,7 +124,7 @@ void show(const export_arguments& arguments,
   print_line("exported \"" + arguments.file + "\"");
   fields lines = segment_fields(exported);
   lines.emplace_back("socket", socket);
-  print(app::fields_text(lines, 2));
+  print(base::fields_text(lines, 2));
 }
 
 void check_not_stopped(const app::stop_signal& stop, const std::string& file) {

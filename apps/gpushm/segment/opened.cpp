@@ -13,7 +13,7 @@
 #include "apps/gpushm/segment/output_file.hpp"
 #include "apps/gpushm/segment/transfer.hpp"
 #include "apps/support/stop_signal.hpp"
-#include "apps/support/table.hpp"
+#include "base/text_layout.hpp"
 
 namespace gpushm::cli {
 
@@ -111,7 +111,7 @@ void show(const use_arguments& arguments,
     lines.emplace_back("written to", arguments.out);
   }
   print_line(from.verb + " \"" + from.object + "\"");
-  print(app::fields_text(lines, 2));
+  print(base::fields_text(lines, 2));
 }
 
 void hold(const segment& held, const origin& from, const app::stop_signal& stop) {

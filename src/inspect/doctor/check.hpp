@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "inspect/facts/facts.hpp"
@@ -29,6 +30,19 @@ struct check {
   /// remedy, so that users act on the cause only. Empty: not a consequence.
   std::string follows;
 };
+
+/// A result without id and section, which `examine` adds.
+[[nodiscard]] inline check finding(verdict value,
+                                   std::string seen,
+                                   std::string why = {},
+                                   std::string remedy = {}) {
+  check result;
+  result.result = value;
+  result.seen = std::move(seen);
+  result.why = std::move(why);
+  result.remedy = std::move(remedy);
+  return result;
+}
 
 /// The ids of all checks, in the order in which they are shown.
 [[nodiscard]] std::span<const std::string_view> check_ids() noexcept;

@@ -52,19 +52,6 @@ namespace gpushm::inspect::rules {
 
 // Helpers of several rules.
 
-/// The result of a rule; `examine` adds id and section.
-[[nodiscard]] inline check finding(verdict result,
-                                   std::string seen,
-                                   std::string why = {},
-                                   std::string remedy = {}) {
-  check made;
-  made.result = result;
-  made.seen = std::move(seen);
-  made.why = std::move(why);
-  made.remedy = std::move(remedy);
-  return made;
-}
-
 /// True if any part of NVIDIA's driver exists; without it no GPU check can fail.
 [[nodiscard]] inline bool driver_expected(const facts& all) {
   if (!all.module_version.empty() || !all.gpus.empty() || !all.device_majors.empty()) {

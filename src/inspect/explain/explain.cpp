@@ -8,7 +8,6 @@
 #include "base/text.hpp"
 #include "inspect/explain/match.hpp"
 #include "inspect/explain/rules.hpp"
-#include "inspect/facts/plain_text.hpp"
 
 namespace gpushm::inspect {
 

@@ -5,8 +5,8 @@
 #include <array>
 
 #include "base/text.hpp"
+#include "base/text_layout.hpp"
 #include "inspect/explain/explain.hpp"
-#include "inspect/facts/plain_text.hpp"
 
 namespace gpushm::inspect {
 

@@ -5,7 +5,6 @@
 
 #include "base/size_text.hpp"
 #include "base/text.hpp"
-#include "inspect/facts/plain_text.hpp"
 #include "inspect/topology/model.hpp"
 
 namespace gpushm::inspect {

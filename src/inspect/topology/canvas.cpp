@@ -2,7 +2,6 @@
 #include "inspect/topology/canvas.hpp"
 
 #include "base/text.hpp"
-#include "inspect/facts/plain_text.hpp"
 
 namespace gpushm::inspect {
 

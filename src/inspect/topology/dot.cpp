@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/size_text.hpp"
 #include "base/text.hpp"
-#include "inspect/facts/plain_text.hpp"
 #include "inspect/topology/model.hpp"
 
 namespace gpushm::inspect {

@@ -8,7 +8,6 @@
 
 #include "base/syscall.hpp"
 #include "base/text.hpp"
-#include "inspect/facts/plain_text.hpp"
 
 namespace gpushm::inspect {
 

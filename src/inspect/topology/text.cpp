@@ -7,8 +7,8 @@
 #include <set>
 
 #include "base/size_text.hpp"
+#include "base/text_layout.hpp"
 #include "inspect/doctor/check.hpp"
-#include "inspect/facts/plain_text.hpp"
 #include "inspect/topology/model.hpp"
 
 namespace gpushm::inspect {
@@ -20,42 +20,8 @@ constexpr std::size_t matrix_columns = 8;
 constexpr std::size_t max_segments = 20;
 constexpr std::size_t name_columns = 28;
 
-std::string cut(std::string text, std::size_t columns) {
-  // The text is UTF-8: truncate at character boundaries.
-  while (width(text) > columns) {
-    do {
-      text.pop_back();
-    } while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0xC0U) == 0x80U);
-  }
-  return text;
-}
-
-using row = std::vector<std::string>;
-
-/// Formats rows of cells with two blanks between the columns; the first row contains the titles.
-/// Omits columns without values.
-std::string grid(const std::vector<row>& rows) {
-  std::string all;
-  std::vector<std::size_t> widths(rows.at(0).size());
-  std::vector<bool> used(widths.size());
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    for (std::size_t column = 0; column < widths.size(); ++column) {
-      widths[column] = std::max(widths[column], width(rows[i][column]));
-      used[column] = used[column] || (i > 0 && !rows[i][column].empty());
-    }
-  }
-  for (const row& each : rows) {
-    std::string line;
-    for (std::size_t column = 0; column < widths.size(); ++column) {
-      if (used[column]) {
-        line += (line.empty() ? "" : "  ") + each[column] +
-                std::string(widths[column] - width(each[column]), ' ');
-      }
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    all += line + "\n";
-  }
-  return all;
+std::string text_of(const base::table& rows) {
+  return rows.text(base::table::empty_columns::omitted);
 }
 
 std::string number_text(int value) {
@@ -69,16 +35,16 @@ std::string bytes_text(std::uint64_t bytes) {
 }
 
 std::string identities(const facts& all) {
-  std::vector<row> rows{{"GPU", "NAME", "UUID", "PCI", "NUMA"}};
+  base::table rows({{"GPU"}, {"NAME"}, {"UUID"}, {"PCI"}, {"NUMA"}});
   for (std::size_t i = 0; i < all.gpus.size(); ++i) {
     const gpu_facts& gpu = all.gpus[i];
-    rows.push_back({std::to_string(i),
-                    cut(gpu_name(gpu), name_columns),
-                    cut(base::printable(gpu.uuid), 40),
-                    cut(short_address(gpu.pci_address), 13),
-                    number_text(gpu.numa_node)});
+    rows.add({std::to_string(i),
+              base::shortened(gpu_name(gpu), name_columns),
+              base::shortened(base::printable(gpu.uuid), 40),
+              base::shortened(short_address(gpu.pci_address), 13),
+              number_text(gpu.numa_node)});
   }
-  return grid(rows);
+  return text_of(rows);
 }
 
 std::string handles_of(const gpu_facts& gpu) {
@@ -99,7 +65,7 @@ std::string clock_text(int nvml_mhz, int cuda_khz) {
                         : "";
 }
 
-row property_row(std::size_t index, const gpu_facts& gpu) {
+std::vector<std::string> property_row(std::size_t index, const gpu_facts& gpu) {
   const cuda_gpu_view cuda = gpu.cuda.empty() ? cuda_gpu_view{} : gpu.cuda[0];
   const nvml_gpu_view nvml = gpu.nvml.value_or(nvml_gpu_view{});
   return {std::to_string(index),
@@ -117,37 +83,37 @@ row property_row(std::size_t index, const gpu_facts& gpu) {
 }
 
 std::string properties(const facts& all) {
-  std::vector<row> rows{{"GPU",
-                         "CC",
-                         "MEMORY",
-                         "SMS",
-                         "L2",
-                         "COPY",
-                         "SM MHZ",
-                         "MEM MHZ",
-                         "ECC",
-                         "MIG",
-                         "SHARING",
-                         "HANDLES"}};
+  base::table rows({{"GPU"},
+                    {"CC"},
+                    {"MEMORY"},
+                    {"SMS"},
+                    {"L2"},
+                    {"COPY"},
+                    {"SM MHZ"},
+                    {"MEM MHZ"},
+                    {"ECC"},
+                    {"MIG"},
+                    {"SHARING"},
+                    {"HANDLES"}});
   for (std::size_t i = 0; i < all.gpus.size(); ++i) {
-    rows.push_back(property_row(i, all.gpus[i]));
+    rows.add(property_row(i, all.gpus[i]));
   }
-  return grid(rows);
+  return text_of(rows);
 }
 
 std::string instances(const facts& all) {
-  std::vector<row> rows{{"GPU", "INSTANCE", "MEMORY", "UUID"}};
+  base::table rows({{"GPU"}, {"INSTANCE"}, {"MEMORY"}, {"UUID"}});
   for (std::size_t i = 0; i < all.gpus.size(); ++i) {
     if (all.gpus[i].nvml) {
       for (const mig_instance_view& each : all.gpus[i].nvml->mig_instances) {
-        rows.push_back({std::to_string(i),
-                        cut(instance_name(each), name_columns),
-                        bytes_text(each.total_bytes),
-                        cut(base::printable(each.uuid), 46)});
+        rows.add({std::to_string(i),
+                  base::shortened(instance_name(each), name_columns),
+                  bytes_text(each.total_bytes),
+                  base::shortened(base::printable(each.uuid), 46)});
       }
     }
   }
-  return rows.size() == 1 ? std::string() : "\n" + grid(rows);
+  return rows.empty() ? std::string() : "\n" + text_of(rows);
 }
 
 /// A matrix of the results of `cell`, at most `matrix_columns` GPUs wide.
@@ -156,18 +122,19 @@ std::string matrix(const std::string& title, std::size_t count, Cell cell) {
   std::string all = "\n" + title + "\n";
   for (std::size_t first = 0; first < count; first += matrix_columns) {
     const std::size_t end = std::min(count, first + matrix_columns);
-    std::vector<row> rows(1, {""});
+    std::vector<base::table::column> columns{{""}};
     for (std::size_t to = first; to < end; ++to) {
-      rows[0].push_back("GPU" + std::to_string(to));
+      columns.push_back({"GPU" + std::to_string(to)});
     }
+    base::table rows(std::move(columns));
     for (std::size_t from = 0; from < count; ++from) {
-      row cells{"GPU" + std::to_string(from)};
+      std::vector<std::string> cells{"GPU" + std::to_string(from)};
       for (std::size_t to = first; to < end; ++to) {
         cells.push_back(cell(from, to));
       }
-      rows.push_back(std::move(cells));
+      rows.add(std::move(cells));
     }
-    all += grid(rows);
+    all += text_of(rows);
   }
   return all;
 }
@@ -176,7 +143,7 @@ std::string path_text(const pair_facts& pair) {
   if (pair.links > 0) {
     return "NV" + std::to_string(pair.links);
   }
-  return pair.pcie_distance.empty() ? "?" : cut(base::printable(pair.pcie_distance), 4);
+  return pair.pcie_distance.empty() ? "?" : base::shortened(base::printable(pair.pcie_distance), 4);
 }
 
 std::string peer_cell(const facts& all, std::size_t from, std::size_t to) {
@@ -267,7 +234,7 @@ std::string peers(const facts& all) {
       const pair_facts* pair = pair_of(all, from, to);
       return from == to        ? "."
              : pair == nullptr ? "?"
-                               : cut(base::printable(pair->pcie_distance), 4);
+                               : base::shortened(base::printable(pair->pcie_distance), 4);
     });
   }
   text += !std::any_of(all.pairs.begin(), all.pairs.end(), known)
@@ -327,21 +294,22 @@ std::string measurements(const topology& all) {
     }
   }
   for (const std::string& each : problems) {
-    text += wrapped("failed: " + each, 2);
+    text += base::wrapped("failed: " + each, 2);
   }
   return text;
 }
 
 std::string segments(const topology& all) {
-  std::vector<row> rows{{"GPU", "SIZE", "SEGMENT"}};
+  base::table rows({{"GPU"}, {"SIZE"}, {"SEGMENT"}});
   std::size_t left_out = 0;
   const auto add = [&](const std::string& where, const std::vector<const open_segment*>& some) {
     for (const open_segment* each : some) {
-      if (rows.size() > max_segments) {
+      if (rows.size() >= max_segments) {
         ++left_out;
       } else {
-        rows.push_back(
-            {where, base::size_text(each->size_bytes), cut(base::printable(each->name), 72)});
+        rows.add({where,
+                  base::size_text(each->size_bytes),
+                  base::shortened(base::printable(each->name), 72)});
       }
     }
   };
@@ -351,10 +319,10 @@ std::string segments(const topology& all) {
   for (const open_segment* each : other_segments(all)) {
     add(each->device.empty() ? "host" : "hidden", {each});
   }
-  if (rows.size() == 1) {
+  if (rows.empty()) {
     return {};
   }
-  return "\n" + grid(rows) +
+  return "\n" + text_of(rows) +
          (left_out == 0 ? "" : "+" + std::to_string(left_out) + " more: gpushm ls\n");
 }
 
@@ -363,7 +331,7 @@ std::string hidden(const facts& all) {
   for (std::size_t i = 0; i < all.gpus.size(); ++i) {
     const std::string problem = open_problem(all.gpus[i]);
     if (!problem.empty()) {
-      text += wrapped("GPU " + std::to_string(i) + " cannot be opened here: " + problem, 0);
+      text += base::wrapped("GPU " + std::to_string(i) + " cannot be opened here: " + problem, 0);
     }
   }
   return text.empty() ? text : "\n" + text;
@@ -376,13 +344,13 @@ std::string topology_text(const topology& all) {
   std::string text = driver_text(machine);
   text += text.empty() ? "" : "\n\n";
   if (const std::string problem = driver_problem(machine); !problem.empty()) {
-    text = wrapped("driver not usable: " + base::printable(problem) +
-                       " (run gpushm doctor for the cause and a fix)",
-                   0) +
+    text = base::wrapped("driver not usable: " + base::printable(problem) +
+                             " (run gpushm doctor for the cause and a fix)",
+                         0) +
            "\n" + text;
   }
   if (machine.gpus.empty()) {
-    return text + wrapped(no_gpu_text(machine), 0) + segments(all);
+    return text + base::wrapped(no_gpu_text(machine), 0) + segments(all);
   }
   text += identities(machine) + "\n" + properties(machine) + instances(machine) + hidden(machine);
   if (machine.gpus.size() > 1) {

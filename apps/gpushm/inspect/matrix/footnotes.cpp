@@ -2,7 +2,6 @@
 #include "apps/gpushm/inspect/matrix/footnotes.hpp"
 
 #include <algorithm>
-#include <sstream>
 
 namespace gpushm::cli::matrix {
 
@@ -49,25 +48,6 @@ std::string explanation_of(const cell& of) {
     text += ". Remedy: " + of.predicted->remedy;
   }
   return text;
-}
-
-std::string wrapped(std::string_view head,
-                    std::size_t indent,
-                    std::string_view text,
-                    std::size_t columns) {
-  std::istringstream words{std::string(text)};
-  std::string all;
-  std::string line(head);
-  std::size_t begun = line.size();
-  for (std::string word; words >> word;) {
-    if (line.size() > begun && line.size() + 1 + word.size() > columns) {
-      all += line + "\n";
-      line.assign(indent, ' ');
-      begun = indent;
-    }
-    line += line.size() > begun ? " " + word : word;
-  }
-  return all + line + "\n";
 }
 
 }  // namespace gpushm::cli::matrix

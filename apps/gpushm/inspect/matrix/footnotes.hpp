@@ -31,11 +31,4 @@ class footnotes {
 /// The prediction and the actual result of a cell that ran.
 [[nodiscard]] std::string mismatch_of(const cell& of);
 
-/// Wraps `text` into lines of at most `columns`, the first starting with `head`, the others
-/// indented by `indent` blanks. Each ends with a line feed.
-[[nodiscard]] std::string wrapped(std::string_view head,
-                                  std::size_t indent,
-                                  std::string_view text,
-                                  std::size_t columns);
-
 }  // namespace gpushm::cli::matrix

@@ -8,15 +8,13 @@
 #include "apps/gpushm/inspect/matrix/comparison.hpp"
 #include "apps/gpushm/inspect/matrix/footnotes.hpp"
 #include "apps/support/duration.hpp"
-#include "apps/support/table.hpp"
+#include "base/text_layout.hpp"
 
 namespace gpushm::cli::matrix {
 
 namespace {
 
 using cells = std::vector<std::string>;
-
-constexpr std::size_t widest = 100;
 
 std::string yes_no(bool value) {
   return value ? "yes" : "no";
@@ -68,12 +66,12 @@ std::string open_times(const matrix_result& all) {
 }
 
 std::string text_table(const matrix_result& all, footnotes& notes) {
-  std::vector<app::table::column> columns{
-      {"#", app::table::align::right}, {"IPC"}, {"PID"}, {"share"}, {"priv"}, {"GPUs"}, {"PIDs"}};
+  std::vector<base::table::column> columns{
+      {"#", base::table::align::right}, {"IPC"}, {"PID"}, {"share"}, {"priv"}, {"GPUs"}, {"PIDs"}};
   for (const inspect::way how : all.ways) {
     columns.push_back({std::string(to_string(how))});
   }
-  app::table table(columns);
+  base::table table(columns);
   for (const row_result& each : all.rows) {
     const row& setting = each.setting;
     cells line{std::to_string(setting.number),
@@ -104,19 +102,19 @@ std::string raw_text(const compared_row& each) {
 
 std::string text_comparison(const published_table& published, const matrix_result& all) {
   const auto rows = compare(published, all);
-  std::vector<app::table::column> columns{{"row", app::table::align::right},
-                                          {"IPC"},
-                                          {"PID"},
-                                          {"share"},
-                                          {"priv"},
-                                          {"published"},
-                                          {"here"}};
+  std::vector<base::table::column> columns{{"row", base::table::align::right},
+                                           {"IPC"},
+                                           {"PID"},
+                                           {"share"},
+                                           {"priv"},
+                                           {"published"},
+                                           {"here"}};
   for (const inspect::way how : all.ways) {
     if (how != inspect::way::raw_legacy) {
       columns.push_back({std::string(to_string(how))});
     }
   }
-  app::table table(columns);
+  base::table table(columns);
   for (const compared_row& each : rows) {
     const row& setting = each.measured->setting;
     cells line{std::to_string(setting.number),
@@ -136,7 +134,7 @@ std::string text_comparison(const published_table& published, const matrix_resul
   std::string text =
       std::string(published.id) + ": " + std::string(published.title) + "\n\n" + table.text();
   for (const std::string& line : verdict_of(rows)) {
-    text += wrapped({}, 2, line, widest);
+    text += base::wrapped({}, line, 2);
   }
   return text;
 }
@@ -229,26 +227,24 @@ std::string summary_of(const matrix_result& all) {
 }
 
 std::string text_of(const matrix_result& all) {
-  std::string text = wrapped({}, 2, machine_line(all), widest);
+  std::string text = base::wrapped({}, machine_line(all), 2);
   for (const std::string& each : all.gpus) {
-    text += wrapped("  ", 4, each, widest);
+    text += base::wrapped("  ", each, 4);
   }
-  text += all.remark.empty() ? "" : wrapped("  ", 4, all.remark, widest);
+  text += all.remark.empty() ? "" : base::wrapped("  ", all.remark, 4);
   text += "\n";
-  text += wrapped(
-      {},
-      0,
+  text += base::wrapped(
       "Each row is one pair of containers; each column is one way of sharing memory between them, "
       "tested in these containers. IPC, PID, share and priv are hostIPC, hostPID, "
       "shareProcessNamespace and privileged. GPUs: one for each side, or the same for both. "
       "PIDs: of the two programs, each in its own PID namespace. The letters are explained below.",
-      widest);
+      0);
   footnotes notes;
   text += "\n" + text_table(all, notes) + "\n";
   for (std::size_t i = 0; i < notes.texts().size(); ++i) {
     std::string mark = footnotes::letters(i);
     mark.resize(std::max<std::size_t>(mark.size(), 2), ' ');
-    text += wrapped(mark + "  ", 4, notes.texts()[i] + ".", widest);
+    text += base::wrapped(mark + "  ", notes.texts()[i] + ".", 4);
   }
   text += "\nComparison with the published tables (\"here\": raw handles, as published)\n";
   for (const published_table& table : published_tables()) {
@@ -256,10 +252,10 @@ std::string text_of(const matrix_result& all) {
   }
   text += "\n";
   if (const std::string times = open_times(all); !times.empty()) {
-    text += wrapped({}, 2, times, widest);
+    text += base::wrapped({}, times, 2);
   }
   for (const std::string& line : disagreements(all)) {
-    text += wrapped("NOT AS PREDICTED: ", 2, line, widest);
+    text += base::wrapped("NOT AS PREDICTED: ", line, 2);
   }
   if (!all.stopped.empty()) {
     text += "Not everything was run: " + all.stopped + ".\n";
