@@ -120,17 +120,26 @@ class Source:
         return True
 
 
+def has_room(group, source, times):
+    return len(group) < MAX_FILES * times and sum(each.lines for each in group) + source.lines <= MAX_LINES * times
+
+
 def grouped(sources):
     groups = []
     for source in sources:
         for group in groups:
-            if (len(group) < MAX_FILES and sum(each.lines for each in group) + source.lines <= MAX_LINES
-                    and all(source.fits(each) for each in group)):
+            if has_room(group, source, 1) and all(source.fits(each) for each in group):
                 group.append(source)
                 break
         else:
             groups.append([source])
-    return groups
+    # A source by itself costs more than a larger group.
+    for single in [group for group in groups if len(group) == 1]:
+        for group in groups:
+            if group is not single and has_room(group, single[0], 2) and all(single[0].fits(each) for each in group):
+                group.append(single.pop())
+                break
+    return [group for group in groups if group]
 
 
 def main():
