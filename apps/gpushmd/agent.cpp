@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushmd/agent.hpp"
 
+#include <fmt/core.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -137,10 +138,10 @@ class agent {
           dra_presence_.is_missing(plugin_->registered(), dra_->status().registered, clock::now());
       if (missing && !dra_missing_) {
         base::log(log_level::warning,
-                  "the kubelet registered the device plugin but not the DRA driver: claims cannot "
-                  "be used on this node (check that its feature gate DynamicResourceAllocation is "
-                  "on and its root directory is " +
-                      chosen_.kubelet_root + ")");
+                  fmt::format("the kubelet registered the device plugin but not the DRA driver: "
+                              "claims cannot be used on this node (check that its feature gate "
+                              "DynamicResourceAllocation is on and its root directory is {})",
+                              chosen_.kubelet_root));
       }
       dra_missing_ = missing;
     }
@@ -164,8 +165,9 @@ class agent {
     }
     base::log(log_level::info, "reloaded the settings");
     if (!until_restart.empty()) {
-      base::log(log_level::warning,
-                "changes to " + until_restart + " take effect at the next start of the agent");
+      base::log(
+          log_level::warning,
+          fmt::format("changes to {} take effect at the next start of the agent", until_restart));
     }
     if (plugin_) {
       plugin_->offer(std::move(fresh.offer));
@@ -204,7 +206,7 @@ class agent {
         std::chrono::duration_cast<std::chrono::seconds>(clock::now() - beat_.load());
     return idle_time < loop_timeout
                ? std::string()
-               : "the control loop has not run for " + std::to_string(idle_time.count()) + " s";
+               : fmt::format("the control loop has not run for {} s", idle_time.count());
   }
 
   [[nodiscard]] std::string not_ready() const {

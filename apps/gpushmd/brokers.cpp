@@ -2,6 +2,7 @@
 #include "apps/gpushmd/brokers.hpp"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -33,7 +34,7 @@ std::atomic<bool>& abandoned() noexcept {
   throw error(base::errc_of_errno(number),
               create_operation,
               path,
-              std::string(call) + ": " + base::errno_text(number),
+              fmt::format("{}: {}", call, base::errno_text(number)),
               "run the agent as root, or choose another directory: --run-dir DIR");
 }
 
@@ -54,8 +55,8 @@ void create_directory(const std::string& path, mode_t mode, bool may_be_link = f
     throw error(errc::permission_denied,
                 create_operation,
                 path,
-                "it exists and belongs to uid " + std::to_string(about.st_uid) +
-                    ", which could replace its content",
+                fmt::format("it exists and belongs to uid {}, which could replace its content",
+                            about.st_uid),
                 "remove it, or change its owner: chown root " + path);
   }
   if ((about.st_mode & 07777U) != mode) {
@@ -214,7 +215,7 @@ std::string broker_set::directory_of(const std::string& domain) const {
 
 // The prefix keeps domains' locks apart from the node's.
 std::string broker_set::lock_path_of(const std::string& domain) const {
-  return locks_ + "/d." + domain + ".lock";
+  return fmt::format("{}/d.{}.lock", locks_, domain);
 }
 
 bool broker_set::is_configured(const std::string& domain) const {
@@ -314,11 +315,14 @@ void broker_set::close(const std::string& domain) {
   if (ending) {
     const broker_statistics last = ending->statistics();
     if (!stop_broker(std::move(*ending), options_.timeout)) {
-      base::log(log_level::error, "the broker of domain " + domain + " did not stop in time");
+      base::log(log_level::error,
+                fmt::format("the broker of domain {} did not stop in time", domain));
     }
     base::log(log_level::info,
-              "closed domain " + domain + " with " + std::to_string(last.segments) +
-                  " segments and " + std::to_string(last.connections) + " clients");
+              fmt::format("closed domain {} with {} segments and {} clients",
+                          domain,
+                          last.segments,
+                          last.connections));
   }
   ::unlink(lock_path_of(domain).c_str());  // left by an agent that was killed
   std::error_code failed;
@@ -328,7 +332,8 @@ void broker_set::close(const std::string& domain) {
         errc::system_error,
         "close domain",
         domain,
-        "its directory " + directory_of(domain) + " could not be removed: " + failed.message());
+        fmt::format(
+            "its directory {} could not be removed: {}", directory_of(domain), failed.message()));
   }
 }
 
@@ -356,7 +361,7 @@ void broker_set::note_problem(const std::string& domain, served& of, const std::
     return;
   }
   base::log(problem.empty() ? log_level::info : log_level::error,
-            problem.empty() ? "domain " + domain + " is served again" : problem);
+            problem.empty() ? fmt::format("domain {} is served again", domain) : problem);
   of.problem = problem;
 }
 
@@ -391,10 +396,11 @@ void broker_set::check(const std::string& domain) {
     if (now.connections > 0 || now.segments > 0) {
       note_problem(domain,
                    entry,
-                   "the socket of domain " + domain + " was removed or replaced (" +
-                       entry.serving->socket_path() +
-                       "): new clients cannot connect until all clients have disconnected and all "
-                       "segments are removed, or the agent is restarted");
+                   fmt::format("the socket of domain {} was removed or replaced ({}): new clients "
+                               "cannot connect until all clients have disconnected and all "
+                               "segments are removed, or the agent is restarted",
+                               domain,
+                               entry.serving->socket_path()));
       return;
     }
   }
@@ -408,7 +414,7 @@ void broker_set::check(const std::string& domain) {
     }
     start(domain, fresh);
   } catch (const std::exception& why) {
-    problem = "domain " + domain + " is not served: " + why.what();
+    problem = fmt::format("domain {} is not served: {}", domain, why.what());
   }
   lock.lock();
   entry.serving = std::move(fresh.serving);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushmd/config_watch.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <utility>
@@ -36,7 +38,7 @@ config_watch::config_watch(std::string path, std::string text)
 
 void config_watch::stop_watching(const std::exception& why) {
   base::log(log_level::warning,
-            std::string(why.what()) + "; send SIGHUP after changes to " + path_);
+            fmt::format("{}; send SIGHUP after changes to {}", why.what(), path_));
   watch_.reset();
   check_at_.reset();
 }

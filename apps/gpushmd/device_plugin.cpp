@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushmd/device_plugin.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -170,9 +172,10 @@ plugin::inventory device_plugin::take_inventory(const device_plugin_settings& of
     return std::move(*found);
   }
   if (!anything_offered_ && !shares_offered_) {
-    base::log(log_level::warning,
-              "NVML has not responded for " + seconds_text(shares_wait) +
-                  ": offering shares now, and GPUs when it responds");
+    base::log(
+        log_level::warning,
+        fmt::format("NVML has not responded for {}: offering shares now, and GPUs when it responds",
+                    seconds_text(shares_wait)));
     apply_offer(offered, {}, true);
     shares_offered_ = true;
   }
@@ -241,10 +244,12 @@ void device_plugin::check_driver() {
     return;
   }
   driver_is_unresponsive_ = unresponsive;
-  base::log(unresponsive ? log_level::error : log_level::info,
-            unresponsive ? "NVML has not responded for " + seconds_text(driver_timeout) +
-                               ": every GPU is unhealthy until it responds"
-                         : std::string("NVML responds again"));
+  base::log(
+      unresponsive ? log_level::error : log_level::info,
+      unresponsive
+          ? fmt::format("NVML has not responded for {}: every GPU is unhealthy until it responds",
+                        seconds_text(driver_timeout))
+          : std::string("NVML responds again"));
   if (!unresponsive) {
     for (const std::string& uuid : gpu_uuids_) {
       plan_.set_health(uuid, true, {});
@@ -273,11 +278,9 @@ std::string device_plugin::not_registered() const {
     const auto found = std::find_if(
         all.begin(), all.end(), [&](const auto& each) { return each.name == planned->name(); });
     if (found == all.end() || !found->registered) {
-      std::string why = planned->name();
-      why += " is not registered with the kubelet";
+      std::string why = planned->name() + " is not registered with the kubelet";
       if (found != all.end() && !found->last_error.empty()) {
-        why += ": ";
-        why += found->last_error;
+        why += ": " + found->last_error;
       }
       return why;
     }

@@ -2,6 +2,7 @@
 #include "apps/gpushmd/settings.hpp"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -32,8 +33,7 @@ std::string_view value_of(const setting& what,
   if (found == nullptr || *found == '\0') {
     return {};
   }
-  place = "$";
-  place += what.variable;
+  place = fmt::format("${}", what.variable);
   return found;
 }
 
@@ -47,13 +47,8 @@ void read_file(const std::string& file, settings& out, std::vector<settings_prob
   const std::string& text = out.config_text;
   plugin::checked_configuration checked = plugin::check_configuration(text, file);
   for (plugin::configuration_problem& each : checked.problems) {
-    std::string place = file;
-    if (each.line > 0) {
-      place.append(":")
-          .append(std::to_string(each.line))
-          .append(":")
-          .append(std::to_string(each.column));
-    }
+    std::string place =
+        each.line > 0 ? fmt::format("{}:{}:{}", file, each.line, each.column) : file;
     problems.push_back({std::move(place), std::move(each.text), std::move(each.next_step)});
   }
   out.offer.plugin = std::move(checked.content);
@@ -138,9 +133,8 @@ settings gather_usable_settings(const flag_values& flags,
     const settings_problem& first = result.problems.front();
     std::string cause = first.text;
     if (result.problems.size() > 1) {
-      cause.append("; and ")
-          .append(std::to_string(result.problems.size() - 1))
-          .append(" more: gpushmd check-config lists them");
+      cause +=
+          fmt::format("; and {} more: gpushmd check-config lists them", result.problems.size() - 1);
     }
     throw error(errc::invalid_argument, "read settings", first.place, cause, first.next_step);
   }

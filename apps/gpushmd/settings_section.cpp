@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The `agent:` section of the settings file.
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "apps/gpushmd/settings.hpp"
@@ -40,15 +42,14 @@ class section_reader {
 
  private:
   void report(int line, int column, std::string text, std::string next_step = {}) {
-    std::string place = file_;
-    place.append(":").append(std::to_string(line)).append(":").append(std::to_string(column));
-    problems_.push_back({std::move(place), std::move(text), std::move(next_step)});
+    problems_.push_back(
+        {fmt::format("{}:{}:{}", file_, line, column), std::move(text), std::move(next_step)});
   }
 
   void read_mapping(const yaml::node& node, const std::string& path) {
     for (const yaml::entry& each :
          reader_.entries(node, path.empty() ? "agent" : "agent." + path)) {
-      read_entry(each, path.empty() ? each.key : std::string(path).append(".").append(each.key));
+      read_entry(each, path.empty() ? each.key : fmt::format("{}.{}", path, each.key));
     }
   }
 
@@ -68,7 +69,7 @@ class section_reader {
     }
     report(entry.key_node->line,
            entry.key_node->column,
-           std::string("unknown setting agent.").append(path),
+           "unknown setting agent." + path,
            "see: gpushmd --help");
   }
 
@@ -91,7 +92,7 @@ class section_reader {
     } catch (const error& why) {
       report(node.line,
              node.column,
-             std::string("agent.").append(what.key).append(": ").append(why.cause()),
+             fmt::format("agent.{}: {}", what.key, why.cause()),
              why.next_step());
     }
   }

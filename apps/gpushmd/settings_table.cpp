@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -24,7 +26,7 @@ bool parse_bool(std::string_view text) {
     return true;
   }
   if (std::find(no.begin(), no.end(), text) == no.end()) {
-    refuse(base::in_quotes(text).append(" is neither on nor off"), "use on or off");
+    refuse(base::in_quotes(text) + " is neither on nor off", "use on or off");
   }
   return false;
 }
@@ -33,20 +35,14 @@ template <typename Value>
 Value number(std::string_view text, Value min, Value max) {
   const auto value = base::number<Value>(text);
   if (!value || *value < min || *value > max) {
-    std::string cause = base::in_quotes(text);
-    cause += " is not a number from ";
-    cause += std::to_string(min);
-    cause += " to ";
-    cause += std::to_string(max);
-    refuse(cause);
+    refuse(fmt::format("{} is not a number from {} to {}", base::in_quotes(text), min, max));
   }
   return *value;
 }
 
 std::string absolute(std::string_view text) {
   if (!text.starts_with('/')) {
-    refuse(base::in_quotes(text).append(" is not an absolute path"),
-           "use a path that begins with /");
+    refuse(base::in_quotes(text) + " is not an absolute path", "use a path that begins with /");
   }
   return std::string(text);
 }
@@ -57,7 +53,7 @@ std::string web_address(std::string_view text) {
     return {};
   }
   if (!is_web_address(text)) {
-    refuse(base::in_quotes(text).append(" is not an IP address with a port"),
+    refuse(base::in_quotes(text) + " is not an IP address with a port",
            "use 0.0.0.0:9410, [::]:9410 or off");
   }
   return std::string(text);
@@ -72,18 +68,17 @@ std::vector<std::string> domain_names(std::string_view text) {
     if (name.empty() || name.size() > 40 || !std::all_of(name.begin(), name.end(), fits) ||
         std::isalnum(static_cast<unsigned char>(name.front())) == 0 ||
         std::isalnum(static_cast<unsigned char>(name.back())) == 0) {
-      refuse(base::in_quotes(name).append(" is not a valid domain name"),
+      refuse(base::in_quotes(name) + " is not a valid domain name",
              "use up to 40 letters, digits, '-' and '_', beginning and ending with a letter or "
              "digit");
     }
     if (name.starts_with("claim-")) {
-      refuse(
-          base::in_quotes(name).append(
-              " is invalid: names that begin with claim- are reserved for the domains of claims"),
-          "use another name");
+      refuse(base::in_quotes(name) +
+                 " is invalid: names that begin with claim- are reserved for the domains of claims",
+             "use another name");
     }
     if (std::find(names.begin(), names.end(), name) != names.end()) {
-      refuse(base::in_quotes(name).append(" is listed twice"), "list each domain once");
+      refuse(base::in_quotes(name) + " is listed twice", "list each domain once");
     }
     names.emplace_back(name);
   }
@@ -93,7 +88,7 @@ std::vector<std::string> domain_names(std::string_view text) {
 std::string resource_name(std::string_view text) {
   std::string whole = plugin::whole_resource_name(text);
   if (const auto why = plugin::resource_name_problem(whole)) {
-    refuse(base::in_quotes(text).append(" is not a resource name: ").append(*why));
+    refuse(fmt::format("{} is not a resource name: {}", base::in_quotes(text), *why));
   }
   return whole;
 }
@@ -101,8 +96,7 @@ std::string resource_name(std::string_view text) {
 std::string level_name(std::string_view text) {
   constexpr std::array<std::string_view, 4> levels{"debug", "info", "warning", "error"};
   if (std::find(levels.begin(), levels.end(), text) == levels.end()) {
-    refuse(base::in_quotes(text).append(" is not a log level"),
-           "use debug, info, warning or error");
+    refuse(base::in_quotes(text) + " is not a log level", "use debug, info, warning or error");
   }
   return std::string(text);
 }
@@ -374,7 +368,7 @@ constexpr auto table = std::to_array<setting>({
      "Format of the log on standard error",
      [](settings& s, std::string_view v) {
        if (v != "text" && v != "json") {
-         refuse(base::in_quotes(v).append(" is neither text nor json"), "use text or json");
+         refuse(base::in_quotes(v) + " is neither text nor json", "use text or json");
        }
        s.log_as = v == "json" ? log_format::json : log_format::text;
      },
@@ -452,7 +446,7 @@ std::vector<std::string> changed_until_restart(const settings& running, const se
   for (const setting& each : table) {
     if (each.differs != nullptr && each.differs(running, fresh)) {
       changed.push_back(each.key.empty() ? std::string(each.flag)
-                                         : std::string("agent.").append(each.key));
+                                         : fmt::format("agent.{}", each.key));
     }
   }
   return changed;

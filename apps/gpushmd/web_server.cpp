@@ -3,6 +3,8 @@
 // threads, and a hundred idle connections delayed a probe by three minutes.
 #include "apps/gpushmd/web_server.hpp"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <asio/awaitable.hpp>
 #include <asio/co_spawn.hpp>
@@ -78,7 +80,7 @@ tcp::acceptor listen_on(asio::io_context& io, const std::string& address) {
       throw error(base::errc_of_errno(code.value()),
                   "listen",
                   address,
-                  std::string(call) + ": " + base::errno_text(code.value()),
+                  fmt::format("{}: {}", call, base::errno_text(code.value())),
                   "choose another port, or none: --listen off");
     }
   };
@@ -113,11 +115,14 @@ std::string reply(std::string_view status,
                   std::string_view type,
                   std::string_view content,
                   std::string_view more_headers = {}) {
-  std::string text = "HTTP/1.1 ";
-  text.append(status).append("\r\nContent-Type: ").append(type).append(more_headers);
-  text.append("\r\nContent-Length: ").append(std::to_string(content.size()));
-  text.append("\r\nConnection: close\r\n\r\n").append(content);
-  return text;
+  return fmt::format(
+      "HTTP/1.1 {}\r\nContent-Type: {}{}\r\nContent-Length: {}\r\n"
+      "Connection: close\r\n\r\n{}",
+      status,
+      type,
+      more_headers,
+      content.size(),
+      content);
 }
 
 constexpr std::string_view plain = "text/plain; charset=utf-8";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/api/unix_server.hpp"
 
+#include <fmt/core.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
 #include <sys/stat.h>
@@ -20,12 +21,11 @@ constexpr std::chrono::milliseconds destructor_timeout{500};
 unix_server::unix_server(std::string path, const std::vector<grpc::Service*>& services)
     : path_(std::move(path)) {
   if (path_.size() > max_socket_path_bytes) {
-    throw error(
-        errc::invalid_argument,
-        "serve",
-        path_,
-        "a Unix socket's path has at most " + std::to_string(max_socket_path_bytes) + " bytes",
-        "use a directory with a shorter path");
+    throw error(errc::invalid_argument,
+                "serve",
+                path_,
+                fmt::format("a Unix socket's path has at most {} bytes", max_socket_path_bytes),
+                "use a directory with a shorter path");
   }
   grpc::ServerBuilder builder;
   // Otherwise two servers could share a path unnoticed.

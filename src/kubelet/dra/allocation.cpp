@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/dra/allocation.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <string_view>
 
@@ -33,9 +35,10 @@ void check_part(const claim_reference& claim,
                 std::size_t max_bytes,
                 std::string_view also) {
   if (!is_safe(text, max_bytes, also)) {
-    std::string cause(what);
-    cause.append(" \"").append(text).append("\" is not valid");
-    throw error(errc::invalid_argument, "check claim", to_string(claim), cause);
+    throw error(errc::invalid_argument,
+                "check claim",
+                to_string(claim),
+                fmt::format("{} \"{}\" is not valid", what, text));
   }
 }
 
@@ -93,9 +96,8 @@ prepared_device& device_for(prepared_claim& prepared, const nlohmann::json& resu
   if (same != prepared.devices.end()) {
     return *same;
   }
-  std::string name(claim_kind);
-  name.append("=").append(cdi_device_name(prepared.claim.uid, device.device));
-  device.cdi_devices.push_back(std::move(name));
+  device.cdi_devices.push_back(
+      fmt::format("{}={}", claim_kind, cdi_device_name(prepared.claim.uid, device.device)));
   return prepared.devices.emplace_back(std::move(device));
 }
 
@@ -118,7 +120,7 @@ void check(const claim_reference& claim) {
 }
 
 std::string domain_of(const std::string& claim_uid) {
-  return std::string(prefix).append(claim_uid);
+  return fmt::format("{}{}", prefix, claim_uid);
 }
 
 std::string claim_uid_of(const std::string& domain) {
@@ -132,13 +134,15 @@ prepared_claim read_allocation(const nlohmann::json& object,
     throw_not_a_claim(operation, claim);
   }
   if (const std::string uid = uid_in(object); uid != claim.uid) {
-    std::string cause("the kubelet requested the claim with UID ");
-    cause.append(claim.uid).append(", but the claim of that name has ").append(uid);
-    throw error(errc::gone_or_replaced,
-                operation,
-                to_string(claim),
-                cause,
-                "it was deleted and recreated; the kubelet will request the new one");
+    throw error(
+        errc::gone_or_replaced,
+        operation,
+        to_string(claim),
+        fmt::format(
+            "the kubelet requested the claim with UID {}, but the claim of that name has {}",
+            claim.uid,
+            uid),
+        "it was deleted and recreated; the kubelet will request the new one");
   }
   prepared_claim prepared{claim, domain_of(claim.uid), {}};
   for (const nlohmann::json& result : results_of(object, owner)) {
@@ -150,13 +154,12 @@ prepared_claim read_allocation(const nlohmann::json& object,
     }
   }
   if (prepared.devices.empty()) {
-    std::string cause("it has no allocation from driver ");
-    cause.append(owner.driver).append(" and pool ").append(owner.pool);
-    throw error(errc::invalid_argument,
-                operation,
-                to_string(claim),
-                cause,
-                "check its status: kubectl get resourceclaim -o yaml");
+    throw error(
+        errc::invalid_argument,
+        operation,
+        to_string(claim),
+        fmt::format("it has no allocation from driver {} and pool {}", owner.driver, owner.pool),
+        "check its status: kubectl get resourceclaim -o yaml");
   }
   return prepared;
 }

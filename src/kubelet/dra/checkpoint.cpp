@@ -2,6 +2,7 @@
 #include "kubelet/dra/checkpoint.hpp"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -64,7 +65,7 @@ base::unique_fd acquire_lock(const std::string& directory) {
 
 checkpoint_file::checkpoint_file(const std::string& directory)
     : directory_(directory),
-      path_(std::string(directory).append("/").append(file_name)),
+      path_(fmt::format("{}/{}", directory, file_name)),
       second_path_(path_ + ".bak"),
       lock_(acquire_lock(directory)) {
   remove_unfinished();
@@ -122,8 +123,9 @@ checkpoint checkpoint_file::load(std::string& warning) {
     }
     throw;
   }
-  warning = damage ? std::string(damage->what()) : path_ + " does not exist";
-  warning.append("; used ").append(second_path_).append(" instead");
+  warning = fmt::format("{}; used {} instead",
+                        damage ? std::string(damage->what()) : path_ + " does not exist",
+                        second_path_);
   if (damage) {
     const std::string aside = path_ + ".damaged";
     base::checked(

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
@@ -67,13 +69,11 @@ void check_version(const nlohmann::json& whole, const std::string& path) {
     throw_damaged(path, "it has no version");
   }
   if (found->get<std::int64_t>() > version) {
-    std::string cause("it has version ");
-    cause.append(found->dump()).append(", but this gpushm reads version ").append("1");
     throw error(
         errc::unsupported_version,
         operation,
         path,
-        cause,
+        fmt::format("it has version {}, but this gpushm reads version {}", found->dump(), version),
         "install the newer gpushm again, or drain the node and remove the file and its copy "
         "that ends in .bak");
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/dra/claim_document.hpp"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,7 +48,7 @@ std::vector<std::string> names_in(const std::string& directory) {
 
 std::string cdi_device_name(const std::string& claim_uid, const std::string& device) {
   // Old engines reject names that begin with a digit, as UIDs can.
-  return domain_of(claim_uid).append("-").append(device);
+  return fmt::format("{}-{}", domain_of(claim_uid), device);
 }
 
 cdi::document claim_document(const prepared_claim& claim, const std::string& directory) {
@@ -70,8 +71,7 @@ cdi::document claim_document(const prepared_claim& claim, const std::string& dir
 }
 
 std::string claim_documents::path_of(const std::string& claim_uid) const {
-  std::string path(directory_);
-  return path.append("/").append(file_prefix).append(claim_uid).append(file_suffix);
+  return fmt::format("{}/{}{}{}", directory_, file_prefix, claim_uid, file_suffix);
 }
 
 void claim_documents::write(const prepared_claim& claim,
@@ -91,8 +91,7 @@ void claim_documents::remove(const std::string& claim_uid) const {
 void claim_documents::remove_unfinished(const std::string& claim_uid) const {
   for (const std::string& name : names_in(directory_)) {
     if (uid_of_file(name) == claim_uid && !name.ends_with(file_suffix)) {
-      std::string path(directory_);
-      path.append("/").append(name);
+      const std::string path = directory_ + "/" + name;
       base::checked(
           remove_operation, path, "unlink", [&] { return ::unlink(path.c_str()); }, {ENOENT});
     }

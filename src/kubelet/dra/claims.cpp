@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/dra/claims.hpp"
 
+#include <fmt/core.h>
+
 #include <utility>
 
 #include "base/log.hpp"
@@ -33,10 +35,8 @@ claims::claims(claims_options options, resource_api& api, cluster& through, doma
 
 nlohmann::json claims::fetch(const claim_reference& claim) {
   const auto request = [&] {
-    return through_.get(api_.path(std::string("/namespaces/")
-                                      .append(claim.name_space)
-                                      .append("/resourceclaims/")
-                                      .append(claim.name)));
+    return through_.get(
+        api_.path(fmt::format("/namespaces/{}/resourceclaims/{}", claim.name_space, claim.name)));
   };
   const std::string requested_version = api_.version();
   try {

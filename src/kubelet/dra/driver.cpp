@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/dra/driver.hpp"
 
+#include <fmt/core.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <exception>
@@ -44,7 +46,7 @@ driver_options complete(driver_options options) {
     throw error(errc::invalid_argument,
                 operation,
                 options.driver_name,
-                std::to_string(options.share_devices).append(" devices cannot be published"),
+                fmt::format("{} devices cannot be published", options.share_devices),
                 "pass --share-devices N with 1 to 128");
   }
   if (options.state_directory.empty()) {
@@ -197,8 +199,7 @@ void driver::impl::serve() {
       return;
     }
     if (!before.empty()) {
-      base::log(log_level::warning,
-                std::string("served again: a socket was missing: ").append(before));
+      base::log(log_level::warning, "served again: a socket was missing: " + before);
     }
     const std::lock_guard lock(mutex_);
     status_.endpoint = endpoints_->path();
@@ -219,12 +220,10 @@ void driver::impl::handle_registration(const std::string& refusal) {
   }
   changed_.notify_all();
   base::log(refusal.empty() ? log_level::info : log_level::error,
-            refusal.empty()
-                ? std::string("the kubelet has registered DRA driver ").append(options_.driver_name)
-                : std::string("the kubelet has not registered DRA driver ")
-                      .append(options_.driver_name)
-                      .append(": ")
-                      .append(refusal));
+            refusal.empty() ? "the kubelet has registered DRA driver " + options_.driver_name
+                            : fmt::format("the kubelet has not registered DRA driver {}: {}",
+                                          options_.driver_name,
+                                          refusal));
 }
 
 void driver::impl::start_publishing() {
@@ -257,8 +256,7 @@ void driver::impl::sweep() {
     result.failure = failure.what();  // out of memory: the next sweep may succeed
   }
   for (const std::string& freed : result.freed) {
-    base::log(log_level::info,
-              std::string("freed ").append(freed).append(", which is no longer in use"));
+    base::log(log_level::info, fmt::format("freed {}, which is no longer in use", freed));
   }
   if (!result.failure.empty()) {
     operation.failed(error(errc::peer_unreachable, "sweep claims", "", result.failure));
@@ -276,7 +274,7 @@ driver_status driver::impl::status() const {
   driver_status now = status_;
   now.claims = claims_.size();
   if (now.problem.empty() && !refusal_.empty()) {
-    now.problem = std::string("the kubelet rejects the registration: ").append(refusal_);
+    now.problem = "the kubelet rejects the registration: " + refusal_;
   }
   if (publisher_) {
     slice_publisher::state slices = publisher_->now();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/dra/endpoints.hpp"
 
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -75,9 +76,9 @@ endpoints::endpoints(endpoints_options options,
     : options_(std::move(options)),
       services_(std::move(services)),
       registered_(std::move(registered)),
-      plugins_(options_.kubelet_root + "/plugins/" + options_.driver),
+      plugins_(fmt::format("{}/plugins/{}", options_.kubelet_root, options_.driver)),
       registry_(options_.kubelet_root + "/plugins_registry"),
-      unique_(std::to_string(::getpid()) + "-" + random_text()) {}
+      unique_(fmt::format("{}-{}", ::getpid(), random_text())) {}
 
 endpoints::~endpoints() {
   if (serving_) {
@@ -94,10 +95,11 @@ bool endpoints::ensure() {
   create_directory(plugins_);
   create_directory(registry_);
   remove_stale_sockets();
-  const std::string name = unique_ + "-" + std::to_string(++number_);
-  auto next = std::make_unique<pair>(*this,
-                                     plugins_ + "/dra-" + name + ".sock",
-                                     registry_ + "/" + options_.driver + "-" + name + "-reg.sock");
+  const std::string name = fmt::format("{}-{}", unique_, ++number_);
+  auto next =
+      std::make_unique<pair>(*this,
+                             fmt::format("{}/dra-{}.sock", plugins_, name),
+                             fmt::format("{}/{}-{}-reg.sock", registry_, options_.driver, name));
   // The old pair is destroyed after the new one is available.
   std::swap(serving_, next);
   return true;

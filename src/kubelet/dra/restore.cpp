@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include <utility>
 
 #include "gpushm/error.hpp"
@@ -36,7 +38,7 @@ std::vector<std::string> claims::restore() {
     notes.emplace_back(failure.what());
   }
   for (const std::string& each : freed) {
-    notes.push_back(std::string("freed ").append(each).append(", which is not in the checkpoint"));
+    notes.push_back(fmt::format("freed {}, which is not in the checkpoint", each));
   }
   save_restored(found, notes);
   return notes;
@@ -53,9 +55,8 @@ void claims::drop_claims_ended_by_reboot(std::vector<std::string>& notes) {
           const std::lock_guard lock(mutex_);
           state_.claims.erase(claim.claim.uid);
         }
-        notes.push_back(std::string("dropped claim ")
-                            .append(to_string(claim.claim))
-                            .append(", which ended with the previous boot"));
+        notes.push_back(fmt::format("dropped claim {}, which ended with the previous boot",
+                                    to_string(claim.claim)));
       }
     } catch (const error& failure) {
       notes.emplace_back(failure.what());

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/dra/slice.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -67,9 +69,8 @@ std::optional<std::string> first_difference(const nlohmann::json& found,
   }
   if (expected.is_array() && found.is_array() && expected.size() == found.size()) {
     for (std::size_t index = 0; index < expected.size(); ++index) {
-      std::string below(at);
-      below.append("[").append(std::to_string(index)).append("]");
-      if (auto other = first_difference(found[index], expected[index], below)) {
+      if (auto other =
+              first_difference(found[index], expected[index], fmt::format("{}[{}]", at, index))) {
         return other;
       }
     }
@@ -81,15 +82,14 @@ std::optional<std::string> first_difference(const nlohmann::json& found,
 }  // namespace
 
 std::string slice_name(const slice_options& options) {
-  std::string name = options.node;
-  name.append("-").append(options.driver);
+  const std::string name = fmt::format("{}-{}", options.node, options.driver);
   // Long node names usually differ at their end.
   return name.size() <= max_name_bytes ? name
                                        : "n" + name.substr(name.size() - (max_name_bytes - 1));
 }
 
 std::string device_name(unsigned index) {
-  return std::string("share-").append(std::to_string(index));
+  return fmt::format("share-{}", index);
 }
 
 nlohmann::json make_slice(const slice_options& options,
@@ -106,7 +106,7 @@ nlohmann::json make_slice(const slice_options& options,
                              {"uid", node_uid},
                              {"controller", true}};
   return {
-      {"apiVersion", std::string("resource.k8s.io/").append(version)},
+      {"apiVersion", fmt::format("resource.k8s.io/{}", version)},
       {"kind", "ResourceSlice"},
       {"metadata",
        {{"name", slice_name(options)}, {"ownerReferences", nlohmann::json::array({owner})}}},

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/dra/slice_publisher.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -32,7 +34,7 @@ std::string uid_of(const nlohmann::json& slice) {
 }
 
 std::string inspect_command(const std::string& slice) {
-  return "kubectl get resourceslice " + slice + " -o yaml --show-managed-fields";
+  return fmt::format("kubectl get resourceslice {} -o yaml --show-managed-fields", slice);
 }
 
 /// For the same object; resource versions are increasing numbers.
@@ -115,13 +117,11 @@ void slice_publisher::report(const std::string& problem) {
     base::log(log_level::warning, problem);
   } else if (published && !state_.published) {
     base::log(log_level::info,
-              std::string("ResourceSlice ")
-                  .append(own->first)
-                  .append(" is published: ")
-                  .append(std::to_string(options_.devices))
-                  .append(options_.devices == 1 ? " device" : " devices")
-                  .append(", generation ")
-                  .append(std::to_string(generation_of(own->second))));
+              fmt::format("ResourceSlice {} is published: {}{}, generation {}",
+                          own->first,
+                          options_.devices,
+                          options_.devices == 1 ? " device" : " devices",
+                          generation_of(own->second)));
   }
   state_.problem = problem;
   state_.published = published;
@@ -147,16 +147,13 @@ void slice_publisher::watch() {
   if (old) {
     old.reset();  // not under the lock: a handler may be waiting for it
     base::log(log_level::info,
-              std::string("the API server now serves ResourceSlices of version ")
-                  .append(version)
-                  .append(", not ")
-                  .append(watched_version_));
+              fmt::format("the API server now serves ResourceSlices of version {}, not {}",
+                          version,
+                          watched_version_));
   }
   const std::string path = api_.path(collection);
-  const std::string selector = std::string("spec.driver=")
-                                   .append(options_.driver)
-                                   .append(",spec.nodeName=")
-                                   .append(options_.node);
+  const std::string selector =
+      fmt::format("spec.driver={},spec.nodeName={}", options_.driver, options_.node);
   auto subscription =
       through_.subscribe(path,
                          selector,
@@ -305,9 +302,8 @@ void slice_publisher::check_rate(rate_limiter& limiter) {
               own,
               "another client changes or deletes it after each write; it is written 10 times "
               "in a burst and then once in 30 s",
-              std::string("find the client: ")
-                  .append(inspect_command(own))
-                  .append("; another agent of this node, or a controller"));
+              fmt::format("find the client: {}; another agent of this node, or a controller",
+                          inspect_command(own)));
 }
 
 void slice_publisher::handle_reply(const nlohmann::json& written,
@@ -328,13 +324,12 @@ void slice_publisher::handle_reply(const nlohmann::json& written,
   nlohmann::json kept = written;
   kept["metadata"].erase("resourceVersion");
   if (const std::string field = difference(stored, kept); !field.empty()) {
-    throw error(errc::protocol_error,
-                operation,
-                slice_name(options_),
-                std::string("the API server keeps ")
-                    .append(field)
-                    .append(" with a different value than was written"),
-                "check whether a mutating webhook changes ResourceSlices");
+    throw error(
+        errc::protocol_error,
+        operation,
+        slice_name(options_),
+        fmt::format("the API server keeps {} with a different value than was written", field),
+        "check whether a mutating webhook changes ResourceSlices");
   }
 }
 
@@ -368,10 +363,9 @@ void slice_publisher::replace(const nlohmann::json& found) {
   observed outcome(observer_, "PublishResourceSlice");
   nlohmann::json updated = expected_slice(generation_after(generation_of(found)));
   base::log(log_level::info,
-            std::string("ResourceSlice ")
-                .append(slice_name(options_))
-                .append(" is rewritten: it differs in ")
-                .append(difference(found, expected_slice(generation_of(found)))));
+            fmt::format("ResourceSlice {} is rewritten: it differs in {}",
+                        slice_name(options_),
+                        difference(found, expected_slice(generation_of(found)))));
   updated["metadata"]["resourceVersion"] = text_in(found, "/metadata/resourceVersion");
   updated["metadata"]["uid"] = uid_of(found);
   std::uint64_t lists = 0;
@@ -380,10 +374,10 @@ void slice_publisher::replace(const nlohmann::json& found) {
     lists = lists_;
   }
   try {
-    handle_reply(
-        updated,
-        through_.replace(api_.path(std::string(collection) + "/" + slice_name(options_)), updated),
-        lists);
+    handle_reply(updated,
+                 through_.replace(api_.path(fmt::format("{}/{}", collection, slice_name(options_))),
+                                  updated),
+                 lists);
   } catch (const kube::api_error& failure) {
     if (!failure.conflict() && !failure.not_found()) {
       outcome.failed(failure);
@@ -403,10 +397,10 @@ void slice_publisher::remove(const std::string& name, const nlohmann::json& slic
                 name,
                 "another client keeps creating ResourceSlices of this node and driver; one per "
                 "second is removed",
-                std::string("find the client: ").append(inspect_command(name)));
+                "find the client: " + inspect_command(name));
   }
   try {
-    through_.remove(api_.path(std::string(collection).append("/").append(name)), uid_of(slice));
+    through_.remove(api_.path(fmt::format("{}/{}", collection, name)), uid_of(slice));
   } catch (const kube::api_error& failure) {
     if (!failure.not_found() && !failure.conflict()) {
       throw;
@@ -426,31 +420,25 @@ void slice_publisher::fetch_own() {
     lists = lists_;
   }
   try {
-    found = through_.get(api_.path(std::string(collection).append("/").append(own)));
+    found = through_.get(api_.path(fmt::format("{}/{}", collection, own)));
   } catch (const kube::api_error& failure) {
     if (!failure.not_found()) {
       throw;
     }
   }
   if (found && !is_of_this_node(*found, options_)) {
-    throw error(
-        errc::already_exists,
-        operation,
-        own,
-        std::string("a ResourceSlice of node ")
-            .append(base::in_quotes(text_in(*found, "/spec/nodeName")))
-            .append(", pool ")
-            .append(base::in_quotes(text_in(*found, "/spec/pool/name")))
-            .append(" and driver ")
-            .append(base::in_quotes(text_in(*found, "/spec/driver")))
-            .append(" has this name"),
-        std::string("find its creator, and remove it: ")
-            .append(inspect_command(own))
-            .append("; kubectl delete resourceslice ")
-            .append(own)
-            .append(
-                "; the ValidatingAdmissionPolicy resourceslices.gpushm.dev prevents agents from "
-                "using names of other nodes"));
+    throw error(errc::already_exists,
+                operation,
+                own,
+                fmt::format("a ResourceSlice of node {}, pool {} and driver {} has this name",
+                            base::in_quotes(text_in(*found, "/spec/nodeName")),
+                            base::in_quotes(text_in(*found, "/spec/pool/name")),
+                            base::in_quotes(text_in(*found, "/spec/driver"))),
+                fmt::format("find its creator, and remove it: {}; kubectl delete resourceslice {}; "
+                            "the ValidatingAdmissionPolicy resourceslices.gpushm.dev prevents "
+                            "agents from using names of other nodes",
+                            inspect_command(own),
+                            own));
   }
   const std::lock_guard lock(mutex_);
   if (lists_ != lists) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -30,9 +31,8 @@ server_access in_cluster_access(const std::string& directory) {
   }
   const bool brackets = host.find(':') != std::string::npos && host.front() != '[';
   server_access access;
-  access.url = "https://";
-  access.url.append(brackets ? "[" : "").append(host).append(brackets ? "]" : "");
-  access.url.append(":").append(port);
+  access.url =
+      fmt::format("https://{}{}{}:{}", brackets ? "[" : "", host, brackets ? "]" : "", port);
   access.token_file = directory + "/token";
   access.authority_file = directory + "/ca.crt";
   for (const std::string& file : {access.token_file, access.authority_file}) {
@@ -40,7 +40,7 @@ server_access in_cluster_access(const std::string& directory) {
       throw error(errc::peer_unreachable,
                   "find the API server",
                   {},
-                  std::string("there is no ").append(file),
+                  "there is no " + file,
                   "mount the service account's token (automountServiceAccountToken)");
     }
   }

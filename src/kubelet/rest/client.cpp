@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/rest/client.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "base/size_text.hpp"
@@ -150,8 +152,7 @@ class client::impl {
     std::size_t bytes = 0;
     std::string next;
     do {
-      std::string target(path);
-      target.append("?limit=").append(std::to_string(limit));
+      std::string target = fmt::format("{}?limit={}", path, limit);
       if (!selector.empty()) {
         target.append("&fieldSelector=").append(query_escaped(selector));
       }
@@ -193,8 +194,8 @@ class client::impl {
       throw error(errc::message_too_large,
                   "list",
                   path,
-                  std::string("the pages together exceed ")
-                      .append(base::size_text(options_.max_response_bytes * max_pages_factor)),
+                  "the pages together exceed " +
+                      base::size_text(options_.max_response_bytes * max_pages_factor),
                   "request less data");
     }
     if (!next.empty() && page["items"].empty()) {
@@ -285,10 +286,11 @@ void client::watch(const std::string& path,
                    const std::stop_token& stop,
                    const std::function<void()>& on_open) const {
   const client_options& options = impl_->options();
-  std::string target(path);
-  target.append("?watch=1&allowWatchBookmarks=true&timeoutSeconds=");
-  target.append(std::to_string(options.watch_time.count()));
-  target.append("&resourceVersion=").append(query_escaped(resource_version));
+  std::string target =
+      fmt::format("{}?watch=1&allowWatchBookmarks=true&timeoutSeconds={}&resourceVersion={}",
+                  path,
+                  options.watch_time.count(),
+                  query_escaped(resource_version));
   if (!field_selector.empty()) {
     target.append("&fieldSelector=").append(query_escaped(field_selector));
   }

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -139,14 +141,10 @@ class collection_watch::impl {
     opened_ = clock::now();
     if (failures_ >= logged_failures) {
       const auto time = std::chrono::duration_cast<std::chrono::seconds>(clock::now() - failing_);
-      base::log(log_level::info,
-                std::string("watch \"")
-                    .append(path_)
-                    .append("\": recovered after ")
-                    .append(std::to_string(failures_))
-                    .append(" failures in ")
-                    .append(std::to_string(time.count()))
-                    .append(" s"));
+      base::log(
+          log_level::info,
+          fmt::format(
+              "watch \"{}\": recovered after {} failures in {} s", path_, failures_, time.count()));
     }
     failures_ = 0;
     const std::lock_guard lock(mutex_);
@@ -159,7 +157,7 @@ class collection_watch::impl {
       failing_ = clock::now();
     }
     if (failures_ == logged_failures) {
-      base::log(log_level::warning, std::string(failure.what()).append("; retrying"));
+      base::log(log_level::warning, fmt::format("{}; retrying", failure.what()));
     }
     record_failure(failure);
     return backoff_.next();

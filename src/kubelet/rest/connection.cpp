@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/rest/connection.hpp"
 
+#include <fmt/core.h>
+
 #include <mutex>
 #include <new>
 
@@ -122,10 +124,9 @@ dialled_url dialled(const server_access& access) {
   const std::string host = has_port ? authority.substr(0, colon) : authority;
   const std::string port = has_port ? authority.substr(colon + 1) : secured ? "443" : "80";
   dialled_url result;
-  result.url = url.substr(0, start).append(access.server_name).append(":").append(port);
-  result.url.append(url.substr(path));
-  result.connect_to = "::";
-  result.connect_to.append(host).append(":").append(port);
+  result.url =
+      fmt::format("{}{}:{}{}", url.substr(0, start), access.server_name, port, url.substr(path));
+  result.connect_to = fmt::format("::{}:{}", host, port);
   result.host = authority;
   return result;
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -30,8 +31,7 @@ class kubeconfig {
       : path_(path), directory_(fs::path(path).parent_path()), reader_(path, problems_) {
     yaml::read_yaml(text, tree_);
     if (tree_.failure) {
-      fail(std::string("line ").append(std::to_string(tree_.failure->line)).append(": ") +
-           tree_.failure->text);
+      fail(fmt::format("line {}: {}", tree_.failure->line, tree_.failure->text));
     }
     if (tree_.root == nullptr) {
       fail("it is empty");
@@ -45,7 +45,7 @@ class kubeconfig {
   void check_problems() const {
     if (!problems_.empty()) {
       const yaml::problem& first = problems_.front();
-      fail(std::string("line ").append(std::to_string(first.line)).append(": ") + first.text);
+      fail(fmt::format("line {}: {}", first.line, first.text));
     }
   }
 
@@ -95,7 +95,7 @@ class kubeconfig {
     const std::string value = text(of, key);
     const auto bytes = base64_decoded(value);
     if (!bytes) {
-      fail(std::string(key).append(" is not base64"));
+      fail(fmt::format("{} is not base64", key));
     }
     return *bytes;
   }
@@ -103,8 +103,7 @@ class kubeconfig {
   void read_cluster(const yaml::node& cluster, server_access& result) {
     result.url = text(cluster, "server");
     if (!result.url.starts_with("https://") && !result.url.starts_with("http://")) {
-      fail(std::string("server must be an http or https URL, not ")
-               .append(base::in_quotes(result.url)));
+      fail("server must be an http or https URL, not " + base::in_quotes(result.url));
     }
     result.authority_pem = decoded(cluster, "certificate-authority-data");
     result.authority_file =
@@ -121,17 +120,17 @@ class kubeconfig {
   void read_user(const yaml::node& user, const std::string& name, server_access& result) {
     for (const char* plugin : {"exec", "auth-provider"}) {
       if (member(user, plugin) != nullptr) {
-        fail(std::string("user ").append(base::in_quotes(name)).append(" authenticates with ") +
-                 plugin + ", but credential plugins are not supported",
+        fail(fmt::format("user {} authenticates with {}, but credential plugins are not supported",
+                         base::in_quotes(name),
+                         plugin),
              "use a user with a token or a client certificate, as of a service account");
       }
     }
     if (member(user, "username") != nullptr) {
-      fail(
-          std::string("user ")
-              .append(base::in_quotes(name))
-              .append(" has a password, which API servers have not accepted since Kubernetes 1.19"),
-          "use a user with a token or a client certificate");
+      fail(fmt::format(
+               "user {} has a password, which API servers have not accepted since Kubernetes 1.19",
+               base::in_quotes(name)),
+           "use a user with a token or a client certificate");
     }
     result.token_file = file_of(user, "tokenFile");
     result.token = text(user, "token");
@@ -144,9 +143,9 @@ class kubeconfig {
         !result.certificate_file.empty() || !result.certificate_pem.empty();
     const bool has_key = !result.key_file.empty() || !result.key_pem.empty();
     if (has_certificate != has_key) {
-      fail(std::string("user ")
-               .append(base::in_quotes(name))
-               .append(has_key ? " has a client key but no certificate"
+      fail(fmt::format("user {}{}",
+                       base::in_quotes(name),
+                       has_key ? " has a client key but no certificate"
                                : " has a client certificate but no key"));
     }
   }
@@ -228,7 +227,7 @@ class kubeconfigs {
         return {file.get(), node};
       }
     }
-    fail(std::string("it has no ").append(member).append(" ").append(base::in_quotes(name)));
+    fail(fmt::format("it has no {} {}", member, base::in_quotes(name)));
   }
 
   std::string paths_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/rest/reply.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -63,8 +65,7 @@ std::string cause_of(int status,
                      const std::string& reason,
                      std::string_view message,
                      std::chrono::seconds retry_after) {
-  std::string cause("the API server replied with ");
-  cause.append(std::to_string(status));
+  std::string cause = fmt::format("the API server replied with {}", status);
   if (!reason.empty()) {
     cause.append(" ").append(one_line(reason));
   }
@@ -72,9 +73,7 @@ std::string cause_of(int status,
     cause.append(": ").append(one_line(message));
   }
   if (retry_after.count() > 0) {
-    cause.append("; it requests a wait of ")
-        .append(std::to_string(retry_after.count()))
-        .append(" s");
+    cause += fmt::format("; it requests a wait of {} s", retry_after.count());
   }
   return cause;
 }
@@ -97,16 +96,15 @@ std::string cause_of(int status,
 
 [[noreturn]] void throw_error_reply(const request_name& what, const http_response& response) {
   if (response.status >= 300 && response.status < 400) {
-    throw api_error(response.status,
-                    {},
-                    what.operation,
-                    what.path,
-                    std::string("the server replied with ")
-                        .append(std::to_string(response.status))
-                        .append(" and a redirect to ")
-                        .append(base::in_quotes(response.location))
-                        .append("; redirects are not followed"),
-                    "check that the URL is the API server's");
+    throw api_error(
+        response.status,
+        {},
+        what.operation,
+        what.path,
+        fmt::format("the server replied with {} and a redirect to {}; redirects are not followed",
+                    response.status,
+                    base::in_quotes(response.location)),
+        "check that the URL is the API server's");
   }
   const auto status = json_of(response.body);
   if (status && status->is_object() && member(*status, "kind") == "Status") {
@@ -170,10 +168,9 @@ json object_of(const request_name& what, const http_response& response) {
     throw error(errc::protocol_error,
                 what.operation,
                 what.path,
-                std::string("the reply's content type is ")
-                    .append(response.content_type.empty() ? "missing"
-                                                          : base::in_quotes(response.content_type))
-                    .append(", not application/json"),
+                fmt::format("the reply's content type is {}, not application/json",
+                            response.content_type.empty() ? "missing"
+                                                          : base::in_quotes(response.content_type)),
                 next_step);
   }
   auto object = json_of(response.body);

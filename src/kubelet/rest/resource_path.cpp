@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/rest/resource_path.hpp"
 
+#include <fmt/core.h>
+
 #include "base/text.hpp"
 
 namespace gpushm::kube {
@@ -41,14 +43,14 @@ std::string permission_advice(std::string_view verb, std::string_view path) {
   if (words.size() > 2) {
     resource.append("/").append(words[2]);
   }
-  std::string advice("grant it: a ");
-  advice.append(space.empty() ? "ClusterRole" : "Role or ClusterRole");
-  advice.append(" with apiGroups [\"").append(group).append("\"], resources [\"");
-  advice.append(resource).append("\"], verbs [\"").append(verb).append("\"]");
-  if (!space.empty()) {
-    advice.append(" bound in namespace ").append(space);
-  }
-  return advice;
+  return fmt::format(
+      "grant it: a {} with apiGroups [\"{}\"], resources [\"{}\"], verbs [\"{}\"]{}{}",
+      space.empty() ? "ClusterRole" : "Role or ClusterRole",
+      group,
+      resource,
+      verb,
+      space.empty() ? "" : " bound in namespace ",
+      space);
 }
 
 }  // namespace gpushm::kube

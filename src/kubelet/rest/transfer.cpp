@@ -84,7 +84,7 @@ class transfer {
  private:
   void set_up() {
     CURL* const easy = over_.easy();
-    curl_easy_setopt(easy, CURLOPT_URL, std::string(server_.url).append(request_.target).c_str());
+    curl_easy_setopt(easy, CURLOPT_URL, (server_.url + request_.target).c_str());
     if (request_.body) {
       curl_easy_setopt(easy, CURLOPT_POST, 1L);
       curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request_.body->data());
@@ -98,10 +98,10 @@ class transfer {
     curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request_.method.c_str());
     add_header("Accept: application/json");
     if (!request_.token.empty()) {
-      add_header(std::string("Authorization: Bearer ").append(request_.token));
+      add_header("Authorization: Bearer " + request_.token);
     }
     if (!server_.host.empty()) {
-      add_header(std::string("Host: ").append(server_.host));
+      add_header("Host: " + server_.host);
     }
     if (!server_.connect_to.empty()) {
       append(connect_to_, server_.connect_to);
@@ -188,7 +188,7 @@ class transfer {
     }
     if (body_is_too_large_) {
       fail(errc::message_too_large,
-           std::string("the reply exceeds ").append(base::size_text(options_.max_response_bytes)),
+           "the reply exceeds " + base::size_text(options_.max_response_bytes),
            "request less data");
     }
     if (result != CURLE_OK) {
@@ -223,7 +223,7 @@ class transfer {
       throw_failure(CURLE_OPERATION_TIMEDOUT, over_.easy(), server_, options_, request_, {});
     }
     fail(errc::timed_out,
-         std::string("no data on the stream for ").append(seconds_text(streamed_->silence)),
+         "no data on the stream for " + seconds_text(streamed_->silence),
          "check whether the API server is overloaded");
   }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/rest/transfer_failure.hpp"
 
+#include <fmt/core.h>
+
 #include <new>
 
 #include "base/syscall.hpp"
@@ -14,11 +16,6 @@ struct explanation {
   std::string cause;
   std::string next_step;
 };
-
-std::string named(std::string_view before, const dialled_url& server, std::string_view after) {
-  std::string text(before);
-  return text.append(server.url).append(after);
-}
 
 /// OpenSSL verification results that occur in clusters.
 std::string_view verification_text(long result) {
@@ -51,25 +48,25 @@ explanation explain_verification(CURL* easy, const dialled_url& server) {
   // libcurl compares names before it stores OpenSSL's result, which still has its initial value.
   if (result == 0 || result == 1) {
     return {errc::peer_unreachable,
-            named("the certificate of ", server, " is for another name"),
+            fmt::format("the certificate of {} is for another name", server.url),
             "use one of its names, or set the expected name (tls-server-name)"};
   }
   return {errc::peer_unreachable,
-          named("the certificate of ", server, " ").append(verification_text(result)),
+          fmt::format("the certificate of {} {}", server.url, verification_text(result)),
           result == 9 || result == 10 ? "renew it, and check the clocks of both machines"
                                       : "set the authority of this cluster (ca.crt)"};
 }
 
 explanation explain_wrong_authority(const dialled_url& server) {
   return {errc::peer_unreachable,
-          named("the certificate of ", server, " ").append(verification_text(20)),
+          fmt::format("the certificate of {} {}", server.url, verification_text(20)),
           "set the authority of this cluster (ca.crt)"};
 }
 
 explanation explain_connect(CURL* easy, const dialled_url& server) {
   long number = 0;
   curl_easy_getinfo(easy, CURLINFO_OS_ERRNO, &number);
-  std::string cause = named("cannot connect to ", server, "");
+  std::string cause = "cannot connect to " + server.url;
   if (number != 0) {
     cause.append(": ").append(base::errno_text(static_cast<int>(number)));
   }
@@ -83,12 +80,13 @@ explanation explain_timeout(CURL* easy, const dialled_url& server, const client_
   curl_easy_getinfo(easy, CURLINFO_PRETRANSFER_TIME_T, &ready);
   if (ready == 0) {
     return {errc::timed_out,
-            named("no connection to ", server, " within ")
-                .append(seconds_text(std::min(options.connect_timeout, options.request_timeout))),
+            fmt::format("no connection to {} within {}",
+                        server.url,
+                        seconds_text(std::min(options.connect_timeout, options.request_timeout))),
             "check the network between here and the API server"};
   }
   return {errc::timed_out,
-          std::string("no reply within ").append(seconds_text(options.request_timeout)),
+          "no reply within " + seconds_text(options.request_timeout),
           "check whether the API server is overloaded"};
 }
 
@@ -99,11 +97,11 @@ explanation explain(CURLcode failure,
                     std::string_view detail) {
   switch (failure) {
     case CURLE_URL_MALFORMAT:
-      return {errc::invalid_argument, named("not a URL: ", server, ""), "write https://HOST:PORT"};
+      return {errc::invalid_argument, "not a URL: " + server.url, "write https://HOST:PORT"};
     case CURLE_COULDNT_RESOLVE_HOST:
     case CURLE_COULDNT_RESOLVE_PROXY:
       return {errc::peer_unreachable,
-              named("the host name in ", server, " cannot be resolved"),
+              fmt::format("the host name in {} cannot be resolved", server.url),
               "check the server's name, and the DNS that this machine or pod uses"};
     case CURLE_COULDNT_CONNECT:
       return explain_connect(easy, server);
@@ -124,26 +122,28 @@ explanation explain(CURLcode failure,
         return explain_wrong_authority(server);
       }
       return {errc::peer_unreachable,
-              named("no TLS with ", server, ": ").append(detail),
+              fmt::format("no TLS with {}: {}", server.url, detail),
               "check that the port is the API server's"};
     case CURLE_GOT_NOTHING:
     case CURLE_RECV_ERROR:
     case CURLE_SEND_ERROR:
     case CURLE_PARTIAL_FILE:
-      return {errc::peer_unreachable,
-              named("the connection to ", server, " was lost before the response was complete"),
-              "try again; check the API server's log"};
+      return {
+          errc::peer_unreachable,
+          fmt::format("the connection to {} was lost before the response was complete", server.url),
+          "try again; check the API server's log"};
     case CURLE_WEIRD_SERVER_REPLY:
     case CURLE_UNSUPPORTED_PROTOCOL:
     case CURLE_HTTP_RETURNED_ERROR:
     case CURLE_BAD_CONTENT_ENCODING:
       return {errc::protocol_error,
-              named("the server at ", server, " does not use HTTP/1.1"),
+              fmt::format("the server at {} does not use HTTP/1.1", server.url),
               "check that the URL is the API server's"};
     default:
       return {errc::peer_unreachable,
-              named("the request to ", server, " failed: ")
-                  .append(detail.empty() ? curl_easy_strerror(failure) : detail),
+              fmt::format("the request to {} failed: {}",
+                          server.url,
+                          detail.empty() ? curl_easy_strerror(failure) : detail),
               "check the API server's log"};
   }
 }
@@ -153,11 +153,7 @@ explanation explain(CURLcode failure,
 std::string seconds_text(std::chrono::milliseconds time) {
   const auto whole = time.count() / 1'000;
   const auto tenths = time.count() % 1'000 / 100;
-  std::string text = std::to_string(whole);
-  if (tenths != 0) {
-    text.append(".").append(std::to_string(tenths));
-  }
-  return text.append(" s");
+  return tenths == 0 ? fmt::format("{} s", whole) : fmt::format("{}.{} s", whole, tenths);
 }
 
 void throw_failure(CURLcode failure,

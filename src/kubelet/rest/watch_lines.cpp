@@ -17,7 +17,7 @@ bool watch_lines::take(std::string_view bytes) {
       throw error(errc::message_too_large,
                   what_.operation,
                   what_.path,
-                  std::string("an event exceeds ").append(base::size_text(max_bytes_)),
+                  "an event exceeds " + base::size_text(max_bytes_),
                   "watch fewer objects");
     }
     rest_.append(part);
@@ -54,7 +54,7 @@ void watch_lines::take_line(std::string_view line) {
     throw error(errc::protocol_error,
                 what_.operation,
                 what_.path,
-                std::string("unknown event type ").append(base::in_quotes(event.type)),
+                "unknown event type " + base::in_quotes(event.type),
                 "check that the URL is the API server's");
   }
   on_event_(event);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/server/leftovers.hpp"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -12,7 +13,7 @@
 namespace gpushm::kubelet {
 
 leftovers::leftovers(std::string directory, const std::string& prefix)
-    : directory_(std::move(directory)), name_prefix_(std::string(prefix).append("-")) {}
+    : directory_(std::move(directory)), name_prefix_(prefix + "-") {}
 
 std::map<std::string, socket_identity> leftovers::without_listener() const {
   namespace fs = std::filesystem;
@@ -47,9 +48,7 @@ void leftovers::advance(clock::time_point now) {
     const auto before = suspects_.find(path);
     if (before != suspects_.end() && before->second == identity && ::unlink(path.c_str()) == 0) {
       base::log(log_level::info,
-                std::string("device plugin: removed ")
-                    .append(path)
-                    .append(", left by an exited process"));
+                fmt::format("device plugin: removed {}, left by an exited process", path));
     }
   }
   suspects_.clear();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/server/manager.hpp"
 
+#include <fmt/core.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -61,7 +62,7 @@ class manager::loop {
  public:
   explicit loop(manager_options options)
       : options_(checked(std::move(options))),
-        kubelet_path_(std::string(options_.directory).append("/kubelet.sock")),
+        kubelet_path_(options_.directory + "/kubelet.sock"),
         leftovers_(options_.directory, options_.socket_prefix),
         thread_([this] { run(); }) {}
 
@@ -139,9 +140,8 @@ class manager::loop {
     } catch (const std::exception& why) {
       watch_.reset();
       base::log(log_level::warning,
-                std::string("device plugin: ")
-                    .append(why.what())
-                    .append("; polling the directory twice a second instead"));
+                fmt::format("device plugin: {}; polling the directory twice a second instead",
+                            why.what()));
     }
   }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/server/messages.hpp"
 
+#include <fmt/core.h>
+
 #include <utility>
 
 #include "gpushm/error.hpp"
@@ -60,7 +62,7 @@ void prefer_for_each(const plugin::resource& resource,
       throw error(errc::invalid_argument,
                   "prefer devices of",
                   resource.name(),
-                  std::to_string(each.allocation_size()).append(" devices requested"),
+                  fmt::format("{} devices requested", each.allocation_size()),
                   "request 0 or more devices");
     }
     const std::vector<std::string> available(each.available_deviceids().begin(),

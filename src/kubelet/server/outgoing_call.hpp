@@ -50,7 +50,7 @@ class outgoing_call final : public pending_call {
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     stub_ = Service::NewStub(grpc::CreateCustomChannel(
-        std::string("unix:").append(socket_path), grpc::InsecureChannelCredentials(), arguments));
+        "unix:" + socket_path, grpc::InsecureChannelCredentials(), arguments));
     context_.set_deadline(std::chrono::system_clock::now() + timeout);
     // The callback owns no gRPC object: the last channel of a process must not be destroyed on a
     // gRPC thread, which would then wait for itself (grpc/grpc#32584).

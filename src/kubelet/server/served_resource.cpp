@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/server/served_resource.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <exception>
 #include <utility>
@@ -24,8 +26,8 @@ constexpr auto never = served_resource::clock::time_point::max();
 constexpr std::chrono::seconds removed_soon{1};
 
 std::string text_of(std::chrono::milliseconds duration) {
-  return duration.count() % 1000 == 0 ? std::to_string(duration.count() / 1000).append(" s")
-                                      : std::to_string(duration.count()).append(" ms");
+  return duration.count() % 1000 == 0 ? fmt::format("{} s", duration.count() / 1000)
+                                      : fmt::format("{} ms", duration.count());
 }
 
 }  // namespace
@@ -149,14 +151,16 @@ void served_resource::serve(clock::time_point now, const surroundings& around) {
     report({errc::peer_unreachable,
             "serve",
             name_,
-            std::string("there is no directory ").append(options_.directory),
+            "there is no directory " + options_.directory,
             "the resource is served as soon as a kubelet creates it"});
     return;
   }
   service_ =
       std::make_unique<service>(what_, options_.observer, [&wake = wake_] { wake.signal(); });
-  std::string path = options_.directory;
-  path.append("/").append(unique_socket_name(options_.directory, options_.socket_prefix, name_));
+  const std::string path =
+      fmt::format("{}/{}",
+                  options_.directory,
+                  unique_socket_name(options_.directory, options_.socket_prefix, name_));
   server_ = std::make_unique<unix_server>(path, std::vector<grpc::Service*>{service_.get()});
   served_since_ = now;
   call_ = std::make_unique<check_call>(
@@ -181,7 +185,7 @@ void served_resource::check_done(clock::time_point now) {
     throw error_of(*result,
                    "serve",
                    name_,
-                   std::string("the plugin's socket ").append(server_->path()),
+                   "the plugin's socket " + server_->path(),
                    "the agent recreates it; no action is needed unless this repeats");
   }
   phase_ = phase::ready;
@@ -189,14 +193,13 @@ void served_resource::check_done(clock::time_point now) {
 }
 
 void served_resource::begin_register(clock::time_point now, const surroundings& around) {
-  std::string kubelet = options_.directory;
-  kubelet.append("/kubelet.sock");
+  const std::string kubelet = options_.directory + "/kubelet.sock";
   if (!around.kubelet) {
     due_ = never;
     report({errc::peer_unreachable,
             "register",
             name_,
-            std::string("there is no ").append(kubelet),
+            "there is no " + kubelet,
             "the resource is registered as soon as a kubelet creates it"});
     return;
   }
@@ -231,7 +234,7 @@ void served_resource::register_done(clock::time_point now) {
     failure = error_of(*result,
                        "register",
                        name_,
-                       std::string("the kubelet at ").append(options_.directory),
+                       "the kubelet at " + options_.directory,
                        "the agent retries; check the kubelet's log");
   }
   if (options_.observer != nullptr) {
@@ -250,11 +253,10 @@ void served_resource::register_done(clock::time_point now) {
   last_error_.clear();
   last_logged_.clear();
   base::log(log_level::info,
-            std::string("device plugin: registered ")
-                .append(name_)
-                .append(" with ")
-                .append(std::to_string(devices_))
-                .append(devices_ == 1 ? " device" : " devices"));
+            fmt::format("device plugin: registered {} with {}{}",
+                        name_,
+                        devices_,
+                        devices_ == 1 ? " device" : " devices"));
 }
 
 void served_resource::watch_registration(clock::time_point now) {
@@ -281,9 +283,8 @@ void served_resource::watch_registration(clock::time_point now) {
         {errc::timed_out,
          "register",
          name_,
-         std::string(
-             "the kubelet accepted the registration but did not request the devices within ")
-             .append(text_of(options_.list_timeout)),
+         "the kubelet accepted the registration but did not request the devices within " +
+             text_of(options_.list_timeout),
          "the agent registers again; check the kubelet's log"});
   }
 }
@@ -299,7 +300,7 @@ void served_resource::report(const error& why) {
   if (last_error_ != last_logged_) {
     // Logs a failure once, not at every retry.
     last_logged_ = last_error_;
-    base::log(log_level::warning, std::string("device plugin: ").append(last_error_));
+    base::log(log_level::warning, "device plugin: " + last_error_);
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/server/socket_name.hpp"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -33,21 +34,15 @@ std::string unique_number() {
 std::string unique_socket_name(std::string_view directory,
                                std::string_view prefix,
                                std::string_view resource) {
-  const std::string end = std::string("-")
-                              .append(std::to_string(::getpid()))
-                              .append("-")
-                              .append(unique_number())
-                              .append(".sock");
+  const std::string end = fmt::format("-{}-{}.sock", ::getpid(), unique_number());
   const std::size_t fixed = directory.size() + 1 + prefix.size() + 1 + end.size();
   if (fixed >= max_socket_path_bytes) {
     throw error(errc::invalid_argument,
                 "serve",
                 resource,
-                std::string("a socket in ")
-                    .append(directory)
-                    .append(" would have a path of more than ")
-                    .append(std::to_string(max_socket_path_bytes))
-                    .append(" bytes"),
+                fmt::format("a socket in {} would have a path of more than {} bytes",
+                            directory,
+                            max_socket_path_bytes),
                 "use a directory with a shorter path");
   }
   std::string middle(resource.substr(0, max_socket_path_bytes - fixed));
@@ -58,7 +53,7 @@ std::string unique_socket_name(std::string_view directory,
         return std::isalnum(letter) == 0 && letter != '.' && letter != '-';
       },
       '_');
-  return std::string(prefix).append("-").append(middle).append(end);
+  return fmt::format("{}-{}{}", prefix, middle, end);
 }
 
 }  // namespace gpushm::kubelet

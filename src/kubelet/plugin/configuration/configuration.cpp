@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/plugin/configuration/configuration.hpp"
 
+#include <fmt/core.h>
+
 #include "base/quoted.hpp"
 #include "gpushm/error.hpp"
 #include "kubelet/plugin/configuration/reader.hpp"
@@ -16,7 +18,7 @@ void read_version(configuration_reader& in, const node& from, const std::string&
   std::string version;
   if (in.read(from, path, version) && !version.empty() && version != "v1") {
     in.report(from,
-              std::string(path).append(" cannot be ").append(base::in_quotes(version)),
+              fmt::format("{} cannot be {}", path, base::in_quotes(version)),
               "write version: v1, the only supported version");
   }
 }
@@ -42,18 +44,15 @@ void read_naming(configuration_reader& in,
                       }
                       out.name = whole_resource_name(out.name);
                       if (const auto why = resource_name_problem(out.name)) {
-                        in.report(value,
-                                  std::string(at)
-                                      .append(" cannot be ")
-                                      .append(base::in_quotes(out.name))
-                                      .append(": ")
-                                      .append(*why),
-                                  "write a name like nvidia.com/a100");
+                        in.report(
+                            value,
+                            fmt::format("{} cannot be {}: {}", at, base::in_quotes(out.name), *why),
+                            "write a name like nvidia.com/a100");
                       }
                     }}});
   if (in.problem_count() == before && !(has_pattern && has_name)) {
     in.report(from,
-              std::string(path).append(has_pattern ? " has no name" : " has no pattern"),
+              path + (has_pattern ? " has no name" : " has no pattern"),
               "map devices to a name: {pattern: \"*A100*\", name: a100}");
   }
   to.push_back(std::move(out));
@@ -78,24 +77,22 @@ void read_imex(configuration_reader& in,
                const node& from,
                const std::string& path,
                imex_channels& out) {
-  in.read_mapping(from,
-                  path,
-                  {{"channelIDs",
-                    [&](const node& value, const std::string& at) {
-                      std::vector<std::int64_t> ids;
-                      if (!in.read(value, at, ids)) {
-                        return;
-                      }
-                      out.channel_zero = !ids.empty();
-                      if (ids.size() > 1 || (ids.size() == 1 && ids.front() != 0)) {
-                        in.report(value,
-                                  std::string(at).append(" can only be [] or [0]"),
-                                  "leave out every other channel");
-                      }
-                    }},
-                   {"required", [&](const node& value, const std::string& at) {
-                      in.read(value, at, out.required);
-                    }}});
+  in.read_mapping(
+      from,
+      path,
+      {{"channelIDs",
+        [&](const node& value, const std::string& at) {
+          std::vector<std::int64_t> ids;
+          if (!in.read(value, at, ids)) {
+            return;
+          }
+          out.channel_zero = !ids.empty();
+          if (ids.size() > 1 || (ids.size() == 1 && ids.front() != 0)) {
+            in.report(value, at + " can only be [] or [0]", "leave out every other channel");
+          }
+        }},
+       {"required",
+        [&](const node& value, const std::string& at) { in.read(value, at, out.required); }}});
 }
 
 void read_file(configuration_reader& in, const node& root, configuration& out) {
@@ -159,15 +156,10 @@ configuration parse_configuration(std::string_view text, const std::string& file
   std::string cause = first.text;
   if (checked.problems.size() > 1) {
     const std::size_t more = checked.problems.size() - 1;
-    cause.append("; and ")
-        .append(std::to_string(more))
-        .append(more == 1 ? " more problem" : " more problems");
+    cause += fmt::format("; and {} more {}", more, more == 1 ? "problem" : "problems");
   }
-  std::string place = file;
-  if (first.line > 0) {
-    place.append(":").append(std::to_string(first.line));
-    place.append(":").append(std::to_string(first.column));
-  }
+  const std::string place =
+      first.line > 0 ? fmt::format("{}:{}:{}", file, first.line, first.column) : file;
   throw error(errc::invalid_argument, "read configuration", place, cause, first.next_step);
 }
 

@@ -2,6 +2,8 @@
 // Enumerators of settings, and resource names.
 #include "kubelet/plugin/configuration/enumerators.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -58,10 +60,10 @@ std::string list_of(const Spellings& spellings) {
                                       std::string_view text,
                                       const std::string& choice) {
   throw error(errc::invalid_argument,
-              std::string("set ").append(what),
+              fmt::format("set {}", what),
               text,
               "invalid value",
-              std::string("write ").append(choice));
+              "write " + choice);
 }
 
 bool is_lower(char c) {
@@ -171,7 +173,7 @@ std::set<device_list_strategy> parse_device_list_strategies(std::string_view tex
 }
 
 std::string whole_resource_name(std::string_view name) {
-  return std::string(name.find('/') == std::string_view::npos ? "nvidia.com/" : "").append(name);
+  return fmt::format("{}{}", name.find('/') == std::string_view::npos ? "nvidia.com/" : "", name);
 }
 
 std::optional<std::string> resource_name_problem(std::string_view whole_name) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `flags` of the NVIDIA device plugin's file.
+#include <fmt/core.h>
+
 #include "base/quoted.hpp"
 #include "base/text.hpp"
 #include "kubelet/plugin/configuration/enumerators.hpp"
@@ -25,9 +27,8 @@ void read_enumerator(configuration_reader& in,
   }
   out = find(*text);
   if (!out) {
-    in.report(from,
-              std::string(path).append(" cannot be ").append(base::in_quotes(*text)),
-              std::string("write ").append(choice));
+    in.report(
+        from, fmt::format("{} cannot be {}", path, base::in_quotes(*text)), "write " + choice);
   }
 }
 
@@ -41,16 +42,14 @@ void add_strategies(configuration_reader& in,
   }
   const auto words = base::split(text, ",");
   if (words.empty()) {
-    in.report(from,
-              std::string(path).append(" is empty"),
-              std::string("write ").append(device_list_choice()));
+    in.report(from, path + " is empty", "write " + device_list_choice());
   }
   for (const std::string_view each : words) {
     const auto value = device_list_strategy_of(base::trim(each));
     if (!value) {
       in.report(from,
-                std::string(path).append(" cannot be ").append(base::in_quotes(base::trim(each))),
-                std::string("write ").append(device_list_choice()));
+                fmt::format("{} cannot be {}", path, base::in_quotes(base::trim(each))),
+                "write " + device_list_choice());
       return;
     }
     to.insert(*value);
@@ -72,9 +71,7 @@ void read_device_list(configuration_reader& in,
       add_strategies(in, each, at, found);
     });
     if (found.empty() && in.problem_count() == before) {
-      in.report(from,
-                std::string(path).append(" is empty"),
-                std::string("write ").append(device_list_choice()));
+      in.report(from, path + " is empty", "write " + device_list_choice());
     }
   } else {
     add_strategies(in, from, path, found);

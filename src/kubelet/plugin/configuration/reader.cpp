@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/plugin/configuration/reader.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <set>
 #include <tuple>
@@ -40,7 +42,7 @@ std::string name_of(const std::string& path) {
 }  // namespace
 
 std::string path_of(const std::string& parent, std::string_view name) {
-  return parent.empty() ? std::string(name) : std::string(parent).append(".").append(name);
+  return parent.empty() ? std::string(name) : fmt::format("{}.{}", parent, name);
 }
 
 configuration_reader::configuration_reader(std::string file, configuration& content)
@@ -60,14 +62,12 @@ void configuration_reader::read_mapping(const node& from,
         fields.begin(), fields.end(), [&](const field& one) { return lowered(one.name) == key; });
     if (known == fields.end()) {
       warn(*each.key_node,
-           name_of(path)
-               .append(" has the unknown field ")
-               .append(base::in_quotes(each.key))
-               .append("; it is ignored"));
+           fmt::format("{} has the unknown field {}; it is ignored",
+                       name_of(path),
+                       base::in_quotes(each.key)));
     } else if (!seen.insert(known->name).second) {
-      report(*each.key_node,
-             path_of(path, known->name).append(" appears twice"),
-             "remove one of the two");
+      report(
+          *each.key_node, path_of(path, known->name) + " appears twice", "remove one of the two");
     } else if (known->read) {
       known->read(*each.value, path_of(path, known->name));
     }
@@ -80,7 +80,7 @@ void configuration_reader::read_list(
     const std::function<void(const node&, const std::string&)>& read) {
   std::size_t index = 0;
   for (const node* each : yaml_.elements(from, path)) {
-    read(*each, std::string(path).append("[").append(std::to_string(index++)).append("]"));
+    read(*each, fmt::format("{}[{}]", path, index++));
   }
 }
 
@@ -93,11 +93,7 @@ void configuration_reader::report(const node& where, std::string text, std::stri
 void configuration_reader::warn(const node& where, const std::string& text) {
   constexpr std::size_t max_warnings = 100;
   if (content_.warnings.size() < max_warnings) {
-    content_.warnings.push_back(std::string(file_)
-                                    .append(":")
-                                    .append(std::to_string(where.line))
-                                    .append(": ")
-                                    .append(text));
+    content_.warnings.push_back(fmt::format("{}:{}: {}", file_, where.line, text));
   }
 }
 

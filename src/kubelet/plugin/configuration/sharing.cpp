@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `sharing` of the NVIDIA device plugin's file, also in a widely published form.
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "base/quoted.hpp"
@@ -78,7 +80,7 @@ void sharing_reader::read_devices(const node& from,
       }
       if (!names_device(name)) {
         in_.report(each,
-                   std::string(at).append(" cannot be ").append(base::in_quotes(name)),
+                   fmt::format("{} cannot be {}", at, base::in_quotes(name)),
                    "write the index of a GPU (0) or MIG instance (\"0:1\"), or a UUID (GPU-..., "
                    "MIG-...)");
         return;
@@ -86,7 +88,7 @@ void sharing_reader::read_devices(const node& from,
       out.names.push_back(std::move(name));
     });
     if (target.children.empty()) {
-      in_.report(from, std::string(path).append(" is an empty list"), "write all, or remove it");
+      in_.report(from, path + " is an empty list", "write all, or remove it");
     }
     return;
   }
@@ -102,9 +104,9 @@ void sharing_reader::read_devices(const node& from,
   }
   in_.report(
       from,
-      std::string(path)
-          .append(" cannot be ")
-          .append(target.is == node::shape::scalar ? base::in_quotes(target.value) : "a mapping"),
+      fmt::format("{} cannot be {}",
+                  path,
+                  target.is == node::shape::scalar ? base::in_quotes(target.value) : "a mapping"),
       "write all, how many (1 or more), or a list of indices and UUIDs");
 }
 
@@ -119,11 +121,7 @@ replicated_resource sharing_reader::read_resource(const node& from, const std::s
     to = whole_resource_name(to);
     if (const auto why = resource_name_problem(to)) {
       in_.report(value,
-                 std::string(at)
-                     .append(" cannot be ")
-                     .append(base::in_quotes(to))
-                     .append(": ")
-                     .append(*why),
+                 fmt::format("{} cannot be {}: {}", at, base::in_quotes(to), *why),
                  "write a name like nvidia.com/gpu");
     }
   };
@@ -145,16 +143,14 @@ replicated_resource sharing_reader::read_resource(const node& from, const std::s
             return;
           }
           if (replicas < 2 || replicas > max_replicas) {
-            in_.report(
-                value,
-                std::string(at).append(" cannot be ").append(std::to_string(replicas)),
-                std::string("write a number from 2 to ").append(std::to_string(max_replicas)));
+            in_.report(value,
+                       fmt::format("{} cannot be {}", at, replicas),
+                       fmt::format("write a number from 2 to {}", max_replicas));
           }
           out.replicas = static_cast<unsigned int>(replicas);
         }}});
   if ((!named || out.name.empty()) && in_.problem_count() == before) {
-    in_.report(
-        from, std::string(path).append(" has no name"), "name the resource: name: nvidia.com/gpu");
+    in_.report(from, path + " has no name", "name the resource: name: nvidia.com/gpu");
   }
   return out;
 }
@@ -187,10 +183,9 @@ void sharing_reader::read_time_slicing(const node& from, const std::string& path
             return;
           }
           if (replicas < 2 || replicas > max_replicas) {
-            in_.report(
-                value,
-                std::string(at).append(" cannot be ").append(std::to_string(replicas)),
-                std::string("write a number from 2 to ").append(std::to_string(max_replicas)));
+            in_.report(value,
+                       fmt::format("{} cannot be {}", at, replicas),
+                       fmt::format("write a number from 2 to {}", max_replicas));
           }
           replicas_at_ = &value;
           replicas_ = static_cast<unsigned int>(replicas);
@@ -200,24 +195,23 @@ void sharing_reader::read_time_slicing(const node& from, const std::string& path
 }
 
 void sharing_reader::read(const node& from, const std::string& path) {
-  in_.read_mapping(
-      from,
-      path,
-      {{"timeSlicing",
-        [&](const node& value, const std::string& at) {
-          if (!in_.is_null(value)) {
-            read_time_slicing(value, at);
-          }
-        }},
-       {"mps", [&](const node& value, const std::string& at) {
-          if (!in_.is_null(value)) {
-            in_.report(value,
-                       std::string(at).append(" requests NVIDIA's MPS, which this plugin does not "
-                                              "provide"),
-                       "use sharing.timeSlicing, or NVIDIA's device plugin on this "
-                       "node with --device-plugin off here");
-          }
-        }}});
+  in_.read_mapping(from,
+                   path,
+                   {{"timeSlicing",
+                     [&](const node& value, const std::string& at) {
+                       if (!in_.is_null(value)) {
+                         read_time_slicing(value, at);
+                       }
+                     }},
+                    {"mps", [&](const node& value, const std::string& at) {
+                       if (!in_.is_null(value)) {
+                         in_.report(
+                             value,
+                             at + " requests NVIDIA's MPS, which this plugin does not provide",
+                             "use sharing.timeSlicing, or NVIDIA's device plugin on this "
+                             "node with --device-plugin off here");
+                       }
+                     }}});
 }
 
 void sharing_reader::read_misplaced_resources(const node& from, const std::string& path) {
@@ -232,19 +226,16 @@ void sharing_reader::complete(unfinished& each) {
     each.resource.replicas = replicas_;
   }
   if (each.resource.replicas == 0) {
-    in_.report(*each.at,
-               std::string(each.path).append(" has no replicas"),
-               "set the number of replicas: replicas: 4");
+    in_.report(*each.at, each.path + " has no replicas", "set the number of replicas: replicas: 4");
   }
   if (content_.slicing.rename_by_default && each.resource.rename.empty()) {
-    each.resource.rename = std::string(each.resource.name).append(".shared");
+    each.resource.rename = each.resource.name + ".shared";
     if (const auto why = resource_name_problem(each.resource.rename)) {
       in_.report(*each.at,
-                 std::string(each.path)
-                     .append(" cannot be renamed to ")
-                     .append(base::in_quotes(each.resource.rename))
-                     .append(": ")
-                     .append(*why),
+                 fmt::format("{} cannot be renamed to {}: {}",
+                             each.path,
+                             base::in_quotes(each.resource.rename),
+                             *why),
                  "use a shorter rename");
     }
   }
@@ -280,9 +271,9 @@ void sharing_reader::finish() {
   }
   if (replicas_at_ != nullptr && in_.problem_count() == 0) {
     in_.warn(*replicas_at_,
-             std::string("replicas does not belong directly under sharing.timeSlicing, and "
-                         "NVIDIA's device plugin rejects this file; it is read as:\n")
-                 .append(canonical_time_slicing(content_.slicing)));
+             "replicas does not belong directly under sharing.timeSlicing, and NVIDIA's device "
+             "plugin rejects this file; it is read as:\n" +
+                 canonical_time_slicing(content_.slicing));
   }
 }
 

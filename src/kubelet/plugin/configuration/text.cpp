@@ -32,8 +32,7 @@ std::string canonical_time_slicing(const time_slicing& content) {
   out.append("    resources:\n");
   for (const replicated_resource& each : content.resources) {
     out.append("    - name: ").append(each.name).append("\n");
-    const bool by_default =
-        content.rename_by_default && each.rename == std::string(each.name).append(".shared");
+    const bool by_default = content.rename_by_default && each.rename == each.name + ".shared";
     if (!each.rename.empty() && !by_default) {
       out.append("      rename: ").append(each.rename).append("\n");
     }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/plugin/health/gpu_record.hpp"
 
+#include <fmt/core.h>
+
 #include <utility>
 
 #include "driver/xid.hpp"
@@ -21,19 +23,16 @@ std::string action_text(unsigned int action) {
     case 4:
       return "a drain and a reset";
     default:
-      return std::string("recovery action ").append(std::to_string(action));
+      return fmt::format("recovery action {}", action);
   }
 }
 
 }  // namespace
 
 std::string xid_text(std::uint64_t number) {
-  std::string text = "Xid ";
-  text.append(std::to_string(number));
-  if (const driver::known_xid* const known = driver::find_xid(number)) {
-    text.append(" (").append(known->meaning).append(")");
-  }
-  return text;
+  const driver::known_xid* const known = driver::find_xid(number);
+  return known == nullptr ? fmt::format("Xid {}", number)
+                          : fmt::format("Xid {} ({})", number, known->meaning);
 }
 
 void gpu_record::record_critical(std::string why, bool needs_reset, time_point now) {
@@ -73,15 +72,14 @@ void gpu_record::update(const gpu_status& seen, time_point now, std::chrono::mil
 
 gpu_health gpu_record::health() const {
   if (!last_.responds) {
-    return {false, std::string("it does not respond: ").append(last_.reason)};
+    return {false, "it does not respond: " + last_.reason};
   }
   if (last_.action.value_or(0) != 0) {
-    std::string why = "the driver requests ";
-    why.append(action_text(*last_.action));
-    if (!critical_.empty()) {
-      why.append(" after ").append(critical_);
-    }
-    return {false, why};
+    return {false,
+            fmt::format("the driver requests {}{}{}",
+                        action_text(*last_.action),
+                        critical_.empty() ? "" : " after ",
+                        critical_)};
   }
   return {critical_.empty(), critical_};
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/plugin/health/monitor.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -51,7 +53,7 @@ void change_application_xids(health_options& options,
     const auto number = base::number<std::uint64_t>(each);
     if (!number) {
       throw error(errc::invalid_argument,
-                  std::string("set ").append(what),
+                  fmt::format("set {}", what),
                   base::trim(part),
                   "not an Xid",
                   "write comma-separated numbers, with - in front of critical ones, or all");
@@ -167,10 +169,7 @@ class health_monitor::impl {
       record.memory_error(clock::now());
     } else if (!options_.any_xid || options_.application_xids.count(event.xid) > 0) {
       base::log(log_level::info,
-                std::string(event.uuid)
-                    .append(": ")
-                    .append(xid_text(event.xid))
-                    .append(", an application error"));
+                fmt::format("{}: {}, an application error", event.uuid, xid_text(event.xid)));
       return;
     } else {
       record.xid(event.xid, clock::now());
@@ -186,9 +185,9 @@ class health_monitor::impl {
     for (const auto& [uuid, gpu] : seen.gpus) {
       const auto [layout, is_new] = layouts_.emplace(uuid, gpu.layout);
       if (is_new && polled_) {
-        changed = std::string(uuid).append(" was added");
+        changed = uuid + " was added";
       } else if (layout->second != gpu.layout) {
-        changed = std::string(uuid).append(" has a different MIG layout");
+        changed = uuid + " has a different MIG layout";
         layout->second = gpu.layout;
       }
       gpu_record& record = records_[uuid];
@@ -231,9 +230,8 @@ class health_monitor::impl {
       last = health;
       if (!again) {
         base::log(health.healthy ? log_level::info : log_level::warning,
-                  health.healthy
-                      ? std::string(uuid).append(" is healthy again")
-                      : std::string(uuid).append(" is unhealthy: ").append(health.reason));
+                  health.healthy ? uuid + " is healthy again"
+                                 : fmt::format("{} is unhealthy: {}", uuid, health.reason));
       }
     }
     const std::lock_guard lock(listener_mutex_);
@@ -243,7 +241,7 @@ class health_monitor::impl {
   }
 
   void report_layout_change(const std::string& what) {
-    base::log(log_level::info, std::string("GPUs changed: ").append(what));
+    base::log(log_level::info, "GPUs changed: " + what);
     const std::lock_guard lock(listener_mutex_);
     if (to_.layout_changed && !closed_) {
       to_.layout_changed(what);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // CDI parts of a plan: device descriptions and files.
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -53,7 +54,7 @@ std::string dev_root_of(const discover::generate_options& places) {
   std::string root = places.dev_root;
   if (root.empty()) {
     struct stat about {};
-    const std::string own = std::string(places.driver_root).append("/dev");
+    const std::string own = places.driver_root + "/dev";
     root = ::stat(own.c_str(), &about) == 0 && S_ISDIR(about.st_mode) ? places.driver_root : "/";
   }
   while (!root.empty() && root.back() == '/') {
@@ -70,12 +71,13 @@ bool add_imex_channel(const configuration& settings,
   if (!settings.imex.channel_zero) {
     return true;
   }
-  const std::string host_path = dev_root_of(options.places).append(imex_channel);
+  const std::string host_path = dev_root_of(options.places) + imex_channel;
   struct stat about {};
   if (::stat(host_path.c_str(), &about) != 0) {
-    out.warnings.push_back(std::string(settings.imex.required ? "no GPU is offered: " : "")
-                               .append("imex.channelIDs names channel 0, which has no device node ")
-                               .append(host_path));
+    out.warnings.push_back(
+        fmt::format("{}imex.channelIDs names channel 0, which has no device node {}",
+                    settings.imex.required ? "no GPU is offered: " : "",
+                    host_path));
     return !settings.imex.required;
   }
   rules.envs.emplace("NVIDIA_IMEX_CHANNELS", "0");
@@ -108,8 +110,8 @@ bool generate_document(const configuration& settings,
     out.warnings.insert(out.warnings.end(), result.incomplete.begin(), result.incomplete.end());
     return true;
   } catch (const error& failure) {
-    out.warnings.push_back(std::string(needed ? "no GPU is offered: " : "nodes are not passed: ")
-                               .append(failure.what()));
+    out.warnings.push_back(fmt::format(
+        "{}{}", needed ? "no GPU is offered: " : "nodes are not passed: ", failure.what()));
     return false;
   }
 }
@@ -133,14 +135,14 @@ void describe_devices(const configuration& settings,
   for (const cdi::device& each : out.gpus.devices) {
     by_name.emplace(each.name, &each);
   }
-  const std::string prefix = std::string(gpu_vendor).append("/").append(gpu_class).append("=");
+  const std::string prefix = fmt::format("{}/{}=", gpu_vendor, gpu_class);
   for (auto& [name, units] : named) {
     std::erase_if(units, [&](unit& each) {
       const auto device = by_name.find(each.id);
       if (device == by_name.end()) {
         return by_cdi;
       }
-      each.cdi_name = std::string(prefix).append(each.id);
+      each.cdi_name = prefix + each.id;
       each.nodes = driver_nodes(device->second->changes.device_nodes);
       return false;
     });
@@ -160,19 +162,18 @@ void describe_devices(const configuration& settings,
 }
 
 std::string short_id(std::string_view domain, unsigned int replicas) {
-  const std::size_t room =
-      max_id_bytes - std::string("::").append(std::to_string(replicas - 1)).size();
+  const std::size_t room = max_id_bytes - fmt::format("::{}", replicas - 1).size();
   if (domain.size() <= room) {
     return std::string(domain);
   }
   const std::string text = "-" + base::fnv1a_text(domain);
-  return std::string(domain.substr(0, room - text.size())).append(text);
+  return fmt::format("{}{}", domain.substr(0, room - text.size()), text);
 }
 
 void write_documents(const planned& plan, const std::string& directory, stale_documents earlier) {
   for (const auto& [content, name] :
        {std::pair(&plan.gpus, gpu_file_name), std::pair(&plan.shares, share_file_name)}) {
-    const std::string path = std::string(directory).append("/").append(name);
+    const std::string path = fmt::format("{}/{}", directory, name);
     if (!content->devices.empty()) {
       cdi::write_file(*content, path, cdi::format::json);
       continue;

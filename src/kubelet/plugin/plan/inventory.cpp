@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/plugin/plan/inventory.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <map>
@@ -35,8 +37,8 @@ std::uint64_t bytes_of(const nvml_library& nvml, nvml::nvmlDevice_t device) {
 
 // The kernel reports -1 for a device without NUMA affinity.
 std::optional<std::int64_t> numa_node_of(const std::string& sys_root, const std::string& pci) {
-  const auto text = base::read_small_file(
-      std::string(sys_root).append("/bus/pci/devices/").append(pci).append("/numa_node"));
+  const auto text =
+      base::read_small_file(fmt::format("{}/bus/pci/devices/{}/numa_node", sys_root, pci));
   const auto node = base::number<std::int64_t>(base::trim(text.value_or(std::string())));
   return node && *node >= 0 ? node : std::nullopt;
 }
@@ -166,7 +168,7 @@ void take(const std::string& library, const std::string& sys_root, inventory& ou
   for (const discover::gpu_entry& entry : entries) {
     nvml::nvmlDevice_t device = nullptr;
     nvml_library::check(nvml->nvmlDeviceGetHandleByIndex_v2(entry.index, &device),
-                        std::string("GPU ").append(std::to_string(entry.index)),
+                        fmt::format("GPU {}", entry.index),
                         "nvmlDeviceGetHandleByIndex");
     gpu_info info;
     info.entry = entry;
@@ -232,14 +234,8 @@ std::string profile_of_slices(unsigned int compute_slices,
   const std::uint64_t parts =
       gpu_bytes == 0 ? 0 : (instance_bytes * eighths + gpu_bytes - 1) / gpu_bytes;
   const std::uint64_t gib = (parts * gpu_gib + eighths / 2) / eighths;
-  std::string out;
-  if (compute_slices != gpu_slices) {
-    out.append(std::to_string(compute_slices)).append("c.");
-  }
-  return out.append(std::to_string(gpu_slices))
-      .append("g.")
-      .append(std::to_string(gib))
-      .append("gb");
+  const std::string gpu_part = fmt::format("{}g.{}gb", gpu_slices, gib);
+  return compute_slices == gpu_slices ? gpu_part : fmt::format("{}c.{}", compute_slices, gpu_part);
 }
 
 }  // namespace gpushm::plugin

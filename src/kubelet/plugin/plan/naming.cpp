@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/plugin/plan/naming.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <set>
 
@@ -9,11 +11,7 @@ namespace gpushm::plugin {
 namespace {
 
 std::string gpu_text(const gpu_info& of) {
-  return std::string("GPU ")
-      .append(std::to_string(of.entry.index))
-      .append(" (")
-      .append(of.entry.uuid)
-      .append(")");
+  return fmt::format("GPU {} ({})", of.entry.index, of.entry.uuid);
 }
 
 unit unit_of_gpu(const gpu_info& of, std::size_t place) {
@@ -29,7 +27,7 @@ unit unit_of_gpu(const gpu_info& of, std::size_t place) {
 unit unit_of_instance(const gpu_info& of, std::size_t place, const instance& part) {
   unit result = unit_of_gpu(of, place);
   result.id = part.entry.uuid;
-  result.index.append(":").append(std::to_string(part.entry.index));
+  result.index = fmt::format("{}:{}", of.entry.index, part.entry.index);
   result.is_instance = true;
   return result;
 }
@@ -53,25 +51,21 @@ std::string why_not_single(const inventory& found) {
   for (const gpu_info& each : found.gpus) {
     partitioned += each.entry.mig_enabled ? 1 : 0;
     if (each.entry.mig_enabled && each.instances.empty()) {
-      return gpu_text(each).append(" has MIG enabled but no instances");
+      return gpu_text(each) + " has MIG enabled but no instances";
     }
     for (const instance& part : each.instances) {
       profiles.insert(part.profile);
     }
   }
   if (partitioned != 0 && partitioned != found.gpus.size()) {
-    return std::string("MIG is enabled for ")
-        .append(std::to_string(partitioned))
-        .append(" of ")
-        .append(std::to_string(found.gpus.size()))
-        .append(" GPUs");
+    return fmt::format("MIG is enabled for {} of {} GPUs", partitioned, found.gpus.size());
   }
   if (profiles.size() > 1) {
     std::string list;
     for (const std::string& each : profiles) {
       list.append(list.empty() ? "" : ", ").append(each);
     }
-    return std::string("instances have several profiles: ").append(list);
+    return "instances have several profiles: " + list;
   }
   return {};
 }
@@ -110,7 +104,7 @@ bool matches(std::string_view pattern, std::string_view text, bool whole) {
 }
 
 std::string mig_resource_name(const std::string& profile) {
-  std::string name = std::string("mig-").append(profile);
+  std::string name = "mig-" + profile;
   // '+' is not allowed in names of resources.
   std::replace(name.begin(), name.end(), '+', '.');
   return name;
@@ -124,10 +118,10 @@ named_units name_devices(const configuration& settings,
   named_units all;
   if (strategy == mig_strategy::single) {
     if (const std::string why = why_not_single(found); !why.empty()) {
-      warnings.push_back(std::string("no GPU is offered: MIG strategy single requires all GPUs "
-                                     "to be partitioned alike, or none, but ")
-                             .append(why)
-                             .append(" (set migStrategy to mixed, or partition them alike)"));
+      warnings.push_back(
+          fmt::format("no GPU is offered: MIG strategy single requires all GPUs to be partitioned "
+                      "alike, or none, but {} (set migStrategy to mixed, or partition them alike)",
+                      why));
       return all;
     }
   }
@@ -137,22 +131,22 @@ named_units name_devices(const configuration& settings,
       units_named(all, name_for(settings.gpu_names, each.name, false, gpu_resource_name))
           .push_back(unit_of_gpu(each, place));
       if (each.entry.mig_enabled) {
-        warnings.push_back(gpu_text(each).append(
+        warnings.push_back(
+            gpu_text(each) +
             " has MIG enabled and is offered whole because of MIG strategy none: programs cannot "
-            "use its instances (set migStrategy to single or mixed)"));
+            "use its instances (set migStrategy to single or mixed)");
       }
       continue;
     }
     if (each.instances.empty()) {
-      warnings.push_back(
-          gpu_text(each).append(" is not offered: it has MIG enabled but no instances"));
+      warnings.push_back(gpu_text(each) + " is not offered: it has MIG enabled but no instances");
     }
     for (const instance& part : each.instances) {
       if (part.profile.empty()) {
-        warnings.push_back(gpu_text(each)
-                               .append(" has an instance that is not offered: NVML does not report "
-                                       "the profile of ")
-                               .append(part.entry.uuid));
+        warnings.push_back(fmt::format(
+            "{} has an instance that is not offered: NVML does not report the profile of {}",
+            gpu_text(each),
+            part.entry.uuid));
         continue;
       }
       const std::string otherwise = strategy == mig_strategy::single
@@ -180,11 +174,11 @@ std::vector<unit> select(const replicated_resource& entry,
     std::size_t count = left.size();
     if (entry.devices.count > 0) {
       if (entry.devices.count > count) {
-        warnings.push_back(std::to_string(entry.devices.count)
-                               .append(" devices of ")
-                               .append(entry.name)
-                               .append(" are to be replicated, but the number of devices is ")
-                               .append(std::to_string(count)));
+        warnings.push_back(
+            fmt::format("{} devices of {} are to be replicated, but the number of devices is {}",
+                        entry.devices.count,
+                        entry.name,
+                        count));
       }
       count = std::min<std::size_t>(count, entry.devices.count);
     }
@@ -201,11 +195,8 @@ std::vector<unit> select(const replicated_resource& entry,
     } else if (std::none_of(taken.begin(), taken.end(), [&](const unit& each) {
                  return each.index == name || each.id == name;
                })) {
-      warnings.push_back(std::string("device ")
-                             .append(name)
-                             .append(" of ")
-                             .append(entry.name)
-                             .append(" is to be replicated but does not exist"));
+      warnings.push_back(
+          fmt::format("device {} of {} is to be replicated but does not exist", name, entry.name));
     }
   }
   return taken;

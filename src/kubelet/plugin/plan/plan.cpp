@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/plugin/plan/plan.hpp"
 
+#include <fmt/core.h>
+
 #include <set>
 
 #include "cdi/document/share_device.hpp"
@@ -21,7 +23,7 @@ void check_name(const std::string& name) {
     throw error(errc::invalid_argument,
                 operation,
                 name,
-                std::string("not a resource name: ").append(*why),
+                "not a resource name: " + *why,
                 "write a name like nvidia.com/gpu");
   }
 }
@@ -57,7 +59,7 @@ named_units split_whole_gpus(const plan_options& options, named_units& devices) 
         return false;
       }
       each.replicas = options.per_gpu_replicas;
-      units_named(own, std::string(own_resource_prefix).append(each.index))
+      units_named(own, fmt::format("{}{}", own_resource_prefix, each.index))
           .push_back(std::move(each));
       return true;
     });
@@ -67,9 +69,8 @@ named_units split_whole_gpus(const plan_options& options, named_units& devices) 
 }
 
 std::string describe(const counted_resource& one) {
-  return std::string(one.name())
-      .append(": ")
-      .append(discover::count_text(one.device_count(), "device", "devices"));
+  return fmt::format(
+      "{}: {}", one.name(), discover::count_text(one.device_count(), "device", "devices"));
 }
 
 /// Builds a plan.
@@ -114,10 +115,10 @@ class planner {
                   "set at least one replica for per-GPU resources");
     }
     if (!found_.problem.empty()) {
-      plan_.warnings.push_back(std::string("no GPU is offered: ").append(found_.problem));
+      plan_.warnings.push_back("no GPU is offered: " + found_.problem);
     }
     for (const std::string& each : found_.left_out) {
-      plan_.warnings.push_back(std::string(each).append(" (it is not offered)"));
+      plan_.warnings.push_back(each + " (it is not offered)");
     }
     named_units named = name_devices(settings_, options_.gpu_resource_name, found_, plan_.warnings);
     describe_devices(settings_, options_, found_, *rules_, named, plan_);
@@ -160,7 +161,7 @@ class planner {
       unit place;
       place.id = short_id(domain, options_.share_replicas);
       place.replicas = options_.share_replicas;
-      place.cdi_name = std::string(cdi::share_kind).append("=").append(domain);
+      place.cdi_name = fmt::format("{}={}", cdi::share_kind, domain);
       add(std::make_shared<share_resource>(
           name, std::vector{std::move(place)}, rules_, options_.domains_on_host));
     }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/plugin/resources/counted_resource.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "base/quoted.hpp"
@@ -73,15 +75,12 @@ void counted_resource::refuse(std::string_view operation,
 std::size_t counted_resource::usable(std::string_view id, std::string_view operation) const {
   const auto found = find(id);
   if (!found) {
-    refuse(operation, std::string("there is no device ").append(base::in_quotes(id)), stale_list);
+    refuse(operation, "there is no device " + base::in_quotes(id), stale_list);
   }
   const std::size_t place = unit_of_[*found];
   if (healthy_[place] == 0) {
     refuse(operation,
-           std::string("device ")
-               .append(base::in_quotes(id))
-               .append(" is unhealthy: ")
-               .append(reasons_[place]),
+           fmt::format("device {} is unhealthy: {}", base::in_quotes(id), reasons_[place]),
            stale_list);
   }
   return *found;
@@ -115,17 +114,16 @@ std::vector<allocation> counted_resource::allocate(
         const std::size_t ordinal = usable(id, operation);
         if (seen[ordinal]) {
           refuse(operation,
-                 std::string("device ").append(base::in_quotes(id)).append(" is named twice"),
+                 fmt::format("device {} is named twice", base::in_quotes(id)),
                  "name each device once");
         }
         seen[ordinal] = true;
         const unit* const of = &units_[unit_of_[ordinal]];
         if (one_replica_per_request_ && of->replicas > 0 && ids.size() > 1) {
           refuse(operation,
-                 std::string("a container requests ")
-                     .append(std::to_string(ids.size()))
-                     .append(" devices, but failRequestsGreaterThanOne allows one: more replicas "
-                             "are not a larger share of a GPU"),
+                 fmt::format("a container requests {} devices, but failRequestsGreaterThanOne "
+                             "allows one: more replicas are not a larger share of a GPU",
+                             ids.size()),
                  "request one, or set sharing.timeSlicing.failRequestsGreaterThanOne: false");
         }
         if (std::find(units.begin(), units.end(), of) == units.end()) {
@@ -163,9 +161,7 @@ std::vector<std::string> counted_resource::prefer(std::span<const std::string> a
       const std::size_t ordinal = usable(id, operation);
       if (marks[ordinal] == mark::absent) {
         refuse(operation,
-               std::string("device ")
-                   .append(base::in_quotes(id))
-                   .append(" must be included but is not available"),
+               fmt::format("device {} must be included but is not available", base::in_quotes(id)),
                "name it among the available ones");
       }
       if (marks[ordinal] == mark::free) {
@@ -176,14 +172,14 @@ std::vector<std::string> counted_resource::prefer(std::span<const std::string> a
     }
   }
   if (taken.size() > count || free_count < count - taken.size()) {
-    refuse(operation,
-           std::to_string(count)
-               .append(" devices requested, ")
-               .append(std::to_string(taken.size()))
-               .append(" of them required, and only ")
-               .append(std::to_string(free_count))
-               .append(" other healthy ones available"),
-           {});
+    refuse(
+        operation,
+        fmt::format(
+            "{} devices requested, {} of them required, and only {} other healthy ones available",
+            count,
+            taken.size(),
+            free_count),
+        {});
   }
   std::vector<std::size_t> candidates;
   candidates.reserve(free_count);

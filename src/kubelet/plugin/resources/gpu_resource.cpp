@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/plugin/resources/gpu_resource.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <unordered_map>
@@ -40,8 +42,7 @@ std::string joined(const std::vector<std::string>& parts) {
 
 void add_cdi_devices(const gpu_rules& rules, std::vector<std::string> names, allocation& to) {
   if (rules.has(device_list_strategy::cdi_annotations)) {
-    to.annotations
-        [std::string(rules.annotation_prefix).append("gpushm-device-plugin_").append(random_id())] =
+    to.annotations[fmt::format("{}gpushm-device-plugin_{}", rules.annotation_prefix, random_id())] =
         joined(names);
   }
   if (rules.has(device_list_strategy::cdi_cri)) {
@@ -85,8 +86,7 @@ void gpu_resource::add_list(const std::vector<const unit*>& selected, allocation
     // Makes the runtime read the mounts.
     to.envs[list_variable] = list_directory;
     for (const std::string& each : names) {
-      to.mounts.push_back(
-          {std::string(list_directory).append("/").append(each), "/dev/null", false});
+      to.mounts.push_back({fmt::format("{}/{}", list_directory, each), "/dev/null", false});
     }
   }
 }
@@ -182,8 +182,8 @@ allocation share_resource::response_for(const std::vector<const unit*>& selected
   for (const unit* each : selected) {
     // The CDI name ends with the full domain; the id may be shortened.
     const std::string domain = each->cdi_name.substr(each->cdi_name.find('=') + 1);
-    result.mounts.push_back({std::string(cdi::domains_inside).append("/").append(domain),
-                             std::string(on_host_).append("/").append(domain),
+    result.mounts.push_back({fmt::format("{}/{}", cdi::domains_inside, domain),
+                             fmt::format("{}/{}", on_host_, domain),
                              true});
   }
   return result;
