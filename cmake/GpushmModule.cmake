@@ -179,12 +179,15 @@ function(gpushm_test name)
   endif()
   foreach(shard RANGE 1 ${arg_SHARDS})
     set(test ${name})
+    set(cost 1)
     if(arg_SHARDS GREATER 1)
       set(test ${name}.${shard})
+      set(cost 20)
     endif()
     math(EXPR index "${shard} - 1")
     add_test(NAME ${test} COMMAND ${name} --gtest_brief=1)
-    set_tests_properties(${test} PROPERTIES LABELS ${arg_LABEL} TIMEOUT ${timeout}
+    # Long ones start first, also in a tree whose tests never ran.
+    set_tests_properties(${test} PROPERTIES LABELS ${arg_LABEL} TIMEOUT ${timeout} COST ${cost}
       ENVIRONMENT "GTEST_TOTAL_SHARDS=${arg_SHARDS};GTEST_SHARD_INDEX=${index}")
   endforeach()
 endfunction()

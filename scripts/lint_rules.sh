@@ -42,6 +42,15 @@ co_await_braces() {
     }'
 }
 
+# Words that the reviews of the text found in place of plain English ("again", "fix", "must", "forever", "not a", "GPU").
+words() {
+  names '(\.(cpp|hpp|c|h|rs|sh|py|cmake|md|fbs|json|yaml)|CMakeLists\.txt|Makefile)$' |
+    { grep -vE '^(docs/results|tests/data)/' || true; } |
+    xargs -r -d '\n' perl -ne '
+      print "$ARGV:$.:$_" if /\b(anew|mend(s|ed|ing)?|for ever|shall|whoever|told|boards?)\b/i || /(?<!there )\bis no (?!longer|more)/i;
+      close ARGV if eof;'
+}
+
 check() {
   local files sources
   files=$(cat)
@@ -59,6 +68,7 @@ check() {
   names '\.(cpp|hpp|sh|cmake|py)$' <<<"$files" | search '\b(TODO|FIXME|XXX)\b' | report "unfinished work"
   search 'NOLINT(NEXTLINE|BEGIN)?([^(:A-Z]|$|\([^)]*\)[[:space:]]*$)' <<<"$sources" |
     report "NOLINT without a check's name and a reason: NOLINT(check): why"
+  words <<<"$files" | report "a word that plain English does not use here (scripts/lint_rules.sh, words)"
   search '#include "(src/|\.\.)' <<<"$(names '\.(cpp|hpp|h|c)$' <<<"$files")" |
     report "an include that bypasses the include roots, by which the compiler enforces the layers"
 }
@@ -100,6 +110,8 @@ self_test() {
   plant "NOLINT without a reason" 'int z;  // NOLINT(misc-x)'
   plant "include past the roots" '#include "src/high/b.hpp"'
   plant "include of a folder above" '#include "../high/b.hpp"'
+  plant "old word" '// The socket is made anew.'
+  plant "is no" 'auto p = "this is no path";'
   echo 'int z;' >src/low/a.cpp
   expect 1 "no licence"
   echo "lint_rules: each planted violation was found"

@@ -62,7 +62,7 @@ json cuda_facts() {
 json nvml_facts() {
   json facts{{"driver_version", nullptr},
              {"problem", nullptr},
-             {"boards", json::array()},
+             {"gpus", json::array()},
              {"uuid_count", 0}};
   try {
     const driver::nvml_library& nvml = driver::nvml_library::instance();
@@ -72,7 +72,7 @@ json nvml_facts() {
     for (const driver::nvml_gpu& gpu : nvml.gpus()) {
       json entry{
           {"name", gpu.name}, {"total_bytes", gpu.total_bytes}, {"free_bytes", gpu.free_bytes}};
-      facts["boards"].push_back(std::move(entry));
+      facts["gpus"].push_back(std::move(entry));
       uuids.insert(gpu.id.uuid);
     }
     facts["uuid_count"] = uuids.size();

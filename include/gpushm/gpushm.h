@@ -28,7 +28,7 @@
  * strings also have a terminating NUL. The library owns every gpushm_string that it returns; the
  * function's comment states how long it is valid.
  *
- * Times. Milliseconds; GPUSHM_FOREVER is no limit; negative values are 0. */
+ * Times. Milliseconds; GPUSHM_FOREVER means no limit; negative values are 0. */
 #ifndef GPUSHM_GPUSHM_H
 #define GPUSHM_GPUSHM_H
 

@@ -103,7 +103,7 @@ void garbage(const std::string& socket, clock::time_point until) {
   }
   pump(socket, {.packet = std::move(bytes), .connections = 4}, until);
 }
-void near_names(const std::string& socket, clock::time_point until) {
+void similar_names(const std::string& socket, clock::time_point until) {
   auto owner = raw_session::greeted(socket);
   const std::string long_name = "near/" + std::string(186, 'a');
   for (unsigned i = 0; i < 1000; ++i) {
@@ -322,7 +322,7 @@ constexpr std::array<flood, 32> all{{
     {"list", "List over 1,000 unpublished names", list},
     {"publish-foreign", "Publish of a foreign generation, 65 KB", publish_foreign},
     {"garbage", "190 KB of garbage on 4 connections", garbage},
-    {"near-names", "OpenMany of 1,000 missing names near 1,000 published ones", near_names},
+    {"similar-names", "OpenMany of 1,000 missing names near 1,000 published ones", similar_names},
     {"open-many-missing", "OpenMany of 1,000 missing names", open_many_missing},
     {"metadata", "Open with 64 KiB of metadata", metadata},
     {"chunks", "Open of 1,000 chunks", chunks},

@@ -25,7 +25,7 @@ using std::chrono::seconds;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr seconds patience{30};
+constexpr seconds timeout{30};
 
 class cdi_registry_cli : public ::testing::Test {
  protected:
@@ -98,8 +98,8 @@ TEST_F(cdi_registry_cli, share_rejects_conflict) {
                               path("high/share.json")});
   EXPECT_EQ(made.status, exited(0)) << made.err;
   EXPECT_EQ(run({"validate"}).status, exited(0));
-  const auto nobody = cli_.run({"cdi", "share", "--directory", path("high")});
-  EXPECT_EQ(nobody.err,
+  const auto no_directory = cli_.run({"cdi", "share", "--directory", path("high")});
+  EXPECT_EQ(no_directory.err,
             "gpushm: find domains \"" + path("high") +
                 "\": it contains no domain (start a broker (gpushm serve --mode 0666), or give a "
                 "domain)\n");
@@ -248,7 +248,7 @@ TEST_F(cdi_registry_cli, validate_reads_standard_input) {
   auto process = cli_.start({"cdi", "validate", "-"});
   process.write("{");
   process.close_stdin();
-  EXPECT_EQ(process.wait_exit(patience), exited(1));
+  EXPECT_EQ(process.wait_exit(timeout), exited(1));
   EXPECT_THAT(process.text(gpushm_testing::stream::out),
               HasSubstr("-:1:2: not valid YAML or JSON"));
 }
@@ -264,22 +264,22 @@ TEST_F(cdi_registry_cli, validate_takes_files_or_directories) {
 TEST_F(cdi_registry_cli, watch_prints_changes_until_stopped) {
   const std::string first = write("low/first.yaml", document("a"));
   auto process = cli_.start(asked({"watch"}));
-  process.wait_for_line("^added v/c=a " + first + "$", patience);
+  process.wait_for_line("^added v/c=a " + first + "$", timeout);
   const std::string second = write("high/second.yaml", document("b"));
-  process.wait_for_line("^added v/c=b " + second + "$", patience);
+  process.wait_for_line("^added v/c=b " + second + "$", timeout);
   write("high/second.yaml", document("b", "env: [A=c]"));
-  process.wait_for_line("^changed v/c=b " + second + "$", patience);
+  process.wait_for_line("^changed v/c=b " + second + "$", timeout);
   write("high/bad.yaml", "{");
-  process.wait_for_line("^problem " + path("high/bad.yaml") + ":1:2: .* \\[syntax\\]$", patience);
+  process.wait_for_line("^problem " + path("high/bad.yaml") + ":1:2: .* \\[syntax\\]$", timeout);
   fs::remove(path("high/bad.yaml"));
-  process.wait_for_line("^solved " + path("high/bad.yaml") + ":1:2: .* \\[syntax\\]$", patience);
+  process.wait_for_line("^solved " + path("high/bad.yaml") + ":1:2: .* \\[syntax\\]$", timeout);
   fs::remove_all(path("high"));
-  process.wait_for_line("^removed v/c=b " + second + "$", patience);
+  process.wait_for_line("^removed v/c=b " + second + "$", timeout);
   fs::create_directory(path("high"));
   write("high/third.yaml", document("a"));
-  process.wait_for_line("^changed v/c=a " + path("high/third.yaml") + "$", patience);
+  process.wait_for_line("^changed v/c=a " + path("high/third.yaml") + "$", timeout);
   process.kill(SIGTERM);
-  EXPECT_EQ(process.wait_exit(patience), exited(0));
+  EXPECT_EQ(process.wait_exit(timeout), exited(0));
   EXPECT_EQ(process.text(gpushm_testing::stream::err), "");
 }
 
@@ -287,16 +287,16 @@ TEST_F(cdi_registry_cli, watch_prints_one_object_per_line) {
   auto process = cli_.start(asked({"watch", "--json"}));
   const std::string file = path("low/a.yaml");
   write("low/a.yaml", document("a"));
-  EXPECT_EQ(json::parse(process.wait_for_line("added", patience)),
+  EXPECT_EQ(json::parse(process.wait_for_line("added", timeout)),
             (json{{"event", "added"}, {"device", "v/c=a"}, {"file", file}}));
   write("low/a.yaml", "");
-  EXPECT_EQ(json::parse(process.wait_for_line("problem", patience)),
+  EXPECT_EQ(json::parse(process.wait_for_line("problem", timeout)),
             (json{{"event", "problem"},
                   {"file", file},
                   {"rule", "empty"},
                   {"text", "it contains no CDI document"}}));
   process.kill(SIGINT);
-  EXPECT_EQ(process.wait_exit(patience), exited(0));
+  EXPECT_EQ(process.wait_exit(timeout), exited(0));
 }
 
 }  // namespace

@@ -289,7 +289,7 @@ TEST_F(explain_topo, shows_gpus_and_segments_of_this_machine) {
 }
 
 TEST_F(explain_topo, missing_broker_is_noted_and_succeeds) {
-  const auto ran = run({"topo", "--socket", cli_.directory() / "nobody"});
+  const auto ran = run({"topo", "--socket", cli_.directory() / "no-broker"});
   EXPECT_EQ(ran.status, exited(0));
   EXPECT_THAT(ran.err, HasSubstr("gpushm: no segments are shown: connect \""));
   EXPECT_THAT(run({"topo"}).err, IsEmpty());

@@ -308,7 +308,7 @@ TEST_F(trial, missing_broker_is_reported) {
   auto exporter = worker();
   auto importer = worker();
   auto wrong = setup(way::host);
-  wrong.socket = directory_ / "nobody";
+  wrong.socket = directory_ / "no-broker";
   const auto outcome =
       run_trial(exporter, importer, wrong, deadline_in(scaled_timeout(seconds(30))));
   EXPECT_EQ(outcome.result, trial_result::fails);

@@ -169,7 +169,7 @@ double grown(std::size_t before, std::size_t after) {
 
 class leak : public ::testing::TestWithParam<operation> {};
 
-TEST_P(leak, none_by) {
+TEST_P(leak, leaves_nothing) {
   world in;
   const auto half = rounds() / 2;
   const auto run = [&] {

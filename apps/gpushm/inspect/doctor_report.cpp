@@ -365,7 +365,7 @@ void print_report_json(const doctor_report& report) {
                 {"notes", report.count(verdict::note)},
                 {"ok", report.count(verdict::ok)},
                 {"not_applicable", report.count(verdict::not_applicable)},
-                {"looking_s", seconds(report.check_time)},
+                {"checks_s", seconds(report.check_time)},
                 {"whole_s", seconds(report.whole)}}},
               {"checks", checks},
               {"selftest", report.tried ? trials : json(nullptr)},

@@ -60,7 +60,7 @@ void end(base::child_process& asking) {
 }  // namespace
 
 inspect::driver_view probe_driver(std::chrono::milliseconds timeout) {
-  constexpr std::chrono::seconds patience{2};
+  constexpr std::chrono::seconds quiet_time{2};
   inspect::driver_view view;
   const auto until = base::deadline_in(timeout);
   try {
@@ -68,7 +68,7 @@ inspect::driver_view probe_driver(std::chrono::milliseconds timeout) {
     options.argv = {base::executable_path(), "probe-driver"};
     auto child = base::child_process::start(options);
     std::string text;
-    if (timeout > patience && !child.wait_output(base::deadline_in(patience))) {
+    if (timeout > quiet_time && !child.wait_output(base::deadline_in(quiet_time))) {
       note("waiting for the driver, " + app::duration_text(timeout) +
            " at most (without persistence mode GPUs take seconds each)");
     }
