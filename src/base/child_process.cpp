@@ -65,8 +65,26 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return all;
 }
 
-int pidfd_open(pid_t pid) {
-  return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+base::unique_fd open_pidfd(pid_t pid) {
+  return base::unique_fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
+
+void require_pidfd(const base::unique_fd& pidfd, std::string_view object) {
+  if (!pidfd) {
+    throw error(
+        errc::system_error, operation, object, "pidfd_open failed", "use Linux 5.3 or newer");
+  }
+}
+
+/// In the child. Only async-signal-safe functions: the parent may have threads.
+void prepare_child(pid_t parent, int input, int output) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) {
+    ::_exit(127);
+  }
+  ::dup2(input, STDIN_FILENO);
+  ::dup2(output, STDOUT_FILENO);
 }
 
 int timeout_ms(deadline until) {
@@ -90,14 +108,7 @@ child_process child_process::start(const child_options& options) {
 
   const pid_t pid = base::checked(operation, program, "fork", [] { return ::fork(); });
   if (pid == 0) {
-    // Only async-signal-safe functions: the parent may have threads.
-    ::setpgid(0, 0);
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) {
-      ::_exit(127);
-    }
-    ::dup2(in.read.get(), STDIN_FILENO);
-    ::dup2(out.write.get(), STDOUT_FILENO);
+    prepare_child(parent, in.read.get(), out.write.get());
     if (options.merge_stderr) {
       ::dup2(out.write.get(), STDERR_FILENO);
     }
@@ -109,8 +120,7 @@ child_process child_process::start(const child_options& options) {
     ::_exit(127);
   }
   ::setpgid(pid, pid);
-  base::unique_fd pidfd(pidfd_open(pid));
-  child_process child(pid, std::move(pidfd), std::move(in.write), std::move(out.read));
+  child_process child(pid, open_pidfd(pid), std::move(in.write), std::move(out.read));
   child.cancel_fd_ = options.cancel_fd;
   failure.write.reset();
   int number = 0;
@@ -118,10 +128,28 @@ child_process child_process::start(const child_options& options) {
       sizeof number) {
     base::throw_errno(number, operation, program, "execve");
   }
-  if (!child.pidfd_) {
-    throw error(
-        errc::system_error, operation, program, "pidfd_open failed", "use Linux 5.3 or newer");
+  require_pidfd(child.pidfd_, program);
+  return child;
+}
+
+child_process child_process::fork(const std::function<void()>& work) {
+  pipe_ends in = make_pipe({});
+  pipe_ends out = make_pipe({});
+  const pid_t parent = ::getpid();
+  const pid_t pid = base::checked(operation, {}, "fork", [] { return ::fork(); });
+  if (pid == 0) {
+    prepare_child(parent, in.read.get(), out.write.get());
+    try {
+      work();
+    } catch (...) {
+      ::_exit(1);
+    }
+    // Not exit: it would flush the parent's buffers and run its handlers.
+    ::_exit(0);
   }
+  ::setpgid(pid, pid);
+  child_process child(pid, open_pidfd(pid), std::move(in.write), std::move(out.read));
+  require_pidfd(child.pidfd_, {});
   return child;
 }
 

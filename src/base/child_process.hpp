@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -40,6 +41,11 @@ class child_process {
  public:
   /// Throws `error` (system_error, too_many_descriptors, no such program).
   [[nodiscard]] static child_process start(const child_options& options);
+  /// Runs `work` in a child that executes no other program; it writes to its standard output. The
+  /// child exits with 0, without the handlers of this process, or with 1 if `work` throws.
+  /// Precondition: this process has one thread. Throws `error` (system_error,
+  /// too_many_descriptors).
+  [[nodiscard]] static child_process fork(const std::function<void()>& work);
   child_process(child_process&& other) noexcept;
   child_process& operator=(child_process&& other) noexcept;
   child_process(const child_process&) = delete;
