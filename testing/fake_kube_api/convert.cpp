@@ -2,6 +2,7 @@
 #include "testing/fake_kube_api/convert.hpp"
 
 #include <initializer_list>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 namespace gpushm::testing {

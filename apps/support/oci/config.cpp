@@ -7,6 +7,7 @@
 
 #include <array>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "apps/support/oci/seccomp.hpp"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/support/oci/seccomp.hpp"
 
+#include <nlohmann/json.hpp>
+
 namespace gpushm::app::oci {
 
 namespace {

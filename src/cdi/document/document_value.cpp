@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cdi/document/document_value.hpp"
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cdi/document/write.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include "base/quoted.hpp"
 #include "cdi/document/document_value.hpp"
 #include "yaml/scalar.hpp"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "inspect/facts/json.hpp"
 
+#include <nlohmann/json.hpp>
+
 // nlohmann::json does not support std::optional.
 namespace nlohmann {
 template <typename Value>

@@ -5,7 +5,7 @@
 // be read, for recordings; missing keys keep their defaults. Reading throws
 // nlohmann::json::exception for a value of the wrong type.
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "inspect/facts/driver_view.hpp"
 #include "inspect/facts/facts.hpp"

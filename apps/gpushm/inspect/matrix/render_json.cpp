@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <nlohmann/json.hpp>
+
 #include "apps/gpushm/inspect/matrix/comparison.hpp"
 #include "apps/gpushm/inspect/matrix/render.hpp"
 
