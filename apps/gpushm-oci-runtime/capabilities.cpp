@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm-oci-runtime/capabilities.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -150,15 +152,16 @@ const std::pair<std::string_view, capability>* named(std::string_view name) {
 }
 
 [[noreturn]] void refuse(std::string_view object, std::string_view word, std::string_view why) {
-  std::string cause = "\"";
-  cause += word;
-  cause += why;
   std::string known = "use one of all";
   for (const auto& each : names) {
     known += ", ";
     known += each.first;
   }
-  throw error(errc::invalid_argument, "read capabilities", object, cause, known);
+  throw error(errc::invalid_argument,
+              "read capabilities",
+              object,
+              fmt::format("\"{}\" {}", word, why),
+              known);
 }
 
 capability_set configured(const std::vector<std::string>& words, std::string_view setting) {
@@ -166,7 +169,7 @@ capability_set configured(const std::vector<std::string>& words, std::string_vie
   for (const std::string& word : words) {
     const auto* found = named(word);
     if (found == nullptr) {
-      refuse(setting, word, "\" is not a capability");
+      refuse(setting, word, "is not a capability");
     }
     set.add(found->second);
   }
@@ -196,9 +199,9 @@ capability_set read_capabilities(const std::optional<std::string>& listed, const
     } else if (word.empty()) {
       continue;
     } else if (found == nullptr) {
-      refuse(variable, word, "\" is not a capability");
+      refuse(variable, word, "is not a capability");
     } else if (!supported.any_of(capability_set(found->second))) {
-      refuse(variable, word, "\" is not among supported_capabilities");
+      refuse(variable, word, "is not among supported_capabilities");
     } else {
       set.add(found->second);
     }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm-oci-runtime/command_line.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <string_view>
@@ -67,9 +69,10 @@ class reader {
       return std::string(read.value);
     }
     if (next_ == words_.size()) {
-      std::string name = "--";
-      name += read.name;
-      throw error(errc::invalid_argument, "read arguments", name, "the value is missing");
+      throw error(errc::invalid_argument,
+                  "read arguments",
+                  fmt::format("--{}", read.name),
+                  "the value is missing");
     }
     return words_[next_++];
   }
@@ -139,7 +142,7 @@ bool command_line::creates_container() const {
 }
 
 std::string command_line::config_file() const {
-  return config.starts_with('/') ? config : bundle + "/" + config;
+  return config.starts_with('/') ? config : fmt::format("{}/{}", bundle, config);
 }
 
 command_line read_command_line(const std::vector<std::string>& arguments) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm-oci-runtime/injection.hpp"
 
+#include <fmt/core.h>
+
 #include "apps/gpushm-oci-runtime/request.hpp"
 #include "apps/gpushm-oci-runtime/selection.hpp"
 #include "apps/gpushm-oci-runtime/text_diff.hpp"
@@ -42,10 +44,11 @@ bool add_devices(cdi::oci_config& config, const settings& chosen, journal& log) 
       log.remark(severity::info, each.given.device + " is already present");
     }
     if (!each.left_out.empty()) {
-      log.remark(severity::info,
-                 each.given.device +
-                     " without the files that NVIDIA_DRIVER_CAPABILITIES does not request: " +
-                     list_text(each.left_out));
+      log.remark(
+          severity::info,
+          fmt::format("{} without the files that NVIDIA_DRIVER_CAPABILITIES does not request: {}",
+                      each.given.device,
+                      list_text(each.left_out)));
     }
   }
   for (std::size_t i = 0; i < done.size(); ++i) {

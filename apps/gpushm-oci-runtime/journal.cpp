@@ -2,6 +2,7 @@
 #include "apps/gpushm-oci-runtime/journal.hpp"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <array>
@@ -68,7 +69,7 @@ std::string plain_line(std::string_view text) {
 }
 
 void say(std::string_view text) {
-  const std::string line = plain_line(std::string("gpushm-oci-runtime: ").append(text));
+  const std::string line = plain_line(fmt::format("gpushm-oci-runtime: {}", text));
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
@@ -81,11 +82,7 @@ void journal::append(const std::string& line) {
   const int number = append_to(chosen_.log, line);
   if (number != 0 && !reported_) {
     reported_ = true;
-    std::string text = "write log \"";
-    text += chosen_.log;
-    text += "\": ";
-    text += base::errno_text(number);
-    say(text);
+    say(fmt::format("write log \"{}\": {}", chosen_.log, base::errno_text(number)));
   }
 }
 
@@ -102,10 +99,12 @@ void journal::edit(const logged_edit& what) {
                     {"reason", what.reason}}));
     return;
   }
-  std::string line = now();
-  line.append(" info ").append(called_.container).append(": ").append(what.device);
-  line.append(": ").append(what.text).append(", because ").append(what.reason);
-  append(plain_line(line));
+  append(plain_line(fmt::format("{} info {}: {}: {}, because {}",
+                                now(),
+                                called_.container,
+                                what.device,
+                                what.text,
+                                what.reason)));
 }
 
 void journal::remark(severity how, std::string_view text) {
@@ -119,10 +118,7 @@ void journal::remark(severity how, std::string_view text) {
                     {"msg", text}}));
     return;
   }
-  std::string line = now();
-  line.append(" ").append(name_of(how)).append(" ").append(called_.container);
-  line.append(": ").append(text);
-  append(plain_line(line));
+  append(plain_line(fmt::format("{} {} {}: {}", now(), name_of(how), called_.container, text)));
 }
 
 void journal::fail(std::string_view text) {
@@ -136,14 +132,12 @@ void report_to_engine(const command_line& called, std::string_view text) noexcep
     return;
   }
   try {
-    std::string message = "gpushm-oci-runtime: ";
-    message += text;
+    const std::string message = fmt::format("gpushm-oci-runtime: {}", text);
     std::string line;
     if (called.log_json) {
       line = line_of({{"level", "error"}, {"msg", message}, {"time", now()}});
     } else {
-      line.append("time=").append(as_quoted(now())).append(" level=error msg=");
-      line.append(as_quoted(message)).append("\n");
+      line = fmt::format("time={} level=error msg={}\n", as_quoted(now()), as_quoted(message));
     }
     append_to(called.log, line);
   } catch (

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm-oci-runtime/request.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -66,10 +68,7 @@ std::vector<std::string_view> listed(std::string_view text) {
 }
 
 std::string equation(std::string_view name, std::string_view value) {
-  std::string text(name);
-  text += '=';
-  text += value;
-  return text;
+  return fmt::format("{}={}", name, value);
 }
 
 void read_annotations(const oci_config& config, const settings& chosen, request& out) {
@@ -88,10 +87,12 @@ void read_annotations(const oci_config& config, const settings& chosen, request&
   for (const auto& [key, value] : asking) {
     for (const std::string_view name : listed(value)) {
       if (!cdi::parse_qualified_name(name)) {
-        std::string cause = "\"";
-        cause += name;
-        cause += "\" is not the qualified name of a device, such as nvidia.com/gpu=0";
-        throw error(errc::invalid_argument, "read annotation", key, cause);
+        throw error(
+            errc::invalid_argument,
+            "read annotation",
+            key,
+            fmt::format("\"{}\" is not the qualified name of a device, such as nvidia.com/gpu=0",
+                        name));
       }
       out.devices.push_back({std::string(name), "annotation " + key});
     }
@@ -135,13 +136,13 @@ void read_mounts(const oci_config& config, const settings& chosen, request& out)
       requested.remove_suffix(1);
     }
     if (!chosen.accept_mounts) {
-      out.ignored.push_back("mount " + place + ": accept_mounts is off");
+      out.ignored.push_back(fmt::format("mount {}: accept_mounts is off", place));
     } else if (requested.starts_with("imex/")) {
-      out.ignored.push_back("mount " + place + ": IMEX channels are not provided");
+      out.ignored.push_back(fmt::format("mount {}: IMEX channels are not provided", place));
     } else {
-      requested_device made{device_of_mount(requested), "mount " + place};
-      if (std::find(out.devices.begin(), out.devices.end(), made) == out.devices.end()) {
-        out.devices.push_back(std::move(made));
+      requested_device device{device_of_mount(requested), "mount " + place};
+      if (std::find(out.devices.begin(), out.devices.end(), device) == out.devices.end()) {
+        out.devices.push_back(std::move(device));
       }
     }
   }
@@ -152,12 +153,10 @@ void read_mounts(const oci_config& config, const settings& chosen, request& out)
 void check_kind(std::string_view name, const settings& chosen) {
   const auto qualified = cdi::parse_qualified_name(name);
   if (qualified && qualified->kind != chosen.default_kind) {
-    std::string cause = "it names a device of another kind than ";
-    cause += chosen.default_kind;
     throw error(errc::invalid_argument,
-                std::string("read ").append(devices_variable),
+                fmt::format("read {}", devices_variable),
                 name,
-                cause,
+                "it names a device of another kind than " + chosen.default_kind,
                 "request it by the annotation cdi.k8s.io/NAME, which the engine's user sets");
   }
 }

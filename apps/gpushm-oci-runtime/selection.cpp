@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm-oci-runtime/selection.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <optional>
 
@@ -14,10 +16,7 @@ namespace gpushm::oci_runtime {
 namespace {
 
 std::string qualified(const std::string& kind, std::string_view name) {
-  std::string text = kind;
-  text += '=';
-  text += name;
-  return text;
+  return fmt::format("{}={}", kind, name);
 }
 
 bool is_uuid(std::string_view name) {
@@ -85,9 +84,9 @@ class collector {
     if (known != parts_.end()) {
       return *known;
     }
-    document_part& made = parts_.emplace_back(document_part{&content});
-    made.grants.push_back({{content.kind, content.changes}, reason, {}});
-    return made;
+    document_part& part = parts_.emplace_back(document_part{&content});
+    part.grants.push_back({{content.kind, content.changes}, reason, {}});
+    return part;
   }
 
   void give(const std::string& name, const std::string& reason, bool filtered) {

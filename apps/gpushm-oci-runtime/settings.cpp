@@ -2,6 +2,7 @@
 #include "apps/gpushm-oci-runtime/settings.hpp"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <array>
@@ -18,16 +19,12 @@ namespace {
 constexpr std::string_view operation = "read settings";
 
 [[noreturn]] void refuse(const yaml::problem& found) {
-  std::string cause;
-  if (found.line > 0) {
-    cause = "line ";
-    cause += std::to_string(found.line);
-    cause += ", column ";
-    cause += std::to_string(found.column);
-    cause += ": ";
-  }
-  cause += found.text;
-  throw error(errc::invalid_argument, operation, found.file, cause);
+  throw error(errc::invalid_argument,
+              operation,
+              found.file,
+              found.line > 0
+                  ? fmt::format("line {}, column {}: {}", found.line, found.column, found.text)
+                  : found.text);
 }
 
 /// Reads the members in order and refuses the first invalid one.
@@ -99,10 +96,7 @@ class reading {
       }
       out.log_json = name == "json";
     } else {
-      std::string text = "unknown setting \"";
-      text += key;
-      text += '"';
-      reader_.report(*entry.key_node, "unknown-field", std::move(text));
+      reader_.report(*entry.key_node, "unknown-field", fmt::format("unknown setting \"{}\"", key));
     }
   }
 

@@ -3,6 +3,8 @@
 // difference.
 #include "apps/gpushm-oci-runtime/text_diff.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <vector>
@@ -129,23 +131,16 @@ class comparison {
 
 // "12,3"; an empty range names the line before it.
 std::string range(std::ptrdiff_t start, std::ptrdiff_t count) {
-  std::string text = std::to_string(count == 0 ? start : start + 1);
-  if (count != 1) {
-    text += ",";
-    text += std::to_string(count);
-  }
-  return text;
+  const std::ptrdiff_t first = count == 0 ? start : start + 1;
+  return count == 1 ? std::to_string(first) : fmt::format("{},{}", first, count);
 }
 
 void add_hunk(std::string& out, const step* first, const step* last) {
   const auto of = [&](char without) {
     return std::count_if(first, last, [&](const step& each) { return each.mark != without; });
   };
-  out += "@@ -";
-  out += range(first->before, of('+'));
-  out += " +";
-  out += range(first->after, of('-'));
-  out += " @@\n";
+  out +=
+      fmt::format("@@ -{} +{} @@\n", range(first->before, of('+')), range(first->after, of('-')));
   for (; first != last; ++first) {
     out += first->mark;
     out += first->line;
@@ -164,8 +159,7 @@ std::string unified_diff(std::string_view before,
     return {};
   }
   const auto steps = comparison(lines_of(before), lines_of(after)).steps();
-  std::string out = "--- ";
-  out.append(before_name).append("\n+++ ").append(after_name).append("\n");
+  std::string out = fmt::format("--- {}\n+++ {}\n", before_name, after_name);
   const auto next_change = [&](std::size_t from) {
     while (from < steps.size() && steps[from].mark == ' ') {
       ++from;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm-selftest/abi_check.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -74,7 +76,7 @@ outcome run_abi_check(const program_tree& tree, std::chrono::milliseconds timeou
   if (!ended.success()) {
     return failed(ended);
   }
-  return {verdict::passed, "agrees with " + *include + "/cuda.h", nullptr, {}};
+  return {verdict::passed, fmt::format("agrees with {}/cuda.h", *include), nullptr, {}};
 }
 
 }  // namespace gpushm::selftest

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm-selftest/checks.hpp"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -152,10 +153,12 @@ class collector {
     for (std::size_t i = 0; i < gpus.size(); ++i) {
       const std::string ordinal = std::to_string(i);
       add_demo("demo.gpu" + ordinal, words{}, {"--device", ordinal});
-      add_demo("demo.gpu" + ordinal + ".isolated", words{}, {"--device", ordinal, "--isolated"});
+      add_demo(fmt::format("demo.gpu{}.isolated", ordinal),
+               words{},
+               {"--device", ordinal, "--isolated"});
     }
     if (gpus.size() < 2) {
-      const std::string reason = "needs two GPUs, " + std::to_string(gpus.size()) + " visible";
+      const std::string reason = fmt::format("needs two GPUs, {} visible", gpus.size());
       for (const char* name : {"demo.peer", "demo.peer.isolated"}) {
         add_skipped(name, reason);
       }

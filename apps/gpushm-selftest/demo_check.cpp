@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm-selftest/demo_check.hpp"
 
+#include <fmt/core.h>
+
 #include <chrono>
 #include <fstream>
 
@@ -35,9 +37,12 @@ std::string describe(const json& document) {
   }
   const auto mebibytes = document.value("size_bytes", std::uint64_t{0}) >> 20U;
   const json name = document.value("device_name", json(nullptr));
-  return std::to_string(mebibytes) + " MiB, backend " + document.value("backend", "?") + ", " +
-         (name.is_string() ? name.get<std::string>() : document.value("device", "?")) + ", " +
-         app::duration_text(std::chrono::microseconds(static_cast<std::int64_t>(last * 1e6)));
+  return fmt::format(
+      "{} MiB, backend {}, {}, {}",
+      mebibytes,
+      document.value("backend", "?"),
+      name.is_string() ? name.get<std::string>() : document.value("device", "?"),
+      app::duration_text(std::chrono::microseconds(static_cast<std::int64_t>(last * 1e6))));
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm-selftest/gtest_check.hpp"
 
+#include <fmt/core.h>
+
 #include <fstream>
 
 #include "apps/gpushm-selftest/program_run.hpp"
@@ -62,10 +64,10 @@ outcome judge_gtest(json report, const std::string& output) {
   result.data = std::move(report);
   result.detail = std::to_string(seen.passed) + " passed";
   if (seen.failed != 0) {
-    result.detail += ", " + std::to_string(seen.failed) + " failed: " + seen.failures;
+    result.detail += fmt::format(", {} failed: {}", seen.failed, seen.failures);
   }
   if (seen.skipped != 0) {
-    result.detail += ", " + std::to_string(seen.skipped) + " skipped";
+    result.detail += fmt::format(", {} skipped", seen.skipped);
   }
   if (seen.failed != 0 || (seen.passed == 0 && seen.skipped == 0)) {
     result.result = verdict::failed;

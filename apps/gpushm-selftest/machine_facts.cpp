@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm-selftest/machine_facts.hpp"
 
+#include <fmt/core.h>
 #include <gnu/libc-version.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -45,7 +46,7 @@ json cuda_facts() {
   json facts{{"version", nullptr}, {"problem", nullptr}, {"gpus", json::array()}};
   try {
     const int version = driver::cuda_driver::instance().version();
-    facts["version"] = std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+    facts["version"] = fmt::format("{}.{}", version / 1000, version % 1000 / 10);
     for (const driver::gpu& gpu : driver::visible_gpus()) {
       json entry{{"ordinal", gpu.ordinal},
                  {"kind", to_string(gpu.id.kind)},

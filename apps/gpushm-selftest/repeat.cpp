@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm-selftest/repeat.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <atomic>
 #include <mutex>
@@ -32,7 +34,7 @@ class repetition {
     all.output = std::move(output_);
     all.detail = std::to_string(runs_) + " runs";
     if (failed_ != 0) {
-      all.detail += ", " + std::to_string(failed_) + " failed: " + first_;
+      all.detail += fmt::format(", {} failed: {}", failed_, first_);
     } else if (runs_ < times_) {
       all.detail += ", then interrupted";
     } else if (skipped_ == runs_) {
@@ -55,10 +57,10 @@ class repetition {
     if (ended.result != verdict::failed) {
       return;
     }
-    const std::string text = "run " + std::to_string(run) + ": " + ended.detail;
+    const std::string text = fmt::format("run {}: {}", run, ended.detail);
     first_ = failed_ == 0 ? text : first_;
     if (++failed_ <= max_outputs) {
-      output_ += "--- " + text + "\n" + ended.output;
+      output_ += fmt::format("--- {}\n{}", text, ended.output);
     }
     failures_.push_back(json{{"run", run}, {"detail", ended.detail}});
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/arguments.hpp"
 
+#include <fmt/core.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -290,17 +292,17 @@ int print_usage_error(const CLI::App& root, const CLI::ParseError& failure, int 
   }
   const auto candidates = command->get_subcommands([](const CLI::App*) { return true; });
   if (!candidates.empty() && argc > at && argv[at][0] != '-') {
-    text = "unknown command \"" + std::string(argv[at]) + "\"";
+    text = fmt::format("unknown command \"{}\"", argv[at]);
     for (const CLI::App* candidate : candidates) {
       if (!candidate->get_group().empty() &&
           base::edit_distance(argv[at], candidate->get_name(), 2) <= 2) {
-        text += " (did you mean \"" + candidate->get_name() + "\"?)";
+        text += fmt::format(" (did you mean \"{}\"?)", candidate->get_name());
         break;
       }
     }
   }
   note(text);
-  note("see: " + name + " --help");
+  note(fmt::format("see: {} --help", name));
   return exit_usage;
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/file_error.hpp"
 
+#include <fmt/core.h>
+
 namespace gpushm::cli {
 
 void throw_file_error(int number,
@@ -24,7 +26,7 @@ void throw_file_error(int number,
   throw error(base::errc_of_errno(number),
               operation,
               path,
-              std::string(call) + ": " + base::errno_text(number),
+              fmt::format("{}: {}", call, base::errno_text(number)),
               next_step);
 }
 

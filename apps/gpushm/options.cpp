@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/options.hpp"
 
+#include <fmt/core.h>
+
 #include "apps/support/duration.hpp"
 #include "base/size_text.hpp"
 
 namespace gpushm::cli {
 
 void refuse(const std::string& option, const std::string& text, const std::string& expected) {
-  throw CLI::ValidationError(option, "\"" + text + "\" is not " + expected);
+  throw CLI::ValidationError(option, fmt::format("\"{}\" is not {}", text, expected));
 }
 
 CLI::Option* add_text(CLI::App& app,

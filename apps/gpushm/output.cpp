@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/output.hpp"
 
+#include <fmt/core.h>
+
 #include <cerrno>
 #include <cstdio>
 
@@ -27,7 +29,7 @@ void print_line(std::string_view line) {
 }
 
 void note(std::string_view line) {
-  write_to(stderr, "gpushm: " + base::printable(line) + "\n");
+  write_to(stderr, fmt::format("gpushm: {}\n", base::printable(line)));
 }
 
 void flush_output() {
@@ -38,9 +40,9 @@ void flush_output() {
 
 std::string exact_size_text(std::uint64_t bytes) {
   if (bytes < 1024) {
-    return std::to_string(bytes) + (bytes == 1 ? " byte" : " bytes");
+    return fmt::format("{} {}", bytes, bytes == 1 ? "byte" : "bytes");
   }
-  return base::size_text(bytes) + " (" + std::to_string(bytes) + " bytes)";
+  return fmt::format("{} ({} bytes)", base::size_text(bytes), bytes);
 }
 
 }  // namespace gpushm::cli

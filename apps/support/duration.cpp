@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/support/duration.hpp"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <cstdint>
-#include <cstdio>
 
 namespace gpushm::app {
 
@@ -81,9 +82,7 @@ std::string duration_text(std::chrono::nanoseconds value) {
     name = "ms";
   }
   const int decimals = number >= 100 ? 0 : number >= 10 ? 1 : 2;
-  std::array<char, 48> text{};
-  std::snprintf(text.data(), text.size(), "%.*f %s", decimals, number, name);
-  return text.data();
+  return fmt::format("{:.{}f} {}", number, decimals, name);
 }
 
 }  // namespace gpushm::app

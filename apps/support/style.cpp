@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/support/style.hpp"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -21,7 +22,7 @@ std::string style::mark(std::string_view code, std::string_view text) const {
   if (!on_ || text.empty()) {
     return std::string(text);
   }
-  return "\x1b[" + std::string(code) + "m" + std::string(text) + "\x1b[0m";
+  return fmt::format("\x1b[{}m{}\x1b[0m", code, text);
 }
 
 }  // namespace gpushm::app

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/support/temp_directory.hpp"
 
+#include <fmt/core.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
@@ -15,7 +17,7 @@ std::string make_temp_directory(std::string_view prefix) {
   const char* named =
       std::getenv("TMPDIR");  // NOLINT(concurrency-mt-unsafe): no code sets variables
   const auto make_in = [&](const std::string& root) {
-    path = root + "/" + std::string(prefix) + "-XXXXXX";
+    path = fmt::format("{}/{}-XXXXXX", root, prefix);
     return ::mkdtemp(path.data()) != nullptr;
   };
   const bool chosen = named != nullptr && *named == '/';
@@ -34,7 +36,7 @@ temp_directory::~temp_directory() {
   std::error_code failed;
   std::filesystem::remove_all(path_, failed);
   if (failed) {
-    base::log(log_level::warning, "cannot remove " + path_ + ": " + failed.message());
+    base::log(log_level::warning, fmt::format("cannot remove {}: {}", path_, failed.message()));
   }
 }
 

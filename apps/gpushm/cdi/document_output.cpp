@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/cdi/document_output.hpp"
 
+#include <fmt/core.h>
+
 #include <filesystem>
 #include <set>
 
@@ -40,12 +42,12 @@ void check_no_conflict(const cdi::document& content, const std::string& output) 
             errc::already_exists,
             "write CDI document",
             output,
-            std::string(each->path().string())
-                .append(" also defines ")
-                .append(content.kind)
-                .append("=")
-                .append(device.name)
-                .append(", and engines ignore a device that two documents in one directory define"),
+            fmt::format(
+                "{} also defines {}={}, and engines ignore a device that two documents in one "
+                "directory define",
+                each->path().string(),
+                content.kind,
+                device.name),
             "remove that file, or choose another --vendor, --class or --output");
       }
     }
@@ -65,8 +67,7 @@ void add_document_format(CLI::App& app, document_output& out) {
          [&out](const std::string& text) {
            if (text != "yaml" && text != "json") {
              throw CLI::ValidationError(
-                 "--format",
-                 std::string("\"").append(text).append("\" is not valid: it must be yaml or json"));
+                 "--format", fmt::format("\"{}\" is not valid: it must be yaml or json", text));
            }
            out.format = text == "json" ? cdi::format::json : cdi::format::yaml;
          },
@@ -88,8 +89,7 @@ void write_document(const cdi::document& content, const document_output& to) {
   check_no_conflict(content, to.path);
   cdi::write_file(content, to.path, format_of(to));
   if (!cdi::is_document_name(to.path)) {
-    note(std::string("warning: container engines read only files that end in .json or .yaml, not ")
-             .append(to.path));
+    note("warning: container engines read only files that end in .json or .yaml, not " + to.path);
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/cdi/generate.hpp"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include "apps/gpushm/cdi/command.hpp"
@@ -26,30 +27,30 @@ std::string line_of(const std::vector<std::string>& parts) {
 constexpr std::size_t few = 3;
 
 std::string missing_text(const discover::missing_items& missing, std::size_t most) {
-  return std::string(missing.kind).append(" ").append(discover::list_text(missing.names, most));
+  return fmt::format("{} {}", missing.kind, discover::list_text(missing.names, most));
 }
 
 void report_missing(const std::vector<discover::missing_items>& missing, bool all) {
   std::vector<std::string> parts;
   for (const discover::missing_items& each : missing) {
     if (all) {
-      note(std::string("not found: ").append(missing_text(each, each.names.size())));
+      note("not found: " + missing_text(each, each.names.size()));
     } else {
       parts.push_back(missing_text(each, few));
     }
   }
   if (!parts.empty()) {
-    note(std::string("not found: ").append(line_of(parts)));
+    note("not found: " + line_of(parts));
   }
 }
 
-void print_notes(const generated_document& made, const generate_arguments& arguments) {
+void print_notes(const generated_document& document, const generate_arguments& arguments) {
   if (!arguments.quiet) {
-    note(std::string("found ").append(line_of(made.found)));
-    report_missing(made.missing, arguments.verbose);
+    note("found " + line_of(document.found));
+    report_missing(document.missing, arguments.verbose);
   }
-  for (const std::string& warning : made.warnings) {
-    note(std::string("warning: ").append(warning));
+  for (const std::string& warning : document.warnings) {
+    note("warning: " + warning);
   }
 }
 
@@ -69,13 +70,12 @@ std::string check_hook_program(discover::generate_options& options, bool chosen)
     throw error(errc::invalid_argument, "set the hook program", options.hook_path, cause, next);
   }
   options.disabled_hooks.insert("all");
-  return std::string("the document has no hooks: the hook program would be ")
-      .append(options.hook_path)
-      .append("; ")
-      .append(cause)
-      .append(" (")
-      .append(next)
-      .append(", or set another with --hook-path)");
+  return fmt::format(
+      "the document has no hooks: the hook program would be {}; {} ({}, or set another with "
+      "--hook-path)",
+      options.hook_path,
+      cause,
+      next);
 }
 
 }  // namespace
@@ -87,11 +87,11 @@ generated_document make_document(const generate_arguments& arguments) {
     options.hook_path = base::executable_path();
   }
   const std::string without_hooks = check_hook_program(options, chosen);
-  discover::generated made = discover::generate(options);
-  generated_document result{std::move(made.content),
-                            std::move(made.found),
-                            std::move(made.missing),
-                            std::move(made.incomplete)};
+  discover::generated discovered = discover::generate(options);
+  generated_document result{std::move(discovered.content),
+                            std::move(discovered.found),
+                            std::move(discovered.missing),
+                            std::move(discovered.incomplete)};
   if (!without_hooks.empty()) {
     result.warnings.push_back(without_hooks);
   }
@@ -106,9 +106,9 @@ generated_document make_document(const generate_arguments& arguments) {
 namespace {
 
 int run_generate_command(const generate_arguments& arguments) {
-  const generated_document made = make_document(arguments);
-  write_document(made.content, arguments.output);
-  print_notes(made, arguments);
+  const generated_document document = make_document(arguments);
+  write_document(document.content, arguments.output);
+  print_notes(document, arguments);
   return exit_ok;
 }
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include <cstdlib>
 #include <functional>
 
@@ -16,8 +18,7 @@ using why_not = std::optional<std::string> (*)(std::string_view);
 [[noreturn]] void refuse_value(const std::string& option,
                                const std::string& text,
                                const std::string& why) {
-  throw CLI::ValidationError(
-      option, std::string("\"").append(text).append("\" is not valid: ").append(why));
+  throw CLI::ValidationError(option, fmt::format("\"{}\" is not valid: {}", text, why));
 }
 
 void add_name(CLI::App& app,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/cdi/refresh.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -40,11 +42,8 @@ class refresher {
  public:
   explicit refresher(generate_arguments arguments) : arguments_(std::move(arguments)) {
     if (arguments_.output.path.empty()) {
-      arguments_.output.path = std::string("/var/run/cdi/")
-                                   .append(arguments_.options.vendor)
-                                   .append("-")
-                                   .append(arguments_.options.device_class)
-                                   .append(".yaml");
+      arguments_.output.path = fmt::format(
+          "/var/run/cdi/{}-{}.yaml", arguments_.options.vendor, arguments_.options.device_class);
     }
   }
 
@@ -56,7 +55,7 @@ class refresher {
       return;
     }
     write_document(wanted, arguments_.output);
-    note(std::string("wrote ").append(arguments_.output.path).append(": ").append(reason));
+    note(fmt::format("wrote {}: {}", arguments_.output.path, reason));
   }
 
   /// As `update`, but logs errors; the same error only once.
@@ -67,7 +66,7 @@ class refresher {
     } catch (const error& failure) {
       if (failure_ != failure.what()) {
         failure_ = failure.what();
-        note(std::string("waiting: ").append(failure_));
+        note("waiting: " + failure_);
       }
     }
   }
@@ -94,9 +93,9 @@ class refresher {
   cdi::document generate() {
     const std::string answer = run_in_child(
         [this] {
-          const generated_document made = make_document(arguments_);
-          return nlohmann::json{{"document", cdi::to_text(made.content, cdi::format::json)},
-                                {"warnings", made.warnings}}
+          const generated_document document = make_document(arguments_);
+          return nlohmann::json{{"document", cdi::to_text(document.content, cdi::format::json)},
+                                {"warnings", document.warnings}}
               .dump();
         },
         driver_patience);
@@ -104,7 +103,7 @@ class refresher {
     const auto warnings = reply.at("warnings").get<std::vector<std::string>>();
     for (const std::string& warning : warnings) {
       if (std::find(warnings_.begin(), warnings_.end(), warning) == warnings_.end()) {
-        note(std::string("warning: ").append(warning));
+        note("warning: " + warning);
       }
     }
     warnings_ = warnings;
@@ -131,7 +130,7 @@ class refresher {
     }
     const cdi::parsed current = cdi::load(arguments_.output.path);
     if (!current.problems.empty()) {
-      return std::string("it was invalid: ").append(current.problems.front().text);
+      return "it was invalid: " + current.problems.front().text;
     }
     return current.content == wanted ? std::string() : why_different(current.content, wanted);
   }
@@ -148,7 +147,7 @@ void watch(refresher& file, const refresh_arguments& arguments) {
   auto last_update = std::chrono::steady_clock::now();
   file.try_update();
   if (!file.failed()) {
-    note(std::string("watching; ").append(file.output()).append(" is up to date"));
+    note(fmt::format("watching; {} is up to date", file.output()));
   }
   for (;;) {
     changes.set_directories(file.directories());
@@ -177,9 +176,8 @@ void add_refresh_arguments(CLI::App& app, refresh_arguments& out) {
          [&out](const std::string& text) {
            const auto value = app::parse_duration(text);
            if (!value || value->count() == 0) {
-             throw CLI::ValidationError("--interval",
-                                        std::string("\"").append(text).append(
-                                            "\" is not a duration such as 500ms or 10s"));
+             throw CLI::ValidationError(
+                 "--interval", fmt::format("\"{}\" is not a duration such as 500ms or 10s", text));
            }
            out.interval = *value;
          },

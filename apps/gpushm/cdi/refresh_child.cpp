@@ -66,7 +66,7 @@ std::string run_in_child(const std::function<std::string()>& work,
     throw error(errc::driver_error,
                 operation,
                 {},
-                std::string("it ended early: ").append(base::status_text(*status)),
+                "it ended early: " + base::status_text(*status),
                 "check that nvidia-smi works on this machine");
   }
   if (answer.contains("code")) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/cdi/refresh_reason.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -46,16 +48,16 @@ std::vector<std::string> only_in(const cdi::document& one, const cdi::document& 
 std::string why_different(const cdi::document& before, const cdi::document& now) {
   std::vector<std::string> reasons;
   if (before.kind != now.kind) {
-    reasons.push_back(std::string(before.kind).append(" became ").append(now.kind));
+    reasons.push_back(fmt::format("{} became {}", before.kind, now.kind));
   }
   if (const std::string old = driver_version(before), fresh = driver_version(now); old != fresh) {
-    reasons.push_back(std::string("driver ").append(old).append(" became ").append(fresh));
+    reasons.push_back(fmt::format("driver {} became {}", old, fresh));
   }
   if (const auto names = only_in(now, before); !names.empty()) {
-    reasons.push_back(std::string("added: ").append(discover::list_text(names)));
+    reasons.push_back("added: " + discover::list_text(names));
   }
   if (const auto names = only_in(before, now); !names.empty()) {
-    reasons.push_back(std::string("removed: ").append(discover::list_text(names)));
+    reasons.push_back("removed: " + discover::list_text(names));
   }
   if (reasons.empty()) {
     reasons.emplace_back(before.devices == now.devices ? "files, device nodes or hooks changed"

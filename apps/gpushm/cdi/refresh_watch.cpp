@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/cdi/refresh_watch.hpp"
 
+#include <fmt/core.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -39,7 +40,7 @@ void list(const std::string& directory, int depth, std::string& text) {
   }
   std::sort(names.begin(), names.end());
   for (const std::string& name : names) {
-    const std::string path = std::string(directory).append("/").append(name);
+    const std::string path = fmt::format("{}/{}", directory, name);
     text.append(path).append("\n");
     if (depth > 0 && fs::is_directory(path, failed)) {
       list(path, depth - 1, text);
@@ -62,11 +63,10 @@ void driver_watch::set_directories(const std::vector<std::string>& directories) 
 std::string driver_watch::fingerprint() const {
   std::string text;
   for (const char* file : {"/driver/nvidia/version", "/driver/nvidia-caps/mig-minors"}) {
-    text.append(base::read_small_file(std::string(proc_root_).append(file), std::size_t{1} << 20U)
-                    .value_or("none\n"));
+    text.append(base::read_small_file(proc_root_ + file, std::size_t{1} << 20U).value_or("none\n"));
   }
-  list(std::string(proc_root_).append("/driver/nvidia/gpus"), 0, text);
-  list(std::string(proc_root_).append("/driver/nvidia/capabilities"), 4, text);
+  list(proc_root_ + "/driver/nvidia/gpus", 0, text);
+  list(proc_root_ + "/driver/nvidia/capabilities", 4, text);
   return text;
 }
 

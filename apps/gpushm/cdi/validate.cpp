@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/cdi/validate.hpp"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <iostream>
 
@@ -82,7 +84,7 @@ findings check_registry(const std::vector<std::string>& directories) {
 }
 
 std::string counted(std::size_t count, std::string_view what) {
-  return std::to_string(count).append(" ").append(what).append(count == 1 ? "" : "s");
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
 void print_text(const findings& all) {
@@ -93,8 +95,10 @@ void print_text(const findings& all) {
     each.text.insert(0, "warning: ");
     print_line(yaml::to_string(each));
   }
-  print_line(counted(all.count, "document") + ": " + counted(all.problems.size(), "problem") +
-             ", " + counted(all.warnings.size(), "warning"));
+  print_line(fmt::format("{}: {}, {}",
+                         counted(all.count, "document"),
+                         counted(all.problems.size(), "problem"),
+                         counted(all.warnings.size(), "warning")));
 }
 
 void print_as_json(const findings& all) {

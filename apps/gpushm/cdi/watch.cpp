@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/cdi/watch.hpp"
 
+#include <fmt/core.h>
 #include <poll.h>
 
 #include <array>
@@ -40,7 +41,7 @@ class event_printer {
     if (json_) {
       print_json({{"event", event}, {"device", name}, {"file", from.path}});
     } else {
-      print_line(std::string(event).append(" ").append(name).append(" ").append(from.path));
+      print_line(fmt::format("{} {} {}", event, name, from.path));
     }
     flush_output();
   }
@@ -50,7 +51,7 @@ class event_printer {
       line.update(to_json(found));
       print_json(line);
     } else {
-      print_line(std::string(event).append(" ").append(yaml::to_string(found)));
+      print_line(fmt::format("{} {}", event, yaml::to_string(found)));
     }
     flush_output();
   }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <random>
 #include <set>
 
@@ -59,9 +58,10 @@ class step_log {
                {"at_seconds", at},
                {"seconds", duration_s < 0 ? json(nullptr) : json(duration_s)}};
     steps_.push_back(std::move(entry));
-    std::array<char, 32> stamp{};
-    std::snprintf(stamp.data(), stamp.size(), "%9.3f s  ", at);
-    print(stamp.data() + text + (duration_s < 0 ? "" : " (" + seconds_text(duration_s) + ")"));
+    print(fmt::format("{:9.3f} s  {}{}",
+                      at,
+                      text,
+                      duration_s < 0 ? "" : fmt::format(" ({})", seconds_text(duration_s))));
   }
   void print(const std::string& line) const {
     if (!as_json_) {
@@ -92,7 +92,7 @@ class demo {
     // cppcheck-suppress danglingLifetime
     broker_ = &broker;
     await(broker, "ready");
-    log_.step("broker_ready", "broker " + pid_text(broker) + " serves " + socket());
+    log_.step("broker_ready", fmt::format("broker {} serves {}", pid_text(broker), socket()));
     await(consumer, "connected");
     role_process producer = start_producer();
     verify_first(consumer);
@@ -117,10 +117,11 @@ class demo {
     std::random_device random;
     seed_ = (std::uint64_t{random()} << 32U | random()) | 1U;
     const bool host = place_.kind == device_kind::host;
-    const std::string device = host ? "host memory" : place_.name + ", " + place_.device;
+    const std::string device =
+        host ? "host memory" : fmt::format("{}, {}", place_.name, place_.device);
     const std::string backend(to_string(host ? backend::host : backend::cuda_vmm));
-    log_.print("gpushm demo: " + base::size_text(size_bytes_) + " in " + device + ", backend " +
-               backend);
+    log_.print(fmt::format(
+        "gpushm demo: {} in {}, backend {}", base::size_text(size_bytes_), device, backend));
     if (!place_.remark.empty()) {
       log_.print("host memory, because " + place_.remark);
     }
@@ -149,16 +150,19 @@ class demo {
         throw error(errc::out_of_memory,
                     "demo",
                     {},
-                    "--size is " + base::size_text(size_bytes_) + ", but only " +
-                        base::size_text(*free) + " are free on " + place_.device,
+                    fmt::format("--size is {}, but only {} are free on {}",
+                                base::size_text(size_bytes_),
+                                base::size_text(*free),
+                                place_.device),
                     "give a smaller --size");
       }
       return;
     }
     size_bytes_ = free ? fitting_size(gibibyte, *free) : gibibyte;
     if (size_bytes_ != gibibyte) {
-      remark_ = base::size_text(size_bytes_) + " instead of 1 GiB, because only " +
-                base::size_text(*free) + " are free";
+      remark_ = fmt::format("{} instead of 1 GiB, because only {} are free",
+                            base::size_text(size_bytes_),
+                            base::size_text(*free));
     }
   }
 
@@ -177,13 +181,13 @@ class demo {
 
   [[nodiscard]] std::string socket() const { return directory_.path() + "/socket"; }
   [[nodiscard]] std::string pid_text(const role_process& role) const {
-    return "(pid " + std::to_string(role.pid()) + ")";
+    return fmt::format("(pid {})", role.pid());
   }
 
   role_process start(const std::string& role, uid_t uid, std::vector<std::string> more) {
     // Later than the demo's own deadline, so that the demo reports the timeout.
     more.insert(more.end(), {"--socket", socket(), "--name", segment_name});
-    more.insert(more.end(), {"--timeout", std::to_string(timeout_.count() + 2000) + "ms"});
+    more.insert(more.end(), {"--timeout", fmt::format("{}ms", timeout_.count() + 2000)});
     more.insert(more.end(), {"--size-bytes", std::to_string(size_bytes_)});
     if (arguments_.isolated) {
       more.insert(more.end(), {"--isolate", "--uid", std::to_string(uid)});
@@ -228,10 +232,10 @@ class demo {
     for (const std::string_view name : isolated_namespaces) {
       const auto inside = started.at("namespaces").at(std::string(name)).get<std::string>();
       require(!inside.empty() && inside != namespace_text(name),
-              "it shares the demo's " + std::string(name) + " namespace");
+              fmt::format("it shares the demo's {} namespace", name));
       // A later consumer's namespace may reuse the number of a deleted one.
       require(role == "consumer" || seen_namespaces_.insert(inside).second,
-              "it shares another role's " + std::string(name) + " namespace");
+              fmt::format("it shares another role's {} namespace", name));
     }
   }
 
@@ -247,8 +251,8 @@ class demo {
           "no capabilities");
     }
     log_.step("consumer_started",
-              "consumer " + pid_text(consumer) +
-                  " starts first: neither the broker nor the segment exists yet");
+              fmt::format("consumer {} starts first: neither the broker nor the segment exists yet",
+                          pid_text(consumer)));
     return consumer;
   }
 
@@ -273,8 +277,9 @@ class demo {
     const json created = await(producer, "created");
     document_["backend"] = created.at("backend");
     log_.step("created",
-              "producer " + pid_text(producer) + " created the segment, backend " +
-                  created.at("backend").get<std::string>(),
+              fmt::format("producer {} created the segment, backend {}",
+                          pid_text(producer),
+                          created.at("backend").get<std::string>()),
               created.at("seconds"));
     log_.step(
         "filled", "producer filled it with a pattern", await(producer, "filled").at("seconds"));
@@ -296,9 +301,10 @@ class demo {
     role_process second = start("consumer", consumer_uid, more);
     await(second, "connected");
     const json opened = await(second, "opened");
-    log_.step("reopened",
-              "second consumer " + pid_text(second) + " opened the dead producer's segment",
-              opened.at("seconds"));
+    log_.step(
+        "reopened",
+        fmt::format("second consumer {} opened the dead producer's segment", pid_text(second)),
+        opened.at("seconds"));
     check(await(second, "checked"), "survival_checked", "second consumer checked every byte");
     second.finish(until_);
   }
@@ -307,12 +313,14 @@ class demo {
     const auto checked = report.at("checked_bytes").get<std::uint64_t>();
     const auto wrong = report.at("wrong_bytes").get<std::uint64_t>();
     if (wrong != 0 || checked != size_bytes_) {
-      throw wrong_data(
-          text + ": " + std::to_string(wrong) + " of " + std::to_string(checked) +
-          " bytes are wrong" +
-          (wrong == 0 ? ""
-                      : ", the first at " +
-                            std::to_string(report.at("first_wrong_offset").get<std::uint64_t>())));
+      throw wrong_data(fmt::format(
+          "{}: {} of {} bytes are wrong{}",
+          text,
+          wrong,
+          checked,
+          wrong == 0 ? ""
+                     : fmt::format(", the first at {}",
+                                   report.at("first_wrong_offset").get<std::uint64_t>())));
     }
     log_.step(name, text, report.at("seconds"));
   }

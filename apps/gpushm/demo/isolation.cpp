@@ -2,6 +2,7 @@
 #include "apps/gpushm/demo/isolation.hpp"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <grp.h>
 #include <linux/capability.h>
 #include <sched.h>
@@ -37,7 +38,7 @@ constexpr std::string_view remedy =
   throw error(errc::permission_denied,
               operation,
               {},
-              std::string(what) + ": " + base::errno_text(number),
+              fmt::format("{}: {}", what, base::errno_text(number)),
               remedy);
 }
 
@@ -84,10 +85,9 @@ void create_namespaces(uid_t uid, bool direct) {
   if (::unshare(namespaces | CLONE_NEWUSER) != 0) {
     denied("neither privileged nor allowed to create a user namespace", errno);
   }
-  const std::string inside = std::to_string(uid) + " ";
   write_map("/proc/self/setgroups", "deny");
-  write_map("/proc/self/gid_map", inside + std::to_string(outer_gid) + " 1");
-  write_map("/proc/self/uid_map", inside + std::to_string(outer_uid) + " 1");
+  write_map("/proc/self/gid_map", fmt::format("{} {} 1", uid, outer_gid));
+  write_map("/proc/self/uid_map", fmt::format("{} {} 1", uid, outer_uid));
 }
 
 void mount_proc() {
@@ -177,7 +177,7 @@ bool can_isolate_directly(uid_t uid) {
 
 std::string namespace_text(std::string_view name) {
   std::error_code failed;
-  return std::filesystem::read_symlink("/proc/self/ns/" + std::string(name), failed).string();
+  return std::filesystem::read_symlink(fmt::format("/proc/self/ns/{}", name), failed).string();
 }
 
 std::string effective_capabilities() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/demo/role_process.hpp"
 
+#include <fmt/core.h>
 #include <sys/wait.h>
 
 #include <array>
@@ -45,7 +46,7 @@ json role_process::expect(std::string_view event, base::deadline until) {
     throw error(failure.code(),
                 "wait for",
                 role_,
-                failure.cause() + ", expecting \"" + std::string(event) + "\"",
+                fmt::format("{}, expecting \"{}\"", failure.cause(), event),
                 failure.next_step());
   }
   if (!line) {
@@ -53,8 +54,9 @@ json role_process::expect(std::string_view event, base::deadline until) {
     throw error(errc::peer_died,
                 "wait for",
                 role_,
-                "it ended (" + (status ? base::status_text(*status) : "no status") +
-                    ") before reporting \"" + std::string(event) + "\"");
+                fmt::format("it ended ({}) before reporting \"{}\"",
+                            status ? base::status_text(*status) : "no status",
+                            event));
   }
   json report = json::parse(*line, nullptr, false);
   if (report.is_discarded() || !report.is_object()) {
@@ -70,7 +72,7 @@ json role_process::expect(std::string_view event, base::deadline until) {
     throw error(errc::protocol_error,
                 "wait for",
                 role_,
-                "expected \"" + std::string(event) + "\", received " + *line);
+                fmt::format("expected \"{}\", received {}", event, *line));
   }
   return report;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "inspect/explain/explain.hpp"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -109,9 +110,9 @@ std::string_view likelihood(double share) {
 void print_cause(const cause& each, std::size_t number, const app::style& style) {
   constexpr std::size_t indent = 5;
   constexpr std::size_t text_indent = 14;
-  const std::string front = "  " + std::to_string(number) + ". ";
+  const std::string front = fmt::format("  {}. ", number);
   const std::string_view words = likelihood(each.share);
-  std::string lines = base::wrapped(std::string(words) + ": " + each.text, indent);
+  std::string lines = base::wrapped(fmt::format("{}: {}", words, each.text), indent);
   lines.replace(0, indent, front);
   lines.replace(indent, words.size(), style.bold(words));
   print(lines);
@@ -125,9 +126,8 @@ void print_cause(const cause& each, std::size_t number, const app::style& style)
 void print_explanation(const explanation& each, bool is_log, const app::style& style) {
   print_line(style.bold(each.title));
   if (is_log) {
-    print_labelled("  line " + std::to_string(each.line_number) + ": ",
-                   each.line,
-                   9 + std::to_string(each.line_number).size());
+    const std::string label = fmt::format("  line {}: ", each.line_number);
+    print_labelled(label, each.line, label.size());
   }
   if (!each.about.empty()) {
     print(base::wrapped(each.about, 2));
@@ -140,18 +140,19 @@ void print_explanation(const explanation& each, bool is_log, const app::style& s
 
 void print_rest(const std::vector<explanation>& all) {
   for (std::size_t i = max_shown; i < all.size(); ++i) {
-    print_labelled("Also: ", all[i].title + ", line " + std::to_string(all[i].line_number), 6);
+    print_labelled("Also: ", fmt::format("{}, line {}", all[i].title, all[i].line_number), 6);
   }
 }
 
 std::string machine_text(const known_machine& known, const std::string& from) {
   if (!known.problem.empty()) {
-    return "This machine's state: unknown (" + base::printable(known.problem) +
-           "). Causes are in the default order.";
+    return fmt::format("This machine's state: unknown ({}). Causes are in the default order.",
+                       base::printable(known.problem));
   }
-  return from.empty() ? "Ordered for this machine as checked by \"gpushm doctor\" in this "
-                        "container and as this user."
-                      : "Ordered for the machine recorded in " + base::printable(from) + ".";
+  return from.empty()
+             ? "Ordered for this machine as checked by \"gpushm doctor\" in this "
+               "container and as this user."
+             : fmt::format("Ordered for the machine recorded in {}.", base::printable(from));
 }
 
 // ---- JSON output ----

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/inspect/machine.hpp"
 
+#include <fmt/core.h>
+
 #include <csignal>
 #include <iostream>
 
@@ -41,12 +43,12 @@ machine replay(const std::string& from, const inspect::gather_options& options) 
   const auto recorded =
       inspect::recorded_machine::parse(from == "-" ? "standard input" : from, text);
   inspect::recording_system again(*recorded.files);
-  machine made;
-  made.facts = inspect::gather(
+  machine result;
+  result.facts = inspect::gather(
       again, [&] { return recorded.driver; }, options);
-  made.recording = again.document(recorded.driver);
-  made.document = nlohmann::json::parse(text);
-  return made;
+  result.recording = again.document(recorded.driver);
+  result.document = nlohmann::json::parse(text);
+  return result;
 }
 
 /// A process that hangs in the driver may not exit when killed.
@@ -69,12 +71,14 @@ inspect::driver_view probe_driver(std::chrono::milliseconds timeout) {
     auto child = base::child_process::start(options);
     std::string text;
     if (timeout > quiet_time && !child.wait_output(base::deadline_in(quiet_time))) {
-      note("waiting for the driver, " + app::duration_text(timeout) +
-           " at most (without persistence mode GPUs take seconds each)");
+      note(fmt::format(
+          "waiting for the driver, {} at most (without persistence mode GPUs take seconds each)",
+          app::duration_text(timeout)));
     }
     if (!child.read_all(text, until)) {
-      view.failure = "no answer within " + app::duration_text(timeout) +
-                     " (without persistence mode GPUs take longer the first time)";
+      view.failure = fmt::format(
+          "no answer within {} (without persistence mode GPUs take longer the first time)",
+          app::duration_text(timeout));
       end(child);
       return view;
     }
@@ -99,11 +103,11 @@ machine gather_machine(const std::string& from,
   }
   const auto files = inspect::this_system();
   inspect::recording_system recorded(*files);
-  machine made;
-  made.facts = inspect::gather(
+  machine result;
+  result.facts = inspect::gather(
       recorded, [&] { return probe_driver(driver_timeout); }, options);
-  made.recording = recorded.document(made.facts.driver);
-  return made;
+  result.recording = recorded.document(result.facts.driver);
+  return result;
 }
 
 }  // namespace gpushm::cli

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -221,8 +222,10 @@ int run_matrix(const matrix_arguments& arguments) {
   }
   const auto wrong = matrix::disagreements(all);
   if (!wrong.empty()) {
-    note("not as predicted: " + std::to_string(wrong.size()) +
-         (wrong.size() == 1 ? " cell" : " cells") + ", the first is " + wrong.front());
+    note(fmt::format("not as predicted: {} {}, the first is {}",
+                     wrong.size(),
+                     wrong.size() == 1 ? "cell" : "cells",
+                     wrong.front()));
   }
   if (!all.stopped.empty()) {
     note("not everything was run: " + all.stopped);

@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <grp.h>
 #include <linux/capability.h>
 #include <poll.h>
@@ -72,7 +73,7 @@ std::optional<device_cgroup> device_cgroup_in(const std::string& text) {
     if (second == std::string::npos) {
       continue;
     }
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const std::string controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
     if (controllers.find(",devices,") != std::string::npos) {
       return device_cgroup{false, line.substr(second + 1)};
     }
@@ -98,10 +99,10 @@ std::optional<std::string> cgroup_directory(const device_cgroup& wanted,
     std::string type;
     std::string options;
     words >> type >> word >> options;
-    const bool fits =
-        wanted.unified
-            ? type == "cgroup2"
-            : type == "cgroup" && ("," + options + ",").find(",devices,") != std::string::npos;
+    const bool fits = wanted.unified
+                          ? type == "cgroup2"
+                          : type == "cgroup" &&
+                                fmt::format(",{},", options).find(",devices,") != std::string::npos;
     if (!fits) {
       continue;
     }
@@ -162,18 +163,18 @@ base::unique_fd open_cgroup(int peer, int self) {
     return {};
   }
   if (wanted->path.find("/..") != std::string::npos) {
-    throw unknowable{"its cgroup " + wanted->path + " is not visible here" + std::string(as_root)};
+    throw unknowable{fmt::format("its cgroup {} is not visible here{}", wanted->path, as_root)};
   }
   const auto directory = cgroup_directory(*wanted, read_at(self, "mountinfo"));
   if (!directory) {
-    throw unknowable{"the cgroups that control devices are not mounted here" +
-                     std::string(as_root)};
+    throw unknowable{
+        fmt::format("the cgroups that control devices are not mounted here{}", as_root)};
   }
   const std::string file = *directory + "/cgroup.procs";
   base::unique_fd opened(::open(file.c_str(), O_WRONLY | O_CLOEXEC));
   if (!opened) {
-    throw unknowable{"its cgroup cannot be joined: open(" + file + "): " + base::errno_text(errno) +
-                     std::string(as_root)};
+    throw unknowable{fmt::format(
+        "its cgroup cannot be joined: open({}): {}{}", file, base::errno_text(errno), as_root)};
   }
   return opened;
 }
@@ -181,8 +182,8 @@ base::unique_fd open_cgroup(int peer, int self) {
 base::unique_fd open_of(int peer, const char* name, int flags) {
   base::unique_fd opened(::openat(peer, name, flags | O_CLOEXEC));
   if (!opened) {
-    throw unknowable{"its " + std::string(name) + " cannot be opened: " + base::errno_text(errno) +
-                     std::string(as_root)};
+    throw unknowable{
+        fmt::format("its {} cannot be opened: {}{}", name, base::errno_text(errno), as_root)};
   }
   return opened;
 }
@@ -199,24 +200,24 @@ plan make_plan(pid_t pid, const std::string& dev_root) {
   const std::string directory = "/proc/" + std::to_string(pid);
   const base::unique_fd peer(::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!peer) {
-    throw unknowable{"process " + std::to_string(pid) + " does not exist"};
+    throw unknowable{fmt::format("process {} does not exist", pid)};
   }
   const base::unique_fd self(::open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC));
-  plan made;
-  made.dev_root = dev_root;
-  made.cgroup = open_cgroup(peer.get(), self.get());
+  plan result;
+  result.dev_root = dev_root;
+  result.cgroup = open_cgroup(peer.get(), self.get());
   const std::string mounts = link_text(peer.get(), "ns/mnt");
   if (mounts.empty() || mounts != link_text(self.get(), "ns/mnt")) {
-    made.mounts = open_of(peer.get(), "ns/mnt", O_RDONLY);
+    result.mounts = open_of(peer.get(), "ns/mnt", O_RDONLY);
   }
   base::unique_fd root = open_of(peer.get(), "root", O_PATH | O_DIRECTORY);
   const base::unique_fd own_root(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (made.mounts || !same_file(root.get(), own_root.get())) {
-    made.root = std::move(root);
+  if (result.mounts || !same_file(root.get(), own_root.get())) {
+    result.root = std::move(root);
   }
   const std::string status = read_at(peer.get(), "status");
   if (status.find("CapEff:") == std::string::npos) {
-    throw unknowable{"process " + std::to_string(pid) + " exited"};
+    throw unknowable{fmt::format("process {} exited", pid)};
   }
   credentials wanted = credentials_in(status);
   const credentials own = credentials_in(read_at(self.get(), "status"));
@@ -225,9 +226,9 @@ plan make_plan(pid_t pid, const std::string& dev_root) {
                             ? wanted.capabilities & own.capabilities
                             : 0;
   if (wanted != own) {
-    made.become = std::move(wanted);
+    result.become = std::move(wanted);
   }
-  return made;
+  return result;
 }
 
 // ---- the child ----
@@ -348,7 +349,7 @@ peer_nodes query_child(const plan& how, base::deadline until) {
       found.tried.push_back({note.minor, note.error});
       continue;
     }
-    found.problem = std::string(attempt_text(note.which)) + ": " + base::errno_text(note.error);
+    found.problem = fmt::format("{}: {}", attempt_text(note.which), base::errno_text(note.error));
     if (note.error == EPERM || note.error == EACCES) {
       found.problem += as_root;
     }

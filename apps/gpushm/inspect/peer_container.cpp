@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the process of a container by the container's name.
 
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,9 +24,7 @@ std::optional<std::string> program_in_path(const std::string& name) {
       std::getenv("PATH");  // NOLINT(concurrency-mt-unsafe): no code sets variables
   std::istringstream directories(path == nullptr ? "/usr/sbin:/usr/bin:/sbin:/bin" : path);
   for (std::string directory; std::getline(directories, directory, ':');) {
-    std::string file = directory;
-    file += '/';
-    file += name;
+    const std::string file = fmt::format("{}/{}", directory, name);
     if (!directory.empty() && ::access(file.c_str(), X_OK) == 0) {
       return file;
     }
@@ -36,7 +35,7 @@ std::optional<std::string> program_in_path(const std::string& name) {
 /// The number after `"key":` in a runtime's output. Does not parse JSON, because warnings may
 /// precede or follow it.
 std::optional<pid_t> number_after(const std::string& text, std::string_view key) {
-  const std::size_t at = text.find("\"" + std::string(key) + "\"");
+  const std::size_t at = text.find(fmt::format("\"{}\"", key));
   const std::size_t start =
       at == std::string::npos ? at : text.find_first_not_of(" :\t", at + key.size() + 2);
   if (start == std::string::npos) {

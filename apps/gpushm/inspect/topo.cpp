@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <exception>
@@ -111,7 +113,7 @@ int run_topo(const topo_arguments& arguments) {
   const bool says_so = !arguments.json && arguments.picture == topo_picture::none;
   if (const std::string problem = inspect::driver_problem(all.machine);
       !problem.empty() && !says_so) {
-    note("driver not usable: " + problem + " (run gpushm doctor for the cause and a fix)");
+    note(fmt::format("driver not usable: {} (run gpushm doctor for the cause and a fix)", problem));
   }
   if (arguments.json) {
     print_document(all, seen.recording);

@@ -158,11 +158,11 @@ class worker {
     }
     // Answers are also read after the child has exited, which must not block.
     ::fcntl(answers.read.get(), F_SETFL, O_NONBLOCK);
-    worker_child& made = children_.emplace_back();
-    made.how = how;
-    made.pid = pid;
-    made.orders = std::move(orders.write);
-    made.answers = std::move(answers.read);
+    worker_child& child = children_.emplace_back();
+    child.how = how;
+    child.pid = pid;
+    child.orders = std::move(orders.write);
+    child.answers = std::move(answers.read);
   }
 
   static void report(const json& event) { send_line(STDOUT_FILENO, event.dump()); }

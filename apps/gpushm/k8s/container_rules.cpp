@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 
@@ -47,7 +49,7 @@ std::string why_capability(std::string_view name) {
   if (name == "SYS_ADMIN") {
     return "SYS_ADMIN is nearly root, and sharing GPU memory needs no capability at all";
   }
-  return std::string("Sharing GPU memory needs no capability, including ").append(name);
+  return fmt::format("Sharing GPU memory needs no capability, including {}", name);
 }
 
 void capability(const workload& pod, const manifest_node& container, report& out) {
@@ -145,24 +147,24 @@ void visible_devices(const workload& pod, const manifest_node& container, report
       out.add(pod,
               variable["value"],
               "visible-devices",
-              std::string("NVIDIA_VISIBLE_DEVICES=")
-                  .append(value)
-                  .append(" selects GPUs without the scheduler, which may allocate them to other "
-                          "pods at the same time, and has no effect unless the container runtime "
-                          "is NVIDIA's. Request a GPU by a resource or a claim instead"),
+              fmt::format("NVIDIA_VISIBLE_DEVICES={} selects GPUs without the scheduler, which may "
+                          "allocate them to other pods at the same time, and has no effect unless "
+                          "the container runtime is NVIDIA's. Request a GPU by a resource or a "
+                          "claim instead",
+                          value),
               {"resources:", "  limits:", "    gpushm.dev/gpu-0: 1"},
               name_of(container));
     } else if (name == "CUDA_VISIBLE_DEVICES" && !value.empty()) {
-      out.add(pod,
-              variable["value"],
-              "visible-devices",
-              std::string("CUDA_VISIBLE_DEVICES=")
-                  .append(value)
-                  .append(" indexes the container's GPUs from 0, and is not a boundary: memory of "
-                          "a GPU that it hides can still be imported. The resource or claim "
-                          "already selects the GPU"),
-              {},
-              name_of(container));
+      out.add(
+          pod,
+          variable["value"],
+          "visible-devices",
+          fmt::format("CUDA_VISIBLE_DEVICES={} indexes the container's GPUs from 0, and is not a "
+                      "boundary: memory of a GPU that it hides can still be imported. The "
+                      "resource or claim already selects the GPU",
+                      value),
+          {},
+          name_of(container));
     }
   }
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/k8s/lint_command.hpp"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <iostream>
 
@@ -51,24 +53,25 @@ std::string read(const std::string& file) {
 
 void print_text(const std::vector<k8s::finding>& found, const k8s::manifests& all) {
   for (const k8s::finding& each : found) {
-    std::string line = each.file;
-    line.append(":").append(std::to_string(each.line));
-    line.append(":").append(std::to_string(each.column)).append(": ");
-    line.append(each.object).append(each.object.empty() ? "" : ": ");
-    line.append(each.why).append(" [").append(each.rule).append("]");
-    print_line(line);
+    print_line(fmt::format("{}:{}:{}: {}{}{} [{}]",
+                           each.file,
+                           each.line,
+                           each.column,
+                           each.object,
+                           each.object.empty() ? "" : ": ",
+                           each.why,
+                           each.rule));
     for (const std::string& one : each.write) {
-      print_line(std::string("    ").append(one));
+      print_line("    " + one);
     }
   }
   const auto counted = [](std::size_t count, std::string_view what) {
-    return std::to_string(count).append(" ").append(what).append(count == 1 ? "" : "s");
+    return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
   };
-  print_line(counted(all.objects(), "object")
-                 .append(", ")
-                 .append(counted(all.workloads().size(), "workload"))
-                 .append(": ")
-                 .append(counted(found.size(), "finding")));
+  print_line(fmt::format("{}, {}: {}",
+                         counted(all.objects(), "object"),
+                         counted(all.workloads().size(), "workload"),
+                         counted(found.size(), "finding")));
 }
 
 void print_as_json(const std::vector<k8s::finding>& found, const k8s::manifests& all) {

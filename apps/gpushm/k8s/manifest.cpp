@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/k8s/manifest.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 
@@ -47,9 +49,8 @@ std::vector<std::string> classes_of(const manifest_node& spec) {
 }  // namespace
 
 std::string workload::title() const {
-  std::string text(kind);
-  text.append(" ").append(space).append(space.empty() ? "" : "/");
-  return text.append(name.empty() ? "without a name" : name);
+  return fmt::format(
+      "{} {}{}{}", kind, space, space.empty() ? "" : "/", name.empty() ? "without a name" : name);
 }
 
 std::vector<manifest_node> workload::containers() const {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include <array>
 
 #include "apps/gpushm/k8s/rules.hpp"
@@ -94,8 +96,8 @@ void host_path(const workload& pod, report& out) {
       out.add(pod,
               source,
               "host-path",
-              std::string(why_not(source["path"].text()))
-                  .append(". The restricted standard forbids hostPath"),
+              fmt::format("{}. The restricted standard forbids hostPath",
+                          why_not(source["path"].text())),
               {"resources:", "  limits:", "    gpushm.dev/share: 1"});
     }
   }

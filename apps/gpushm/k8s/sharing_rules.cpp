@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <map>
 
@@ -19,22 +21,21 @@ struct partner {
 };
 
 std::string and_the(const partner& other) {
-  std::string text = "This and " + other.pod->title();
-  if (other.more > 0) {
-    text += " (and " + std::to_string(other.more) + " more)";
-  }
-  return text;
+  return fmt::format("This and {}{}",
+                     other.pod->title(),
+                     other.more > 0 ? fmt::format(" (and {} more)", other.more) : "");
 }
 
 void report_gpu(const sharing_side& side, const partner& other, report& out) {
   out.add(*side.pod,
           side.gpu_place,
           "gpu-not-promised",
-          and_the(other).append(
-              " can share memory only on one GPU that both may use, and nothing guarantees them "
+          fmt::format(
+              "{} can share memory only on one GPU that both may use, and nothing guarantees them "
               "the same GPU: each gets any GPU of its node, even with a device plugin's replicas. "
               "Request one GPU's resource in both, or use one ResourceClaim in both (on nodes with "
-              "a single GPU: --one-gpu-nodes)"),
+              "a single GPU: --one-gpu-nodes)",
+              and_the(other)),
           {"resources:", "  limits:", "    gpushm.dev/gpu-0: 1"});
 }
 
@@ -42,20 +43,20 @@ void report_node(const sharing_side& side, const partner& other, report& out) {
   // A label of the other pod, if it has any.
   const auto first = other.pod->labels.begin();
   const bool has_label = first != other.pod->labels.end();
-  std::string label(has_label ? first->first : "gpushm.example/pair");
-  label.append(": ").append(has_label ? first->second : "NAME");
   out.add(*side.pod,
           side.pod->spec["affinity"].or_else(side.pod->object["metadata"]["name"]),
           "node-not-promised",
-          and_the(other).append(" share within a node, and nothing guarantees them the same node: "
-                                "many nodes have a label for GPU nodes. Use one ResourceClaim in "
-                                "both, or add a pod affinity for a label of the other to one"),
+          fmt::format("{} share within a node, and nothing guarantees them the same node: "
+                      "many nodes have a label for GPU nodes. Use one ResourceClaim in "
+                      "both, or add a pod affinity for a label of the other to one",
+                      and_the(other)),
           {"affinity:",
            "  podAffinity:",
            "    requiredDuringSchedulingIgnoredDuringExecution:",
            "    - labelSelector:",
            "        matchLabels:",
-           "          " + label,
+           has_label ? fmt::format("          {}: {}", first->first, first->second)
+                     : "          gpushm.example/pair: NAME",
            "      topologyKey: kubernetes.io/hostname"});
 }
 
@@ -63,9 +64,10 @@ void report_template(const sharing_side& side, const partner& other, report& out
   out.add(*side.pod,
           side.pod->spec["resourceClaims"],
           "claim-not-shared",
-          and_the(other).append(
-              " use one ResourceClaimTemplate: each pod then gets its own claim and domain, and "
-              "neither sees the other's memory. Create a ResourceClaim and use it in both"),
+          fmt::format(
+              "{} use one ResourceClaimTemplate: each pod then gets its own claim and domain, and "
+              "neither sees the other's memory. Create a ResourceClaim and use it in both",
+              and_the(other)),
           {"resourceClaims:", "- name: shared", "  resourceClaimName: shared"});
 }
 

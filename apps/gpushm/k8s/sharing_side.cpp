@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/k8s/sharing_side.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 
@@ -91,8 +93,7 @@ void take_claims(sharing_side& side, const manifests& all) {
     }
     const claim* known = find_claim(all, is_template, side.pod->space, name);
     const std::string key =
-        std::string(is_template ? "template " : "claim ").append(side.pod->space).append("/") +
-        name;
+        fmt::format("{} {}/{}", is_template ? "template" : "claim", side.pod->space, name);
     // A claim that is not in these files may have a GPU.
     const bool has_gpu = known == nullptr ? !is_template : has_class(known, false);
     if (has_gpu) {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/output.hpp"
 
@@ -7,7 +9,7 @@ namespace gpushm::cli {
 void print_warnings() {
   set_log_sink([](log_level level, std::string_view text) {
     if (level >= log_level::warning) {
-      note((level == log_level::error ? "error: " : "warning: ") + std::string(text));
+      note(fmt::format("{}: {}", level == log_level::error ? "error" : "warning", text));
     }
   });
 }

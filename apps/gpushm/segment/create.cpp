@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include <optional>
 
 #include "apps/gpushm/commands.hpp"
@@ -48,7 +50,7 @@ void show(const create_arguments& arguments, const segment& created, std::uint64
     print_json(json{{"created", std::move(document)}});
     return;
   }
-  print_line("created \"" + created.name() + "\"");
+  print_line(fmt::format("created \"{}\"", created.name()));
   print(base::fields_text(segment_fields(created), 2));
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/segment/describe.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "apps/gpushm/output.hpp"
@@ -15,11 +17,10 @@ namespace gpushm::cli {
 namespace {
 
 std::string creator_text(const segment_info& info) {
-  std::string text = "uid " + std::to_string(info.creator_uid);
-  if (info.creator_pid != 0) {
-    text += ", pid " + std::to_string(info.creator_pid);
-  }
-  return info.creator_alive ? text : text + " (gone)";
+  return fmt::format("uid {}{}{}",
+                     info.creator_uid,
+                     info.creator_pid != 0 ? fmt::format(", pid {}", info.creator_pid) : "",
+                     info.creator_alive ? "" : " (gone)");
 }
 
 std::string yes_no(bool value) {
@@ -39,10 +40,11 @@ std::string ending_text(const segment_info& info) {
     return "none";
   }
   std::string text =
-      std::to_string(info.ending) + (info.ending == 1 ? " lease" : " leases") + " of " +
-      (info.ending_pid == 0 ? "a process" : "pid " + std::to_string(info.ending_pid)) +
-      ", disconnected without a goodbye " + std::to_string(info.ending_for.count()) +
-      " ms ago; waiting for ";
+      fmt::format("{} {} of {}, disconnected without a goodbye {} ms ago; waiting for ",
+                  info.ending,
+                  info.ending == 1 ? "lease" : "leases",
+                  info.ending_pid == 0 ? "a process" : fmt::format("pid {}", info.ending_pid),
+                  info.ending_for.count());
   switch (info.ending_waits) {
     case fence_wait::process:
       return text + "the end of the process";
@@ -64,10 +66,9 @@ std::string device_text(const device_id& device) {
   std::string text = device.text();
   std::string place = device.pci_address;
   if (device.minor >= 0) {
-    place +=
-        (place.empty() ? "" : ", ") + std::string("/dev/nvidia") + std::to_string(device.minor);
+    place += fmt::format("{}/dev/nvidia{}", place.empty() ? "" : ", ", device.minor);
   }
-  return place.empty() ? text : text + " (" + place + ")";
+  return place.empty() ? text : fmt::format("{} ({})", text, place);
 }
 
 fields segment_fields(const segment& mapped) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/segment/each_name.hpp"
 
+#include <fmt/core.h>
+
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/gpushm/segment/near_match.hpp"
@@ -34,7 +36,7 @@ int for_each_name(const connection_arguments& connection,
     print_json(json{{done, std::move(succeeded)}, {"failed", std::move(failed)}});
   } else {
     for (const json& name : succeeded) {
-      print_line(done + " \"" + name.get<std::string>() + "\"");
+      print_line(fmt::format("{} \"{}\"", done, name.get<std::string>()));
     }
   }
   return status;

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include <filesystem>
 #include <optional>
 
@@ -121,7 +123,7 @@ void show(const export_arguments& arguments,
     print_json(json{{"exported", std::move(document)}});
     return;
   }
-  print_line("exported \"" + arguments.file + "\"");
+  print_line(fmt::format("exported \"{}\"", arguments.file));
   fields lines = segment_fields(exported);
   lines.emplace_back("socket", socket);
   print(base::fields_text(lines, 2));

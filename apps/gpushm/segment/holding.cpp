@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/segment/holding.hpp"
 
+#include <fmt/core.h>
+
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/support/duration.hpp"
@@ -32,7 +34,7 @@ int hold(const segment& held, const app::stop_signal& stop, std::optional<millis
   while (clock::now() < end && !stop.wait(poll_interval)) {
     check_alive(held);
     if (held.state() == segment_state::removed) {
-      note("hold \"" + held.name() + "\": another client removed it");
+      note(fmt::format("hold \"{}\": another client removed it", held.name()));
       return exit_ok;
     }
   }
@@ -76,7 +78,7 @@ int wait_released(client& broker,
       return exit_ok;
     }
     if (event->kind == event_kind::removed && event->leases <= 1) {
-      note("wait for release of \"" + held.name() + "\": another client removed it");
+      note(fmt::format("wait for release of \"{}\": another client removed it", held.name()));
       return exit_ok;
     }
   }

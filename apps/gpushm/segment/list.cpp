@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/output.hpp"
@@ -23,9 +25,11 @@ int run_list(const list_arguments& arguments) {
     }
   } else if (segments.empty()) {
     const broker_info about = broker.broker();
-    note("no segments" +
-         (arguments.prefix.empty() ? "" : " with prefix \"" + arguments.prefix + "\"") +
-         " in domain \"" + about.domain + "\" at " + about.socket_path);
+    note(fmt::format(
+        "no segments{} in domain \"{}\" at {}",
+        arguments.prefix.empty() ? "" : fmt::format(" with prefix \"{}\"", arguments.prefix),
+        about.domain,
+        about.socket_path));
   } else {
     print(segments_text(segments));
   }

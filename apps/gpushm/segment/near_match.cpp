@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/segment/near_match.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -44,7 +46,7 @@ error with_near_match(const error& failure,
               failure.operation(),
               failure.object(),
               failure.cause(),
-              "did you mean \"" + std::string(nearest.best()) + "\"?"};
+              fmt::format("did you mean \"{}\"?", nearest.best())};
     }
   } catch (const error&) {  // NOLINT(bugprone-empty-catch): the hint is optional
   }

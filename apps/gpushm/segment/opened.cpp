@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/segment/opened.hpp"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <chrono>
 #include <cstdio>
@@ -110,7 +112,7 @@ void show(const use_arguments& arguments,
   if (!arguments.out.empty()) {
     lines.emplace_back("written to", arguments.out);
   }
-  print_line(from.verb + " \"" + from.object + "\"");
+  print_line(fmt::format("{} \"{}\"", from.verb, from.object));
   print(base::fields_text(lines, 2));
 }
 
@@ -120,8 +122,8 @@ void hold(const segment& held, const origin& from, const app::stop_signal& stop)
   while (!stop.wait(std::chrono::milliseconds(200))) {
     const segment_state state = held.state();
     if (!reported && state != segment_state::live) {
-      note("hold \"" + from.object + "\": state is now " + std::string(to_string(state)) +
-           "; the mapping stays valid");
+      note(fmt::format(
+          "hold \"{}\": state is now {}; the mapping stays valid", from.object, to_string(state)));
       reported = true;
     }
   }

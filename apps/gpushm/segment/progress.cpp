@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/segment/progress.hpp"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -51,10 +52,13 @@ std::string progress_line(const std::string& what,
   const double rate = static_cast<double>(done_bytes) / std::max(seconds, 1e-9);
   const double left =
       rate <= 0 ? 0 : static_cast<double>(total_bytes - std::min(done_bytes, total_bytes)) / rate;
-  return what + " [" + std::string(full, '#') + std::string(bar_columns - full, '.') + "] " +
-         std::to_string(static_cast<int>(part * 100)) + "%  " +
-         base::size_text(static_cast<std::uint64_t>(rate)) + "/s, " +
-         std::to_string(static_cast<std::uint64_t>(left)) + " s left";
+  return fmt::format("{} [{}{}] {}%  {}/s, {} s left",
+                     what,
+                     std::string(full, '#'),
+                     std::string(bar_columns - full, '.'),
+                     static_cast<int>(part * 100),
+                     base::size_text(static_cast<std::uint64_t>(rate)),
+                     static_cast<std::uint64_t>(left));
 }
 
 }  // namespace gpushm::cli

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <grp.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
@@ -93,7 +94,7 @@ void check_directory(const std::string& path) {
     throw error(errc::system_error,
                 "serve",
                 path,
-                "the directory " + directory.string() + " does not exist",
+                fmt::format("the directory {} does not exist", directory.string()),
                 "create it: mkdir -p " + directory.string());
   }
 }
@@ -138,8 +139,10 @@ void report_lost(client& observer) {
                  [](const segment_info& info) { return info.lifetime != lifetime::persistent; }),
              lost.end());
   for (const segment_info& info : lost) {
-    note("lost persistent segment \"" + info.name + "\", " + base::size_text(info.size_bytes) +
-         " on " + info.device.text());
+    note(fmt::format("lost persistent segment \"{}\", {} on {}",
+                     info.name,
+                     base::size_text(info.size_bytes),
+                     info.device.text()));
   }
 }
 
@@ -149,7 +152,6 @@ int run_serve(const serve_arguments& arguments) {
   check_ready_fd(arguments.ready_fd);
   check_domain(arguments.broker.domain);
   broker_options options = arguments.broker;
-  options.raise_descriptor_limit = true;
   options.group = find_group(arguments.group);
   options.socket_path = socket_path(arguments);
   if (options.socket_path.empty()) {
@@ -169,7 +171,8 @@ int run_serve(const serve_arguments& arguments) {
   own.socket_path = running.socket_path();
   client observer = client::connect(own);
 
-  print_line("gpushm: serving domain \"" + options.domain + "\" at " + running.socket_path());
+  print_line(
+      fmt::format("gpushm: serving domain \"{}\" at {}", options.domain, running.socket_path()));
   flush_output();
   if (arguments.ready_fd) {
     notify_ready_fd(*arguments.ready_fd);

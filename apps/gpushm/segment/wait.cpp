@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include <chrono>
 #include <optional>
 
@@ -32,7 +34,7 @@ int report(const wait_arguments& arguments, const std::optional<segment_info>& i
   if (arguments.connection.json) {
     print_json(info ? json{{"published", to_json(*info)}} : json{{"removed", arguments.name}});
   } else {
-    print_line((info ? "published \"" : "removed \"") + arguments.name + "\"");
+    print_line(fmt::format("{} \"{}\"", info ? "published" : "removed", arguments.name));
   }
   return exit_ok;
 }
@@ -79,7 +81,7 @@ int run_wait(const wait_arguments& arguments) {
         throw;
       }
       if (!was_lost) {
-        note(std::string(failure.what()) + "; waiting for it to restart");
+        note(fmt::format("{}; waiting for it to restart", failure.what()));
         was_lost = true;
       }
       // A new broker sends no notification, so retry.

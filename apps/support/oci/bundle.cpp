@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/support/oci/bundle.hpp"
 
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -26,7 +27,7 @@ constexpr std::string_view operation = "create container";
 
 std::string new_id(std::string_view prefix) {
   static std::atomic<unsigned> count{0};
-  return std::string(prefix) + "-" + std::to_string(::getpid()) + "-" + std::to_string(++count);
+  return fmt::format("{}-{}-{}", prefix, ::getpid(), ++count);
 }
 
 void make_directory(const std::string& path, mode_t mode) {
@@ -121,7 +122,7 @@ void bundle::remove(const std::function<bool()>& running) noexcept {
       base::pause_before_retry(std::chrono::milliseconds(5));
     }
   } catch (const std::exception& problem) {
-    base::log(log_level::warning, "container " + id_ + ": " + problem.what());
+    base::log(log_level::warning, fmt::format("container {}: {}", id_, problem.what()));
   }
   guard_.finish();
 }

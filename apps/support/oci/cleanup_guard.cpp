@@ -2,6 +2,7 @@
 #include "apps/support/oci/cleanup_guard.hpp"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <poll.h>
 #include <spawn.h>
 #include <sys/syscall.h>
@@ -131,7 +132,7 @@ void cleanup_guard::finish() noexcept {
   input_.reset();
   if (!wait_ended(pid, 10'000)) {
     base::log(log_level::warning,
-              "process " + std::to_string(pid) + " is still cleaning up after a container");
+              fmt::format("process {} is still cleaning up after a container", pid));
     return;
   }
   int status = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/support/oci/config.hpp"
 
+#include <fmt/core.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -134,10 +135,7 @@ json device_rules(const container_options& options) {
 json environment(const container_options& options) {
   json lines = json::array({"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp"});
   for (const auto& [name, value] : options.env) {
-    std::string line = name;
-    line += '=';
-    line += value;
-    lines.push_back(std::move(line));
+    lines.push_back(fmt::format("{}={}", name, value));
   }
   return lines;
 }

@@ -7,9 +7,9 @@ namespace gpushm::app::oci {
 
 namespace {
 
-base::child_process start(const bundle& made, int cancel_fd) {
+base::child_process start(const bundle& container_bundle, int cancel_fd) {
   base::child_options options;
-  options.argv = made.run_command();
+  options.argv = container_bundle.run_command();
   options.cancel_fd = cancel_fd;
   return base::child_process::start(options);
 }

@@ -53,7 +53,7 @@ check namespaces(const facts& all) {
   for (const auto& [kind, each] : all.self.namespaces) {
     if (each.id != 0) {
       seen += (seen.empty() ? "" : ", ") + kind + " " +
-              (!each.host   ? "unknown"
+              (!each.host   ? unknown("the host's is not visible")
                : *each.host ? "the host's"
                             : "private");
     }
@@ -179,6 +179,9 @@ check shm(const facts& all) {
 }
 
 check limits(const facts& all) {
+  if (all.self.limits.empty()) {
+    return finding(verdict::not_applicable, unknown("this process's limits are not visible"));
+  }
   const auto found = all.self.limits.find("Max open files");
   if (found == all.self.limits.end()) {
     return finding(verdict::ok, "no limit on open files");

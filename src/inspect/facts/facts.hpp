@@ -45,7 +45,7 @@ struct process_facts {
   std::map<std::string, std::string> cgroups;  ///< controllers ("" for cgroup v2) → path
   container_facts container;
   std::map<std::string, std::uint64_t>
-      limits;  ///< soft, "Max open files" → number; absent: unlimited or unknown
+      limits;  ///< soft, "Max open files" → number; absent: unlimited; empty: unknown
   std::map<std::string, std::string> variables;  ///< those of `known_variables` that are set
 };
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/inspect/matrix/comparison.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 namespace gpushm::cli::matrix {
@@ -16,16 +18,16 @@ std::vector<compared_row> compare(const published_table& table, const matrix_res
     if (measured == all.rows.end()) {
       continue;
     }
-    compared_row& made = rows.emplace_back();
-    made.measured = &*measured;
-    made.published = published.failure.empty() ? "success" : published.failure;
+    compared_row& row = rows.emplace_back();
+    row.measured = &*measured;
+    row.published = published.failure.empty() ? "success" : published.failure;
     for (const cell& each : measured->cells) {
       if (each.how != inspect::way::raw_legacy) {
         continue;
       }
-      made.raw = &each;
+      row.raw = &each;
       if (each.ran()) {
-        made.here = each.state == cell_state::works ? "success" : runtime_words(each.failure);
+        row.here = each.state == cell_state::works ? "success" : runtime_words(each.failure);
       }
     }
   }
@@ -38,16 +40,20 @@ std::vector<std::string> verdict_of(const std::vector<compared_row>& rows) {
   for (const compared_row& each : rows) {
     ran += each.here.empty() ? 0U : 1U;
     if (each.differs()) {
-      lines.push_back("Row " + std::to_string(each.measured->setting.number) +
-                      " differs: published is \"" + each.published + "\", here it is \"" +
-                      each.here + "\": " + each.raw->why + ".");
+      lines.push_back(fmt::format("Row {} differs: published is \"{}\", here it is \"{}\": {}.",
+                                  each.measured->setting.number,
+                                  each.published,
+                                  each.here,
+                                  each.raw->why));
     }
   }
   const std::size_t differ = lines.size() - 1;
-  lines.front() = std::to_string(ran) + " of " + std::to_string(rows.size()) + " rows ran" +
-                  (ran == 0      ? "."
-                   : differ == 0 ? ", all as published."
-                                 : ", " + std::to_string(differ) + " not as published.");
+  lines.front() = fmt::format("{} of {} rows ran{}",
+                              ran,
+                              rows.size(),
+                              ran == 0      ? "."
+                              : differ == 0 ? ", all as published."
+                                            : fmt::format(", {} not as published.", differ));
   return lines;
 }
 

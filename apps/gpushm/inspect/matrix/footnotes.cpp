@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/inspect/matrix/footnotes.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 namespace gpushm::cli::matrix {
@@ -24,11 +26,12 @@ std::string footnotes::letters(std::size_t index) {
 
 std::string mismatch_of(const cell& of) {
   const inspect::prediction& predicted = *of.predicted;
-  std::string text = "predicted \"" + (predicted.works ? std::string("works") : predicted.failure) +
-                     "\" because " + predicted.why +
-                     ". Actual result: " + std::string(to_string(of.state));
+  std::string text = fmt::format("predicted \"{}\" because {}. Actual result: {}",
+                                 predicted.works ? "works" : predicted.failure,
+                                 predicted.why,
+                                 to_string(of.state));
   if (of.state != cell_state::works) {
-    text += " (" + of.side + ", " + of.failure + "): " + of.text;
+    text += fmt::format(" ({}, {}): {}", of.side, of.failure, of.text);
   }
   return text;
 }
@@ -43,7 +46,7 @@ std::string explanation_of(const cell& of) {
   if (of.state == cell_state::works) {
     return of.why;
   }
-  std::string text = of.failure + ": " + of.why;
+  std::string text = fmt::format("{}: {}", of.failure, of.why);
   if (!of.predicted->remedy.empty()) {
     text += ". Remedy: " + of.predicted->remedy;
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/inspect/matrix/gpus.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "base/file.hpp"
@@ -18,15 +20,15 @@ int minor_of(const inspect::driver_view& view, const inspect::cuda_gpu_view& wan
       return candidate.minor;
     }
   }
-  const auto text = base::read_small_file(driver::proc_root() + "/driver/nvidia/gpus/" +
-                                          wanted.pci_address + "/information");
+  const auto text = base::read_small_file(
+      fmt::format("{}/driver/nvidia/gpus/{}/information", driver::proc_root(), wanted.pci_address));
   return text ? driver::parse_gpu_information(*text).minor : -1;
 }
 
 }  // namespace
 
 std::string gpu::text() const {
-  return name + " (" + uuid + ", /dev/nvidia" + std::to_string(minor) + ")";
+  return fmt::format("{} ({}, /dev/nvidia{})", name, uuid, minor);
 }
 
 std::vector<gpu> gpus_of(const inspect::driver_view& view) {

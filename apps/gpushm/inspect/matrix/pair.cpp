@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/inspect/matrix/pair.hpp"
 
+#include <fmt/core.h>
 #include <link.h>
 #include <sys/stat.h>
 
@@ -28,7 +29,7 @@ std::vector<app::oci::device_node> nodes_of(const std::vector<int>& minors) {
   }
   std::vector<app::oci::device_node> nodes;
   for (const std::string& name : names) {
-    const std::string path = driver::dev_root() + "/" + name;
+    const std::string path = fmt::format("{}/{}", driver::dev_root(), name);
     if (fs::exists(path)) {
       nodes.push_back({path, "/dev/" + name});
     }
@@ -38,7 +39,7 @@ std::vector<app::oci::device_node> nodes_of(const std::vector<int>& minors) {
 
 std::uint64_t namespace_id(pid_t pid) {
   struct stat status {};
-  const std::string path = "/proc/" + std::to_string(pid) + "/ns/pid";
+  const std::string path = fmt::format("/proc/{}/ns/pid", pid);
   return ::stat(path.c_str(), &status) == 0 ? status.st_ino : 0;
 }
 
@@ -66,33 +67,33 @@ app::oci::container_options pause_options(const row& setting, const surroundings
 }  // namespace
 
 assignment assign(const row& setting, const surroundings& around) {
-  assignment made;
+  assignment assigned;
   if (around.gpus.empty()) {
-    return made;
+    return assigned;
   }
   const gpu& first = around.gpus.front();
   const gpu& second = around.gpus.back();
-  made.gpu = first.minor;
-  made.exporter_device = first.uuid;
+  assigned.gpu = first.minor;
+  assigned.exporter_device = first.uuid;
   if (setting.gpus == gpu_choice::same_set) {
-    made.exporter_minors = {first.minor};
+    assigned.exporter_minors = {first.minor};
     if (second.minor != first.minor) {
-      made.exporter_minors.push_back(second.minor);
+      assigned.exporter_minors.push_back(second.minor);
     }
-    made.importer_minors = made.exporter_minors;
-    made.importer_device = around.peer_access ? second.uuid : first.uuid;
+    assigned.importer_minors = assigned.exporter_minors;
+    assigned.importer_device = around.peer_access ? second.uuid : first.uuid;
   } else {
-    made.exporter_minors = {first.minor};
-    made.importer_minors = {second.minor};
+    assigned.exporter_minors = {first.minor};
+    assigned.importer_minors = {second.minor};
     // If all nodes are visible, both programs use device 0. This is why privileged pods seemed to
     // fix sharing after the device plugin had assigned different GPUs.
-    made.importer_device = setting.privileged ? first.uuid : second.uuid;
+    assigned.importer_device = setting.privileged ? first.uuid : second.uuid;
   }
   if (setting.privileged) {
-    made.exporter_minors = around.all_minors;
-    made.importer_minors = around.all_minors;
+    assigned.exporter_minors = around.all_minors;
+    assigned.importer_minors = around.all_minors;
   }
-  return made;
+  return assigned;
 }
 
 app::oci::container_options options_of(const row& setting,
@@ -114,7 +115,7 @@ app::oci::container_options options_of(const row& setting,
   options.uid = setting.privileged ? 0 : exporter ? exporter_uid : importer_uid;
   options.gid = options.uid;
   if (pause_pid != 0) {
-    const std::string place = "/proc/" + std::to_string(pause_pid) + "/ns/";
+    const std::string place = fmt::format("/proc/{}/ns/", pause_pid);
     options.pid.path = place + "pid";
     options.ipc.path = place + "ipc";
     options.net.path = place + "net";

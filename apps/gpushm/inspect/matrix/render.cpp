@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/inspect/matrix/render.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
-#include <array>
-#include <cstdio>
 
 #include "apps/gpushm/inspect/matrix/comparison.hpp"
 #include "apps/gpushm/inspect/matrix/footnotes.hpp"
@@ -21,14 +21,16 @@ std::string yes_no(bool value) {
 }
 
 std::string count_text(std::size_t count, const std::string& one) {
-  return std::to_string(count) + " " + one + (count == 1 ? "" : "s");
+  return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
 }
 
 std::string machine_line(const matrix_result& all) {
-  std::string text = all.gpus.empty() ? "no GPU" : count_text(all.gpus.size(), "GPU");
-  text += all.driver.empty() ? "" : ", driver " + all.driver;
-  text += ", " + all.runtime + ", Linux " + all.kernel + ", " + all.date;
-  return text;
+  return fmt::format("{}{}, {}, Linux {}, {}",
+                     all.gpus.empty() ? "no GPU" : count_text(all.gpus.size(), "GPU"),
+                     all.driver.empty() ? "" : ", driver " + all.driver,
+                     all.runtime,
+                     all.kernel,
+                     all.date);
 }
 
 /// "!" marks a result that was not predicted.
@@ -62,7 +64,7 @@ std::string open_times(const matrix_result& all) {
               app::duration_text(*middle);
     }
   }
-  return text.empty() ? text : "Time of an open alone, median: " + text + ".";
+  return text.empty() ? text : fmt::format("Time of an open alone, median: {}.", text);
 }
 
 std::string text_table(const matrix_result& all, footnotes& notes) {
@@ -131,8 +133,7 @@ std::string text_comparison(const published_table& published, const matrix_resul
     }
     table.add(std::move(line));
   }
-  std::string text =
-      std::string(published.id) + ": " + std::string(published.title) + "\n\n" + table.text();
+  std::string text = fmt::format("{}: {}\n\n{}", published.id, published.title, table.text());
   for (const std::string& line : verdict_of(rows)) {
     text += base::wrapped({}, line, 2);
   }
@@ -168,8 +169,7 @@ void append(cells& to, const cells& more) {
 
 std::string markdown_comparison(const published_table& published, const matrix_result& all) {
   const auto rows = compare(published, all);
-  std::string title(published.title);
-  std::string text = "### " + std::string(published.id) + ": " + title + "\n\n";
+  std::string text = fmt::format("### {}: {}\n\n", published.id, published.title);
   cells titles{"row"};
   append(titles, setting_titles());
   append(titles, {"published", "raw handle here"});
@@ -208,8 +208,8 @@ std::vector<std::string> disagreements(const matrix_result& all) {
   for (const row_result& row : all.rows) {
     for (const cell& each : row.cells) {
       if (each.ran() && !each.as_predicted()) {
-        lines.push_back("row " + std::to_string(row.setting.number) + ", " +
-                        std::string(to_string(each.how)) + ": " + mismatch_of(each));
+        lines.push_back(fmt::format(
+            "row {}, {}: {}", row.setting.number, to_string(each.how), mismatch_of(each)));
       }
     }
   }
@@ -218,12 +218,12 @@ std::vector<std::string> disagreements(const matrix_result& all) {
 
 std::string summary_of(const matrix_result& all) {
   const totals sum = count(all);
-  std::array<char, 32> time{};
-  std::snprintf(
-      time.data(), time.size(), "%.1f s", std::chrono::duration<double>(all.time).count());
-  return count_text(static_cast<std::size_t>(sum.ran), "cell") + " ran, " +
-         std::to_string(sum.as_predicted) + " as predicted, " + std::to_string(sum.not_run) +
-         " not run, " + std::to_string(sum.not_applicable) + " not applicable, " + time.data();
+  return fmt::format("{} ran, {} as predicted, {} not run, {} not applicable, {:.1f} s",
+                     count_text(static_cast<std::size_t>(sum.ran), "cell"),
+                     sum.as_predicted,
+                     sum.not_run,
+                     sum.not_applicable,
+                     std::chrono::duration<double>(all.time).count());
 }
 
 std::string text_of(const matrix_result& all) {

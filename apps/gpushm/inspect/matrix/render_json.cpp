@@ -19,38 +19,38 @@ json or_null(const std::string& text) {
 }
 
 json cell_json(const cell& of) {
-  json made{{"result", to_string(of.state)},
-            {"side", or_null(of.side)},
-            {"failure", or_null(of.failure)},
-            {"text", or_null(of.text)},
-            {"why", or_null(of.why)},
-            {"open_seconds", nullptr},
-            {"exporter_pid", nullptr},
-            {"importer_pid", nullptr},
-            {"as_predicted", nullptr},
-            {"predicted", nullptr}};
+  json document{{"result", to_string(of.state)},
+                {"side", or_null(of.side)},
+                {"failure", or_null(of.failure)},
+                {"text", or_null(of.text)},
+                {"why", or_null(of.why)},
+                {"open_seconds", nullptr},
+                {"exporter_pid", nullptr},
+                {"importer_pid", nullptr},
+                {"as_predicted", nullptr},
+                {"predicted", nullptr}};
   if (of.state == cell_state::works) {
-    made["open_seconds"] = seconds(of.open_time);
+    document["open_seconds"] = seconds(of.open_time);
   }
   if (of.exporter_pid > 0) {
-    made["exporter_pid"] = of.exporter_pid;
+    document["exporter_pid"] = of.exporter_pid;
   }
   if (of.importer_pid > 0) {
-    made["importer_pid"] = of.importer_pid;
+    document["importer_pid"] = of.importer_pid;
   }
   if (of.ran()) {
     const inspect::prediction& predicted = *of.predicted;
-    made["as_predicted"] = of.as_predicted();
-    made["predicted"] = {{"result",
-                          predicted.works     ? "works"
-                          : predicted.crashes ? "crashes"
-                                              : "fails"},
-                         {"failure", or_null(predicted.failure)},
-                         {"driver_failure", or_null(predicted.driver_failure)},
-                         {"why", or_null(predicted.why)},
-                         {"remedy", or_null(predicted.remedy)}};
+    document["as_predicted"] = of.as_predicted();
+    document["predicted"] = {{"result",
+                              predicted.works     ? "works"
+                              : predicted.crashes ? "crashes"
+                                                  : "fails"},
+                             {"failure", or_null(predicted.failure)},
+                             {"driver_failure", or_null(predicted.driver_failure)},
+                             {"why", or_null(predicted.why)},
+                             {"remedy", or_null(predicted.remedy)}};
   }
-  return made;
+  return document;
 }
 
 json rows_json(const matrix_result& all) {

@@ -77,44 +77,44 @@ std::vector<cell> unused_cells(const std::vector<inspect::way>& ways,
                                const std::string& why) {
   std::vector<cell> cells;
   for (const inspect::way how : ways) {
-    cell& made = cells.emplace_back();
-    made.how = how;
-    made.state = state;
-    made.why = why;
+    cell& unused = cells.emplace_back();
+    unused.how = how;
+    unused.state = state;
+    unused.why = why;
   }
   return cells;
 }
 
 cell judge(const row& setting, inspect::way how, const sides& both, const trial_outcome& outcome) {
-  cell made;
-  made.how = how;
-  made.side = outcome.side;
-  made.failure = outcome.failure;
-  made.text = outcome.text;
-  made.exporter_pid = outcome.exporter_pid;
-  made.importer_pid = outcome.importer_pid;
-  made.open_time = outcome.open_time;
-  made.state = state_of(outcome.result);
-  if (made.state == cell_state::not_run) {
-    made.why = outcome.failure;
-    return made;
+  cell result;
+  result.how = how;
+  result.side = outcome.side;
+  result.failure = outcome.failure;
+  result.text = outcome.text;
+  result.exporter_pid = outcome.exporter_pid;
+  result.importer_pid = outcome.importer_pid;
+  result.open_time = outcome.open_time;
+  result.state = state_of(outcome.result);
+  if (result.state == cell_state::not_run) {
+    result.why = outcome.failure;
+    return result;
   }
   // A side that failed before reporting its PID did not use it.
   const bool known = outcome.exporter_pid > 0 && outcome.importer_pid > 0;
   const std::string wrong = known ? wrong_pids(setting, outcome) : "no PIDs were reported";
   if (!wrong.empty()) {
-    made.state = cell_state::not_run;
-    made.why = wrong;
-    made.wrong_pids = true;
-    return made;
+    result.state = cell_state::not_run;
+    result.why = wrong;
+    result.wrong_pids = true;
+    return result;
   }
   inspect::party exporter = both.exporter;
   inspect::party importer = both.importer;
   exporter.pid = outcome.exporter_pid;
   importer.pid = outcome.importer_pid;
-  made.predicted = inspect::predict(how, exporter, importer, both.gpu);
-  made.why = made.predicted->why;
-  return made;
+  result.predicted = inspect::predict(how, exporter, importer, both.gpu);
+  result.why = result.predicted->why;
+  return result;
 }
 
 }  // namespace gpushm::cli::matrix

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/inspect/matrix/runner.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <optional>
 
@@ -31,10 +33,10 @@ void runner::run(matrix_result& all) const {
   const auto start = clock::now();
   for (const row& setting : all_rows()) {
     const auto begin = clock::now();
-    row_result& made = all.rows.emplace_back();
-    made.setting = setting;
-    made.cells = run_row(setting, all.ways);
-    made.time = clock::now() - begin;
+    row_result& result = all.rows.emplace_back();
+    result.setting = setting;
+    result.cells = run_row(setting, all.ways);
+    result.time = clock::now() - begin;
   }
   all.stopped = why_stopped();
   all.time = clock::now() - start;
@@ -114,7 +116,7 @@ cell runner::run_cell(const row& setting, inspect::way how, container_pair& cont
   const assignment chosen = assign(setting, around_);
   trial_setup setup;
   setup.how = how;
-  setup.socket = std::string(domain_inside) + "/socket";
+  setup.socket = fmt::format("{}/socket", domain_inside);
   if (how != inspect::way::host) {
     setup.exporter_device = chosen.exporter_device;
     setup.importer_device = chosen.importer_device;

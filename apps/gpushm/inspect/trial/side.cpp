@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A worker's child: one side of one way.
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <array>
@@ -126,12 +127,14 @@ class side {
     if (found.wrong_bytes == 0) {
       return json{{"event", event}};
     }
-    return json{{"event", "failed"},
-                {"failure", "wrong data"},
-                {"text",
-                 std::to_string(found.wrong_bytes) + " of " + std::to_string(found.checked_bytes) +
-                     " bytes are not what the other side wrote, the first at offset " +
-                     std::to_string(found.first_wrong_offset)}};
+    return json{
+        {"event", "failed"},
+        {"failure", "wrong data"},
+        {"text",
+         fmt::format("{} of {} bytes are not what the other side wrote, the first at offset {}",
+                     found.wrong_bytes,
+                     found.checked_bytes,
+                     found.first_wrong_offset)}};
   }
 
   way how_;

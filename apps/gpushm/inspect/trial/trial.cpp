@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/inspect/trial/trial.hpp"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <optional>
 
@@ -68,7 +70,8 @@ class trial_side {
         throw;
       }
       hung_ = true;
-      const std::string text = "no reply to \"" + what + "\" in time: its process was killed";
+      const std::string text =
+          fmt::format("no reply to \"{}\" in time: its process was killed", what);
       throw trial_end{trial_result::fails, name_, std::string(to_string(errc::timed_out)), text};
     }
     const std::string got = event.value("event", "");
@@ -78,7 +81,7 @@ class trial_side {
       throw trial_end{trial_result::crashes,
                       name_,
                       status,
-                      "the " + name_ + " was " + status + " in \"" + what + "\""};
+                      fmt::format("the {} was {} in \"{}\"", name_, status, what)};
     }
     if (got == "failed") {
       throw trial_end{
@@ -108,7 +111,7 @@ class trial_side {
         return trial_end{trial_result::crashes,
                          name_,
                          status,
-                         "the " + name_ + " was " + status + " when it released the memory"};
+                         fmt::format("the {} was {} when it released the memory", name_, status)};
       } catch (const error& failure) {
         if (failure.code() != errc::timed_out) {
           throw;
@@ -186,9 +189,9 @@ class trial_side {
     throw error(errc::peer_died,
                 "try sharing",
                 name_,
-                "its program ended (" +
-                    (status ? base::status_text(*status) : std::string("no status")) +
-                    ") before replying to \"" + what + "\"");
+                fmt::format("its program ended ({}) before replying to \"{}\"",
+                            status ? base::status_text(*status) : "no status",
+                            what));
   }
   [[noreturn]] void throw_protocol(const std::string& message) const {
     throw error(errc::protocol_error, "try sharing", name_, "unexpected message: " + message);
@@ -217,11 +220,10 @@ void share(trial_side& exporter,
   const std::uint64_t identity = random_number();
   const std::uint64_t seed = random_number();
   const std::uint64_t answer_seed = random_number();
-  const json common{
-      {"socket", setup.socket},
-      {"name", "trial/" + std::to_string(identity) + "/" + std::string(to_string(setup.how))},
-      {"size_bytes", setup.size_bytes},
-      {"seed", seed}};
+  const json common{{"socket", setup.socket},
+                    {"name", fmt::format("trial/{}/{}", identity, to_string(setup.how))},
+                    {"size_bytes", setup.size_bytes},
+                    {"seed", seed}};
   json order = common;
   order["device"] = setup.exporter_device;
   const json exported = exporter.ask("export", "exported", std::move(order));
