@@ -2,8 +2,10 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 
+#include "base/syscall.hpp"
 #include "kubelet/rest/client.hpp"
 
 namespace gpushm::kube {
@@ -37,11 +39,15 @@ server_access in_cluster_access(const std::string& directory) {
   access.authority_file = directory + "/ca.crt";
   for (const std::string& file : {access.token_file, access.authority_file}) {
     if (::access(file.c_str(), R_OK) != 0) {
+      const int number = errno;
+      const bool missing = number == ENOENT;
       throw error(errc::peer_unreachable,
                   "find the API server",
                   {},
-                  "there is no " + file,
-                  "mount the service account's token (automountServiceAccountToken)");
+                  missing ? "there is no " + file
+                          : fmt::format("cannot read {}: {}", file, base::errno_text(number)),
+                  missing ? "mount the service account's token (automountServiceAccountToken)"
+                          : "check the file and its permissions");
     }
   }
   return access;

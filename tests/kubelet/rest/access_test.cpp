@@ -52,6 +52,12 @@ TEST_F(rest_access, pod_environment_gives_access) {
   EXPECT_EQ(failure_of([this] { (void)in_cluster_access(directory_.path()); }),
             "find the API server: there is no " + directory_ / "token" +
                 " (mount the service account's token (automountServiceAccountToken))");
+  // Root may read every file, but no one can open a link to itself.
+  std::filesystem::create_symlink("token", directory_ / "token");
+  EXPECT_EQ(failure_of([this] { (void)in_cluster_access(directory_.path()); }),
+            "find the API server: cannot read " + directory_ / "token" +
+                ": Too many levels of symbolic links (ELOOP) (check the file and its permissions)");
+  std::filesystem::remove(directory_ / "token");
   const std::string token = write("token", "t");
   const std::string authority = write("ca.crt", "c");
   const server_access six = in_cluster_access(directory_.path());
