@@ -77,14 +77,12 @@ void require_pidfd(const base::unique_fd& pidfd, std::string_view object) {
 }
 
 /// In the child. Only async-signal-safe functions: the parent may have threads.
-void prepare_child(pid_t parent, int input, int output) {
+void prepare_child(pid_t parent) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) {
     ::_exit(127);
   }
-  ::dup2(input, STDIN_FILENO);
-  ::dup2(output, STDOUT_FILENO);
 }
 
 int timeout_ms(deadline until) {
@@ -108,7 +106,9 @@ child_process child_process::start(const child_options& options) {
 
   const pid_t pid = base::checked(operation, program, "fork", [] { return ::fork(); });
   if (pid == 0) {
-    prepare_child(parent, in.read.get(), out.write.get());
+    prepare_child(parent);
+    ::dup2(in.read.get(), STDIN_FILENO);
+    ::dup2(out.write.get(), STDOUT_FILENO);
     if (options.merge_stderr) {
       ::dup2(out.write.get(), STDERR_FILENO);
     }
@@ -132,15 +132,14 @@ child_process child_process::start(const child_options& options) {
   return child;
 }
 
-child_process child_process::fork(const std::function<void()>& work) {
-  pipe_ends in = make_pipe({});
+child_process child_process::fork(const std::function<void(int output)>& work) {
   pipe_ends out = make_pipe({});
   const pid_t parent = ::getpid();
   const pid_t pid = base::checked(operation, {}, "fork", [] { return ::fork(); });
   if (pid == 0) {
-    prepare_child(parent, in.read.get(), out.write.get());
+    prepare_child(parent);
     try {
-      work();
+      work(out.write.get());
     } catch (...) {
       ::_exit(1);
     }
@@ -148,7 +147,7 @@ child_process child_process::fork(const std::function<void()>& work) {
     ::_exit(0);
   }
   ::setpgid(pid, pid);
-  child_process child(pid, open_pidfd(pid), std::move(in.write), std::move(out.read));
+  child_process child(pid, open_pidfd(pid), {}, std::move(out.read));
   require_pidfd(child.pidfd_, {});
   return child;
 }

@@ -32,7 +32,7 @@ struct child_options {
   int cancel_fd = -1;
 };
 
-/// A child process in a new process group, with pipes to its standard input and output. The
+/// A child process in a new process group, with pipes to its input and output. The
 /// destructor kills the group and reaps the child; the child also dies with the thread that started
 /// it. Move-only.
 ///
@@ -41,11 +41,12 @@ class child_process {
  public:
   /// Throws `error` (system_error, too_many_descriptors, no such program).
   [[nodiscard]] static child_process start(const child_options& options);
-  /// Runs `work` in a child that executes no other program; it writes to its standard output. The
-  /// child exits with 0, without the handlers of this process, or with 1 if `work` throws.
-  /// Precondition: this process has one thread. Throws `error` (system_error,
+  /// Runs `work` in a child that executes no other program. `work` writes its output to the
+  /// descriptor that it is called with, not to standard output, whose buffer may have text of this
+  /// process. The child exits with 0, without the handlers of this process, or with 1 if `work`
+  /// throws. Precondition: this process has one thread. Throws `error` (system_error,
   /// too_many_descriptors).
-  [[nodiscard]] static child_process fork(const std::function<void()>& work);
+  [[nodiscard]] static child_process fork(const std::function<void(int output)>& work);
   child_process(child_process&& other) noexcept;
   child_process& operator=(child_process&& other) noexcept;
   child_process(const child_process&) = delete;

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 
 #include "apps/gpushm/cdi/refresh_child.hpp"
 #include "gpushm/error.hpp"
@@ -24,6 +25,19 @@ TEST(refresh_child, returns_result_of_child) {
   const std::string large(3'000'000, 'x');
   EXPECT_EQ(run_in_child([&] { return large; }, seconds(30)), large);
   EXPECT_EQ(run_in_child([] { return std::string(); }, seconds(30)), "");
+}
+
+// Sanitizers flush the buffers of a child at _exit.
+TEST(refresh_child, output_of_this_process_is_not_part_of_the_result) {
+  std::printf("not part of the result\n");
+  const std::string result = run_in_child(
+      [] {
+        std::printf("printed by the child\n");
+        std::fflush(stdout);
+        return std::string("result");
+      },
+      seconds(30));
+  EXPECT_EQ(result, "result");
 }
 
 TEST(refresh_child, throws_error_of_child) {

@@ -48,8 +48,8 @@ void write_all(int to, std::string_view text) {
 std::string run_in_child(const std::function<std::string()>& work,
                          std::chrono::milliseconds timeout) {
   const auto until = base::deadline_in(timeout);
-  auto child = base::child_process::fork([&] {
-    write_all(STDOUT_FILENO,
+  auto child = base::child_process::fork([&](int output) {
+    write_all(output,
               result_of(work).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   });
   std::string text;
