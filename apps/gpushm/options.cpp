@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <CLI/CLI.hpp>
+
 #include "apps/support/duration.hpp"
 #include "base/size_text.hpp"
 

@@ -3,7 +3,6 @@
 
 // Option types shared by several commands. A malformed value is refused with the option's name.
 
-#include <CLI/CLI.hpp>
 #include <charconv>
 #include <chrono>
 #include <cstdint>
@@ -13,6 +12,11 @@
 #include <string_view>
 
 #include "apps/gpushm/commands.hpp"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
 namespace gpushm::cli {
 

@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/cdi/cdi_arguments.hpp"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 
-#include "apps/gpushm/cdi/generate.hpp"
-#include "apps/gpushm/cdi/hook_command.hpp"
-#include "apps/gpushm/cdi/inject.hpp"
-#include "apps/gpushm/cdi/list.hpp"
-#include "apps/gpushm/cdi/refresh.hpp"
-#include "apps/gpushm/cdi/share.hpp"
-#include "apps/gpushm/cdi/validate.hpp"
-#include "apps/gpushm/cdi/watch.hpp"
+#include "apps/gpushm/cdi/commands.hpp"
 
 namespace gpushm::cli {
 

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string_view>
 
 #include "apps/gpushm/arguments.hpp"
+
+namespace CLI {
+class App;
+}
 
 namespace gpushm::cli {
 

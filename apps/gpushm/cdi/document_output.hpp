@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 
 #include "cdi/document/document.hpp"
 #include "cdi/document/write.hpp"
+
+namespace CLI {
+class App;
+}
 
 namespace gpushm::cli {
 

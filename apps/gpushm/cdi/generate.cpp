@@ -4,7 +4,8 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
-#include "apps/gpushm/cdi/command.hpp"
+#include "apps/gpushm/cdi/commands.hpp"
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/output.hpp"
 #include "base/child_process.hpp"
@@ -121,12 +122,12 @@ void add_generate_arguments(CLI::App& app, generate_arguments& out) {
 }  // namespace
 
 void add_cdi_generate(CLI::App& cdi, request& parsed) {
-  add_cdi_command<generate_arguments>(cdi,
-                                      parsed,
-                                      "generate",
-                                      "Describe this machine's GPUs and driver as a CDI document",
-                                      add_generate_arguments,
-                                      run_generate_command);
+  add_command<generate_arguments>(cdi,
+                                  parsed,
+                                  "generate",
+                                  "Describe this machine's GPUs and driver as a CDI document",
+                                  add_generate_arguments,
+                                  run_generate_command);
 }
 
 }  // namespace gpushm::cli

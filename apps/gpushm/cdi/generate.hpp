@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
-#include "apps/gpushm/arguments.hpp"
 #include "apps/gpushm/cdi/document_output.hpp"
 #include "discover/generate.hpp"
+
+namespace CLI {
+class App;
+}
 
 namespace gpushm::cli {
 
@@ -33,8 +35,5 @@ struct generated_document {
 /// Generates a document and lowers it to the requested version. Throws as `discover::generate` and
 /// `cdi::lower_to` do.
 [[nodiscard]] generated_document make_document(const generate_arguments& arguments);
-
-/// Adds `gpushm cdi generate`.
-void add_cdi_generate(CLI::App& cdi, request& parsed);
 
 }  // namespace gpushm::cli

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/gpushm/cdi/hook_command.hpp"
-
 #include "apps/gpushm-cdi-hook/run_hook.hpp"
-#include "apps/gpushm/cdi/command.hpp"
+#include "apps/gpushm/cdi/commands.hpp"
+#include "apps/gpushm/command.hpp"
 
 namespace gpushm::cli {
 
@@ -28,12 +27,12 @@ int run_hook_command(const hook_arguments& arguments) {
 }  // namespace
 
 void add_cdi_hook(CLI::App& cdi, request& parsed) {
-  add_cdi_command<hook_arguments>(cdi,
-                                  parsed,
-                                  "hook",
-                                  "Run a hook of a document (called by container engines)",
-                                  add_hook_arguments,
-                                  run_hook_command);
+  add_command<hook_arguments>(cdi,
+                              parsed,
+                              "hook",
+                              "Run a hook of a document (called by container engines)",
+                              add_hook_arguments,
+                              run_hook_command);
 }
 
 }  // namespace gpushm::cli

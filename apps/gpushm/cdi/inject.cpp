@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/gpushm/cdi/inject.hpp"
+#include "cdi/inject/inject.hpp"
 
-#include "apps/gpushm/cdi/command.hpp"
+#include "apps/gpushm/cdi/commands.hpp"
 #include "apps/gpushm/cdi/spec_directories.hpp"
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
-#include "cdi/inject/inject.hpp"
 
 namespace gpushm::cli {
 
@@ -87,12 +87,12 @@ int run_inject_command(const inject_arguments& arguments) {
 }  // namespace
 
 void add_cdi_inject(CLI::App& cdi, request& parsed) {
-  add_cdi_command<inject_arguments>(cdi,
-                                    parsed,
-                                    "inject",
-                                    "Add CDI devices to an OCI runtime spec",
-                                    add_inject_arguments,
-                                    run_inject_command);
+  add_command<inject_arguments>(cdi,
+                                parsed,
+                                "inject",
+                                "Add CDI devices to an OCI runtime spec",
+                                add_inject_arguments,
+                                run_inject_command);
 }
 
 }  // namespace gpushm::cli

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/gpushm/cdi/list.hpp"
-
-#include "apps/gpushm/cdi/command.hpp"
+#include "apps/gpushm/cdi/commands.hpp"
 #include "apps/gpushm/cdi/problem_json.hpp"
 #include "apps/gpushm/cdi/spec_directories.hpp"
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/options.hpp"
@@ -33,7 +32,7 @@ json device_json(const std::string& name, const cdi::registered_device& device) 
           {"file", device.from->path}};
 }
 
-void print_devices(const cdi::registry& registry) {
+void print_registered_devices(const cdi::registry& registry) {
   base::table table({{"DEVICE"}, {"VERSION"}, {"FILE"}});
   for (const auto& [name, device] : registry.devices()) {
     table.add({name, device.from->content.version, device.from->path});
@@ -64,7 +63,7 @@ int run_list_command(const cdi_list_arguments& arguments) {
   } else if (registry.devices().empty()) {
     note("no devices in " + joined(registry.directories()));
   } else {
-    print_devices(registry);
+    print_registered_devices(registry);
   }
   return exit_ok;
 }
@@ -72,12 +71,12 @@ int run_list_command(const cdi_list_arguments& arguments) {
 }  // namespace
 
 void add_cdi_list(CLI::App& cdi, request& parsed) {
-  add_cdi_command<cdi_list_arguments>(cdi,
-                                      parsed,
-                                      "list",
-                                      "List the CDI devices available to containers",
-                                      add_list_arguments,
-                                      run_list_command);
+  add_command<cdi_list_arguments>(cdi,
+                                  parsed,
+                                  "list",
+                                  "List the CDI devices available to containers",
+                                  add_list_arguments,
+                                  run_list_command);
 }
 
 }  // namespace gpushm::cli

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/gpushm/cdi/refresh.hpp"
-
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -8,11 +6,12 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "apps/gpushm/cdi/command.hpp"
+#include "apps/gpushm/cdi/commands.hpp"
 #include "apps/gpushm/cdi/generate.hpp"
 #include "apps/gpushm/cdi/refresh_child.hpp"
 #include "apps/gpushm/cdi/refresh_reason.hpp"
 #include "apps/gpushm/cdi/refresh_watch.hpp"
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/support/duration.hpp"
@@ -200,13 +199,12 @@ int run_refresh_command(const refresh_arguments& arguments) {
 }  // namespace
 
 void add_cdi_refresh(CLI::App& cdi, request& parsed) {
-  add_cdi_command<refresh_arguments>(
-      cdi,
-      parsed,
-      "refresh",
-      "Update the CDI document when the driver or MIG layout changes",
-      add_refresh_arguments,
-      run_refresh_command);
+  add_command<refresh_arguments>(cdi,
+                                 parsed,
+                                 "refresh",
+                                 "Update the CDI document when the driver or MIG layout changes",
+                                 add_refresh_arguments,
+                                 run_refresh_command);
 }
 
 }  // namespace gpushm::cli

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/gpushm/cdi/share.hpp"
-
 #include <algorithm>
 #include <filesystem>
 
-#include "apps/gpushm/cdi/command.hpp"
+#include "apps/gpushm/cdi/commands.hpp"
 #include "apps/gpushm/cdi/document_output.hpp"
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
 #include "cdi/document/share_device.hpp"
 #include "gpushm/error.hpp"
@@ -77,12 +76,12 @@ int run_share_command(const share_arguments& arguments) {
 }  // namespace
 
 void add_cdi_share(CLI::App& cdi, request& parsed) {
-  add_cdi_command<share_arguments>(cdi,
-                                   parsed,
-                                   "share",
-                                   "Describe domains as CDI devices that give containers access",
-                                   add_share_arguments,
-                                   run_share_command);
+  add_command<share_arguments>(cdi,
+                               parsed,
+                               "share",
+                               "Describe domains as CDI devices that give containers access",
+                               add_share_arguments,
+                               run_share_command);
 }
 
 }  // namespace gpushm::cli

@@ -1,29 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
-#include "cdi/registry/registry.hpp"
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
 namespace gpushm::cli {
 
 /// `--spec-dir DIR`, repeatable. `directories` stays empty when it is not given.
-inline CLI::Option* add_spec_directories(CLI::App& app, std::vector<std::string>& directories) {
-  return app
-      .add_option(
-          "--spec-dir",
-          directories,
-          "Directory of CDI documents; may be repeated, later ones have precedence (default: "
-          "/etc/cdi, /var/run/cdi)")
-      ->allow_extra_args(false)
-      ->type_name("DIR");
-}
+CLI::Option* add_spec_directories(CLI::App& app, std::vector<std::string>& directories);
 
 /// Returns `given`, or the default directories if it is empty.
-inline std::vector<std::string> spec_directories(const std::vector<std::string>& given) {
-  return given.empty() ? cdi::default_directories() : given;
-}
+[[nodiscard]] std::vector<std::string> spec_directories(const std::vector<std::string>& given);
 
 }  // namespace gpushm::cli

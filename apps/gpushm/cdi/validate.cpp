@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/gpushm/cdi/validate.hpp"
-
 #include <fmt/core.h>
 
 #include <array>
 #include <iostream>
 
-#include "apps/gpushm/cdi/command.hpp"
+#include "apps/gpushm/cdi/commands.hpp"
 #include "apps/gpushm/cdi/problem_json.hpp"
 #include "apps/gpushm/cdi/spec_directories.hpp"
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/options.hpp"
@@ -143,12 +142,12 @@ int run_validate_command(const validate_arguments& arguments) {
 }  // namespace
 
 void add_cdi_validate(CLI::App& cdi, request& parsed) {
-  add_cdi_command<validate_arguments>(cdi,
-                                      parsed,
-                                      "validate",
-                                      "Report every problem of CDI documents",
-                                      add_validate_arguments,
-                                      run_validate_command);
+  add_command<validate_arguments>(cdi,
+                                  parsed,
+                                  "validate",
+                                  "Report every problem of CDI documents",
+                                  add_validate_arguments,
+                                  run_validate_command);
 }
 
 }  // namespace gpushm::cli

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/gpushm/cdi/watch.hpp"
+#include "cdi/registry/watch.hpp"
 
 #include <fmt/core.h>
 #include <poll.h>
@@ -7,9 +7,10 @@
 #include <array>
 #include <cerrno>
 
-#include "apps/gpushm/cdi/command.hpp"
+#include "apps/gpushm/cdi/commands.hpp"
 #include "apps/gpushm/cdi/problem_json.hpp"
 #include "apps/gpushm/cdi/spec_directories.hpp"
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/options.hpp"
@@ -17,7 +18,6 @@
 #include "apps/support/stop_signal.hpp"
 #include "base/syscall.hpp"
 #include "cdi/registry/registry.hpp"
-#include "cdi/registry/watch.hpp"
 
 namespace gpushm::cli {
 
@@ -143,12 +143,12 @@ int run_watch_command(const watch_arguments& arguments) {
 }  // namespace
 
 void add_cdi_watch(CLI::App& cdi, request& parsed) {
-  add_cdi_command<watch_arguments>(cdi,
-                                   parsed,
-                                   "watch",
-                                   "Print devices and problems as they are added and removed",
-                                   add_watch_arguments,
-                                   run_watch_command);
+  add_command<watch_arguments>(cdi,
+                               parsed,
+                               "watch",
+                               "Print devices and problems as they are added and removed",
+                               add_watch_arguments,
+                               run_watch_command);
 }
 
 }  // namespace gpushm::cli

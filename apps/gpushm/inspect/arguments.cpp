@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/inspect/arguments.hpp"
 
+#include <CLI/CLI.hpp>
+
 #include "apps/gpushm/options.hpp"
 
 namespace gpushm::cli {

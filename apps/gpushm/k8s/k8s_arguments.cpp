@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/k8s/k8s_arguments.hpp"
 
+#include <CLI/CLI.hpp>
+
 #include "apps/gpushm/k8s/lint_command.hpp"
 
 namespace gpushm::cli {

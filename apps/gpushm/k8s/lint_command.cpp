@@ -3,10 +3,11 @@
 
 #include <fmt/core.h>
 
+#include <CLI/CLI.hpp>
 #include <array>
 #include <iostream>
 
-#include "apps/gpushm/cdi/command.hpp"
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/k8s/lint.hpp"
@@ -134,13 +135,13 @@ int run(const lint_arguments& arguments) {
 }  // namespace
 
 void add_k8s_lint(CLI::App& k8s, request& parsed) {
-  add_cdi_command<lint_arguments>(k8s,
-                                  parsed,
-                                  "lint",
-                                  "Report what pods request but do not need to share GPU memory, "
-                                  "and what they need but are not guaranteed",
-                                  add,
-                                  run);
+  add_command<lint_arguments>(k8s,
+                              parsed,
+                              "lint",
+                              "Report what pods request but do not need to share GPU memory, "
+                              "and what they need but are not guaranteed",
+                              add,
+                              run);
 }
 
 }  // namespace gpushm::cli

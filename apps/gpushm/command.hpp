@@ -12,12 +12,12 @@ namespace gpushm::cli {
 /// `run` executes the command and returns the exit status. `Arguments` has a member `json` if the
 /// command can report errors as JSON.
 template <typename Arguments>
-CLI::App* add_cdi_command(CLI::App& cdi,
-                          request& parsed,
-                          const char* name,
-                          const char* description,
-                          void (*add)(CLI::App&, Arguments&),
-                          int (*run)(const Arguments&)) {
+CLI::App* add_command(CLI::App& cdi,
+                      request& parsed,
+                      const char* name,
+                      const char* description,
+                      void (*add)(CLI::App&, Arguments&),
+                      int (*run)(const Arguments&)) {
   // The parser keeps references to the members that it fills.
   const auto arguments = std::make_shared<Arguments>();
   CLI::App* app = cdi.add_subcommand(name, description);
