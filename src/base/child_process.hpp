@@ -32,9 +32,9 @@ struct child_options {
   int cancel_fd = -1;
 };
 
-/// A child process in a new process group, with pipes to its input and output. The
-/// destructor kills the group and reaps the child; the child also dies with the thread that started
-/// it. Move-only.
+/// A child process in a new process group, with pipes to its input and output. A program inherits
+/// no descriptors but these and standard error. The destructor kills the group and reaps the child;
+/// the child also dies with the thread that started it. Move-only.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class child_process {

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "apps/support/oci/config.hpp"
 #include "apps/support/oci/container.hpp"
 #include "gpushm/error.hpp"

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/child_process.hpp"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <sstream>
+
+#include "base/unique_fd.hpp"
+
+namespace gpushm::base {
+namespace {
+
+using std::chrono::seconds;
+
+std::string output_of(child_process& child) {
+  std::string text;
+  EXPECT_TRUE(child.read_all(text, deadline_in(seconds(10))));
+  EXPECT_EQ(child.wait(deadline_in(seconds(10))), 0);
+  return text;
+}
+
+bool has_close_range() {
+  utsname system{};
+  ::uname(&system);
+  int major = 0;
+  int minor = 0;
+  char dot = 0;
+  std::istringstream(system.release) >> major >> dot >> minor;
+  return major > 5 || (major == 5 && minor >= 11);
+}
+
+TEST(child_process, program_inherits_only_standard_streams) {
+  if (!has_close_range()) {
+    GTEST_SKIP() << "Linux before 5.11 has no CLOSE_RANGE_CLOEXEC";
+  }
+  // As another thread may have opened it.
+  const unique_fd not_for_programs(::open("/dev/null", O_RDONLY));
+  ASSERT_TRUE(not_for_programs);
+  child_options options;
+  options.argv = {"/bin/sh", "-c", "cd /proc/self/fd && echo *"};
+  auto child = child_process::start(options);
+  std::istringstream descriptors(output_of(child));
+  for (int number = 0; descriptors >> number;) {
+    EXPECT_NE(number, not_for_programs.get());
+  }
+}
+
+TEST(child_process, forked_child_writes_to_its_own_pipe) {
+  auto child =
+      child_process::fork([](int output) { static_cast<void>(::write(output, "done", 4) == 4); });
+  EXPECT_EQ(output_of(child), "done");
+}
+
+TEST(child_process, forked_child_that_throws_exits_with_1) {
+  auto child = child_process::fork([](int) { throw std::runtime_error("expected"); });
+  std::string text;
+  EXPECT_TRUE(child.read_all(text, deadline_in(seconds(10))));
+  EXPECT_EQ(status_text(child.wait(deadline_in(seconds(10))).value_or(0)), "exit status 1");
+  EXPECT_EQ(text, "");
+}
+
+}  // namespace
+}  // namespace gpushm::base
