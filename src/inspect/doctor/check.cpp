@@ -126,10 +126,10 @@ std::span<const std::string_view> check_ids() noexcept {
 std::vector<check> examine(const facts& all) {
   std::vector<check> checks;
   for (const rule& each : every) {
-    check made = each.apply(all);
-    made.id = each.id;
-    made.section = each.section;
-    checks.push_back(std::move(made));
+    check result = each.apply(all);
+    result.id = each.id;
+    result.section = each.section;
+    checks.push_back(std::move(result));
   }
   mark_consequences(checks);
   return checks;
@@ -141,9 +141,9 @@ std::string driver_problem(const facts& all) {
     return {};
   }
   for (const auto apply : {rules::cuinit, rules::libcuda}) {
-    const check made = apply(all);
-    if (made.result == verdict::problem) {
-      return made.seen;
+    const check result = apply(all);
+    if (result.result == verdict::problem) {
+      return result.seen;
     }
   }
   return {};

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "base/text.hpp"
@@ -82,9 +84,10 @@ std::string cdi_remedy(const cdi_facts& document) {
                      document.path
                : "gpushm cdi share --output=" + document.path;
   }
-  return "regenerate it with the tool that wrote it" +
-         (document.kind.empty() ? std::string() : ", for " + document.kind) +
-         "; it belongs to neither NVIDIA nor gpushm";
+  return fmt::format(
+      "regenerate it with the tool that wrote it{}{}; it belongs to neither NVIDIA nor gpushm",
+      document.kind.empty() ? "" : ", for ",
+      document.kind);
 }
 
 bool is_of_gpus(const cdi_facts& document) {
@@ -104,7 +107,7 @@ check device_nodes(const facts& all) {
       continue;
     }
     if (node.open_error != 0) {
-      denied += (denied.empty() ? "" : "; ") + node.path + " " + why_not_opened(node.open_error);
+      denied += (denied.empty() ? "" : "; ") + not_opened(node);
       worst = node.open_error;
     }
   }
@@ -127,8 +130,11 @@ check gpu_nodes(const facts& all) {
     }
     ++known;
     if (*gpu.open_error != 0) {
-      denied += (denied.empty() ? "" : "; ") + ("/dev/nvidia" + std::to_string(gpu.minor)) +
-                " of " + short_name(gpu) + " " + why_not_opened(*gpu.open_error);
+      denied += fmt::format("{}/dev/nvidia{} of {} {}",
+                            denied.empty() ? "" : "; ",
+                            gpu.minor,
+                            short_name(gpu),
+                            why_not_opened(*gpu.open_error));
       last = *gpu.open_error;
     }
   }
@@ -138,8 +144,7 @@ check gpu_nodes(const facts& all) {
         all.gpus.empty() ? "no GPU" : unknown("the GPUs' device numbers are not visible"));
   }
   const std::size_t open = openable_gpus(all);
-  const std::string counts =
-      std::to_string(open) + " of " + std::to_string(known) + " can be opened";
+  const std::string counts = fmt::format("{} of {} can be opened", open, known);
   if (open == known) {
     return finding(verdict::ok, counts);
   }
@@ -149,7 +154,7 @@ check gpu_nodes(const facts& all) {
       open == 0   ? verdict::problem
       : by_intent ? verdict::note
                   : verdict::warning,
-      counts + ": " + denied,
+      fmt::format("{}: {}", counts, denied),
       "memory on a GPU whose node this process may not open cannot be shared with this process; no "
       "other privilege helps, and without gpushm the driver reports \"invalid argument\"",
       remedy_for(last));
@@ -164,16 +169,18 @@ check uvm_major(const facts& all) {
     if (node.status->major != *node.expected_major) {
       return finding(
           verdict::problem,
-          node.path + " has major " + std::to_string(node.status->major) + ", the kernel has " +
-              std::to_string(*node.expected_major),
+          fmt::format("{} has major {}, the kernel has {}",
+                      node.path,
+                      node.status->major,
+                      *node.expected_major),
           "the major number is reassigned when the module is loaded; nvidia-smi still works with a "
           "stale node, but cuInit fails",
           in_container(all.self)
               ? "on the host: run nvidia-ctk cdi generate; then restart the container"
-              : "rm " + node.path + "; nvidia-modprobe -u -c 0");
+              : fmt::format("rm {}; nvidia-modprobe -u -c 0", node.path));
     }
     if (node.path == "/dev/nvidia-uvm") {
-      right = "nvidia-uvm has the kernel's major " + std::to_string(node.status->major);
+      right = fmt::format("nvidia-uvm has the kernel's major {}", node.status->major);
     }
   }
   if (right.empty()) {
@@ -209,24 +216,25 @@ check visible_devices(const facts& all) {
   }
   if (cuda != all.self.variables.end() && openable_gpus(all) > 0) {
     const visible_list read = read_visible(all, cuda->second);
+    const std::string stops =
+        fmt::format("CUDA stops at \"{}\", which names no GPU that it can use here", read.stop);
     if (read.useful == 0) {
       return finding(verdict::problem,
                      seen,
-                     cuda->second.empty() ? "an empty value hides every GPU from CUDA"
-                                          : "CUDA stops at \"" + read.stop +
-                                                "\", which names no GPU that it can use here",
+                     cuda->second.empty() ? "an empty value hides every GPU from CUDA" : stops,
                      "unset CUDA_VISIBLE_DEVICES: inside a container GPUs are numbered from 0");
     }
     // -1 ends a list deliberately.
     if (!read.stop.empty() && read.stop != "-1") {
-      return finding(verdict::warning,
-                     seen,
-                     "CUDA stops at \"" + read.stop +
-                         "\", which names no GPU that it can use here: of " +
-                         std::to_string(base::split(cuda->second, ",").size()) +
-                         " entries it uses " + std::to_string(read.useful),
-                     "remove \"" + read.stop +
-                         "\" from CUDA_VISIBLE_DEVICES, or give this container that GPU");
+      return finding(
+          verdict::warning,
+          seen,
+          fmt::format("{}: of {} entries it uses {}",
+                      stops,
+                      base::split(cuda->second, ",").size(),
+                      read.useful),
+          fmt::format("remove \"{}\" from CUDA_VISIBLE_DEVICES, or give this container that GPU",
+                      read.stop));
     }
     if (read.useful < openable_gpus(all)) {
       why =
@@ -256,16 +264,18 @@ check cdi(const facts& all) {
   if (wrong != nullptr) {
     const bool foreign = !is_of_gpus(*wrong) && !wrong->kind.empty();
     return finding(foreign ? verdict::note : verdict::warning,
-                   wrong->path + ": " + wrong->problem,
-                   foreign ? "it is for " + wrong->kind + ", so no NVIDIA GPU depends on it"
-                           : "container engines then report \"unresolvable CDI devices\", or start "
-                             "containers without the GPU",
+                   fmt::format("{}: {}", wrong->path, wrong->problem),
+                   foreign
+                       ? fmt::format("it is for {}, so no NVIDIA GPU depends on it", wrong->kind)
+                       : "container engines then report \"unresolvable CDI devices\", or start "
+                         "containers without the GPU",
                    cdi_remedy(*wrong));
   }
   return finding(verdict::ok,
-                 std::to_string(all.cdi.size()) +
-                     (all.cdi.size() == 1 ? " document, " : " documents, ") +
-                     std::to_string(devices) + " devices");
+                 fmt::format("{} {}, {} devices",
+                             all.cdi.size(),
+                             all.cdi.size() == 1 ? "document" : "documents",
+                             devices));
 }
 
 }  // namespace gpushm::inspect::rules

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 
@@ -15,7 +17,7 @@ constexpr const char* start_with_driver =
     "in its resource limits";
 
 std::string version_text(int version) {
-  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
 // The minimum driver branch for a major version of CUDA (NVIDIA, CUDA Compatibility, "Minor Version
@@ -62,11 +64,12 @@ check libcuda(const facts& all) {
   }
   if (!all.libcuda_files.empty() && all.driver.failure.empty()) {
     const std::string& file = all.libcuda_files.front();
-    return finding(verdict::problem,
-                   file + " exists, but the loader does not find libcuda.so.1",
-                   "no program can use CUDA until the loader finds it",
-                   "run ldconfig as root, or export LD_LIBRARY_PATH=" +
-                       file.substr(0, file.rfind('/')) + ":$LD_LIBRARY_PATH");
+    return finding(
+        verdict::problem,
+        file + " exists, but the loader does not find libcuda.so.1",
+        "no program can use CUDA until the loader finds it",
+        fmt::format("run ldconfig as root, or export LD_LIBRARY_PATH={}:$LD_LIBRARY_PATH",
+                    file.substr(0, file.rfind('/'))));
   }
   if (!all.libcuda_files.empty()) {
     return finding(verdict::not_applicable,
@@ -91,9 +94,10 @@ check driver_match(const facts& all) {
         unknown(all.module_version.empty() ? "the kernel module's version is not visible"
                                            : "the library's file name contains no version"));
   }
-  const std::string versions = "kernel module " + all.module_version +
-                               (all.open_module ? " (open)" : "") + ", library " +
-                               all.libcuda_version;
+  const std::string versions = fmt::format("kernel module {}{}, library {}",
+                                           all.module_version,
+                                           all.open_module ? " (open)" : "",
+                                           all.libcuda_version);
   if (!all.compat_version.empty()) {
     return finding(verdict::ok, versions + " (forward compatibility package)");
   }
@@ -125,9 +129,10 @@ check cuda_compat(const facts& all) {
                        ? "no CUDA toolkit or runtime found in the usual places"
                        : unknown("the driver's CUDA version is not visible"));
   }
-  const std::string versions = "driver: CUDA " + version_text(driver) +
-                               "; newest here: " + version_text(newest->version) + " (" +
-                               newest->path + ")";
+  const std::string versions = fmt::format("driver: CUDA {}; newest here: {} ({})",
+                                           version_text(driver),
+                                           version_text(newest->version),
+                                           newest->path);
   if (newest->version <= driver) {
     return finding(verdict::ok, versions);
   }
@@ -143,11 +148,13 @@ check cuda_compat(const facts& all) {
   return finding(
       verdict::problem,
       versions,
-      "CUDA " + std::to_string(major) + " programs fail with cudaErrorInsufficientDriver (35)" +
-          (needed == 0 ? std::string()
-                       : ": they need driver " + std::to_string(needed) + " or newer"),
-      "update the driver, use an older toolkit, or on data centre GPUs install cuda-compat-" +
-          std::to_string(major) + "-" + std::to_string(newest->version % 1000 / 10));
+      fmt::format("CUDA {} programs fail with cudaErrorInsufficientDriver (35){}",
+                  major,
+                  needed == 0 ? "" : fmt::format(": they need driver {} or newer", needed)),
+      fmt::format("update the driver, use an older toolkit, or on data centre GPUs install "
+                  "cuda-compat-{}-{}",
+                  major,
+                  newest->version % 1000 / 10));
 }
 
 check nvml(const facts& all) {
@@ -160,9 +167,11 @@ check nvml(const facts& all) {
   }
   if (view.problem.empty()) {
     return finding(verdict::ok,
-                   "NVML " + view.nvml_version + ", driver " + view.driver_version + ", " +
-                       std::to_string(view.gpus.size()) +
-                       (view.gpus.size() == 1 ? " GPU" : " GPUs"));
+                   fmt::format("NVML {}, driver {}, {} {}",
+                               view.nvml_version,
+                               view.driver_version,
+                               view.gpus.size(),
+                               view.gpus.size() == 1 ? "GPU" : "GPUs"));
   }
   return finding(
       verdict::warning,
@@ -190,8 +199,10 @@ check cuinit(const facts& all) {
   }
   if (view.problem.empty()) {
     return finding(verdict::ok,
-                   "CUDA " + version_text(view.version) + ", " + std::to_string(view.gpus.size()) +
-                       (view.gpus.size() == 1 ? " device" : " devices"));
+                   fmt::format("CUDA {}, {} {}",
+                               version_text(view.version),
+                               view.gpus.size(),
+                               view.gpus.size() == 1 ? "device" : "devices"));
   }
   const auto problem = [&](const char* why, const char* remedy) {
     return finding(verdict::problem, view.problem, why, remedy);

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <map>
 
@@ -48,7 +50,7 @@ std::string names_of(const facts& all) {
   }
   std::string text;
   for (const auto& [name, count] : counts) {
-    text += (text.empty() ? "" : ", ") + (count == 1 ? "" : std::to_string(count) + " x ") + name;
+    text += (text.empty() ? "" : ", ") + (count == 1 ? "" : fmt::format("{} x ", count)) + name;
   }
   return text;
 }
@@ -61,8 +63,8 @@ check gpus(const facts& all) {
   }
   std::string seen = names_of(all) + ":";
   for (const gpu_facts& gpu : all.gpus) {
-    seen += " " + (gpu.uuid.empty() ? gpu.pci_address : gpu.uuid) +
-            (gpu.sharing.empty() || gpu.sharing == "full" ? "" : " (" + gpu.sharing + ")");
+    seen += " " + (gpu.uuid.empty() ? gpu.pci_address : gpu.uuid);
+    seen += gpu.sharing.empty() || gpu.sharing == "full" ? "" : fmt::format(" ({})", gpu.sharing);
   }
   for (const gpu_facts& gpu : all.gpus) {
     const bool shown = gpu.nvml.has_value() || !gpu.cuda.empty();
@@ -92,16 +94,18 @@ check mig(const facts& all) {
     instances += gpu.nvml->mig_instances.size();
     on = on || gpu.nvml->mig == true;
     if (gpu.nvml->mig == true && gpu.nvml->mig_instances.empty()) {
-      return finding(verdict::problem,
-                     "MIG mode of " + short_name(gpu) + " is on, but it has no instance here",
-                     "CUDA shows only the instances of a GPU in MIG mode",
-                     "on the host: nvidia-smi mig -cgi 9,9 -C, or nvidia-smi -mig 0 and a reset; "
-                     "in a container: request nvidia.com/mig-…");
+      return finding(
+          verdict::problem,
+          fmt::format("MIG mode of {} is on, but it has no instance here", short_name(gpu)),
+          "CUDA shows only the instances of a GPU in MIG mode",
+          "on the host: nvidia-smi mig -cgi 9,9 -C, or nvidia-smi -mig 0 and a reset; "
+          "in a container: request nvidia.com/mig-…");
     }
     if (gpu.nvml->mig && gpu.nvml->mig_pending && *gpu.nvml->mig != *gpu.nvml->mig_pending) {
       return finding(verdict::warning,
-                     "MIG mode of " + short_name(gpu) + " will be " +
-                         (*gpu.nvml->mig_pending ? "on" : "off") + " after a reset",
+                     fmt::format("MIG mode of {} will be {} after a reset",
+                                 short_name(gpu),
+                                 *gpu.nvml->mig_pending ? "on" : "off"),
                      "the mode does not change before the reset",
                      "stop all users of the GPU, then nvidia-smi --gpu-reset");
     }
@@ -109,16 +113,16 @@ check mig(const facts& all) {
   for (const device_node_facts& node : all.nodes) {
     if (on && node.path.starts_with("/dev/nvidia-caps/") && node.open_error == EACCES) {
       return finding(verdict::problem,
-                     node.path + " " + why_not_opened(node.open_error),
+                     not_opened(node),
                      "an instance needs its GPU's node and two of these",
-                     "on the host: chmod 0444 " + node.path + " (NVreg_DeviceFileMode)");
+                     fmt::format("on the host: chmod 0444 {} (NVreg_DeviceFileMode)", node.path));
     }
   }
   if (!on) {
     return finding(verdict::ok, "off");
   }
   return finding(verdict::ok,
-                 std::to_string(instances) + " instances",
+                 fmt::format("{} instances", instances),
                  "memory is shared within an instance only: instances have no peer access");
 }
 
@@ -132,11 +136,11 @@ check compute_mode(const facts& all) {
       continue;
     }
     return finding(verdict::problem,
-                   "compute mode of " + short_name(gpu) + " is " + mode,
+                   fmt::format("compute mode of {} is {}", short_name(gpu), mode),
                    mode == "prohibited"
                        ? "no process may use it"
                        : "a second process gets CUDA_ERROR_DEVICE_UNAVAILABLE (46): sharing fails",
-                   "on the host: nvidia-smi -i " + gpu.pci_address + " -c DEFAULT");
+                   fmt::format("on the host: nvidia-smi -i {} -c DEFAULT", gpu.pci_address));
   }
   return finding(verdict::ok, "default");
 }
@@ -191,7 +195,7 @@ check persistence(const facts& all) {
     return finding(verdict::ok, "on");
   }
   return finding(verdict::warning,
-                 "persistence mode of " + short_name(*off) + " is off",
+                 fmt::format("persistence mode of {} is off", short_name(*off)),
                  "the first use of an idle GPU then takes a second or more",
                  "on the host: systemctl enable --now nvidia-persistenced, or nvidia-smi -pm 1");
 }
@@ -211,7 +215,7 @@ check xid(const facts& all) {
     return each.number > 0 && driver::is_xid_of(driver::xid_kind::needs_reset,
                                                 static_cast<std::uint64_t>(each.number));
   });
-  const std::string count = std::to_string(all.xids.size()) + " in the kernel's log, such as ";
+  const std::string count = fmt::format("{} in the kernel's log, such as ", all.xids.size());
   if (hardware == all.xids.rend()) {
     return finding(verdict::warning,
                    count + all.xids.back().text,
@@ -269,8 +273,10 @@ check rdma(const facts& all) {
   }
   return finding(
       verdict::note,
-      "memory created by gpushm is not RDMA capable on " + without +
-          (with.empty() ? "" : "; it is on " + with),
+      fmt::format("memory created by gpushm is not RDMA capable on {}{}{}",
+                  without,
+                  with.empty() ? "" : "; it is on ",
+                  with),
       "RDMA libraries (verbs, UCX, NVSHMEM, gdrcopy) reject it; sharing does not need it",
       only_plain ? "share cudaMalloc memory: client::share, backend cuda-ipc"
                  : "use device host, whose memory can be registered with the NIC, or another GPU");
@@ -286,8 +292,9 @@ check peer_access(const facts& all) {
     if (!*pair.access) {
       return finding(
           verdict::warning,
-          short_name(all.gpus[pair.from]) + " has no peer access to " +
-              short_name(all.gpus[pair.to]),
+          fmt::format("{} has no peer access to {}",
+                      short_name(all.gpus[pair.from]),
+                      short_name(all.gpus[pair.to])),
           "memory on one GPU cannot be mapped on the other; opening it with device= the other "
           "fails",
           "use one GPU on both sides; nvidia-smi topo -p2p r shows why (MIG, IOMMU, ACS)");
@@ -301,11 +308,11 @@ check peer_access(const facts& all) {
     const auto down = std::count_if(
         links.begin(), links.end(), [](const nvlink_view& each) { return !each.active; });
     if (down > 0 && static_cast<std::size_t>(down) < links.size()) {
-      return finding(verdict::warning,
-                     std::to_string(down) + " of " + std::to_string(links.size()) + " NVLinks of " +
-                         short_name(gpu) + " are down",
-                     "peer access has less bandwidth",
-                     "on the host: nvidia-smi nvlink -s; dmesg | grep NVLink");
+      return finding(
+          verdict::warning,
+          fmt::format("{} of {} NVLinks of {} are down", down, links.size(), short_name(gpu)),
+          "peer access has less bandwidth",
+          "on the host: nvidia-smi nvlink -s; dmesg | grep NVLink");
     }
   }
   if (known == 0) {
@@ -319,8 +326,9 @@ check peer_access(const facts& all) {
         return a.links < b.links;
       });
   if (fastest->links > 0) {
-    seen += ", over up to " + std::to_string(fastest->links) + " NVLinks" +
-            (fastest->through_switch ? " through switches" : "");
+    seen += fmt::format(", over up to {} NVLinks{}",
+                        fastest->links,
+                        fastest->through_switch ? " through switches" : "");
   }
   return finding(verdict::ok, seen);
 }
@@ -330,7 +338,7 @@ check imex(const facts& all) {
     if (node.path.starts_with("/dev/nvidia-caps-imex-channels/") && node.open_error != 0) {
       return finding(
           verdict::warning,
-          node.path + " " + why_not_opened(node.open_error),
+          not_opened(node),
           "memory with fabric handles cannot be created or opened",
           "give the container the channel: a ComputeDomain's claim, or the channel's CDI device");
     }
@@ -342,7 +350,7 @@ check imex(const facts& all) {
         "fabric handles then fail with CUDA_ERROR_NOT_PERMITTED (800), whatever the device's "
         "attribute says; sharing on one machine does not need them");
   }
-  return finding(verdict::ok, std::to_string(all.imex_channels.size()) + " IMEX channels");
+  return finding(verdict::ok, fmt::format("{} IMEX channels", all.imex_channels.size()));
 }
 
 }  // namespace gpushm::inspect::rules

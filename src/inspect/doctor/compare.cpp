@@ -8,11 +8,11 @@ namespace gpushm::inspect {
 namespace {
 
 party party_of(const process_facts& process) {
-  party made;
-  made.pid = process.nspid.empty() ? process.pid : process.nspid.back();
+  party side;
+  side.pid = process.nspid.empty() ? process.pid : process.nspid.back();
   const auto found = process.namespaces.find("pid");
-  made.pid_namespace = found == process.namespaces.end() ? 0 : found->second.id;
-  return made;
+  side.pid_namespace = found == process.namespaces.end() ? 0 : found->second.id;
+  return side;
 }
 
 bool may_open(const party& side, int minor) {
@@ -23,9 +23,9 @@ bool may_open(const party& side, int minor) {
 }  // namespace
 
 std::vector<peer_prediction> compare_with_peer(const facts& all) {
-  std::vector<peer_prediction> made;
+  std::vector<peer_prediction> predictions;
   if (!all.peer) {
-    return made;
+    return predictions;
   }
   party self = party_of(all.self);
   self.known_minors = true;
@@ -40,10 +40,11 @@ std::vector<peer_prediction> compare_with_peer(const facts& all) {
     peer.minors = *all.peer_minors;
   }
   const auto add = [&](std::size_t gpu, int minor, bool to_peer, way how) {
-    made.push_back({gpu,
-                    to_peer,
-                    how,
-                    to_peer ? predict(how, self, peer, minor) : predict(how, peer, self, minor)});
+    predictions.push_back(
+        {gpu,
+         to_peer,
+         how,
+         to_peer ? predict(how, self, peer, minor) : predict(how, peer, self, minor)});
   };
   for (const bool to_peer : {true, false}) {
     add(0, -1, to_peer, way::host);
@@ -61,7 +62,7 @@ std::vector<peer_prediction> compare_with_peer(const facts& all) {
       }
     }
   }
-  return made;
+  return predictions;
 }
 
 }  // namespace gpushm::inspect

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "inspect/doctor/predict.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "driver/cuda.hpp"
@@ -20,7 +22,7 @@ bool may_open(const party& side, int gpu) {
 }
 
 std::string node_of(int gpu) {
-  return "/dev/nvidia" + std::to_string(gpu);
+  return fmt::format("/dev/nvidia{}", gpu);
 }
 
 /// Equal PIDs collide even across namespaces; within one namespace they are the same process.
@@ -29,16 +31,17 @@ bool pids_collide(const party& exporter, const party& importer) {
 }
 
 prediction not_exportable_here(way how, int gpu, bool any_gpu) {
-  prediction made;
-  const auto result = any_gpu ? cuda::CUDA_ERROR_INVALID_DEVICE : cuda::CUDA_ERROR_NO_DEVICE;
-  made.driver_failure = driver::result_text(result);
-  made.failure = how == way::raw_legacy ? made.driver_failure
-                 : any_gpu              ? std::string(to_string(errc::device_not_found))
-                                        : std::string(to_string(errc::driver_unavailable));
-  made.why = "the exporter may not open " + node_of(gpu) +
-             ", so CUDA does not list that GPU and there is nothing to export";
-  made.remedy = "give the exporter this GPU";
-  return made;
+  prediction result;
+  const auto code = any_gpu ? cuda::CUDA_ERROR_INVALID_DEVICE : cuda::CUDA_ERROR_NO_DEVICE;
+  result.driver_failure = driver::result_text(code);
+  result.failure = how == way::raw_legacy ? result.driver_failure
+                   : any_gpu              ? std::string(to_string(errc::device_not_found))
+                                          : std::string(to_string(errc::driver_unavailable));
+  result.why = fmt::format(
+      "the exporter may not open {}, so CUDA does not list that GPU and there is nothing to export",
+      node_of(gpu));
+  result.remedy = "give the exporter this GPU";
+  return result;
 }
 
 /// The driver's error for an importer that may not open the node (FACTS I4); the driver detects a
@@ -60,26 +63,31 @@ std::string driver_failure_when_hidden(way how, bool collide) {
 }
 
 prediction hidden_from_importer(way how, const party& importer, int gpu, bool collide) {
-  prediction made;
-  made.driver_failure = importer.minors.empty() ? driver::result_text(cuda::CUDA_ERROR_NO_DEVICE)
-                                                : driver_failure_when_hidden(how, collide);
+  prediction result;
+  result.driver_failure = importer.minors.empty() ? driver::result_text(cuda::CUDA_ERROR_NO_DEVICE)
+                                                  : driver_failure_when_hidden(how, collide);
   if (how == way::raw_legacy) {
-    made.failure = made.driver_failure;
-    made.why = collide
-                   ? "both processes have PID " + std::to_string(importer.pid) +
-                         " in their namespaces, which the driver treats as one process; and the "
-                         "importer may not open " +
-                         node_of(gpu)
-                   : "the importer may not open " + node_of(gpu) +
-                         ", the exporting GPU; \"privileged\" helps only because it opens every "
-                         "GPU's node";
+    result.failure = result.driver_failure;
+    result.why =
+        collide
+            ? fmt::format(
+                  "both processes have PID {} in their namespaces, which the driver treats as one "
+                  "process; and the importer may not open {}",
+                  importer.pid,
+                  node_of(gpu))
+            : fmt::format(
+                  "the importer may not open {}, the exporting GPU; \"privileged\" helps only "
+                  "because it opens every GPU's node",
+                  node_of(gpu));
   } else {
-    made.failure = to_string(errc::device_not_visible);
-    made.why = "the importer may not open " + node_of(gpu) +
-               ", the exporting GPU; gpushm reports this before calling the driver";
+    result.failure = to_string(errc::device_not_visible);
+    result.why = fmt::format(
+        "the importer may not open {}, the exporting GPU; gpushm reports this before calling the "
+        "driver",
+        node_of(gpu));
   }
-  made.remedy = same_gpus;
-  return made;
+  result.remedy = same_gpus;
+  return result;
 }
 
 }  // namespace
@@ -110,11 +118,12 @@ std::optional<way> parse_way(std::string_view text) noexcept {
 }
 
 prediction predict(way how, const party& exporter, const party& importer, int gpu) {
-  prediction made;
+  prediction result;
   if (how == way::host) {
-    made.works = true;
-    made.why = "host memory is shared as a descriptor: both sides need the domain's socket, no GPU";
-    return made;
+    result.works = true;
+    result.why =
+        "host memory is shared as a descriptor: both sides need the domain's socket, no GPU";
+    return result;
   }
   if (!may_open(exporter, gpu)) {
     return not_exportable_here(how, gpu, !exporter.minors.empty());
@@ -124,31 +133,33 @@ prediction predict(way how, const party& exporter, const party& importer, int gp
     return hidden_from_importer(how, importer, gpu, collide);
   }
   if (collide && (how == way::raw_legacy || how == way::legacy)) {
-    made.driver_failure = driver::result_text(cuda::CUDA_ERROR_INVALID_CONTEXT);
+    result.driver_failure = driver::result_text(cuda::CUDA_ERROR_INVALID_CONTEXT);
   }
   if (collide && how == way::raw_legacy) {
-    made.failure = made.driver_failure;
-    made.why = "both processes have PID " + std::to_string(importer.pid) +
-               " in their namespaces: the driver treats the handle as one of the importer's own";
-    made.remedy =
+    result.failure = result.driver_failure;
+    result.why = fmt::format(
+        "both processes have PID {} in their namespaces: the driver treats the handle as one of "
+        "the importer's own",
+        importer.pid);
+    result.remedy =
         "open it through gpushm (client::share and open, or tickets); hostPID and "
         "shareProcessNamespace only make the PIDs differ";
-    return made;
+    return result;
   }
-  made.works = true;
+  result.works = true;
   switch (how) {
     case way::raw_legacy:
-      made.why = "the importer may open the GPU, and the two PIDs differ in value";
+      result.why = "the importer may open the GPU, and the two PIDs differ in value";
       break;
     case way::legacy:
-      made.why = collide ? "gpushm rewrites the PID in the handle that equals the importer's"
-                         : "the importer may open the GPU";
+      result.why = collide ? "gpushm rewrites the PID in the handle that equals the importer's"
+                           : "the importer may open the GPU";
       break;
     default:
-      made.why = "descriptors contain no PID; the importer may open the GPU";
+      result.why = "descriptors contain no PID; the importer may open the GPU";
       break;
   }
-  return made;
+  return result;
 }
 
 }  // namespace gpushm::inspect

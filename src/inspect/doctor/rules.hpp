@@ -3,6 +3,8 @@
 
 // Doctor's rules. Each depends only on the facts and always returns a verdict. Pure, thread-safe.
 
+#include <fmt/core.h>
+
 #include <cerrno>
 #include <string>
 #include <utility>
@@ -76,7 +78,7 @@ namespace gpushm::inspect::rules {
 
 /// The only spelling of an unknown value.
 [[nodiscard]] inline std::string unknown(const std::string& reason) {
-  return "unknown (" + reason + ")";
+  return fmt::format("unknown ({})", reason);
 }
 
 /// Why a device node cannot be opened.
@@ -92,8 +94,13 @@ namespace gpushm::inspect::rules {
     case ENODEV:
       return "has no driver (ENXIO)";
     default:
-      return "cannot be opened (errno " + std::to_string(number) + ")";
+      return fmt::format("cannot be opened (errno {})", number);
   }
+}
+
+/// "/dev/nvidiactl is missing".
+[[nodiscard]] inline std::string not_opened(const device_node_facts& node) {
+  return fmt::format("{} {}", node.path, why_not_opened(node.open_error));
 }
 
 }  // namespace gpushm::inspect::rules

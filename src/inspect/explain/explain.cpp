@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "inspect/explain/explain.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -178,7 +180,7 @@ std::optional<std::string> evidence_of(const explain_condition& condition,
                                        const situation& here) {
   if (!condition.text.empty()) {
     return text.find_phrase(lower_case(condition.text))
-               ? std::optional("the text contains \"" + condition.text + "\"")
+               ? std::optional(fmt::format("the text contains \"{}\"", condition.text))
                : std::nullopt;
   }
   if (!condition.fact.empty()) {
@@ -192,8 +194,8 @@ std::optional<std::string> evidence_of(const explain_condition& condition,
   }
   for (const check& each : here.checks) {
     if (each.id == condition.check && each.result == condition.result) {
-      return each.id + " (" + std::string(to_string(each.result)) +
-             "): " + base::printable(each.seen);
+      return fmt::format(
+          "{} ({}): {}", each.id, to_string(each.result), base::printable(each.seen));
     }
   }
   return std::nullopt;
@@ -205,17 +207,17 @@ std::vector<cause> causes_of(const explain_rule& rule,
   std::vector<cause> causes;
   double sum = 0;
   for (const explain_cause& known : rule.causes) {
-    cause made{known.id, known.prior, known.text, known.confirm, known.fix, {}};
+    cause possible{known.id, known.prior, known.text, known.confirm, known.fix, {}};
     for (const explain_condition& condition : known.when) {
       if (auto words = evidence_of(condition, text, here)) {
-        made.share *= condition.factor;
+        possible.share *= condition.factor;
         if (condition.factor > 1) {
-          made.evidence.push_back(*std::move(words));
+          possible.evidence.push_back(*std::move(words));
         }
       }
     }
-    sum += made.share;
-    causes.push_back(std::move(made));
+    sum += possible.share;
+    causes.push_back(std::move(possible));
   }
   for (cause& each : causes) {
     each.share /= sum;

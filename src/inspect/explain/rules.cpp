@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "inspect/explain/rules.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
@@ -32,7 +34,7 @@ class reader {
     }
     for (const auto& [key, each] : value.items()) {
       if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
-        refuse(name_, "unknown key \"" + key + "\"");
+        refuse(name_, fmt::format("unknown key \"{}\"", key));
       }
     }
   }
@@ -42,13 +44,13 @@ class reader {
     try {
       return value_.contains(key) ? value_.at(key).get<Type>() : Type{};
     } catch (const json::exception&) {
-      refuse(name_, "\"" + std::string(key) + "\" has the wrong type");
+      refuse(name_, fmt::format("\"{}\" has the wrong type", key));
     }
   }
   [[nodiscard]] std::string text(const char* key) const {
     auto value = get<std::string>(key);
     if (value.empty()) {
-      refuse(name_, "lacks \"" + std::string(key) + "\"");
+      refuse(name_, fmt::format("lacks \"{}\"", key));
     }
     return value;
   }
@@ -68,81 +70,82 @@ verdict parse_verdict(const std::string& text, const std::string& where) {
       return each;
     }
   }
-  refuse(where, "unknown verdict \"" + text + "\"");
+  refuse(where, fmt::format("unknown verdict \"{}\"", text));
 }
 
 void expect_check(const std::string& id, const std::string& where) {
   if (!is_check_id(id)) {
-    refuse(where, "unknown check \"" + id + "\"");
+    refuse(where, fmt::format("unknown check \"{}\"", id));
   }
 }
 
 void expect_fact(const std::string& name, const std::string& where) {
   const auto names = fact_names();
   if (std::find(names.begin(), names.end(), name) == names.end()) {
-    refuse(where, "unknown fact \"" + name + "\"");
+    refuse(where, fmt::format("unknown fact \"{}\"", name));
   }
 }
 
 explain_condition parse_condition(const json& value, const std::string& where) {
   const reader from(value, where, {"check", "verdict", "fact", "text", "factor"});
-  explain_condition made;
-  made.check = from.get<std::string>("check");
-  made.fact = from.get<std::string>("fact");
-  made.text = from.get<std::string>("text");
-  made.factor = from.get<double>("factor");
-  if (!made.check.empty()) {
-    expect_check(made.check, where);
-    made.result = parse_verdict(from.text("verdict"), where);
+  explain_condition condition;
+  condition.check = from.get<std::string>("check");
+  condition.fact = from.get<std::string>("fact");
+  condition.text = from.get<std::string>("text");
+  condition.factor = from.get<double>("factor");
+  if (!condition.check.empty()) {
+    expect_check(condition.check, where);
+    condition.result = parse_verdict(from.text("verdict"), where);
   }
-  if (!made.fact.empty()) {
-    expect_fact(made.fact, where);
+  if (!condition.fact.empty()) {
+    expect_fact(condition.fact, where);
   }
-  if (int{made.check.empty()} + int{made.fact.empty()} + int{made.text.empty()} != 2) {
+  if (int{condition.check.empty()} + int{condition.fact.empty()} + int{condition.text.empty()} !=
+      2) {
     refuse(where, "a condition is one of check, fact and text");
   }
-  if (!(made.factor > 0 && made.factor <= 100)) {
+  if (!(condition.factor > 0 && condition.factor <= 100)) {
     refuse(where, "a factor is above 0 and at most 100");
   }
-  return made;
+  return condition;
 }
 
 explain_cause parse_cause(const json& value, const std::string& rule) {
   const reader from(value, rule, {"id", "prior", "text", "confirm", "fix", "when"});
-  explain_cause made;
-  made.id = from.text("id");
-  const std::string where = rule + "/" + made.id;
-  made.prior = from.get<double>("prior");
-  made.text = from.text("text");
-  made.confirm = from.text("confirm");
-  made.fix = from.text("fix");
+  explain_cause cause;
+  cause.id = from.text("id");
+  const std::string where = rule + "/" + cause.id;
+  cause.prior = from.get<double>("prior");
+  cause.text = from.text("text");
+  cause.confirm = from.text("confirm");
+  cause.fix = from.text("fix");
   for (const json& each : from.items("when")) {
-    made.when.push_back(parse_condition(each, where));
+    cause.when.push_back(parse_condition(each, where));
   }
-  if (!(made.prior > 0 && made.prior <= 1)) {
+  if (!(cause.prior > 0 && cause.prior <= 1)) {
     refuse(where, "a prior is above 0 and at most 1");
   }
-  return made;
+  return cause;
 }
 
 explain_order parse_order(const json& value, const explain_rule& rule) {
   const reader from(value, rule.id, {"text", "checks", "facts", "first"});
-  explain_order made;
-  made.text = from.get<std::string>("text");
+  explain_order order;
+  order.text = from.get<std::string>("text");
   for (const auto& [id, result] : from.get<std::map<std::string, std::string>>("checks")) {
     expect_check(id, rule.id);
-    made.checks.emplace(id, parse_verdict(result, rule.id));
+    order.checks.emplace(id, parse_verdict(result, rule.id));
   }
-  made.facts = from.get<std::vector<std::string>>("facts");
-  for (const std::string& name : made.facts) {
+  order.facts = from.get<std::vector<std::string>>("facts");
+  for (const std::string& name : order.facts) {
     expect_fact(name, rule.id);
   }
-  made.first = from.text("first");
-  const auto is_first = [&](const explain_cause& each) { return each.id == made.first; };
+  order.first = from.text("first");
+  const auto is_first = [&](const explain_cause& each) { return each.id == order.first; };
   if (std::none_of(rule.causes.begin(), rule.causes.end(), is_first)) {
-    refuse(rule.id, "has no cause \"" + made.first + "\"");
+    refuse(rule.id, fmt::format("has no cause \"{}\"", order.first));
   }
-  return made;
+  return order;
 }
 
 explain_rule parse_rule(const json& value) {
@@ -162,35 +165,35 @@ explain_rule parse_rule(const json& value) {
        "matches",
        "unrelated",
        "orders"});
-  explain_rule made;
-  made.id = named.text("id");
+  explain_rule rule;
+  rule.id = named.text("id");
   using texts = std::vector<std::string>;
-  made.title = named.text("title");
-  made.about = named.get<std::string>("about");
-  made.names = named.get<texts>("names");
-  made.numbers = named.get<std::vector<int>>("numbers");
-  made.phrases = named.get<texts>("phrases");
-  made.alone = named.get<texts>("alone");
-  made.vague = named.get<bool>("vague");
-  made.matches = named.get<texts>("matches");
-  made.unrelated = named.get<texts>("unrelated");
+  rule.title = named.text("title");
+  rule.about = named.get<std::string>("about");
+  rule.names = named.get<texts>("names");
+  rule.numbers = named.get<std::vector<int>>("numbers");
+  rule.phrases = named.get<texts>("phrases");
+  rule.alone = named.get<texts>("alone");
+  rule.vague = named.get<bool>("vague");
+  rule.matches = named.get<texts>("matches");
+  rule.unrelated = named.get<texts>("unrelated");
   std::set<std::string> ids;
   for (const json& each : named.items("causes")) {
-    made.causes.push_back(parse_cause(each, made.id));
-    if (!ids.insert(made.causes.back().id).second) {
-      refuse(made.id, "has cause \"" + made.causes.back().id + "\" twice");
+    rule.causes.push_back(parse_cause(each, rule.id));
+    if (!ids.insert(rule.causes.back().id).second) {
+      refuse(rule.id, fmt::format("has cause \"{}\" twice", rule.causes.back().id));
     }
   }
   for (const json& each : named.items("orders")) {
-    made.orders.push_back(parse_order(each, made));
+    rule.orders.push_back(parse_order(each, rule));
   }
-  if (made.causes.empty()) {
-    refuse(made.id, "has no causes");
+  if (rule.causes.empty()) {
+    refuse(rule.id, "has no causes");
   }
-  if (made.names.empty() && made.numbers.empty() && made.phrases.empty() && made.alone.empty()) {
-    refuse(made.id, "has no patterns");
+  if (rule.names.empty() && rule.numbers.empty() && rule.phrases.empty() && rule.alone.empty()) {
+    refuse(rule.id, "has no patterns");
   }
-  return made;
+  return rule;
 }
 
 }  // namespace

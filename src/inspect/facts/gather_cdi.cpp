@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include <map>
 #include <utility>
 
@@ -14,7 +16,8 @@ namespace {
 /// the driver. Empty if all exist.
 std::string stale_part(system& machine, const cdi::edits& edits) {
   const auto missing = [&machine](const std::string& path) {
-    return machine.status(path) ? std::string() : "it names " + path + ", which does not exist";
+    return machine.status(path) ? std::string()
+                                : fmt::format("it names {}, which does not exist", path);
   };
   for (const cdi::device_node& node : edits.device_nodes) {
     std::string text = missing(node.host_path.empty() ? node.path : node.host_path);
@@ -35,16 +38,10 @@ std::string stale_part(system& machine, const cdi::edits& edits) {
 /// The first problem, with its line if it has one.
 std::string first_problem(const std::vector<yaml::problem>& problems) {
   const yaml::problem& first = problems.front();
-  std::string text;
-  if (first.line > 0) {
-    text = "line ";
-    text.append(std::to_string(first.line)).append(": ");
-  }
-  text += first.text;
-  if (problems.size() > 1) {
-    text.append(" (and ").append(std::to_string(problems.size() - 1)).append(" more)");
-  }
-  return text;
+  return fmt::format("{}{}{}",
+                     first.line > 0 ? fmt::format("line {}: ", first.line) : "",
+                     first.text,
+                     problems.size() > 1 ? fmt::format(" (and {} more)", problems.size() - 1) : "");
 }
 
 void judge(system& machine, const cdi::parsed& read, cdi_facts& found) {
@@ -71,7 +68,8 @@ void judge_conflicts(std::vector<cdi_facts>& all, std::size_t from) {
   std::map<std::string, std::size_t> seen;
   const auto set_conflict = [&all](std::size_t at, const std::string& name, std::size_t other) {
     if (all[at].problem.empty()) {
-      all[at].problem = name + " is also in " + all[other].path + ", and engines use neither";
+      all[at].problem =
+          fmt::format("{} is also in {}, and engines use neither", name, all[other].path);
     }
   };
   std::vector<bool> valid;
@@ -81,7 +79,7 @@ void judge_conflicts(std::vector<cdi_facts>& all, std::size_t from) {
   }
   for (std::size_t at = from; at < all.size(); ++at) {
     for (std::size_t device = 0; valid[at] && device < all[at].devices.size(); ++device) {
-      const std::string name = all[at].kind + "=" + all[at].devices[device];
+      const std::string name = fmt::format("{}={}", all[at].kind, all[at].devices[device]);
       const auto [first, fresh] = seen.emplace(name, at);
       if (!fresh) {
         set_conflict(at, name, first->second);
@@ -102,8 +100,7 @@ std::vector<cdi_facts> gather_cdi(system& machine) {
         continue;
       }
       cdi_facts found;
-      found.path = directory;
-      found.path.append("/").append(name);
+      found.path = fmt::format("{}/{}", directory, name);
       if (const auto text = machine.read(found.path)) {
         judge(machine, cdi::parse(*text, found.path), found);
       } else {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <set>
 
@@ -55,14 +57,14 @@ gpu_facts& gpu_at(std::vector<gpu_facts>& gpus, const std::string& pci_address) 
       return each;
     }
   }
-  gpu_facts& made = gpus.emplace_back();
-  made.pci_address = pci_address;
-  return made;
+  gpu_facts& added = gpus.emplace_back();
+  added.pci_address = pci_address;
+  return added;
 }
 
 void add_from_kernel(system& machine, std::vector<gpu_facts>& gpus) {
   for (const std::string& address : machine.list(kernel_gpus)) {
-    const std::string text = machine.read(std::string(kernel_gpus) + "/" + address + "/information")
+    const std::string text = machine.read(fmt::format("{}/{}/information", kernel_gpus, address))
                                  .value_or(std::string());
     gpu_facts& gpu =
         gpu_at(gpus, driver::normal_pci_address(address).value_or(std::string(address)));
@@ -286,7 +288,7 @@ std::vector<gpu_facts> gather_gpus(system& machine, const facts& all) {
     add_place(machine, each);
     if (each.minor >= 0) {
       each.open_error = ENOENT;
-      const std::string path = "/dev/nvidia" + std::to_string(each.minor);
+      const std::string path = fmt::format("/dev/nvidia{}", each.minor);
       for (const device_node_facts& node : all.nodes) {
         if (node.path == path) {
           each.open_error = node.open_error;

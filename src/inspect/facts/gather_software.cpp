@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <set>
@@ -72,7 +74,7 @@ void add_python_runtimes(system& machine,
   for (const std::string& root : roots) {
     for (int minor = 8; minor <= 16; ++minor) {
       for (const char* packages : {"/site-packages/nvidia", "/dist-packages/nvidia"}) {
-        const std::string path = root + "/python3." + std::to_string(minor) + packages;
+        const std::string path = fmt::format("{}/python3.{}{}", root, minor, packages);
         if (!machine.status(path)) {
           continue;
         }
@@ -84,8 +86,7 @@ void add_python_runtimes(system& machine,
                                   ? cuda_version(std::string_view(name).substr(stem.size()))
                                   : 0;
             if (value != 0) {
-              std::string path_of_library = folder;
-              toolkits.push_back({path_of_library.append("/").append(name), value});
+              toolkits.push_back({fmt::format("{}/{}", folder, name), value});
             }
           }
         }
@@ -117,9 +118,8 @@ void gather_software(system& machine, facts& all) {
     const std::string path = directory + "/libcuda.so.1";
     if (seen.insert(path).second && machine.status(path)) {
       const std::string target = machine.link(path).value_or(path);
-      std::string file = target.starts_with('/') ? std::string() : directory;
-      file.append(file.empty() ? "" : "/").append(target);
-      all.libcuda_files.push_back(std::move(file));
+      all.libcuda_files.push_back(
+          target.starts_with('/') ? target : fmt::format("{}/{}", directory, target));
     }
   }
   const std::string& loaded = all.driver.cuda.library;

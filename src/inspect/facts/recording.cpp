@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "inspect/facts/recording.hpp"
 
+#include <fmt/core.h>
+
 #include "gpushm/error.hpp"
 #include "inspect/facts/json.hpp"
 
@@ -81,11 +83,11 @@ void check_answers(std::string_view name, const json& answers) {
       return;
     }
     if (!found->is_object()) {
-      refuse(name, std::string("\"") + kind + "\" is not an object");
+      refuse(name, fmt::format("\"{}\" is not an object", kind));
     }
     for (const auto& [key, value] : found->items()) {
       if (!right(value)) {
-        refuse(name, std::string("\"") + kind + "\" has a malformed value for " + key);
+        refuse(name, fmt::format("\"{}\" has a malformed value for {}", kind, key));
       }
     }
   };
@@ -176,7 +178,7 @@ recorded_machine recorded_machine::parse(std::string_view name, std::string_view
     refuse(name, "it is not JSON");
   }
   if (!document.is_object()) {
-    refuse(name, std::string("it is JSON, but ") + document.type_name() + " instead of an object");
+    refuse(name, fmt::format("it is JSON, but {} instead of an object", document.type_name()));
   }
   if (const auto inner = document.find("recording"); inner != document.end()) {
     document = json(*inner);
@@ -187,17 +189,17 @@ recorded_machine recorded_machine::parse(std::string_view name, std::string_view
     refuse(name, "it contains no recording");
   }
   if (*version != format) {
-    refuse(name, "its format is " + version->dump() + ", this program reads format 1");
+    refuse(name, fmt::format("its format is {}, this program reads format 1", version->dump()));
   }
   check_answers(name, document["answers"]);
-  recorded_machine made;
+  recorded_machine machine;
   try {
-    made.driver = document.value("driver", driver_view());
+    machine.driver = document.value("driver", driver_view());
   } catch (const json::exception& failure) {
-    refuse(name, std::string("\"driver\" is malformed: ") + failure.what());
+    refuse(name, fmt::format("\"driver\" is malformed: {}", failure.what()));
   }
-  made.files = std::make_unique<recorded_system>(std::move(document["answers"]));
-  return made;
+  machine.files = std::make_unique<recorded_system>(std::move(document["answers"]));
+  return machine;
 }
 
 }  // namespace gpushm::inspect

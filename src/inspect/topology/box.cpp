@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "inspect/topology/box.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "base/size_text.hpp"
@@ -22,7 +24,7 @@ std::vector<chip> chips_of(const std::vector<const open_segment*>& segments) {
     chips.push_back({base::printable(segments[i]->name), base::size_text(segments[i]->size_bytes)});
   }
   if (segments.size() > shown) {
-    chips.push_back({"+" + std::to_string(segments.size() - shown) + " more", ""});
+    chips.push_back({fmt::format("+{} more", segments.size() - shown), ""});
   }
   return chips;
 }
@@ -70,35 +72,35 @@ std::string joined(const std::vector<std::string>& parts, std::string_view separ
 
 content content_of(const topology& all, std::size_t index) {
   const gpu_facts& gpu = all.machine.gpus[index];
-  content made;
-  made.title = "GPU " + std::to_string(index);
-  made.badge = gpu.sharing.empty() || gpu.sharing == "full" ? "" : sharing_text(gpu);
-  made.lines.push_back(gpu_name(gpu));
+  content box;
+  box.title = fmt::format("GPU {}", index);
+  box.badge = gpu.sharing.empty() || gpu.sharing == "full" ? "" : sharing_text(gpu);
+  box.lines.push_back(gpu_name(gpu));
   const std::string compute = compute_text(gpu);
-  made.lines.push_back(joined({gpu_bytes(gpu) == 0 ? "" : base::size_text(gpu_bytes(gpu)),
-                               compute.empty() ? "" : "cc " + compute,
-                               gpu.cuda.empty() || gpu.cuda[0].multiprocessors < 0
-                                   ? ""
-                                   : std::to_string(gpu.cuda[0].multiprocessors) + " SMs"},
-                              ", "));
-  made.lines.push_back(
+  box.lines.push_back(joined({gpu_bytes(gpu) == 0 ? "" : base::size_text(gpu_bytes(gpu)),
+                              compute.empty() ? "" : "cc " + compute,
+                              gpu.cuda.empty() || gpu.cuda[0].multiprocessors < 0
+                                  ? ""
+                                  : fmt::format("{} SMs", gpu.cuda[0].multiprocessors)},
+                             ", "));
+  box.lines.push_back(
       joined({short_address(gpu.pci_address), base::printable(gpu.uuid.substr(0, 12))}, "  "));
   const measured_pair* local = measured_of(all, index, index);
   if (local != nullptr && local->bytes_per_second > 0) {
-    made.lines.push_back("own memory " + rate_text(local->bytes_per_second));
+    box.lines.push_back("own memory " + rate_text(local->bytes_per_second));
   }
-  made.lines.erase(std::remove(made.lines.begin(), made.lines.end(), ""), made.lines.end());
+  box.lines.erase(std::remove(box.lines.begin(), box.lines.end(), ""), box.lines.end());
   if (gpu.nvml) {
     for (const mig_instance_view& each : gpu.nvml->mig_instances) {
-      made.slices.push_back(
+      box.slices.push_back(
           {instance_name(each), each.total_bytes == 0 ? "" : base::size_text(each.total_bytes)});
     }
   }
-  made.chips = chips_of(segments_of(all, index));
+  box.chips = chips_of(segments_of(all, index));
   if (gpu.open_error.value_or(0) != 0) {
-    made.problem = "cannot be opened here";
+    box.problem = "cannot be opened here";
   }
-  return made;
+  return box;
 }
 
 void draw_box(canvas& to, const content& what, int x, int top, int height) {

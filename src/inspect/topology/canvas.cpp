@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "inspect/topology/canvas.hpp"
 
+#include <fmt/core.h>
+
 #include "base/text.hpp"
 
 namespace gpushm::inspect {
@@ -76,26 +78,34 @@ std::string shortened(const std::string& text, const style_of_text& style, doubl
 }
 
 std::string point(int x, int y) {
-  return std::to_string(x) + "," + std::to_string(y) + " ";
+  return fmt::format("{},{} ", x, y);
 }
 
 void canvas::rectangle(int x, int y, int w, int h, std::string_view attributes) {
-  body_ += "<rect x=\"" + std::to_string(x) + "\" y=\"" + std::to_string(y) + "\" width=\"" +
-           std::to_string(w) + "\" height=\"" + std::to_string(h) + "\" " +
-           std::string(attributes) + "/>\n";
+  body_ += fmt::format(
+      "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" {}/>\n", x, y, w, h, attributes);
 }
 
 void canvas::line(const std::string& points, std::string_view color, int thickness, bool dashed) {
-  body_ += R"(<polyline points=")" + points + R"(" fill="none" stroke=")" + std::string(color) +
-           R"(" stroke-width=")" + std::to_string(thickness) + R"(")" +
-           (dashed ? R"( stroke-dasharray="5 4")" : "") + " stroke-linejoin=\"round\"/>\n";
+  body_ += fmt::format(
+      "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\"{} "
+      "stroke-linejoin=\"round\"/>\n",
+      points,
+      color,
+      thickness,
+      dashed ? R"( stroke-dasharray="5 4")" : "");
 }
 
 void canvas::text(int x, int y, std::string_view words, const style_of_text& style) {
-  body_ += "<text x=\"" + std::to_string(x) + "\" y=\"" + std::to_string(y) + "\" font-size=\"" +
-           std::to_string(style.size) + "\" text-anchor=\"" + std::string(style.anchor) +
-           "\" fill=\"" + std::string(style.color) + "\"" +
-           (style.bold ? " font-weight=\"600\"" : "") + ">" + escaped(words) + "</text>\n";
+  body_ += fmt::format(
+      "<text x=\"{}\" y=\"{}\" font-size=\"{}\" text-anchor=\"{}\" fill=\"{}\"{}>{}</text>\n",
+      x,
+      y,
+      style.size,
+      style.anchor,
+      style.color,
+      style.bold ? " font-weight=\"600\"" : "",
+      escaped(words));
 }
 
 void canvas::label(int x, int y, const std::string& words, const style_of_text& style) {
@@ -108,15 +118,15 @@ void canvas::label(int x, int y, const std::string& words, const style_of_text& 
 }
 
 std::string canvas::document(int width, int height) const {
-  const std::string w = std::to_string(width);
-  const std::string h = std::to_string(height);
-  return "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" "
-         "width=\"" +
-         w + "\" height=\"" + h + "\" viewBox=\"0 0 " + w + " " + h +
-         "\" font-family=\"system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', "
-         "'DejaVu Sans', Arial, sans-serif\">\n<title>GPU topology</title>\n<rect width=\"100%\" "
-         "height=\"100%\" fill=\"#ffffff\"/>\n" +
-         body_ + "</svg>\n";
+  return fmt::format(
+      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" "
+      "width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" font-family=\"system-ui, "
+      "-apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'DejaVu Sans', Arial, sans-serif\">\n"
+      "<title>GPU topology</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
+      "{2}</svg>\n",
+      width,
+      height,
+      body_);
 }
 
 }  // namespace gpushm::inspect

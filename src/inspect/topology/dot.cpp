@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include "base/size_text.hpp"
 #include "base/text.hpp"
 #include "inspect/topology/model.hpp"
@@ -23,7 +25,7 @@ std::string escaped(const std::string& text) {
 
 std::string node(const topology& all, std::size_t index) {
   const gpu_facts& gpu = all.machine.gpus[index];
-  std::string label = "GPU " + std::to_string(index) + "\\n" + escaped(gpu_name(gpu));
+  std::string label = fmt::format("GPU {}\\n{}", index, escaped(gpu_name(gpu)));
   if (gpu_bytes(gpu) > 0) {
     label += "\\n" + base::size_text(gpu_bytes(gpu));
   }
@@ -35,22 +37,22 @@ std::string node(const topology& all, std::size_t index) {
   }
   if (gpu.nvml) {
     for (const mig_instance_view& each : gpu.nvml->mig_instances) {
-      label += "\\n[" + escaped(instance_name(each)) + "]";
+      label += fmt::format("\\n[{}]", escaped(instance_name(each)));
     }
   }
   const auto own = segments_of(all, index);
   for (std::size_t i = 0; i < own.size() && i < max_segments; ++i) {
-    label += "\\n" + escaped(own[i]->name) + ", " + base::size_text(own[i]->size_bytes);
+    label += fmt::format("\\n{}, {}", escaped(own[i]->name), base::size_text(own[i]->size_bytes));
   }
   if (own.size() > max_segments) {
-    label += "\\n+" + std::to_string(own.size() - max_segments) + " more";
+    label += fmt::format("\\n+{} more", own.size() - max_segments);
   }
-  return "gpu" + std::to_string(index) + " [label=\"" + label + "\"" +
-         (open_problem(gpu).empty() ? "" : ", style=dashed") + "];\n";
+  return fmt::format(
+      "gpu{} [label=\"{}\"{}];\n", index, label, open_problem(gpu).empty() ? "" : ", style=dashed");
 }
 
 std::string link_label(const topology& all, const pair_facts& pair) {
-  std::string label = "NV" + std::to_string(pair.links);
+  std::string label = fmt::format("NV{}", pair.links);
   if (pair.link_bytes_per_second > 0) {
     label += " " + rate_text(pair.link_bytes_per_second);
   }
@@ -70,8 +72,10 @@ std::string edges(const topology& all) {
     for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
       for (const pair_facts& pair : machine.pairs) {
         if (pair.from == i && pair.to != i && pair.to < machine.gpus.size() && pair.links > 0) {
-          text += "  nvswitch -- gpu" + std::to_string(i) + " [label=\"" + link_label(all, pair) +
-                  "\", penwidth=3, color=\"#4e8a12\"];\n";
+          text +=
+              fmt::format("  nvswitch -- gpu{} [label=\"{}\", penwidth=3, color=\"#4e8a12\"];\n",
+                          i,
+                          link_label(all, pair));
           break;
         }
       }
@@ -81,11 +85,13 @@ std::string edges(const topology& all) {
     if (pair.from >= pair.to || pair.to >= machine.gpus.size() || (switched && pair.links > 0)) {
       continue;
     }
-    text += "  gpu" + std::to_string(pair.from) + " -- gpu" + std::to_string(pair.to);
-    text += pair.links > 0
-                ? " [label=\"" + link_label(all, pair) + "\", penwidth=3, color=\"#4e8a12\"];\n"
-                : " [label=\"" + escaped(pair.pcie_distance) +
-                      "\", style=dashed, color=\"#80868f\"];\n";
+    const bool linked = pair.links > 0;
+    text +=
+        fmt::format("  gpu{} -- gpu{} [label=\"{}\", {}];\n",
+                    pair.from,
+                    pair.to,
+                    linked ? link_label(all, pair) : escaped(pair.pcie_distance),
+                    linked ? R"(penwidth=3, color="#4e8a12")" : R"(style=dashed, color="#80868f")");
   }
   return text;
 }
@@ -98,14 +104,13 @@ std::string topology_dot(const topology& all) {
                      "\"];\n  node [shape=box, fontname=\"sans-serif\"];\n"
                      "  edge [fontname=\"sans-serif\", fontsize=10];\n";
   if (all.machine.gpus.empty()) {
-    return text + "  none [label=\"" + escaped(no_gpu_text(all.machine)) + "\"];\n}\n";
+    return fmt::format("{}  none [label=\"{}\"];\n}}\n", text, escaped(no_gpu_text(all.machine)));
   }
   for (const gpu_group& group : numa_groups(all.machine)) {
     const bool known = group.numa_node >= 0;
     if (known) {
-      const std::string number = std::to_string(group.numa_node);
-      text += "  subgraph cluster_numa" + number;
-      text += " {\n    label=\"NUMA node " + number + "\";\n";
+      text += fmt::format("  subgraph cluster_numa{0} {{\n    label=\"NUMA node {0}\";\n",
+                          group.numa_node);
     }
     for (const std::size_t gpu : group.gpus) {
       text += (known ? "    " : "  ") + node(all, gpu);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "inspect/topology/model.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <map>
 
 #include "base/syscall.hpp"
@@ -116,8 +116,7 @@ std::string short_address(const std::string& pci) {
 std::string compute_text(const gpu_facts& gpu) {
   return gpu.cuda.empty() || gpu.cuda[0].compute_major < 0
              ? ""
-             : std::to_string(gpu.cuda[0].compute_major) + "." +
-                   std::to_string(gpu.cuda[0].compute_minor);
+             : fmt::format("{}.{}", gpu.cuda[0].compute_major, gpu.cuda[0].compute_minor);
 }
 
 std::string sharing_text(const gpu_facts& gpu) {
@@ -125,7 +124,7 @@ std::string sharing_text(const gpu_facts& gpu) {
     return "whole";  // neither partitioned nor sliced
   }
   const std::string text = base::printable(gpu.sharing);
-  return gpu.time_slices > 0 ? text + " x" + std::to_string(gpu.time_slices) : text;
+  return gpu.time_slices > 0 ? fmt::format("{} x{}", text, gpu.time_slices) : text;
 }
 
 std::string open_problem(const gpu_facts& gpu) {
@@ -139,15 +138,10 @@ std::string instance_name(const mig_instance_view& instance) {
 }
 
 std::string rate_text(double bytes_per_second) {
-  std::array<char, 64> text{};
   const double giga = bytes_per_second / 1e9;
-  if (giga >= 1000) {
-    static_cast<void>(std::snprintf(text.data(), text.size(), "%.2f TB/s", giga / 1000));
-  } else {
-    static_cast<void>(
-        std::snprintf(text.data(), text.size(), giga < 10 ? "%.1f GB/s" : "%.0f GB/s", giga));
-  }
-  return text.data();
+  return giga >= 1000 ? fmt::format("{:.2f} TB/s", giga / 1000)
+         : giga < 10  ? fmt::format("{:.1f} GB/s", giga)
+                      : fmt::format("{:.0f} GB/s", giga);
 }
 
 std::string no_gpu_text(const facts& all) {
@@ -168,9 +162,10 @@ std::string driver_text(const facts& all) {
   }
   std::string text = version.empty() ? "" : "driver " + base::printable(version);
   if (all.driver.cuda.version > 0) {
-    text += (text.empty() ? "" : ", ") + std::string("CUDA ") +
-            std::to_string(all.driver.cuda.version / 1000) + "." +
-            std::to_string(all.driver.cuda.version % 1000 / 10);
+    text += fmt::format("{}CUDA {}.{}",
+                        text.empty() ? "" : ", ",
+                        all.driver.cuda.version / 1000,
+                        all.driver.cuda.version % 1000 / 10);
   }
   return text;
 }

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
@@ -188,10 +190,9 @@ class picture {
   [[nodiscard]] int span(const edge& each) const { return right(each) - left(each); }
 
   [[nodiscard]] std::string link_text(const pair_facts& pair) const {
-    const std::string count =
-        std::to_string(pair.links) + " NVLink" +
-        (pair.link_version > 0 ? " " + std::to_string(pair.link_version) : "");
-    const std::string brief = "NV" + std::to_string(pair.links);
+    const std::string count = fmt::format("{} NVLink", pair.links) +
+                              (pair.link_version > 0 ? fmt::format(" {}", pair.link_version) : "");
+    const std::string brief = fmt::format("NV{}", pair.links);
     const std::string rate =
         pair.link_bytes_per_second > 0 ? rate_text(pair.link_bytes_per_second) : "";
     const std::string measured = measured_text(all_, pair);
@@ -323,13 +324,11 @@ class picture {
         high = std::max(high, measured->bytes_per_second);
       }
     }
-    const std::string count = fewest == most
-                                  ? std::to_string(most)
-                                  : std::to_string(fewest) + " to " + std::to_string(most);
+    const std::string count =
+        fewest == most ? std::to_string(most) : fmt::format("{} to {}", fewest, most);
     const std::string kind =
         (most == 1 ? " NVLink" : " NVLinks") +
-        (first->link_version > 0 ? " (generation " + std::to_string(first->link_version) + ")"
-                                 : "");
+        (first->link_version > 0 ? fmt::format(" (generation {})", first->link_version) : "");
     const std::string rate = first->link_bytes_per_second > 0 && fewest == most
                                  ? rate_text(first->link_bytes_per_second) + " each way"
                                  : "";
@@ -393,7 +392,7 @@ class picture {
       if (group.numa_node >= 0) {
         to_.text(first - group_padding + 12,
                  top + 22,
-                 "NUMA node " + std::to_string(group.numa_node),
+                 fmt::format("NUMA node {}", group.numa_node),
                  {12, "start", dim_color, true});
       }
     }
@@ -441,11 +440,11 @@ class picture {
     if (!others.empty()) {
       std::vector<std::string> names;
       for (std::size_t i = 0; i < others.size() && i < max_chips; ++i) {
-        names.push_back(base::printable(others[i]->name) + " " +
-                        base::size_text(others[i]->size_bytes));
+        names.push_back(fmt::format(
+            "{} {}", base::printable(others[i]->name), base::size_text(others[i]->size_bytes)));
       }
       if (others.size() > max_chips) {
-        names.push_back("+" + std::to_string(others.size() - max_chips) + " more");
+        names.push_back(fmt::format("+{} more", others.size() - max_chips));
       }
       const style_of_text style{12, "start", text_color};
       to_.text(

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/text.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <set>
 
 #include "base/size_text.hpp"
@@ -119,16 +119,16 @@ std::string instances(const facts& all) {
 /// A matrix of the results of `cell`, at most `matrix_columns` GPUs wide.
 template <typename Cell>
 std::string matrix(const std::string& title, std::size_t count, Cell cell) {
-  std::string all = "\n" + title + "\n";
+  std::string all = fmt::format("\n{}\n", title);
   for (std::size_t first = 0; first < count; first += matrix_columns) {
     const std::size_t end = std::min(count, first + matrix_columns);
     std::vector<base::table::column> columns{{""}};
     for (std::size_t to = first; to < end; ++to) {
-      columns.push_back({"GPU" + std::to_string(to)});
+      columns.push_back({fmt::format("GPU{}", to)});
     }
     base::table rows(std::move(columns));
     for (std::size_t from = 0; from < count; ++from) {
-      std::vector<std::string> cells{"GPU" + std::to_string(from)};
+      std::vector<std::string> cells{fmt::format("GPU{}", from)};
       for (std::size_t to = first; to < end; ++to) {
         cells.push_back(cell(from, to));
       }
@@ -141,7 +141,7 @@ std::string matrix(const std::string& title, std::size_t count, Cell cell) {
 
 std::string path_text(const pair_facts& pair) {
   if (pair.links > 0) {
-    return "NV" + std::to_string(pair.links);
+    return fmt::format("NV{}", pair.links);
   }
   return pair.pcie_distance.empty() ? "?" : base::shortened(base::printable(pair.pcie_distance), 4);
 }
@@ -155,11 +155,11 @@ std::string peer_cell(const facts& all, std::size_t from, std::size_t to) {
     return "?";
   }
   if (!pair->access.value_or(true)) {
-    return "(" + path_text(*pair) + ")";
+    return fmt::format("({})", path_text(*pair));
   }
   std::string text = path_text(*pair);
   text += pair->native_atomics.value_or(false) ? " a" : "";
-  text += pair->performance_rank >= 0 ? " r" + std::to_string(pair->performance_rank) : "";
+  text += pair->performance_rank >= 0 ? fmt::format(" r{}", pair->performance_rank) : "";
   return text;
 }
 
@@ -169,12 +169,12 @@ std::string link_legend(const facts& all) {
     if (each.links == 0) {
       continue;
     }
-    std::string line = "  NV" + std::to_string(each.links) + "  " + std::to_string(each.links) +
-                       (each.links == 1 ? " NVLink" : " NVLinks");
-    line += each.link_version > 0 ? " of generation " + std::to_string(each.link_version) : "";
+    std::string line =
+        fmt::format("  NV{0}  {0} {1}", each.links, each.links == 1 ? "NVLink" : "NVLinks");
+    line += each.link_version > 0 ? fmt::format(" of generation {}", each.link_version) : "";
     line += each.through_switch ? ", through NVSwitch" : "";
     line += each.link_bytes_per_second > 0
-                ? ", " + rate_text(each.link_bytes_per_second) + " each way in total"
+                ? fmt::format(", {} each way in total", rate_text(each.link_bytes_per_second))
                 : "";
     lines.insert(std::move(line));
   }
@@ -249,28 +249,17 @@ std::string rate_cell(const measured_pair* pair) {
   if (pair == nullptr || pair->bytes_per_second <= 0) {
     return pair != nullptr && !pair->problem.empty() ? "failed" : "-";
   }
-  std::array<char, 32> text{};
   const double giga = pair->bytes_per_second / 1e9;
-  static_cast<void>(std::snprintf(text.data(), text.size(), giga < 10 ? "%.1f" : "%.0f", giga));
-  return text.data();
+  return giga < 10 ? fmt::format("{:.1f}", giga) : fmt::format("{:.0f}", giga);
 }
 
 std::string latency_cell(const measured_pair* pair) {
-  if (pair == nullptr || pair->latency_ns <= 0) {
-    return "-";
-  }
-  std::array<char, 32> text{};
-  static_cast<void>(std::snprintf(text.data(), text.size(), "%.0f", pair->latency_ns));
-  return text.data();
+  return pair == nullptr || pair->latency_ns <= 0 ? "-" : fmt::format("{:.0f}", pair->latency_ns);
 }
 
 std::string mapping_cell(const measured_pair* pair) {
-  if (pair == nullptr || pair->mapping_ns <= 0) {
-    return "-";
-  }
-  std::array<char, 32> text{};
-  static_cast<void>(std::snprintf(text.data(), text.size(), "%.0f", pair->mapping_ns / 1e3));
-  return text.data();
+  return pair == nullptr || pair->mapping_ns <= 0 ? "-"
+                                                  : fmt::format("{:.0f}", pair->mapping_ns / 1e3);
 }
 
 std::string measurements(const topology& all) {
@@ -322,8 +311,8 @@ std::string segments(const topology& all) {
   if (rows.empty()) {
     return {};
   }
-  return "\n" + text_of(rows) +
-         (left_out == 0 ? "" : "+" + std::to_string(left_out) + " more: gpushm ls\n");
+  return fmt::format(
+      "\n{}{}", text_of(rows), left_out == 0 ? "" : fmt::format("+{} more: gpushm ls\n", left_out));
 }
 
 std::string hidden(const facts& all) {
@@ -331,7 +320,7 @@ std::string hidden(const facts& all) {
   for (std::size_t i = 0; i < all.gpus.size(); ++i) {
     const std::string problem = open_problem(all.gpus[i]);
     if (!problem.empty()) {
-      text += base::wrapped("GPU " + std::to_string(i) + " cannot be opened here: " + problem, 0);
+      text += base::wrapped(fmt::format("GPU {} cannot be opened here: {}", i, problem), 0);
     }
   }
   return text.empty() ? text : "\n" + text;
@@ -344,10 +333,10 @@ std::string topology_text(const topology& all) {
   std::string text = driver_text(machine);
   text += text.empty() ? "" : "\n\n";
   if (const std::string problem = driver_problem(machine); !problem.empty()) {
-    text = base::wrapped("driver not usable: " + base::printable(problem) +
-                             " (run gpushm doctor for the cause and a fix)",
-                         0) +
-           "\n" + text;
+    const std::string unusable =
+        fmt::format("driver not usable: {} (run gpushm doctor for the cause and a fix)",
+                    base::printable(problem));
+    text = fmt::format("{}\n{}", base::wrapped(unusable, 0), text);
   }
   if (machine.gpus.empty()) {
     return text + base::wrapped(no_gpu_text(machine), 0) + segments(all);
