@@ -2,7 +2,7 @@
 # Entry points; `make help` lists them. CMake presets (CMakePresets.json) and scripts/ do the work.
 #
 #   JOBS=N          parallel compilations (default: one per CPU, fewer if memory is short)
-#   CTEST_PARALLEL_LEVEL=N  concurrent tests (default: twice JOBS)
+#   CTEST_PARALLEL_LEVEL=N  concurrent tests (default: 1.5 times JOBS)
 #   PREFIX=/usr     prefix of `install` (default: /usr/local); DESTDIR is honoured
 #   DEMO_ARGS=...   arguments of `gpushm demo`
 #   ALL=1           lint: clang-tidy over every file, not only changed files and a tenth of the rest
@@ -25,8 +25,8 @@ BENCH ?=
 BENCH_ARGS ?=
 FUZZ_SECONDS ?= 60
 IMAGE_ARGS ?=
-# Tests spend half of their time waiting (dev, 2 cores: 361 s of CPU; three at a time take 269 s, four 245 s).
-export CTEST_PARALLEL_LEVEL ?= $(shell echo $$(( $(JOBS) * 2 )))
+# Tests spend a third of their time waiting.
+export CTEST_PARALLEL_LEVEL ?= $(shell echo $$(( $(JOBS) * 3 / 2 )))
 
 .PHONY: help deps deps-build deps-test deps-lint deps-sanitize deps-image deps-aarch64 build demo test bench format lint asan \
         tsan aarch64 coverage fuzz install dist check-dist image clean
