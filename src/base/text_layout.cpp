@@ -52,7 +52,7 @@ std::string wrapped_paragraph(std::string start,
 
 std::size_t width(std::string_view text) noexcept {
   return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return !continues_character(c); }));
+      std::ranges::count_if(text, [](char c) { return !continues_character(c); }));
 }
 
 std::string padded(std::string text, std::size_t columns) {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 
@@ -168,7 +170,7 @@ installed_driver find_driver(const root_view& root, const driver_places& places)
   }
   for (const version_place& each : versions) {
     if (each.version != driver.version) {
-      add_once(driver.others, std::string(each.version).append(" in ").append(each.directory));
+      add_once(driver.others, fmt::format("{} in {}", each.version, each.directory));
     }
   }
   return driver;

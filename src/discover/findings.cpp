@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "discover/findings.hpp"
 
+#include <fmt/core.h>
+
 namespace gpushm::discover {
 
 const std::vector<std::string>& read_only_options() {
@@ -14,7 +16,7 @@ const std::vector<std::string>& socket_options() {
 }
 
 std::string count_text(std::size_t count, const char* one, const char* many) {
-  return std::to_string(count).append(" ").append(count == 1 ? one : many);
+  return fmt::format("{} {}", count, count == 1 ? one : many);
 }
 
 std::string list_text(const std::vector<std::string>& items, std::size_t most) {
@@ -27,7 +29,7 @@ std::string list_text(const std::vector<std::string>& items, std::size_t most) {
     text.append(items[i]);
   }
   if (shown < items.size()) {
-    text.append(" and ").append(std::to_string(items.size() - shown)).append(" more");
+    text += fmt::format(" and {} more", items.size() - shown);
   }
   return text;
 }

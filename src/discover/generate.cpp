@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "discover/generate.hpp"
 
+#include <fmt/core.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -55,10 +56,8 @@ std::string name_of_instance(name_strategy strategy, const gpu_entry& gpu, const
   if (strategy == name_strategy::uuid) {
     return mig.uuid;
   }
-  return std::string(strategy == name_strategy::type_index ? "mig" : "")
-      .append(std::to_string(gpu.index))
-      .append(":")
-      .append(std::to_string(mig.index));
+  return fmt::format(
+      "{}{}:{}", strategy == name_strategy::type_index ? "mig" : "", gpu.index, mig.index);
 }
 
 template <typename Value>
@@ -85,9 +84,8 @@ class document_maker {
   void add_driver(const installed_driver& driver) {
     result_.found.push_back(std::string("driver ").append(driver.version));
     for (const std::string& other : driver.others) {
-      result_.incomplete.push_back(std::string("also found libcuda ")
-                                       .append(other)
-                                       .append(", which is not the described version"));
+      result_.incomplete.push_back(
+          fmt::format("also found libcuda {}, which is not the described version", other));
     }
     note_kernel(driver.version);
     cdi::edits& edits = result_.content.changes;
@@ -162,7 +160,7 @@ class document_maker {
     add_new(result_.found, all_.found);
     add_new(result_.missing, all_.missing);
     add_new(result_.incomplete, all_.incomplete);
-    result_.content.kind = std::string(options_.vendor).append("/").append(options_.device_class);
+    result_.content.kind = fmt::format("{}/{}", options_.vendor, options_.device_class);
     result_.content.version = cdi::minimum_version(result_.content);
     return std::move(result_);
   }
@@ -172,11 +170,11 @@ class document_maker {
     const std::string loaded = kernel_module_version(
         text_of_file(std::string(options_.proc_root).append("/driver/nvidia/version")));
     if (!loaded.empty() && loaded != version) {
-      result_.incomplete.push_back(std::string("the libraries are from driver ")
-                                       .append(version)
-                                       .append(", the loaded kernel module is from ")
-                                       .append(loaded)
-                                       .append(": CUDA does not start until they match (reboot)"));
+      result_.incomplete.push_back(
+          fmt::format("the libraries are from driver {}, the loaded kernel module is from {}: CUDA "
+                      "does not start until they match (reboot)",
+                      version,
+                      loaded));
     }
   }
 
@@ -200,12 +198,8 @@ class document_maker {
 
   void add_instances(const gpu_entry& gpu) {
     if (gpu.instances.empty()) {
-      all_.incomplete.push_back(
-          std::string("GPU ")
-              .append(std::to_string(gpu.index))
-              .append(" (")
-              .append(gpu.uuid)
-              .append(") is left out: MIG is enabled, but it has no instances"));
+      all_.incomplete.push_back(fmt::format(
+          "GPU {} ({}) is left out: MIG is enabled, but it has no instances", gpu.index, gpu.uuid));
     }
     for (const mig_entry& mig : gpu.instances) {
       const auto edits = nodes_.instance(gpu, mig, all_);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "discover/inventory.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 
@@ -107,7 +109,7 @@ std::vector<gpu_entry> query_nvml(const std::string& library, std::vector<std::s
       if (left_out == nullptr) {
         throw;
       }
-      left_out->push_back(std::string(failure.object()).append(": ").append(failure.cause()));
+      left_out->push_back(fmt::format("{}: {}", failure.object(), failure.cause()));
     }
   }
   return found;
@@ -116,7 +118,7 @@ std::vector<gpu_entry> query_nvml(const std::string& library, std::vector<std::s
 namespace {
 
 std::string instance_id(const gpu_entry& gpu, const mig_entry& instance) {
-  return std::to_string(gpu.index).append(":").append(std::to_string(instance.index));
+  return fmt::format("{}:{}", gpu.index, instance.index);
 }
 
 bool names_gpu(const std::string& id, const gpu_entry& gpu) {
@@ -130,7 +132,7 @@ bool names_instance(const std::string& id, const gpu_entry& gpu, const mig_entry
 [[noreturn]] void throw_unknown(const std::string& id, const std::vector<gpu_entry>& all) {
   std::string there;
   const auto add = [&](const std::string& name, const std::string& uuid) {
-    there.append(there.empty() ? "" : ", ").append(name).append(" = ").append(uuid);
+    there += fmt::format("{}{} = {}", there.empty() ? "" : ", ", name, uuid);
   };
   for (const gpu_entry& gpu : all) {
     add(std::to_string(gpu.index), gpu.uuid);

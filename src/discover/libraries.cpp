@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <set>
@@ -85,9 +87,9 @@ class library_search {
     if (!absent.empty()) {
       result_.missing.push_back({"libraries", std::move(absent)});
     }
-    result_.found.push_back(count_text(result_.mounts.size(), "library", "libraries")
-                                .append(" in ")
-                                .append(list_text(folders_)));
+    result_.found.push_back(fmt::format("{} in {}",
+                                        count_text(result_.mounts.size(), "library", "libraries"),
+                                        list_text(folders_)));
     return std::move(result_);
   }
 
@@ -146,7 +148,7 @@ class library_search {
   }
 
   void link(std::string_view target, std::string_view directory, std::string_view name) {
-    std::string text = std::string(target).append("::").append(join(directory, name));
+    std::string text = fmt::format("{}::{}", target, join(directory, name));
     if (linked_.insert(text).second) {
       result_.links.push_back(std::move(text));
     }

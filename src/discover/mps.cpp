@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dirent.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -64,7 +65,7 @@ findings find_mps(const root_view& root,
     return result;
   }
   const auto leave_out = [&](const std::string& why) {
-    result.incomplete.push_back(std::string(shown_name).append(" is left out: ").append(why));
+    result.incomplete.push_back(fmt::format("{} is left out: {}", shown_name, why));
     return result;
   };
   if (*real != place) {
@@ -76,7 +77,7 @@ findings find_mps(const root_view& root,
   }
   // MPS makes it world-writable; no other user may have created it or be able to replace it.
   if (about.st_uid != 0 && about.st_uid != ::geteuid()) {
-    return leave_out(outside + " belongs to uid " + std::to_string(about.st_uid));
+    return leave_out(fmt::format("{} belongs to uid {}", outside, about.st_uid));
   }
   if (const auto problem = why_replaceable(std::string(base::directory_of(outside)))) {
     return leave_out(*problem);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "discover/nodes.hpp"
 
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
@@ -19,21 +20,11 @@ constexpr mode_t all_users = 0006;
 constexpr mode_t permission_bits = 0777;
 
 std::string gpu_text(const gpu_entry& gpu) {
-  return std::string("GPU ")
-      .append(std::to_string(gpu.index))
-      .append(" (")
-      .append(gpu.uuid)
-      .append(")");
+  return fmt::format("GPU {} ({})", gpu.index, gpu.uuid);
 }
 
 std::string instance_text(const gpu_entry& gpu, const mig_entry& mig) {
-  return std::string("MIG instance ")
-      .append(std::to_string(gpu.index))
-      .append(":")
-      .append(std::to_string(mig.index))
-      .append(" (")
-      .append(mig.uuid)
-      .append(")");
+  return fmt::format("MIG instance {}:{} ({})", gpu.index, mig.index, mig.uuid);
 }
 
 std::string gpu_node(const gpu_entry& gpu) {
@@ -41,7 +32,7 @@ std::string gpu_node(const gpu_entry& gpu) {
 }
 
 void leave_out(findings& report, const std::string& device, const std::string& why) {
-  report.incomplete.push_back(std::string(device).append(" is left out: ").append(why));
+  report.incomplete.push_back(fmt::format("{} is left out: {}", device, why));
 }
 
 // The major number of a driver in /proc/devices.
@@ -118,8 +109,7 @@ std::optional<cdi::edits> node_finder::whole_gpu(const gpu_entry& gpu, findings&
   }
   cdi::edits edits;
   add(edits, *main);
-  const root_view drm(
-      std::string(sys_root_).append("/bus/pci/devices/").append(gpu.pci_address).append("/drm"));
+  const root_view drm(fmt::format("{}/bus/pci/devices/{}/drm", sys_root_, gpu.pci_address));
   for (const std::string& name : drm.names("/")) {
     if (!name.starts_with("card") && !name.starts_with("renderD")) {
       continue;
@@ -135,8 +125,7 @@ std::vector<std::string> node_finder::by_path_links(const gpu_entry& gpu,
                                                     const cdi::edits& edits) const {
   std::vector<std::string> links;
   for (const char* kind : {"card", "render"}) {
-    const std::string link =
-        std::string("/dev/dri/by-path/pci-").append(gpu.pci_address).append("-").append(kind);
+    const std::string link = fmt::format("/dev/dri/by-path/pci-{}-{}", gpu.pci_address, kind);
     std::error_code failed;
     const std::string target = std::filesystem::read_symlink(outside(link), failed).string();
     const bool given = std::any_of(
@@ -145,7 +134,7 @@ std::vector<std::string> node_finder::by_path_links(const gpu_entry& gpu,
                  base::name_of(each.path) == base::name_of(target);
         });
     if (!failed && given) {
-      links.push_back(std::string("../").append(base::name_of(target)).append("::").append(link));
+      links.push_back(fmt::format("../{}::{}", base::name_of(target), link));
     }
   }
   return links;
@@ -155,16 +144,10 @@ std::optional<cdi::edits> node_finder::instance(const gpu_entry& gpu,
                                                 const mig_entry& mig,
                                                 findings& report) const {
   const std::string device = instance_text(gpu, mig);
-  const std::string prefix = std::string("gpu")
-                                 .append(std::to_string(gpu.minor))
-                                 .append("/gi")
-                                 .append(std::to_string(mig.gpu_instance));
+  const std::string prefix = fmt::format("gpu{}/gi{}", gpu.minor, mig.gpu_instance);
   std::vector<std::string> paths{gpu_node(gpu)};
   for (const std::string& right : {std::string(prefix).append("/access"),
-                                   std::string(prefix)
-                                       .append("/ci")
-                                       .append(std::to_string(mig.compute_instance))
-                                       .append("/access")}) {
+                                   fmt::format("{}/ci{}/access", prefix, mig.compute_instance)}) {
     const auto minor = minors_.find(right);
     if (minor == minors_.end()) {
       leave_out(report, device, std::string("mig-minors has no line for ").append(right));
@@ -197,9 +180,9 @@ cdi::edits node_finder::common(std::string_view majors, findings& report) const 
     const std::string_view name = base::name_of(path);
     if (name == "nvidia-uvm" || name == "nvidiactl") {
       report.incomplete.push_back(
-          std::string("missing device node ")
-              .append(outside(path))
-              .append(": CUDA will not start in containers (nvidia-modprobe -u -c=0 creates it)"));
+          fmt::format("missing device node {}: CUDA will not start in containers (nvidia-modprobe "
+                      "-u -c=0 creates it)",
+                      outside(path)));
     } else {
       absent.push_back(outside(path));
     }
@@ -212,12 +195,11 @@ cdi::edits node_finder::common(std::string_view majors, findings& report) const 
   const auto wanted = major_of(majors, "nvidia-uvm");
   if (wanted && ::stat(uvm.c_str(), &about) == 0 && S_ISCHR(about.st_mode) &&
       gnu_dev_major(about.st_rdev) != *wanted) {
-    report.incomplete.push_back(std::string(uvm)
-                                    .append(" has major ")
-                                    .append(std::to_string(gnu_dev_major(about.st_rdev)))
-                                    .append(", but the module now has ")
-                                    .append(std::to_string(*wanted))
-                                    .append(": remove it and run nvidia-modprobe -u -c=0"));
+    report.incomplete.push_back(fmt::format(
+        "{} has major {}, but the module now has {}: remove it and run nvidia-modprobe -u -c=0",
+        uvm,
+        gnu_dev_major(about.st_rdev),
+        *wanted));
   }
   return edits;
 }

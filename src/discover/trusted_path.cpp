@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "discover/trusted_path.hpp"
 
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,7 +18,7 @@ std::optional<std::string> problem_of(const std::string& path) {
     return std::nullopt;
   }
   if (about.st_uid != 0 && about.st_uid != ::geteuid()) {
-    return path + " belongs to uid " + std::to_string(about.st_uid);
+    return fmt::format("{} belongs to uid {}", path, about.st_uid);
   }
   const bool shared_place = S_ISDIR(about.st_mode) && (about.st_mode & S_ISVTX) != 0;
   if (S_ISLNK(about.st_mode) || shared_place) {
@@ -27,7 +28,7 @@ std::optional<std::string> problem_of(const std::string& path) {
     return path + " is writable by all users";
   }
   if ((about.st_mode & S_IWGRP) != 0 && about.st_gid != 0 && about.st_gid != ::getegid()) {
-    return path + " is writable by the group " + std::to_string(about.st_gid);
+    return fmt::format("{} is writable by the group {}", path, about.st_gid);
   }
   return std::nullopt;
 }

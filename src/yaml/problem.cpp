@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "yaml/problem.hpp"
 
+#include <fmt/core.h>
+
 namespace gpushm::yaml {
 
 std::string to_string(const problem& found) {
-  std::string text = found.file;
-  if (found.line > 0) {
-    text += ":" + std::to_string(found.line) + ":" + std::to_string(found.column);
-  }
-  return text + ": " + found.text + " [" + found.rule + "]";
+  const std::string position =
+      found.line > 0 ? fmt::format(":{}:{}", found.line, found.column) : "";
+  return fmt::format("{}{}: {} [{}]", found.file, position, found.text, found.rule);
 }
 
 }  // namespace gpushm::yaml

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "yaml/reader.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -66,20 +68,19 @@ void reader::report(const yaml::node& where, std::string rule, std::string text)
 
 void reader::mismatch(const yaml::node& node, std::string_view what, std::string_view wanted) {
   const yaml::node& target = followed(node);
-  std::string text(what);
-  text.append(" must be ").append(wanted).append(", not ");
+  std::string text = fmt::format("{} must be {}, not ", what, wanted);
   if (target.is != shape::scalar) {
     text += name_of(target.is);
   } else if (const auto value = value_of(target)) {
     text.append(kind_of(*value));
     if (value->index() != 0) {
-      text.append(" (").append(base::in_quotes(target.value)).append(")");
+      text += fmt::format(" ({})", base::in_quotes(target.value));
     }
   } else {
     report(node,
            "tag",
-           "the tag of " + base::in_quotes(target.value) +
-               " does not match its value; remove the tag");
+           fmt::format("the tag of {} does not match its value; remove the tag",
+                       base::in_quotes(target.value)));
     return;
   }
   report(node, "type", std::move(text));
@@ -148,13 +149,11 @@ std::optional<std::int64_t> reader::integer(const yaml::node& node,
   if (out_of_range || (found && (*found < min_value || *found > max_value))) {
     report(node,
            "range",
-           std::string(what)
-               .append(" must be from ")
-               .append(std::to_string(min_value))
-               .append(" to ")
-               .append(std::to_string(max_value))
-               .append(", not ")
-               .append(base::in_quotes(target.value)));
+           fmt::format("{} must be from {} to {}, not {}",
+                       what,
+                       min_value,
+                       max_value,
+                       base::in_quotes(target.value)));
     return std::nullopt;
   }
   if (!found) {
@@ -259,10 +258,9 @@ void reader::drop_duplicates(std::vector<yaml::entry>& found) {
     } else if (again.key == first.key) {
       report(*again.key_node,
              "duplicate-key",
-             base::in_quotes(again.key)
-                 .append(" is duplicated, first in line ")
-                 .append(std::to_string(first.key_node->line))
-                 .append("; remove one"));
+             fmt::format("{} is duplicated, first in line {}; remove one",
+                         base::in_quotes(again.key),
+                         first.key_node->line));
       again.value = nullptr;
     }
   }
@@ -286,12 +284,10 @@ std::vector<yaml::reader::field> reader::fields(const yaml::node& node,
     if (name == names.end()) {
       report(*each.key_node,
              "unknown-field",
-             std::string(what)
-                 .append(" has no field ")
-                 .append(base::in_quotes(each.key))
-                 .append("; remove it or correct its name (")
-                 .append(list_of(names))
-                 .append(")"));
+             fmt::format("{} has no field {}; remove it or correct its name ({})",
+                         what,
+                         base::in_quotes(each.key),
+                         list_of(names)));
       continue;
     }
     const auto index = static_cast<std::size_t>(name - names.begin());
@@ -300,12 +296,10 @@ std::vector<yaml::reader::field> reader::fields(const yaml::node& node,
     if (same != found.end()) {
       report(*each.key_node,
              "duplicate-key",
-             base::in_quotes(each.key)
-                 .append(" repeats the field ")
-                 .append(*name)
-                 .append(" of line ")
-                 .append(std::to_string(same->key->line))
-                 .append("; remove one"));
+             fmt::format("{} repeats the field {} of line {}; remove one",
+                         base::in_quotes(each.key),
+                         *name,
+                         same->key->line));
       continue;
     }
     found.push_back({index, each.key_node, each.value});

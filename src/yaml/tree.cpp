@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "yaml/tree.hpp"
 
+#include <fmt/core.h>
 #include <yaml.h>
 
 #include <algorithm>
@@ -210,7 +211,8 @@ class builder {
       return fail(node, "alias", "there is no earlier anchor " + base::in_quotes(name));
     }
     if (!found->second->complete) {
-      return fail(node, "alias", "the anchor " + base::in_quotes(name) + " contains itself");
+      return fail(
+          node, "alias", fmt::format("the anchor {} contains itself", base::in_quotes(name)));
     }
     node.alias_of = found->second;
     node.nodes = plus(1, found->second->nodes);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cdi/document/host_check.hpp"
 
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
@@ -57,15 +58,16 @@ class host_check {
     if (numbers && (node.major != major || node.minor != minor)) {
       report(path,
              "other-numbers",
-             base::in_quotes(path) + " has major:minor " + pair(major, minor) +
-                 " on this machine, but the document has " + pair(node.major, node.minor) +
-                 "; generate it again");
+             fmt::format("{} has major:minor {}:{} on this machine, but the document has {}:{}; "
+                         "generate it again",
+                         base::in_quotes(path),
+                         major,
+                         minor,
+                         node.major,
+                         node.minor));
     }
   }
 
-  static std::string pair(std::int64_t major, std::int64_t minor) {
-    return std::to_string(major).append(":").append(std::to_string(minor));
-  }
   static unsigned major_of(const struct stat& status) { return ::major(status.st_rdev); }
   static unsigned minor_of(const struct stat& status) { return ::minor(status.st_rdev); }
 
@@ -76,11 +78,10 @@ class host_check {
     }
     report(path,
            "not-on-host",
-           std::string(what)
-               .append(" ")
-               .append(base::in_quotes(path))
-               .append(" cannot be accessed on this machine: ")
-               .append(base::errno_text(errno)));
+           fmt::format("{} {} cannot be accessed on this machine: {}",
+                       what,
+                       base::in_quotes(path),
+                       base::errno_text(errno)));
     return std::nullopt;
   }
 

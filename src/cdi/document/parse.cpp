@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cdi/document/parse.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <set>
@@ -52,9 +54,10 @@ void read_device(const parse_context& context, const yaml::node& node, device& o
     return;
   }
   if (const auto why = why_invalid_device(out.name)) {
-    context.in.report(*name_at,
-                      "device-name",
-                      "the name of a device cannot be " + base::in_quotes(out.name) + ": " + *why);
+    context.in.report(
+        *name_at,
+        "device-name",
+        fmt::format("the name of a device cannot be {}: {}", base::in_quotes(out.name), *why));
   } else if (out.name.front() >= '0' && out.name.front() <= '9') {
     context.since(*name_at, "0.5.0", "a device name that begins with a digit");
   }
@@ -69,9 +72,10 @@ void read_devices(const parse_context& context, const yaml::node& node, std::vec
     device& one = out.emplace_back();
     read_device(context, *each, one);
     if (!one.name.empty() && !seen.insert(one.name).second) {
-      context.in.report(*each,
-                        "duplicate-device",
-                        "two devices have the name " + base::in_quotes(one.name) + "; rename one");
+      context.in.report(
+          *each,
+          "duplicate-device",
+          fmt::format("two devices have the name {}; rename one", base::in_quotes(one.name)));
     }
   }
 }
@@ -86,10 +90,11 @@ void judge_kind(const parse_context& context, const yaml::node& where, const std
   const std::string type = kind.substr(slash + 1);
   if (const auto why = why_invalid_vendor(vendor)) {
     context.in.report(
-        where, "kind", "the vendor cannot be " + base::in_quotes(vendor) + ": " + *why);
+        where, "kind", fmt::format("the vendor cannot be {}: {}", base::in_quotes(vendor), *why));
   }
   if (const auto why = why_invalid_class(type)) {
-    context.in.report(where, "kind", "the class cannot be " + base::in_quotes(type) + ": " + *why);
+    context.in.report(
+        where, "kind", fmt::format("the class cannot be {}: {}", base::in_quotes(type), *why));
   } else if (type.find('.') != std::string::npos) {
     context.since(where, "0.6.0", "a dot in the class");
   }
@@ -109,15 +114,13 @@ void read_version(parse_context& context,
   }
   context.version = version_index(version);
   if (!context.version) {
-    std::string known;
-    for (const std::string_view each : known_versions) {
-      known.append(known.empty() ? "" : ", ").append(each);
-    }
-    context.in.report(where,
-                      "version",
-                      (version.empty() ? std::string("cdiVersion is missing")
-                                       : "unknown cdiVersion " + base::in_quotes(version)) +
-                          "; use one of " + known);
+    context.in.report(
+        where,
+        "version",
+        fmt::format("{}; use one of {}",
+                    version.empty() ? "cdiVersion is missing"
+                                    : "unknown cdiVersion " + base::in_quotes(version),
+                    fmt::join(known_versions, ", ")));
   }
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cdi/document/parse_edits.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <set>
@@ -215,14 +217,14 @@ void read_net_devices(const parse_context& context, const yaml::node& node, edit
     if (!one.host_interface_name.empty() && !on_host.insert(one.host_interface_name).second) {
       context.in.report(*elements[at],
                         "net-device",
-                        "two network devices have the hostInterfaceName " +
-                            base::in_quotes(one.host_interface_name) + "; remove one");
+                        fmt::format("two network devices have the hostInterfaceName {}; remove one",
+                                    base::in_quotes(one.host_interface_name)));
     }
     if (!one.name.empty() && !inside.insert(one.name).second) {
-      context.in.report(
-          *elements[at],
-          "net-device",
-          "two network devices have the name " + base::in_quotes(one.name) + "; rename one");
+      context.in.report(*elements[at],
+                        "net-device",
+                        fmt::format("two network devices have the name {}; rename one",
+                                    base::in_quotes(one.name)));
     }
   }
 }
@@ -299,14 +301,14 @@ void parse_context::since(const yaml::node& where,
                           std::string_view needed,
                           std::string_view what) const {
   if (version && *version < *version_index(needed)) {
-    in.report(where,
-              "version-too-low",
-              std::string(what)
-                  .append(" needs cdiVersion ")
-                  .append(needed)
-                  .append(", but the document has ")
-                  .append(known_versions.at(*version))
-                  .append("; raise the version or remove this"));
+    in.report(
+        where,
+        "version-too-low",
+        fmt::format(
+            "{} needs cdiVersion {}, but the document has {}; raise the version or remove this",
+            what,
+            needed,
+            known_versions.at(*version)));
   }
 }
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <functional>
 
@@ -51,13 +53,8 @@ class lowering {
   [[nodiscard]] bool lacks(std::string_view since) const { return index_ < *version_index(since); }
 
   void drop(const std::string& where, const std::string& what, std::string_view since) {
-    dropped_.push_back(std::string(where)
-                           .append(": ")
-                           .append(what)
-                           .append(" is left out: it needs cdiVersion ")
-                           .append(since)
-                           .append(", not ")
-                           .append(version_));
+    dropped_.push_back(fmt::format(
+        "{}: {} is left out: it needs cdiVersion {}, not {}", where, what, since, version_));
   }
 
   void lower(edits& changes, const std::string& where) {
@@ -110,12 +107,14 @@ class lowering {
   void lower_nodes(edits& changes, const std::string& where) {
     for (device_node& node : changes.device_nodes) {
       if (!node.host_path.empty() && node.host_path != node.path) {
-        throw error(errc::invalid_argument,
-                    "write CDI document for version " + std::string(version_),
-                    where,
-                    "device node " + base::in_quotes(node.path) + " needs its hostPath " +
-                        base::in_quotes(node.host_path) + ", which that version does not have",
-                    "request version 0.5.0 or newer");
+        throw error(
+            errc::invalid_argument,
+            "write CDI document for version " + std::string(version_),
+            where,
+            fmt::format("device node {} needs its hostPath {}, which that version does not have",
+                        base::in_quotes(node.path),
+                        base::in_quotes(node.host_path)),
+            "request version 0.5.0 or newer");
       }
       node.host_path.clear();
     }
@@ -127,8 +126,9 @@ class lowering {
       const bool other = !one.type.empty() && one.type != "bind" && one.type != "none";
       if (!one.type.empty()) {
         drop(where,
-             other ? "the mount " + base::in_quotes(one.container_path) + " of type " +
-                         base::in_quotes(one.type)
+             other ? fmt::format("the mount {} of type {}",
+                                 base::in_quotes(one.container_path),
+                                 base::in_quotes(one.type))
                    : "type of the mount " + base::in_quotes(one.container_path),
              "0.4.0");
         one.type.clear();

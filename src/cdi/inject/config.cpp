@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cdi/inject/config.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <unordered_set>
 #include <vector>
@@ -39,7 +41,7 @@ class builder {
   bool number_unsigned(oci_config::number_unsigned_t value) { return add(value); }
   bool number_float(oci_config::number_float_t value, const std::string& token) {
     if (token.find_first_of(".eE") == std::string::npos) {
-      refuse(name_, "the number " + base::in_quotes(token) + " has more than 64 bits");
+      refuse(name_, fmt::format("the number {} has more than 64 bits", base::in_quotes(token)));
     }
     return add(value);
   }
@@ -56,7 +58,7 @@ class builder {
     level& at = levels_.back();
     auto& members = at.value->get_ref<oci_config::object_t&>();
     if (known(at, members, text)) {
-      refuse(name_, "duplicate key " + base::in_quotes(text) + " in one object");
+      refuse(name_, fmt::format("duplicate key {} in one object", base::in_quotes(text)));
     }
     // Bypasses the map's insertion, which searches.
     auto& list = static_cast<oci_config::object_t::Container&>(members);
@@ -121,7 +123,7 @@ class builder {
   }
   bool open(oci_config value) {
     if (levels_.size() == max_config_depth) {
-      refuse(name_, "it is nested more than " + std::to_string(max_config_depth) + " levels deep");
+      refuse(name_, fmt::format("it is nested more than {} levels deep", max_config_depth));
     }
     levels_.push_back({place(std::move(value))});
     return true;
@@ -142,7 +144,7 @@ class builder {
 
 oci_config parse_config(std::string_view text, const std::string& name) {
   if (text.size() > max_config_bytes) {
-    refuse(name, "it is larger than " + std::to_string(max_config_bytes >> 20U) + " MiB");
+    refuse(name, fmt::format("it is larger than {} MiB", max_config_bytes >> 20U));
   }
   // The parser would treat it as the end.
   if (const auto zero = text.find('\0'); zero != std::string_view::npos) {
@@ -153,8 +155,9 @@ oci_config parse_config(std::string_view text, const std::string& name) {
   if (!oci_config::sax_parse(text.begin(), text.end(), &created)) {
     // The position is after the unexpected character.
     refuse(name,
-           place_of(text, std::max<std::size_t>(created.failed_at(), 1) - 1) + ": " +
-               created.reason());
+           fmt::format("{}: {}",
+                       place_of(text, std::max<std::size_t>(created.failed_at(), 1) - 1),
+                       created.reason()));
   }
   if (!config.is_object()) {
     refuse(name, "it is not a JSON object");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cdi/registry/registry.hpp"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <utility>
@@ -63,7 +64,7 @@ yaml::problem conflict(const std::string& name,
                        const source& here,
                        const source& other,
                        bool hidden) {
-  std::string text = "device " + base::in_quotes(name) + " is also in " + other.path;
+  std::string text = fmt::format("device {} is also in {}", base::in_quotes(name), other.path);
   text += hidden ? " (neither is used: a directory of higher priority overrides both)"
                  : "; remove it from one of them, because neither is used";
   return {here.path, 0, 0, "conflict", std::move(text)};
@@ -225,7 +226,7 @@ std::string registry::state::why_not(std::string_view name) const {
     return base::in_quotes(name) + " is not a device name (vendor/class=name)";
   }
   if (const auto found = in_conflict.find(name); found != in_conflict.end()) {
-    return found->second[0]->path + " and " + found->second[1]->path + " both define it";
+    return fmt::format("{} and {} both define it", found->second[0]->path, found->second[1]->path);
   }
   for (const auto& each : sources) {
     if (!each->problems.empty() && each->content.kind == wanted->kind) {
@@ -251,18 +252,19 @@ std::string registry::state::why_not(std::string_view name) const {
     }
   }
   if (count > shown) {
-    listed.append(" and ").append(std::to_string(count - shown)).append(" more");
+    listed += fmt::format(" and {} more", count - shown);
   }
   if (kind_known) {
-    return wanted->kind + " has no device " + base::in_quotes(wanted->device) +
-           "; available: " + listed;
+    return fmt::format("{} has no device {}; available: {}",
+                       wanted->kind,
+                       base::in_quotes(wanted->device),
+                       listed);
   }
-  std::string where;
-  for (const std::string& directory : directories) {
-    where.append(where.empty() ? "" : ", ").append(directory);
-  }
-  return "no document in " + where + " has the kind " + wanted->kind +
-         (listed.empty() ? "" : "; available: " + listed);
+  return fmt::format("no document in {} has the kind {}{}{}",
+                     fmt::join(directories, ", "),
+                     wanted->kind,
+                     listed.empty() ? "" : "; available: ",
+                     listed);
 }
 
 }  // namespace gpushm::cdi

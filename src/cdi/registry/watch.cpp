@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cdi/registry/watch.hpp"
 
+#include <fmt/core.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -26,7 +27,7 @@ bool is_relevant(const change& what) {
   return what.whole || what.name.empty() ||
          (is_document_name(what.name) &&
           (!what.created || what.is_directory ||
-           is_link(std::string(what.directory).append("/").append(what.name))));
+           is_link(fmt::format("{}/{}", what.directory, what.name))));
 }
 
 }  // namespace

@@ -43,14 +43,13 @@ std::string permission_advice(std::string_view verb, std::string_view path) {
   if (words.size() > 2) {
     resource.append("/").append(words[2]);
   }
-  return fmt::format(
-      "grant it: a {} with apiGroups [\"{}\"], resources [\"{}\"], verbs [\"{}\"]{}{}",
-      space.empty() ? "ClusterRole" : "Role or ClusterRole",
-      group,
-      resource,
-      verb,
-      space.empty() ? "" : " bound in namespace ",
-      space);
+  return fmt::format(R"(grant it: a {} with apiGroups ["{}"], resources ["{}"], verbs ["{}"]{}{})",
+                     space.empty() ? "ClusterRole" : "Role or ClusterRole",
+                     group,
+                     resource,
+                     verb,
+                     space.empty() ? "" : " bound in namespace ",
+                     space);
 }
 
 }  // namespace gpushm::kube

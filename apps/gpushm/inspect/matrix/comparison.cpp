@@ -40,7 +40,7 @@ std::vector<std::string> verdict_of(const std::vector<compared_row>& rows) {
   for (const compared_row& each : rows) {
     ran += each.here.empty() ? 0U : 1U;
     if (each.differs()) {
-      lines.push_back(fmt::format("Row {} differs: published is \"{}\", here it is \"{}\": {}.",
+      lines.push_back(fmt::format(R"(Row {} differs: published is "{}", here it is "{}": {}.)",
                                   each.measured->setting.number,
                                   each.published,
                                   each.here,
