@@ -501,6 +501,24 @@ const rule_case cases[] = {
      "1 in the kernel's log, such as NVRM: Xid (PCI:0000:1b:00): 31",
      "compute-sanitizer"},
     {"xid",
+     "contained",
+     "dgx-h100",
+     [](facts& all) {
+       all.xids = {{"0000:1b:00.0", 94, "NVRM: Xid (PCI:0000:1b:00): 94, Contained: SM"}};
+     },
+     warning,
+     "1 in the kernel's log, such as NVRM: Xid (PCI:0000:1b:00): 94",
+     "ROW_REMAPPER"},
+    {"xid",
+     "unknown",
+     "dgx-h100",
+     [](facts& all) {
+       all.xids = {{"0000:1b:00.0", 999, "NVRM: Xid (PCI:0000:1b:00): 999, new"}};
+     },
+     warning,
+     "1 in the kernel's log, such as NVRM: Xid (PCI:0000:1b:00): 999",
+     "NVIDIA's Xid catalogue"},
+    {"xid",
      "of_the_gpu",
      "dgx-h100",
      [](facts& all) {
@@ -705,7 +723,7 @@ TEST(inspect_rules, problem_has_reason_and_remedy) {
   }
 }
 
-std::map<std::string, std::string> what_follows(const std::vector<check>& checks) {
+std::map<std::string, std::string> consequences_of(const std::vector<check>& checks) {
   std::map<std::string, std::string> all;
   for (const check& each : checks) {
     if (!each.follows.empty()) {
@@ -733,15 +751,15 @@ TEST(inspect_rules, one_cause_is_one_problem) {
   using follows = std::map<std::string, std::string>;
   const auto drifted = examine(recorded_facts("uvm-drift"));
   EXPECT_EQ(with(problem, drifted), std::set<std::string>{"uvm-major"});
-  EXPECT_EQ(what_follows(drifted),
+  EXPECT_EQ(consequences_of(drifted),
             (follows{{"device-nodes", "uvm-major"}, {"cuinit", "uvm-major"}}));
   const auto mismatch = examine(recorded_facts("driver-mismatch"));
   EXPECT_EQ(with(problem, mismatch), (std::set<std::string>{"driver-match", "cuda-compat"}))
       << "a toolkit that is too new is independent of the cause";
-  EXPECT_EQ(what_follows(mismatch),
+  EXPECT_EQ(consequences_of(mismatch),
             (follows{{"cuinit", "driver-match"}, {"nvml", "driver-match"}}));
   for (const char* sound : {"dgx-h100", "dra-pod", "mig-a100", "no-driver"}) {
-    EXPECT_EQ(what_follows(examine(recorded_facts(sound))), follows{}) << sound;
+    EXPECT_EQ(consequences_of(examine(recorded_facts(sound))), follows{}) << sound;
   }
 }
 

@@ -217,9 +217,24 @@ check xid(const facts& all) {
   });
   const std::string count = fmt::format("{} in the kernel's log, such as ", all.xids.size());
   if (hardware == all.xids.rend()) {
+    const xid_facts& last = all.xids.back();
+    const driver::known_xid* const known =
+        last.number > 0 ? driver::find_xid(static_cast<std::uint64_t>(last.number)) : nullptr;
+    if (known == nullptr) {
+      return finding(verdict::warning,
+                     count + last.text,
+                     fmt::format("gpushm does not know the effect of Xid {}", last.number),
+                     "see NVIDIA's Xid catalogue");
+    }
+    if (known->kind == driver::xid_kind::contained) {
+      return finding(verdict::warning,
+                     count + last.text,
+                     "a contained error of the GPU; only the programs that it killed are affected",
+                     "on the host: nvidia-smi -q -d ECC,ROW_REMAPPER shows whether a reset is due");
+    }
     return finding(verdict::warning,
-                   count + all.xids.back().text,
-                   "13, 31, 43 and 45 are usually a program's fault; its memory was freed",
+                   count + last.text,
+                   "usually a program's fault; its memory was freed",
                    "run compute-sanitizer on that program");
   }
   return finding(verdict::problem,
