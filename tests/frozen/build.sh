@@ -21,11 +21,23 @@ if ! [ -e "$tree/complete" ]; then
   mkdir -p "$tree/source"
   git -C "$sources" archive "$commit" | tar -x -C "$tree/source"
   export CCACHE_BASEDIR=$tree/source CCACHE_NOHASHDIR=1
-  cmake -S "$tree/source" -B "$tree/build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DGPUSHM_BUILD_TESTS=OFF \
-        -DGPUSHM_BUILD_BENCH=OFF -DGPUSHM_BUILD_AGENT=OFF -DGPUSHM_UNITY=ON -DGPUSHM_WERROR=OFF >"$tree/log" 2>&1 ||
-    { cat "$tree/log" >&2; exit 1; }
-  cmake --build "$tree/build" --parallel "$(nproc)" --target gpushm_shared gpushm_broker_shared >"$tree/log" 2>&1 ||
-    { tail -50 "$tree/log" >&2; exit 1; }
+  # With clang and precompiled headers it takes a third of the CPU time that g++ takes.
+  options=()
+  targets=(gpushm_shared gpushm_broker_shared)
+  for clang in clang++-14 clang++; do
+    if command -v "$clang" >/dev/null; then
+      options=("-DCMAKE_C_COMPILER=${clang/++/}" "-DCMAKE_CXX_COMPILER=$clang" -DGPUSHM_PRECOMPILED=ON)
+      targets=(gpushm_precompiled "${targets[@]}")
+      break
+    fi
+  done
+  cmake -S "$tree/source" -B "$tree/build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG= -DGPUSHM_BUILD_TESTS=OFF \
+        -DGPUSHM_BUILD_BENCH=OFF -DGPUSHM_BUILD_AGENT=OFF -DGPUSHM_UNITY=ON -DGPUSHM_WERROR=OFF "${options[@]}" \
+        >"$tree/log" 2>&1 || { cat "$tree/log" >&2; exit 1; }
+  for target in "${targets[@]}"; do  # in this order: that version does not declare that objects need the precompiled headers
+    cmake --build "$tree/build" --parallel "$(nproc)" --target "$target" >"$tree/log" 2>&1 ||
+      { tail -50 "$tree/log" >&2; exit 1; }
+  done
   mkdir "$tree/lib"
   cp -a "$tree/build"/libgpushm*.so* "$tree/lib"
   for program in frozen/peer c/c_interface_test; do
