@@ -136,7 +136,7 @@ function(gpushm_interface_sources)
   endif()
 endfunction()
 
-# gpushm_test(NAME LABEL label [SINGLE_THREADED] [SHARDS number] SOURCES file... [MODULES module...] [LIBRARIES target...])
+# gpushm_test(NAME LABEL label [SINGLE_THREADED] [NO_TSAN] [SHARDS number] SOURCES file... [MODULES module...] [LIBRARIES target...])
 # A GoogleTest program. It is one CTest test, or SHARDS tests (NAME.1, NAME.2, …) that run concurrently and contain every nth
 # case each: for programs that run longer than about 15 s. Label: unit, process, container or gpu, followed by "-grpc" if
 # the program uses gRPC, which is excluded under ThreadSanitizer (the distribution's gRPC is not instrumented).
@@ -144,9 +144,9 @@ endfunction()
 # The tarball contains the tests whose results can differ on another machine: not single-threaded ones (SINGLE_THREADED).
 #
 # Instrumented builds contain only the tests labelled unit and process; with ThreadSanitizer, neither gRPC nor single-threaded
-# tests. Cross builds contain the programs in GPUSHM_EMULATED_TESTS.
+# tests, nor those with NO_TSAN: of programs whose only threads are those of a library that has other tests. Cross builds contain the programs in GPUSHM_EMULATED_TESTS.
 function(gpushm_test name)
-  cmake_parse_arguments(arg "SINGLE_THREADED" "LABEL;SHARDS" "SOURCES;MODULES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(arg "SINGLE_THREADED;NO_TSAN" "LABEL;SHARDS" "SOURCES;MODULES;LIBRARIES" ${ARGN})
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "gpushm_test(${name}): unknown: ${arg_UNPARSED_ARGUMENTS}")
   endif()
@@ -154,9 +154,9 @@ function(gpushm_test name)
   gpushm_test_selected(${arg_LABEL} selected)
   if(arg_SINGLE_THREADED)
     set_target_properties(${name} PROPERTIES GPUSHM_NO_DIST ON)
-    if(GPUSHM_SANITIZE MATCHES "thread")
-      set(selected OFF)
-    endif()
+  endif()
+  if(GPUSHM_SANITIZE MATCHES "thread" AND (arg_SINGLE_THREADED OR arg_NO_TSAN))
+    set(selected OFF)
   endif()
   set_property(GLOBAL APPEND_STRING PROPERTY GPUSHM_TEST_LABELS "${name} ${arg_LABEL}\n")
   target_link_libraries(${name} PRIVATE gpushm_test_code GTest::gtest GTest::gmock GTest::gtest_main ${arg_LIBRARIES})
@@ -214,8 +214,8 @@ function(gpushm_c_user target)
   endif()
 endfunction()
 
-# Headers of the programs by their path ("apps/support/table.hpp"), and of the tests and test support ("testing/…", "tests/…",
-# "bench/…").
+# Headers of the programs by their path ("apps/support/duration.hpp"), and of the tests and test support ("testing/…",
+# "tests/…", "bench/…").
 add_library(gpushm_apps_headers INTERFACE)
 target_link_libraries(gpushm_apps_headers INTERFACE gpushm_flags)
 gpushm_include_root(gpushm_apps_headers apps apps "${PROJECT_SOURCE_DIR}/apps")
@@ -245,6 +245,9 @@ function(gpushm_fuzzer name)
     file(TOUCH "${corpus}.unpacked")
   endif()
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${archive}")
+  if(GPUSHM_SANITIZE MATCHES "thread")  # each has one thread
+    return()
+  endif()
   if(GPUSHM_FUZZ)
     set(program fuzz_${name})
     add_executable(${program} ${arg_SOURCES})
