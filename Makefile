@@ -5,7 +5,8 @@
 #   CTEST_PARALLEL_LEVEL=N  concurrent tests (default: 1.5 times JOBS)
 #   PREFIX=/usr     prefix of `install` (default: /usr/local); DESTDIR is honoured
 #   DEMO_ARGS=...   arguments of `gpushm demo`
-#   ALL=1           lint: clang-tidy over every file, not only changed files and a tenth of the rest
+#   ALL=1           lint: clang-tidy over every file, not only changed files and a tenth of the rest; aarch64: the same for files
+#                   that are compiled separately
 #   BENCH=NAME...   bench: only these programs; BENCH_ARGS=... are arguments of each
 #   FUZZ_SECONDS=N  for each fuzz program (default: 60)
 #   IMAGE_ARGS=...  arguments of scripts/image.sh, for instance "--archive gpushm.tar"
@@ -28,8 +29,8 @@ IMAGE_ARGS ?=
 # Tests spend a third of their time waiting.
 export CTEST_PARALLEL_LEVEL ?= $(shell echo $$(( $(JOBS) * 3 / 2 )))
 
-.PHONY: help deps deps-build deps-test deps-lint deps-sanitize deps-image deps-aarch64 build demo test bench format lint asan \
-        tsan aarch64 coverage fuzz install dist check-dist image clean
+.PHONY: help deps deps-build deps-test deps-lint deps-sanitize deps-image deps-aarch64 deps-install deps-bench deps-dev deps-dist \
+        build demo test bench format lint asan tsan aarch64 coverage fuzz install dist check-dist image clean
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -89,7 +90,7 @@ tsan: deps-sanitize ## unit and process tests under ThreadSanitizer
 	@scripts/ctest.sh tsan
 
 aarch64: deps-aarch64 ## cross-compile for aarch64, and run some unit tests in an emulator, with 64 KiB pages
-	@scripts/build.sh aarch64 $(JOBS)
+	@ALL='$(ALL)' scripts/build.sh aarch64 $(JOBS)
 	@scripts/ctest.sh aarch64
 
 coverage: deps-test ## all tests with gcov counters (build/coverage)

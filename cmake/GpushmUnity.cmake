@@ -2,6 +2,7 @@
 # GPUSHM_UNITY: compiles sources of a target that do not conflict as one (groups chosen by unity_groups.py), which takes about
 # half as long. Used for shipped builds and for CI, so that CI tests what ships.
 # GPUSHM_UNITY_APART: targets that are compiled file by file anyway.
+# GPUSHM_UNITY_SEPARATE: a file with paths of sources that are compiled by themselves, which detects missing includes.
 include_guard(GLOBAL)
 
 function(gpushm_unity)
@@ -64,11 +65,14 @@ function(gpushm_unity)
     endforeach()
   endforeach()
 
+  if(GPUSHM_UNITY_SEPARATE)
+    set_property(DIRECTORY "${PROJECT_SOURCE_DIR}" APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${GPUSHM_UNITY_SEPARATE}")
+  endif()
   set(input "${PROJECT_BINARY_DIR}/unity/targets.txt")
   file(WRITE "${input}" "${list}")
   execute_process(
     COMMAND "${Python3_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/cmake/unity_groups.py"
-            "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}/unity"
+            "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}/unity" ${GPUSHM_UNITY_SEPARATE}
     INPUT_FILE "${input}" OUTPUT_VARIABLE groups COMMAND_ERROR_IS_FATAL ANY)
   string(REGEX REPLACE "\n$" "" groups "${groups}")
   string(REPLACE "\n" ";" groups "${groups}")

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups sources that can be compiled as one, and writes a file for each group that includes them.
 
-  unity_groups.py ROOT OUTPUT_DIRECTORY <LIST
+  unity_groups.py ROOT OUTPUT_DIRECTORY [SEPARATE] <LIST
 
 A line of LIST is the name of a target and paths of its sources below ROOT, separated by tabs. Prints one line per target:
-its name, the files written and the ungrouped sources. A written file changes only when its group does.
+its name, the files written and the ungrouped sources. A written file changes only when its group does. SEPARATE is a file
+with paths of sources that are not grouped.
 
 Two sources can be in a group unless one declares, with internal linkage (in an unnamed namespace, or static), a name that
 the other uses, except as a member or qualified by another scope: the meaning of a name must not depend on the other
@@ -60,12 +61,12 @@ def initialised(text):
 
 
 class Source:
-    def __init__(self, root, path):
+    def __init__(self, root, path, separate):
         self.path = path
         with open(os.path.join(root, path), encoding="utf-8") as file:
             text = file.read()
         self.lines = text.count("\n")
-        self.alone = bool(re.search(r"^\s*#\s*(define|undef)\b|^\s*#\s*include\s*<(linux|asm)/|\basm\b|\bco_(await|return|yield)\b", text, re.M))
+        self.alone = separate or bool(re.search(r"^\s*#\s*(define|undef)\b|^\s*#\s*include\s*<(linux|asm)/|\basm\b|\bco_(await|return|yield)\b", text, re.M))
         text = without_text(text)
         text = re.sub(r"^\s*#[^\n]*", "", text, flags=re.M)
         self.using = frozenset(re.findall(r"^using namespace ([\w:]+)", text, re.M))
@@ -143,12 +144,16 @@ def grouped(sources):
 
 
 def main():
-    root, output = sys.argv[1:]
+    root, output = sys.argv[1:3]
+    separate = set()
+    for name in sys.argv[3:]:
+        with open(name, encoding="utf-8") as file:
+            separate.update(file.read().split())
     os.makedirs(output, exist_ok=True)
     for line in sys.stdin:
         target, *paths = line.rstrip("\n").split("\t")
         written = []
-        for number, group in enumerate(grouped([Source(root, path) for path in paths])):
+        for number, group in enumerate(grouped([Source(root, path, path in separate) for path in paths])):
             if len(group) == 1:
                 written.append(group[0].path)
                 continue

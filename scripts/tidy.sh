@@ -52,22 +52,7 @@ one() { # FILE COMMAND
 }
 export -f one
 
-# Prints the commit to compare with: the last one that passed, if it is an ancestor; else where this branch left the main
-# branch; else some commits ago. Prints nothing, which selects all files, if there is no history.
-base() {
-  local commit
-  if [ "${ALL:-}" = 1 ]; then
-    return
-  fi
-  for commit in "$(cat "$CACHE/passed" 2>/dev/null)" "$(git merge-base HEAD origin/HEAD 2>/dev/null)" HEAD~10; do
-    if commit=$(git rev-parse --verify --quiet "$commit^{commit}") && git merge-base --is-ancestor "$commit" HEAD &&
-       { [ "$commit" != "$(git rev-parse HEAD)" ] || [ "$commit" = "$(cat "$CACHE/passed" 2>/dev/null)" ]; }; then
-      echo "$commit"
-      return
-    fi
-  done
-}
-since=$(base)
+since=$(scripts/lint_base.sh "$CACHE/passed")
 
 # shellcheck disable=SC2016  # the inner shell's arguments
 scripts/tidy_files.py "$build" ${since:+"$since"} | xargs -0 -r -n 2 -P "$jobs" bash -c 'one "$1" "$2"' one

@@ -4,6 +4,7 @@
 of them (unity_groups.py), because clang-tidy spends most of its time on included headers.
 
   tidy_files.py BUILD_DIR [BASE]
+  tidy_files.py --sources [BASE]      prints paths of sources, one per line: those that `make aarch64` compiles separately
 
 Without BASE, prints all of them. With BASE, a commit: those that changed since then; a tenth of the rest, selected by the
 number of commits, so that ten commits check everything; and files that include a changed one, up to MAX_FILES in total: all
@@ -44,11 +45,31 @@ def with_includers(changed, files):
     return result
 
 
+def chosen_of(members, base):
+    """The keys of `members`, which are files, or groups of the files that it has for them, that must be checked."""
+    if not base:
+        return set(members)
+    changed = set(git("diff", "--name-only", base[0]) + git("ls-files", "--others", "--exclude-standard"))
+    tracked = [name for name in git("ls-files", "*.cpp", "*.hpp", "*.h") if os.path.exists(name)]
+    turn = int(git("rev-list", "--count", "HEAD")[0]) % PARTS
+    touched = with_includers(changed, tracked)
+    part = {name: zlib.crc32(name.encode()) % PARTS for name in members}
+    chosen = {name for name in members if members[name] & changed or part[name] == turn}
+    # Parts that are due next come first, so that every part is checked.
+    others = sorted((name for name in members if members[name] & touched and name not in chosen),
+                    key=lambda name: (part[name] - turn) % PARTS)
+    return chosen | set(others[:max(0, MAX_FILES - len(chosen))])
+
+
 def main():
     build, *base = sys.argv[1:]
     root = os.getcwd()
     sources = {}
     members = {}
+    if build == "--sources":
+        members = {name: {name} for name in git("ls-files", "src/*.cpp", "apps/*.cpp") if os.path.exists(name)}
+        print("\n".join(sorted(chosen_of(members, base))))
+        return
     with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
         for entry in json.load(file):
             name = os.path.relpath(entry["file"], root)
@@ -62,20 +83,10 @@ def main():
             if together and all(one.split(os.sep)[0] in ("src", "apps") for one in together):
                 sources[name] = entry
                 members[name] = together
-    chosen = set(sources)
+    chosen = chosen_of(members, base)
     if base:
-        changed = set(git("diff", "--name-only", base[0]) + git("ls-files", "--others", "--exclude-standard"))
-        tracked = [name for name in git("ls-files", "*.cpp", "*.hpp", "*.h") if os.path.exists(name)]
-        turn = int(git("rev-list", "--count", "HEAD")[0]) % PARTS
-        touched = with_includers(changed, tracked)
-        part = {name: zlib.crc32(name.encode()) % PARTS for name in sources}
-        chosen = {name for name in sources if members[name] & changed or part[name] == turn}
-        # Parts that are due next come first, so that every part is checked.
-        others = sorted((name for name in sources if members[name] & touched and name not in chosen),
-                        key=lambda name: (part[name] - turn) % PARTS)
-        chosen |= set(others[:max(0, MAX_FILES - len(chosen))])
         count = sum(len(members[name]) for name in chosen)
-        print(f"tidy: {count} of {sum(map(len, members.values()))} files: changed since {base[0][:12]}, and part {turn + 1} of {PARTS} "
+        print(f"tidy: {count} of {sum(map(len, members.values()))} files: changed since {base[0][:12]}, and one of {PARTS} parts "
               "(`make lint ALL=1` checks all)", file=sys.stderr)
     for name in sorted(chosen):
         sys.stdout.write(sources[name]["file"] + "\0" + sources[name]["command"] + "\0")
