@@ -45,7 +45,7 @@ option read_option(std::string_view word) {
 
 /// crun's parser also accepts "-bDIR" and "-fFILE"; runc's accepts "-bundle" and "-config" as long
 /// options.
-option read_making_option(std::string_view word) {
+option read_create_option(std::string_view word) {
   option read = read_option(word);
   if (word.size() > 2 && (word[1] == 'b' || word[1] == 'f') && read.name.size() > 1 &&
       read.name != "bundle") {
@@ -97,7 +97,7 @@ void read_global(reader& words, const option& read, command_line& out) {
 
 // Options of create, run and restore. Other options with values are parsed only so that their
 // values are not mistaken for the container's id.
-void read_making(reader& words, command_line& out) {
+void read_create_options(reader& words, command_line& out) {
   constexpr auto with_value = std::to_array<std::string_view>({"console-socket",
                                                                "pid-file",
                                                                "preserve-fds",
@@ -115,7 +115,7 @@ void read_making(reader& words, command_line& out) {
       out.container = word;
       continue;
     }
-    const option read = read_making_option(word);
+    const option read = read_create_option(word);
     if (read.name == "bundle" || read.name == "b") {
       out.bundle = words.take_value(read);
     } else if (read.name == "config" || read.name == "f") {
@@ -163,7 +163,7 @@ command_line read_command_line(const std::vector<std::string>& arguments) {
   normalise_log(out.log);
   if (out.creates_container()) {
     out.bundle = ".";
-    read_making(words, out);
+    read_create_options(words, out);
   }
   if (out.dry_run && !out.creates_container()) {
     throw error(errc::invalid_argument,

@@ -68,7 +68,7 @@ std::string plain_line(std::string_view text) {
   return base::printable(text) + "\n";
 }
 
-void say(std::string_view text) {
+void write_stderr(std::string_view text) {
   const std::string line = plain_line(fmt::format("gpushm-oci-runtime: {}", text));
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
@@ -82,7 +82,7 @@ void journal::append(const std::string& line) {
   const int number = append_to(chosen_.log, line);
   if (number != 0 && !reported_) {
     reported_ = true;
-    say(fmt::format("write log \"{}\": {}", chosen_.log, base::errno_text(number)));
+    write_stderr(fmt::format("write log \"{}\": {}", chosen_.log, base::errno_text(number)));
   }
 }
 
@@ -124,7 +124,7 @@ void journal::remark(severity how, std::string_view text) {
 void journal::fail(std::string_view text) {
   remark(severity::error, text);
   report_to_engine(called_, text);
-  say(text);
+  write_stderr(text);
 }
 
 void report_to_engine(const command_line& called, std::string_view text) noexcept {

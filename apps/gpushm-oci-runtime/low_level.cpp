@@ -56,7 +56,7 @@ std::string find_low_level(const settings& chosen) {
               "install runc or crun, or name one as \"runtimes\" in the configuration");
 }
 
-void become(const std::string& path, const std::vector<std::string>& arguments) {
+void execute_runtime(const std::string& path, const std::vector<std::string>& arguments) {
   std::vector<std::string> all{path};
   all.insert(all.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;

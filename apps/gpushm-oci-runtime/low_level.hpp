@@ -13,12 +13,13 @@ namespace gpushm::oci_runtime {
 /// Throws `error` (system_error) if none exists.
 [[nodiscard]] std::string find_low_level(const settings& chosen);
 
-/// Throws `error` (system_error) if `become` has executed this program again: a copy of it, or a
-/// script that starts it, has the name of the real runtime.
+/// Throws `error` (system_error) if `execute_runtime` has executed this program again: a copy of
+/// it, or a script that starts it, has the name of the real runtime.
 void refuse_recursion();
 
 /// Executes the program at `path` with these arguments and this process's environment and
 /// descriptors. Throws `error` on failure; otherwise does not return.
-[[noreturn]] void become(const std::string& path, const std::vector<std::string>& arguments);
+[[noreturn]] void execute_runtime(const std::string& path,
+                                  const std::vector<std::string>& arguments);
 
 }  // namespace gpushm::oci_runtime

@@ -33,7 +33,7 @@ int run(const command_line& called, const settings& chosen) {
     if (called.creates_container()) {
       edit_bundle(called, chosen, log);
     }
-    become(runtime, called.forwarded);
+    execute_runtime(runtime, called.forwarded);
   } catch (const std::exception& failure) {
     log.fail(failure.what());
     return 1;

@@ -67,7 +67,7 @@ std::vector<std::string_view> listed(std::string_view text) {
   return names;
 }
 
-std::string equation(std::string_view name, std::string_view value) {
+std::string assignment_text(std::string_view name, std::string_view value) {
   return fmt::format("{}={}", name, value);
 }
 
@@ -170,7 +170,7 @@ void read_variable(const oci_config& config, const settings& chosen, request& ou
   if (names.empty() || has("void")) {
     return;
   }
-  const std::string reason = equation(devices_variable, *value);
+  const std::string reason = assignment_text(devices_variable, *value);
   if (!chosen.accept_variable_unprivileged && !is_privileged(config)) {
     out.ignored.push_back(
         reason + ": the container is not privileged, and accept_variable_unprivileged is off");

@@ -46,7 +46,7 @@ class collector {
   std::vector<selected> finish() {
     if (!missing_.empty()) {
       throw error(errc::device_not_found,
-                  "give devices",
+                  "add devices",
                   missing_,
                   reasons_,
                   "\"gpushm cdi list\" shows the available devices; \"gpushm cdi generate\" "

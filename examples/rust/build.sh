@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds share.rs with rustc (1.63 or newer) and bindgen, without cargo and crates. Each build generates the declarations from
+# Builds share.rs with rustc (1.63 or newer) and bindgen, without cargo or crates. Each build generates the declarations from
 # the C header.
 #
 #   build.sh OUTPUT_DIRECTORY [INCLUDE_DIRECTORY LIBRARY_DIRECTORY]      default: the directories from pkg-config

@@ -86,7 +86,7 @@ GPUSHM_API gpushm_errc gpushm_broker_start(const gpushm_broker_options* options,
 /* Blocks until the broker's thread has ended. */
 GPUSHM_API void gpushm_broker_stop(gpushm_broker* broker);
 
-/* Valid as long as the broker. */
+/* Valid as long as the broker exists. */
 GPUSHM_API gpushm_errc gpushm_broker_socket_path(const gpushm_broker* broker, gpushm_string* path);
 GPUSHM_API gpushm_errc gpushm_broker_epoch(const gpushm_broker* broker, gpushm_epoch* epoch);
 
@@ -101,15 +101,15 @@ typedef struct gpushm_broker_statistics {
   uint64_t leases;
   uint64_t connections;
   uint64_t ending_connections; /* ended without a goodbye; their leases wait for the fence */
-  uint64_t unfenced;           /* segments of which such leases were dropped by an operator */
+  uint64_t unfenced;           /* segments for which an operator dropped such leases */
   uint64_t waiting_opens;
   uint64_t opens;        /* answered with a segment */
   uint64_t cached_opens; /* answered by a client's import cache, as reported by clients */
   /* By code: refused by the broker, or failed afterwards in a client, as reported by it. */
   uint64_t open_failures[GPUSHM_ERRC_LIMIT];
-  /* Histogram of opens: each class counts those above the previous bound, up to and including its
+  /* Histogram of opens: each bucket counts those above the previous bound, up to and including its
    * own, as measured by clients from the call to the mapping, including the wait for the name; the
-   * last class has no upper bound. The bounds: 10, 20, 50 us and so on to 10 s. */
+   * last bucket has no upper bound. The bounds: 10, 20, 50 us and so on to 10 s. */
   uint64_t open_latency[GPUSHM_OPEN_LATENCY_BOUNDS + 1];
   uint64_t open_latency_sum_ns;
 } gpushm_broker_statistics;
@@ -140,7 +140,7 @@ GPUSHM_API gpushm_errc gpushm_file_export_begin(gpushm_string path,
                                                 const gpushm_file_export_options* options,
                                                 gpushm_file_export** file_export);
 GPUSHM_API void gpushm_file_export_end(gpushm_file_export* file_export);
-/* A client of this export's broker, owned by the export and valid as long as it. */
+/* A client of this export's broker, owned by the export and valid as long as the export exists. */
 GPUSHM_API gpushm_client* gpushm_file_export_client(const gpushm_file_export* file_export);
 /* Writes or replaces the file, which describes `what`, a published segment of that client. Fails as
  * gpushm_export_segment and gpushm_ticket_file_create. */

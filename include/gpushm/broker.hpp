@@ -105,7 +105,7 @@ struct broker_options {
   bool accept_fake_chunks = false;
 };
 
-/// Upper bounds of the classes of `broker_statistics::open_latency`, in nanoseconds: 10 µs to 10 s.
+/// Upper bounds of the buckets of `broker_statistics::open_latency`, in nanoseconds: 10 µs to 10 s.
 inline constexpr std::array<std::uint64_t, GPUSHM_OPEN_LATENCY_BOUNDS> open_latency_bounds_ns{
     10'000,
     20'000,
@@ -135,15 +135,15 @@ struct broker_statistics {
   std::uint64_t connections = 0;
   /// Ended without a goodbye message; their leases wait for the fence (docs/sharing.md).
   std::uint64_t ending_connections = 0;
-  std::uint64_t unfenced = 0;  ///< segments of which such leases were dropped by an operator
+  std::uint64_t unfenced = 0;  ///< segments for which an operator dropped such leases
   std::uint64_t waiting_opens = 0;
   std::uint64_t opens = 0;         ///< answered with a segment
   std::uint64_t cached_opens = 0;  ///< answered by a client's import cache, as reported by clients
   /// Refused by the broker, or failed afterwards in a client, as reported by it.
   std::map<errc, std::uint64_t> open_failures;
-  /// Histogram of opens: each class counts those above the previous bound, up to and including its
+  /// Histogram of opens: each bucket counts those above the previous bound, up to and including its
   /// own, as measured by clients from the call to the mapping, including the wait for the name; the
-  /// last class has no upper bound.
+  /// last bucket has no upper bound.
   std::array<std::uint64_t, open_latency_bounds_ns.size() + 1> open_latency{};
   std::uint64_t open_latency_sum_ns = 0;
 };

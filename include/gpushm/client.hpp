@@ -30,8 +30,9 @@ inline constexpr std::uint64_t default_cache_entries = 256;
 
 /// Mappings of persistent segments are cached for the next open after their last user is gone,
 /// within these limits; mappings in use do not count. Unset members are read from the environment
-/// (`GPUSHM_CACHE_MAX_BYTES`, also like "16GiB", `GPUSHM_CACHE_MAX_ENTRIES`, or "unlimited"), else
-/// the defaults apply. 0 caches nothing, 2^64-1 is unlimited.
+/// (`GPUSHM_CACHE_MAX_BYTES`, which also accepts sizes such as "16GiB", and
+/// `GPUSHM_CACHE_MAX_ENTRIES`; both accept "unlimited"), else the defaults apply. 0 caches nothing,
+/// 2^64-1 is unlimited.
 struct cache_options {
   std::optional<std::uint64_t> max_bytes = {};
   std::optional<std::uint64_t> max_entries = {};
@@ -219,8 +220,8 @@ class subscription {
   }
 
   /// A descriptor for `poll`, `select` or `epoll`: readable when `dispatch` has work to do. Owned
-  /// by this object and valid as long as it: do not read or close it. To wait for a name in an
-  /// event loop, subscribe to the name and open it when it is published.
+  /// by this object and valid as long as this object exists: do not read or close it. To wait for a
+  /// name in an event loop, subscribe to the name and open it when it is published.
   [[nodiscard]] int descriptor() {
     int descriptor = -1;
     glue::check(gpushm_subscription_descriptor(handle_.get(), &descriptor));
@@ -317,7 +318,7 @@ class client {
 
   /// Reserves the name, allocates the memory, maps it for reading and writing, and passes its
   /// descriptors to the broker. No other client sees the segment before `publish`; contents are
-  /// zero on the host and undefined on GPUs. If a dead process had the name, blocks until that
+  /// zero on the host and undefined on GPUs. If a dead process holds the name, blocks until that
   /// process can no longer write, at most ten seconds. Throws `error`: invalid_argument,
   /// already_exists, writer_ending, quota_exceeded, out_of_memory, too_many_segments,
   /// too_many_descriptors, device_not_found, driver_unavailable, driver_error, broker_gone,
@@ -376,7 +377,7 @@ class client {
   }
 
   /// As `open`, but returns nothing if the name is not published (in time), if its exporter has
-  /// died, or if only dead processes had it that may still write it.
+  /// died, or if only dead processes that may still write to the segment hold it.
   [[nodiscard]] std::optional<segment> try_open(std::string_view name,
                                                 const open_options& options = {}) {
     const glue::stop_bridge stop(options.stop);

@@ -14,7 +14,7 @@
 namespace gpushm {
 inline namespace v1 {
 
-/// Reasons of a failure. The values travel on the wire and are used in scripts: never renumber,
+/// Reasons for a failure. The values travel on the wire and are used in scripts: never renumber,
 /// only append. `docs/errors.md` lists each with its causes and remedies.
 enum class errc : std::uint16_t {
   invalid_argument = GPUSHM_ERRC_INVALID_ARGUMENT,

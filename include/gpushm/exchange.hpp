@@ -17,9 +17,9 @@
 #include "gpushm/segment.hpp"
 #include "gpushm/types.hpp"
 
-/// Sharing without a broker of the node: a ticket is bytes (at most 4,096) that another process on
-/// the same machine imports; transfer them by a file, a message or a rank exchange. docs/ticket.md
-/// is the format, docs/sharing.md compares the ways to share.
+/// Sharing without a node broker: a ticket is bytes (at most 4,096) that another process on the
+/// same machine imports; transfer them by a file, a message or a rank exchange. docs/ticket.md
+/// specifies the format, docs/sharing.md compares the ways to share.
 namespace gpushm {
 inline namespace v1 {
 

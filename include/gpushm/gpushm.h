@@ -24,9 +24,9 @@
  * means all defaults. Options unknown to the loaded library must be 0; results unknown to it are
  * not written. All other structures never change.
  *
- * Strings. Arguments are a gpushm_string: UTF-8 with a length, without a terminating NUL. Returned
- * strings also have a terminating NUL. The library owns every gpushm_string that it returns; the
- * function's comment states how long it is valid.
+ * Strings. A string argument is a gpushm_string: UTF-8 with a length, without a terminating NUL.
+ * Returned strings also have a terminating NUL. The library owns every gpushm_string that it
+ * returns; the function's comment states how long it is valid.
  *
  * Times. Milliseconds; GPUSHM_FOREVER means no limit; negative values are 0. */
 #ifndef GPUSHM_GPUSHM_H
@@ -86,7 +86,7 @@ static inline gpushm_string gpushm_text(const char* text) {
 #define GPUSHM_INT
 #endif
 
-/* The reason of a failure; docs/errors.md lists each with its causes and remedies. Values of this
+/* The reason for a failure; docs/errors.md lists each with its causes and remedies. Values of this
  * and of all enumerations never change; new ones may be added. */
 typedef enum gpushm_errc GPUSHM_INT {
   GPUSHM_OK = 0,
@@ -247,7 +247,7 @@ typedef struct gpushm_error gpushm_error;
 GPUSHM_API const gpushm_error* gpushm_last_error(void);
 
 GPUSHM_API gpushm_errc gpushm_error_code(const gpushm_error* error);
-/* Parts of the error, valid as long as it is. May be empty. */
+/* Parts of the error, valid as long as the error is. May be empty. */
 GPUSHM_API gpushm_string gpushm_error_operation(const gpushm_error* error);
 GPUSHM_API gpushm_string gpushm_error_object(const gpushm_error* error);
 GPUSHM_API gpushm_string gpushm_error_cause(const gpushm_error* error);
@@ -255,7 +255,7 @@ GPUSHM_API gpushm_string gpushm_error_next_step(const gpushm_error* error);
 /* OPERATION "OBJECT": CAUSE (NEXT STEP), as one line that is safe to print on a terminal. */
 GPUSHM_API gpushm_string gpushm_error_message(const gpushm_error* error);
 
-/* Returns another handle of the same error. Never fails. */
+/* Returns another handle to the same error. Never fails. */
 GPUSHM_API gpushm_error* gpushm_error_dup(const gpushm_error* error);
 GPUSHM_API void gpushm_error_free(gpushm_error* error);
 /* For layers over this one that report failures. Returns NULL if out of memory. */
@@ -295,14 +295,14 @@ GPUSHM_API gpushm_errc gpushm_set_log_sink(gpushm_log_sink sink,
 
 /* ---- Clients ---- */
 
-/* A connection to a broker. Segments and subscriptions created with it stay usable after it was
+/* A connection to a broker. Segments and subscriptions created with it stay usable after it is
  * closed (they share the connection). When the broker dies, requests in flight fail with
  * GPUSHM_ERRC_BROKER_GONE and the next request connects to its successor. Release with
  * gpushm_client_close. */
 typedef struct gpushm_client gpushm_client;
 /* A segment mapped into this process, with its lease. Release with gpushm_segment_close. */
 typedef struct gpushm_segment gpushm_segment;
-/* Segments with a broker's information on them. Release with gpushm_segment_list_free. */
+/* Segments with a broker's information about them. Release with gpushm_segment_list_free. */
 typedef struct gpushm_segment_list gpushm_segment_list;
 /* A stream of events. Release with gpushm_subscription_close. */
 typedef struct gpushm_subscription gpushm_subscription;
@@ -323,8 +323,8 @@ typedef struct gpushm_connect_options {
   gpushm_stop* stop;
   /* Upper bounds of the bytes and mappings that are cached while unused: 0 caches nothing,
    * UINT64_MAX is unlimited. They apply where the matching `has_` member is true; else the
-   * environment's GPUSHM_CACHE_MAX_BYTES and GPUSHM_CACHE_MAX_ENTRIES apply (also like "16GiB", or
-   * "unlimited"), else 64 GiB and 256. */
+   * environment's GPUSHM_CACHE_MAX_BYTES (also sizes such as "16GiB") and GPUSHM_CACHE_MAX_ENTRIES
+   * apply (both accept "unlimited"), else 64 GiB and 256. */
   uint64_t cache_max_bytes;
   uint64_t cache_max_entries;
   bool has_cache_max_bytes;
@@ -336,7 +336,7 @@ typedef struct gpushm_connect_options {
  * too_many_connections, timed_out, cancelled. */
 GPUSHM_API gpushm_errc gpushm_client_connect(const gpushm_connect_options* options,
                                              gpushm_client** client);
-/* Returns another handle of the same connection. */
+/* Returns another handle to the same connection. */
 GPUSHM_API gpushm_errc gpushm_client_dup(const gpushm_client* client, gpushm_client** dup);
 /* If this is the last use of the connection, blocks until the client's thread has ended. */
 GPUSHM_API void gpushm_client_close(gpushm_client* client);
@@ -358,8 +358,8 @@ typedef struct gpushm_create_options {
 
 /* Reserves the name, allocates the memory, maps it for reading and writing, and passes its
  * descriptors to the broker. No other client sees the segment before gpushm_segment_publish;
- * contents are zero on the host and undefined on GPUs. If a dead process had the name, blocks until
- * that process can no longer write, at most ten seconds. Fails with invalid_argument,
+ * contents are zero on the host and undefined on GPUs. If a dead process holds the name, blocks
+ * until that process can no longer write, at most ten seconds. Fails with invalid_argument,
  * already_exists, writer_ending, quota_exceeded, out_of_memory, too_many_segments,
  * too_many_descriptors, device_not_found, driver_unavailable, driver_error, broker_gone, timed_out,
  * forked. */
@@ -424,7 +424,7 @@ GPUSHM_API gpushm_errc gpushm_client_open(gpushm_client* client,
                                           const gpushm_open_options* options,
                                           gpushm_segment** segment);
 /* As gpushm_client_open, but returns GPUSHM_OK and NULL if the name is not published (in time), if
- * its exporter has died, or if only dead processes had it that may still write it. */
+ * its exporter has died, or if only dead processes that may still write to the segment hold it. */
 GPUSHM_API gpushm_errc gpushm_client_try_open(gpushm_client* client,
                                               gpushm_string name,
                                               const gpushm_open_options* options,
@@ -459,7 +459,7 @@ GPUSHM_API gpushm_errc gpushm_client_prefetch(gpushm_client* client,
                                               gpushm_string prefix,
                                               size_t* count);
 
-/* A broker's information on a segment. */
+/* A broker's information about a segment. */
 typedef struct gpushm_segment_info {
   size_t struct_size;
   uint64_t generation;
@@ -512,7 +512,7 @@ GPUSHM_API gpushm_errc gpushm_client_remove(gpushm_client* client, gpushm_string
  * permission_denied, invalid_argument (no lease of the segment waits for a fence). */
 GPUSHM_API gpushm_errc gpushm_client_unfence(gpushm_client* client, gpushm_string name);
 
-/* A broker's information on itself. */
+/* A broker's information about itself. */
 typedef struct gpushm_broker_info {
   size_t struct_size;
   uint64_t max_segments;
@@ -551,7 +551,7 @@ GPUSHM_API gpushm_errc gpushm_client_trim(gpushm_client* client);
 
 /* ---- Segments ---- */
 
-/* Returns another handle of the same mapping, for libraries that keep memory for as long as they
+/* Returns another handle to the same mapping, for libraries that keep memory for as long as they
  * use it (a DLPack capsule, a tensor's deleter). Never fails. */
 GPUSHM_API gpushm_segment* gpushm_segment_dup(const gpushm_segment* segment);
 /* The mapping and its lease end with the last handle of that generation in the process, or later if
@@ -560,14 +560,14 @@ GPUSHM_API gpushm_segment* gpushm_segment_dup(const gpushm_segment* segment);
 GPUSHM_API void gpushm_segment_close(gpushm_segment* segment);
 
 /* The first byte: a device pointer (also a CUdeviceptr) for GPU segments, a CPU pointer for host
- * segments. Valid as long as the segment. */
+ * segments. Valid as long as the handle exists. */
 GPUSHM_API const void* gpushm_segment_data(const gpushm_segment* segment);
 /* As gpushm_segment_data, for writing; NULL if it was opened with GPUSHM_ACCESS_READ (the hardware
  * refuses writes there, too). */
 GPUSHM_API void* gpushm_segment_mutable_data(const gpushm_segment* segment);
 /* As requested at creation; the mapping may be longer. */
 GPUSHM_API uint64_t gpushm_segment_size_bytes(const gpushm_segment* segment);
-/* Valid as long as the segment; empty if it was imported without a broker. */
+/* Valid as long as the handle exists; empty if it was imported without a broker. */
 GPUSHM_API gpushm_string gpushm_segment_name(const gpushm_segment* segment);
 /* Where the memory is. */
 GPUSHM_API gpushm_errc gpushm_segment_device(const gpushm_segment* segment, gpushm_device* device);
@@ -580,7 +580,7 @@ GPUSHM_API gpushm_lifetime gpushm_segment_lifetime(const gpushm_segment* segment
 GPUSHM_API uint64_t gpushm_segment_generation(const gpushm_segment* segment);
 /* Zeros without a broker. */
 GPUSHM_API gpushm_errc gpushm_segment_epoch(const gpushm_segment* segment, gpushm_epoch* epoch);
-/* The metadata passed to gpushm_segment_publish, valid as long as the segment; empty before
+/* The metadata passed to gpushm_segment_publish, valid as long as the handle exists; empty before
  * publication. */
 GPUSHM_API gpushm_errc gpushm_segment_metadata(const gpushm_segment* segment,
                                                const void** data,
@@ -650,8 +650,9 @@ GPUSHM_API gpushm_errc gpushm_subscription_next(gpushm_subscription* subscriptio
                                                 bool* arrived);
 
 /* A descriptor for poll(2), select(2) or epoll(7): readable when gpushm_subscription_dispatch has
- * work to do. Owned by the subscription and valid as long as it: do not read or close it. To wait
- * for a name in an event loop, subscribe to the name and open it when it is published. */
+ * work to do. Owned by the subscription and valid as long as the subscription exists: do not read
+ * or close it. To wait for a name in an event loop, subscribe to the name and open it when it is
+ * published. */
 GPUSHM_API gpushm_errc gpushm_subscription_descriptor(gpushm_subscription* subscription,
                                                       int* descriptor);
 
@@ -667,10 +668,10 @@ GPUSHM_API gpushm_errc gpushm_subscription_dispatch(gpushm_subscription* subscri
                                                     void* user,
                                                     size_t* count);
 
-/* ---- Sharing without a broker of the node (docs/sharing.md) ---- */
+/* ---- Sharing without a node broker (docs/sharing.md) ---- */
 
 /* Bytes that another process on the same machine imports; transfer them by a file, a message or a
- * rank exchange. docs/ticket.md is the format. */
+ * rank exchange. docs/ticket.md specifies the format. */
 typedef struct gpushm_ticket {
   size_t size;
   uint8_t bytes[GPUSHM_MAX_TICKET_BYTES];

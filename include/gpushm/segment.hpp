@@ -18,8 +18,8 @@ inline namespace v1 {
 
 /// A reference to a mapping, as `segment::view()` returns, for libraries that keep memory for as
 /// long as they use it (a DLPack capsule, a tensor's deleter). The mapping and its lease exist as
-/// long as a copy of it, also after the segment that it came from. Copyable. May be destroyed on
-/// any thread.
+/// long as any copy of the view, even after the segment that it came from is destroyed. Copyable.
+/// May be destroyed on any thread.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: safe (immutable).
 class segment_view {
@@ -127,8 +127,8 @@ class segment {
     glue::check(gpushm_segment_epoch(filled(), &epoch));
     return glue::epoch_from(epoch);
   }
-  /// The metadata passed to `publish`, valid as long as the mapping; empty before publication.
-  /// Throws `errc::forked` in a forked child.
+  /// The metadata passed to `publish`, valid as long as the mapping exists; empty before
+  /// publication. Throws `errc::forked` in a forked child.
   [[nodiscard]] std::span<const std::byte> metadata() const {
     const void* data = nullptr;
     std::size_t size = 0;

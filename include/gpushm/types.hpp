@@ -136,7 +136,7 @@ inline constexpr std::size_t max_ticket_bytes = GPUSHM_MAX_TICKET_BYTES;
 inline constexpr std::size_t max_device_text_bytes = GPUSHM_MAX_DEVICE_TEXT_BYTES;
 inline constexpr std::uint64_t max_generation = (std::uint64_t{1} << 56U) - 1;
 
-/// A broker's information on a segment.
+/// A broker's information about a segment.
 struct segment_info {
   std::string name;
   gpushm::generation generation = 0;
@@ -161,7 +161,7 @@ struct segment_info {
   fence_wait ending_waits = fence_wait::process;
 };
 
-/// A broker's information on itself.
+/// A broker's information about itself.
 struct broker_info {
   std::string socket_path;
   std::string domain;

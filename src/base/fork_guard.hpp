@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <mutex>
 
-/// gpushm runs inside programs that it does not control, and those fork. A forked child has a copy
-/// of every descriptor, none of the threads, and every lock in its state at that moment. Three
+/// gpushm runs inside programs that it does not control, and they may fork. A forked child has a
+/// copy of every descriptor, none of the threads, and every lock in its state at that moment. Three
 /// rules keep parent and child apart:
 ///
 ///  1. Long-lived descriptors are owned by `guarded_fd`: the child closes its copies immediately,

@@ -17,7 +17,7 @@ namespace gpushm::base {
 /// of the object is empty, and destroying it closes nothing. For long-lived descriptors: listeners,
 /// locks, connections, memory. A `unique_fd` converts to one. Only for the descriptor table that
 /// the program's threads share: in a thread with its own table (CLOSE_RANGE_UNSHARE), the numbers
-/// mean other files in a child.
+/// refer to other files in a child.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class guarded_fd {

@@ -114,7 +114,7 @@ process_identity this_process() {
     auto created = std::make_unique<known_identity>();
     created->created_in = fork_generation();
     created->identity = identify_this_process();
-    // If two threads come first concurrently, one of them sets the identity.
+    // If several threads make the first call concurrently, one of them sets the identity.
     if (known.compare_exchange_strong(at, created.get(), std::memory_order_acq_rel)) {
       at = created.release();
     }

@@ -24,8 +24,8 @@ struct process_identity {
 [[nodiscard]] process_identity this_process();
 
 /// True if it is certain that the process has exited: it belonged to this boot and PID namespace,
-/// and its number is unused or another process's by now. False if that is unknown, as for other
-/// namespaces. Keeps a descriptor for each of the last processes queried. Thread-safe.
+/// and its number is unused or belongs to another process by now. False if that is unknown, as for
+/// other namespaces. Keeps a descriptor for each of the last processes queried. Thread-safe.
 [[nodiscard]] bool has_ended(const process_identity& process);
 
 }  // namespace gpushm::base

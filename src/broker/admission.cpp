@@ -116,7 +116,7 @@ void admission::welcome(base::guarded_fd socket) {
     created->peer = peer;
     created->principal = who;
     created->held = hub_.new_charges(*created);
-    // And 0, for events about its leases.
+    // One per subscription, and one for number 0: events about its leases.
     created->lost_subscriptions.reserve(hub_.domain().bounds().max_subscriptions + 1);
     loop_.join(*created);
     created->process = end_watch(io_, std::move(process));

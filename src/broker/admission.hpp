@@ -18,7 +18,7 @@
 namespace gpushm::broker_detail {
 
 /// Accepts connections in its turns, creates their sessions, and refuses connections that the hub
-/// has no room for, also when this process has no descriptor left.
+/// has no room for, even when this process has no descriptor left.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class admission {

@@ -37,7 +37,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Pause before the event loop goes on after a handler that ran out of memory.
+/// Pause before the event loop continues after a handler that ran out of memory.
 constexpr milliseconds pause_without_memory{10};
 
 /// With fewer CPUs, polling for requests would take CPU time from the clients.

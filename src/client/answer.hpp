@@ -77,10 +77,10 @@ class held_descriptors {
     std::unique_ptr<held_descriptors, releaser> of_;
   };
 
-  /// Returns an empty part if there is no room.
   [[nodiscard]] bool has_room(std::size_t count) const noexcept {
     return now_.load(std::memory_order_relaxed) + count <= max_;
   }
+  /// Returns an empty part if there is no room.
   [[nodiscard]] part try_hold(std::size_t count) noexcept {
     if (now_.fetch_add(count, std::memory_order_relaxed) + count > max_) {
       now_.fetch_sub(count, std::memory_order_relaxed);

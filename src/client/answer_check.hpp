@@ -11,7 +11,7 @@ namespace gpushm::detail {
 
 /// Throws protocol_error unless the numbers of an `Opened` with `descriptors` descriptors are
 /// consistent with each other, its request for `name`, and `expected_size_bytes` (0: any). A broker
-/// is trusted, but a ticket may name another than the node's broker, and mapping depends on these
+/// is trusted, but a ticket may name a broker other than the node's, and mapping depends on these
 /// numbers.
 void check_opened(const wire::opened& answer,
                   std::size_t descriptors,

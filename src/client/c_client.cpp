@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of gpushm.h for clients and for information of a broker.
+// The functions of gpushm.h for clients and for information from a broker.
 #include <chrono>
 #include <limits>
 #include <string>

@@ -17,7 +17,7 @@ namespace gpushm::detail {
 
 namespace {
 
-/// The MPS server performs the GPU work of its clients, also after a client has ended. The driver
+/// The MPS server performs the GPU work of its clients, even after a client has ended. The driver
 /// looks for the pipe of the control daemon in this directory (CUDA MPS,
 /// "CUDA_MPS_PIPE_DIRECTORY").
 bool may_use_mps() {

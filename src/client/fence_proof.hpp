@@ -17,7 +17,8 @@ class fence_proof {
   fence_proof();
 
   [[nodiscard]] fence kind() const noexcept { return kind_; }
-  /// Sent with the hello: a pidfd and the life pipe, or nothing. Valid as long as this object.
+  /// Sent with the hello: a pidfd and the life pipe, or nothing. Valid as long as this object
+  /// exists.
   [[nodiscard]] std::span<const int> descriptors() const noexcept {
     return kind_ == fence::none ? std::span<const int>() : std::span<const int>(numbers_);
   }

@@ -17,8 +17,9 @@
 
 namespace gpushm::detail {
 
-/// Answers that are received by another thread than their waiter: of opens that wait for their
-/// names or their exporters, which arrive on the event lane, and of requests that were sent ahead.
+/// Answers that are received by a thread other than the waiting one: those of opens that wait for
+/// their names or their exporters, which arrive on the event lane, and those of requests that were
+/// sent ahead.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: safe.
 class late_answers {

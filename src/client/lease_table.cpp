@@ -54,7 +54,7 @@ std::uint64_t limit_from(const char* variable,
               "connect",
               variable,
               std::string(text) + " is neither a number nor \"unlimited\"",
-              "set it to a number (of bytes: also like 16GiB) or to unlimited, or unset it");
+              "set it to a number of bytes, to a size such as 16GiB, or to unlimited; or unset it");
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ class segment_lease {
   /// As in the answer; never changes.
   [[nodiscard]] const wire::segment& info() const noexcept { return info_; }
   /// The connection that has the lease: another one after the broker ended the first. Valid as long
-  /// as this object.
+  /// as this object exists.
   [[nodiscard]] connection& broker() const noexcept {
     return *broker_.load(std::memory_order_acquire);
   }

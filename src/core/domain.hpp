@@ -174,8 +174,8 @@ class domain {
   void publish(session_id session,
                gpushm::generation generation,
                std::span<const std::byte> metadata);
-  /// Answered exactly once, now or later, unless the session ends or the open is cancelled first.
-  /// If later, it is in `effects::waits` after this call.
+  /// The open is answered exactly once, now or later, unless the session ends or the open is
+  /// cancelled first. If later, it is in `effects::waits` after this call.
   void open(session_id session, const open_request& request);
   /// Drops the waiting opens of that request (`index`: only that name); they are not answered.
   /// Returns false if none waits.
@@ -187,7 +187,7 @@ class domain {
   void confirmed(session_id exporter, std::uint64_t confirmation, verdict result);
   /// Sends questions for which there was no room before; answers have made room.
   void send_questions(session_id exporter) noexcept;
-  /// Its answers may be lost: repeats every unanswered question.
+  /// The exporter's answers may be lost: repeats every unanswered question.
   void resend_questions(session_id exporter) noexcept;
   /// The question could not be sent for lack of memory: refuses its open.
   void question_not_sent(const question& what);

@@ -23,26 +23,26 @@ struct known_xid {
 
 /// By number. Used by the device plugin's health check and by `gpushm doctor`.
 inline constexpr auto known_xids = std::to_array<known_xid>({
-    {13, "exception of a graphics engine", xid_kind::application},
-    {31, "memory page fault of a program", xid_kind::application},
+    {13, "graphics engine exception", xid_kind::application},
+    {31, "GPU memory page fault", xid_kind::application},
     {43, "a program's channel was stopped", xid_kind::application},
     {45, "a program's channel was removed", xid_kind::application},
     {46, "the GPU has stopped processing", xid_kind::needs_reset},
     {48, "uncorrectable memory error", xid_kind::needs_reset},
-    {62, "halt of an internal controller", xid_kind::needs_reset},
-    {63, "a row of memory was replaced", xid_kind::contained},
-    {64, "a row of memory could not be replaced", xid_kind::needs_reset},
-    {68, "exception of a video engine", xid_kind::application},
+    {62, "internal microcontroller halt", xid_kind::needs_reset},
+    {63, "a memory row was remapped", xid_kind::contained},
+    {64, "a memory row could not be remapped", xid_kind::needs_reset},
+    {68, "video engine exception", xid_kind::application},
     {74, "NVLink error", xid_kind::needs_reset},
     {79, "the GPU has fallen off the bus", xid_kind::needs_reset},
-    {92, "many corrected memory errors", xid_kind::needs_reset},
+    {92, "high rate of corrected memory errors", xid_kind::needs_reset},
     {94, "contained memory error", xid_kind::contained},
     {95, "uncontained memory error", xid_kind::needs_reset},
-    {109, "timeout of a context switch", xid_kind::application},
-    {119, "the GPU's own processor does not answer", xid_kind::needs_reset},
-    {120, "error of the GPU's own processor", xid_kind::needs_reset},
+    {109, "context switch timeout", xid_kind::application},
+    {119, "the GPU's system processor (GSP) does not respond", xid_kind::needs_reset},
+    {120, "error of the GPU's system processor (GSP)", xid_kind::needs_reset},
     {140, "unrecovered memory error", xid_kind::needs_reset},
-    {143, "the GPU could not be started", xid_kind::needs_reset},
+    {143, "GPU initialization failure", xid_kind::needs_reset},
 });
 
 /// Null: not in the list.

@@ -22,7 +22,7 @@ class container_root {
   /// Throws `error` when it cannot be opened, or the kernel has no openat2 (Linux 5.6).
   explicit container_root(const std::string& path);
 
-  /// open(2) of `path` in the container, following links inside. On failure empty with errno set:
+  /// open(2) of `path` in the container, following links inside. Empty on failure, with errno set:
   /// EXDEV if the path crosses a mount.
   [[nodiscard]] base::unique_fd open(std::string_view path, int flags) const;
   /// The same for a path that must not have links in it, but may cross mounts.

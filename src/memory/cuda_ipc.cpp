@@ -151,7 +151,7 @@ std::unique_ptr<opened_handle> open_checked(std::string_view name,
     }
     opened.reset();
     if (verdict == address_table::verdict::another) {
-      // FACTS L4: handles can repeat.
+      // Memory that is freed and allocated again can get the same handle.
       throw error(
           errc::gone_or_replaced,
           "open",

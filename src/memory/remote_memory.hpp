@@ -15,8 +15,7 @@
 
 namespace gpushm::memory {
 
-/// Exporter-bound memory: a legacy handle or an allocation of a pool, as described by a
-/// ticket.
+/// Exporter-bound memory: a legacy handle or an allocation of a pool, as described by a ticket.
 struct remote_memory {
   gpushm::backend kind = gpushm::backend::cuda_ipc;  ///< cuda_ipc or cuda_pool
   std::uint64_t size_bytes = 0;                      ///< of the shared range

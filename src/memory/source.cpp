@@ -82,7 +82,7 @@ class legacy_source final : public exporter_bound_source {
                        name,
                        "cuIpcGetMemHandle");
     std::memcpy(remote_.handle.data(), &handle, sizeof handle);
-    // FACTS I1, verified on this handle: the driver must have stored this process's PID there.
+    // Verified on this handle: the driver must have stored this process's PID there.
     if (pid_in(remote_.handle, cuda::ipc_handle_pid_offset) == remote_.exporter.pid) {
       remote_.pid_offset = static_cast<std::uint16_t>(cuda::ipc_handle_pid_offset);
     }

@@ -19,7 +19,7 @@ holdings holdings_of(const std::vector<pid_t>& pids) {
   holdings sum;
   for (const auto pid : pids) {
     for (const auto& [kind, count] : gpushm_testing::count_descriptors(pid)) {
-      // Pipes to the test's children and pidfds of them exist only as long as the children.
+      // This process's pipes to its children and their pidfds exist only while the children do.
       const bool harness = pid == ::getpid() && (kind == "pipe" || kind == "anon_inode:[pidfd]");
       if (!harness) {
         sum.descriptors[kind] += count;

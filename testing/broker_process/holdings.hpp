@@ -13,7 +13,7 @@
 
 namespace gpushm_tests {
 
-/// Mappings of the project's memory and descriptors of a set of processes. Without the pipes and
+/// Mappings of the project's memory and descriptors of a set of processes, without the pipes and
 /// pidfds of this process, which belong to the harness.
 struct holdings {
   gpushm_testing::descriptor_counts descriptors;

@@ -13,7 +13,7 @@ using gpushm::fake::state;
 
 namespace {
 
-// The driver that FACTS.md was measured on.
+// The version of CUDA with which the behaviour was measured.
 constexpr int driver_version = 13000;
 
 CUresult name_of(CUresult result, const char** text) {

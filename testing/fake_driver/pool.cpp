@@ -224,7 +224,7 @@ CUdeviceptr add_range(std::shared_ptr<pool_memory> memory, std::size_t requested
   return base;
 }
 
-// I4: the real driver crashes when a pool of a GPU that is not permitted here is imported, and can
+// The real driver crashes when a pool of a GPU that is not permitted here is imported, and can
 // crash when the data of an exported pointer were changed.
 void crash() {
   void* const page = ::mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -62,7 +62,7 @@ CUresult check_properties(const CUmemAllocationProp& prop) {
     return CUDA_ERROR_INVALID_DEVICE;
   }
   if (prop.requestedHandleTypes == CU_MEM_HANDLE_TYPE_FABRIC) {
-    // As with the real driver without an IMEX channel (I9).
+    // As with the real driver without an IMEX channel.
     return CUDA_ERROR_NOT_PERMITTED;
   }
   return prop.requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE ||

@@ -77,7 +77,7 @@ class http_server {
 
   const tls_settings* tls_;
   handler handle_;
-  int port_ = 0;  // initialized together with the next member
+  int port_ = 0;  // initialised together with the next member
   base::unique_fd listening_;
   mutable std::mutex mutex_;
   bool stopping_ = false;

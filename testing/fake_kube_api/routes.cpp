@@ -16,7 +16,7 @@ std::string header(const http_request& request, const char* name) {
   return found == request.headers.end() ? std::string() : found->second;
 }
 
-bool concerns(const kube_failure& failure, const http_request& request) {
+bool applies_to(const kube_failure& failure, const http_request& request) {
   return (failure.method.empty() || failure.method == request.method) &&
          request.path.starts_with(failure.path_prefix) &&
          request.query.find(failure.query_part) != std::string::npos;
@@ -25,7 +25,7 @@ bool concerns(const kube_failure& failure, const http_request& request) {
 std::optional<kube_failure> next_failure(kube_state& state, const http_request& request) {
   const auto found =
       std::find_if(state.failures.begin(), state.failures.end(), [&](const kube_failure& each) {
-        return concerns(each, request);
+        return applies_to(each, request);
       });
   if (found == state.failures.end()) {
     return std::nullopt;
@@ -37,7 +37,9 @@ std::optional<kube_failure> next_failure(kube_state& state, const http_request& 
   return failure;
 }
 
-bool is_let_in(const kube_state& state, const http_request& request, const std::string& client) {
+bool is_authenticated(const kube_state& state,
+                      const http_request& request,
+                      const std::string& client) {
   const std::vector<std::string>& tokens = state.options.tokens;
   if (tokens.empty() || !client.empty()) {
     return true;
@@ -132,7 +134,7 @@ bool serve_request(kube_state& state, const http_request& request, http_answer& 
   if (failure && failure->status != 0) {
     created = status_reply(failure->status, failure->reason, failure->message);
     created.retry_after_seconds = failure->retry_after_seconds;
-  } else if (!is_let_in(state, request, answer.connection().client_name())) {
+  } else if (!is_authenticated(state, request, answer.connection().client_name())) {
     created = status_reply(401, "Unauthorized", "Unauthorized");
   } else if (is_watch(request)) {
     const auto path = parse_path(request.path);

@@ -6,7 +6,7 @@
 
 namespace gpushm_testing {
 
-/// The absolute path of one of the project's programs ("gpushm", "death_producer"). Searched for in
+/// The absolute path of one of the project's programs ("gpushm", "death_victim"). Searched for in
 /// the directories of `$GPUSHM_TEST_PATH`, beside the running program, in its `../bin`, and in the
 /// build tree; never in `$PATH`, so that an installed copy is not tested by mistake. Throws
 /// `harness_error`.

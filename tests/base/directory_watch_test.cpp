@@ -47,7 +47,7 @@ class watched_directory : public ::testing::Test {
 TEST_F(watched_directory, entries_of_the_directory_are_reported) {
   directory_watch watch("watch");
   watch.set_directories({path("a/b")});
-  EXPECT_THAT(taken(watch), IsEmpty());  // others write in /tmp meanwhile
+  EXPECT_THAT(taken(watch), IsEmpty());  // other programs write in /tmp meanwhile
   write("a/b/file");
   ASSERT_TRUE(watch.wait_until(deadline_after(seconds(20))));
   const auto written = taken(watch);

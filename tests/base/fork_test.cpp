@@ -166,7 +166,7 @@ TEST(fork_guard, works_for_large_numbers) {
   EXPECT_TRUE(is_open(large));
 }
 
-bool is_memfd_called(int fd, std::string_view name) {
+bool is_memfd_named(int fd, std::string_view name) {
   std::array<char, 32> path{"/proc/self/fd/"};
   std::size_t at = std::strlen(path.data());
   for (int digits = 1000; digits != 0; digits /= 10) {
@@ -207,12 +207,12 @@ TEST(fork_guard, works_while_threads_open_and_close) {
   for (int round = 0; round < 300; ++round) {
     const int result = in_child([&] {
       for (int fd = 3; fd < highest; ++fd) {
-        if (is_memfd_called(fd, "guarded")) {
+        if (is_memfd_named(fd, "guarded")) {
           return 1;
         }
       }
       for (const unique_fd& each : kept) {
-        if (!is_memfd_called(each.get(), "kept")) {
+        if (!is_memfd_named(each.get(), "kept")) {
           return 2;
         }
       }

@@ -89,7 +89,7 @@ static void names_of_enumerators(void) {
   EXPECT(is_text(gpushm_fence_name(GPUSHM_FENCE_PROVEN), "proven"));
   EXPECT(is_text(gpushm_fence_wait_name(GPUSHM_FENCE_WAIT_DELAY), "delay"));
   EXPECT(is_text(gpushm_event_kind_name(GPUSHM_EVENT_RESYNC), "resync"));
-  /* Unknown values, also some whose low bits are one. */
+  /* Unknown values; the low bits of some are those of a known value. */
   EXPECT(is_text(gpushm_errc_name((gpushm_errc)65537), "unknown"));
   EXPECT(is_text(gpushm_access_name((gpushm_access)256), "unknown"));
   EXPECT(is_text(gpushm_backend_name((gpushm_backend)-1), "unknown"));

@@ -113,7 +113,7 @@ TEST(inject_apply, second_application_is_empty) {
   std::vector<applied_edit> done;
   apply(changes, config, device, done);
   EXPECT_TRUE(without_present(changes, config).empty());
-  // Only edits that were changed since are missing.
+  // Returns exactly the edits that the config no longer contains.
   config["linux"]["resources"]["devices"].erase(0);
   config["process"]["env"][0] = "A=2";
   edits left;

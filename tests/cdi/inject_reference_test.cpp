@@ -52,7 +52,7 @@ class world {
   gpushm_testing::temp_dir directory_;
 };
 
-bool usual_nodes() {
+bool has_standard_nodes() {
   constexpr auto paths = std::to_array<const char*>({"/dev/null", "/dev/zero", "/dev/full"});
   return std::all_of(paths.begin(), paths.end(), [](const char* path) {
     struct stat status {};
@@ -82,8 +82,8 @@ TEST(inject_reference, matches_reference_configs) {
   if (files.empty()) {
     GTEST_SKIP() << "no data (the tests are installed without the sources)";
   }
-  if (!usual_nodes()) {
-    GTEST_SKIP() << "/dev/null, /dev/zero or /dev/full is not as usual here";
+  if (!has_standard_nodes()) {
+    GTEST_SKIP() << "/dev/null, /dev/zero or /dev/full is not a character device of mode 0666 here";
   }
   EXPECT_GE(files.size(), 70U);
   for (const fs::path& file : files) {
@@ -98,7 +98,7 @@ TEST(inject_reference, matches_reference_configs) {
                                                      : json();
     try {
       inject(around.devices(), data["devices"].get<std::vector<std::string>>(), config);
-      ASSERT_FALSE(wanted.is_null()) << "injected all the same: " << config.dump(1);
+      ASSERT_FALSE(wanted.is_null()) << "no error; injected: " << config.dump(1);
       EXPECT_EQ(json::parse(config.dump()), json::parse(around.here(wanted.dump())));
     } catch (const error& failure) {
       EXPECT_TRUE(wanted.is_null()) << failure.what();

@@ -71,7 +71,7 @@ struct contradiction {
 };
 class contradictory_answer : public testing::TestWithParam<contradiction> {};
 
-// Several of these once made the client read past its mapping.
+// With several of these an earlier version read past its mapping.
 TEST_P(contradictory_answer, is_refused) {
   wire::opened answer = valid_answer();
   GetParam().make(answer);
@@ -204,7 +204,7 @@ TEST_F(client_with_broker, memory_bounded_over_ended_segments) {
   };
   const auto before = rounds(500);
   const auto after = rounds(3'000);
-  // Once leaked 528 bytes a round.
+  // An earlier version leaked 528 bytes per round.
   EXPECT_LT(after, before + 300'000);
 }
 
@@ -254,7 +254,7 @@ TEST(deadline, saturates_instead_of_overflowing) {
 class long_wait : public client_with_broker,
                   public testing::WithParamInterface<std::chrono::milliseconds> {};
 
-// Timeouts that once overflowed: 292 years, and the maximum.
+// Timeouts that overflowed in an earlier version: 292 years, and the maximum.
 TEST_P(long_wait, waits) {
   client waiter = client::connect({.socket_path = path_, .request_timeout = GetParam()});
   client producer = connect();

@@ -97,7 +97,7 @@ TEST(open_reports, due_after_a_second_or_when_full) {
   open_reports reports;
   EXPECT_FALSE(reports.due());
   reports.add_cached();
-  EXPECT_FALSE(reports.due()) << "cached opens make no report due";
+  EXPECT_FALSE(reports.due()) << "a cached open alone does not make a report due";
   EXPECT_TRUE(reports.add_latency(1));
   EXPECT_GT(*reports.due(), std::chrono::steady_clock::now());
   for (std::size_t i = 0; i < wire::max_batch - 2; ++i) {

@@ -439,8 +439,8 @@ TEST_F(caching, refuses_invalid_environment) {
       const variable set(name, text);
       EXPECT_EQ(error_of([&] { static_cast<void>(connect()); }, errc::invalid_argument),
                 "connect \"" + std::string(name) + "\": " + text +
-                    " is neither a number nor \"unlimited\" (set it to a number (of bytes: also "
-                    "like 16GiB) or to unlimited, or unset it)");
+                    " is neither a number nor \"unlimited\" (set it to a number of bytes, to a "
+                    "size such as 16GiB, or to unlimited; or unset it)");
       EXPECT_NO_THROW(static_cast<void>(connect({.max_bytes = 1, .max_entries = 1})))
           << "the variable is not read";
     }

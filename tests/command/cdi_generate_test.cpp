@@ -283,9 +283,9 @@ TEST_F(cdi_generate, hook_program_defaults_to_this_one) {
   const auto own = document_of(gpushm_testing::run_program(options));
   EXPECT_EQ(own.changes.hooks.at(0).path, fs::canonical(options.argv[0]).string());
   options.argv.insert(options.argv.end(), {"--nvidia-ctk-path", "/usr/bin/nvidia-ctk"});
-  const auto theirs = document_of(gpushm_testing::run_program(options));
-  EXPECT_EQ(theirs.changes.hooks.at(0).path, "/usr/bin/nvidia-ctk");
-  EXPECT_EQ(theirs.changes.hooks.at(0).args.at(1), "hook");
+  const auto with_ctk = document_of(gpushm_testing::run_program(options));
+  EXPECT_EQ(with_ctk.changes.hooks.at(0).path, "/usr/bin/nvidia-ctk");
+  EXPECT_EQ(with_ctk.changes.hooks.at(0).args.at(1), "hook");
 }
 
 TEST_F(cdi_generate, older_version_drops_and_reports_newer_fields) {
@@ -414,14 +414,14 @@ TEST_F(cdi_generate, file_is_written_with_its_directory) {
 
 TEST_F(cdi_generate, conflict_with_another_document_is_rejected) {
   make("rhel-9-550", plain_gpus(1));
-  put_file(spec("theirs.yaml"),
+  put_file(spec("other.yaml"),
            "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: \"0\"\n  containerEdits:\n"
            "    env:\n    - A=b\n");
   const auto refused = generate({"--output", spec("nvidia.yaml")});
   EXPECT_EQ(refused.status, exited(1));
   EXPECT_EQ(
       refused.err,
-      "gpushm: write CDI document \"" + spec("nvidia.yaml") + "\": " + spec("theirs.yaml") +
+      "gpushm: write CDI document \"" + spec("nvidia.yaml") + "\": " + spec("other.yaml") +
           " also defines nvidia.com/gpu=0, and engines ignore a device that two documents in one "
           "directory define (remove that file, or choose another --vendor, --class or --output)\n");
   EXPECT_FALSE(fs::exists(spec("nvidia.yaml")));
@@ -429,7 +429,7 @@ TEST_F(cdi_generate, conflict_with_another_document_is_rejected) {
   EXPECT_EQ(generate({"--output", spec("own.yaml"), "--device-name-strategy=uuid"}).status,
             exited(0));
   // Invalid documents define no devices.
-  put_file(spec("theirs.yaml"), "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: 7\n");
+  put_file(spec("other.yaml"), "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: 7\n");
   fs::remove(spec("own.yaml"));
   EXPECT_EQ(generate({"--output", spec("third.yaml")}).status, exited(0));
 }

@@ -63,7 +63,7 @@ class cdi_registry_cli : public ::testing::Test {
   cli cli_;
 };
 
-TEST_F(cdi_registry_cli, misspelled_command_suggests_near_match) {
+TEST_F(cdi_registry_cli, misspelt_command_suggests_near_match) {
   const auto wrong = cli_.run({"cdi", "lst"});
   EXPECT_EQ(wrong.status, exited(2));
   EXPECT_EQ(wrong.err,

@@ -44,8 +44,8 @@ TEST_F(k8s_lint_cli, findings_are_printed_and_fail) {
   EXPECT_EQ(ran.out,
             bad_ +
                 ":5:3: Pod x: Sharing GPU memory needs no host IPC namespace: memory descriptors "
-                "and legacy handles work between private ones; only CUDA's IPC events do not, and "
-                "gpushm's timelines replace them [host-ipc]\n"
+                "and legacy handles work between private ones; only CUDA's IPC events do not: "
+                "use stream memory operations on shared memory instead [host-ipc]\n"
                 "    hostIPC: false\n"
                 "1 object, 1 workload: 1 finding\n");
   EXPECT_THAT(ran.err, IsEmpty());

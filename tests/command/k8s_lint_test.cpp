@@ -353,8 +353,8 @@ TEST(k8s_lint, finding_has_location_and_lines_to_write) {
                "host-pid",
                "Pod ns/a",
                "Sharing GPU memory needs no host PID namespace: the driver refuses a legacy IPC "
-               "handle only when the exporter's process number equals the importer's own, and "
-               "descriptors carry none; gpushm shares descriptors, and rewrites that number",
+               "handle only when the exporter's PID equals the importer's own, and descriptors "
+               "contain no PID; gpushm shares descriptors, and rewrites the PID in legacy handles",
                {"hostPID: false"}}));
   const auto node =
       linted(pair({.resources = "nvidia.com/gpu-0: 1, gpushm.dev/share: 1"},

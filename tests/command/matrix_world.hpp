@@ -12,15 +12,15 @@
 namespace gpushm::cli::matrix {
 
 /// A machine with up to three GPUs, of which the first two are used.
-inline surroundings world(std::size_t gpus = 2) {
+inline run_environment world(std::size_t gpus = 2) {
   const std::vector<gpu> all{{"GPU-aaaaaaaa-0000", "GPU A", "0000:10:00.0", 0, 0},
                              {"GPU-bbbbbbbb-0000", "GPU B", "0000:11:00.0", 1, 1}};
-  surroundings around;
-  around.gpus.assign(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(gpus));
-  around.all_minors = gpus == 0 ? std::vector<int>{} : std::vector<int>{0, 1, 2};
-  around.domain_directory = "/host/domain";
-  around.shm_directory = "/host/shm";
-  return around;
+  run_environment environment;
+  environment.gpus.assign(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(gpus));
+  environment.all_minors = gpus == 0 ? std::vector<int>{} : std::vector<int>{0, 1, 2};
+  environment.domain_directory = "/host/domain";
+  environment.shm_directory = "/host/shm";
+  return environment;
 }
 
 inline row row_numbered(int number) {
@@ -28,8 +28,8 @@ inline row row_numbered(int number) {
 }
 
 /// The permissions of both sides of a row.
-inline sides sides_of(const row& setting, const surroundings& around) {
-  const assignment chosen = assign(setting, around);
+inline sides sides_of(const row& setting, const run_environment& environment) {
+  const assignment chosen = assign(setting, environment);
   sides both;
   both.exporter.known_minors = true;
   both.exporter.minors = chosen.exporter_minors;
@@ -50,8 +50,8 @@ inline trial_outcome outcome_for(const row& setting) {
 /// The outcome as predicted.
 inline trial_outcome predicted_outcome(const row& setting,
                                        inspect::way how,
-                                       const surroundings& around) {
-  sides both = sides_of(setting, around);
+                                       const run_environment& environment) {
+  sides both = sides_of(setting, environment);
   trial_outcome outcome = outcome_for(setting);
   both.exporter.pid = outcome.exporter_pid;
   both.importer.pid = outcome.importer_pid;
@@ -65,10 +65,10 @@ inline trial_outcome predicted_outcome(const row& setting,
 }
 
 /// The whole table with all outcomes as predicted.
-inline matrix_result predicted_matrix(const surroundings& around) {
+inline matrix_result predicted_matrix(const run_environment& environment) {
   matrix_result all;
   all.ways.assign(std::begin(inspect::all_ways), std::end(inspect::all_ways));
-  for (const gpu& each : around.gpus) {
+  for (const gpu& each : environment.gpus) {
     all.gpus.push_back(each.text());
   }
   all.driver = "580.159.04";
@@ -84,8 +84,10 @@ inline matrix_result predicted_matrix(const surroundings& around) {
       continue;
     }
     for (const inspect::way how : all.ways) {
-      made.cells.push_back(
-          judge(setting, how, sides_of(setting, around), predicted_outcome(setting, how, around)));
+      made.cells.push_back(judge(setting,
+                                 how,
+                                 sides_of(setting, environment),
+                                 predicted_outcome(setting, how, environment)));
     }
   }
   return all;

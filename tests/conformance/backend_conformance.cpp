@@ -201,7 +201,7 @@ TEST_P(backend_conformance, only_created_memory_is_rdma_capable) {
   EXPECT_EQ(is_rdma_capable(written.data()), supported != 0);
   written.publish();
   const segment seen = consumer_->open("w", use());
-  EXPECT_FALSE(is_rdma_capable(seen.data())) << "imports are never reported as capable (D3)";
+  EXPECT_FALSE(is_rdma_capable(seen.data())) << "imports are never reported as capable (F3)";
 }
 
 // Libraries that query the range of an address see only the first chunk.

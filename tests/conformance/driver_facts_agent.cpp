@@ -126,13 +126,13 @@ agent::agent(const agent_options& options) {
     throw std::runtime_error(std::string("socketpair: ") + std::strerror(errno));
   }
   socket_ = base::unique_fd(ends[0]);
-  const base::unique_fd theirs(ends[1]);
+  const base::unique_fd agent_end(ends[1]);
   // A new PID namespace applies only to children, so an intermediate process is needed; it passes
   // on the exit status.
   pid_ = ::fork();
   if (pid_ == 0) {
     if (!options.own_pid_namespace) {
-      become_agent(options, theirs.get());
+      become_agent(options, agent_end.get());
     }
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::unshare(CLONE_NEWPID) != 0) {
@@ -140,10 +140,10 @@ agent::agent(const agent_options& options) {
     }
     const pid_t inner = ::fork();
     if (inner == 0) {
-      become_agent(options, theirs.get());
+      become_agent(options, agent_end.get());
     }
     int status = 0;
-    ::close(theirs.get());
+    ::close(agent_end.get());
     ::close(socket_.get());
     base::retry([&] { return ::waitpid(inner, &status, 0); });
     ::_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which memory GPUDirect RDMA may use (D). Measured on an H200, driver 580; the behaviour of a GPU
+// Which memory GPUDirect RDMA may use (F). Measured on an H200, driver 580; the behaviour of a GPU
 // without support for virtual memory follows reports by others.
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ void expect_rdma(agent& of, std::uint64_t address, std::uint64_t wanted, const s
   EXPECT_EQ(reply.value, wanted) << what;
 }
 
-TEST_F(driver_facts, D1_plain_allocations_match_device_attribute) {
+TEST_F(driver_facts, F1_plain_allocations_match_device_attribute) {
   agent maker;
   const std::uint64_t rdma = device_attribute(maker, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED);
   EXPECT_LE(device_attribute(maker, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED),
@@ -33,14 +33,14 @@ TEST_F(driver_facts, D1_plain_allocations_match_device_attribute) {
   expect_rdma(maker, address_in(maker), rdma, "cuMemAlloc");
 }
 
-TEST_F(driver_facts, D2_chunk_is_for_rdma_only_on_request) {
+TEST_F(driver_facts, F2_chunk_is_for_rdma_only_on_request) {
   agent maker;
   ASSERT_OK(maker.request(order::create, small, 1));
   EXPECT_EQ(maker.request(order::chunk_rdma).value, 0U);
   expect_rdma(maker, address_in(maker), 0, "created without the flag");
 }
 
-TEST_F(driver_facts, D3_rdma_chunk_is_reported_only_in_its_creator) {
+TEST_F(driver_facts, F3_rdma_chunk_is_reported_only_in_its_creator) {
   agent maker;
   if (device_attribute(maker, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) == 0) {
     EXPECT_EQ(maker.request(order::create_rdma, small).result, CUDA_ERROR_INVALID_DEVICE);

@@ -76,7 +76,7 @@ TEST_P(cdi_share, missing_gpu_is_named) {
               HasSubstr("\"code\":\"device_not_visible\""));
 }
 
-TEST_P(cdi_share, without_the_share_device_there_is_no_broker) {
+TEST_P(cdi_share, without_share_device_no_broker_is_reachable) {
   auto alone = start({"nvidia.com/gpu=0"}, {"ls"});
   EXPECT_EQ(alone.process->wait_exit(scaled_timeout(seconds(60))), exited(1));
   EXPECT_THAT(alone.process->text(gpushm_testing::stream::err),

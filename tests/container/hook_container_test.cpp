@@ -186,9 +186,9 @@ TEST_P(hook_container, ordinary_image_gets_cache) {
   EXPECT_FALSE(fs::exists(root() + "/etc/ld.so.cache~"));
 }
 
-// ---- attack 1, way a: glibc's auxiliary cache ----
+// ---- glibc's auxiliary cache ----
 
-TEST_P(hook_container, no_auxiliary_cache_is_written_through_a_link_at_var_cache) {
+TEST_P(hook_container, auxiliary_cache_is_not_written_through_var_cache_link) {
   library("libevil.so.1\nALL ALL=(ALL:ALL) NOPASSWD: ALL\n#");
   for (const std::string& target : {through_proc("dir"), host("dir")}) {
     link("/var/cache", target);
@@ -197,7 +197,7 @@ TEST_P(hook_container, no_auxiliary_cache_is_written_through_a_link_at_var_cache
   }
 }
 
-TEST_P(hook_container, no_auxiliary_cache_is_written_through_a_link_at_its_directory) {
+TEST_P(hook_container, auxiliary_cache_is_not_written_through_directory_link) {
   for (const std::string& target : {through_proc("dir"), through_proc("new"), host("dir")}) {
     link("/var/cache/ldconfig", target);
     expect_runs_unharmed();
@@ -209,7 +209,7 @@ TEST_P(hook_container, no_auxiliary_cache_is_written_through_a_link_at_its_direc
   expect_runs_unharmed();
 }
 
-// ---- way b: links that libraries request ----
+// ---- links that libraries request ----
 
 TEST_P(hook_container, library_creates_no_link_on_host) {
   for (const char* name : {"dir/link", "dir/new", "file"}) {
@@ -225,7 +225,7 @@ TEST_P(hook_container, library_creates_no_link_in_image) {
   EXPECT_FALSE(fs::is_symlink(root() + folder + "/libchosen-by-the-image.so.1"));
 }
 
-// ---- way c: directories that the image's configuration names ----
+// ---- directories that the image's configuration names ----
 
 TEST_P(hook_container, image_configuration_reads_no_host_directory) {
   put_file(root() + "/etc/ld.so.conf",
@@ -336,12 +336,12 @@ TEST_P(hook_container, ordinary_image_gets_cache_in_user_namespace) {
   }
   constexpr unsigned first = 100'000;
   ASSERT_EQ(::chmod(guard_->directory().c_str(), 0755), 0);
-  const auto give = [](const fs::path& path) {
+  const auto change_owner = [](const fs::path& path) {
     EXPECT_EQ(::lchown(path.c_str(), first, first), 0);
   };
-  give(root());
+  change_owner(root());
   for (const auto& each : fs::recursive_directory_iterator(root())) {
-    give(each.path());
+    change_owner(each.path());
   }
   config_["linux"]["namespaces"].push_back({{"type", "user"}});
   const json map = json::array({{{"containerID", 0}, {"hostID", first}, {"size", 65'536}}});

@@ -146,7 +146,7 @@ TEST_F(matrix, predicts_every_cell) {
     for (const char* way : {"cuda-ipc", "cuda-vmm", "cuda-pool"}) {
       EXPECT_EQ(cells[way]["result"], visible ? "works" : "fails") << way << " in row " << where;
       if (!visible) {
-        // With this pool the driver would have crashed; the later columns were run.
+        // The driver itself would have crashed for the pool; the later columns still ran.
         EXPECT_EQ(cells[way]["failure"], "device_not_visible") << where;
         EXPECT_EQ(cells[way]["side"], "importer") << where;
       }

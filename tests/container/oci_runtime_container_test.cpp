@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The real runc and crun with configs by `gpushm-oci-runtime` and `gpushm cdi inject`. The GPUs are
-// nodes with the numbers of other devices, which open without hardware and which no runtime allows
-// by default.
+// The real runc and crun with configs that `gpushm-oci-runtime` and `gpushm cdi inject` edited. The
+// GPUs are nodes with the numbers of other devices, which open without hardware and which no
+// runtime allows by default.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -216,8 +216,8 @@ TEST_P(oci_runtime_container, unknown_gpu_prevents_start) {
   const auto ran = run_program(options, timeout);
   EXPECT_EQ(ran.status, exited(1));
   EXPECT_EQ(ran.out, "");
-  EXPECT_THAT(ran.err, HasSubstr("gpushm-oci-runtime: give devices \"7\": "));
-  EXPECT_THAT(created.log_text(), HasSubstr("level=error msg=\"gpushm-oci-runtime: give devices"));
+  EXPECT_THAT(ran.err, HasSubstr("gpushm-oci-runtime: add devices \"7\": "));
+  EXPECT_THAT(created.log_text(), HasSubstr("level=error msg=\"gpushm-oci-runtime: add devices"));
   EXPECT_EQ(contents(file), before);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The distribution's podman, which contains the reference implementation of CDI, reads documents by
-// gpushm: containers see exactly the described devices and share memory through the share device.
+// The distribution's podman, which contains the reference implementation of CDI, reads documents
+// that gpushm generated: containers see exactly the described devices and share memory through the
+// share device.
 
 #include "testing/container/podman.hpp"
 
@@ -58,7 +59,7 @@ lines lines_of(const std::string& text) {
   return found;
 }
 
-lines what_is_new(const lines& with, const lines& without) {
+lines added_lines(const lines& with, const lines& without) {
   lines added;
   std::set_difference(
       with.begin(), with.end(), without.begin(), without.end(), std::inserter(added, added.end()));
@@ -144,7 +145,7 @@ TEST_F(podman_cdi, container_has_exactly_described_edits) {
     lines expected;
     expect_of(loaded.content.changes, expected);
     expect_of(device.changes, expected);
-    EXPECT_EQ(what_is_new(lines_of(done.out), lines_of(without.out)), expected);
+    EXPECT_EQ(added_lines(lines_of(done.out), lines_of(without.out)), expected);
   }
 }
 

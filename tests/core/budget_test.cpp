@@ -93,7 +93,7 @@ TEST(core_budget, taking_everything_in_one_request_is_refused) {
   release_all(whole, {who}, resource::descriptors);
 }
 
-TEST(core_budget, processes_not_vouched_for_share_one_bucket) {
+TEST(core_budget, unidentified_processes_share_one_bucket) {
   budget whole(only(resource::connections, 4096), nullptr);
   std::vector<std::shared_ptr<account>> forked;
   for (int i = 0; i < 50; ++i) {
@@ -109,7 +109,7 @@ TEST(core_budget, processes_not_vouched_for_share_one_bucket) {
   release_all(whole, forked, resource::connections);
 }
 
-TEST(core_budget, operator_gets_some_when_members_have_all_they_can) {
+TEST(core_budget, operator_gets_its_part_of_a_full_budget) {
   budget whole(only(resource::connections, 4096), nullptr);
   std::vector<std::shared_ptr<account>> all;
   for (int i = 0; i < 300; ++i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Heap use per segment, and behavior when an allocation fails.
+// Heap use per segment, and behaviour when an allocation fails.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -18,7 +18,7 @@ using gpushm_testing::fail_allocation;
 using gpushm_testing::heap_bytes_in_use;
 
 // A typical name and GPU.
-core::reservation usual_segment(std::size_t number) {
+core::reservation typical_segment(std::size_t number) {
   auto wanted = host_segment("models/llama-70b/layer-" + std::to_string(number), 1 << 21);
   wanted.backend = backend::cuda_vmm;
   wanted.lifetime = lifetime::persistent;
@@ -40,10 +40,10 @@ TEST(core_heap, segment_uses_less_than_1_kib_of_heap) {
   const std::size_t before = heap_bytes_in_use();
   auto start = std::chrono::steady_clock::now();
   for (std::size_t i = 0; i < count; ++i) {
-    const auto generation = domain.reserve(1, usual_segment(i)).generation;
+    const auto generation = domain.reserve(1, typical_segment(i)).generation;
     domain.attach(1, generation, 0, 1);
     domain.publish(1, generation, {});
-    domain.open(2, {i, 0, domain.stat(1, usual_segment(i).name).name, 0, {}});
+    domain.open(2, {i, 0, domain.stat(1, typical_segment(i).name).name, 0, {}});
     domain.pending().clear();
   }
   print("reserve, attach, publish, open", count, std::chrono::steady_clock::now() - start);
@@ -62,7 +62,7 @@ TEST(core_heap, segment_uses_less_than_1_kib_of_heap) {
   domain.connect(3, {301, 42, true});
   start = std::chrono::steady_clock::now();
   for (std::size_t i = 0; i < count; ++i) {
-    domain.remove(3, usual_segment(i).name);
+    domain.remove(3, typical_segment(i).name);
     domain.pending().clear();
   }
   print("remove", count, std::chrono::steady_clock::now() - start);

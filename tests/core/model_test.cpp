@@ -16,7 +16,7 @@ using namespace testing_world;
 
 constexpr std::uint32_t broker_uid = 42;
 constexpr limits bounds{.max_segments = 6,
-                        // No quota of the domain: core_budget_test covers it.
+                        // No quota of the domain: budget_test.cpp covers it.
                         .quota_bytes_per_principal = 25'000,
                         .max_descriptors = 30,
                         .descriptors_per_session = 2,
@@ -528,7 +528,7 @@ class random_world {
       question.is_new = false;
     }
     if (model_.lost.count(session) != 0) {
-      be_lost(session);
+      end_or_resume_lost(session);
       return;
     }
     if (model_.sessions.count(session) == 0) {
@@ -669,8 +669,8 @@ class random_world {
   }
 
   /// The fence of a lost session is reached, or its process resumes it with another session.
-  void be_lost(session_id session) {
-    if (pick(2) == 0 || !come_back(session)) {
+  void end_or_resume_lost(session_id session) {
+    if (pick(2) == 0 || !resume_lost(session)) {
       model_.disconnect(session, false);
       domain_.disconnect(session, false);
     }
@@ -681,7 +681,7 @@ class random_world {
   }
 
   /// Resumes with some of its leases; sometimes another principal tries.
-  bool come_back(session_id session) {
+  bool resume_lost(session_id session) {
     session_id successor = 1;
     while (successor <= 5 &&
            (model_.sessions.contains(successor) || model_.lost.contains(successor))) {

@@ -48,14 +48,14 @@ std::string what(const std::function<void()>& call) {
 
 // ---- choosing ----
 
-std::vector<gpu_entry> three_boards() {
+std::vector<gpu_entry> three_gpus() {
   std::vector<gpu_entry> all{gpu_at(0), gpu_at(1, true), gpu_at(2)};
   all[1].instances = {{0, "MIG-a", 7, 0}, {3, "MIG-b", 8, 0}};
   return all;
 }
 
-TEST(select_devices, by_number_by_uuid_and_by_part) {
-  const auto all = three_boards();
+TEST(select_devices, accepts_numbers_uuids_and_instances) {
+  const auto all = three_gpus();
   EXPECT_EQ(select_devices(all, {}), all);
   EXPECT_EQ(select_devices(all, {"2"}), (std::vector<gpu_entry>{all[2]}));
   EXPECT_EQ(select_devices(all, {all[2].uuid, "0"}), (std::vector<gpu_entry>{all[0], all[2]}));
@@ -67,10 +67,10 @@ TEST(select_devices, by_number_by_uuid_and_by_part) {
   EXPECT_EQ(select_devices(all, {"MIG-b", "1"}), (std::vector<gpu_entry>{all[1]}));
 }
 
-TEST(select_devices, unknown_one_is_rejected_with_available_list) {
+TEST(select_devices, unknown_device_is_rejected_with_available_list) {
   for (const char* id : {"3", "1:1", "GPU-x", "", "all"}) {
     EXPECT_EQ(what([&] {
-                static_cast<void>(select_devices(three_boards(), {"0", id}));
+                static_cast<void>(select_devices(three_gpus(), {"0", id}));
               }),
               std::string(*id == '\0' ? "find device" : std::string("find device \"") + id + "\"") +
                   ": no such device; available: 0 = GPU-00000000-1111-4222-8333-444455556666, "
@@ -89,7 +89,7 @@ class discover_devices : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!gpushm_tests::can_make_nodes(root_.path())) {
-      GTEST_SKIP() << "this process may not make device nodes";
+      GTEST_SKIP() << "this process may not create device nodes";
     }
     put_file(root_ / "usr/lib64/libcuda.so.550.54.15", gpushm_tests::elf_stub("libcuda.so.1"));
     for (const char* name : {"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"}) {

@@ -65,7 +65,7 @@ TEST_F(discover_files, links_are_followed_inside) {
   EXPECT_EQ(view.outside("/etc/target"), root_ / "etc/target");
 }
 
-TEST_F(discover_files, slashes_around_a_root_do_not_matter) {
+TEST_F(discover_files, slashes_around_root_are_ignored) {
   put_file(root_ / "file", "");
   EXPECT_EQ(root_view(root_.path() + "//").outside("/file"), root_ / "file");
   EXPECT_EQ(root_view("/").outside("/file"), "/file");
@@ -73,7 +73,7 @@ TEST_F(discover_files, slashes_around_a_root_do_not_matter) {
   EXPECT_EQ(root_view(root_.path() + "/").text(), root_.path());
 }
 
-TEST_F(discover_files, the_version_comes_from_libcuda) {
+TEST_F(discover_files, version_comes_from_libcuda) {
   library("/usr/lib64/libcuda.so.550.54.15");
   library("/usr/lib64/libnvidia-ml.so.535.1.2");
   const auto driver = find_driver(view(), {});
@@ -175,7 +175,7 @@ TEST_F(discover_files, link_out_of_root_mounts_no_host_file) {
 class discover_mps : public discover_files {
  protected:
   void SetUp() override { ASSERT_EQ(::mkdir((root_ / "tmp").c_str(), 01777), 0); }
-  /// A process like the daemon.
+  /// Adds a process that looks like the daemon.
   void daemon(const std::string& name = "nvidia-cuda-mps", uid_t uid = ::geteuid()) {
     put_file(proc_ / "4711/comm", name + "\n");
     EXPECT_EQ(::chown((proc_ / "4711").c_str(), uid, uid), 0);
@@ -200,7 +200,7 @@ class discover_mps : public discover_files {
   gpushm_testing::temp_dir proc_;
 };
 
-TEST_F(discover_mps, the_directory_of_a_running_daemon_is_mounted_once) {
+TEST_F(discover_mps, directory_of_running_daemon_is_mounted_once) {
   daemon();
   directory("/tmp/nvidia-mps");
   const auto found = find();
@@ -210,7 +210,7 @@ TEST_F(discover_mps, the_directory_of_a_running_daemon_is_mounted_once) {
   EXPECT_THAT(found.missing, IsEmpty());
 }
 
-TEST_F(discover_mps, another_directory_is_where_clients_look) {
+TEST_F(discover_mps, other_directory_is_mounted_at_default_path) {
   daemon();
   directory("/run");
   ASSERT_EQ(::chmod((root_ / "run").c_str(), 0755), 0);
@@ -221,7 +221,7 @@ TEST_F(discover_mps, another_directory_is_where_clients_look) {
   EXPECT_EQ(found.mounts.front().container_path, "/tmp/nvidia-mps");
 }
 
-TEST_F(discover_mps, without_a_daemon_there_is_none) {
+TEST_F(discover_mps, without_daemon_nothing_is_mounted) {
   EXPECT_EQ(why_not(), "absent");
   directory("/tmp/nvidia-mps");
   EXPECT_EQ(why_not(), "absent");
@@ -229,7 +229,7 @@ TEST_F(discover_mps, without_a_daemon_there_is_none) {
   EXPECT_EQ(why_not(), "absent");
 }
 
-TEST_F(discover_mps, a_link_mounts_nothing) {
+TEST_F(discover_mps, link_is_not_mounted) {
   daemon();
   directory("/etc", 0755);
   put_link(root_ / "tmp/nvidia-mps", "/etc");
@@ -242,7 +242,7 @@ TEST_F(discover_mps, a_link_mounts_nothing) {
   EXPECT_EQ(why_not("/tmp/file"), "MPS is left out: /tmp/file is not a directory");
 }
 
-TEST_F(discover_mps, directory_of_another_user_mounts_nothing) {
+TEST_F(discover_mps, directory_of_another_user_is_not_mounted) {
   if (::geteuid() != 0) {
     GTEST_SKIP() << "this needs root";
   }
@@ -255,7 +255,7 @@ TEST_F(discover_mps, directory_of_another_user_mounts_nothing) {
   EXPECT_EQ(why_not(), "MPS is left out: /tmp/nvidia-mps belongs to uid 1234");
 }
 
-TEST_F(discover_mps, replaceable_directory_mounts_nothing) {
+TEST_F(discover_mps, replaceable_directory_is_not_mounted) {
   daemon();
   directory("/open");
   directory("/open/mps", 0755);

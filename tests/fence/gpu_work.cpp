@@ -38,10 +38,10 @@ void gpu_work::begin() {
     case work::peer_copies:
       break;
     case work::streams: {
-      const scribbler& scribble = kernel_.emplace();
+      const write_kernel& kernel = kernel_.emplace();
       for (std::size_t i = 0; i < streams_.size(); i += 2) {
         constexpr std::uint64_t part = watched_bytes / 8;
-        scribble.launch(streams_[i], target_ + i * part, part / 8, cycles, 4);
+        kernel.launch(streams_[i], target_ + i * part, part / 8, cycles, 4);
       }
       break;
     }

@@ -40,7 +40,7 @@ class gpu_work {
   cuda::CUdeviceptr target_;
   cuda::CUdeviceptr source_ = 0;
   std::vector<cuda::CUstream> streams_;
-  std::optional<scribbler> kernel_;
+  std::optional<write_kernel> kernel_;
   unsigned value_ = 0;
 };
 

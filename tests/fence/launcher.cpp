@@ -18,7 +18,7 @@ constexpr const char* source = R"(
 .version 7.0
 .target sm_70
 .address_size 64
-.visible .entry scribble(.param .u64 where, .param .u32 words, .param .u64 cycles)
+.visible .entry write_clock(.param .u64 where, .param .u32 words, .param .u64 cycles)
 {
   .reg .pred %p<3>;
   .reg .b32 %r<6>;
@@ -78,18 +78,18 @@ void check(cuda::CUresult result, const char* call) {
   }
 }
 
-scribbler::scribbler() {
+write_kernel::write_kernel() {
   void* module = nullptr;
   check(symbol<load_data>("cuModuleLoadData")(&module, source), "cuModuleLoadData");
-  check(symbol<get_function>("cuModuleGetFunction")(&function_, module, "scribble"),
+  check(symbol<get_function>("cuModuleGetFunction")(&function_, module, "write_clock"),
         "cuModuleGetFunction");
 }
 
-void scribbler::launch(cuda::CUstream stream,
-                       cuda::CUdeviceptr where,
-                       std::uint32_t words,
-                       std::uint64_t limit_cycles,
-                       unsigned blocks) const {
+void write_kernel::launch(cuda::CUstream stream,
+                          cuda::CUdeviceptr where,
+                          std::uint32_t words,
+                          std::uint64_t limit_cycles,
+                          unsigned blocks) const {
   static const auto launch = symbol<launch_kernel>("cuLaunchKernel");
   std::array<void*, 3> parameters{&where, &words, &limit_cycles};
   constexpr unsigned threads_a_block = 256;

@@ -14,10 +14,10 @@ void check(cuda::CUresult result, const char* call);
 /// below `words`, until `limit_cycles` have passed. Compiled by the driver from PTX.
 ///
 /// Distinct objects: safe. Shared objects: safe (immutable). Lives until the process ends.
-class scribbler {
+class write_kernel {
  public:
   /// In the current context. Throws std::runtime_error.
-  scribbler();
+  write_kernel();
 
   /// Enqueues; does not wait. 256 threads a block.
   void launch(cuda::CUstream stream,

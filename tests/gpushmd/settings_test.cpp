@@ -267,7 +267,7 @@ TEST_F(agent_settings, each_setting_is_applied_or_needs_restart) {
   }
 }
 
-TEST(agent_dra_presence, missing_after_resources_but_no_driver_registered) {
+TEST(agent_dra_presence, missing_if_no_driver_registers_after_resources) {
   const dra_presence::time_point start{};
   dra_presence one;
   EXPECT_FALSE(one.is_missing(false, false, start));

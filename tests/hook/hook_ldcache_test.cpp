@@ -52,7 +52,7 @@ class cdi_hook_ldcache : public cdi_hook {
     return gpushm::elf::parse_ld_cache(std::as_bytes(std::span(cache)))
         .value_or(std::vector<gpushm::elf::ld_cache_entry>());
   }
-  /// Replaces ldconfig with a program whose behavior `mode` selects.
+  /// Replaces ldconfig with a program whose behaviour `mode` selects.
   [[nodiscard]] gpushm_testing::run_result run_other(const std::string& mode,
                                                      const std::string& script = "exec \"$@\"",
                                                      bool own_mounts = false) const {
@@ -147,7 +147,7 @@ TEST_P(cdi_hook_ldcache, ldconfig_can_read_the_root_and_write_nothing) {
   put_file(inside("/script"), "#!/mode\n", 0755);
   // Like a faulty runtime: descriptors of the host, blocked signals, an unusual umask.
   const auto result = run_other(
-      "tell",
+      "report",
       "mkdir -p \"" + root() + "/proc\" \"" + root() + "/sys\"; mount -t proc proc \"" + root() +
           "/proc\"; mount -t sysfs sysfs \"" + root() + "/sys\"; mount -t proc proc \"" + root() +
           "/sys\"; exec 7</ 8>/dev/null 9</etc; "

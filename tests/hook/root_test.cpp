@@ -172,7 +172,7 @@ TEST_F(hook_root, other_mounts_are_not_entered_but_dev_is) {
 TEST_F(hook_root, devices_of_an_image_are_not_opened) {
   // A device without a driver: open fails with ENXIO, stat does not.
   if (::mknod(inside("/device").c_str(), S_IFCHR | 0666U, makedev(240, 250)) != 0) {
-    GTEST_SKIP() << "this process may not make device nodes";
+    GTEST_SKIP() << "this process may not create device nodes";
   }
   const container_root root = open();
   errno = 0;

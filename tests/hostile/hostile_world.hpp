@@ -41,7 +41,7 @@ inline constexpr uid_t good_uid = 1001;
 /// A broker, a good client and attackers in separate processes. Tests assert that the good client
 /// gets replies and that the broker's memory stays bounded, but not how fast: tests run on loaded
 /// machines. Skips unless it runs as root, so that attackers have another uid, and outside a
-/// container's control group, which would make all of them one tenant.
+/// container's cgroup, which would make all of them one tenant.
 class hostile : public ::testing::Test {
  protected:
   explicit hostile(std::vector<std::string> limits = {}, unsigned open_files = 0)

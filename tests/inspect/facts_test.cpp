@@ -292,14 +292,14 @@ TEST(inspect_predict, agrees_with_measurements) {
     EXPECT_EQ(made.works, made.remedy.empty());
     return made.failure;
   };
-  // I2: equal values collide, different values do not. I3, I6a: through gpushm no values collide.
+  // Raw handles: equal PIDs collide, different PIDs do not. Through gpushm no PIDs collide.
   EXPECT_EQ(failure(way::raw_legacy, one, also_one), "CUDA_ERROR_INVALID_CONTEXT (201)");
   EXPECT_EQ(failure(way::raw_legacy, one, other), "");
   for (const way how : {way::legacy, way::vmm, way::pool, way::host}) {
     EXPECT_EQ(failure(how, one, also_one), "") << to_string(how);
     EXPECT_EQ(failure(how, one, other), "") << to_string(how);
   }
-  // I4: a hidden GPU, and the driver's error without gpushm.
+  // A hidden GPU, and the driver's error without gpushm.
   EXPECT_EQ(failure(way::raw_legacy, one, elsewhere), "CUDA_ERROR_INVALID_VALUE (1)");
   EXPECT_EQ(failure(way::raw_legacy, one, elsewhere_one), "CUDA_ERROR_INVALID_CONTEXT (201)");
   for (const way how : {way::legacy, way::vmm, way::pool}) {

@@ -215,7 +215,7 @@ TEST(host_room, largest_segment_is_the_largest_that_has_room) {
   host_room room;
   room.bytes = 10 * mib;
   EXPECT_FALSE(has_room(room, std::numeric_limits<std::uint64_t>::max(), 1));
-  EXPECT_TRUE(has_room(room, mib, 256 * 9 * mib)) << "little is left, and page tables for all";
+  EXPECT_TRUE(has_room(room, mib, 256 * 9 * mib)) << "1 MiB of memory and 9 MiB of page tables";
   EXPECT_FALSE(has_room(room, mib, 256 * 9 * mib + 256));
 }
 

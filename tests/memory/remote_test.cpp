@@ -111,8 +111,8 @@ TEST(mapped_files, must_cover_range_at_contiguous_offsets) {
   EXPECT_FALSE(file_at(0x7effffffffff, 0x7f0000000001)) << "begins in a gap";
   EXPECT_FALSE(file_at(0x7f000000d000, 0x7f000000e000)) << "in a gap";
   EXPECT_FALSE(file_at(0x7f0000011fff, 0x7f0000012001)) << "private and shared";
-  EXPECT_FALSE(file_at(0x7ffe00000000, 0x7ffe00001000)) << "after all";
-  EXPECT_FALSE(file_at(0x1000, 0x2000)) << "before all";
+  EXPECT_FALSE(file_at(0x7ffe00000000, 0x7ffe00001000)) << "after all mappings";
+  EXPECT_FALSE(file_at(0x1000, 0x2000)) << "before all mappings";
   EXPECT_FALSE(file_at(0x55d0c0000000, 0x55d0c0001000)) << "the heap has no file";
   EXPECT_FALSE(file_at(0x7f0000030000, 0x7f0000031000)) << "no file";
   EXPECT_FALSE(file_at(0x7f0000000000, 0x7f0000001000, ""));

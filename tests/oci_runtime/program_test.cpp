@@ -273,7 +273,7 @@ TEST_F(oci_runtime, error_is_logged_for_engine_and_file_is_unchanged) {
   const auto ran = run(words);
   EXPECT_EQ(ran.status, exited(1));
   EXPECT_THAT(ran.out, IsEmpty());
-  const std::string begin = "gpushm-oci-runtime: give devices \"7\": ";
+  const std::string begin = "gpushm-oci-runtime: add devices \"7\": ";
   EXPECT_THAT(ran.err, StartsWith(begin));
   const json reported = json::parse(contents(engine_log));
   EXPECT_EQ(reported["level"], "error");
@@ -281,7 +281,7 @@ TEST_F(oci_runtime, error_is_logged_for_engine_and_file_is_unchanged) {
   EXPECT_TRUE(reported.contains("time"));
   EXPECT_EQ(contents(spec()), R"({"process":{"env":["NVIDIA_VISIBLE_DEVICES=7"]}})");
   EXPECT_FALSE(std::filesystem::exists(spec() + ".seen"));
-  EXPECT_THAT(contents(log()), HasSubstr(" error box: give devices \"7\": "));
+  EXPECT_THAT(contents(log()), HasSubstr(" error box: add devices \"7\": "));
 }
 
 TEST_F(oci_runtime, dry_run_prints_diff_and_changes_nothing) {

@@ -125,11 +125,11 @@ TEST_F(oci_runtime_selection, all_selects_every_device_of_the_kind) {
 
 TEST_F(oci_runtime_selection, error_lists_all_missing_devices) {
   EXPECT_THAT(problem_of({"7", "0", "v.com/nic=y", "GPU-a"}),
-              ::testing::AllOf(::testing::StartsWith("give devices \"7, v.com/nic=y, GPU-a\": "),
+              ::testing::AllOf(::testing::StartsWith("add devices \"7, v.com/nic=y, GPU-a\": "),
                                HasSubstr("\"gpushm cdi generate\" describes this machine's GPUs")));
   chosen_.default_kind = "none.org/gpu";
   for (const char* word : {"all", "none", "0"}) {
-    EXPECT_THAT(problem_of({word}), HasSubstr(std::string("give devices \"") + word + "\": "));
+    EXPECT_THAT(problem_of({word}), HasSubstr(std::string("add devices \"") + word + "\": "));
   }
 }
 

@@ -112,7 +112,7 @@ TEST_F(stopped_broker, does_not_delay_end_of_segments) {
   stop();
   const auto begin = gpushm_testing::clock::now();
   created.clear();
-  // Once each one after the 278th took a second.
+  // In an earlier version, the end of each segment after the 278th took a second.
   EXPECT_LT(gpushm_testing::clock::now() - begin, scaled_timeout(seconds(2)));
   resume();
   EXPECT_TRUE(gpushm_testing::eventually(

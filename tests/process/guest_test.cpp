@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A broker inside a process that forks and executes: its children must not take over its place,
+// A broker inside a process that forks and executes: its children must not take over its socket,
 // keep its resources, or end it.
 #include <dirent.h>
 #include <gtest/gtest.h>
@@ -94,8 +94,8 @@ class guest : public ::testing::Test {
   [[nodiscard]] gpushm::client connect() const {
     return gpushm::client::connect({.socket_path = socket_});
   }
-  /// Expects the broker's place to be free, with the host dead and its children alive.
-  void expect_place_is_free(const std::vector<pid_t>& children) {
+  /// Expects the broker's socket path to be free, with the host dead and its children alive.
+  void expect_socket_is_free(const std::vector<pid_t>& children) {
     const auto begin = clock::now();
     EXPECT_EQ(code_of([&] { (void)connect(); }), gpushm::errc::broker_unreachable);
     EXPECT_LT(clock::now() - begin, scaled_timeout(seconds(1))) << "refused immediately";
@@ -114,7 +114,7 @@ class guest : public ::testing::Test {
 
 class dead_guest_host : public guest, public ::testing::WithParamInterface<const char*> {};
 
-TEST_P(dead_guest_host, frees_place_and_memory_while_a_child_lives) {
+TEST_P(dead_guest_host, frees_socket_and_memory_while_a_child_lives) {
   start("broker", GetParam());
   auto client = connect();
   auto waiting = connect();  // another connection, and a segment that only the broker keeps
@@ -130,7 +130,7 @@ TEST_P(dead_guest_host, frees_place_and_memory_while_a_child_lives) {
   kill_host();
   EXPECT_TRUE(eventually([&] { return created.state() == gpushm::segment_state::broker_gone; },
                          seconds(5)));
-  expect_place_is_free(children);
+  expect_socket_is_free(children);
   created.reset();
   client.trim();
   EXPECT_EQ(gpushm_testing::shared_memory_bytes({survivor}, "gpushm"), 0U);
@@ -205,7 +205,7 @@ TEST_F(guest, workers_inherit_no_resources) {
     EXPECT_EQ(guest_resources_of(each), "");
   }
   kill_host();
-  expect_place_is_free(workers);
+  expect_socket_is_free(workers);
 }
 
 // ---- clients ----

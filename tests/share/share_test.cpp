@@ -144,7 +144,7 @@ TEST_P(share, reallocated_memory_is_not_opened_as_freed) {
   EXPECT_EQ(importer.request("check " + numbers({0, 4 * mib, 6})), "0") << "old memory, new name";
   late.request("open new");
   EXPECT_EQ(late.request("check " + numbers({0, 4 * mib, 6})), "0");
-  if (kind() == "malloc") {  // a freed pool block is reused while importers still map it (FACTS)
+  if (kind() == "malloc") {  // a freed pool block is reused while importers still map it
     importer.request("use 0");
     EXPECT_EQ(importer.request("check " + numbers({0, 4 * mib, 5})), "0") << "new memory, old name";
   }
@@ -657,7 +657,7 @@ INSTANTIATE_TEST_SUITE_P(,
 
 class share_hidden : public share_world {};
 
-// FACTS I4: the driver itself would return unclear errors, and crash for a pool.
+// The driver itself would return unclear errors, and crash for a pool.
 TEST_P(share_hidden, hidden_gpu_is_named_before_the_driver_is_called) {
   agent exporter = start();
   agent_settings without = settings();

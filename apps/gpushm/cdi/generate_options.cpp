@@ -83,7 +83,8 @@ void add_places(CLI::App& app, discover::generate_options& options) {
                  options.dev_root,
                  "Prefix of /dev (default: --driver-root if it contains /dev)")
       ->type_name("DIR");
-  app.add_option("--proc-root", options.proc_root, "Instead of /proc")->type_name("DIR");
+  app.add_option("--proc-root", options.proc_root, "Directory to read instead of /proc")
+      ->type_name("DIR");
   app.add_option_function<std::string>(
          "--hook-path,--nvidia-ctk-path,--nvidia-cdi-hook-path",
          [&options](const std::string& path) {

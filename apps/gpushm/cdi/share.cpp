@@ -40,7 +40,7 @@ std::vector<std::string> domains_in(const std::string& directory) {
   return found;
 }
 
-void check_there(const std::string& directory, const std::string& domain) {
+void check_exists(const std::string& directory, const std::string& domain) {
   std::error_code failed;
   if (!fs::is_directory(fs::path(directory) / domain, failed)) {
     throw error(errc::system_error,
@@ -63,7 +63,7 @@ int run_share_command(const share_arguments& arguments) {
   // Container engines mount it, and their working directory differs.
   const std::string directory = fs::absolute(arguments.directory).lexically_normal().string();
   for (const std::string& domain : arguments.domains) {
-    check_there(directory, domain);
+    check_exists(directory, domain);
   }
   auto domains = arguments.domains.empty() ? domains_in(directory) : arguments.domains;
   std::sort(domains.begin(), domains.end());

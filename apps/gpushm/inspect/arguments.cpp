@@ -62,9 +62,9 @@ void add_topo(CLI::App& app, topo_arguments& out) {
   add_json(app, out.json);
   auto* json = app.get_option("--json");
   auto* dot = app.add_flag_callback(
-      "--dot", [&] { out.picture = topo_picture::dot; }, "A graph for Graphviz");
+      "--dot", [&] { out.picture = topo_picture::dot; }, "Print a graph for Graphviz");
   auto* svg = app.add_flag_callback(
-      "--svg", [&] { out.picture = topo_picture::svg; }, "A picture");
+      "--svg", [&] { out.picture = topo_picture::svg; }, "Print an SVG picture");
   json->excludes(dot)->excludes(svg);
   dot->excludes(svg);
   app.add_flag("--measure", out.measure, "Measure bandwidth and latency between the GPUs");

@@ -107,17 +107,17 @@ std::vector<int> minors_of_nodes() {
 }
 
 /// Makes the driver's library available in the containers at the path where this machine loaded it.
-void add_driver(matrix::surroundings& around, const inspect::driver_view& view) {
+void add_driver(matrix::run_environment& environment, const inspect::driver_view& view) {
   if (view.cuda.library.empty()) {
     return;
   }
   const std::string directory = fs::path(view.cuda.library).parent_path().string();
   if (!matrix::is_in_every_container(directory + "/")) {
-    around.mounts.push_back({directory, directory, false, true});
+    environment.mounts.push_back({directory, directory, false, true});
   }
   const auto named = [](const auto& variable) { return variable.first == "LD_LIBRARY_PATH"; };
-  if (std::none_of(around.env.begin(), around.env.end(), named)) {
-    around.env.emplace_back("LD_LIBRARY_PATH", directory);
+  if (std::none_of(environment.env.begin(), environment.env.end(), named)) {
+    environment.env.emplace_back("LD_LIBRARY_PATH", directory);
   }
 }
 
@@ -155,13 +155,13 @@ std::string kernel() {
 int run_matrix(const matrix_arguments& arguments) {
   const auto until = base::deadline_in(arguments.timeout);
   require_root();
-  matrix::surroundings around;
-  around.runtime = find_runtime(arguments.runtime);
-  around.mounts = matrix::program_mounts();
+  matrix::run_environment environment;
+  environment.runtime = find_runtime(arguments.runtime);
+  environment.mounts = matrix::program_mounts();
   for (auto& mount : mounts_named(arguments.binds)) {
-    around.mounts.push_back(std::move(mount));
+    environment.mounts.push_back(std::move(mount));
   }
-  around.env = variables_named(arguments.variables);
+  environment.env = variables_named(arguments.variables);
   const auto view =
       probe_driver(std::min<std::chrono::milliseconds>(arguments.timeout, driver_timeout));
   if (!view.failure.empty()) {
@@ -171,10 +171,10 @@ int run_matrix(const matrix_arguments& arguments) {
                 "querying the driver: " + view.failure,
                 "run \"gpushm doctor\"");
   }
-  around.gpus = matrix::choose_gpus(matrix::gpus_of(view), arguments.devices);
-  around.all_minors = minors_of_nodes();
-  around.peer_access = around.gpus.empty() || can_use_each_other(view, around.gpus);
-  add_driver(around, view);
+  environment.gpus = matrix::choose_gpus(matrix::gpus_of(view), arguments.devices);
+  environment.all_minors = minors_of_nodes();
+  environment.peer_access = environment.gpus.empty() || can_use_each_other(view, environment.gpus);
+  add_driver(environment, view);
 
   matrix::matrix_result all;
   for (const inspect::way how : arguments.ways) {
@@ -185,16 +185,17 @@ int run_matrix(const matrix_arguments& arguments) {
   if (all.ways.empty()) {
     all.ways.assign(std::begin(inspect::all_ways), std::end(inspect::all_ways));
   }
-  for (const matrix::gpu& each : around.gpus) {
+  for (const matrix::gpu& each : environment.gpus) {
     all.gpus.push_back(each.text());
   }
-  if (!around.peer_access) {
+  if (!environment.peer_access) {
     all.remark =
         "The second GPU cannot use memory of the first: importers that may open both use the "
         "first.";
   }
   all.driver = view.nvml.driver_version;
-  all.runtime = app::oci::version_of(around.runtime, base::deadline_in(std::chrono::seconds(5)));
+  all.runtime =
+      app::oci::version_of(environment.runtime, base::deadline_in(std::chrono::seconds(5)));
   all.kernel = kernel();
   all.date = today();
 
@@ -202,16 +203,16 @@ int run_matrix(const matrix_arguments& arguments) {
   ::signal(SIGPIPE, SIG_IGN);
   const app::stop_signal stop;
   const app::oci::cleanup_guard guard("gpushm-matrix");
-  around.domain_directory = make_directory(guard.directory() + "/domain", 0755);
-  around.shm_directory = make_directory(guard.directory() + "/shm", 01777);
+  environment.domain_directory = make_directory(guard.directory() + "/domain", 0755);
+  environment.shm_directory = make_directory(guard.directory() + "/shm", 01777);
   broker_options serving;
-  serving.socket_path = around.domain_directory + "/socket";
+  serving.socket_path = environment.domain_directory + "/socket";
   serving.domain = "matrix";
   serving.mode = 0666;
   serving.accept_fake_chunks = arguments.accept_fake_chunks;
   {
     const broker served = broker::start(serving);
-    matrix::runner(around, stop, until).run(all);
+    matrix::runner(environment, stop, until).run(all);
   }
 
   if (arguments.json) {

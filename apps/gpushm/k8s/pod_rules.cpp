@@ -17,21 +17,22 @@ void host_pid(const workload& pod, report& out) {
         pod.spec["hostPID"],
         "host-pid",
         "Sharing GPU memory needs no host PID namespace: the driver refuses a legacy IPC handle "
-        "only when the exporter's process number equals the importer's own, and descriptors carry "
-        "none; gpushm shares descriptors, and rewrites that number",
+        "only when the exporter's PID equals the importer's own, and descriptors contain no PID; "
+        "gpushm shares descriptors, and rewrites the PID in legacy handles",
         {"hostPID: false"});
   }
 }
 
 void host_ipc(const workload& pod, report& out) {
   if (pod.spec["hostIPC"].is_true()) {
-    out.add(pod,
-            pod.spec["hostIPC"],
-            "host-ipc",
-            "Sharing GPU memory needs no host IPC namespace: memory descriptors and legacy handles "
-            "work between private ones; only CUDA's IPC events do not, and gpushm's timelines "
-            "replace them",
-            {"hostIPC: false"});
+    out.add(
+        pod,
+        pod.spec["hostIPC"],
+        "host-ipc",
+        "Sharing GPU memory needs no host IPC namespace: memory descriptors and legacy handles "
+        "work between private ones; only CUDA's IPC events do not: use stream memory operations "
+        "on shared memory instead",
+        {"hostIPC: false"});
   }
 }
 
@@ -52,7 +53,7 @@ void shared_processes(const workload& pod, report& out) {
             pod.spec["shareProcessNamespace"],
             "share-process-namespace",
             "Containers of a pod need not see each other's processes to share GPU memory: this "
-            "only makes their process numbers differ, which the driver compares",
+            "only makes their PIDs differ, which the driver compares",
             {"shareProcessNamespace: false"});
   }
 }

@@ -20,7 +20,7 @@ struct partner {
   std::size_t more = 0;
 };
 
-std::string and_the(const partner& other) {
+std::string pair_text(const partner& other) {
   return fmt::format("This and {}{}",
                      other.pod->title(),
                      other.more > 0 ? fmt::format(" (and {} more)", other.more) : "");
@@ -35,7 +35,7 @@ void report_gpu(const sharing_side& side, const partner& other, report& out) {
               "the same GPU: each gets any GPU of its node, even with a device plugin's replicas. "
               "Request one GPU's resource in both, or use one ResourceClaim in both (on nodes with "
               "a single GPU: --one-gpu-nodes)",
-              and_the(other)),
+              pair_text(other)),
           {"resources:", "  limits:", "    gpushm.dev/gpu-0: 1"});
 }
 
@@ -49,7 +49,7 @@ void report_node(const sharing_side& side, const partner& other, report& out) {
           fmt::format("{} share within a node, and nothing guarantees them the same node: "
                       "many nodes have a label for GPU nodes. Use one ResourceClaim in "
                       "both, or add a pod affinity for a label of the other to one",
-                      and_the(other)),
+                      pair_text(other)),
           {"affinity:",
            "  podAffinity:",
            "    requiredDuringSchedulingIgnoredDuringExecution:",
@@ -67,7 +67,7 @@ void report_template(const sharing_side& side, const partner& other, report& out
           fmt::format(
               "{} use one ResourceClaimTemplate: each pod then gets its own claim and domain, and "
               "neither sees the other's memory. Create a ResourceClaim and use it in both",
-              and_the(other)),
+              pair_text(other)),
           {"resourceClaims:", "- name: shared", "  resourceClaimName: shared"});
 }
 

@@ -34,7 +34,8 @@ std::string state_text(const segment_info& info) {
   return info.published ? std::string(to_string(info.state)) : "unpublished";
 }
 
-/// The process that disconnected without a goodbye, since when, and what the broker waits for.
+/// The leases of processes that disconnected without a goodbye: their number, the process, how long
+/// ago it disconnected, and what the broker waits for.
 std::string ending_text(const segment_info& info) {
   if (info.ending == 0) {
     return "none";

@@ -48,7 +48,7 @@ constexpr std::array domain_gauges{
     domain_gauge{"gpushm_connections", "Connected clients", &broker_statistics::connections},
     domain_gauge{
         "gpushm_ending_connections",
-        "Connections that disconnected without a goodbye and whose fence has not completed",
+        "Connections that disconnected without a goodbye and whose fence has not been reached",
         &broker_statistics::ending_connections},
     domain_gauge{"gpushm_waiting_opens",
                  "Opens waiting for a segment of that name",

@@ -38,7 +38,10 @@ pid_t container::wait_started(base::deadline until) {
       throw error(errc::peer_died, "start container", bundle_.id(), problem());
     }
     if (std::chrono::steady_clock::now() >= until) {
-      throw error(errc::timed_out, "start container", bundle_.id(), "the runtime takes too long");
+      throw error(errc::timed_out,
+                  "start container",
+                  bundle_.id(),
+                  "the runtime did not start the program in time");
     }
     base::pause_before_retry(std::chrono::milliseconds(2));
   }

@@ -225,7 +225,7 @@ check broker(const facts& all) {
       verdict::note,
       seen,
       "the broker cannot detect when the writes of a dead process have stopped (no pidfd, or "
-      "MPS): it waits for two seconds instead, which proves nothing",
+      "MPS): it waits for a fixed time instead (gpushm serve --fence-delay), which proves nothing",
       "use Linux 5.3 or newer, allow pidfd_open, and do not use MPS for processes that share");
 }
 

@@ -44,8 +44,8 @@ prediction not_exportable_here(way how, int gpu, bool any_gpu) {
   return result;
 }
 
-/// The driver's error for an importer that may not open the node (FACTS I4); the driver detects a
-/// PID collision first.
+/// The driver's error for an importer that may not open the node (docs/security-matrix.md); the
+/// driver detects a PID collision first.
 std::string driver_failure_when_hidden(way how, bool collide) {
   switch (how) {
     case way::raw_legacy:

@@ -34,8 +34,7 @@ struct party {
 struct prediction {
   bool works = false;
   bool crashes = false;  ///< the importing process dies inside libcuda
-  /// The error: "CUDA_ERROR_INVALID_CONTEXT (201)", or a gpushm code:
-  /// "device_not_visible".
+  /// The error: "CUDA_ERROR_INVALID_CONTEXT (201)", or a gpushm code: "device_not_visible".
   std::string failure;
   /// The driver's error without gpushm; empty if it works without gpushm too.
   std::string driver_failure;

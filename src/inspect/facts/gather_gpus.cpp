@@ -267,7 +267,7 @@ std::vector<device_node_facts> gather_nodes(system& machine,
     } else if (path.starts_with("/dev/nvidia-caps")) {
       node.expected_major = major_of("nvidia-caps");
     } else {
-      // Drivers up to 5xx call it "nvidia-frontend".
+      // Some driver versions call it "nvidia-frontend".
       node.expected_major =
           major_of("nvidia-frontend") ? major_of("nvidia-frontend") : major_of("nvidia");
     }

@@ -63,7 +63,7 @@ class claims {
   };
   /// Unprepares claims that were deleted or replaced by another claim of the same name, or were not
   /// allocated to this node in two successive sweeps; removes domains and documents without a
-  /// claim; retries to open domains that could not be opened. Keeps claims whose state the API
+  /// claim; retries opening domains that could not be opened. Keeps claims whose state the API
   /// server did not report.
   ///
   /// A claim that is allocated but not reserved stays, and an unallocated one stays until the next

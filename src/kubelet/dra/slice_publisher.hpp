@@ -84,7 +84,7 @@ class slice_publisher {
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;
   std::map<std::string, nlohmann::json> slices_;  ///< by name
-  std::deque<std::string> deleted_uids_;          ///< UIDs
+  std::deque<std::string> deleted_uids_;          ///< oldest first
   std::uint64_t lists_ = 0;                       ///< number of lists received
   bool listed_again_ = false;  ///< the server is reachable: failed requests may succeed now
   bool dirty_ = false;

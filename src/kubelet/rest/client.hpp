@@ -19,10 +19,10 @@ namespace gpushm::kube {
 /// An error response of an API server.
 class api_error : public error {
  public:
-  /// `status` is HTTP's; `reason` the Status object's ("Conflict", "Expired"), else empty. The
-  /// errc: permission_denied (401, 403), gone_or_replaced (404, 409, 410), already_exists,
-  /// too_many_requests (429), timed_out (408, 504), peer_unreachable (500, 502, 503),
-  /// invalid_argument (other 4xx), protocol_error.
+  /// `status`: of the HTTP response. `reason`: of the Status object ("Conflict", "Expired"), or
+  /// empty. The errc: permission_denied (401, 403), gone_or_replaced (404, 409, 410),
+  /// already_exists, too_many_requests (429), timed_out (408, 504), peer_unreachable (500, 502,
+  /// 503), invalid_argument (other 4xx), protocol_error.
   api_error(int status,
             std::string reason,
             std::string_view operation,

@@ -62,7 +62,7 @@ class manager {
 
   /// Sets the served resources. Does not block. A resource with the name of a served one replaces
   /// it without interruption: the kubelet only receives the new device list, unless the registered
-  /// options differ. (When a stream ends, a kubelet marks all devices unhealthy, also those of a
+  /// options differ. (When a stream ends, a kubelet marks all devices unhealthy, even those of a
   /// registration newer than the stream.) Resources that are no longer listed are removed: the
   /// kubelet receives a last list without devices, because the previous devices would stay in the
   /// node's capacity, as unhealthy, for five minutes. Throws `error` (invalid_argument) when two

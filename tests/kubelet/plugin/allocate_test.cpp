@@ -140,7 +140,7 @@ class plugin_allocate_cdi : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!can_make_nodes(root_.path())) {
-      GTEST_SKIP() << "this process may not make device nodes";
+      GTEST_SKIP() << "this process may not create device nodes";
     }
     put_file(root_ / "usr/lib64/libcuda.so.550.54.15", elf_stub("libcuda.so.1"));
     for (const char* name : {"nvidiactl",

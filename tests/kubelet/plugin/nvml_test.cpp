@@ -36,7 +36,7 @@ class plugin_nvml : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!can_make_nodes(root_.path())) {
-      GTEST_SKIP() << "this process may not make device nodes";
+      GTEST_SKIP() << "this process may not create device nodes";
     }
     library_ = fake::fake_driver_directory() + "/libnvidia-ml.so.1";
     driver::nvml_library::set_alternative_path(library_);

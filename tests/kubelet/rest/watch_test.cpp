@@ -177,11 +177,11 @@ TEST_F(rest_watch, silent_stream_times_out) {
 }
 
 TEST_F(rest_watch, bookmarks_keep_stream_alive) {
-  fake_kube_api lively({.bookmark_interval = milliseconds(50)});
+  fake_kube_api with_bookmarks({.bookmark_interval = milliseconds(50)});
   client_options options;
   options.watch_silence = gpushm_testing::scaled_timeout(milliseconds(2'000));
   options.watch_time = seconds(4);
-  const client patient({.url = lively.url()}, options);
+  const client patient({.url = with_bookmarks.url()}, options);
   std::size_t bookmarks = 0;
   EXPECT_EQ(failure_of([&] {
               patient.watch(slices,

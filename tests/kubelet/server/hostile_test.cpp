@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kubelets that do not respond, reject, close connections, forget, or send oversized requests: the
-// server keeps running, reports the problem, and registers as soon as possible.
+// Kubelets that do not respond, reject, close connections, do not request the devices, or send
+// oversized requests: the server keeps running, reports the problem, and registers as soon as
+// possible.
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
@@ -78,7 +79,7 @@ TEST_F(server_hostile, rejecting_kubelet_is_retried) {
       served, "no-domain", [&](const auto& s) { return s.last_error == invalid; }));
 }
 
-TEST_F(server_hostile, forgetful_kubelet_is_registered_again) {
+TEST_F(server_hostile, registers_again_if_kubelet_requests_no_devices) {
   kubelet_.start();
   kubelet_.set_mode(kubelet_mode::not_listing);
   auto settings = options();

@@ -53,10 +53,10 @@ void wait_for_end_of_input() {
   }
 }
 
-[[noreturn]] void be_the_child(bool forked,
-                               gpushm::client& client,
-                               gpushm::segment& created,
-                               const std::string& name) {
+[[noreturn]] void run_child(bool forked,
+                            gpushm::client& client,
+                            gpushm::segment& created,
+                            const std::string& name) {
   // The test's harness kills children with their group; this one must outlive its parent.
   ::setpgid(0, 0);
   std::cout << "child " << ::getpid() << std::endl;
@@ -82,7 +82,7 @@ int main(int argc, char** argv) {
       const auto pid = forked ? gpushm_testing::quiet_fork()
                               : static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
       if (pid == 0) {
-        be_the_child(forked, client, created, name);
+        run_child(forked, client, created, name);
       }
     }
     created.publish();

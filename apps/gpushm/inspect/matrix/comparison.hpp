@@ -23,7 +23,7 @@ struct compared_row {
 [[nodiscard]] std::vector<compared_row> compare(const published_table& table,
                                                 const matrix_result& all);
 
-/// "8 of 8 rows ran: all as published." and a line for each row that differs, with the reason.
+/// "8 of 8 rows ran, all as published." and a line for each row that differs, with the reason.
 [[nodiscard]] std::vector<std::string> verdict_of(const std::vector<compared_row>& rows);
 
 }  // namespace gpushm::cli::matrix

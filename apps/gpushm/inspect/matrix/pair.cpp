@@ -54,10 +54,10 @@ int add_loaded(dl_phdr_info* info, std::size_t /*size*/, void* to) {
   return 0;
 }
 
-app::oci::container_options pause_options(const row& setting, const surroundings& around) {
+app::oci::container_options pause_options(const row& setting, const run_environment& environment) {
   app::oci::container_options options;
   options.argv = {base::executable_path(), "trial-worker"};
-  options.mounts = around.mounts;
+  options.mounts = environment.mounts;
   options.uid = pause_uid;
   options.gid = pause_uid;
   options.ipc.host = setting.host_ipc;
@@ -66,13 +66,13 @@ app::oci::container_options pause_options(const row& setting, const surroundings
 
 }  // namespace
 
-assignment assign(const row& setting, const surroundings& around) {
+assignment assign(const row& setting, const run_environment& environment) {
   assignment assigned;
-  if (around.gpus.empty()) {
+  if (environment.gpus.empty()) {
     return assigned;
   }
-  const gpu& first = around.gpus.front();
-  const gpu& second = around.gpus.back();
+  const gpu& first = environment.gpus.front();
+  const gpu& second = environment.gpus.back();
   assigned.gpu = first.minor;
   assigned.exporter_device = first.uuid;
   if (setting.gpus == gpu_choice::same_set) {
@@ -81,7 +81,7 @@ assignment assign(const row& setting, const surroundings& around) {
       assigned.exporter_minors.push_back(second.minor);
     }
     assigned.importer_minors = assigned.exporter_minors;
-    assigned.importer_device = around.peer_access ? second.uuid : first.uuid;
+    assigned.importer_device = environment.peer_access ? second.uuid : first.uuid;
   } else {
     assigned.exporter_minors = {first.minor};
     assigned.importer_minors = {second.minor};
@@ -90,25 +90,26 @@ assignment assign(const row& setting, const surroundings& around) {
     assigned.importer_device = setting.privileged ? first.uuid : second.uuid;
   }
   if (setting.privileged) {
-    assigned.exporter_minors = around.all_minors;
-    assigned.importer_minors = around.all_minors;
+    assigned.exporter_minors = environment.all_minors;
+    assigned.importer_minors = environment.all_minors;
   }
   return assigned;
 }
 
 app::oci::container_options options_of(const row& setting,
-                                       const surroundings& around,
+                                       const run_environment& environment,
                                        bool exporter,
                                        pid_t pause_pid) {
-  const assignment chosen = assign(setting, around);
+  const assignment chosen = assign(setting, environment);
   app::oci::container_options options;
   options.argv = {base::executable_path(), "trial-worker"};
   if (!exporter && setting.pids == pid_values::different && !setting.one_pid_namespace()) {
     options.argv.insert(options.argv.end(), {"--spare-pids", "1"});
   }
-  options.env = around.env;
-  options.mounts = around.mounts;
-  options.mounts.push_back({around.domain_directory, std::string(domain_inside), false, false});
+  options.env = environment.env;
+  options.mounts = environment.mounts;
+  options.mounts.push_back(
+      {environment.domain_directory, std::string(domain_inside), false, false});
   options.device_nodes = nodes_of(exporter ? chosen.exporter_minors : chosen.importer_minors);
   options.sysfs = true;
   options.privileged = setting.privileged;
@@ -119,7 +120,7 @@ app::oci::container_options options_of(const row& setting,
     options.pid.path = place + "pid";
     options.ipc.path = place + "ipc";
     options.net.path = place + "net";
-    options.shm = around.shm_directory;
+    options.shm = environment.shm_directory;
   }
   options.pid.host = setting.host_pid;
   options.ipc.host = setting.host_ipc;
@@ -130,19 +131,21 @@ app::oci::container_options options_of(const row& setting,
 }
 
 container_pair::container_pair(const row& setting,
-                               const surroundings& around,
+                               const run_environment& environment,
                                int cancel_fd,
                                base::deadline until) {
   pid_t pause_pid = 0;
   if (setting.share_processes) {
-    pause_.emplace(around.runtime, pause_options(setting, around), id_prefix, cancel_fd);
+    pause_.emplace(environment.runtime, pause_options(setting, environment), id_prefix, cancel_fd);
     pause_pid = pause_->wait_started(until);
   }
   exporter_.emplace(
-      around.runtime, options_of(setting, around, true, pause_pid), id_prefix, cancel_fd);
-  importer_.emplace(
-      around.runtime, options_of(setting, around, false, pause_pid), id_prefix, cancel_fd);
-  const assignment chosen = assign(setting, around);
+      environment.runtime, options_of(setting, environment, true, pause_pid), id_prefix, cancel_fd);
+  importer_.emplace(environment.runtime,
+                    options_of(setting, environment, false, pause_pid),
+                    id_prefix,
+                    cancel_fd);
+  const assignment chosen = assign(setting, environment);
   both_.exporter.pid_namespace = namespace_id(exporter_->wait_started(until));
   both_.exporter.known_minors = true;
   both_.exporter.minors = chosen.exporter_minors;

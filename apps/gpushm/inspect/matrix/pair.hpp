@@ -13,7 +13,7 @@
 namespace gpushm::cli::matrix {
 
 /// The settings shared by the containers of all rows.
-struct surroundings {
+struct run_environment {
   app::oci::runtime runtime;
   std::vector<gpu> gpus;         ///< used in the trials: two, one or none
   std::vector<int> all_minors;   ///< of all GPUs of the machine, for privileged containers
@@ -35,14 +35,14 @@ struct assignment {
   std::string importer_device;
   int gpu = -1;  ///< minor of the GPU whose memory is shared
 };
-/// Pure. Precondition: for a row with "one each", `around` has two GPUs or none.
-[[nodiscard]] assignment assign(const row& setting, const surroundings& around);
+/// Pure. Precondition: for a row with "one each", `environment` has two GPUs or none.
+[[nodiscard]] assignment assign(const row& setting, const run_environment& environment);
 
 /// The options of a row's exporter or importer container. `pause_pid`: the host's PID of the
 /// container whose namespaces the other containers of the pod join; 0: none. Pure, except that it
 /// checks which device nodes exist.
 [[nodiscard]] app::oci::container_options options_of(const row& setting,
-                                                     const surroundings& around,
+                                                     const run_environment& environment,
                                                      bool exporter,
                                                      pid_t pause_pid);
 
@@ -55,7 +55,7 @@ class container_pair {
   /// Starts the containers and waits until their programs run. Throws `error` (peer_died,
   /// timed_out).
   container_pair(const row& setting,
-                 const surroundings& around,
+                 const run_environment& environment,
                  int cancel_fd,
                  base::deadline until);
   container_pair(const container_pair&) = delete;

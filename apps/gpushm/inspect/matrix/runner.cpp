@@ -48,7 +48,7 @@ std::vector<cell> runner::run_row(const row& setting, const std::vector<inspect:
   }
   auto cells = unused_cells(ways, cell_state::not_run, {});
   for (cell& each : cells) {
-    each.why = why_not_run(setting, each.how, around_.gpus.size());
+    each.why = why_not_run(setting, each.how, environment_.gpus.size());
   }
   for (int attempt = 1; !run_cells(setting, cells) && attempt < max_attempts; ++attempt) {
     for (cell& each : cells) {
@@ -77,7 +77,7 @@ bool runner::run_cells(const row& setting, std::vector<cell>& cells) const {
   try {
     if (ended.empty()) {
       containers.emplace(
-          setting, around_, stop_.fd(), std::min(until_, clock::now() + max_start_time));
+          setting, environment_, stop_.fd(), std::min(until_, clock::now() + max_start_time));
     }
   } catch (const std::exception& failure) {
     ended = failure.what();
@@ -113,7 +113,7 @@ bool runner::run_cells(const row& setting, std::vector<cell>& cells) const {
 }
 
 cell runner::run_cell(const row& setting, inspect::way how, container_pair& containers) const {
-  const assignment chosen = assign(setting, around_);
+  const assignment chosen = assign(setting, environment_);
   trial_setup setup;
   setup.how = how;
   setup.socket = fmt::format("{}/socket", domain_inside);

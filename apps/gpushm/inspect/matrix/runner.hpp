@@ -14,8 +14,8 @@ namespace gpushm::cli::matrix {
 /// reason. Errors in a row do not throw.
 class runner {
  public:
-  runner(const surroundings& around, const app::stop_signal& stop, base::deadline until)
-      : around_(around), stop_(stop), until_(until) {}
+  runner(const run_environment& environment, const app::stop_signal& stop, base::deadline until)
+      : environment_(environment), stop_(stop), until_(until) {}
 
   /// Fills `rows`, `stopped` and `time`. `all.ways`: the columns to run.
   void run(matrix_result& all) const;
@@ -31,7 +31,7 @@ class runner {
                               container_pair& containers) const;
   [[nodiscard]] std::string why_stopped() const;
 
-  const surroundings& around_;
+  const run_environment& environment_;
   const app::stop_signal& stop_;
   base::deadline until_;
 };

@@ -46,9 +46,9 @@ struct gpu_health {
 /// is healthy again when it responds, the driver requests no action, and
 ///   - a reset was observed: the GPU was lost and came back, or the driver no longer requests the
 ///     reset that it requested; or
-///   - no critical event came for `quiet`. With a driver that does not report recovery actions
+///   - no critical event occurred for `quiet`. With a driver that does not report recovery actions
 ///     (before 560), that is not enough after uncorrected memory errors and after Xids that only a
-///     reset fixes (48, 62, 64, 74, 79, 92, 95, 119, 120, 140, 143).
+///     reset fixes (`driver::xid_kind::needs_reset`).
 /// A new monitor has no history other than what the driver reports.
 ///
 /// Thread-safety: shared objects: safe.
