@@ -18,6 +18,7 @@
 #include "base/deadline.hpp"
 #include "base/syscall.hpp"
 #include "transport/address.hpp"
+#include "transport/send_header.hpp"
 #include "wire/messages.hpp"
 
 namespace gpushm::transport {
@@ -78,9 +79,9 @@ std::optional<std::vector<base::unique_fd>> take_descriptors(msghdr& header) noe
 
 }  // namespace
 
-send_result send_packet(int socket,
-                        std::span<const std::byte> packet,
-                        std::span<const int> descriptors) {
+// NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): 1 KiB, filled below
+send_header::send_header(std::span<const std::byte> packet, std::span<const int> descriptors)
+    : part_{const_cast<std::byte*>(packet.data()), packet.size()} {
   if (descriptors.size() > wire::max_batch) {
     throw error(errc::too_many_descriptors,
                 "send",
@@ -88,26 +89,20 @@ send_result send_packet(int socket,
                 std::to_string(descriptors.size()) + " descriptors in one packet",
                 "send them in batches of at most 253");
   }
-  iovec part{const_cast<std::byte*>(packet.data()), packet.size()};  // NOLINT: sendmsg only reads
-  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): 1 KiB, filled below
-  alignas(cmsghdr) std::array<char, control_bytes> control;
-  msghdr header{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
+  header_.msg_iov = &part_;
+  header_.msg_iovlen = 1;
   if (!descriptors.empty()) {
-    header.msg_control = control.data();
-    header.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
-    cmsghdr* entry = CMSG_FIRSTHDR(&header);
+    header_.msg_control = control_.data();
+    header_.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
+    cmsghdr* entry = CMSG_FIRSTHDR(&header_);
     entry->cmsg_level = SOL_SOCKET;
     entry->cmsg_type = SCM_RIGHTS;
     entry->cmsg_len = CMSG_LEN(descriptors.size_bytes());
     std::memcpy(CMSG_DATA(entry), descriptors.data(), descriptors.size_bytes());
   }
-  const auto result =
-      base::retry([&] { return ::sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT); });
-  if (result >= 0) {
-    return send_result::sent;
-  }
+}
+
+send_result result_of_failed_send() {
   switch (errno) {
     case EAGAIN:
       return send_result::would_block;
@@ -118,6 +113,15 @@ send_result send_packet(int socket,
     default:
       base::throw_errno(errno, "send", {}, "sendmsg");
   }
+}
+
+send_result send_packet(int socket,
+                        std::span<const std::byte> packet,
+                        std::span<const int> descriptors) {
+  send_header header(packet, descriptors);
+  const auto result =
+      base::retry([&] { return ::sendmsg(socket, &header.get(), MSG_NOSIGNAL | MSG_DONTWAIT); });
+  return result >= 0 ? send_result::sent : result_of_failed_send();
 }
 
 received receive_packet(int socket, std::span<std::byte> buffer) {

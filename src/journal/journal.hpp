@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <type_traits>
+
+#include "base/unique_fd.hpp"
+#include "transport/reported_call.hpp"
+
+namespace gpushm::journal {
+
+/// Names a record. The meaning of each number is the caller's; `kind` values are stored, so that
+/// another version can read them: never renumber.
+struct record_key {
+  std::uint32_t kind = 0;
+  std::uint64_t first = 0;
+  std::uint64_t second = 0;
+  friend auto operator<=>(const record_key&, const record_key&) = default;
+};
+
+/// Records that survive this process: in a memfd, whose descriptor another process keeps. One
+/// process at a time reads and writes it.
+///
+/// Changes (`put`, `erase`) take effect together, at `commit`, by a single store. After a SIGKILL
+/// at any instruction, `open` of the same descriptor has the records as of the last commit
+/// (docs/adr/0031).
+///
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
+class journal {
+ public:
+  /// Address space reserved, and the largest size of the file.
+  static constexpr std::uint64_t default_max_bytes = std::uint64_t{1} << 30U;
+
+  /// A new, empty journal. Throws `error`: out_of_memory, too_many_descriptors, system_error.
+  [[nodiscard]] static journal create(std::uint64_t max_bytes = default_max_bytes);
+  /// Reads an existing journal; uncommitted changes in it are dropped. Throws `error`:
+  /// invalid_argument if the file is not a complete journal of this version, or is damaged.
+  [[nodiscard]] static journal open(base::unique_fd file,
+                                    std::uint64_t max_bytes = default_max_bytes);
+
+  journal(journal&&) noexcept;
+  journal& operator=(journal&&) noexcept;
+  journal(const journal&) = delete;
+  journal& operator=(const journal&) = delete;
+  ~journal();
+
+  /// Stays valid as long as this object.
+  [[nodiscard]] int descriptor() const noexcept;
+
+  /// Replaces the record, or adds it. Throws out_of_memory at `max_bytes` or if memory is short,
+  /// and std::bad_alloc; the changes since the last commit are then as before this call.
+  void put(const record_key& key, std::span<const std::byte> value);
+  /// No effect if there is no such record. Does not fail: `put` has reserved the space.
+  void erase(const record_key& key) noexcept;
+  void commit() noexcept;
+  /// Drops the changes since the last commit.
+  void roll_back() noexcept;
+
+  /// The committed record. The bytes are valid until this object is destroyed or moved from.
+  [[nodiscard]] std::optional<std::span<const std::byte>> find(
+      const record_key& key) const noexcept;
+  [[nodiscard]] std::size_t size() const noexcept;
+  /// Calls `visit(key, bytes)` for each committed record, in no particular order. `visit` must not
+  /// change the journal.
+  template <typename Visit>
+  void for_each(Visit&& visit) const {
+    using visit_type = std::remove_reference_t<Visit>;
+    visit_all(
+        [](void* context, const record_key& key, std::span<const std::byte> value) {
+          (*static_cast<visit_type*>(context))(key, value);
+        },
+        const_cast<void*>(static_cast<const void*>(std::addressof(
+            visit))));  // NOLINT(cppcoreguidelines-pro-type-const-cast): restored above
+  }
+
+  /// True if most of the file is history. Write a `compacted` copy then.
+  [[nodiscard]] bool needs_compaction() const noexcept;
+  /// A new journal with the committed records and the next `sequence`. This one is unchanged; use
+  /// only the copy from then on. If both are found, the one with the higher sequence is the current
+  /// one. Precondition: no changes since the last commit. Throws as `create` and `put`.
+  [[nodiscard]] journal compacted() const;
+  [[nodiscard]] std::uint64_t sequence() const noexcept;
+  /// Bytes of the file that are in use.
+  [[nodiscard]] std::uint64_t used_bytes() const noexcept;
+
+  /// For a system call whose effect must be known after a SIGKILL. In the file.
+  [[nodiscard]] transport::reported_call& call() noexcept;
+
+ private:
+  using visitor = void (*)(void* context, const record_key& key, std::span<const std::byte> value);
+  class impl;
+  explicit journal(std::unique_ptr<impl> all);
+  void visit_all(visitor visit, void* context) const;
+
+  std::unique_ptr<impl> impl_;
+};
+
+}  // namespace gpushm::journal

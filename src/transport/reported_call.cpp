@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/reported_call.hpp"
+
+#include <atomic>
+#include <cerrno>
+
+#include "base/syscall.hpp"
+#include "transport/send_header.hpp"
+
+namespace gpushm::transport {
+
+namespace {
+
+/// A SIGKILL leaves the stores of all instructions before it: only the compiler must not move them.
+void in_order() noexcept {
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+}
+
+void announce(reported_call& call,
+              reported_call::kind what,
+              std::uint64_t subject,
+              const msghdr& header) noexcept {
+  call.what = reported_call::kind::none;
+  in_order();
+  call.header.msg_len = 0;
+  call.header.msg_hdr = header;
+  call.subject = subject;
+  in_order();
+  call.what = what;
+  in_order();
+}
+
+}  // namespace
+
+void reported_call::clear() noexcept {
+  in_order();
+  what = kind::none;
+  in_order();
+}
+
+send_result send_reported(reported_call& call,
+                          std::uint64_t subject,
+                          int socket,
+                          std::span<const std::byte> packet,
+                          std::span<const int> descriptors) {
+  send_header header(packet, descriptors);
+  announce(call, reported_call::kind::send, subject, header.get());
+  const int count =
+      base::retry([&] { return ::sendmmsg(socket, &call.header, 1, MSG_NOSIGNAL | MSG_DONTWAIT); });
+  in_order();
+  return count == 1 ? send_result::sent : result_of_failed_send();
+}
+
+remove_result remove_reported(reported_call& call, std::uint64_t subject, int socket) {
+  announce(call, reported_call::kind::remove, subject, {});
+  // The packet does not fit into no bytes: MSG_TRUNC returns its length.
+  const auto receive = [&] {
+    return base::retry(
+        [&] { return ::recvmmsg(socket, &call.header, 1, MSG_DONTWAIT | MSG_TRUNC, nullptr); });
+  };
+  int count = receive();
+  if (count < 0 && errno == ECONNRESET) {
+    // Reported once, before the data that the peer sent before it closed with something unread.
+    count = receive();
+  }
+  in_order();
+  if (count == 1) {
+    return call.has_taken_effect() ? remove_result::removed : remove_result::closed;
+  }
+  switch (errno) {
+    case EAGAIN:
+      return remove_result::none;
+    case ECONNRESET:
+    case ENOTCONN:
+      return remove_result::closed;
+    default:
+      base::throw_errno(errno, "receive", {}, "recvmmsg");
+  }
+}
+
+}  // namespace gpushm::transport
