@@ -50,6 +50,7 @@ std::optional<std::string> find_own_program(const std::string& name) {
                                 build / "bin",
                                 build / "apps" / "gpushm",
                                 build / "apps" / "gpushm-cdi-hook",
+                                build / "apps" / "gpushm-keeper",
                                 build / "apps" / "gpushm-oci-runtime",
                                 build / "apps" / "gpushmd",
                                 build / "tests" / "process",

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keeps the descriptors of a program while the program is replaced.
+#include <charconv>
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "gpushm/client.hpp"
+#include "keeper/keeper.hpp"
+
+namespace {
+
+constexpr int usage_error = 2;
+constexpr std::string_view usage =
+    "Usage: gpushm-keeper [OPTIONS] [--] PROGRAM [ARGUMENT...]\n"
+    "\n"
+    "Starts PROGRAM, keeps the descriptors that it stores (the protocol of systemd's descriptor\n"
+    "store, sd_pid_notify_with_fds(3)), and starts it again with them whenever it has exited.\n"
+    "SIGHUP replaces PROGRAM: SIGTERM, and a new start. SIGTERM and SIGINT end both.\n"
+    "\n"
+    "  --socket PATH           notification socket; its directory must be accessible only to\n"
+    "                          this user [default: $RUNTIME_DIRECTORY/notify]\n"
+    "  --max-descriptors N     most descriptors to keep [default: the open file limit less 32]\n"
+    "  --stop-timeout SECONDS  time for PROGRAM to exit after SIGTERM, before SIGKILL [default: "
+    "10]\n"
+    "  --version               print the version\n"
+    "  -h, --help              print this text\n"
+    "\n"
+    "Exit status: that of PROGRAM, or 128 and the number of the signal that ended it; 127 if it\n"
+    "cannot be executed; 2 for a wrong command line; 1 for other errors.\n";
+
+int fail(std::string_view cause) {
+  std::fprintf(stderr,
+               "gpushm-keeper: %.*s (gpushm-keeper --help lists the options)\n",
+               static_cast<int>(cause.size()),
+               cause.data());
+  return usage_error;
+}
+
+std::optional<std::size_t> number_in(std::string_view text) {
+  std::size_t value = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  constexpr std::size_t largest = 1'000'000'000;
+  if (code != std::errc() || end != text.data() + text.size() || value == 0 || value > largest) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+int run(int argc, char** argv) {
+  gpushm::keeper::keeper_options options;
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): this program has one thread
+  if (const char* const directory = std::getenv("RUNTIME_DIRECTORY")) {
+    options.socket_path = std::string(directory) + "/notify";
+  }
+  int at = 1;
+  for (; at < argc; ++at) {
+    const std::string_view word(argv[at]);
+    if (word == "--") {
+      ++at;
+      break;
+    }
+    if (!word.starts_with('-')) {
+      break;
+    }
+    if (word == "-h" || word == "--help") {
+      std::fwrite(usage.data(), 1, usage.size(), stdout);
+      return std::fflush(stdout) == 0 ? 0 : 1;
+    }
+    if (word == "--version") {
+      return std::puts("gpushm-keeper " GPUSHM_VERSION) >= 0 && std::fflush(stdout) == 0 ? 0 : 1;
+    }
+    const bool is_socket = word == "--socket";
+    const bool is_limit = word == "--max-descriptors";
+    if (!is_socket && !is_limit && word != "--stop-timeout") {
+      return fail("unknown option " + std::string(word));
+    }
+    if (++at == argc) {
+      return fail(std::string(word) + " requires a value");
+    }
+    if (is_socket) {
+      options.socket_path = argv[at];
+      continue;
+    }
+    const auto number = number_in(argv[at]);
+    if (!number) {
+      return fail(std::string(word) + " " + argv[at] + ": not a positive number");
+    }
+    if (is_limit) {
+      options.max_descriptors = *number;
+    } else {
+      options.stop_timeout = std::chrono::seconds(*number);
+    }
+  }
+  options.argv.assign(argv + at, argv + argc);
+  if (options.argv.empty()) {
+    return fail("no program to start");
+  }
+  if (options.socket_path.empty()) {
+    return fail("no notification socket: use --socket, or set RUNTIME_DIRECTORY");
+  }
+  gpushm::set_log_sink([](gpushm::log_level /*level*/, std::string_view text) {
+    std::fprintf(stderr, "gpushm-keeper: %.*s\n", static_cast<int>(text.size()), text.data());
+  });
+  return gpushm::keeper::keeper(std::move(options)).run();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "gpushm-keeper: %s\n", failure.what());
+    return 1;
+  }
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "keeper/descriptor_store.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/deadline.hpp"
+#include "base/syscall.hpp"
+#include "gpushm/error.hpp"
+#include "keeper/notification.hpp"
+
+namespace gpushm::keeper {
+
+namespace {
+
+constexpr std::string_view operation = "store descriptors";
+/// The kernel's limit for one packet (SCM_MAX_FD).
+constexpr std::size_t max_batch = 253;
+
+error timed_out(std::string_view what) {
+  return {errc::timed_out,
+          std::string(operation),
+          {},
+          "the keeper did not " + std::string(what) + " in time",
+          "look at the log of systemd or gpushm-keeper"};
+}
+
+error gone(std::string_view path, int why) {
+  return {errc::broker_unreachable,
+          std::string(operation),
+          std::string(path),
+          "no keeper reads the notification socket: " + base::errno_text(why),
+          "start the program by systemd or gpushm-keeper, or unset NOTIFY_SOCKET"};
+}
+
+}  // namespace
+
+std::optional<descriptor_store> descriptor_store::from_environment() {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no code of this program changes the environment
+  const char* const text = std::getenv("NOTIFY_SOCKET");
+  if (text == nullptr || *text == '\0') {
+    return std::nullopt;
+  }
+  const std::string_view path(text);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if ((path.front() != '/' && path.front() != '@') || path.size() >= sizeof(address.sun_path)) {
+    throw error(errc::invalid_argument,
+                std::string(operation),
+                std::string(path),
+                "NOTIFY_SOCKET is neither an absolute path nor an abstract name of a socket",
+                "unset NOTIFY_SOCKET");
+  }
+  std::memcpy(&address.sun_path[0], path.data(), path.size());
+  if (path.front() == '@') {
+    address.sun_path[0] = '\0';
+  }
+  base::unique_fd socket(base::checked(operation, path, "socket", [] {
+    return ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  }));
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() +
+                                             (path.front() == '@' ? 0 : 1));
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): as connect expects
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+    throw gone(path, errno);
+  }
+  return descriptor_store(std::move(socket));
+}
+
+void descriptor_store::send(std::string_view text,
+                            std::span<const int> descriptors,
+                            std::chrono::milliseconds timeout) {
+  if (descriptors.size() > max_batch) {
+    throw error(errc::too_many_descriptors,
+                std::string(operation),
+                {},
+                std::to_string(descriptors.size()) + " descriptors in one notification",
+                "store at most 253 at a time");
+  }
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): sendmsg only reads
+  iovec part{const_cast<char*>(text.data()), text.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * max_batch)> control{};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  if (!descriptors.empty()) {
+    header.msg_control = control.data();
+    header.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
+    cmsghdr* const entry = CMSG_FIRSTHDR(&header);
+    entry->cmsg_level = SOL_SOCKET;
+    entry->cmsg_type = SCM_RIGHTS;
+    entry->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+    std::memcpy(CMSG_DATA(entry), descriptors.data(), descriptors.size_bytes());
+  }
+  const auto deadline = base::deadline_after(timeout);
+  for (;;) {
+    if (base::retry([&] { return ::sendmsg(socket_.get(), &header, MSG_NOSIGNAL); }) >= 0) {
+      return;
+    }
+    if (errno == ECONNREFUSED || errno == ENOTCONN || errno == ECONNRESET) {
+      throw gone("NOTIFY_SOCKET", errno);
+    }
+    // ETOOMANYREFS: descriptors in flight, which the keeper has not received yet.
+    if (errno != EAGAIN && errno != ETOOMANYREFS && errno != ENOBUFS) {
+      base::throw_errno(errno, operation, {}, "sendmsg");
+    }
+    const int why = errno;
+    const auto left = base::time_left(deadline);
+    if (left <= std::chrono::milliseconds(0)) {
+      throw timed_out("read its notifications");
+    }
+    if (why == EAGAIN) {
+      // A full queue of the peer is not signalled to every sender: poll again after a while.
+      pollfd entry{socket_.get(), POLLOUT, 0};
+      static_cast<void>(::poll(&entry, 1, 10));
+    } else {
+      base::pause_before_retry(std::chrono::milliseconds(1));
+    }
+  }
+}
+
+void descriptor_store::put(std::string_view name,
+                           std::span<const int> descriptors,
+                           std::chrono::milliseconds timeout) {
+  if (!is_valid_name(name)) {
+    throw error(errc::invalid_argument,
+                std::string(operation),
+                std::string(name),
+                "not a name of stored descriptors",
+                "use 1 to 255 printable characters without a colon");
+  }
+  // FDPOLL=0: systemd would close a descriptor with POLLHUP, such as a client's closed socket.
+  send("FDSTORE=1\nFDPOLL=0\nFDNAME=" + std::string(name), descriptors, timeout);
+}
+
+void descriptor_store::remove(std::string_view name, std::chrono::milliseconds timeout) {
+  send("FDSTOREREMOVE=1\nFDNAME=" + std::string(name), {}, timeout);
+}
+
+void descriptor_store::ready(std::chrono::milliseconds timeout) {
+  send("READY=1", {}, timeout);
+}
+
+void descriptor_store::barrier(std::chrono::milliseconds timeout) {
+  std::array<int, 2> ends{};
+  base::checked(operation, {}, "pipe2", [&] { return ::pipe2(ends.data(), O_CLOEXEC); });
+  const base::unique_fd read_end(ends[0]);
+  {
+    const base::unique_fd write_end(ends[1]);
+    send("BARRIER=1", std::span(&ends[1], 1), timeout);
+  }
+  pollfd entry{read_end.get(), POLLIN, 0};
+  const auto deadline = base::deadline_after(timeout);
+  for (;;) {
+    const auto left = base::time_left(deadline);
+    const int count = base::retry(
+        [&] { return ::poll(&entry, 1, static_cast<int>(std::max<long>(left.count(), 0))); });
+    if (count > 0) {
+      break;
+    }
+    if (left <= std::chrono::milliseconds(0)) {
+      throw timed_out("process its notifications");
+    }
+  }
+  std::array<char, 256> text{};
+  const auto size = base::checked(
+      operation, {}, "read", [&] { return ::read(read_end.get(), text.data(), text.size()); });
+  if (size > 0) {
+    throw error(errc::too_many_descriptors,
+                std::string(operation),
+                {},
+                std::string(text.data(), static_cast<std::size_t>(size)),
+                "raise the keeper's open file limit and --max-descriptors");
+  }
+}
+
+}  // namespace gpushm::keeper

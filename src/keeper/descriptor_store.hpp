@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "base/unique_fd.hpp"
+
+namespace gpushm::keeper {
+
+/// This program's side of the notification protocol: descriptors that systemd or `keeper` keeps
+/// while it is replaced.
+///
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
+class descriptor_store {
+ public:
+  /// The store that $NOTIFY_SOCKET names; nothing if it is not set. Throws `error`:
+  /// broker_unreachable if no process reads it, invalid_argument.
+  [[nodiscard]] static std::optional<descriptor_store> from_environment();
+
+  /// Sends descriptors (at most 253), which this program also keeps. They are all stored under
+  /// `name`, in no particular order. Blocks while the keeper's queue is full, at most `timeout`.
+  /// Throws `error`: timed_out, invalid_argument (the name), too_many_descriptors, system_error
+  /// (the keeper is gone).
+  void put(std::string_view name,
+           std::span<const int> descriptors,
+           std::chrono::milliseconds timeout);
+  /// Closes the store's descriptors with this name. Blocks and throws as `put`.
+  void remove(std::string_view name, std::chrono::milliseconds timeout);
+  /// Blocks until everything sent before has been processed. Throws `error`: timed_out;
+  /// too_many_descriptors if the keeper could not store some of it (systemd does not report that).
+  void barrier(std::chrono::milliseconds timeout);
+  /// Tells the keeper that this program has started (READY=1).
+  void ready(std::chrono::milliseconds timeout);
+
+ private:
+  explicit descriptor_store(base::unique_fd socket) : socket_(std::move(socket)) {}
+  void send(std::string_view text,
+            std::span<const int> descriptors,
+            std::chrono::milliseconds timeout);
+
+  base::unique_fd socket_;
+};
+
+}  // namespace gpushm::keeper

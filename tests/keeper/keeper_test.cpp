@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program gpushm-keeper, with a program that stores descriptors and is killed. `keeper.hpp` has
+// the protocol that both implement; systemd's own store is not run here.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/unique_fd.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/proc_counters.hpp"
+#include "testing/process/programs.hpp"
+#include "testing/process/temp_dir.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using gpushm_testing::child;
+using gpushm_testing::count_descriptors;
+using gpushm_testing::exited;
+using gpushm_testing::killed_by;
+using gpushm_testing::own_program;
+using gpushm_testing::stream;
+
+constexpr auto patience = 20s;
+
+class kept_program : public testing::Test {
+ protected:
+  child start(std::vector<std::string> options = {},
+              unsigned open_files = 0,
+              std::vector<std::string> arguments = {}) {
+    std::vector<std::string> argv{own_program("gpushm-keeper"), "--socket", socket_};
+    argv.insert(argv.end(), options.begin(), options.end());
+    argv.insert(argv.end(), {"--", own_program("keeper_client")});
+    argv.insert(argv.end(), arguments.begin(), arguments.end());
+    return child::start({.argv = std::move(argv), .open_files = open_files});
+  }
+
+  static std::string inherited(child& keeper) {
+    return keeper.wait_for_line("inherited|failed", patience);
+  }
+
+  static std::string command(child& keeper, const std::string& line) {
+    keeper.write(line + "\n");
+    return keeper.wait_for_line("done|error", patience);
+  }
+
+  static std::size_t descriptors(child& keeper) {
+    return gpushm_testing::total(count_descriptors(keeper.pid()));
+  }
+
+  /// Sends a datagram to the keeper's socket, as another process of this user.
+  void notify(const std::string& text) const {
+    const gpushm::base::unique_fd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(&address.sun_path[0], socket_.data(), socket_.size());
+    static_cast<void>(::sendto(socket.get(),
+                               text.data(),
+                               text.size(),
+                               0,
+                               reinterpret_cast<const sockaddr*>(&address),
+                               sizeof(address)));
+  }
+
+  gpushm_testing::temp_dir directory_;
+  std::string socket_ = directory_ / "notify";
+};
+
+TEST_F(kept_program, finds_its_descriptors_after_sigkill) {
+  child keeper = start();
+  EXPECT_EQ(inherited(keeper), "inherited 0");
+  EXPECT_EQ(command(keeper, "put one first"), "done");
+  EXPECT_EQ(command(keeper, "put two second"), "done");
+  EXPECT_EQ(command(keeper, "put two third"), "done");
+  keeper.write("die\n");
+  EXPECT_EQ(inherited(keeper), "inherited 3 one=first two=second two=third");
+  EXPECT_EQ(command(keeper, "remove two"), "done");
+  EXPECT_EQ(command(keeper, "remove unknown"), "done");
+  keeper.write("exit 0\n");
+  EXPECT_EQ(inherited(keeper), "inherited 1 one=first");
+  keeper.write("die\n");
+  EXPECT_EQ(inherited(keeper), "inherited 1 one=first");
+}
+
+TEST_F(kept_program, may_use_libsystemd) {
+  child keeper = start({}, 0, {"systemd"});
+  const std::string first = inherited(keeper);
+  if (first == "failed: no libsystemd on this machine") {
+    GTEST_SKIP() << "no libsystemd.so.0 on this machine";
+  }
+  EXPECT_EQ(first, "inherited 0");
+  EXPECT_EQ(command(keeper, "systemd-put one first"), "done");
+  EXPECT_EQ(command(keeper, "put two second"), "done");
+  keeper.write("die\n");
+  EXPECT_EQ(inherited(keeper), "inherited 2 one=first two=second");
+}
+
+TEST_F(kept_program, finds_a_closed_pipe) {
+  child keeper = start();
+  inherited(keeper);
+  EXPECT_EQ(command(keeper, "closed-pipe hung-up"), "done");
+  keeper.write("die\n");
+  EXPECT_EQ(inherited(keeper), "inherited 1 hung-up=(not a file)");
+}
+
+TEST_F(kept_program, finds_thousands_with_names_longer_than_a_variable) {
+  child keeper = start();
+  inherited(keeper);
+  EXPECT_EQ(command(keeper, "many 6000 a-name-as-long-as-these-are."), "done");
+  for (int i = 0; i < 3; ++i) {
+    keeper.write("die\n");
+    EXPECT_EQ(inherited(keeper), "inherited 6000 all right");
+  }
+}
+
+TEST_F(kept_program, uses_nearly_all_of_its_descriptor_limit) {
+  child keeper = start({}, 256);
+  inherited(keeper);
+  EXPECT_EQ(command(keeper, "many 220 n."), "done");
+  keeper.write("die\n");
+  EXPECT_EQ(inherited(keeper), "inherited 220 all right");
+  EXPECT_THAT(command(keeper, "many 20 more."), testing::HasSubstr("the most that it stores"));
+  EXPECT_EQ(command(keeper, "remove n.7"), "done");
+  keeper.write("die\n");
+  EXPECT_EQ(inherited(keeper), "inherited 223 all right");
+}
+
+TEST_F(kept_program, is_refused_more_than_max_descriptors) {
+  child keeper = start({"--max-descriptors", "3"});
+  inherited(keeper);
+  EXPECT_EQ(command(keeper, "many 3 n."), "done");
+  EXPECT_THAT(
+      command(keeper, "put n.3 4"),
+      testing::AllOf(testing::StartsWith("error: store descriptors"),
+                     testing::HasSubstr("the keeper has 3 descriptors, the most that it stores"),
+                     testing::HasSubstr("--max-descriptors")));
+  EXPECT_EQ(command(keeper, "remove n.0"), "done") << "the problem is reported once";
+  EXPECT_EQ(command(keeper, "put n.4 4"), "done");
+}
+
+TEST_F(kept_program, ends_with_its_keeper) {
+  child keeper = start();
+  inherited(keeper);
+  EXPECT_EQ(command(keeper, "put one first"), "done");
+  keeper.kill(SIGTERM);
+  EXPECT_EQ(keeper.wait_exit(patience), exited(128 + SIGTERM));
+  EXPECT_NE(::access(socket_.c_str(), F_OK), 0);
+}
+
+TEST_F(kept_program, is_replaced_after_sighup) {
+  child keeper = start();
+  inherited(keeper);
+  EXPECT_EQ(command(keeper, "put one first"), "done");
+  keeper.kill(SIGHUP);
+  EXPECT_EQ(inherited(keeper), "inherited 1 one=first");
+  EXPECT_TRUE(keeper.running());
+}
+
+TEST_F(kept_program, is_killed_if_it_ignores_sigterm) {
+  child keeper = start({"--stop-timeout", "1"});
+  inherited(keeper);
+  EXPECT_EQ(command(keeper, "ignore-term"), "done");
+  keeper.kill(SIGHUP);
+  EXPECT_EQ(inherited(keeper), "inherited 0");
+  EXPECT_EQ(command(keeper, "ignore-term"), "done");
+  keeper.kill(SIGTERM);
+  EXPECT_EQ(keeper.wait_exit(patience), exited(128 + SIGKILL));
+}
+
+TEST_F(kept_program, lives_on_when_its_keeper_is_killed) {
+  child keeper = start();
+  inherited(keeper);
+  keeper.kill(SIGKILL);
+  keeper.write("put one first\n");
+  EXPECT_THAT(keeper.wait_for_line("done|error", patience),
+              testing::AllOf(testing::HasSubstr("no keeper reads the notification socket"),
+                             testing::HasSubstr("ECONNREFUSED")));
+}
+
+TEST_F(kept_program, leaves_nothing_in_the_keeper) {
+  child keeper = start();
+  inherited(keeper);
+  EXPECT_EQ(command(keeper, "rounds 100"), "done");
+  const std::size_t before = descriptors(keeper);
+  EXPECT_EQ(command(keeper, "rounds 20000"), "done");
+  EXPECT_EQ(descriptors(keeper), before);
+}
+
+TEST_F(kept_program, is_started_again_and_again) {
+  child keeper = start();
+  inherited(keeper);
+  EXPECT_EQ(command(keeper, "put one first"), "done");
+  const std::size_t before = descriptors(keeper);
+  for (int i = 0; i < 4; ++i) {
+    keeper.write("die\n");
+    EXPECT_EQ(inherited(keeper), "inherited 1 one=first");
+  }
+  EXPECT_EQ(descriptors(keeper), before);
+}
+
+TEST_F(kept_program, is_not_disturbed_by_random_notifications) {
+  child keeper = start();
+  inherited(keeper);
+  EXPECT_EQ(command(keeper, "put one first"), "done");
+  std::mt19937 random(11);
+  for (int i = 0; i < 2'000; ++i) {
+    std::string text(random() % 6'000, '\0');
+    for (char& each : text) {
+      each = static_cast<char>(random());
+    }
+    notify(text);
+    notify("BARRIER=1");
+    notify("FDSTORE=1");
+    notify("");
+  }
+  keeper.write("die\n");
+  EXPECT_EQ(inherited(keeper), "inherited 1 one=first");
+}
+
+TEST_F(kept_program, of_one_user_is_not_changed_by_another) {
+  if (::geteuid() != 0) {
+    GTEST_SKIP() << "needs root, to run a program as another user";
+  }
+  ASSERT_EQ(::chmod(directory_.path().c_str(), 0755), 0);
+  child keeper = start();
+  inherited(keeper);
+  ASSERT_EQ(::chmod(socket_.c_str(), 0666), 0);
+  EXPECT_EQ(command(keeper, "put one first"), "done");
+  const pid_t other = ::fork();
+  if (other == 0) {
+    const bool is_other = ::setgid(65534) == 0 && ::setuid(65534) == 0;
+    notify("FDSTOREREMOVE=1\nFDNAME=one");
+    ::_exit(is_other ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(other, &status, 0), other);
+  ASSERT_EQ(status, 0);
+  keeper.write("die\n");
+  EXPECT_EQ(inherited(keeper), "inherited 1 one=first");
+}
+
+TEST(keeper_program, explains_wrong_command_lines) {
+  const auto error_of = [](std::vector<std::string> words) {
+    words.insert(words.begin(), own_program("gpushm-keeper"));
+    const auto result =
+        gpushm_testing::run_program({.argv = std::move(words), .env = {{"RUNTIME_DIRECTORY", ""}}});
+    EXPECT_EQ(result.status, exited(2));
+    EXPECT_EQ(result.out, "");
+    return result.err;
+  };
+  const std::string help = " (gpushm-keeper --help lists the options)\n";
+  EXPECT_EQ(error_of({}), "gpushm-keeper: no program to start" + help);
+  EXPECT_EQ(error_of({"--socket"}), "gpushm-keeper: --socket requires a value" + help);
+  EXPECT_EQ(error_of({"--sockets", "x", "true"}), "gpushm-keeper: unknown option --sockets" + help);
+  EXPECT_EQ(error_of({"--max-descriptors", "many", "true"}),
+            "gpushm-keeper: --max-descriptors many: not a positive number" + help);
+  EXPECT_EQ(error_of({"--", "true"}),
+            "gpushm-keeper: no notification socket: use --socket, or set RUNTIME_DIRECTORY" + help);
+}
+
+TEST(keeper_program, exits_if_the_program_cannot_be_executed) {
+  const gpushm_testing::temp_dir directory;
+  const auto result = gpushm_testing::run_program(
+      {.argv = {
+           own_program("gpushm-keeper"), "--socket", directory / "notify", "/no/such/program"}});
+  EXPECT_EQ(result.status, exited(127));
+  EXPECT_THAT(result.err, testing::HasSubstr("cannot execute /no/such/program: No such file"));
+}
+
+TEST(keeper_program, exits_with_the_status_of_nothing_to_bind) {
+  const auto result = gpushm_testing::run_program(
+      {.argv = {own_program("gpushm-keeper"), "--socket", "/no/such/directory/notify", "true"}});
+  EXPECT_EQ(result.status, exited(1));
+  EXPECT_THAT(result.err, testing::HasSubstr("bind"));
+}
+
+}  // namespace

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "keeper/notification.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+
+namespace {
+
+using gpushm::keeper::is_valid_name;
+using gpushm::keeper::notification;
+using gpushm::keeper::parse_notification;
+
+TEST(notification, has_the_assignments_about_descriptors) {
+  const notification stored = parse_notification("FDSTORE=1\nFDPOLL=0\nFDNAME=chunk.7\n");
+  EXPECT_TRUE(stored.store);
+  EXPECT_FALSE(stored.remove || stored.barrier || stored.ready);
+  EXPECT_EQ(stored.name, "chunk.7");
+
+  const notification removed = parse_notification("FDNAME=x\nFDSTOREREMOVE=1");
+  EXPECT_TRUE(removed.remove);
+  EXPECT_FALSE(removed.store || removed.barrier || removed.ready);
+  EXPECT_EQ(removed.name, "x");
+
+  EXPECT_TRUE(parse_notification("BARRIER=1").barrier);
+  EXPECT_TRUE(parse_notification("STATUS=FDSTORE=1\nREADY=1").ready);
+  EXPECT_FALSE(parse_notification("STATUS=FDSTORE=1\nREADY=1").store);
+}
+
+TEST(notification, ignores_other_lines_and_values) {
+  for (const char* text :
+       {"", "\n\n", "FDSTORE", "FDSTORE=0", "FDSTORE=11", "fdstore=1", "FDSTORE=1 ", "BARRIER=2"}) {
+    const notification parsed = parse_notification(text);
+    EXPECT_FALSE(parsed.store || parsed.remove || parsed.barrier || parsed.ready) << text;
+    EXPECT_EQ(parsed.name, "stored");
+  }
+}
+
+TEST(notification, replaces_an_invalid_name) {
+  EXPECT_EQ(parse_notification("FDSTORE=1").name, "stored");
+  for (const std::string& name : {std::string(),
+                                  std::string("a:b"),
+                                  std::string("a\tb"),
+                                  std::string("\xc3\xa9"),
+                                  std::string(256, 'x')}) {
+    EXPECT_FALSE(is_valid_name(name));
+    EXPECT_EQ(parse_notification("FDSTORE=1\nFDNAME=" + name).name, "stored");
+  }
+  EXPECT_EQ(parse_notification("FDNAME=" + std::string(255, 'x')).name, std::string(255, 'x'));
+}
+
+TEST(notification, any_bytes_are_parsed) {
+  std::mt19937 random(3);
+  const std::string alphabet("FDSTOREREMOVE=1\nNAMEBARPOLL0:\0\xff", 33);
+  for (int i = 0; i < 100'000; ++i) {
+    std::string text(random() % 60, '\0');
+    for (char& each : text) {
+      each = alphabet[random() % alphabet.size()];
+    }
+    EXPECT_TRUE(is_valid_name(parse_notification(text).name));
+  }
+}
+
+}  // namespace
