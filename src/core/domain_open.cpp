@@ -62,11 +62,13 @@ void domain::take_lease(session_id session, segment& what) {
     what.leases.reserve(what.leases.size() * 2 + 1);
   }
   make_room(what.leases.capacity(), 0);
-  holder.held.take(resource::memory_bytes, cost::lease);
+  // The creator's is charged with the segment.
+  const std::uint64_t memory = session == what.creator_session ? 0 : cost::lease;
+  holder.held.take(resource::memory_bytes, memory);
   try {
     holder.leased.insert(what.generation);
   } catch (...) {
-    holder.held.release(resource::memory_bytes, cost::lease);
+    holder.held.release(resource::memory_bytes, memory);
     throw;
   }
   what.leases.push_back({session, 1});

@@ -62,10 +62,16 @@ void domain::mute(session_id session) {
   if (at == sessions_.end() || at->second.subscriptions == 0) {
     return;
   }
-  std::erase_if(subscriptions_,
-                [&](const subscription& entry) { return entry.session == session; });
+  charges& held = at->second.held;
+  std::erase_if(subscriptions_, [&](const subscription& entry) {
+    if (entry.session != session) {
+      return false;
+    }
+    held.release(resource::subscriptions, 1);
+    held.release(resource::memory_bytes, cost::subscription + entry.prefix.size());
+    return true;
+  });
   at->second.subscriptions = 0;
-  at->second.held.release(resource::subscriptions, at->second.held.held(resource::subscriptions));
 }
 
 /// Ends everything that could send to the session.

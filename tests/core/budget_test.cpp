@@ -448,6 +448,21 @@ TEST_F(core_share, list_skips_segments_of_others) {
   expect_nothing_left();
 }
 
+TEST_F(core_share, creator_is_charged_once_however_often_it_opens_its_segment) {
+  const session_id creator = join(1);
+  const gpushm::generation made = make(creator, "kept", lifetime::persistent);
+  const std::uint64_t before = domain_.budget().used(resource::memory_bytes);
+  for (int i = 0; i < 1'000; ++i) {
+    domain_.release(creator, made, 1);
+    open(creator, "kept");
+    seen_.settle();
+  }
+  EXPECT_EQ(domain_.lease_count(), 1U);
+  EXPECT_EQ(domain_.budget().used(resource::memory_bytes), before);
+  domain_.remove(creator, "kept");
+  expect_nothing_left();
+}
+
 TEST_F(core_share, metadata_is_charged_while_referenced) {
   const session_id creator = join(1);
   const auto created = domain_.reserve(creator, host_segment("w")).generation;
