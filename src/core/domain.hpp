@@ -51,6 +51,8 @@ struct limits {
 
 using base::reservation;
 
+struct saved_state;
+
 /// One open. `request` and `index` within it identify the answer.
 struct open_request {
   std::uint64_t request = 0;
@@ -61,6 +63,7 @@ struct open_request {
   time_point asked{};                  ///< when the broker received it
   gpushm::generation generation = 0;   ///< only this one; 0: the current one of that name
   bool waits = false;                  ///< already in `effects::waits`
+  friend bool operator==(const open_request&, const open_request&) = default;
 };
 
 /// An exporter's answer about its exporter-bound memory.
@@ -92,6 +95,17 @@ class domain {
          std::uint32_t owner_uid,
          const limits& bounds,
          std::shared_ptr<process_budget> process = nullptr);
+
+  /// Continues from the state of another domain. Segments and sessions have no payloads. What
+  /// exists is charged without a check. Throws invalid_argument if parts of the state contradict
+  /// each other.
+  domain(std::string name,
+         std::uint32_t owner_uid,
+         const limits& bounds,
+         std::shared_ptr<process_budget> process,
+         const saved_state& from);
+  /// Precondition: `pending()` is empty. Throws std::bad_alloc.
+  [[nodiscard]] saved_state save() const;
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] const limits& bounds() const noexcept { return limits_; }
@@ -158,6 +172,8 @@ class domain {
   const segment& reserve(session_id session, const reservation& wanted);
   /// Precondition: a segment of this generation exists.
   void set_payload(gpushm::generation generation, std::shared_ptr<core::payload> payload);
+  /// After a restart. Precondition: the session exists.
+  void set_session_payload(session_id session, std::shared_ptr<core::payload> payload);
   /// Returns the segment if `count` chunks, starting at index `first`, may be attached to it.
   /// Throws stale_generation, permission_denied, wrong_descriptor_count.
   [[nodiscard]] const segment& check_attach(session_id session,
@@ -291,10 +307,11 @@ class domain {
     std::uint64_t id = 0;
     std::string prefix;
   };
+  /// Saved: never renumber.
   enum class end_kind : std::uint8_t {
-    goodbye,
-    death,
-    unfenced,  ///< as a death, but it may still write
+    goodbye = 0,
+    death = 1,
+    unfenced = 2,  ///< as a death, but it may still write
   };
   /// An ended session that still has leases.
   struct ended_session {
@@ -338,6 +355,14 @@ class domain {
     session_id session = 0;
     std::vector<std::pair<gpushm::generation, std::uint32_t>> left;  ///< and answers
   };
+
+  /// The account that pays for what the peer has.
+  [[nodiscard]] charges charges_of(const peer& who);
+  void restore_numbers(const saved_state& from);
+  void restore_sessions(const saved_state& from);
+  void restore_segments(const saved_state& from);
+  void restore_opens(const saved_state& from);
+  void restore_ends(const saved_state& from);
 
   participant& find_session(session_id id);
   segment& find(gpushm::generation generation);

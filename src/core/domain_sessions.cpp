@@ -25,17 +25,21 @@ domain::participant& domain::find_session(session_id id) {
   return at->second;
 }
 
-void domain::connect(session_id id, const peer& who, std::shared_ptr<core::payload> payload) {
+charges domain::charges_of(const peer& who) {
   core::principal payer = who.principal;
   if (payer.key.empty()) {
     payer = who.uid_known ? core::principal{"uid " + std::to_string(who.uid), true}
                           : core::principal{"processes with an unknown uid", true};
   }
+  return {budget_, budget_.account_of(payer), who.uid_known && who.uid == owner_uid_};
+}
+
+void domain::connect(session_id id, const peer& who, std::shared_ptr<core::payload> payload) {
   participant joined;
   joined.who = who;
   joined.payload = std::move(payload);
   joined.is_operator = who.uid_known && who.uid == owner_uid_;
-  joined.held = charges(budget_, budget_.account_of(payer), joined.is_operator);
+  joined.held = charges_of(who);
   joined.held.take(resource::connections, 1);
   joined.held.take(resource::descriptors, limits_.descriptors_per_session);
   joined.held.take(resource::memory_bytes, cost::connection);
@@ -46,6 +50,10 @@ void domain::connect(session_id id, const peer& who, std::shared_ptr<core::paylo
 payload* domain::payload_of(session_id session) const noexcept {
   const auto at = sessions_.find(session);
   return at == sessions_.end() ? nullptr : at->second.payload.get();
+}
+
+void domain::set_session_payload(session_id session, std::shared_ptr<core::payload> payload) {
+  sessions_.at(session).payload = std::move(payload);
 }
 
 const peer& domain::peer_of(session_id session) const {

@@ -23,6 +23,7 @@ struct peer {
   bool uid_known = false;
   /// The principal that its usage is charged to; an empty key: the uid, if known.
   core::principal principal = {};
+  friend bool operator==(const peer&, const peer&) = default;
 };
 
 /// One connection's claim on a segment, for all users in that process. `count` is the number of
@@ -32,6 +33,7 @@ struct lease {
   session_id holder = 0;
   std::uint32_t count = 0;
   bool used = false;  ///< a part of it was released after the memory had been mapped
+  friend bool operator==(const lease&, const lease&) = default;
 };
 
 /// Metadata as published. Shared with packets in flight, and charged until the last of them is

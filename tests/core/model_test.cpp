@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <random>
 #include <set>
 
+#include "core/saved_state.hpp"
 #include "tests/core/world.hpp"
 
 namespace gpushm::core {
@@ -520,9 +522,42 @@ class model {
 
 class random_world {
  public:
-  explicit random_world(std::uint32_t seed) : random_(seed) {}
+  explicit random_world(std::uint32_t seed, bool restarts_often = false)
+      : random_(seed), restarts_often_(restarts_often) {}
+  [[nodiscard]] std::size_t restarts() const { return restarts_; }
+
+  /// Replaces the domain by one that is made from its state, as after a restart of the broker.
+  void restart() {
+    seen_.settle();
+    const saved_state saved = domain_->save();
+    auto successor = std::make_unique<domain>("default", broker_uid, bounds, nullptr, saved);
+    const saved_state again = successor->save();
+    EXPECT_EQ(again.sessions, saved.sessions);
+    EXPECT_EQ(again.segments, saved.segments);
+    EXPECT_EQ(again.waiting, saved.waiting);
+    EXPECT_EQ(again.confirming, saved.confirming);
+    EXPECT_TRUE(again == saved);
+    const auto expect_same_use = [&](resource what) {
+      EXPECT_EQ(successor->budget().used(what), domain_->budget().used(what))
+          << static_cast<int>(what);
+    };
+    for (std::size_t i = 0; i < resource_count; ++i) {
+      const auto what = static_cast<resource>(i);
+      if (what != resource::memory_bytes || saved.ended.empty()) {
+        expect_same_use(what);
+      }
+    }
+    EXPECT_EQ(successor->lease_count(), domain_->lease_count());
+    EXPECT_EQ(successor->has_work(), domain_->has_work());
+    seen_.follow(*successor);
+    domain_ = std::move(successor);
+    ++restarts_;
+  }
 
   void step() {
+    if (restarts_often_ && pick(4) == 0) {
+      restart();
+    }
     session_id session = 1 + pick(5);
     for (model_question& question : model_.questions) {
       question.is_new = false;
@@ -533,9 +568,9 @@ class random_world {
     }
     if (model_.sessions.count(session) == 0) {
       const peer who = peers[pick(std::size(peers))];
-      expect_same(model_.connect(session, who), [&] { domain_.connect(session, who); });
+      expect_same(model_.connect(session, who), [&] { domain_->connect(session, who); });
       if (model_.sessions.count(session) != 0) {
-        domain_.subscribe(session, 1, "");
+        domain_->subscribe(session, 1, "");
       }
       return;
     }
@@ -545,12 +580,12 @@ class random_world {
           break;
         }
         if (pick(2) == 0) {
-          ASSERT_EQ(domain_.lose(session, at_ms(now_ms_)), model_.lose(session));
+          ASSERT_EQ(domain_->lose(session, at_ms(now_ms_)), model_.lose(session));
           break;
         }
         const bool clean = pick(2) == 0;
         model_.disconnect(session, clean);
-        domain_.disconnect(session, clean);
+        domain_->disconnect(session, clean);
         break;
       }
       case 1:
@@ -574,14 +609,14 @@ class random_world {
           break;
         }
         expect_same(model_.attach(session, generation, first, count),
-                    [&] { domain_.attach(session, generation, first, count); });
+                    [&] { domain_->attach(session, generation, first, count); });
         break;
       }
       case 7:
       case 8: {
         const auto generation = some_generation();
         expect_same(model_.publish(session, generation),
-                    [&] { domain_.publish(session, generation, {}); });
+                    [&] { domain_->publish(session, generation, {}); });
         break;
       }
       case 9:
@@ -592,13 +627,13 @@ class random_world {
         const std::uint64_t expected = pick(6) == 0 ? 4096 : 0;
         const model_open wanted{session, ++request_, name(), expected, deadline, wait, now_ms_};
         model_.open(wanted);
-        domain_.open(session,
-                     {wanted.request,
-                      0,
-                      wanted.name,
-                      expected,
-                      wait ? std::optional(at_ms(deadline)) : std::nullopt,
-                      at_ms(now_ms_)});
+        domain_->open(session,
+                      {wanted.request,
+                       0,
+                       wanted.name,
+                       expected,
+                       wait ? std::optional(at_ms(deadline)) : std::nullopt,
+                       at_ms(now_ms_)});
         asked_.insert({session, wanted.request});
         break;
       }
@@ -607,14 +642,14 @@ class random_world {
         const auto generation = some_generation();
         const auto count = static_cast<std::uint32_t>(pick(3));
         model_.release(session, generation, count);
-        domain_.release(session, generation, count);
+        domain_->release(session, generation, count);
         break;
       }
       case 14: {
         const std::string gone = name();
         const auto only = pick(3) == 0 ? some_generation() : 0;
         expect_same(model_.remove(session, gone, model_.segments.count(only) != 0 ? only : 0), [&] {
-          domain_.remove(session, gone, model_.segments.count(only) != 0 ? only : 0);
+          domain_->remove(session, gone, model_.segments.count(only) != 0 ? only : 0);
         });
         break;
       }
@@ -637,7 +672,7 @@ class random_world {
                              : pick(2) == 0 ? verdict::changed
                                             : verdict::not_shared;
         model_.confirmed(session, id, word);
-        domain_.confirmed(session, id, word);
+        domain_->confirmed(session, id, word);
         break;
       }
       case 18: {
@@ -653,7 +688,7 @@ class random_world {
           session = pick(6) == 0 ? session : some.session;
         }
         const bool waited = model_.cancel(session, request);
-        EXPECT_EQ(domain_.cancel(session, request), waited);
+        EXPECT_EQ(domain_->cancel(session, request), waited);
         if (waited) {
           asked_.erase({session, request});
           seen_.waits().erase({session, request, 0});
@@ -663,7 +698,7 @@ class random_world {
       default:
         now_ms_ += static_cast<int>(pick(15));
         model_.tick(now_ms_);
-        domain_.tick(at_ms(now_ms_));
+        domain_->tick(at_ms(now_ms_));
         break;
     }
   }
@@ -672,10 +707,10 @@ class random_world {
   void end_or_resume_lost(session_id session) {
     if (pick(2) == 0 || !resume_lost(session)) {
       model_.disconnect(session, false);
-      domain_.disconnect(session, false);
+      domain_->disconnect(session, false);
     }
     seen_.settle();
-    while (domain_.work()) {
+    while (domain_->work()) {
       seen_.settle();
     }
   }
@@ -691,8 +726,8 @@ class random_world {
     if (successor > 5 || model_.connect(successor, who)) {
       return false;
     }
-    domain_.connect(successor, who);
-    domain_.subscribe(successor, 1, "");
+    domain_->connect(successor, who);
+    domain_->subscribe(successor, 1, "");
     std::set<gpushm::generation> kept;
     std::vector<std::uint64_t> generations;
     std::vector<std::uint64_t> counts;
@@ -705,20 +740,20 @@ class random_world {
       }
     }
     const bool resumed = model_.resume(session, successor, kept);
-    EXPECT_EQ(domain_.resume(session, successor), resumed);
+    EXPECT_EQ(domain_->resume(session, successor), resumed);
     if (resumed) {
-      domain_.keep(successor, generations, counts, false);
+      domain_->keep(successor, generations, counts, false);
     }
     return resumed;
   }
 
   void check() {
-    ASSERT_EQ(domain_.segment_count(), model_.segments.size());
-    ASSERT_EQ(domain_.session_count(), model_.sessions.size());
-    ASSERT_EQ(domain_.ending_count(), model_.lost.size());
-    ASSERT_EQ(domain_.waiting_count(), model_.waiting.size());
-    ASSERT_EQ(domain_.allocated_bytes(), model_.bytes());
-    ASSERT_EQ(domain_.descriptors(), model_.descriptors());
+    ASSERT_EQ(domain_->segment_count(), model_.segments.size());
+    ASSERT_EQ(domain_->session_count(), model_.sessions.size());
+    ASSERT_EQ(domain_->ending_count(), model_.lost.size());
+    ASSERT_EQ(domain_->waiting_count(), model_.waiting.size());
+    ASSERT_EQ(domain_->allocated_bytes(), model_.bytes());
+    ASSERT_EQ(domain_->descriptors(), model_.descriptors());
     ASSERT_EQ(seen_.slots().size(), model_.segments.size());
     std::set<gpushm::generation> in_slots;
     for (const auto& [slot, what] : seen_.slots()) {
@@ -730,7 +765,7 @@ class random_world {
                         (at->second.bound && *what.state == segment_state::exporter_gone);
       ASSERT_EQ(gone, at->second.removed);
     }
-    ASSERT_EQ(domain_.next_deadline(), model_.next_deadline());
+    ASSERT_EQ(domain_->next_deadline(), model_.next_deadline());
     check_questions();
     check_losses();
     check_leases();
@@ -746,28 +781,28 @@ class random_world {
 
   void disconnect_all() {
     for (session_id session = 1; session <= 5; ++session) {
-      domain_.disconnect(session, false);
+      domain_->disconnect(session, false);
       model_.disconnect(session, false);
     }
-    domain_.connect(99, {1, broker_uid, true});
+    domain_->connect(99, {1, broker_uid, true});
     model_.sessions[99] = {1, broker_uid, true};
     seen_.notices().clear();
     check();
     std::vector<std::string> names;
-    domain_.list(99, "", "", [&](const segment& what) {
+    domain_->list(99, "", "", [&](const segment& what) {
       EXPECT_TRUE(what.lifetime == lifetime::persistent && what.published);
       names.push_back(what.name);
       return true;
     });
     for (const std::string& each : names) {
-      domain_.remove(99, each);
+      domain_->remove(99, each);
     }
-    domain_.disconnect(99, true);
-    EXPECT_EQ(domain_.segment_count(), 0U);
-    EXPECT_EQ(domain_.session_count(), 0U);
-    EXPECT_EQ(domain_.waiting_count(), 0U);
-    EXPECT_EQ(domain_.allocated_bytes(), 0U);
-    EXPECT_EQ(domain_.descriptors(), 0U);
+    domain_->disconnect(99, true);
+    EXPECT_EQ(domain_->segment_count(), 0U);
+    EXPECT_EQ(domain_->session_count(), 0U);
+    EXPECT_EQ(domain_->waiting_count(), 0U);
+    EXPECT_EQ(domain_->allocated_bytes(), 0U);
+    EXPECT_EQ(domain_->descriptors(), 0U);
     EXPECT_TRUE(seen_.slots().empty());
     std::set<gpushm::generation> freed(seen_.freed_generations().begin(),
                                        seen_.freed_generations().end());
@@ -834,7 +869,7 @@ class random_world {
     }
     const outcome expected = model_.reserve(session, wanted, generation_ + 1);
     expect_same(expected,
-                [&] { ASSERT_EQ(domain_.reserve(session, wanted).generation, generation_ + 1); });
+                [&] { ASSERT_EQ(domain_->reserve(session, wanted).generation, generation_ + 1); });
     generation_ += expected ? 0U : 1U;
   }
 
@@ -868,7 +903,7 @@ class random_world {
       for (const auto& [session, who] : model_.sessions) {
         std::uint32_t count = 0;
         try {
-          for (const lease& each : domain_.held(session, generation).leases) {
+          for (const lease& each : domain_->held(session, generation).leases) {
             count += each.holder == session ? each.count : 0;
           }
         } catch (const error& why) {
@@ -878,7 +913,7 @@ class random_world {
         ASSERT_EQ(count, at == segment.leases.end() ? 0 : at->second);
       }
     }
-    ASSERT_EQ(domain_.lease_count(), all);
+    ASSERT_EQ(domain_->lease_count(), all);
   }
 
   void check_answers() {
@@ -905,8 +940,10 @@ class random_world {
   }
 
   std::mt19937 random_;
-  domain domain_{"default", broker_uid, bounds};
-  recorder seen_{domain_};
+  bool restarts_often_;
+  std::size_t restarts_ = 0;
+  std::unique_ptr<domain> domain_ = std::make_unique<domain>("default", broker_uid, bounds);
+  recorder seen_{*domain_};
   model model_;
   std::set<std::pair<session_id, std::uint64_t>> asked_;
   std::set<gpushm::generation> was_published_;
@@ -961,6 +998,25 @@ TEST(domain_and_model, agree_after_random_steps) {
   RecordProperty("lost", std::to_string(lost));
   RecordProperty("confirmed", std::to_string(confirmed));
   RecordProperty("died", std::to_string(died));
+}
+
+TEST(domain_and_model, agree_when_the_domain_is_replaced_at_random_steps) {
+  std::size_t restarts = 0;
+  for (std::uint32_t seed = 101; seed <= 120; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    random_world world(seed, true);
+    for (int i = 0; i < 1'200; ++i) {
+      SCOPED_TRACE("step " + std::to_string(i));
+      world.step();
+      world.check();
+      if (testing::Test::HasFailure()) {
+        return;
+      }
+    }
+    world.disconnect_all();
+    restarts += world.restarts();
+  }
+  EXPECT_GT(restarts, 4'000U);
 }
 
 }  // namespace

@@ -46,7 +46,9 @@ class recorder final {
     friend bool operator==(const loss&, const loss&) = default;
   };
 
-  explicit recorder(domain& of) : of_(of) {}
+  explicit recorder(domain& of) : of_(&of) {}
+  /// Goes on with a domain that continues the first one.
+  void follow(domain& of) { of_ = &of; }
 
   std::vector<question>& questions() const { return settle().questions_; }
   std::vector<loss>& losses() const { return settle().losses_; }
@@ -60,7 +62,7 @@ class recorder final {
   }
 
   const recorder& settle() const {
-    effects& wanted = of_.pending();
+    effects& wanted = of_->pending();
     for (const slot_word& word : wanted.slots) {
       const auto at = slots_.find(word.slot);
       // A slot in use belongs to one generation until it is free.
@@ -93,7 +95,7 @@ class recorder final {
         losses_.push_back({each.holder, each.of->generation});
         continue;
       }
-      of_.for_each_subscriber(each.of->name, [&](session_id session, std::uint64_t subscription) {
+      of_->for_each_subscriber(each.of->name, [&](session_id session, std::uint64_t subscription) {
         notices_.push_back({session,
                             subscription,
                             each.kind,
@@ -108,7 +110,7 @@ class recorder final {
   }
 
  private:
-  domain& of_;
+  domain* of_;
   mutable std::vector<question> questions_;
   mutable std::vector<loss> losses_;
   mutable std::map<std::uint32_t, slot_change> slots_;
