@@ -48,6 +48,7 @@ constexpr std::size_t longest_ticket_bytes = 4096;
 /// Capacity reserved for effects of each kind: those of one turn and of one segment.
 constexpr std::size_t min_capacity = 1'024;
 constexpr std::size_t max_changes_per_end = 4;
+constexpr std::size_t record_capacity = 4'096;
 
 void check_reservation(const reservation& wanted) {
   base::check_name({}, wanted.name);
@@ -110,9 +111,21 @@ domain::domain(std::string name,
   effects_.answers.reserve(min_capacity);
   effects_.questions.reserve(std::max<std::size_t>(min_capacity, bounds.max_confirmations));
   effects_.changes.reserve(min_capacity);
+  effects_.records.reserve(bounds.names_changes ? record_capacity : 0);
 }
 
 // ---- effects ----
+
+void domain::note(record_kind kind, std::uint64_t first, std::uint64_t second) noexcept {
+  if (!limits_.names_changes) {
+    return;
+  }
+  if (effects_.records.size() == effects_.records.capacity()) {
+    effects_.too_many_records = true;
+    return;
+  }
+  effects_.records.push_back({kind, first, second});
+}
 
 /// Reserves capacity when something begins that will cause this many changes or answers when it
 /// ends: ending must not allocate.
@@ -319,10 +332,15 @@ const segment& domain::reserve(session_id session, const reservation& wanted) {
     throw;
   }
   ++next_generation_;
-  if (dead_names_.erase(created.name) != 0) {  // the name is in use again
-    std::erase(dead_names_in_order_, created.name);
+  if (const auto dead = dead_names_.find(created.name); dead != dead_names_.end()) {
+    note(record_kind::dead_name, dead->second);  // the name is in use again
+    dead_names_in_order_.erase(dead->second);
+    dead_names_.erase(dead);
   }
   created.slot = take_slot();
+  note(record_kind::numbers);
+  note(record_kind::segment, generation);
+  note(record_kind::lease, generation, session);
   set_word(created, segment_state::live);
   return created;
 }
@@ -366,6 +384,7 @@ const segment& domain::attach(session_id session,
   static_cast<void>(check_attach(session, generation, first, count));
   segment& what = find(generation);
   what.attached_chunks += static_cast<std::uint32_t>(count);
+  note(record_kind::segment, generation);
   return what;
 }
 
@@ -426,6 +445,8 @@ void domain::publish(session_id session,
     creator->second.unpublished.erase(what.name);
   }
   what.published = true;
+  note(record_kind::metadata, generation);
+  note(record_kind::segment, generation);
   emit(event_kind::published, what, session);
   wake(what);
 }
@@ -437,6 +458,7 @@ void domain::unname(segment& what, segment_state state) {
     return;
   }
   what.removed = true;
+  note(record_kind::segment, what.generation);
   if (what.published) {
     published_.erase(what.name);
   } else {
@@ -463,18 +485,22 @@ void domain::remember_dead(const std::string& name) {
   if (limits_.max_dead_names == 0 || dead_names_.contains(name)) {
     return;
   }
+  const std::uint64_t place = next_dead_name_;
   try {
-    dead_names_in_order_.push_back(name);
-    dead_names_.insert(name);
+    dead_names_in_order_.emplace(place, name);
+    dead_names_.emplace(name, place);
   } catch (const std::bad_alloc&) {  // only the error text is worse
-    if (!dead_names_in_order_.empty() && dead_names_in_order_.back() == name) {
-      dead_names_in_order_.pop_back();
-    }
+    dead_names_in_order_.erase(place);
     return;
   }
+  ++next_dead_name_;
+  note(record_kind::numbers);
+  note(record_kind::dead_name, place);
   while (dead_names_in_order_.size() > limits_.max_dead_names) {
-    dead_names_.erase(dead_names_in_order_.front());
-    dead_names_in_order_.pop_front();
+    const auto oldest = dead_names_in_order_.begin();
+    note(record_kind::dead_name, oldest->first);
+    dead_names_.erase(oldest->second);
+    dead_names_in_order_.erase(oldest);
   }
 }
 
@@ -523,6 +549,8 @@ void domain::free_if_unused(segment& what) {
   if (const auto creator = sessions_.find(what.creator_session); creator != sessions_.end()) {
     creator->second.created.erase(what.generation);
   }
+  note(record_kind::segment, what.generation);
+  note(record_kind::metadata, what.generation);
   // Effects may still refer to it.
   const std::shared_ptr<segment> freed = what.shared_from_this();
   segments_.erase(what.generation);

@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <variant>
 #include <vector>
 
 #include "core/budget.hpp"
@@ -46,12 +47,36 @@ struct limits {
   std::uint32_t max_all_subscriptions = 8'192;       ///< each event scans all of them
   std::uint32_t max_confirmations = 128;             ///< unanswered, per exporter
   std::chrono::milliseconds confirm_timeout{2'000};  ///< for an exporter to answer
+  bool names_changes = false;                        ///< fills `effects::records`
   std::uint32_t max_dead_names = 1'024;  ///< remembered names of segments whose exporter died
 };
 
 using base::reservation;
 
 struct saved_state;
+struct saved_numbers;
+struct saved_session;
+struct saved_segment;
+struct saved_metadata;
+struct saved_lease;
+struct saved_subscription;
+struct saved_open;
+struct saved_confirmation;
+struct saved_end;
+struct saved_unkept;
+struct saved_dead_name;
+using saved_value = std::variant<std::monostate,
+                                 saved_numbers,
+                                 saved_session,
+                                 saved_segment,
+                                 saved_metadata,
+                                 saved_lease,
+                                 saved_subscription,
+                                 saved_open,
+                                 saved_confirmation,
+                                 saved_end,
+                                 saved_unkept,
+                                 saved_dead_name>;
 
 /// One open. `request` and `index` within it identify the answer.
 struct open_request {
@@ -106,6 +131,8 @@ class domain {
          const saved_state& from);
   /// Precondition: `pending()` is empty. Throws std::bad_alloc.
   [[nodiscard]] saved_state save() const;
+  /// One object as it is now. Throws std::bad_alloc.
+  [[nodiscard]] saved_value saved(const record_name& which) const;
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] const limits& bounds() const noexcept { return limits_; }
@@ -301,6 +328,7 @@ class domain {
     gpushm::generation generation = 0;
     time_point deadline;
     session_id exporter = 0;
+    bool sent = false;  ///< in the exporter's `unanswered`, not in its `queued_questions`
   };
   struct subscription {
     session_id session = 0;
@@ -358,11 +386,17 @@ class domain {
 
   /// The account that pays for what the peer has.
   [[nodiscard]] charges charges_of(const peer& who);
-  void restore_numbers(const saved_state& from);
-  void restore_sessions(const saved_state& from);
-  void restore_segments(const saved_state& from);
-  void restore_opens(const saved_state& from);
-  void restore_ends(const saved_state& from);
+  void restore_session(session_id id, const saved_session& from);
+  void restore_segment(gpushm::generation generation, const saved_segment& from);
+  void restore_metadata(gpushm::generation generation, const saved_metadata& from);
+  void restore_lease(gpushm::generation generation, session_id holder, const saved_lease& from);
+  void restore_subscription(session_id session, std::uint64_t id, const saved_subscription& from);
+  void restore_waiting(std::uint64_t id, const saved_open& from);
+  void restore_confirmation(std::uint64_t id, const saved_confirmation& from);
+  void restore_end(session_id session, const saved_end& from);
+  void restore_indexes();
+  /// Adds an object to `effects::records`.
+  void note(record_kind kind, std::uint64_t first = 0, std::uint64_t second = 0) noexcept;
 
   participant& find_session(session_id id);
   segment& find(gpushm::generation generation);
@@ -426,10 +460,7 @@ class domain {
   [[nodiscard]] const participant::loss* loss_of(session_id session) const;
   [[nodiscard]] bool waits_for_fence(const segment& what) const;
   [[nodiscard]] error writer_ending(const segment& what) const;
-  static void transfer(segment& what,
-                       session_id lost,
-                       session_id successor,
-                       charges& held) noexcept;
+  void transfer(segment& what, session_id lost, session_id successor, charges& held) noexcept;
   void wake_after_fence(std::string_view name);
   bool wake_some(segment& published);
   void end_with_exporter(segment& what, end_kind how);
@@ -465,8 +496,9 @@ class domain {
   std::map<gpushm::generation, std::set<std::uint64_t>> confirming_by_generation_;
   std::uint64_t next_confirmation_ = 1;
 
-  std::set<std::string, std::less<>> dead_names_;  // of segments whose exporter died
-  std::deque<std::string> dead_names_in_order_;
+  std::map<std::string, std::uint64_t, std::less<>> dead_names_;  // of segments whose exporter died
+  std::map<std::uint64_t, std::string> dead_names_in_order_;
+  std::uint64_t next_dead_name_ = 1;
 
   gpushm::generation next_generation_ = 1;
   std::vector<std::uint32_t> free_slots_;

@@ -21,6 +21,7 @@ bool domain::is_ending(session_id session) const {
 void domain::set_fence_wait(session_id session, fence_wait what) {
   if (const auto at = sessions_.find(session); at != sessions_.end() && at->second.lost) {
     at->second.lost->waits_for = what;
+    note(record_kind::session, session);
   }
 }
 
@@ -169,6 +170,8 @@ bool domain::resume(session_id lost, session_id session) {
   for (const std::uint64_t id : successor.queued_questions) {
     if (const auto question = confirming_.find(id); question != confirming_.end()) {
       question->second.exporter = session;
+      question->second.sent = false;
+      note(record_kind::confirmation, id);
     }
   }
   for (const auto* const all : {&successor.created, &successor.leased}) {
@@ -176,6 +179,8 @@ bool domain::resume(session_id lost, session_id session) {
       transfer(*segments_.at(generation), lost, session, successor.held);
     }
   }
+  note(record_kind::session, lost);
+  note(record_kind::session, session);
   --ending_sessions_;
   sessions_.erase(from);
   for (const std::string& name : touched) {
@@ -190,11 +195,14 @@ void domain::transfer(segment& what,
                       charges& held) noexcept {
   if (what.creator_session == lost) {
     what.creator_session = successor;
+    note(record_kind::segment, what.generation);
   }
   for (lease& claim : what.leases) {
     if (claim.holder != lost) {
       continue;
     }
+    note(record_kind::lease, what.generation, lost);
+    note(record_kind::lease, what.generation, successor);
     claim.holder = successor;
     if (what.creator_session != successor) {  // the creator's is charged with the segment
       held.charge(resource::memory_bytes, cost::lease);
@@ -242,14 +250,17 @@ void domain::keep(session_id session,
     }
     if (!left.left.empty()) {
       unkept_.push_back(std::move(left));
+      note(record_kind::unkept, session);
     }
   }
   for (std::size_t i = 0; i < named; ++i) {
     if (lease* const own = lease_of(generations[i]); own != nullptr && counts[i] != 0) {
       own->count = static_cast<std::uint32_t>(std::min<std::uint64_t>(counts[i], own->count));
+      note(record_kind::lease, generations[i], session);
     }
   }
   successor.kept->merge(kept);
+  note(record_kind::session, session);
   if (!more) {
     successor.kept.reset();
     send_questions(session);

@@ -52,6 +52,7 @@ void domain::take_lease(session_id session, segment& what) {
   const auto at = std::find_if(what.leases.begin(), what.leases.end(), [&](const lease& claim) {
     return claim.holder == session;
   });
+  note(record_kind::lease, what.generation, session);
   if (at != what.leases.end()) {
     ++at->count;
     return;
@@ -85,12 +86,14 @@ void domain::end_lease(session_id session, segment& what, std::uint32_t count, b
   if (at == what.leases.end()) {
     return;
   }
+  note(record_kind::lease, what.generation, session);
   at->count -= std::min(at->count, count);
   at->used = at->used || !never_mapped;
   if (at->count != 0) {
     return;
   }
   what.used = what.used || (at->used && session != what.creator_session);
+  note(record_kind::segment, what.generation);
   what.leases.erase(at);
   --lease_count_;
   if (const auto holder = sessions_.find(session); holder != sessions_.end()) {
@@ -221,6 +224,8 @@ void domain::confirm_with_exporter(session_id session,
     release_waiting_open(waiter.held, request);
     throw;
   }
+  note(record_kind::numbers);
+  note(record_kind::confirmation, id);
   if (!waited_before) {
     const bool fits =
         request.expected_size_bytes == 0 || request.expected_size_bytes == found.size_bytes;
@@ -252,6 +257,9 @@ void domain::send_questions(session_id exporter) noexcept {
       return;
     }
     to.unanswered.splice(to.unanswered.end(), to.queued_questions, to.queued_questions.begin());
+    if (!std::exchange(question->second.sent, true)) {
+      note(record_kind::confirmation, id);
+    }
     effects_.questions.push_back({exporter, id, question->second.generation});
   }
 }
@@ -259,6 +267,12 @@ void domain::send_questions(session_id exporter) noexcept {
 void domain::resend_questions(session_id exporter) noexcept {
   if (const auto at = sessions_.find(exporter); at != sessions_.end()) {
     participant& to = at->second;
+    for (const std::uint64_t id : to.unanswered) {
+      if (const auto question = confirming_.find(id); question != confirming_.end()) {
+        question->second.sent = false;
+        note(record_kind::confirmation, id);
+      }
+    }
     to.queued_questions.splice(to.queued_questions.begin(), to.unanswered);
     send_questions(exporter);
   }
@@ -267,6 +281,7 @@ void domain::resend_questions(session_id exporter) noexcept {
 domain::waiting_confirmation domain::take_confirmation(std::uint64_t id) {
   const auto at = confirming_.find(id);
   waiting_confirmation taken = std::move(at->second);
+  note(record_kind::confirmation, id);
   confirming_.erase(at);
   confirming_by_deadline_.erase({taken.deadline, id});
   const auto of = confirming_by_generation_.find(taken.generation);
@@ -365,6 +380,8 @@ void domain::wait(session_id session, open_request request) {
     release_waiting_open(waiter.held, request);
     throw;
   }
+  note(record_kind::numbers);
+  note(record_kind::waiting, id);
   if (!waited_before) {
     effects_.waits.push_back({session, request.request, request.index});
   }
@@ -399,6 +416,7 @@ bool domain::cancel(session_id session,
 domain::waiting_open domain::take_waiting(std::uint64_t id) {
   const auto at = waiting_.find(id);
   waiting_open taken = std::move(at->second);
+  note(record_kind::waiting, id);
   waiting_.erase(at);
   const auto by_name = waiting_by_name_.find(taken.request.name);
   by_name->second.ids.erase(id);

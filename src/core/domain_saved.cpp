@@ -23,75 +23,144 @@ void require(bool holds, std::string_view otherwise) {
 }
 
 template <typename Map>
-auto sorted_keys(const Map& map) {
-  std::vector<typename Map::key_type> keys;
-  keys.reserve(map.size());
-  for (const auto& entry : map) {
-    keys.push_back(entry.first);
-  }
-  std::sort(keys.begin(), keys.end());
-  return keys;
+const typename Map::mapped_type* find_in(const Map& map, const typename Map::key_type& key) {
+  const auto at = map.find(key);
+  return at == map.end() ? nullptr : &at->second;
 }
 
 }  // namespace
 
+saved_value domain::saved(const record_name& which) const {
+  switch (which.kind) {
+    case record_kind::numbers:
+      return saved_numbers{next_generation_, next_waiting_, next_confirmation_, next_dead_name_};
+    case record_kind::session:
+      if (const participant* const from = find_in(sessions_, which.first)) {
+        saved_session to;
+        to.who = from->who;
+        if (from->lost) {
+          to.lost = {from->lost->since, from->lost->waits_for};
+        }
+        if (from->kept) {
+          to.kept.emplace(from->kept->begin(), from->kept->end());
+        }
+        return to;
+      }
+      break;
+    case record_kind::segment:
+      if (const auto* const at = find_in(segments_, which.first)) {
+        const segment& from = **at;
+        saved_segment to;
+        static_cast<reservation&>(to) = static_cast<const reservation&>(from);
+        to.slot = from.slot;
+        to.attached_chunks = from.attached_chunks;
+        to.published = from.published;
+        to.removed = from.removed;
+        to.used = from.used;
+        to.creator = from.creator;
+        to.creator_session = from.creator_session;
+        return to;
+      }
+      break;
+    case record_kind::metadata:
+      if (const auto* const at = find_in(segments_, which.first);
+          at != nullptr && (*at)->metadata) {
+        return saved_metadata{(*at)->metadata->bytes};
+      }
+      break;
+    case record_kind::lease:
+      if (const auto* const at = find_in(segments_, which.first)) {
+        for (const lease& claim : (*at)->leases) {
+          if (claim.holder == which.second) {
+            return saved_lease{claim.count, claim.used};
+          }
+        }
+      }
+      break;
+    case record_kind::subscription:
+      for (const subscription& each : subscriptions_) {
+        if (each.session == which.first && each.id == which.second) {
+          return saved_subscription{each.prefix};
+        }
+      }
+      break;
+    case record_kind::waiting:
+      if (const waiting_open* const from = find_in(waiting_, which.first)) {
+        return saved_open{from->session, from->request};
+      }
+      break;
+    case record_kind::confirmation:
+      if (const waiting_confirmation* const from = find_in(confirming_, which.first)) {
+        return saved_confirmation{from->session,
+                                  from->request,
+                                  from->generation,
+                                  from->deadline,
+                                  from->exporter,
+                                  from->sent};
+      }
+      break;
+    case record_kind::end:
+      for (const ended_session& each : ended_) {
+        if (each.session == which.first && !each.left.empty()) {
+          return saved_end{
+              each.pid, static_cast<std::uint8_t>(each.how), {each.left.begin(), each.left.end()}};
+        }
+      }
+      break;
+    case record_kind::unkept:
+      for (const unkept& each : unkept_) {
+        if (each.session == which.first && !each.left.empty()) {
+          return saved_unkept{each.left};
+        }
+      }
+      break;
+    case record_kind::dead_name:
+      if (const std::string* const name = find_in(dead_names_in_order_, which.first)) {
+        return saved_dead_name{*name};
+      }
+      break;
+  }
+  return {};
+}
+
 saved_state domain::save() const {
   saved_state result;
-  result.next_generation = next_generation_;
-  result.next_waiting = next_waiting_;
-  result.next_confirmation = next_confirmation_;
-  for (const session_id id : sorted_keys(sessions_)) {
-    const participant& from = sessions_.at(id);
-    saved_session& to = result.sessions.emplace_back();
-    to.id = id;
-    to.who = from.who;
-    if (from.lost) {
-      to.lost = {from.lost->since, from.lost->waits_for};
+  const auto add = [&](record_kind kind, std::uint64_t first = 0, std::uint64_t second = 0) {
+    const record_name which{kind, first, second};
+    saved_value value = saved(which);
+    if (value.index() != 0) {
+      result.records.emplace(which, std::move(value));
     }
-    if (from.kept) {
-      to.kept.emplace(from.kept->begin(), from.kept->end());
-    }
-    to.unanswered.assign(from.unanswered.begin(), from.unanswered.end());
-    to.queued_questions.assign(from.queued_questions.begin(), from.queued_questions.end());
+  };
+  add(record_kind::numbers);
+  for (const auto& [id, each] : sessions_) {
+    add(record_kind::session, id);
   }
-  for (const gpushm::generation generation : sorted_keys(segments_)) {
-    const segment& from = *segments_.at(generation);
-    saved_segment& to = result.segments.emplace_back();
-    static_cast<reservation&>(to) = static_cast<const reservation&>(from);
-    to.generation = generation;
-    to.slot = from.slot;
-    to.attached_chunks = from.attached_chunks;
-    to.published = from.published;
-    to.removed = from.removed;
-    to.used = from.used;
-    to.creator = from.creator;
-    to.creator_session = from.creator_session;
-    to.leases = from.leases;
-    if (from.metadata) {
-      to.metadata = from.metadata->bytes;
+  for (const auto& [generation, each] : segments_) {
+    add(record_kind::segment, generation);
+    add(record_kind::metadata, generation);
+    for (const lease& claim : each->leases) {
+      add(record_kind::lease, generation, claim.holder);
     }
   }
   for (const subscription& each : subscriptions_) {
-    result.subscriptions.push_back({each.session, each.id, each.prefix});
+    add(record_kind::subscription, each.session, each.id);
   }
-  for (const auto& [id, open] : waiting_) {
-    result.waiting.push_back({id, open.session, open.request});
+  for (const auto& [id, each] : waiting_) {
+    add(record_kind::waiting, id);
   }
-  for (const auto& [id, open] : confirming_) {
-    result.confirming.push_back(
-        {id, open.session, open.request, open.generation, open.deadline, open.exporter});
+  for (const auto& [id, each] : confirming_) {
+    add(record_kind::confirmation, id);
   }
   for (const ended_session& each : ended_) {
-    result.ended.push_back({each.session,
-                            each.pid,
-                            static_cast<std::uint8_t>(each.how),
-                            {each.left.begin(), each.left.end()}});
+    add(record_kind::end, each.session);
   }
   for (const unkept& each : unkept_) {
-    result.unkept.push_back({each.session, each.left});
+    add(record_kind::unkept, each.session);
   }
-  result.due.assign(due_.begin(), due_.end());
-  result.dead_names.assign(dead_names_in_order_.begin(), dead_names_in_order_.end());
+  for (const auto& [place, name] : dead_names_in_order_) {
+    add(record_kind::dead_name, place);
+  }
   return result;
 }
 
@@ -101,113 +170,196 @@ domain::domain(std::string name,
                std::shared_ptr<process_budget> process,
                const saved_state& from)
     : domain(std::move(name), owner_uid, bounds, std::move(process)) {
-  restore_numbers(from);
-  restore_sessions(from);
-  restore_segments(from);
-  restore_opens(from);
-  restore_ends(from);
-}
-
-void domain::restore_numbers(const saved_state& from) {
-  next_generation_ = from.next_generation;
-  next_waiting_ = from.next_waiting;
-  next_confirmation_ = from.next_confirmation;
-  dead_names_in_order_.assign(from.dead_names.begin(), from.dead_names.end());
-  dead_names_.insert(from.dead_names.begin(), from.dead_names.end());
-}
-
-void domain::restore_sessions(const saved_state& from) {
-  for (const saved_session& each : from.sessions) {
-    participant to;
-    to.who = each.who;
-    to.is_operator = each.who.uid_known && each.who.uid == owner_uid_;
-    to.held = charges_of(each.who);
-    to.held.charge(resource::memory_bytes, cost::connection);
-    to.held.charge(resource::connections, each.lost ? 0 : 1);
-    to.held.charge(resource::descriptors,
-                   each.lost ? std::min(limits_.descriptors_per_session,
-                                        limits_.descriptors_per_ending_session)
-                             : limits_.descriptors_per_session);
-    if (each.lost) {
-      to.lost = participant::loss{each.lost->since, each.lost->waits_for};
-      ++ending_sessions_;
+  for (const auto& [which, value] : from.records) {
+    const std::uint64_t key = which.first;
+    if (const auto* const numbers = std::get_if<saved_numbers>(&value)) {
+      next_generation_ = numbers->next_generation;
+      next_waiting_ = numbers->next_waiting;
+      next_confirmation_ = numbers->next_confirmation;
+      next_dead_name_ = numbers->next_dead_name;
+    } else if (const auto* const session = std::get_if<saved_session>(&value)) {
+      restore_session(key, *session);
+    } else if (const auto* const found = std::get_if<saved_segment>(&value)) {
+      restore_segment(key, *found);
+    } else if (const auto* const metadata = std::get_if<saved_metadata>(&value)) {
+      restore_metadata(key, *metadata);
+    } else if (const auto* const claim = std::get_if<saved_lease>(&value)) {
+      restore_lease(key, which.second, *claim);
+    } else if (const auto* const subscribed = std::get_if<saved_subscription>(&value)) {
+      restore_subscription(key, which.second, *subscribed);
+    } else if (const auto* const open = std::get_if<saved_open>(&value)) {
+      restore_waiting(key, *open);
+    } else if (const auto* const confirmation = std::get_if<saved_confirmation>(&value)) {
+      restore_confirmation(key, *confirmation);
+    } else if (const auto* const over = std::get_if<saved_end>(&value)) {
+      restore_end(key, *over);
+    } else if (const auto* const left = std::get_if<saved_unkept>(&value)) {
+      unkept_.push_back({key, left->left});
+    } else if (const auto* const dead = std::get_if<saved_dead_name>(&value)) {
+      require(key < next_dead_name_ && dead_names_.emplace(dead->name, key).second,
+              "a name is dead twice");
+      dead_names_in_order_.emplace(key, dead->name);
     }
-    if (each.kept) {
-      to.kept.emplace(each.kept->begin(), each.kept->end());
-    }
-    to.unanswered.assign(each.unanswered.begin(), each.unanswered.end());
-    to.queued_questions.assign(each.queued_questions.begin(), each.queued_questions.end());
-    to.over.emplace_back();
-    require(sessions_.emplace(each.id, std::move(to)).second, "two sessions have one number");
   }
-  for (const saved_subscription& each : from.subscriptions) {
-    const auto subscriber = sessions_.find(each.session);
-    require(subscriber != sessions_.end(), "a subscription belongs to no session");
-    subscriber->second.held.charge(resource::subscriptions, 1);
-    subscriber->second.held.charge(resource::memory_bytes, cost::subscription + each.prefix.size());
-    ++subscriber->second.subscriptions;
-    subscriptions_.push_back({each.session, each.id, each.prefix});
+  restore_indexes();
+}
+
+void domain::restore_session(session_id id, const saved_session& from) {
+  participant to;
+  to.who = from.who;
+  to.is_operator = from.who.uid_known && from.who.uid == owner_uid_;
+  to.held = charges_of(from.who);
+  to.held.charge(resource::memory_bytes, cost::connection);
+  to.held.charge(resource::connections, from.lost ? 0 : 1);
+  to.held.charge(
+      resource::descriptors,
+      from.lost ? std::min(limits_.descriptors_per_session, limits_.descriptors_per_ending_session)
+                : limits_.descriptors_per_session);
+  if (from.lost) {
+    to.lost = participant::loss{from.lost->since, from.lost->waits_for};
+    ++ending_sessions_;
+  }
+  if (from.kept) {
+    to.kept.emplace(from.kept->begin(), from.kept->end());
+  }
+  to.over.emplace_back();
+  sessions_.emplace(id, std::move(to));
+}
+
+void domain::restore_segment(gpushm::generation generation, const saved_segment& from) {
+  require(generation != 0 && generation < next_generation_,
+          "a segment has a generation that was not given out");
+  require(from.slot < limits_.max_segments, "a segment has a slot that does not exist");
+  segment& to = *segments_.emplace(generation, std::make_shared<segment>()).first->second;
+  static_cast<reservation&>(to) = static_cast<const reservation&>(from);
+  to.generation = generation;
+  to.slot = from.slot;
+  to.attached_chunks = from.attached_chunks;
+  to.published = from.published;
+  to.removed = from.removed;
+  to.used = from.used;
+  to.creator = from.creator;
+  to.creator_session = from.creator_session;
+  to.held = std::make_shared<charges>(charges_of(from.creator));
+  to.held->charge(resource::segments, 1);
+  to.held->charge(resource::segment_bytes, from.allocated_bytes);
+  to.held->charge(resource::descriptors, from.chunk_count);
+  to.held->charge(resource::memory_bytes,
+                  cost::segment + cost::lease + from.name.size() + from.ticket.size() +
+                      cost::chunk * from.chunk_count);
+  const auto creator = sessions_.find(from.creator_session);
+  if (creator != sessions_.end()) {
+    creator->second.created.insert(generation);
+  }
+  if (from.removed) {
+    return;
+  }
+  require((from.published ? published_ : reserved_).emplace(to.name, &to).second,
+          "two segments have one name");
+  if (!from.published && creator != sessions_.end()) {
+    creator->second.unpublished.emplace(to.name, &to);
   }
 }
 
-void domain::restore_segments(const saved_state& from) {
+void domain::restore_metadata(gpushm::generation generation, const saved_metadata& from) {
+  const auto of = segments_.find(generation);
+  require(of != segments_.end(), "metadata belongs to no segment");
+  auto kept = std::make_shared<metadata_block>();
+  kept->bytes = from.bytes;
+  kept->held = of->second->held;
+  of->second->held->charge(resource::memory_bytes, from.bytes.size());
+  of->second->metadata = std::move(kept);
+}
+
+void domain::restore_lease(gpushm::generation generation,
+                           session_id holder,
+                           const saved_lease& from) {
+  const auto of = segments_.find(generation);
+  require(of != segments_.end(), "a lease belongs to no segment");
+  segment& what = *of->second;
+  what.leases.push_back({holder, from.count, from.used});
+  ++lease_count_;
+  make_room(what.leases.size(), 0);
+  const auto at = sessions_.find(holder);
+  if (at == sessions_.end()) {
+    return;  // of an ended session
+  }
+  at->second.leased.insert(generation);
+  if (holder != what.creator_session) {
+    at->second.held.charge(resource::memory_bytes, cost::lease);
+  }
+}
+
+void domain::restore_subscription(session_id session,
+                                  std::uint64_t id,
+                                  const saved_subscription& from) {
+  const auto at = sessions_.find(session);
+  require(at != sessions_.end(), "a subscription belongs to no session");
+  at->second.held.charge(resource::subscriptions, 1);
+  at->second.held.charge(resource::memory_bytes, cost::subscription + from.prefix.size());
+  ++at->second.subscriptions;
+  subscriptions_.push_back({session, id, from.prefix});
+}
+
+void domain::restore_waiting(std::uint64_t id, const saved_open& from) {
+  const auto at = sessions_.find(from.session);
+  require(at != sessions_.end(), "an open belongs to no session");
+  require(id < next_waiting_ && from.request.deadline,
+          "an open waits under a number that was not given out, or forever");
+  waiting_.emplace(id, waiting_open{from.session, from.request});
+  at->second.held.charge(resource::waiting_opens, 1);
+  at->second.held.charge(resource::memory_bytes, cost::waiting_open + from.request.name.size());
+  at->second.waiting.insert(id);
+  waiting_by_deadline_.emplace(*from.request.deadline, id);
+  name_waiters& same = waiting_by_name_[from.request.name];
+  if (same.ids.empty()) {
+    same.place.assign(1, from.request.name);
+  }
+  same.ids.insert(id);
+}
+
+void domain::restore_confirmation(std::uint64_t id, const saved_confirmation& from) {
+  const auto at = sessions_.find(from.session);
+  require(at != sessions_.end(), "an open belongs to no session");
+  require(id < next_confirmation_, "a confirmation has a number that was not given out");
+  confirming_.emplace(
+      id,
+      waiting_confirmation{
+          from.session, from.request, from.generation, from.deadline, from.exporter, from.sent});
+  at->second.held.charge(resource::waiting_opens, 1);
+  at->second.held.charge(resource::memory_bytes, cost::waiting_open + from.request.name.size());
+  at->second.confirming.insert(id);
+  confirming_by_deadline_.emplace(from.deadline, id);
+  auto& all = confirming_by_generation_[from.generation];
+  all.insert(id);
+  make_room(0, all.size());
+  if (const auto exporter = sessions_.find(from.exporter); exporter != sessions_.end()) {
+    (from.sent ? exporter->second.unanswered : exporter->second.queued_questions).push_back(id);
+  }
+}
+
+void domain::restore_end(session_id session, const saved_end& from) {
+  require(from.how <= static_cast<std::uint8_t>(end_kind::unfenced),
+          "a session has ended in an unknown way");
+  ended_session& to = ended_.emplace_back();
+  to.session = session;
+  to.pid = from.pid;
+  to.how = static_cast<end_kind>(from.how);
+  to.left.insert(from.left.begin(), from.left.end());
+}
+
+void domain::restore_indexes() {
   std::set<std::uint32_t> slots;
-  for (const saved_segment& each : from.segments) {
-    require(each.generation != 0 && each.generation < next_generation_,
-            "a segment has a generation that was not given out");
-    require(each.slot < limits_.max_segments && slots.insert(each.slot).second,
-            "a segment has a slot of another one, or none");
-    const auto [at, is_new] = segments_.emplace(each.generation, std::make_shared<segment>());
-    require(is_new, "two segments have one generation");
-    segment& to = *at->second;
-    static_cast<reservation&>(to) = static_cast<const reservation&>(each);
-    to.generation = each.generation;
-    to.slot = each.slot;
-    to.attached_chunks = each.attached_chunks;
-    to.published = each.published;
-    to.removed = each.removed;
-    to.used = each.used;
-    to.creator = each.creator;
-    to.creator_session = each.creator_session;
-    to.leases = each.leases;
-    to.held = std::make_shared<charges>(charges_of(each.creator));
-    to.held->charge(resource::segments, 1);
-    to.held->charge(resource::segment_bytes, each.allocated_bytes);
-    to.held->charge(resource::descriptors, each.chunk_count);
-    to.held->charge(resource::memory_bytes,
-                    cost::segment + cost::lease + each.name.size() + each.ticket.size() +
-                        cost::chunk * each.chunk_count + each.metadata.size());
-    if (!each.metadata.empty()) {
-      auto kept = std::make_shared<metadata_block>();
-      kept->bytes = each.metadata;
-      kept->held = to.held;
-      to.metadata = std::move(kept);
+  for (const auto& entry : segments_) {
+    const segment& what = *entry.second;
+    require(slots.insert(what.slot).second, "two segments have one slot");
+    for (const lease& claim : what.leases) {
+      const bool ends = std::any_of(ended_.begin(), ended_.end(), [&](const ended_session& over) {
+        return over.session == claim.holder && over.left.contains(what.generation);
+      });
+      // Otherwise it would never end.
+      require(ends || sessions_.contains(claim.holder), "a lease belongs to no session");
     }
-    const auto creator = sessions_.find(each.creator_session);
-    if (creator != sessions_.end()) {
-      creator->second.created.insert(each.generation);
-    }
-    if (!each.removed) {
-      require((each.published ? published_ : reserved_).emplace(to.name, &to).second,
-              "two segments have one name");
-      if (!each.published && creator != sessions_.end()) {
-        creator->second.unpublished.emplace(to.name, &to);
-      }
-    }
-    for (const lease& claim : to.leases) {
-      require(claim.count != 0, "a lease has no answers");
-      ++lease_count_;
-      const auto holder = sessions_.find(claim.holder);
-      if (holder == sessions_.end()) {
-        continue;  // of an ended session
-      }
-      require(holder->second.leased.insert(each.generation).second,
-              "a session has two leases of one segment");
-      if (claim.holder != each.creator_session) {
-        holder->second.held.charge(resource::memory_bytes, cost::lease);
-      }
-    }
-    make_room(to.leases.size(), 0);
   }
   unused_slots_from_ = slots.empty() ? 0 : *slots.rbegin() + 1;
   free_slots_.reserve(std::size_t{unused_slots_from_} * 2 + 16);
@@ -216,79 +368,11 @@ void domain::restore_segments(const saved_state& from) {
       free_slots_.push_back(slot);
     }
   }
-}
-
-void domain::restore_opens(const saved_state& from) {
-  const auto charge = [&](session_id id, const open_request& request) -> participant& {
-    const auto at = sessions_.find(id);
-    require(at != sessions_.end(), "an open belongs to no session");
-    at->second.held.charge(resource::waiting_opens, 1);
-    at->second.held.charge(resource::memory_bytes, cost::waiting_open + request.name.size());
-    return at->second;
-  };
-  for (const saved_open& each : from.waiting) {
-    require(each.id < next_waiting_ && each.request.deadline,
-            "an open waits under a wrong number, or forever");
-    require(waiting_.emplace(each.id, waiting_open{each.session, each.request}).second,
-            "two opens wait under one number");
-    charge(each.session, each.request).waiting.insert(each.id);
-    waiting_by_deadline_.emplace(*each.request.deadline, each.id);
-    name_waiters& same = waiting_by_name_[each.request.name];
-    if (same.ids.empty()) {
-      same.place.assign(1, each.request.name);
-    }
-    same.ids.insert(each.id);
-  }
-  for (const std::string& name : from.due) {
-    const auto same = waiting_by_name_.find(name);
-    if (same == waiting_by_name_.end()) {
-      due_.push_back(name);  // its opens were cancelled; `work` drops it
-      continue;
-    }
-    require(!same->second.place.empty(), "a name is due twice");
-    due_.splice(due_.end(), same->second.place);
-  }
-  for (const saved_confirmation& each : from.confirming) {
-    require(each.id < next_confirmation_, "a confirmation has a number that was not given out");
-    require(
-        confirming_
-            .emplace(each.id,
-                     waiting_confirmation{
-                         each.session, each.request, each.generation, each.deadline, each.exporter})
-            .second,
-        "two confirmations have one number");
-    charge(each.session, each.request).confirming.insert(each.id);
-    confirming_by_deadline_.emplace(each.deadline, each.id);
-    auto& all = confirming_by_generation_[each.generation];
-    all.insert(each.id);
-    make_room(0, all.size());
-  }
-}
-
-void domain::restore_ends(const saved_state& from) {
-  for (const saved_end& each : from.ended) {
-    require(each.how <= static_cast<std::uint8_t>(end_kind::unfenced),
-            "a session has ended in an unknown way");
-    ended_session& to = ended_.emplace_back();
-    to.session = each.session;
-    to.pid = each.pid;
-    to.how = static_cast<end_kind>(each.how);
-    to.left.insert(each.left.begin(), each.left.end());
-  }
-  for (const saved_unkept& each : from.unkept) {
-    unkept_.push_back({each.session, each.left});
-  }
-  // Otherwise a lease would never end.
-  std::set<std::pair<session_id, gpushm::generation>> ending;
-  for (const ended_session& each : ended_) {
-    for (const gpushm::generation generation : each.left) {
-      ending.emplace(each.session, generation);
-    }
-  }
-  for (const auto& [generation, each] : segments_) {
-    for (const lease& claim : each->leases) {
-      require(sessions_.contains(claim.holder) || ending.contains({claim.holder, generation}),
-              "a lease belongs to no session");
+  // Opens that were left for a later turn.
+  for (auto& [name, same] : waiting_by_name_) {
+    const auto at = published_.find(name);
+    if (at != published_.end() && !waits_for_fence(*at->second)) {
+      due_.splice(due_.end(), same.place);
     }
   }
 }

@@ -45,6 +45,7 @@ void domain::connect(session_id id, const peer& who, std::shared_ptr<core::paylo
   joined.held.take(resource::memory_bytes, cost::connection);
   joined.over.emplace_back();
   sessions_.emplace(id, std::move(joined));
+  note(record_kind::session, id);
 }
 
 payload* domain::payload_of(session_id session) const noexcept {
@@ -77,6 +78,7 @@ void domain::mute(session_id session) {
     }
     held.release(resource::subscriptions, 1);
     held.release(resource::memory_bytes, cost::subscription + entry.prefix.size());
+    note(record_kind::subscription, session, entry.id);
     return true;
   });
   at->second.subscriptions = 0;
@@ -109,6 +111,7 @@ bool domain::lose(session_id id, time_point now) {
   const std::uint64_t had = gone.held.held(resource::descriptors);
   gone.held.release(resource::descriptors, had - std::min(had, kept));
   gone.lost = participant::loss{now};
+  note(record_kind::session, id);
   ++ending_sessions_;
   return true;
 }
@@ -120,6 +123,7 @@ void domain::disconnect(session_id id, bool clean) {
   }
   stop_requests(id, at->second);
   // The rest of its leases end in `work`.
+  note(record_kind::session, id);
   auto node = sessions_.extract(at);
   participant& gone = node.mapped();
   ending_sessions_ -= gone.lost ? 1U : 0U;
@@ -140,6 +144,7 @@ void domain::disconnect(session_id id, bool clean) {
   }
   if (!over.left.empty()) {
     ended_.splice(ended_.end(), gone.over);
+    note(record_kind::end, id);
   }
 }
 
@@ -161,8 +166,9 @@ bool domain::work() {
     }
   }
   // Ends a bounded number of leases of each queue.
-  const auto work_off = [&](auto& queue, auto&& end_one) {
+  const auto work_off = [&](record_kind kind, auto& queue, auto&& end_one) {
     for (std::size_t some = leases_per_turn(); some != 0 && !queue.empty(); --some) {
+      note(kind, queue.front().session);
       if (queue.front().left.empty()) {
         queue.pop_front();
       } else if (!end_one(queue.front())) {
@@ -170,11 +176,12 @@ bool domain::work() {
       }
     }
     if (!queue.empty() && queue.front().left.empty()) {
+      note(kind, queue.front().session);
       queue.pop_front();
     }
   };
-  work_off(ended_, [&](ended_session& gone) { return end_next_lease(gone); });
-  work_off(unkept_, [&](unkept& of) { return release_next(of); });
+  work_off(record_kind::end, ended_, [&](ended_session& gone) { return end_next_lease(gone); });
+  work_off(record_kind::unkept, unkept_, [&](unkept& of) { return release_next(of); });
   return has_work();
 }
 
@@ -228,6 +235,8 @@ void domain::end_lease_of_ended_session(session_id id,
     return;
   }
   what.creator_session = 0;
+  note(record_kind::segment, what.generation);
+  note(record_kind::lease, what.generation, id);
   if (held) {
     what.leases.erase(own);
     --lease_count_;
@@ -300,6 +309,7 @@ void domain::subscribe(session_id id, std::uint64_t number, std::string prefix) 
     throw;
   }
   ++subscriber.subscriptions;
+  note(record_kind::subscription, id, number);
 }
 
 void domain::unsubscribe(session_id id, std::uint64_t number) {
@@ -314,6 +324,7 @@ void domain::unsubscribe(session_id id, std::uint64_t number) {
   subscriber.held.release(resource::subscriptions, 1);
   subscriber.held.release(resource::memory_bytes, cost::subscription + at->prefix.size());
   subscriptions_.erase(at);
+  note(record_kind::subscription, id, number);
   --subscriber.subscriptions;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "core/segment.hpp"
@@ -57,6 +58,32 @@ struct change {
   session_id holder = 0;  ///< its cache must drop the segment; 0: for subscribers of the name
 };
 
+/// Kinds of objects that `domain::saved` returns. Stored: never renumber.
+enum class record_kind : std::uint32_t {
+  numbers = 1,
+  session = 2,
+  segment = 3,
+  metadata = 4,
+  lease = 5,
+  subscription = 6,
+  waiting = 7,
+  confirmation = 8,
+  end = 9,
+  unkept = 10,
+  dead_name = 11,
+};
+
+/// One of these objects; saved_state.hpp has the meaning of the keys.
+struct record_name {
+  record_kind kind = record_kind::numbers;
+  std::uint64_t first = 0;
+  std::uint64_t second = 0;
+  friend bool operator==(const record_name&, const record_name&) = default;
+  friend bool operator<(const record_name& one, const record_name& two) noexcept {
+    return std::tie(one.kind, one.first, one.second) < std::tie(two.kind, two.first, two.second);
+  }
+};
+
 /// Side effects of a call, to be carried out in this order: the state table first, because a client
 /// that has an answer may read it; answers before events about them; each kind in order of
 /// occurrence.
@@ -66,6 +93,11 @@ struct effects {
   std::vector<open_answer> answers;
   std::vector<question> questions;
   std::vector<change> changes;
+  /// Objects that were changed, added or erased, some of them several times; only if
+  /// `limits::names_changes`. To be recorded before everything else.
+  std::vector<record_name> records;
+  /// There were more than fit: everything must be saved.
+  bool too_many_records = false;
 
   /// Keeps the capacity.
   void clear() noexcept {
@@ -74,6 +106,8 @@ struct effects {
     answers.clear();
     questions.clear();
     changes.clear();
+    records.clear();
+    too_many_records = false;
   }
 };
 

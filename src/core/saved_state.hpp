@@ -3,25 +3,37 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "core/domain.hpp"
+#include "core/effects.hpp"
 #include "core/segment.hpp"
 
 namespace gpushm::core {
 
-// What a domain consists of, as values: `domain::save` returns them, and a domain that is made from
-// them continues where the first one was (docs/adr/0031). Times are of the machine's monotonic
-// clock, so another process can use them.
+// What a domain consists of, as one value for each object (docs/adr/0031). A domain that is made
+// from them continues where the first one was. Times are of the machine's monotonic clock, so that
+// another process can use them.
 //
 // Not included: payloads, which the caller sets again; charges and indexes, which follow from the
-// rest; and the charges of ended sessions, whose leases end soon.
+// rest; the charges of ended sessions, whose leases end soon; and the places of unanswered
+// questions that have timed out.
 
+struct saved_numbers {
+  gpushm::generation next_generation = 1;
+  std::uint64_t next_waiting = 1;
+  std::uint64_t next_confirmation = 1;
+  std::uint64_t next_dead_name = 1;
+  friend bool operator==(const saved_numbers&, const saved_numbers&) = default;
+};
+
+/// Key: its number.
 struct saved_session {
-  session_id id = 0;
   peer who;
   /// It ended without a goodbye, and its fence is not reached.
   struct loss {
@@ -32,13 +44,11 @@ struct saved_session {
   std::optional<loss> lost;
   /// It has resumed another session, and has reported that it keeps these.
   std::optional<std::vector<gpushm::generation>> kept;
-  std::vector<std::uint64_t> unanswered;  ///< confirmations, in the order in which they were sent
-  std::vector<std::uint64_t> queued_questions;  ///< confirmations that are not sent yet
   friend bool operator==(const saved_session&, const saved_session&) = default;
 };
 
+/// Key: its generation.
 struct saved_segment : reservation {
-  gpushm::generation generation = 0;
   std::uint32_t slot = 0;
   std::uint32_t attached_chunks = 0;
   bool published = false;
@@ -46,66 +56,83 @@ struct saved_segment : reservation {
   bool used = false;
   peer creator;
   session_id creator_session = 0;
-  std::vector<lease> leases;
-  std::vector<std::byte> metadata;
   friend bool operator==(const saved_segment&, const saved_segment&) = default;
 };
 
+/// Key: the segment's generation.
+struct saved_metadata {
+  std::vector<std::byte> bytes;
+  friend bool operator==(const saved_metadata&, const saved_metadata&) = default;
+};
+
+/// Key: the segment's generation and the session.
+struct saved_lease {
+  std::uint32_t count = 0;
+  bool used = false;
+  friend bool operator==(const saved_lease&, const saved_lease&) = default;
+};
+
+/// Key: the session and the subscription's number.
 struct saved_subscription {
-  session_id session = 0;
-  std::uint64_t id = 0;
   std::string prefix;
   friend bool operator==(const saved_subscription&, const saved_subscription&) = default;
 };
 
-/// An open that waits for its name.
+/// An open that waits for its name. Key: its number.
 struct saved_open {
-  std::uint64_t id = 0;
   session_id session = 0;
   open_request request;
   friend bool operator==(const saved_open&, const saved_open&) = default;
 };
 
-/// An open that waits for the exporter's confirmation.
+/// An open that waits for the exporter's confirmation. Key: its number.
 struct saved_confirmation {
-  std::uint64_t id = 0;
   session_id session = 0;
   open_request request;
   gpushm::generation generation = 0;
   time_point deadline;
   session_id exporter = 0;
+  bool sent = false;  ///< the question to the exporter
   friend bool operator==(const saved_confirmation&, const saved_confirmation&) = default;
 };
 
-/// A session that has ended; its leases that have not.
+/// A session that has ended, and its leases that have not. Key: its number.
 struct saved_end {
-  session_id session = 0;
   std::int32_t pid = 0;
   std::uint8_t how = 0;  ///< 0 goodbye, 1 death, 2 unfenced: never renumber
   std::vector<gpushm::generation> left;
   friend bool operator==(const saved_end&, const saved_end&) = default;
 };
 
-/// Leases that a session has resumed and not kept, and their answers.
+/// Leases that a session has resumed and not kept, and their answers. Key: the session.
 struct saved_unkept {
-  session_id session = 0;
   std::vector<std::pair<gpushm::generation, std::uint32_t>> left;
   friend bool operator==(const saved_unkept&, const saved_unkept&) = default;
 };
 
+/// The name of a segment whose exporter died. Key: its place in the order of deaths.
+struct saved_dead_name {
+  std::string name;
+  friend bool operator==(const saved_dead_name&, const saved_dead_name&) = default;
+};
+
+/// monostate: there is no such object.
+using saved_value = std::variant<std::monostate,
+                                 saved_numbers,
+                                 saved_session,
+                                 saved_segment,
+                                 saved_metadata,
+                                 saved_lease,
+                                 saved_subscription,
+                                 saved_open,
+                                 saved_confirmation,
+                                 saved_end,
+                                 saved_unkept,
+                                 saved_dead_name>;
+
+/// A whole domain. The kinds are ordered so that each object comes after those that it refers to.
 struct saved_state {
-  gpushm::generation next_generation = 1;
-  std::uint64_t next_waiting = 1;
-  std::uint64_t next_confirmation = 1;
-  std::vector<saved_session> sessions;            ///< by id
-  std::vector<saved_segment> segments;            ///< by generation
-  std::vector<saved_subscription> subscriptions;  ///< in the order of their events
-  std::vector<saved_open> waiting;                ///< by id
-  std::vector<saved_confirmation> confirming;     ///< by id
-  std::vector<saved_end> ended;                   ///< in the order in which they are handled
-  std::vector<saved_unkept> unkept;               ///< the same
-  std::vector<std::string> due;         ///< names whose opens can be answered, in that order
-  std::vector<std::string> dead_names;  ///< the oldest first
+  std::map<record_name, saved_value> records;
   friend bool operator==(const saved_state&, const saved_state&) = default;
 };
 

@@ -234,7 +234,8 @@ constexpr std::uint32_t broker_uid = 42;
 
 class core_share : public testing::Test {
  protected:
-  explicit core_share(const limits& bounds = {}) : domain_("default", broker_uid, bounds) {}
+  explicit core_share(const limits& bounds = naming_limits)
+      : domain_("default", broker_uid, bounds) {}
 
   session_id join(std::uint32_t uid, std::int32_t pid = 100) {
     domain_.connect(++last_session_, {pid, uid, true});

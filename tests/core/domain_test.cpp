@@ -19,7 +19,8 @@ const peer unknown_uid_too{0, 65534, false};
 
 class domain_test : public testing::Test {
  protected:
-  explicit domain_test(const limits& bounds = {}) : domain_("default", broker_uid, bounds) {
+  explicit domain_test(const limits& bounds = naming_limits)
+      : domain_("default", broker_uid, bounds) {
     domain_.connect(1, alice);
     domain_.connect(2, bob);
     domain_.connect(3, alice_too);
@@ -155,7 +156,7 @@ TEST_F(domain_reserve, generations_are_unique_and_slots_are_reused) {
 
 class domain_with_few_segments : public domain_test {
  protected:
-  domain_with_few_segments() : domain_test({.max_segments = 2}) {}
+  domain_with_few_segments() : domain_test({.max_segments = 2, .names_changes = true}) {}
 };
 
 TEST_F(domain_with_few_segments, reserve_beyond_the_limit_is_refused) {
@@ -241,7 +242,7 @@ class domain_with_few_descriptors : public domain_test {
  protected:
   // Two for each of six connections, and ten for segments.
   domain_with_few_descriptors()
-      : domain_test({.max_descriptors = 22, .descriptors_per_session = 2}) {}
+      : domain_test({.max_descriptors = 22, .descriptors_per_session = 2, .names_changes = true}) {}
 };
 
 TEST_F(domain_with_few_descriptors, each_chunk_is_charged_a_descriptor) {
@@ -510,7 +511,7 @@ TEST_F(domain_open, open_of_a_removed_name_waits_for_the_next_segment) {
 
 class domain_with_few_waiting_opens : public domain_test {
  protected:
-  domain_with_few_waiting_opens() : domain_test({.max_pending_opens = 2}) {}
+  domain_with_few_waiting_opens() : domain_test({.max_pending_opens = 2, .names_changes = true}) {}
 };
 
 TEST_F(domain_with_few_waiting_opens, open_beyond_the_limit_fails_immediately) {

@@ -79,7 +79,7 @@ class core_fence : public testing::Test {
     EXPECT_TRUE(seen_.slots().empty());
   }
 
-  domain domain_{"default", owner, {}};
+  domain domain_{"default", owner, naming_limits};
   recorder seen_{domain_};
   std::uint64_t idle_descriptors_ = 0;
   std::uint64_t request_ = 0;
@@ -305,9 +305,11 @@ TEST_F(core_fence, resumed_session_keeps_what_it_reports) {
   static_cast<void>(events());
   domain_.connect(7, {101, 1000, true});
   EXPECT_TRUE(domain_.resume(1, 7));
+  seen_.settle();
   EXPECT_FALSE(domain_.is_ending(1));
   EXPECT_EQ(domain_.ending_count(), 0U);
   domain_.keep(7, std::vector<std::uint64_t>{kept}, std::vector<std::uint64_t>{1}, true);
+  seen_.settle();
   domain_.keep(7, std::vector<std::uint64_t>{others}, std::vector<std::uint64_t>{1}, false);
   work();
   EXPECT_EQ(events(), kind{event_kind::removed});  // the lease not kept

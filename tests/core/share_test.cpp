@@ -56,7 +56,7 @@ reservation of_pool(std::string name) {
 
 class exporter_bound_memory : public testing::TestWithParam<backend> {
  protected:
-  explicit exporter_bound_memory(const limits& bounds = {})
+  explicit exporter_bound_memory(const limits& bounds = naming_limits)
       : domain_("default", broker_uid, bounds) {
     domain_.connect(exporter, alice);
     domain_.connect(importer, bob);

@@ -7,11 +7,16 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "core/domain.hpp"
+#include "core/saved_state.hpp"
 
 namespace gpushm::core::testing_world {
+
+/// With these, every `recorder` checks that the domain names all changes.
+inline constexpr limits naming_limits{.names_changes = true};
 
 struct answer {
   session_id session = 0;
@@ -61,6 +66,9 @@ class recorder final {
     return settle().waits_;
   }
 
+  /// What a broker's journal would have.
+  [[nodiscard]] const saved_state& recorded() const { return settle().recorded_; }
+
   const recorder& settle() const {
     effects& wanted = of_->pending();
     for (const slot_word& word : wanted.slots) {
@@ -105,11 +113,46 @@ class recorder final {
                             each.peer_pid});
       });
     }
+    record(wanted);
     wanted.clear();
     return *this;
   }
 
  private:
+  /// Applies the changes that the domain names, as a broker does with its journal, and compares the
+  /// result with the domain.
+  void record(const effects& done) const {
+    if (!of_->bounds().names_changes) {
+      return;
+    }
+    recorded_.records.try_emplace({record_kind::numbers}, saved_numbers{});
+    if (done.too_many_records) {
+      recorded_ = of_->save();
+    }
+    for (const record_name& which : done.records) {
+      saved_value value = of_->saved(which);
+      if (value.index() == 0) {
+        recorded_.records.erase(which);
+      } else {
+        recorded_.records[which] = std::move(value);
+      }
+    }
+    // Not all comparisons: they would take minutes.
+    constexpr std::size_t few = 100;
+    ++comparisons_;
+    if (of_->segment_count() + of_->lease_count() + of_->waiting_count() < few &&
+        (comparisons_ < few || comparisons_ % few == 0)) {
+      const saved_state all = of_->save();
+      for (const auto& [which, value] : all.records) {
+        const auto at = recorded_.records.find(which);
+        EXPECT_TRUE(at != recorded_.records.end() && at->second == value)
+            << "a change was not named: kind " << static_cast<int>(which.kind) << ", "
+            << which.first << ", " << which.second;
+      }
+      EXPECT_EQ(recorded_.records.size(), all.records.size());
+    }
+  }
+
   domain* of_;
   mutable std::vector<question> questions_;
   mutable std::vector<loss> losses_;
@@ -117,6 +160,8 @@ class recorder final {
   mutable std::vector<gpushm::generation> freed_;
   mutable std::vector<notice> notices_;
   mutable std::vector<answer> answers_;
+  mutable saved_state recorded_;
+  mutable std::size_t comparisons_ = 0;
   mutable std::set<std::tuple<session_id, std::uint64_t, std::uint32_t>> waits_;
 };
 
