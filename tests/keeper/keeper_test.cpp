@@ -185,6 +185,7 @@ TEST_F(kept_program, lives_on_when_its_keeper_is_killed) {
   child keeper = start();
   inherited(keeper);
   keeper.kill(SIGKILL);
+  EXPECT_EQ(keeper.wait_exit(patience), killed_by(SIGKILL));
   keeper.write("put one first\n");
   EXPECT_THAT(keeper.wait_for_line("done|error", patience),
               testing::AllOf(testing::HasSubstr("no keeper reads the notification socket"),
