@@ -379,7 +379,7 @@ std::optional<std::span<const std::byte>> journal::find(const record_key& key) c
 std::size_t journal::size() const noexcept {
   return impl_->size();
 }
-void journal::visit_all(visitor visit, void* context) const {
+void journal::visit_all(visitor visit, const void* context) const {
   impl_->for_each(
       [&](const record_key& key, std::span<const std::byte> value) { visit(context, key, value); });
 }

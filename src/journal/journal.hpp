@@ -7,7 +7,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <type_traits>
 
 #include "base/unique_fd.hpp"
 #include "transport/reported_call.hpp"
@@ -69,13 +68,12 @@ class journal {
   /// change the journal.
   template <typename Visit>
   void for_each(Visit&& visit) const {
-    using visit_type = std::remove_reference_t<Visit>;
+    auto* const called = std::addressof(visit);
     visit_all(
-        [](void* context, const record_key& key, std::span<const std::byte> value) {
-          (*static_cast<visit_type*>(context))(key, value);
+        [](const void* context, const record_key& key, std::span<const std::byte> value) {
+          (**static_cast<decltype(called) const*>(context))(key, value);
         },
-        const_cast<void*>(static_cast<const void*>(std::addressof(
-            visit))));  // NOLINT(cppcoreguidelines-pro-type-const-cast): restored above
+        &called);
   }
 
   /// True if most of the file is history. Write a `compacted` copy then.
@@ -92,10 +90,12 @@ class journal {
   [[nodiscard]] transport::reported_call& call() noexcept;
 
  private:
-  using visitor = void (*)(void* context, const record_key& key, std::span<const std::byte> value);
+  using visitor = void (*)(const void* context,
+                           const record_key& key,
+                           std::span<const std::byte> value);
   class impl;
   explicit journal(std::unique_ptr<impl> all);
-  void visit_all(visitor visit, void* context) const;
+  void visit_all(visitor visit, const void* context) const;
 
   std::unique_ptr<impl> impl_;
 };
