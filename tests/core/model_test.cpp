@@ -997,7 +997,7 @@ TEST(domain_and_model, agree_after_random_steps) {
 
 TEST(domain_and_model, agree_when_the_domain_is_replaced_at_random_steps) {
   std::size_t restarts = 0;
-  for (std::uint32_t seed = 101; seed <= 120; ++seed) {
+  for (std::uint32_t seed = 101; seed <= 106; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     random_world world(seed, true);
     for (int i = 0; i < 1'200; ++i) {
@@ -1011,7 +1011,7 @@ TEST(domain_and_model, agree_when_the_domain_is_replaced_at_random_steps) {
     world.disconnect_all();
     restarts += world.restarts();
   }
-  EXPECT_GT(restarts, 4'000U);
+  EXPECT_GT(restarts, 1'200U);
 }
 
 }  // namespace

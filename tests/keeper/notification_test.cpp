@@ -52,7 +52,8 @@ TEST(notification, replaces_an_invalid_name) {
 
 TEST(notification, any_bytes_are_parsed) {
   std::mt19937 random(3);
-  const std::string alphabet("FDSTOREREMOVE=1\nNAMEBARPOLL0:\0\xff", 33);
+  using namespace std::string_literals;
+  const std::string alphabet = "FDSTOREREMOVE=1\nNAMEBARPOLL0:\0\xff"s;
   for (int i = 0; i < 100'000; ++i) {
     std::string text(random() % 60, '\0');
     for (char& each : text) {
