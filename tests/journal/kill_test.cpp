@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/sanitizers.hpp"
 #include "base/unique_fd.hpp"
 #include "journal/journal.hpp"
 #include "transport/packet_socket.hpp"
@@ -210,7 +211,9 @@ class killed_server : public testing::Test {
 std::uint64_t stride(std::uint64_t instructions) {
   const char* const set = std::getenv("GPUSHM_KILL_STEP");
   // An odd number: a stride that divides a loop's length would always meet the same instruction.
-  return set != nullptr ? std::strtoull(set, nullptr, 10) : instructions / 80 | 1U;
+  // Under a sanitizer there are four times as many.
+  const std::uint64_t kills = gpushm::base::under_sanitizer ? 15 : 80;
+  return set != nullptr ? std::strtoull(set, nullptr, 10) : instructions / kills | 1U;
 }
 
 TEST_F(killed_server, handles_and_answers_each_request_once) {
@@ -237,7 +240,7 @@ TEST_F(killed_server, successor_of_a_successor_completes_the_work) {
   expect_answer();
   const std::uint64_t whole = instructions_;
   std::uint64_t random = 1;
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < (gpushm::base::under_sanitizer ? 4 : 20); ++round) {
     request_next();
     std::vector<std::uint64_t> kills;
     for (int i = 0; i < 4; ++i) {
