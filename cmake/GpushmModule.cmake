@@ -136,7 +136,8 @@ function(gpushm_interface_sources)
   endif()
 endfunction()
 
-# gpushm_test(NAME LABEL label [SINGLE_THREADED] [NO_TSAN] [SHARDS number] SOURCES file... [MODULES module...] [LIBRARIES target...])
+# gpushm_test(NAME LABEL label [SINGLE_THREADED] [NO_TSAN] [SHARDS number] SOURCES file... [MODULES module...]
+#             [LIBRARIES target...])
 # A GoogleTest program. It is one CTest test, or SHARDS tests (NAME.1, NAME.2, …) that run concurrently and contain every nth
 # case each: for programs that run longer than about 15 s. Label: unit, process, container or gpu, followed by "-grpc" if
 # the program uses gRPC, which is excluded under ThreadSanitizer (the distribution's gRPC is not instrumented).
@@ -144,7 +145,8 @@ endfunction()
 # The tarball contains the tests whose results can differ on another machine: not single-threaded ones (SINGLE_THREADED).
 #
 # Instrumented builds contain only the tests labelled unit and process; with ThreadSanitizer, neither gRPC nor single-threaded
-# tests, nor those with NO_TSAN: of programs whose only threads are those of a library that has other tests. Cross builds contain the programs in GPUSHM_EMULATED_TESTS.
+# tests, nor those with NO_TSAN: of programs whose only threads are those of a library that has other tests. Cross builds
+# contain the programs in GPUSHM_EMULATED_TESTS.
 function(gpushm_test name)
   cmake_parse_arguments(arg "SINGLE_THREADED;NO_TSAN" "LABEL;SHARDS" "SOURCES;MODULES;LIBRARIES" ${ARGN})
   if(arg_UNPARSED_ARGUMENTS)

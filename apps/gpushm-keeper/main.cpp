@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keeps the descriptors of a program while the program is replaced.
-#include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
@@ -9,7 +8,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "base/text.hpp"
 #include "gpushm/client.hpp"
 #include "keeper/keeper.hpp"
 
@@ -43,13 +44,9 @@ int fail(std::string_view cause) {
 }
 
 std::optional<std::size_t> number_in(std::string_view text) {
-  std::size_t value = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
   constexpr std::size_t largest = 1'000'000'000;
-  if (code != std::errc() || end != text.data() + text.size() || value == 0 || value > largest) {
-    return std::nullopt;
-  }
-  return value;
+  const auto value = gpushm::base::number<std::size_t>(text);
+  return value && *value != 0 && *value <= largest ? value : std::nullopt;
 }
 
 int run(int argc, char** argv) {

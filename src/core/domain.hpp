@@ -53,6 +53,7 @@ struct limits {
 
 using base::reservation;
 
+// Defined in saved_state.hpp.
 struct saved_state;
 struct saved_numbers;
 struct saved_session;
@@ -65,6 +66,7 @@ struct saved_confirmation;
 struct saved_end;
 struct saved_unkept;
 struct saved_dead_name;
+/// One object of a domain; monostate: there is no such object.
 using saved_value = std::variant<std::monostate,
                                  saved_numbers,
                                  saved_session,

@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "core/domain.hpp"
@@ -115,20 +114,6 @@ struct saved_dead_name {
   std::string name;
   friend bool operator==(const saved_dead_name&, const saved_dead_name&) = default;
 };
-
-/// monostate: there is no such object.
-using saved_value = std::variant<std::monostate,
-                                 saved_numbers,
-                                 saved_session,
-                                 saved_segment,
-                                 saved_metadata,
-                                 saved_lease,
-                                 saved_subscription,
-                                 saved_open,
-                                 saved_confirmation,
-                                 saved_end,
-                                 saved_unkept,
-                                 saved_dead_name>;
 
 /// A whole domain. The kinds are ordered so that each object comes after those that it refers to.
 struct saved_state {

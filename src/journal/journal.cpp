@@ -119,9 +119,10 @@ class journal::impl {
     header()->complete = 1;
   }
 
+  /// Precondition: the file has a header.
   void read() {
     const file_header* const top = header();
-    if (file_bytes_ < log_offset || top->magic != magic) {
+    if (top->magic != magic) {
       throw damaged("it does not begin as one");
     }
     if (top->version != version) {

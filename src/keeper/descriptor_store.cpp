@@ -7,7 +7,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstddef>
@@ -20,15 +19,14 @@
 #include "base/syscall.hpp"
 #include "gpushm/error.hpp"
 #include "keeper/notification.hpp"
+#include "transport/packet_socket.hpp"
+#include "transport/send_header.hpp"
 
 namespace gpushm::keeper {
 
 namespace {
 
 constexpr std::string_view operation = "store descriptors";
-/// The kernel's limit for one packet (SCM_MAX_FD).
-constexpr std::size_t max_batch = 253;
-
 error timed_out(std::string_view what) {
   return {errc::timed_out,
           std::string(operation),
@@ -82,31 +80,10 @@ std::optional<descriptor_store> descriptor_store::from_environment() {
 void descriptor_store::send(std::string_view text,
                             std::span<const int> descriptors,
                             std::chrono::milliseconds timeout) {
-  if (descriptors.size() > max_batch) {
-    throw error(errc::too_many_descriptors,
-                std::string(operation),
-                {},
-                std::to_string(descriptors.size()) + " descriptors in one notification",
-                "store at most 253 at a time");
-  }
-  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): sendmsg only reads
-  iovec part{const_cast<char*>(text.data()), text.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * max_batch)> control{};
-  msghdr header{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  if (!descriptors.empty()) {
-    header.msg_control = control.data();
-    header.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
-    cmsghdr* const entry = CMSG_FIRSTHDR(&header);
-    entry->cmsg_level = SOL_SOCKET;
-    entry->cmsg_type = SCM_RIGHTS;
-    entry->cmsg_len = CMSG_LEN(descriptors.size_bytes());
-    std::memcpy(CMSG_DATA(entry), descriptors.data(), descriptors.size_bytes());
-  }
+  transport::send_header header(std::as_bytes(std::span(text)), descriptors);
   const auto deadline = base::deadline_after(timeout);
   for (;;) {
-    if (base::retry([&] { return ::sendmsg(socket_.get(), &header, MSG_NOSIGNAL); }) >= 0) {
+    if (base::retry([&] { return ::sendmsg(socket_.get(), &header.get(), MSG_NOSIGNAL); }) >= 0) {
       return;
     }
     if (errno == ECONNREFUSED || errno == ENOTCONN || errno == ECONNRESET) {
@@ -161,18 +138,8 @@ void descriptor_store::barrier(std::chrono::milliseconds timeout) {
     const base::unique_fd write_end(ends[1]);
     send("BARRIER=1", std::span(&ends[1], 1), timeout);
   }
-  pollfd entry{read_end.get(), POLLIN, 0};
-  const auto deadline = base::deadline_after(timeout);
-  for (;;) {
-    const auto left = base::time_left(deadline);
-    const int count = base::retry(
-        [&] { return ::poll(&entry, 1, static_cast<int>(std::max<long>(left.count(), 0))); });
-    if (count > 0) {
-      break;
-    }
-    if (left <= std::chrono::milliseconds(0)) {
-      throw timed_out("process its notifications");
-    }
+  if (!transport::wait_readable(read_end.get(), timeout)) {
+    throw timed_out("process its notifications");
   }
   std::array<char, 256> text{};
   const auto size = base::checked(

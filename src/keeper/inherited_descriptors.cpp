@@ -5,12 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <cstdlib>
 #include <optional>
 #include <string_view>
 
 #include "base/syscall.hpp"
+#include "base/text.hpp"
 #include "gpushm/error.hpp"
 #include "keeper/notification.hpp"
 
@@ -34,10 +34,8 @@ std::optional<long> number_in(const char* variable) {
   if (text == nullptr) {
     return std::nullopt;
   }
-  const std::string_view all(text);
-  long number = -1;
-  const auto [end, code] = std::from_chars(all.data(), all.data() + all.size(), number);
-  if (code != std::errc() || end != all.data() + all.size() || number < 0) {
+  const auto number = base::number<long>(text);
+  if (!number || *number < 0) {
     throw contradiction(std::string(variable) + " is \"" + text + "\", not a number");
   }
   return number;

@@ -31,6 +31,8 @@
 #include "gpushm/error.hpp"
 #include "keeper/inherited_descriptors.hpp"
 #include "keeper/notification.hpp"
+#include "transport/address.hpp"
+#include "wire/messages.hpp"
 
 namespace gpushm::keeper {
 
@@ -40,7 +42,6 @@ using std::chrono::milliseconds;
 using clock = std::chrono::steady_clock;
 
 constexpr std::string_view operation = "keep descriptors";
-constexpr std::size_t max_batch = 253;
 /// Descriptors that the keeper itself and the start of a program need.
 constexpr std::size_t reserved_descriptors = 32;
 constexpr milliseconds longest_delay{5'000};
@@ -62,16 +63,7 @@ std::size_t default_max_descriptors() {
 }
 
 base::unique_fd bind_socket(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.empty() || path.size() >= sizeof(address.sun_path)) {
-    throw error(errc::invalid_argument,
-                std::string(operation),
-                path,
-                "not a path that a socket can have",
-                "use a path of at most 107 bytes");
-  }
-  std::memcpy(&address.sun_path[0], path.data(), path.size());
+  const sockaddr_un address = transport::unix_address(operation, path);
   base::unique_fd socket(base::checked(operation, path, "socket", [] {
     return ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   }));
@@ -97,8 +89,9 @@ struct received {
 
 received receive(int socket) {
   std::array<char, max_notification_bytes> buffer{};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * max_batch) + CMSG_SPACE(sizeof(ucred))>
-      control{};
+  alignas(cmsghdr)
+      std::array<char, CMSG_SPACE(sizeof(int) * wire::max_batch) + CMSG_SPACE(sizeof(ucred))>
+          control{};
   iovec part{buffer.data(), buffer.size()};
   msghdr header{};
   header.msg_iov = &part;

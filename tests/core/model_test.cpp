@@ -949,6 +949,19 @@ class random_world {
   int now_ms_ = 0;
 };
 
+/// Takes and checks steps until one fails, and disconnects all sessions if none does.
+void run(random_world& world) {
+  for (int i = 0; i < 1'200; ++i) {
+    SCOPED_TRACE("step " + std::to_string(i));
+    world.step();
+    world.check();
+    if (testing::Test::HasFailure()) {
+      return;
+    }
+  }
+  world.disconnect_all();
+}
+
 TEST(domain_and_model, agree_after_random_steps) {
   std::size_t created = 0;
   std::size_t granted = 0;
@@ -961,15 +974,10 @@ TEST(domain_and_model, agree_after_random_steps) {
   for (std::uint32_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     random_world world(seed);
-    for (int i = 0; i < 1'200; ++i) {
-      SCOPED_TRACE("step " + std::to_string(i));
-      world.step();
-      world.check();
-      if (testing::Test::HasFailure()) {
-        return;
-      }
+    run(world);
+    if (testing::Test::HasFailure()) {
+      return;
     }
-    world.disconnect_all();
     created += world.created();
     granted += world.granted();
     lost += world.lost();
@@ -1000,15 +1008,10 @@ TEST(domain_and_model, agree_when_the_domain_is_replaced_at_random_steps) {
   for (std::uint32_t seed = 101; seed <= 106; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     random_world world(seed, true);
-    for (int i = 0; i < 1'200; ++i) {
-      SCOPED_TRACE("step " + std::to_string(i));
-      world.step();
-      world.check();
-      if (testing::Test::HasFailure()) {
-        return;
-      }
+    run(world);
+    if (testing::Test::HasFailure()) {
+      return;
     }
-    world.disconnect_all();
     restarts += world.restarts();
   }
   EXPECT_GT(restarts, 1'200U);
