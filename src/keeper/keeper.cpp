@@ -287,7 +287,8 @@ class keeper::impl {
     if (what.barrier && got.descriptors.size() == 1 && !problem_.empty()) {
       // A pipe's write end; if it is anything else, only its sender is affected.
       if (::fcntl(got.descriptors[0].get(), F_SETFL, O_NONBLOCK) == 0) {
-        static_cast<void>(::write(got.descriptors[0].get(), problem_.data(), problem_.size()));
+        [[maybe_unused]] const auto written =
+            ::write(got.descriptors[0].get(), problem_.data(), problem_.size());
       }
       log(problem_);
       problem_.clear();
@@ -392,7 +393,7 @@ class keeper::impl {
   [[noreturn]] static void fail(const std::string& what) {
     const std::string text =
         "gpushm-keeper: cannot " + what + ": " + base::errno_text(errno) + "\n";
-    static_cast<void>(::write(STDERR_FILENO, text.data(), text.size()));
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
     ::_exit(cannot_execute);
   }
 
