@@ -20,8 +20,8 @@
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
 #include "bench/bench_support.hpp"
-#include "broker/descriptor_receiver.hpp"
 #include "transport/packet_socket.hpp"
+#include "transport/reported_call.hpp"
 #include "wire/codec.hpp"
 
 namespace gpushm::bench {
@@ -148,14 +148,16 @@ class bare_loop {
         if (socket == stop_.get()) {
           return;
         }
-        while (broker_detail::peek_packet(socket) == broker_detail::next_packet::plain) {
-          const auto got = transport::receive_packet(socket, buffer);
+        for (;;) {  // the system calls of a broker
+          const auto got = transport::peek_bytes(socket, buffer);
           if (got.status != transport::receive_status::packet) {
             break;
           }
+          transport::reported_call call;
           if (got.packet.size() == 1) {  // a request; releases have another size
-            static_cast<void>(transport::send_packet(socket, answer_, descriptors));
+            static_cast<void>(transport::send_reported(call, 0, socket, answer_, descriptors));
           }
+          static_cast<void>(transport::remove_reported(call, 0, socket));
         }
       }
     }

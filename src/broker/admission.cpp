@@ -42,7 +42,9 @@ admission::admission(asio::io_context& io,
                      turn_loop& loop,
                      deadlines& late,
                      session_ender& ends,
-                     member_log& log)
+                     member_log& log,
+                     recorder& records,
+                     core::session_id first_session)
     : io_(io),
       listener_(listening),
       hub_(sessions),
@@ -50,10 +52,12 @@ admission::admission(asio::io_context& io,
       deadlines_(late),
       session_ender_(ends),
       log_(log),
+      recorder_(records),
       accept_([this] { accept_some(); }),
       events_(io, listening.descriptor()),
       pause_(io),
-      spare_(spare_descriptor()) {
+      spare_(spare_descriptor()),
+      next_session_(first_session) {
   loop_.join(accept_, "accept");
 }
 
@@ -98,12 +102,15 @@ void admission::accept_some() {
 }
 
 void admission::welcome(base::guarded_fd socket) {
+  const records::descriptor_id kept = recorder_.keep(socket.get());
   const auto peer = transport::peer_of(socket.get());
   base::guarded_fd process = transport::pidfd_of_peer(socket.get(), peer);
   const auto payer = transport::principal_of(peer, process.get());
   const core::principal who{payer.key, payer.vouched_for};
-  const auto created = std::make_shared<connection>(io_, next_session_++, std::move(socket));
+  const auto created = std::make_shared<connection>(
+      io_, next_session_++, kept_fd(std::move(socket), kept), recorder_);
   try {
+    created->process_id = process ? recorder_.keep(process.get()) : 0;
     hub_.accept(created, {peer.pid, peer.uid, peer.uid_known, who});
   } catch (const error& why) {
     refuse(created->requests.take_socket(), who, why);
@@ -113,15 +120,7 @@ void admission::welcome(base::guarded_fd socket) {
     throw;
   }
   try {
-    created->peer = peer;
-    created->principal = who;
-    created->held = hub_.new_charges(*created);
-    // One per subscription, and one for number 0: events about its leases.
-    created->lost_subscriptions.reserve(hub_.domain().bounds().max_subscriptions + 1);
-    loop_.join(*created);
-    created->process = end_watch(io_, std::move(process));
-    deadlines_.expect_hello(*created, std::chrono::steady_clock::now());
-    session_ender_.track(*created);  // last: only a close removes it
+    start(created, peer, who, std::move(process));
   } catch (...) {
     hub_.hang_up(created->number);
     session_ender_.close_socket(who, created->requests.take_socket());
@@ -130,6 +129,23 @@ void admission::welcome(base::guarded_fd socket) {
   session_ender_.watch_process(*created);
   created->requests.readable = true;  // Hello has probably arrived
   loop_.request_turn(*created);
+}
+
+void admission::start(const std::shared_ptr<connection>& created,
+                      const transport::peer_credentials& peer,
+                      const core::principal& who,
+                      base::guarded_fd process) {
+  created->peer = peer;
+  created->principal = who;
+  created->held = hub_.new_charges(*created);
+  // One per subscription, and one for number 0: events about its leases.
+  created->lost_subscriptions.reserve(hub_.domain().bounds().max_subscriptions + 1);
+  loop_.join(*created);
+  created->process = end_watch(io_, std::move(process));
+  if (!created->greeted) {
+    deadlines_.expect_hello(*created, std::chrono::steady_clock::now());
+  }
+  session_ender_.track(*created);  // last: only a close removes it
 }
 
 /// This process has no descriptor left: uses the spare one to refuse one client. Keeps `errno`.
@@ -152,7 +168,7 @@ void admission::refuse_one() {
   errno = why;
 }
 
-void admission::refuse(base::guarded_fd socket, const core::principal& who, const error& why) {
+void admission::refuse(kept_fd socket, const core::principal& who, const error& why) {
   log_.guarded([&] {
     const auto packet =
         wire::encode({0, wire::failure{0, why.code(), why.cause(), why.next_step()}});

@@ -10,6 +10,7 @@
 #include "broker/deadlines.hpp"
 #include "broker/hub.hpp"
 #include "broker/member_log.hpp"
+#include "broker/recorder.hpp"
 #include "broker/session_ender.hpp"
 #include "broker/turn_loop.hpp"
 #include "gpushm/error.hpp"
@@ -20,6 +21,9 @@ namespace gpushm::broker_detail {
 /// Accepts connections in its turns, creates their sessions, and refuses connections that the hub
 /// has no room for, even when this process has no descriptor left.
 ///
+/// A connection that is accepted when the process is killed, and not yet in the keeper, is lost;
+/// its client has no answer to its Hello, and connects again.
+///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class admission {
  public:
@@ -29,19 +33,27 @@ class admission {
             turn_loop& loop,
             deadlines& late,
             session_ender& ends,
-            member_log& log);
+            member_log& log,
+            recorder& records,
+            core::session_id first_session = 1);
   admission(const admission&) = delete;
   admission& operator=(const admission&) = delete;
   ~admission() { events_.release(); }
 
   /// Starts accepting connections. Does not block.
   void start();
+  /// Lets a connection, which the hub knows, take part: turns, deadlines, the end of its process.
+  /// Throws; the connection then takes no part.
+  void start(const std::shared_ptr<connection>& created,
+             const transport::peer_credentials& peer,
+             const core::principal& who,
+             base::guarded_fd process);
 
  private:
   void accept_some();
   void welcome(base::guarded_fd socket);
   void refuse_one();
-  void refuse(base::guarded_fd socket, const core::principal& who, const error& why);
+  void refuse(kept_fd socket, const core::principal& who, const error& why);
 
   asio::io_context& io_;
   const transport::listener& listener_;
@@ -50,11 +62,12 @@ class admission {
   deadlines& deadlines_;
   session_ender& session_ender_;
   member_log& log_;
+  recorder& recorder_;
   turn_loop::job accept_;
   asio::posix::stream_descriptor events_;  ///< does not own the listener's descriptor
   asio::steady_timer pause_;
   base::guarded_fd spare_;  ///< closed to accept and refuse a client when none is left
-  core::session_id next_session_ = 1;
+  core::session_id next_session_;
 };
 
 }  // namespace gpushm::broker_detail

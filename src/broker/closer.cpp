@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/log.hpp"
 #include "base/thread.hpp"
 
 namespace gpushm::broker_detail {
@@ -14,12 +15,32 @@ namespace gpushm::broker_detail {
 struct closer::state {
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<base::guarded_fd> waiting;
+  std::vector<kept_fd> waiting;
+  std::optional<descriptor_shelf> shelf;  ///< used by the thread only
   bool busy = false;
   bool stopped = false;
 };
 
-closer::closer() : state_(std::make_shared<state>()) {
+namespace {
+
+/// What remains in the keeper is removed by a successor.
+void take_from_keeper(descriptor_shelf& shelf, const std::vector<kept_fd>& files) {
+  try {
+    for (const kept_fd& each : files) {
+      while (each.id != 0 && !shelf.remove(each.id)) {
+        shelf.barrier();
+      }
+    }
+    shelf.barrier();
+  } catch (const std::exception& why) {
+    base::log(log_level::warning, why.what());
+  }
+}
+
+}  // namespace
+
+closer::closer(std::optional<descriptor_shelf> shelf) : state_(std::make_shared<state>()) {
+  state_->shelf = std::move(shelf);
   base::start_thread("gpushm-closer", [shared = state_] {
     std::unique_lock lock(shared->mutex);
     for (;;) {
@@ -30,6 +51,9 @@ closer::closer() : state_(std::make_shared<state>()) {
       auto files = std::exchange(shared->waiting, {});
       shared->busy = true;
       lock.unlock();
+      if (shared->shelf) {
+        take_from_keeper(*shared->shelf, files);
+      }
       files.clear();
       lock.lock();
       shared->busy = false;
@@ -39,6 +63,7 @@ closer::closer() : state_(std::make_shared<state>()) {
 }
 
 closer::~closer() {
+  flush();
   std::unique_lock lock(state_->mutex);
   state_->stopped = true;
   state_->changed.notify_all();
@@ -46,19 +71,28 @@ closer::~closer() {
       lock, close_timeout, [&] { return !state_->busy && state_->waiting.empty(); });
 }
 
-void closer::close(std::vector<base::guarded_fd> files) noexcept {
-  if (files.empty()) {
+void closer::close(std::vector<kept_fd> files) noexcept {
+  try {
+    held_.insert(
+        held_.end(), std::make_move_iterator(files.begin()), std::make_move_iterator(files.end()));
+  } catch (const std::bad_alloc&) {
+    files.clear();
+  }
+}
+
+void closer::flush() noexcept {
+  if (held_.empty()) {
     return;
   }
   try {
     const std::lock_guard lock(state_->mutex);
     state_->waiting.insert(state_->waiting.end(),
-                           std::make_move_iterator(files.begin()),
-                           std::make_move_iterator(files.end()));
+                           std::make_move_iterator(held_.begin()),
+                           std::make_move_iterator(held_.end()));
     state_->changed.notify_all();
-  } catch (const std::bad_alloc&) {
-    files.clear();
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): closed here
   }
+  held_.clear();
 }
 
 }  // namespace gpushm::broker_detail

@@ -3,9 +3,11 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <vector>
 
-#include "base/guarded_fd.hpp"
+#include "broker/descriptor_shelf.hpp"
+#include "broker/kept_fd.hpp"
 
 namespace gpushm::broker_detail {
 
@@ -17,19 +19,24 @@ namespace gpushm::broker_detail {
 /// strand.
 class closer {
  public:
-  closer();
+  /// `shelf`: where the keeper's copies are removed first, so that its close frees no memory.
+  explicit closer(std::optional<descriptor_shelf> shelf = {});
   closer(const closer&) = delete;
   closer& operator=(const closer&) = delete;
   /// Blocks up to `close_timeout` until everything is closed; the rest is closed later.
   ~closer();
 
-  /// Does not block, but closes the files in the calling thread if memory is short.
-  void close(std::vector<base::guarded_fd> files) noexcept;
+  /// Closes the files after the next `flush`. Closes them at once, in the calling thread, if memory
+  /// is short.
+  void close(std::vector<kept_fd> files) noexcept;
+  /// Call when no record refers to them any longer. Does not block.
+  void flush() noexcept;
 
  private:
   static constexpr std::chrono::seconds close_timeout{2};
   struct state;
   std::shared_ptr<state> state_;
+  std::vector<kept_fd> held_;
 };
 
 }  // namespace gpushm::broker_detail

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/guarded_fd.hpp"
 #include "broker/end_watch.hpp"
 #include "broker/fence_watch.hpp"
 #include "broker/hub.hpp"
@@ -25,14 +24,15 @@ namespace gpushm::broker_detail {
 struct connection final : session, std::enable_shared_from_this<connection> {
   using clock = std::chrono::steady_clock;
 
-  connection(asio::io_context& io, core::session_id id, base::guarded_fd connected)
-      : session(id), requests(io, *this, lane_kind::requests, std::move(connected)) {}
+  /// `records` must outlive it.
+  connection(asio::io_context& io, core::session_id id, kept_fd connected, recorder& records)
+      : session(id),
+        requests(io, *this, lane_kind::requests, std::move(connected)),
+        recorded_in(records) {}
   connection(const connection&) = delete;
   connection& operator=(const connection&) = delete;
-  ~connection() override {
-    process.stop();
-    life.stop();
-  }
+  /// Erases its records.
+  ~connection() override;
 
   /// Upper bound of queued answers beyond which no more requests are read. Questions to exporters
   /// do not count: an exporter with unread questions must be able to send its answers.
@@ -40,11 +40,11 @@ struct connection final : session, std::enable_shared_from_this<connection> {
 
   [[nodiscard]] bool may_answer() const noexcept { return queued_answers < max_queued_answers; }
   [[nodiscard]] bool may_read() const noexcept {
-    return requests.readable && !dropped && !requests.receiving_descriptors_since && may_answer() &&
-           !rest;
+    return (requests.readable || requests.handled) && !dropped &&
+           !requests.receiving_descriptors_since && may_answer() && !rest;
   }
   [[nodiscard]] bool may_read_events() const noexcept {
-    return events && events->readable && !dropped;
+    return events && (events->readable || events->handled) && !dropped;
   }
   [[nodiscard]] bool has_queued() const noexcept {
     return !requests.queue.empty() || (events && !events->queue.empty());
@@ -81,10 +81,22 @@ struct connection final : session, std::enable_shared_from_this<connection> {
     }
   }
 
+  [[nodiscard]] static journal::record_key key_of_handled(const lane& on) noexcept {
+    return records::key_of(
+        records::kind::handled, on.of.number, on.kind == lane_kind::events ? 1 : 0);
+  }
+  /// Records its state, in the next commit. No effect before its Hello or after its end.
+  void record() const noexcept;
+  void record_events() const noexcept;
+
   transport::peer_credentials peer;
   core::principal principal;
   lane requests;
   std::optional<lane> events;  ///< set by Hello
+  recorder& recorded_in;
+  // In the keeper.
+  records::descriptor_id process_id = 0;
+  records::descriptor_id life_id = 0;
   /// The client's process may die while a child of it keeps the socket open.
   end_watch process;
   end_watch life;  ///< of its life pipe, received with Hello

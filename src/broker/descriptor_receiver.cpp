@@ -13,6 +13,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -57,6 +58,8 @@ constexpr std::chrono::seconds idle_time{10};
 /// How long a packet waits until the number of descriptors in flight permits sending it.
 constexpr std::chrono::seconds send_timeout{5};
 constexpr std::chrono::milliseconds retry_pause{2};
+/// How often a thread that waits for the broker looks whether that has stopped.
+constexpr std::chrono::milliseconds stop_check{100};
 /// Packets without descriptors that are read from a socket before it is closed.
 constexpr int max_drained = 1024;
 
@@ -76,16 +79,18 @@ bool unshare_table(int kept) noexcept {
 
 }  // namespace
 
-next_packet peek_packet(int socket) noexcept {
-  // Without a control buffer the kernel only reports that there are descriptors (MSG_CTRUNC).
-  // Peeking leaves the packet and its references in the socket.
-  msghdr header{};
-  const auto size =
-      base::retry([&] { return ::recvmsg(socket, &header, MSG_PEEK | MSG_DONTWAIT); });
-  if (size < 0) {
-    return errno == EAGAIN ? next_packet::none : next_packet::plain;
-  }
-  return (header.msg_flags & MSG_CTRUNC) != 0 ? next_packet::with_descriptors : next_packet::plain;
+/// Closed once the packet is done.
+struct descriptor_receiver::received_packet::gate {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool is_open = true;
+};
+
+descriptor_receiver::received_packet::received_packet() : open(std::make_shared<gate>()) {}
+descriptor_receiver::received_packet::~received_packet() {
+  const std::lock_guard lock(open->mutex);
+  open->is_open = false;
+  open->changed.notify_all();
 }
 
 bool drain(int socket) noexcept {
@@ -111,13 +116,20 @@ bool drain(int socket) noexcept {
 /// A job for the worker pool, sent with its socket. It is on this process's heap; only its address
 /// is sent.
 struct descriptor_receiver::job {
-  job(std::uint64_t number, std::string whose, std::shared_ptr<std::atomic<bool>> copy_closed)
-      : session(number), principal(std::move(whose)), broker_copy_closed(std::move(copy_closed)) {}
+  job(std::uint64_t number,
+      std::string whose,
+      std::shared_ptr<std::atomic<bool>> copy_closed,
+      records::descriptor_id id)
+      : session(number),
+        principal(std::move(whose)),
+        broker_copy_closed(std::move(copy_closed)),
+        kept(id) {}
   std::uint64_t session;
   std::string principal;
   /// If set, only close the socket once the broker has closed its copy: only the last close may
   /// block.
   std::shared_ptr<std::atomic<bool>> broker_copy_closed;
+  records::descriptor_id kept;         ///< the keeper has a copy
   std::atomic<bool> complete = false;  ///< as in `received_packet`
 };
 
@@ -132,7 +144,11 @@ class descriptor_receiver::worker_pool
   ~worker_pool() {
     const base::own_table_scope own;
     worker_end_.reset();
+    shelf_.reset();
   }
+
+  /// Call first, on the first thread.
+  void set_shelf(std::optional<descriptor_shelf> shelf) { shelf_ = std::move(shelf); }
 
   /// Distributes jobs. Runs on the first thread.
   void run() {
@@ -181,24 +197,32 @@ class descriptor_receiver::worker_pool
     return task{object_at<job>(address), base::unique_fd(fd)};
   }
 
-  /// Receives one packet and passes it to the broker. Foreign descriptors are left in `foreign`.
+  /// Reads one packet and passes it to the broker. Foreign descriptors are left in `foreign`, until
+  /// the broker is done with the packet.
   void carry(const task& what, std::vector<base::unique_fd>& foreign) {
     std::vector<base::unique_fd> chunks;
     auto created = fetch(what, chunks, foreign);
+    const auto gate = created->open;
     // The packet transfers copies to the broker; these are closed afterwards.
     hand_over(std::move(created), chunks);
+    std::unique_lock lock(gate->mutex);
+    while (gate->is_open && !stopped_.load(std::memory_order_relaxed)) {
+      gate->changed.wait_for(lock, stop_check);
+    }
   }
 
   /// Descriptors in this table do not belong to the broker: they are not guarded.
   std::unique_ptr<received_packet> fetch(const task& what,
                                          std::vector<base::unique_fd>& chunks,
-                                         std::vector<base::unique_fd>& foreign) const {
+                                         std::vector<base::unique_fd>& foreign) {
     auto created = std::make_unique<received_packet>();
     created->session = what.what->session;
     std::vector<std::byte> buffer(wire::max_packet_bytes);
     try {
-      auto got = transport::receive_packet(what.socket.get(), buffer);
+      auto got = transport::peek_packet(what.socket.get(), buffer);
       created->status = got.status;
+      // Nothing here would keep its descriptors open when the broker removes the packet.
+      created->failed = got.status == transport::receive_status::descriptors_lost;
       created->packet.assign(got.packet.begin(), got.packet.end());
       for (auto& fd : got.descriptors) {
         if (is_of_member_kind(fd.get())) {
@@ -208,6 +232,7 @@ class descriptor_receiver::worker_pool
         }
       }
       created->foreign = foreign.size();
+      keep(*created, chunks);
     } catch (const error& why) {
       base::log(log_level::warning, why.what());
       created->failed = true;
@@ -215,11 +240,30 @@ class descriptor_receiver::worker_pool
     return created;
   }
 
+  /// Gives the keeper copies. If it takes none, the broker has no room for them either.
+  void keep(received_packet& created, std::vector<base::unique_fd>& chunks) {
+    const std::lock_guard lock(keeping_);
+    if (!shelf_) {
+      return;
+    }
+    try {
+      for (const base::unique_fd& each : chunks) {
+        created.kept.push_back(shelf_->put(each.get()));
+      }
+    } catch (const error& why) {
+      base::log(log_level::warning, why.what());
+      created.status = transport::receive_status::descriptors_lost;
+    }
+  }
+
   void hand_over(std::unique_ptr<received_packet> what,
                  const std::vector<base::unique_fd>& chunks) {
-    std::vector<int> numbers(chunks.size());
-    std::transform(
-        chunks.begin(), chunks.end(), numbers.begin(), [](const auto& fd) { return fd.get(); });
+    std::vector<int> numbers(
+        what->status == transport::receive_status::descriptors_lost ? 0 : chunks.size());
+    std::transform(chunks.begin(),
+                   chunks.begin() + static_cast<std::ptrdiff_t>(numbers.size()),
+                   numbers.begin(),
+                   [](const auto& fd) { return fd.get(); });
     const address_text text = text_of(what.get());
     using clock = std::chrono::steady_clock;
     const auto give_up = clock::now() + send_timeout;
@@ -245,6 +289,14 @@ class descriptor_receiver::worker_pool
         }
         base::pause_before_retry(retry_pause);
       }
+    }
+  }
+
+  /// Lets the keeper close its copy first, which then cannot block it.
+  void take_from_keeper(records::descriptor_id number) {
+    const std::lock_guard lock(keeping_);
+    if (shelf_ && number != 0 && shelf_->remove(number)) {
+      shelf_->barrier();
     }
   }
 
@@ -304,6 +356,7 @@ class descriptor_receiver::worker_pool
     try {
       if (what.what->broker_copy_closed) {
         what.what->broker_copy_closed->wait(false);
+        take_from_keeper(what.what->kept);
       } else {
         carry(what, foreign);
       }
@@ -314,6 +367,8 @@ class descriptor_receiver::worker_pool
   }
 
   base::unique_fd worker_end_;
+  std::mutex keeping_;
+  std::optional<descriptor_shelf> shelf_;
   std::mutex sending_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -321,10 +376,11 @@ class descriptor_receiver::worker_pool
   std::deque<std::string> runnable_;
   std::size_t idle_ = 0;
   std::size_t threads_ = 0;
-  bool stopped_ = false;
+  std::atomic<bool> stopped_ = false;
 };
 
-descriptor_receiver::descriptor_receiver() {
+descriptor_receiver::descriptor_receiver(
+    const std::function<std::optional<descriptor_shelf>()>& shelf) {
   std::array<int, 2> pair{};
   base::checked("serve", {}, "socketpair", [&] {
     return ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data());
@@ -337,16 +393,23 @@ descriptor_receiver::descriptor_receiver() {
     std::condition_variable changed;
     bool done = false;
     bool has_own_table = false;
+    std::exception_ptr failed;
   };
   const auto begun = std::make_shared<start>();
   const auto created = std::make_shared<worker_pool>(worker_end.get());
   // Once the thread has its own table, `worker_end` is the same number in both tables; until then
   // only the thread may use it.
   try {
-    base::start_thread("gpushm-receiver", [begun, created, number = worker_end.get()] {
+    base::start_thread("gpushm-receiver", [begun, created, shelf, number = worker_end.get()] {
       {
         const bool left = unshare_table(number);
         const std::lock_guard lock(begun->mutex);
+        try {
+          const base::own_table_scope own;
+          created->set_shelf(shelf());
+        } catch (...) {
+          begun->failed = std::current_exception();
+        }
         begun->done = true;
         begun->has_own_table = left;
         begun->changed.notify_all();
@@ -366,12 +429,15 @@ descriptor_receiver::descriptor_receiver() {
               "CLOSE_RANGE_UNSHARE: a member that sends a descriptor whose close blocks can keep "
               "this process from exiting (allow close_range)");
   }
+  if (begun->failed) {
+    std::rethrow_exception(begun->failed);
+  }
 }
 
 descriptor_receiver::~descriptor_receiver() = default;
 
 bool descriptor_receiver::fetch(std::uint64_t session, const std::string& principal, int socket) {
-  auto created = std::make_unique<job>(session, principal, nullptr);
+  auto created = std::make_unique<job>(session, principal, nullptr, 0);
   const address_text text = text_of(created.get());
   const std::array<int, 1> fds{socket};
   try {
@@ -388,16 +454,15 @@ bool descriptor_receiver::fetch(std::uint64_t session, const std::string& princi
   return true;
 }
 
-void descriptor_receiver::close_elsewhere(const std::string& principal,
-                                          base::unique_fd socket) noexcept {
+void descriptor_receiver::close_elsewhere(const std::string& principal, kept_fd socket) noexcept {
   try {
     const auto broker_copy_closed = std::make_shared<std::atomic<bool>>(false);
-    auto created = std::make_unique<job>(0, principal, broker_copy_closed);
+    auto created = std::make_unique<job>(0, principal, broker_copy_closed, socket.id);
     const address_text text = text_of(created.get());
     const std::array<int, 1> fds{socket.get()};
     if (transport::send_packet(broker_end_.get(), text, fds) == transport::send_result::sent) {
       static_cast<void>(created.release());
-      socket.reset();  // not the last copy, so this does not block
+      socket.file.reset();  // not the last copy, so this does not block
       broker_copy_closed->store(true);
       broker_copy_closed->notify_all();
       return;
@@ -405,7 +470,7 @@ void descriptor_receiver::close_elsewhere(const std::string& principal,
   } catch (const std::exception& why) {
     base::log(log_level::warning, why.what());
   }
-  static_cast<void>(socket.release());
+  static_cast<void>(socket.file.release().release());
 }
 
 std::unique_ptr<descriptor_receiver::received_packet> descriptor_receiver::next() {
@@ -415,9 +480,12 @@ std::unique_ptr<descriptor_receiver::received_packet> descriptor_receiver::next(
     return nullptr;
   }
   auto result = object_at<received_packet>(text);
-  result->descriptors = std::move(got.descriptors);
   if (got.status == transport::receive_status::descriptors_lost) {
     result->status = got.status;
+  }
+  result->descriptors = not_kept(std::move(got.descriptors));
+  for (std::size_t i = 0; i < result->descriptors.size() && i < result->kept.size(); ++i) {
+    result->descriptors[i].id = result->kept[i];
   }
   return result;
 }

@@ -5,12 +5,14 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "base/guarded_fd.hpp"
-#include "base/unique_fd.hpp"
+#include "broker/descriptor_shelf.hpp"
+#include "broker/kept_fd.hpp"
 #include "transport/packet_socket.hpp"
 
 namespace gpushm::broker_detail {
@@ -19,26 +21,40 @@ namespace gpushm::broker_detail {
 /// socket with SO_LINGER, or a file whose FUSE server does not answer, blocks as long as its owner
 /// likes; a thread blocked this way cannot be killed and keeps every descriptor of its process
 /// open. So these packets are received by threads with a separate descriptor table
-/// (CLOSE_RANGE_UNSHARE), which pass on only descriptors of harmless kinds and close the rest. Each
-/// principal's packets are received one at a time: it only blocks itself.
+/// (CLOSE_RANGE_UNSHARE), which give the keeper and pass on only descriptors of harmless kinds and
+/// close the rest. Each principal's packets are received one at a time: it only blocks itself.
+///
+/// Packets are only read, not removed. The threads keep a packet's descriptors open until its
+/// `received_packet` is destroyed: remove the packet before that, and the removal closes nothing.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class descriptor_receiver {
  public:
   struct received_packet {
+    received_packet();
+    received_packet(const received_packet&) = delete;
+    received_packet& operator=(const received_packet&) = delete;
+    ~received_packet();
+
     std::uint64_t session = 0;
     transport::receive_status status = transport::receive_status::would_block;
     std::vector<std::byte> packet;
-    std::vector<base::guarded_fd> descriptors;  ///< of kinds that members have a reason to send
-    std::size_t foreign = 0;                    ///< number of others, which were closed
-    bool failed = false;                        ///< an unexpected socket error
+    std::vector<kept_fd> descriptors;          ///< of kinds that members have a reason to send
+    std::vector<records::descriptor_id> kept;  ///< their numbers, also if `descriptors` is empty
+    std::size_t foreign = 0;                   ///< number of others, which are closed
+    bool failed = false;  ///< an unexpected socket error, or descriptors that cannot be received
+    struct gate;
+    std::shared_ptr<gate> open;  ///< keeps copies of the descriptors open
     /// Set by the thread that fills the packet, read by the one that takes it. The kernel
     /// orders the two, but neither the language nor ThreadSanitizer models that.
     std::atomic<bool> complete = false;
   };
 
-  /// Throws `errc::system_error`.
-  descriptor_receiver();
+  /// `shelf` is called once, in a thread with the other table; it may return nothing, if no
+  /// descriptor is to be kept. Throws `errc::system_error`, and what `shelf` throws.
+  explicit descriptor_receiver(const std::function<std::optional<descriptor_shelf>()>& shelf = [] {
+    return std::nullopt;
+  });
   descriptor_receiver(const descriptor_receiver&) = delete;
   descriptor_receiver& operator=(const descriptor_receiver&) = delete;
   /// Does not wait for threads that are blocked.
@@ -49,9 +65,9 @@ class descriptor_receiver {
   /// Starts receiving one packet from `socket`; `next` returns it later. Returns false if the
   /// receiver is busy: try again later.
   [[nodiscard]] bool fetch(std::uint64_t session, const std::string& principal, int socket);
-  /// Closes a socket that may contain unread descriptors in another thread. If that fails, the
-  /// socket stays open, which only costs a descriptor.
-  void close_elsewhere(const std::string& principal, base::unique_fd socket) noexcept;
+  /// Closes a socket that may contain unread descriptors in another thread, and the keeper's copy.
+  /// If that fails, the socket stays open, which only costs a descriptor.
+  void close_elsewhere(const std::string& principal, kept_fd socket) noexcept;
   /// Returns null when no packet is ready.
   [[nodiscard]] std::unique_ptr<received_packet> next();
 
@@ -60,15 +76,6 @@ class descriptor_receiver {
   class worker_pool;
   base::guarded_fd broker_end_;
 };
-
-enum class next_packet : unsigned char {
-  none,
-  plain,  ///< or the end of the connection, or an error
-  with_descriptors,
-};
-
-/// Returns the kind of the next packet of `socket` without receiving it or its descriptors.
-[[nodiscard]] next_packet peek_packet(int socket) noexcept;
 
 /// Discards packets without descriptors from a socket that was shut down. Returns true when the
 /// socket is empty, so that closing it cannot block.

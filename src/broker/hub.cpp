@@ -46,15 +46,15 @@ std::shared_ptr<const segment_files> shared_files_of(const core::segment& what) 
   return std::static_pointer_cast<const segment_files>(what.payload);
 }
 
-/// Adds up to `room` chunks, starting at `first`, to a packet's descriptors. Returns their sizes.
-std::vector<std::uint64_t> carry_chunks(const segment_files& files,
-                                        std::size_t first,
-                                        std::size_t room,
-                                        std::vector<int>& descriptors) {
-  const std::size_t end = std::min(files.chunks.size(), first + room);
+/// Adds up to `wire::max_batch` chunks of `packet.files`, starting at `first`, to a packet. Returns
+/// their sizes.
+std::vector<std::uint64_t> carry_chunks(outgoing& packet, std::size_t first) {
+  const segment_files& files = *packet.files;
+  const std::size_t end = std::min(files.chunks.size(), first + wire::max_batch);
   std::vector<std::uint64_t> sizes;
   for (std::size_t i = first; i < end; ++i) {
-    descriptors.push_back(files.chunks[i].get());
+    packet.descriptors.push_back(files.chunks[i].get());
+    packet.ids.push_back(files.chunks[i].id);
     sizes.push_back(files.chunk_bytes[i]);
   }
   return sizes;
@@ -124,7 +124,7 @@ struct hub::context {
   session& from;
   core::session_id number = 0;  ///< of `from`
   std::uint64_t id = 0;
-  std::vector<base::guarded_fd>& descriptors;
+  std::vector<kept_fd>& descriptors;
   core::time_point now;
   std::size_t foreign = 0;
 
@@ -133,30 +133,64 @@ struct hub::context {
 
 hub::hub(config options, outbox& out, slot_listener listener, void* listener_context)
     : config_(std::move(options)),
+      recorder_(config_.records != nullptr ? *config_.records : off_),
       out_(out),
       listener_(listener),
       listener_context_(listener_context),
-      domain_(config_.domain, config_.owner_uid, config_.limits, config_.process) {}
+      domain_(config_.from == nullptr
+                  ? core::domain(config_.domain, config_.owner_uid, config_.limits, config_.process)
+                  : core::domain(config_.domain,
+                                 config_.owner_uid,
+                                 config_.limits,
+                                 config_.process,
+                                 *config_.from)) {
+  config_.from = nullptr;
+  counters_.state_of(domain_);
+}
 
 void hub::accept(std::shared_ptr<session> created, const core::peer& who) {
+  const std::shared_ptr<session> kept = created;
+  domain_.connect(kept->number, who, std::move(created));
+  out_.record(*kept);
+  settle();
+  finish();
+}
+
+void hub::restore(std::shared_ptr<session> created) {
   const core::session_id number = created->number;
-  domain_.connect(number, who, std::move(created));
-  counters_.state_of(domain_);
+  domain_.set_session_payload(number, std::move(created));
+}
+
+void hub::restore(gpushm::generation generation, std::shared_ptr<segment_files> files) {
+  files->generation = generation;
+  files->held = domain_.segment_of(generation).held;
+  files->closed_by = config_.closer;
+  domain_.set_payload(generation, std::move(files));
 }
 
 bool hub::lose(session& gone, core::time_point now) {
   gone.dropped = true;
   gone.rest.reset();
+  bool is_ending = false;
   if (gone.sent_bye) {
-    hang_up(gone.number);
-    return false;
+    disconnect(gone.number);
+  } else {
+    is_ending = domain_.lose(gone.number, now);
+    if (is_ending) {
+      out_.record(gone);
+    }
+    settle();
   }
-  const bool is_ending = domain_.lose(gone.number, now);
-  settle();
+  finish();
   return is_ending;
 }
 
 void hub::hang_up(core::session_id number) {
+  disconnect(number);
+  finish();
+}
+
+void hub::disconnect(core::session_id number) {
   const session* const gone = find(number);
   domain_.disconnect(number, gone != nullptr && gone->sent_bye);
   settle();
@@ -165,15 +199,17 @@ void hub::hang_up(core::session_id number) {
 void hub::work() {
   domain_.work();
   settle();
+  finish();
 }
 
 void hub::tick(core::time_point now) {
   now_ = now;
   domain_.tick(now);
   settle();
+  finish();
 }
 
-void hub::close(std::vector<base::guarded_fd> files) noexcept {
+void hub::close(std::vector<kept_fd> files) noexcept {
   if (config_.closer) {
     config_.closer->close(std::move(files));
   }
@@ -181,11 +217,20 @@ void hub::close(std::vector<base::guarded_fd> files) noexcept {
 
 void hub::receive(session& from,
                   std::span<const std::byte> packet,
-                  std::vector<base::guarded_fd> descriptors,
+                  std::vector<kept_fd> descriptors,
                   core::time_point now,
                   std::size_t foreign,
                   lane_kind on) {
   now_ = now;
+  receive_one(from, packet, std::move(descriptors), foreign, on);
+  finish();
+}
+
+void hub::receive_one(session& from,
+                      std::span<const std::byte> packet,
+                      std::vector<kept_fd> descriptors,
+                      std::size_t foreign,
+                      lane_kind on) {
   if (from.dropped) {
     close(std::move(descriptors));
     return;
@@ -206,15 +251,15 @@ void hub::receive(session& from,
   }
   if (!message) {
     close(std::move(descriptors));
-    violate(from, 0, "the packet is not a message of this protocol");
+    reject(from, 0, "the packet is not a message of this protocol");
     return;
   }
   if ((on == lane_kind::events) != wire::is_sent_on_event_lane(message->body)) {
     close(std::move(descriptors));
-    violate(from, message->id, "message received on the wrong lane");
+    reject(from, message->id, "message received on the wrong lane");
     return;
   }
-  const context request{from, from.number, message->id, descriptors, now, foreign};
+  const context request{from, from.number, message->id, descriptors, now_, foreign};
   prepared answer;
   std::optional<error> refused;
   bool failed = false;
@@ -227,7 +272,7 @@ void hub::receive(session& from,
     const bool is_hello = std::holds_alternative<wire::hello>(message->body);
     if (is_hello == from.greeted) {
       close(std::move(descriptors));
-      violate(from, message->id, is_hello ? "second Hello" : "request before Hello");
+      reject(from, message->id, is_hello ? "second Hello" : "request before Hello");
       return;
     }
     answer = std::visit([&](const auto& body) { return handle(request, body); }, message->body);
@@ -256,6 +301,7 @@ void hub::receive_without_descriptors(session& from, std::span<const std::byte> 
                   "the broker has no room for the descriptors of this message",
                   "raise the broker's open file limit, or remove segments");
   fail(&from, message->id, 0, &why);
+  finish();
 }
 
 void hub::receive_truncated(session& from) {
@@ -263,6 +309,11 @@ void hub::receive_truncated(session& from) {
 }
 
 void hub::violate(session& by, std::uint64_t id, std::string_view cause) {
+  reject(by, id, cause);
+  finish();
+}
+
+void hub::reject(session& by, std::uint64_t id, std::string_view cause) {
   const error why(errc::protocol_error, {}, {}, cause, "use a client of protocol version 2");
   fail(&by, id, 0, &why);
   drop(by, cause);
@@ -271,6 +322,7 @@ void hub::violate(session& by, std::uint64_t id, std::string_view cause) {
 void hub::drop(session& of, std::string_view why) noexcept {
   if (!std::exchange(of.dropped, true)) {
     of.rest.reset();
+    out_.record(of);
     out_.drop(of, why);
   }
 }
@@ -349,8 +401,80 @@ void hub::settle(session* from, prepared answer) noexcept {
       break;
     }
   }
+  record_changes(wanted);
   wanted.clear();
   counters_.state_of(domain_);
+}
+
+void hub::finish() noexcept {
+  recorder_.commit();
+  if (recorder_.is_behind()) {
+    out_.retry_recording();
+    return;
+  }
+  if (config_.closer) {
+    config_.closer->flush();
+  }
+  out_.deliver();
+}
+
+void hub::record_changes(core::effects& of) noexcept {
+  if (!recorder_.is_on()) {
+    return;
+  }
+  if (of.too_many_records) {
+    recorder_.fall_behind();
+    return;
+  }
+  std::sort(of.records.begin(), of.records.end());
+  const auto end = std::unique(of.records.begin(), of.records.end());
+  for (auto at = of.records.begin(); at != end; ++at) {
+    try {
+      const core::saved_value value = domain_.saved(*at);
+      recorder_.put(*at, value);
+      if (at->kind == core::record_kind::segment && value.index() == 0) {
+        recorder_.erase(records::key_of(records::kind::files, at->first));
+      }
+    } catch (const std::bad_alloc&) {
+      recorder_.fall_behind();
+    }
+  }
+}
+
+void hub::record_files(const segment_files& of) noexcept {
+  if (!recorder_.is_on()) {
+    return;
+  }
+  try {
+    records::files_record record{{}, of.chunk_bytes};
+    std::transform(of.chunks.begin(),
+                   of.chunks.end(),
+                   std::back_inserter(record.chunks),
+                   [](const kept_fd& each) { return each.id; });
+    recorder_.put(records::key_of(records::kind::files, of.generation), std::move(record));
+  } catch (const std::bad_alloc&) {
+    recorder_.fall_behind();
+  }
+}
+
+bool hub::catch_up() noexcept {
+  const bool done = recorder_.catch_up([this] {
+    try {
+      for (const auto& [name, value] : domain_.save().records) {
+        recorder_.put(name, value);
+        if (name.kind == core::record_kind::segment) {
+          if (const auto& payload = domain_.segment_of(name.first).payload) {
+            record_files(static_cast<const segment_files&>(*payload));
+          }
+        }
+      }
+    } catch (const std::bad_alloc&) {
+      recorder_.fall_behind();
+    }
+    for_each_session([this](session& each) { out_.record_all(each); });
+  });
+  finish();
+  return done;
 }
 
 /// Sends the first questions, as many as one packet can carry. Returns their number. If memory is
@@ -389,7 +513,7 @@ void hub::send_waiting(const core::open_waits& what) noexcept {
     if (what.offered) {
       packet.files = shared_files_of(*what.offered);
       message.segment = fields_of(*what.offered);
-      message.chunk_bytes = carry_chunks(*packet.files, 0, wire::max_batch, packet.descriptors);
+      message.chunk_bytes = carry_chunks(packet, 0);
       message.ticket = what.offered->ticket;
     }
     send(to, prepare(what.request, std::move(message), std::move(packet)));
@@ -428,7 +552,7 @@ prepared hub::opened(const core::open_answer& answer) const {
   packet.files = shared_files_of(found);
   packet.metadata = found.metadata;
   packet.on_event_lane = answer.late;
-  auto sizes = carry_chunks(*packet.files, 0, wire::max_batch, packet.descriptors);
+  auto sizes = carry_chunks(packet, 0);
   return prepare(answer.request,
                  wire::opened{answer.index, fields_of(found), {}, std::move(sizes), found.ticket},
                  std::move(packet));
@@ -477,19 +601,21 @@ prepared hub::handle(const context& at, const wire::hello& message) {
     return {};
   }
   if (at.from.has_event_lane) {
-    violate(at.from, at.id, "second Hello");
+    reject(at.from, at.id, "second Hello");
     return {};
   }
   take_fence(at, message);
   const wire::session_token token = new_token(at.number);
-  const auto lane = std::make_shared<const base::guarded_fd>(out_.open_event_lane(at.from));
+  const auto lane = std::make_shared<const kept_fd>(out_.open_event_lane(at.from));
   at.from.has_event_lane = true;
   const auto welcome = [&](bool resumed) {
     outgoing packet;
     if (config_.state_table >= 0) {
       packet.descriptors = {config_.state_table};
+      packet.ids = {0};
     }
     packet.descriptors.push_back(lane->get());
+    packet.ids.push_back(lane->id);
     packet.own = lane;
     return prepare(at.id,
                    wire::welcome{wire::protocol_version,
@@ -510,6 +636,7 @@ prepared hub::handle(const context& at, const wire::hello& message) {
   const bool resumed = resume_lost(at.from, message.resume);
   at.from.greeted = true;
   at.from.token = token;
+  out_.record(at.from);
   return resumed ? std::move(again) : std::move(fresh);
 }
 
@@ -557,6 +684,7 @@ prepared hub::handle(const context& at, const wire::reserve& message) {
   const std::uint32_t slot = created.slot;
   try {
     auto files = std::make_shared<segment_files>();
+    files->generation = generation;
     files->held = created.held;
     files->closed_by = config_.closer;
     prepared answer = prepare(at.id, wire::reserved{generation, slot});
@@ -607,6 +735,7 @@ prepared hub::handle(const context& at, const wire::attach& message) {
   at.descriptors.clear();
   files.chunk_bytes.insert(
       files.chunk_bytes.end(), message.chunk_bytes.begin(), message.chunk_bytes.end());
+  record_files(files);
   return answer;
 }
 
@@ -631,11 +760,16 @@ prepared hub::handle(const context& at, const wire::open& message) {
 
 prepared hub::handle(const context& at, const wire::open_many& message) {
   at.from.rest = open_rest{at.id, message, 0, deadline_of(message.timeout_ms, at.now), at.now};
-  resume(at.from);
+  open_some(at.from);
   return {};
 }
 
 void hub::resume(session& of) {
+  open_some(of);
+  finish();
+}
+
+void hub::open_some(session& of) {
   if (!of.rest) {
     return;
   }
@@ -661,6 +795,7 @@ void hub::resume(session& of) {
   if (of.rest && rest.next >= names.size()) {
     of.rest.reset();
   }
+  out_.record(of);
   settle();
 }
 
@@ -676,7 +811,7 @@ prepared hub::handle(const context& at, const wire::fetch_chunks& message) {
   }
   outgoing packet;
   packet.files = files;
-  auto sizes = carry_chunks(*files, message.first_chunk, wire::max_batch, packet.descriptors);
+  auto sizes = carry_chunks(packet, message.first_chunk);
   return prepare(at.id,
                  wire::chunks{message.generation, message.first_chunk, std::move(sizes)},
                  std::move(packet));
@@ -734,6 +869,7 @@ prepared hub::handle(const context& at, const wire::unsubscribe& message) {
 
 prepared hub::handle(const context& at, const wire::bye& /*message*/) {
   at.from.sent_bye = true;
+  out_.record(at.from);
   return {};
 }
 
@@ -779,7 +915,7 @@ prepared hub::handle(const context& at, const wire::cancel& message) {
 
 template <typename Answer>
 prepared hub::handle(const context& at, const Answer& /*message*/) {
-  violate(at.from, at.id, "a client sent a message that only brokers send");
+  reject(at.from, at.id, "a client sent a message that only brokers send");
   return {};
 }
 

@@ -11,9 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "base/guarded_fd.hpp"
 #include "broker/closer.hpp"
 #include "broker/counters.hpp"
+#include "broker/kept_fd.hpp"
+#include "broker/recorder.hpp"
 #include "core/domain.hpp"
 #include "gpushm/broker.hpp"
 #include "wire/messages.hpp"
@@ -28,7 +29,8 @@ struct segment_files final : core::payload {
   segment_files& operator=(const segment_files&) = delete;
   ~segment_files() override;
 
-  std::vector<base::guarded_fd> chunks;
+  gpushm::generation generation = 0;
+  std::vector<kept_fd> chunks;
   std::vector<std::uint64_t> chunk_bytes;
   std::shared_ptr<const core::charges> held;
   std::shared_ptr<closer> closed_by;
@@ -41,11 +43,13 @@ struct outgoing {
   wire::message late;
   std::shared_ptr<const core::metadata_block> metadata;  ///< of a late `opened`
   std::vector<int> descriptors;                          ///< not owned
+  std::vector<records::descriptor_id> ids;               ///< of `descriptors`; 0: the state table
   std::shared_ptr<const segment_files> files;            ///< keeps `descriptors` open
   std::optional<std::uint64_t> subscription;  ///< of an event, which a resync may replace
   bool is_answer = true;                      ///< false: not the answer of a request
   bool on_event_lane = false;
-  std::shared_ptr<const base::guarded_fd> own;  ///< the one of `descriptors` that this owns
+  std::shared_ptr<const kept_fd> own;  ///< the one of `descriptors` that this owns
+  std::uint64_t number = 0;            ///< its record's; 0: not recorded
 
   [[nodiscard]] std::vector<std::byte> encode() const;
   /// Bytes charged while it is queued.
@@ -89,19 +93,27 @@ class outbox {
   outbox(const outbox&) = delete;
   outbox& operator=(const outbox&) = delete;
   virtual ~outbox() = default;
-  /// Precondition: at most one packet.
+  /// Queues a packet, which `deliver` sends. Precondition: at most one.
   virtual void send(session& to, prepared packet) noexcept = 0;
+  /// Sends queued packets that are answers; everything is recorded.
+  virtual void deliver() noexcept = 0;
+  /// Records the session's state, in the next commit.
+  virtual void record(const session& of) noexcept = 0;
+  /// Records the session, and everything that is queued for it.
+  virtual void record_all(const session& of) noexcept = 0;
+  /// Something could not be recorded: calls `hub::catch_up` later.
+  virtual void retry_recording() noexcept = 0;
   /// An event was lost for lack of memory: the subscriber must read its segments again (resync).
   virtual void lose_event(session& of, std::uint64_t subscription) noexcept = 0;
   /// Closes the connection after queued packets are sent, then calls `hub::lose`. `why` is for the
   /// log.
   virtual void drop(session& of, std::string_view why) noexcept = 0;
   /// Creates the session's second socket and returns the client's end. Throws.
-  [[nodiscard]] virtual base::guarded_fd open_event_lane(session& of) = 0;
+  [[nodiscard]] virtual kept_fd open_event_lane(session& of) = 0;
   /// Number of packets queued on the event lane so far.
   [[nodiscard]] virtual std::uint64_t events_queued(const session& of) const noexcept = 0;
   /// Sets the session's fence. `pidfd` and `life` are empty if and only if `kind` is none.
-  virtual void fence_of(session& of, fence kind, base::guarded_fd pidfd, base::guarded_fd life) = 0;
+  virtual void fence_of(session& of, fence kind, kept_fd pidfd, kept_fd life) = 0;
 };
 
 /// The broker without I/O: packets and descriptors in, packets and descriptors out. Decodes and
@@ -125,6 +137,10 @@ class hub final {
     /// Null: files are closed in the calling thread.
     std::shared_ptr<broker_detail::closer> closer = nullptr;
     std::chrono::milliseconds fence_delay{5'000};
+    /// Must outlive the hub. Null: nothing is recorded.
+    recorder* records = nullptr;
+    /// The domain of a predecessor. Null: an empty one.
+    const core::saved_state* from = nullptr;
   };
   /// Called when a slot of the state table changes.
   using slot_listener = void (*)(void* context,
@@ -151,7 +167,7 @@ class hub final {
   /// kind that members send.
   void receive(session& from,
                std::span<const std::byte> packet,
-               std::vector<base::guarded_fd> descriptors,
+               std::vector<kept_fd> descriptors,
                core::time_point now,
                std::size_t foreign = 0,
                lane_kind on = lane_kind::requests);
@@ -161,6 +177,11 @@ class hub final {
   void receive_truncated(session& from);
   /// Sends the session an error with `cause` and drops it.
   void violate(session& by, std::uint64_t id, std::string_view cause);
+  /// For a session and the files of a segment that the predecessor had. Precondition: they exist.
+  void restore(std::shared_ptr<session> created);
+  void restore(gpushm::generation generation, std::shared_ptr<segment_files> files);
+  /// Records everything that could not be recorded. Returns false if that failed again.
+  bool catch_up() noexcept;
   /// Opens some names of `rest`. `rest` must be empty before the session's next request is
   /// received.
   void resume(session& of);
@@ -180,6 +201,8 @@ class hub final {
   void hang_up(core::session_id number);
   void set_fence_wait(core::session_id number, fence_wait what) {
     domain_.set_fence_wait(number, what);
+    settle();
+    finish();
   }
 
   void tick(core::time_point now);
@@ -217,9 +240,21 @@ class hub final {
   template <typename Answer>
   prepared handle(const context& at, const Answer& message);
 
+  void receive_one(session& from,
+                   std::span<const std::byte> packet,
+                   std::vector<kept_fd> descriptors,
+                   std::size_t foreign,
+                   lane_kind on);
+  void reject(session& by, std::uint64_t id, std::string_view cause);
+  void open_some(session& of);
+  void disconnect(core::session_id number);
   [[nodiscard]] prepared prepare(std::uint64_t id, wire::body body, outgoing packet = {}) const;
-  /// Carries out the domain's effects and sends the answer of the request that caused them.
+  /// Carries out the domain's effects and queues the answer of the request that caused them.
   void settle(session* from = nullptr, prepared answer = {}) noexcept;
+  /// At the end of every public function: makes what has changed permanent, and then sends answers.
+  void finish() noexcept;
+  void record_changes(core::effects& of) noexcept;
+  void record_files(const segment_files& of) noexcept;
   void send(session* to, prepared packet) noexcept;
   void deliver(core::open_answer answer) noexcept;
   [[nodiscard]] std::size_t send_questions(std::span<const core::question> questions) noexcept;
@@ -240,9 +275,11 @@ class hub final {
   [[nodiscard]] wire::listing list_page(core::session_id number,
                                         const std::string& prefix,
                                         const std::string& after) const;
-  void close(std::vector<base::guarded_fd> files) noexcept;
+  void close(std::vector<kept_fd> files) noexcept;
 
   config config_;
+  recorder off_;  ///< if there is no other
+  recorder& recorder_;
   outbox& out_;
   slot_listener listener_;
   void* listener_context_;

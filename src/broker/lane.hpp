@@ -5,11 +5,12 @@
 #include <asio/posix/stream_descriptor.hpp>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 
-#include "base/guarded_fd.hpp"
 #include "broker/hub.hpp"
+#include "broker/kept_fd.hpp"
 
 namespace gpushm::broker_detail {
 
@@ -20,8 +21,12 @@ struct connection;
 struct lane {
   using clock = std::chrono::steady_clock;
 
-  lane(asio::io_context& io, connection& owner, lane_kind which, base::guarded_fd connected)
-      : of(owner), kind(which), socket(std::move(connected)), events(io, socket.get()) {}
+  lane(asio::io_context& io, connection& owner, lane_kind which, kept_fd connected)
+      : of(owner), kind(which), socket(std::move(connected)), events(io) {
+    if (socket) {  // empty: closed before a restart
+      events.assign(socket.get());
+    }
+  }
   lane(const lane&) = delete;
   lane& operator=(const lane&) = delete;
   ~lane() {
@@ -31,7 +36,7 @@ struct lane {
   }
 
   /// Releases the socket from the event loop.
-  [[nodiscard]] base::guarded_fd take_socket() {
+  [[nodiscard]] kept_fd take_socket() {
     events.release();
     return std::move(socket);
   }
@@ -40,11 +45,12 @@ struct lane {
 
   connection& of;
   const lane_kind kind;
-  base::guarded_fd socket;
+  kept_fd socket;
   asio::posix::stream_descriptor events;  ///< does not own `socket`
 
   prepared queue;
   std::uint64_t queued = 0;                ///< packets so far, sent or not
+  std::uint64_t sent = 0;                  ///< of these
   std::uint32_t inflight_descriptors = 0;  ///< sent; reset when the peer has read everything
   /// Upper bound of bytes sent and not read; charged to the connection's `held`.
   std::uint64_t unread_bytes = 0;
@@ -53,7 +59,10 @@ struct lane {
   bool send_closed = false;     ///< the client no longer receives
   std::optional<clock::time_point> blocked_since;
 
-  bool readable = false;    ///< there may be something to receive
+  bool readable = false;  ///< there may be something to receive
+  bool handled = false;   ///< its first packet, which is still to be removed
+  /// Keeps foreign descriptors of that packet open, so that removing it closes none of them.
+  std::shared_ptr<void> peeked;
   bool over = false;        ///< the client has closed it, in at least one direction
   bool wait_armed = false;  ///< the event loop waits until it is readable
   std::optional<clock::time_point> receiving_descriptors_since;

@@ -23,7 +23,8 @@ receiver::receiver(asio::io_context& io,
                    retry_poll& poll,
                    sender& answers,
                    connection_ender& ender,
-                   member_log& log)
+                   member_log& log,
+                   recorder& records)
     : hub_(sessions),
       descriptor_receiver_(descriptors),
       closer_(files),
@@ -33,12 +34,20 @@ receiver::receiver(asio::io_context& io,
       sender_(answers),
       ender_(ender),
       log_(log),
+      recorder_(records),
       receiver_events_(io, descriptors.descriptor()) {}
 
 void receiver::read_last(connection& from) {
   lane& on = from.requests;
   if (--*from.last_packets < 0 || from.dropped || on.receiving_descriptors_since ||
-      peek_packet(on.socket.get()) != next_packet::plain || !receive(on)) {
+      !remove_handled(on)) {
+    ender_.close(from);
+    return;
+  }
+  const transport::peeked got = transport::peek_bytes(on.socket.get(), buffer_);
+  if (got.status == transport::receive_status::packet && !got.has_descriptors) {
+    handle(on, got);
+  } else {
     ender_.close(from);
   }
 }
@@ -61,49 +70,80 @@ void receiver::watch(lane& on) {
 
 void receiver::read_one(lane& on) {
   connection& from = on.of;
-  const next_packet next = peek_packet(on.socket.get());
-  if (next == next_packet::with_descriptors && on.kind == lane_kind::events) {
+  if (!remove_handled(on)) {
+    return;
+  }
+  const transport::peeked got = transport::peek_bytes(on.socket.get(), buffer_);
+  if (got.has_descriptors && on.kind == lane_kind::events) {
     on.readable = false;  // they are closed with the socket
     hub_.violate(from, 0, "descriptors received on the event lane");
-  } else if (next == next_packet::with_descriptors) {
+    return;
+  }
+  if (got.has_descriptors) {
     if (descriptor_receiver_.fetch(from.number, from.principal.key, on.socket.get())) {
       deadlines_.expect_descriptors(on, clock::now());
     } else {
       on.readable = false;  // the descriptor receiver is busy: retry soon
       poll_.later(from);
     }
-  } else if (next == next_packet::none || (!receive(on) && !from.closed)) {
-    on.readable = false;
-    if (!on.over) {
-      watch(on);
-    }
+    return;
+  }
+  if (got.status == transport::receive_status::packet) {
+    handle(on, got);
+    return;
+  }
+  if (got.status == transport::receive_status::truncated) {
+    hub_.receive_truncated(from);
+  } else if (got.status == transport::receive_status::closed) {
+    from.end(on);
+  }
+  on.readable = false;
+  if (!on.over && !from.closed) {
+    watch(on);
   }
 }
 
-/// Receives one packet without descriptors. Returns false if there is none or the connection was
-/// closed.
-bool receiver::receive(lane& on) {
-  connection& from = on.of;
-  auto got = transport::receive_guarded(on.socket.get(), buffer_);
-  switch (got.status) {
-    case transport::receive_status::would_block:
-      return false;
-    case transport::receive_status::closed:
-      from.end(on);
-      return false;
-    case transport::receive_status::truncated:
-      hub_.receive_truncated(from);
-      return false;
-    case transport::receive_status::descriptors_lost:
-      hub_.receive_without_descriptors(from, got.packet);
-      break;
-    case transport::receive_status::packet:
-      hub_.receive(from, got.packet, std::move(got.descriptors), clock::now(), 0, on.kind);
-      break;
-  }
+/// A packet without descriptors, the first one in the socket.
+void receiver::handle(lane& on, const transport::peeked& got) {
+  begin_handling(on);
+  hub_.receive(on.of, got.packet, {}, clock::now(), 0, on.kind);
+  finish_handling(on);
+}
+
+/// The hub records this with the packet's effects.
+void receiver::begin_handling(lane& on) {
+  on.handled = true;
+  recorder_.mark(connection::key_of_handled(on));
+}
+
+void receiver::finish_handling(lane& on) {
   ++received_;
-  sender_.settle_after_request(from);
-  return !from.closed;
+  static_cast<void>(remove_handled(on));
+  sender_.settle_after_request(on.of);
+}
+
+/// Removes the first packet, if it has been handled. Returns false if nothing can be received now.
+bool receiver::remove_handled(lane& on) {
+  if (on.of.closed || recorder_.is_behind()) {
+    return false;
+  }
+  if (!on.handled) {
+    return true;
+  }
+  const auto result = transport::remove_reported(
+      recorder_.call(),
+      records::first_packet_of(on.of.number, on.kind == lane_kind::events),
+      on.socket.get());
+  on.handled = false;
+  recorder_.erase(connection::key_of_handled(on));
+  recorder_.commit_call();
+  on.peeked.reset();
+  if (result != transport::remove_result::removed) {
+    log_.dropped(on.of, "a packet has left its socket before it was removed");
+    ender_.close(on.of);
+    return false;
+  }
+  return true;
 }
 
 void receiver::start() {
@@ -113,42 +153,55 @@ void receiver::start() {
                                   return;
                                 }
                                 while (auto got = descriptor_receiver_.next()) {
-                                  log_.guarded([&] { take(*got); });
+                                  log_.guarded([&] { take(std::move(got)); });
                                 }
                                 start();
                               });
 }
 
-void receiver::take(descriptor_receiver::received_packet& got) {
-  auto* const found = static_cast<connection*>(hub_.find(got.session));
+void receiver::take(std::unique_ptr<descriptor_receiver::received_packet> whole) {
+  const std::shared_ptr<descriptor_receiver::received_packet> got = std::move(whole);
+  if (got->descriptors.size() < got->kept.size()) {  // some could not be received
+    for (const records::descriptor_id each : got->kept) {
+      recorder_.forget(each);
+    }
+    got->kept.clear();
+  }
+  auto* const found = static_cast<connection*>(hub_.find(got->session));
   if (found == nullptr || found->closed) {
-    closer_.close(std::move(got.descriptors));
+    closer_.close(std::move(got->descriptors));
     return;
   }
   connection& from = *found;
-  deadlines::descriptors_received(from.requests);
-  if (got.failed) {
+  lane& on = from.requests;
+  deadlines::descriptors_received(on);
+  if (got->failed || got->status == transport::receive_status::closed) {
+    closer_.close(std::move(got->descriptors));
     ender_.close(from);
     return;
   }
-  switch (got.status) {
+  on.peeked = got;
+  switch (got->status) {
     case transport::receive_status::would_block:
-      break;
     case transport::receive_status::closed:
-      ender_.close(from);
-      return;
+      break;
     case transport::receive_status::truncated:
       hub_.receive_truncated(from);
       break;
     case transport::receive_status::descriptors_lost:
-      hub_.receive_without_descriptors(from, got.packet);
+      begin_handling(on);
+      hub_.receive_without_descriptors(from, got->packet);
+      finish_handling(on);
       break;
     case transport::receive_status::packet:
-      hub_.receive(from, got.packet, std::move(got.descriptors), clock::now(), got.foreign);
+      begin_handling(on);
+      hub_.receive(from, got->packet, std::move(got->descriptors), clock::now(), got->foreign);
+      finish_handling(on);
       break;
   }
-  ++received_;
-  sender_.settle_after_request(from);
+  if (!on.handled) {
+    on.peeked.reset();
+  }
   loop_.request_turn(from);
 }
 

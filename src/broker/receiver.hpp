@@ -6,6 +6,7 @@
 #include <asio/posix/stream_descriptor.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "broker/closer.hpp"
 #include "broker/connection.hpp"
@@ -13,15 +14,18 @@
 #include "broker/descriptor_receiver.hpp"
 #include "broker/hub.hpp"
 #include "broker/member_log.hpp"
+#include "broker/recorder.hpp"
 #include "broker/retry_poll.hpp"
 #include "broker/sender.hpp"
 #include "broker/turn_loop.hpp"
+#include "transport/packet_socket.hpp"
 #include "wire/messages.hpp"
 
 namespace gpushm::broker_detail {
 
 /// Receives packets for the hub: directly if they carry no descriptors, else through the descriptor
-/// receiver. Does not block.
+/// receiver. A packet is removed from its socket after the hub has handled it, so that each is
+/// handled once, also by a successor (docs/adr/0031). Does not block.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class receiver {
@@ -35,7 +39,8 @@ class receiver {
            retry_poll& poll,
            sender& answers,
            connection_ender& ender,
-           member_log& log);
+           member_log& log,
+           recorder& records);
   receiver(const receiver&) = delete;
   receiver& operator=(const receiver&) = delete;
   ~receiver() { receiver_events_.release(); }
@@ -43,7 +48,7 @@ class receiver {
   /// Starts taking packets from the descriptor receiver.
   void start();
   /// Receives one packet, or has the descriptor receiver receive it. Precondition: the connection's
-  /// `may_read` or `may_read_events`.
+  /// `may_read` or `may_read_events`; everything is recorded.
   void read_one(lane& on);
   /// The same once the client's process is dead: closes the connection when no packet is left or
   /// the next one cannot be a goodbye.
@@ -53,8 +58,11 @@ class receiver {
 
  private:
   void watch(lane& on);
-  [[nodiscard]] bool receive(lane& from);
-  void take(descriptor_receiver::received_packet& got);
+  void handle(lane& on, const transport::peeked& got);
+  void take(std::unique_ptr<descriptor_receiver::received_packet> whole);
+  void begin_handling(lane& on);
+  void finish_handling(lane& on);
+  bool remove_handled(lane& on);
 
   hub& hub_;
   descriptor_receiver& descriptor_receiver_;
@@ -65,6 +73,7 @@ class receiver {
   sender& sender_;
   connection_ender& ender_;
   member_log& log_;
+  recorder& recorder_;
   std::uint64_t received_ = 0;
   asio::posix::stream_descriptor receiver_events_;  ///< does not own the descriptor
   std::array<std::byte, wire::max_packet_bytes> buffer_{};

@@ -6,8 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.hpp"
 #include "gpushm/error.hpp"
 #include "transport/packet_socket.hpp"
+#include "transport/reported_call.hpp"
 #include "wire/codec.hpp"
 
 namespace gpushm::broker_detail {
@@ -55,18 +57,40 @@ sender::sender(turn_loop& loop,
                retry_poll& poll,
                connection_ender& ender,
                member_log& log,
+               recorder& records,
                std::uint32_t max_inflight_descriptors)
     : loop_(loop),
       deadlines_(late),
       poll_(poll),
       ender_(ender),
       log_(log),
+      recorder_(records),
       max_inflight_descriptors_(max_inflight_descriptors) {}
 
 void sender::send(connection& to, prepared packet) noexcept {
   if (!packet.empty()) {
-    log_.guarded([&] { send_or_queue(to, packet); });
+    log_.guarded([&] { queue(to, packet); });
   }
+}
+
+void sender::deliver() noexcept {
+  if (is_delivering_) {
+    return;  // sending has closed a connection
+  }
+  is_delivering_ = true;
+  for (std::size_t i = 0; i < with_answers_.size(); ++i) {
+    const std::shared_ptr<connection> to = with_answers_[i];
+    log_.guarded([&] {
+      to->for_each_lane([&](lane& each) {
+        if (!to->closed && each.may_send()) {
+          flush_lane(each, true);
+        }
+      });
+      loop_.request_turn(*to);
+    });
+  }
+  with_answers_.clear();
+  is_delivering_ = false;
 }
 
 void sender::lose_event(connection& to, std::uint64_t subscription) noexcept {
@@ -82,14 +106,15 @@ void sender::settle_after_request(connection& from) {
   });
 }
 
-void sender::send_or_queue(connection& to, prepared& packet) {
-  const outgoing& one = packet.front();
+void sender::queue(connection& to, prepared& packet) {
+  outgoing& one = packet.front();
   lane& on = one.on_event_lane && to.events ? *to.events : to.requests;
   if (to.closed || on.send_closed) {
     return;
   }
   const std::uint64_t cost = one.cost();
-  if (one.subscription) {
+  const bool is_event = one.subscription.has_value();
+  if (is_event) {
     // Events are sent in the subscriber's turn and charged within its share, so that the turn of
     // the session that causes them stays short however many subscribers there are.
     if (to.queued_events >= max_queued_events ||
@@ -100,22 +125,75 @@ void sender::send_or_queue(connection& to, prepared& packet) {
     }
     ++to.queued_events;
   } else {
-    try {
-      if (on.queue.empty() && try_send(on, one)) {
-        ++on.queued;
-        return;
-      }
-    } catch (const std::bad_alloc&) {  // retried in its turn
-    }
-    if (to.closed || on.send_closed) {
-      return;
-    }
     to.held.charge(core::resource::memory_bytes, cost);
     to.queued_answers += one.is_answer ? 1U : 0U;
   }
+  record(on, one, on.queued);
   on.queue.splice(on.queue.end(), packet);
   ++on.queued;
+  if (on.kind == lane_kind::events) {
+    to.record_events();
+  }
+  if (!is_event) {
+    try {
+      if (with_answers_.empty() || with_answers_.back().get() != &to) {
+        with_answers_.push_back(to.shared_from_this());
+      }
+      return;
+    } catch (const std::bad_alloc&) {  // sent in its turn
+    }
+  }
   loop_.request_turn(to);
+}
+
+/// `place`: the number of packets queued before it.
+void sender::record(const lane& on, outgoing& packet, std::uint64_t place) noexcept {
+  if (!recorder_.is_on() || packet.subscription) {
+    return;
+  }
+  if (packet.number == 0) {
+    packet.number = recorder_.next_packet();
+  }
+  try {
+    records::packet_record record;
+    record.session = on.of.number;
+    record.on_event_lane = on.kind == lane_kind::events;
+    record.is_answer = packet.is_answer;
+    record.place = place;
+    record.bytes = packet.packet.empty() ? wire::encode(packet.late) : packet.packet;
+    record.descriptors = packet.ids;
+    if (packet.files) {
+      record.files_of = packet.files->generation;
+      record.metadata_of = packet.metadata ? packet.files->generation : 0;
+    }
+    recorder_.put(records::key_of(records::kind::packet, packet.number), std::move(record));
+  } catch (const std::bad_alloc&) {
+    recorder_.fall_behind();
+  } catch (const error& why) {  // cannot be encoded, and so not be sent either
+    base::log(log_level::error, why.what());
+  }
+}
+
+void sender::record_queue(connection& of) noexcept {
+  of.for_each_lane([&](lane& each) {
+    std::uint64_t place = each.queued - each.queue.size();
+    for (outgoing& packet : each.queue) {
+      record(each, packet, place++);
+    }
+  });
+  of.record_events();
+}
+
+void discard_queue(lane& of) noexcept {
+  for (const outgoing& each : of.queue) {
+    if (each.number != 0) {
+      of.of.recorded_in.erase(records::key_of(records::kind::packet, each.number));
+    }
+    if (each.own) {
+      of.of.recorded_in.forget(each.own->id);
+    }
+  }
+  of.queue.clear();
 }
 
 /// Returns false if the packet must wait or the lane is closed for sending.
@@ -139,7 +217,15 @@ bool sender::try_send(lane& on, const outgoing& packet) {
     const std::vector<std::byte> late =
         packet.packet.empty() ? packet.encode() : std::vector<std::byte>();
     const std::vector<std::byte>& bytes = packet.packet.empty() ? late : packet.packet;
-    switch (transport::send_packet(on.socket.get(), bytes, packet.descriptors)) {
+    // The subject of a recorded packet is its number.
+    const std::uint64_t subject =
+        packet.number != 0 ? packet.number : records::event_of(on.of.number, on.sent);
+    const transport::send_result result = transport::send_reported(
+        recorder_.call(), subject, on.socket.get(), bytes, packet.descriptors);
+    if (result != transport::send_result::sent) {
+      recorder_.call().clear();
+    }
+    switch (result) {
       case transport::send_result::sent: {
         const std::uint64_t cost = bytes.size() + packet_overhead_bytes;
         on.inflight_descriptors += count;
@@ -163,9 +249,16 @@ bool sender::try_send(lane& on, const outgoing& packet) {
   return false;
 }
 
+/// It is sent, or never will be.
 void sender::forget_first(lane& on) {
   connection& to = on.of;
   const outgoing& first = on.queue.front();
+  if (first.number != 0) {
+    recorder_.erase(records::key_of(records::kind::packet, first.number));
+  }
+  if (first.own) {
+    recorder_.forget(first.own->id);
+  }
   to.queued_events -= first.subscription ? 1U : 0U;
   to.queued_answers -= !first.subscription && first.is_answer ? 1U : 0U;
   to.held.release(core::resource::memory_bytes, first.cost());
@@ -231,12 +324,20 @@ void sender::flush(connection& to) {
   }
 }
 
-void sender::flush_lane(lane& on) {
-  for (int i = 0; i < sends_per_turn && !on.queue.empty(); ++i) {
+void sender::flush_lane(lane& on, bool only_answers) {
+  for (int i = 0; i < sends_per_turn && !on.queue.empty() && !recorder_.is_behind(); ++i) {
+    if (only_answers && on.queue.front().subscription) {
+      return;
+    }
     if (!try_send(on, on.queue.front())) {
       return;
     }
     forget_first(on);
+    ++on.sent;
+    if (on.kind == lane_kind::events) {
+      on.of.record_events();
+    }
+    recorder_.commit_call();
     deadlines::reader_resumed(on, clock::now());
   }
   if (on.queue.empty()) {
@@ -263,6 +364,8 @@ void sender::queue_resyncs(connection& to) {
   }
   to.events->queued += resyncs.size();
   to.events->queue.splice(to.events->queue.end(), resyncs);
+  to.record_events();
+  recorder_.commit();
 }
 
 }  // namespace gpushm::broker_detail

@@ -2,18 +2,22 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "broker/connection.hpp"
 #include "broker/deadlines.hpp"
 #include "broker/member_log.hpp"
+#include "broker/recorder.hpp"
 #include "broker/retry_poll.hpp"
 #include "broker/turn_loop.hpp"
 
 namespace gpushm::broker_detail {
 
-/// Sends the hub's packets: an answer immediately if possible, everything else from the
-/// connection's queue in its turns. Queued and unread packets are charged to the connection. Does
-/// not block.
+/// Sends the hub's packets from the connections' queues: answers in `deliver` if possible,
+/// everything else in the connection's turns. Queued and unread packets are charged to the
+/// connection. Records queued answers; an event that a successor finds unsent becomes a resync.
+/// Does not block.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class sender {
@@ -24,37 +28,50 @@ class sender {
          retry_poll& poll,
          connection_ender& ender,
          member_log& log,
+         recorder& records,
          std::uint32_t max_inflight_descriptors);
   sender(const sender&) = delete;
   sender& operator=(const sender&) = delete;
   ~sender() = default;
 
-  /// Precondition: at most one packet. An event for which there is no room becomes a resync.
+  /// Queues a packet. Precondition: at most one. An event for which there is no room becomes a
+  /// resync.
   void send(connection& to, prepared packet) noexcept;
+  /// Sends queued answers. Precondition: everything is recorded.
+  void deliver() noexcept;
+  /// Records everything that is queued.
+  void record_queue(connection& of) noexcept;
   /// An event is lost: the subscriber gets a resync once its queue is sent.
   void lose_event(connection& to, std::uint64_t subscription) noexcept;
   /// Sends some queued packets; closes a dropped connection once all are sent. Precondition:
-  /// `to.may_flush()`.
+  /// `to.may_flush()`; everything is recorded.
   void flush(connection& to);
   /// Call after a request: the client has probably read what was sent before.
   void settle_after_request(connection& from);
 
  private:
-  void send_or_queue(connection& to, prepared& packet);
-  void flush_lane(lane& on);
+  void queue(connection& to, prepared& packet);
+  void record(const lane& on, outgoing& packet, std::uint64_t place) noexcept;
+  void flush_lane(lane& on, bool only_answers = false);
   bool try_send(lane& on, const outgoing& packet);
-  static void forget_first(lane& on);
+  void forget_first(lane& on);
   void end_sending(lane& on);
   bool wait_for_room(lane& on);
   bool wait_for_reader(lane& on);
-  static void queue_resyncs(connection& to);
+  void queue_resyncs(connection& to);
 
   turn_loop& loop_;
   deadlines& deadlines_;
   retry_poll& poll_;
   connection_ender& ender_;
   member_log& log_;
+  recorder& recorder_;
   std::uint32_t max_inflight_descriptors_;
+  std::vector<std::shared_ptr<connection>> with_answers_;  ///< queued since the last `deliver`
+  bool is_delivering_ = false;
 };
+
+/// Empties the queue of a lane that is closed, and erases the records of its packets.
+void discard_queue(lane& of) noexcept;
 
 }  // namespace gpushm::broker_detail

@@ -2,11 +2,20 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 
+#include "broker/inheritance.hpp"
 #include "core/budget.hpp"
 #include "gpushm/broker.hpp"
 
 namespace gpushm::broker_detail {
+
+/// For a broker that a successor can continue: its keeper is the one that $NOTIFY_SOCKET names.
+struct succession {
+  std::string short_name;           ///< of the domain, in the keeper
+  std::optional<inheritance> from;  ///< nothing: there is nothing to continue
+};
 
 /// The broker's sockets and timers around a hub. Everything but `stop` runs on the thread in `run`.
 ///
@@ -14,8 +23,11 @@ namespace gpushm::broker_detail {
 class server {
  public:
   /// Binds the socket. `shared`: the budget shared by the brokers of the process; null: this is the
-  /// only one. Throws address_in_use, permission_denied, invalid_argument, system_error.
-  server(const broker_options& options, std::shared_ptr<core::process_budget> shared);
+  /// only one. `successors`: nothing is destroyed then; end the process after `run` has returned.
+  /// Throws address_in_use, permission_denied, invalid_argument, system_error.
+  server(const broker_options& options,
+         std::shared_ptr<core::process_budget> shared,
+         std::optional<succession> successors = {});
   server(const server&) = delete;
   server& operator=(const server&) = delete;
   ~server();

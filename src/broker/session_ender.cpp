@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "broker/sender.hpp"
 #include "transport/credentials.hpp"
 
 namespace gpushm::broker_detail {
@@ -26,6 +27,7 @@ session_ender::session_ender(asio::io_context& io,
                              turn_loop& loop,
                              descriptor_receiver& descriptors,
                              member_log& log,
+                             recorder& records,
                              std::chrono::milliseconds fence_delay)
     : io_(io),
       hub_(sessions),
@@ -33,6 +35,7 @@ session_ender::session_ender(asio::io_context& io,
       loop_(loop),
       descriptor_receiver_(descriptors),
       log_(log),
+      recorder_(records),
       fence_delay_(fence_delay) {}
 
 void session_ender::track(connection& created) {
@@ -49,17 +52,18 @@ void session_ender::watch_process(connection& of) {
   });
 }
 
-void session_ender::set_fence(connection& of,
-                              fence kind,
-                              base::guarded_fd pidfd,
-                              base::guarded_fd life) {
+void session_ender::set_fence(connection& of, fence kind, kept_fd pidfd, kept_fd life) {
   of.fence = kind;
-  of.life = end_watch(io_, std::move(life));
-  if (!of.process || !transport::kernel_names_peers()) {  // prefer the kernel's pidfd
-    of.process.stop();
-    of.process = end_watch(io_, std::move(pidfd));
-    watch_process(of);
+  of.life_id = life.id;
+  of.life = end_watch(io_, std::move(life.file));
+  if (of.process && transport::kernel_names_peers()) {  // prefer the kernel's pidfd
+    recorder_.forget(pidfd.id);
+    return;
   }
+  of.process.stop();
+  recorder_.forget(std::exchange(of.process_id, pidfd.id));
+  of.process = end_watch(io_, std::move(pidfd.file));
+  watch_process(of);
 }
 
 void session_ender::process_died(connection& of) {
@@ -70,10 +74,12 @@ void session_ender::process_died(connection& of) {
   loop_.request_turn(of);
 }
 
-void session_ender::close_socket(const core::principal& who, base::guarded_fd socket) noexcept {
+void session_ender::close_socket(const core::principal& who, kept_fd socket) noexcept {
   ::shutdown(socket.get(), SHUT_RDWR);
-  if (!drain(socket.get())) {
-    descriptor_receiver_.close_elsewhere(who.key, socket.release());
+  if (drain(socket.get())) {
+    recorder_.forget(socket.id);
+  } else {
+    descriptor_receiver_.close_elsewhere(who.key, std::move(socket));
   }
 }
 
@@ -82,23 +88,40 @@ void session_ender::close(connection& gone) {
     return;
   }
   log_.guarded([&] { mute_siblings(gone); });
-  // Deferred: the hub may be handling a request of this or another session.
-  asio::post(io_, [this, kept = gone.shared_from_this()] {
-    log_.guarded([&] { end_session(*kept); });
-    driver_.schedule();
-  });
+  post_end(gone);
   // Nothing from here on may fail, or the session would not end.
   gone.closed = true;
-  gone.for_each_lane([](lane& each) { each.queue.clear(); });
+  gone.for_each_lane([](lane& each) {
+    discard_queue(each);
+    each.peeked.reset();
+  });
   gone.held.reset();
   loop_.leave(gone);
   gone.for_each_lane([&](lane& each) { close_socket(gone.principal, each.take_socket()); });
+  gone.record();
   const auto [first, last] = by_pid_.equal_range(gone.peer.pid);
   for (auto at = first; at != last; ++at) {
     if (at->second == &gone) {
       by_pid_.erase(at);
       break;
     }
+  }
+}
+
+/// Deferred: the hub may be handling a request of this or another session.
+void session_ender::post_end(connection& gone) {
+  asio::post(io_, [this, kept = gone.shared_from_this()] {
+    log_.guarded([&] { end_session(*kept); });
+    driver_.schedule();
+  });
+}
+
+void session_ender::restore_closed(connection& gone) {
+  gone.closed = true;
+  if (hub_.domain().is_ending(gone.number)) {
+    watch_fence(gone);
+  } else {
+    post_end(gone);
   }
 }
 
@@ -113,17 +136,21 @@ void session_ender::drop(connection& gone, std::string_view why) noexcept {
 void session_ender::end_session(connection& gone) {
   const core::session_id number = gone.number;
   try {
-    if (!hub_.lose(gone, std::chrono::steady_clock::now())) {
-      return;
+    if (hub_.lose(gone, std::chrono::steady_clock::now())) {
+      watch_fence(gone);
     }
-    gone.ending = std::make_unique<fence_watch>(
-        io_, gone.fence, std::move(gone.process), std::move(gone.life), fence_delay_);
-    gone.ending->wait([this, number] { fence_reached(number); },
-                      [this, number](fence_wait what) { hub_.set_fence_wait(number, what); });
   } catch (...) {
     fence_reached(number);
     throw;
   }
+}
+
+void session_ender::watch_fence(connection& gone) {
+  const core::session_id number = gone.number;
+  gone.ending = std::make_unique<fence_watch>(
+      io_, gone.fence, std::move(gone.process), std::move(gone.life), fence_delay_);
+  gone.ending->wait([this, number] { fence_reached(number); },
+                    [this, number](fence_wait what) { hub_.set_fence_wait(number, what); });
 }
 
 void session_ender::fence_reached(core::session_id number) {

@@ -7,12 +7,13 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "base/guarded_fd.hpp"
 #include "broker/connection.hpp"
 #include "broker/descriptor_receiver.hpp"
 #include "broker/hub.hpp"
 #include "broker/hub_driver.hpp"
+#include "broker/kept_fd.hpp"
 #include "broker/member_log.hpp"
+#include "broker/recorder.hpp"
 #include "broker/turn_loop.hpp"
 
 namespace gpushm::broker_detail {
@@ -30,6 +31,7 @@ class session_ender final : public connection_ender {
                 turn_loop& loop,
                 descriptor_receiver& descriptors,
                 member_log& log,
+                recorder& records,
                 std::chrono::milliseconds fence_delay);
 
   /// Registers a connection until it is closed; connections of the same process end together.
@@ -37,19 +39,24 @@ class session_ender final : public connection_ender {
   /// Handles the end of `of.process`.
   void watch_process(connection& of);
   /// Sets the client's fence. Either both descriptors are empty or neither is.
-  void set_fence(connection& of, fence kind, base::guarded_fd pidfd, base::guarded_fd life);
+  void set_fence(connection& of, fence kind, kept_fd pidfd, kept_fd life);
+  /// For a connection that the predecessor had closed: continues to wait for its fence. Does not
+  /// end it within this call.
+  void restore_closed(connection& gone);
 
   void close(connection& gone) override;
   /// Closes the connection after queued packets are sent.
   void drop(connection& gone, std::string_view why) noexcept;
   /// Closes a socket without blocking the broker: unread packets may contain descriptors whose
   /// close blocks. `who`: the principal whose packets wait if it does.
-  void close_socket(const core::principal& who, base::guarded_fd socket) noexcept;
+  void close_socket(const core::principal& who, kept_fd socket) noexcept;
 
  private:
   void mute_siblings(connection& gone);
   void process_died(connection& of);
+  void post_end(connection& gone);
   void end_session(connection& gone);
+  void watch_fence(connection& gone);
   void fence_reached(core::session_id number);
 
   asio::io_context& io_;
@@ -58,6 +65,7 @@ class session_ender final : public connection_ender {
   turn_loop& loop_;
   descriptor_receiver& descriptor_receiver_;
   member_log& log_;
+  recorder& recorder_;
   std::chrono::milliseconds fence_delay_;
   std::unordered_multimap<std::int32_t, connection*> by_pid_;  ///< open connections
 };

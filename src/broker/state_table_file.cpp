@@ -4,8 +4,11 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <atomic>
+#include <cerrno>
+#include <string>
 
 #include "base/syscall.hpp"
 
@@ -45,7 +48,8 @@ wire::slot_state stored(std::optional<segment_state> state) {
 
 }  // namespace
 
-state_table_file::state_table_file(std::uint32_t slots, const gpushm::epoch& epoch) {
+state_table_file::state_table_file(std::uint32_t slots, const gpushm::epoch& epoch, bool resumable)
+    : slots_(slots), epoch_(epoch) {
   const std::size_t bytes = wire::state_table_bytes(slots);
   fd_ = base::guarded_fd::open([] {
     return base::checked("serve", {}, "memfd_create", [] {
@@ -60,17 +64,23 @@ state_table_file::state_table_file(std::uint32_t slots, const gpushm::epoch& epo
   base::checked("serve", {}, "madvise", [&] {
     return ::madvise(mapping_.get().address, mapping_.get().size_bytes, MADV_DONTFORK);
   });
-  // From here on no process, not even this one, can create a writable mapping.
+  // With FUTURE_WRITE no process, not even this one, can create a writable mapping from here on.
+  const int against_writing = resumable ? 0 : F_SEAL_FUTURE_WRITE;
   base::checked("serve", {}, "fcntl(F_ADD_SEALS)", [&] {
     return ::fcntl(
-        fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL);
+        fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | against_writing);
   });
+  if (resumable) {
+    base::checked("serve", {}, "fchmod", [&] { return ::fchmod(fd_.get(), 0600); });
+    open_for_members();
+  }
 
   wire::state_table_header* table = header();
   table->magic = wire::state_table_magic;
   table->version = wire::state_table_version;
   table->slots = slots;
   table->epoch = epoch;
+  table->resumable = resumable ? 1 : 0;
 
   pthread_mutexattr_t attributes;
   check_pthread(::pthread_mutexattr_init(&attributes), "pthread_mutexattr_init");
@@ -79,6 +89,52 @@ state_table_file::state_table_file(std::uint32_t slots, const gpushm::epoch& epo
   const int result = ::pthread_mutex_init(mutex_in(table), &attributes);
   ::pthread_mutexattr_destroy(&attributes);
   check_pthread(result, "pthread_mutex_init");
+}
+
+state_table_file::state_table_file(base::guarded_fd file) : fd_(std::move(file)) {
+  struct stat found {};
+  const int seals = ::fcntl(fd_.get(), F_GET_SEALS);
+  const bool is_table = ::fstat(fd_.get(), &found) == 0 && seals != -1 &&
+                        (seals & F_SEAL_SHRINK) != 0 &&
+                        static_cast<std::size_t>(found.st_size) >= wire::state_table_words_offset;
+  if (is_table) {
+    const auto bytes = static_cast<std::size_t>(found.st_size);
+    mapping_ = base::map_file("serve", fd_.get(), bytes, true);
+    base::checked("serve", {}, "madvise", [&] {
+      return ::madvise(mapping_.get().address, bytes, MADV_DONTFORK);
+    });
+    const wire::state_table_header* const table = header();
+    slots_ = table->slots;
+    epoch_ = table->epoch;
+    if (table->magic == wire::state_table_magic && table->version == wire::state_table_version &&
+        wire::state_table_bytes(slots_) <= bytes) {
+      open_for_members();
+      return;
+    }
+  }
+  throw error(errc::invalid_argument,
+              "serve",
+              {},
+              "the inherited state table is not one that this version can read",
+              "start the broker without it; its clients connect again");
+}
+
+/// Opened for reading, so that it cannot be mapped for writing either.
+void state_table_file::open_for_members() {
+  const std::string path = "/proc/self/fd/" + std::to_string(fd_.get());
+  for_members_ = base::guarded_fd::open([&] {
+    return base::checked(
+        "serve", path, "open", [&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); });
+  });
+}
+
+wire::slot_state state_table_file::state(std::uint32_t slot,
+                                         gpushm::generation generation) const noexcept {
+  const auto* const words = reinterpret_cast<const wire::slot_word*>(
+      static_cast<const std::byte*>(mapping_.get().address) + wire::state_table_words_offset);
+  const std::uint64_t word = words[slot].load(std::memory_order_acquire);
+  return word >> 8U == generation ? static_cast<wire::slot_state>(word & 0xFFU)
+                                  : wire::slot_state::free;
 }
 
 wire::state_table_header* state_table_file::header() noexcept {
@@ -95,7 +151,12 @@ void state_table_file::set(std::uint32_t slot,
 }
 
 void state_table_file::lock() {
-  check_pthread(::pthread_mutex_lock(mutex_in(header())), "pthread_mutex_lock");
+  const int result = ::pthread_mutex_lock(mutex_in(header()));
+  if (result == EOWNERDEAD) {  // a predecessor's thread has ended
+    check_pthread(::pthread_mutex_consistent(mutex_in(header())), "pthread_mutex_consistent");
+    return;
+  }
+  check_pthread(result, "pthread_mutex_lock");
 }
 
 void state_table_file::unlock() noexcept {

@@ -16,11 +16,23 @@ namespace gpushm::broker_detail {
 /// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class state_table_file {
  public:
-  /// Throws out_of_memory, too_many_descriptors.
-  state_table_file(std::uint32_t slots, const gpushm::epoch& epoch);
+  /// `resumable`: a successor can write it (docs/adr/0031). Throws out_of_memory,
+  /// too_many_descriptors.
+  state_table_file(std::uint32_t slots, const gpushm::epoch& epoch, bool resumable);
+  /// Continues with the table of a predecessor. Throws invalid_argument if it is not one.
+  explicit state_table_file(base::guarded_fd file);
 
   /// For clients, which can map it for reading only.
-  [[nodiscard]] int descriptor() const noexcept { return fd_.get(); }
+  [[nodiscard]] int descriptor() const noexcept {
+    return for_members_ ? for_members_.get() : fd_.get();
+  }
+  /// For a successor: it can be mapped for writing, if `resumable`.
+  [[nodiscard]] int writable_descriptor() const noexcept { return fd_.get(); }
+  [[nodiscard]] std::uint32_t slots() const noexcept { return slots_; }
+  [[nodiscard]] const gpushm::epoch& epoch() const noexcept { return epoch_; }
+  /// What a slot says. Precondition: it exists.
+  [[nodiscard]] wire::slot_state state(std::uint32_t slot,
+                                       gpushm::generation generation) const noexcept;
 
   /// `state` nullopt: the slot is free.
   void set(std::uint32_t slot,
@@ -36,7 +48,12 @@ class state_table_file {
 
  private:
   [[nodiscard]] wire::state_table_header* header() noexcept;
+  void open_for_members();
+
+  std::uint32_t slots_ = 0;
+  gpushm::epoch epoch_{};
   base::guarded_fd fd_;
+  base::guarded_fd for_members_;  ///< empty: `fd_`, which is sealed against writing
   base::unique_mapping mapping_;
 };
 

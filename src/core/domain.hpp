@@ -201,6 +201,10 @@ class domain {
   const segment& reserve(session_id session, const reservation& wanted);
   /// Precondition: a segment of this generation exists.
   void set_payload(gpushm::generation generation, std::shared_ptr<core::payload> payload);
+  /// Precondition: a segment of this generation exists.
+  [[nodiscard]] const segment& segment_of(gpushm::generation generation) const {
+    return *segments_.at(generation);
+  }
   /// After a restart. Precondition: the session exists.
   void set_session_payload(session_id session, std::shared_ptr<core::payload> payload);
   /// Returns the segment if `count` chunks, starting at index `first`, may be attached to it.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
+#include <tuple>
 
 #include "base/unique_fd.hpp"
 #include "transport/reported_call.hpp"
@@ -19,7 +19,10 @@ struct record_key {
   std::uint32_t kind = 0;
   std::uint64_t first = 0;
   std::uint64_t second = 0;
-  friend auto operator<=>(const record_key&, const record_key&) = default;
+  friend bool operator==(const record_key&, const record_key&) = default;
+  friend bool operator<(const record_key& one, const record_key& two) noexcept {
+    return std::tie(one.kind, one.first, one.second) < std::tie(two.kind, two.first, two.second);
+  }
 };
 
 /// Records that survive this process: in a memfd, whose descriptor another process keeps. One

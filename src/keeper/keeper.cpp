@@ -239,6 +239,8 @@ class keeper::impl {
     kill_at_.reset();
     if (was_stopped || now - started_ >= short_life) {
       delay_ = milliseconds(0);
+    } else if (is_ready_) {
+      delay_ = options_.restart_delay;
     } else {
       delay_ = std::clamp(delay_ * 2, options_.restart_delay, longest_delay);
     }
@@ -271,6 +273,7 @@ class keeper::impl {
     if (got.incomplete) {
       problem_ = "the keeper has reached its open file limit";
     }
+    is_ready_ = is_ready_ || what.ready;
     if (what.remove) {
       stored_.remove_if([&](const named_descriptor& each) { return each.name == what.name; });
     }
@@ -311,6 +314,7 @@ class keeper::impl {
       names.clear();
     }
     started_ = clock::now();
+    is_ready_ = false;
     child_ = base::checked(operation, {}, "fork", [] { return ::fork(); });
     if (child_ == 0) {
       execute(names, std::move(names_file));
@@ -404,6 +408,7 @@ class keeper::impl {
   std::list<named_descriptor> stored_;
   std::string problem_;  ///< since the last barrier; empty: none
   pid_t child_ = -1;
+  bool is_ready_ = false;  ///< the program has sent READY=1
   bool is_ending_ = false;
   std::optional<clock::time_point> kill_at_;  ///< after SIGTERM
   clock::time_point started_{};

@@ -19,8 +19,8 @@ struct keeper_options {
   std::size_t max_descriptors = 0;
   /// How long the program may take to exit after SIGTERM, before SIGKILL.
   std::chrono::milliseconds stop_timeout{10'000};
-  /// The first pause before the program is started again; doubled, up to 5 s, while it lives less
-  /// than 10 s.
+  /// The pause before the program is started again; doubled, up to 5 s, each time that it has lived
+  /// less than 10 s and has not sent READY=1.
   std::chrono::milliseconds restart_delay{20};
 };
 

@@ -114,6 +114,29 @@ listener::listener(const std::string& path,
   }
 }
 
+listener::listener(const std::string& path,
+                   const std::string& lock_path,
+                   base::guarded_fd lock,
+                   base::guarded_fd socket)
+    : path_(path), lock_path_(lock_path), lock_(std::move(lock)), socket_(std::move(socket)) {
+  int listening = 0;
+  socklen_t length = sizeof(listening);
+  if (::getsockopt(socket_.get(), SOL_SOCKET, SO_ACCEPTCONN, &listening, &length) != 0 ||
+      listening == 0 || ::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    throw error(errc::invalid_argument,
+                "serve",
+                path,
+                "the inherited descriptors are not a listening socket and its lock",
+                "start the broker without them; its clients connect again");
+  }
+  // Of the file, which only an unchanged path has.
+  struct stat current {};
+  if (::lstat(path.c_str(), &current) == 0 && S_ISSOCK(current.st_mode)) {
+    device_ = current.st_dev;
+    inode_ = current.st_ino;
+  }
+}
+
 listener::listener(listener&& other) noexcept
     : path_(std::exchange(other.path_, {})),
       lock_path_(std::move(other.lock_path_)),

@@ -124,7 +124,38 @@ send_result send_packet(int socket,
   return result >= 0 ? send_result::sent : result_of_failed_send();
 }
 
-received receive_packet(int socket, std::span<std::byte> buffer) {
+namespace {
+
+/// Returns the size of the packet; nothing: `status` says why. Throws.
+std::optional<std::size_t> receive_into(int socket,
+                                        msghdr& header,
+                                        int flags,
+                                        receive_status& status) {
+  const auto receive = [&] {
+    return base::retry([&] { return ::recvmsg(socket, &header, MSG_DONTWAIT | flags); });
+  };
+  auto size = receive();
+  if (size < 0 && errno == ECONNRESET) {
+    // Reported once, before the data that the peer sent before it closed with something unread.
+    size = receive();
+  }
+  if (size >= 0) {
+    return static_cast<std::size_t>(size);
+  }
+  switch (errno) {
+    case EAGAIN:
+      status = receive_status::would_block;
+      return std::nullopt;
+    case ECONNRESET:
+    case ENOTCONN:
+      status = receive_status::closed;
+      return std::nullopt;
+    default:
+      base::throw_errno(errno, "receive", {}, "recvmsg");
+  }
+}
+
+received receive_with(int socket, std::span<std::byte> buffer, int flags) {
   iovec part{buffer.data(), buffer.size()};
   // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): 1 KiB, filled by the kernel
   alignas(cmsghdr) std::array<char, control_bytes> control;
@@ -133,27 +164,10 @@ received receive_packet(int socket, std::span<std::byte> buffer) {
   header.msg_iovlen = 1;
   header.msg_control = control.data();
   header.msg_controllen = control.size();
-  const auto receive = [&] {
-    return base::retry([&] { return ::recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC); });
-  };
-  auto size = receive();
-  if (size < 0 && errno == ECONNRESET) {
-    // Reported once, before the data that the peer sent before it closed with something unread.
-    size = receive();
-  }
   received result;
-  if (size < 0) {
-    switch (errno) {
-      case EAGAIN:
-        result.status = receive_status::would_block;
-        return result;
-      case ECONNRESET:
-      case ENOTCONN:
-        result.status = receive_status::closed;
-        return result;
-      default:
-        base::throw_errno(errno, "receive", {}, "recvmsg");
-    }
+  const auto size = receive_into(socket, header, MSG_CMSG_CLOEXEC | flags, result.status);
+  if (!size) {
+    return result;
   }
   auto taken = take_descriptors(header);
   if ((header.msg_flags & MSG_TRUNC) != 0) {
@@ -162,17 +176,50 @@ received receive_packet(int socket, std::span<std::byte> buffer) {
   }
   if ((header.msg_flags & MSG_CTRUNC) != 0 || !taken) {
     result.status = receive_status::descriptors_lost;
-    result.packet = buffer.first(static_cast<std::size_t>(size));
+    result.packet = buffer.first(*size);
     return result;
   }
   result.descriptors = std::move(*taken);
-  if (size == 0 && result.descriptors.empty()) {
+  if (*size == 0 && result.descriptors.empty()) {
     // End of file; an empty packet looks the same and has no meaning.
     result.status = receive_status::closed;
     return result;
   }
   result.status = receive_status::packet;
-  result.packet = buffer.first(static_cast<std::size_t>(size));
+  result.packet = buffer.first(*size);
+  return result;
+}
+
+}  // namespace
+
+received receive_packet(int socket, std::span<std::byte> buffer) {
+  return receive_with(socket, buffer, 0);
+}
+
+received peek_packet(int socket, std::span<std::byte> buffer) {
+  return receive_with(socket, buffer, MSG_PEEK);
+}
+
+peeked peek_bytes(int socket, std::span<std::byte> buffer) {
+  iovec part{buffer.data(), buffer.size()};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  peeked result;
+  const auto size = receive_into(socket, header, MSG_PEEK, result.status);
+  if (!size) {
+    return result;
+  }
+  // Without a control buffer the kernel only reports that there are descriptors.
+  result.has_descriptors = (header.msg_flags & MSG_CTRUNC) != 0;
+  if ((header.msg_flags & MSG_TRUNC) != 0) {
+    result.status = receive_status::truncated;
+  } else if (*size == 0 && !result.has_descriptors) {
+    result.status = receive_status::closed;
+  } else {
+    result.status = receive_status::packet;
+    result.packet = buffer.first(*size);
+  }
   return result;
 }
 

@@ -47,6 +47,21 @@ struct received {
 /// Descriptors are close-on-exec. Throws `errc::system_error` for anything unexpected.
 [[nodiscard]] received receive_packet(int socket, std::span<std::byte> buffer);
 
+/// The same, but leaves the packet in the socket: `remove_reported` removes it. Each call returns
+/// new descriptors.
+[[nodiscard]] received peek_packet(int socket, std::span<std::byte> buffer);
+
+/// The first packet's bytes, which stay in the socket with its descriptors.
+struct peeked {
+  receive_status status = receive_status::would_block;  ///< never descriptors_lost
+  bool has_descriptors = false;
+  std::span<const std::byte> packet;  ///< part of the buffer
+};
+
+/// Reads the first packet without removing it, and receives no descriptor. An empty packet without
+/// descriptors is `closed`. Throws `errc::system_error`.
+[[nodiscard]] peeked peek_bytes(int socket, std::span<std::byte> buffer);
+
 /// A packet received in the descriptor table that the program's threads share.
 struct received_guarded {
   receive_status status = receive_status::would_block;

@@ -3,6 +3,8 @@
 
 #include <linux/futex.h>
 
+#include <chrono>
+
 namespace gpushm::wire {
 
 state_table_view::state_table_view(const void* mapping,
@@ -28,7 +30,30 @@ bool state_table_view::broker_alive() const noexcept {
   }
   const auto word =
       std::atomic_ref<const std::uint32_t>(header_->owner_futex).load(std::memory_order_acquire);
-  return (word & FUTEX_OWNER_DIED) == 0 && (word & FUTEX_TID_MASK) != 0;
+  if ((word & FUTEX_OWNER_DIED) == 0 && (word & FUTEX_TID_MASK) != 0) {
+    if (paused_since_.load(std::memory_order_relaxed) != 0) {
+      paused_since_.store(0, std::memory_order_relaxed);
+    }
+    return true;
+  }
+  if (header_->resumable == 0) {
+    return false;
+  }
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  std::int64_t since = 0;
+  if (paused_since_.compare_exchange_strong(since, now.count(), std::memory_order_relaxed)) {
+    return true;
+  }
+  return now - std::chrono::nanoseconds(since) < longest_pause;
+}
+
+state_table_view& state_table_view::operator=(const state_table_view& other) noexcept {
+  header_ = other.header_;
+  words_ = other.words_;
+  slots_ = other.slots_;
+  paused_since_.store(other.paused_since_.load(std::memory_order_relaxed),
+                      std::memory_order_relaxed);
+  return *this;
 }
 
 segment_state state_table_view::state(std::uint32_t slot,

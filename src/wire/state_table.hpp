@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -14,6 +15,8 @@ namespace gpushm::wire {
 inline constexpr std::uint64_t state_table_magic = 0x31544154'534d5347ULL;  // "GSMSTAT1"
 inline constexpr std::uint32_t state_table_version = 1;
 inline constexpr std::size_t state_table_words_offset = 4096;
+/// How long a table without an owner is taken for paused, if its broker can have a successor.
+inline constexpr std::chrono::milliseconds longest_pause{2'000};
 
 /// The low 8 bits of a word. Values are on the wire: never renumber.
 enum class slot_state : std::uint8_t { free = 0, live = 1, removed = 2, exporter_gone = 3 };
@@ -24,7 +27,9 @@ struct state_table_header {
   std::uint32_t version;
   std::uint32_t slots;
   gpushm::epoch epoch;
-  std::uint8_t reserved[32];
+  /// 1: when the owner dies, a successor continues soon; 0: the domain is gone. Written once.
+  std::uint32_t resumable;
+  std::uint8_t reserved[28];
   /// A glibc robust process-shared mutex that the broker's thread holds. Its first 32-bit word is
   /// the futex word: the owner's thread id; the kernel sets bit 30 when the owner dies; 0 after
   /// unlock.
@@ -34,6 +39,7 @@ struct state_table_header {
 // NOLINTEND(modernize-avoid-c-arrays)
 static_assert(offsetof(state_table_header, slots) == 12);
 static_assert(offsetof(state_table_header, epoch) == 16);
+static_assert(offsetof(state_table_header, resumable) == 32);
 static_assert(offsetof(state_table_header, owner_futex) == 64);
 static_assert(sizeof(state_table_header) == 128);
 
@@ -61,8 +67,13 @@ class state_table_view {
                    std::size_t size_bytes,
                    const gpushm::epoch& epoch) noexcept;
 
+  state_table_view(const state_table_view& other) noexcept { *this = other; }
+  state_table_view& operator=(const state_table_view& other) noexcept;
+  ~state_table_view() = default;
+
   explicit operator bool() const noexcept { return header_ != nullptr; }
-  /// No system call. False once the kernel has cleaned up after the broker's thread.
+  /// No system call. False once the kernel has cleaned up after the broker's thread; if a successor
+  /// can continue, `longest_pause` after this was first seen through this view.
   [[nodiscard]] bool broker_alive() const noexcept;
   /// No system call. Never returns `broker_gone`; a slot that another generation has taken over, or
   /// that does not exist, means removed.
@@ -73,6 +84,8 @@ class state_table_view {
   const state_table_header* header_ = nullptr;
   const slot_word* words_ = nullptr;
   std::uint32_t slots_ = 0;
+  /// When a pause was first seen, in nanoseconds of the steady clock; 0: it is not paused.
+  mutable std::atomic<std::int64_t> paused_since_{0};
 };
 
 }  // namespace gpushm::wire

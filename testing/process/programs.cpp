@@ -51,6 +51,7 @@ std::optional<std::string> find_own_program(const std::string& name) {
                                 build / "apps" / "gpushm",
                                 build / "apps" / "gpushm-cdi-hook",
                                 build / "apps" / "gpushm-keeper",
+                                build / "apps" / "gpushm-brokerd",
                                 build / "apps" / "gpushm-oci-runtime",
                                 build / "apps" / "gpushmd",
                                 build / "tests" / "process",

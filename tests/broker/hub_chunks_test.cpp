@@ -241,7 +241,7 @@ TEST_F(hub_chunks, reservation_has_no_chunks_and_a_live_slot) {
 
 TEST(state_table_file, only_the_creator_can_write) {
   const gpushm::epoch epoch{4, 5, 6};
-  state_table_file table(8, epoch);
+  state_table_file table(8, epoch, false);
   const std::size_t bytes = wire::state_table_bytes(8);
   EXPECT_EQ(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, table.descriptor(), 0),
             MAP_FAILED);

@@ -39,11 +39,12 @@ class non_allocating_outbox final : public outbox {
   void drop(session& of, std::string_view /*why*/) noexcept override {
     dropped.at(of.number) = true;
   }
-  void fence_of(session& /*of*/,
-                fence /*kind*/,
-                base::guarded_fd /*pidfd*/,
-                base::guarded_fd /*life*/) override {}
-  base::guarded_fd open_event_lane(session& /*of*/) override { return {}; }
+  void fence_of(session& /*of*/, fence /*kind*/, kept_fd /*pidfd*/, kept_fd /*life*/) override {}
+  kept_fd open_event_lane(session& /*of*/) override { return {}; }
+  void deliver() noexcept override {}
+  void record(const session& /*of*/) noexcept override {}
+  void record_all(const session& /*of*/) noexcept override {}
+  void retry_recording() noexcept override {}
   std::uint64_t events_queued(const session& /*of*/) const noexcept override { return 0; }
 
   std::array<prepared, max_sessions> sent;
@@ -151,11 +152,11 @@ class world {
                     std::vector<base::unique_fd> fds = {}) {
     const auto lane = wire::is_sent_on_event_lane(body) ? lane_kind::events : lane_kind::requests;
     const auto packet = wire::encode({++request, std::move(body)});
-    receive(session, packet, base::guard_all(std::move(fds)), lane);
+    receive(session, packet, not_kept(base::guard_all(std::move(fds))), lane);
   }
   void receive(core::session_id number,
                const std::vector<std::byte>& packet,
-               std::vector<base::guarded_fd> fds,
+               std::vector<kept_fd> fds,
                lane_kind on = lane_kind::requests) {
     session& from = *hub_.find(number);
     hub_.receive(from, packet, std::move(fds), core::time_point{}, 0, on);
@@ -267,7 +268,7 @@ class every_request : public testing::TestWithParam<request> {
     for (std::size_t i = 0; i < what.files; ++i) {
       carried.push_back(memfd(4096));
     }
-    auto guarded = base::guard_all(std::move(carried));
+    auto guarded = not_kept(base::guard_all(std::move(carried)));
     result.before = at.now();
     (permanently ? fail_allocations_from : fail_allocation)(nth);
     at.receive(what.from, packet, std::move(guarded), lane);

@@ -46,7 +46,7 @@ struct arrived {
   wire::message message;
   std::vector<int> descriptors;  ///< open as long as `files`
   std::shared_ptr<const segment_files> files;
-  std::shared_ptr<const base::guarded_fd> own;
+  std::shared_ptr<const kept_fd> own;
   bool on_event_lane = false;
   std::optional<std::uint64_t> subscription;
 };
@@ -77,8 +77,12 @@ class recorded_outbox final : public outbox {
                                packet.subscription});
     events[to.number] += packet.on_event_lane ? 1U : 0U;
   }
+  void deliver() noexcept override {}
+  void record(const session& /*of*/) noexcept override {}
+  void record_all(const session& /*of*/) noexcept override {}
+  void retry_recording() noexcept override { ADD_FAILURE() << "nothing is recorded"; }
   /// No socket: any file stands for the client's end.
-  base::guarded_fd open_event_lane(session& /*of*/) override {
+  kept_fd open_event_lane(session& /*of*/) override {
     return base::guarded_fd::open([] { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); });
   }
   std::uint64_t events_queued(const session& of) const noexcept override {
@@ -93,7 +97,7 @@ class recorded_outbox final : public outbox {
     EXPECT_FALSE(is_dropped(of.number)) << "twice";
     dropped.push_back(of.number);
   }
-  void fence_of(session& of, fence kind, base::guarded_fd pidfd, base::guarded_fd life) override {
+  void fence_of(session& of, fence kind, kept_fd pidfd, kept_fd life) override {
     EXPECT_TRUE(pidfd && life);
     fences[of.number] = kind;
   }
@@ -178,7 +182,7 @@ class hub_test : public testing::Test {
                std::vector<base::unique_fd> fds = {},
                lane_kind on = lane_kind::requests) {
     session& from = *hub_.find(number);
-    hub_.receive(from, packet, base::guard_all(std::move(fds)), now_, 0, on);
+    hub_.receive(from, packet, not_kept(base::guard_all(std::move(fds))), now_, 0, on);
     while (from.rest) {
       hub_.resume(from);
     }

@@ -60,6 +60,10 @@ class broker_sender : public testing_world::connection_test {
       of.requests.readable = false;  // this test receives nothing
     }
   }
+  void send(connection& to, prepared packet) {
+    sender_.send(to, std::move(packet));
+    sender_.deliver();
+  }
   /// Lets the peer read until it has `count` messages.
   std::vector<wire::message> read_all(const connection& of, std::size_t count) {
     std::vector<wire::message> all;
@@ -80,16 +84,16 @@ class broker_sender : public testing_world::connection_test {
 
   deadlines deadlines_{io_, hub_, *this, log_, {seconds(100), seconds(100)}};
   retry_poll poll_{io_, loop_};
-  sender sender_{loop_, deadlines_, poll_, *this, log_, max_inflight};
+  sender sender_{loop_, deadlines_, poll_, *this, log_, recorder_, max_inflight};
 };
 
 TEST_F(broker_sender, sends_answers_immediately_and_events_in_turns) {
   connection& to = connect();
-  sender_.send(to, event(7));
+  send(to, event(7));
   EXPECT_EQ(read(to).size(), 0U);
   poll();
   EXPECT_EQ(ids(read(to)), std::vector<std::uint64_t>{7});
-  sender_.send(to, answer(1));
+  send(to, answer(1));
   EXPECT_EQ(ids(read(to)), std::vector<std::uint64_t>{1});
 }
 
@@ -98,7 +102,7 @@ TEST_F(broker_sender, keeps_the_order_and_releases_charges) {
   std::vector<std::uint64_t> expected;
   while (to.may_answer()) {
     expected.push_back(expected.size() + 1);
-    sender_.send(to, answer(expected.back(), 50'000));
+    send(to, answer(expected.back(), 50'000));
   }
   EXPECT_TRUE(to.requests.blocked);
   EXPECT_TRUE(to.requests.blocked_since);
@@ -116,7 +120,7 @@ TEST_F(broker_sender, replaces_excess_events_by_one_resync) {
   connection& to = connect();
   constexpr std::size_t room = 1024;
   for (std::size_t i = 0; i < room + 100; ++i) {
-    sender_.send(to, event(7));
+    send(to, event(7));
   }
   sender_.lose_event(to, 7);
   EXPECT_EQ(to.queued_events, room);
@@ -150,7 +154,7 @@ TEST_F(broker_sender, limits_descriptors_in_flight) {
   for (std::uint64_t id = 1; id <= 3; ++id) {
     prepared packet = answer(id);
     packet.front().descriptors = {file.get(), file.get()};
-    sender_.send(to, std::move(packet));
+    send(to, std::move(packet));
   }
   EXPECT_EQ(to.requests.inflight_descriptors, max_inflight);
   EXPECT_TRUE(to.requests.blocked);
@@ -161,7 +165,7 @@ TEST_F(broker_sender, limits_descriptors_in_flight) {
 
 TEST_F(broker_sender, closes_a_dropped_connection_after_its_queue) {
   connection& to = connect();
-  sender_.send(to, event(7));
+  send(to, event(7));
   to.dropped = true;
   EXPECT_EQ(closed_, std::vector<core::session_id>{});
   poll();
@@ -173,7 +177,7 @@ TEST_F(broker_sender, reads_what_a_closed_peer_sent_before) {
   connection& to = connect();
   peers_.erase(to.number);
   for (int i = 0; i < 3; ++i) {
-    sender_.send(to, answer(1));
+    send(to, answer(1));
     EXPECT_TRUE(to.requests.queue.empty());
     EXPECT_EQ(to.queued_answers, 0U);
   }
@@ -199,7 +203,7 @@ TEST_F(broker_sender_without_memory, owes_a_resync_for_an_event_beyond_the_share
   connection& to = connect();
   std::size_t sent = 0;
   while (to.lost_subscriptions.empty() && sent < 1024) {
-    sender_.send(to, event(7));
+    send(to, event(7));
     ++sent;
   }
   EXPECT_LT(sent, 1024U);

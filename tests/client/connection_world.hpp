@@ -52,7 +52,8 @@ class connection_test : public testing::Test, protected connection_ender {
   connection& connect() {
     auto pair = transport::connected_pair();
     const core::session_id number = next_++;
-    const auto created = std::make_shared<connection>(io_, number, std::move(pair.first));
+    const auto created =
+        std::make_shared<connection>(io_, number, std::move(pair.first), recorder_);
     peers_[number] = std::move(pair.second);
     auto lane = transport::connected_pair();
     created->events.emplace(io_, *created, lane_kind::events, std::move(lane.first));
@@ -87,6 +88,7 @@ class connection_test : public testing::Test, protected connection_ender {
     io_.poll();
   }
 
+  recorder recorder_;
   asio::io_context io_{1};
   recorded_outbox out_;
   hub hub_;

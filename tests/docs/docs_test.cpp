@@ -224,6 +224,7 @@ TEST_F(docs, protocol_md_has_shared_memory_layouts) {
                                                   {"version", offsetof(table, version)},
                                                   {"slots", offsetof(table, slots)},
                                                   {"epoch", offsetof(table, epoch)},
+                                                  {"resumable", offsetof(table, resumable)},
                                                   {"reserved", offsetof(table, reserved)},
                                                   {"owner_futex", offsetof(table, owner_futex)},
                                                   {"owner_rest", offsetof(table, owner_rest)},

@@ -241,7 +241,11 @@ class world final : public broker_detail::outbox {
     }
   }
 
-  base::guarded_fd open_event_lane(broker_detail::session& of) override {
+  void deliver() noexcept override {}
+  void record(const broker_detail::session& /*of*/) noexcept override {}
+  void record_all(const broker_detail::session& /*of*/) noexcept override {}
+  void retry_recording() noexcept override { GPUSHM_REQUIRE(false); }
+  broker_detail::kept_fd open_event_lane(broker_detail::session& of) override {
     GPUSHM_REQUIRE(!of.has_event_lane);
     return {};
   }
@@ -251,8 +255,8 @@ class world final : public broker_detail::outbox {
   }
   void fence_of(broker_detail::session& of,
                 fence kind,
-                base::guarded_fd pidfd,
-                base::guarded_fd life) override {
+                broker_detail::kept_fd pidfd,
+                broker_detail::kept_fd life) override {
     GPUSHM_REQUIRE(dropped_.count(of.number) == 0);
     GPUSHM_REQUIRE(kind != fence::none && pidfd && life);
   }
@@ -472,7 +476,8 @@ class world final : public broker_detail::outbox {
                std::vector<base::unique_fd> fds,
                broker_detail::lane_kind on = broker_detail::lane_kind::requests) {
     if (broker_detail::session* const from = hub_.find(session)) {
-      hub_.receive(*from, packet, base::guard_all(std::move(fds)), now_, 0, on);
+      hub_.receive(
+          *from, packet, broker_detail::not_kept(base::guard_all(std::move(fds))), now_, 0, on);
     }
     lose_dropped();
   }

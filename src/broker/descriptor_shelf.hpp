@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "keeper/descriptor_store.hpp"
+#include "records/records.hpp"
+
+namespace gpushm::broker_detail {
+
+/// The descriptors of one domain in the keeper. Each has a number that is never used again. A
+/// thread with a descriptor table of its own needs an object of its own (`another`).
+///
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
+class descriptor_shelf {
+ public:
+  /// `domain`: a short name that no other domain of this process has; the names of its descriptors
+  /// begin with it. `first`: larger than the number of every descriptor in the keeper.
+  descriptor_shelf(keeper::descriptor_store store, std::string domain, records::descriptor_id first)
+      : store_(std::move(store)),
+        domain_(std::move(domain)),
+        next_(std::make_shared<std::atomic<records::descriptor_id>>(first)) {}
+
+  /// The same descriptors, through a socket of its own. Throws as descriptor_store.
+  [[nodiscard]] descriptor_shelf another() const;
+
+  /// Gives the keeper a copy. Blocks only if the keeper does not read, up to 2 s. Throws `error`:
+  /// timed_out, system_error.
+  [[nodiscard]] records::descriptor_id put(int descriptor);
+  /// The same for a journal; only the one with the highest sequence is used.
+  void put_journal(int descriptor, std::uint64_t sequence);
+  void remove_journal(std::uint64_t sequence);
+  /// Lets the keeper close its copy. Returns false if the keeper does not read: try again later.
+  [[nodiscard]] bool remove(records::descriptor_id number) noexcept;
+  /// Blocks until the keeper has done everything, up to 5 s. Throws as descriptor_store::barrier.
+  void barrier();
+
+  /// What the name of a descriptor says. Nothing: it is not of this form.
+  struct label {
+    std::string domain;
+    bool is_journal = false;
+    std::uint64_t number = 0;
+  };
+  [[nodiscard]] static std::optional<label> parse(std::string_view name);
+
+ private:
+  descriptor_shelf(keeper::descriptor_store store,
+                   std::string domain,
+                   std::shared_ptr<std::atomic<records::descriptor_id>> next)
+      : store_(std::move(store)), domain_(std::move(domain)), next_(std::move(next)) {}
+  [[nodiscard]] std::string name_of(char what, std::uint64_t number) const;
+
+  keeper::descriptor_store store_;
+  std::string domain_;
+  std::shared_ptr<std::atomic<records::descriptor_id>> next_;
+};
+
+}  // namespace gpushm::broker_detail

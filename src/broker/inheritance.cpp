@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/inheritance.hpp"
+
+#include <algorithm>
+#include <span>
+
+#include "base/log.hpp"
+#include "gpushm/error.hpp"
+
+namespace gpushm::broker_detail {
+
+inheritance::inheritance(journal::journal from,
+                         std::unordered_map<records::descriptor_id, base::unique_fd> left)
+    : log(std::move(from)), descriptors(std::move(left)) {
+  for (const auto& [number, descriptor] : descriptors) {
+    next_descriptor = std::max(next_descriptor, number + 1);
+  }
+  read();
+  finish_call();
+}
+
+kept_fd inheritance::take(records::descriptor_id number) {
+  const auto found = descriptors.find(number);
+  if (found == descriptors.end()) {
+    return {};
+  }
+  kept_fd result(std::move(found->second), number);
+  descriptors.erase(found);
+  return result;
+}
+
+void inheritance::read() {
+  bool complete = false;
+  log.for_each([&](const journal::record_key& key, std::span<const std::byte> bytes) {
+    if (const auto name = records::name_of(key)) {
+      state.records.emplace(*name, records::decode(name->kind, bytes));
+      return;
+    }
+    const auto what = static_cast<records::kind>(key.kind);
+    if (what == records::kind::handled) {
+      handled.emplace(key.first, key.second);
+      return;
+    }
+    if (what < records::kind::broker || what > records::kind::handled) {
+      return;  // of a later version
+    }
+    records::broker_value value = records::decode(what, bytes);
+    if (auto* const found = std::get_if<records::broker_record>(&value)) {
+      broker = std::move(*found);
+      complete = true;
+    } else if (auto* const connection = std::get_if<records::connection_record>(&value)) {
+      connections.emplace(key.first, *connection);
+    } else if (auto* const rest = std::get_if<records::open_rest_record>(&value)) {
+      rests.emplace(key.first, std::move(*rest));
+    } else if (auto* const lane = std::get_if<records::lane_record>(&value)) {
+      lanes.emplace(key.first, *lane);
+    } else if (auto* const chunks = std::get_if<records::files_record>(&value)) {
+      files.emplace(key.first, std::move(*chunks));
+    } else if (auto* const packet = std::get_if<records::packet_record>(&value)) {
+      packets.emplace(key.first, std::move(*packet));
+    }
+  });
+  if (!complete) {
+    throw error(errc::invalid_argument,
+                "read the journal",
+                {},
+                "its broker was killed before it had started",
+                "start a new one");
+  }
+}
+
+/// The predecessor may also have recorded the effect already.
+void inheritance::finish_call() {
+  transport::reported_call& call = log.call();
+  if (call.what == transport::reported_call::kind::none) {
+    return;
+  }
+  if (call.has_taken_effect()) {
+    const std::uint64_t subject = call.subject;
+    const auto count_sent = [&](core::session_id session) {
+      records::encoder encoder;
+      ++lanes[session].sent;
+      log.put(records::key_of(records::kind::lane, session), encoder.encode(lanes[session]));
+    };
+    if (call.what == transport::reported_call::kind::remove) {
+      handled.erase({subject >> 1U, subject & 1U});
+      log.erase(records::key_of(records::kind::handled, subject >> 1U, subject & 1U));
+    } else if ((subject & records::event_mark) != 0) {
+      const core::session_id session = records::session_of_event(subject);
+      if (lanes.count(session) != 0 && records::event_of(session, lanes[session].sent) == subject) {
+        count_sent(session);
+      }
+    } else if (const auto sent = packets.find(subject); sent != packets.end()) {
+      if (sent->second.on_event_lane) {
+        count_sent(sent->second.session);
+      }
+      packets.erase(sent);
+      log.erase(records::key_of(records::kind::packet, subject));
+    }
+    log.commit();
+  }
+  call.clear();
+}
+
+std::map<std::string, std::optional<inheritance>> read_inheritances(
+    std::vector<keeper::named_descriptor> inherited) {
+  struct left {
+    std::optional<journal::journal> log;
+    std::unordered_map<records::descriptor_id, base::unique_fd> descriptors;
+  };
+  std::map<std::string, left> all;
+  for (keeper::named_descriptor& each : inherited) {
+    const auto label = descriptor_shelf::parse(each.name);
+    if (!label) {
+      continue;
+    }
+    left& of = all[label->domain];
+    if (!label->is_journal) {
+      of.descriptors.emplace(label->number, std::move(each.descriptor));
+      continue;
+    }
+    try {
+      auto found = journal::journal::open(std::move(each.descriptor));
+      if (!of.log || of.log->sequence() < found.sequence()) {
+        of.log = std::move(found);
+      }
+    } catch (const error& why) {  // one that was not complete when its writer was killed
+      base::log(log_level::info, why.what());
+    }
+  }
+  std::map<std::string, std::optional<inheritance>> result;
+  for (auto& [domain, of] : all) {
+    auto& into = result[domain];
+    try {
+      if (of.log) {
+        into.emplace(std::move(*of.log), std::move(of.descriptors));
+      }
+    } catch (const error& why) {
+      base::log(log_level::error, why.what());
+    }
+  }
+  return result;
+}
+
+}  // namespace gpushm::broker_detail

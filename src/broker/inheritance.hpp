@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/unique_fd.hpp"
+#include "broker/descriptor_shelf.hpp"
+#include "broker/kept_fd.hpp"
+#include "core/saved_state.hpp"
+#include "journal/journal.hpp"
+#include "keeper/inherited_descriptors.hpp"
+#include "records/records.hpp"
+
+namespace gpushm::broker_detail {
+
+/// What a predecessor has left of one domain: its journal and its descriptors.
+struct inheritance {
+  /// Reads the journal, and records the effect of the system call in which the predecessor was
+  /// killed. Throws `error`: invalid_argument.
+  inheritance(journal::journal from,
+              std::unordered_map<records::descriptor_id, base::unique_fd> left);
+
+  /// The descriptor with this number; empty: there is none.
+  [[nodiscard]] kept_fd take(records::descriptor_id number);
+
+  journal::journal log;
+  std::unordered_map<records::descriptor_id, base::unique_fd> descriptors;
+  records::descriptor_id next_descriptor = 1;
+  records::broker_record broker;
+  core::saved_state state;
+  std::map<core::session_id, records::connection_record> connections;
+  std::map<core::session_id, records::open_rest_record> rests;
+  std::map<core::session_id, records::lane_record> lanes;
+  std::map<gpushm::generation, records::files_record> files;
+  std::map<std::uint64_t, records::packet_record> packets;
+  std::set<std::pair<core::session_id, std::uint64_t>> handled;  ///< and its lane: 1 event lane
+
+ private:
+  void read();
+  void finish_call();
+};
+
+/// The inherited descriptors of each domain, by its short name. Nothing: there is no journal that
+/// can be read, and why is logged; the domain cannot be continued. Descriptors of other names are
+/// closed.
+[[nodiscard]] std::map<std::string, std::optional<inheritance>> read_inheritances(
+    std::vector<keeper::named_descriptor> inherited);
+
+}  // namespace gpushm::broker_detail

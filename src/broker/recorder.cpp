@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/recorder.hpp"
+
+#include <new>
+#include <utility>
+
+#include "base/log.hpp"
+
+namespace gpushm::broker_detail {
+
+std::optional<descriptor_shelf> recorder::another_shelf() const {
+  return on_ ? std::optional(on_->shelf.another()) : std::nullopt;
+}
+
+records::descriptor_id recorder::keep(int descriptor) {
+  return on_ ? on_->shelf.put(descriptor) : 0;
+}
+
+void recorder::forget(records::descriptor_id number) noexcept {
+  if (!on_ || number == 0) {
+    return;
+  }
+  try {
+    on_->to_forget.push_back(number);
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): a successor removes it
+  }
+}
+
+/// A record that a successor finds must not refer to them any longer.
+void recorder::forget_now() noexcept {
+  auto& waiting = on_->to_forget;
+  while (!waiting.empty() && on_->shelf.remove(waiting.back())) {
+    waiting.pop_back();
+  }
+}
+
+template <typename Make>
+void recorder::put_bytes(const journal::record_key& key, Make&& make) noexcept {
+  if (!on_) {
+    return;
+  }
+  try {
+    on_->log.put(key, make());
+    if (is_catching_up_) {
+      on_->seen.insert(key);
+    }
+  } catch (const error& why) {
+    if (!std::exchange(is_behind_, true)) {
+      base::log(log_level::error, why.what());
+    }
+  } catch (const std::bad_alloc&) {
+    is_behind_ = true;
+  }
+}
+
+void recorder::put(const journal::record_key& key, const records::broker_value& value) noexcept {
+  put_bytes(key, [&] { return on_->encoder.encode(value); });
+}
+
+void recorder::put(const core::record_name& name, const core::saved_value& value) noexcept {
+  if (std::holds_alternative<std::monostate>(value)) {
+    erase(records::key_of(name));
+  } else {
+    put_bytes(records::key_of(name), [&] { return on_->encoder.encode(value); });
+  }
+}
+
+void recorder::mark(const journal::record_key& key) noexcept {
+  put_bytes(key, [] { return std::span<const std::byte>(); });
+}
+
+void recorder::erase(const journal::record_key& key) noexcept {
+  if (on_) {
+    on_->log.erase(key);
+  }
+}
+
+void recorder::commit() noexcept {
+  if (!on_ || is_behind_) {
+    return;
+  }
+  on_->log.commit();
+  forget_now();
+  if (call().what == transport::reported_call::kind::none && on_->log.needs_compaction()) {
+    compact();
+  }
+}
+
+void recorder::commit_call() noexcept {
+  if (is_behind_) {
+    return;
+  }
+  if (on_) {
+    on_->log.commit();
+    forget_now();
+  }
+  call().clear();
+}
+
+/// Both journals are complete until the old one is removed.
+void recorder::compact() noexcept {
+  try {
+    journal::journal next = on_->log.compacted();
+    on_->shelf.put_journal(next.descriptor(), next.sequence());
+    const std::uint64_t old = on_->log.sequence();
+    on_->log = std::move(next);
+    on_->shelf.remove_journal(old);
+  } catch (const std::exception& why) {  // tried again after the next commit
+    base::log(log_level::warning, why.what());
+  }
+}
+
+void recorder::begin_all() noexcept {
+  is_behind_ = false;
+  is_catching_up_ = true;
+  if (on_) {
+    on_->seen.clear();
+  }
+}
+
+bool recorder::end_all() noexcept {
+  is_catching_up_ = false;
+  if (!on_) {
+    return true;
+  }
+  if (!is_behind_) {
+    try {
+      std::vector<journal::record_key> gone;
+      on_->log.for_each([&](const journal::record_key& key, std::span<const std::byte>) {
+        if (on_->seen.count(key) == 0) {
+          gone.push_back(key);
+        }
+      });
+      for (const journal::record_key& each : gone) {
+        on_->log.erase(each);
+      }
+    } catch (const std::bad_alloc&) {
+      is_behind_ = true;
+    }
+  }
+  on_->seen.clear();
+  if (!is_behind_) {
+    on_->log.commit();
+    call().clear();
+  }
+  return !is_behind_;
+}
+
+}  // namespace gpushm::broker_detail

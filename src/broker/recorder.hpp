@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "broker/descriptor_shelf.hpp"
+#include "core/domain.hpp"
+#include "core/saved_state.hpp"
+#include "journal/journal.hpp"
+#include "records/records.hpp"
+#include "transport/reported_call.hpp"
+
+namespace gpushm::broker_detail {
+
+/// Records what a successor needs (docs/adr/0031): changes in the journal, descriptors in the
+/// keeper. Changes take effect together, at `commit`, which comes before anything that a client can
+/// see. A change that cannot be recorded leaves the recorder "behind": then nothing may be sent or
+/// received until everything is recorded again (`hub::catch_up`).
+///
+/// A default-constructed object records nothing; a broker without a successor has one.
+///
+/// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
+class recorder {
+ public:
+  recorder() = default;
+  /// `next_packet`: larger than the number of every recorded packet.
+  recorder(journal::journal log, descriptor_shelf shelf, std::uint64_t next_packet)
+      : on_(std::make_unique<parts>(std::move(log), std::move(shelf))), next_packet_(next_packet) {}
+
+  [[nodiscard]] bool is_on() const noexcept { return on_ != nullptr; }
+  /// For system calls that report in the journal.
+  [[nodiscard]] transport::reported_call& call() noexcept { return on_ ? on_->log.call() : call_; }
+  /// A number for a packet, larger than those before.
+  [[nodiscard]] std::uint64_t next_packet() noexcept { return next_packet_++; }
+
+  /// Returns its number in the keeper; 0 if off. Blocks and throws as descriptor_shelf::put.
+  [[nodiscard]] records::descriptor_id keep(int descriptor);
+  /// Lets the keeper close its copy, after the next commit. 0: no effect.
+  void forget(records::descriptor_id number) noexcept;
+  /// A shelf for another thread; nothing if off.
+  [[nodiscard]] std::optional<descriptor_shelf> another_shelf() const;
+
+  // No effect if off.
+  void put(const journal::record_key& key, const records::broker_value& value) noexcept;
+  /// monostate: erases it.
+  void put(const core::record_name& name, const core::saved_value& value) noexcept;
+  /// A record without a value.
+  void mark(const journal::record_key& key) noexcept;
+  void erase(const journal::record_key& key) noexcept;
+  /// Something could not be recorded.
+  void fall_behind() noexcept { is_behind_ = is_on(); }
+  [[nodiscard]] bool is_behind() const noexcept { return is_behind_; }
+
+  /// Makes the changes permanent. No effect while behind.
+  void commit() noexcept;
+  /// The same after `call()` has been recorded, which it forgets.
+  void commit_call() noexcept;
+
+  /// Records everything again: `record` must call `put` or `mark` for everything that exists; the
+  /// rest is erased. Returns false if that failed; try again later.
+  template <typename Record>
+  [[nodiscard]] bool catch_up(Record&& record) noexcept {
+    begin_all();
+    record();
+    return end_all();
+  }
+
+ private:
+  struct parts {
+    parts(journal::journal journal, descriptor_shelf keeper)
+        : log(std::move(journal)), shelf(std::move(keeper)) {}
+    journal::journal log;
+    descriptor_shelf shelf;
+    records::encoder encoder;
+    std::vector<records::descriptor_id> to_forget;  ///< after the next commit
+    std::set<journal::record_key> seen;             ///< by `catch_up`
+  };
+  template <typename Make>
+  void put_bytes(const journal::record_key& key, Make&& make) noexcept;
+  void begin_all() noexcept;
+  [[nodiscard]] bool end_all() noexcept;
+  void compact() noexcept;
+  void forget_now() noexcept;
+
+  std::unique_ptr<parts> on_;
+  transport::reported_call call_{};
+  std::uint64_t next_packet_ = 1;
+  bool is_behind_ = false;
+  bool is_catching_up_ = false;
+};
+
+}  // namespace gpushm::broker_detail
