@@ -78,6 +78,7 @@ void sender::deliver() noexcept {
     return;  // sending has closed a connection
   }
   is_delivering_ = true;
+  // NOLINTNEXTLINE(modernize-loop-convert): more can be added meanwhile
   for (std::size_t i = 0; i < with_answers_.size(); ++i) {
     const std::shared_ptr<connection> to = with_answers_[i];
     log_.guarded([&] {

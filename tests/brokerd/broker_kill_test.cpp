@@ -31,7 +31,7 @@ using gpushm_testing::child;
 using gpushm_testing::eventually;
 using gpushm_testing::own_program;
 
-constexpr std::size_t segment_bytes = 64 * 1024;
+constexpr std::size_t segment_bytes = std::size_t{64} * 1024;
 
 class killed_broker : public testing::Test {
  protected:
@@ -159,6 +159,7 @@ TEST_F(killed_broker, continues_persistent_memory_connections_and_leases) {
 }
 
 TEST_F(killed_broker, loses_and_repeats_nothing_while_clients_work) {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment
   const char* const wanted = std::getenv("GPUSHM_BROKER_KILLS");
   const int kills = wanted != nullptr ? std::atoi(wanted) : 60;
   const std::size_t kept_before = settled([&] { return kept_descriptors(); });
