@@ -12,11 +12,7 @@
 #include "gpushm/error.hpp"
 
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wconversion"  // in the generated header and flatbuffers' headers
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#pragma GCC diagnostic ignored "-Wold-style-cast"
-#pragma GCC diagnostic ignored "-Wshadow"
-#pragma GCC diagnostic ignored "-Wnull-dereference"
+#pragma GCC diagnostic ignored "-Wnull-dereference"  // in flatbuffers' inlined functions
 #include "records/records_generated.h"
 #pragma GCC diagnostic pop
 

@@ -13,17 +13,9 @@
 #include <string>
 
 #include "gpushm/error.hpp"
+#include "records/records_generated.h"
 #include "tests/core/counting_new.hpp"
 #include "tests/records/samples.hpp"
-
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wconversion"  // in the generated header and flatbuffers' headers
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#pragma GCC diagnostic ignored "-Wold-style-cast"
-#pragma GCC diagnostic ignored "-Wshadow"
-#pragma GCC diagnostic ignored "-Wnull-dereference"
-#include "records/records_generated.h"
-#pragma GCC diagnostic pop
 
 namespace gpushm::records {
 namespace {

@@ -6,15 +6,7 @@
 
 #include "tests/wire/samples.hpp"
 #include "wire/codec.hpp"
-
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wconversion"  // in the generated header and flatbuffers' headers
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#pragma GCC diagnostic ignored "-Wold-style-cast"
-#pragma GCC diagnostic ignored "-Wshadow"
-#pragma GCC diagnostic ignored "-Wnull-dereference"
 #include "wire/protocol_generated.h"
-#pragma GCC diagnostic pop
 
 namespace gpushm::wire {
 namespace {
