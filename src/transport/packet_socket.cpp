@@ -18,6 +18,7 @@
 #include "base/deadline.hpp"
 #include "base/syscall.hpp"
 #include "transport/address.hpp"
+#include "transport/receive_call.hpp"
 #include "transport/send_header.hpp"
 #include "wire/messages.hpp"
 
@@ -131,28 +132,13 @@ std::optional<std::size_t> receive_into(int socket,
                                         msghdr& header,
                                         int flags,
                                         receive_status& status) {
-  const auto receive = [&] {
-    return base::retry([&] { return ::recvmsg(socket, &header, MSG_DONTWAIT | flags); });
-  };
-  auto size = receive();
-  if (size < 0 && errno == ECONNRESET) {
-    // Reported once, before the data that the peer sent before it closed with something unread.
-    size = receive();
-  }
+  const auto size =
+      receive_after_reset([&] { return ::recvmsg(socket, &header, MSG_DONTWAIT | flags); });
   if (size >= 0) {
     return static_cast<std::size_t>(size);
   }
-  switch (errno) {
-    case EAGAIN:
-      status = receive_status::would_block;
-      return std::nullopt;
-    case ECONNRESET:
-    case ENOTCONN:
-      status = receive_status::closed;
-      return std::nullopt;
-    default:
-      base::throw_errno(errno, "receive", {}, "recvmsg");
-  }
+  status = status_of_failed_receive();
+  return std::nullopt;
 }
 
 received receive_with(int socket, std::span<std::byte> buffer, int flags) {
@@ -191,6 +177,18 @@ received receive_with(int socket, std::span<std::byte> buffer, int flags) {
 }
 
 }  // namespace
+
+receive_status status_of_failed_receive() {
+  switch (errno) {
+    case EAGAIN:
+      return receive_status::would_block;
+    case ECONNRESET:
+    case ENOTCONN:
+      return receive_status::closed;
+    default:
+      base::throw_errno(errno, "receive", {}, "recvmsg");
+  }
+}
 
 received receive_packet(int socket, std::span<std::byte> buffer) {
   return receive_with(socket, buffer, 0);

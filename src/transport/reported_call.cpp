@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "base/syscall.hpp"
+#include "transport/receive_call.hpp"
 #include "transport/send_header.hpp"
 
 namespace gpushm::transport {
@@ -54,28 +55,14 @@ send_result send_reported(reported_call& call,
 remove_result remove_reported(reported_call& call, std::uint64_t subject, int socket) {
   announce(call, reported_call::kind::remove, subject, {});
   // The packet does not fit into no bytes: MSG_TRUNC returns its length.
-  const auto receive = [&] {
-    return base::retry(
-        [&] { return ::recvmmsg(socket, &call.header, 1, MSG_DONTWAIT | MSG_TRUNC, nullptr); });
-  };
-  int count = receive();
-  if (count < 0 && errno == ECONNRESET) {
-    // Reported once, before the data that the peer sent before it closed with something unread.
-    count = receive();
-  }
+  const int count = receive_after_reset(
+      [&] { return ::recvmmsg(socket, &call.header, 1, MSG_DONTWAIT | MSG_TRUNC, nullptr); });
   in_order();
   if (count == 1) {
     return call.has_taken_effect() ? remove_result::removed : remove_result::closed;
   }
-  switch (errno) {
-    case EAGAIN:
-      return remove_result::none;
-    case ECONNRESET:
-    case ENOTCONN:
-      return remove_result::closed;
-    default:
-      base::throw_errno(errno, "receive", {}, "recvmmsg");
-  }
+  return status_of_failed_receive() == receive_status::would_block ? remove_result::none
+                                                                   : remove_result::closed;
 }
 
 }  // namespace gpushm::transport
