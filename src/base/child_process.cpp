@@ -76,14 +76,6 @@ void require_pidfd(const base::unique_fd& pidfd, std::string_view object) {
   }
 }
 
-/// Descriptors that another thread of the parent opened without O_CLOEXEC (std::ofstream does) are
-/// not for the program. Linux before 5.11 lacks the flag; the program then inherits them.
-void close_others_at_exec() {
-  constexpr unsigned first = 3;
-  constexpr unsigned flag_cloexec = 4;  // CLOSE_RANGE_CLOEXEC of linux/close_range.h
-  static_cast<void>(::syscall(SYS_close_range, first, ~0U, flag_cloexec));
-}
-
 /// In the child. Only async-signal-safe functions: the parent may have threads.
 void prepare_child(pid_t parent) {
   ::setpgid(0, 0);
@@ -100,6 +92,12 @@ int timeout_ms(deadline until) {
 }
 
 }  // namespace
+
+void close_others_at_exec() noexcept {
+  constexpr unsigned first = 3;
+  constexpr unsigned flag_cloexec = 4;  // CLOSE_RANGE_CLOEXEC of linux/close_range.h
+  static_cast<void>(::syscall(SYS_close_range, first, ~0U, flag_cloexec));
+}
 
 child_process child_process::start(const child_options& options) {
   const std::string& program = options.argv.at(0);
@@ -120,6 +118,7 @@ child_process child_process::start(const child_options& options) {
     if (options.merge_stderr) {
       ::dup2(out.write.get(), STDERR_FILENO);
     }
+    // Another thread of the parent may have opened some without O_CLOEXEC (std::ofstream does).
     close_others_at_exec();
     // The parent may ignore SIGPIPE; programs expect the default.
     ::signal(SIGPIPE, SIG_DFL);

@@ -24,6 +24,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/child_process.hpp"
 #include "base/deadline.hpp"
 #include "base/log.hpp"
 #include "base/syscall.hpp"
@@ -324,6 +325,7 @@ class keeper::impl {
   /// In the child. Moves the descriptors to the numbers from `first_inherited` on, in the order of
   /// `stored_`.
   [[noreturn]] void execute(const std::string& names, base::unique_fd names_file) {
+    base::close_others_at_exec();  // the stored ones are then allowed one by one
     const auto count = static_cast<int>(stored_.size());
     int names_number = names_file.release();
     bool moved = names_number == -1 || move_behind(names_number, first_inherited + count);
