@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/closer.hpp"
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -26,12 +27,10 @@ namespace {
 /// What remains in the keeper is removed by a successor.
 void take_from_keeper(descriptor_shelf& shelf, const std::vector<kept_fd>& files) {
   try {
-    for (const kept_fd& each : files) {
-      while (each.id != 0 && !shelf.remove(each.id)) {
-        shelf.barrier();
-      }
-    }
-    shelf.barrier();
+    std::vector<records::descriptor_id> numbers(files.size());
+    std::transform(
+        files.begin(), files.end(), numbers.begin(), [](const kept_fd& each) { return each.id; });
+    shelf.remove_and_wait(numbers);
   } catch (const std::exception& why) {
     base::log(log_level::warning, why.what());
   }

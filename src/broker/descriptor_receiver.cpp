@@ -79,18 +79,31 @@ bool unshare_table(int kept) noexcept {
 
 }  // namespace
 
-/// Closed once the packet is done.
-struct descriptor_receiver::received_packet::gate {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool is_open = true;
+/// Holds a thread of the pool until the broker is done. Thread-safety: shared objects: safe.
+class descriptor_receiver::gate {
+ public:
+  void close() {
+    const std::lock_guard lock(mutex_);
+    is_open_ = false;
+    changed_.notify_all();
+  }
+  /// Blocks until it is closed; no longer than `stop_check` once `stopped`.
+  void wait(const std::atomic<bool>& stopped) {
+    std::unique_lock lock(mutex_);
+    while (is_open_ && !stopped.load(std::memory_order_relaxed)) {
+      changed_.wait_for(lock, stop_check);
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_open_ = true;
 };
 
 descriptor_receiver::received_packet::received_packet() : open(std::make_shared<gate>()) {}
 descriptor_receiver::received_packet::~received_packet() {
-  const std::lock_guard lock(open->mutex);
-  open->is_open = false;
-  open->changed.notify_all();
+  open->close();
 }
 
 bool drain(int socket) noexcept {
@@ -118,17 +131,14 @@ bool drain(int socket) noexcept {
 struct descriptor_receiver::job {
   job(std::uint64_t number,
       std::string whose,
-      std::shared_ptr<std::atomic<bool>> copy_closed,
+      std::shared_ptr<gate> copy_open,
       records::descriptor_id id)
-      : session(number),
-        principal(std::move(whose)),
-        broker_copy_closed(std::move(copy_closed)),
-        kept(id) {}
+      : session(number), principal(std::move(whose)), broker_copy(std::move(copy_open)), kept(id) {}
   std::uint64_t session;
   std::string principal;
   /// If set, only close the socket once the broker has closed its copy: only the last close may
   /// block.
-  std::shared_ptr<std::atomic<bool>> broker_copy_closed;
+  std::shared_ptr<gate> broker_copy;
   records::descriptor_id kept;         ///< the keeper has a copy
   std::atomic<bool> complete = false;  ///< as in `received_packet`
 };
@@ -202,13 +212,10 @@ class descriptor_receiver::worker_pool
   void carry(const task& what, std::vector<base::unique_fd>& foreign) {
     std::vector<base::unique_fd> chunks;
     auto created = fetch(what, chunks, foreign);
-    const auto gate = created->open;
+    const std::shared_ptr<gate> open = created->open;
     // The packet transfers copies to the broker; these are closed afterwards.
     hand_over(std::move(created), chunks);
-    std::unique_lock lock(gate->mutex);
-    while (gate->is_open && !stopped_.load(std::memory_order_relaxed)) {
-      gate->changed.wait_for(lock, stop_check);
-    }
+    open->wait(stopped_);
   }
 
   /// Descriptors in this table do not belong to the broker: they are not guarded.
@@ -295,8 +302,8 @@ class descriptor_receiver::worker_pool
   /// Lets the keeper close its copy first, which then cannot block it.
   void take_from_keeper(records::descriptor_id number) {
     const std::lock_guard lock(keeping_);
-    if (shelf_ && number != 0 && shelf_->remove(number)) {
-      shelf_->barrier();
+    if (shelf_ && number != 0) {
+      shelf_->remove_and_wait(std::span(&number, 1));
     }
   }
 
@@ -354,8 +361,8 @@ class descriptor_receiver::worker_pool
     const base::own_table_scope own;
     std::vector<base::unique_fd> foreign;
     try {
-      if (what.what->broker_copy_closed) {
-        what.what->broker_copy_closed->wait(false);
+      if (what.what->broker_copy) {
+        what.what->broker_copy->wait(stopped_);
         take_from_keeper(what.what->kept);
       } else {
         carry(what, foreign);
@@ -456,15 +463,14 @@ bool descriptor_receiver::fetch(std::uint64_t session, const std::string& princi
 
 void descriptor_receiver::close_elsewhere(const std::string& principal, kept_fd socket) noexcept {
   try {
-    const auto broker_copy_closed = std::make_shared<std::atomic<bool>>(false);
-    auto created = std::make_unique<job>(0, principal, broker_copy_closed, socket.id);
+    const auto broker_copy = std::make_shared<gate>();
+    auto created = std::make_unique<job>(0, principal, broker_copy, socket.id);
     const address_text text = text_of(created.get());
     const std::array<int, 1> fds{socket.get()};
     if (transport::send_packet(broker_end_.get(), text, fds) == transport::send_result::sent) {
       static_cast<void>(created.release());
       socket.file.reset();  // not the last copy, so this does not block
-      broker_copy_closed->store(true);
-      broker_copy_closed->notify_all();
+      broker_copy->close();
       return;
     }
   } catch (const std::exception& why) {

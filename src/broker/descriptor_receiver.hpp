@@ -29,6 +29,8 @@ namespace gpushm::broker_detail {
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class descriptor_receiver {
+  class gate;
+
  public:
   struct received_packet {
     received_packet();
@@ -43,7 +45,6 @@ class descriptor_receiver {
     std::vector<records::descriptor_id> kept;  ///< their numbers, also if `descriptors` is empty
     std::size_t foreign = 0;                   ///< number of others, which are closed
     bool failed = false;  ///< an unexpected socket error, or descriptors that cannot be received
-    struct gate;
     std::shared_ptr<gate> open;  ///< keeps copies of the descriptors open
     /// Set by the thread that fills the packet, read by the one that takes it. The kernel
     /// orders the two, but neither the language nor ThreadSanitizer models that.

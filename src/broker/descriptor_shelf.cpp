@@ -4,7 +4,6 @@
 #include <array>
 #include <charconv>
 #include <chrono>
-#include <span>
 #include <utility>
 
 #include "base/log.hpp"
@@ -83,7 +82,12 @@ bool descriptor_shelf::remove(records::descriptor_id number) noexcept {
   }
 }
 
-void descriptor_shelf::barrier() {
+void descriptor_shelf::remove_and_wait(std::span<const records::descriptor_id> numbers) {
+  for (const records::descriptor_id each : numbers) {
+    while (each != 0 && !remove(each)) {
+      store_.barrier(barrier_timeout);
+    }
+  }
   store_.barrier(barrier_timeout);
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -37,8 +38,10 @@ class descriptor_shelf {
   void remove_journal(std::uint64_t sequence);
   /// Lets the keeper close its copy. Returns false if the keeper does not read: try again later.
   [[nodiscard]] bool remove(records::descriptor_id number) noexcept;
-  /// Blocks until the keeper has done everything, up to 5 s. Throws as descriptor_store::barrier.
-  void barrier();
+  /// Blocks until the keeper has closed its copies of these, up to 5 s each time that it does not
+  /// read; 0: none. Call before the last close of a descriptor that could block the keeper. Throws
+  /// as descriptor_store::barrier.
+  void remove_and_wait(std::span<const records::descriptor_id> numbers);
 
   /// What the name of a descriptor says. Nothing: it is not of this form.
   struct label {

@@ -148,10 +148,9 @@ hub::hub(config options, outbox& out, slot_listener listener, void* listener_con
   counters_.state_of(domain_);
 }
 
-void hub::accept(std::shared_ptr<session> created, const core::peer& who) {
-  const std::shared_ptr<session> kept = created;
-  domain_.connect(kept->number, who, std::move(created));
-  out_.record(*kept);
+void hub::accept(const std::shared_ptr<session>& created, const core::peer& who) {
+  domain_.connect(created->number, who, created);
+  out_.record(*created);
   settle();
   finish();
 }
@@ -457,8 +456,8 @@ void hub::record_files(const segment_files& of) noexcept {
   }
 }
 
-bool hub::catch_up() noexcept {
-  const bool done = recorder_.catch_up([this] {
+void hub::catch_up() noexcept {
+  recorder_.catch_up([this] {
     try {
       for (const auto& [name, value] : domain_.save().records) {
         recorder_.put(name, value);
@@ -474,7 +473,6 @@ bool hub::catch_up() noexcept {
     for_each_session([this](session& each) { out_.record_all(each); });
   });
   finish();
-  return done;
 }
 
 /// Sends the first questions, as many as one packet can carry. Returns their number. If memory is

@@ -100,7 +100,7 @@ class outbox {
   /// Records the session's state, in the next commit.
   virtual void record(const session& of) noexcept = 0;
   /// Records the session, and everything that is queued for it.
-  virtual void record_all(const session& of) noexcept = 0;
+  virtual void record_all(session& of) noexcept = 0;
   /// Something could not be recorded: calls `hub::catch_up` later.
   virtual void retry_recording() noexcept = 0;
   /// An event was lost for lack of memory: the subscriber must read its segments again (resync).
@@ -154,7 +154,7 @@ class hub final {
   /// Keeps the session until `lose`, `hang_up` or a session that resumes it erases it. Throws
   /// too_many_connections, too_many_descriptors, out_of_memory, share_exceeded; the session is then
   /// not kept.
-  void accept(std::shared_ptr<session> created, const core::peer& who);
+  void accept(const std::shared_ptr<session>& created, const core::peer& who);
   /// Null: no such session, or it was erased.
   [[nodiscard]] session* find(core::session_id number) const noexcept {
     return static_cast<session*>(domain_.payload_of(number));
@@ -180,8 +180,9 @@ class hub final {
   /// For a session and the files of a segment that the predecessor had. Precondition: they exist.
   void restore(std::shared_ptr<session> created);
   void restore(gpushm::generation generation, std::shared_ptr<segment_files> files);
-  /// Records everything that could not be recorded. Returns false if that failed again.
-  bool catch_up() noexcept;
+  /// Records everything that could not be recorded; if that fails again, `outbox::retry_recording`
+  /// is called.
+  void catch_up() noexcept;
   /// Opens some names of `rest`. `rest` must be empty before the session's next request is
   /// received.
   void resume(session& of);

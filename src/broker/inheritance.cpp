@@ -29,6 +29,20 @@ kept_fd inheritance::take(records::descriptor_id number) {
   return result;
 }
 
+core::session_id inheritance::next_session() const noexcept {
+  core::session_id last = 0;
+  for (const auto& [name, value] : state.records) {
+    if (name.kind == core::record_kind::session || name.kind == core::record_kind::end) {
+      last = std::max(last, name.first);
+    }
+  }
+  return last + 1;
+}
+
+std::uint64_t inheritance::next_packet() const noexcept {
+  return packets.empty() ? 1 : packets.rbegin()->first + 1;
+}
+
 void inheritance::read() {
   bool complete = false;
   log.for_each([&](const journal::record_key& key, std::span<const std::byte> bytes) {

@@ -29,6 +29,9 @@ struct inheritance {
 
   /// The descriptor with this number; empty: there is none.
   [[nodiscard]] kept_fd take(records::descriptor_id number);
+  /// Larger than the number of every session and packet here.
+  [[nodiscard]] core::session_id next_session() const noexcept;
+  [[nodiscard]] std::uint64_t next_packet() const noexcept;
 
   journal::journal log;
   std::unordered_map<records::descriptor_id, base::unique_fd> descriptors;

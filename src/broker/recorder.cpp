@@ -26,8 +26,12 @@ void recorder::forget(records::descriptor_id number) noexcept {
   }
 }
 
-/// A record that a successor finds must not refer to them any longer.
-void recorder::forget_now() noexcept {
+void recorder::write() noexcept {
+  if (!on_) {
+    return;
+  }
+  on_->log.commit();
+  // Only now: a record that a successor finds must not refer to them.
   auto& waiting = on_->to_forget;
   while (!waiting.empty() && on_->shelf.remove(waiting.back())) {
     waiting.pop_back();
@@ -76,25 +80,20 @@ void recorder::erase(const journal::record_key& key) noexcept {
 }
 
 void recorder::commit() noexcept {
-  if (!on_ || is_behind_) {
+  if (is_behind_) {
     return;
   }
-  on_->log.commit();
-  forget_now();
-  if (call().what == transport::reported_call::kind::none && on_->log.needs_compaction()) {
+  write();
+  if (on_ && call().what == transport::reported_call::kind::none && on_->log.needs_compaction()) {
     compact();
   }
 }
 
 void recorder::commit_call() noexcept {
-  if (is_behind_) {
-    return;
+  if (!is_behind_) {
+    write();
+    call().clear();
   }
-  if (on_) {
-    on_->log.commit();
-    forget_now();
-  }
-  call().clear();
 }
 
 /// Both journals are complete until the old one is removed.
@@ -118,10 +117,10 @@ void recorder::begin_all() noexcept {
   }
 }
 
-bool recorder::end_all() noexcept {
+void recorder::end_all() noexcept {
   is_catching_up_ = false;
   if (!on_) {
-    return true;
+    return;
   }
   if (!is_behind_) {
     try {
@@ -139,11 +138,7 @@ bool recorder::end_all() noexcept {
     }
   }
   on_->seen.clear();
-  if (!is_behind_) {
-    on_->log.commit();
-    call().clear();
-  }
-  return !is_behind_;
+  commit_call();
 }
 
 }  // namespace gpushm::broker_detail

@@ -62,12 +62,12 @@ class recorder {
   void commit_call() noexcept;
 
   /// Records everything again: `record` must call `put` or `mark` for everything that exists; the
-  /// rest is erased. Returns false if that failed; try again later.
+  /// rest is erased. If that fails, this is still behind.
   template <typename Record>
-  [[nodiscard]] bool catch_up(Record&& record) noexcept {
+  void catch_up(Record&& record) noexcept {
     begin_all();
     record();
-    return end_all();
+    end_all();
   }
 
  private:
@@ -83,9 +83,9 @@ class recorder {
   template <typename Make>
   void put_bytes(const journal::record_key& key, Make&& make) noexcept;
   void begin_all() noexcept;
-  [[nodiscard]] bool end_all() noexcept;
+  void end_all() noexcept;
+  void write() noexcept;
   void compact() noexcept;
-  void forget_now() noexcept;
 
   std::unique_ptr<parts> on_;
   transport::reported_call call_{};

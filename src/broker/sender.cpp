@@ -185,6 +185,17 @@ void sender::record_queue(connection& of) noexcept {
   of.record_events();
 }
 
+outgoing resync_of(std::uint64_t subscription) {
+  wire::event resync;
+  resync.kind = event_kind::resync;
+  outgoing packet;
+  packet.packet = wire::encode({subscription, std::move(resync)});
+  packet.subscription = subscription;
+  packet.is_answer = false;
+  packet.on_event_lane = true;
+  return packet;
+}
+
 void discard_queue(lane& of) noexcept {
   for (const outgoing& each : of.queue) {
     if (each.number != 0) {
@@ -349,14 +360,7 @@ void sender::flush_lane(lane& on, bool only_answers) {
 void sender::queue_resyncs(connection& to) {
   prepared resyncs;
   for (const std::uint64_t subscription : to.lost_subscriptions) {
-    wire::event resync;
-    resync.kind = event_kind::resync;
-    outgoing packet;
-    packet.packet = wire::encode({subscription, std::move(resync)});
-    packet.subscription = subscription;
-    packet.is_answer = false;
-    packet.on_event_lane = true;
-    resyncs.push_back(std::move(packet));
+    resyncs.push_back(resync_of(subscription));
   }
   to.lost_subscriptions.clear();
   to.queued_events += resyncs.size();

@@ -71,6 +71,8 @@ class sender {
   bool is_delivering_ = false;
 };
 
+/// The event that replaces lost events of a subscription; 0: those about leases.
+[[nodiscard]] outgoing resync_of(std::uint64_t subscription);
 /// Empties the queue of a lane that is closed, and erases the records of its packets.
 void discard_queue(lane& of) noexcept;
 

@@ -7,11 +7,7 @@
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
 #include <chrono>
-#include <iterator>
-#include <map>
-#include <set>
 #include <utility>
-#include <vector>
 
 #include "base/cpu_limit.hpp"
 #include "base/file.hpp"
@@ -30,15 +26,14 @@
 #include "broker/member_log.hpp"
 #include "broker/receiver.hpp"
 #include "broker/recorder.hpp"
+#include "broker/restorer.hpp"
 #include "broker/retry_poll.hpp"
 #include "broker/sender.hpp"
 #include "broker/session_ender.hpp"
 #include "broker/state_table_file.hpp"
 #include "broker/turn_loop.hpp"
-#include "transport/credentials.hpp"
 #include "transport/listener.hpp"
 #include "transport/packet_socket.hpp"
-#include "wire/codec.hpp"
 
 namespace gpushm::broker_detail {
 
@@ -96,7 +91,9 @@ class server::impl final : public outbox {
                         : transport::listener(
                               options.socket_path, options.mode, options.group, options.lock_path)),
         table_(from_
-                   ? state_table_file(from_->take(from_->broker.table).file)
+                   ? state_table_file(from_->take(from_->broker.table).file,
+                                      from_->broker.slots,
+                                      from_->broker.epoch)
                    : state_table_file(options.limits.max_segments, random_epoch(), is_resumable_)),
         recorder_(is_resumable_ ? make_recorder(successors->short_name) : recorder()),
         closer_(std::make_shared<closer>(recorder_.another_shelf())),
@@ -146,10 +143,20 @@ class server::impl final : public outbox {
                    session_ender_,
                    log_,
                    recorder_,
-                   next_session()),
+                   from_ ? from_->next_session() : 1),
         catch_up_timer_(io_) {
     if (from_) {
-      restore(*from_);
+      restorer(*from_,
+               io_,
+               hub_,
+               table_,
+               recorder_,
+               closer_,
+               loop_,
+               session_ender_,
+               admission_,
+               options_.limits.max_inflight_descriptors)
+          .restore();
       from_.reset();
     }
   }
@@ -201,8 +208,8 @@ class server::impl final : public outbox {
 
   void record(const session& of) noexcept override { static_cast<const connection&>(of).record(); }
 
-  void record_all(const session& of) noexcept override {
-    auto& whole = const_cast<connection&>(static_cast<const connection&>(of));
+  void record_all(session& of) noexcept override {
+    connection& whole = connection_of(of);
     whole.record();
     whole.for_each_lane([&](const lane& each) {
       if (each.handled) {
@@ -213,13 +220,18 @@ class server::impl final : public outbox {
   }
 
   void retry_recording() noexcept override {
+    if (waits_to_catch_up_) {
+      return;
+    }
     log_.guarded([&] {
       catch_up_timer_.expires_after(pause_without_memory);
       catch_up_timer_.async_wait([this](asio::error_code code) {
-        if (!code && recorder_.is_behind() && hub_.catch_up()) {
-          hub_.for_each_session([this](session& each) { loop_.request_turn(connection_of(each)); });
+        waits_to_catch_up_ = false;
+        if (!code && recorder_.is_behind()) {
+          hub_.catch_up();
         }
       });
+      waits_to_catch_up_ = true;
     });
   }
 
@@ -255,6 +267,7 @@ class server::impl final : public outbox {
   void handle_events() {
     while (io_.run_one() != 0) {
       io_.poll();
+      recorder_.commit();  // of connections that were destroyed after the hub's last commit
       while (poll_for_more()) {
       }
     }
@@ -301,7 +314,7 @@ class server::impl final : public outbox {
     return !ended_early;
   }
 
-  [[nodiscard]] hub::config hub_config() const {
+  [[nodiscard]] hub::config hub_config() {
     return {options_.domain,
             ::geteuid(),
             table_.epoch(),
@@ -311,7 +324,7 @@ class server::impl final : public outbox {
             shared_,
             closer_,
             milliseconds(options_.limits.fence_delay_ms),
-            const_cast<recorder*>(&recorder_),
+            &recorder_,
             from_ ? &from_->state : nullptr};
   }
 
@@ -345,9 +358,7 @@ class server::impl final : public outbox {
     descriptor_shelf shelf(
         std::move(*store), short_name, from_ ? from_->next_descriptor : records::descriptor_id{1});
     if (from_) {
-      const std::uint64_t next =
-          from_->packets.empty() ? 1 : std::prev(from_->packets.end())->first + 1;
-      return {std::move(from_->log), std::move(shelf), next};
+      return {std::move(from_->log), std::move(shelf), from_->next_packet()};
     }
     records::broker_record self{options_.domain,
                                 table_.epoch(),
@@ -365,238 +376,6 @@ class server::impl final : public outbox {
     return result;
   }
 
-  [[nodiscard]] core::session_id next_session() const {
-    core::session_id last = 0;
-    if (from_) {
-      for (const auto& [name, value] : from_->state.records) {
-        if (name.kind == core::record_kind::session || name.kind == core::record_kind::end) {
-          last = std::max(last, name.first);
-        }
-      }
-    }
-    return last + 1;
-  }
-
-  void restore(inheritance& from) {
-    used_slots_.assign(table_.slots(), false);
-    for (const auto& [name, value] : from.state.records) {
-      if (const auto* const found = std::get_if<core::saved_segment>(&value)) {
-        restore_segment(from, name.first, *found);
-      }
-    }
-    for (std::uint32_t slot = 0; slot < table_.slots(); ++slot) {
-      if (!used_slots_[slot]) {
-        table_.set(slot, 0, std::nullopt);
-      }
-    }
-    used_slots_.clear();
-    orphans_.clear();
-    for (const auto& [name, value] : from.state.records) {
-      if (const auto* const found = std::get_if<core::saved_session>(&value)) {
-        restore_session(from, name.first, *found);
-      }
-    }
-    for (auto& [number, packet] : from.packets) {
-      restore_packet(from, number, packet);
-    }
-    hub_.for_each_session([&](session& each) { restore_events(from, connection_of(each)); });
-    for (const auto& [number, left] : from.descriptors) {
-      recorder_.forget(number);  // the predecessor was killed before it had recorded it
-    }
-    recorder_.commit();
-    hub_.for_each_session([&](session& each) { loop_.request_turn(connection_of(each)); });
-  }
-
-  void restore_segment(inheritance& from,
-                       gpushm::generation generation,
-                       const core::saved_segment& what) {
-    auto files = std::make_shared<segment_files>();
-    if (const auto found = from.files.find(generation); found != from.files.end()) {
-      for (const records::descriptor_id each : found->second.chunks) {
-        files->chunks.push_back(from.take(each));
-        if (!files->chunks.back()) {
-          throw error(errc::invalid_argument,
-                      "serve",
-                      options_.socket_path,
-                      "the keeper has lost a descriptor of segment \"" + what.name + '"',
-                      "raise the keeper's limit of descriptors");
-        }
-      }
-      files->chunk_bytes = found->second.chunk_bytes;
-    }
-    hub_.restore(generation, std::move(files));
-    // The predecessor has written the word before it recorded the change. A live segment's word may
-    // say that its exporter is gone, which no record says.
-    const bool exporter_gone =
-        table_.state(what.slot, generation) == wire::slot_state::exporter_gone;
-    table_.set(what.slot,
-               generation,
-               what.removed    ? segment_state::removed
-               : exporter_gone ? segment_state::exporter_gone
-                               : segment_state::live);
-    used_slots_[what.slot] = true;
-  }
-
-  void restore_session(inheritance& from,
-                       core::session_id number,
-                       const core::saved_session& what) {
-    const records::connection_record& record = from.connections[number];
-    const auto created = std::make_shared<connection>(
-        io_, number, record.closed ? kept_fd() : from.take(record.requests), recorder_);
-    created->greeted = record.greeted;
-    created->sent_bye = record.sent_bye;
-    created->dropped = record.dropped;
-    created->token = record.token;
-    created->fence = record.fence;
-    created->has_event_lane = record.events != 0;
-    if (const auto rest = from.rests.find(number); rest != from.rests.end()) {
-      records::open_rest_record& r = rest->second;
-      created->rest = open_rest{
-          r.id, {std::move(r.names), r.expected_size_bytes, 0}, r.next, r.deadline, r.asked};
-    }
-    hub_.restore(created);
-    kept_fd process = from.take(record.process);
-    created->process_id = process.id;
-    kept_fd life = from.take(record.life);
-    created->life_id = life.id;
-    created->principal = what.who.principal;
-    kept_fd events = record.closed ? kept_fd() : from.take(record.events);
-    if (created->fence != fence::none && (!process || !life)) {
-      created->fence = fence::none;  // lost: nothing can prove the end of its process
-    }
-    created->life = end_watch(io_, std::move(life.file));
-    if (!created->requests.socket || (record.events != 0 && !events)) {
-      created->peer.pid = what.who.pid;
-      created->process = end_watch(io_, std::move(process.file));
-      session_ender_.restore_closed(*created);
-      created->record();
-      return;
-    }
-    if (events) {
-      created->events.emplace(io_, *created, lane_kind::events, std::move(events));
-    }
-    const auto peer = transport::peer_of(created->requests.socket.get());
-    admission_.start(created, peer, what.who.principal, std::move(process.file));
-    session_ender_.watch_process(*created);
-    created->for_each_lane([&](lane& each) {
-      each.readable = true;
-      each.handled = from.handled.count({number, each.kind == lane_kind::events ? 1U : 0U}) != 0;
-      each.unread_bytes = static_cast<std::uint64_t>(transport::unread_bytes(each.socket.get()));
-      created->held.charge(core::resource::memory_bytes, each.unread_bytes);
-      each.inflight_descriptors =
-          each.unread_bytes == 0 ? 0 : options_.limits.max_inflight_descriptors;
-    });
-  }
-
-  void restore_packet(inheritance& from, std::uint64_t number, records::packet_record& record) {
-    auto* const found = hub_.find(record.session);
-    if (found == nullptr || connection_of(*found).closed) {
-      recorder_.erase(records::key_of(records::kind::packet, number));
-      return;
-    }
-    connection& to = connection_of(*found);
-    lane& on = record.on_event_lane && to.events ? *to.events : to.requests;
-    outgoing packet;
-    packet.number = number;
-    packet.is_answer = record.is_answer;
-    packet.on_event_lane = record.on_event_lane;
-    packet.ids = record.descriptors;
-    const auto segment_record =
-        from.state.records.find({core::record_kind::segment, record.files_of});
-    if (record.files_of != 0 && segment_record != from.state.records.end()) {
-      const core::segment& of = hub_.domain().segment_of(record.files_of);
-      packet.files = std::static_pointer_cast<const segment_files>(of.payload);
-      packet.metadata = record.metadata_of != 0 ? of.metadata : nullptr;
-    } else if (record.files_of != 0) {
-      packet.files = restore_orphans(from, record);  // its segment is freed already
-    }
-    for (const records::descriptor_id each : record.descriptors) {
-      int descriptor = -1;
-      if (each == 0) {
-        descriptor = table_.descriptor();
-      } else if (packet.files) {
-        for (const kept_fd& chunk : packet.files->chunks) {
-          descriptor = chunk.id == each ? chunk.get() : descriptor;
-        }
-      } else {
-        packet.own = std::make_shared<const kept_fd>(from.take(each));
-        descriptor = packet.own->get();
-      }
-      packet.descriptors.push_back(descriptor);
-    }
-    if (auto message = packet.metadata ? wire::decode(record.bytes) : std::nullopt) {
-      packet.late = std::move(*message);
-    } else {
-      packet.packet = std::move(record.bytes);
-    }
-    to.held.charge(core::resource::memory_bytes, packet.cost());
-    to.queued_answers += packet.is_answer ? 1U : 0U;
-    if (&on == &to.requests) {
-      ++on.queued;
-    } else {
-      places_[record.session].insert(record.place);
-    }
-    on.queue.push_back(std::move(packet));
-  }
-
-  std::shared_ptr<const segment_files> restore_orphans(inheritance& from,
-                                                       const records::packet_record& record) {
-    auto& orphans = orphans_[record.files_of];
-    if (!orphans) {
-      orphans = std::make_shared<segment_files>();
-      orphans->generation = record.files_of;
-      orphans->closed_by = closer_;
-    }
-    for (const records::descriptor_id each : record.descriptors) {
-      if (kept_fd taken = from.take(each)) {
-        orphans->chunks.push_back(std::move(taken));
-      }
-    }
-    return orphans;
-  }
-
-  /// Events that were queued are not recorded. Each is replaced by a resync, so that the number of
-  /// packets stays as earlier answers say, and all subscriptions get one.
-  void restore_events(inheritance& from, connection& of) {
-    const auto places = std::exchange(places_[of.number], {});
-    if (of.closed || !of.events) {
-      return;
-    }
-    const records::lane_record counted = from.lanes[of.number];
-    lane& on = *of.events;
-    on.queued = counted.queued;
-    on.sent = counted.sent;
-    prepared recorded = std::exchange(on.queue, {});
-    bool any_lost = false;
-    for (std::uint64_t place = on.sent; place < on.queued; ++place) {
-      if (places.count(place) != 0 && !recorded.empty()) {
-        on.queue.splice(on.queue.end(), recorded, recorded.begin());
-        continue;
-      }
-      any_lost = true;
-      outgoing packet;
-      wire::event resync;
-      resync.kind = event_kind::resync;
-      packet.packet = wire::encode({0, std::move(resync)});
-      packet.subscription = 0;
-      packet.is_answer = false;
-      packet.on_event_lane = true;
-      ++of.queued_events;
-      of.held.charge(core::resource::memory_bytes, packet.cost());
-      on.queue.push_back(std::move(packet));
-    }
-    on.queue.splice(on.queue.end(), recorded);
-    if (any_lost) {
-      const core::record_name first{core::record_kind::subscription, of.number, 0};
-      for (auto at = from.state.records.lower_bound(first);
-           at != from.state.records.end() && at->first.kind == first.kind &&
-           at->first.first == of.number;
-           ++at) {
-        of.lost_subscriptions.push_back(at->first.second);
-      }
-    }
-  }
-
   static void on_slot(void* self,
                       std::uint32_t slot,
                       gpushm::generation generation,
@@ -610,7 +389,8 @@ class server::impl final : public outbox {
 
   /// Does a bounded part of a connection's work.
   void step(connection& of) {
-    if (recorder_.is_behind() && !hub_.catch_up()) {
+    if (recorder_.is_behind()) {
+      retry_recording();
       retries_.later(of);
       return;
     }
@@ -639,10 +419,6 @@ class server::impl final : public outbox {
   member_log log_;
   bool is_resumable_;
   std::optional<inheritance> from_;  ///< while this object is constructed
-  // Of `restore`.
-  std::vector<bool> used_slots_;
-  std::map<core::session_id, std::set<std::uint64_t>> places_;
-  std::map<gpushm::generation, std::shared_ptr<segment_files>> orphans_;
   transport::listener listener_;
   state_table_file table_;
   recorder recorder_;
@@ -664,6 +440,7 @@ class server::impl final : public outbox {
   receiver receiver_;
   admission admission_;
   asio::steady_timer catch_up_timer_;
+  bool waits_to_catch_up_ = false;
 };
 
 server::server(const broker_options& options,

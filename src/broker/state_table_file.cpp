@@ -59,11 +59,7 @@ state_table_file::state_table_file(std::uint32_t slots, const gpushm::epoch& epo
   const auto size = static_cast<off_t>(bytes);
   base::checked("serve", {}, "ftruncate", [&] { return ::ftruncate(fd_.get(), size); });
   base::checked("serve", {}, "fallocate", [&] { return ::fallocate(fd_.get(), 0, 0, size); });
-  mapping_ = base::map_file("serve", fd_.get(), bytes, true);
-  // No child inherits the mapping. A child never touches its copy of this object.
-  base::checked("serve", {}, "madvise", [&] {
-    return ::madvise(mapping_.get().address, mapping_.get().size_bytes, MADV_DONTFORK);
-  });
+  map(bytes);
   // With FUTURE_WRITE no process, not even this one, can create a writable mapping from here on.
   const int against_writing = resumable ? 0 : F_SEAL_FUTURE_WRITE;
   base::checked("serve", {}, "fcntl(F_ADD_SEALS)", [&] {
@@ -91,32 +87,35 @@ state_table_file::state_table_file(std::uint32_t slots, const gpushm::epoch& epo
   check_pthread(result, "pthread_mutex_init");
 }
 
-state_table_file::state_table_file(base::guarded_fd file) : fd_(std::move(file)) {
+state_table_file::state_table_file(base::guarded_fd file,
+                                   std::uint32_t slots,
+                                   const gpushm::epoch& epoch)
+    : slots_(slots), epoch_(epoch), fd_(std::move(file)) {
+  const std::size_t bytes = wire::state_table_bytes(slots);
   struct stat found {};
   const int seals = ::fcntl(fd_.get(), F_GET_SEALS);
-  const bool is_table = ::fstat(fd_.get(), &found) == 0 && seals != -1 &&
-                        (seals & F_SEAL_SHRINK) != 0 &&
-                        static_cast<std::size_t>(found.st_size) >= wire::state_table_words_offset;
-  if (is_table) {
-    const auto bytes = static_cast<std::size_t>(found.st_size);
-    mapping_ = base::map_file("serve", fd_.get(), bytes, true);
-    base::checked("serve", {}, "madvise", [&] {
-      return ::madvise(mapping_.get().address, bytes, MADV_DONTFORK);
-    });
-    const wire::state_table_header* const table = header();
-    slots_ = table->slots;
-    epoch_ = table->epoch;
-    if (table->magic == wire::state_table_magic && table->version == wire::state_table_version &&
-        wire::state_table_bytes(slots_) <= bytes) {
-      open_for_members();
-      return;
-    }
+  const bool can_map = ::fstat(fd_.get(), &found) == 0 && seals != -1 &&
+                       (seals & F_SEAL_SHRINK) != 0 &&
+                       static_cast<std::size_t>(found.st_size) >= bytes;
+  if (can_map) {
+    map(bytes);
   }
-  throw error(errc::invalid_argument,
-              "serve",
-              {},
-              "the inherited state table is not one that this version can read",
-              "start the broker without it; its clients connect again");
+  if (!can_map || !view()) {
+    throw error(errc::invalid_argument,
+                "serve",
+                {},
+                "the inherited state table is not that of this domain",
+                "start the broker without it; its clients connect again");
+  }
+  open_for_members();
+}
+
+void state_table_file::map(std::size_t bytes) {
+  mapping_ = base::map_file("serve", fd_.get(), bytes, true);
+  // No child inherits the mapping. A child never touches its copy of this object.
+  base::checked("serve", {}, "madvise", [&] {
+    return ::madvise(mapping_.get().address, mapping_.get().size_bytes, MADV_DONTFORK);
+  });
 }
 
 /// Opened for reading, so that it cannot be mapped for writing either.
@@ -126,15 +125,6 @@ void state_table_file::open_for_members() {
     return base::checked(
         "serve", path, "open", [&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); });
   });
-}
-
-wire::slot_state state_table_file::state(std::uint32_t slot,
-                                         gpushm::generation generation) const noexcept {
-  const auto* const words = reinterpret_cast<const wire::slot_word*>(
-      static_cast<const std::byte*>(mapping_.get().address) + wire::state_table_words_offset);
-  const std::uint64_t word = words[slot].load(std::memory_order_acquire);
-  return word >> 8U == generation ? static_cast<wire::slot_state>(word & 0xFFU)
-                                  : wire::slot_state::free;
 }
 
 wire::state_table_header* state_table_file::header() noexcept {

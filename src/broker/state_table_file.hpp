@@ -19,8 +19,8 @@ class state_table_file {
   /// `resumable`: a successor can write it (docs/adr/0031). Throws out_of_memory,
   /// too_many_descriptors.
   state_table_file(std::uint32_t slots, const gpushm::epoch& epoch, bool resumable);
-  /// Continues with the table of a predecessor. Throws invalid_argument if it is not one.
-  explicit state_table_file(base::guarded_fd file);
+  /// Continues with the table of a predecessor. Throws invalid_argument if it is another one.
+  state_table_file(base::guarded_fd file, std::uint32_t slots, const gpushm::epoch& epoch);
 
   /// For clients, which can map it for reading only.
   [[nodiscard]] int descriptor() const noexcept {
@@ -30,9 +30,10 @@ class state_table_file {
   [[nodiscard]] int writable_descriptor() const noexcept { return fd_.get(); }
   [[nodiscard]] std::uint32_t slots() const noexcept { return slots_; }
   [[nodiscard]] const gpushm::epoch& epoch() const noexcept { return epoch_; }
-  /// What a slot says. Precondition: it exists.
-  [[nodiscard]] wire::slot_state state(std::uint32_t slot,
-                                       gpushm::generation generation) const noexcept;
+  /// As clients see it.
+  [[nodiscard]] wire::state_table_view view() const noexcept {
+    return {mapping_.get().address, mapping_.get().size_bytes, epoch_};
+  }
 
   /// `state` nullopt: the slot is free.
   void set(std::uint32_t slot,
@@ -48,6 +49,7 @@ class state_table_file {
 
  private:
   [[nodiscard]] wire::state_table_header* header() noexcept;
+  void map(std::size_t bytes);
   void open_for_members();
 
   std::uint32_t slots_ = 0;

@@ -43,7 +43,7 @@ class non_allocating_outbox final : public outbox {
   kept_fd open_event_lane(session& /*of*/) override { return {}; }
   void deliver() noexcept override {}
   void record(const session& /*of*/) noexcept override {}
-  void record_all(const session& /*of*/) noexcept override {}
+  void record_all(session& /*of*/) noexcept override {}
   void retry_recording() noexcept override {}
   std::uint64_t events_queued(const session& /*of*/) const noexcept override { return 0; }
 

@@ -79,7 +79,7 @@ class recorded_outbox final : public outbox {
   }
   void deliver() noexcept override {}
   void record(const session& /*of*/) noexcept override {}
-  void record_all(const session& /*of*/) noexcept override {}
+  void record_all(session& /*of*/) noexcept override {}
   void retry_recording() noexcept override { ADD_FAILURE() << "nothing is recorded"; }
   /// No socket: any file stands for the client's end.
   kept_fd open_event_lane(session& /*of*/) override {

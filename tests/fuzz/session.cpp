@@ -243,7 +243,7 @@ class world final : public broker_detail::outbox {
 
   void deliver() noexcept override {}
   void record(const broker_detail::session& /*of*/) noexcept override {}
-  void record_all(const broker_detail::session& /*of*/) noexcept override {}
+  void record_all(broker_detail::session& /*of*/) noexcept override {}
   void retry_recording() noexcept override { GPUSHM_REQUIRE(false); }
   broker_detail::kept_fd open_event_lane(broker_detail::session& of) override {
     GPUSHM_REQUIRE(!of.has_event_lane);

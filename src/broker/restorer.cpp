@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/restorer.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "broker/connection.hpp"
+#include "broker/sender.hpp"
+#include "gpushm/error.hpp"
+#include "transport/credentials.hpp"
+#include "transport/packet_socket.hpp"
+#include "wire/codec.hpp"
+
+namespace gpushm::broker_detail {
+
+namespace {
+
+connection& connection_of(session& of) noexcept {
+  return static_cast<connection&>(of);
+}
+
+}  // namespace
+
+void restorer::restore() {
+  used_slots_.assign(table_.slots(), false);
+  for (const auto& [name, value] : from_.state.records) {
+    if (const auto* const found = std::get_if<core::saved_segment>(&value)) {
+      restore_segment(name.first, *found);
+    }
+  }
+  for (std::uint32_t slot = 0; slot < table_.slots(); ++slot) {
+    if (!used_slots_[slot]) {
+      table_.set(slot, 0, std::nullopt);
+    }
+  }
+  for (const auto& [name, value] : from_.state.records) {
+    if (const auto* const found = std::get_if<core::saved_session>(&value)) {
+      restore_session(name.first, *found);
+    }
+  }
+  for (auto& [number, packet] : from_.packets) {
+    restore_packet(number, packet);
+  }
+  hub_.for_each_session([&](session& each) { restore_events(connection_of(each)); });
+  for (const auto& [number, left] : from_.descriptors) {
+    recorder_.forget(number);  // the predecessor was killed before it had recorded it
+  }
+  recorder_.commit();
+  hub_.for_each_session([&](session& each) { loop_.request_turn(connection_of(each)); });
+}
+
+void restorer::restore_segment(gpushm::generation generation, const core::saved_segment& what) {
+  auto files = std::make_shared<segment_files>();
+  if (const auto found = from_.files.find(generation); found != from_.files.end()) {
+    for (const records::descriptor_id each : found->second.chunks) {
+      files->chunks.push_back(from_.take(each));
+      if (!files->chunks.back()) {
+        throw error(errc::invalid_argument,
+                    "serve",
+                    from_.broker.socket_path,
+                    "the keeper has lost a descriptor of segment \"" + what.name + '"',
+                    "raise the keeper's limit of descriptors");
+      }
+    }
+    files->chunk_bytes = found->second.chunk_bytes;
+  }
+  hub_.restore(generation, std::move(files));
+  // The predecessor has written the word before it recorded the change. A live segment's word may
+  // say that its exporter is gone, which no record says.
+  const bool exporter_gone =
+      table_.view().state(what.slot, generation) == segment_state::exporter_gone;
+  table_.set(what.slot,
+             generation,
+             what.removed    ? segment_state::removed
+             : exporter_gone ? segment_state::exporter_gone
+                             : segment_state::live);
+  used_slots_[what.slot] = true;
+}
+
+void restorer::restore_session(core::session_id number, const core::saved_session& what) {
+  const records::connection_record& record = from_.connections[number];
+  const auto created = std::make_shared<connection>(
+      io_, number, record.closed ? kept_fd() : from_.take(record.requests), recorder_);
+  created->greeted = record.greeted;
+  created->sent_bye = record.sent_bye;
+  created->dropped = record.dropped;
+  created->token = record.token;
+  created->fence = record.fence;
+  created->has_event_lane = record.events != 0;
+  if (const auto rest = from_.rests.find(number); rest != from_.rests.end()) {
+    records::open_rest_record& r = rest->second;
+    created->rest = open_rest{
+        r.id, {std::move(r.names), r.expected_size_bytes, 0}, r.next, r.deadline, r.asked};
+  }
+  hub_.restore(created);
+  kept_fd process = from_.take(record.process);
+  created->process_id = process.id;
+  kept_fd life = from_.take(record.life);
+  created->life_id = life.id;
+  created->principal = what.who.principal;
+  kept_fd events = record.closed ? kept_fd() : from_.take(record.events);
+  if (created->fence != fence::none && (!process || !life)) {
+    created->fence = fence::none;  // lost: nothing can prove the end of its process
+  }
+  created->life = end_watch(io_, std::move(life.file));
+  if (!created->requests.socket || (record.events != 0 && !events)) {
+    created->peer.pid = what.who.pid;
+    created->process = end_watch(io_, std::move(process.file));
+    session_ender_.restore_closed(*created);
+    created->record();
+    return;
+  }
+  if (events) {
+    created->events.emplace(io_, *created, lane_kind::events, std::move(events));
+  }
+  const auto peer = transport::peer_of(created->requests.socket.get());
+  admission_.start(created, peer, what.who.principal, std::move(process.file));
+  session_ender_.watch_process(*created);
+  created->for_each_lane([&](lane& each) {
+    each.readable = true;
+    each.handled = from_.handled.count({number, each.kind == lane_kind::events ? 1U : 0U}) != 0;
+    each.unread_bytes = static_cast<std::uint64_t>(transport::unread_bytes(each.socket.get()));
+    created->held.charge(core::resource::memory_bytes, each.unread_bytes);
+    each.inflight_descriptors = each.unread_bytes == 0 ? 0 : max_inflight_descriptors_;
+  });
+}
+
+void restorer::restore_packet(std::uint64_t number, records::packet_record& record) {
+  auto* const found = hub_.find(record.session);
+  if (found == nullptr || connection_of(*found).closed) {
+    recorder_.erase(records::key_of(records::kind::packet, number));
+    return;
+  }
+  connection& to = connection_of(*found);
+  lane& on = record.on_event_lane && to.events ? *to.events : to.requests;
+  outgoing packet;
+  packet.number = number;
+  packet.is_answer = record.is_answer;
+  packet.on_event_lane = record.on_event_lane;
+  packet.ids = record.descriptors;
+  const auto segment_record =
+      from_.state.records.find({core::record_kind::segment, record.files_of});
+  if (record.files_of != 0 && segment_record != from_.state.records.end()) {
+    const core::segment& of = hub_.domain().segment_of(record.files_of);
+    packet.files = std::static_pointer_cast<const segment_files>(of.payload);
+    packet.metadata = record.metadata_of != 0 ? of.metadata : nullptr;
+  } else if (record.files_of != 0) {
+    packet.files = restore_orphans(record);  // its segment is freed already
+  }
+  for (const records::descriptor_id each : record.descriptors) {
+    int descriptor = -1;
+    if (each == 0) {
+      descriptor = table_.descriptor();
+    } else if (packet.files) {
+      for (const kept_fd& chunk : packet.files->chunks) {
+        descriptor = chunk.id == each ? chunk.get() : descriptor;
+      }
+    } else {
+      packet.own = std::make_shared<const kept_fd>(from_.take(each));
+      descriptor = packet.own->get();
+    }
+    packet.descriptors.push_back(descriptor);
+  }
+  if (auto message = packet.metadata ? wire::decode(record.bytes) : std::nullopt) {
+    packet.late = std::move(*message);
+  } else {
+    packet.packet = std::move(record.bytes);
+  }
+  to.held.charge(core::resource::memory_bytes, packet.cost());
+  to.queued_answers += packet.is_answer ? 1U : 0U;
+  if (&on == &to.requests) {
+    ++on.queued;
+  } else {
+    places_[record.session].insert(record.place);
+  }
+  on.queue.push_back(std::move(packet));
+}
+
+std::shared_ptr<const segment_files> restorer::restore_orphans(
+    const records::packet_record& record) {
+  auto& orphans = orphans_[record.files_of];
+  if (!orphans) {
+    orphans = std::make_shared<segment_files>();
+    orphans->generation = record.files_of;
+    orphans->closed_by = closer_;
+  }
+  for (const records::descriptor_id each : record.descriptors) {
+    if (kept_fd taken = from_.take(each)) {
+      orphans->chunks.push_back(std::move(taken));
+    }
+  }
+  return orphans;
+}
+
+/// Events that were queued are not recorded. Each is replaced by a resync, so that the number of
+/// packets stays as earlier answers say, and all subscriptions get one.
+void restorer::restore_events(connection& of) {
+  const auto places = std::exchange(places_[of.number], {});
+  if (of.closed || !of.events) {
+    return;
+  }
+  const records::lane_record counted = from_.lanes[of.number];
+  lane& on = *of.events;
+  on.queued = counted.queued;
+  on.sent = counted.sent;
+  prepared recorded = std::exchange(on.queue, {});
+  bool any_lost = false;
+  for (std::uint64_t place = on.sent; place < on.queued; ++place) {
+    if (places.count(place) != 0 && !recorded.empty()) {
+      on.queue.splice(on.queue.end(), recorded, recorded.begin());
+      continue;
+    }
+    any_lost = true;
+    outgoing packet = resync_of(0);
+    ++of.queued_events;
+    of.held.charge(core::resource::memory_bytes, packet.cost());
+    on.queue.push_back(std::move(packet));
+  }
+  on.queue.splice(on.queue.end(), recorded);
+  if (any_lost) {
+    const core::record_name first{core::record_kind::subscription, of.number, 0};
+    for (auto at = from_.state.records.lower_bound(first);
+         at != from_.state.records.end() && at->first.kind == first.kind &&
+         at->first.first == of.number;
+         ++at) {
+      of.lost_subscriptions.push_back(at->first.second);
+    }
+  }
+}
+
+}  // namespace gpushm::broker_detail
