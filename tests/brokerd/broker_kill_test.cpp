@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "gpushm/gpushm.hpp"
+#include "testing/broker_process/holdings.hpp"
 #include "testing/process/child.hpp"
 #include "testing/process/deadline.hpp"
 #include "testing/process/proc_counters.hpp"
@@ -47,10 +48,13 @@ class killed_broker : public testing::Test {
     children >> pid;
     return pid;
   }
-  void kill_broker() const {
-    if (const pid_t pid = broker_pid(); pid != 0) {
-      ::kill(pid, SIGKILL);
+  /// Kills it. Returns whether it has a successor.
+  [[nodiscard]] bool replace_broker() const {
+    const pid_t before = broker_pid();
+    if (before != 0) {
+      ::kill(before, SIGKILL);
     }
+    return eventually([&] { return broker_pid() != 0 && broker_pid() != before; }, 20s);
   }
   [[nodiscard]] gpushm::client connect() const {
     return gpushm::client::connect({.socket_path = socket_});
@@ -63,32 +67,15 @@ class killed_broker : public testing::Test {
       return false;
     }
   }
-  [[nodiscard]] std::size_t kept_descriptors() const {
-    return gpushm_testing::total(gpushm_testing::count_descriptors(keeper_.pid()));
-  }
-  [[nodiscard]] std::size_t broker_descriptors() const {
-    return gpushm_testing::total(gpushm_testing::count_descriptors(broker_pid()));
+  /// Of each kind, once they have not changed for a while: connections end after their clients.
+  [[nodiscard]] static gpushm_testing::descriptor_counts descriptors_of(pid_t pid) {
+    return gpushm_tests::settled_holdings_of({pid}).descriptors;
   }
 
   void TearDown() override {
     if (HasFailure()) {
       std::printf("%s\n", keeper_.output().all_output().c_str());
     }
-  }
-
-  /// Its value once that has not changed for a while: connections end after their clients.
-  template <typename Count>
-  [[nodiscard]] static std::size_t settled(Count&& count) {
-    std::size_t last = count();
-    auto since = std::chrono::steady_clock::now();
-    while (std::chrono::steady_clock::now() - since < 300ms) {
-      std::this_thread::sleep_for(10ms);
-      if (const std::size_t now = count(); now != last) {
-        last = now;
-        since = std::chrono::steady_clock::now();
-      }
-    }
-    return last;
   }
 
   gpushm_testing::temp_dir directory_;
@@ -147,9 +134,7 @@ TEST_F(killed_broker, continues_persistent_memory_connections_and_leases) {
   const auto held = reader.open("weights");
   const auto epoch = reader.broker().epoch;
   for (int round = 0; round < 5; ++round) {
-    const pid_t before = broker_pid();
-    kill_broker();
-    ASSERT_TRUE(eventually([&] { return broker_pid() != 0 && broker_pid() != before; }, 20s));
+    ASSERT_TRUE(replace_broker());
     EXPECT_NE(held.state(), gpushm::segment_state::broker_gone);
     EXPECT_EQ(reader.stat("weights").leases, 2U);
     EXPECT_EQ(held.state(), gpushm::segment_state::live);
@@ -162,8 +147,8 @@ TEST_F(killed_broker, loses_and_repeats_nothing_while_clients_work) {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment
   const char* const wanted = std::getenv("GPUSHM_BROKER_KILLS");
   const int kills = wanted != nullptr ? std::atoi(wanted) : 60;
-  const std::size_t kept_before = settled([&] { return kept_descriptors(); });
-  const std::size_t open_before = settled([&] { return broker_descriptors(); });
+  const auto kept_before = descriptors_of(keeper_.pid());
+  const auto open_before = descriptors_of(broker_pid());
   constexpr int workers = 4;
   failures failed;
   std::atomic<bool> stop = false;
@@ -201,9 +186,7 @@ TEST_F(killed_broker, loses_and_repeats_nothing_while_clients_work) {
   int done = 0;
   for (; done < kills && !failed.any(); ++done) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20 + random() % 60));
-    const pid_t before = broker_pid();
-    kill_broker();
-    static_cast<void>(eventually([&] { return broker_pid() != 0 && broker_pid() != before; }, 20s));
+    EXPECT_TRUE(replace_broker());
   }
   stop = true;
   for (std::thread& each : threads) {
@@ -214,11 +197,12 @@ TEST_F(killed_broker, loses_and_repeats_nothing_while_clients_work) {
   std::printf(
       "%d kills, %llu operations\n", done, static_cast<unsigned long long>(operations.load()));
   EXPECT_TRUE(connect().list().empty());
-  EXPECT_TRUE(eventually([&] { return kept_descriptors() == kept_before; }, 20s))
-      << kept_descriptors() << " descriptors in the keeper, " << kept_before << " before";
-  // The first broker had one more, its own copy of a socket for the keeper.
-  EXPECT_TRUE(eventually([&] { return broker_descriptors() <= open_before; }, 20s))
-      << broker_descriptors() << " descriptors in the broker, " << open_before << " before";
+  EXPECT_TRUE(eventually([&] { return descriptors_of(keeper_.pid()) == kept_before; }, 20s))
+      << gpushm_testing::to_text(descriptors_of(keeper_.pid()))
+      << " in the keeper, before: " << gpushm_testing::to_text(kept_before);
+  EXPECT_TRUE(eventually([&] { return descriptors_of(broker_pid()) == open_before; }, 20s))
+      << gpushm_testing::to_text(descriptors_of(broker_pid()))
+      << " in the broker, before: " << gpushm_testing::to_text(open_before);
 }
 
 }  // namespace
