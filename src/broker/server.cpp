@@ -341,7 +341,6 @@ class server::impl final : public outbox {
 
   [[nodiscard]] static transport::listener inherited_listener(inheritance& from) {
     return {from.broker.socket_path,
-            from.broker.lock_path,
             from.take(from.broker.lock).file,
             from.take(from.broker.listener).file};
   }
@@ -364,7 +363,6 @@ class server::impl final : public outbox {
                                 table_.epoch(),
                                 table_.slots(),
                                 options_.socket_path,
-                                listener_.lock_path(),
                                 shelf.put(table_.writable_descriptor()),
                                 shelf.put(listener_.descriptor()),
                                 shelf.put(listener_.lock_descriptor())};

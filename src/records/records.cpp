@@ -119,8 +119,7 @@ class writer {
     const auto domain = text(v.domain);
     const auto epoch = to_.CreateVector(v.epoch.data(), v.epoch.size());
     const auto socket = text(v.socket_path);
-    const auto lock = text(v.lock_path);
-    return fb::CreateBroker(to_, domain, epoch, v.slots, socket, lock, v.table, v.listener, v.lock);
+    return fb::CreateBroker(to_, domain, epoch, v.slots, socket, v.table, v.listener, v.lock);
   }
   fbs::Offset<fb::Connection> add(const connection_record& v) {
     const auto token = to_.CreateVector(v.token.data(), v.token.size());
@@ -520,7 +519,6 @@ broker_value decode(kind what, std::span<const std::byte> from) {
                            array<sizeof(gpushm::epoch)>(v.epoch()),
                            v.slots(),
                            text(v.socket_path()),
-                           text(v.lock_path()),
                            v.table(),
                            v.listener(),
                            v.lock()};

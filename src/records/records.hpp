@@ -65,7 +65,6 @@ struct broker_record {
   gpushm::epoch epoch{};
   std::uint32_t slots = 0;  ///< of the state table
   std::string socket_path;
-  std::string lock_path;
   descriptor_id table = 0;
   descriptor_id listener = 0;
   descriptor_id lock = 0;

@@ -114,11 +114,8 @@ listener::listener(const std::string& path,
   }
 }
 
-listener::listener(const std::string& path,
-                   const std::string& lock_path,
-                   base::guarded_fd lock,
-                   base::guarded_fd socket)
-    : path_(path), lock_path_(lock_path), lock_(std::move(lock)), socket_(std::move(socket)) {
+listener::listener(const std::string& path, base::guarded_fd lock, base::guarded_fd socket)
+    : lock_(std::move(lock)), socket_(std::move(socket)) {
   int listening = 0;
   socklen_t length = sizeof(listening);
   if (::getsockopt(socket_.get(), SOL_SOCKET, SO_ACCEPTCONN, &listening, &length) != 0 ||
@@ -128,12 +125,6 @@ listener::listener(const std::string& path,
                 path,
                 "the inherited descriptors are not a listening socket and its lock",
                 "start the broker without them; its clients connect again");
-  }
-  // Of the file, which only an unchanged path has.
-  struct stat current {};
-  if (::lstat(path.c_str(), &current) == 0 && S_ISSOCK(current.st_mode)) {
-    device_ = current.st_dev;
-    inode_ = current.st_ino;
   }
 }
 

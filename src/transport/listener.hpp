@@ -26,13 +26,10 @@ class listener {
            mode_t mode,
            std::optional<gid_t> group,
            const std::string& lock_path = {});
-  /// Continues with the descriptors of a listener that `path` and `lock_path` belong to, which
-  /// another process had. Throws `errc::invalid_argument` if they are not a listening socket and a
-  /// locked file.
-  listener(const std::string& path,
-           const std::string& lock_path,
-           base::guarded_fd lock,
-           base::guarded_fd socket);
+  /// Continues with the descriptors of another process's listener. The destructor removes no files.
+  /// `path` is for messages. Throws `errc::invalid_argument` if they are not a locked file and a
+  /// listening socket.
+  listener(const std::string& path, base::guarded_fd lock, base::guarded_fd socket);
   listener(listener&& other) noexcept;
   listener& operator=(listener&&) = delete;
   listener(const listener&) = delete;
@@ -42,7 +39,6 @@ class listener {
   /// Non-blocking, close-on-exec.
   [[nodiscard]] int descriptor() const noexcept { return socket_.get(); }
   [[nodiscard]] int lock_descriptor() const noexcept { return lock_.get(); }
-  [[nodiscard]] const std::string& lock_path() const noexcept { return lock_path_; }
 
  private:
   std::string path_;
