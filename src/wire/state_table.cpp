@@ -47,6 +47,7 @@ bool state_table_view::broker_alive() const noexcept {
   return now - std::chrono::nanoseconds(since) < longest_pause;
 }
 
+// NOLINTNEXTLINE(bugprone-unhandled-self-assignment): it owns nothing
 state_table_view& state_table_view::operator=(const state_table_view& other) noexcept {
   header_ = other.header_;
   words_ = other.words_;
