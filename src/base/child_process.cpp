@@ -16,6 +16,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "base/fork_guard.hpp"
 #include "base/syscall.hpp"
 
 namespace gpushm::base {
@@ -92,12 +93,6 @@ int timeout_ms(deadline until) {
 }
 
 }  // namespace
-
-void close_others_at_exec() noexcept {
-  constexpr unsigned first = 3;
-  constexpr unsigned flag_cloexec = 4;  // CLOSE_RANGE_CLOEXEC of linux/close_range.h
-  static_cast<void>(::syscall(SYS_close_range, first, ~0U, flag_cloexec));
-}
 
 child_process child_process::start(const child_options& options) {
   const std::string& program = options.argv.at(0);

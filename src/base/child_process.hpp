@@ -32,11 +32,6 @@ struct child_options {
   int cancel_fd = -1;
 };
 
-/// For a child that is about to execute a program: lets it inherit the standard streams only,
-/// unless the flag FD_CLOEXEC of others is cleared afterwards. Async-signal-safe. Linux before 5.11
-/// lacks the flag; the program then inherits what this process has.
-void close_others_at_exec() noexcept;
-
 /// A child process in a new process group, with pipes to its input and output. A program inherits
 /// no descriptors but these and standard error. The destructor kills the group and reaps the child;
 /// the child also dies with the thread that started it. Move-only.

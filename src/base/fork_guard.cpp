@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -292,6 +293,12 @@ void keep_in_child(int fd) noexcept {
     // NOLINTNEXTLINE(cppcoreguidelines-pro-bounds-constant-array-index): word < block_words
     (*all)[word].fetch_and(~(std::uint64_t{1} << (number % word_bits)), std::memory_order_release);
   }
+}
+
+void close_others_at_exec() noexcept {
+  constexpr unsigned first = 3;
+  constexpr unsigned flag_cloexec = 4;  // CLOSE_RANGE_CLOEXEC of linux/close_range.h
+  static_cast<void>(::syscall(SYS_close_range, first, ~0U, flag_cloexec));
 }
 
 int life_pipe() {

@@ -55,6 +55,11 @@ void close_in_child(int fd);
 /// Call before `fd` is closed, with a `fork_section`. Lock-free.
 void keep_in_child(int fd) noexcept;
 
+/// For a child that is about to execute a program: lets it inherit the standard streams only,
+/// unless the flag FD_CLOEXEC of others is cleared afterwards. Async-signal-safe. Linux before 5.11
+/// lacks the flag; the program then inherits what this process has.
+void close_others_at_exec() noexcept;
+
 /// The read end of this process's life pipe, created by the first call and kept open by the
 /// process. It hangs up once neither this process, nor any child that may have its driver files,
 /// has the write end: children inherit that end, replace the driver's files with /dev/null

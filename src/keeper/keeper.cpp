@@ -24,8 +24,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "base/child_process.hpp"
 #include "base/deadline.hpp"
+#include "base/fork_guard.hpp"
 #include "base/log.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
