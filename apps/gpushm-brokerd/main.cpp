@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <exception>
 #include <optional>
 #include <string>
@@ -18,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/log.hpp"
+#include "apps/support/log_line.hpp"
 #include "base/syscall.hpp"
 #include "base/text.hpp"
 #include "broker/server.hpp"
@@ -36,7 +35,7 @@ constexpr std::string_view short_name = "d";
 constexpr std::chrono::milliseconds keeper_timeout{5'000};
 
 void print_line(std::string_view text) {
-  std::fprintf(stderr, "gpushm-brokerd: %s\n", gpushm::base::printable(std::string(text)).c_str());
+  gpushm::app::write_log_line("gpushm-brokerd", gpushm::base::printable(std::string(text)));
 }
 
 /// What a predecessor left. Whatever cannot be continued is removed from the keeper: first of all

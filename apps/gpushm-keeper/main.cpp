@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "apps/support/log_line.hpp"
 #include "base/text.hpp"
 #include "gpushm/client.hpp"
 #include "keeper/keeper.hpp"
@@ -102,7 +103,7 @@ int run(int argc, char** argv) {
     return fail("no notification socket: use --socket, or set RUNTIME_DIRECTORY");
   }
   gpushm::set_log_sink([](gpushm::log_level /*level*/, std::string_view text) {
-    std::fprintf(stderr, "gpushm-keeper: %.*s\n", static_cast<int>(text.size()), text.data());
+    gpushm::app::write_log_line("gpushm-keeper", text);
   });
   return gpushm::keeper::keeper(std::move(options)).run();
 }
