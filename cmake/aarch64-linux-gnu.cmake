@@ -14,4 +14,4 @@ set(fmt_DIR "${native_cmake}/fmt")
 list(APPEND CMAKE_LIBRARY_PATH "${CMAKE_CURRENT_LIST_DIR}/../build/aarch64-packages/usr/lib/aarch64-linux-gnu")
 
 # The cross compiler's glibc.
-set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -L /usr/aarch64-linux-gnu)
+set(CMAKE_CROSSCOMPILING_EMULATOR "${CMAKE_CURRENT_LIST_DIR}/../scripts/one_table.py" qemu-aarch64 -L /usr/aarch64-linux-gnu)
