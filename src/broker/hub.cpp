@@ -303,6 +303,11 @@ void hub::receive_without_descriptors(session& from, std::span<const std::byte> 
   finish();
 }
 
+void hub::discard(std::vector<kept_fd> descriptors) noexcept {
+  close(std::move(descriptors));
+  finish();
+}
+
 void hub::receive_truncated(session& from) {
   violate(from, 0, "a packet or its descriptors exceed the broker's limits");
 }

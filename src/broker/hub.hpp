@@ -173,6 +173,8 @@ class hub final {
                lane_kind on = lane_kind::requests);
   /// The packet is complete, but this process had no room for its descriptors. Refuses the request.
   void receive_without_descriptors(session& from, std::span<const std::byte> packet);
+  /// Closes descriptors of a packet that nobody handles.
+  void discard(std::vector<kept_fd> descriptors) noexcept;
   /// A packet was too large: sends the session an error and drops it.
   void receive_truncated(session& from);
   /// Sends the session an error with `cause` and drops it.

@@ -17,7 +17,6 @@ using clock = std::chrono::steady_clock;
 receiver::receiver(asio::io_context& io,
                    hub& sessions,
                    descriptor_receiver& descriptors,
-                   closer& files,
                    turn_loop& loop,
                    deadlines& late,
                    retry_poll& poll,
@@ -27,7 +26,6 @@ receiver::receiver(asio::io_context& io,
                    recorder& records)
     : hub_(sessions),
       descriptor_receiver_(descriptors),
-      closer_(files),
       loop_(loop),
       deadlines_(late),
       poll_(poll),
@@ -169,14 +167,14 @@ void receiver::take(std::unique_ptr<descriptor_receiver::received_packet> whole)
   }
   auto* const found = static_cast<connection*>(hub_.find(got->session));
   if (found == nullptr || found->closed) {
-    closer_.close(std::move(got->descriptors));
+    hub_.discard(std::move(got->descriptors));
     return;
   }
   connection& from = *found;
   lane& on = from.requests;
   deadlines::descriptors_received(on);
   if (got->failed || got->status == transport::receive_status::closed) {
-    closer_.close(std::move(got->descriptors));
+    hub_.discard(std::move(got->descriptors));
     ender_.close(from);
     return;
   }

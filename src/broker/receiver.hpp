@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <memory>
 
-#include "broker/closer.hpp"
 #include "broker/connection.hpp"
 #include "broker/deadlines.hpp"
 #include "broker/descriptor_receiver.hpp"
@@ -33,7 +32,6 @@ class receiver {
   receiver(asio::io_context& io,
            hub& sessions,
            descriptor_receiver& descriptors,
-           closer& files,
            turn_loop& loop,
            deadlines& late,
            retry_poll& poll,
@@ -66,7 +64,6 @@ class receiver {
 
   hub& hub_;
   descriptor_receiver& descriptor_receiver_;
-  closer& closer_;
   turn_loop& loop_;
   deadlines& deadlines_;
   retry_poll& poll_;

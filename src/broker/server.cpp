@@ -127,7 +127,6 @@ class server::impl final : public outbox {
         receiver_(io_,
                   hub_,
                   descriptor_receiver_,
-                  *closer_,
                   loop_,
                   deadlines_,
                   retries_,

@@ -2,9 +2,17 @@
 // Descriptors that clients attach and receive.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <array>
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "broker/closer.hpp"
 #include "broker/state_table_file.hpp"
 #include "tests/broker/hub_world.hpp"
+#include "transport/packet_socket.hpp"
 
 namespace gpushm::broker_detail {
 namespace {
@@ -237,6 +245,25 @@ TEST_F(hub_chunks, reservation_has_no_chunks_and_a_live_slot) {
   EXPECT_TRUE(answers[0].descriptors.empty());
   EXPECT_EQ(slots_.at(created.slot), std::make_pair(created.generation, segment_state::live));
   expect_nothing_left();
+}
+
+/// A hub that closes files in another thread, as a server's does.
+TEST(hub_with_closer, closes_what_nobody_handles_without_another_request) {
+  recorded_outbox out;
+  hub::config options;
+  options.closer = std::make_shared<closer>();
+  hub at(
+      options,
+      out,
+      [](void*, std::uint32_t, gpushm::generation, std::optional<segment_state>) {},
+      nullptr);
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  const base::unique_fd reader(ends[0]);
+  std::vector<kept_fd> files;
+  files.emplace_back(base::guarded_fd(base::unique_fd(ends[1])));
+  at.discard(std::move(files));
+  EXPECT_TRUE(transport::wait_readable(reader.get(), std::chrono::seconds(10)));  // end of file
 }
 
 TEST(state_table_file, only_the_creator_can_write) {
