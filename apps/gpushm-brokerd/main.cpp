@@ -10,6 +10,7 @@
 #include <chrono>
 #include <csignal>
 #include <exception>
+#include <future>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -92,6 +93,9 @@ int run(int argc, char** argv) {
   gpushm::set_log_sink(
       [](gpushm::log_level /*level*/, std::string_view text) { print_line(text); });
   ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  // Until it is ready, nobody may depend on this broker: if its keeper dies, the keeper before
+  // starts another one.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   sigset_t stop;
   sigemptyset(&stop);
   for (const int each : {SIGTERM, SIGINT, SIGHUP}) {
@@ -111,13 +115,21 @@ int run(int argc, char** argv) {
       options,
       nullptr,
       gpushm::broker_detail::succession{std::string(short_name), std::move(left)});
+  std::promise<void> started;
   std::thread thread([&] {
+    struct context {
+      gpushm::keeper::descriptor_store& keeper;
+      std::promise<void>& started;
+    } both{*store, started};
     server.run(
-        [](void* keeper) {
-          static_cast<gpushm::keeper::descriptor_store*>(keeper)->ready(keeper_timeout);
+        [](void* of) {
+          static_cast<context*>(of)->keeper.ready(keeper_timeout);
+          static_cast<context*>(of)->started.set_value();
         },
-        &*store);
+        &both);
   });
+  started.get_future().wait();
+  ::prctl(PR_SET_PDEATHSIG, 0);  // of this thread
   int number = 0;
   ::sigwait(&stop, &number);
   server.stop();

@@ -27,6 +27,14 @@ constexpr std::string_view usage =
     "\n"
     "  --socket PATH           notification socket; its directory must be accessible only to\n"
     "                          this user [default: $RUNTIME_DIRECTORY/notify]\n"
+    "  --takeover PATH         socket by which a keeper that is started later takes over, with a\n"
+    "                          newer PROGRAM; if its program fails, this one continues. The\n"
+    "                          directory must be accessible only to this user\n"
+    "  --takeover-timeout SECONDS\n"
+    "                          time for a takeover, from its start until PROGRAM is ready\n"
+    "                          [default: 30]\n"
+    "  --stay                  once another keeper has taken over, wait for SIGTERM, as a\n"
+    "                          container that would be started again must\n"
     "  --max-descriptors N     most descriptors to keep [default: the open file limit less 32]\n"
     "  --stop-timeout SECONDS  time for PROGRAM to exit after SIGTERM, before SIGKILL [default: "
     "10]\n"
@@ -73,26 +81,38 @@ int run(int argc, char** argv) {
     if (word == "--version") {
       return std::puts("gpushm-keeper " GPUSHM_VERSION) >= 0 && std::fflush(stdout) == 0 ? 0 : 1;
     }
-    const bool is_socket = word == "--socket";
-    const bool is_limit = word == "--max-descriptors";
-    if (!is_socket && !is_limit && word != "--stop-timeout") {
+    if (word == "--stay") {
+      options.stays_after_takeover = true;
+      continue;
+    }
+    std::string* text = nullptr;
+    std::chrono::milliseconds* time = nullptr;
+    if (word == "--socket") {
+      text = &options.socket_path;
+    } else if (word == "--takeover") {
+      text = &options.takeover_path;
+    } else if (word == "--takeover-timeout") {
+      time = &options.takeover_timeout;
+    } else if (word == "--stop-timeout") {
+      time = &options.stop_timeout;
+    } else if (word != "--max-descriptors") {
       return fail("unknown option " + std::string(word));
     }
     if (++at == argc) {
       return fail(std::string(word) + " requires a value");
     }
-    if (is_socket) {
-      options.socket_path = argv[at];
+    if (text != nullptr) {
+      *text = argv[at];
       continue;
     }
     const auto number = number_in(argv[at]);
     if (!number) {
       return fail(std::string(word) + " " + argv[at] + ": not a positive number");
     }
-    if (is_limit) {
-      options.max_descriptors = *number;
+    if (time != nullptr) {
+      *time = std::chrono::seconds(*number);
     } else {
-      options.stop_timeout = std::chrono::seconds(*number);
+      options.max_descriptors = *number;
     }
   }
   options.argv.assign(argv + at, argv + argc);

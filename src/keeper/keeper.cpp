@@ -26,13 +26,16 @@
 
 #include "base/deadline.hpp"
 #include "base/fork_guard.hpp"
+#include "base/guarded_fd.hpp"
 #include "base/log.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
 #include "gpushm/error.hpp"
 #include "keeper/inherited_descriptors.hpp"
 #include "keeper/notification.hpp"
+#include "keeper/takeover.hpp"
 #include "transport/address.hpp"
+#include "transport/listener.hpp"
 #include "wire/messages.hpp"
 
 namespace gpushm::keeper {
@@ -51,6 +54,10 @@ constexpr milliseconds short_life{10'000};
 constexpr std::size_t max_variable_bytes = 100'000;
 /// Of a child that cannot execute the program, as a shell's.
 constexpr int cannot_execute = 127;
+/// Of this keeper, after a takeover that has failed.
+constexpr int takeover_failed = 1;
+/// Between two attempts to find out whether another keeper starts at this moment.
+constexpr milliseconds retry_pause{10};
 
 void log(const std::string& text) noexcept {
   base::log(log_level::info, text);
@@ -68,6 +75,14 @@ base::unique_fd bind_socket(const std::string& path) {
   base::unique_fd socket(base::checked(operation, path, "socket", [] {
     return ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   }));
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): as connect expects
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+    throw error(errc::address_in_use,
+                std::string(operation),
+                path,
+                "a living keeper has this socket",
+                "give each keeper a socket of its own (--socket)");
+  }
   ::unlink(path.c_str());
   base::checked(operation, path, "bind", [&] {
     // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): as bind expects
@@ -145,6 +160,9 @@ class keeper::impl {
     if (options_.max_descriptors == 0) {
       options_.max_descriptors = default_max_descriptors();
     }
+    if (!options_.takeover_path.empty()) {
+      take_over_or_listen();
+    }
   }
   ~impl() {
     if (child_ > 0) {
@@ -168,18 +186,15 @@ class keeper::impl {
     }));
     start();
     for (;;) {
-      std::array<pollfd, 2> waits{{{signals_.get(), POLLIN, 0}, {socket_.get(), POLLIN, 0}}};
-      base::retry([&] { return ::poll(waits.data(), waits.size(), next_timeout()); });
+      wait();
       // First: a program that has just exited may have stored something before.
       read_notifications();
       read_signals();
       if (const auto status = reap()) {
         read_notifications();
-        const int code = WIFEXITED(*status) ? WEXITSTATUS(*status) : 128 + WTERMSIG(*status);
-        if (is_ending_ || (code == cannot_execute && stored_.empty())) {
-          return code;
+        if (const auto code = handle_exit(*status)) {
+          return *code;
         }
-        plan_restart(*status);
       }
       const auto now = clock::now();
       if (kill_at_ && now >= *kill_at_) {
@@ -187,10 +202,17 @@ class keeper::impl {
         log("the program did not exit after SIGTERM: SIGKILL");
         ::kill(child_, SIGKILL);
       }
+      if (ready_by_ && now >= *ready_by_) {
+        log("the program is not ready in time: the keeper before continues");
+        return takeover_failed;  // the destructor ends the program
+      }
+      if (look_after_successor() && !options_.stays_after_takeover) {
+        return 0;
+      }
       if (child_ <= 0 && is_ending_) {
         return 0;
       }
-      if (child_ <= 0 && now >= start_at_) {
+      if (child_ <= 0 && place_ == place::own && now >= start_at_) {
         start();
       }
     }
@@ -199,10 +221,170 @@ class keeper::impl {
  private:
   [[nodiscard]] int next_timeout() const {
     std::optional<clock::time_point> next = kill_at_;
-    if (child_ <= 0) {
+    if (child_ <= 0 && place_ == place::own) {
       next = start_at_;
     }
+    if (ready_by_) {
+      next = std::min(*ready_by_, next.value_or(*ready_by_));
+    }
     return next ? static_cast<int>(base::time_left(*next).count()) : -1;
+  }
+
+  void wait() {
+    // poll ignores negative numbers.
+    const bool may_hand_over = place_ == place::own && listener_ && !predecessor_;
+    std::array<pollfd, 4> waits{
+        {{signals_.get(), POLLIN, 0},
+         {socket_.get(), POLLIN, 0},
+         {may_hand_over && !successor_ ? listener_->descriptor() : -1, POLLIN, 0},
+         {place_ == place::successors ? successor_.get() : successor_life_.get(), POLLIN, 0}}};
+    base::retry([&] { return ::poll(waits.data(), waits.size(), next_timeout()); });
+    if (waits[2].revents != 0) {
+      accept();
+    }
+    is_successor_active_ = waits[3].revents != 0;
+  }
+
+  // ---- takeover ----
+
+  void take_over_or_listen() {
+    const std::string& path = options_.takeover_path;
+    const auto deadline = base::deadline_after(options_.takeover_timeout);
+    for (;;) {
+      if (auto all = take_over(path, base::time_left(deadline))) {
+        if (all->descriptors.size() > options_.max_descriptors) {
+          throw error(errc::too_many_descriptors,
+                      std::string(operation),
+                      path,
+                      "the keeper before has " + std::to_string(all->descriptors.size()) +
+                          " descriptors, more than the " +
+                          std::to_string(options_.max_descriptors) + " that this one stores",
+                      "raise --max-descriptors, and the open file limit");
+        }
+        stored_ = std::move(all->descriptors);
+        listener_.emplace(path, std::move(all->lock), std::move(all->listener));
+        life_ = std::move(all->life);
+        predecessor_ = std::move(all->predecessor);
+        ready_by_ = deadline;
+        log("taken over " + std::to_string(stored_.size()) + " descriptors");
+        return;
+      }
+      try {
+        listener_.emplace(path, S_IRUSR | S_IWUSR, std::nullopt);
+        return;
+      } catch (const error& why) {
+        if (why.code() != errc::address_in_use) {
+          throw;
+        }
+        if (base::time_left(deadline).count() == 0) {
+          throw error(errc::address_in_use,
+                      std::string(operation),
+                      path,
+                      "the program that listens there does not hand over",
+                      "see its log; it must be a keeper of this user");
+        }
+      }
+      base::pause_before_retry(retry_pause);  // another keeper starts at this moment
+    }
+  }
+
+  /// The program is ready: the predecessor is not needed any more.
+  void complete_takeover() {
+    if (!report_ready(predecessor_.get())) {
+      log("the keeper before has ended by itself");
+    }
+    predecessor_.reset();
+    life_.reset();
+    ready_by_.reset();
+  }
+
+  /// Ends the program for a successor.
+  void accept() {
+    successor_ = accept_successor(*listener_);
+    if (successor_) {
+      log("another keeper takes over");
+      stop_program();
+      if (child_ <= 0) {
+        hand_over_everything();
+      }
+    }
+  }
+
+  /// The program has exited.
+  void hand_over_everything() {
+    try {
+      successor_life_ = hand_over(successor_.get(), stored_, *listener_, options_.takeover_timeout);
+      place_ = place::successors;
+      log("handed over " + std::to_string(stored_.size()) + " descriptors");
+    } catch (const std::exception& why) {
+      log(why.what());
+      successor_.reset();
+      start_at_ = clock::now();
+    }
+  }
+
+  /// Returns whether the successor needs this keeper no more.
+  bool look_after_successor() {
+    if (!is_successor_active_) {
+      return false;
+    }
+    is_successor_active_ = false;
+    if (place_ == place::successors) {
+      switch (state_of(successor_.get())) {
+        case successor_state::starting:
+          return false;
+        case successor_state::ready:
+          log("the other keeper has taken over");
+          successor_.reset();
+          successor_life_.reset();
+          listener_->leave_files();
+          listener_.reset();
+          stored_.clear();
+          place_ = place::nowhere;
+          return true;
+        case successor_state::failed:
+          log("the other keeper has failed");
+          successor_.reset();
+          place_ = place::undecided;
+          return false;
+      }
+    }
+    if (place_ == place::undecided) {
+      log("neither the other keeper nor its program is alive: starting this one's again");
+      successor_life_.reset();
+      place_ = place::own;
+      start_at_ = clock::now();
+    }
+    return false;
+  }
+
+  // ---- the program ----
+
+  void stop_program() {
+    if (child_ > 0 && !kill_at_) {
+      ::kill(child_, SIGTERM);
+      kill_at_ = clock::now() + options_.stop_timeout;
+    }
+  }
+
+  /// Returns the exit status of the keeper, if it ends.
+  std::optional<int> handle_exit(int status) {
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    if (is_ending_ || (code == cannot_execute && stored_.empty())) {
+      return code;
+    }
+    if (predecessor_) {
+      log("the program has ended with " + std::to_string(code) +
+          " before it was ready: the keeper before continues");
+      return code == 0 ? takeover_failed : code;
+    }
+    if (successor_) {
+      kill_at_.reset();
+      hand_over_everything();
+    } else {
+      plan_restart(status);
+    }
+    return std::nullopt;
   }
 
   void read_signals() {
@@ -214,10 +396,7 @@ class keeper::impl {
         continue;
       }
       is_ending_ = is_ending_ || number != SIGHUP;
-      if (child_ > 0 && !kill_at_) {
-        ::kill(child_, SIGTERM);
-        kill_at_ = clock::now() + options_.stop_timeout;
-      }
+      stop_program();
     }
   }
 
@@ -274,7 +453,12 @@ class keeper::impl {
     if (got.incomplete) {
       problem_ = "the keeper has reached its open file limit";
     }
-    is_ready_ = is_ready_ || what.ready;
+    if (what.ready) {
+      is_ready_ = true;
+      if (predecessor_) {
+        complete_takeover();
+      }
+    }
     if (what.remove) {
       stored_.remove_if([&](const named_descriptor& each) { return each.name == what.name; });
     }
@@ -327,8 +511,12 @@ class keeper::impl {
   [[noreturn]] void execute(const std::string& names, base::unique_fd names_file) {
     base::close_others_at_exec();  // the stored ones are then allowed one by one
     const auto count = static_cast<int>(stored_.size());
-    int names_number = names_file.release();
-    bool moved = names_number == -1 || move_behind(names_number, first_inherited + count);
+    std::array<int, 2> others{names_file.release(), life_.release()};
+    const int& names_number = others[0];
+    bool moved = true;
+    for (int& each : others) {
+      moved = moved && (each == -1 || move_behind(each, first_inherited + count));
+    }
     std::vector<int> sources;
     std::unordered_map<int, std::size_t> users;  // by number: the index of the source there
     for (const named_descriptor& each : stored_) {
@@ -350,8 +538,8 @@ class keeper::impl {
       moved = moved && ::dup2(sources[i], target) != -1 && ::close(sources[i]) == 0;
       users.erase(sources[i]);
     }
-    if (names_number != -1) {
-      moved = moved && ::fcntl(names_number, F_SETFD, 0) == 0;
+    for (const int each : others) {
+      moved = moved && (each == -1 || ::fcntl(each, F_SETFD, 0) == 0);
     }
     if (!moved) {
       fail("move the inherited descriptors");
@@ -407,6 +595,21 @@ class keeper::impl {
   base::unique_fd socket_;
   base::unique_fd signals_;
   sigset_t original_mask_{};
+  /// Whose program uses the descriptors.
+  enum class place : unsigned char {
+    own,
+    successors,  ///< until it is ready
+    undecided,   ///< the successor has failed, but its program may be alive
+    nowhere,     ///< a successor has taken over
+  };
+  place place_ = place::own;
+  std::optional<transport::listener> listener_;  ///< for a successor
+  base::guarded_fd successor_;
+  base::unique_fd successor_life_;    ///< end of file: neither it nor its program is alive
+  bool is_successor_active_ = false;  ///< at the last wait
+  base::guarded_fd predecessor_;      ///< until the program is ready
+  base::unique_fd life_;              ///< for the program, until it is ready
+  std::optional<clock::time_point> ready_by_;
   std::list<named_descriptor> stored_;
   std::string problem_;  ///< since the last barrier; empty: none
   pid_t child_ = -1;

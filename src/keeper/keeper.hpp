@@ -12,9 +12,19 @@ namespace gpushm::keeper {
 struct keeper_options {
   /// The program, absolute or found in $PATH, and its arguments.
   std::vector<std::string> argv;
-  /// Where the program sends notifications (NOTIFY_SOCKET). An existing socket is replaced. Its
+  /// Where the program sends notifications (NOTIFY_SOCKET). A dead keeper's socket is replaced. Its
   /// directory must be accessible only to this user.
   std::string socket_path;
+  /// Where keepers take over from each other (takeover.hpp); empty: nowhere. If another keeper
+  /// listens there, this one starts with what that has kept, in its place. Its directory must be
+  /// accessible only to this user.
+  std::string takeover_path;
+  /// How long a takeover may last, from the request until this keeper's program has sent READY=1;
+  /// then the keeper before continues. Includes the end of that one's program (`stop_timeout`).
+  std::chrono::milliseconds takeover_timeout{30'000};
+  /// After another keeper has taken over, waits for SIGTERM or SIGINT, instead of returning: for a
+  /// container, which would be started again and take over in turn.
+  bool stays_after_takeover = false;
   /// 0: as many as the open file limit allows.
   std::size_t max_descriptors = 0;
   /// How long the program may take to exit after SIGTERM, before SIGKILL.
@@ -31,20 +41,28 @@ struct keeper_options {
 /// The program stores descriptors by the notification protocol (`descriptor_store`) and finds them
 /// at its start (`take_inherited_descriptors`). Notifications of other users are ignored.
 ///
+/// A keeper of another version, with another version of the program, can take over: it starts its
+/// program with all descriptors. If that exits, or is not ready in time, the keeper before starts
+/// its own program again.
+///
 /// Signals: SIGTERM and SIGINT end the program and then the keeper; SIGHUP ends the program and
 /// starts it again: an upgrade.
 class keeper {
  public:
-  /// Binds the socket. Throws `error`.
+  /// Binds the socket, and takes over. Blocks for `takeover_timeout` at most. Throws `error`:
+  /// address_in_use (a living keeper has the socket), broker_unreachable (the other keeper does not
+  /// hand over), too_many_descriptors, system_error.
   explicit keeper(keeper_options options);
   keeper(const keeper&) = delete;
   keeper& operator=(const keeper&) = delete;
   ~keeper();
 
   /// Starts the program, and blocks until SIGTERM or SIGINT, or until the program exits with 127
-  /// (it cannot be executed) and has stored nothing. Returns the exit status of the program: its
-  /// code, or 128 and the signal's number. Blocks those signals, and SIGCHLD and SIGHUP, in this
-  /// thread, which must be the only one. Throws `error`: system_error.
+  /// (it cannot be executed) and has stored nothing, or until another keeper has taken over, or
+  /// until this one's takeover has failed. Returns the exit status of the program: its code, or 128
+  /// and the signal's number; 0 after another keeper has taken over; 1 if a takeover fails
+  /// otherwise. Blocks those signals, and SIGCHLD and SIGHUP, in this thread, which must be the
+  /// only one. Throws `error`: system_error.
   [[nodiscard]] int run();
 
  private:

@@ -39,6 +39,8 @@ class listener {
   /// Non-blocking, close-on-exec.
   [[nodiscard]] int descriptor() const noexcept { return socket_.get(); }
   [[nodiscard]] int lock_descriptor() const noexcept { return lock_.get(); }
+  /// Another process continues with copies of the descriptors: the destructor removes no files.
+  void leave_files() noexcept { path_.clear(); }
 
  private:
   std::string path_;

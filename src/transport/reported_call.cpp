@@ -53,8 +53,8 @@ send_result send_reported(reported_call& call,
 }
 
 remove_result remove_reported(reported_call& call, std::uint64_t subject, int socket) {
-  // The packet does not fit into no bytes: MSG_TRUNC returns its length. QEMU's emulation of programs
-  // makes no system call for a message without parts, so there is one.
+  // The packet does not fit into no bytes: MSG_TRUNC returns its length. QEMU's emulation of
+  // programs makes no system call for a message without parts, so there is one.
   iovec no_bytes{};
   msghdr header{};
   header.msg_iov = &no_bytes;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A broker that is killed with SIGKILL while clients work: they notice nothing, and nothing is lost
-// or left. Host memory. GPUSHM_BROKER_KILLS sets the number of kills.
+// A broker that is killed with SIGKILL, or taken over by another keeper and broker, while clients
+// work: they notice nothing, and nothing is lost or left. Host memory. GPUSHM_BROKER_KILLS and
+// GPUSHM_BROKER_TAKEOVERS set how often.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -11,10 +13,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <mutex>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gpushm/gpushm.hpp"
@@ -34,9 +38,9 @@ using gpushm_testing::own_program;
 
 constexpr std::size_t segment_bytes = std::size_t{64} * 1024;
 
-class killed_broker : public testing::Test {
+class replaced_broker : public testing::Test {
  protected:
-  killed_broker() {
+  replaced_broker() {
     EXPECT_TRUE(eventually([&] { return broker_pid() != 0 && can_connect(); }, 20s));
   }
 
@@ -49,12 +53,37 @@ class killed_broker : public testing::Test {
     return pid;
   }
   /// Kills it. Returns whether it has a successor.
-  [[nodiscard]] bool replace_broker() const {
+  [[nodiscard]] bool kill_broker() const {
     const pid_t before = broker_pid();
     if (before != 0) {
       ::kill(before, SIGKILL);
     }
     return eventually([&] { return broker_pid() != 0 && broker_pid() != before; }, 20s);
+  }
+  /// Starts a keeper whose broker takes `option`, and which takes over.
+  [[nodiscard]] child start_keeper(const std::vector<std::string>& more = {}) {
+    std::vector<std::string> argv{own_program("gpushm-keeper"),
+                                  "--socket",
+                                  directory_ / ("notify-" + std::to_string(keepers_++)),
+                                  "--takeover",
+                                  directory_ / "takeover",
+                                  "--",
+                                  own_program("gpushm-brokerd"),
+                                  "--socket",
+                                  socket_};
+    argv.insert(argv.end(), more.begin(), more.end());
+    return child::start({.argv = std::move(argv)});
+  }
+  /// Returns whether the keeper before has ended.
+  [[nodiscard]] bool take_over() {
+    child next = start_keeper();
+    const bool result = keeper_.wait_exit(20s) == gpushm_testing::exited(0);
+    keeper_ = std::move(next);
+    return result;
+  }
+  /// Returns whether a keeper whose broker fails has ended, after that has had everything.
+  [[nodiscard]] bool fail_to_take_over() {
+    return start_keeper({"--no-such-option"}).wait_exit(20s) == gpushm_testing::exited(2);
   }
   [[nodiscard]] gpushm::client connect() const {
     return gpushm::client::connect({.socket_path = socket_});
@@ -80,13 +109,8 @@ class killed_broker : public testing::Test {
 
   gpushm_testing::temp_dir directory_;
   std::string socket_ = directory_ / "socket";
-  child keeper_ = child::start({.argv = {own_program("gpushm-keeper"),
-                                         "--socket",
-                                         directory_ / "notify",
-                                         "--",
-                                         own_program("gpushm-brokerd"),
-                                         "--socket",
-                                         socket_}});
+  int keepers_ = 0;
+  child keeper_ = start_keeper();
 };
 
 void fill(gpushm::segment& of, std::uint8_t with) {
@@ -123,7 +147,100 @@ class failures {
   std::atomic<bool> any_ = false;
 };
 
-TEST_F(killed_broker, continues_persistent_memory_connections_and_leases) {
+/// Clients in pairs, which create, fill, publish, open, compare and remove segments.
+class load {
+ public:
+  /// `connect` is called in the threads.
+  explicit load(const std::function<gpushm::client()>& connect) {
+    for (int worker = 0; worker < workers; ++worker) {
+      threads_.emplace_back([this, connect, worker] {
+        try {
+          work(connect(), connect(), worker);
+        } catch (const std::exception& why) {
+          failed_.add(why.what());
+        }
+      });
+    }
+  }
+  load(const load&) = delete;
+  load& operator=(const load&) = delete;
+  ~load() { stop(); }
+
+  void stop() {
+    stop_ = true;
+    for (std::thread& each : threads_) {
+      each.join();
+    }
+    threads_.clear();
+  }
+  [[nodiscard]] const failures& failed() const { return failed_; }
+  [[nodiscard]] std::uint64_t operations() const { return operations_; }
+  /// The longest operation that has ended since the last call.
+  [[nodiscard]] std::chrono::microseconds longest() {
+    return std::chrono::microseconds(longest_us_.exchange(0));
+  }
+
+ private:
+  static constexpr int workers = 4;
+
+  /// Runs an operation.
+  template <typename Operation>
+  auto timed(Operation&& operation) {
+    const ending at_end{*this, std::chrono::steady_clock::now()};
+    return operation();
+  }
+  struct ending {
+    load& of;
+    std::chrono::steady_clock::time_point start;
+    ending(load& whose, std::chrono::steady_clock::time_point when) : of(whose), start(when) {}
+    ending(const ending&) = delete;
+    ending& operator=(const ending&) = delete;
+    ~ending() {
+      const auto time = std::chrono::steady_clock::now() - start;
+      const auto us = std::chrono::duration_cast<std::chrono::microseconds>(time).count();
+      auto before = of.longest_us_.load();
+      while (before < us && !of.longest_us_.compare_exchange_weak(before, us)) {
+      }
+      ++of.operations_;
+    }
+  };
+
+  void work(gpushm::client exporter, gpushm::client importer, int worker) {
+    for (std::uint32_t round = 0; !stop_ && !failed_.any(); ++round) {
+      const std::string name = "w" + std::to_string(worker) + "-" + std::to_string(round);
+      const auto mark = static_cast<std::uint8_t>(round * 7 + static_cast<unsigned>(worker));
+      auto created = timed(
+          [&] { return exporter.create(name, {.size_bytes = segment_bytes, .device = "host"}); });
+      fill(created, mark);
+      timed([&] { created.publish(); });
+      {
+        const auto opened = timed([&] { return importer.open(name); });
+        if (!has(opened, mark)) {
+          failed_.add(name + ": other contents");
+        }
+        const auto leases = timed([&] { return importer.stat(name).leases; });
+        if (leases != 2) {
+          failed_.add(name + ": " + std::to_string(leases) + " leases");
+        }
+      }
+      timed([&] { exporter.remove(name); });
+    }
+  }
+
+  failures failed_;
+  std::atomic<bool> stop_ = false;
+  std::atomic<std::uint64_t> operations_ = 0;
+  std::atomic<std::int64_t> longest_us_ = 0;
+  std::vector<std::thread> threads_;
+};
+
+int number_from_environment(const char* variable, int otherwise) {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment
+  const char* const wanted = std::getenv(variable);
+  return wanted != nullptr ? std::atoi(wanted) : otherwise;
+}
+
+TEST_F(replaced_broker, continues_persistent_memory_connections_and_leases) {
   auto creator = connect();
   auto created = creator.create(
       "weights",
@@ -134,7 +251,7 @@ TEST_F(killed_broker, continues_persistent_memory_connections_and_leases) {
   const auto held = reader.open("weights");
   const auto epoch = reader.broker().epoch;
   for (int round = 0; round < 5; ++round) {
-    ASSERT_TRUE(replace_broker());
+    ASSERT_TRUE(kill_broker());
     EXPECT_NE(held.state(), gpushm::segment_state::broker_gone);
     EXPECT_EQ(reader.stat("weights").leases, 2U);
     EXPECT_EQ(held.state(), gpushm::segment_state::live);
@@ -143,66 +260,93 @@ TEST_F(killed_broker, continues_persistent_memory_connections_and_leases) {
   }
 }
 
-TEST_F(killed_broker, loses_and_repeats_nothing_while_clients_work) {
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment
-  const char* const wanted = std::getenv("GPUSHM_BROKER_KILLS");
-  const int kills = wanted != nullptr ? std::atoi(wanted) : 60;
-  const auto kept_before = descriptors_of(keeper_.pid());
-  const auto open_before = descriptors_of(broker_pid());
-  constexpr int workers = 4;
-  failures failed;
-  std::atomic<bool> stop = false;
-  std::atomic<std::uint64_t> operations = 0;
-  std::vector<std::thread> threads;
-  for (int worker = 0; worker < workers; ++worker) {
-    threads.emplace_back([&, worker] {
-      try {
-        auto exporter = connect();
-        auto importer = connect();
-        for (std::uint32_t round = 0; !stop && !failed.any(); ++round) {
-          const std::string name = "w" + std::to_string(worker) + "-" + std::to_string(round);
-          const auto mark = static_cast<std::uint8_t>(round * 7 + static_cast<unsigned>(worker));
-          auto created = exporter.create(name, {.size_bytes = segment_bytes, .device = "host"});
-          fill(created, mark);
-          created.publish();
-          {
-            const auto opened = importer.open(name);
-            if (!has(opened, mark)) {
-              failed.add(name + ": other contents");
-            }
-            if (importer.stat(name).leases != 2) {
-              failed.add(name + ": " + std::to_string(importer.stat(name).leases) + " leases");
-            }
-          }
-          exporter.remove(name);
-          operations += 5;
-        }
-      } catch (const std::exception& why) {
-        failed.add(why.what());
-      }
-    });
+TEST_F(replaced_broker, continues_connections_and_leases_in_the_next_keeper) {
+  auto creator = connect();
+  auto created = creator.create(
+      "weights",
+      {.size_bytes = segment_bytes, .device = "host", .lifetime = gpushm::lifetime::persistent});
+  fill(created, 7);
+  created.publish();
+  auto reader = connect();
+  const auto held = reader.open("weights");
+  const auto epoch = reader.broker().epoch;
+  for (int round = 0; round < 5; ++round) {
+    ASSERT_TRUE(fail_to_take_over());
+    EXPECT_EQ(reader.stat("weights").leases, 2U);
+    ASSERT_TRUE(take_over());
+    EXPECT_EQ(reader.stat("weights").leases, 2U);
+    EXPECT_EQ(held.state(), gpushm::segment_state::live);
+    EXPECT_TRUE(has(connect().open("weights"), 7));
+    EXPECT_EQ(connect().broker().epoch, epoch);
+    ASSERT_TRUE(kill_broker());
   }
-  std::minstd_rand random(1);
-  int done = 0;
-  for (; done < kills && !failed.any(); ++done) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20 + random() % 60));
-    EXPECT_TRUE(replace_broker());
+}
+
+/// Replaces the broker `times` times under load, and compares what is left.
+class replaced_broker_under_load : public replaced_broker {
+ protected:
+  void run(int times, const std::function<void()>& replace) {
+    // A program that has taken over has the pipe by which its predecessor sees that it lives.
+    replace();
+    const auto kept_before = descriptors_of(keeper_.pid());
+    const auto open_before = descriptors_of(broker_pid());
+    const auto start = std::chrono::steady_clock::now();
+    load clients([&] { return connect(); });
+    std::minstd_rand random(1);
+    std::vector<std::chrono::microseconds> gaps;
+    for (int done = 0; done < times && !clients.failed().any(); ++done) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20 + random() % 60));
+      static_cast<void>(clients.longest());
+      replace();
+      std::this_thread::sleep_for(10ms);
+      gaps.push_back(clients.longest());
+    }
+    clients.stop();
+    EXPECT_FALSE(clients.failed().any())
+        << clients.failed().text() << "after " << gaps.size() << " times";
+    report(std::move(gaps), clients.operations(), std::chrono::steady_clock::now() - start);
+    EXPECT_TRUE(connect().list().empty());
+    EXPECT_TRUE(eventually([&] { return descriptors_of(keeper_.pid()) == kept_before; }, 20s))
+        << gpushm_testing::to_text(descriptors_of(keeper_.pid()))
+        << " in the keeper, before: " << gpushm_testing::to_text(kept_before);
+    EXPECT_TRUE(eventually([&] { return descriptors_of(broker_pid()) == open_before; }, 20s))
+        << gpushm_testing::to_text(descriptors_of(broker_pid()))
+        << " in the broker, before: " << gpushm_testing::to_text(open_before);
   }
-  stop = true;
-  for (std::thread& each : threads) {
-    each.join();
+
+ private:
+  static void report(std::vector<std::chrono::microseconds> gaps,
+                     std::uint64_t operations,
+                     std::chrono::duration<double> time) {
+    std::sort(gaps.begin(), gaps.end());
+    const auto at = [&](std::size_t percent) {
+      return gaps.empty()
+                 ? 0.0
+                 : static_cast<double>(gaps[(gaps.size() - 1) * percent / 100].count()) / 1000;
+    };
+    std::printf(
+        "{\"replacements\": %zu, \"operations\": %llu, \"operations_per_s\": %.0f, "
+        "\"longest_operation_ms\": {\"p50\": %.1f, \"p99\": %.1f, \"max\": %.1f}}\n",
+        gaps.size(),
+        static_cast<unsigned long long>(operations),
+        static_cast<double>(operations) / time.count(),
+        at(50),
+        at(99),
+        at(100));
   }
-  EXPECT_FALSE(failed.any()) << failed.text() << "after " << done << " kills";
-  RecordProperty("operations", static_cast<int>(operations.load()));
-  std::printf(
-      "%d kills, %llu operations\n", done, static_cast<unsigned long long>(operations.load()));
-  EXPECT_TRUE(connect().list().empty());
-  EXPECT_TRUE(eventually([&] { return descriptors_of(keeper_.pid()) == kept_before; }, 20s))
-      << gpushm_testing::to_text(descriptors_of(keeper_.pid()))
-      << " in the keeper, before: " << gpushm_testing::to_text(kept_before);
-  EXPECT_TRUE(eventually([&] { return descriptors_of(broker_pid()) == open_before; }, 20s))
-      << gpushm_testing::to_text(descriptors_of(broker_pid()))
-      << " in the broker, before: " << gpushm_testing::to_text(open_before);
+};
+
+TEST_F(replaced_broker_under_load, loses_and_repeats_nothing_when_killed) {
+  run(number_from_environment("GPUSHM_BROKER_KILLS", 60), [&] { EXPECT_TRUE(kill_broker()); });
+}
+
+TEST_F(replaced_broker_under_load, loses_and_repeats_nothing_in_takeovers) {
+  run(number_from_environment("GPUSHM_BROKER_TAKEOVERS", 30), [&] { EXPECT_TRUE(take_over()); });
+}
+
+TEST_F(replaced_broker_under_load, loses_and_repeats_nothing_in_takeovers_that_fail) {
+  run(number_from_environment("GPUSHM_BROKER_TAKEOVERS", 30),
+      [&] { EXPECT_TRUE(fail_to_take_over()); });
 }
 
 }  // namespace

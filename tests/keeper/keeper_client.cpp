@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A program that gpushm-keeper starts: prints what it inherits, then follows commands on standard
-// input, one per line.
+// input, one per line. An argument changes this: "systemd" (libsystemd finds what it inherits),
+// "fail" (it exits with 3 before it is ready), "unready" (it never says that it is ready).
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -139,10 +140,11 @@ void follow(gpushm::keeper::descriptor_store& store, const std::string& line, bo
 
 }  // namespace
 
-int main(int argc, char** /*argv*/) {
+int main(int argc, char** argv) {
+  const std::string mode = argc > 1 ? argv[1] : "";
   try {
     const auto inherited =
-        argc > 1 ? libsystemd().inherited() : gpushm::keeper::take_inherited_descriptors();
+        mode == "systemd" ? libsystemd().inherited() : gpushm::keeper::take_inherited_descriptors();
     auto store = gpushm::keeper::descriptor_store::from_environment();
     std::map<std::string, std::vector<std::string>> all;
     for (const auto& each : inherited) {
@@ -162,7 +164,13 @@ int main(int argc, char** /*argv*/) {
       }
       line += right ? " all right" : " mixed up";
     }
-    store->ready(seconds(5));
+    if (mode == "fail") {
+      print(line);
+      return 3;
+    }
+    if (mode != "unready") {
+      store->ready(seconds(5));
+    }
     print(line);
     bool ignores_term = false;
     while (std::getline(std::cin, line)) {
