@@ -2,7 +2,7 @@
 # Entry points; `make help` lists them. CMake presets (CMakePresets.json) and scripts/ do the work.
 #
 #   JOBS=N          parallel compilations (default: one per CPU, fewer if memory is short)
-#   CTEST_PARALLEL_LEVEL=N  concurrent tests (default: 1.5 times JOBS)
+#   CTEST_PARALLEL_LEVEL=N  concurrent tests (default: 3 times JOBS)
 #   PREFIX=/usr     prefix of `install` (default: /usr/local); DESTDIR is honoured
 #   DEMO_ARGS=...   arguments of `gpushm demo`
 #   ALL=1           lint: clang-tidy over every file, not only changed files and a tenth of the rest; aarch64: the same for files
@@ -26,8 +26,8 @@ BENCH ?=
 BENCH_ARGS ?=
 FUZZ_SECONDS ?= 60
 IMAGE_ARGS ?=
-# Tests spend a third of their time waiting.
-export CTEST_PARALLEL_LEVEL ?= $(shell echo $$(( $(JOBS) * 3 / 2 )))
+# Tests wait much: three at a time leave a third of two cores idle, six a tenth.
+export CTEST_PARALLEL_LEVEL ?= $(shell echo $$(( $(JOBS) * 3 )))
 
 .PHONY: help deps deps-build deps-test deps-lint deps-sanitize deps-image deps-aarch64 deps-install deps-bench deps-dev deps-dist \
         build demo test bench format lint asan tsan aarch64 coverage fuzz install dist check-dist image clean
