@@ -114,8 +114,9 @@ received receive(int socket) {
   header.msg_iovlen = 1;
   header.msg_control = control.data();
   header.msg_controllen = control.size();
-  const auto size =
-      base::retry([&] { return ::recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC); });
+  // Without MSG_CMSG_CLOEXEC: they are for the program. The handlers of fork_guard.hpp replace
+  // driver files that are close-on-exec, among them GPU memory.
+  const auto size = base::retry([&] { return ::recvmsg(socket, &header, MSG_DONTWAIT); });
   received result;
   if (size < 0) {
     return result;

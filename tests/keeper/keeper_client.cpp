@@ -39,6 +39,13 @@ unique_fd file_with(const std::string& text) {
 }
 
 std::string contents(int file) {
+  std::array<char, 256> path{};
+  const ssize_t length =
+      ::readlink(("/proc/self/fd/" + std::to_string(file)).c_str(), path.data(), path.size());
+  if (length > 0 &&
+      std::string(path.data(), static_cast<std::size_t>(length)).ends_with("/nvidia-test")) {
+    return "(a driver file)";
+  }
   std::array<char, 100> text{};
   const ssize_t size = ::pread(file, text.data(), text.size(), 0);
   return size < 0 ? "(not a file)" : std::string(text.data(), static_cast<std::size_t>(size));
@@ -97,6 +104,11 @@ void follow(gpushm::keeper::descriptor_store& store, const std::string& line, bo
   words >> verb >> name >> text;
   if (verb == "put") {
     const unique_fd file = file_with(text);
+    const int number = file.get();
+    store.put(name, std::span(&number, 1), seconds(5));
+    store.barrier(seconds(5));
+  } else if (verb == "put-file") {  // put-file NAME PATH
+    const unique_fd file(::open(text.c_str(), O_RDWR | O_CLOEXEC));
     const int number = file.get();
     store.put(name, std::span(&number, 1), seconds(5));
     store.barrier(seconds(5));

@@ -2,7 +2,8 @@
 // Keepers that take over from each other, and those that fail to.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -98,6 +99,24 @@ TEST_F(keepers, take_over_one_after_another) {
     descriptors = now;
     before = std::move(next);
   }
+}
+
+/// GPU memory is a driver file: those that a forked child inherits are replaced by /dev/null,
+/// unless they are meant for it.
+TEST_F(keepers, keep_driver_files) {
+  const std::string path = directory_ / "nvidia-test";
+  if (::mknod(path.c_str(), S_IFCHR | 0600, makedev(1, 3)) != 0) {
+    GTEST_SKIP() << "device nodes cannot be created here (root, nodev)";
+  }
+  child first = start();
+  inherited(first);
+  EXPECT_EQ(command(first, "put-file memory " + path), "done");
+  first.write("die\n");
+  EXPECT_EQ(inherited(first), "inherited 1 memory=(a driver file)");
+  child second = start();
+  EXPECT_EQ(inherited(second), "inherited 1 memory=(a driver file)");
+  second.write("die\n");
+  EXPECT_EQ(inherited(second), "inherited 1 memory=(a driver file)");
 }
 
 TEST_F(keepers, take_thousands_over) {
