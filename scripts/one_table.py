@@ -35,7 +35,7 @@ instructions = [
     (RETURN, 0, 0, FAIL | errno.ENOSYS),
 ]
 code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in instructions))
-program = struct.pack("HxxxxxxP", len(instructions), ctypes.addressof(code))
+program = struct.pack("HP", len(instructions), ctypes.addressof(code))
 libc = ctypes.CDLL(None, use_errno=True)
 for option, first, second in (
     (PR_SET_NO_NEW_PRIVS, 1, 0),

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <csignal>
 #include <exception>
+#include <functional>
 #include <future>
 #include <optional>
 #include <string>
@@ -93,8 +94,8 @@ int run(int argc, char** argv) {
   gpushm::set_log_sink(
       [](gpushm::log_level /*level*/, std::string_view text) { print_line(text); });
   ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-  // Until it is ready, nobody may depend on this broker: if its keeper dies, the keeper before
-  // starts another one.
+  // Until it is ready, nothing depends on this broker: if its keeper dies, the keeper before starts
+  // another one.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   sigset_t stop;
   sigemptyset(&stop);
@@ -117,16 +118,11 @@ int run(int argc, char** argv) {
       gpushm::broker_detail::succession{std::string(short_name), std::move(left)});
   std::promise<void> started;
   std::thread thread([&] {
-    struct context {
-      gpushm::keeper::descriptor_store& keeper;
-      std::promise<void>& started;
-    } both{*store, started};
-    server.run(
-        [](void* of) {
-          static_cast<context*>(of)->keeper.ready(keeper_timeout);
-          static_cast<context*>(of)->started.set_value();
-        },
-        &both);
+    std::function<void()> report = [&] {
+      store->ready(keeper_timeout);
+      started.set_value();
+    };
+    server.run([](void* function) { (*static_cast<std::function<void()>*>(function))(); }, &report);
   });
   started.get_future().wait();
   ::prctl(PR_SET_PDEATHSIG, 0);  // of this thread

@@ -173,7 +173,7 @@ class hub final {
                lane_kind on = lane_kind::requests);
   /// The packet is complete, but this process had no room for its descriptors. Refuses the request.
   void receive_without_descriptors(session& from, std::span<const std::byte> packet);
-  /// Closes descriptors of a packet that nobody handles.
+  /// Closes descriptors of a packet that is not handled.
   void discard(std::vector<kept_fd> descriptors) noexcept;
   /// A packet was too large: sends the session an error and drops it.
   void receive_truncated(session& from);

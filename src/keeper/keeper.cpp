@@ -3,11 +3,9 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
-#include <sys/un.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,17 +13,13 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstdlib>
-#include <cstring>
 #include <list>
 #include <new>
 #include <optional>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 
 #include "base/deadline.hpp"
-#include "base/fork_guard.hpp"
 #include "base/guarded_fd.hpp"
 #include "base/log.hpp"
 #include "base/syscall.hpp"
@@ -33,10 +27,10 @@
 #include "gpushm/error.hpp"
 #include "keeper/inherited_descriptors.hpp"
 #include "keeper/notification.hpp"
+#include "keeper/notification_socket.hpp"
+#include "keeper/start_program.hpp"
 #include "keeper/takeover.hpp"
-#include "transport/address.hpp"
 #include "transport/listener.hpp"
-#include "wire/messages.hpp"
 
 namespace gpushm::keeper {
 
@@ -50,10 +44,6 @@ constexpr std::string_view operation = "keep descriptors";
 constexpr std::size_t reserved_descriptors = 32;
 constexpr milliseconds longest_delay{5'000};
 constexpr milliseconds short_life{10'000};
-/// A longer variable would not fit into an environment (Linux: MAX_ARG_STRLEN, 128 KiB).
-constexpr std::size_t max_variable_bytes = 100'000;
-/// Of a child that cannot execute the program, as a shell's.
-constexpr int cannot_execute = 127;
 /// Of this keeper, after a takeover that has failed.
 constexpr int takeover_failed = 1;
 /// Between two attempts to find out whether another keeper starts at this moment.
@@ -70,87 +60,12 @@ std::size_t default_max_descriptors() {
   return all > 2 * reserved_descriptors ? all - reserved_descriptors : reserved_descriptors;
 }
 
-base::unique_fd bind_socket(const std::string& path) {
-  const sockaddr_un address = transport::unix_address(operation, path);
-  base::unique_fd socket(base::checked(operation, path, "socket", [] {
-    return ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  }));
-  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): as connect expects
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
-    throw error(errc::address_in_use,
-                std::string(operation),
-                path,
-                "a living keeper has this socket",
-                "give each keeper a socket of its own (--socket)");
-  }
-  ::unlink(path.c_str());
-  base::checked(operation, path, "bind", [&] {
-    // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): as bind expects
-    return ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
-  });
-  const int on = 1;
-  base::checked(operation, path, "setsockopt(SO_PASSCRED)", [&] {
-    return ::setsockopt(socket.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof(on));
-  });
-  return socket;
-}
-
-struct received {
-  bool any = false;        ///< false: nothing has arrived
-  bool from_user = false;  ///< sent by a process of this user
-  bool incomplete = false;
-  std::string text;
-  std::vector<base::unique_fd> descriptors;
-};
-
-received receive(int socket) {
-  std::array<char, max_notification_bytes> buffer{};
-  alignas(cmsghdr)
-      std::array<char, CMSG_SPACE(sizeof(int) * wire::max_batch) + CMSG_SPACE(sizeof(ucred))>
-          control{};
-  iovec part{buffer.data(), buffer.size()};
-  msghdr header{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  header.msg_control = control.data();
-  header.msg_controllen = control.size();
-  // Without MSG_CMSG_CLOEXEC: they are for the program. The handlers of fork_guard.hpp replace
-  // driver files that are close-on-exec, among them GPU memory.
-  const auto size = base::retry([&] { return ::recvmsg(socket, &header, MSG_DONTWAIT); });
-  received result;
-  if (size < 0) {
-    return result;
-  }
-  result.any = true;
-  result.incomplete = (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
-  for (cmsghdr* entry = CMSG_FIRSTHDR(&header); entry != nullptr;
-       entry = CMSG_NXTHDR(&header, entry)) {
-    if (entry->cmsg_level != SOL_SOCKET) {
-      continue;
-    }
-    if (entry->cmsg_type == SCM_CREDENTIALS) {
-      ucred who{};
-      std::memcpy(&who, CMSG_DATA(entry), sizeof(who));
-      result.from_user = who.uid == ::geteuid();
-    } else if (entry->cmsg_type == SCM_RIGHTS) {
-      const std::size_t count = (entry->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-      for (std::size_t i = 0; i < count; ++i) {
-        int number = -1;
-        std::memcpy(&number, CMSG_DATA(entry) + i * sizeof(int), sizeof(int));
-        result.descriptors.emplace_back(number);
-      }
-    }
-  }
-  result.text.assign(buffer.data(), static_cast<std::size_t>(size));
-  return result;
-}
-
 }  // namespace
 
 class keeper::impl {
  public:
   explicit impl(keeper_options options)
-      : options_(std::move(options)), socket_(bind_socket(options_.socket_path)) {
+      : options_(std::move(options)), socket_(bind_notification_socket(options_.socket_path)) {
     if (options_.argv.empty()) {
       throw error(errc::invalid_argument,
                   std::string(operation),
@@ -187,7 +102,7 @@ class keeper::impl {
     }));
     start();
     for (;;) {
-      wait();
+      const bool is_successor_active = wait();
       // First: a program that has just exited may have stored something before.
       read_notifications();
       read_signals();
@@ -207,7 +122,7 @@ class keeper::impl {
         log("the program is not ready in time: the keeper before continues");
         return takeover_failed;  // the destructor ends the program
       }
-      if (look_after_successor() && !options_.stays_after_takeover) {
+      if (is_successor_active && look_after_successor() && !options_.stays_after_takeover) {
         return 0;
       }
       if (child_ <= 0 && is_ending_) {
@@ -231,7 +146,8 @@ class keeper::impl {
     return next ? static_cast<int>(base::time_left(*next).count()) : -1;
   }
 
-  void wait() {
+  /// Returns whether there is something to read from the successor, or it has ended.
+  bool wait() {
     // poll ignores negative numbers.
     const bool may_hand_over = place_ == place::own && listener_ && !predecessor_;
     std::array<pollfd, 4> waits{
@@ -243,7 +159,7 @@ class keeper::impl {
     if (waits[2].revents != 0) {
       accept();
     }
-    is_successor_active_ = waits[3].revents != 0;
+    return waits[3].revents != 0;
   }
 
   // ---- takeover ----
@@ -326,10 +242,6 @@ class keeper::impl {
 
   /// Returns whether the successor needs this keeper no more.
   bool look_after_successor() {
-    if (!is_successor_active_) {
-      return false;
-    }
-    is_successor_active_ = false;
     if (place_ == place::successors) {
       switch (state_of(successor_.get())) {
         case successor_state::starting:
@@ -436,7 +348,7 @@ class keeper::impl {
   void read_notifications() noexcept {
     for (;;) {
       try {
-        received got = receive(socket_.get());
+        received_notification got = receive_notification(socket_.get());
         if (!got.any) {
           return;
         }
@@ -449,7 +361,7 @@ class keeper::impl {
     }
   }
 
-  void handle(received& got) {
+  void handle(received_notification& got) {
     const notification what = parse_notification(got.text);
     if (got.incomplete) {
       problem_ = "the keeper has reached its open file limit";
@@ -485,111 +397,10 @@ class keeper::impl {
   }
 
   void start() {
-    std::string names;
-    for (const named_descriptor& each : stored_) {
-      names += (names.empty() ? "" : ":") + each.name;
-    }
-    base::unique_fd names_file;
-    if (names.size() > max_variable_bytes) {
-      names_file = base::unique_fd(base::checked(operation, {}, "memfd_create", [] {
-        return ::memfd_create("gpushm-descriptor-names", 0);
-      }));
-      base::checked(operation, {}, "write", [&] {
-        return ::write(names_file.get(), names.data(), names.size());
-      });
-      names.clear();
-    }
     started_ = clock::now();
     is_ready_ = false;
-    child_ = base::checked(operation, {}, "fork", [] { return ::fork(); });
-    if (child_ == 0) {
-      execute(names, std::move(names_file));
-    }
-  }
-
-  /// In the child. Moves the descriptors to the numbers from `first_inherited` on, in the order of
-  /// `stored_`.
-  [[noreturn]] void execute(const std::string& names, base::unique_fd names_file) {
-    base::close_others_at_exec();  // the stored ones are then allowed one by one
-    const auto count = static_cast<int>(stored_.size());
-    std::array<int, 2> others{names_file.release(), life_.release()};
-    const int& names_number = others[0];
-    bool moved = true;
-    for (int& each : others) {
-      moved = moved && (each == -1 || move_behind(each, first_inherited + count));
-    }
-    std::vector<int> sources;
-    std::unordered_map<int, std::size_t> users;  // by number: the index of the source there
-    for (const named_descriptor& each : stored_) {
-      users.emplace(each.descriptor.get(), sources.size());
-      sources.push_back(each.descriptor.get());
-    }
-    // In place: there may be no room for twice as many.
-    for (std::size_t i = 0; moved && i < sources.size(); ++i) {
-      const int target = first_inherited + static_cast<int>(i);
-      if (sources[i] == target) {
-        moved = ::fcntl(target, F_SETFD, 0) == 0;
-        continue;
-      }
-      if (const auto other = users.find(target); other != users.end() && other->second > i) {
-        int& source = sources[other->second];
-        moved = move_behind(source, first_inherited + count);
-        users.emplace(source, other->second);
-      }
-      moved = moved && ::dup2(sources[i], target) != -1 && ::close(sources[i]) == 0;
-      users.erase(sources[i]);
-    }
-    for (const int each : others) {
-      moved = moved && (each == -1 || ::fcntl(each, F_SETFD, 0) == 0);
-    }
-    if (!moved) {
-      fail("move the inherited descriptors");
-    }
-    std::vector<std::string> environment{
-        "NOTIFY_SOCKET=" + options_.socket_path,
-        "LISTEN_PID=" + std::to_string(::getpid()),
-        "LISTEN_FDS=" + std::to_string(count),
-        names_number == -1 ? std::string(names_variable) + "=" + names
-                           : std::string(names_file_variable) + "=" + std::to_string(names_number)};
-    for (char** each = environ; *each != nullptr; ++each) {
-      const std::string_view name(*each, std::string_view(*each).find('='));
-      if (name != "NOTIFY_SOCKET" && name != "LISTEN_PID" && name != "LISTEN_FDS" &&
-          name != names_variable && name != names_file_variable) {
-        environment.emplace_back(*each);
-      }
-    }
-    ::pthread_sigmask(SIG_SETMASK, &original_mask_, nullptr);
-    ::execvpe(options_.argv[0].c_str(),
-              pointers_to(options_.argv).data(),
-              pointers_to(environment).data());
-    fail("execute " + options_.argv[0]);
-  }
-
-  /// For execve, which does not change the strings.
-  static std::vector<char*> pointers_to(std::vector<std::string>& texts) {
-    std::vector<char*> result;
-    result.reserve(texts.size() + 1);
-    for (std::string& each : texts) {
-      result.push_back(each.data());
-    }
-    result.push_back(nullptr);
-    return result;
-  }
-
-  /// Moves a descriptor to a number from `first` on. Returns false if there is none.
-  static bool move_behind(int& number, int first) noexcept {
-    const int moved = ::fcntl(number, F_DUPFD_CLOEXEC, first);
-    if (moved != -1) {
-      ::close(std::exchange(number, moved));
-    }
-    return moved != -1;
-  }
-
-  [[noreturn]] static void fail(const std::string& what) {
-    const std::string text =
-        "gpushm-keeper: cannot " + what + ": " + base::errno_text(errno) + "\n";
-    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
-    ::_exit(cannot_execute);
+    child_ =
+        start_program({options_.argv, options_.socket_path, stored_, life_.get(), original_mask_});
   }
 
   keeper_options options_;
@@ -606,10 +417,9 @@ class keeper::impl {
   place place_ = place::own;
   std::optional<transport::listener> listener_;  ///< for a successor
   base::guarded_fd successor_;
-  base::unique_fd successor_life_;    ///< end of file: neither it nor its program is alive
-  bool is_successor_active_ = false;  ///< at the last wait
-  base::guarded_fd predecessor_;      ///< until the program is ready
-  base::unique_fd life_;              ///< for the program, until it is ready
+  base::unique_fd successor_life_;  ///< end of file: neither it nor its program is alive
+  base::guarded_fd predecessor_;    ///< until the program is ready
+  base::unique_fd life_;            ///< for the program, until it is ready
   std::optional<clock::time_point> ready_by_;
   std::list<named_descriptor> stored_;
   std::string problem_;  ///< since the last barrier; empty: none

@@ -111,6 +111,7 @@ std::optional<taken_over> take_over(const std::string& path, milliseconds timeou
   taken_over result;
   try {
     result.predecessor = transport::connect_packet_socket(path, timeout);
+    send(result.predecessor.get(), hello, {});
   } catch (const error& why) {
     if (why.code() == errc::broker_unreachable) {
       return std::nullopt;
@@ -118,17 +119,9 @@ std::optional<taken_over> take_over(const std::string& path, milliseconds timeou
     throw;
   }
   const int socket = result.predecessor.get();
-  try {
-    send(socket, hello, {});
-    if (transport::wait_readable(socket, base::time_left(deadline)) &&
-        transport::peek_bytes(socket, {}).status == transport::receive_status::closed) {
-      return std::nullopt;
-    }
-  } catch (const error& why) {
-    if (why.code() == errc::broker_unreachable) {
-      return std::nullopt;
-    }
-    throw;
+  if (transport::wait_readable(socket, base::time_left(deadline)) &&
+      transport::peek_bytes(socket, {}).status == transport::receive_status::closed) {
+    return std::nullopt;
   }
   for (;;) {
     message got = receive(socket, deadline);
@@ -146,7 +139,7 @@ std::optional<taken_over> take_over(const std::string& path, milliseconds timeou
       give_up("the other keeper sends messages of another version");
     }
     for (std::size_t i = 0; i < names.size(); ++i) {
-      // For the program: see `receive` of keeper.cpp.
+      // As `receive_notification` leaves them, for the program.
       ::fcntl(got.descriptors[i].get(), F_SETFD, 0);
       result.descriptors.push_back({std::move(names[i]), std::move(got.descriptors[i])});
     }

@@ -248,7 +248,7 @@ TEST_F(hub_chunks, reservation_has_no_chunks_and_a_live_slot) {
 }
 
 /// A hub that closes files in another thread, as a server's does.
-TEST(hub_with_closer, closes_what_nobody_handles_without_another_request) {
+TEST(hub_with_closer, closes_what_is_not_handled_without_another_request) {
   recorded_outbox out;
   hub::config options;
   options.closer = std::make_shared<closer>();

@@ -60,7 +60,7 @@ class replaced_broker : public testing::Test {
     }
     return eventually([&] { return broker_pid() != 0 && broker_pid() != before; }, 20s);
   }
-  /// Starts a keeper whose broker takes `option`, and which takes over.
+  /// Starts a keeper, which takes over, with `more` arguments for its broker.
   [[nodiscard]] child start_keeper(const std::vector<std::string>& more = {}) {
     std::vector<std::string> argv{own_program("gpushm-keeper"),
                                   "--socket",
@@ -240,46 +240,40 @@ int number_from_environment(const char* variable, int otherwise) {
   return wanted != nullptr ? std::atoi(wanted) : otherwise;
 }
 
-TEST_F(replaced_broker, continues_persistent_memory_connections_and_leases) {
-  auto creator = connect();
-  auto created = creator.create(
-      "weights",
-      {.size_bytes = segment_bytes, .device = "host", .lifetime = gpushm::lifetime::persistent});
-  fill(created, 7);
-  created.publish();
-  auto reader = connect();
-  const auto held = reader.open("weights");
-  const auto epoch = reader.broker().epoch;
-  for (int round = 0; round < 5; ++round) {
-    ASSERT_TRUE(kill_broker());
-    EXPECT_NE(held.state(), gpushm::segment_state::broker_gone);
-    EXPECT_EQ(reader.stat("weights").leases, 2U);
-    EXPECT_EQ(held.state(), gpushm::segment_state::live);
-    EXPECT_TRUE(has(connect().open("weights"), 7));
-    EXPECT_EQ(connect().broker().epoch, epoch);
+class replaced_broker_with_readers : public replaced_broker {
+ protected:
+  /// Five times, calls each of `replacements`, which return whether the broker was replaced.
+  void expect_continues(const std::vector<std::function<bool()>>& replacements) const {
+    auto creator = connect();
+    auto created = creator.create(
+        "weights",
+        {.size_bytes = segment_bytes, .device = "host", .lifetime = gpushm::lifetime::persistent});
+    fill(created, 7);
+    created.publish();
+    auto reader = connect();
+    const auto held = reader.open("weights");
+    const auto epoch = reader.broker().epoch;
+    for (int round = 0; round < 5; ++round) {
+      for (const auto& replace : replacements) {
+        ASSERT_TRUE(replace());
+        EXPECT_NE(held.state(), gpushm::segment_state::broker_gone);
+        EXPECT_EQ(reader.stat("weights").leases, 2U);
+        EXPECT_EQ(held.state(), gpushm::segment_state::live);
+        EXPECT_TRUE(has(connect().open("weights"), 7));
+        EXPECT_EQ(connect().broker().epoch, epoch);
+      }
+    }
   }
+};
+
+TEST_F(replaced_broker_with_readers, continues_persistent_memory_connections_and_leases) {
+  expect_continues({[&] { return kill_broker(); }});
 }
 
-TEST_F(replaced_broker, continues_connections_and_leases_in_the_next_keeper) {
-  auto creator = connect();
-  auto created = creator.create(
-      "weights",
-      {.size_bytes = segment_bytes, .device = "host", .lifetime = gpushm::lifetime::persistent});
-  fill(created, 7);
-  created.publish();
-  auto reader = connect();
-  const auto held = reader.open("weights");
-  const auto epoch = reader.broker().epoch;
-  for (int round = 0; round < 5; ++round) {
-    ASSERT_TRUE(fail_to_take_over());
-    EXPECT_EQ(reader.stat("weights").leases, 2U);
-    ASSERT_TRUE(take_over());
-    EXPECT_EQ(reader.stat("weights").leases, 2U);
-    EXPECT_EQ(held.state(), gpushm::segment_state::live);
-    EXPECT_TRUE(has(connect().open("weights"), 7));
-    EXPECT_EQ(connect().broker().epoch, epoch);
-    ASSERT_TRUE(kill_broker());
-  }
+TEST_F(replaced_broker_with_readers, continues_connections_and_leases_in_the_next_keeper) {
+  expect_continues({[&] { return fail_to_take_over(); },
+                    [&] { return take_over(); },
+                    [&] { return kill_broker(); }});
 }
 
 /// Replaces the broker `times` times under load, and compares what is left.
@@ -295,10 +289,9 @@ class replaced_broker_under_load : public replaced_broker {
     std::minstd_rand random(1);
     std::vector<std::chrono::microseconds> gaps;
     for (int done = 0; done < times && !clients.failed().any(); ++done) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20 + random() % 60));
       static_cast<void>(clients.longest());
       replace();
-      std::this_thread::sleep_for(10ms);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20 + random() % 60));
       gaps.push_back(clients.longest());
     }
     clients.stop();

@@ -96,6 +96,11 @@ class libsystemd {
   void* library_;
 };
 
+void put(gpushm::keeper::descriptor_store& store, const std::string& name, int file) {
+  store.put(name, std::span(&file, 1), seconds(5));
+  store.barrier(seconds(5));
+}
+
 void follow(gpushm::keeper::descriptor_store& store, const std::string& line, bool& ignores_term) {
   std::istringstream words(line);
   std::string verb;
@@ -103,15 +108,9 @@ void follow(gpushm::keeper::descriptor_store& store, const std::string& line, bo
   std::string text;
   words >> verb >> name >> text;
   if (verb == "put") {
-    const unique_fd file = file_with(text);
-    const int number = file.get();
-    store.put(name, std::span(&number, 1), seconds(5));
-    store.barrier(seconds(5));
+    put(store, name, file_with(text).get());
   } else if (verb == "put-file") {  // put-file NAME PATH
-    const unique_fd file(::open(text.c_str(), O_RDWR | O_CLOEXEC));
-    const int number = file.get();
-    store.put(name, std::span(&number, 1), seconds(5));
-    store.barrier(seconds(5));
+    put(store, name, unique_fd(::open(text.c_str(), O_RDWR | O_CLOEXEC)).get());
   } else if (verb == "systemd-put") {
     libsystemd().put(name, text);
   } else if (verb == "many") {  // many COUNT PREFIX: each with a name and a text of its own
@@ -134,8 +133,7 @@ void follow(gpushm::keeper::descriptor_store& store, const std::string& line, bo
     static_cast<void>(::pipe2(ends.data(), O_CLOEXEC));
     const unique_fd read_end(ends[0]);
     ::close(ends[1]);
-    store.put(name, std::span(&ends[0], 1), seconds(5));
-    store.barrier(seconds(5));
+    put(store, name, ends[0]);
   } else if (verb == "remove") {
     store.remove(name, seconds(5));
     store.barrier(seconds(5));

@@ -21,23 +21,19 @@
 
 #include "base/unique_fd.hpp"
 #include "testing/process/child.hpp"
-#include "testing/process/proc_counters.hpp"
 #include "testing/process/programs.hpp"
 #include "testing/process/temp_dir.hpp"
+#include "tests/keeper/keeper_fixture.hpp"
 
 namespace {
 
-using namespace std::chrono_literals;
 using gpushm_testing::child;
-using gpushm_testing::count_descriptors;
 using gpushm_testing::exited;
 using gpushm_testing::killed_by;
 using gpushm_testing::own_program;
-using gpushm_testing::stream;
+using gpushm_tests::patience;
 
-constexpr auto patience = 20s;
-
-class kept_program : public testing::Test {
+class kept_program : public gpushm_tests::keeper_fixture {
  protected:
   child start(std::vector<std::string> options = {},
               unsigned open_files = 0,
@@ -47,19 +43,6 @@ class kept_program : public testing::Test {
     argv.insert(argv.end(), {"--", own_program("keeper_client")});
     argv.insert(argv.end(), arguments.begin(), arguments.end());
     return child::start({.argv = std::move(argv), .open_files = open_files});
-  }
-
-  static std::string inherited(child& keeper) {
-    return keeper.wait_for_line("inherited|failed", patience);
-  }
-
-  static std::string command(child& keeper, const std::string& line) {
-    keeper.write(line + "\n");
-    return keeper.wait_for_line("done|error", patience);
-  }
-
-  static std::size_t descriptors(child& keeper) {
-    return gpushm_testing::total(count_descriptors(keeper.pid()));
   }
 
   /// Sends a datagram to the keeper's socket, as another process of this user.
@@ -76,7 +59,6 @@ class kept_program : public testing::Test {
                                sizeof(address)));
   }
 
-  gpushm_testing::temp_dir directory_;
   std::string socket_ = directory_ / "notify";
 };
 

@@ -19,9 +19,8 @@
 
 #include "base/guarded_fd.hpp"
 #include "testing/process/child.hpp"
-#include "testing/process/proc_counters.hpp"
 #include "testing/process/programs.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/keeper/keeper_fixture.hpp"
 #include "transport/packet_socket.hpp"
 
 namespace {
@@ -32,10 +31,9 @@ using gpushm_testing::exited;
 using gpushm_testing::killed_by;
 using gpushm_testing::own_program;
 using gpushm_testing::stream;
+using gpushm_tests::patience;
 
-constexpr auto patience = 20s;
-
-class keepers : public testing::Test {
+class keepers : public gpushm_tests::keeper_fixture {
  protected:
   /// Each with a notification socket of its own.
   child start(std::vector<std::string> options = {}, std::vector<std::string> program = {}) {
@@ -60,13 +58,6 @@ class keepers : public testing::Test {
     EXPECT_EQ(command(first, "put two second"), "done");
     return first;
   }
-  static std::string inherited(child& keeper) {
-    return keeper.wait_for_line("inherited|failed", patience);
-  }
-  static std::string command(child& keeper, const std::string& line) {
-    keeper.write(line + "\n");
-    return keeper.wait_for_line("done|error", patience);
-  }
   /// It has everything, and another keeper can take over from it.
   void expect_continues(child& keeper) {
     EXPECT_EQ(inherited(keeper), both);
@@ -78,14 +69,13 @@ class keepers : public testing::Test {
   }
 
   static constexpr const char* both = "inherited 2 one=first two=second";
-  gpushm_testing::temp_dir directory_;
   std::string takeover_ = directory_ / "takeover";
   int started_ = 0;
 };
 
 TEST_F(keepers, take_over_one_after_another) {
   child before = start_first();
-  std::size_t descriptors = 0;
+  std::size_t count = 0;
   for (int i = 0; i < 4; ++i) {
     child next = start();
     EXPECT_EQ(inherited(next), both);
@@ -94,9 +84,9 @@ TEST_F(keepers, take_over_one_after_another) {
     EXPECT_EQ(inherited(next), both) << "after a takeover a program is started again as before";
     EXPECT_EQ(command(next, "put three third"), "done");
     EXPECT_EQ(command(next, "remove three"), "done");
-    const std::size_t now = gpushm_testing::total(gpushm_testing::count_descriptors(next.pid()));
-    EXPECT_TRUE(i == 0 || now == descriptors);
-    descriptors = now;
+    const std::size_t now = descriptors(next);
+    EXPECT_TRUE(i == 0 || now == count);
+    count = now;
     before = std::move(next);
   }
 }

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <csignal>
+#include <list>
+#include <string>
+#include <vector>
+
+#include "keeper/inherited_descriptors.hpp"
+
+namespace gpushm::keeper {
+
+/// Of a child that cannot execute the program, as a shell's.
+inline constexpr int cannot_execute = 127;
+
+/// All are used during the call only.
+struct program_start {
+  const std::vector<std::string>& argv;  ///< the program: absolute or found in $PATH
+  const std::string& notification_path;  ///< NOTIFY_SOCKET
+  /// Inherited, with their names (`take_inherited_descriptors`). Must not be close-on-exec, or the
+  /// handlers of fork_guard.hpp replace driver files, among them GPU memory.
+  const std::list<named_descriptor>& stored;
+  int life;              ///< inherited, too; -1: none
+  const sigset_t& mask;  ///< of blocked signals
+};
+
+/// Forks, and executes the program with the standard streams and those descriptors only. Returns
+/// its PID. Call in a process with one thread. Throws `error`: system_error.
+[[nodiscard]] pid_t start_program(const program_start& what);
+
+}  // namespace gpushm::keeper

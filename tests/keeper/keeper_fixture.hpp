@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+
+#include "testing/process/child.hpp"
+#include "testing/process/proc_counters.hpp"
+#include "testing/process/temp_dir.hpp"
+
+namespace gpushm_tests {
+
+inline constexpr std::chrono::seconds patience{20};
+
+/// Keepers, and their programs `keeper_client`, which share standard input and output with them.
+class keeper_fixture : public testing::Test {
+ protected:
+  /// The next line in which a program says what it has inherited.
+  static std::string inherited(gpushm_testing::child& keeper) {
+    return keeper.wait_for_line("inherited|failed", patience);
+  }
+  /// Sends the program a command, and returns its answer.
+  static std::string command(gpushm_testing::child& keeper, const std::string& line) {
+    keeper.write(line + "\n");
+    return keeper.wait_for_line("done|error", patience);
+  }
+  /// Of the keeper.
+  static std::size_t descriptors(gpushm_testing::child& keeper) {
+    return gpushm_testing::total(gpushm_testing::count_descriptors(keeper.pid()));
+  }
+
+  gpushm_testing::temp_dir directory_;
+};
+
+}  // namespace gpushm_tests
