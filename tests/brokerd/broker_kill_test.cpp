@@ -150,17 +150,22 @@ class failures {
 /// Clients in pairs, which create, fill, publish, open, compare and remove segments.
 class load {
  public:
-  /// `connect` is called in the threads.
+  /// `connect` is called in the threads; returns when all are connected.
   explicit load(const std::function<gpushm::client()>& connect) {
     for (int worker = 0; worker < workers; ++worker) {
       threads_.emplace_back([this, connect, worker] {
         try {
-          work(connect(), connect(), worker);
+          gpushm::client exporter = connect();
+          gpushm::client importer = connect();
+          ++connected_;
+          work(std::move(exporter), std::move(importer), worker);
         } catch (const std::exception& why) {
           failed_.add(why.what());
         }
       });
     }
+    // A connection that is accepted and not yet recorded is lost with its broker (decision 31).
+    EXPECT_TRUE(eventually([&] { return connected_ == workers || failed_.any(); }, 20s));
   }
   load(const load&) = delete;
   load& operator=(const load&) = delete;
@@ -229,6 +234,7 @@ class load {
 
   failures failed_;
   std::atomic<bool> stop_ = false;
+  std::atomic<int> connected_ = 0;
   std::atomic<std::uint64_t> operations_ = 0;
   std::atomic<std::int64_t> longest_us_ = 0;
   std::vector<std::thread> threads_;
