@@ -4,6 +4,8 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -18,6 +20,7 @@
 #include "transport/credentials.hpp"
 #include "transport/packet_socket.hpp"
 #include "wire/codec.hpp"
+#include "wire/state_table.hpp"
 
 namespace gpushm::detail {
 
@@ -25,6 +28,9 @@ namespace {
 
 using base::time_left;
 using std::chrono::milliseconds;
+
+/// Interval between connections to a broker that closes them. No event reports its successor.
+constexpr milliseconds replacement_poll{10};
 
 /// Returns false if the kernel accepts no more descriptors now.
 bool try_send_hello(int socket,
@@ -65,15 +71,13 @@ void send_hello(int socket,
   }
 }
 
-}  // namespace
-
-handshake shake_hands(const std::string& path,
-                      milliseconds timeout,
-                      const wire::session_token& resume) {
-  const auto deadline = base::deadline_after(timeout);
-  const subject about{"connect", path};
+/// As `shake_hands`, once; nothing if the broker closed the connection without an answer.
+std::optional<handshake> try_handshake(const subject& about,
+                                       const std::string& path,
+                                       steady_time deadline,
+                                       const wire::session_token& resume) {
   handshake done;
-  done.requests = transport::connect_packet_socket(path, timeout);
+  done.requests = transport::connect_packet_socket(path, time_left(deadline));
   const int socket = done.requests.get();
   send_hello(socket, resume, about, deadline);
   if (!transport::wait_readable(socket, time_left(deadline))) {
@@ -89,11 +93,7 @@ handshake shake_hands(const std::string& path,
     throw unexpected_answer(about);
   }
   if (!got.one) {
-    throw error(errc::broker_unreachable,
-                about.operation,
-                about.object,
-                "the broker closed the connection immediately",
-                "see the broker's log");
+    return std::nullopt;
   }
   if (got.one->descriptors_lost) {
     throw error(errc::too_many_descriptors,
@@ -147,6 +147,30 @@ handshake shake_hands(const std::string& path,
   }
   done.welcome = std::move(*welcome);
   return done;
+}
+
+}  // namespace
+
+handshake shake_hands(const std::string& path,
+                      milliseconds timeout,
+                      const wire::session_token& resume) {
+  const auto deadline = base::deadline_after(timeout);
+  const auto replaced = std::min(deadline, base::deadline_after(wire::longest_pause));
+  const subject about{"connect", path};
+  for (;;) {
+    if (auto done = try_handshake(about, path, deadline, resume)) {
+      return std::move(*done);
+    }
+    // A broker that is killed loses a connection that it has accepted and not yet recorded.
+    if (time_left(replaced) <= replacement_poll) {
+      throw error(errc::broker_unreachable,
+                  about.operation,
+                  about.object,
+                  "the broker closed the connection immediately",
+                  "see the broker's log");
+    }
+    base::pause_before_retry(replacement_poll);
+  }
 }
 
 }  // namespace gpushm::detail

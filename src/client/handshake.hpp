@@ -27,9 +27,11 @@ struct handshake {
 };
 
 /// Connects, sends the hello with the descriptors of the fence, and receives the welcome. Blocks
-/// for at most `timeout`. `resume`: token of a session whose leases are requested; zeros: none.
-/// Throws broker_unreachable, permission_denied, unsupported_version, too_many_connections,
-/// too_many_descriptors, timed_out, protocol_error.
+/// for at most `timeout`. Connects again, for at most `wire::longest_pause`, to a broker that
+/// closes the connection without an answer: it may have been killed and have a successor. `resume`:
+/// token of a session whose leases are requested; zeros: none. Throws broker_unreachable,
+/// permission_denied, unsupported_version, too_many_connections, too_many_descriptors, timed_out,
+/// protocol_error.
 [[nodiscard]] handshake shake_hands(const std::string& path,
                                     std::chrono::milliseconds timeout,
                                     const wire::session_token& resume);

@@ -202,6 +202,23 @@ TEST_F(connected, reason_of_end_is_in_errors_and_log) {
   EXPECT_TRUE(eventually(has_line, 10s));
 }
 
+TEST(connecting, continues_after_connections_that_are_closed_without_an_answer) {
+  scripted_broker broker({}, false, 3);
+  EXPECT_EQ(client::connect({.socket_path = broker.socket_path()}).broker().domain, "scripted");
+}
+
+TEST(connecting, ends_if_each_connection_is_closed_without_an_answer) {
+  scripted_broker broker({}, false, 1'000'000);
+  try {
+    static_cast<void>(
+        client::connect({.socket_path = broker.socket_path(), .request_timeout = 200ms}));
+    FAIL() << "connected";
+  } catch (const error& why) {
+    EXPECT_EQ(why.code(), errc::broker_unreachable);
+    EXPECT_NE(std::string(why.what()).find("closed the connection immediately"), std::string::npos);
+  }
+}
+
 TEST(dropped, failure_without_request_has_reason) {
   scripted_broker broker([](const wire::message& asked) {
     std::vector<scripted_broker::reply> replies;

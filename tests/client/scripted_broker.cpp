@@ -75,9 +75,10 @@ unique_fd scripted_broker::sealed_file(std::size_t bytes) {
   return file;
 }
 
-scripted_broker::scripted_broker(script answers, bool reports_releases)
+scripted_broker::scripted_broker(script answers, bool reports_releases, int closed)
     : answers_(std::move(answers)),
       reports_releases_(reports_releases),
+      closed_(closed),
       listener_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)),
       stop_(::eventfd(0, EFD_CLOEXEC)) {
   const sockaddr_un address = transport::unix_address("bind", socket_path_);
@@ -100,7 +101,7 @@ void scripted_broker::serve() {
     }
     const unique_fd peer(
         ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (peer) {
+    if (peer && closed_-- <= 0) {
       talk_to(peer.get());
     }
   }

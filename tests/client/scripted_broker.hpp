@@ -28,7 +28,8 @@ class scripted_broker {
   /// if the broker is set to report releases.
   using script = std::function<std::vector<reply>(const gpushm::wire::message&)>;
 
-  explicit scripted_broker(script answers, bool reports_releases = false);
+  /// Closes the first `closed` connections without an answer.
+  explicit scripted_broker(script answers, bool reports_releases = false, int closed = 0);
   scripted_broker(const scripted_broker&) = delete;
   scripted_broker& operator=(const scripted_broker&) = delete;
   ~scripted_broker();
@@ -46,6 +47,7 @@ class scripted_broker {
   std::string socket_path_ = directory_ / "socket";
   script answers_;
   bool reports_releases_;
+  int closed_;
   gpushm::base::unique_fd listener_;
   gpushm::base::unique_fd stop_;
   std::jthread thread_;

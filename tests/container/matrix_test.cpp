@@ -85,7 +85,13 @@ class matrix : public ::testing::Test {
   /// Expects no directory of a bundle or the broker, and no mount of one.
   void expect_nothing_left() const {
     const auto empty = [&] { return fs::is_empty(temporary_.path()); };
-    EXPECT_TRUE(eventually(empty, seconds(10))) << temporary_.path();
+    EXPECT_TRUE(eventually(empty, seconds(10))) << [this] {
+      std::string left;
+      for (const auto& each : fs::recursive_directory_iterator(temporary_.path())) {
+        left += each.path().string() + '\n';
+      }
+      return left;
+    }();
     std::stringstream mounts;
     mounts << std::ifstream("/proc/self/mountinfo").rdbuf();
     EXPECT_THAT(mounts.str(), ::testing::Not(HasSubstr(temporary_.path())));

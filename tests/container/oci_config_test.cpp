@@ -2,11 +2,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "apps/support/oci/config.hpp"
 #include "apps/support/oci/container.hpp"
 #include "gpushm/error.hpp"
+#include "testing/broker_process/scoped_variable.hpp"
+#include "testing/process/temp_dir.hpp"
 
 namespace gpushm::app::oci {
 namespace {
@@ -153,6 +158,35 @@ TEST(oci_runtime, last_error_is_read_from_both_log_formats) {
       "exec \"/x\": gone");
   EXPECT_EQ(last_message("2026-01-01T00:00:00.5Z: executable file `x` not found\n"),
             "executable file `x` not found");
+}
+
+/// crun's process ends after its container, and may create its state directory once more.
+TEST(oci_container, leaves_nothing_of_a_runtime_that_ends_last) {
+  const gpushm_testing::temp_dir folder;
+  const std::string program = folder / "runtime";
+  std::ofstream(program) << R"(#!/bin/sh
+while [ $# -gt 0 ]; do
+  case $1 in
+    --root) root=$2; shift ;;
+    --pid-file) pid_file=$2; shift ;;
+    delete) exit 0 ;;
+  esac
+  shift
+done
+echo $$ > "$pid_file"
+while [ -e "$pid_file" ]; do sleep 0.02; done
+sleep 0.2
+mkdir -p "$root"
+)";
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  std::filesystem::create_directory(folder / "bundles");
+  const gpushm_tests::scoped_variables there("TMPDIR", folder / "bundles");
+  {
+    container one({program, {program}}, minimal(), "gpushm-test-last");
+    EXPECT_GT(one.wait_started(base::deadline_in(std::chrono::seconds(20))), 0);
+    EXPECT_FALSE(std::filesystem::is_empty(folder / "bundles"));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder / "bundles"));
 }
 
 }  // namespace

@@ -116,15 +116,25 @@ std::string bundle::log_text() const {
 }
 
 void bundle::remove(const std::function<bool()>& running) noexcept {
-  try {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-    while (running() && !host_pid() && std::chrono::steady_clock::now() < until) {
-      base::pause_before_retry(std::chrono::milliseconds(5));
+  const auto wait_while = [&](const std::function<bool()>& condition) {
+    try {
+      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+      while (condition() && std::chrono::steady_clock::now() < until) {
+        base::pause_before_retry(std::chrono::milliseconds(5));
+      }
+    } catch (const std::exception& problem) {
+      base::log(log_level::warning, fmt::format("container {}: {}", id_, problem.what()));
     }
-  } catch (const std::exception& problem) {
-    base::log(log_level::warning, fmt::format("container {}: {}", id_, problem.what()));
-  }
+  };
+  wait_while([&] { return running() && !host_pid(); });
   guard_.finish();
+  std::error_code ignored;
+  if (std::filesystem::exists(guard_.directory(), ignored)) {
+    return;  // something may be mounted there
+  }
+  // crun ends after its container, and may then create its state directory again.
+  wait_while(running);
+  std::filesystem::remove_all(guard_.directory(), ignored);
 }
 
 }  // namespace gpushm::app::oci

@@ -36,7 +36,7 @@ class bundle {
   /// The runtime's log.
   [[nodiscard]] std::string log_text() const;
   /// Deletes the container, running or not, and the directory, like the destructor. Blocks for at
-  /// most 15 seconds. A container that is still being created would be missed, so this first waits
+  /// most 20 seconds. A container that is still being created would be missed, so this first waits
   /// for its program to start while `running` (whether `run_command` is running) returns true.
   void remove(const std::function<bool()>& running) noexcept;
 
