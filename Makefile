@@ -50,7 +50,7 @@ deps-image:
 	@scripts/deps.sh build agent image
 deps-aarch64:
 	@scripts/deps.sh build gtest aarch64
-	@scripts/foreign_packages.sh arm64 build/aarch64-packages libyaml-dev
+	@scripts/foreign_packages.sh arm64 build/aarch64-packages libyaml-dev libseccomp-dev
 
 deps-install:
 	@scripts/deps.sh build agent
@@ -113,7 +113,7 @@ check-dist: ## unpack the tarball of `make dist` and run the demo and two benchm
 	@scripts/try_dist.sh build/dist
 
 image: deps-image ## build the container image of the agent (podman or buildah, no registry)
-	@scripts/build.sh release $(JOBS) gpushmd gpushm gpushm-cdi-hook gpushm-pair
+	@scripts/build.sh release $(JOBS) gpushmd gpushm-brokerd gpushm-keeper gpushm gpushm-cdi-hook gpushm-pair
 	@scripts/image.sh build/release $(IMAGE_ARGS)
 
 clean: ## remove the build trees

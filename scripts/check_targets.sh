@@ -12,7 +12,7 @@ run=(deps build test lint asan tsan aarch64 dist check-dist install bench)
 plain=(help format clean)
 # Configured only: PRESET:TARGET... for each. `make demo` is the command of another preset; image_test runs scripts/image.sh.
 declare -A presets=([demo]=demo:gpushm [coverage]=coverage:all [fuzz]=fuzz:all
-                    [image]='release:gpushmd gpushm gpushm-cdi-hook gpushm-pair')
+                    [image]='release:gpushmd gpushm-brokerd gpushm-keeper gpushm gpushm-cdi-hook gpushm-pair')
 
 failed=0
 fail() {

@@ -11,7 +11,7 @@ set -euo pipefail
 build=(
   cmake ninja-build g++ ccache 'mold?' pkg-config python3-minimal
   libasio-dev libflatbuffers-dev flatbuffers-compiler
-  libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libyaml-dev
+  libcli11-dev libseccomp-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libyaml-dev
 )
 # Additional packages for gpushmd.
 agent=(libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc prometheus-cpp-dev libcurl4-openssl-dev libssl-dev)
@@ -19,7 +19,7 @@ bench=(libbenchmark-dev)
 # Packages to compile the tests, and programs that they run.
 gtest=(libgtest-dev libgmock-dev)
 test=(
-  abigail-tools binutils 'bindgen?' crun patchelf podman procps python3 runc rustc util-linux xz-utils
+  abigail-tools binutils 'bindgen?' crun patchelf podman procps python3 runc rustc systemd util-linux xz-utils
   # Renders the kustomizations. Ubuntu has it as a snap only.
   'kubectl|kubernetes-client?'
 )

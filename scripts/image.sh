@@ -25,12 +25,12 @@ build=$(cd "$1" && pwd)
 shift
 name=
 archive=
-programs=(gpushmd gpushm gpushm-cdi-hook gpushm-pair)
+programs=(gpushmd gpushm-brokerd gpushm-keeper gpushm gpushm-cdi-hook gpushm-pair)
 while [ $# -gt 0 ]; do
   case $1 in
     --name) name=$2; shift 2 ;;
     --archive) archive=$(realpath -m "$2"); shift 2 ;;
-    --without-agent) programs=(gpushm gpushm-pair); shift ;;
+    --without-agent) programs=(gpushm gpushm-brokerd gpushm-keeper gpushm-pair); shift ;;
     *) echo "image: unknown option $1" >&2; exit 2 ;;
   esac
 done
@@ -104,8 +104,8 @@ for library in libdl.so.2 libm.so.6 libnss_dns.so.2 libnss_files.so.2 libpthread
   copy_library "$libc/$library"
 done
 
-printf 'root:x:0:0:root:/:/bin/false\nnobody:x:65534:65534:nobody:/:/bin/false\n' >"$tree/etc/passwd"
-printf 'root:x:0:\nnogroup:x:65534:\n' >"$tree/etc/group"
+printf 'root:x:0:0:root:/:/bin/false\nnobody:x:65534:65534:nobody:/:/bin/false\ngpushm:x:64000:64000:gpushm:/:/bin/false\n' >"$tree/etc/passwd"
+printf 'root:x:0:\nnogroup:x:65534:\ngpushm:x:64000:\n' >"$tree/etc/group"
 printf 'passwd: files\ngroup: files\nhosts: files dns\n' >"$tree/etc/nsswitch.conf"
 printf 'include /etc/ld.so.conf.d/*.conf\n' >"$tree/etc/ld.so.conf"
 bundle=/etc/ssl/certs/ca-certificates.crt

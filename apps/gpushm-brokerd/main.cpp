@@ -1,137 +1,239 @@
 // SPDX-License-Identifier: Apache-2.0
-// The broker of a domain, as a process that a successor continues (docs/adr/0031).
-#include <pthread.h>
+// The brokers of a node, as a process that a successor continues (docs/adr/0031).
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <exception>
-#include <functional>
-#include <future>
+#include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
-#include <vector>
 
+#include "apps/gpushm-brokerd/system_calls.hpp"
 #include "apps/support/log_line.hpp"
-#include "base/syscall.hpp"
+#include "base/file.hpp"
+#include "base/memory_limit.hpp"
 #include "base/text.hpp"
-#include "broker/server.hpp"
-#include "gpushm/broker.hpp"
+#include "domains/protocol/private_socket.hpp"
+#include "domains/serve/domain_set.hpp"
+#include "domains/serve/predecessor.hpp"
+#include "domains/serve/service.hpp"
+#include "gpushm/gpushm.hpp"
 #include "keeper/descriptor_store.hpp"
-#include "keeper/inherited_descriptors.hpp"
 
 namespace {
 
-using gpushm::broker_detail::descriptor_shelf;
-using gpushm::broker_detail::inheritance;
+using gpushm::domains::domain_set_options;
 
-/// Of the domain, in the keeper.
-constexpr std::string_view short_name = "d";
 constexpr std::chrono::milliseconds keeper_timeout{5'000};
+constexpr std::chrono::milliseconds check_timeout{2'000};
+/// For the private socket, the keeper's sockets, and each domain's own.
+constexpr std::uint64_t reserved_descriptors = 512;
 
 void print_line(std::string_view text) {
   gpushm::app::write_log_line("gpushm-brokerd", gpushm::base::printable(std::string(text)));
 }
 
-/// What a predecessor left. Whatever cannot be continued is removed from the keeper: first of all
-/// the lock of the socket.
-std::optional<inheritance> take_inheritance(gpushm::keeper::descriptor_store& store) {
-  auto inherited = gpushm::keeper::take_inherited_descriptors();
-  std::vector<std::string> names(inherited.size());
-  std::transform(inherited.begin(), inherited.end(), names.begin(), [](const auto& each) {
-    return each.name;
-  });
-  auto all = gpushm::broker_detail::read_inheritances(std::move(inherited));
-  std::optional<inheritance> result;
-  if (const auto found = all.find(std::string(short_name)); found != all.end()) {
-    result = std::move(found->second);
+/// Descriptors for all domains together.
+std::uint64_t descriptors_for_domains() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_max == RLIM_INFINITY) {
+    return 0;
   }
-  for (const std::string& name : names) {
-    const auto label = descriptor_shelf::parse(name);
-    const bool is_used = result && label && label->domain == short_name &&
-                         (!label->is_journal || label->number == result->log.sequence());
-    if (!is_used) {
-      store.remove(name, keeper_timeout);
-    }
-  }
-  store.barrier(keeper_timeout);
-  if (!names.empty() && !result) {
-    print_line("nothing of the last broker can be continued: its clients connect again");
-  }
-  return result;
+  return limit.rlim_max > 2 * reserved_descriptors ? limit.rlim_max - reserved_descriptors
+                                                   : limit.rlim_max / 2;
 }
 
-int run(int argc, char** argv) {
-  CLI::App app(
-      "The broker of a domain, as a process that can be killed and replaced without loss.\n"
-      "Start it by gpushm-keeper, or by systemd with a descriptor store.",
-      "gpushm-brokerd");
-  gpushm::broker_options options;
-  app.add_option("--socket", options.socket_path, "path of the socket")->required();
-  app.add_option("--domain", options.domain, "name of the domain")->capture_default_str();
-  std::string mode = "0600";
-  app.add_option("--mode", mode, "permissions of the socket, octal")->capture_default_str();
-  app.add_option("--max-segments", options.limits.max_segments, "upper bound of segments")
+struct options {
+  domain_set_options domains;
+  std::optional<gid_t> group;
+  gpushm::log_level level = gpushm::log_level::info;
+  gpushm::app::forbidden_call at_forbidden_call = gpushm::app::forbidden_call::refuse;
+};
+
+void add_limits(CLI::App& app, gpushm::broker_limits& limits) {
+  limits.max_segments = 4'096;
+  limits.max_connections = 1'024;
+  app.add_option("--max-segments", limits.max_segments, "segments per domain")
+      ->envname("GPUSHM_BROKERD_MAX_SEGMENTS")
+      ->check(CLI::Range(1, 65'536))
       ->capture_default_str();
-  app.add_flag("--accept-fake-chunks", options.accept_fake_chunks, "for tests")->group("");
-  app.set_version_flag("--version", "gpushm-brokerd " GPUSHM_VERSION);
-  try {
-    app.parse(argc, argv);
-    options.mode = static_cast<mode_t>(std::stoul(mode, nullptr, 8));
-  } catch (const CLI::ParseError& failure) {
-    return app.exit(failure) == 0 ? 0 : 2;
-  } catch (const std::exception&) {
-    print_line("--mode " + mode + ": not an octal number");
-    return 2;
-  }
-  gpushm::set_log_sink(
-      [](gpushm::log_level /*level*/, std::string_view text) { print_line(text); });
-  ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-  // Until it is ready, nothing depends on this broker: if its keeper dies, the keeper before starts
-  // another one.
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  app.add_option("--max-connections", limits.max_connections, "connections per domain")
+      ->envname("GPUSHM_BROKERD_MAX_CONNECTIONS")
+      ->check(CLI::Range(1, 65'536))
+      ->capture_default_str();
+  app.add_option("--quota-bytes", limits.quota_bytes, "memory per domain, in bytes; 0: no limit")
+      ->envname("GPUSHM_BROKERD_QUOTA_BYTES")
+      ->capture_default_str();
+  app.add_option("--quota-bytes-per-principal",
+                 limits.quota_bytes_per_principal,
+                 "memory per pod or other principal in a domain, in bytes; 0: no limit")
+      ->envname("GPUSHM_BROKERD_QUOTA_BYTES_PER_PRINCIPAL")
+      ->capture_default_str();
+  app.add_option("--memory-bytes",
+                 limits.memory_bytes,
+                 "memory of this process that clients can occupy, over all domains; 0: half of "
+                 "what it may use")
+      ->envname("GPUSHM_BROKERD_MEMORY_BYTES")
+      ->capture_default_str();
+  app.add_option("--max-descriptors",
+                 limits.max_descriptors,
+                 "file descriptors per domain; 0: this process's limit, which all domains share")
+      ->envname("GPUSHM_BROKERD_MAX_DESCRIPTORS")
+      ->capture_default_str();
+  app.add_option(
+         "--fence-delay-ms",
+         limits.fence_delay_ms,
+         "how long a dead client's memory is kept when nothing proves that its GPU work has "
+         "ended")
+      ->envname("GPUSHM_BROKERD_FENCE_DELAY_MS")
+      ->check(CLI::Range(0, 3'600'000))
+      ->capture_default_str();
+}
+
+void add_options(CLI::App& app, options& into) {
+  app.add_option("--run-dir",
+                 into.domains.run_dir,
+                 "directory of the sockets: DIR/d/NAME/socket for each domain, DIR/private/socket "
+                 "for gpushmd")
+      ->envname("GPUSHM_BROKERD_RUN_DIR")
+      ->capture_default_str();
+  app.add_option("--domain", into.domains.domains, "a domain that always exists; may be repeated")
+      ->envname("GPUSHM_BROKERD_DOMAINS")
+      ->delimiter(',');
+  app.add_option("--private-group", into.group, "gid that may use the private socket [this one's]")
+      ->envname("GPUSHM_BROKERD_PRIVATE_GROUP");
+  app.add_option("--log-level", into.level, "debug, info, warning or error [info]")
+      ->envname("GPUSHM_BROKERD_LOG_LEVEL")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, gpushm::log_level>{{"debug", gpushm::log_level::debug},
+                                                   {"info", gpushm::log_level::info},
+                                                   {"warning", gpushm::log_level::warning},
+                                                   {"error", gpushm::log_level::error}}));
+  using gpushm::app::forbidden_call;
+  app.add_option("--forbidden-call",
+                 into.at_forbidden_call,
+                 "what happens when this program uses a system call that it does not need: refuse "
+                 "(EPERM, and a line in the kernel's audit log), kill, or allow [refuse]")
+      ->envname("GPUSHM_BROKERD_FORBIDDEN_CALL")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, forbidden_call>{{"refuse", forbidden_call::refuse},
+                                                {"kill", forbidden_call::kill},
+                                                {"allow", forbidden_call::allow}}));
+  add_limits(app, into.domains.limits);
+  app.add_flag("--accept-fake-chunks", into.domains.accept_fake_chunks, "for tests")->group("");
+}
+
+/// Blocks SIGTERM, SIGINT and SIGHUP, also in the threads that are started later.
+sigset_t block_signals() {
   sigset_t stop;
   sigemptyset(&stop);
   for (const int each : {SIGTERM, SIGINT, SIGHUP}) {
     sigaddset(&stop, each);
   }
-  ::pthread_sigmask(SIG_BLOCK, &stop, nullptr);  // also in the broker's threads
+  ::pthread_sigmask(SIG_BLOCK, &stop, nullptr);
+  return stop;
+}
 
+int serve(options chosen) {
+  gpushm::set_log_sink([level = chosen.level](gpushm::log_level of, std::string_view text) {
+    if (of >= level) {
+      print_line(text);
+    }
+  });
+  // A member of the same uid must not read this process's memory, or its descriptors.
+  ::prctl(PR_SET_DUMPABLE, 0);
+  ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  // Until it is ready, nothing depends on this process: if its keeper dies, the keeper before
+  // starts another one.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const sigset_t stop = block_signals();
+  gpushm::app::limit_system_calls(chosen.at_forbidden_call);
   auto store = gpushm::keeper::descriptor_store::from_environment();
   if (!store) {
     print_line(
         "NOTIFY_SOCKET is not set: there is no keeper (start it by gpushm-keeper or systemd)");
     return 1;
   }
-  std::optional<inheritance> left = take_inheritance(*store);
-  options.raise_descriptor_limit = true;
-  gpushm::broker_detail::server server(
-      options,
-      nullptr,
-      gpushm::broker_detail::succession{std::string(short_name), std::move(left)});
-  std::promise<void> started;
-  std::thread thread([&] {
-    std::function<void()> report = [&] {
-      store->ready(keeper_timeout);
-      started.set_value();
-    };
-    server.run([](void* function) { (*static_cast<std::function<void()>*>(function))(); }, &report);
-  });
-  started.get_future().wait();
-  ::prctl(PR_SET_PDEATHSIG, 0);  // of this thread
+  if (chosen.domains.limits.memory_bytes == 0) {
+    chosen.domains.limits.memory_bytes = gpushm::base::memory_limit_bytes() / 2;
+  }
+  chosen.domains.descriptors = descriptors_for_domains();
+  auto before = gpushm::domains::take_predecessor(*store);
+  gpushm::domains::domain_set domains(chosen.domains, std::move(before));
+  gpushm::domains::service requests(domains, chosen.domains.run_dir, chosen.group);
+  store->ready(keeper_timeout);
+  domains.serve();
+  ::prctl(PR_SET_PDEATHSIG, 0);
   int number = 0;
   ::sigwait(&stop, &number);
-  server.stop();
-  thread.join();
   // Like SIGKILL: everything is for the successor, and no destructor may take it away.
   ::_exit(0);
+}
+
+/// Whether the broker of this container serves: while a new pod takes over from another, the socket
+/// is that of the other.
+int check(const std::string& run_dir) {
+  const gpushm::domains::private_socket broker(run_dir);
+  static_cast<void>(broker.read(check_timeout));
+  const pid_t pid = broker.listening_process(check_timeout);
+  const auto cgroup_of = [](const std::string& process) {
+    return gpushm::base::read_small_file("/proc/" + process + "/cgroup");
+  };
+  const auto own = cgroup_of("self");
+  if (pid == 0 || !own || cgroup_of(std::to_string(pid)) != own) {
+    print_line("the broker that serves " + run_dir + " is of another container");
+    return 1;
+  }
+  return 0;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app(
+      "The brokers of a node, as a process that can be killed and replaced without loss.\n"
+      "Start it by gpushm-keeper, or by systemd with a descriptor store.",
+      "gpushm-brokerd");
+  options chosen;
+  add_options(app, chosen);
+  app.set_version_flag("--version", "gpushm-brokerd " GPUSHM_VERSION);
+  app.require_subcommand(0, 1);
+  app.fallthrough();
+  const CLI::App* const prepare =
+      app.add_subcommand("prepare", "As root: create the run directory for the broker's uid");
+  uid_t uid = 0;
+  app.get_subcommand("prepare")
+      ->add_option("--uid", uid, "of the broker, and its gid")
+      ->required()
+      ->check(CLI::Range(1U, std::numeric_limits<uid_t>::max() - 1));
+  const CLI::App* const probe = app.add_subcommand(
+      "check", "Exit with 0 if the broker of this container, or of this service, serves");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& failure) {
+    return app.exit(failure) == 0 ? 0 : 2;
+  }
+  if (prepare->parsed()) {
+    gpushm::domains::prepare_run_directory(chosen.domains.run_dir, uid, uid);
+    return 0;
+  }
+  if (probe->parsed()) {
+    return check(chosen.domains.run_dir);
+  }
+  if (::geteuid() == 0) {
+    print_line(
+        "it must not run as root (use a uid that no client has: User= of the unit, runAsUser of "
+        "the "
+        "pod, or setpriv --reuid)");
+    return 2;
+  }
+  return serve(std::move(chosen));
 }
 
 }  // namespace
@@ -141,6 +243,7 @@ int main(int argc, char** argv) {
     return run(argc, argv);
   } catch (const std::exception& failure) {
     print_line(failure.what());
-    return 1;
+    // Threads may wait for requests.
+    ::_exit(1);
   }
 }

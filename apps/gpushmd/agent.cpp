@@ -2,7 +2,6 @@
 #include "apps/gpushmd/agent.hpp"
 
 #include <fmt/core.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <array>
@@ -12,16 +11,16 @@
 #include <memory>
 #include <utility>
 
-#include "apps/gpushmd/brokers.hpp"
 #include "apps/gpushmd/config_watch.hpp"
 #include "apps/gpushmd/device_plugin.hpp"
 #include "apps/gpushmd/dra_presence.hpp"
 #include "apps/gpushmd/logging.hpp"
 #include "apps/gpushmd/metrics/agent_metrics.hpp"
+#include "apps/gpushmd/node_domains.hpp"
+#include "apps/gpushmd/node_lock.hpp"
 #include "apps/gpushmd/signals.hpp"
 #include "apps/gpushmd/web_server.hpp"
 #include "base/log.hpp"
-#include "base/memory_limit.hpp"
 #include "base/syscall.hpp"
 #include "kubelet/dra/driver.hpp"
 #include "kubelet/rest/client.hpp"
@@ -38,7 +37,6 @@ constexpr std::chrono::seconds loop_interval{2};
 /// only a restart helps. A driver that does not respond is not a reason to restart; /readyz reports
 /// it.
 constexpr std::chrono::seconds loop_timeout{15};
-constexpr std::uint64_t reserved_descriptors = 512;
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -48,16 +46,6 @@ std::string host_name() {
   return name.data();
 }
 
-/// Descriptors for all domains together; the rest is for the kubelet, the API server and HTTP.
-std::uint64_t brokers_descriptors() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_max == RLIM_INFINITY) {
-    return 0;
-  }
-  return limit.rlim_max > 2 * reserved_descriptors ? limit.rlim_max - reserved_descriptors
-                                                   : limit.rlim_max / 2;
-}
-
 bool is_in_cluster() {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no code sets environment variables
   return std::getenv("KUBERNETES_SERVICE_HOST") != nullptr;
@@ -65,23 +53,6 @@ bool is_in_cluster() {
 
 bool is_dra_enabled(const settings& chosen) {
   return chosen.dra.value_or(chosen.broker && (is_in_cluster() || !chosen.kubeconfig.empty()));
-}
-
-broker_set_options brokers_of(const settings& chosen) {
-  broker_set_options options;
-  options.run_dir = chosen.run_dir;
-  options.domains = chosen.domains;
-  options.limits.quota_bytes = chosen.quota_bytes;
-  options.limits.quota_bytes_per_principal = chosen.quota_bytes_per_principal;
-  options.limits.max_descriptors = chosen.max_descriptors;
-  options.limits.max_segments = chosen.max_segments;
-  options.limits.max_connections = chosen.max_connections;
-  options.limits.fence_delay_ms = chosen.fence_delay_ms;
-  options.limits.memory_bytes =
-      chosen.broker_memory_bytes != 0 ? chosen.broker_memory_bytes : base::memory_limit_bytes() / 2;
-  options.descriptors = brokers_descriptors();
-  options.accept_fake_chunks = chosen.accept_fake_chunks;
-  return options;
 }
 
 dra::driver_options driver_options_of(const settings& chosen) {
@@ -99,17 +70,17 @@ class agent {
  public:
   explicit agent(const settings& chosen)
       : chosen_(chosen),
-        metrics_(GPUSHM_VERSION,
-                 {[this] {
-                    return brokers_ ? brokers_->readings() : std::vector<metrics::domain_reading>();
-                  },
-                  [this] {
-                    return plugin_ ? plugin_->readings() : std::vector<metrics::resource_reading>();
-                  },
-                  [this] { return dra_reading(); }}) {
+        node_lock_(lock_node(chosen.state_directory())),
+        metrics_(
+            GPUSHM_VERSION,
+            {[this] { return domains_ ? domains_->readings() : std::vector<domains::reading>(); },
+             [this] {
+               return plugin_ ? plugin_->readings() : std::vector<metrics::resource_reading>();
+             },
+             [this] { return dra_reading(); }}) {
     if (chosen.broker) {
-      brokers_ = std::make_unique<broker_set>(brokers_of(chosen));
-      base::log(log_level::info, "serving domains in " + brokers_->directory());
+      domains_ =
+          std::make_unique<node_domains>(node_domains::options{chosen.run_dir, chosen.domains});
     }
     if (chosen.device_plugin) {
       plugin_ = std::make_unique<device_plugin>(chosen, &metrics_);
@@ -176,7 +147,7 @@ class agent {
 
  private:
   void start_dra() {
-    if (!brokers_) {
+    if (!domains_) {
       throw error(errc::invalid_argument,
                   "start the DRA driver",
                   {},
@@ -190,7 +161,7 @@ class agent {
                                               ? kube::in_cluster_access()
                                               : kube::kubeconfig_access(chosen_.kubeconfig),
                                           options);
-    dra_ = std::make_unique<dra::driver>(driver_options_of(chosen_), *api_, *brokers_, &metrics_);
+    dra_ = std::make_unique<dra::driver>(driver_options_of(chosen_), *api_, *domains_, &metrics_);
   }
 
   [[nodiscard]] std::vector<metrics::dra_reading> dra_reading() const {
@@ -210,8 +181,8 @@ class agent {
   }
 
   [[nodiscard]] std::string not_ready() const {
-    if (brokers_) {
-      if (std::string why = brokers_->not_ready(); !why.empty()) {
+    if (domains_) {
+      if (std::string why = domains_->not_ready(); !why.empty()) {
         return why;
       }
     }
@@ -235,12 +206,13 @@ class agent {
   }
 
   const settings chosen_;  // as of the start; `plugin_` has the settings that can change
+  const base::unique_fd node_lock_;
   std::atomic<clock::time_point> beat_{clock::now()};
   dra_presence dra_presence_;  // used only by the control loop
   std::atomic<bool> dra_missing_{false};
   metrics::agent_metrics metrics_;
   std::unique_ptr<device_plugin> plugin_;  // destroyed last: the driver may take seconds
-  std::unique_ptr<broker_set> brokers_;
+  std::unique_ptr<node_domains> domains_;
   std::unique_ptr<kube::client> api_;
   std::unique_ptr<dra::driver> dra_;
   std::unique_ptr<web_server> web_;  // destroyed first: it reads from the others
@@ -269,7 +241,7 @@ int run_agent(const settings& chosen, const std::function<settings()>& reload) {
 }
 
 bool anything_abandoned() noexcept {
-  return broker_set::any_abandoned() || plugin::health_monitor::any_abandoned();
+  return plugin::health_monitor::any_abandoned();
 }
 
 }  // namespace gpushm::agent

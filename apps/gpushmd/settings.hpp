@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "gpushm/broker.hpp"
 #include "kubelet/plugin/configuration/configuration.hpp"
 #include "kubelet/plugin/health/monitor.hpp"
 
@@ -41,13 +40,6 @@ struct settings {
   unsigned int share_devices = 64;
   std::vector<std::string> domains{"default"};
   std::string run_dir = "/run/gpushm";
-  std::uint64_t quota_bytes = 0;
-  std::uint64_t quota_bytes_per_principal = 0;
-  std::uint64_t max_descriptors = 0;      ///< per domain; 0: the process's limit
-  std::uint64_t broker_memory_bytes = 0;  ///< of all domains; 0: half of the process's limit
-  std::uint32_t max_segments = 4'096;     ///< per domain
-  std::uint32_t max_connections = 1'024;  ///< per domain
-  std::uint32_t fence_delay_ms = broker_limits{}.fence_delay_ms;  ///< without a proven fence
   std::string kubelet_root = "/var/lib/kubelet";
   std::string device_plugin_dir = "/var/lib/kubelet/device-plugins";
   std::string driver_root = "/";
@@ -60,7 +52,6 @@ struct settings {
   std::string listen = "[::]:9410";
   std::string log_level = "info";
   log_format log_as = log_format::text;
-  bool accept_fake_chunks = false;
   plugin::health_options health;
   device_plugin_settings offer;
   std::string config_text;  ///< content of `config_file`

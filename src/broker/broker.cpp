@@ -4,16 +4,13 @@
 
 #include <algorithm>
 #include <memory>
-#include <semaphore>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "base/c_interface.hpp"
 #include "base/fork_guard.hpp"
-#include "base/thread.hpp"
-#include "broker/server.hpp"
+#include "broker/running_server.hpp"
 #include "core/budget.hpp"
 #include "gpushm/error.hpp"
 
@@ -29,27 +26,18 @@ struct gpushm_broker {
  public:
   gpushm_broker(const gpushm::broker_options& options,
                 std::shared_ptr<gpushm::core::process_budget> shared)
-      : server_(options, std::move(shared)) {
-    thread_ = gpushm::base::start_thread("gpushm-broker",
-                                         [this] { server_.run(&gpushm_broker::on_ready, this); });
-    ready_.acquire();
-  }
-  gpushm_broker(const gpushm_broker&) = delete;
-  gpushm_broker& operator=(const gpushm_broker&) = delete;
-  ~gpushm_broker() { server_.stop(); }
+      : server_(options, std::move(shared)) {}
 
-  [[nodiscard]] const gpushm::broker_detail::server& server() const noexcept { return server_; }
+  [[nodiscard]] const gpushm::broker_detail::server& server() const noexcept {
+    return server_.get();
+  }
   [[nodiscard]] bool forked() const noexcept {
     return gpushm::base::is_forked_child_of(created_in_);
   }
 
  private:
-  static void on_ready(void* self) { static_cast<gpushm_broker*>(self)->ready_.release(); }
-
   std::uint64_t created_in_ = gpushm::base::fork_generation();
-  gpushm::broker_detail::server server_;
-  std::binary_semaphore ready_{0};
-  std::jthread thread_;  // joined before the server is destroyed
+  gpushm::broker_detail::running_server server_;
 };
 
 namespace gpushm {

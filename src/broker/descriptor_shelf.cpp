@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/descriptor_shelf.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <chrono>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "base/log.hpp"
 
@@ -23,6 +28,28 @@ constexpr char journal_mark = '+';
 
 }  // namespace
 
+/// Shared by the objects of a domain.
+struct descriptor_shelf::contents {
+  std::shared_mutex ending;  ///< shared: a descriptor is being stored
+  bool ended = false;        ///< guarded by `ending`
+
+  std::mutex mutex;  ///< guards the rest
+  records::descriptor_id next = 1;
+  std::unordered_set<records::descriptor_id> stored;
+};
+
+descriptor_shelf::descriptor_shelf(keeper::descriptor_store store,
+                                   std::string domain,
+                                   std::span<const records::descriptor_id> stored)
+    : store_(std::move(store)),
+      domain_(std::move(domain)),
+      contents_(std::make_shared<contents>()) {
+  contents_->stored.insert(stored.begin(), stored.end());
+  for (const records::descriptor_id each : stored) {
+    contents_->next = std::max(contents_->next, each + 1);
+  }
+}
+
 descriptor_shelf descriptor_shelf::another() const {
   auto store = keeper::descriptor_store::from_environment();
   if (!store) {
@@ -32,7 +59,7 @@ descriptor_shelf descriptor_shelf::another() const {
                 "NOTIFY_SOCKET is not set any longer",
                 "do not change the environment of a running broker");
   }
-  return {std::move(*store), domain_, next_};
+  return {std::move(*store), domain_, contents_};
 }
 
 std::string descriptor_shelf::name_of(char what, std::uint64_t number) const {
@@ -55,7 +82,16 @@ std::optional<descriptor_shelf::label> descriptor_shelf::parse(std::string_view 
 }
 
 records::descriptor_id descriptor_shelf::put(int descriptor) {
-  const records::descriptor_id number = next_->fetch_add(1, std::memory_order_relaxed);
+  const std::shared_lock storing(contents_->ending);
+  if (contents_->ended) {
+    return 0;
+  }
+  records::descriptor_id number = 0;
+  {
+    const std::lock_guard lock(contents_->mutex);
+    number = contents_->next++;
+    contents_->stored.insert(number);
+  }
   store_.put(name_of(descriptor_mark, number), std::span(&descriptor, 1), put_timeout);
   return number;
 }
@@ -71,6 +107,8 @@ void descriptor_shelf::remove_journal(std::uint64_t sequence) {
 bool descriptor_shelf::remove(records::descriptor_id number) noexcept {
   try {
     store_.remove(name_of(descriptor_mark, number), milliseconds(0));
+    const std::lock_guard lock(contents_->mutex);
+    contents_->stored.erase(number);
     return true;
   } catch (const error& why) {
     if (why.code() != errc::timed_out) {
@@ -89,6 +127,21 @@ void descriptor_shelf::remove_and_wait(std::span<const records::descriptor_id> n
     }
   }
   store_.barrier(barrier_timeout);
+}
+
+void descriptor_shelf::end(std::uint64_t journal_sequence) {
+  remove_journal(journal_sequence);
+  store_.barrier(barrier_timeout);  // from here on, nothing can be continued
+  {
+    const std::unique_lock all_stored(contents_->ending);
+    contents_->ended = true;
+  }
+  std::vector<records::descriptor_id> left;
+  {
+    const std::lock_guard lock(contents_->mutex);
+    left.assign(contents_->stored.begin(), contents_->stored.end());
+  }
+  remove_and_wait(left);
 }
 
 }  // namespace gpushm::broker_detail

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -21,17 +20,16 @@ namespace gpushm::broker_detail {
 class descriptor_shelf {
  public:
   /// `domain`: a short name that no other domain of this process has; the names of its descriptors
-  /// begin with it. `first`: larger than the number of every descriptor in the keeper.
-  descriptor_shelf(keeper::descriptor_store store, std::string domain, records::descriptor_id first)
-      : store_(std::move(store)),
-        domain_(std::move(domain)),
-        next_(std::make_shared<std::atomic<records::descriptor_id>>(first)) {}
+  /// begin with it. `stored`: the numbers of those that the keeper has already.
+  descriptor_shelf(keeper::descriptor_store store,
+                   std::string domain,
+                   std::span<const records::descriptor_id> stored = {});
 
   /// The same descriptors, through a socket of its own. Throws as descriptor_store.
   [[nodiscard]] descriptor_shelf another() const;
 
-  /// Gives the keeper a copy. Blocks only if the keeper does not read, up to 2 s. Throws `error`:
-  /// timed_out, system_error.
+  /// Gives the keeper a copy. Returns 0, and does nothing, after `end`. Blocks only if the keeper
+  /// does not read, up to 2 s. Throws `error`: timed_out, system_error.
   [[nodiscard]] records::descriptor_id put(int descriptor);
   /// The same for a journal; only the one with the highest sequence is used.
   void put_journal(int descriptor, std::uint64_t sequence);
@@ -42,6 +40,10 @@ class descriptor_shelf {
   /// read; 0: none. Call before the last close of a descriptor that could block the keeper. Throws
   /// as descriptor_store::barrier.
   void remove_and_wait(std::span<const records::descriptor_id> numbers);
+  /// Removes this journal and all descriptors, of every object of the domain: nothing remains for a
+  /// successor. Blocks until the keeper has closed its copies, or for 5 s. Throws as
+  /// descriptor_store::barrier; a successor removes the rest.
+  void end(std::uint64_t journal_sequence);
 
   /// What the name of a descriptor says. Nothing: it is not of this form.
   struct label {
@@ -52,15 +54,16 @@ class descriptor_shelf {
   [[nodiscard]] static std::optional<label> parse(std::string_view name);
 
  private:
+  struct contents;
   descriptor_shelf(keeper::descriptor_store store,
                    std::string domain,
-                   std::shared_ptr<std::atomic<records::descriptor_id>> next)
-      : store_(std::move(store)), domain_(std::move(domain)), next_(std::move(next)) {}
+                   std::shared_ptr<contents> shared)
+      : store_(std::move(store)), domain_(std::move(domain)), contents_(std::move(shared)) {}
   [[nodiscard]] std::string name_of(char what, std::uint64_t number) const;
 
   keeper::descriptor_store store_;
   std::string domain_;
-  std::shared_ptr<std::atomic<records::descriptor_id>> next_;
+  std::shared_ptr<contents> contents_;
 };
 
 }  // namespace gpushm::broker_detail

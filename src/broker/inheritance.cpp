@@ -13,7 +13,7 @@ inheritance::inheritance(journal::journal from,
                          std::unordered_map<records::descriptor_id, base::unique_fd> left)
     : log(std::move(from)), descriptors(std::move(left)) {
   for (const auto& [number, descriptor] : descriptors) {
-    next_descriptor = std::max(next_descriptor, number + 1);
+    stored.push_back(number);
   }
   read();
   finish_call();

@@ -35,7 +35,7 @@ struct inheritance {
 
   journal::journal log;
   std::unordered_map<records::descriptor_id, base::unique_fd> descriptors;
-  records::descriptor_id next_descriptor = 1;
+  std::vector<records::descriptor_id> stored;  ///< numbers of all `descriptors` at first
   records::broker_record broker;
   core::saved_state state;
   std::map<core::session_id, records::connection_record> connections;

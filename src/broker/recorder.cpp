@@ -26,6 +26,19 @@ void recorder::forget(records::descriptor_id number) noexcept {
   }
 }
 
+void recorder::end() noexcept {
+  if (!on_) {
+    return;
+  }
+  try {
+    on_->shelf.end(on_->log.sequence());
+  } catch (const std::exception& why) {
+    base::log(log_level::error, why.what());
+  }
+  on_.reset();
+  is_behind_ = false;
+}
+
 void recorder::write() noexcept {
   if (!on_) {
     return;

@@ -45,6 +45,10 @@ class recorder {
   /// A shelf for another thread; nothing if off.
   [[nodiscard]] std::optional<descriptor_shelf> another_shelf() const;
 
+  /// Removes everything from the keeper and the journal; off from then on. Blocks for seconds at
+  /// most; what the keeper does not remove meanwhile, a successor does.
+  void end() noexcept;
+
   // No effect if off.
   void put(const journal::record_key& key, const records::broker_value& value) noexcept;
   /// monostate: erases it.

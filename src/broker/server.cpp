@@ -181,14 +181,16 @@ class server::impl final : public outbox {
     ready(context);
     while (!run_until_stopped()) {
     }
-    if (!is_resumable_) {
-      table_.unlock();
-    }
+    recorder_.end();
+    table_.unlock();
   }
 
   void stop() { io_.stop(); }
 
   [[nodiscard]] const std::string& socket_path() const noexcept { return options_.socket_path; }
+  [[nodiscard]] bool is_at_path() const noexcept {
+    return transport::identity_of(options_.socket_path) == listener_.file();
+  }
   [[nodiscard]] const gpushm::epoch& epoch() const noexcept { return table_.epoch(); }
   [[nodiscard]] broker_statistics statistics() const { return hub_.statistics(); }
 
@@ -341,7 +343,8 @@ class server::impl final : public outbox {
   [[nodiscard]] static transport::listener inherited_listener(inheritance& from) {
     return {from.broker.socket_path,
             from.take(from.broker.lock).file,
-            from.take(from.broker.listener).file};
+            from.take(from.broker.listener).file,
+            {from.broker.socket_device, from.broker.socket_inode}};
   }
 
   [[nodiscard]] recorder make_recorder(const std::string& short_name) {
@@ -353,8 +356,10 @@ class server::impl final : public outbox {
                   "NOTIFY_SOCKET is not set: there is no keeper",
                   "start the broker by systemd or gpushm-keeper");
     }
-    descriptor_shelf shelf(
-        std::move(*store), short_name, from_ ? from_->next_descriptor : records::descriptor_id{1});
+    descriptor_shelf shelf(std::move(*store),
+                           short_name,
+                           from_ ? std::span<const records::descriptor_id>(from_->stored)
+                                 : std::span<const records::descriptor_id>());
     if (from_) {
       return {std::move(from_->log), std::move(shelf), from_->next_packet()};
     }
@@ -364,7 +369,9 @@ class server::impl final : public outbox {
                                 options_.socket_path,
                                 shelf.put(table_.writable_descriptor()),
                                 shelf.put(listener_.descriptor()),
-                                shelf.put(listener_.lock_descriptor())};
+                                shelf.put(listener_.lock_descriptor()),
+                                listener_.file().device,
+                                listener_.file().inode};
     journal::journal log = journal::journal::create();
     shelf.put_journal(log.descriptor(), log.sequence());
     recorder result(std::move(log), std::move(shelf), 1);
@@ -453,6 +460,9 @@ void server::stop() {
 }
 const std::string& server::socket_path() const noexcept {
   return impl_->socket_path();
+}
+bool server::is_at_path() const noexcept {
+  return impl_->is_at_path();
 }
 broker_statistics server::statistics() const {
   return impl_->statistics();

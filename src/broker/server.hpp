@@ -19,12 +19,13 @@ struct succession {
 
 /// The broker's sockets and timers around a hub. Everything but `stop` runs on the thread in `run`.
 ///
-/// Thread-safety: distinct objects: safe; shared objects: unsafe, except `stop` and `statistics`.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe, except where noted.
 class server {
  public:
-  /// Binds the socket. `shared`: the budget shared by the brokers of the process; null: this is the
-  /// only one. `successors`: nothing is destroyed then; end the process after `run` has returned.
-  /// Throws address_in_use, permission_denied, invalid_argument, system_error.
+  /// Binds the socket, or continues with that of a predecessor. `shared`: the budget shared by the
+  /// brokers of the process; null: this is the only one. `successors`: end the process without
+  /// `stop` to leave everything to a successor. Throws address_in_use, permission_denied,
+  /// invalid_argument, system_error.
   server(const broker_options& options,
          std::shared_ptr<core::process_budget> shared,
          std::optional<succession> successors = {});
@@ -32,12 +33,15 @@ class server {
   server& operator=(const server&) = delete;
   ~server();
 
-  /// Blocks and serves until `stop`. Calls `ready` once it accepts clients.
+  /// Blocks and serves until `stop`. Calls `ready` once clients can connect; handles no request
+  /// before that has returned. Nothing is left for a successor when this returns.
   void run(void (*ready)(void*), void* context);
   /// Thread-safe. Does not block; `run` returns soon after.
   void stop();
 
   [[nodiscard]] const std::string& socket_path() const noexcept;
+  /// Thread-safe. Whether clients find its socket at the path.
+  [[nodiscard]] bool is_at_path() const noexcept;
   [[nodiscard]] const gpushm::epoch& epoch() const noexcept;
   /// Thread-safe.
   [[nodiscard]] broker_statistics statistics() const;

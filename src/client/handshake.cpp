@@ -155,14 +155,17 @@ handshake shake_hands(const std::string& path,
                       milliseconds timeout,
                       const wire::session_token& resume) {
   const auto deadline = base::deadline_after(timeout);
-  const auto replaced = std::min(deadline, base::deadline_after(wire::longest_pause));
   const subject about{"connect", path};
+  std::optional<steady_time> replaced;  // by then, since the first time that it closed
   for (;;) {
     if (auto done = try_handshake(about, path, deadline, resume)) {
       return std::move(*done);
     }
     // A broker that is killed loses a connection that it has accepted and not yet recorded.
-    if (time_left(replaced) <= replacement_poll) {
+    if (!replaced) {
+      replaced = std::min(deadline, base::deadline_after(wire::longest_pause));
+    }
+    if (time_left(*replaced) <= replacement_poll) {
       throw error(errc::broker_unreachable,
                   about.operation,
                   about.object,

@@ -27,8 +27,8 @@ struct handshake {
 };
 
 /// Connects, sends the hello with the descriptors of the fence, and receives the welcome. Blocks
-/// for at most `timeout`. Connects again, for at most `wire::longest_pause`, to a broker that
-/// closes the connection without an answer: it may have been killed and have a successor. `resume`:
+/// for at most `timeout`. If the broker closes the connection without an answer, it may have been
+/// killed and have a successor: connects again, for at most `wire::longest_pause`. `resume`:
 /// token of a session whose leases are requested; zeros: none. Throws broker_unreachable,
 /// permission_denied, unsupported_version, too_many_connections, too_many_descriptors, timed_out,
 /// protocol_error.

@@ -60,12 +60,20 @@ std::size_t default_max_descriptors() {
   return all > 2 * reserved_descriptors ? all - reserved_descriptors : reserved_descriptors;
 }
 
+/// Creates the directory of a socket, for this user only, if there is none; binding the socket
+/// reports a failure.
+const std::string& with_directory(const std::string& path) {
+  static_cast<void>(::mkdir(path.substr(0, path.find_last_of('/')).c_str(), S_IRWXU));
+  return path;
+}
+
 }  // namespace
 
 class keeper::impl {
  public:
   explicit impl(keeper_options options)
-      : options_(std::move(options)), socket_(bind_notification_socket(options_.socket_path)) {
+      : options_(std::move(options)),
+        socket_(bind_notification_socket(with_directory(options_.socket_path))) {
     if (options_.argv.empty()) {
       throw error(errc::invalid_argument,
                   std::string(operation),
@@ -187,7 +195,7 @@ class keeper::impl {
         return;
       }
       try {
-        listener_.emplace(path, S_IRUSR | S_IWUSR, std::nullopt);
+        listener_.emplace(with_directory(path), S_IRUSR | S_IWUSR, std::nullopt);
         return;
       } catch (const error& why) {
         if (why.code() != errc::address_in_use) {

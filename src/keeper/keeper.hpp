@@ -13,11 +13,11 @@ struct keeper_options {
   /// The program, absolute or found in $PATH, and its arguments.
   std::vector<std::string> argv;
   /// Where the program sends notifications (NOTIFY_SOCKET). A dead keeper's socket is replaced. Its
-  /// directory must be accessible only to this user.
+  /// directory must be accessible only to this user; it is created if there is none.
   std::string socket_path;
   /// Where keepers take over from each other (takeover.hpp); empty: nowhere. If another keeper
   /// listens there, this one starts with what that has kept, in its place. Its directory must be
-  /// accessible only to this user.
+  /// accessible only to this user; it is created if there is none.
   std::string takeover_path;
   /// How long a takeover may last, from the request until this keeper's program has sent READY=1;
   /// then the keeper before continues. Includes the end of that one's program (`stop_timeout`).

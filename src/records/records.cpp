@@ -119,7 +119,16 @@ class writer {
     const auto domain = text(v.domain);
     const auto epoch = to_.CreateVector(v.epoch.data(), v.epoch.size());
     const auto socket = text(v.socket_path);
-    return fb::CreateBroker(to_, domain, epoch, v.slots, socket, v.table, v.listener, v.lock);
+    return fb::CreateBroker(to_,
+                            domain,
+                            epoch,
+                            v.slots,
+                            socket,
+                            v.table,
+                            v.listener,
+                            v.lock,
+                            v.socket_device,
+                            v.socket_inode);
   }
   fbs::Offset<fb::Connection> add(const connection_record& v) {
     const auto token = to_.CreateVector(v.token.data(), v.token.size());
@@ -521,7 +530,9 @@ broker_value decode(kind what, std::span<const std::byte> from) {
                            text(v.socket_path()),
                            v.table(),
                            v.listener(),
-                           v.lock()};
+                           v.lock(),
+                           v.socket_device(),
+                           v.socket_inode()};
     }
     case kind::connection:
       return connection(root<fb::Connection>(from));

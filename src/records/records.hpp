@@ -68,6 +68,8 @@ struct broker_record {
   descriptor_id table = 0;
   descriptor_id listener = 0;
   descriptor_id lock = 0;
+  std::uint64_t socket_device = 0;  ///< the file at `socket_path`, as stat(2) says
+  std::uint64_t socket_inode = 0;
   friend bool operator==(const broker_record&, const broker_record&) = default;
 };
 

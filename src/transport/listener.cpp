@@ -12,6 +12,13 @@
 
 namespace gpushm::transport {
 
+std::optional<file_identity> identity_of(const std::string& path) noexcept {
+  struct stat found {};
+  return ::lstat(path.c_str(), &found) == 0
+             ? std::optional(file_identity{found.st_dev, found.st_ino})
+             : std::nullopt;
+}
+
 namespace {
 
 [[noreturn]] void in_use(const std::string& path, std::string_view cause) {
@@ -24,9 +31,8 @@ namespace {
 
 bool is_still_at(const std::string& path, int fd) {
   struct stat locked {};
-  struct stat current {};
-  return ::fstat(fd, &locked) == 0 && ::lstat(path.c_str(), &current) == 0 &&
-         locked.st_ino == current.st_ino && locked.st_dev == current.st_dev;
+  return ::fstat(fd, &locked) == 0 &&
+         identity_of(path) == file_identity{locked.st_dev, locked.st_ino};
 }
 
 /// An exclusive lock that the kernel releases when this process dies. An exiting broker may remove
@@ -102,10 +108,11 @@ listener::listener(const std::string& path,
     base::checked("serve", path, "chmod", [&] { return ::chmod(temporary.c_str(), mode); });
     // The kernel limits SOMAXCONN to net.core.somaxconn.
     base::checked("serve", path, "listen", [&] { return ::listen(socket_.get(), SOMAXCONN); });
-    struct stat created {};
-    base::checked("serve", path, "stat", [&] { return ::stat(temporary.c_str(), &created); });
-    device_ = created.st_dev;
-    inode_ = created.st_ino;
+    base::checked("serve", path, "stat", [&] {
+      const auto found = identity_of(temporary);
+      file_ = found.value_or(file_identity());
+      return found ? 0 : -1;
+    });
     base::checked(
         "serve", path, "rename", [&] { return ::rename(temporary.c_str(), path.c_str()); });
   } catch (...) {
@@ -114,8 +121,15 @@ listener::listener(const std::string& path,
   }
 }
 
-listener::listener(const std::string& path, base::guarded_fd lock, base::guarded_fd socket)
-    : lock_(std::move(lock)), socket_(std::move(socket)) {
+listener::listener(const std::string& path,
+                   base::guarded_fd lock,
+                   base::guarded_fd socket,
+                   const file_identity& file)
+    : path_(path),
+      file_(file),
+      removes_files_(false),
+      lock_(std::move(lock)),
+      socket_(std::move(socket)) {
   int listening = 0;
   socklen_t length = sizeof(listening);
   if (::getsockopt(socket_.get(), SOL_SOCKET, SO_ACCEPTCONN, &listening, &length) != 0 ||
@@ -129,21 +143,19 @@ listener::listener(const std::string& path, base::guarded_fd lock, base::guarded
 }
 
 listener::listener(listener&& other) noexcept
-    : path_(std::exchange(other.path_, {})),
+    : path_(std::move(other.path_)),
       lock_path_(std::move(other.lock_path_)),
-      device_(other.device_),
-      inode_(other.inode_),
+      file_(other.file_),
+      removes_files_(std::exchange(other.removes_files_, false)),
       created_in_(other.created_in_),
       lock_(std::move(other.lock_)),
       socket_(std::move(other.socket_)) {}
 
 listener::~listener() {
-  if (path_.empty() || base::is_forked_child_of(created_in_)) {
+  if (!removes_files_ || base::is_forked_child_of(created_in_)) {
     return;
   }
-  struct stat current {};
-  if (::lstat(path_.c_str(), &current) == 0 && current.st_ino == inode_ &&
-      current.st_dev == device_) {
+  if (identity_of(path_) == file_) {
     ::unlink(path_.c_str());
   }
   // The directory may have been replaced by now, and the file may be another broker's.

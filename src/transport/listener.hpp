@@ -11,6 +11,16 @@
 
 namespace gpushm::transport {
 
+/// A file, as stat(2) identifies it.
+struct file_identity {
+  dev_t device = 0;
+  ino_t inode = 0;
+  friend bool operator==(const file_identity&, const file_identity&) = default;
+};
+
+/// Of the file itself, if it is a symbolic link; nothing if there is none.
+[[nodiscard]] std::optional<file_identity> identity_of(const std::string& path) noexcept;
+
 /// A listening SOCK_SEQPACKET socket at a path, and the lock that keeps other brokers off the path.
 /// Move-only; the destructor removes socket and lock file, unless another file has replaced them.
 /// In a forked child both descriptors are closed and the destructor removes nothing: the files are
@@ -26,10 +36,13 @@ class listener {
            mode_t mode,
            std::optional<gid_t> group,
            const std::string& lock_path = {});
-  /// Continues with the descriptors of another process's listener. The destructor removes no files.
-  /// `path` is for messages. Throws `errc::invalid_argument` if they are not a locked file and a
-  /// listening socket.
-  listener(const std::string& path, base::guarded_fd lock, base::guarded_fd socket);
+  /// Continues with the descriptors of another process's listener, whose `file()` is `file`. The
+  /// destructor removes no files. Throws `errc::invalid_argument` if they are not a locked file and
+  /// a listening socket.
+  listener(const std::string& path,
+           base::guarded_fd lock,
+           base::guarded_fd socket,
+           const file_identity& file = {});
   listener(listener&& other) noexcept;
   listener& operator=(listener&&) = delete;
   listener(const listener&) = delete;
@@ -39,14 +52,16 @@ class listener {
   /// Non-blocking, close-on-exec.
   [[nodiscard]] int descriptor() const noexcept { return socket_.get(); }
   [[nodiscard]] int lock_descriptor() const noexcept { return lock_.get(); }
+  /// The socket's file.
+  [[nodiscard]] const file_identity& file() const noexcept { return file_; }
   /// Another process continues with copies of the descriptors: the destructor removes no files.
-  void leave_files() noexcept { path_.clear(); }
+  void leave_files() noexcept { removes_files_ = false; }
 
  private:
   std::string path_;
   std::string lock_path_;
-  dev_t device_ = 0;  // of the socket
-  ino_t inode_ = 0;
+  file_identity file_;
+  bool removes_files_ = true;
   std::uint64_t created_in_ = base::fork_generation();
   base::guarded_fd lock_;
   base::guarded_fd socket_;

@@ -36,8 +36,8 @@ bool state_table_view::broker_alive() const noexcept {
     }
     return true;
   }
-  if (header_->resumable == 0) {
-    return false;
+  if (header_->resumable == 0 || (word & FUTEX_OWNER_DIED) == 0) {
+    return false;  // without a successor, or ended on purpose
   }
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   std::int64_t since = 0;

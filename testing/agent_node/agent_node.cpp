@@ -75,7 +75,18 @@ void agent_node::stop_kubelet() {
   kubelet_.reset();
 }
 
-void agent_node::start_agent(std::vector<std::string> flags) {
+void agent_node::start_broker(const std::vector<std::string>& flags) {
+  std::vector<std::string> all = flags;
+  if (machine_.is_fake()) {
+    all.emplace_back("--accept-fake-chunks");
+  }
+  broker_ = std::make_unique<gpushm_testing::brokerd>(path("run"), all);
+}
+
+void agent_node::start_agent(const std::vector<std::string>& flags) {
+  if (!broker_) {
+    start_broker();
+  }
   gpushm_testing::spawn_options options;
   options.argv = {gpushm_testing::own_program("gpushmd"),
                   "--node-name",
@@ -98,7 +109,6 @@ void agent_node::start_agent(std::vector<std::string> flags) {
   options.argv.insert(options.argv.end(), places.begin(), places.end());
   if (machine_.is_fake()) {
     options.env = machine_.fake().environment();
-    flags.insert(flags.end(), {"--accept-fake-chunks", "on"});
   }
   options.argv.insert(options.argv.end(), flags.begin(), flags.end());
   agent_ = std::make_unique<gpushm_testing::child>(gpushm_testing::child::start(options));

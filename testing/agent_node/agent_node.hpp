@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "testing/brokerd/brokerd.hpp"
 #include "testing/cdi/cdi_machine.hpp"
 #include "testing/fake_kube_api/fake_kube_api.hpp"
 #include "testing/fake_kubelet/dra_kubelet.hpp"
@@ -16,8 +17,8 @@ namespace gpushm_tests {
 
 inline constexpr const char* node_name = "node-a";
 
-/// A node: both parts of a kubelet, an API server, a machine with GPUs, and the agent as a separate
-/// process that tests start and kill.
+/// A node: both parts of a kubelet, an API server, a machine with GPUs, and broker and agent as
+/// separate processes that tests start and kill.
 class agent_node {
  public:
   /// Starts only the API server. `machine` must outlive the node.
@@ -29,8 +30,12 @@ class agent_node {
   /// `with_dra`: also starts the part for DRA drivers.
   void start_kubelet(bool with_dra = true);
   void stop_kubelet();
+  /// Starts gpushm-brokerd under its keeper; `start_agent` does, unless this was called.
+  void start_broker(const std::vector<std::string>& flags = {});
+  void stop_broker() { broker_.reset(); }
+  [[nodiscard]] gpushm_testing::brokerd& broker() { return *broker_; }
   /// Starts gpushmd with the options for this node and `flags`. Returns when it serves HTTP.
-  void start_agent(std::vector<std::string> flags = {});
+  void start_agent(const std::vector<std::string>& flags = {});
   /// Blocks until all parts are registered and published and the kubelet has every resource's list
   /// of devices. On timeout returns false and reports the reason to GoogleTest.
   [[nodiscard]] bool wait_ready();
@@ -58,6 +63,7 @@ class agent_node {
   gpushm::testing::fake_kube_api api_;
   std::unique_ptr<gpushm_testing::fake_kubelet> kubelet_;
   std::unique_ptr<gpushm_testing::dra_kubelet> claims_;
+  std::unique_ptr<gpushm_testing::brokerd> broker_;
   std::unique_ptr<gpushm_testing::child> agent_;
   int port_ = 0;
 };

@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <mutex>
 #include <random>
@@ -23,10 +22,10 @@
 
 #include "gpushm/gpushm.hpp"
 #include "testing/broker_process/holdings.hpp"
+#include "testing/brokerd/brokerd.hpp"
 #include "testing/process/child.hpp"
 #include "testing/process/deadline.hpp"
 #include "testing/process/proc_counters.hpp"
-#include "testing/process/programs.hpp"
 #include "testing/process/temp_dir.hpp"
 
 namespace {
@@ -34,7 +33,6 @@ namespace {
 using namespace std::chrono_literals;
 using gpushm_testing::child;
 using gpushm_testing::eventually;
-using gpushm_testing::own_program;
 
 constexpr std::size_t segment_bytes = std::size_t{64} * 1024;
 
@@ -45,13 +43,7 @@ class replaced_broker : public testing::Test {
   }
 
   /// 0: none at the moment.
-  [[nodiscard]] pid_t broker_pid() const {
-    const std::string keeper = std::to_string(keeper_.pid());
-    std::ifstream children("/proc/" + keeper + "/task/" + keeper + "/children");
-    pid_t pid = 0;
-    children >> pid;
-    return pid;
-  }
+  [[nodiscard]] pid_t broker_pid() const { return gpushm_testing::first_child_of(keeper_.pid()); }
   /// Kills it. Returns whether it has a successor.
   [[nodiscard]] bool kill_broker() const {
     const pid_t before = broker_pid();
@@ -62,17 +54,16 @@ class replaced_broker : public testing::Test {
   }
   /// Starts a keeper, which takes over, with `more` arguments for its broker.
   [[nodiscard]] child start_keeper(const std::vector<std::string>& more = {}) {
-    std::vector<std::string> argv{own_program("gpushm-keeper"),
-                                  "--socket",
-                                  directory_ / ("notify-" + std::to_string(keepers_++)),
-                                  "--takeover",
-                                  directory_ / "takeover",
-                                  "--",
-                                  own_program("gpushm-brokerd"),
-                                  "--socket",
-                                  socket_};
-    argv.insert(argv.end(), more.begin(), more.end());
-    return child::start({.argv = std::move(argv)});
+    std::vector<std::string> for_broker{"--domain", "default"};
+    for_broker.insert(for_broker.end(), more.begin(), more.end());
+    gpushm_testing::make_run_directory(run_dir_);
+    return child::start(
+        gpushm_testing::brokerd_command(run_dir_,
+                                        for_broker,
+                                        {"--socket",
+                                         run_dir_ + "/keeper/notify-" + std::to_string(keepers_++),
+                                         "--takeover",
+                                         run_dir_ + "/keeper/takeover"}));
   }
   /// Returns whether the keeper before has ended.
   [[nodiscard]] bool take_over() {
@@ -107,8 +98,9 @@ class replaced_broker : public testing::Test {
     }
   }
 
-  gpushm_testing::temp_dir directory_;
-  std::string socket_ = directory_ / "socket";
+  gpushm_testing::temp_dir directory_{0755};
+  const std::string run_dir_ = directory_ / "run";
+  const std::string socket_ = run_dir_ + "/d/default/socket";
   int keepers_ = 0;
   child keeper_ = start_keeper();
 };

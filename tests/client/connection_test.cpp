@@ -502,13 +502,16 @@ TEST_F(answering, queue_is_bounded_in_whole_lists) {
   }
   go.set_value();
   const auto taken = lease_worker::max_questions / wire::max_batch;
-  EXPECT_TRUE(eventually([&] { return replies().size() >= taken; }, 5s));
-  std::size_t answers = 0;
-  for (const auto& each : replies()) {
-    answers += each.questions.size();
-  }
-  EXPECT_LE(answers, lease_worker::max_questions + 1);
-  EXPECT_GE(answers, taken * wire::max_batch);
+  // On a busy machine, a list may be answered in parts.
+  const auto answers = [&] {
+    std::size_t sum = 0;
+    for (const auto& each : replies()) {
+      sum += each.questions.size();
+    }
+    return sum;
+  };
+  EXPECT_TRUE(eventually([&] { return answers() >= taken * wire::max_batch; }, 5s));
+  EXPECT_LE(answers(), lease_worker::max_questions + 1);
 }
 
 /// Mappings that the driver takes 100 ms each to unmap.

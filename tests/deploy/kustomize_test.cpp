@@ -89,8 +89,11 @@ class kustomization : public testing::TestWithParam<std::string> {
     objects_ = rendered(GetParam());
   }
   [[nodiscard]] const expected& wanted() const { return overlays.at(GetParam()); }
-  [[nodiscard]] const gpushm::yaml::node& pod() const {
-    return *pod_spec(only_object(objects_, "DaemonSet"));
+  [[nodiscard]] const manifest& daemon_set(std::string_view name = "gpushmd") const {
+    return object(objects_, "DaemonSet", name);
+  }
+  [[nodiscard]] const gpushm::yaml::node& pod(std::string_view name = "gpushmd") const {
+    return *pod_spec(daemon_set(name));
   }
   [[nodiscard]] const gpushm::yaml::node& container() const {
     return *elements(find(pod(), {"containers"})).at(0);
@@ -127,6 +130,8 @@ class overlay : public kustomization {
   void uses_only_existing_settings() const;
   void has_no_flag_that_overrides_variables() const;
   void is_scheduled_on_gpu_or_labelled_nodes() const;
+  void broker_is_unprivileged() const;
+  void next_broker_takes_over() const;
 };
 
 std::string test_name(const testing::TestParamInfo<std::string>& info) {
@@ -168,7 +173,9 @@ void overlay::has_exactly_expected_objects() const {
   strings kinds{"Namespace gpushm-system",
                 "ServiceAccount gpushmd",
                 "ConfigMap gpushmd",
-                "DaemonSet gpushmd"};
+                "DaemonSet gpushmd",
+                "ServiceAccount gpushm-brokerd",
+                "DaemonSet gpushm-brokerd"};
   if (wanted().dra) {
     kinds.insert(kinds.end(),
                  {"ClusterRole gpushm.dev:gpushmd",
@@ -215,15 +222,18 @@ void overlay::sets_expected_variables() const {
 void overlay::has_token_only_with_dra() const {
   const std::string wanted_text = wanted().dra ? "true" : "false";
   EXPECT_EQ(text_at(pod(), {"automountServiceAccountToken"}), wanted_text);
-  EXPECT_EQ(
-      text_at(only_object(objects_, "ServiceAccount").root(), {"automountServiceAccountToken"}),
-      "false");
+  EXPECT_EQ(text_at(pod("gpushm-brokerd"), {"automountServiceAccountToken"}), "false");
+  for (const char* const account : {"gpushmd", "gpushm-brokerd"}) {
+    EXPECT_EQ(text_at(object(objects_, "ServiceAccount", account).root(),
+                      {"automountServiceAccountToken"}),
+              "false");
+  }
 }
 
 void overlay::is_privileged_only_for_nvml() const {
   EXPECT_EQ(text_at(context(), {"privileged"}), wanted().gpus ? "true" : "false");
   EXPECT_EQ(text_at(context(), {"readOnlyRootFilesystem"}), "true");
-  EXPECT_EQ(text_at(pod(), {"hostPID"}), wanted().host_pid ? "true" : "");
+  EXPECT_EQ(text_at(pod(), {"hostPID"}), "");
   EXPECT_EQ(text_at(pod(), {"hostIPC"}), "");
   EXPECT_EQ(text_at(pod(), {"hostNetwork"}), "");
   if (wanted().gpus) {
@@ -234,22 +244,19 @@ void overlay::is_privileged_only_for_nvml() const {
   // The remaining violations of `restricted`: root, which owns the directories, and the
   // directories.
   std::multiset<std::string> left;
-  for (const std::string& each : not_restricted(only_object(objects_, "DaemonSet"))) {
+  for (const std::string& each : not_restricted(daemon_set())) {
     left.insert(each.substr(each.find(": ") + 2));
   }
   std::multiset<std::string> expected_left{"runAsUser 0", "runAsNonRoot is not true"};
   for (int i = 0; i < (wanted().dra ? 5 : 4); ++i) {
     expected_left.insert("volume of type hostPath");
   }
-  if (wanted().host_pid) {
-    expected_left.insert("hostPID");
-  }
   EXPECT_EQ(left, expected_left);
 }
 
 void overlay::mounts_only_needed_host_paths() const {
   std::map<std::string, std::string> paths{
-      {"/run/gpushm", "/run/gpushm rw"},
+      {"/run/gpushm", "/run/gpushm ro"},
       {"/var/lib/kubelet/device-plugins", "/var/lib/kubelet/device-plugins rw"},
       {"/var/lib/kubelet/plugins/gpushm.dev", "/var/lib/kubelet/plugins/gpushm.dev rw"},
       {"/var/run/cdi", "/var/run/cdi rw"}};
@@ -276,8 +283,7 @@ void overlay::mounts_only_needed_host_paths() const {
 }
 
 void overlay::updates_one_node_at_a_time() const {
-  const gpushm::yaml::node& update =
-      *find(only_object(objects_, "DaemonSet").root(), {"spec", "updateStrategy"});
+  const gpushm::yaml::node& update = *find(daemon_set().root(), {"spec", "updateStrategy"});
   EXPECT_EQ(text_at(update, {"type"}), "RollingUpdate");
   EXPECT_EQ(text_at(update, {"rollingUpdate", "maxUnavailable"}), "1");
   EXPECT_EQ(text_at(update, {"rollingUpdate", "maxSurge"}), "0");
@@ -294,8 +300,8 @@ void overlay::probes_use_listening_port() const {
     EXPECT_EQ(text_at(container(), {probe, "httpGet", "path"}), path);
     EXPECT_EQ(text_at(container(), {probe, "httpGet", "port"}), text_at(*ports[0], {"name"}));
   }
-  const gpushm::yaml::node& annotations = *find(only_object(objects_, "DaemonSet").root(),
-                                                {"spec", "template", "metadata", "annotations"});
+  const gpushm::yaml::node& annotations =
+      *find(daemon_set().root(), {"spec", "template", "metadata", "annotations"});
   EXPECT_EQ(text_at(annotations, {"prometheus.io/port"}), "9410");
   EXPECT_EQ(text_at(annotations, {"prometheus.io/path"}), "/metrics");
 }
@@ -304,7 +310,13 @@ void overlay::uses_image_of_make_image() const {
   const std::string version = source_file("CMakeLists.txt");
   std::smatch found;
   ASSERT_TRUE(std::regex_search(version, found, std::regex(R"(VERSION (\d+\.\d+\.\d+) LANG)")));
-  EXPECT_EQ(text_at(container(), {"image"}), "localhost/gpushm:" + found[1].str());
+  for (const char* const name : {"gpushmd", "gpushm-brokerd"}) {
+    for (const char* const list : {"initContainers", "containers"}) {
+      for (const gpushm::yaml::node* each : elements(find(pod(name), {list}))) {
+        EXPECT_EQ(text_at(*each, {"image"}), "localhost/gpushm:" + found[1].str());
+      }
+    }
+  }
 }
 
 void overlay::has_exactly_needed_permissions() const {
@@ -357,8 +369,8 @@ struct documented {
 };
 
 /// The tables of docs/kubernetes.md, "Settings".
-documented documented_settings() {
-  const std::string text = section(source_file("docs/kubernetes.md"), "## Settings");
+documented documented_settings(const std::string& title = "## Settings") {
+  const std::string text = section(source_file("docs/kubernetes.md"), title);
   documented found;
   const std::regex row(R"(\| `(--[a-z-]+)[^`]*` \| `([A-Z_]+)` \|)");
   for (std::sregex_iterator at(text.begin(), text.end(), row); at != std::sregex_iterator(); ++at) {
@@ -418,17 +430,61 @@ bool matches_node(const gpushm::yaml::node& pod, const std::map<std::string, std
 }
 
 void overlay::is_scheduled_on_gpu_or_labelled_nodes() const {
-  EXPECT_FALSE(matches_node(pod(), {}));
-  EXPECT_FALSE(matches_node(pod(), {{"node-role.kubernetes.io/control-plane", ""}}));
-  EXPECT_TRUE(matches_node(pod(), {{"gpushm.dev/agent", "on"}}));
-  for (const char* label : {"nvidia.com/gpu.present",
-                            "feature.node.kubernetes.io/pci-10de.present",
-                            "feature.node.kubernetes.io/pci-0302_10de.present",
-                            "feature.node.kubernetes.io/pci-0300_10de.present"}) {
-    EXPECT_TRUE(matches_node(pod(), {{label, "true"}})) << label;
-    EXPECT_FALSE(matches_node(pod(), {{label, "false"}})) << label;
-    EXPECT_FALSE(matches_node(pod(), {{label, "true"}, {"gpushm.dev/agent", "off"}})) << label;
+  for (const char* const name : {"gpushmd", "gpushm-brokerd"}) {
+    const gpushm::yaml::node& spec = pod(name);
+    EXPECT_FALSE(matches_node(spec, {}));
+    EXPECT_FALSE(matches_node(spec, {{"node-role.kubernetes.io/control-plane", ""}}));
+    EXPECT_TRUE(matches_node(spec, {{"gpushm.dev/agent", "on"}}));
+    for (const char* label : {"nvidia.com/gpu.present",
+                              "feature.node.kubernetes.io/pci-10de.present",
+                              "feature.node.kubernetes.io/pci-0302_10de.present",
+                              "feature.node.kubernetes.io/pci-0300_10de.present"}) {
+      EXPECT_TRUE(matches_node(spec, {{label, "true"}})) << label;
+      EXPECT_FALSE(matches_node(spec, {{label, "false"}})) << label;
+      EXPECT_FALSE(matches_node(spec, {{label, "true"}, {"gpushm.dev/agent", "off"}})) << label;
+    }
   }
+}
+
+void overlay::broker_is_unprivileged() const {
+  const gpushm::yaml::node& spec = pod("gpushm-brokerd");
+  const gpushm::yaml::node& broker = *elements(find(spec, {"containers"})).at(0);
+  const gpushm::yaml::node& limits = *find(broker, {"securityContext"});
+  const std::string uid = text_at(limits, {"runAsUser"});
+  EXPECT_EQ(text_at(limits, {"runAsNonRoot"}), "true");
+  EXPECT_EQ(text_at(limits, {"runAsGroup"}), uid);
+  EXPECT_EQ(text_at(limits, {"privileged"}), "false");
+  EXPECT_EQ(text_at(limits, {"allowPrivilegeEscalation"}), "false");
+  EXPECT_THAT(texts(find(limits, {"capabilities", "drop"})), ElementsAre("ALL"));
+  EXPECT_EQ(find(limits, {"capabilities", "add"}), nullptr);
+  // The only one that runs as root, until the directory exists.
+  const auto first = elements(find(spec, {"initContainers"}));
+  ASSERT_EQ(first.size(), 1U);
+  EXPECT_THAT(texts(find(*first[0], {"command"})),
+              ElementsAre("/opt/gpushm/bin/gpushm-brokerd", "prepare", "--uid=" + uid));
+  EXPECT_THAT(texts(find(*first[0], {"securityContext", "capabilities", "add"})),
+              ElementsAre("CHOWN"));
+  strings volumes;
+  for (const gpushm::yaml::node* each : elements(find(spec, {"volumes"}))) {
+    volumes.push_back(text_at(*each, {"hostPath", "path"}));
+  }
+  EXPECT_THAT(volumes, ElementsAre("/run/gpushm", ""));
+  EXPECT_EQ(text_at(spec, {"hostPID"}), wanted().host_pid ? "true" : "");
+  EXPECT_EQ(text_at(spec, {"hostNetwork"}), "");
+  // The agent reaches the private socket by its group.
+  EXPECT_THAT(texts(find(pod(), {"securityContext", "supplementalGroups"})), ElementsAre(uid));
+}
+
+void overlay::next_broker_takes_over() const {
+  const gpushm::yaml::node& update =
+      *find(daemon_set("gpushm-brokerd").root(), {"spec", "updateStrategy"});
+  EXPECT_EQ(text_at(update, {"rollingUpdate", "maxUnavailable"}), "0");
+  EXPECT_EQ(text_at(update, {"rollingUpdate", "maxSurge"}), "1");
+  const gpushm::yaml::node& broker = *elements(find(pod("gpushm-brokerd"), {"containers"})).at(0);
+  const auto arguments = texts(find(broker, {"args"}));
+  EXPECT_THAT(arguments, ::testing::IsSupersetOf({"--takeover", "--stay"}));
+  EXPECT_THAT(texts(find(broker, {"readinessProbe", "exec", "command"})),
+              ElementsAre("/opt/gpushm/bin/gpushm-brokerd", "check"));
 }
 
 TEST_P(part, is_well_formed) {
@@ -453,6 +509,18 @@ TEST_P(overlay, has_expected_content) {
   uses_only_existing_settings();
   has_no_flag_that_overrides_variables();
   is_scheduled_on_gpu_or_labelled_nodes();
+  broker_is_unprivileged();
+  next_broker_takes_over();
+}
+
+TEST_F(source_tree, all_broker_settings_are_documented) {
+  gpushm_testing::spawn_options options;
+  options.argv = {gpushm_testing::own_program("gpushm-brokerd"), "--help"};
+  const std::string help = gpushm_testing::run_program(options).out;
+  documented found = documented_settings("## Settings of the broker");
+  found.flags.insert({"--help", "--version"});
+  EXPECT_EQ(all_matches(help, std::regex("(?:^|[\\s,])(--[a-z][a-z-]+)")), found.flags);
+  EXPECT_EQ(all_matches(help, std::regex(R"(\(Env:([A-Z_]+)\))")), found.variables);
 }
 
 TEST_F(source_tree, all_agent_settings_are_documented) {
@@ -464,8 +532,7 @@ TEST_F(source_tree, all_agent_settings_are_documented) {
   options.argv = {*program, "--help"};
   const std::string help = gpushm_testing::run_program(options).out;
   documented found = documented_settings();
-  found.flags.insert({"--help", "--version", "--accept-fake-chunks"});
-  found.variables.insert("GPUSHMD_ACCEPT_FAKE_CHUNKS");
+  found.flags.insert({"--help", "--version"});
   EXPECT_EQ(all_matches(help, std::regex("(?:^|[\\s,])(--[a-z][a-z-]+)")), found.flags);
   EXPECT_EQ(all_matches(help, std::regex(R"(\(\$([A-Z_]+)\))")), found.variables);
 }

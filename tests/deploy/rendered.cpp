@@ -31,6 +31,18 @@ std::vector<manifest> rendered(const std::string& directory) {
   return read_manifests(done.out, directory);
 }
 
+const manifest& object(const std::vector<manifest>& objects,
+                       std::string_view kind,
+                       std::string_view name) {
+  const auto found = std::find_if(objects.begin(), objects.end(), [&](const manifest& each) {
+    return each.kind == kind && each.name == name;
+  });
+  if (found == objects.end()) {
+    throw std::runtime_error(std::string("no ").append(kind).append(" ").append(name));
+  }
+  return *found;
+}
+
 const manifest& only_object(const std::vector<manifest>& objects, std::string_view kind) {
   const manifest* found = nullptr;
   for (const manifest& each : objects) {

@@ -16,6 +16,10 @@ namespace gpushm_tests {
 /// `std::runtime_error` with kubectl's message.
 [[nodiscard]] std::vector<manifest> rendered(const std::string& directory);
 
+/// Throws `std::runtime_error` if there is none.
+[[nodiscard]] const manifest& object(const std::vector<manifest>& objects,
+                                     std::string_view kind,
+                                     std::string_view name);
 /// The object of this kind; throws unless there is exactly one.
 [[nodiscard]] const manifest& only_object(const std::vector<manifest>& objects,
                                           std::string_view kind);

@@ -17,8 +17,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using namespace std::chrono_literals;
 
-std::vector<domain_reading> some_domain() {
-  domain_reading reading;
+std::vector<domains::reading> some_domain() {
+  domains::reading reading;
   reading.domain = "default";
   reading.counted.segments = 3;
   reading.counted.allocated_bytes = 6'291'456;

@@ -48,6 +48,13 @@ std::string content_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+gpushm_testing::run_result run_agent(const std::vector<std::string>& arguments) {
+  gpushm_testing::spawn_options options;
+  options.argv = {gpushm_testing::own_program("gpushmd")};
+  options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
+  return gpushm_testing::run_program(options, scaled_timeout(20s));
+}
+
 class agent_process : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -103,7 +110,8 @@ TEST_F(agent_process, registers_allocates_and_exits) {
 
   node_->agent().kill(SIGTERM);
   EXPECT_EQ(node_->agent().wait_exit(scaled_timeout(20s)), exited(0)) << errors();
-  EXPECT_FALSE(fs::exists(node_->domain_directory("default") + "/socket"));
+  // The broker is another process.
+  EXPECT_EQ(connect("default").broker().domain, "default");
   for (const auto& entry : fs::directory_iterator(node_->path("device-plugins"))) {
     EXPECT_EQ(entry.path().filename(), "kubelet.sock");
   }
@@ -277,9 +285,6 @@ TEST_F(agent_process, driver_hang_delays_no_request_reload_or_exit) {
   EXPECT_EQ(node_->agent().wait_exit(scaled_timeout(12s)), exited(0)) << errors();
   EXPECT_LT(std::chrono::steady_clock::now() - start, scaled_timeout(12s));
   EXPECT_THAT(errors(), HasSubstr("abandoned the thread that watches the GPUs"));
-  for (const std::string& domain : {std::string("default"), "claim-" + one.uid}) {
-    EXPECT_FALSE(fs::exists(node_->domain_directory(domain) + "/socket")) << domain;
-  }
 }
 
 TEST_F(agent_process, stopped_control_loop_fails_healthz) {
@@ -306,7 +311,7 @@ TEST_F(agent_process, stopped_control_loop_fails_healthz) {
 // ---- domains, and a kubelet without DRA ----
 
 TEST_F(agent_process, unserved_domain_is_reported_and_others_work) {
-  fs::create_directories(node_->path("run/d"));
+  node_->start_broker();
   fs::create_directory_symlink("/tmp", node_->domain_directory("team-a"));
   node_->start_kubelet();
   node_->start_agent({"--domain", "default,team-a"});
@@ -358,23 +363,72 @@ TEST_F(agent_process, claim_is_a_domain_until_unprepared) {
   EXPECT_EQ(node_->metric("gpushm_dra_prepared_claims"), 0);
 }
 
-TEST_F(agent_process, killed_agent_reopens_domains_before_registering) {
+TEST_F(agent_process, domains_survive_a_killed_agent) {
   node_->start_kubelet();
   node_->start_agent();
   ASSERT_TRUE(node_->wait_ready());
   const dra_claim one = claim(1);
   ASSERT_EQ(node_->claims().prepare("gpushm.dev", {one}).at(one.uid).error, "");
   const std::string domain = "claim-" + one.uid;
+  gpushm::client user = connect(domain);
+  gpushm::segment created = user.create("w", {.size_bytes = 4'096, .device = "host"});
+  created.publish();
   node_->agent().kill(SIGKILL);
   static_cast<void>(node_->agent().wait_exit(scaled_timeout(10s)));
-  EXPECT_THROW(static_cast<void>(gpushm::client::connect(
-                   {.socket_path = node_->domain_directory(domain) + "/socket"})),
-               gpushm::error);
+  EXPECT_TRUE(connect(domain).try_open("w"));
   node_->start_agent();
   ASSERT_TRUE(node_->wait_ready());
-  EXPECT_EQ(connect(domain).broker().domain, domain);
+  EXPECT_TRUE(connect(domain).try_open("w"));
+  EXPECT_EQ(created.state(), gpushm::segment_state::live);
   EXPECT_EQ(node_->claims().unprepare("gpushm.dev", {one}).at(one.uid).error, "");
   EXPECT_FALSE(fs::exists(node_->domain_directory(domain)));
+}
+
+TEST_F(agent_process, segments_of_claims_survive_a_killed_broker) {
+  node_->start_kubelet();
+  node_->start_agent();
+  ASSERT_TRUE(node_->wait_ready());
+  const dra_claim one = claim(1);
+  const dra_claim two = claim(2);
+  for (const dra_claim& each : {one, two}) {
+    ASSERT_EQ(node_->claims().prepare("gpushm.dev", {each}).at(each.uid).error, "");
+  }
+  gpushm::client user = connect("claim-" + one.uid);
+  gpushm::segment created = user.create(
+      "w", {.size_bytes = 4'096, .device = "host", .lifetime = gpushm::lifetime::persistent});
+  created.publish();
+  for (int round = 0; round < 5; ++round) {
+    ASSERT_TRUE(node_->broker().kill());
+    EXPECT_TRUE(connect("claim-" + one.uid).try_open("w"));
+    EXPECT_FALSE(connect("claim-" + two.uid).try_open("w"));
+    EXPECT_EQ(created.state(), gpushm::segment_state::live);
+  }
+  // A closed domain does not come back.
+  EXPECT_EQ(node_->claims().unprepare("gpushm.dev", {one}).at(one.uid).error, "");
+  EXPECT_EQ(created.state(), gpushm::segment_state::broker_gone);
+  ASSERT_TRUE(node_->broker().kill());
+  EXPECT_EQ(connect("claim-" + two.uid).broker().domain, "claim-" + two.uid);
+  EXPECT_FALSE(fs::exists(node_->domain_directory("claim-" + one.uid)));
+  EXPECT_EQ(node_->metric("gpushm_domain_serving{domain=\"claim-" + one.uid + "\"}"), -1);
+}
+
+/// Broker and keeper dead together: the domains are there again, without their segments.
+TEST_F(agent_process, domains_are_opened_again_after_a_loss) {
+  node_->start_kubelet();
+  node_->start_agent();
+  ASSERT_TRUE(node_->wait_ready());
+  const dra_claim one = claim(1);
+  ASSERT_EQ(node_->claims().prepare("gpushm.dev", {one}).at(one.uid).error, "");
+  const auto epoch = connect("claim-" + one.uid).broker().epoch;
+  node_->stop_broker();
+  EXPECT_TRUE(eventually([&] { return node_->http_get("/readyz").starts_with("503"); }, 20s));
+  EXPECT_THAT(node_->http_get("/readyz"), HasSubstr("gpushm-brokerd"));
+  EXPECT_EQ(node_->metric("gpushm_domain_serving{domain=\"default\"}"), 0);
+  EXPECT_EQ(node_->http_get("/healthz"), "200 ok\n");
+  node_->start_broker();
+  ASSERT_TRUE(node_->wait_ready());
+  EXPECT_NE(connect("claim-" + one.uid).broker().epoch, epoch);
+  EXPECT_EQ(connect("default").broker().domain, "default");
 }
 
 TEST_F(agent_process, second_instance_takes_over) {
@@ -386,6 +440,15 @@ TEST_F(agent_process, second_instance_takes_over) {
   node_->start_agent();
   ASSERT_TRUE(node_->wait_ready());
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("nvidia.com/gpu", 2, 10s));
+}
+
+TEST_F(agent_process, second_instance_at_the_same_time_is_refused) {
+  node_->start_kubelet();
+  node_->start_agent();
+  ASSERT_TRUE(node_->wait_ready());
+  const auto second = run_agent({"--kubelet-root", node_->path("kubelet"), "--listen", "off"});
+  EXPECT_EQ(second.status, exited(1));
+  EXPECT_THAT(second.err, HasSubstr("another agent is running on this node"));
 }
 
 TEST_F(agent_process, logs_json_objects) {
@@ -407,13 +470,6 @@ TEST_F(agent_process, logs_json_objects) {
 }
 
 // ---- the command line ----
-
-gpushm_testing::run_result run_agent(std::vector<std::string> arguments) {
-  gpushm_testing::spawn_options options;
-  options.argv = {gpushm_testing::own_program("gpushmd")};
-  options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
-  return gpushm_testing::run_program(options, scaled_timeout(20s));
-}
 
 TEST(agent_command, check_config_lists_all_problems) {
   const gpushm_testing::temp_dir folder;

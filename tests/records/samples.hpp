@@ -145,8 +145,8 @@ auto fields_of(T& v) {
 }
 template <is<broker_record> T>
 auto fields_of(T& v) {
-  auto& [domain, epoch, slots, socket_path, table, listener, lock] = v;
-  return std::tie(domain, epoch, slots, socket_path, table, listener, lock);
+  auto& [domain, epoch, slots, socket_path, table, listener, lock, device, inode] = v;
+  return std::tie(domain, epoch, slots, socket_path, table, listener, lock, device, inode);
 }
 template <is<connection_record> T>
 auto fields_of(T& v) {
@@ -214,7 +214,7 @@ inline auto full_values() {
   segment.creator = {102, 0xFFFF'FFFFU, true, {"uid 4294967295", false}};
   segment.creator_session = 39;
 
-  broker_record broker{"default", {}, 41, "/run/gpushm/s", 42, 43, 44};
+  broker_record broker{"default", {}, 41, "/run/gpushm/s", 42, 43, 44, 45, 46};
   broker.epoch = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
   connection_record connection{
       true, true, true, true, {}, fence::unproven, 51, 52, 53, 0xFFFF'FFFF'FFFF'FFFFULL};

@@ -10,16 +10,9 @@
 #include <vector>
 
 #include "base/operations.hpp"
-#include "gpushm/broker.hpp"
+#include "domains/protocol/reading.hpp"
 
 namespace gpushm::metrics {
-
-/// A domain and the counters of its broker.
-struct domain_reading {
-  std::string domain;
-  broker_statistics counted = {};
-  bool serving = true;  ///< new clients can connect
-};
 
 /// A resource of the device plugin.
 struct resource_reading {
@@ -39,7 +32,7 @@ struct dra_reading {
 /// Sources of the readings, called at each exposition on its thread. An empty function: no readings
 /// of that kind.
 struct sources {
-  std::function<std::vector<domain_reading>()> domains;
+  std::function<std::vector<domains::reading>()> domains;
   std::function<std::vector<resource_reading>()> resources;
   std::function<std::vector<dra_reading>()> dra;  ///< none or one
 };

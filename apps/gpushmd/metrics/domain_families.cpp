@@ -55,7 +55,7 @@ constexpr std::array domain_gauges{
                  &broker_statistics::waiting_opens},
 };
 
-ClientMetric latency_of(const domain_reading& from) {
+ClientMetric latency_of(const domains::reading& from) {
   ClientMetric metric;
   metric.label = {{"domain", from.domain}};
   std::uint64_t below = 0;
@@ -74,20 +74,20 @@ ClientMetric latency_of(const domain_reading& from) {
 
 }  // namespace
 
-std::vector<MetricFamily> families_of(const std::vector<domain_reading>& readings) {
+std::vector<MetricFamily> families_of(const std::vector<domains::reading>& readings) {
   std::vector<MetricFamily> all;
   if (readings.empty()) {
     return all;
   }
   for (const domain_gauge& each : domain_gauges) {
     MetricFamily& gauge = all.emplace_back(family(each.name, each.help, MetricType::Gauge));
-    for (const domain_reading& from : readings) {
+    for (const domains::reading& from : readings) {
       add(gauge, {{"domain", from.domain}}, number(from.counted.*each.value));
     }
   }
   MetricFamily& serving = all.emplace_back(family(
       "gpushm_domain_serving", "1 while new clients can connect to the domain", MetricType::Gauge));
-  for (const domain_reading& from : readings) {
+  for (const domains::reading& from : readings) {
     add(serving, {{"domain", from.domain}}, from.serving ? 1 : 0);
   }
   MetricFamily opens =
@@ -102,7 +102,7 @@ std::vector<MetricFamily> families_of(const std::vector<domain_reading>& reading
       "gpushm_open_duration_seconds",
       "Duration from a client's call to its mapping, including waiting, as measured by clients",
       MetricType::Histogram);
-  for (const domain_reading& from : readings) {
+  for (const domains::reading& from : readings) {
     add(opens, {{"domain", from.domain}, {"by", "broker"}}, number(from.counted.opens));
     add(opens, {{"domain", from.domain}, {"by", "cache"}}, number(from.counted.cached_opens));
     for (const auto& [why, count] : from.counted.open_failures) {

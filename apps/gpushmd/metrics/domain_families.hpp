@@ -11,7 +11,7 @@ namespace gpushm::metrics {
 
 // Convert readings to metric families; without readings, return none. Pure functions.
 [[nodiscard]] std::vector<prometheus::MetricFamily> families_of(
-    const std::vector<domain_reading>& readings);
+    const std::vector<domains::reading>& readings);
 [[nodiscard]] std::vector<prometheus::MetricFamily> families_of(
     const std::vector<resource_reading>& readings);
 [[nodiscard]] std::vector<prometheus::MetricFamily> families_of(

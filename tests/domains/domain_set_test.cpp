@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The node's domains: access, and cleanup of closed domains.
-#include "apps/gpushmd/brokers.hpp"
+#include "domains/serve/domain_set.hpp"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -30,7 +30,7 @@
 #include "testing/process/proc_counters.hpp"
 #include "testing/process/temp_dir.hpp"
 
-namespace gpushm::agent {
+namespace gpushm::domains {
 namespace {
 
 using ::testing::ElementsAre;
@@ -44,10 +44,35 @@ mode_t mode_of(const std::string& path) {
   return status.st_mode & 07777U;
 }
 
-class agent_brokers : public ::testing::Test {
+class serving_domains : public domain_set {
+ public:
+  explicit serving_domains(domain_set_options options) : domain_set(std::move(options)) { serve(); }
+
+  /// All but "default".
+  [[nodiscard]] std::vector<std::string> list() const {
+    std::vector<std::string> names;
+    for (const reading& each : read()) {
+      if (each.domain != "default") {
+        names.push_back(each.domain);
+      }
+    }
+    return names;
+  }
+  /// The first one; empty: none.
+  [[nodiscard]] std::string problem() const {
+    for (const reading& each : read()) {
+      if (!each.problem.empty()) {
+        return each.problem;
+      }
+    }
+    return {};
+  }
+};
+
+class node_domains : public ::testing::Test {
  protected:
-  broker_set_options options() {
-    broker_set_options custom;
+  domain_set_options options() {
+    domain_set_options custom;
     custom.run_dir = folder_ / "run";
     custom.domains = {"default"};
     return custom;
@@ -59,16 +84,16 @@ class agent_brokers : public ::testing::Test {
   gpushm_testing::temp_dir folder_;
 };
 
-TEST_F(agent_brokers, parent_directory_is_private_domains_are_public) {
-  const broker_set brokers(options());
+TEST_F(node_domains, parent_directory_is_private_domains_are_public) {
+  const serving_domains brokers(options());
   EXPECT_EQ(mode_of(folder_ / "run/d"), 0700U);
   EXPECT_EQ(mode_of(folder_ / "run/d/default"), 0755U);
   EXPECT_EQ(mode_of(folder_ / "run/d/default/socket"), 0666U);
   EXPECT_EQ(brokers.directory(), folder_ / "run/d");
 }
 
-TEST_F(agent_brokers, domains_are_isolated) {
-  broker_set brokers(options());
+TEST_F(node_domains, domains_are_isolated) {
+  serving_domains brokers(options());
   EXPECT_EQ(brokers.open("claim-a"), folder_ / "run/d/claim-a");
   brokers.open("claim-b");
   client a = connect("claim-a");
@@ -80,8 +105,8 @@ TEST_F(agent_brokers, domains_are_isolated) {
   EXPECT_THAT(brokers.list(), ElementsAre("claim-a", "claim-b"));
 }
 
-TEST_F(agent_brokers, opening_again_changes_nothing) {
-  broker_set brokers(options());
+TEST_F(node_domains, opening_again_changes_nothing) {
+  serving_domains brokers(options());
   brokers.open("claim-a");
   client a = connect("claim-a");
   segment created = a.create("w", {.size_bytes = 4'096, .device = "host"});
@@ -90,8 +115,8 @@ TEST_F(agent_brokers, opening_again_changes_nothing) {
   EXPECT_TRUE(connect("claim-a").try_open("w"));
 }
 
-TEST_F(agent_brokers, close_disconnects_clients_and_frees_segments) {
-  broker_set brokers(options());
+TEST_F(node_domains, close_disconnects_clients_and_frees_segments) {
+  serving_domains brokers(options());
   static_cast<void>(base::life_pipe());  // created once per process, with the first connection
   const auto before = gpushm_testing::total(gpushm_testing::count_descriptors(::getpid()));
   brokers.open("claim-a");
@@ -112,16 +137,16 @@ TEST_F(agent_brokers, close_disconnects_clients_and_frees_segments) {
   brokers.close("claim-a");  // not open: no effect
 }
 
-TEST_F(agent_brokers, stale_directory_is_listed_and_removed) {
+TEST_F(node_domains, stale_directory_is_listed_and_removed) {
   std::filesystem::create_directories(folder_ / "run/d/claim-old");
-  broker_set brokers(options());
+  serving_domains brokers(options());
   EXPECT_THAT(brokers.list(), ElementsAre("claim-old"));
   brokers.close("claim-old");
   EXPECT_THAT(brokers.list(), IsEmpty());
 }
 
-TEST_F(agent_brokers, configured_domain_cannot_be_closed) {
-  broker_set brokers(options());
+TEST_F(node_domains, configured_domain_cannot_be_closed) {
+  serving_domains brokers(options());
   EXPECT_THAT(brokers.list(), IsEmpty());
   try {
     brokers.close("default");
@@ -129,17 +154,17 @@ TEST_F(agent_brokers, configured_domain_cannot_be_closed) {
   } catch (const error& why) {
     EXPECT_STREQ(why.what(),
                  "close domain \"default\": it is a configured domain and always exists (remove it "
-                 "from broker.domains)");
+                 "from the options of gpushm-brokerd)");
   }
   EXPECT_THROW(brokers.open("../x"), error);
   EXPECT_THROW(brokers.close(".."), error);
 }
 
-TEST_F(agent_brokers, readings_name_each_domain) {
-  broker_set brokers(options());
+TEST_F(node_domains, readings_name_each_domain) {
+  serving_domains brokers(options());
   brokers.open("claim-a");
   client a = connect("claim-a");
-  const auto all = brokers.readings();
+  const auto all = brokers.read();
   ASSERT_EQ(all.size(), 2U);
   EXPECT_EQ(all[0].domain, "claim-a");
   EXPECT_EQ(all[0].counted.connections, 1U);
@@ -162,47 +187,47 @@ bool eventually(const std::function<bool()>& condition) {
   return gpushm_testing::eventually(condition, 10s);
 }
 
-TEST_F(agent_brokers, lock_in_domain_directory_is_ignored) {
+TEST_F(node_domains, lock_in_domain_directory_is_ignored) {
   std::filesystem::create_directories(folder_ / "run/d/default");
   const base::unique_fd held(
       ::open((folder_ / "run/d/default/socket.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   ASSERT_EQ(::flock(held.get(), LOCK_EX | LOCK_NB), 0);
-  const broker_set brokers(options());
-  EXPECT_EQ(brokers.not_ready(), "");
+  const serving_domains brokers(options());
+  EXPECT_EQ(brokers.problem(), "");
   EXPECT_EQ(connect("default").broker().domain, "default");
   EXPECT_EQ(mode_of(folder_ / "run/locks"), 0700U);
 }
 
-TEST_F(agent_brokers, second_agent_is_rejected) {
-  const broker_set first(options());
-  EXPECT_EQ(text_of([&] { const broker_set second(options()); }),
-            "lock the node \"" + folder_ / "run/locks/agent.lock" +
-                "\": another agent is running on this node (stop it, or choose another directory: "
-                "--run-dir DIR)");
+TEST_F(node_domains, second_process_is_rejected) {
+  const serving_domains first(options());
+  EXPECT_EQ(text_of([&] { const serving_domains second(options()); }),
+            "lock the run directory \"" + folder_ / "run/locks/brokerd.lock" +
+                "\": another process serves the domains of this directory (stop it, or choose "
+                "another directory: --run-dir DIR)");
   EXPECT_EQ(connect("default").broker().domain, "default");
 }
 
-TEST_F(agent_brokers, unserved_domain_is_retried_and_others_work) {
+TEST_F(node_domains, unserved_domain_is_retried_and_others_work) {
   std::filesystem::create_directories(folder_ / "run/d");
   std::filesystem::create_directory_symlink("/tmp", folder_ / "run/d/bad");
-  broker_set_options custom = options();
+  domain_set_options custom = options();
   custom.domains = {"default", "bad"};
   custom.check_interval = 50ms;
-  const broker_set brokers(custom);
+  const serving_domains brokers(custom);
   EXPECT_EQ(connect("default").broker().domain, "default");
-  EXPECT_THAT(brokers.not_ready(), StartsWith("domain bad is not served: create directory"));
-  for (const metrics::domain_reading& each : brokers.readings()) {
+  EXPECT_THAT(brokers.problem(), StartsWith("domain bad is not served: create directory"));
+  for (const reading& each : brokers.read()) {
     EXPECT_EQ(each.serving, each.domain == "default") << each.domain;
   }
   std::filesystem::remove(folder_ / "run/d/bad");
-  EXPECT_TRUE(eventually([&] { return brokers.not_ready().empty(); }));
+  EXPECT_TRUE(eventually([&] { return brokers.problem().empty(); }));
   EXPECT_EQ(connect("bad").broker().domain, "bad");
 }
 
-TEST_F(agent_brokers, removed_socket_is_restored_when_domain_is_empty) {
-  broker_set_options custom = options();
+TEST_F(node_domains, removed_socket_is_restored_when_domain_is_empty) {
+  domain_set_options custom = options();
   custom.check_interval = 50ms;
-  broker_set brokers(custom);
+  serving_domains brokers(custom);
   brokers.open("claim-a");
   std::optional<client> user = connect("claim-a");
   std::optional<segment> kept =
@@ -215,25 +240,25 @@ TEST_F(agent_brokers, removed_socket_is_restored_when_domain_is_empty) {
   EXPECT_TRUE(
       eventually([&] { return std::filesystem::exists(folder_ / "run/d/default/socket"); }));
   EXPECT_EQ(connect("default").broker().domain, "default");
-  ASSERT_TRUE(eventually([&] { return !brokers.not_ready().empty(); }));
-  EXPECT_THAT(brokers.not_ready(),
+  ASSERT_TRUE(eventually([&] { return !brokers.problem().empty(); }));
+  EXPECT_THAT(brokers.problem(),
               StartsWith("the socket of domain claim-a was removed or replaced"));
   // Connected clients are not affected.
   EXPECT_TRUE(user->try_open("w"));
   kept.reset();
   user->remove("w");
   user.reset();
-  EXPECT_TRUE(eventually([&] { return brokers.not_ready().empty(); }));
+  EXPECT_TRUE(eventually([&] { return brokers.problem().empty(); }));
   EXPECT_EQ(connect("claim-a").broker().domain, "claim-a");
   brokers.close("claim-a");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run/d/claim-a"));
 }
 
-TEST_F(agent_brokers, linked_or_foreign_directories_are_rejected) {
+TEST_F(node_domains, linked_or_foreign_directories_are_rejected) {
   std::filesystem::create_directories(folder_ / "elsewhere");
   std::filesystem::create_directories(folder_ / "run");
   std::filesystem::create_directory_symlink(folder_ / "elsewhere", folder_ / "run/d");
-  EXPECT_THAT(text_of([&] { const broker_set brokers(options()); }),
+  EXPECT_THAT(text_of([&] { const serving_domains brokers(options()); }),
               StartsWith("create directory \"" + folder_ / "run/d" + "\": open: "));
   EXPECT_NE(mode_of(folder_ / "elsewhere"), 0700U);
   std::filesystem::remove(folder_ / "run/d");
@@ -242,18 +267,18 @@ TEST_F(agent_brokers, linked_or_foreign_directories_are_rejected) {
   }
   std::filesystem::create_directory(folder_ / "run/d");
   ASSERT_EQ(::chown((folder_ / "run/d").c_str(), 65'534, 65'534), 0);
-  EXPECT_THAT(text_of([&] { const broker_set brokers(options()); }),
+  EXPECT_THAT(text_of([&] { const serving_domains brokers(options()); }),
               StartsWith("create directory \"" + folder_ / "run/d" +
                          "\": it exists and belongs to uid 65534"));
 }
 
-TEST_F(agent_brokers, empty_directory_of_old_domain_is_removed) {
-  broker_set_options custom = options();
+TEST_F(node_domains, empty_directory_of_old_domain_is_removed) {
+  domain_set_options custom = options();
   custom.domains = {"default", "team-a"};
-  { const broker_set brokers(custom); }
+  { const serving_domains brokers(custom); }
   EXPECT_TRUE(std::filesystem::exists(folder_ / "run/d/team-a"));
   std::filesystem::create_directories(folder_ / "run/d/other/content");
-  const broker_set brokers(options());
+  const serving_domains brokers(options());
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run/d/team-a"));
   EXPECT_TRUE(std::filesystem::exists(folder_ / "run/d/other/content"));
   EXPECT_TRUE(std::filesystem::exists(folder_ / "run/d/default/socket"));
@@ -319,14 +344,14 @@ bool send_descriptor(const std::string& socket_path, lingering_socket& socket) {
   return std::chrono::steady_clock::now() - start < 1s;
 }
 
-TEST_F(agent_brokers, stuck_broker_delays_no_other_domain) {
+TEST_F(node_domains, stuck_broker_delays_no_other_domain) {
   std::vector<std::unique_ptr<lingering_socket>> held;  // their other ends stay open
   std::chrono::steady_clock::time_point start;
   const auto since = [&start] { return std::chrono::steady_clock::now() - start; };
   {
-    broker_set_options custom = options();
+    domain_set_options custom = options();
     custom.timeout = 2s;
-    broker_set brokers(custom);
+    serving_domains brokers(custom);
     brokers.open("claim-a");
     bool stuck = false;
     for (int i = 0; i < 5 && !stuck; ++i) {
@@ -340,8 +365,8 @@ TEST_F(agent_brokers, stuck_broker_delays_no_other_domain) {
     std::this_thread::sleep_for(100ms);
     brokers.open("claim-b");
     EXPECT_EQ(connect("claim-b").broker().domain, "claim-b");
-    EXPECT_GE(brokers.readings().size(), 2U);
-    EXPECT_EQ(brokers.not_ready(), "");
+    EXPECT_GE(brokers.read().size(), 2U);
+    EXPECT_EQ(brokers.problem(), "");
     EXPECT_LT(since(), gpushm_testing::scaled_timeout(2s));
     closing.join();
     EXPECT_LT(since(), gpushm_testing::scaled_timeout(4s));
@@ -351,4 +376,4 @@ TEST_F(agent_brokers, stuck_broker_delays_no_other_domain) {
 }
 
 }  // namespace
-}  // namespace gpushm::agent
+}  // namespace gpushm::domains

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/gpushmd/brokers.hpp"
+#include "domains/serve/domain_set.hpp"
 
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -8,16 +8,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
+#include <charconv>
 #include <filesystem>
 #include <set>
 #include <utility>
 
 #include "base/log.hpp"
 #include "base/syscall.hpp"
+#include "broker/descriptor_shelf.hpp"
 #include "gpushm/error.hpp"
 
-namespace gpushm::agent {
+namespace gpushm::domains {
 
 namespace {
 
@@ -25,23 +26,19 @@ constexpr mode_t public_mode = 0755;
 constexpr mode_t private_mode = 0700;
 constexpr const char* create_operation = "create directory";
 
-std::atomic<bool>& abandoned() noexcept {
-  static std::atomic<bool> any{false};
-  return any;
-}
-
 [[noreturn]] void refuse_directory(const std::string& path, int number, std::string_view call) {
   throw error(base::errc_of_errno(number),
               create_operation,
               path,
               fmt::format("{}: {}", call, base::errno_text(number)),
-              "run the agent as root, or choose another directory: --run-dir DIR");
+              fmt::format("create it for this uid: install -d -o {} -m 0755 DIRECTORY; or choose "
+                          "another one: --run-dir DIR",
+                          ::geteuid()));
 }
 
-/// Creates a directory, or changes an existing one of this user or root, to exactly this mode
-/// regardless of the umask. Does not follow a symbolic link unless `may_be_link`: an administrator
-/// then chose its target, which must still belong to this user or root.
-void create_directory(const std::string& path, mode_t mode, bool may_be_link = false) {
+}  // namespace
+
+void create_directory(const std::string& path, mode_t mode, bool may_be_link) {
   if (base::retry([&] { return ::mkdir(path.c_str(), mode); }) != 0 && errno != EEXIST) {
     refuse_directory(path, errno, "mkdir");
   }
@@ -57,13 +54,41 @@ void create_directory(const std::string& path, mode_t mode, bool may_be_link = f
                 path,
                 fmt::format("it exists and belongs to uid {}, which could replace its content",
                             about.st_uid),
-                "remove it, or change its owner: chown root " + path);
+                fmt::format("remove it, or change its owner: chown {} {}", ::geteuid(), path));
   }
   if ((about.st_mode & 07777U) != mode) {
     base::checked(
         create_operation, path, "fchmod", [&] { return ::fchmod(directory.get(), mode); });
   }
 }
+
+void prepare_run_directory(const std::string& path, uid_t uid, gid_t gid) {
+  if (base::retry([&] { return ::mkdir(path.c_str(), public_mode); }) != 0 && errno != EEXIST) {
+    refuse_directory(path, errno, "mkdir");
+  }
+  const base::unique_fd directory(base::retry(
+      [&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW); }));
+  struct stat about {};
+  if (!directory || ::fstat(directory.get(), &about) != 0) {
+    refuse_directory(path, errno, "open");
+  }
+  if (about.st_uid == uid && about.st_gid == gid && (about.st_mode & 07777U) == public_mode) {
+    return;
+  }
+  if (about.st_uid != uid && about.st_uid != 0) {
+    throw error(errc::permission_denied,
+                create_operation,
+                path,
+                fmt::format("it exists and belongs to uid {}", about.st_uid),
+                fmt::format("remove it, or change its owner: chown {} {}", uid, path));
+  }
+  base::checked(
+      create_operation, path, "fchmod", [&] { return ::fchmod(directory.get(), public_mode); });
+  base::checked(
+      create_operation, path, "fchown", [&] { return ::fchown(directory.get(), uid, gid); });
+}
+
+namespace {
 
 void check_name(const std::string& domain) {
   if (domain.empty() || domain.front() == '.' || domain.find('/') != std::string::npos) {
@@ -76,7 +101,7 @@ void check_name(const std::string& domain) {
 
 /// Stops brokers, each on its own thread, so that one that hangs does not delay the others. Returns
 /// false if some have not stopped within `timeout`; those are abandoned.
-bool stop_all(std::vector<broker> all, std::chrono::milliseconds timeout) {
+bool stop_all(std::vector<hosted_broker> all, std::chrono::milliseconds timeout) {
   struct progress {
     std::mutex mutex;
     std::condition_variable ended;
@@ -84,8 +109,10 @@ bool stop_all(std::vector<broker> all, std::chrono::milliseconds timeout) {
   };
   const auto shared = std::make_shared<progress>();
   shared->left = all.size();
-  for (broker& each : all) {
-    std::thread([shared, ending = std::optional(std::move(each))]() mutable {
+  for (hosted_broker& each : all) {
+    std::thread([shared,
+                 ending =
+                     std::unique_ptr<broker_detail::running_server>(each.release())]() mutable {
       ending.reset();
       const std::lock_guard lock(shared->mutex);
       --shared->left;
@@ -93,27 +120,36 @@ bool stop_all(std::vector<broker> all, std::chrono::milliseconds timeout) {
     }).detach();
   }
   std::unique_lock lock(shared->mutex);
-  const bool ended = shared->ended.wait_for(lock, timeout, [&shared] { return shared->left == 0; });
-  if (!ended) {
-    abandoned() = true;
-  }
-  return ended;
+  return shared->ended.wait_for(lock, timeout, [&shared] { return shared->left == 0; });
 }
 
-bool stop_broker(broker one, std::chrono::milliseconds timeout) {
-  std::vector<broker> all;
+bool stop_broker(hosted_broker one, std::chrono::milliseconds timeout) {
+  std::vector<hosted_broker> all;
   all.push_back(std::move(one));
   return stop_all(std::move(all), timeout);
+}
+
+constexpr char short_name_mark = 'd';
+
+/// Of a domain in the keeper; nothing: it is not of this form.
+std::optional<std::uint64_t> number_of(std::string_view short_name) {
+  std::uint64_t number = 0;
+  const char* const end = short_name.data() + short_name.size();
+  if (!short_name.starts_with(short_name_mark)) {
+    return std::nullopt;
+  }
+  const auto read = std::from_chars(short_name.data() + 1, end, number);
+  return read.ec == std::errc() && read.ptr == end ? std::optional(number) : std::nullopt;
 }
 
 }  // namespace
 
 /// Marks one domain as busy for its lifetime. The mutex is held in the constructor and at the end
 /// of the destructor.
-class broker_set::busy_guard {
+class domain_set::busy_guard {
  public:
   /// Throws `error` (timed_out) if another call keeps the domain busy for too long.
-  busy_guard(broker_set& of, std::unique_lock<std::mutex>& lock, std::string domain)
+  busy_guard(domain_set& of, std::unique_lock<std::mutex>& lock, std::string domain)
       : of_(of), lock_(lock), domain_(std::move(domain)) {
     const auto is_free = [&] {
       const auto found = of_.open_.find(domain_);
@@ -144,22 +180,37 @@ class broker_set::busy_guard {
   [[nodiscard]] served& entry() { return of_.open_[domain_]; }
 
  private:
-  broker_set& of_;
+  domain_set& of_;
   std::unique_lock<std::mutex>& lock_;
   const std::string domain_;
 };
 
-broker_set::broker_set(broker_set_options options)
+domain_set::domain_set(domain_set_options options, std::optional<predecessor> before)
     : options_(std::move(options)),
       directory_(options_.run_dir + "/d"),
       locks_(options_.run_dir + "/locks"),
-      budget_(std::make_shared<const broker_budget>(options_.limits.memory_bytes,
-                                                    options_.descriptors)) {
+      budget_(std::make_shared<core::process_budget>(options_.limits.memory_bytes,
+                                                     options_.descriptors)),
+      has_keeper_(before.has_value()) {
   create_directory(options_.run_dir, public_mode, true);
   create_directory(locks_, private_mode);
   lock_node();
   create_directory(directory_, private_mode);
   remove_empty_directories();
+  try {
+    start_all(before);
+  } catch (...) {
+    if (!has_keeper_) {
+      serve();  // they must before they can stop
+    }
+    throw;
+  }
+}
+
+void domain_set::start_all(std::optional<predecessor>& before) {
+  if (before) {
+    continue_all(*before);
+  }
   for (const std::string& domain : options_.domains) {
     check(domain);
   }
@@ -174,27 +225,39 @@ broker_set::broker_set(broker_set_options options)
   });
 }
 
-broker_set::~broker_set() {
+void domain_set::serve() {
+  if (!gate_->try_wait()) {
+    gate_->count_down();
+  }
+}
+
+domain_set::~domain_set() {
+  if (!has_keeper_) {
+    serve();
+  }
   checker_.request_stop();
   checker_.join();
-  std::vector<broker> all;
+  if (has_keeper_) {
+    return;
+  }
+  std::vector<hosted_broker> all;
   {
     std::unique_lock lock(mutex_);
-    // The DRA driver has stopped; a domain that is still busy after this is abandoned.
+    // A domain that is still busy after this is abandoned.
     changed_.wait_for(lock, options_.timeout, [this] {
       return std::none_of(
           open_.begin(), open_.end(), [](const auto& each) { return each.second.busy; });
     });
     for (auto& [domain, each] : open_) {
       if (each.serving && !each.busy) {
-        all.push_back(*std::exchange(each.serving, std::nullopt));
+        all.push_back(std::move(each.serving));
       }
     }
   }
   std::vector<std::string> sockets;
   sockets.reserve(all.size());
-  for (const broker& each : all) {
-    sockets.push_back(each.socket_path());
+  for (const hosted_broker& each : all) {
+    sockets.push_back(each->get().socket_path());
   }
   if (!stop_all(std::move(all), options_.timeout)) {
     base::log(log_level::error, "some brokers did not stop in time");
@@ -205,29 +268,23 @@ broker_set::~broker_set() {
   }
 }
 
-bool broker_set::any_abandoned() noexcept {
-  return abandoned();
-}
-
-std::string broker_set::directory_of(const std::string& domain) const {
+std::string domain_set::directory_of(const std::string& domain) const {
   return directory_ + "/" + domain;
 }
 
 // The prefix keeps domains' locks apart from the node's.
-std::string broker_set::lock_path_of(const std::string& domain) const {
+std::string domain_set::lock_path_of(const std::string& domain) const {
   return fmt::format("{}/d.{}.lock", locks_, domain);
 }
 
-bool broker_set::is_configured(const std::string& domain) const {
+bool domain_set::is_configured(const std::string& domain) const {
   return std::find(options_.domains.begin(), options_.domains.end(), domain) !=
          options_.domains.end();
 }
 
-/// One agent per node: with two plugins of one resource, the kubelet marks the devices of both
-/// unhealthy when either ends.
-void broker_set::lock_node() {
-  const std::string path = locks_ + "/agent.lock";
-  constexpr const char* operation = "lock the node";
+void domain_set::lock_node() {
+  const std::string path = locks_ + "/brokerd.lock";
+  constexpr const char* operation = "lock the run directory";
   node_lock_ = base::unique_fd(base::checked(operation, path, "open", [&] {
     return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   }));
@@ -239,14 +296,14 @@ void broker_set::lock_node() {
     throw error(errc::address_in_use,
                 operation,
                 path,
-                "another agent is running on this node",
+                "another process serves the domains of this directory",
                 "stop it, or choose another directory: --run-dir DIR");
   }
 }
 
 /// Removes directories of domains that are no longer configured. Keeps directories that are not
 /// empty.
-void broker_set::remove_empty_directories() const {
+void domain_set::remove_empty_directories() const {
   std::error_code failed;
   std::vector<std::string> names;
   for (std::filesystem::directory_iterator at(directory_, failed), end_; !failed && at != end_;
@@ -260,7 +317,17 @@ void broker_set::remove_empty_directories() const {
   }
 }
 
-void broker_set::start(const std::string& domain, served& into) const {
+hosted_broker domain_set::start(const std::string& domain) {
+  if (!has_keeper_) {
+    return start(domain, std::nullopt);
+  }
+  return start(domain,
+               broker_detail::succession{
+                   short_name_mark + std::to_string(next_short_name_.fetch_add(1)), std::nullopt});
+}
+
+hosted_broker domain_set::start(const std::string& domain,
+                                std::optional<broker_detail::succession> successors) {
   create_directory(directory_of(domain), public_mode);
   broker_options options;
   options.socket_path = directory_of(domain) + "/socket";
@@ -268,53 +335,79 @@ void broker_set::start(const std::string& domain, served& into) const {
   options.domain = domain;
   options.mode = 0666;
   options.limits = options_.limits;
-  options.shared = budget_;
   options.raise_descriptor_limit = true;
   options.accept_fake_chunks = options_.accept_fake_chunks;
-  into.serving.emplace(broker::start(options));
-  struct stat about {};
-  base::checked(
-      "open domain", domain, "stat", [&] { return ::lstat(options.socket_path.c_str(), &about); });
-  into.device = about.st_dev;
-  into.inode = about.st_ino;
+  auto created = std::make_unique<broker_detail::running_server>(
+      options, budget_, std::move(successors), [gate = gate_] { gate->wait(); });
+  return {created.release(), deleter_unless_continued{has_keeper_}};
 }
 
-std::string broker_set::open(const std::string& domain) {
+void domain_set::continue_all(predecessor& before) {
+  for (const auto& [short_name, from] : before) {
+    if (const auto number = number_of(short_name)) {
+      next_short_name_ = std::max(next_short_name_.load(), *number + 1);
+    }
+  }
+  for (auto& [short_name, from] : before) {
+    const std::string domain = from.broker.domain;
+    const auto numbers = from.stored;
+    const std::uint64_t journal = from.log.sequence();
+    try {
+      check_name(domain);
+      if (from.broker.socket_path != directory_of(domain) + "/socket" || open_.contains(domain)) {
+        throw error(errc::invalid_argument,
+                    "continue domain",
+                    domain,
+                    "it was served at " + from.broker.socket_path,
+                    "start with the run directory of the last process");
+      }
+      hosted_broker serving = start(domain, broker_detail::succession{short_name, std::move(from)});
+      open_[domain].serving = std::move(serving);
+    } catch (const std::exception& why) {
+      base::log(
+          log_level::error,
+          fmt::format(
+              "domain {} cannot be continued, its clients connect again: {}", domain, why.what()));
+      if (auto store = keeper::descriptor_store::from_environment()) {
+        broker_detail::descriptor_shelf(std::move(*store), short_name, numbers).end(journal);
+      }
+    }
+  }
+}
+
+std::string domain_set::open(const std::string& domain) {
   check_name(domain);
   std::unique_lock lock(mutex_);
   busy_guard one(*this, lock, domain);
   if (!one.entry().serving) {
     served& entry = one.entry();
     lock.unlock();
-    served fresh;
-    start(domain, fresh);
+    hosted_broker fresh = start(domain);
     lock.lock();
-    entry.serving = std::move(fresh.serving);
-    entry.device = fresh.device;
-    entry.inode = fresh.inode;
+    entry.serving = std::move(fresh);
     note_problem(domain, entry, {});
     base::log(log_level::info, "opened domain " + domain);
   }
   return directory_of(domain);
 }
 
-void broker_set::close(const std::string& domain) {
+void domain_set::close(const std::string& domain) {
   check_name(domain);
   if (is_configured(domain)) {
     throw error(errc::invalid_argument,
                 "close domain",
                 domain,
                 "it is a configured domain and always exists",
-                "remove it from broker.domains");
+                "remove it from the options of gpushm-brokerd");
   }
   std::unique_lock lock(mutex_);
   busy_guard one(*this, lock, domain);
-  std::optional<broker> ending = std::exchange(one.entry().serving, std::nullopt);
+  hosted_broker ending = std::move(one.entry().serving);
   one.entry().problem.clear();
   lock.unlock();
   if (ending) {
-    const broker_statistics last = ending->statistics();
-    if (!stop_broker(std::move(*ending), options_.timeout)) {
+    const broker_statistics last = ending->get().statistics();
+    if (!stop_broker(std::move(ending), options_.timeout)) {
       base::log(log_level::error,
                 fmt::format("the broker of domain {} did not stop in time", domain));
     }
@@ -324,7 +417,7 @@ void broker_set::close(const std::string& domain) {
                           last.segments,
                           last.connections));
   }
-  ::unlink(lock_path_of(domain).c_str());  // left by an agent that was killed
+  ::unlink(lock_path_of(domain).c_str());  // of a continued broker, or of one that was killed
   std::error_code failed;
   std::filesystem::remove_all(directory_of(domain), failed);
   if (failed) {
@@ -337,26 +430,7 @@ void broker_set::close(const std::string& domain) {
   }
 }
 
-std::vector<std::string> broker_set::list() const {
-  std::set<std::string> names;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [domain, each] : open_) {
-      names.insert(domain);
-    }
-  }
-  std::error_code failed;
-  for (std::filesystem::directory_iterator at(directory_, failed), end_; !failed && at != end_;
-       at.increment(failed)) {
-    names.insert(at->path().filename().string());
-  }
-  for (const std::string& domain : options_.domains) {
-    names.erase(domain);
-  }
-  return {names.begin(), names.end()};
-}
-
-void broker_set::note_problem(const std::string& domain, served& of, const std::string& problem) {
+void domain_set::note_problem(const std::string& domain, served& of, const std::string& problem) {
   if (of.problem == problem) {
     return;
   }
@@ -365,7 +439,7 @@ void broker_set::note_problem(const std::string& domain, served& of, const std::
   of.problem = problem;
 }
 
-void broker_set::check_all() {
+void domain_set::check_all() {
   std::set<std::string> names(options_.domains.begin(), options_.domains.end());
   {
     const std::lock_guard lock(mutex_);
@@ -378,7 +452,7 @@ void broker_set::check_all() {
   }
 }
 
-void broker_set::check(const std::string& domain) {
+void domain_set::check(const std::string& domain) {
   std::unique_lock lock(mutex_);
   if (const auto found = open_.find(domain);
       found == open_.end() ? !is_configured(domain) : found->second.busy) {
@@ -387,64 +461,65 @@ void broker_set::check(const std::string& domain) {
   busy_guard one(*this, lock, domain);
   served& entry = one.entry();
   if (entry.serving) {
-    struct stat about {};
-    if (::lstat(entry.serving->socket_path().c_str(), &about) == 0 &&
-        about.st_dev == entry.device && about.st_ino == entry.inode) {
+    const broker_detail::server& now_served = entry.serving->get();
+    if (now_served.is_at_path()) {
       return;
     }
-    const broker_statistics now = entry.serving->statistics();
+    const broker_statistics now = now_served.statistics();
     if (now.connections > 0 || now.segments > 0) {
       note_problem(domain,
                    entry,
                    fmt::format("the socket of domain {} was removed or replaced ({}): new clients "
                                "cannot connect until all clients have disconnected and all "
-                               "segments are removed, or the agent is restarted",
+                               "segments are removed",
                                domain,
-                               entry.serving->socket_path()));
+                               now_served.socket_path()));
       return;
     }
   }
-  std::optional<broker> ending = std::exchange(entry.serving, std::nullopt);
+  hosted_broker ending = std::move(entry.serving);
   lock.unlock();
-  served fresh;
+  hosted_broker fresh;
   std::string problem;
   try {
     if (ending) {
-      stop_broker(std::move(*ending), options_.timeout);
+      stop_broker(std::move(ending), options_.timeout);
     }
-    start(domain, fresh);
+    fresh = start(domain);
   } catch (const std::exception& why) {
     problem = fmt::format("domain {} is not served: {}", domain, why.what());
   }
   lock.lock();
-  entry.serving = std::move(fresh.serving);
-  entry.device = fresh.device;
-  entry.inode = fresh.inode;
+  entry.serving = std::move(fresh);
   note_problem(domain, entry, problem);
 }
 
-std::vector<metrics::domain_reading> broker_set::readings() const {
-  const std::lock_guard lock(mutex_);
-  std::vector<metrics::domain_reading> all;
-  for (const auto& [domain, each] : open_) {
-    metrics::domain_reading& one = all.emplace_back();
-    one.domain = domain;
-    if (each.serving) {
-      one.counted = each.serving->statistics();
-    }
-    one.serving = each.serving.has_value() && each.problem.empty();
-  }
-  return all;
-}
-
-std::string broker_set::not_ready() const {
-  const std::lock_guard lock(mutex_);
-  for (const auto& [domain, each] : open_) {
-    if (!each.problem.empty()) {
-      return each.problem;
+std::vector<reading> domain_set::read() const {
+  std::map<std::string, reading> all;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [domain, each] : open_) {
+      reading& one = all[domain];
+      one.open = true;
+      if (each.serving) {
+        one.counted = each.serving->get().statistics();
+        one.serving = each.problem.empty();
+      }
+      one.problem = each.problem;
     }
   }
-  return {};
+  std::error_code failed;
+  for (std::filesystem::directory_iterator at(directory_, failed), end_; !failed && at != end_;
+       at.increment(failed)) {
+    all.try_emplace(at->path().filename().string());
+  }
+  std::vector<reading> result;
+  result.reserve(all.size());
+  for (auto& [domain, each] : all) {
+    each.domain = domain;
+    result.push_back(std::move(each));
+  }
+  return result;
 }
 
-}  // namespace gpushm::agent
+}  // namespace gpushm::domains

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/gpushmd/node_domains.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.hpp"
+#include "gpushm/error.hpp"
+
+namespace gpushm::agent {
+
+namespace {
+
+using gpushm::domains::reading;
+
+/// Of a call whose caller must not wait long: metrics, and checks.
+constexpr std::chrono::milliseconds read_timeout{1'000};
+
+}  // namespace
+
+node_domains::node_domains(options chosen)
+    : options_(std::move(chosen)),
+      broker_(options_.run_dir),
+      wanted_(options_.domains.begin(), options_.domains.end()) {
+  checker_ = std::jthread([this](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      check();
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, stop, options_.check_interval, [] { return false; });
+    }
+  });
+}
+
+node_domains::~node_domains() {
+  checker_.request_stop();
+}
+
+bool node_domains::is_configured(const std::string& domain) const {
+  return std::find(options_.domains.begin(), options_.domains.end(), domain) !=
+         options_.domains.end();
+}
+
+std::set<std::string> node_domains::wanted() const {
+  const std::lock_guard lock(mutex_);
+  return wanted_;
+}
+
+std::string node_domains::open(const std::string& domain) {
+  std::string directory = broker_.open(domain, options_.timeout);
+  const std::lock_guard lock(mutex_);
+  wanted_.insert(domain);
+  return directory;
+}
+
+void node_domains::close(const std::string& domain) {
+  if (is_configured(domain)) {
+    throw error(errc::invalid_argument,
+                "close domain",
+                domain,
+                "it is a configured domain and always exists",
+                "remove it from broker.domains");
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    wanted_.erase(domain);
+  }
+  broker_.close(domain, options_.timeout);
+}
+
+std::vector<std::string> node_domains::list() const {
+  std::vector<std::string> names;
+  for (reading& each : broker_.read(options_.timeout)) {
+    if (!is_configured(each.domain)) {
+      names.push_back(std::move(each.domain));
+    }
+  }
+  return names;
+}
+
+std::vector<reading> node_domains::readings() const {
+  std::set<std::string> missing = wanted();
+  std::vector<reading> result;
+  try {
+    for (reading& each : broker_.read(read_timeout)) {
+      missing.erase(each.domain);
+      if (each.open || is_configured(each.domain)) {
+        result.push_back(std::move(each));
+      }
+    }
+  } catch (const error& why) {
+    base::log(log_level::debug, why.what());
+  }
+  for (const std::string& each : missing) {
+    reading& one = result.emplace_back();
+    one.domain = each;
+  }
+  return result;
+}
+
+std::string node_domains::not_ready() const {
+  const std::lock_guard lock(mutex_);
+  return problem_;
+}
+
+void node_domains::note(const std::string& problem) {
+  const std::lock_guard lock(mutex_);
+  if (problem_ != problem) {
+    base::log(problem.empty() ? log_level::info : log_level::error,
+              problem.empty() ? "all domains are served" : problem);
+    problem_ = problem;
+  }
+}
+
+void node_domains::check() {
+  try {
+    std::set<std::string> missing = wanted();
+    std::string problem;
+    for (const reading& each : broker_.read(read_timeout)) {
+      if (each.open) {
+        missing.erase(each.domain);
+      }
+      if (problem.empty()) {
+        problem = each.problem;
+      }
+    }
+    for (const std::string& each : missing) {
+      if (wanted().count(each) == 0) {
+        continue;  // closed meanwhile
+      }
+      try {
+        static_cast<void>(broker_.open(each, options_.timeout));
+      } catch (const error& why) {
+        problem = fmt::format("domain {} is not served: {}", each, why.what());
+      }
+    }
+    note(problem);
+  } catch (const std::exception& why) {
+    note(why.what());
+  }
+}
+
+}  // namespace gpushm::agent

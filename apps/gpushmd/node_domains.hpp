@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "domains/protocol/private_socket.hpp"
+#include "domains/protocol/reading.hpp"
+#include "kubelet/dra/domains.hpp"
+
+namespace gpushm::agent {
+
+/// The domains of this node, which gpushm-brokerd serves. Those that this object has opened are
+/// opened again if gpushm-brokerd has lost them. A broker that is being replaced is waited for; one
+/// that does not run is reported by `not_ready`, and asked again.
+///
+/// Thread-safety: distinct objects: safe; shared objects: safe.
+class node_domains final : public dra::domains {
+ public:
+  struct options {
+    std::string run_dir = "/run/gpushm";
+    std::vector<std::string> domains;  ///< which always exist
+    std::chrono::milliseconds check_interval{2'000};
+    std::chrono::milliseconds timeout{10'000};  ///< of a call that opens or closes a domain
+  };
+  explicit node_domains(options chosen);
+  node_domains(const node_domains&) = delete;
+  node_domains& operator=(const node_domains&) = delete;
+  ~node_domains() override;
+
+  /// Blocks and throws as `private_socket::open` and `close`.
+  std::string open(const std::string& domain) override;
+  /// Throws `error` (invalid_argument) for a configured domain.
+  void close(const std::string& domain) override;
+  /// The domains of claims: all but the configured ones. Throws as `private_socket::read`.
+  [[nodiscard]] std::vector<std::string> list() const override;
+
+  /// Open domains. Blocks for a second at most; if gpushm-brokerd does not answer, those that this
+  /// object has opened, as not serving.
+  [[nodiscard]] std::vector<gpushm::domains::reading> readings() const;
+  /// Why not every domain is served, as of the last check; empty: all are. Does not block.
+  [[nodiscard]] std::string not_ready() const;
+
+ private:
+  [[nodiscard]] bool is_configured(const std::string& domain) const;
+  [[nodiscard]] std::set<std::string> wanted() const;
+  void note(const std::string& problem);
+  void check();
+
+  const options options_;
+  const gpushm::domains::private_socket broker_;
+  mutable std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::set<std::string> wanted_;                              // guarded by mutex_
+  std::string problem_ = "gpushm-brokerd was not asked yet";  // guarded by mutex_
+  std::jthread checker_;
+};
+
+}  // namespace gpushm::agent

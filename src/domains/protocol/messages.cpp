@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "domains/protocol/messages.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wnull-dereference"  // in flatbuffers' inlined functions
+#include "domains_protocol/messages_generated.h"
+#pragma GCC diagnostic pop
+
+namespace gpushm::domains {
+
+namespace {
+
+namespace fbs = flatbuffers;
+
+constexpr std::string_view operation = "private socket";
+/// So that `max_readings` fit into a packet.
+constexpr std::size_t max_problem_bytes = 512;
+
+// ---- encoding ----
+
+using builder = fbs::FlatBufferBuilder;
+
+struct request_writer {
+  builder& to;
+  fbs::Offset<fb::Request> operator()(const open_request& v) {
+    const auto what = fb::CreateOpen(to, to.CreateString(v.domain));
+    return fb::CreateRequest(to, fb::What::Open, what.Union());
+  }
+  fbs::Offset<fb::Request> operator()(const close_request& v) {
+    const auto what = fb::CreateClose(to, to.CreateString(v.domain));
+    return fb::CreateRequest(to, fb::What::Close, what.Union());
+  }
+  fbs::Offset<fb::Request> operator()(const read_request& v) {
+    const auto what = fb::CreateRead(to, to.CreateString(v.after));
+    return fb::CreateRequest(to, fb::What::Read, what.Union());
+  }
+};
+
+struct answer_writer {
+  builder& to;
+  fbs::Offset<fb::Answer> operator()(const opened& v) {
+    const auto result = fb::CreateOpened(to, to.CreateString(v.directory));
+    return fb::CreateAnswer(to, fb::Result::Opened, result.Union());
+  }
+  fbs::Offset<fb::Answer> operator()(const closed&) {
+    return fb::CreateAnswer(to, fb::Result::Closed, fb::CreateClosed(to).Union());
+  }
+  fbs::Offset<fb::Answer> operator()(const readings& v) {
+    std::vector<fbs::Offset<fb::Reading>> all;
+    all.reserve(v.all.size());
+    for (const reading& each : v.all) {
+      all.push_back(one(each));
+    }
+    const auto result = fb::CreateReadings(to, to.CreateVector(all), v.more);
+    return fb::CreateAnswer(to, fb::Result::Readings, result.Union());
+  }
+  fbs::Offset<fb::Answer> operator()(const error& v) {
+    const auto what = to.CreateString(v.operation());
+    const auto object = to.CreateString(v.object());
+    const auto cause = to.CreateString(v.cause());
+    const auto next = to.CreateString(v.next_step());
+    const auto result =
+        fb::CreateFailure(to, static_cast<std::uint16_t>(v.code()), what, object, cause, next);
+    return fb::CreateAnswer(to, fb::Result::Failure, result.Union());
+  }
+
+ private:
+  fbs::Offset<fb::Reading> one(const reading& v) {
+    const broker_statistics& c = v.counted;
+    std::vector<std::uint16_t> codes;
+    std::vector<std::uint64_t> counts;
+    for (const auto& [code, count] : c.open_failures) {
+      codes.push_back(static_cast<std::uint16_t>(code));
+      counts.push_back(count);
+    }
+    const auto domain = to.CreateString(v.domain);
+    const auto problem = to.CreateString(v.problem.substr(0, max_problem_bytes));
+    const auto failed = to.CreateVector(codes);
+    const auto failed_counts = to.CreateVector(counts);
+    const auto latency = to.CreateVector(c.open_latency.data(), c.open_latency.size());
+    return fb::CreateReading(to,
+                             domain,
+                             v.serving,
+                             v.open,
+                             problem,
+                             c.segments,
+                             c.allocated_bytes,
+                             c.leases,
+                             c.connections,
+                             c.ending_connections,
+                             c.unfenced,
+                             c.waiting_opens,
+                             c.opens,
+                             c.cached_opens,
+                             failed,
+                             failed_counts,
+                             latency,
+                             c.open_latency_sum_ns);
+  }
+};
+
+template <typename Writer, typename Value>
+std::vector<std::byte> encoded(const Value& from) {
+  builder to;
+  to.Finish(std::visit(Writer{to}, from));
+  if (to.GetSize() > max_message_bytes) {
+    throw error(errc::message_too_large,
+                operation,
+                {},
+                "a message has " + std::to_string(to.GetSize()) + " bytes",
+                "use a shorter name");
+  }
+  const auto* const first = reinterpret_cast<const std::byte*>(to.GetBufferPointer());
+  return {first, first + to.GetSize()};
+}
+
+// ---- decoding ----
+
+template <typename Table>
+const Table& root(std::span<const std::byte> from) {
+  const auto* const data = reinterpret_cast<const std::uint8_t*>(from.data());
+  fbs::Verifier verifier(data, std::min(from.size(), max_message_bytes));
+  if (from.size() > max_message_bytes || !verifier.VerifyBuffer<Table>(nullptr)) {
+    throw error(errc::protocol_error,
+                operation,
+                {},
+                "a message is damaged",
+                "check that the other program is gpushm's");
+  }
+  return *fbs::GetRoot<Table>(data);
+}
+
+[[noreturn]] void throw_later_version() {
+  throw error(errc::unsupported_version,
+              operation,
+              {},
+              "a message of a later version",
+              "update the older one of gpushmd and gpushm-brokerd");
+}
+
+std::string text(const fbs::String* from) {
+  return from == nullptr ? std::string() : from->str();
+}
+
+reading reading_of(const fb::Reading& v) {
+  reading result;
+  result.domain = text(v.domain());
+  result.serving = v.serving();
+  result.open = v.open();
+  result.problem = text(v.problem());
+  broker_statistics& c = result.counted;
+  c.segments = v.segments();
+  c.allocated_bytes = v.allocated_bytes();
+  c.leases = v.leases();
+  c.connections = v.connections();
+  c.ending_connections = v.ending_connections();
+  c.unfenced = v.unfenced();
+  c.waiting_opens = v.waiting_opens();
+  c.opens = v.opens();
+  c.cached_opens = v.cached_opens();
+  if (v.failure_codes() != nullptr && v.failure_counts() != nullptr) {
+    for (fbs::uoffset_t i = 0; i < std::min(v.failure_codes()->size(), v.failure_counts()->size());
+         ++i) {
+      c.open_failures.emplace(static_cast<errc>(v.failure_codes()->Get(i)),
+                              v.failure_counts()->Get(i));
+    }
+  }
+  if (v.open_latency() != nullptr) {
+    for (fbs::uoffset_t i = 0;
+         i < std::min<std::size_t>(v.open_latency()->size(), c.open_latency.size());
+         ++i) {
+      c.open_latency.at(i) = v.open_latency()->Get(i);
+    }
+  }
+  c.open_latency_sum_ns = v.open_latency_sum_ns();
+  return result;
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(const request& from) {
+  return encoded<request_writer>(from);
+}
+
+std::vector<std::byte> encode(const answer& from) {
+  return encoded<answer_writer>(from);
+}
+
+request decode_request(std::span<const std::byte> from) {
+  const auto& v = root<fb::Request>(from);
+  if (const auto* const open = v.what_as_Open()) {
+    return open_request{text(open->domain())};
+  }
+  if (const auto* const close = v.what_as_Close()) {
+    return close_request{text(close->domain())};
+  }
+  if (const auto* const read = v.what_as_Read()) {
+    return read_request{text(read->after())};
+  }
+  throw_later_version();
+}
+
+answer decode_answer(std::span<const std::byte> from) {
+  const auto& v = root<fb::Answer>(from);
+  if (const auto* const open = v.result_as_Opened()) {
+    return opened{text(open->directory())};
+  }
+  if (v.result_as_Closed() != nullptr) {
+    return closed{};
+  }
+  if (const auto* const page = v.result_as_Readings()) {
+    readings result;
+    result.more = page->more();
+    if (page->all() != nullptr) {
+      for (const fb::Reading* const each : *page->all()) {
+        result.all.push_back(reading_of(*each));
+      }
+    }
+    return result;
+  }
+  if (const auto* const failure = v.result_as_Failure()) {
+    return error(static_cast<errc>(failure->code()),
+                 text(failure->operation()),
+                 text(failure->object()),
+                 text(failure->cause()),
+                 text(failure->next_step()));
+  }
+  throw_later_version();
+}
+
+}  // namespace gpushm::domains

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "domains/protocol/reading.hpp"
+#include "gpushm/error.hpp"
+
+/// Packets on the private socket of gpushm-brokerd, as FlatBuffers (messages.fbs). Pure functions;
+/// they throw `std::bad_alloc`, and where noted `error`.
+namespace gpushm::domains {
+
+/// No packet is longer.
+inline constexpr std::size_t max_message_bytes = 65'536;
+/// Of one packet.
+inline constexpr std::size_t max_readings = 32;
+
+struct open_request {
+  std::string domain;
+};
+struct close_request {
+  std::string domain;
+};
+struct read_request {
+  std::string after;  ///< domains whose names come after this one
+};
+using request = std::variant<open_request, close_request, read_request>;
+
+struct opened {
+  std::string directory;
+};
+struct closed {};
+struct readings {
+  std::vector<reading> all;
+  bool more = false;
+};
+using answer = std::variant<opened, closed, readings, error>;
+
+/// Throws message_too_large.
+[[nodiscard]] std::vector<std::byte> encode(const request& from);
+[[nodiscard]] std::vector<std::byte> encode(const answer& from);
+/// Throws protocol_error: not such a packet; unsupported_version: a kind of a later version.
+[[nodiscard]] request decode_request(std::span<const std::byte> from);
+[[nodiscard]] answer decode_answer(std::span<const std::byte> from);
+
+}  // namespace gpushm::domains

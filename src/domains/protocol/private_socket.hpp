@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "domains/protocol/messages.hpp"
+
+namespace gpushm::domains {
+
+/// The directory of the private socket in the run directory, and the socket. Only the group of
+/// gpushm-brokerd (and root) can reach it.
+[[nodiscard]] std::string private_directory(const std::string& run_dir);
+[[nodiscard]] std::string private_socket_path(const std::string& run_dir);
+
+/// The domains of gpushm-brokerd, from another program of its group. Each call has a connection of
+/// its own, and waits for a broker that is being replaced.
+///
+/// Thread-safety: distinct objects: safe; shared objects: safe.
+class private_socket {
+ public:
+  explicit private_socket(const std::string& run_dir) : path_(private_socket_path(run_dir)) {}
+
+  /// As domain_set::open, close and read. Block for `timeout` at most. Throw what those throw, and
+  /// `error`: broker_unreachable, permission_denied, timed_out, protocol_error,
+  /// unsupported_version.
+  [[nodiscard]] std::string open(const std::string& domain,
+                                 std::chrono::milliseconds timeout) const;
+  void close(const std::string& domain, std::chrono::milliseconds timeout) const;
+  [[nodiscard]] std::vector<reading> read(std::chrono::milliseconds timeout) const;
+  /// The process that listens, as this PID namespace numbers it; 0: it is in another one. Blocks
+  /// and throws as `read`.
+  [[nodiscard]] pid_t listening_process(std::chrono::milliseconds timeout) const;
+
+ private:
+  template <typename Answer>
+  [[nodiscard]] Answer ask(const request& what,
+                           std::chrono::steady_clock::time_point deadline) const;
+
+  std::string path_;
+};
+
+}  // namespace gpushm::domains

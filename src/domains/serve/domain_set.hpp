@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <latch>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/unique_fd.hpp"
+#include "broker/inheritance.hpp"
+#include "broker/running_server.hpp"
+#include "core/budget.hpp"
+#include "domains/protocol/reading.hpp"
+#include "gpushm/broker.hpp"
+
+namespace gpushm::domains {
+
+struct domain_set_options {
+  std::string run_dir = "/run/gpushm";
+  std::vector<std::string> domains;  ///< the configured domains, which always exist
+  /// Per domain. `memory_bytes` (0: no limit) and `descriptors` apply to all domains together, so
+  /// that a full domain leaves room for the others.
+  broker_limits limits = {};
+  std::uint64_t descriptors = 0;  ///< 0: no limit
+  bool accept_fake_chunks = false;
+  /// Interval of checking sockets and of retrying domains that could not be served.
+  std::chrono::milliseconds check_interval{5'000};
+  /// Timeout for a broker to stop, and for another call that opens or closes a domain.
+  std::chrono::milliseconds timeout{5'000};
+};
+
+/// Deletes a broker, which frees its memory, unless a successor of this process continues it.
+struct deleter_unless_continued {
+  bool is_continued = false;
+  void operator()(broker_detail::running_server* of) const noexcept {
+    if (!is_continued) {
+      delete of;  // NOLINT(cppcoreguidelines-owning-memory): a deleter
+    }
+  }
+};
+using hosted_broker = std::unique_ptr<broker_detail::running_server, deleter_unless_continued>;
+
+/// The domains of the last process, by their short names in the keeper (`take_predecessor`).
+using predecessor = std::map<std::string, broker_detail::inheritance>;
+
+/// The brokers of this node, one per domain. A domain's directory is `<run_dir>/d/<domain>`; any
+/// process that has it mounted can connect under any uid, so `<run_dir>/d` is accessible only to
+/// this process's user. Locks are in `<run_dir>/locks`, which no pod mounts. A domain that cannot
+/// be served (its lock is held, its directory belongs to another user) does not delay the others:
+/// it is retried, logged and reported by `read`. A domain whose socket disappears is served again
+/// as soon as it has no clients and no segments.
+///
+/// Thread-safety: distinct objects: safe, with distinct directories; shared objects: safe. Calls
+/// for different domains do not wait for each other.
+class domain_set {
+ public:
+  /// Binds the sockets of the configured domains and continues those of `before`; nothing: this
+  /// process has no keeper and no successor. Clients can connect, and requests wait for `serve`.
+  /// Throws `error` if no domain can be served: another process serves here (address_in_use), or
+  /// the directories cannot be created or belong to another user.
+  explicit domain_set(domain_set_options options, std::optional<predecessor> before = {});
+  domain_set(const domain_set&) = delete;
+  domain_set& operator=(const domain_set&) = delete;
+  /// Without a keeper, stops all brokers concurrently, which frees their memory; one that has not
+  /// stopped within `timeout` is abandoned. With a keeper, leaves them to a successor: the process
+  /// must end.
+  ~domain_set();
+
+  /// Handles requests from now on. No effect if called again.
+  void serve();
+
+  /// Once this returns, clients that have the domain's directory mounted can connect. No effect on
+  /// an open domain. Returns the directory's path. Throws `error`.
+  std::string open(const std::string& domain);
+  /// Closes its clients' connections, frees its segments, removes its directory. For a domain that
+  /// is not open, only removes a leftover directory. Throws `error`: invalid_argument for a
+  /// configured domain, system_error.
+  void close(const std::string& domain);
+  /// Open domains and those with a leftover directory, by name. Does not wait for brokers that are
+  /// starting or stopping.
+  [[nodiscard]] std::vector<reading> read() const;
+
+  /// The directory that contains the domains' directories.
+  [[nodiscard]] const std::string& directory() const noexcept { return directory_; }
+
+ private:
+  struct served {
+    hosted_broker serving;
+    bool busy = false;    ///< a thread opens, closes or repairs it, without the mutex
+    std::string problem;  ///< empty: none
+  };
+  class busy_guard;
+
+  [[nodiscard]] std::string directory_of(const std::string& domain) const;
+  [[nodiscard]] std::string lock_path_of(const std::string& domain) const;
+  [[nodiscard]] bool is_configured(const std::string& domain) const;
+  void lock_node();
+  void remove_empty_directories() const;
+  /// Creates the directory and starts the broker. Called without the mutex.
+  [[nodiscard]] hosted_broker start(const std::string& domain);
+  [[nodiscard]] hosted_broker start(const std::string& domain,
+                                    std::optional<broker_detail::succession> successors);
+  void start_all(std::optional<predecessor>& before);
+  void continue_all(predecessor& before);
+  /// Records a problem, and logs it if it is new. Called with the mutex.
+  static void note_problem(const std::string& domain, served& of, const std::string& problem);
+  void check_all();
+  void check(const std::string& domain);
+
+  const domain_set_options options_;
+  const std::string directory_;
+  const std::string locks_;
+  const std::shared_ptr<core::process_budget> budget_;
+  const bool has_keeper_;
+  std::atomic<std::uint64_t> next_short_name_ = 1;
+  /// Brokers wait for it; shared with their threads, which may outlive this object.
+  const std::shared_ptr<std::latch> gate_ = std::make_shared<std::latch>(1);
+  base::unique_fd node_lock_;
+  mutable std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::map<std::string, served>
+      open_;  // guarded by mutex_, except for busy domains, of which only `problem` is
+  std::jthread checker_;
+};
+
+/// Creates a run directory for processes of another uid. As root. Throws `error`, also if the
+/// directory belongs to a third user.
+void prepare_run_directory(const std::string& path, uid_t uid, gid_t gid);
+
+/// Creates a directory, or changes an existing one of this user or root, to exactly this mode
+/// regardless of the umask. Does not follow a symbolic link unless `may_be_link`: an administrator
+/// then chose its target, which must still belong to this user or root. Throws `error`.
+void create_directory(const std::string& path, mode_t mode, bool may_be_link = false);
+
+}  // namespace gpushm::domains

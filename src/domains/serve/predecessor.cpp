@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "domains/serve/predecessor.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/log.hpp"
+#include "broker/descriptor_shelf.hpp"
+#include "keeper/inherited_descriptors.hpp"
+
+namespace gpushm::domains {
+
+namespace {
+
+using broker_detail::descriptor_shelf;
+using broker_detail::inheritance;
+
+constexpr std::chrono::milliseconds keeper_timeout{5'000};
+
+}  // namespace
+
+std::map<std::string, inheritance> take_predecessor(keeper::descriptor_store& store) {
+  auto inherited = keeper::take_inherited_descriptors();
+  std::vector<std::string> names(inherited.size());
+  std::transform(inherited.begin(), inherited.end(), names.begin(), [](const auto& each) {
+    return each.name;
+  });
+  std::map<std::string, inheritance> result;
+  for (auto& [short_name, found] : broker_detail::read_inheritances(std::move(inherited))) {
+    if (found) {
+      result.emplace(short_name, std::move(*found));
+    }
+  }
+  std::set<std::string> lost;
+  for (const std::string& name : names) {
+    const auto label = descriptor_shelf::parse(name);
+    const auto found = label ? result.find(label->domain) : result.end();
+    if (found == result.end()) {
+      lost.insert(label ? label->domain : name);
+    }
+    if (found == result.end() ||
+        (label->is_journal && label->number != found->second.log.sequence())) {
+      store.remove(name, keeper_timeout);
+    }
+  }
+  store.barrier(keeper_timeout);
+  if (!lost.empty()) {
+    base::log(log_level::error,
+              "domains of which nothing can be continued (their clients connect again): " +
+                  std::to_string(lost.size()));
+  }
+  return result;
+}
+
+}  // namespace gpushm::domains

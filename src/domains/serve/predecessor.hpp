@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "broker/inheritance.hpp"
+#include "keeper/descriptor_store.hpp"
+
+namespace gpushm::domains {
+
+/// What the last gpushm-brokerd has left of each domain, by its short name in the keeper. What
+/// cannot be continued is removed from `store`: first of all, the locks of sockets. Call once,
+/// before threads exist. Blocks for seconds at most. Throws `error`: timed_out if the keeper does
+/// not answer.
+[[nodiscard]] std::map<std::string, broker_detail::inheritance> take_predecessor(
+    keeper::descriptor_store& store);
+
+}  // namespace gpushm::domains

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "domains/serve/service.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <utility>
+
+#include "base/deadline.hpp"
+#include "base/log.hpp"
+#include "base/syscall.hpp"
+#include "base/thread.hpp"
+#include "domains/protocol/private_socket.hpp"
+#include "transport/packet_socket.hpp"
+
+namespace gpushm::domains {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+/// Requests that are carried out at the same time.
+constexpr int max_concurrent = 8;
+/// For a client to send its request, and to read the answer.
+constexpr milliseconds client_timeout{1'000};
+constexpr milliseconds pause_without_resources{10};
+
+transport::listener listen(const std::string& run_dir, std::optional<gid_t> group) {
+  const std::string directory = private_directory(run_dir);
+  create_directory(directory, 0750);
+  if (group) {
+    base::checked("serve", directory, "chown", [&] {
+      return ::chown(directory.c_str(), static_cast<uid_t>(-1), *group);
+    });
+  }
+  return {private_socket_path(run_dir), 0660, group};
+}
+
+}  // namespace
+
+service::service(domain_set& of, const std::string& run_dir, std::optional<gid_t> group)
+    : domains_(of), listener_(listen(run_dir, group)), stop_(base::guarded_fd::open([] {
+        return base::checked("serve", {}, "eventfd", [] { return ::eventfd(0, EFD_CLOEXEC); });
+      })) {
+  for (int i = 0; i < max_concurrent; ++i) {
+    threads_.push_back(base::start_thread("gpushm-domains", [this] { serve(); }));
+  }
+}
+
+service::~service() {
+  const std::uint64_t one = 1;
+  static_cast<void>(!::write(stop_.get(), &one, sizeof one));
+}
+
+void service::serve() {
+  for (;;) {
+    std::array<pollfd, 2> waits{{{listener_.descriptor(), POLLIN, 0}, {stop_.get(), POLLIN, 0}}};
+    if (base::retry([&] { return ::poll(waits.data(), waits.size(), -1); }) < 0 ||
+        waits[1].revents != 0) {
+      return;
+    }
+    try {
+      const auto connection = base::guarded_fd::open([&] {
+        return base::checked(
+            "serve",
+            {},
+            "accept4",
+            [&] {
+              return ::accept4(
+                  listener_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+            },
+            {EAGAIN, ECONNABORTED});
+      });
+      if (connection) {  // otherwise another thread was faster
+        answer_one(connection.get());
+      }
+    } catch (const std::exception& why) {
+      base::log(log_level::warning, why.what());
+      base::pause_before_retry(pause_without_resources);
+    }
+  }
+}
+
+void service::answer_one(int socket) {
+  const auto deadline = base::deadline_after(client_timeout);
+  std::vector<std::byte> buffer(max_message_bytes);
+  transport::received got;
+  do {
+    got = transport::receive_packet(socket, buffer);
+  } while (got.status == transport::receive_status::would_block &&
+           transport::wait_readable(socket, base::time_left(deadline)));
+  if (got.status != transport::receive_status::packet) {
+    return;
+  }
+  std::vector<std::byte> packet;
+  try {
+    packet = encode(carry_out(decode_request(got.packet)));
+  } catch (const error& why) {
+    packet = encode(answer(why));
+  }
+  // One packet always fits into the buffer of a new connection.
+  static_cast<void>(transport::send_packet(socket, packet, {}));
+}
+
+answer service::carry_out(const request& what) {
+  if (const auto* const open = std::get_if<open_request>(&what)) {
+    return opened{domains_.open(open->domain)};
+  }
+  if (const auto* const close = std::get_if<close_request>(&what)) {
+    domains_.close(close->domain);
+    return closed{};
+  }
+  readings page;
+  const std::string& after = std::get<read_request>(what).after;
+  for (reading& each : domains_.read()) {
+    if (each.domain <= after) {
+      continue;
+    }
+    if (page.all.size() == max_readings) {
+      page.more = true;
+      break;
+    }
+    page.all.push_back(std::move(each));
+  }
+  return page;
+}
+
+}  // namespace gpushm::domains

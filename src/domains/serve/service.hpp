@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/guarded_fd.hpp"
+#include "domains/protocol/messages.hpp"
+#include "domains/serve/domain_set.hpp"
+#include "transport/listener.hpp"
+
+namespace gpushm::domains {
+
+/// Answers requests on the private socket. Several are carried out at the same time; others wait.
+///
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
+class service {
+ public:
+  /// `of` must outlive it. The socket and its directory belong to `group`; nothing: this process's.
+  /// Throws `error`: address_in_use, permission_denied, system_error.
+  service(domain_set& of, const std::string& run_dir, std::optional<gid_t> group = {});
+  service(const service&) = delete;
+  service& operator=(const service&) = delete;
+  /// Blocks until requests that are being carried out have ended.
+  ~service();
+
+ private:
+  void serve();
+  void answer_one(int socket);
+  [[nodiscard]] answer carry_out(const request& what);
+
+  domain_set& domains_;
+  transport::listener listener_;
+  base::guarded_fd stop_;  ///< readable: stop
+  std::vector<std::jthread> threads_;
+};
+
+}  // namespace gpushm::domains

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "testing/brokerd/brokerd.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "base/sanitizers.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/harness_error.hpp"
+#include "testing/process/programs.hpp"
+
+namespace gpushm_testing {
+
+namespace {
+
+constexpr uid_t uid_under_root = 64'000;
+constexpr std::chrono::seconds start_timeout{20};
+
+const std::string& made(const std::string& run_dir) {
+  make_run_directory(run_dir);
+  return run_dir;
+}
+
+}  // namespace
+
+uid_t brokerd_uid() {
+  return ::geteuid() == 0 ? uid_under_root : ::geteuid();
+}
+
+void make_run_directory(const std::string& path) {
+  ::mkdir(path.c_str(), 0755);
+  if (::chmod(path.c_str(), 0755) != 0 ||
+      (::geteuid() == 0 && ::chown(path.c_str(), brokerd_uid(), brokerd_uid()) != 0)) {
+    throw harness_error("cannot create " + path);
+  }
+}
+
+spawn_options brokerd_command(const std::string& run_dir,
+                              const std::vector<std::string>& for_broker,
+                              const std::vector<std::string>& for_keeper) {
+  spawn_options options;
+  options.argv = {own_program("gpushm-keeper"), "--socket", run_dir + "/keeper/notify"};
+  options.argv.insert(options.argv.end(), for_keeper.begin(), for_keeper.end());
+  options.argv.insert(options.argv.end(),
+                      {"--", own_program("gpushm-brokerd"), "--run-dir", run_dir});
+  // A sanitizer makes other system calls.
+  options.argv.insert(options.argv.end(),
+                      {"--forbidden-call", gpushm::base::under_sanitizer ? "allow" : "kill"});
+  options.argv.insert(options.argv.end(), for_broker.begin(), for_broker.end());
+  if (::geteuid() == 0) {
+    options.uid = brokerd_uid();
+    options.gid = brokerd_uid();
+  }
+  return options;
+}
+
+brokerd::brokerd(const std::string& run_dir, const std::vector<std::string>& for_broker)
+    : keeper_(child::start(brokerd_command(made(run_dir), for_broker))) {
+  const std::string socket = run_dir + "/private/socket";
+  if (!eventually([&] { return std::filesystem::exists(socket) || !keeper_.running(); },
+                  start_timeout) ||
+      !keeper_.running()) {
+    throw harness_error("gpushm-brokerd does not start: " + keeper_.output().all_output());
+  }
+}
+
+pid_t brokerd::pid() const {
+  return first_child_of(keeper_.pid());
+}
+
+bool brokerd::kill() const {
+  const pid_t before = pid();
+  if (before != 0) {
+    ::kill(before, SIGKILL);
+  }
+  return eventually([&] { return pid() != 0 && pid() != before; }, start_timeout);
+}
+
+pid_t first_child_of(pid_t pid) {
+  const std::string text = std::to_string(pid);
+  std::ifstream children("/proc/" + text + "/task/" + text + "/children");
+  pid_t result = 0;
+  children >> result;
+  return result;
+}
+
+}  // namespace gpushm_testing

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "testing/process/child.hpp"
+#include "testing/process/spawn.hpp"
+
+namespace gpushm_testing {
+
+/// The uid of gpushm-brokerd, which refuses to run as root; if this process is not root, its own.
+[[nodiscard]] uid_t brokerd_uid();
+
+/// A run directory for gpushm-brokerd. Throws `harness_error`.
+void make_run_directory(const std::string& path);
+
+/// The command line of gpushm-keeper with gpushm-brokerd, under `brokerd_uid`. `run_dir` must
+/// exist; `for_keeper` and `for_broker` are added to their arguments.
+[[nodiscard]] spawn_options brokerd_command(const std::string& run_dir,
+                                            const std::vector<std::string>& for_broker = {},
+                                            const std::vector<std::string>& for_keeper = {});
+
+/// gpushm-brokerd and its keeper, as one process group.
+///
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
+class brokerd {
+ public:
+  /// Creates the directory, and returns once the private socket is there. Throws `harness_error`.
+  explicit brokerd(const std::string& run_dir, const std::vector<std::string>& for_broker = {});
+
+  [[nodiscard]] child& keeper() noexcept { return keeper_; }
+  /// The broker; 0: none at the moment.
+  [[nodiscard]] pid_t pid() const;
+  /// Kills it. Returns whether it has a successor.
+  [[nodiscard]] bool kill() const;
+
+ private:
+  child keeper_;
+};
+
+/// The first child of a process; 0: it has none.
+[[nodiscard]] pid_t first_child_of(pid_t pid);
+
+}  // namespace gpushm_testing

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// The unit of gpushm-brokerd with a real systemd, which boots in its own namespaces: systemd's
+// descriptor store keeps what the broker stores through a restart and through SIGKILL.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <regex>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "base/sanitizers.hpp"
+#include "testing/container/support.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/programs.hpp"
+#include "testing/process/temp_dir.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+
+constexpr const char* systemd = "/usr/lib/systemd/systemd";
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Enters a control group of its own ($2) in every hierarchy, and starts the rest in namespaces: so
+/// that systemd cannot reach the machine's groups.
+constexpr const char* enter = R"sh(
+for each in $(awk '$3 ~ /^cgroup/ && $2 !~ /cpuset/ {print $2}' /proc/self/mounts); do
+  mkdir "$each/$2" && echo $$ > "$each/$2/cgroup.procs" || exit 9
+done
+exec unshare --cgroup --mount --pid --fork --kill-child bash -c "$3" boot "$1"
+)sh";
+
+/// Becomes systemd, as the first process of its PID namespace. $1: the directory with units.
+constexpr const char* boot = R"sh(
+set -e
+mount --make-rprivate /
+mount -t proc proc /proc
+mount -t tmpfs -o mode=755 tmpfs /run
+if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
+  mount -t cgroup2 cgroup2 /sys/fs/cgroup
+else
+  mount -t tmpfs -o mode=755 tmpfs /sys/fs/cgroup
+fi
+mkdir -p /run/systemd/system
+cp -r "$1"/. /run/systemd/system/
+for file in passwd group shadow gshadow; do
+  cp /etc/$file /run/$file
+  mount --bind /run/$file /etc/$file
+done
+grep -q '^gpushm:' /etc/group || echo 'gpushm:x:64000:' >> /etc/group
+grep -q '^gpushm:' /etc/passwd || echo 'gpushm:x:64000:64000::/:/usr/sbin/nologin' >> /etc/passwd
+exec env -i container=test PATH=/usr/sbin:/usr/bin:/sbin:/bin )sh";
+
+/// What is done once the broker runs; $1 is the command `gpushm`.
+constexpr const char* check = R"sh(
+socket=/run/gpushm/d/default/socket
+pid() { systemctl show gpushm-brokerd --value -p MainPID; }
+"$1" create weights --device host --size 1MiB --fill 42 --lifetime persistent --socket $socket
+"$1" open weights --json --checksum --socket $socket
+before=$(pid)
+systemctl restart gpushm-brokerd
+"$1" open weights --json --checksum --socket $socket
+[ "$before" != "$(pid)" ] && echo replaced by restart
+before=$(pid)
+systemctl kill -s KILL gpushm-brokerd
+for i in $(seq 200); do [ "$(pid)" != 0 ] && [ "$(pid)" != "$before" ] && break; sleep 0.05; done
+"$1" open weights --json --checksum --socket $socket
+[ "$before" != "$(pid)" ] && echo replaced after SIGKILL
+stored() { systemctl show gpushm-brokerd --value -p NFileDescriptorStore; }
+with=$(stored)
+"$1" rm weights --socket $socket
+for i in $(seq 200); do [ "$(stored)" -lt "$with" ] && break; sleep 0.05; done
+echo "descriptors: $(($with - $(stored))) fewer"
+stat -c '%a %U %n' /run/gpushm/private /run/gpushm/private/socket /run/gpushm/d
+systemctl show gpushm-brokerd -p Result -p NRestarts
+)sh";
+
+class booted : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) {
+      GTEST_SKIP() << "only root can create the namespaces";
+    }
+    if (!fs::exists(systemd) || !gpushm_testing::find_in_path("systemctl")) {
+      GTEST_SKIP() << "no systemd";
+    }
+    if (gpushm::base::under_sanitizer) {
+      GTEST_SKIP() << "the unit's limits are too narrow for a sanitizer";
+    }
+    fs::create_directory(units_);
+  }
+  void write(const std::string& name, const std::string& text) const {
+    fs::create_directories(fs::path(units_ + "/" + name).parent_path());
+    std::ofstream(units_ + "/" + name) << text;
+  }
+  /// The unit as installed, but with the programs of the build.
+  void write_broker_unit() const {
+    const std::string unit = text_of(std::string(GPUSHM_UNIT_DIR) + "/gpushm-brokerd.service");
+    ASSERT_THAT(unit, HasSubstr(GPUSHM_UNIT_BIN_DIR));
+    write("gpushm-brokerd.service",
+          std::regex_replace(unit,
+                             std::regex(std::string(GPUSHM_UNIT_BIN_DIR) + "/gpushm-brokerd"),
+                             gpushm_testing::own_program("gpushm-brokerd")));
+    // No other units of the machine; the build may be in a home directory.
+    write("gpushm-brokerd.service.d/test.conf",
+          "[Unit]\nDefaultDependencies=no\n[Service]\nProtectHome=no\nPrivateTmp=no\n");
+  }
+
+  void TearDown() override {
+    EXPECT_TRUE(gpushm_testing::eventually([&] { return remove_groups(); }, 20s));
+  }
+  /// Returns whether none is left.
+  [[nodiscard]] bool remove_groups() const {
+    bool left = false;
+    for (const std::string& group : gpushm_testing::cgroups_named(group_)) {
+      std::vector<std::string> all{group};
+      std::error_code ignored;
+      for (const auto& each : fs::recursive_directory_iterator(group, ignored)) {
+        if (each.is_directory(ignored)) {
+          all.push_back(each.path());
+        }
+      }
+      std::sort(all.begin(), all.end(), std::greater<>());  // the innermost first
+      for (const std::string& each : all) {
+        left = ::rmdir(each.c_str()) != 0 || left;
+      }
+    }
+    return !left;
+  }
+
+  const std::string group_ = "gpushm-systemd-" + std::to_string(::getpid());
+  gpushm_testing::temp_dir directory_{0755};
+  const std::string units_ = directory_ / "units";
+};
+
+TEST_F(booted, keeps_segments_through_restart_and_sigkill) {
+  write_broker_unit();
+  std::ofstream(directory_ / "check.sh") << check;
+  write(
+      "check.service",
+      "[Unit]\nDefaultDependencies=no\nWants=gpushm-brokerd.service\nAfter=gpushm-brokerd.service\n"
+      "[Service]\nType=oneshot\nTimeoutStartSec=60\nExecStart=/bin/bash " +
+          directory_ / "check.sh" + " " + gpushm_testing::own_program("gpushm") +
+          "\nExecStopPost=/bin/systemctl --force --force poweroff\nStandardOutput=file:" +
+          directory_ / "log" + "\nStandardError=file:" + directory_ / "log" + "\n");
+  write("test.target", "[Unit]\nDefaultDependencies=no\nAllowIsolate=yes\nWants=check.service\n");
+  gpushm_testing::spawn_options options;
+  options.argv = {"bash",
+                  "-c",
+                  enter,
+                  "enter",
+                  units_,
+                  group_,
+                  std::string(boot) + systemd + " --unit=test.target --log-target=console"};
+  const auto done = gpushm_testing::run_program(options, gpushm_testing::scaled_timeout(120s));
+  if (done.status == gpushm_testing::exited(9)) {
+    GTEST_SKIP() << "no control group of its own: " << done.err;
+  }
+  const std::string log = text_of(directory_ / "log");
+  SCOPED_TRACE(log + done.out + done.err);
+  EXPECT_THAT(log, HasSubstr("replaced by restart\n"));
+  EXPECT_THAT(log, HasSubstr("replaced after SIGKILL\n"));
+  EXPECT_THAT(log, HasSubstr("descriptors: 1 fewer\n"));
+  EXPECT_THAT(log, HasSubstr("750 gpushm /run/gpushm/private\n"));
+  EXPECT_THAT(log, HasSubstr("660 gpushm /run/gpushm/private/socket\n"));
+  EXPECT_THAT(log, HasSubstr("700 gpushm /run/gpushm/d\n"));
+  EXPECT_THAT(log, HasSubstr("Result=success\n"));
+  // The same contents each time.
+  const std::regex sum(R"re("crc32c": ?"([0-9a-f]+)")re");
+  std::vector<std::string> sums;
+  for (std::sregex_iterator at(log.begin(), log.end(), sum); at != std::sregex_iterator(); ++at) {
+    sums.push_back((*at)[1]);
+  }
+  ASSERT_EQ(sums.size(), 3U);
+  EXPECT_THAT(sums, ::testing::Each(sums.front()));
+}
+
+/// systemd's own check of all units, with the programs in the places that they name.
+TEST_F(booted, units_are_valid) {
+  const auto analyze = gpushm_testing::find_in_path("systemd-analyze");
+  if (!analyze) {
+    GTEST_SKIP() << "no systemd-analyze";
+  }
+  gpushm_testing::spawn_options options;
+  options.argv = {*analyze, "verify", "--man=no", "--recursive-errors=no"};
+  for (const auto& each : fs::directory_iterator(GPUSHM_UNIT_DIR)) {
+    const std::string name = each.path().filename();
+    if (name == "gpushm.conf") {
+      continue;
+    }
+    std::string text = text_of(each.path());
+    for (const char* const program : {"gpushm-brokerd", "gpushm-keeper", "gpushmd", "gpushm"}) {
+      text = std::regex_replace(
+          text,
+          std::regex("=" + std::string(GPUSHM_UNIT_BIN_DIR) + "/" + program + "\\b(?!-)"),
+          "=/bin/true");
+    }
+    write(name, text);
+    options.argv.push_back(units_ + "/" + name);
+  }
+  ASSERT_GT(options.argv.size(), 7U);
+  const auto done = gpushm_testing::run_program(options, gpushm_testing::scaled_timeout(60s));
+  EXPECT_EQ(done.status, gpushm_testing::exited(0)) << done.err;
+  EXPECT_EQ(done.err, "");
+}
+
+}  // namespace

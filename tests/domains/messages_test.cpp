@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packets of the private socket.
+#include "domains/protocol/messages.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+namespace gpushm::domains {
+namespace {
+
+reading sample(const std::string& domain) {
+  reading result;
+  result.domain = domain;
+  result.serving = true;
+  result.open = true;
+  result.problem = "why";
+  broker_statistics& c = result.counted;
+  std::uint64_t next = 1;
+  for (std::uint64_t* const each : {&c.segments,
+                                    &c.allocated_bytes,
+                                    &c.leases,
+                                    &c.connections,
+                                    &c.ending_connections,
+                                    &c.unfenced,
+                                    &c.waiting_opens,
+                                    &c.opens,
+                                    &c.cached_opens,
+                                    &c.open_latency_sum_ns}) {
+    *each = next++;
+  }
+  c.open_failures = {{errc::no_such_segment, 20}, {errc::timed_out, 21}};
+  for (std::uint64_t& each : c.open_latency) {
+    each = next++;
+  }
+  return result;
+}
+
+void expect_equal(const reading& one, const reading& other) {
+  EXPECT_EQ(one.domain, other.domain);
+  EXPECT_EQ(one.serving, other.serving);
+  EXPECT_EQ(one.open, other.open);
+  EXPECT_EQ(one.problem, other.problem);
+  const broker_statistics& a = one.counted;
+  const broker_statistics& b = other.counted;
+  EXPECT_EQ(a.segments, b.segments);
+  EXPECT_EQ(a.allocated_bytes, b.allocated_bytes);
+  EXPECT_EQ(a.leases, b.leases);
+  EXPECT_EQ(a.connections, b.connections);
+  EXPECT_EQ(a.ending_connections, b.ending_connections);
+  EXPECT_EQ(a.unfenced, b.unfenced);
+  EXPECT_EQ(a.waiting_opens, b.waiting_opens);
+  EXPECT_EQ(a.opens, b.opens);
+  EXPECT_EQ(a.cached_opens, b.cached_opens);
+  EXPECT_EQ(a.open_failures, b.open_failures);
+  EXPECT_EQ(a.open_latency, b.open_latency);
+  EXPECT_EQ(a.open_latency_sum_ns, b.open_latency_sum_ns);
+}
+
+TEST(private_messages, requests_survive) {
+  EXPECT_EQ(std::get<open_request>(decode_request(encode(request(open_request{"a"})))).domain, "a");
+  EXPECT_EQ(std::get<close_request>(decode_request(encode(request(close_request{"b"})))).domain,
+            "b");
+  EXPECT_EQ(std::get<read_request>(decode_request(encode(request(read_request{"c"})))).after, "c");
+}
+
+TEST(private_messages, answers_survive) {
+  EXPECT_EQ(std::get<opened>(decode_answer(encode(answer(opened{"/run/d"})))).directory, "/run/d");
+  EXPECT_TRUE(std::holds_alternative<closed>(decode_answer(encode(answer(closed{})))));
+  const auto page =
+      std::get<readings>(decode_answer(encode(answer(readings{{sample("a"), {}}, true}))));
+  EXPECT_TRUE(page.more);
+  ASSERT_EQ(page.all.size(), 2U);
+  expect_equal(page.all[0], sample("a"));
+  expect_equal(page.all[1], {});
+  const auto failure = std::get<error>(
+      decode_answer(encode(answer(error(errc::address_in_use, "serve", "it", "why", "do")))));
+  EXPECT_EQ(failure.code(), errc::address_in_use);
+  EXPECT_STREQ(failure.what(), "serve \"it\": why (do)");
+}
+
+TEST(private_messages, a_full_page_of_the_longest_fits) {
+  reading longest = sample(std::string(255, 'n'));
+  longest.problem.assign(10'000, 'p');
+  for (int code = 1; code < 40; ++code) {
+    longest.counted.open_failures[static_cast<errc>(code)] = 1;
+  }
+  readings page;
+  page.all.assign(max_readings, longest);
+  EXPECT_EQ(std::get<readings>(decode_answer(encode(answer(page)))).all.size(), max_readings);
+}
+
+TEST(private_messages, too_long_ones_are_refused) {
+  EXPECT_THROW(static_cast<void>(encode(request(open_request{std::string(70'000, 'x')}))), error);
+}
+
+/// Whatever the bytes are, decoding ends with a message or an error.
+TEST(private_messages, damaged_ones_are_refused) {
+  std::minstd_rand random(1);
+  const auto packets = {encode(request(open_request{"domain"})),
+                        encode(answer(readings{{sample("a"), sample("b")}, true})),
+                        encode(answer(error(errc::timed_out, "a", "b", "c", "d")))};
+  int refused = 0;
+  for (const auto& packet : packets) {
+    for (int round = 0; round < 3'000; ++round) {
+      auto damaged = packet;
+      damaged.resize(random() % (packet.size() + 1));
+      for (unsigned changes = random() % 4; changes > 0 && !damaged.empty(); --changes) {
+        damaged[random() % damaged.size()] = static_cast<std::byte>(random());
+      }
+      // In a block of the exact size, so that sanitizers see reads past its end.
+      const std::vector<std::byte> exact(damaged.begin(), damaged.end());
+      for (const bool as_request : {true, false}) {
+        try {
+          if (as_request) {
+            static_cast<void>(decode_request(exact));
+          } else {
+            static_cast<void>(decode_answer(exact));
+          }
+        } catch (const error& why) {
+          EXPECT_TRUE(why.code() == errc::protocol_error ||
+                      why.code() == errc::unsupported_version);
+          ++refused;
+        }
+      }
+    }
+  }
+  EXPECT_GT(refused, 1'000);
+}
+
+}  // namespace
+}  // namespace gpushm::domains
