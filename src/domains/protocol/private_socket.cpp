@@ -95,7 +95,7 @@ Answer private_socket::ask(const request& what, time_point deadline) const {
   for (;;) {
     if (auto got = try_to_ask(path_, packet, deadline)) {
       if (auto* const failure = std::get_if<error>(&*got)) {
-        throw std::move(*failure);
+        throw error(*failure);
       }
       if (auto* const result = std::get_if<Answer>(&*got)) {
         return std::move(*result);
@@ -130,7 +130,7 @@ std::vector<reading> private_socket::read(milliseconds timeout) const {
   std::vector<reading> result;
   std::string after;
   for (bool more = true; more;) {
-    readings page = ask<readings>(read_request{after}, deadline);
+    auto page = ask<readings>(read_request{after}, deadline);
     more = page.more && !page.all.empty() && page.all.back().domain > after;
     if (!page.all.empty()) {
       after = page.all.back().domain;

@@ -29,7 +29,8 @@ std::map<std::string, inheritance> take_predecessor(keeper::descriptor_store& st
     return each.name;
   });
   std::map<std::string, inheritance> result;
-  for (auto& [short_name, found] : broker_detail::read_inheritances(std::move(inherited))) {
+  auto all = broker_detail::read_inheritances(std::move(inherited));
+  for (auto& [short_name, found] : all) {
     if (found) {
       result.emplace(short_name, std::move(*found));
     }
@@ -37,12 +38,10 @@ std::map<std::string, inheritance> take_predecessor(keeper::descriptor_store& st
   std::set<std::string> lost;
   for (const std::string& name : names) {
     const auto label = descriptor_shelf::parse(name);
-    const auto found = label ? result.find(label->domain) : result.end();
-    if (found == result.end()) {
+    if (!label || result.count(label->domain) == 0) {
       lost.insert(label ? label->domain : name);
-    }
-    if (found == result.end() ||
-        (label->is_journal && label->number != found->second.log.sequence())) {
+      store.remove(name, keeper_timeout);
+    } else if (label->is_journal && label->number != result.at(label->domain).log.sequence()) {
       store.remove(name, keeper_timeout);
     }
   }
