@@ -90,6 +90,7 @@ constexpr std::array needed{
     system_call{"pipe2", "telling a forked child from its parent (base/fork_guard)"},
     system_call{"poll", event_loop},
     system_call{"ppoll", event_loop},
+    system_call{"pread64", "names of inherited descriptors"},
     system_call{"prctl", process},
     system_call{"prlimit64", process},
     system_call{"read", facts},

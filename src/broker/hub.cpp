@@ -167,6 +167,12 @@ void hub::restore(gpushm::generation generation, std::shared_ptr<segment_files> 
   domain_.set_payload(generation, std::move(files));
 }
 
+void hub::lose_memory(gpushm::generation generation) {
+  domain_.lose_memory(generation);
+  settle();
+  finish();
+}
+
 bool hub::lose(session& gone, core::time_point now) {
   gone.dropped = true;
   gone.rest.reset();
@@ -805,6 +811,13 @@ void hub::open_some(session& of) {
 prepared hub::handle(const context& at, const wire::fetch_chunks& message) {
   const core::segment& what = domain_.held(at.number, message.generation);
   const auto files = shared_files_of(what);
+  if (files->is_lost) {
+    throw error(errc::segment_removed,
+                {},
+                {},
+                "its memory was lost when the broker was replaced: its keeper had no room for it",
+                "create it again; raise the keeper's limit of descriptors");
+  }
   if (message.first_chunk >= files->chunks.size()) {
     throw error(errc::invalid_argument,
                 {},

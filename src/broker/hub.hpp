@@ -34,6 +34,7 @@ struct segment_files final : core::payload {
   std::vector<std::uint64_t> chunk_bytes;
   std::shared_ptr<const core::charges> held;
   std::shared_ptr<closer> closed_by;
+  bool is_lost = false;  ///< a predecessor had more chunks than these
 };
 
 /// A packet to send. Answers with metadata and events are encoded when they are sent: many may be
@@ -182,6 +183,8 @@ class hub final {
   /// For a session and the files of a segment that the predecessor had. Precondition: they exist.
   void restore(std::shared_ptr<session> created);
   void restore(gpushm::generation generation, std::shared_ptr<segment_files> files);
+  /// A part of the segment's memory is gone (`segment_files::is_lost`): removes it.
+  void lose_memory(gpushm::generation generation);
   /// Records everything that could not be recorded; if that fails again, `outbox::retry_recording`
   /// is called.
   void catch_up() noexcept;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <span>
+#include <string>
 
 #include "base/log.hpp"
 #include "gpushm/error.hpp"
@@ -15,8 +16,31 @@ inheritance::inheritance(journal::journal from,
   for (const auto& [number, descriptor] : descriptors) {
     stored.push_back(number);
   }
+  read_notes();
   read();
   finish_call();
+}
+
+void inheritance::read_notes() {
+  journal::death_notes& notes = log.notes();
+  if (notes.failed_starts >= max_failed_starts) {
+    throw error(errc::invalid_argument,
+                "read the journal",
+                {},
+                std::to_string(notes.failed_starts) + " brokers have ended while they read it",
+                "report this as a bug; a new one starts without it");
+  }
+  ++notes.failed_starts;
+  if (notes.handling != 0) {
+    notes.deaths = notes.blamed == notes.handling ? notes.deaths + 1 : 1;
+    notes.blamed = notes.handling;
+    notes.handling = 0;
+  }
+}
+
+std::optional<core::session_id> inheritance::suspect() noexcept {
+  const journal::death_notes& notes = log.notes();
+  return notes.deaths >= max_deaths ? std::optional(notes.blamed) : std::nullopt;
 }
 
 kept_fd inheritance::take(records::descriptor_id number) {

@@ -20,15 +20,23 @@
 
 namespace gpushm::broker_detail {
 
+/// In a row. With the keeper's pauses, more than a minute.
+inline constexpr std::uint32_t max_failed_starts = 30;
+/// In a row, in requests of one session.
+inline constexpr std::uint32_t max_deaths = 3;
+
 /// What a predecessor has left of one domain: its journal and its descriptors.
 struct inheritance {
   /// Reads the journal, and records the effect of the system call in which the predecessor was
-  /// killed. Throws `error`: invalid_argument.
+  /// killed. Throws `error`: invalid_argument, also if as many brokers as `max_failed_starts` have
+  /// tried that and were never ready.
   inheritance(journal::journal from,
               std::unordered_map<records::descriptor_id, base::unique_fd> left);
 
   /// The descriptor with this number; empty: there is none.
   [[nodiscard]] kept_fd take(records::descriptor_id number);
+  /// The session in whose requests the last broker and those before it have died; nothing: none.
+  [[nodiscard]] std::optional<core::session_id> suspect() noexcept;
   /// Larger than the number of every session and packet here.
   [[nodiscard]] core::session_id next_session() const noexcept;
   [[nodiscard]] std::uint64_t next_packet() const noexcept;
@@ -47,6 +55,7 @@ struct inheritance {
 
  private:
   void read();
+  void read_notes();
   void finish_call();
 };
 

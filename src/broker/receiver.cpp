@@ -110,11 +110,13 @@ void receiver::handle(lane& on, const transport::peeked& got) {
 
 /// The hub records this with the packet's effects.
 void receiver::begin_handling(lane& on) {
+  recorder_.begin_handling(on.of.number);
   on.handled = true;
   recorder_.mark(connection::key_of_handled(on));
 }
 
 void receiver::finish_handling(lane& on) {
+  recorder_.end_handling();
   ++received_;
   static_cast<void>(remove_handled(on));
   sender_.settle_after_request(on.of);

@@ -39,6 +39,18 @@ void recorder::end() noexcept {
   is_behind_ = false;
 }
 
+void recorder::end_handling() noexcept {
+  if (!on_) {
+    return;
+  }
+  journal::death_notes& notes = on_->log.notes();
+  if (notes.blamed == notes.handling) {  // one of its requests has not been the cause
+    notes.blamed = 0;
+    notes.deaths = 0;
+  }
+  notes.handling = 0;
+}
+
 void recorder::write() noexcept {
   if (!on_) {
     return;

@@ -35,6 +35,19 @@ class recorder {
   [[nodiscard]] bool is_on() const noexcept { return on_ != nullptr; }
   /// For system calls that report in the journal.
   [[nodiscard]] transport::reported_call& call() noexcept { return on_ ? on_->log.call() : call_; }
+  /// Between these two, a request of the session is handled (`journal::death_notes`).
+  void begin_handling(core::session_id session) noexcept {
+    if (on_) {
+      on_->log.notes().handling = session;
+    }
+  }
+  void end_handling() noexcept;
+  /// The broker has started.
+  void note_ready() noexcept {
+    if (on_) {
+      on_->log.notes().failed_starts = 0;
+    }
+  }
   /// A number for a packet, larger than those before.
   [[nodiscard]] std::uint64_t next_packet() noexcept { return next_packet_++; }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.hpp"
 #include "broker/connection.hpp"
 #include "broker/sender.hpp"
 #include "gpushm/error.hpp"
@@ -46,7 +47,28 @@ void restorer::restore() {
     recorder_.forget(number);  // the predecessor was killed before it had recorded it
   }
   recorder_.commit();
+  for (const gpushm::generation each : lost_) {
+    hub_.lose_memory(each);
+  }
+  drop_sessions();
   hub_.for_each_session([&](session& each) { loop_.request_turn(connection_of(each)); });
+}
+
+void restorer::drop_sessions() {
+  const auto drop = [&](core::session_id number, std::string_view why) {
+    session* const found = hub_.find(number);
+    if (found != nullptr && !connection_of(*found).closed) {
+      found->dropped = true;
+      connection_of(*found).record();
+      session_ender_.drop(connection_of(*found), why);
+    }
+  };
+  if (suspect_) {  // its request would end this process, too
+    drop(*suspect_, "several brokers in a row have ended in its requests");
+  }
+  for (const core::session_id each : dropped_) {
+    drop(each, "the memory of an answer is lost");
+  }
 }
 
 void restorer::restore_segment(gpushm::generation generation, const core::saved_segment& what) {
@@ -54,15 +76,15 @@ void restorer::restore_segment(gpushm::generation generation, const core::saved_
   if (const auto found = from_.files.find(generation); found != from_.files.end()) {
     for (const records::descriptor_id each : found->second.chunks) {
       files->chunks.push_back(from_.take(each));
-      if (!files->chunks.back()) {
-        throw error(errc::invalid_argument,
-                    "serve",
-                    from_.broker.socket_path,
-                    "the keeper has lost a descriptor of segment \"" + what.name + '"',
-                    "raise the keeper's limit of descriptors");
-      }
+      files->is_lost = files->is_lost || !files->chunks.back();
     }
     files->chunk_bytes = found->second.chunk_bytes;
+  }
+  if (files->is_lost) {
+    base::log(log_level::error,
+              "the keeper has lost a descriptor of segment \"" + what.name +
+                  "\": it is removed (raise the keeper's limit of descriptors)");
+    lost_.push_back(generation);
   }
   hub_.restore(generation, std::move(files));
   // The predecessor has written the word before it recorded the change. A live segment's word may
@@ -146,6 +168,14 @@ void restorer::restore_packet(std::uint64_t number, records::packet_record& reco
     packet.metadata = record.metadata_of != 0 ? of.metadata : nullptr;
   } else if (record.files_of != 0) {
     packet.files = restore_orphans(record);  // its segment is freed already
+  }
+  const bool is_lost = packet.files && packet.files->is_lost;
+  if (is_lost) {
+    // It cannot be sent. The client connects again, and keeps the leases that it knows.
+    found->dropped = true;
+    recorder_.erase(records::key_of(records::kind::packet, number));
+    dropped_.insert(record.session);
+    return;
   }
   for (const records::descriptor_id each : record.descriptors) {
     int descriptor = -1;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -27,7 +28,7 @@ namespace gpushm::broker_detail {
 /// runs.
 class restorer {
  public:
-  /// All must outlive this object.
+  /// All must outlive this object. `suspect`: the session to drop (`inheritance::suspect`).
   restorer(inheritance& from,
            asio::io_context& io,
            hub& sessions,
@@ -37,7 +38,8 @@ class restorer {
            turn_loop& loop,
            session_ender& ends,
            admission& entry,
-           std::uint32_t max_inflight_descriptors)
+           std::uint32_t max_inflight_descriptors,
+           std::optional<core::session_id> suspect)
       : from_(from),
         io_(io),
         hub_(sessions),
@@ -47,12 +49,13 @@ class restorer {
         loop_(loop),
         session_ender_(ends),
         admission_(entry),
-        max_inflight_descriptors_(max_inflight_descriptors) {}
+        max_inflight_descriptors_(max_inflight_descriptors),
+        suspect_(suspect) {}
   restorer(const restorer&) = delete;
   restorer& operator=(const restorer&) = delete;
   ~restorer() = default;
 
-  /// Call once. Throws invalid_argument if a descriptor of a segment is missing; std::bad_alloc.
+  /// Call once. A segment whose descriptors are not complete is removed. Throws std::bad_alloc.
   void restore();
 
  private:
@@ -61,6 +64,7 @@ class restorer {
   void restore_packet(std::uint64_t number, records::packet_record& record);
   std::shared_ptr<const segment_files> restore_orphans(const records::packet_record& record);
   void restore_events(connection& of);
+  void drop_sessions();
 
   inheritance& from_;
   asio::io_context& io_;
@@ -72,7 +76,10 @@ class restorer {
   session_ender& session_ender_;
   admission& admission_;
   std::uint32_t max_inflight_descriptors_;
+  std::optional<core::session_id> suspect_;
 
+  std::vector<gpushm::generation> lost_;  ///< segments whose memory is not complete
+  std::set<core::session_id> dropped_;    ///< sessions that cannot be continued
   std::vector<bool> used_slots_;
   std::map<core::session_id, std::set<std::uint64_t>> places_;  ///< of recorded packets
   /// Chunks of segments that are freed, for packets that carry them.

@@ -87,6 +87,7 @@ class server::impl final : public outbox {
         log_(options.domain),
         is_resumable_(successors.has_value()),
         from_(is_resumable_ ? std::move(successors->from) : std::nullopt),
+        suspect_(from_ ? from_->suspect() : std::nullopt),  // before the recorder has the journal
         listener_(from_ ? inherited_listener(*from_)
                         : transport::listener(
                               options.socket_path, options.mode, options.group, options.lock_path)),
@@ -154,7 +155,8 @@ class server::impl final : public outbox {
                loop_,
                session_ender_,
                admission_,
-               options_.limits.max_inflight_descriptors)
+               options_.limits.max_inflight_descriptors,
+               suspect_)
           .restore();
       from_.reset();
     }
@@ -179,6 +181,7 @@ class server::impl final : public outbox {
     receiver_.start();
     driver_.schedule();
     ready(context);
+    recorder_.note_ready();
     while (!run_until_stopped()) {
     }
     recorder_.end();
@@ -330,9 +333,12 @@ class server::impl final : public outbox {
   }
 
   [[nodiscard]] core::limits limits() const {
+    // Those of a predecessor are open already, and are clients'.
+    const std::uint64_t inherited = from_ ? from_->stored.size() : 0;
     core::limits result = core_limits(options_.limits,
                                       descriptors_for_clients(options_.limits.reserved_descriptors,
-                                                              options_.raise_descriptor_limit));
+                                                              options_.raise_descriptor_limit) +
+                                          inherited);
     result.max_segments = table_.slots();
     result.names_changes = is_resumable_;
     return result;
@@ -423,6 +429,7 @@ class server::impl final : public outbox {
   member_log log_;
   bool is_resumable_;
   std::optional<inheritance> from_;  ///< while this object is constructed
+  std::optional<core::session_id> suspect_;
   transport::listener listener_;
   state_table_file table_;
   recorder recorder_;

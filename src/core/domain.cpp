@@ -528,6 +528,22 @@ void domain::remove(session_id session, std::string_view name, gpushm::generatio
   free_if_unused(what);
 }
 
+void domain::withdraw(segment& what) {
+  if (what.removed) {
+    return;
+  }
+  unname(what);
+  if (what.published) {
+    emit(event_kind::removed, what, session_id{0});
+  }
+}
+
+void domain::lose_memory(gpushm::generation generation) {
+  segment& what = *segments_.at(generation);
+  withdraw(what);
+  free_if_unused(what);
+}
+
 /// True while leased, or persistent, published and not removed.
 bool domain::is_in_use(const segment& what) noexcept {
   return !what.leases.empty() ||
@@ -538,12 +554,7 @@ void domain::free_if_unused(segment& what) {
   if (is_in_use(what)) {
     return;
   }
-  if (!what.removed) {
-    unname(what);
-    if (what.published) {
-      emit(event_kind::removed, what, session_id{0});
-    }
-  }
+  withdraw(what);
   set_word(what, std::nullopt);
   release_slot(what.slot);
   if (const auto creator = sessions_.find(what.creator_session); creator != sessions_.end()) {

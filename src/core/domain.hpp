@@ -250,6 +250,10 @@ class domain {
   /// `generation` 0: the current one of that name. Throws no_such_segment, permission_denied.
   void remove(session_id session, std::string_view name, gpushm::generation generation = 0);
 
+  /// Its descriptors are gone: as if its creator removed it. Leases stay, and mappings keep the
+  /// memory. Precondition: a segment of this generation exists.
+  void lose_memory(gpushm::generation generation);
+
   /// A segment that the session leases, to send more of its chunks. Throws stale_generation.
   [[nodiscard]] const segment& held(session_id session, gpushm::generation generation) const;
   /// Throws no_such_segment.
@@ -471,6 +475,8 @@ class domain {
   bool wake_some(segment& published);
   void end_with_exporter(segment& what, end_kind how);
   [[nodiscard]] static bool is_in_use(const segment& what) noexcept;
+  /// No client finds it any longer.
+  void withdraw(segment& what);
   void free_if_unused(segment& what);
   void grant_or_refuse(session_id session, const open_request& request, segment& found);
   void wait(session_id session, open_request request);

@@ -38,11 +38,13 @@ struct file_header {
   std::uint64_t sequence = 0;
   std::uint64_t committed = 0;  ///< the log ends at this offset of the file
   transport::reported_call call;
+  death_notes notes;
 };
 static_assert(sizeof(file_header) <= log_offset);
 static_assert(offsetof(file_header, sequence) == 16);
 static_assert(offsetof(file_header, committed) == 24);
 static_assert(offsetof(file_header, call) == 32);
+static_assert(offsetof(file_header, notes) == 112);
 
 enum class change_kind : std::uint32_t { put = 1, erase = 2 };
 
@@ -398,6 +400,7 @@ journal journal::compacted() const {
   });
   result.impl_->commit();
   result.call() = impl_->header()->call;
+  result.notes() = impl_->header()->notes;
   result.impl_->set_complete();
   return result;
 }
@@ -410,6 +413,10 @@ std::uint64_t journal::used_bytes() const noexcept {
 }
 transport::reported_call& journal::call() noexcept {
   return impl_->header()->call;
+}
+
+death_notes& journal::notes() noexcept {
+  return impl_->header()->notes;
 }
 
 }  // namespace gpushm::journal

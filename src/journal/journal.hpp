@@ -25,6 +25,15 @@ struct record_key {
   }
 };
 
+/// Who may be the cause when processes die again and again. In the file, and not part of a commit:
+/// each field is a store that takes effect at once. All zero: nothing.
+struct death_notes {
+  std::uint64_t handling = 0;       ///< whose request is being handled; 0: none
+  std::uint64_t blamed = 0;         ///< whose request was being handled at the last death
+  std::uint32_t deaths = 0;         ///< in a row, while a request of `blamed` was being handled
+  std::uint32_t failed_starts = 0;  ///< in a row: processes that have ended before they were ready
+};
+
 /// Records that survive this process: in a memfd, whose descriptor another process keeps. One
 /// process at a time reads and writes it.
 ///
@@ -91,6 +100,7 @@ class journal {
 
   /// For a system call whose effect must be known after a SIGKILL. In the file.
   [[nodiscard]] transport::reported_call& call() noexcept;
+  [[nodiscard]] death_notes& notes() noexcept;
 
  private:
   using visitor = void (*)(const void* context,

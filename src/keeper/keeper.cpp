@@ -29,6 +29,7 @@
 #include "keeper/notification.hpp"
 #include "keeper/notification_socket.hpp"
 #include "keeper/start_program.hpp"
+#include "keeper/stored_descriptors.hpp"
 #include "keeper/takeover.hpp"
 #include "transport/listener.hpp"
 
@@ -48,6 +49,8 @@ constexpr milliseconds short_life{10'000};
 constexpr int takeover_failed = 1;
 /// Between two attempts to find out whether another keeper starts at this moment.
 constexpr milliseconds retry_pause{10};
+/// From the last close of a program's descriptors until its end is reported, usually at once.
+constexpr milliseconds time_to_be_reaped{200};
 
 void log(const std::string& text) noexcept {
   base::log(log_level::info, text);
@@ -121,6 +124,11 @@ class keeper::impl {
         }
       }
       const auto now = clock::now();
+      if (child_ > 0 && gone_at_ && now >= *gone_at_) {
+        if (const auto code = give_up_child()) {
+          return *code;
+        }
+      }
       if (kill_at_ && now >= *kill_at_) {
         kill_at_.reset();
         log("the program did not exit after SIGTERM: SIGKILL");
@@ -148,8 +156,10 @@ class keeper::impl {
     if (child_ <= 0 && place_ == place::own) {
       next = start_at_;
     }
-    if (ready_by_) {
-      next = std::min(*ready_by_, next.value_or(*ready_by_));
+    for (const auto& each : {ready_by_, gone_at_}) {
+      if (each) {
+        next = std::min(*each, next.value_or(*each));
+      }
     }
     return next ? static_cast<int>(base::time_left(*next).count()) : -1;
   }
@@ -158,14 +168,18 @@ class keeper::impl {
   bool wait() {
     // poll ignores negative numbers.
     const bool may_hand_over = place_ == place::own && listener_ && !predecessor_;
-    std::array<pollfd, 4> waits{
+    std::array<pollfd, 5> waits{
         {{signals_.get(), POLLIN, 0},
          {socket_.get(), POLLIN, 0},
          {may_hand_over && !successor_ ? listener_->descriptor() : -1, POLLIN, 0},
-         {place_ == place::successors ? successor_.get() : successor_life_.get(), POLLIN, 0}}};
+         {place_ == place::successors ? successor_.get() : successor_life_.get(), POLLIN, 0},
+         {child_ > 0 && !gone_at_ ? program_life_.get() : -1, POLLIN, 0}}};
     base::retry([&] { return ::poll(waits.data(), waits.size(), next_timeout()); });
     if (waits[2].revents != 0) {
       accept();
+    }
+    if (waits[4].revents != 0) {
+      gone_at_ = clock::now() + time_to_be_reaped;
     }
     return waits[3].revents != 0;
   }
@@ -186,7 +200,7 @@ class keeper::impl {
                           std::to_string(options_.max_descriptors) + " that this one stores",
                       "raise --max-descriptors, and the open file limit");
         }
-        stored_ = std::move(all->descriptors);
+        stored_.assign(std::move(all->descriptors));
         listener_.emplace(path, std::move(all->lock), std::move(all->listener));
         life_ = std::move(all->life);
         predecessor_ = std::move(all->predecessor);
@@ -238,7 +252,8 @@ class keeper::impl {
   /// The program has exited.
   void hand_over_everything() {
     try {
-      successor_life_ = hand_over(successor_.get(), stored_, *listener_, options_.takeover_timeout);
+      successor_life_ =
+          hand_over(successor_.get(), stored_.all(), *listener_, options_.takeover_timeout);
       place_ = place::successors;
       log("handed over " + std::to_string(stored_.size()) + " descriptors");
     } catch (const std::exception& why) {
@@ -328,6 +343,7 @@ class keeper::impl {
     for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
       if (pid == child_) {
         child_ = -1;
+        gone_at_.reset();
         result = status;
       }
     }
@@ -381,7 +397,7 @@ class keeper::impl {
       }
     }
     if (what.remove) {
-      stored_.remove_if([&](const named_descriptor& each) { return each.name == what.name; });
+      stored_.remove(what.name);
     }
     if (what.store) {
       for (base::unique_fd& each : got.descriptors) {
@@ -390,7 +406,7 @@ class keeper::impl {
                      " descriptors, the most that it stores";
           break;
         }
-        stored_.push_back({what.name, std::move(each)});
+        stored_.add(what.name, std::move(each));
       }
     }
     if (what.barrier && got.descriptors.size() == 1 && !problem_.empty()) {
@@ -407,8 +423,25 @@ class keeper::impl {
   void start() {
     started_ = clock::now();
     is_ready_ = false;
-    child_ =
-        start_program({options_.argv, options_.socket_path, stored_, life_.get(), original_mask_});
+    std::array<int, 2> ends{};
+    base::checked(operation, {}, "pipe2", [&] { return ::pipe2(ends.data(), O_CLOEXEC); });
+    program_life_ = base::unique_fd(ends[0]);
+    const base::unique_fd write_end(ends[1]);
+    gone_at_.reset();
+    child_ = start_program({options_.argv,
+                            options_.socket_path,
+                            stored_.all(),
+                            {life_.get(), write_end.get()},
+                            original_mask_});
+  }
+
+  /// A program whose threads are blocked, for instance by a client's file of a FUSE server that
+  /// does not answer, cannot be reaped. It has ended all the same once its descriptors are closed.
+  std::optional<int> give_up_child() {
+    log("the program has ended, but one of its threads is blocked: not waiting for it");
+    ::kill(child_, SIGKILL);
+    child_ = -1;
+    return handle_exit(SIGKILL);
   }
 
   keeper_options options_;
@@ -429,11 +462,13 @@ class keeper::impl {
   base::guarded_fd predecessor_;    ///< until the program is ready
   base::unique_fd life_;            ///< for the program, until it is ready
   std::optional<clock::time_point> ready_by_;
-  std::list<named_descriptor> stored_;
+  stored_descriptors stored_;
   std::string problem_;  ///< since the last barrier; empty: none
   pid_t child_ = -1;
   bool is_ready_ = false;  ///< the program has sent READY=1
   bool is_ending_ = false;
+  base::unique_fd program_life_;              ///< end of file: the program has no descriptors
+  std::optional<clock::time_point> gone_at_;  ///< then the program is not waited for any longer
   std::optional<clock::time_point> kill_at_;  ///< after SIGTERM
   clock::time_point started_{};
   clock::time_point start_at_{};

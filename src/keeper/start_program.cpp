@@ -46,7 +46,7 @@ bool move_behind(int& number, int first) noexcept {
 
 /// Moves the descriptors to the numbers from `first_inherited` on, in their order, and `others`
 /// (-1: none) behind them. Returns false if the descriptor table has no room.
-bool move_inherited(const std::list<named_descriptor>& stored, std::array<int, 2>& others) {
+bool move_inherited(const std::list<named_descriptor>& stored, std::array<int, 3>& others) {
   const int end = first_inherited + static_cast<int>(stored.size());
   for (int& each : others) {
     if (each != -1 && !move_behind(each, end)) {
@@ -95,7 +95,7 @@ bool move_inherited(const std::list<named_descriptor>& stored, std::array<int, 2
 /// In the child. `names_number`: of the file of names; -1: `names` has them.
 [[noreturn]] void execute(const program_start& what, const std::string& names, int names_number) {
   base::close_others_at_exec();  // the stored ones are then allowed one by one
-  std::array<int, 2> others{names_number, what.life};
+  std::array<int, 3> others{names_number, what.pipes[0], what.pipes[1]};
   if (!move_inherited(what.stored, others)) {
     fail("move the inherited descriptors");
   }

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <csignal>
 #include <list>
 #include <string>
@@ -22,8 +23,8 @@ struct program_start {
   /// Inherited, with their names (`take_inherited_descriptors`). Must not be close-on-exec, or the
   /// handlers of fork_guard.hpp replace driver files, among them GPU memory.
   const std::list<named_descriptor>& stored;
-  int life;              ///< inherited, too; -1: none
-  const sigset_t& mask;  ///< of blocked signals
+  std::array<int, 2> pipes;  ///< inherited, too, and not closed by the program; -1: none
+  const sigset_t& mask;      ///< of blocked signals
 };
 
 /// Forks, and executes the program with the standard streams and those descriptors only. Returns

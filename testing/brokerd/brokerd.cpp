@@ -69,7 +69,7 @@ brokerd::brokerd(const std::string& run_dir, const std::vector<std::string>& for
 }
 
 pid_t brokerd::pid() const {
-  return first_child_of(keeper_.pid());
+  return last_child_of(keeper_.pid());
 }
 
 bool brokerd::kill() const {
@@ -80,11 +80,13 @@ bool brokerd::kill() const {
   return eventually([&] { return pid() != 0 && pid() != before; }, start_timeout);
 }
 
-pid_t first_child_of(pid_t pid) {
+pid_t last_child_of(pid_t pid) {
   const std::string text = std::to_string(pid);
   std::ifstream children("/proc/" + text + "/task/" + text + "/children");
   pid_t result = 0;
-  children >> result;
+  for (pid_t each = 0; children >> each;) {
+    result = each;
+  }
   return result;
 }
 

@@ -41,7 +41,7 @@ class brokerd {
   child keeper_;
 };
 
-/// The first child of a process; 0: it has none.
-[[nodiscard]] pid_t first_child_of(pid_t pid);
+/// The youngest child of a process; 0: it has none.
+[[nodiscard]] pid_t last_child_of(pid_t pid);
 
 }  // namespace gpushm_testing

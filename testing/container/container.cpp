@@ -76,6 +76,13 @@ void container::kill(int signal_number) {
   }
 }
 
+run_result container::exec(const std::vector<std::string>& argv) const {
+  spawn_options options;
+  options.argv = bundle_->command({"exec", bundle_->id()});
+  options.argv.insert(options.argv.end(), argv.begin(), argv.end());
+  return run_program(options);
+}
+
 pid_t container::host_pid() const {
   // runc writes the file while the program is already running.
   std::optional<pid_t> pid;

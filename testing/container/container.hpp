@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "apps/support/oci/bundle.hpp"
 #include "testing/container/options.hpp"
@@ -39,6 +40,9 @@ class container {
   /// Sends a signal to the program; SIGKILL, too, reaches the program and not only the runtime. The
   /// kernel drops signals to PID 1 that it has no handler for, except SIGKILL from outside.
   void kill(int signal_number);
+
+  /// Runs another program in the container, under the uid of the first, and blocks until it exits.
+  [[nodiscard]] run_result exec(const std::vector<std::string>& argv) const;
 
   /// The program's pid in the host's PID namespace; blocks at most five seconds until it runs.
   /// Throws `harness_error`.

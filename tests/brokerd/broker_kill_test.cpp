@@ -26,6 +26,7 @@
 #include "testing/process/child.hpp"
 #include "testing/process/deadline.hpp"
 #include "testing/process/proc_counters.hpp"
+#include "testing/process/programs.hpp"
 #include "testing/process/temp_dir.hpp"
 
 namespace {
@@ -33,6 +34,7 @@ namespace {
 using namespace std::chrono_literals;
 using gpushm_testing::child;
 using gpushm_testing::eventually;
+using gpushm_testing::own_program;
 
 constexpr std::size_t segment_bytes = std::size_t{64} * 1024;
 
@@ -43,7 +45,7 @@ class replaced_broker : public testing::Test {
   }
 
   /// 0: none at the moment.
-  [[nodiscard]] pid_t broker_pid() const { return gpushm_testing::first_child_of(keeper_.pid()); }
+  [[nodiscard]] pid_t broker_pid() const { return gpushm_testing::last_child_of(keeper_.pid()); }
   /// Kills it. Returns whether it has a successor.
   [[nodiscard]] bool kill_broker() const {
     const pid_t before = broker_pid();
@@ -54,16 +56,24 @@ class replaced_broker : public testing::Test {
   }
   /// Starts a keeper, which takes over, with `more` arguments for its broker.
   [[nodiscard]] child start_keeper(const std::vector<std::string>& more = {}) {
-    std::vector<std::string> for_broker{"--domain", "default"};
+    std::vector<std::string> for_broker{"--domain", "default", "--max-segments", "65536"};
     for_broker.insert(for_broker.end(), more.begin(), more.end());
     gpushm_testing::make_run_directory(run_dir_);
-    return child::start(
+    auto options =
         gpushm_testing::brokerd_command(run_dir_,
                                         for_broker,
                                         {"--socket",
                                          run_dir_ + "/keeper/notify-" + std::to_string(keepers_++),
                                          "--takeover",
-                                         run_dir_ + "/keeper/takeover"}));
+                                         run_dir_ + "/keeper/takeover"});
+    if (!other_programs_.empty() && keepers_ % 2 == 0) {
+      for (std::string& each : options.argv) {
+        for (const std::string name : {"gpushm-keeper", "gpushm-brokerd"}) {
+          each = each == own_program(name) ? other_programs_ + "/" + name : each;
+        }
+      }
+    }
+    return child::start(options);
   }
   /// Returns whether the keeper before has ended.
   [[nodiscard]] bool take_over() {
@@ -101,12 +111,17 @@ class replaced_broker : public testing::Test {
   gpushm_testing::temp_dir directory_{0755};
   const std::string run_dir_ = directory_ / "run";
   const std::string socket_ = run_dir_ + "/d/default/socket";
+  /// A directory with keeper and broker of another version, for every second takeover; empty: none.
+  std::string other_programs_;
   int keepers_ = 0;
   child keeper_ = start_keeper();
 };
 
 void fill(gpushm::segment& of, std::uint8_t with) {
   std::memset(of.mutable_data(), with, segment_bytes);
+}
+void fill_first(gpushm::segment& of, std::uint8_t with) {
+  *static_cast<std::uint8_t*>(of.mutable_data()) = with;
 }
 [[nodiscard]] bool has(const gpushm::segment& in, std::uint8_t what) {
   const auto* const bytes = static_cast<const std::uint8_t*>(in.data());
@@ -274,6 +289,50 @@ TEST_F(replaced_broker_with_readers, continues_connections_and_leases_in_the_nex
                     [&] { return kill_broker(); }});
 }
 
+/// A broker with many segments; GPUSHM_BROKER_SEGMENTS sets how many (one descriptor each).
+class replaced_broker_with_many : public replaced_broker {
+ protected:
+  /// Returns the time from the start of `replace` until the next broker answers.
+  [[nodiscard]] double measure(const std::function<bool()>& replace) const {
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_TRUE(replace());
+    EXPECT_TRUE(eventually([&] { return can_connect(); }, 60s));
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+        .count();
+  }
+};
+
+TEST_F(replaced_broker_with_many, continues_all) {
+  const int many = number_from_environment("GPUSHM_BROKER_SEGMENTS", 1'000);
+  auto creator = connect();
+  std::vector<std::string> names;
+  for (int i = 0; i < many; ++i) {
+    names.push_back("s" + std::to_string(i));
+    auto each = creator.create(
+        names.back(),
+        {.size_bytes = 4'096, .device = "host", .lifetime = gpushm::lifetime::persistent});
+    fill_first(each, static_cast<std::uint8_t>(i));
+    each.publish();
+  }
+  const double killed = measure([&] { return kill_broker(); });
+  const double taken_over = measure([&] { return take_over(); });
+  EXPECT_EQ(connect().list().size(), names.size());
+  auto reader = connect();
+  for (int i = 0; i < many; i += std::max(1, many / 100)) {
+    EXPECT_EQ(
+        *static_cast<const std::uint8_t*>(reader.open(names[static_cast<std::size_t>(i)]).data()),
+        static_cast<std::uint8_t>(i));
+  }
+  for (const std::string& each : names) {
+    creator.remove(each);
+  }
+  EXPECT_TRUE(reader.list().empty());
+  std::printf("{\"segments\": %d, \"killed_ms\": %.1f, \"taken_over_ms\": %.1f}\n",
+              many,
+              killed,
+              taken_over);
+}
+
 /// Replaces the broker `times` times under load, and compares what is left.
 class replaced_broker_under_load : public replaced_broker {
  protected:
@@ -344,6 +403,17 @@ TEST_F(replaced_broker_under_load, loses_and_repeats_nothing_in_takeovers) {
 TEST_F(replaced_broker_under_load, loses_and_repeats_nothing_in_takeovers_that_fail) {
   run(number_from_environment("GPUSHM_BROKER_TAKEOVERS", 30),
       [&] { EXPECT_TRUE(fail_to_take_over()); });
+}
+
+/// GPUSHM_OTHER_BROKER: the directory of gpushm-keeper and gpushm-brokerd of another version.
+TEST_F(replaced_broker_under_load, loses_and_repeats_nothing_between_two_versions) {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment
+  const char* const other = std::getenv("GPUSHM_OTHER_BROKER");
+  if (other == nullptr) {
+    GTEST_SKIP() << "no other version (GPUSHM_OTHER_BROKER)";
+  }
+  other_programs_ = other;
+  run(number_from_environment("GPUSHM_BROKER_TAKEOVERS", 30), [&] { EXPECT_TRUE(take_over()); });
 }
 
 }  // namespace

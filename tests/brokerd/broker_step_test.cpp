@@ -135,6 +135,8 @@ class stepped_thread {
 };
 
 constexpr std::size_t segment_bytes = 8'192;
+/// Chunks of a segment: more than fit into two packets.
+constexpr std::size_t several_batches = 600;
 
 /// Clients of a broker. Each part of a scenario may use what the parts before it have left here.
 struct world {
@@ -149,8 +151,10 @@ struct world {
   [[nodiscard]] gpushm::client connect() const {
     return gpushm::client::connect({.socket_path = socket});
   }
-  void create(const std::string& name, bool published = true) {
-    created.push_back(exporter->create(name, {.size_bytes = segment_bytes, .device = "host"}));
+  void create(const std::string& name, bool published = true, std::size_t chunks = 1) {
+    created.push_back(exporter->create(
+        name,
+        {.size_bytes = segment_bytes * chunks, .device = "host", .chunk_bytes = segment_bytes}));
     created.back().write(0, std::as_bytes(std::span(name)));
     if (published) {
       created.back().publish("about " + name);
@@ -196,6 +200,21 @@ const std::array scenarios{
                EXPECT_FALSE(of.importer->try_open("a"));
                of.created.back().publish();
                of.open("a");
+               of.expect_contents();
+               of.expect_leases("a", 2);
+             }},
+    scenario{"create_in_batches",
+             [](world&) {},
+             [](world& of) { of.create("a", false, several_batches); },
+             [](world& of) {
+               of.created.back().publish();
+               of.open("a");
+               of.expect_contents();
+             }},
+    scenario{"open_in_batches",
+             [](world& of) { of.create("a", true, several_batches); },
+             [](world& of) { of.open("a"); },
+             [](world& of) {
                of.expect_contents();
                of.expect_leases("a", 2);
              }},
@@ -437,7 +456,7 @@ TEST_P(stepped_receiver, receives_descriptors_once) {
 
 INSTANTIATE_TEST_SUITE_P(of,
                          stepped_receiver,
-                         testing::Values(scenarios[1], scenarios[2]),
+                         testing::Values(scenarios[1], scenarios[2], scenarios[3]),
                          [](const auto& chosen) { return std::string(chosen.param.name); });
 
 }  // namespace

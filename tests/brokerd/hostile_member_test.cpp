@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Members that would keep a killed broker from having a successor.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <variant>
+
+#include "base/unique_fd.hpp"
+#include "gpushm/gpushm.hpp"
+#include "journal/journal.hpp"
+#include "records/records.hpp"
+#include "testing/brokerd/brokerd.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "testing/stuck_file/stuck_file.hpp"
+#include "transport/packet_socket.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using gpushm_testing::eventually;
+
+class brokerd_with_hostile_member : public testing::Test {
+ protected:
+  [[nodiscard]] gpushm::client connect() const {
+    return gpushm::client::connect({.socket_path = socket_, .timeout = 20s});
+  }
+  [[nodiscard]] std::string log() { return broker_.keeper().output().all_output(); }
+
+  gpushm_testing::temp_dir directory_{0755};
+  const std::string run_dir_ = directory_ / "run";
+  const std::string socket_ = run_dir_ + "/d/default/socket";
+  gpushm_testing::brokerd broker_{run_dir_, {"--domain", "default"}};
+};
+
+TEST_F(brokerd_with_hostile_member, is_replaced_although_a_thread_is_blocked_in_close) {
+  if (const auto why = gpushm_testing::why_no_stuck_file()) {
+    GTEST_SKIP() << *why;
+  }
+  gpushm::client user = connect();
+  gpushm::segment created = user.create(
+      "w", {.size_bytes = 4'096, .device = "host", .lifetime = gpushm::lifetime::persistent});
+  created.publish();
+  const pid_t blocked = broker_.pid();
+  {
+    const gpushm_testing::stuck_file file;
+    const auto member = gpushm::transport::connect_packet_socket(socket_, 5s);
+    const std::array<std::byte, 4> invalid{};
+    const std::array<int, 1> descriptors{file.get()};
+    ASSERT_EQ(gpushm::transport::send_packet(member.get(), invalid, descriptors),
+              gpushm::transport::send_result::sent);
+    ASSERT_TRUE(eventually([&] { return file.is_being_closed(); }, 10s));
+    ::kill(blocked, SIGKILL);
+    EXPECT_TRUE(eventually(
+        [&] { return broker_.pid() != 0 && broker_.pid() != blocked && connect().try_open("w"); },
+        10s))
+        << log();
+    EXPECT_EQ(created.state(), gpushm::segment_state::live);
+    EXPECT_TRUE(fs::exists("/proc/" + std::to_string(blocked))) << "nothing was blocked";
+  }
+  EXPECT_TRUE(eventually([&] { return !fs::exists("/proc/" + std::to_string(blocked)); }, 10s))
+      << "the keeper has not reaped it";
+}
+
+/// The keeper's copy of the journal.
+gpushm::base::unique_fd journal_of(pid_t keeper) {
+  for (const auto& each : fs::directory_iterator("/proc/" + std::to_string(keeper) + "/fd")) {
+    std::error_code failed;
+    if (fs::read_symlink(each.path(), failed).string().find("gpushm-journal") !=
+        std::string::npos) {
+      return gpushm::base::unique_fd(::open(each.path().c_str(), O_RDWR | O_CLOEXEC));
+    }
+  }
+  return {};
+}
+
+/// As if a request of the session had ended two brokers already, and the third handled it now.
+TEST_F(brokerd_with_hostile_member, drops_a_session_after_three_deaths_in_its_requests) {
+  gpushm::client first = connect();
+  gpushm::client second = connect();
+  gpushm::segment kept = second.create("w", {.size_bytes = 4'096, .device = "host"});
+  kept.publish();
+  {
+    auto journal = gpushm::journal::journal::open(journal_of(broker_.keeper().pid()));
+    // Numbers of sessions begin with 1.
+    journal.notes().blamed = journal.notes().handling = 1;
+    journal.notes().deaths = 2;
+    ASSERT_TRUE(broker_.kill());
+  }
+  EXPECT_TRUE(connect().try_open("w"));
+  EXPECT_EQ(second.stat("w").leases, 1U);
+  EXPECT_EQ(first.list().size(), 1U);  // it connects again
+  EXPECT_NE(
+      broker_.keeper().wait_for_line(
+          "several brokers in a row have ended in its requests", 10s, gpushm_testing::stream::err),
+      "");
+  // Its new session is not suspected.
+  ASSERT_TRUE(broker_.kill());
+  EXPECT_EQ(first.list().size(), 1U);
+  EXPECT_EQ(second.stat("w").leases, 1U);
+}
+
+/// As if no broker could read it.
+TEST_F(brokerd_with_hostile_member, gives_up_a_journal_that_no_broker_can_continue) {
+  gpushm::client user = connect();
+  gpushm::segment lost = user.create("w", {.size_bytes = 4'096, .device = "host"});
+  lost.publish();
+  const auto epoch = user.broker().epoch;
+  {
+    auto journal = gpushm::journal::journal::open(journal_of(broker_.keeper().pid()));
+    journal.notes().failed_starts = 1'000;
+    ASSERT_TRUE(broker_.kill());
+  }
+  EXPECT_NE(connect().broker().epoch, epoch);
+  EXPECT_TRUE(connect().list().empty());
+  EXPECT_TRUE(eventually([&] { return lost.state() == gpushm::segment_state::broker_gone; }, 10s));
+}
+
+/// As a keeper with too low a limit.
+TEST_F(brokerd_with_hostile_member, loses_only_the_segment_that_the_keeper_has_lost) {
+  gpushm::client user = connect();
+  const auto create = [&](const std::string& name) {
+    gpushm::segment created = user.create(
+        name, {.size_bytes = 4'096, .device = "host", .lifetime = gpushm::lifetime::persistent});
+    created.publish();
+    return created;
+  };
+  const gpushm::segment lost = create("lost");
+  const gpushm::segment kept = create("kept");
+  gpushm::client reader = connect();
+  const gpushm::segment opened = reader.open("lost");
+  std::uint64_t number = 0;
+  {
+    const auto journal = gpushm::journal::journal::open(journal_of(broker_.keeper().pid()));
+    const auto found =
+        journal.find(gpushm::records::key_of(gpushm::records::kind::files, lost.generation()));
+    ASSERT_TRUE(found);
+    number = std::get<gpushm::records::files_record>(
+                 gpushm::records::decode(gpushm::records::kind::files, *found))
+                 .chunks.at(0);
+  }
+  std::array<char, 16> digits{};
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number, 36).ptr;
+  gpushm_testing::spawn_options remove;
+  remove.argv = {"/usr/bin/python3",  // not one in a directory that only this user can read
+                 "-c",
+                 "import socket, sys\n"
+                 "socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(\n"
+                 "    ('FDSTOREREMOVE=1\\nFDNAME=d1.' + sys.argv[2]).encode(), sys.argv[1])",
+                 run_dir_ + "/keeper/notify",
+                 std::string(digits.data(), end)};
+  if (::geteuid() == 0) {
+    remove.uid = remove.gid = gpushm_testing::brokerd_uid();
+  }
+  const auto removed = gpushm_testing::run_program(remove);
+  ASSERT_EQ(removed.status, gpushm_testing::exited(0)) << removed.err;
+  ASSERT_TRUE(broker_.kill());
+  EXPECT_TRUE(connect().try_open("kept"));
+  EXPECT_FALSE(connect().try_open("lost"));
+  EXPECT_EQ(opened.state(), gpushm::segment_state::removed);
+  EXPECT_EQ(kept.state(), gpushm::segment_state::live);
+  // The name can be used again, and nothing of it comes back.
+  const gpushm::segment again = create("lost");
+  ASSERT_TRUE(broker_.kill());
+  EXPECT_EQ(again.state(), gpushm::segment_state::live);
+  EXPECT_EQ(connect().list().size(), 2U);
+}
+
+}  // namespace
