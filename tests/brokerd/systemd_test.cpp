@@ -69,6 +69,8 @@ exec env -i container=test PATH=/usr/sbin:/usr/bin:/sbin:/bin )sh";
 constexpr const char* check = R"sh(
 socket=/run/gpushm/d/default/socket
 pid() { systemctl show gpushm-brokerd --value -p MainPID; }
+stored() { systemctl show gpushm-brokerd --value -p NFileDescriptorStore; }
+first=$(stored)
 "$1" create weights --device host --size 1MiB --fill 42 --lifetime persistent --socket $socket
 "$1" open weights --json --checksum --socket $socket
 before=$(pid)
@@ -80,11 +82,10 @@ systemctl kill -s KILL gpushm-brokerd
 for i in $(seq 200); do [ "$(pid)" != 0 ] && [ "$(pid)" != "$before" ] && break; sleep 0.05; done
 "$1" open weights --json --checksum --socket $socket
 [ "$before" != "$(pid)" ] && echo replaced after SIGKILL
-stored() { systemctl show gpushm-brokerd --value -p NFileDescriptorStore; }
-with=$(stored)
+echo "with the segment: $(($(stored) > $first))"
 "$1" rm weights --socket $socket
-for i in $(seq 200); do [ "$(stored)" -lt "$with" ] && break; sleep 0.05; done
-echo "descriptors: $(($with - $(stored))) fewer"
+for i in $(seq 200); do [ "$(stored)" = "$first" ] && break; sleep 0.05; done
+echo "left in the store: $(($(stored) - $first))"
 stat -c '%a %U %n' /run/gpushm/private /run/gpushm/private/socket /run/gpushm/d
 systemctl show gpushm-brokerd -p Result -p NRestarts
 )sh";
@@ -155,8 +156,8 @@ TEST_F(booted, keeps_segments_through_restart_and_sigkill) {
       "[Unit]\nDefaultDependencies=no\nWants=gpushm-brokerd.service\nAfter=gpushm-brokerd.service\n"
       "[Service]\nType=oneshot\nTimeoutStartSec=60\nExecStart=/bin/bash " +
           directory_ / "check.sh" + " " + gpushm_testing::own_program("gpushm") +
-          "\nExecStopPost=/bin/systemctl --force --force poweroff\nStandardOutput=file:" +
-          directory_ / "log" + "\nStandardError=file:" + directory_ / "log" + "\n");
+          "\nExecStopPost=/bin/systemctl --force --force poweroff\nStandardOutput=append:" +
+          directory_ / "log" + "\nStandardError=append:" + directory_ / "log" + "\n");
   write("test.target", "[Unit]\nDefaultDependencies=no\nAllowIsolate=yes\nWants=check.service\n");
   gpushm_testing::spawn_options options;
   options.argv = {"bash",
@@ -174,7 +175,8 @@ TEST_F(booted, keeps_segments_through_restart_and_sigkill) {
   SCOPED_TRACE(log + done.out + done.err);
   EXPECT_THAT(log, HasSubstr("replaced by restart\n"));
   EXPECT_THAT(log, HasSubstr("replaced after SIGKILL\n"));
-  EXPECT_THAT(log, HasSubstr("descriptors: 1 fewer\n"));
+  EXPECT_THAT(log, HasSubstr("with the segment: 1\n"));
+  EXPECT_THAT(log, HasSubstr("left in the store: 0\n"));
   EXPECT_THAT(log, HasSubstr("750 gpushm /run/gpushm/private\n"));
   EXPECT_THAT(log, HasSubstr("660 gpushm /run/gpushm/private/socket\n"));
   EXPECT_THAT(log, HasSubstr("700 gpushm /run/gpushm/d\n"));
