@@ -98,35 +98,67 @@ void add_limits(CLI::App& app, gpushm::broker_limits& limits) {
       ->capture_default_str();
 }
 
+/// CLI11's own transformers print the enumerators.
+template <typename Enum>
+void add_choice(CLI::App& app,
+                const char* name,
+                const char* variable,
+                Enum& into,
+                const std::map<std::string, Enum>& choices,
+                const char* help) {
+  app.add_option_function<std::string>(
+         name,
+         [=, &into](const std::string& text) {
+           const auto found = choices.find(text);
+           if (found == choices.end()) {
+             std::string all;
+             for (const auto& [each, value] : choices) {
+               all += (all.empty() ? "" : ", ") + each;
+             }
+             throw CLI::ValidationError(name, "\"" + text + "\" is none of " + all);
+           }
+           into = found->second;
+         },
+         help)
+      ->envname(variable)
+      ->type_name("WORD");
+}
+
 void add_options(CLI::App& app, options& into) {
   app.add_option("--run-dir",
                  into.domains.run_dir,
                  "directory of the sockets: DIR/d/NAME/socket for each domain, DIR/private/socket "
                  "for gpushmd")
       ->envname("GPUSHM_BROKERD_RUN_DIR")
+      ->type_name("DIR")
       ->capture_default_str();
   app.add_option("--domain", into.domains.domains, "a domain that always exists; may be repeated")
       ->envname("GPUSHM_BROKERD_DOMAINS")
+      ->type_name("NAME")
       ->delimiter(',');
   app.add_option("--private-group", into.group, "gid that may use the private socket [this one's]")
-      ->envname("GPUSHM_BROKERD_PRIVATE_GROUP");
-  app.add_option("--log-level", into.level, "debug, info, warning or error [info]")
-      ->envname("GPUSHM_BROKERD_LOG_LEVEL")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, gpushm::log_level>{{"debug", gpushm::log_level::debug},
-                                                   {"info", gpushm::log_level::info},
-                                                   {"warning", gpushm::log_level::warning},
-                                                   {"error", gpushm::log_level::error}}));
+      ->envname("GPUSHM_BROKERD_PRIVATE_GROUP")
+      ->type_name("GID");
+  add_choice<gpushm::log_level>(app,
+                                "--log-level",
+                                "GPUSHM_BROKERD_LOG_LEVEL",
+                                into.level,
+                                {{"debug", gpushm::log_level::debug},
+                                 {"info", gpushm::log_level::info},
+                                 {"warning", gpushm::log_level::warning},
+                                 {"error", gpushm::log_level::error}},
+                                "debug, info, warning or error [info]");
   using gpushm::app::forbidden_call;
-  app.add_option("--forbidden-call",
-                 into.at_forbidden_call,
-                 "what happens when this program uses a system call that it does not need: refuse "
-                 "(EPERM, and a line in the kernel's audit log), kill, or allow [refuse]")
-      ->envname("GPUSHM_BROKERD_FORBIDDEN_CALL")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, forbidden_call>{{"refuse", forbidden_call::refuse},
-                                                {"kill", forbidden_call::kill},
-                                                {"allow", forbidden_call::allow}}));
+  add_choice<forbidden_call>(app,
+                             "--forbidden-call",
+                             "GPUSHM_BROKERD_FORBIDDEN_CALL",
+                             into.at_forbidden_call,
+                             {{"refuse", forbidden_call::refuse},
+                              {"kill", forbidden_call::kill},
+                              {"allow", forbidden_call::allow}},
+                             "what happens when this program uses a system call that it does not "
+                             "need: refuse (EPERM, and a "
+                             "line in the kernel's audit log), kill, or allow [refuse]");
   add_limits(app, into.domains.limits);
   app.add_flag("--accept-fake-chunks", into.domains.accept_fake_chunks, "for tests")->group("");
 }
