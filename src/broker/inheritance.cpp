@@ -19,6 +19,7 @@ inheritance::inheritance(journal::journal from,
   read_notes();
   read();
   finish_call();
+  --log.notes().failed_starts;  // if another domain ends this process, this one is not the cause
 }
 
 void inheritance::read_notes() {
@@ -27,7 +28,7 @@ void inheritance::read_notes() {
     throw error(errc::invalid_argument,
                 "read the journal",
                 {},
-                std::to_string(notes.failed_starts) + " brokers have ended while they read it",
+                std::to_string(notes.failed_starts) + " brokers have ended while they continued it",
                 "report this as a bug; a new one starts without it");
   }
   ++notes.failed_starts;
@@ -36,11 +37,9 @@ void inheritance::read_notes() {
     notes.blamed = notes.handling;
     notes.handling = 0;
   }
-}
-
-std::optional<core::session_id> inheritance::suspect() noexcept {
-  const journal::death_notes& notes = log.notes();
-  return notes.deaths >= max_deaths ? std::optional(notes.blamed) : std::nullopt;
+  if (notes.deaths >= max_deaths) {
+    suspect = notes.blamed;
+  }
 }
 
 kept_fd inheritance::take(records::descriptor_id number) {

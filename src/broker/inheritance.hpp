@@ -29,14 +29,12 @@ inline constexpr std::uint32_t max_deaths = 3;
 struct inheritance {
   /// Reads the journal, and records the effect of the system call in which the predecessor was
   /// killed. Throws `error`: invalid_argument, also if as many brokers as `max_failed_starts` have
-  /// tried that and were never ready.
+  /// ended while they continued this domain.
   inheritance(journal::journal from,
               std::unordered_map<records::descriptor_id, base::unique_fd> left);
 
   /// The descriptor with this number; empty: there is none.
   [[nodiscard]] kept_fd take(records::descriptor_id number);
-  /// The session in whose requests the last broker and those before it have died; nothing: none.
-  [[nodiscard]] std::optional<core::session_id> suspect() noexcept;
   /// Larger than the number of every session and packet here.
   [[nodiscard]] core::session_id next_session() const noexcept;
   [[nodiscard]] std::uint64_t next_packet() const noexcept;
@@ -44,6 +42,8 @@ struct inheritance {
   journal::journal log;
   std::unordered_map<records::descriptor_id, base::unique_fd> descriptors;
   std::vector<records::descriptor_id> stored;  ///< numbers of all `descriptors` at first
+  /// The session in whose requests the last broker and those before it have died; nothing: none.
+  std::optional<core::session_id> suspect;
   records::broker_record broker;
   core::saved_state state;
   std::map<core::session_id, records::connection_record> connections;

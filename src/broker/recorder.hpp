@@ -42,8 +42,8 @@ class recorder {
     }
   }
   void end_handling() noexcept;
-  /// The broker has started.
-  void note_ready() noexcept {
+  /// The domain of a predecessor is complete again: it has not ended this process.
+  void end_continuing() noexcept {
     if (on_) {
       on_->log.notes().failed_starts = 0;
     }

@@ -63,8 +63,8 @@ void restorer::drop_sessions() {
       session_ender_.drop(connection_of(*found), why);
     }
   };
-  if (suspect_) {  // its request would end this process, too
-    drop(*suspect_, "several brokers in a row have ended in its requests");
+  if (from_.suspect) {  // its request would end this process, too
+    drop(*from_.suspect, "several brokers in a row have ended in its requests");
   }
   for (const core::session_id each : dropped_) {
     drop(each, "the memory of an answer is lost");
@@ -169,10 +169,8 @@ void restorer::restore_packet(std::uint64_t number, records::packet_record& reco
   } else if (record.files_of != 0) {
     packet.files = restore_orphans(record);  // its segment is freed already
   }
-  const bool is_lost = packet.files && packet.files->is_lost;
-  if (is_lost) {
+  if (packet.files && packet.files->is_lost) {
     // It cannot be sent. The client connects again, and keeps the leases that it knows.
-    found->dropped = true;
     recorder_.erase(records::key_of(records::kind::packet, number));
     dropped_.insert(record.session);
     return;

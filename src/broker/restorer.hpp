@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -28,7 +27,7 @@ namespace gpushm::broker_detail {
 /// runs.
 class restorer {
  public:
-  /// All must outlive this object. `suspect`: the session to drop (`inheritance::suspect`).
+  /// All must outlive this object.
   restorer(inheritance& from,
            asio::io_context& io,
            hub& sessions,
@@ -38,8 +37,7 @@ class restorer {
            turn_loop& loop,
            session_ender& ends,
            admission& entry,
-           std::uint32_t max_inflight_descriptors,
-           std::optional<core::session_id> suspect)
+           std::uint32_t max_inflight_descriptors)
       : from_(from),
         io_(io),
         hub_(sessions),
@@ -49,8 +47,7 @@ class restorer {
         loop_(loop),
         session_ender_(ends),
         admission_(entry),
-        max_inflight_descriptors_(max_inflight_descriptors),
-        suspect_(suspect) {}
+        max_inflight_descriptors_(max_inflight_descriptors) {}
   restorer(const restorer&) = delete;
   restorer& operator=(const restorer&) = delete;
   ~restorer() = default;
@@ -76,7 +73,6 @@ class restorer {
   session_ender& session_ender_;
   admission& admission_;
   std::uint32_t max_inflight_descriptors_;
-  std::optional<core::session_id> suspect_;
 
   std::vector<gpushm::generation> lost_;  ///< segments whose memory is not complete
   std::set<core::session_id> dropped_;    ///< sessions that cannot be continued

@@ -87,7 +87,6 @@ class server::impl final : public outbox {
         log_(options.domain),
         is_resumable_(successors.has_value()),
         from_(is_resumable_ ? std::move(successors->from) : std::nullopt),
-        suspect_(from_ ? from_->suspect() : std::nullopt),  // before the recorder has the journal
         listener_(from_ ? inherited_listener(*from_)
                         : transport::listener(
                               options.socket_path, options.mode, options.group, options.lock_path)),
@@ -155,10 +154,10 @@ class server::impl final : public outbox {
                loop_,
                session_ender_,
                admission_,
-               options_.limits.max_inflight_descriptors,
-               suspect_)
+               options_.limits.max_inflight_descriptors)
           .restore();
       from_.reset();
+      recorder_.end_continuing();
     }
   }
   impl(const impl&) = delete;
@@ -181,7 +180,6 @@ class server::impl final : public outbox {
     receiver_.start();
     driver_.schedule();
     ready(context);
-    recorder_.note_ready();
     while (!run_until_stopped()) {
     }
     recorder_.end();
@@ -367,6 +365,7 @@ class server::impl final : public outbox {
                            from_ ? std::span<const records::descriptor_id>(from_->stored)
                                  : std::span<const records::descriptor_id>());
     if (from_) {
+      ++from_->log.notes().failed_starts;  // until `end_continuing`
       return {std::move(from_->log), std::move(shelf), from_->next_packet()};
     }
     records::broker_record self{options_.domain,
@@ -429,7 +428,6 @@ class server::impl final : public outbox {
   member_log log_;
   bool is_resumable_;
   std::optional<inheritance> from_;  ///< while this object is constructed
-  std::optional<core::session_id> suspect_;
   transport::listener listener_;
   state_table_file table_;
   recorder recorder_;

@@ -31,7 +31,7 @@ struct death_notes {
   std::uint64_t handling = 0;       ///< whose request is being handled; 0: none
   std::uint64_t blamed = 0;         ///< whose request was being handled at the last death
   std::uint32_t deaths = 0;         ///< in a row, while a request of `blamed` was being handled
-  std::uint32_t failed_starts = 0;  ///< in a row: processes that have ended before they were ready
+  std::uint32_t failed_starts = 0;  ///< in a row: processes that have ended while they read it
 };
 
 /// Records that survive this process: in a memfd, whose descriptor another process keeps. One

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <stdexcept>
 #include <string>
 #include <variant>
 
@@ -41,7 +42,7 @@ class brokerd_with_hostile_member : public testing::Test {
   gpushm_testing::temp_dir directory_{0755};
   const std::string run_dir_ = directory_ / "run";
   const std::string socket_ = run_dir_ + "/d/default/socket";
-  gpushm_testing::brokerd broker_{run_dir_, {"--domain", "default"}};
+  gpushm_testing::brokerd broker_{run_dir_, {"--domain", "default,other"}};
 };
 
 TEST_F(brokerd_with_hostile_member, is_replaced_although_a_thread_is_blocked_in_close) {
@@ -73,16 +74,25 @@ TEST_F(brokerd_with_hostile_member, is_replaced_although_a_thread_is_blocked_in_
       << "the keeper has not reaped it";
 }
 
-/// The keeper's copy of the journal.
-gpushm::base::unique_fd journal_of(pid_t keeper) {
+/// The journal of the domain "default", from the keeper's copies.
+gpushm::journal::journal journal_of(pid_t keeper) {
+  namespace records = gpushm::records;
   for (const auto& each : fs::directory_iterator("/proc/" + std::to_string(keeper) + "/fd")) {
     std::error_code failed;
-    if (fs::read_symlink(each.path(), failed).string().find("gpushm-journal") !=
+    if (fs::read_symlink(each.path(), failed).string().find("gpushm-journal") ==
         std::string::npos) {
-      return gpushm::base::unique_fd(::open(each.path().c_str(), O_RDWR | O_CLOEXEC));
+      continue;
+    }
+    auto found = gpushm::journal::journal::open(
+        gpushm::base::unique_fd(::open(each.path().c_str(), O_RDWR | O_CLOEXEC)));
+    const auto bytes = found.find(records::key_of(records::kind::broker));
+    if (bytes &&
+        std::get<records::broker_record>(records::decode(records::kind::broker, *bytes)).domain ==
+            "default") {
+      return found;
     }
   }
-  return {};
+  throw std::runtime_error("the keeper has no journal of this domain");
 }
 
 /// As if a request of the session had ended two brokers already, and the third handled it now.
@@ -92,7 +102,7 @@ TEST_F(brokerd_with_hostile_member, drops_a_session_after_three_deaths_in_its_re
   gpushm::segment kept = second.create("w", {.size_bytes = 4'096, .device = "host"});
   kept.publish();
   {
-    auto journal = gpushm::journal::journal::open(journal_of(broker_.keeper().pid()));
+    auto journal = journal_of(broker_.keeper().pid());
     // Numbers of sessions begin with 1.
     journal.notes().blamed = journal.notes().handling = 1;
     journal.notes().deaths = 2;
@@ -117,14 +127,26 @@ TEST_F(brokerd_with_hostile_member, gives_up_a_journal_that_no_broker_can_contin
   gpushm::segment lost = user.create("w", {.size_bytes = 4'096, .device = "host"});
   lost.publish();
   const auto epoch = user.broker().epoch;
+  gpushm::client neighbour = gpushm::client::connect({.socket_path = run_dir_ + "/d/other/socket"});
+  gpushm::segment kept = neighbour.create("w", {.size_bytes = 4'096, .device = "host"});
+  kept.publish();
   {
-    auto journal = gpushm::journal::journal::open(journal_of(broker_.keeper().pid()));
+    auto journal = journal_of(broker_.keeper().pid());
+    journal.notes().failed_starts = 29;
+    ASSERT_TRUE(broker_.kill());
+    EXPECT_TRUE(connect().try_open("w"));
+    EXPECT_EQ(journal.notes().failed_starts, 0U) << "it was continued";
+  }
+  {
+    auto journal = journal_of(broker_.keeper().pid());
     journal.notes().failed_starts = 1'000;
     ASSERT_TRUE(broker_.kill());
   }
   EXPECT_NE(connect().broker().epoch, epoch);
   EXPECT_TRUE(connect().list().empty());
   EXPECT_TRUE(eventually([&] { return lost.state() == gpushm::segment_state::broker_gone; }, 10s));
+  EXPECT_EQ(neighbour.stat("w").leases, 1U) << "another domain is lost, too";
+  EXPECT_EQ(kept.state(), gpushm::segment_state::live);
 }
 
 /// As a keeper with too low a limit.
@@ -142,7 +164,7 @@ TEST_F(brokerd_with_hostile_member, loses_only_the_segment_that_the_keeper_has_l
   const gpushm::segment opened = reader.open("lost");
   std::uint64_t number = 0;
   {
-    const auto journal = gpushm::journal::journal::open(journal_of(broker_.keeper().pid()));
+    const auto journal = journal_of(broker_.keeper().pid());
     const auto found =
         journal.find(gpushm::records::key_of(gpushm::records::kind::files, lost.generation()));
     ASSERT_TRUE(found);
