@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushmd/node_lock.hpp"
 
-#include <fcntl.h>
-#include <sys/file.h>
-
 #include <filesystem>
 #include <system_error>
 
-#include "base/syscall.hpp"
+#include "base/file.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::agent {
@@ -16,15 +13,9 @@ base::unique_fd lock_node(const std::string& state_directory) {
   constexpr const char* operation = "lock the node";
   const std::string path = state_directory + "/agent.lock";
   std::error_code failed;
-  std::filesystem::create_directories(state_directory, failed);  // `open` reports a failure
-  base::unique_fd lock(base::checked(operation, path, "open", [&] {
-    return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-  }));
-  if (base::checked(operation,
-                    path,
-                    "flock",
-                    [&] { return ::flock(lock.get(), LOCK_EX | LOCK_NB); },
-                    {EWOULDBLOCK}) == -1) {
+  std::filesystem::create_directories(state_directory, failed);  // the lock reports a failure
+  base::unique_fd lock = base::try_lock_file(operation, path);
+  if (!lock) {
     throw error(errc::address_in_use,
                 operation,
                 path,

@@ -2,11 +2,13 @@
 #include "base/file.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 
 #include "base/log.hpp"
 #include "base/syscall.hpp"
@@ -59,6 +61,17 @@ std::optional<std::string> read_small_file(const std::string& path, std::size_t 
     text.append(piece.data(), static_cast<std::size_t>(count));
   }
   return text;
+}
+
+unique_fd try_lock_file(std::string_view operation, const std::string& path) {
+  unique_fd lock(checked(operation, path, "open", [&] {
+    return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  }));
+  const auto take = [&] { return ::flock(lock.get(), LOCK_EX | LOCK_NB); };
+  if (checked(operation, path, "flock", take, {EWOULDBLOCK}) == -1) {
+    lock.reset();
+  }
+  return lock;
 }
 
 }  // namespace gpushm::base

@@ -37,4 +37,9 @@ void random_bytes(std::span<std::uint8_t> bytes);
 [[nodiscard]] std::optional<std::string> read_small_file(const std::string& path,
                                                          std::size_t limit_bytes = 65'536);
 
+/// Opens a file (created if there is none, not through a symbolic link) and takes its exclusive
+/// lock, which ends with the descriptor. Empty: another process has it. Throws `error` naming
+/// `operation`.
+[[nodiscard]] unique_fd try_lock_file(std::string_view operation, const std::string& path);
+
 }  // namespace gpushm::base

@@ -233,10 +233,6 @@ class writer {
               "start the broker without it; its clients connect again");
 }
 
-std::string text(const fbs::String* from) {
-  return from == nullptr ? std::string() : from->str();
-}
-
 std::vector<std::byte> bytes(const fbs::Vector<std::uint8_t>* from) {
   std::vector<std::byte> result(from == nullptr ? 0 : from->size());
   if (!result.empty()) {
@@ -285,15 +281,17 @@ core::peer peer(const fb::Peer* from) {
   if (from == nullptr) {
     return {};
   }
-  return {
-      from->pid(), from->uid(), from->uid_known(), {text(from->principal()), from->vouched_for()}};
+  return {from->pid(),
+          from->uid(),
+          from->uid_known(),
+          {fbs::GetString(from->principal()), from->vouched_for()}};
 }
 
 core::saved_open open(const fb::Open& v) {
   return {v.session(),
           {v.request(),
            v.index(),
-           text(v.name()),
+           fbs::GetString(v.name()),
            v.expected_size_bytes(),
            optional_time(v.has_deadline(), v.deadline()),
            time_of(v.asked()),
@@ -328,12 +326,12 @@ core::saved_session session(const fb::Session& v) {
 
 core::saved_segment segment(const fb::Segment& v) {
   core::saved_segment result;
-  result.name = text(v.name());
+  result.name = fbs::GetString(v.name());
   result.size_bytes = v.size_bytes();
   result.allocated_bytes = v.allocated_bytes();
   result.device = {enumerator(v.device_kind(), device_kind::mig),
-                   text(v.device_uuid()),
-                   text(v.device_pci_address()),
+                   fbs::GetString(v.device_uuid()),
+                   fbs::GetString(v.device_pci_address()),
                    v.device_minor()};
   result.chunk_count = v.chunk_count();
   result.backend = enumerator(v.backend(), backend::cuda_pool);
@@ -413,7 +411,7 @@ open_rest_record open_rest(const fb::OpenRest& v, std::size_t size_bytes) {
         throw_damaged("names that share their text");
       }
       size_bytes -= each->size();
-      result.names.push_back(text(each));
+      result.names.push_back(fbs::GetString(each));
     }
   }
   result.expected_size_bytes = v.expected_size_bytes();
@@ -505,7 +503,7 @@ core::saved_value decode(core::record_kind what, std::span<const std::byte> from
       return core::saved_lease{v.count(), v.used()};
     }
     case core::record_kind::subscription:
-      return core::saved_subscription{text(root<fb::Text>(from).text())};
+      return core::saved_subscription{fbs::GetString(root<fb::Text>(from).text())};
     case core::record_kind::waiting:
       return open(root<fb::Open>(from));
     case core::record_kind::confirmation:
@@ -515,7 +513,7 @@ core::saved_value decode(core::record_kind what, std::span<const std::byte> from
     case core::record_kind::unkept:
       return unkept(root<fb::Unkept>(from));
     case core::record_kind::dead_name:
-      return core::saved_dead_name{text(root<fb::Text>(from).text())};
+      return core::saved_dead_name{fbs::GetString(root<fb::Text>(from).text())};
   }
   throw_damaged("an unknown kind");
 }
@@ -524,10 +522,10 @@ broker_value decode(kind what, std::span<const std::byte> from) {
   switch (what) {
     case kind::broker: {
       const auto& v = root<fb::Broker>(from);
-      return broker_record{text(v.domain()),
+      return broker_record{fbs::GetString(v.domain()),
                            array<sizeof(gpushm::epoch)>(v.epoch()),
                            v.slots(),
-                           text(v.socket_path()),
+                           fbs::GetString(v.socket_path()),
                            v.table(),
                            v.listener(),
                            v.lock(),

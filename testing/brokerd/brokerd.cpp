@@ -73,11 +73,7 @@ pid_t brokerd::pid() const {
 }
 
 bool brokerd::kill() const {
-  const pid_t before = pid();
-  if (before != 0) {
-    ::kill(before, SIGKILL);
-  }
-  return eventually([&] { return pid() != 0 && pid() != before; }, start_timeout);
+  return kill_last_child_of(keeper_.pid());
 }
 
 pid_t last_child_of(pid_t pid) {
@@ -88,6 +84,18 @@ pid_t last_child_of(pid_t pid) {
     result = each;
   }
   return result;
+}
+
+bool kill_last_child_of(pid_t pid) {
+  const pid_t before = last_child_of(pid);
+  if (before != 0) {
+    ::kill(before, SIGKILL);
+  }
+  const auto has_another = [&] {
+    const pid_t now = last_child_of(pid);
+    return now != 0 && now != before;
+  };
+  return eventually(has_another, start_timeout);
 }
 
 }  // namespace gpushm_testing

@@ -43,5 +43,7 @@ class brokerd {
 
 /// The youngest child of a process; 0: it has none.
 [[nodiscard]] pid_t last_child_of(pid_t pid);
+/// Kills it. Returns whether the process has started another one.
+[[nodiscard]] bool kill_last_child_of(pid_t pid);
 
 }  // namespace gpushm_testing

@@ -48,11 +48,7 @@ class replaced_broker : public testing::Test {
   [[nodiscard]] pid_t broker_pid() const { return gpushm_testing::last_child_of(keeper_.pid()); }
   /// Kills it. Returns whether it has a successor.
   [[nodiscard]] bool kill_broker() const {
-    const pid_t before = broker_pid();
-    if (before != 0) {
-      ::kill(before, SIGKILL);
-    }
-    return eventually([&] { return broker_pid() != 0 && broker_pid() != before; }, 20s);
+    return gpushm_testing::kill_last_child_of(keeper_.pid());
   }
   /// Starts a keeper, which takes over, with `more` arguments for its broker.
   [[nodiscard]] child start_keeper(const std::vector<std::string>& more = {}) {

@@ -143,16 +143,12 @@ const Table& root(std::span<const std::byte> from) {
               "update the older one of gpushmd and gpushm-brokerd");
 }
 
-std::string text(const fbs::String* from) {
-  return from == nullptr ? std::string() : from->str();
-}
-
 reading reading_of(const fb::Reading& v) {
   reading result;
-  result.domain = text(v.domain());
+  result.domain = fbs::GetString(v.domain());
   result.serving = v.serving();
   result.open = v.open();
-  result.problem = text(v.problem());
+  result.problem = fbs::GetString(v.problem());
   broker_statistics& c = result.counted;
   c.segments = v.segments();
   c.allocated_bytes = v.allocated_bytes();
@@ -194,13 +190,13 @@ std::vector<std::byte> encode(const answer& from) {
 request decode_request(std::span<const std::byte> from) {
   const auto& v = root<fb::Request>(from);
   if (const auto* const open = v.what_as_Open()) {
-    return open_request{text(open->domain())};
+    return open_request{fbs::GetString(open->domain())};
   }
   if (const auto* const close = v.what_as_Close()) {
-    return close_request{text(close->domain())};
+    return close_request{fbs::GetString(close->domain())};
   }
   if (const auto* const read = v.what_as_Read()) {
-    return read_request{text(read->after())};
+    return read_request{fbs::GetString(read->after())};
   }
   throw_later_version();
 }
@@ -208,7 +204,7 @@ request decode_request(std::span<const std::byte> from) {
 answer decode_answer(std::span<const std::byte> from) {
   const auto& v = root<fb::Answer>(from);
   if (const auto* const open = v.result_as_Opened()) {
-    return opened{text(open->directory())};
+    return opened{fbs::GetString(open->directory())};
   }
   if (v.result_as_Closed() != nullptr) {
     return closed{};
@@ -225,10 +221,10 @@ answer decode_answer(std::span<const std::byte> from) {
   }
   if (const auto* const failure = v.result_as_Failure()) {
     return error(static_cast<errc>(failure->code()),
-                 text(failure->operation()),
-                 text(failure->object()),
-                 text(failure->cause()),
-                 text(failure->next_step()));
+                 fbs::GetString(failure->operation()),
+                 fbs::GetString(failure->object()),
+                 fbs::GetString(failure->cause()),
+                 fbs::GetString(failure->next_step()));
   }
   throw_later_version();
 }

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include <set>
 #include <utility>
 
+#include "base/file.hpp"
 #include "base/log.hpp"
 #include "base/syscall.hpp"
 #include "broker/descriptor_shelf.hpp"
@@ -36,56 +36,51 @@ constexpr const char* create_operation = "create directory";
                           ::geteuid()));
 }
 
+/// An existing directory, or a new one, which belongs to root or to `uid`.
+struct opened_directory {
+  base::unique_fd file;
+  struct stat about {};
+
+  opened_directory(const std::string& path, mode_t mode, uid_t uid, bool may_be_link) {
+    if (base::retry([&] { return ::mkdir(path.c_str(), mode); }) != 0 && errno != EEXIST) {
+      refuse_directory(path, errno, "mkdir");
+    }
+    const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | (may_be_link ? 0 : O_NOFOLLOW);
+    file = base::unique_fd(base::retry([&] { return ::open(path.c_str(), flags); }));
+    if (!file || ::fstat(file.get(), &about) != 0) {
+      refuse_directory(path, errno, "open");
+    }
+    if (about.st_uid != uid && about.st_uid != 0) {
+      throw error(errc::permission_denied,
+                  create_operation,
+                  path,
+                  fmt::format("it exists and belongs to uid {}, which could replace its content",
+                              about.st_uid),
+                  fmt::format("remove it, or change its owner: chown {} {}", uid, path));
+    }
+  }
+  /// Regardless of the umask.
+  void set_mode(const std::string& path, mode_t mode) const {
+    if ((about.st_mode & 07777U) != mode) {
+      base::checked(create_operation, path, "fchmod", [&] { return ::fchmod(file.get(), mode); });
+    }
+  }
+};
+
 }  // namespace
 
 void create_directory(const std::string& path, mode_t mode, bool may_be_link) {
-  if (base::retry([&] { return ::mkdir(path.c_str(), mode); }) != 0 && errno != EEXIST) {
-    refuse_directory(path, errno, "mkdir");
-  }
-  const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | (may_be_link ? 0 : O_NOFOLLOW);
-  const base::unique_fd directory(base::retry([&] { return ::open(path.c_str(), flags); }));
-  struct stat about {};
-  if (!directory || ::fstat(directory.get(), &about) != 0) {
-    refuse_directory(path, errno, "open");
-  }
-  if (about.st_uid != ::geteuid() && about.st_uid != 0) {
-    throw error(errc::permission_denied,
-                create_operation,
-                path,
-                fmt::format("it exists and belongs to uid {}, which could replace its content",
-                            about.st_uid),
-                fmt::format("remove it, or change its owner: chown {} {}", ::geteuid(), path));
-  }
-  if ((about.st_mode & 07777U) != mode) {
-    base::checked(
-        create_operation, path, "fchmod", [&] { return ::fchmod(directory.get(), mode); });
-  }
+  opened_directory(path, mode, ::geteuid(), may_be_link).set_mode(path, mode);
 }
 
 void prepare_run_directory(const std::string& path, uid_t uid, gid_t gid) {
-  if (base::retry([&] { return ::mkdir(path.c_str(), public_mode); }) != 0 && errno != EEXIST) {
-    refuse_directory(path, errno, "mkdir");
+  const opened_directory directory(path, public_mode, uid, false);
+  // Before it belongs to the other uid: root without capabilities may only change its own.
+  directory.set_mode(path, public_mode);
+  if (directory.about.st_uid != uid || directory.about.st_gid != gid) {
+    base::checked(
+        create_operation, path, "fchown", [&] { return ::fchown(directory.file.get(), uid, gid); });
   }
-  const base::unique_fd directory(base::retry(
-      [&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW); }));
-  struct stat about {};
-  if (!directory || ::fstat(directory.get(), &about) != 0) {
-    refuse_directory(path, errno, "open");
-  }
-  if (about.st_uid == uid && about.st_gid == gid && (about.st_mode & 07777U) == public_mode) {
-    return;
-  }
-  if (about.st_uid != uid && about.st_uid != 0) {
-    throw error(errc::permission_denied,
-                create_operation,
-                path,
-                fmt::format("it exists and belongs to uid {}", about.st_uid),
-                fmt::format("remove it, or change its owner: chown {} {}", uid, path));
-  }
-  base::checked(
-      create_operation, path, "fchmod", [&] { return ::fchmod(directory.get(), public_mode); });
-  base::checked(
-      create_operation, path, "fchown", [&] { return ::fchown(directory.get(), uid, gid); });
 }
 
 namespace {
@@ -285,14 +280,8 @@ bool domain_set::is_configured(const std::string& domain) const {
 void domain_set::lock_node() {
   const std::string path = locks_ + "/brokerd.lock";
   constexpr const char* operation = "lock the run directory";
-  node_lock_ = base::unique_fd(base::checked(operation, path, "open", [&] {
-    return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-  }));
-  if (base::checked(operation,
-                    path,
-                    "flock",
-                    [&] { return ::flock(node_lock_.get(), LOCK_EX | LOCK_NB); },
-                    {EWOULDBLOCK}) == -1) {
+  node_lock_ = base::try_lock_file(operation, path);
+  if (!node_lock_) {
     throw error(errc::address_in_use,
                 operation,
                 path,

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -41,17 +40,8 @@ void create_directory(const std::string& directory) {
 
 base::unique_fd acquire_lock(const std::string& directory) {
   create_directory(directory);
-  const std::string path = directory + "/dra.lock";
-  constexpr mode_t mode = 0600;
-  base::unique_fd lock(base::checked("lock state directory", path, "open", [&] {
-    return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, mode);
-  }));
-  const int acquired = base::checked("lock state directory",
-                                     path,
-                                     "flock",
-                                     [&] { return ::flock(lock.get(), LOCK_EX | LOCK_NB); },
-                                     {EWOULDBLOCK});
-  if (acquired != 0) {
+  base::unique_fd lock = base::try_lock_file("lock state directory", directory + "/dra.lock");
+  if (!lock) {
     throw error(errc::address_in_use,
                 "lock state directory",
                 directory,
