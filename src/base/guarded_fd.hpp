@@ -28,8 +28,8 @@ class guarded_fd {
   // NOLINTNEXTLINE(google-explicit-constructor): the same thing, better guarded
   guarded_fd(unique_fd fd) {
     if (fd) {
+      created_in_ = fork_generation();  // first: a child that finds out now closes what is guarded
       close_in_child(fd.get());
-      created_in_ = fork_generation();
       fd_ = fd.release();
     }
   }

@@ -1,36 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "keeper/keeper.hpp"
 
-#include <fcntl.h>
-#include <poll.h>
+#include <dirent.h>
 #include <sys/resource.h>
-#include <sys/signalfd.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <csignal>
-#include <list>
-#include <new>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include "base/deadline.hpp"
-#include "base/guarded_fd.hpp"
 #include "base/log.hpp"
 #include "base/syscall.hpp"
-#include "base/unique_fd.hpp"
+#include "base/text.hpp"
+#include "base/unique_handle.hpp"
 #include "gpushm/error.hpp"
-#include "keeper/inherited_descriptors.hpp"
-#include "keeper/notification.hpp"
+#include "keeper/guard.hpp"
 #include "keeper/notification_socket.hpp"
-#include "keeper/start_program.hpp"
-#include "keeper/stored_descriptors.hpp"
 #include "keeper/takeover.hpp"
+#include "keeper/worker.hpp"
 #include "transport/listener.hpp"
 
 namespace gpushm::keeper {
@@ -38,28 +29,24 @@ namespace gpushm::keeper {
 namespace {
 
 using std::chrono::milliseconds;
-using clock = std::chrono::steady_clock;
 
 constexpr std::string_view operation = "keep descriptors";
 /// Descriptors that the keeper itself and the start of a program need.
 constexpr std::size_t reserved_descriptors = 32;
-constexpr milliseconds longest_delay{5'000};
-constexpr milliseconds short_life{10'000};
-/// Of this keeper, after a takeover that has failed.
-constexpr int takeover_failed = 1;
+/// Of descriptors that can be stored, even if the open file limit is larger. Linux's default for
+/// the largest limit (fs.nr_open).
+constexpr std::size_t largest_number = 1'048'576;
 /// Between two attempts to find out whether another keeper starts at this moment.
 constexpr milliseconds retry_pause{10};
-/// From the last close of a program's descriptors until its end is reported, usually at once.
-constexpr milliseconds time_to_be_reaped{200};
 
-void log(const std::string& text) noexcept {
-  base::log(log_level::info, text);
+std::size_t open_file_limit() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  return std::min(static_cast<std::size_t>(limit.rlim_cur), largest_number);
 }
 
 std::size_t default_max_descriptors() {
-  rlimit limit{};
-  ::getrlimit(RLIMIT_NOFILE, &limit);
-  const auto all = static_cast<std::size_t>(limit.rlim_cur);
+  const std::size_t all = open_file_limit();
   return all > 2 * reserved_descriptors ? all - reserved_descriptors : reserved_descriptors;
 }
 
@@ -70,13 +57,33 @@ const std::string& with_directory(const std::string& path) {
   return path;
 }
 
+struct directory_traits {
+  using value_type = DIR*;
+  static DIR* empty() noexcept { return nullptr; }
+  static void close(DIR* of) noexcept { ::closedir(of); }
+};
+
+/// Numbers of this process's open descriptors.
+std::vector<int> open_descriptors() {
+  const base::unique_handle<directory_traits> all(::opendir("/proc/self/fd"));
+  base::checked(operation, "/proc/self/fd", "opendir", [&] { return all ? 0 : -1; });
+  std::vector<int> result;
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): the only thread
+  while (const dirent* const each = ::readdir(all.get())) {
+    const auto number = base::number<int>(std::string_view(&each->d_name[0]));
+    if (number && *number != ::dirfd(all.get())) {
+      result.push_back(*number);
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 class keeper::impl {
  public:
   explicit impl(keeper_options options)
-      : options_(std::move(options)),
-        socket_(bind_notification_socket(with_directory(options_.socket_path))) {
+      : options_(std::move(options)), foreign_(open_descriptors()), stored_(open_file_limit()) {
     if (options_.argv.empty()) {
       throw error(errc::invalid_argument,
                   std::string(operation),
@@ -87,19 +94,16 @@ class keeper::impl {
     if (options_.max_descriptors == 0) {
       options_.max_descriptors = default_max_descriptors();
     }
-    if (!options_.takeover_path.empty()) {
-      take_over_or_listen();
+    shared_->socket.take(bind_notification_socket(with_directory(options_.socket_path)));
+    try {
+      if (!options_.takeover_path.empty()) {
+        take_over_or_listen();
+      }
+    } catch (...) {
+      ::unlink(options_.socket_path.c_str());
+      throw;
     }
   }
-  ~impl() {
-    if (child_ > 0) {
-      ::kill(child_, SIGKILL);
-      ::waitpid(child_, nullptr, 0);
-    }
-    ::unlink(options_.socket_path.c_str());
-  }
-  impl(const impl&) = delete;
-  impl& operator=(const impl&) = delete;
 
   int run() {
     sigset_t handled;
@@ -107,109 +111,31 @@ class keeper::impl {
     for (const int each : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) {
       sigaddset(&handled, each);
     }
-    ::pthread_sigmask(SIG_BLOCK, &handled, &original_mask_);
-    signals_ = base::unique_fd(base::checked(operation, {}, "signalfd", [&] {
-      return ::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK);
-    }));
-    start();
-    for (;;) {
-      const bool is_successor_active = wait();
-      // First: a program that has just exited may have stored something before.
-      read_notifications();
-      read_signals();
-      if (const auto status = reap()) {
-        read_notifications();
-        if (const auto code = handle_exit(*status)) {
-          return *code;
-        }
-      }
-      const auto now = clock::now();
-      if (child_ > 0 && gone_at_ && now >= *gone_at_) {
-        if (const auto code = give_up_child()) {
-          return *code;
-        }
-      }
-      if (kill_at_ && now >= *kill_at_) {
-        kill_at_.reset();
-        log("the program did not exit after SIGTERM: SIGKILL");
-        ::kill(child_, SIGKILL);
-      }
-      if (ready_by_ && now >= *ready_by_) {
-        log("the program is not ready in time: the keeper before continues");
-        return takeover_failed;  // the destructor ends the program
-      }
-      if (is_successor_active && look_after_successor() && !options_.stays_after_takeover) {
-        return 0;
-      }
-      if (child_ <= 0 && is_ending_) {
-        return 0;
-      }
-      if (child_ <= 0 && place_ == place::own && now >= start_at_) {
-        start();
-      }
-    }
+    sigset_t original{};
+    ::pthread_sigmask(SIG_BLOCK, &handled, &original);
+    shared_->start_at.set(std::chrono::steady_clock::now());
+    return run_guarded(
+        {[&](int guard) {
+           return work({options_, shared_[0], stored_, handled, original, foreign_, guard});
+         },
+         [this](int number) {
+           (number == SIGHUP ? shared_->is_to_be_replaced : shared_->is_ending) = true;
+         },
+         handled});
   }
 
  private:
-  [[nodiscard]] int next_timeout() const {
-    std::optional<clock::time_point> next = kill_at_;
-    if (child_ <= 0 && place_ == place::own) {
-      next = start_at_;
-    }
-    for (const auto& each : {ready_by_, gone_at_}) {
-      if (each) {
-        next = std::min(*each, next.value_or(*each));
-      }
-    }
-    return next ? static_cast<int>(base::time_left(*next).count()) : -1;
-  }
-
-  /// Returns whether there is something to read from the successor, or it has ended.
-  bool wait() {
-    // poll ignores negative numbers.
-    const bool may_hand_over = place_ == place::own && listener_ && !predecessor_;
-    std::array<pollfd, 5> waits{
-        {{signals_.get(), POLLIN, 0},
-         {socket_.get(), POLLIN, 0},
-         {may_hand_over && !successor_ ? listener_->descriptor() : -1, POLLIN, 0},
-         {place_ == place::successors ? successor_.get() : successor_life_.get(), POLLIN, 0},
-         {child_ > 0 && !gone_at_ ? program_life_.get() : -1, POLLIN, 0}}};
-    base::retry([&] { return ::poll(waits.data(), waits.size(), next_timeout()); });
-    if (waits[2].revents != 0) {
-      accept();
-    }
-    if (waits[4].revents != 0) {
-      gone_at_ = clock::now() + time_to_be_reaped;
-    }
-    return waits[3].revents != 0;
-  }
-
-  // ---- takeover ----
-
   void take_over_or_listen() {
     const std::string& path = options_.takeover_path;
     const auto deadline = base::deadline_after(options_.takeover_timeout);
     for (;;) {
       if (auto all = take_over(path, base::time_left(deadline))) {
-        if (all->descriptors.size() > options_.max_descriptors) {
-          throw error(errc::too_many_descriptors,
-                      std::string(operation),
-                      path,
-                      "the keeper before has " + std::to_string(all->descriptors.size()) +
-                          " descriptors, more than the " +
-                          std::to_string(options_.max_descriptors) + " that this one stores",
-                      "raise --max-descriptors, and the open file limit");
-        }
-        stored_.assign(std::move(all->descriptors));
-        listener_.emplace(path, std::move(all->lock), std::move(all->listener));
-        life_ = std::move(all->life);
-        predecessor_ = std::move(all->predecessor);
-        ready_by_ = deadline;
-        log("taken over " + std::to_string(stored_.size()) + " descriptors");
+        continue_with(std::move(*all));
+        shared_->ready_by.set(deadline);
         return;
       }
       try {
-        listener_.emplace(with_directory(path), S_IRUSR | S_IWUSR, std::nullopt);
+        listen_at(transport::listener(with_directory(path), S_IRUSR | S_IWUSR, std::nullopt));
         return;
       } catch (const error& why) {
         if (why.code() != errc::address_in_use) {
@@ -227,252 +153,45 @@ class keeper::impl {
     }
   }
 
-  /// The program is ready: the predecessor is not needed any more.
-  void complete_takeover() {
-    if (!report_ready(predecessor_.get())) {
-      log("the keeper before has ended by itself");
-    }
-    predecessor_.reset();
-    life_.reset();
-    ready_by_.reset();
+  void listen_at(transport::listener at) {
+    shared_->device = at.file().device;
+    shared_->inode = at.file().inode;
+    shared_->removes_files = at.removes_files();
+    auto [lock, socket] = std::move(at).release();
+    shared_->lock.take(lock.release());
+    shared_->listener.take(socket.release());
   }
 
-  /// Ends the program for a successor.
-  void accept() {
-    successor_ = accept_successor(*listener_);
-    if (successor_) {
-      log("another keeper takes over");
-      stop_program();
-      if (child_ <= 0) {
-        hand_over_everything();
+  void continue_with(taken_over all) {
+    if (all.descriptors.size() > options_.max_descriptors) {
+      throw error(errc::too_many_descriptors,
+                  std::string(operation),
+                  options_.takeover_path,
+                  "the keeper before has " + std::to_string(all.descriptors.size()) +
+                      " descriptors, more than the " + std::to_string(options_.max_descriptors) +
+                      " that this one stores",
+                  "raise --max-descriptors, and the open file limit");
+    }
+    for (named_descriptor& each : all.descriptors) {
+      if (!stored_.add(each.name, std::move(each.descriptor))) {
+        throw error(errc::too_many_descriptors,
+                    std::string(operation),
+                    options_.takeover_path,
+                    "the number of a descriptor is larger than " + std::to_string(largest_number),
+                    "lower the open file limit of this keeper");
       }
     }
-  }
-
-  /// The program has exited.
-  void hand_over_everything() {
-    try {
-      successor_life_ =
-          hand_over(successor_.get(), stored_.all(), *listener_, options_.takeover_timeout);
-      place_ = place::successors;
-      log("handed over " + std::to_string(stored_.size()) + " descriptors");
-    } catch (const std::exception& why) {
-      log(why.what());
-      successor_.reset();
-      start_at_ = clock::now();
-    }
-  }
-
-  /// Returns whether the successor needs this keeper no more.
-  bool look_after_successor() {
-    if (place_ == place::successors) {
-      switch (state_of(successor_.get())) {
-        case successor_state::starting:
-          return false;
-        case successor_state::ready:
-          log("the other keeper has taken over");
-          successor_.reset();
-          successor_life_.reset();
-          listener_->leave_files();
-          listener_.reset();
-          stored_.clear();
-          place_ = place::nowhere;
-          return true;
-        case successor_state::failed:
-          log("the other keeper has failed");
-          successor_.reset();
-          place_ = place::undecided;
-          return false;
-      }
-    }
-    if (place_ == place::undecided) {
-      log("neither the other keeper nor its program is alive: starting this one's again");
-      successor_life_.reset();
-      place_ = place::own;
-      start_at_ = clock::now();
-    }
-    return false;
-  }
-
-  // ---- the program ----
-
-  void stop_program() {
-    if (child_ > 0 && !kill_at_) {
-      ::kill(child_, SIGTERM);
-      kill_at_ = clock::now() + options_.stop_timeout;
-    }
-  }
-
-  /// Returns the exit status of the keeper, if it ends.
-  std::optional<int> handle_exit(int status) {
-    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    if (is_ending_ || (code == cannot_execute && stored_.empty())) {
-      return code;
-    }
-    if (predecessor_) {
-      log("the program has ended with " + std::to_string(code) +
-          " before it was ready: the keeper before continues");
-      return code == 0 ? takeover_failed : code;
-    }
-    if (successor_) {
-      kill_at_.reset();
-      hand_over_everything();
-    } else {
-      plan_restart(status);
-    }
-    return std::nullopt;
-  }
-
-  void read_signals() {
-    signalfd_siginfo info{};
-    while (base::retry([&] { return ::read(signals_.get(), &info, sizeof(info)); }) ==
-           static_cast<ssize_t>(sizeof(info))) {
-      const int number = static_cast<int>(info.ssi_signo);
-      if (number == SIGCHLD) {
-        continue;
-      }
-      is_ending_ = is_ending_ || number != SIGHUP;
-      stop_program();
-    }
-  }
-
-  /// Reaps all children (as PID 1, also those of others). Returns the status of the program.
-  std::optional<int> reap() {
-    std::optional<int> result;
-    int status = 0;
-    for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
-      if (pid == child_) {
-        child_ = -1;
-        gone_at_.reset();
-        result = status;
-      }
-    }
-    return result;
-  }
-
-  void plan_restart(int status) {
-    const auto now = clock::now();
-    const bool was_stopped = kill_at_.has_value();
-    kill_at_.reset();
-    if (was_stopped || now - started_ >= short_life) {
-      delay_ = milliseconds(0);
-    } else if (is_ready_) {
-      delay_ = options_.restart_delay;
-    } else {
-      delay_ = std::clamp(delay_ * 2, options_.restart_delay, longest_delay);
-    }
-    start_at_ = now + delay_;
-    log("the program ended with " +
-        (WIFEXITED(status) ? "status " + std::to_string(WEXITSTATUS(status))
-                           : "signal " + std::to_string(WTERMSIG(status))) +
-        "; it is started again in " + std::to_string(delay_.count()) + " ms with " +
-        std::to_string(stored_.size()) + " descriptors");
-  }
-
-  void read_notifications() noexcept {
-    for (;;) {
-      try {
-        received_notification got = receive_notification(socket_.get());
-        if (!got.any) {
-          return;
-        }
-        if (got.from_user) {
-          handle(got);
-        }
-      } catch (const std::bad_alloc&) {
-        problem_ = "the keeper has no memory";
-      }
-    }
-  }
-
-  void handle(received_notification& got) {
-    const notification what = parse_notification(got.text);
-    if (got.incomplete) {
-      problem_ = "the keeper has reached its open file limit";
-    }
-    if (what.ready) {
-      is_ready_ = true;
-      if (predecessor_) {
-        complete_takeover();
-      }
-    }
-    if (what.remove) {
-      stored_.remove(what.name);
-    }
-    if (what.store) {
-      for (base::unique_fd& each : got.descriptors) {
-        if (stored_.size() >= options_.max_descriptors) {
-          problem_ = "the keeper has " + std::to_string(stored_.size()) +
-                     " descriptors, the most that it stores";
-          break;
-        }
-        stored_.add(what.name, std::move(each));
-      }
-    }
-    if (what.barrier && got.descriptors.size() == 1 && !problem_.empty()) {
-      // A pipe's write end; if it is anything else, only its sender is affected.
-      if (::fcntl(got.descriptors[0].get(), F_SETFL, O_NONBLOCK) == 0) {
-        [[maybe_unused]] const auto written =
-            ::write(got.descriptors[0].get(), problem_.data(), problem_.size());
-      }
-      log(problem_);
-      problem_.clear();
-    }
-  }
-
-  void start() {
-    started_ = clock::now();
-    is_ready_ = false;
-    std::array<int, 2> ends{};
-    base::checked(operation, {}, "pipe2", [&] { return ::pipe2(ends.data(), O_CLOEXEC); });
-    program_life_ = base::unique_fd(ends[0]);
-    const base::unique_fd write_end(ends[1]);
-    gone_at_.reset();
-    child_ = start_program({options_.argv,
-                            options_.socket_path,
-                            stored_.all(),
-                            {life_.get(), write_end.get()},
-                            original_mask_});
-  }
-
-  /// A program whose threads are blocked, for instance by a client's file of a FUSE server that
-  /// does not answer, cannot be reaped. It has ended all the same once its descriptors are closed.
-  std::optional<int> give_up_child() {
-    log("the program has ended, but one of its threads is blocked: not waiting for it");
-    ::kill(child_, SIGKILL);
-    child_ = -1;
-    return handle_exit(SIGKILL);
+    listen_at(
+        transport::listener(options_.takeover_path, std::move(all.lock), std::move(all.listener)));
+    shared_->life.take(std::move(all.life));
+    shared_->predecessor.take(all.predecessor.release());
+    base::log(log_level::info, "taken over " + std::to_string(stored_.size()) + " descriptors");
   }
 
   keeper_options options_;
-  base::unique_fd socket_;
-  base::unique_fd signals_;
-  sigset_t original_mask_{};
-  /// Whose program uses the descriptors.
-  enum class place : unsigned char {
-    own,
-    successors,  ///< until it is ready
-    undecided,   ///< the successor has failed, but its program may be alive
-    nowhere,     ///< a successor has taken over
-  };
-  place place_ = place::own;
-  std::optional<transport::listener> listener_;  ///< for a successor
-  base::guarded_fd successor_;
-  base::unique_fd successor_life_;  ///< end of file: neither it nor its program is alive
-  base::guarded_fd predecessor_;    ///< until the program is ready
-  base::unique_fd life_;            ///< for the program, until it is ready
-  std::optional<clock::time_point> ready_by_;
+  std::vector<int> foreign_;
+  shared_memory<shared_state> shared_;
   stored_descriptors stored_;
-  std::string problem_;  ///< since the last barrier; empty: none
-  pid_t child_ = -1;
-  bool is_ready_ = false;  ///< the program has sent READY=1
-  bool is_ending_ = false;
-  base::unique_fd program_life_;              ///< end of file: the program has no descriptors
-  std::optional<clock::time_point> gone_at_;  ///< then the program is not waited for any longer
-  std::optional<clock::time_point> kill_at_;  ///< after SIGTERM
-  clock::time_point started_{};
-  clock::time_point start_at_{};
-  milliseconds delay_{0};
 };
 
 keeper::keeper(keeper_options options) : impl_(std::make_unique<impl>(std::move(options))) {}

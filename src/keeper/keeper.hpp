@@ -41,6 +41,9 @@ struct keeper_options {
 /// The program stores descriptors by the notification protocol (`descriptor_store`) and finds them
 /// at its start (`take_inherited_descriptors`). Notifications of other users are ignored.
 ///
+/// A keeper is two processes (guard.hpp): when one is killed, the other one continues and starts
+/// another, and the program does not notice.
+///
 /// A keeper of another version, with another version of the program, can take over: it starts its
 /// program with all descriptors. If that exits, or is not ready in time, the keeper before starts
 /// its own program again.

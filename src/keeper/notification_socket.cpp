@@ -49,7 +49,7 @@ base::unique_fd bind_notification_socket(const std::string& path) {
   return socket;
 }
 
-received_notification receive_notification(int socket) {
+received_notification peek_notification(int socket) {
   std::array<char, max_notification_bytes> buffer{};
   alignas(cmsghdr)
       std::array<char, CMSG_SPACE(sizeof(int) * wire::max_batch) + CMSG_SPACE(sizeof(ucred))>
@@ -62,7 +62,8 @@ received_notification receive_notification(int socket) {
   header.msg_controllen = control.size();
   // Without MSG_CMSG_CLOEXEC: they are for the program. The handlers of fork_guard.hpp replace
   // driver files that are close-on-exec, among them GPU memory.
-  const auto size = base::retry([&] { return ::recvmsg(socket, &header, MSG_DONTWAIT); });
+  const auto size =
+      base::retry([&] { return ::recvmsg(socket, &header, MSG_DONTWAIT | MSG_PEEK); });
   received_notification result;
   if (size < 0) {
     return result;
@@ -89,6 +90,10 @@ received_notification receive_notification(int socket) {
   }
   result.text.assign(buffer.data(), static_cast<std::size_t>(size));
   return result;
+}
+
+void remove_notification(int socket) noexcept {
+  base::retry([&] { return ::recv(socket, nullptr, 0, MSG_DONTWAIT); });
 }
 
 }  // namespace gpushm::keeper

@@ -23,7 +23,9 @@ struct received_notification {
   std::vector<base::unique_fd> descriptors;  ///< not close-on-exec
 };
 
-/// Does not block. Throws std::bad_alloc only.
-[[nodiscard]] received_notification receive_notification(int socket);
+/// The first notification, which stays in the socket. Does not block. Throws std::bad_alloc only.
+[[nodiscard]] received_notification peek_notification(int socket);
+/// Removes the first notification. Does not block, apart from a last close of its descriptors.
+void remove_notification(int socket) noexcept;
 
 }  // namespace gpushm::keeper

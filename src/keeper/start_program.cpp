@@ -3,18 +3,24 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <csignal>
 #include <cstddef>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 
+#include "base/deadline.hpp"
 #include "base/fork_guard.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
+#include "keeper/inherited_descriptors.hpp"
 
 namespace gpushm::keeper {
 
@@ -46,7 +52,7 @@ bool move_behind(int& number, int first) noexcept {
 
 /// Moves the descriptors to the numbers from `first_inherited` on, in their order, and `others`
 /// (-1: none) behind them. Returns false if the descriptor table has no room.
-bool move_inherited(const std::list<named_descriptor>& stored, std::array<int, 3>& others) {
+bool move_inherited(const std::vector<stored_descriptor>& stored, std::array<int, 3>& others) {
   const int end = first_inherited + static_cast<int>(stored.size());
   for (int& each : others) {
     if (each != -1 && !move_behind(each, end)) {
@@ -55,9 +61,9 @@ bool move_inherited(const std::list<named_descriptor>& stored, std::array<int, 3
   }
   std::vector<int> sources;
   std::unordered_map<int, std::size_t> users;  // by number: the index of the source there
-  for (const named_descriptor& each : stored) {
-    users.emplace(each.descriptor.get(), sources.size());
-    sources.push_back(each.descriptor.get());
+  for (const stored_descriptor& each : stored) {
+    users.emplace(each.number, sources.size());
+    sources.push_back(each.number);
   }
   // In place: there may be no room for twice as many.
   for (std::size_t i = 0; i < sources.size(); ++i) {
@@ -92,6 +98,19 @@ bool move_inherited(const std::list<named_descriptor>& stored, std::array<int, 3
   ::_exit(cannot_execute);
 }
 
+/// In the child: until then, it dies with its parent, which would be unable to find it.
+void wait_until_known(const std::atomic<pid_t>& pid, pid_t parent) noexcept {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const pid_t self = ::getpid();
+  while (pid != self) {
+    if (::getppid() != parent) {
+      ::_exit(cannot_execute);
+    }
+    base::pause_before_retry(std::chrono::milliseconds(1));
+  }
+  ::prctl(PR_SET_PDEATHSIG, 0);
+}
+
 /// In the child. `names_number`: of the file of names; -1: `names` has them.
 [[noreturn]] void execute(const program_start& what, const std::string& names, int names_number) {
   base::close_others_at_exec();  // the stored ones are then allowed one by one
@@ -119,10 +138,12 @@ bool move_inherited(const std::list<named_descriptor>& stored, std::array<int, 3
 
 }  // namespace
 
-pid_t start_program(const program_start& what) {
+void start_program(const program_start& what,
+                   const std::function<void(base::unique_fd pidfd)>& opened) {
   std::string names;
-  for (const named_descriptor& each : what.stored) {
-    names += (names.empty() ? "" : ":") + each.name;
+  for (const stored_descriptor& each : what.stored) {
+    names += names.empty() ? "" : ":";
+    names += each.name;
   }
   base::unique_fd names_file;
   if (names.size() > max_variable_bytes) {
@@ -134,11 +155,16 @@ pid_t start_program(const program_start& what) {
     });
     names.clear();
   }
+  const pid_t parent = ::getpid();
   const pid_t child = base::checked(operation, {}, "fork", [] { return ::fork(); });
   if (child == 0) {
+    wait_until_known(what.pid, parent);
     execute(what, names, names_file.release());
   }
-  return child;
+  opened(base::unique_fd(base::checked(operation, {}, "pidfd_open", [&] {
+    return static_cast<int>(::syscall(SYS_pidfd_open, child, 0));
+  })));
+  what.pid = child;
 }
 
 }  // namespace gpushm::keeper

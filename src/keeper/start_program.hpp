@@ -4,12 +4,14 @@
 #include <sys/types.h>
 
 #include <array>
+#include <atomic>
 #include <csignal>
-#include <list>
+#include <functional>
 #include <string>
 #include <vector>
 
-#include "keeper/inherited_descriptors.hpp"
+#include "base/unique_fd.hpp"
+#include "keeper/stored_descriptors.hpp"
 
 namespace gpushm::keeper {
 
@@ -22,13 +24,16 @@ struct program_start {
   const std::string& notification_path;  ///< NOTIFY_SOCKET
   /// Inherited, with their names (`take_inherited_descriptors`). Must not be close-on-exec, or the
   /// handlers of fork_guard.hpp replace driver files, among them GPU memory.
-  const std::list<named_descriptor>& stored;
+  const std::vector<stored_descriptor>& stored;
   std::array<int, 2> pipes;  ///< inherited, too, and not closed by the program; -1: none
   const sigset_t& mask;      ///< of blocked signals
+  std::atomic<pid_t>& pid;   ///< in memory that forked processes share: stored in it
 };
 
-/// Forks, and executes the program with the standard streams and those descriptors only. Returns
-/// its PID. Call in a process with one thread. Throws `error`: system_error.
-[[nodiscard]] pid_t start_program(const program_start& what);
+/// Forks, and executes the program with the standard streams and those descriptors only. Calls
+/// `opened` with a pidfd of it before its PID is stored. If this process is killed before that, the
+/// program is not executed. Call in a process with one thread. Throws `error`: system_error.
+void start_program(const program_start& what,
+                   const std::function<void(base::unique_fd pidfd)>& opened);
 
 }  // namespace gpushm::keeper

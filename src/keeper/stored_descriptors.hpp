@@ -1,54 +1,67 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstddef>
-#include <iterator>
-#include <list>
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <unordered_map>
-#include <utility>
+#include <vector>
 
 #include "base/unique_fd.hpp"
-#include "keeper/inherited_descriptors.hpp"
+#include "keeper/shared_memory.hpp"
 
 namespace gpushm::keeper {
 
-/// Descriptors by name, in the order in which they were added. Several may have the same name.
-/// Adding and removing take constant time.
+/// The caller does not own the descriptor; `name` is valid while it is stored.
+struct stored_descriptor {
+  std::string_view name;
+  int number = -1;
+};
+
+/// Descriptors by name; several may have the same. The names are in shared memory, by the
+/// descriptor's number: a process that shares this one's descriptor table and was forked from it
+/// continues with what is stored there (`read_again`), whatever instruction this one was killed in.
+/// Nothing is closed when the object is destroyed.
 ///
-/// Thread-safety: distinct objects: safe; shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe. Only one process at a time may
+/// use it.
 class stored_descriptors {
  public:
-  void add(std::string name, base::unique_fd descriptor) {
-    all_.push_back({std::move(name), std::move(descriptor)});
-    index_.emplace(all_.back().name, std::prev(all_.end()));
-  }
-  /// Closes all with this name.
-  void remove(const std::string& name) {
-    const auto [first, last] = index_.equal_range(name);
-    for (auto at = first; at != last; ++at) {
-      all_.erase(at->second);
-    }
-    index_.erase(first, last);
-  }
-  void assign(std::list<named_descriptor> all) {
-    clear();
-    all_ = std::move(all);
-    for (auto at = all_.begin(); at != all_.end(); ++at) {
-      index_.emplace(at->name, at);
-    }
-  }
-  void clear() {
-    index_.clear();
-    all_.clear();
-  }
-  [[nodiscard]] std::size_t size() const noexcept { return all_.size(); }
-  [[nodiscard]] bool empty() const noexcept { return all_.empty(); }
-  [[nodiscard]] const std::list<named_descriptor>& all() const noexcept { return all_; }
+  /// Descriptors with smaller numbers than `numbers` can be stored; 264 bytes of address space
+  /// each. Throws `error`: system_error.
+  explicit stored_descriptors(std::size_t numbers);
+
+  /// `name`: 1 to 255 bytes; `message`: the number of that by which it came. Returns false, and
+  /// closes it, if its number is too large. Throws std::bad_alloc only.
+  bool add(std::string_view name, base::unique_fd descriptor, std::uint64_t message = 0);
+  /// Closes what has been added of this message, whose descriptors have arrived again as `copies`.
+  void undo(std::uint64_t message,
+            const std::string& name,
+            const std::vector<base::unique_fd>& copies);
+  /// Closes all with this name, in constant time for each.
+  void remove(const std::string& name);
+  void clear() noexcept;
+  /// After another process has used it.
+  void read_again();
+
+  [[nodiscard]] std::size_t size() const noexcept { return index_.size(); }
+  [[nodiscard]] bool empty() const noexcept { return index_.empty(); }
+  /// By number.
+  [[nodiscard]] std::vector<stored_descriptor> all() const;
 
  private:
-  std::list<named_descriptor> all_;
-  std::unordered_multimap<std::string, std::list<named_descriptor>::iterator> index_;
+  struct entry {
+    std::uint64_t message;
+    std::atomic<unsigned char> length;  ///< of `name`; 0: there is no such descriptor
+    char name[255];                     // NOLINT(modernize-avoid-c-arrays): in shared memory
+  };
+  void forget(int number) noexcept;
+
+  shared_memory<entry> entries_;
+  shared_memory<std::atomic<std::size_t>> end_;  ///< no entry from here on has been used
+  std::unordered_multimap<std::string, int> index_;
 };
 
 }  // namespace gpushm::keeper

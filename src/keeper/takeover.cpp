@@ -182,17 +182,19 @@ base::guarded_fd accept_successor(const transport::listener& at) {
   return connection;
 }
 
-base::unique_fd hand_over(int successor,
-                          const std::list<named_descriptor>& everything,
-                          const transport::listener& at,
-                          milliseconds timeout) {
+void hand_over(int successor,
+               const std::vector<stored_descriptor>& everything,
+               const transport::listener& at,
+               milliseconds timeout,
+               const std::function<void(base::unique_fd life)>& before_all) {
   const auto deadline = base::deadline_after(timeout);
   for (auto next = everything.begin(); next != everything.end();) {
     std::string text(batch);
     std::vector<int> numbers;
     for (; next != everything.end() && numbers.size() < wire::max_batch; ++next) {
-      text += next->name + '\n';
-      numbers.push_back(next->descriptor.get());
+      text += next->name;
+      text += '\n';
+      numbers.push_back(next->number);
     }
     send(successor, text, numbers);
     if (receive(successor, deadline).text != kept) {
@@ -203,15 +205,15 @@ base::unique_fd hand_over(int successor,
   base::checked(operation, {}, "pipe2", [&] { return ::pipe2(pipe.data(), O_CLOEXEC); });
   base::unique_fd life(pipe[0]);
   const base::unique_fd write_end(pipe[1]);
+  before_all(std::move(life));
   const std::array<int, 3> rest{at.lock_descriptor(), at.descriptor(), write_end.get()};
   send(successor, all, rest);
-  return life;
 }
 
 successor_state state_of(int successor) noexcept {
   std::array<std::byte, ready.size() + 1> buffer{};
   try {
-    const auto got = transport::receive_packet(successor, buffer);
+    const auto got = transport::peek_bytes(successor, buffer);
     if (got.status == transport::receive_status::would_block) {
       return successor_state::starting;
     }

@@ -2,13 +2,15 @@
 #pragma once
 
 #include <chrono>
-#include <list>
+#include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/guarded_fd.hpp"
 #include "base/unique_fd.hpp"
 #include "keeper/inherited_descriptors.hpp"
+#include "keeper/stored_descriptors.hpp"
 #include "transport/listener.hpp"
 
 /// A keeper takes over what another one keeps, for another version of the program. The program of
@@ -28,7 +30,7 @@
 namespace gpushm::keeper {
 
 struct taken_over {
-  std::list<named_descriptor> descriptors;
+  std::vector<named_descriptor> descriptors;
   base::unique_fd lock;
   base::unique_fd listener;
   base::unique_fd life;          ///< for the program
@@ -49,16 +51,18 @@ bool report_ready(int predecessor) noexcept;
 /// Blocks for one second at most.
 [[nodiscard]] base::guarded_fd accept_successor(const transport::listener& at);
 
-/// Hands everything over. Returns the read end of the pipe: end of file when neither the successor
-/// nor its program is alive. Blocks for `timeout` at most. Throws `error`: then the successor has
-/// nothing that it may use.
-[[nodiscard]] base::unique_fd hand_over(int successor,
-                                        const std::list<named_descriptor>& kept,
-                                        const transport::listener& at,
-                                        std::chrono::milliseconds timeout);
+/// Hands everything over. Before the last message, calls `before_all` with the read end of the
+/// pipe: end of file when neither the successor nor its program is alive. Blocks for `timeout` at
+/// most. Throws `error`: then the successor has nothing that it may use, unless `before_all` has
+/// been called.
+void hand_over(int successor,
+               const std::vector<stored_descriptor>& kept,
+               const transport::listener& at,
+               std::chrono::milliseconds timeout,
+               const std::function<void(base::unique_fd life)>& before_all);
 
 enum class successor_state : unsigned char { starting, ready, failed };
-/// Does not block.
+/// Does not block, and removes nothing from the connection.
 [[nodiscard]] successor_state state_of(int successor) noexcept;
 
 }  // namespace gpushm::keeper

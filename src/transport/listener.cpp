@@ -124,10 +124,12 @@ listener::listener(const std::string& path,
 listener::listener(const std::string& path,
                    base::guarded_fd lock,
                    base::guarded_fd socket,
-                   const file_identity& file)
+                   const file_identity& file,
+                   bool removes_files)
     : path_(path),
+      lock_path_(path + ".lock"),
       file_(file),
-      removes_files_(false),
+      removes_files_(removes_files),
       lock_(std::move(lock)),
       socket_(std::move(socket)) {
   int listening = 0;

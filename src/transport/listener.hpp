@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/guarded_fd.hpp"
 
@@ -36,13 +37,14 @@ class listener {
            mode_t mode,
            std::optional<gid_t> group,
            const std::string& lock_path = {});
-  /// Continues with the descriptors of another process's listener, whose `file()` is `file`. The
-  /// destructor removes no files. Throws `errc::invalid_argument` if they are not a locked file and
-  /// a listening socket.
+  /// Continues with the descriptors of another listener, whose `file()` is `file`. The destructor
+  /// removes no files, unless `removes_files`. Throws `errc::invalid_argument` if they are not a
+  /// locked file and a listening socket.
   listener(const std::string& path,
            base::guarded_fd lock,
            base::guarded_fd socket,
-           const file_identity& file = {});
+           const file_identity& file = {},
+           bool removes_files = false);
   listener(listener&& other) noexcept;
   listener& operator=(listener&&) = delete;
   listener(const listener&) = delete;
@@ -54,8 +56,14 @@ class listener {
   [[nodiscard]] int lock_descriptor() const noexcept { return lock_.get(); }
   /// The socket's file.
   [[nodiscard]] const file_identity& file() const noexcept { return file_; }
+  [[nodiscard]] bool removes_files() const noexcept { return removes_files_; }
   /// Another process continues with copies of the descriptors: the destructor removes no files.
   void leave_files() noexcept { removes_files_ = false; }
+  /// The lock and the socket; the destructor does nothing.
+  [[nodiscard]] std::pair<base::guarded_fd, base::guarded_fd> release() && noexcept {
+    leave_files();
+    return {std::move(lock_), std::move(socket_)};
+  }
 
  private:
   std::string path_;

@@ -6,11 +6,11 @@
 
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 
 #include "base/sanitizers.hpp"
 #include "testing/process/deadline.hpp"
 #include "testing/process/harness_error.hpp"
+#include "testing/process/proc_counters.hpp"
 #include "testing/process/programs.hpp"
 
 namespace gpushm_testing {
@@ -69,30 +69,45 @@ brokerd::brokerd(const std::string& run_dir, const std::vector<std::string>& for
 }
 
 pid_t brokerd::pid() const {
-  return last_child_of(keeper_.pid());
+  return program_kept_by(keeper_.pid());
 }
 
 bool brokerd::kill() const {
-  return kill_last_child_of(keeper_.pid());
+  return kill_program_kept_by(keeper_.pid());
 }
 
-pid_t last_child_of(pid_t pid) {
-  const std::string text = std::to_string(pid);
-  std::ifstream children("/proc/" + text + "/task/" + text + "/children");
+pid_t program_kept_by(pid_t keeper) {
+  for (const pid_t each : descendants_of(keeper)) {
+    if (process_is_alive(each) && program_of(each) != "gpushm-keeper") {
+      return each;
+    }
+  }
+  return 0;
+}
+
+pid_t worker_of_keeper(pid_t keeper, pid_t before) {
   pid_t result = 0;
-  for (pid_t each = 0; children >> each;) {
-    result = each;
+  const auto find = [&] {
+    for (const pid_t each : descendants_of(keeper)) {
+      if (each != before && process_is_alive(each) && program_of(each) == "gpushm-keeper") {
+        result = each;
+      }
+    }
+    return result != 0;
+  };
+  if (!eventually(find, start_timeout)) {
+    throw harness_error("the keeper has no second process");
   }
   return result;
 }
 
-bool kill_last_child_of(pid_t pid) {
-  const pid_t before = last_child_of(pid);
+bool kill_program_kept_by(pid_t keeper) {
+  const pid_t before = program_kept_by(keeper);
   if (before != 0) {
     ::kill(before, SIGKILL);
   }
   const auto has_another = [&] {
-    const pid_t now = last_child_of(pid);
+    const pid_t now = program_kept_by(keeper);
     return now != 0 && now != before;
   };
   return eventually(has_another, start_timeout);

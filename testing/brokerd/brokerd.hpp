@@ -41,9 +41,12 @@ class brokerd {
   child keeper_;
 };
 
-/// The youngest child of a process; 0: it has none.
-[[nodiscard]] pid_t last_child_of(pid_t pid);
-/// Kills it. Returns whether the process has started another one.
-[[nodiscard]] bool kill_last_child_of(pid_t pid);
+/// The program of a keeper, which is the process with this PID (the guard); 0: none at the moment.
+[[nodiscard]] pid_t program_kept_by(pid_t keeper);
+/// The second process of the keeper, which does its work; waits until there is one, and it is not
+/// `before`. Throws `harness_error`.
+[[nodiscard]] pid_t worker_of_keeper(pid_t keeper, pid_t before = 0);
+/// Kills the program. Returns whether the keeper has started another one.
+[[nodiscard]] bool kill_program_kept_by(pid_t keeper);
 
 }  // namespace gpushm_testing

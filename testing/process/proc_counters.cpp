@@ -167,6 +167,24 @@ bool process_is_alive(pid_t pid) noexcept {
   return state != '\0' && state != 'Z' && state != 'X';
 }
 
+std::vector<pid_t> descendants_of(pid_t pid) {
+  std::vector<pid_t> result;
+  std::ifstream children(proc_path(pid, "task/" + std::to_string(pid) + "/children"));
+  for (pid_t each = 0; children >> each;) {
+    result.push_back(each);
+    const std::vector<pid_t> below = descendants_of(each);
+    result.insert(result.end(), below.begin(), below.end());
+  }
+  return result;
+}
+
+std::string program_of(pid_t pid) {
+  std::ifstream file(proc_path(pid, "comm"));
+  std::string result;
+  std::getline(file, result);
+  return result;
+}
+
 std::size_t count_threads(pid_t pid) {
   return entries(proc_path(pid, "task")).size();
 }

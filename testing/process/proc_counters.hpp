@@ -44,6 +44,12 @@ using descriptor_counts = std::map<std::string, std::size_t>;
 /// True if the process exists and is not a zombie. Never throws.
 [[nodiscard]] bool process_is_alive(pid_t pid) noexcept;
 
+/// Its children, and theirs, and so on, those of one process from the oldest. Never throws
+/// `harness_error`: a process that ends meanwhile has none.
+[[nodiscard]] std::vector<pid_t> descendants_of(pid_t pid);
+/// The first 15 bytes of its program's file name; empty if the process does not exist.
+[[nodiscard]] std::string program_of(pid_t pid);
+
 /// Threads of the process.
 [[nodiscard]] std::size_t count_threads(pid_t pid);
 

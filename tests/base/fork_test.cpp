@@ -147,6 +147,21 @@ TEST(fork_guard, child_without_handlers_is_recognised) {
   EXPECT_FALSE(is_forked_child_of(here));
 }
 
+TEST(fork_guard, child_that_is_not_recognised_yet_guards_its_own) {
+  const pid_t child =
+      static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+  ASSERT_NE(child, -1);
+  if (child == 0) {
+    ::alarm(20);
+    const guarded_fd own = new_guarded();
+    const int number = own.get();
+    ::_exit(number == -1 ? 1 : is_open(number) ? 0 : 2);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
 TEST(fork_guard, works_for_large_numbers) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);

@@ -45,10 +45,10 @@ class replaced_broker : public testing::Test {
   }
 
   /// 0: none at the moment.
-  [[nodiscard]] pid_t broker_pid() const { return gpushm_testing::last_child_of(keeper_.pid()); }
+  [[nodiscard]] pid_t broker_pid() const { return gpushm_testing::program_kept_by(keeper_.pid()); }
   /// Kills it. Returns whether it has a successor.
   [[nodiscard]] bool kill_broker() const {
-    return gpushm_testing::kill_last_child_of(keeper_.pid());
+    return gpushm_testing::kill_program_kept_by(keeper_.pid());
   }
   /// Starts a keeper, which takes over, with `more` arguments for its broker.
   [[nodiscard]] child start_keeper(const std::vector<std::string>& more = {}) {
@@ -390,6 +390,23 @@ class replaced_broker_under_load : public replaced_broker {
 
 TEST_F(replaced_broker_under_load, loses_and_repeats_nothing_when_killed) {
   run(number_from_environment("GPUSHM_BROKER_KILLS", 60), [&] { EXPECT_TRUE(kill_broker()); });
+}
+
+/// The broker, the keeper's worker, or both at once.
+TEST_F(replaced_broker_under_load, loses_and_repeats_nothing_when_its_keeper_is_killed) {
+  std::minstd_rand random(2);
+  run(number_from_environment("GPUSHM_BROKER_KILLS", 60), [&] {
+    const auto which = random() % 3;
+    if (which != 0) {
+      const pid_t worker = gpushm_testing::worker_of_keeper(keeper_.pid());
+      ::kill(worker, SIGKILL);
+      if (which == 1) {
+        EXPECT_NE(gpushm_testing::worker_of_keeper(keeper_.pid(), worker), 0);
+        return;
+      }
+    }
+    EXPECT_TRUE(kill_broker());
+  });
 }
 
 TEST_F(replaced_broker_under_load, loses_and_repeats_nothing_in_takeovers) {

@@ -390,7 +390,9 @@ class stepped_broker : public testing::TestWithParam<scenario> {
     const std::uint64_t whole = run(thread_name, {});
     ASSERT_GT(whole, 2U);
     // Of the domain without clients.
-    const auto is_idle = [&] { return settled_descriptors().count("anon_inode:[pidfd]") == 0; };
+    const auto is_idle = [&] {
+      return settled_descriptors()["anon_inode:[pidfd]"] == keepers_pidfds;
+    };
     ASSERT_TRUE(eventually(is_idle, 20s));
     const auto kept = settled_descriptors();
     const int kills = number_of_kills();
@@ -416,6 +418,9 @@ class stepped_broker : public testing::TestWithParam<scenario> {
   }
 
  private:
+  /// Of its guard, and of its program.
+  static constexpr std::size_t keepers_pidfds = 2;
+
   [[nodiscard]] static int number_of_kills() {
     // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment
     const char* const wanted = std::getenv("GPUSHM_BROKER_STEPS");

@@ -106,7 +106,7 @@ TEST_F(surge, next_container_takes_over_while_clients_work) {
   EXPECT_NE(third.wait_exit(scaled_timeout(30s)), exited(0));
   EXPECT_TRUE(eventually([&] { return is_ready(second); }, scaled_timeout(30s)))
       << second.all_output();
-  EXPECT_TRUE(gpushm_testing::kill_last_child_of(second.host_pid()));
+  EXPECT_TRUE(gpushm_testing::kill_program_kept_by(second.host_pid()));
   EXPECT_TRUE(eventually([&] { return is_ready(second); }, scaled_timeout(30s)));
 
   stop = true;

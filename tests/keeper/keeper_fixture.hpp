@@ -2,11 +2,14 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/types.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstddef>
 #include <string>
 
+#include "testing/brokerd/brokerd.hpp"
 #include "testing/process/child.hpp"
 #include "testing/process/proc_counters.hpp"
 #include "testing/process/temp_dir.hpp"
@@ -30,6 +33,14 @@ class keeper_fixture : public testing::Test {
   /// Of the keeper.
   static std::size_t descriptors(gpushm_testing::child& keeper) {
     return gpushm_testing::total(gpushm_testing::count_descriptors(keeper.pid()));
+  }
+
+  /// Kills both processes.
+  static void kill_all_of(gpushm_testing::child& keeper) {
+    keeper.kill(SIGSTOP);  // or it would start another worker
+    ::kill(gpushm_testing::worker_of_keeper(keeper.pid()), SIGKILL);
+    keeper.kill(SIGKILL);
+    EXPECT_EQ(keeper.wait_exit(patience), gpushm_testing::killed_by(SIGKILL));
   }
 
   gpushm_testing::temp_dir directory_;

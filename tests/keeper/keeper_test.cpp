@@ -16,11 +16,13 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/unique_fd.hpp"
 #include "testing/process/child.hpp"
+#include "testing/process/deadline.hpp"
 #include "testing/process/programs.hpp"
 #include "testing/process/temp_dir.hpp"
 #include "tests/keeper/keeper_fixture.hpp"
@@ -28,9 +30,10 @@
 namespace {
 
 using gpushm_testing::child;
+using gpushm_testing::eventually;
 using gpushm_testing::exited;
-using gpushm_testing::killed_by;
 using gpushm_testing::own_program;
+using gpushm_testing::worker_of_keeper;
 using gpushm_tests::patience;
 
 class kept_program : public gpushm_tests::keeper_fixture {
@@ -163,15 +166,78 @@ TEST_F(kept_program, is_killed_if_it_ignores_sigterm) {
   EXPECT_EQ(keeper.wait_exit(patience), exited(128 + SIGKILL));
 }
 
-TEST_F(kept_program, lives_on_when_its_keeper_is_killed) {
+TEST_F(kept_program, lives_on_when_both_processes_of_its_keeper_are_killed) {
   child keeper = start();
   inherited(keeper);
-  keeper.kill(SIGKILL);
-  EXPECT_EQ(keeper.wait_exit(patience), killed_by(SIGKILL));
+  kill_all_of(keeper);
   keeper.write("put one first\n");
   EXPECT_THAT(keeper.wait_for_line("done|error", patience),
               testing::AllOf(testing::HasSubstr("no keeper reads the notification socket"),
                              testing::HasSubstr("ECONNREFUSED")));
+}
+
+/// Each time one of the keeper's processes, at any time.
+TEST_F(kept_program, loses_nothing_when_its_keeper_is_killed_again_and_again) {
+  child keeper = start();
+  inherited(keeper);
+  EXPECT_EQ(command(keeper, "many 300 n."), "done");
+  std::minstd_rand random(5);
+  pid_t guard = keeper.pid();
+  pid_t worker = worker_of_keeper(guard);
+  for (int i = 0; i < 60; ++i) {
+    const bool is_guard = random() % 2 == 0;
+    const bool is_busy = random() % 2 == 0;
+    if (is_busy) {
+      keeper.write("rounds 300\n");
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 5'000));
+    }
+    ::kill(is_guard ? guard : worker, SIGKILL);
+    guard = is_guard ? worker : guard;
+    worker = worker_of_keeper(guard, worker);
+    if (is_busy) {
+      EXPECT_EQ(keeper.wait_for_line("done|error", patience), "done");
+    }
+    if (i % 10 == 9) {
+      keeper.write("die\n");
+      EXPECT_EQ(inherited(keeper), "inherited 300 all right");
+    }
+  }
+  ::kill(guard, SIGTERM);
+  const auto has_ended = [&] {
+    return !gpushm_testing::process_is_alive(guard) && !gpushm_testing::process_is_alive(worker);
+  };
+  EXPECT_TRUE(eventually(has_ended, patience));
+  EXPECT_NE(::access(socket_.c_str(), F_OK), 0);
+}
+
+TEST_F(kept_program, is_told_to_end_by_a_keeper_whose_worker_has_been_killed) {
+  for (int i = 0; i < 20; ++i) {
+    child keeper = start();
+    inherited(keeper);
+    ::kill(worker_of_keeper(keeper.pid()), SIGKILL);
+    keeper.kill(i % 2 == 0 ? SIGTERM : SIGHUP);
+    if (i % 2 != 0) {
+      EXPECT_EQ(inherited(keeper), "inherited 0");
+      keeper.kill(SIGTERM);
+    }
+    EXPECT_TRUE(keeper.wait_exit(patience).code.has_value());
+  }
+}
+
+TEST_F(kept_program, leaves_no_descriptor_in_a_keeper_that_is_killed) {
+  child keeper = start();
+  inherited(keeper);
+  const std::size_t before = descriptors(keeper);
+  std::minstd_rand random(7);
+  pid_t worker = 0;
+  for (int i = 0; i < 40; ++i) {
+    worker = worker_of_keeper(keeper.pid(), worker);
+    keeper.write("rounds 400\n");
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 4'000));
+    ::kill(worker, SIGKILL);
+    EXPECT_EQ(keeper.wait_for_line("done|error", patience), "done");
+  }
+  EXPECT_EQ(descriptors(keeper), before);
 }
 
 TEST_F(kept_program, leaves_nothing_in_the_keeper) {

@@ -179,8 +179,7 @@ TEST_F(keepers, never_start_a_second_program_beside_an_orphan) {
   child first = start_first();
   child second = start({}, {"unready"});
   EXPECT_EQ(inherited(second), both);
-  second.kill(SIGKILL);
-  EXPECT_EQ(second.wait_exit(patience), killed_by(SIGKILL));
+  kill_all_of(second);
   first.wait_for_line("the other keeper has failed", patience, stream::err);
   std::this_thread::sleep_for(300ms);
   EXPECT_THAT(first.output().all_output(), testing::Not(testing::HasSubstr(both)));
