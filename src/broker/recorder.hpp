@@ -55,6 +55,8 @@ class recorder {
   [[nodiscard]] records::descriptor_id keep(int descriptor);
   /// Lets the keeper close its copy, after the next commit. 0: no effect.
   void forget(records::descriptor_id number) noexcept;
+  /// The keeper has not read some of it: another commit tries again.
+  [[nodiscard]] bool has_to_forget() const noexcept { return on_ && !on_->to_forget.empty(); }
   /// A shelf for another thread; nothing if off.
   [[nodiscard]] std::optional<descriptor_shelf> another_shelf() const;
 

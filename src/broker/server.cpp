@@ -44,6 +44,9 @@ using std::chrono::milliseconds;
 /// Pause before the event loop continues after a handler that ran out of memory.
 constexpr milliseconds pause_without_memory{10};
 
+/// Until the keeper is asked again to close what it did not read.
+constexpr milliseconds pause_for_keeper{10};
+
 /// With fewer CPUs, polling for requests would take CPU time from the clients.
 constexpr double min_cpus_to_poll = 2;
 
@@ -143,7 +146,8 @@ class server::impl final : public outbox {
                    log_,
                    recorder_,
                    from_ ? from_->next_session() : 1),
-        catch_up_timer_(io_) {
+        catch_up_timer_(io_),
+        forget_timer_(io_) {
     if (from_) {
       restorer(*from_,
                io_,
@@ -270,9 +274,28 @@ class server::impl final : public outbox {
     while (io_.run_one() != 0) {
       io_.poll();
       recorder_.commit();  // of connections that were destroyed after the hub's last commit
+      retry_forgetting();
       while (poll_for_more()) {
       }
     }
+  }
+
+  /// The keeper's copies of what has ended: without requests there would be no further commit.
+  void retry_forgetting() noexcept {
+    if (waits_to_forget_ || !recorder_.has_to_forget()) {
+      return;
+    }
+    log_.guarded([&] {
+      forget_timer_.expires_after(pause_for_keeper);
+      forget_timer_.async_wait([this](asio::error_code code) {
+        waits_to_forget_ = false;
+        if (!code) {
+          recorder_.commit();
+          retry_forgetting();
+        }
+      });
+      waits_to_forget_ = true;
+    });
   }
 
   /// Polls without sleeping after a request. Returns false if there was nothing to handle.
@@ -450,6 +473,8 @@ class server::impl final : public outbox {
   admission admission_;
   asio::steady_timer catch_up_timer_;
   bool waits_to_catch_up_ = false;
+  asio::steady_timer forget_timer_;
+  bool waits_to_forget_ = false;
 };
 
 server::server(const broker_options& options,

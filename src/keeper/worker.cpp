@@ -40,6 +40,8 @@ using problem = shared_state::problem;
 constexpr std::string_view operation = "keep descriptors";
 constexpr milliseconds longest_delay{5'000};
 constexpr milliseconds short_life{10'000};
+/// A program that was ready is started again at once if it has lived as long; for its clients wait.
+constexpr milliseconds useful_life{50};
 /// Of this keeper, after a takeover that has failed.
 constexpr int takeover_failed = 1;
 /// From the last close of a program's descriptors until its end is reported, usually at once.
@@ -390,7 +392,9 @@ class worker {
       }
     }
     if (!result && has_program() && has_exited()) {
-      result = std::optional(exit_status());  // a child of a worker that was killed
+      // Since then, or it was a child of a worker that was killed.
+      const bool is_own = ::waitpid(shared_.child, &status, WNOHANG) == shared_.child;
+      result = is_own ? exit_status(status) : exit_status();
     }
     return result;
   }
@@ -403,7 +407,8 @@ class worker {
   void plan_restart(exit_status status) {
     const auto now = clock::now();
     milliseconds delay{shared_.delay};
-    if (shared_.kill_at || now - shared_.started.get() >= short_life) {
+    const auto life = now - shared_.started.get();
+    if (shared_.kill_at || life >= short_life || (shared_.is_ready && life >= useful_life)) {
       delay = milliseconds(0);
     } else if (shared_.is_ready) {
       delay = in_.options.restart_delay;

@@ -285,6 +285,28 @@ TEST_F(replaced_broker_with_readers, continues_connections_and_leases_in_the_nex
                     [&] { return kill_broker(); }});
 }
 
+/// More than a socket's queue (net.unix.max_dgram_qlen) has room for, and then no further request.
+TEST_F(replaced_broker, leaves_nothing_in_a_keeper_that_did_not_read_for_a_while) {
+  const auto before = descriptors_of(keeper_.pid());
+  std::vector<gpushm::client> clients;
+  for (int i = 0; i < 200; ++i) {
+    clients.push_back(connect());
+  }
+  const pid_t worker = gpushm_testing::worker_of_keeper(keeper_.pid());
+  ASSERT_EQ(::kill(worker, SIGSTOP), 0);
+  clients.clear();
+  EXPECT_TRUE(eventually(
+      [&] {
+        return gpushm_testing::total(gpushm_testing::count_descriptors(broker_pid()), "pidfd") <= 1;
+      },
+      20s))
+      << "connections are left";
+  ASSERT_EQ(::kill(worker, SIGCONT), 0);
+  EXPECT_TRUE(eventually([&] { return descriptors_of(keeper_.pid()) == before; }, 20s))
+      << gpushm_testing::to_text(descriptors_of(keeper_.pid()))
+      << ", before: " << gpushm_testing::to_text(before);
+}
+
 /// A broker with many segments; GPUSHM_BROKER_SEGMENTS sets how many (one descriptor each).
 class replaced_broker_with_many : public replaced_broker {
  protected:
