@@ -30,7 +30,7 @@ struct keeper_options {
   /// How long the program may take to exit after SIGTERM, before SIGKILL.
   std::chrono::milliseconds stop_timeout{10'000};
   /// The pause before the program is started again; doubled, up to 5 s, each time that it has lived
-  /// less than 10 s and has not sent READY=1. None if it has, and has lived for 50 ms.
+  /// less than 10 s and has not sent READY=1. None if it has, and has lived for 10 ms.
   std::chrono::milliseconds restart_delay{20};
 };
 

@@ -41,7 +41,7 @@ constexpr std::string_view operation = "keep descriptors";
 constexpr milliseconds longest_delay{5'000};
 constexpr milliseconds short_life{10'000};
 /// A program that was ready is started again at once if it has lived as long; for its clients wait.
-constexpr milliseconds useful_life{50};
+constexpr milliseconds useful_life{10};
 /// Of this keeper, after a takeover that has failed.
 constexpr int takeover_failed = 1;
 /// From the last close of a program's descriptors until its end is reported, usually at once.
