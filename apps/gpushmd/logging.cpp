@@ -2,13 +2,13 @@
 #include "apps/gpushmd/logging.hpp"
 
 #include <spdlog/pattern_formatter.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "apps/support/stderr_sink.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 
@@ -36,7 +36,7 @@ class json_text final : public spdlog::custom_flag_formatter {
 }  // namespace
 
 void start_log(const std::string& level, log_format as) {
-  auto sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
+  auto sink = std::make_shared<app::stderr_sink>("gpushmd");
   auto logger = std::make_shared<spdlog::logger>("gpushmd", sink);
   if (as == log_format::json) {
     auto formatter = std::make_unique<spdlog::pattern_formatter>(spdlog::pattern_time_type::utc);

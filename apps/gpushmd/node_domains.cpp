@@ -20,6 +20,34 @@ constexpr std::chrono::milliseconds read_timeout{1'000};
 
 }  // namespace
 
+/// The only open, close or check of a domain that asks the broker.
+class node_domains::only_change {
+ public:
+  only_change(node_domains& of, const std::string& domain) : of_(of), domain_(domain) {
+    std::unique_lock lock(of.mutex_);
+    if (!of.changed_.wait_for(
+            lock, of.options_.timeout, [&] { return of.changing_.count(domain) == 0; })) {
+      throw error(errc::timed_out,
+                  "change domain",
+                  domain,
+                  "another call still opens or closes it",
+                  "repeat it; see the log of gpushm-brokerd if this lasts");
+    }
+    of.changing_.insert(domain);
+  }
+  only_change(const only_change&) = delete;
+  only_change& operator=(const only_change&) = delete;
+  ~only_change() {
+    const std::lock_guard lock(of_.mutex_);
+    of_.changing_.erase(domain_);
+    of_.changed_.notify_all();
+  }
+
+ private:
+  node_domains& of_;
+  const std::string domain_;
+};
+
 node_domains::node_domains(options chosen)
     : options_(std::move(chosen)),
       broker_(options_.run_dir),
@@ -48,6 +76,7 @@ std::set<std::string> node_domains::wanted() const {
 }
 
 std::string node_domains::open(const std::string& domain) {
+  const only_change change(*this, domain);
   std::string directory = broker_.open(domain, options_.timeout);
   const std::lock_guard lock(mutex_);
   wanted_.insert(domain);
@@ -62,6 +91,7 @@ void node_domains::close(const std::string& domain) {
                 "it is a configured domain and always exists",
                 "remove it from broker.domains");
   }
+  const only_change change(*this, domain);
   {
     const std::lock_guard lock(mutex_);
     wanted_.erase(domain);
@@ -126,10 +156,11 @@ void node_domains::check() {
       }
     }
     for (const std::string& each : missing) {
-      if (wanted().count(each) == 0) {
-        continue;  // closed meanwhile
-      }
       try {
+        const only_change change(*this, each);
+        if (wanted().count(each) == 0) {
+          continue;  // closed meanwhile
+        }
         static_cast<void>(broker_.open(each, options_.timeout));
       } catch (const error& why) {
         problem = fmt::format("domain {} is not served: {}", each, why.what());

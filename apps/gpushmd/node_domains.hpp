@@ -33,7 +33,8 @@ class node_domains final : public dra::domains {
   node_domains& operator=(const node_domains&) = delete;
   ~node_domains() override;
 
-  /// Blocks and throws as `private_socket::open` and `close`.
+  /// Blocks and throws as `private_socket::open` and `close`. Calls for one domain, and its check,
+  /// wait for each other, up to the timeout each.
   std::string open(const std::string& domain) override;
   /// Throws `error` (invalid_argument) for a configured domain.
   void close(const std::string& domain) override;
@@ -47,6 +48,8 @@ class node_domains final : public dra::domains {
   [[nodiscard]] std::string not_ready() const;
 
  private:
+  class only_change;
+
   [[nodiscard]] bool is_configured(const std::string& domain) const;
   [[nodiscard]] std::set<std::string> wanted() const;
   void note(const std::string& problem);
@@ -57,6 +60,7 @@ class node_domains final : public dra::domains {
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;
   std::set<std::string> wanted_;                              // guarded by mutex_
+  std::set<std::string> changing_;                            // guarded by mutex_
   std::string problem_ = "gpushm-brokerd was not asked yet";  // guarded by mutex_
   std::jthread checker_;
 };

@@ -13,5 +13,9 @@ namespace gpushm::app {
 void write_log_line(std::string_view program,
                     std::string_view text,
                     int to = STDERR_FILENO) noexcept;
+/// The same for a line that is complete, with its line feed: longer ones are dropped.
+void write_formatted_line(std::string_view program,
+                          std::string_view line,
+                          int to = STDERR_FILENO) noexcept;
 
 }  // namespace gpushm::app

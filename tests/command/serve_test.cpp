@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `gpushm serve`: readiness, existing sockets, a clean stop; and `gpushm demo`, which starts it.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -54,6 +55,44 @@ TEST_F(serve_test, ready_line_is_printed_when_clients_can_connect) {
     auto broker = cli_.serve();
     EXPECT_EQ(cli_.run({"ls"}).status, exited(0));
   }
+}
+
+TEST_F(serve_test, goes_on_when_nobody_reads_its_log) {
+  const auto fifo = cli_.directory() / "log";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  const gpushm::base::unique_fd log(::open(fifo.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  const std::string noise(4'096, 'x');
+  while (::write(log.get(), noise.data(), noise.size()) > 0) {
+  }
+  auto options = cli_.command({"serve", "--log-level", "debug"});
+  const std::string script = "exec 2>\"$LOG\"; exec \"$0\" \"$@\"";
+  options.argv.insert(options.argv.begin(), {"/bin/sh", "-c", script});
+  options.env.emplace_back("LOG", fifo);
+  auto broker = child::start(options);
+  create_persistent("first");
+  const auto send_wrong_packet = [&] {  // is logged
+    const gpushm::base::unique_fd wrong(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const std::string path = cli_.socket();
+    std::memcpy(&address.sun_path[0], path.data(), path.size());
+    EXPECT_EQ(::connect(wrong.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
+              0);
+    EXPECT_EQ(::send(wrong.get(), "wrong", 5, MSG_NOSIGNAL), 5);
+    char end = 0;
+    while (::recv(wrong.get(), &end, 1, 0) > 0) {
+    }
+  };
+  for (int i = 0; i < 3; ++i) {
+    send_wrong_packet();
+    EXPECT_EQ(cli_.run({"stat", "first"}).status, exited(0));
+  }
+  std::string text(1'000'000, '\0');
+  EXPECT_GT(::read(log.get(), text.data(), text.size()), 0);
+  send_wrong_packet();
+  const ssize_t size = ::read(log.get(), text.data(), text.size());
+  ASSERT_GT(size, 0);
+  EXPECT_THAT(text.substr(0, static_cast<std::size_t>(size)), HasSubstr("lines were dropped"));
 }
 
 TEST_F(serve_test, ready_descriptor_gets_a_line_feed) {

@@ -2,7 +2,6 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <grp.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
 
@@ -18,6 +17,7 @@
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/gpushm/segment/readiness.hpp"
+#include "apps/support/stderr_sink.hpp"
 #include "apps/support/stop_signal.hpp"
 #include "base/size_text.hpp"
 #include "base/syscall.hpp"
@@ -28,7 +28,8 @@ namespace gpushm::cli {
 namespace {
 
 void start_log(const std::string& level) {
-  auto logger = spdlog::stderr_color_mt("gpushm");
+  auto logger =
+      std::make_shared<spdlog::logger>("gpushm", std::make_shared<app::stderr_sink>("gpushm"));
   logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %^%l%$ %v");
   logger->set_level(spdlog::level::from_str(level));
   logger->flush_on(spdlog::level::debug);
