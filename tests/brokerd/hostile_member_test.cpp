@@ -2,9 +2,15 @@
 // Members that would keep a killed broker from having a successor.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/capability.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <chrono>
@@ -23,6 +29,7 @@
 #include "testing/brokerd/brokerd.hpp"
 #include "testing/process/deadline.hpp"
 #include "testing/process/temp_dir.hpp"
+#include "testing/raw_session/raw_session.hpp"
 #include "testing/stuck_file/stuck_file.hpp"
 #include "transport/packet_socket.hpp"
 
@@ -72,6 +79,66 @@ TEST_F(brokerd_with_hostile_member, is_replaced_although_a_thread_is_blocked_in_
   }
   EXPECT_TRUE(eventually([&] { return !fs::exists("/proc/" + std::to_string(blocked)); }, 10s))
       << "the keeper has not reaped it";
+}
+
+/// What a member can do with the state table that it was given, under this uid: a word of those
+/// that it succeeds in. `gives_up_root`: without the capabilities of root.
+std::string attempts_on(int table, uid_t uid, bool gives_up_root) {
+  std::array<int, 2> ends{};
+  EXPECT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  const gpushm::base::unique_fd reader(ends[0]);
+  gpushm::base::unique_fd writer(ends[1]);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    bool is_member = ::setresgid(uid, uid, uid) == 0 && ::setresuid(uid, uid, uid) == 0;
+    if (gives_up_root) {
+      // NOLINTNEXTLINE(modernize-avoid-c-arrays): as capset expects
+      __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {};
+      __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+      is_member = is_member && ::syscall(SYS_capset, &header, &none[0]) == 0;
+    }
+    std::string done = is_member ? "" : "(cannot be that member) ";
+    const std::string path = "/proc/self/fd/" + std::to_string(table);
+    if (::open(path.c_str(), O_RDWR | O_CLOEXEC) != -1) {
+      done += "opens ";
+    }
+    if (::mmap(nullptr, 4'096, PROT_READ | PROT_WRITE, MAP_SHARED, table, 0) != MAP_FAILED) {
+      done += "maps ";
+    }
+    if (::ftruncate(table, 0) == 0 || ::fallocate(table, 0, 0, 1 << 24) == 0) {
+      done += "resizes ";
+    }
+    if (::fchmod(table, 0666) == 0) {
+      done += "changes-mode ";
+    }
+    [[maybe_unused]] const auto written = ::write(writer.get(), done.data(), done.size());
+    ::_exit(0);
+  }
+  writer.reset();
+  std::array<char, 200> text{};
+  const ssize_t size = ::read(reader.get(), text.data(), text.size());
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return {text.data(), static_cast<std::size_t>(std::max<ssize_t>(size, 0))};
+}
+
+/// decision 31: the table is protected by its mode, so that a successor can write it. The test of
+/// what it does not protect from keeps docs/threat-model.md true.
+TEST_F(brokerd_with_hostile_member, gives_its_state_table_to_readers_only) {
+  if (::geteuid() != 0) {
+    GTEST_SKIP() << "needs root, to become members of several uids";
+  }
+  const auto session = gpushm_testing::raw_session::greeted(socket_);
+  const int table = session.state_table();
+  ASSERT_NE(table, -1);
+  EXPECT_EQ(attempts_on(table, 12'345, false), "");
+  EXPECT_EQ(attempts_on(table, 0, true), "") << "root of a restricted container";
+  EXPECT_EQ(attempts_on(table, gpushm_testing::brokerd_uid(), false), "opens changes-mode ");
+  EXPECT_EQ(attempts_on(table, 0, false), "opens changes-mode ");
+  ASSERT_EQ(::fchmod(table, 0600), 0);  // as it was
+  // Also after a successor has continued with it.
+  ASSERT_TRUE(broker_.kill());
+  EXPECT_EQ(attempts_on(table, 12'345, false), "");
 }
 
 /// The journal of the domain "default", from the keeper's copies.
