@@ -76,7 +76,7 @@ int run(int argc, char** argv) {
   if (argc == 3 && std::string_view(argv[1]) == inventory_argument) {
     return print_inventory(argv[2]);
   }
-  CLI::App app("The node agent of gpushm: broker, device plugin, DRA driver, metrics.", "gpushmd");
+  CLI::App app("The node agent of gpushm: domains, device plugin, DRA driver, metrics.", "gpushmd");
   app.set_version_flag("--version", GPUSHM_VERSION);
   flag_values flags(all_settings().size());
   add_settings(app, flags);

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <optional>
 #include <regex>
 #include <string>
 #include <system_error>
@@ -17,6 +18,8 @@
 
 #include "base/sanitizers.hpp"
 #include "testing/container/support.hpp"
+#include "testing/driver_tree/driver_tree.hpp"
+#include "testing/driver_tree/gpu_tree.hpp"
 #include "testing/process/child.hpp"
 #include "testing/process/deadline.hpp"
 #include "testing/process/programs.hpp"
@@ -57,7 +60,7 @@ else
 fi
 mkdir -p /run/systemd/system
 cp -r "$1"/. /run/systemd/system/
-for file in passwd group shadow gshadow; do
+for file in passwd group shadow gshadow ld.so.cache; do
   cp /etc/$file /run/$file
   mount --bind /run/$file /etc/$file
 done
@@ -90,6 +93,38 @@ stat -c '%a %U %n' /run/gpushm/private /run/gpushm/private/socket /run/gpushm/d
 systemctl show gpushm-brokerd -p Result -p NRestarts
 )sh";
 
+/// What is done once broker and agent run; $1 is the command `gpushm`.
+constexpr const char* check_agent = R"sh(
+socket=/run/gpushm/d/team/socket
+pid() { systemctl show gpushmd --value -p MainPID; }
+for i in $(seq 200); do [ -S $socket ] && break; sleep 0.05; done
+"$1" create weights --device host --size 1MiB --fill 42 --lifetime persistent --socket $socket
+before=$(pid)
+systemctl kill -s KILL gpushmd
+for i in $(seq 200); do [ "$(pid)" != 0 ] && [ "$(pid)" != "$before" ] && break; sleep 0.05; done
+[ "$before" != "$(pid)" ] && echo agent started again
+systemctl restart gpushm-brokerd
+"$1" open weights --json --checksum --socket $socket && echo segment is there
+systemctl show gpushmd -p Result -p ActiveState
+)sh";
+
+/// What is done once the document was written at boot: then the library cache changes, as by an
+/// installation of a driver.
+constexpr const char* check_refresh = R"sh(
+document=/var/run/cdi/nvidia.com-gpu.yaml
+for i in $(seq 200); do [ -s $document ] && break; sleep 0.05; done
+grep -c "name: " $document
+systemctl start gpushm-cdi-refresh.path
+rm $document
+cp /etc/ld.so.cache /run/copy; cat /run/copy > /etc/ld.so.cache
+for i in $(seq 200); do [ -s $document ] && break; sleep 0.05; done
+[ -s $document ] && echo written again
+for i in $(seq 200); do
+  [ "$(systemctl show gpushm-cdi-refresh --value -p ActiveState)" = inactive ] && break; sleep 0.05
+done
+systemctl show gpushm-cdi-refresh -p Result
+)sh";
+
 class booted : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -108,17 +143,49 @@ class booted : public ::testing::Test {
     fs::create_directories(fs::path(units_ + "/" + name).parent_path());
     std::ofstream(units_ + "/" + name) << text;
   }
-  /// The unit as installed, but with the programs of the build.
-  void write_broker_unit() const {
-    const std::string unit = text_of(std::string(GPUSHM_UNIT_DIR) + "/gpushm-brokerd.service");
-    ASSERT_THAT(unit, HasSubstr(GPUSHM_UNIT_BIN_DIR));
-    write("gpushm-brokerd.service",
-          std::regex_replace(unit,
-                             std::regex(std::string(GPUSHM_UNIT_BIN_DIR) + "/gpushm-brokerd"),
-                             gpushm_testing::own_program("gpushm-brokerd")));
+  /// The unit as installed, but with the program of the build, and with `more` lines in its
+  /// sections Unit and Service.
+  void write_unit(const std::string& name,
+                  const std::string& program,
+                  const std::string& more_of_unit = {},
+                  const std::string& more = {}) const {
+    const std::string unit = text_of(std::string(GPUSHM_UNIT_DIR) + "/" + name);
+    const std::string installed = std::string(GPUSHM_UNIT_BIN_DIR) + "/" + program;
+    ASSERT_THAT(unit, HasSubstr(installed));
+    write(name,
+          std::regex_replace(unit, std::regex(installed), gpushm_testing::own_program(program)));
     // No other units of the machine; the build may be in a home directory.
-    write("gpushm-brokerd.service.d/test.conf",
-          "[Unit]\nDefaultDependencies=no\n[Service]\nProtectHome=no\nPrivateTmp=no\n");
+    write(name + ".d/test.conf",
+          "[Unit]\nDefaultDependencies=no\n" + more_of_unit +
+              "[Service]\nProtectHome=no\nPrivateTmp=no\n" + more);
+  }
+  /// Boots, starts `services`, runs the script, and returns what that prints. Nothing: there is
+  /// no control group to boot in. `details`: all output.
+  [[nodiscard]] std::optional<std::string> run(const std::string& script,
+                                               const std::string& services,
+                                               std::string& details) const {
+    std::ofstream(directory_ / "check.sh") << script;
+    write("check.service",
+          "[Unit]\nDefaultDependencies=no\nWants=" + services + "\nAfter=" + services +
+              "\n[Service]\nType=oneshot\nTimeoutStartSec=60\nExecStart=/bin/bash " +
+              directory_ / "check.sh" + " " + gpushm_testing::own_program("gpushm") +
+              "\nExecStopPost=/bin/systemctl --force --force poweroff\nStandardOutput=append:" +
+              directory_ / "log" + "\nStandardError=append:" + directory_ / "log" + "\n");
+    write("test.target", "[Unit]\nDefaultDependencies=no\nAllowIsolate=yes\nWants=check.service\n");
+    gpushm_testing::spawn_options options;
+    options.argv = {"bash",
+                    "-c",
+                    enter,
+                    "enter",
+                    units_,
+                    group_,
+                    std::string(boot) + systemd + " --unit=test.target --log-target=console"};
+    const auto done = gpushm_testing::run_program(options, gpushm_testing::scaled_timeout(120s));
+    details = done.out + done.err;
+    if (done.status == gpushm_testing::exited(9)) {
+      return std::nullopt;
+    }
+    return text_of(directory_ / "log");
   }
 
   void TearDown() override {
@@ -149,30 +216,14 @@ class booted : public ::testing::Test {
 };
 
 TEST_F(booted, keeps_segments_through_restart_and_sigkill) {
-  write_broker_unit();
-  std::ofstream(directory_ / "check.sh") << check;
-  write(
-      "check.service",
-      "[Unit]\nDefaultDependencies=no\nWants=gpushm-brokerd.service\nAfter=gpushm-brokerd.service\n"
-      "[Service]\nType=oneshot\nTimeoutStartSec=60\nExecStart=/bin/bash " +
-          directory_ / "check.sh" + " " + gpushm_testing::own_program("gpushm") +
-          "\nExecStopPost=/bin/systemctl --force --force poweroff\nStandardOutput=append:" +
-          directory_ / "log" + "\nStandardError=append:" + directory_ / "log" + "\n");
-  write("test.target", "[Unit]\nDefaultDependencies=no\nAllowIsolate=yes\nWants=check.service\n");
-  gpushm_testing::spawn_options options;
-  options.argv = {"bash",
-                  "-c",
-                  enter,
-                  "enter",
-                  units_,
-                  group_,
-                  std::string(boot) + systemd + " --unit=test.target --log-target=console"};
-  const auto done = gpushm_testing::run_program(options, gpushm_testing::scaled_timeout(120s));
-  if (done.status == gpushm_testing::exited(9)) {
-    GTEST_SKIP() << "no control group of its own: " << done.err;
+  write_unit("gpushm-brokerd.service", "gpushm-brokerd");
+  std::string details;
+  const auto found = run(check, "gpushm-brokerd.service", details);
+  if (!found) {
+    GTEST_SKIP() << "no control group of its own: " << details;
   }
-  const std::string log = text_of(directory_ / "log");
-  SCOPED_TRACE(log + done.out + done.err);
+  const std::string& log = *found;
+  SCOPED_TRACE(log + details);
   EXPECT_THAT(log, HasSubstr("replaced by restart\n"));
   EXPECT_THAT(log, HasSubstr("replaced after SIGKILL\n"));
   EXPECT_THAT(log, HasSubstr("with the segment: 1\n"));
@@ -189,6 +240,59 @@ TEST_F(booted, keeps_segments_through_restart_and_sigkill) {
   }
   ASSERT_EQ(sums.size(), 3U);
   EXPECT_THAT(sums, ::testing::Each(sums.front()));
+}
+
+TEST_F(booted, agent_is_started_again_and_costs_nothing) {
+  if (!fs::exists(gpushm_testing::own_program("gpushmd"))) {
+    GTEST_SKIP() << "gpushmd is not built";
+  }
+  write_unit("gpushm-brokerd.service", "gpushm-brokerd");
+  // No kubelet and no GPU here: the agent opens domains.
+  write_unit("gpushmd.service",
+             "gpushmd",
+             "ConditionPathExists=\n",
+             "Environment=GPUSHMD_DEVICE_PLUGIN=off GPUSHMD_DRA=off GPUSHMD_GPUS=off "
+             "GPUSHMD_LISTEN=off GPUSHMD_DOMAINS=team\n");
+  std::string details;
+  const auto log = run(check_agent, "gpushm-brokerd.service gpushmd.service", details);
+  if (!log) {
+    GTEST_SKIP() << "no control group of its own: " << details;
+  }
+  SCOPED_TRACE(*log + details);
+  EXPECT_THAT(*log, HasSubstr("agent started again\n"));
+  EXPECT_THAT(*log, HasSubstr("segment is there\n"));
+  EXPECT_THAT(*log, HasSubstr("Result=success\n"));
+  EXPECT_THAT(*log, HasSubstr("ActiveState=active\n"));
+}
+
+TEST_F(booted, writes_the_cdi_document_at_boot_and_when_the_driver_changes) {
+  if (gpushm_tests::driver_tree_names().empty() ||
+      !gpushm_tests::can_make_nodes(directory_.path())) {
+    GTEST_SKIP() << "no source tree with drivers, or no device nodes can be made";
+  }
+  const auto driver = gpushm_tests::make_driver_tree("debian-12-535", directory_ / "driver");
+  const gpushm_tests::gpu_tree gpus(directory_ / "gpus",
+                                    gpushm_tests::plain_gpus(2),
+                                    driver.module_version,
+                                    driver.own_dev ? driver.root + "/dev" : std::string());
+  std::string service = "ExecStart=\nExecStart=" + gpushm_testing::own_program("gpushm") +
+                        " cdi refresh --driver-root " + driver.root + "\n";
+  for (const auto& [name, value] : gpus.environment()) {
+    service += "Environment=\"" + name + "=" + value + "\"\n";
+  }
+  write_unit("gpushm-cdi-refresh.service", "gpushm", "ConditionPathExists=\n", service);
+  write("gpushm-cdi-refresh.path",
+        text_of(std::string(GPUSHM_UNIT_DIR) + "/gpushm-cdi-refresh.path"));
+  write("gpushm-cdi-refresh.path.d/test.conf", "[Unit]\nDefaultDependencies=no\n");
+  std::string details;
+  const auto log = run(check_refresh, "gpushm-cdi-refresh.service", details);
+  if (!log) {
+    GTEST_SKIP() << "no control group of its own: " << details;
+  }
+  SCOPED_TRACE(*log + details);
+  EXPECT_THAT(*log, ::testing::StartsWith("5\n")) << "devices of the first document: 0, 1, all";
+  EXPECT_THAT(*log, HasSubstr("written again\n"));
+  EXPECT_THAT(*log, HasSubstr("Result=success\n"));
 }
 
 /// systemd's own check of all units, with the programs in the places that they name.
