@@ -79,6 +79,7 @@ int run(int argc, char** argv) {
       "gpushm-keeper");
   app.set_version_flag("--version", "gpushm-keeper " GPUSHM_VERSION);
   app.prefix_command();
+  app.option_defaults()->take_last();
   add_options(app, options);
   try {
     app.parse(argc, argv);

@@ -89,6 +89,7 @@ class server::impl final : public outbox {
         shared_(std::move(shared)),
         log_(options.domain),
         is_resumable_(successors.has_value()),
+        first_generation_(successors ? successors->first_generation : 1),
         from_(is_resumable_ ? std::move(successors->from) : std::nullopt),
         listener_(from_ ? inherited_listener(*from_)
                         : transport::listener(
@@ -362,6 +363,7 @@ class server::impl final : public outbox {
                                           inherited);
     result.max_segments = table_.slots();
     result.names_changes = is_resumable_;
+    result.first_generation = first_generation_;
     return result;
   }
 
@@ -450,6 +452,7 @@ class server::impl final : public outbox {
   std::shared_ptr<core::process_budget> shared_;
   member_log log_;
   bool is_resumable_;
+  gpushm::generation first_generation_;
   std::optional<inheritance> from_;  ///< while this object is constructed
   transport::listener listener_;
   state_table_file table_;

@@ -15,6 +15,9 @@ namespace gpushm::broker_detail {
 struct succession {
   std::string short_name;           ///< of the domain, in the keeper
   std::optional<inheritance> from;  ///< nothing: there is nothing to continue
+  /// If there is nothing: larger than those of every earlier segment, or a reference to one that
+  /// was lost would be one to a segment that is created later.
+  gpushm::generation first_generation = 1;
 };
 
 /// The broker's sockets and timers around a hub. Everything but `stop` runs on the thread in `run`.

@@ -48,6 +48,7 @@ struct limits {
   std::uint32_t max_confirmations = 128;             ///< unanswered, per exporter
   std::chrono::milliseconds confirm_timeout{2'000};  ///< for an exporter to answer
   bool names_changes = false;                        ///< fills `effects::records`
+  gpushm::generation first_generation = 1;           ///< of a new domain
   std::uint32_t max_dead_names = 1'024;  ///< remembered names of segments whose exporter died
 };
 
@@ -512,7 +513,7 @@ class domain {
   std::map<std::uint64_t, std::string> dead_names_in_order_;
   std::uint64_t next_dead_name_ = 1;
 
-  gpushm::generation next_generation_ = 1;
+  gpushm::generation next_generation_;
   std::vector<std::uint32_t> free_slots_;
   std::uint32_t unused_slots_from_ = 0;  // slots from this one on were never used
   std::size_t lease_count_ = 0;

@@ -6,10 +6,12 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <array>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -419,6 +421,13 @@ TEST_F(agent_process, domains_are_opened_again_after_a_loss) {
   ASSERT_TRUE(node_->wait_ready());
   const dra_claim one = claim(1);
   ASSERT_EQ(node_->claims().prepare("gpushm.dev", {one}).at(one.uid).error, "");
+  const std::array domains{std::string("default"), "claim-" + one.uid};
+  std::map<std::string, gpushm::segment> before;
+  for (const std::string& each : domains) {
+    auto to = connect(each);
+    before.emplace(each, to.create("w", {.size_bytes = 4'096, .device = "host"}));
+    before.at(each).publish();
+  }
   const auto epoch = connect("claim-" + one.uid).broker().epoch;
   node_->stop_broker();
   EXPECT_TRUE(eventually([&] { return node_->http_get("/readyz").starts_with("503"); }, 20s));
@@ -429,6 +438,14 @@ TEST_F(agent_process, domains_are_opened_again_after_a_loss) {
   ASSERT_TRUE(node_->wait_ready());
   EXPECT_NE(connect("claim-" + one.uid).broker().epoch, epoch);
   EXPECT_EQ(connect("default").broker().domain, "default");
+  // A reference to a lost segment is never one to another segment.
+  for (const std::string& each : domains) {
+    auto to = connect(each);
+    auto again = to.create("w", {.size_bytes = 4'096, .device = "host"});
+    again.publish();
+    EXPECT_GT(again.generation(), before.at(each).generation()) << each;
+    EXPECT_EQ(before.at(each).state(), gpushm::segment_state::broker_gone);
+  }
 }
 
 TEST_F(agent_process, second_instance_takes_over) {

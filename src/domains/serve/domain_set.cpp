@@ -14,7 +14,9 @@
 
 #include "base/file.hpp"
 #include "base/log.hpp"
+#include "base/staged_file.hpp"
 #include "base/syscall.hpp"
+#include "base/text.hpp"
 #include "broker/descriptor_shelf.hpp"
 #include "gpushm/error.hpp"
 
@@ -310,9 +312,36 @@ hosted_broker domain_set::start(const std::string& domain) {
   if (!has_keeper_) {
     return start(domain, std::nullopt);
   }
-  return start(domain,
-               broker_detail::succession{
-                   short_name_mark + std::to_string(next_short_name_.fetch_add(1)), std::nullopt});
+  return start(
+      domain,
+      broker_detail::succession{short_name_mark + std::to_string(next_short_name_.fetch_add(1)),
+                                std::nullopt,
+                                next_first_generation()});
+}
+
+/// A domain that has been lost with its keeper has the same name again; members still have its
+/// segments, and references to them by name and generation. So each new start has a range of
+/// generations of its own, counted in a file: at one start a second for two years, each of a domain
+/// with a billion segments.
+gpushm::generation domain_set::next_first_generation() {
+  constexpr const char* operation = "count the starts of domains";
+  constexpr unsigned bits_of_a_start = 30;
+  constexpr std::uint64_t max_starts = max_generation >> bits_of_a_start;
+  const std::string path = locks_ + "/starts";
+  const std::lock_guard lock(starts_mutex_);
+  const auto text = base::read_small_file(path);
+  const auto starts = text ? base::number<std::uint64_t>(*text) : 0;
+  if (!starts || *starts > max_starts) {
+    throw error(errc::invalid_argument,
+                operation,
+                path,
+                "it is not a number that this program has written",
+                "restart this node; or remove the file once no process uses segments of this node");
+  }
+  base::staged_file file(operation, path);
+  file.write(std::to_string(*starts + 1));
+  file.commit();
+  return (*starts << bits_of_a_start) + 1;
 }
 
 hosted_broker domain_set::start(const std::string& domain,

@@ -110,6 +110,7 @@ class domain_set {
   [[nodiscard]] hosted_broker start(const std::string& domain);
   [[nodiscard]] hosted_broker start(const std::string& domain,
                                     std::optional<broker_detail::succession> successors);
+  [[nodiscard]] gpushm::generation next_first_generation();
   void start_all(std::optional<predecessor>& before);
   void continue_all(predecessor& before);
   /// Records a problem, and logs it if it is new. Called with the mutex.
@@ -123,6 +124,7 @@ class domain_set {
   const std::shared_ptr<core::process_budget> budget_;
   const bool has_keeper_;
   std::atomic<std::uint64_t> next_short_name_ = 1;
+  std::mutex starts_mutex_;  // for the file of `next_first_generation`
   /// Brokers wait for it; shared with their threads, which may outlive this object.
   const std::shared_ptr<std::latch> gate_ = std::make_shared<std::latch>(1);
   base::unique_fd node_lock_;
