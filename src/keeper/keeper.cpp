@@ -80,6 +80,20 @@ std::vector<int> open_descriptors() {
 
 }  // namespace
 
+/// A worker that fails while descriptors are stored is replaced, as one that is killed.
+std::optional<int> work_or_die(const worker_context& in) {
+  try {
+    return work(in);
+  } catch (const std::exception& why) {
+    if (in.stored.empty()) {
+      throw;
+    }
+    base::log(log_level::error, why.what());
+    ::kill(::getpid(), SIGKILL);
+    throw;
+  }
+}
+
 class keeper::impl {
  public:
   explicit impl(keeper_options options)
@@ -116,7 +130,7 @@ class keeper::impl {
     shared_->start_at.set(std::chrono::steady_clock::now());
     return run_guarded(
         {[&](int guard) {
-           return work({options_, shared_[0], stored_, handled, original, foreign_, guard});
+           return work_or_die({options_, shared_[0], stored_, handled, original, foreign_, guard});
          },
          [this](int number) {
            (number == SIGHUP ? shared_->is_to_be_replaced : shared_->is_ending) = true;

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -161,9 +162,15 @@ void start_program(const program_start& what,
     wait_until_known(what.pid, parent);
     execute(what, names, names_file.release());
   }
-  opened(base::unique_fd(base::checked(operation, {}, "pidfd_open", [&] {
-    return static_cast<int>(::syscall(SYS_pidfd_open, child, 0));
-  })));
+  try {
+    opened(base::unique_fd(base::checked(operation, {}, "pidfd_open", [&] {
+      return static_cast<int>(::syscall(SYS_pidfd_open, child, 0));
+    })));
+  } catch (...) {
+    ::kill(child, SIGKILL);  // it still waits
+    ::waitpid(child, nullptr, 0);
+    throw;
+  }
   what.pid = child;
 }
 

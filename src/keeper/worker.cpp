@@ -42,6 +42,8 @@ constexpr milliseconds longest_delay{5'000};
 constexpr milliseconds short_life{10'000};
 /// A program that was ready is started again at once if it has lived as long; for its clients wait.
 constexpr milliseconds useful_life{10};
+/// Before a start is tried again that failed in this process.
+constexpr milliseconds retry_pause{500};
 /// Of this keeper, after a takeover that has failed.
 constexpr int takeover_failed = 1;
 /// From the last close of a program's descriptors until its end is reported, usually at once.
@@ -500,7 +502,19 @@ class worker {
     return {};
   }
 
-  void start() {
+  /// A failure is one of resources (processes, descriptors): it is tried again.
+  void start() noexcept {
+    try {
+      start_now();
+    } catch (const std::exception& why) {
+      log(why.what());
+      shared_.program.reset();
+      shared_.program_life.reset();
+      shared_.start_at.set(clock::now() + retry_pause);
+    }
+  }
+
+  void start_now() {
     shared_.started.set(clock::now());
     shared_.is_ready = false;
     std::array<int, 2> ends{};

@@ -14,6 +14,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -222,6 +223,32 @@ TEST_F(kept_program, is_told_to_end_by_a_keeper_whose_worker_has_been_killed) {
     }
     EXPECT_TRUE(keeper.wait_exit(patience).code.has_value());
   }
+}
+
+/// Without processes (RLIMIT_NPROC) the program cannot be started again at once; nothing is lost.
+TEST_F(kept_program, is_started_later_if_no_process_can_be_created) {
+  if (::geteuid() != 0) {
+    GTEST_SKIP() << "needs root, for a uid with a limit of its own";
+  }
+  constexpr uid_t uid = 12'347;
+  ASSERT_EQ(::chown(directory_.path().c_str(), uid, uid), 0);
+  child keeper = child::start({.argv = {"/bin/bash",
+                                        "-c",
+                                        "ulimit -u 3; exec \"$0\" \"$@\"",  // both, and the program
+                                        own_program("gpushm-keeper"),
+                                        "--socket",
+                                        directory_ / "own/notify",
+                                        "--",
+                                        own_program("keeper_client")},
+                               .uid = uid,
+                               .gid = uid});
+  inherited(keeper);
+  EXPECT_EQ(command(keeper, "put one first"), "done");
+  std::optional<child> other = child::start({.argv = {"/bin/sleep", "60"}, .uid = uid, .gid = uid});
+  keeper.write("die\n");
+  keeper.wait_for_line("fork", patience, gpushm_testing::stream::err);
+  other.reset();
+  EXPECT_EQ(inherited(keeper), "inherited 1 one=first");
 }
 
 TEST_F(kept_program, leaves_no_descriptor_in_a_keeper_that_is_killed) {
