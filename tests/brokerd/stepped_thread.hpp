@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pthread.h>
+#include <sched.h>
+#include <sys/ptrace.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <thread>
+
+namespace gpushm_tests {
+
+/// The thread with this name; 0: none.
+[[nodiscard]] inline pid_t thread_named(pid_t process, const std::string& name) {
+  const std::string tasks = "/proc/" + std::to_string(process) + "/task";
+  std::error_code failed;
+  for (const auto& each : std::filesystem::directory_iterator(tasks, failed)) {
+    std::string found;
+    std::getline(std::ifstream(each.path() / "comm"), found);
+    if (found == name) {
+      return std::stoi(each.path().filename());
+    }
+  }
+  return 0;
+}
+
+/// A thread under ptrace.
+class stepped_thread {
+ public:
+  explicit stepped_thread(pid_t thread) : thread_(thread) {
+    share_one_cpu();
+    is_attached_ = ::ptrace(PTRACE_SEIZE, thread, nullptr, nullptr) == 0 &&
+                   ::ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr) == 0 && wait();
+  }
+  stepped_thread(const stepped_thread&) = delete;
+  stepped_thread& operator=(const stepped_thread&) = delete;
+  ~stepped_thread() {
+    if (is_attached_) {
+      ::ptrace(PTRACE_DETACH, thread_, nullptr, nullptr);
+    }
+  }
+  [[nodiscard]] bool is_attached() const { return is_attached_; }
+
+  /// Runs until it has stopped `count` times, or `ended` returns true. `how`: PTRACE_SINGLESTEP, it
+  /// stops after each instruction; PTRACE_SYSCALL, at the begin and the end of each system call.
+  /// Returns how often it has stopped.
+  std::uint64_t run(__ptrace_request how, std::uint64_t count, const std::function<bool()>& ended) {
+    // A system call can wait for the client, which has ended perhaps: then a signal ends waitpid.
+    struct sigaction action {};
+    action.sa_handler = [](int) {};
+    ::sigaction(SIGUSR1, &action, nullptr);
+    std::atomic<bool> has_ended = false;
+    const std::jthread watch([&, tracer = ::pthread_self()](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        if (ended()) {
+          has_ended = true;
+          ::pthread_kill(tracer, SIGUSR1);
+        }
+      }
+    });
+    for (std::uint64_t done = 0; done < count; ++done) {
+      if (has_ended || ::ptrace(how, thread_, nullptr, nullptr) != 0) {
+        return done;
+      }
+      int status = 0;
+      while (::waitpid(thread_, &status, __WALL) < 0) {
+        if (has_ended) {
+          ::ptrace(PTRACE_INTERRUPT, thread_, nullptr, nullptr);
+          static_cast<void>(wait());
+          return done;
+        }
+      }
+      if (!WIFSTOPPED(status)) {
+        is_attached_ = false;
+        return done;
+      }
+    }
+    return count;
+  }
+  void kill(pid_t process) {
+    ::kill(process, SIGKILL);
+    static_cast<void>(wait());
+    is_attached_ = false;
+  }
+
+ private:
+  bool wait() {
+    int status = 0;
+    pid_t found = -1;
+    while ((found = ::waitpid(thread_, &status, __WALL)) < 0 && errno == EINTR) {
+    }
+    return found == thread_ && WIFSTOPPED(status);
+  }
+  /// Each step changes between the two threads, which is faster on one CPU.
+  void share_one_cpu() const {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(static_cast<unsigned>(::sched_getcpu()), &one);
+    ::sched_setaffinity(0, sizeof one, &one);
+    ::sched_setaffinity(thread_, sizeof one, &one);
+  }
+
+  pid_t thread_ = 0;
+  bool is_attached_ = false;
+};
+
+}  // namespace gpushm_tests
