@@ -187,6 +187,8 @@ int serve(options chosen) {
   // starts another one.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const sigset_t stop = block_signals();
+  // A journal beyond this process's limit of file sizes is one that is full.
+  ::signal(SIGXFSZ, SIG_IGN);
   gpushm::app::limit_system_calls(chosen.at_forbidden_call);
   auto store = gpushm::keeper::descriptor_store::from_environment();
   if (!store) {

@@ -473,8 +473,9 @@ void hub::catch_up() noexcept {
       for (const auto& [name, value] : domain_.save().records) {
         recorder_.put(name, value);
         if (name.kind == core::record_kind::segment) {
-          if (const auto& payload = domain_.segment_of(name.first).payload) {
-            record_files(static_cast<const segment_files&>(*payload));
+          const core::segment& of = domain_.segment_of(name.first);
+          if (of.payload && !files_of(of).chunks.empty()) {
+            record_files(files_of(of));
           }
         }
       }

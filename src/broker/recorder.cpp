@@ -65,16 +65,13 @@ void recorder::write() noexcept {
 
 template <typename Make>
 void recorder::put_bytes(const journal::record_key& key, Make&& make) noexcept {
-  if (!on_) {
+  if (!on_ || is_behind_) {  // everything is recorded again
     return;
   }
   try {
-    on_->log.put(key, make());
-    if (is_catching_up_) {
-      on_->seen.insert(key);
-    }
+    (on_->next ? *on_->next : on_->log).put(key, make());
   } catch (const error& why) {
-    if (!std::exchange(is_behind_, true)) {
+    if (!std::exchange(is_behind_, true) && !on_->next) {
       base::log(log_level::error, why.what());
     }
   } catch (const std::bad_alloc&) {
@@ -121,49 +118,55 @@ void recorder::commit_call() noexcept {
   }
 }
 
-/// Both journals are complete until the old one is removed.
 void recorder::compact() noexcept {
   try {
-    journal::journal next = on_->log.compacted();
-    on_->shelf.put_journal(next.descriptor(), next.sequence());
-    const std::uint64_t old = on_->log.sequence();
-    on_->log = std::move(next);
-    on_->shelf.remove_journal(old);
+    replace_journal(on_->log.compacted());
   } catch (const std::exception& why) {  // tried again after the next commit
     base::log(log_level::warning, why.what());
   }
 }
 
+/// Both journals are complete until the old one is removed. Throws if nothing has changed.
+void recorder::replace_journal(journal::journal next) {
+  on_->shelf.put_journal(next.descriptor(), next.sequence());
+  const std::uint64_t old = on_->log.sequence();
+  on_->log = std::move(next);
+  try {
+    on_->shelf.remove_journal(old);
+  } catch (const std::exception& why) {  // a successor removes it
+    base::log(log_level::warning, why.what());
+  }
+}
+
+/// In the old journal, which may be at its limit, there would be no room for everything once more.
 void recorder::begin_all() noexcept {
-  is_behind_ = false;
-  is_catching_up_ = true;
-  if (on_) {
-    on_->seen.clear();
+  if (!on_) {
+    return;
+  }
+  try {
+    on_->next = on_->log.emptied();
+    const auto self = records::key_of(records::kind::broker);
+    on_->next->put(self, on_->log.find(self).value());
+    is_behind_ = false;
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): still behind
   }
 }
 
 void recorder::end_all() noexcept {
-  is_catching_up_ = false;
   if (!on_) {
     return;
   }
   if (!is_behind_) {
     try {
-      std::vector<journal::record_key> gone;
-      on_->log.for_each([&](const journal::record_key& key, std::span<const std::byte>) {
-        if (on_->seen.count(key) == 0) {
-          gone.push_back(key);
-        }
-      });
-      for (const journal::record_key& each : gone) {
-        on_->log.erase(each);
-      }
-    } catch (const std::bad_alloc&) {
+      on_->next->commit();
+      on_->next->call().clear();  // its effect is recorded
+      replace_journal(std::move(*on_->next));
+    } catch (const std::exception& why) {
       is_behind_ = true;
+      base::log(log_level::warning, why.what());
     }
   }
-  on_->seen.clear();
-  commit_call();
+  on_->next.reset();
 }
 
 }  // namespace gpushm::broker_detail

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "broker/descriptor_shelf.hpp"
@@ -80,8 +79,9 @@ class recorder {
   /// The same after `call()` has been recorded, which it forgets.
   void commit_call() noexcept;
 
-  /// Records everything again: `record` must call `put` or `mark` for everything that exists; the
-  /// rest is erased. If that fails, this is still behind.
+  /// Records everything again, in a new journal: `record` must call `put` or `mark` for everything
+  /// that exists, except the domain's broker_record. If that fails, this is still behind. Blocks as
+  /// descriptor_shelf::put.
   template <typename Record>
   void catch_up(Record&& record) noexcept {
     begin_all();
@@ -97,7 +97,7 @@ class recorder {
     descriptor_shelf shelf;
     records::encoder encoder;
     std::vector<records::descriptor_id> to_forget;  ///< after the next commit
-    std::set<journal::record_key> seen;             ///< by `catch_up`
+    std::optional<journal::journal> next;           ///< written by `catch_up`
   };
   template <typename Make>
   void put_bytes(const journal::record_key& key, Make&& make) noexcept;
@@ -105,12 +105,12 @@ class recorder {
   void end_all() noexcept;
   void write() noexcept;
   void compact() noexcept;
+  void replace_journal(journal::journal next);
 
   std::unique_ptr<parts> on_;
   transport::reported_call call_{};
   std::uint64_t next_packet_ = 1;
   bool is_behind_ = false;
-  bool is_catching_up_ = false;
 };
 
 }  // namespace gpushm::broker_detail

@@ -275,6 +275,9 @@ class server::impl final : public outbox {
     while (io_.run_one() != 0) {
       io_.poll();
       recorder_.commit();  // of connections that were destroyed after the hub's last commit
+      if (recorder_.is_behind()) {
+        retry_recording();
+      }
       retry_forgetting();
       while (poll_for_more()) {
       }
@@ -403,11 +406,11 @@ class server::impl final : public outbox {
                                 listener_.file().device,
                                 listener_.file().inode};
     journal::journal log = journal::journal::create();
+    records::encoder encoder;
+    log.put(records::key_of(records::kind::broker), encoder.encode(std::move(self)));
+    log.commit();
     shelf.put_journal(log.descriptor(), log.sequence());
-    recorder result(std::move(log), std::move(shelf), 1);
-    result.put(records::key_of(records::kind::broker), std::move(self));
-    result.commit();
-    return result;
+    return {std::move(log), std::move(shelf), 1};
   }
 
   static void on_slot(void* self,

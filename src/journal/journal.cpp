@@ -393,12 +393,17 @@ bool journal::needs_compaction() const noexcept {
 }
 
 journal journal::compacted() const {
-  journal result(std::make_unique<impl>(new_file(), 0, impl_->max_bytes()));
-  result.impl_->initialise(sequence() + 1);
+  journal result = emptied();
   for_each([&](const record_key& key, std::span<const std::byte> value) {
     result.impl_->put(key, value);
   });
   result.impl_->commit();
+  return result;
+}
+
+journal journal::emptied() const {
+  journal result(std::make_unique<impl>(new_file(), 0, impl_->max_bytes()));
+  result.impl_->initialise(sequence() + 1);
   result.call() = impl_->header()->call;
   result.notes() = impl_->header()->notes;
   result.impl_->set_complete();

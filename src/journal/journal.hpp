@@ -94,6 +94,8 @@ class journal {
   /// only the copy from then on. If both are found, the one with the higher sequence is the current
   /// one. Precondition: no changes since the last commit. Throws as `create` and `put`.
   [[nodiscard]] journal compacted() const;
+  /// The same without the records: for a caller that puts everything again. Throws as `create`.
+  [[nodiscard]] journal emptied() const;
   [[nodiscard]] std::uint64_t sequence() const noexcept;
   /// Bytes of the file that are in use.
   [[nodiscard]] std::uint64_t used_bytes() const noexcept;

@@ -170,6 +170,18 @@ TEST(journal, stays_small_when_it_is_compacted) {
   EXPECT_EQ(one.size(), 10U);
 }
 
+TEST(journal, is_followed_by_an_empty_one) {
+  journal one = journal::create();
+  one.put({1, 1, 0}, bytes_of("a"));
+  one.commit();
+  one.notes().deaths = 2;
+  journal next = one.emptied();
+  EXPECT_EQ(next.size(), 0U);
+  EXPECT_EQ(next.sequence(), one.sequence() + 1);
+  EXPECT_EQ(next.notes().deaths, 2U);
+  EXPECT_EQ(one.size(), 1U);
+}
+
 TEST(journal, full_one_refuses_changes_and_still_erases) {
   journal one = journal::create(64 * 1024);
   std::uint64_t count = 0;
