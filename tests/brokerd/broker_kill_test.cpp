@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -179,9 +180,14 @@ class load {
   }
   [[nodiscard]] const failures& failed() const { return failed_; }
   [[nodiscard]] std::uint64_t operations() const { return operations_; }
-  /// The longest operation that has ended since the last call.
-  [[nodiscard]] std::chrono::microseconds longest() {
-    return std::chrono::microseconds(longest_us_.exchange(0));
+  /// Of those that have ended since the last call: connecting, and the other operations.
+  struct longest_times {
+    std::chrono::microseconds connect;
+    std::chrono::microseconds other;
+  };
+  [[nodiscard]] longest_times longest() {
+    return {std::chrono::microseconds(longest_connect_us_.exchange(0)),
+            std::chrono::microseconds(longest_us_.exchange(0))};
   }
 
  private:
@@ -191,20 +197,28 @@ class load {
   /// Runs an operation.
   template <typename Operation>
   auto timed(Operation&& operation) {
-    const ending at_end{*this, std::chrono::steady_clock::now()};
+    return timed_in(longest_us_, operation);
+  }
+  template <typename Operation>
+  auto timed_in(std::atomic<std::int64_t>& longest, Operation&& operation) {
+    const ending at_end{*this, longest, std::chrono::steady_clock::now()};
     return operation();
   }
   struct ending {
     load& of;
+    std::atomic<std::int64_t>& longest;
     std::chrono::steady_clock::time_point start;
-    ending(load& whose, std::chrono::steady_clock::time_point when) : of(whose), start(when) {}
+    ending(load& whose,
+           std::atomic<std::int64_t>& which,
+           std::chrono::steady_clock::time_point when)
+        : of(whose), longest(which), start(when) {}
     ending(const ending&) = delete;
     ending& operator=(const ending&) = delete;
     ~ending() {
       const auto time = std::chrono::steady_clock::now() - start;
       const auto us = std::chrono::duration_cast<std::chrono::microseconds>(time).count();
-      auto before = of.longest_us_.load();
-      while (before < us && !of.longest_us_.compare_exchange_weak(before, us)) {
+      auto before = longest.load();
+      while (before < us && !longest.compare_exchange_weak(before, us)) {
       }
       ++of.operations_;
     }
@@ -214,7 +228,7 @@ class load {
     gpushm::client importer = connect();
     for (std::uint32_t round = 1; !stop_ && !failed_.any(); ++round) {
       if (round % rounds_connected == 0) {
-        importer = timed(connect);
+        importer = timed_in(longest_connect_us_, connect);
       }
       const std::string name = "w" + std::to_string(worker) + "-" + std::to_string(round);
       const auto mark = static_cast<std::uint8_t>(round * 7 + static_cast<unsigned>(worker));
@@ -240,6 +254,7 @@ class load {
   std::atomic<bool> stop_ = false;
   std::atomic<std::uint64_t> operations_ = 0;
   std::atomic<std::int64_t> longest_us_ = 0;
+  std::atomic<std::int64_t> longest_connect_us_ = 0;
   std::vector<std::thread> threads_;
 };
 
@@ -363,6 +378,7 @@ class replaced_broker_under_load : public replaced_broker {
     load clients([&] { return connect(); });
     std::minstd_rand random(1);
     std::vector<std::chrono::microseconds> gaps;
+    std::vector<std::chrono::microseconds> connects;
     for (int done = 0; done < times && !clients.failed().any(); ++done) {
       static_cast<void>(clients.longest());
       replace();
@@ -373,12 +389,17 @@ class replaced_broker_under_load : public replaced_broker {
             [&] { return clients.operations() > before + 4 || clients.failed().any(); }, 20s));
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(20 + random() % 60));
-      gaps.push_back(clients.longest());
+      const auto longest = clients.longest();
+      gaps.push_back(longest.other);
+      connects.push_back(longest.connect);
     }
     clients.stop();
     EXPECT_FALSE(clients.failed().any())
         << clients.failed().text() << "after " << gaps.size() << " times";
-    report(std::move(gaps), clients.operations(), std::chrono::steady_clock::now() - start);
+    report(std::move(gaps),
+           std::move(connects),
+           clients.operations(),
+           std::chrono::steady_clock::now() - start);
     EXPECT_TRUE(connect().list().empty());
     EXPECT_TRUE(eventually([&] { return descriptors_of(keeper_.pid()) == kept_before; }, 20s))
         << gpushm_testing::to_text(descriptors_of(keeper_.pid()))
@@ -389,24 +410,33 @@ class replaced_broker_under_load : public replaced_broker {
   }
 
  private:
+  static std::string percentiles(std::vector<std::chrono::microseconds> of) {
+    std::sort(of.begin(), of.end());
+    const auto at = [&](std::size_t percent) {
+      return of.empty() ? 0.0
+                        : static_cast<double>(of[(of.size() - 1) * percent / 100].count()) / 1000;
+    };
+    std::array<char, 100> text{};
+    std::snprintf(text.data(),
+                  text.size(),
+                  "{\"p50\": %.1f, \"p99\": %.1f, \"max\": %.1f}",
+                  at(50),
+                  at(99),
+                  at(100));
+    return text.data();
+  }
   static void report(std::vector<std::chrono::microseconds> gaps,
+                     std::vector<std::chrono::microseconds> connects,
                      std::uint64_t operations,
                      std::chrono::duration<double> time) {
-    std::sort(gaps.begin(), gaps.end());
-    const auto at = [&](std::size_t percent) {
-      return gaps.empty()
-                 ? 0.0
-                 : static_cast<double>(gaps[(gaps.size() - 1) * percent / 100].count()) / 1000;
-    };
     std::printf(
         "{\"replacements\": %zu, \"operations\": %llu, \"operations_per_s\": %.0f, "
-        "\"longest_operation_ms\": {\"p50\": %.1f, \"p99\": %.1f, \"max\": %.1f}}\n",
+        "\"longest_operation_ms\": %s, \"longest_connect_ms\": %s}\n",
         gaps.size(),
         static_cast<unsigned long long>(operations),
         static_cast<double>(operations) / time.count(),
-        at(50),
-        at(99),
-        at(100));
+        percentiles(std::move(gaps)).c_str(),
+        percentiles(std::move(connects)).c_str());
   }
 };
 

@@ -100,8 +100,8 @@ void continue_reader(world& of) {
     expected[i] = std::to_string(i + 1);
   }
   EXPECT_EQ(answers, expected);
-  if (has_resync) {
-    EXPECT_TRUE(events.empty() || events == std::vector<std::string>{"published b"});
+  if (has_resync) {  // in place of either, or of both
+    EXPECT_LE(events.size(), 1U) << events.front() << ", " << events.back();
   } else {
     EXPECT_EQ(events, (std::vector<std::string>{"published b", "published c"}));
   }
