@@ -410,7 +410,7 @@ class replaced_broker_under_load : public replaced_broker {
   }
 
  private:
-  static std::string percentiles(std::vector<std::chrono::microseconds> of) {
+  static std::string percentiles(std::vector<std::chrono::microseconds>& of) {
     std::sort(of.begin(), of.end());
     const auto at = [&](std::size_t percent) {
       return of.empty() ? 0.0
@@ -435,8 +435,8 @@ class replaced_broker_under_load : public replaced_broker {
         gaps.size(),
         static_cast<unsigned long long>(operations),
         static_cast<double>(operations) / time.count(),
-        percentiles(std::move(gaps)).c_str(),
-        percentiles(std::move(connects)).c_str());
+        percentiles(gaps).c_str(),
+        percentiles(connects).c_str());
   }
 };
 
