@@ -245,7 +245,9 @@ TEST_F(kept_program, is_started_later_if_no_process_can_be_created) {
                                .gid = uid});
   inherited(keeper);
   EXPECT_EQ(command(keeper, "put one first"), "done");
-  std::optional<child> other = child::start({.argv = {"/bin/sleep", "60"}, .uid = uid, .gid = uid});
+  std::optional<child> other = child::start(
+      {.argv = {"/bin/sh", "-c", "echo there; exec sleep 60"}, .uid = uid, .gid = uid});
+  other->wait_for_line("there", patience);
   keeper.write("die\n");
   keeper.wait_for_line("fork", patience, gpushm_testing::stream::err);
   other.reset();
