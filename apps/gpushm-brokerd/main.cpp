@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
@@ -34,6 +35,8 @@ using gpushm::domains::domain_set_options;
 
 constexpr std::chrono::milliseconds keeper_timeout{5'000};
 constexpr std::chrono::milliseconds check_timeout{2'000};
+/// The journal of a domain is limited to four times as much.
+constexpr std::uint64_t largest_default_memory = 1024ULL * 1024 * 1024;
 /// For the private socket, the keeper's sockets, and each domain's own.
 constexpr std::uint64_t reserved_descriptors = 512;
 
@@ -80,7 +83,7 @@ void add_limits(CLI::App& app, gpushm::broker_limits& limits) {
   app.add_option("--memory-bytes",
                  limits.memory_bytes,
                  "memory of this process that clients can occupy, over all domains; 0: half of "
-                 "what it may use")
+                 "what it may use, at most 1 GiB")
       ->envname("GPUSHM_BROKERD_MEMORY_BYTES")
       ->capture_default_str();
   app.add_option("--max-descriptors",
@@ -197,7 +200,8 @@ int serve(options chosen) {
     return 1;
   }
   if (chosen.domains.limits.memory_bytes == 0) {
-    chosen.domains.limits.memory_bytes = gpushm::base::memory_limit_bytes() / 2;
+    chosen.domains.limits.memory_bytes =
+        std::min(gpushm::base::memory_limit_bytes() / 2, largest_default_memory);
   }
   chosen.domains.descriptors = descriptors_for_domains();
   auto before = gpushm::domains::take_predecessor(*store);

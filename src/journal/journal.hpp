@@ -44,8 +44,9 @@ struct death_notes {
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class journal {
  public:
-  /// Address space reserved, and the largest size of the file.
-  static constexpr std::uint64_t default_max_bytes = std::uint64_t{1} << 30U;
+  /// Address space reserved, and the largest size of the file. Four times what clients can occupy
+  /// of gpushm-brokerd's memory by default: a journal that its state alone fills stops the domain.
+  static constexpr std::uint64_t default_max_bytes = std::uint64_t{4} << 30U;
 
   /// A new, empty journal. Throws `error`: out_of_memory, too_many_descriptors, system_error.
   [[nodiscard]] static journal create(std::uint64_t max_bytes = default_max_bytes);

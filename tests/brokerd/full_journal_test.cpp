@@ -318,7 +318,7 @@ class broker_with_full_journal : public journaled_broker,
       bytes_ = static_cast<std::int64_t>(settled_extent().used_bytes - before.used_bytes);
       records_ = settled_records();
     } else {
-      EXPECT_TRUE(eventually([&] { return settled_records() == records_; }, 2s))
+      EXPECT_TRUE(eventually([&] { return settled_records() == records_; }, 20s))
           << "records: " << testing::PrintToString(settled_records())
           << ", of a broker with room: " << testing::PrintToString(records_);
       EXPECT_TRUE(broker_.kill());
