@@ -156,21 +156,31 @@ handshake shake_hands(const std::string& path,
                       const wire::session_token& resume) {
   const auto deadline = base::deadline_after(timeout);
   const subject about{"connect", path};
+  const auto closed = [&] {
+    return error(errc::broker_unreachable,
+                 about.operation,
+                 about.object,
+                 "the broker closed the connection immediately",
+                 "see the broker's log");
+  };
   std::optional<steady_time> replaced;  // by then, since the first time that it closed
   for (;;) {
-    if (auto done = try_handshake(about, path, deadline, resume)) {
-      return std::move(*done);
+    try {
+      if (auto done = try_handshake(about, path, deadline, resume)) {
+        return std::move(*done);
+      }
+    } catch (const error& why) {
+      if (!replaced || why.code() != errc::timed_out) {
+        throw;
+      }
+      throw closed();  // the last of several attempts only had less time
     }
     // A broker that is killed loses a connection that it has accepted and not yet recorded.
     if (!replaced) {
       replaced = std::min(deadline, base::deadline_after(wire::longest_pause));
     }
     if (time_left(*replaced) <= replacement_poll) {
-      throw error(errc::broker_unreachable,
-                  about.operation,
-                  about.object,
-                  "the broker closed the connection immediately",
-                  "see the broker's log");
+      throw closed();
     }
     base::pause_before_retry(replacement_poll);
   }

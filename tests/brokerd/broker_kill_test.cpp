@@ -99,6 +99,9 @@ class replaced_broker : public testing::Test {
     return gpushm_tests::settled_holdings_of({pid}).descriptors;
   }
 
+  /// Of its guard, and of its program.
+  static constexpr std::size_t keepers_pidfds = 2;
+
   void TearDown() override {
     if (HasFailure()) {
       std::printf("%s\n", keeper_.output().all_output().c_str());
@@ -372,6 +375,10 @@ class replaced_broker_under_load : public replaced_broker {
   void run(int times, const std::function<void()>& replace) {
     // A program that has taken over has the pipe by which its predecessor sees that it lives.
     replace();
+    const auto is_idle = [&] {
+      return descriptors_of(keeper_.pid())["anon_inode:[pidfd]"] == keepers_pidfds;
+    };
+    ASSERT_TRUE(eventually(is_idle, 60s));
     const auto kept_before = descriptors_of(keeper_.pid());
     const auto open_before = descriptors_of(broker_pid());
     const auto start = std::chrono::steady_clock::now();
