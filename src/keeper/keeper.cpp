@@ -78,8 +78,6 @@ std::vector<int> open_descriptors() {
   return result;
 }
 
-}  // namespace
-
 /// A worker that fails while descriptors are stored is replaced, as one that is killed.
 std::optional<int> work_or_die(const worker_context& in) {
   try {
@@ -93,6 +91,8 @@ std::optional<int> work_or_die(const worker_context& in) {
     throw;
   }
 }
+
+}  // namespace
 
 class keeper::impl {
  public:
