@@ -14,7 +14,7 @@
 
 namespace gpushm::app {
 
-/// Standard error for spdlog, by `write_formatted_line`: a program whose log nobody reads goes on.
+/// Standard error for spdlog, by `write_formatted_line`: a program goes on if its log is not read.
 /// Texts of lines that are longer than PIPE_BUF are shortened. On a terminal, warnings and errors
 /// have colours.
 class stderr_sink final : public spdlog::sinks::base_sink<std::mutex> {

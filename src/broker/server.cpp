@@ -50,6 +50,30 @@ constexpr milliseconds pause_for_keeper{10};
 /// With fewer CPUs, polling for requests would take CPU time from the clients.
 constexpr double min_cpus_to_poll = 2;
 
+/// Something that is tried again after a pause; asked for meanwhile, it is not tried twice.
+class one_retry {
+ public:
+  explicit one_retry(asio::io_context& io) : timer_(io) {}
+  template <typename Try>
+  void after(milliseconds pause, Try&& again) {
+    if (waits_) {
+      return;
+    }
+    timer_.expires_after(pause);
+    timer_.async_wait([this, again](asio::error_code code) {
+      waits_ = false;
+      if (!code) {
+        again();
+      }
+    });
+    waits_ = true;
+  }
+
+ private:
+  asio::steady_timer timer_;
+  bool waits_ = false;
+};
+
 gpushm::epoch random_epoch() {
   gpushm::epoch value;
   base::random_bytes(value);
@@ -147,8 +171,8 @@ class server::impl final : public outbox {
                    log_,
                    recorder_,
                    from_ ? from_->next_session() : 1),
-        catch_up_timer_(io_),
-        forget_timer_(io_) {
+        catch_up_(io_),
+        forget_(io_) {
     if (from_) {
       restorer(*from_,
                io_,
@@ -227,18 +251,12 @@ class server::impl final : public outbox {
   }
 
   void retry_recording() noexcept override {
-    if (waits_to_catch_up_) {
-      return;
-    }
     log_.guarded([&] {
-      catch_up_timer_.expires_after(pause_without_memory);
-      catch_up_timer_.async_wait([this](asio::error_code code) {
-        waits_to_catch_up_ = false;
-        if (!code && recorder_.is_behind()) {
+      catch_up_.after(pause_without_memory, [this] {
+        if (recorder_.is_behind()) {
           hub_.catch_up();
         }
       });
-      waits_to_catch_up_ = true;
     });
   }
 
@@ -286,19 +304,14 @@ class server::impl final : public outbox {
 
   /// The keeper's copies of what has ended: without requests there would be no further commit.
   void retry_forgetting() noexcept {
-    if (waits_to_forget_ || !recorder_.has_to_forget()) {
+    if (!recorder_.has_to_forget()) {
       return;
     }
     log_.guarded([&] {
-      forget_timer_.expires_after(pause_for_keeper);
-      forget_timer_.async_wait([this](asio::error_code code) {
-        waits_to_forget_ = false;
-        if (!code) {
-          recorder_.commit();
-          retry_forgetting();
-        }
+      forget_.after(pause_for_keeper, [this] {
+        recorder_.commit();
+        retry_forgetting();
       });
-      waits_to_forget_ = true;
     });
   }
 
@@ -477,10 +490,8 @@ class server::impl final : public outbox {
   sender sender_;
   receiver receiver_;
   admission admission_;
-  asio::steady_timer catch_up_timer_;
-  bool waits_to_catch_up_ = false;
-  asio::steady_timer forget_timer_;
-  bool waits_to_forget_ = false;
+  one_retry catch_up_;
+  one_retry forget_;
 };
 
 server::server(const broker_options& options,

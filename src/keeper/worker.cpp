@@ -57,7 +57,7 @@ void log(const std::string& text) noexcept {
   base::log(log_level::info, text);
 }
 
-/// How the program has ended; nothing: it was another process's child, and nobody knows.
+/// How the program has ended; nothing: not known, it was another process's child.
 using exit_status = std::optional<int>;
 
 std::string text_of(exit_status status) {

@@ -171,7 +171,7 @@ class journaled_broker : public testing::Test {
            static_cast<std::int64_t>(reserved);
   }
 
-  /// Requests that nobody else sees: `times` subscriptions with a prefix of this length.
+  /// Requests that other clients do not see: `times` subscriptions with a prefix of this length.
   void subscribe(std::int64_t times, std::int64_t prefix_bytes) {
     // No segment has it, which would be listed.
     const std::string prefix = '~' + std::string(static_cast<std::size_t>(prefix_bytes), '~');
@@ -283,7 +283,7 @@ class broker_with_full_journal : public journaled_broker,
     EXPECT_TRUE(eventually([&] { return has_ended() || has_failed(); }, 60s));
     const bool was_full = bytes && has_failed();
     if (was_full) {
-      std::this_thread::sleep_for(25ms);  // it tries again, in vain
+      std::this_thread::sleep_for(25ms);  // it tries again, without success
     }
     if (was_full && what == then::is_killed) {
       EXPECT_TRUE(broker_.kill());
