@@ -50,7 +50,7 @@ deps-image:
 	@scripts/deps.sh build agent image
 deps-aarch64:
 	@scripts/deps.sh build gtest aarch64
-	@scripts/foreign_packages.sh arm64 build/aarch64-packages libyaml-dev libseccomp-dev
+	@scripts/foreign_packages.sh arm64 build/aarch64-packages libyaml-dev libseccomp-dev libsodium-dev
 
 deps-install:
 	@scripts/deps.sh build agent

@@ -163,6 +163,16 @@ void add_options(CLI::App& app, options& into) {
                              "need: refuse (EPERM, and a "
                              "line in the kernel's audit log), kill, or allow [refuse]");
   add_limits(app, into.domains.limits);
+  app.add_option_function<std::uint32_t>(
+         "--return-ms",
+         [&into](std::uint32_t given) {
+           into.domains.return_time = std::chrono::milliseconds(given);
+         },
+         "how long processes may hand back their segments after this program and its keeper have "
+         "died; what is missing then is reported as lost [300000]")
+      ->envname("GPUSHM_BROKERD_RETURN_MS")
+      ->check(CLI::Range(0, 3'600'000))
+      ->type_name("UINT");
   app.add_flag("--accept-fake-chunks", into.domains.accept_fake_chunks, "for tests")->group("");
 }
 

@@ -24,6 +24,11 @@ class counters {
   void open_failed(errc why) noexcept { count_failure(static_cast<std::uint64_t>(why)); }
   /// Adds a client's report. No report can make a counter decrease.
   void reported(const wire::report& from_client) noexcept;
+  /// Segments of a lost broker.
+  void returned(std::uint64_t handed_back, std::uint64_t lost) noexcept {
+    handed_back_.store(handed_back, std::memory_order_relaxed);
+    lost_.store(lost, std::memory_order_relaxed);
+  }
   /// Sets the gauges.
   void state_of(const core::domain& now) noexcept;
 
@@ -47,6 +52,8 @@ class counters {
   counter waiting_{0};
   counter opens_{0};
   counter cached_{0};
+  counter handed_back_{0};
+  counter lost_{0};
   std::array<counter, codes> failures_{};
   std::array<counter, std::tuple_size_v<decltype(broker_statistics::open_latency)>> latency_{};
   counter latency_sum_ns_{0};

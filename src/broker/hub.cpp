@@ -144,6 +144,14 @@ hub::hub(config options, outbox& out, slot_listener listener, void* listener_con
                                  config_.limits,
                                  config_.process,
                                  *config_.from)) {
+  if (config_.ledger != nullptr && config_.from != nullptr) {
+    for (const auto& [name, value] : config_.from->records) {
+      if (name.kind == core::record_kind::segment) {
+        note_in_ledger(name.first, true);
+      }
+    }
+    config_.ledger->end_continuing();
+  }
   config_.from = nullptr;
   counters_.state_of(domain_);
 }
@@ -442,13 +450,49 @@ void hub::record_changes(core::effects& of) noexcept {
     try {
       const core::saved_value value = domain_.saved(*at);
       recorder_.put(*at, value);
-      if (at->kind == core::record_kind::segment && value.index() == 0) {
-        recorder_.erase(records::key_of(records::kind::files, at->first));
+      if (at->kind == core::record_kind::segment) {
+        const bool exists = value.index() != 0;
+        if (!exists) {
+          recorder_.erase(records::key_of(records::kind::files, at->first));
+        }
+        note_in_ledger(at->first, exists);
       }
     } catch (const std::bad_alloc&) {
       recorder_.fall_behind();
     }
   }
+}
+
+void hub::note_in_ledger(gpushm::generation generation, bool exists) noexcept {
+  if (config_.ledger == nullptr) {
+    return;
+  }
+  if (exists) {
+    config_.ledger->note(domain_.segment_of(generation));
+  } else {
+    config_.ledger->erase(generation);
+  }
+  counters_.returned(config_.ledger->returned(), config_.ledger->lost());
+}
+
+void hub::end_returns() noexcept {
+  config_.ledger->give_up();
+  counters_.returned(config_.ledger->returned(), config_.ledger->lost());
+}
+
+/// Nothing if the member's uid is not known, or the segment cannot be handed back.
+std::optional<wire::receipt> hub::receipt_for(core::session_id member,
+                                              const core::segment& what) const {
+  if (config_.ledger == nullptr || !what.creator.uid_known) {
+    return std::nullopt;
+  }
+  const core::peer& who = domain_.peer_of(member);
+  if (!who.uid_known) {
+    return std::nullopt;
+  }
+  // A member of another uid that has handed it back is not its creator.
+  const bool is_creator = what.creator_session == member && what.creator.uid == who.uid;
+  return config_.ledger->receipt_for(what.name, what.generation, who.uid, is_creator);
 }
 
 void hub::record_files(const segment_files& of) noexcept {
@@ -564,7 +608,12 @@ prepared hub::opened(const core::open_answer& answer) const {
   packet.on_event_lane = answer.late;
   auto sizes = carry_chunks(packet, 0);
   return prepare(answer.request,
-                 wire::opened{answer.index, fields_of(found), {}, std::move(sizes), found.ticket},
+                 wire::opened{answer.index,
+                              fields_of(found),
+                              {},
+                              std::move(sizes),
+                              found.ticket,
+                              receipt_for(answer.session, found)},
                  std::move(packet));
 }
 
@@ -689,7 +738,11 @@ wire::segment hub::describe(const core::segment& what) const {
 }
 
 prepared hub::handle(const context& at, const wire::reserve& message) {
-  const core::segment& created = domain_.reserve(at.number, message);
+  std::optional<core::lost_segment> back;
+  if (message.generation != 0) {
+    back = check_return(at, message);
+  }
+  const core::segment& created = domain_.reserve(at.number, message, back);
   const gpushm::generation generation = created.generation;
   const std::uint32_t slot = created.slot;
   try {
@@ -697,13 +750,27 @@ prepared hub::handle(const context& at, const wire::reserve& message) {
     files->generation = generation;
     files->held = created.held;
     files->closed_by = config_.closer;
-    prepared answer = prepare(at.id, wire::reserved{generation, slot});
+    prepared answer =
+        prepare(at.id, wire::reserved{generation, slot, receipt_for(at.number, created)});
     domain_.set_payload(generation, std::move(files));
     return answer;
   } catch (...) {
     domain_.release(at.number, generation, 1);  // its only lease: undoes the reservation
     throw;
   }
+}
+
+core::lost_segment hub::check_return(const context& at, const wire::reserve& message) const {
+  if (config_.ledger == nullptr) {
+    throw error(errc::gone_or_replaced,
+                {},
+                {},
+                "this broker does not take back what an earlier one has lost",
+                "create it again");
+  }
+  const core::peer& who = domain_.peer_of(at.number);
+  return config_.ledger->check_return(message,
+                                      who.uid_known ? std::optional(who.uid) : std::nullopt);
 }
 
 prepared hub::handle(const context& at, const wire::attach& message) {
@@ -752,6 +819,9 @@ prepared hub::handle(const context& at, const wire::attach& message) {
 prepared hub::handle(const context& at, const wire::publish& message) {
   // Waiting opens are answered first; the creator gets `done` when all can see the segment.
   prepared answer = prepare(at.id, wire::done{});
+  if (config_.ledger != nullptr) {
+    config_.ledger->check_publication(message.generation, message.metadata);
+  }
   domain_.publish(at.number, message.generation, message.metadata);
   return answer;
 }

@@ -15,6 +15,7 @@
 #include "broker/counters.hpp"
 #include "broker/kept_fd.hpp"
 #include "broker/recorder.hpp"
+#include "broker/segment_ledger.hpp"
 #include "core/domain.hpp"
 #include "gpushm/broker.hpp"
 #include "wire/messages.hpp"
@@ -140,6 +141,8 @@ class hub final {
     std::chrono::milliseconds fence_delay{5'000};
     /// Must outlive the hub. Null: nothing is recorded.
     recorder* records = nullptr;
+    /// Must outlive the hub. Null: nothing that was lost is handed back.
+    segment_ledger* ledger = nullptr;
     /// The domain of a predecessor. Null: an empty one.
     const core::saved_state* from = nullptr;
   };
@@ -211,6 +214,9 @@ class hub final {
     finish();
   }
 
+  /// The time to hand back what an earlier broker has lost is over.
+  void end_returns() noexcept;
+
   void tick(core::time_point now);
   [[nodiscard]] std::optional<core::time_point> next_deadline() const {
     return domain_.next_deadline();
@@ -260,6 +266,9 @@ class hub final {
   /// At the end of every public function: makes what has changed permanent, and then sends answers.
   void finish() noexcept;
   void record_changes(core::effects& of) noexcept;
+  void note_in_ledger(gpushm::generation generation, bool exists) noexcept;
+  [[nodiscard]] std::optional<wire::receipt> receipt_for(core::session_id member,
+                                                         const core::segment& what) const;
   void record_files(const segment_files& of) noexcept;
   void send(session* to, prepared packet) noexcept;
   void deliver(core::open_answer answer) noexcept;
@@ -275,6 +284,8 @@ class hub final {
             const error* why,
             lane_kind on = lane_kind::requests) noexcept;
   void drop(session& of, std::string_view why) noexcept;
+  [[nodiscard]] core::lost_segment check_return(const context& at,
+                                                const wire::reserve& message) const;
   void take_fence(const context& at, const wire::hello& message);
   [[nodiscard]] bool resume_lost(const session& successor, const wire::session_token& token);
   [[nodiscard]] wire::segment describe(const core::segment& what) const;

@@ -124,6 +124,8 @@ class server::impl final : public outbox {
                                       from_->broker.epoch)
                    : state_table_file(options.limits.max_segments, random_epoch(), is_resumable_)),
         recorder_(is_resumable_ ? make_recorder(successors->short_name) : recorder()),
+        ledger_(is_resumable_ ? std::optional<segment_ledger>(std::in_place, ledger_of(*successors))
+                              : std::nullopt),
         closer_(std::make_shared<closer>(recorder_.another_shelf())),
         descriptor_receiver_([this] { return recorder_.another_shelf(); }),
         hub_(hub_config(), *this, &impl::on_slot, this),
@@ -172,7 +174,8 @@ class server::impl final : public outbox {
                    recorder_,
                    from_ ? from_->next_session() : 1),
         catch_up_(io_),
-        forget_(io_) {
+        forget_(io_),
+        give_up_(io_) {
     if (from_) {
       restorer(*from_,
                io_,
@@ -208,10 +211,16 @@ class server::impl final : public outbox {
     admission_.start();
     receiver_.start();
     driver_.schedule();
+    if (ledger_ && ledger_->missing() != 0) {
+      await_returns();
+    }
     ready(context);
     while (!run_until_stopped()) {
     }
     recorder_.end();
+    if (ledger_) {
+      ledger_->end();
+    }
     table_.unlock();
   }
 
@@ -302,6 +311,13 @@ class server::impl final : public outbox {
     }
   }
 
+  /// Until all that is missing has been handed back, or the time is over.
+  void await_returns() {
+    const auto left =
+        std::chrono::ceil<milliseconds>(ledger_->last_return() - std::chrono::steady_clock::now());
+    give_up_.after(std::max(left, milliseconds(0)), [this] { hub_.end_returns(); });
+  }
+
   /// The keeper's copies of what has ended: without requests there would be no further commit.
   void retry_forgetting() noexcept {
     if (!recorder_.has_to_forget()) {
@@ -367,7 +383,16 @@ class server::impl final : public outbox {
             closer_,
             milliseconds(options_.limits.fence_delay_ms),
             &recorder_,
+            ledger_ ? &*ledger_ : nullptr,
             from_ ? &from_->state : nullptr};
+  }
+
+  [[nodiscard]] segment_ledger::config ledger_of(succession& with) const {
+    return {with.ledger_path,
+            options_.domain,
+            std::move(with.code),
+            from_ ? std::nullopt : std::optional(first_generation_),
+            with.return_time};
   }
 
   [[nodiscard]] core::limits limits() const {
@@ -473,6 +498,7 @@ class server::impl final : public outbox {
   transport::listener listener_;
   state_table_file table_;
   recorder recorder_;
+  std::optional<segment_ledger> ledger_;  ///< if this has a successor
   std::shared_ptr<closer> closer_;
   descriptor_receiver descriptor_receiver_;
   asio::io_context io_{1};  // declared before the members that keep connections
@@ -492,6 +518,7 @@ class server::impl final : public outbox {
   admission admission_;
   one_retry catch_up_;
   one_retry forget_;
+  one_retry give_up_;
 };
 
 server::server(const broker_options& options,

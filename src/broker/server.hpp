@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "broker/inheritance.hpp"
+#include "broker/segment_ledger.hpp"
 #include "core/budget.hpp"
 #include "gpushm/broker.hpp"
 
@@ -18,6 +20,9 @@ struct succession {
   /// If there is nothing: larger than those of every earlier segment, or a reference to one that
   /// was lost would be one to a segment that is created later.
   gpushm::generation first_generation = 1;
+  std::string ledger_path;  ///< of the domain's `segment_ledger`
+  authenticator code;       ///< for it
+  std::chrono::milliseconds return_time = segment_ledger::default_return_time;
 };
 
 /// The broker's sockets and timers around a hub. Everything but `stop` runs on the thread in `run`.

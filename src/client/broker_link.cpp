@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.hpp"
 #include "base/syscall.hpp"
+#include "client/handback.hpp"
 
 namespace gpushm::detail {
 
@@ -13,33 +15,88 @@ namespace {
 /// Retry interval while the broker's socket does not exist; no event reports that it does.
 constexpr std::chrono::milliseconds connect_poll{10};
 
+/// For each step of recovering leases without a request: a client that is destroyed meanwhile waits
+/// for one of them.
+constexpr std::chrono::milliseconds step_timeout{1'000};
+/// For other processes to hand back what this one has open. They try to connect once a second.
+constexpr std::chrono::seconds others_timeout{10};
+
 }  // namespace
 
 broker_link::broker_link(connect_options options, std::shared_ptr<lease_table> leases)
     : options_(std::move(options)),
       leases_(std::move(leases)),
-      connection_(connect_until(base::deadline_after(options_.timeout), nullptr)) {
-  connection_->worker().set_listener(leases_.get());
+      connection_(
+          connect_until(base::deadline_after(options_.timeout), options_.request_timeout, nullptr)),
+      thread_(std::make_shared<handback_thread>(
+          [this](const std::stop_token& stop) { return recover_leases(stop); })) {
+  connection_->worker().set_listener(this);
 }
 
 broker_link::~broker_link() {
   if (connection_->forks() != fork_count()) {
     leak(connection_);
     leak(leases_);
+    leak(thread_);
     return;
   }
+  thread_->stop();
   connection_->worker().set_listener(nullptr);
-  leases_->close();
 }
 
-/// A caller's timeout also limits the handshake: a stopped broker's socket accepts connections as
-/// long as its backlog has room.
+// ---- leases that are lost ----
+
+/// What can be recovered stays cached meanwhile.
+bool broker_link::end_lost(gpushm::generation generation) noexcept {
+  return !(generation == 0 && thread_->is_busy()) && leases_->end_lost(generation);
+}
+
+/// Called on the connection's worker, which must not be the last owner of a connection or a lease:
+/// neither may be destroyed on it.
+void broker_link::broker_ended(bool was_dropped) noexcept {
+  if (!was_dropped && leases_->has_receipts()) {
+    static_cast<void>(thread_->start());
+  }
+}
+
+bool broker_link::has_lost_leases() const noexcept {
+  try {
+    return !leases_->lost().empty();
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+/// Returns false to be called again.
+bool broker_link::recover_leases(const std::stop_token& stop) noexcept {
+  try {
+    if (!has_lost_leases()) {
+      leases_->end_all_lost();
+      return true;
+    }
+    const auto connected = get(std::chrono::milliseconds(0), step_timeout);
+    open_again(*leases_, connected, stop, step_timeout, base::deadline_after(others_timeout));
+    if (!stop.stop_requested()) {
+      leases_->end_all_lost();
+    }
+    return true;
+  } catch (const std::exception& why) {
+    base::log(log_level::debug, why.what());
+    return false;
+  }
+}
+
+// ---- connecting ----
+
+/// A deadline in the future also limits the handshake: a stopped broker's socket accepts
+/// connections as long as its backlog has room.
 std::shared_ptr<connection> broker_link::connect_until(steady_time deadline,
+                                                       std::chrono::milliseconds handshake_timeout,
                                                        const connection* predecessor) const {
+  const bool waits = time_left(deadline) > std::chrono::milliseconds(0);
   for (;;) {
-    const auto handshake = options_.timeout > std::chrono::milliseconds(0)
-                               ? std::min(time_left(deadline), options_.request_timeout)
-                               : options_.request_timeout;
+    const auto handshake =
+        waits ? std::min(time_left(deadline), handshake_timeout) : handshake_timeout;
     try {
       return connection::establish(options_.socket_path, handshake, predecessor);
     } catch (const error& why) {
@@ -54,9 +111,10 @@ std::shared_ptr<connection> broker_link::connect_until(steady_time deadline,
   }
 }
 
-std::shared_ptr<connection> broker_link::get() {
-  const auto connect_deadline = base::deadline_after(options_.timeout);
-  const auto deadline = base::deadline_after(options_.request_timeout);
+std::shared_ptr<connection> broker_link::get(std::chrono::milliseconds connect_timeout,
+                                             std::chrono::milliseconds request_timeout) {
+  const auto connect_deadline = base::deadline_after(connect_timeout);
+  const auto deadline = base::deadline_after(request_timeout);
   std::unique_lock lock(mutex_);
   while (!connection_->alive()) {
     if (connecting_) {
@@ -75,7 +133,7 @@ std::shared_ptr<connection> broker_link::get() {
     std::shared_ptr<connection> next;
     std::exception_ptr failed;
     try {
-      next = connect_until(connect_deadline, former.get());
+      next = connect_until(connect_deadline, request_timeout, former.get());
       take_over(*former, next);
     } catch (...) {
       failed = std::current_exception();
@@ -97,11 +155,16 @@ std::shared_ptr<connection> broker_link::get() {
 /// Leases in flight are lost with the former connection (`lease_table::take`).
 void broker_link::take_over(connection& former, const std::shared_ptr<connection>& next) {
   former.worker().set_listener(nullptr);
-  next->worker().set_listener(leases_.get());
+  next->worker().set_listener(this);
   if (next->resumed()) {
     leases_->hand_over(former, next, base::deadline_after(options_.request_timeout));
+  } else if (has_lost_leases()) {
+    leases_->end_takes(former);
+    hand_back(*leases_, next, options_.request_timeout);
   }
-  leases_->end_all_lost();
+  if (!has_lost_leases() || !thread_->start()) {
+    leases_->end_all_lost();
+  }
 }
 
 }  // namespace gpushm::detail

@@ -1,36 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <stop_token>
 
 #include "client/connection.hpp"
+#include "client/handback_thread.hpp"
 #include "client/lease_table.hpp"
+#include "client/lease_worker.hpp"
 #include "gpushm/client.hpp"
 
 namespace gpushm::detail {
 
-/// A client's connection to its broker. If the broker ends it or dies, the link reconnects, and
-/// recovers the leases if the broker still has them.
+/// A client's connection to its broker. If the broker ends it or dies, the link reconnects with the
+/// next request, and recovers the leases if the broker still has them. If it has lost them, and
+/// gave receipts for them, the link hands back what this process has, without a request, too.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: safe.
-class broker_link {
+class broker_link final : private lease_listener {
  public:
   /// Connects. Throws as `client::connect`. Precondition: `options.socket_path` is not empty.
   broker_link(connect_options options, std::shared_ptr<lease_table> leases);
   broker_link(const broker_link&) = delete;
   broker_link& operator=(const broker_link&) = delete;
-  /// Disconnects the table from lost leases, and has it drop what is not used.
-  ~broker_link();
+  /// Disconnects the table from lost leases. May wait for a second while leases are recovered.
+  ~broker_link() override;
+
+  [[nodiscard]] lease_table& leases() noexcept { return *leases_; }
 
   /// Returns the connection; a new one if the former has ended. Blocks while this or another thread
   /// connects, for the timeouts of the options. Throws as `client::connect`.
-  [[nodiscard]] std::shared_ptr<connection> get();
+  [[nodiscard]] std::shared_ptr<connection> get() {
+    return get(options_.timeout, options_.request_timeout);
+  }
 
  private:
-  [[nodiscard]] std::shared_ptr<connection> connect_until(steady_time deadline,
-                                                          const connection* predecessor) const;
+  [[nodiscard]] bool end_lost(gpushm::generation generation) noexcept override;
+  void broker_ended(bool was_dropped) noexcept override;
+
+  [[nodiscard]] std::shared_ptr<connection> get(std::chrono::milliseconds connect_timeout,
+                                                std::chrono::milliseconds request_timeout);
+  [[nodiscard]] bool recover_leases(const std::stop_token& stop) noexcept;
+  [[nodiscard]] bool has_lost_leases() const noexcept;
+  [[nodiscard]] std::shared_ptr<connection> connect_until(
+      steady_time deadline,
+      std::chrono::milliseconds handshake_timeout,
+      const connection* predecessor) const;
   void take_over(connection& former, const std::shared_ptr<connection>& next);
 
   connect_options options_;
@@ -39,6 +57,7 @@ class broker_link {
   std::condition_variable connected_;
   bool connecting_ = false;  ///< one thread connects; others wait for it, up to their deadlines
   std::shared_ptr<connection> connection_;
+  std::shared_ptr<handback_thread> thread_;  ///< leaked in a forked child
 };
 
 }  // namespace gpushm::detail

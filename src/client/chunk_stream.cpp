@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/chunk_stream.hpp"
 
+#include <fcntl.h>
+
 #include <utility>
 
 #include "base/deadline.hpp"
@@ -20,7 +22,25 @@ std::optional<memory::chunk_source::chunk> chunk_stream::next() {
   }
   chunk one{std::move(now_.files[taken_]), now_.bytes[taken_]};
   ++taken_;
+  keep(one);
   return one;
+}
+
+void chunk_stream::keep(const chunk& one) {
+  if (!kept_) {
+    return;
+  }
+  auto copy = base::guarded_fd::open([&] { return ::fcntl(one.file.get(), F_DUPFD_CLOEXEC, 0); });
+  if (!copy) {  // this process has no descriptors left
+    kept_.reset();
+    return;
+  }
+  kept_->files.push_back(std::move(copy));
+  kept_->bytes.push_back(one.size_bytes);
+  if (before_ + taken_ == lease_->info().chunk_count) {
+    lease_->finish_keeping(std::move(*kept_));
+    kept_.reset();
+  }
 }
 
 void chunk_stream::ask() {

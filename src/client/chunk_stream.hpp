@@ -28,7 +28,10 @@ class chunk_stream final : public memory::chunk_source {
   };
   /// `first` may be empty. `timeout` is for each batch.
   chunk_stream(std::shared_ptr<segment_lease> lease, batch first, std::chrono::milliseconds timeout)
-      : lease_(std::move(lease)), timeout_(timeout), now_(std::move(first)) {}
+      : lease_(std::move(lease)),
+        timeout_(timeout),
+        now_(std::move(first)),
+        kept_(lease_->begin_keeping()) {}
 
   /// Throws the broker's failure, protocol_error, broker_gone, timed_out.
   [[nodiscard]] std::optional<chunk> next() override;
@@ -40,12 +43,15 @@ class chunk_stream final : public memory::chunk_source {
   }
   void ask();
   void receive();
+  void keep(const chunk& one);
 
   std::shared_ptr<segment_lease> lease_;
   std::chrono::milliseconds timeout_;
   batch now_;
-  std::size_t taken_ = 0;                     ///< number of `now_` handed out
-  std::uint32_t before_ = 0;                  ///< number of chunks before those of `now_`
+  std::size_t taken_ = 0;     ///< number of `now_` handed out
+  std::uint32_t before_ = 0;  ///< number of chunks before those of `now_`
+  /// Copies of those handed out, if the lease keeps them.
+  std::optional<segment_lease::kept_chunks> kept_;
   std::unique_ptr<connection::ahead> asked_;  // destroyed before the lease and its connection
 };
 

@@ -22,8 +22,15 @@ connect_options with_socket(connect_options options) {
 
 client_impl::client_impl(connect_options options)
     : options_(with_socket(std::move(options))),
-      leases_(std::make_shared<lease_table>(bounds_from(options_.cache))),
-      link_(options_, leases_) {}
+      link_(std::make_shared<broker_link>(
+          options_, std::make_shared<lease_table>(bounds_from(options_.cache)))),
+      leases_(link_, &link_->leases()) {}
+
+client_impl::~client_impl() {
+  if (!forked()) {
+    leases_->close();
+  }
+}
 
 segment_ptr client_impl::user_of(std::shared_ptr<mapping> used) {
   try {

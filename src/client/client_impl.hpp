@@ -28,10 +28,10 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   explicit client_impl(connect_options options);
   client_impl(const client_impl&) = delete;
   client_impl& operator=(const client_impl&) = delete;
-  ~client_impl() = default;
+  ~client_impl();
 
   /// Returns the connection; a new one if the broker had died. Throws as `client::connect`.
-  [[nodiscard]] std::shared_ptr<connection> broker() { return link_.get(); }
+  [[nodiscard]] std::shared_ptr<connection> broker() { return link_->get(); }
   [[nodiscard]] bool forked() const noexcept { return forks_ != fork_count(); }
   void check_usable(std::string_view operation, std::string_view object) const {
     check_not_forked(forks_, operation, object);
@@ -126,8 +126,9 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
 
   connect_options options_;
   std::uint64_t forks_ = fork_count();
+  std::shared_ptr<broker_link> link_;
+  /// The link's. Segments own it, and so the link: it outlives this object for them.
   std::shared_ptr<lease_table> leases_;
-  broker_link link_;
 };
 
 }  // namespace gpushm::detail

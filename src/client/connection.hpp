@@ -146,6 +146,11 @@ class connection final : public lease_returner {
   [[nodiscard]] bool alive() const noexcept { return !broken() && table_.broker_alive(); }
   [[nodiscard]] segment_state state(std::uint32_t slot,
                                     gpushm::generation generation) const noexcept;
+  /// As `state`, also of a broker that is gone: what it was last.
+  [[nodiscard]] segment_state last_state(std::uint32_t slot,
+                                         gpushm::generation generation) const noexcept {
+    return table_.state(slot, generation);
+  }
   [[nodiscard]] const broker_info& broker() const noexcept { return info_; }
   [[nodiscard]] std::uint64_t forks() const noexcept { return forks_; }
 
@@ -188,13 +193,16 @@ class connection final : public lease_returner {
   void note_dropped(const wire::failure& why);
   [[nodiscard]] bool drop_abandoned() noexcept;
   void read_drop_reason() noexcept;
+  [[nodiscard]] bool was_dropped() const;
   void break_down() noexcept;
+  void close_all() noexcept;
   [[nodiscard]] error gone(const subject& about) const;
 
   std::uint64_t forks_ = fork_count();
   broker_info info_;
   base::unique_mapping table_mapping_;
   wire::state_table_view table_;
+  std::mutex wake_mutex_;  // held for a write that does not block; acquired last
   base::guarded_fd wake_;
 
   bool takes_reports_ = false;

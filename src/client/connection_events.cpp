@@ -28,6 +28,7 @@ constexpr milliseconds drain_timeout{100};
 
 void connection::wake_thread() noexcept {
   const std::uint64_t one = 1;
+  const std::lock_guard lock(wake_mutex_);
   static_cast<void>(base::retry([&] { return ::write(wake_.get(), &one, sizeof one); }));
 }
 
@@ -210,13 +211,18 @@ void connection::read_drop_reason() noexcept {
   }
 }
 
+bool connection::was_dropped() const {
+  const std::lock_guard lock(mutex_);
+  return !drop_reason_.empty();
+}
+
 void connection::break_down() noexcept {
   broken_.store(true, std::memory_order_release);
   ::shutdown(events_.get(), SHUT_RDWR);
   read_drop_reason();
   ::shutdown(requests_.socket(), SHUT_RDWR);  // ends the waits of other threads there
   late_.end();
-  worker_.all_lost();
+  worker_.broker_ended(was_dropped());
   std::string log_line;
   log_level level = log_level::info;
   try {
@@ -233,6 +239,21 @@ void connection::break_down() noexcept {
     }
   }
   base::log(level, log_line);
+  close_all();
+}
+
+/// Leases keep this object, and so would its descriptors, as often as a broker is lost.
+void connection::close_all() noexcept {
+  event_queue_.close();
+  events_.reset();
+  {
+    const std::lock_guard lock(wake_mutex_);
+    wake_.reset();
+  }
+  // A thread that has the turn is about to leave it: its wait has ended.
+  if (const auto turn = requests_.take_turn(base::deadline_after(drain_timeout))) {
+    turn.close_lane();
+  }
 }
 
 }  // namespace gpushm::detail

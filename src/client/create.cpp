@@ -2,6 +2,7 @@
 // Creation of segments: of new memory, or of existing memory.
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -17,16 +18,17 @@ namespace gpushm::detail {
 
 namespace {
 
-/// Attaches all chunks in batches; closes each batch's descriptors once it is sent, so that a
-/// process with few descriptors can share many chunks. `Exporter` has `export_chunk(index)`,
-/// `size_of(index)`.
+/// Attaches all chunks in batches; closes each batch's descriptors once it is sent, unless the
+/// lease keeps them, so that a process with few descriptors can share many chunks. `Exporter` has
+/// `export_chunk(index)`, `size_of(index)`.
 template <typename Exporter, typename SizeOf>
-void attach_chunks(const segment_lease& lease,
+void attach_chunks(segment_lease& lease,
                    Exporter& memory,
                    std::uint32_t count,
                    SizeOf&& size_of,
                    std::string_view operation,
                    steady_time deadline) {
+  auto kept = lease.begin_keeping();
   for (std::uint32_t first = 0; first < count;) {
     const std::uint32_t end =
         std::min<std::uint32_t>(count, first + static_cast<std::uint32_t>(wire::max_batch));
@@ -38,9 +40,16 @@ void attach_chunks(const segment_lease& lease,
       numbers.push_back(chunks.back().get());
       batch.chunk_bytes.push_back(size_of(i));
     }
-    static_cast<void>(lease.broker().request(
-        std::move(batch), {operation, lease.info().name}, deadline, numbers));
+    static_cast<void>(
+        lease.broker().request(batch, {operation, lease.info().name}, deadline, numbers));
+    if (kept) {
+      std::move(chunks.begin(), chunks.end(), std::back_inserter(kept->files));
+      kept->bytes.insert(kept->bytes.end(), batch.chunk_bytes.begin(), batch.chunk_bytes.end());
+    }
     first = end;
+  }
+  if (kept) {
+    lease.finish_keeping(std::move(*kept));
   }
 }
 
@@ -88,8 +97,10 @@ std::shared_ptr<segment_lease> client_impl::reserve(wire::reserve wanted,
   wire::segment info{std::move(static_cast<base::segment_facts&>(wanted))};
   info.generation = reserved->generation;
   info.slot = reserved->slot;
-  return leases_->take(
-      connected, {std::move(info), {}, std::move(wanted.ticket)}, got.granted, operation);
+  return leases_->take(connected,
+                       {std::move(info), {}, std::move(wanted.ticket), reserved->receipt, true},
+                       got.granted,
+                       operation);
 }
 
 segment_ptr client_impl::create(std::string_view name, const create_options& options) {
@@ -100,15 +111,13 @@ segment_ptr client_impl::create(std::string_view name, const create_options& opt
       memory::plan_chunks(options.size_bytes, options.chunk_bytes, backend->granularity());
   const auto deadline = request_deadline();
   // From here on an exception releases the lease, which ends the reservation.
-  const auto lease = reserve({std::string(name),
-                              options.size_bytes,
-                              plan.total_bytes(),
-                              backend->device(),
-                              plan.count,
-                              backend->kind(),
-                              options.lifetime,
-                              0,
-                              {}},
+  const auto lease = reserve({{{std::string(name),
+                                options.size_bytes,
+                                plan.total_bytes(),
+                                backend->device(),
+                                plan.count,
+                                backend->kind(),
+                                options.lifetime}}},
                              "create",
                              deadline);
   auto memory = backend->allocate(name, plan, deadline);
@@ -151,15 +160,15 @@ segment_ptr client_impl::share(std::string_view name,
   }
   const auto deadline = request_deadline();
   const auto lease =
-      reserve({std::string(name),
-               size_bytes,
-               found->allocated_bytes(),
-               found->device(),
-               static_cast<std::uint32_t>(found->chunk_bytes().size()),
-               found->kind(),
-               options.lifetime,
-               found->offset_bytes(),
-               bound ? wire::encode_ticket(describe(*found)) : std::vector<std::byte>()},
+      reserve({{{std::string(name),
+                 size_bytes,
+                 found->allocated_bytes(),
+                 found->device(),
+                 static_cast<std::uint32_t>(found->chunk_bytes().size()),
+                 found->kind(),
+                 options.lifetime,
+                 found->offset_bytes()},
+                bound ? wire::encode_ticket(describe(*found)) : std::vector<std::byte>()}},
               "share",
               deadline);
   attach_chunks(

@@ -103,6 +103,9 @@ std::shared_ptr<segment_lease> lease_table::take(const std::shared_ptr<connectio
     }
   } else {
     auto& place = leases_[key];
+    if (what.receipt) {
+      has_receipts_.store(true, std::memory_order_relaxed);
+    }
     lease = std::make_shared<segment_lease>(weak_from_this(), broker, std::move(what));
     granted.keep();
     place = lease;
@@ -133,6 +136,39 @@ void lease_table::hand_over(connection& from,
     counts.emplace_back(lease->info().generation, lease->grants());
   }
   to->keep(counts, deadline);
+}
+
+std::vector<std::shared_ptr<segment_lease>> lease_table::lost() const {
+  std::vector<std::shared_ptr<segment_lease>> lost;
+  std::vector<std::shared_ptr<segment_lease>> others;  // may end after the lock is released
+  const std::lock_guard lock(mutex_);
+  for (const auto& [key, each] : leases_) {
+    if (auto lease = each.lock()) {
+      (lease->is_lost() ? lost : others).push_back(std::move(lease));
+    }
+  }
+  return lost;
+}
+
+void lease_table::end_takes(connection& from) {
+  const std::lock_guard lock(mutex_);
+  from.hand_over();
+}
+
+/// An answer of `to` may have created another lease of the same generation meanwhile: the broker
+/// counts the grants of both.
+void lease_table::renew(const std::shared_ptr<segment_lease>& lease,
+                        const std::shared_ptr<connection>& to,
+                        const segment_lease::renewal& by) {
+  const gpushm::generation generation = lease->info().generation;
+  const std::lock_guard lock(mutex_);
+  auto& place = leases_[{to.get(), generation}];
+  if (place.expired()) {
+    place = lease;
+  }
+  const connection* const from = &lease->broker();
+  lease->renew(to, by);
+  leases_.erase({from, generation});
 }
 
 void lease_table::forget_lease(const segment_lease& gone) noexcept {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -60,6 +61,22 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
   /// Reports them to the broker, with their numbers of grants; the broker ends the others. Throws
   /// as a request.
   void hand_over(connection& from, const std::shared_ptr<connection>& to, steady_time deadline);
+  /// Leases that were lost with a broker and its keeper, and that another one may have again.
+  [[nodiscard]] std::vector<std::shared_ptr<segment_lease>> lost() const;
+  /// False: there was never a lease that could be handed back. Does not wait for other threads.
+  [[nodiscard]] bool has_receipts() const noexcept {
+    return has_receipts_.load(std::memory_order_relaxed);
+  }
+  /// No lease can be taken from answers of `from` any more.
+  void end_takes(connection& from);
+  /// The broker of `to` has granted a lost lease again.
+  void renew(const std::shared_ptr<segment_lease>& lease,
+             const std::shared_ptr<connection>& to,
+             const segment_lease::renewal& by);
+  /// For the descriptors of a segment that this process could hand back; empty: there is no room.
+  [[nodiscard]] held_descriptors::part room_to_keep(std::size_t chunks) noexcept {
+    return kept_files_.try_hold(chunks);
+  }
   /// Called when a lease ends. No effect if there is a new lease of that generation.
   void forget_lease(const segment_lease& gone) noexcept;
 
@@ -170,6 +187,8 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
   std::list<std::shared_ptr<mapping>> unused_;  // least recently used first
   peer_groups groups_;                          // used and unused
   held_descriptors prefetched_files_{max_held_descriptors()};
+  held_descriptors kept_files_{max_held_descriptors()};
+  std::atomic<bool> has_receipts_{false};
   prefetched_by_name prefetched_;  // destroyed before the count of its descriptors
   gpushm::cache_stats stats_;
 };

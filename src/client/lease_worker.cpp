@@ -73,6 +73,13 @@ void lease_worker::lost(gpushm::generation generation) noexcept {
   changed_.notify_one();
 }
 
+void lease_worker::broker_ended(bool was_dropped) noexcept {
+  const std::lock_guard lock(mutex_);
+  has_dropped_ = was_dropped;
+  all_lost_ = true;
+  changed_.notify_one();
+}
+
 void lease_worker::all_lost() noexcept {
   const std::lock_guard lock(mutex_);
   all_lost_ = true;
@@ -103,7 +110,14 @@ void lease_worker::run() {
       end_one(next);
     } else {
       all_lost_ = false;
+      const std::optional<bool> has_dropped = std::exchange(has_dropped_, std::nullopt);
       lock.unlock();
+      if (has_dropped) {
+        const std::lock_guard listening(listener_mutex_);
+        if (listener_ != nullptr) {
+          listener_->broker_ended(*has_dropped);
+        }
+      }
       end_one(0);
     }
   }

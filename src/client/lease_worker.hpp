@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <unordered_map>
 
@@ -27,6 +28,9 @@ class lease_listener {
   /// Ends at most one mapping; blocks for the driver. Returns true if there may be more: call
   /// again. `generation` 0: any mapping may be lost; also after the broker is gone.
   [[nodiscard]] virtual bool end_lost(gpushm::generation generation) noexcept = 0;
+  /// The connection has ended; `was_dropped`: the broker has closed it and said why. Does not
+  /// block. `end_lost(0)` follows.
+  virtual void broker_ended(bool /*was_dropped*/) noexcept {}
 };
 
 /// Returns whether memory that this process shares is unchanged. Called on the connection's worker;
@@ -64,14 +68,14 @@ class lease_worker {
   // Called on the receiving thread; do not block.
   void confirm(wire::confirm request) noexcept;
   void lost(gpushm::generation generation) noexcept;
-  /// Called when the broker is gone.
-  void all_lost() noexcept;
+  void broker_ended(bool was_dropped) noexcept;
 
  private:
   void run();
   void answer_all(const wire::confirm& request) noexcept;
   [[nodiscard]] wire::verdict verdict_on(gpushm::generation generation);
   void end_one(gpushm::generation generation) noexcept;
+  void all_lost() noexcept;
 
   reply reply_;
 
@@ -84,6 +88,7 @@ class lease_worker {
   std::size_t waiting_questions_ = 0;  ///< total in those lists
   std::deque<gpushm::generation> lost_;
   bool all_lost_ = false;
+  std::optional<bool> has_dropped_;  ///< the broker, which has ended
   bool stopping_ = false;
   std::jthread thread_;
 };

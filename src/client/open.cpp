@@ -160,11 +160,13 @@ segment_ptr client_impl::use(open_reply answered,
     throw unexpected_answer({"open", name});
   }
   check_opened(*opened, got.descriptors.size(), name, options.expected_size_bytes);
-  const auto lease = leases_->take(
-      answered.broker,
-      {std::move(opened->segment), std::move(opened->metadata), std::move(opened->ticket)},
-      got.granted,
-      "open");
+  const auto lease = leases_->take(answered.broker,
+                                   {std::move(opened->segment),
+                                    std::move(opened->metadata),
+                                    std::move(opened->ticket),
+                                    opened->receipt},
+                                   got.granted,
+                                   "open");
   granted what{lease,
                {lease,
                 {std::move(opened->chunk_bytes), std::move(got.descriptors)},

@@ -98,11 +98,13 @@ bool client_impl::prefetch_batch(const std::shared_ptr<connection>& connected,
       continue;
     }
     lease_table::prefetched result;
-    result.lease = leases_->take(
-        connected,
-        {std::move(opened->segment), std::move(opened->metadata), std::move(opened->ticket)},
-        got.granted,
-        about.operation);
+    result.lease = leases_->take(connected,
+                                 {std::move(opened->segment),
+                                  std::move(opened->metadata),
+                                  std::move(opened->ticket),
+                                  opened->receipt},
+                                 got.granted,
+                                 about.operation);
     result.bytes = std::move(opened->chunk_bytes);
     result.files = std::move(got.descriptors);
     count += leases_->put(std::move(result)) ? 1U : 0U;

@@ -68,6 +68,12 @@ class request_lane {
       return of_->receive(deadline);
     }
 
+    /// Closes the socket. No later turn may use it.
+    void close_lane() const noexcept {
+      of_->queue_.close();
+      of_->socket_.reset();
+    }
+
    private:
     friend class request_lane;
     explicit turn(request_lane& of) noexcept : of_(&of) {}

@@ -15,14 +15,16 @@ segment_lease::segment_lease(std::weak_ptr<lease_table> table,
     : table_(std::move(table)),
       info_(std::move(what.segment)),
       ticket_(std::move(what.ticket)),
-      broker_(broker.get()),
-      connections_({std::move(broker)}),
+      is_creator_(what.is_creator),
+      places_({{std::move(broker), info_.slot}}),
+      now_(&places_.back()),
+      receipt_(what.receipt),
       metadata_(std::move(what.metadata)),
       published_(info_.published) {}
 
 segment_lease::~segment_lease() {
   if (broker().forks() != fork_count()) {
-    std::for_each(connections_.begin(), connections_.end(), [](auto& each) { leak(each); });
+    std::for_each(places_.begin(), places_.end(), [](place& each) { leak(each.broker); });
     return;
   }
   stop_sharing();
@@ -71,13 +73,73 @@ std::uint32_t segment_lease::grants() const {
   return grants_;
 }
 
-void segment_lease::move_to(std::shared_ptr<connection> successor) {
-  const std::lock_guard lock(mutex_);
-  connections_.push_back(std::move(successor));
-  broker_.store(connections_.back().get(), std::memory_order_release);
+void segment_lease::go_to(place next) {
+  places_.push_back(std::move(next));
+  now_.store(&places_.back(), std::memory_order_release);
   if (shared_) {
     register_answer();
   }
+}
+
+void segment_lease::move_to(std::shared_ptr<connection> successor) {
+  const std::lock_guard lock(mutex_);
+  go_to({std::move(successor), now().slot});
+}
+
+// ---- after the death of a broker and its keeper ----
+
+void segment_lease::renew(std::shared_ptr<connection> successor, const renewal& by) {
+  const std::lock_guard lock(mutex_);
+  grants_ = 1;
+  receipt_ = by.receipt;
+  go_to({std::move(successor), by.slot});
+}
+
+bool segment_lease::is_lost() const {
+  if (given_up_.load(std::memory_order_relaxed) || broker().alive()) {
+    return false;
+  }
+  const std::lock_guard lock(mutex_);
+  const segment_state last = broker().last_state(now().slot, info_.generation);
+  return receipt_ && (last == segment_state::live || last == segment_state::exporter_gone);
+}
+
+std::optional<segment_lease::kept_chunks> segment_lease::begin_keeping() {
+  const auto table = table_.lock();
+  const std::lock_guard lock(mutex_);
+  if (!table || !receipt_ || keeps_all_ ||
+      !(is_creator_ || info_.lifetime == lifetime::persistent)) {
+    return std::nullopt;
+  }
+  kept_chunks result;
+  result.held = table->room_to_keep(info_.chunk_count);
+  if (!result.held) {
+    return std::nullopt;
+  }
+  result.bytes.reserve(info_.chunk_count);
+  result.files.reserve(info_.chunk_count);
+  return result;
+}
+
+void segment_lease::finish_keeping(kept_chunks chunks) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!keeps_all_ && chunks.files.size() == info_.chunk_count) {
+    kept_ = std::move(chunks);
+    keeps_all_ = true;
+  }
+}
+
+std::optional<std::pair<wire::reserve, const segment_lease::kept_chunks*>>
+segment_lease::to_hand_back() const {
+  const std::lock_guard lock(mutex_);
+  if (!keeps_all_ || !receipt_) {
+    return std::nullopt;
+  }
+  return std::pair(wire::reserve{{static_cast<const base::segment_facts&>(info_), ticket_},
+                                 info_.generation,
+                                 info_.creator_uid,
+                                 receipt_},
+                   &kept_);
 }
 
 void segment_lease::share(std::shared_ptr<const memory::source> memory) {

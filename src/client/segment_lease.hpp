@@ -4,15 +4,18 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/file.hpp"
 #include "base/guarded_fd.hpp"
+#include "client/answer.hpp"
 #include "client/connection.hpp"
 #include "gpushm/types.hpp"
 #include "memory/backend.hpp"
@@ -37,6 +40,8 @@ class segment_lease {
     wire::segment segment;
     std::vector<std::byte> metadata = {};
     std::vector<std::byte> ticket = {};
+    std::optional<wire::receipt> receipt = {};
+    bool is_creator = false;
   };
   /// Takes over the grant of one answer. It removes itself from `table` when it ends.
   segment_lease(std::weak_ptr<lease_table> table, std::shared_ptr<connection> broker, facts&& what);
@@ -44,15 +49,14 @@ class segment_lease {
   segment_lease& operator=(const segment_lease&) = delete;
   ~segment_lease();
 
-  /// As in the answer; never changes.
+  /// As in the first answer; never changes.
   [[nodiscard]] const wire::segment& info() const noexcept { return info_; }
   /// The connection that has the lease: another one after the broker ended the first. Valid as long
   /// as this object exists.
-  [[nodiscard]] connection& broker() const noexcept {
-    return *broker_.load(std::memory_order_acquire);
-  }
+  [[nodiscard]] connection& broker() const noexcept { return *now().broker; }
   [[nodiscard]] segment_state state() const noexcept {
-    return broker().state(info_.slot, info_.generation);
+    const place& at = now();
+    return at.broker->state(at.slot, info_.generation);
   }
 
   /// As the creator sent it to the broker; empty for memory that is shared as descriptors.
@@ -78,6 +82,33 @@ class segment_lease {
   /// Moves the lease to the connection `successor`, which receives the broker's questions from now
   /// on.
   void move_to(std::shared_ptr<connection> successor);
+
+  // ---- after the death of a broker and its keeper (handback.hpp) ----
+
+  /// What another broker grants in place of a lease that was lost.
+  struct renewal {
+    std::uint32_t slot = 0;
+    std::optional<wire::receipt> receipt;
+  };
+  /// As `move_to`, with one grant.
+  void renew(std::shared_ptr<connection> successor, const renewal& by);
+  /// Lost with its broker, and not known to be gone.
+  [[nodiscard]] bool is_lost() const;
+  /// It will not be renewed.
+  void give_up() noexcept { given_up_.store(true, std::memory_order_relaxed); }
+  /// The descriptors of all chunks, for another broker.
+  struct kept_chunks {
+    std::vector<std::uint64_t> bytes = {};  ///< of `files`
+    std::vector<base::guarded_fd> files = {};
+    held_descriptors::part held = {};
+  };
+  /// Starts to keep chunks, for `finish_keeping`; nothing if this process cannot hand the segment
+  /// back, already keeps them, or has no room for so many descriptors.
+  [[nodiscard]] std::optional<kept_chunks> begin_keeping();
+  void finish_keeping(kept_chunks chunks) noexcept;
+  /// What to send, and the descriptors; nothing if this process cannot hand it back. They are valid
+  /// as long as this object exists.
+  [[nodiscard]] std::optional<std::pair<wire::reserve, const kept_chunks*>> to_hand_back() const;
 
   /// Returns this process's mapping for this device and access, or the result of `make()`. While
   /// one thread creates a mapping, others that need one of this segment wait.
@@ -110,15 +141,27 @@ class segment_lease {
   [[nodiscard]] std::shared_ptr<const memory::source> shared_memory() const;
 
  private:
+  /// Where the broker has it.
+  struct place {
+    std::shared_ptr<connection> broker;
+    std::uint32_t slot;
+  };
+  [[nodiscard]] const place& now() const noexcept { return *now_.load(std::memory_order_acquire); }
+  void go_to(place next);  // with the lock held
   void register_answer();  // with the lock held
   void stop_sharing() noexcept;
 
   std::weak_ptr<lease_table> table_;
   wire::segment info_;
   std::vector<std::byte> ticket_;
-  std::atomic<connection*> broker_;
+  const bool is_creator_;
   mutable std::mutex mutex_;
-  std::vector<std::shared_ptr<connection>> connections_;  ///< all that have had it
+  std::list<place> places_;  ///< all that it has had: readers may still use an earlier one
+  std::atomic<const place*> now_;
+  std::optional<wire::receipt> receipt_;
+  kept_chunks kept_;
+  bool keeps_all_ = false;
+  std::atomic<bool> given_up_{false};
   std::uint32_t grants_ = 1;
   std::vector<std::byte> metadata_;  ///< constant once `published_` is true
   std::atomic<bool> published_;

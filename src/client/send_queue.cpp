@@ -19,6 +19,9 @@ bool has_room(int socket) {
 }  // namespace
 
 send_result send_queue::flush_packets() {
+  if (socket_ == -1) {
+    return send_result::closed;
+  }
   while (!packets_.empty()) {
     const send_result result = transport::send_packet(socket_, packets_.front(), {});
     if (result != send_result::sent) {
@@ -113,6 +116,12 @@ bool send_queue::pending() const {
 
 void send_queue::clear() noexcept {
   const std::lock_guard lock(mutex_);
+  drop();
+}
+
+void send_queue::close() noexcept {
+  const std::lock_guard lock(mutex_);
+  socket_ = -1;
   drop();
 }
 

@@ -47,6 +47,8 @@ class send_queue {
   [[nodiscard]] bool pending() const;
   /// Clears the queue before the connection is closed, which makes it unnecessary.
   void clear() noexcept;
+  /// The socket is not used any more once this returns: as if its peer had closed it.
+  void close() noexcept;
 
  private:
   // Called with the lock held.
@@ -55,7 +57,7 @@ class send_queue {
   [[nodiscard]] bool is_pending() const noexcept { return !packets_.empty() || !releases_.empty(); }
   void drop() noexcept;
 
-  int socket_;
+  int socket_;                ///< -1: closed
   mutable std::mutex mutex_;  // held for system calls that do not block
   std::deque<std::vector<std::byte>> packets_;
   struct kept_release {

@@ -281,7 +281,9 @@ void domain::release_slot(std::uint32_t slot) noexcept {
   free_slots_.push_back(slot);
 }
 
-const segment& domain::reserve(session_id session, const reservation& wanted) {
+const segment& domain::reserve(session_id session,
+                               const reservation& wanted,
+                               const std::optional<lost_segment>& back) {
   check_reservation(wanted);
   participant& creator = find_session(session);
   if (const segment* found = named(wanted.name)) {
@@ -307,7 +309,7 @@ const segment& domain::reserve(session_id session, const reservation& wanted) {
              cost::segment + cost::lease + wanted.name.size() + wanted.ticket.size() +
                  cost::chunk * wanted.chunk_count);
 
-  const gpushm::generation generation = next_generation_;
+  const gpushm::generation generation = back ? back->generation : next_generation_;
   if (free_slots_.capacity() <= unused_slots_from_) {  // release_slot must not fail
     free_slots_.reserve(std::size_t{unused_slots_from_} * 2 + 16);
   }
@@ -317,6 +319,9 @@ const segment& domain::reserve(session_id session, const reservation& wanted) {
     static_cast<reservation&>(created) = wanted;
     created.generation = generation;
     created.creator = creator.who;
+    if (back && !(creator.who.uid_known && creator.who.uid == back->creator_uid)) {
+      created.creator = {0, back->creator_uid, true, {}};  // who may manage it stays the same
+    }
     created.creator_session = session;
     created.leases.push_back({session, 1});
     creator.leased.insert(generation);
@@ -332,7 +337,7 @@ const segment& domain::reserve(session_id session, const reservation& wanted) {
     segments_.erase(at);
     throw;
   }
-  ++next_generation_;
+  next_generation_ += back ? 0 : 1;
   if (const auto dead = dead_names_.find(created.name); dead != dead_names_.end()) {
     note(record_kind::dead_name, dead->second);  // the name is in use again
     dead_names_in_order_.erase(dead->second);

@@ -94,6 +94,12 @@ struct open_request {
   friend bool operator==(const open_request&, const open_request&) = default;
 };
 
+/// A segment that was lost with its domain.
+struct lost_segment {
+  gpushm::generation generation = 0;
+  std::uint32_t creator_uid = 0;
+};
+
 /// An exporter's answer about its exporter-bound memory.
 enum class verdict : std::uint8_t { unchanged, changed, not_shared };
 
@@ -197,9 +203,13 @@ class domain {
   /// The session is about to end with others of its process: it receives no more events.
   void mute(session_id session);
 
-  /// Throws invalid_argument, already_exists, quota_exceeded, too_many_segments,
-  /// too_many_descriptors.
-  const segment& reserve(session_id session, const reservation& wanted);
+  /// `back`: not a new segment, but one of an earlier domain of this name that was lost; the
+  /// session hands it back. Precondition then: no segment of this domain has had that generation,
+  /// and it is lower than those of new segments. Throws invalid_argument, already_exists,
+  /// quota_exceeded, too_many_segments, too_many_descriptors.
+  const segment& reserve(session_id session,
+                         const reservation& wanted,
+                         const std::optional<lost_segment>& back = {});
   /// Precondition: a segment of this generation exists.
   void set_payload(gpushm::generation generation, std::shared_ptr<core::payload> payload);
   /// Precondition: a segment of this generation exists.

@@ -90,6 +90,9 @@ class encoder {
     return value == session_token{} ? fbs::Offset<fbs::Vector<std::uint8_t>>()
                                     : builder_.CreateVector(value.data(), value.size());
   }
+  fbs::Offset<fbs::Vector<std::uint8_t>> receipt_if_any(const std::optional<receipt>& value) {
+    return value ? bytes(*value) : fbs::Offset<fbs::Vector<std::uint8_t>>();
+  }
   static std::uint8_t number_of(gpushm::fence value) {
     return enumerator("fence", value, gpushm::fence::none, gpushm::fence::unproven);
   }
@@ -172,6 +175,7 @@ class encoder {
     const auto name = text(v.name);
     const auto where = device(v.device);
     const auto ticket = bytes_if_any(v.ticket);
+    const auto receipt = receipt_if_any(v.receipt);
     return {fb::Body::Reserve,
             fb::CreateReserve(builder_,
                               name,
@@ -182,11 +186,16 @@ class encoder {
                               number_of(v.backend),
                               number_of(v.lifetime),
                               v.offset_bytes,
-                              ticket)
+                              ticket,
+                              v.generation,
+                              v.creator_uid,
+                              receipt)
                 .Union()};
   }
   added add(const reserved& v) {
-    return {fb::Body::Reserved, fb::CreateReserved(builder_, v.generation, v.slot).Union()};
+    const auto receipt = receipt_if_any(v.receipt);
+    return {fb::Body::Reserved,
+            fb::CreateReserved(builder_, v.generation, v.slot, receipt).Union()};
   }
   added add(const attach& v) {
     const auto chunk_sizes = sizes("chunk_bytes", v.chunk_bytes);
@@ -214,8 +223,10 @@ class encoder {
     const auto metadata = bytes(v.metadata);
     const auto chunk_sizes = sizes("chunk_bytes", v.chunk_bytes);
     const auto ticket = bytes_if_any(v.ticket);
-    return {fb::Body::Opened,
-            fb::CreateOpened(builder_, v.index, info, metadata, chunk_sizes, ticket).Union()};
+    const auto receipt = receipt_if_any(v.receipt);
+    return {
+        fb::Body::Opened,
+        fb::CreateOpened(builder_, v.index, info, metadata, chunk_sizes, ticket, receipt).Union()};
   }
   added add(const fetch_chunks& v) {
     return {fb::Body::FetchChunks,
@@ -364,19 +375,22 @@ class decoder {
         return read(*m.body_as_Welcome());
       case fb::Body::Reserve: {
         const auto& v = *m.body_as_Reserve();
-        return reserve{text(v.name()),
-                       v.size_bytes(),
-                       v.allocated_bytes(),
-                       device(v.device()),
-                       v.chunk_count(),
-                       read_backend(v.backend()),
-                       read_lifetime(v.lifetime()),
-                       v.offset_bytes(),
-                       bytes(v.ticket())};
+        return reserve{{{text(v.name()),
+                         v.size_bytes(),
+                         v.allocated_bytes(),
+                         device(v.device()),
+                         v.chunk_count(),
+                         read_backend(v.backend()),
+                         read_lifetime(v.lifetime()),
+                         v.offset_bytes()},
+                        bytes(v.ticket())},
+                       v.generation(),
+                       v.creator_uid(),
+                       read_receipt(v.receipt())};
       }
       case fb::Body::Reserved: {
         const auto& v = *m.body_as_Reserved();
-        return reserved{v.generation(), v.slot()};
+        return reserved{v.generation(), v.slot(), read_receipt(v.receipt())};
       }
       case fb::Body::Attach: {
         const auto& v = *m.body_as_Attach();
@@ -398,7 +412,8 @@ class decoder {
                       describe(v.segment()),
                       bytes(v.metadata()),
                       sizes(v.chunk_bytes()),
-                      bytes(v.ticket())};
+                      bytes(v.ticket()),
+                      read_receipt(v.receipt())};
       }
       case fb::Body::FetchChunks: {
         const auto& v = *m.body_as_FetchChunks();
@@ -539,6 +554,17 @@ class decoder {
       throw malformed{};
     }
     std::copy(value->begin(), value->end(), result.begin());
+    return result;
+  }
+  static std::optional<receipt> read_receipt(const fbs::Vector<std::uint8_t>* value) {
+    if (value == nullptr) {
+      return std::nullopt;
+    }
+    receipt result;
+    if (value->size() != result.size()) {
+      throw malformed{};
+    }
+    std::memcpy(result.data(), value->data(), result.size());
     return result;
   }
 

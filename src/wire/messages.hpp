@@ -58,13 +58,20 @@ struct welcome {
   friend bool operator==(const welcome&, const welcome&) = default;
 };
 
+/// HMAC-SHA256: by it, a broker recognizes a member that had the segment from an earlier broker.
+using receipt = std::array<std::byte, 32>;
+
 struct reserve : base::reservation {
+  gpushm::generation generation = 0;  ///< 0: a new segment
+  std::uint32_t creator_uid = 0;
+  std::optional<wire::receipt> receipt = {};
   friend bool operator==(const reserve&, const reserve&) = default;
 };
 
 struct reserved {
   gpushm::generation generation = 0;
   std::uint32_t slot = 0;
+  std::optional<wire::receipt> receipt = {};
   friend bool operator==(const reserved&, const reserved&) = default;
 };
 
@@ -119,6 +126,7 @@ struct opened {
   std::vector<std::byte> metadata;
   std::vector<std::uint64_t> chunk_bytes;
   std::vector<std::byte> ticket = {};
+  std::optional<wire::receipt> receipt = {};
   friend bool operator==(const opened&, const opened&) = default;
 };
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <numeric>
 
 namespace gpushm::wire::samples {
 
@@ -57,6 +58,14 @@ segment longest_segment() {
   result.creator_uid = max32;
   result.creator_pid = INT32_MIN;
   result.metadata_bytes = max64;
+  return result;
+}
+
+receipt some_receipt() {
+  receipt result{};
+  std::iota(reinterpret_cast<unsigned char*>(result.begin()),
+            reinterpret_cast<unsigned char*>(result.end()),
+            static_cast<unsigned char>(1));
   return result;
 }
 
@@ -158,6 +167,10 @@ std::vector<sample> at_the_limits() {
                 max64,
                 some_bytes(4'096)}}},
       {"largest reserved", {max64, reserved{max64, max32}}},
+      {"reserve that hands back",
+       {max64, reserve{{{longest, 1, 1, some_gpu(), 1}}, max64, max32, some_receipt()}}},
+      {"reserved with a receipt", {0, reserved{1, 2, some_receipt()}}},
+      {"opened with a receipt", {0, opened{0, some_segment(), {}, {}, {}, some_receipt()}}},
       {"empty attach", {0, attach{}}},
       {"largest attach", {max64, attach{max64, max32, full_batch}}},
       {"empty publish", {0, publish{}}},

@@ -98,6 +98,14 @@ std::vector<MetricFamily> families_of(const std::vector<domains::reading>& readi
       family("gpushm_unfenced_total",
              "Segments whose memory an operator released without waiting for the fence",
              MetricType::Counter);
+  MetricFamily handed_back =
+      family("gpushm_segments_handed_back_total",
+             "Segments that processes handed back after the broker and its keeper had died",
+             MetricType::Counter);
+  MetricFamily lost = family("gpushm_segments_lost_total",
+                             "Persistent segments that no process had when the broker and its "
+                             "keeper died",
+                             MetricType::Counter);
   MetricFamily latency = family(
       "gpushm_open_duration_seconds",
       "Duration from a client's call to its mapping, including waiting, as measured by clients",
@@ -111,11 +119,15 @@ std::vector<MetricFamily> families_of(const std::vector<domains::reading>& readi
           number(count));
     }
     add(unfenced, {{"domain", from.domain}}, number(from.counted.unfenced));
+    add(handed_back, {{"domain", from.domain}}, number(from.counted.handed_back));
+    add(lost, {{"domain", from.domain}}, number(from.counted.lost));
     latency.metric.push_back(latency_of(from));
   }
   all.push_back(std::move(opens));
   all.push_back(std::move(failures));
   all.push_back(std::move(unfenced));
+  all.push_back(std::move(handed_back));
+  all.push_back(std::move(lost));
   all.push_back(std::move(latency));
   return all;
 }

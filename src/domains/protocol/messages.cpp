@@ -100,7 +100,9 @@ struct answer_writer {
                              failed,
                              failed_counts,
                              latency,
-                             c.open_latency_sum_ns);
+                             c.open_latency_sum_ns,
+                             c.handed_back,
+                             c.lost);
   }
 };
 
@@ -174,6 +176,8 @@ reading reading_of(const fb::Reading& v) {
     }
   }
   c.open_latency_sum_ns = v.open_latency_sum_ns();
+  c.handed_back = v.handed_back();
+  c.lost = v.lost();
   return result;
 }
 

@@ -18,6 +18,7 @@
 #include "base/syscall.hpp"
 #include "base/text.hpp"
 #include "broker/descriptor_shelf.hpp"
+#include "domains/serve/receipt_key.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::domains {
@@ -192,6 +193,9 @@ domain_set::domain_set(domain_set_options options, std::optional<predecessor> be
   create_directory(options_.run_dir, public_mode, true);
   create_directory(locks_, private_mode);
   lock_node();
+  if (has_keeper_) {
+    code_ = authenticator_of(locks_ + "/receipt.key");
+  }
   create_directory(directory_, private_mode);
   remove_empty_directories();
   try {
@@ -274,6 +278,10 @@ std::string domain_set::lock_path_of(const std::string& domain) const {
   return fmt::format("{}/d.{}.lock", locks_, domain);
 }
 
+std::string domain_set::ledger_path_of(const std::string& domain) const {
+  return fmt::format("{}/d.{}.segments", locks_, domain);
+}
+
 bool domain_set::is_configured(const std::string& domain) const {
   return std::find(options_.domains.begin(), options_.domains.end(), domain) !=
          options_.domains.end();
@@ -316,7 +324,10 @@ hosted_broker domain_set::start(const std::string& domain) {
       domain,
       broker_detail::succession{short_name_mark + std::to_string(next_short_name_.fetch_add(1)),
                                 std::nullopt,
-                                next_first_generation()});
+                                next_first_generation(),
+                                ledger_path_of(domain),
+                                code_,
+                                options_.return_time});
 }
 
 /// A domain that has been lost with its keeper has the same name again; members still have its
@@ -379,7 +390,10 @@ void domain_set::continue_all(predecessor& before) {
                     "it was served at " + from.broker.socket_path,
                     "start with the run directory of the last process");
       }
-      hosted_broker serving = start(domain, broker_detail::succession{short_name, std::move(from)});
+      hosted_broker serving = start(
+          domain,
+          broker_detail::succession{
+              short_name, std::move(from), 1, ledger_path_of(domain), code_, options_.return_time});
       open_[domain].serving = std::move(serving);
     } catch (const std::exception& why) {
       base::log(

@@ -33,6 +33,8 @@ struct domain_set_options {
   broker_limits limits = {};
   std::uint64_t descriptors = 0;  ///< 0: no limit
   bool accept_fake_chunks = false;
+  /// How long a domain takes back what was lost with the last process and its keeper.
+  std::chrono::milliseconds return_time = broker_detail::segment_ledger::default_return_time;
   /// Interval of checking sockets and of retrying domains that could not be served.
   std::chrono::milliseconds check_interval{5'000};
   /// Timeout for a broker to stop, and for another call that opens or closes a domain.
@@ -103,6 +105,7 @@ class domain_set {
 
   [[nodiscard]] std::string directory_of(const std::string& domain) const;
   [[nodiscard]] std::string lock_path_of(const std::string& domain) const;
+  [[nodiscard]] std::string ledger_path_of(const std::string& domain) const;
   [[nodiscard]] bool is_configured(const std::string& domain) const;
   void lock_node();
   void remove_empty_directories() const;
@@ -123,6 +126,7 @@ class domain_set {
   const std::string locks_;
   const std::shared_ptr<core::process_budget> budget_;
   const bool has_keeper_;
+  broker_detail::authenticator code_;  ///< if it has a keeper
   std::atomic<std::uint64_t> next_short_name_ = 1;
   std::mutex starts_mutex_;  // for the file of `next_first_generation`
   /// Brokers wait for it; shared with their threads, which may outlive this object.

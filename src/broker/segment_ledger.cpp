@@ -1,0 +1,443 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/segment_ledger.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <exception>
+#include <type_traits>
+#include <utility>
+
+#include "base/log.hpp"
+#include "base/names.hpp"
+#include "base/process.hpp"
+#include "base/size_text.hpp"
+#include "base/syscall.hpp"
+
+namespace gpushm::broker_detail {
+
+namespace {
+
+constexpr const char* operation = "keep the list of segments";
+/// "GSHMSEGS"; the last byte is the version of the format.
+constexpr std::uint64_t magic = 0x4753484D53454701;
+/// The first one is the header. A power of two, so that no row crosses a page: the kernel writes a
+/// part of a page as a whole, also if the process is killed.
+constexpr std::size_t row_bytes = 512;
+/// Names in the report of what is lost.
+constexpr std::size_t names_in_report = 10;
+
+struct header {
+  std::uint64_t magic = broker_detail::magic;
+  std::array<char, 40> boot_id{};
+  gpushm::generation first_generation = 0;
+  std::int64_t last_return_ns = 0;  ///< of the monotonic clock
+};
+static_assert(std::is_trivially_copyable_v<header> && sizeof(header) <= row_bytes);
+
+std::array<char, 40> this_boot() {
+  std::array<char, 40> result{};
+  const std::string text = base::this_process().boot_id;
+  std::copy_n(text.begin(), std::min(text.size(), result.size()), result.begin());
+  return result;
+}
+
+/// Collects values in one unambiguous sequence of bytes.
+class byte_sequence {
+ public:
+  explicit byte_sequence(std::string_view purpose) { add(purpose); }
+  void add(std::uint64_t value) {
+    for (unsigned shift = 0; shift != 64; shift += 8) {
+      bytes_.push_back(static_cast<std::byte>(value >> shift));
+    }
+  }
+  void add(std::span<const std::byte> value) {
+    add(std::uint64_t{value.size()});
+    bytes_.insert(bytes_.end(), value.begin(), value.end());
+  }
+  void add(std::string_view value) { add(std::as_bytes(std::span(value))); }
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+/// In constant time: a member must not learn how much of its guess is right.
+bool are_equal(const wire::receipt& one, const wire::receipt& two) noexcept {
+  std::byte differs{};
+  for (std::size_t i = 0; i != one.size(); ++i) {
+    differs |= one[i] ^ two[i];
+  }
+  return differs == std::byte{};
+}
+
+error not_missing() {
+  return {errc::gone_or_replaced,
+          {},
+          {},
+          "the broker does not miss a segment of this name and generation: it was removed, another "
+          "one has its name, or the time to hand it back is over",
+          "create it again"};
+}
+
+}  // namespace
+
+/// A segment in the file. Generation 0: none.
+struct segment_ledger::row {
+  gpushm::generation generation = 0;
+  std::uint64_t allocated_bytes = 0;
+  wire::receipt facts{};
+  wire::receipt metadata{};  ///< if it is published
+  std::uint8_t is_published = 0;
+  std::uint8_t is_persistent = 0;
+  std::uint16_t name_bytes = 0;
+  std::array<char, max_name_bytes> name_text{};
+
+  [[nodiscard]] std::string_view name() const noexcept {
+    return {name_text.data(), std::min<std::size_t>(name_bytes, name_text.size())};
+  }
+};
+
+segment_ledger::segment_ledger(config with) : with_(std::move(with)) {
+  static_assert(std::is_trivially_copyable_v<row> && sizeof(row) <= row_bytes);
+  open();
+  load();
+}
+
+void segment_ledger::open() {
+  file_ = base::unique_fd(base::checked(operation, with_.path, "open", [&] {
+    return ::open(with_.path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  }));
+}
+
+void segment_ledger::load() {
+  header head;
+  const ssize_t got = ::pread(file_.get(), &head, sizeof(head), 0);
+  const bool is_known = got == sizeof(head) && head.magic == magic && head.boot_id == this_boot();
+  if (!is_known) {
+    base::checked(operation, with_.path, "ftruncate", [&] { return ::ftruncate(file_.get(), 0); });
+    head = {};
+    head.boot_id = this_boot();
+  }
+  if (with_.first_generation) {
+    head.first_generation = *with_.first_generation;
+    head.last_return_ns =
+        std::chrono::nanoseconds(
+            (std::chrono::steady_clock::now() + with_.return_time).time_since_epoch())
+            .count();
+  }
+  const ssize_t put = ::pwrite(file_.get(), &head, sizeof(head), 0);
+  if (put != sizeof(head)) {
+    base::throw_errno(put == -1 ? errno : ENOSPC, operation, with_.path, "pwrite");
+  }
+  first_generation_ = head.first_generation;
+  last_return_ = core::time_point(std::chrono::nanoseconds(head.last_return_ns));
+  is_continuing_ = !with_.first_generation;
+
+  struct stat status {};
+  base::checked(operation, with_.path, "fstat", [&] { return ::fstat(file_.get(), &status); });
+  const auto rows = static_cast<std::uint64_t>(status.st_size) / row_bytes;
+  for (; next_index_ + 1 < rows; ++next_index_) {
+    const auto one = read(next_index_);
+    if (!one || one->generation == 0) {
+      free_.push_back(next_index_);
+      continue;
+    }
+    places_[one->generation] = {next_index_, one->is_published != 0, one->is_persistent != 0, true};
+    const auto [at, is_first] = missing_.try_emplace(std::string(one->name()), one->generation);
+    if (!is_first) {  // it has replaced the other one, whose end the last broker could not write
+      const gpushm::generation older = std::min(at->second, one->generation);
+      at->second = std::max(at->second, one->generation);
+      drop(places_.find(older));
+    }
+  }
+}
+
+std::optional<segment_ledger::row> segment_ledger::read(std::uint32_t index) const noexcept {
+  row result;
+  const auto offset = static_cast<off_t>((std::uint64_t{index} + 1) * row_bytes);
+  if (::pread(file_.get(), &result, sizeof(result), offset) != sizeof(result)) {
+    return std::nullopt;
+  }
+  return result;
+}
+
+void segment_ledger::write(std::uint32_t index, const row& what) {
+  std::array<std::byte, row_bytes> bytes{};
+  std::memcpy(bytes.data(), &what, sizeof(what));
+  const auto offset = static_cast<off_t>((std::uint64_t{index} + 1) * row_bytes);
+  if (::pwrite(file_.get(), bytes.data(), bytes.size(), offset) != row_bytes) {
+    base::throw_errno(errno, operation, with_.path, "pwrite");
+  }
+}
+
+void segment_ledger::failed(const char* why) noexcept {
+  if (!std::exchange(has_failed_, true)) {
+    base::log(log_level::error, why);
+  }
+}
+
+// ---- codes ----
+
+wire::receipt segment_ledger::receipt_for(std::string_view name,
+                                          gpushm::generation generation,
+                                          std::uint32_t uid,
+                                          bool is_creator) const {
+  byte_sequence all("receipt");
+  all.add(with_.domain);
+  all.add(name);
+  all.add(generation);
+  all.add(std::uint64_t{uid});
+  all.add(std::uint64_t{is_creator});
+  return with_.code(all.bytes());
+}
+
+wire::receipt segment_ledger::code_of_facts(const base::reservation& of,
+                                            std::uint32_t creator_uid) const {
+  byte_sequence all("facts");
+  all.add(of.name);
+  all.add(of.size_bytes);
+  all.add(of.allocated_bytes);
+  all.add(static_cast<std::uint64_t>(of.device.kind));
+  all.add(of.device.uuid);
+  all.add(of.device.pci_address);
+  all.add(static_cast<std::uint64_t>(of.device.minor));
+  all.add(std::uint64_t{of.chunk_count});
+  all.add(static_cast<std::uint64_t>(of.backend));
+  all.add(static_cast<std::uint64_t>(of.lifetime));
+  all.add(of.offset_bytes);
+  all.add(of.ticket);
+  all.add(std::uint64_t{creator_uid});
+  return with_.code(all.bytes());
+}
+
+wire::receipt segment_ledger::code_of_metadata(std::span<const std::byte> metadata) const {
+  byte_sequence all("metadata");
+  all.add(metadata);
+  return with_.code(all.bytes());
+}
+
+// ---- what is handed back ----
+
+core::lost_segment segment_ledger::check_return(const wire::reserve& offered,
+                                                std::optional<std::uint32_t> uid) const {
+  const auto is_valid = [&](bool as_creator) {
+    return uid && offered.receipt &&
+           are_equal(*offered.receipt,
+                     receipt_for(offered.name, offered.generation, *uid, as_creator));
+  };
+  const bool is_creator = is_valid(true);
+  if (!is_creator && !is_valid(false)) {
+    throw error(errc::permission_denied,
+                {},
+                {},
+                "this is not the receipt of a member of this uid for this segment",
+                "hand back what this domain's broker gave to a process of this uid");
+  }
+  const auto at = places_.find(offered.generation);
+  if (at == places_.end()) {
+    throw not_missing();
+  }
+  if (!at->second.is_missing) {
+    throw error(
+        errc::already_exists, {}, {}, "another process has handed this segment back", "open it");
+  }
+  // A creator does not know how this process sees its uid.
+  const std::uint32_t creator_uid = is_creator ? *uid : offered.creator_uid;
+  const auto known = read(at->second.index);
+  if (!known || known->generation != offered.generation || known->name() != offered.name ||
+      !are_equal(known->facts, code_of_facts(offered, creator_uid))) {
+    throw not_missing();
+  }
+  if (!is_creator && offered.lifetime != lifetime::persistent) {
+    throw error(errc::permission_denied,
+                {},
+                {},
+                "leased memory is handed back by the process that created or shared it",
+                "open it when that process has done so");
+  }
+  return {offered.generation, creator_uid};
+}
+
+void segment_ledger::check_publication(gpushm::generation generation,
+                                       std::span<const std::byte> metadata) const {
+  const auto at = places_.find(generation);
+  if (at == places_.end() || !at->second.is_missing || !at->second.is_published) {
+    return;
+  }
+  const auto known = read(at->second.index);
+  if (!known || !are_equal(known->metadata, code_of_metadata(metadata))) {
+    throw error(errc::permission_denied,
+                {},
+                {},
+                "the segment that is handed back was published with other metadata",
+                "publish the metadata that it had");
+  }
+}
+
+/// It is not missing any more.
+void segment_ledger::found(place& of, const std::string& name) noexcept {
+  of.is_missing = false;
+  missing_.erase(name);
+  returned_ += is_continuing_ ? 0 : 1;
+}
+
+// ---- what exists ----
+
+segment_ledger::row segment_ledger::row_of(const core::segment& what) const {
+  row result;
+  result.generation = what.generation;
+  result.allocated_bytes = what.allocated_bytes;
+  result.facts = code_of_facts(what, what.creator.uid);
+  if (what.published) {
+    result.metadata = code_of_metadata(what.metadata ? std::span(what.metadata->bytes)
+                                                     : std::span<const std::byte>());
+    result.is_published = 1;
+  }
+  result.is_persistent = what.lifetime == lifetime::persistent ? 1 : 0;
+  result.name_bytes = static_cast<std::uint16_t>(what.name.size());
+  std::copy_n(what.name.begin(),
+              std::min(what.name.size(), result.name_text.size()),
+              result.name_text.begin());
+  return result;
+}
+
+void segment_ledger::note(const core::segment& what) noexcept {
+  const auto at = places_.find(what.generation);
+  if (what.removed) {
+    if (at != places_.end()) {
+      if (at->second.is_missing) {
+        missing_.erase(what.name);
+      }
+      drop(at);
+    }
+    return;
+  }
+  try {
+    if (at == places_.end()) {
+      add(what);
+      return;
+    }
+    place& known = at->second;
+    if (known.is_missing && (what.published || !known.is_published)) {
+      found(known, what.name);
+    }
+    if (what.published && !known.is_published) {
+      write(known.index, row_of(what));
+      known.is_published = true;
+    }
+  } catch (const std::exception& why) {
+    failed(why.what());
+  }
+}
+
+void segment_ledger::add(const core::segment& what) {
+  if (!what.creator.uid_known) {  // nobody could have a receipt
+    return;
+  }
+  if (const auto same_name = missing_.find(what.name); same_name != missing_.end()) {
+    if (!is_continuing_) {  // otherwise the last broker could not write its end
+      base::log(log_level::warning,
+                "segment " + what.name + " of domain " + with_.domain +
+                    " is lost: another one was created before it was handed back");
+      lost_ += 1;
+    }
+    const auto replaced = places_.find(same_name->second);
+    missing_.erase(same_name);
+    drop(replaced);
+  }
+  std::uint32_t index = next_index_;
+  if (!free_.empty()) {
+    index = free_.back();
+  }
+  if (free_.capacity() <= next_index_) {  // `drop` must not fail
+    free_.reserve(std::size_t{next_index_} * 2 + 16);
+  }
+  const auto at = places_.emplace(
+      what.generation, place{index, what.published, what.lifetime == lifetime::persistent, false});
+  try {
+    write(index, row_of(what));
+  } catch (...) {
+    places_.erase(at.first);
+    throw;
+  }
+  if (index == next_index_) {
+    ++next_index_;
+  } else {
+    free_.pop_back();
+  }
+}
+
+void segment_ledger::erase(gpushm::generation generation) noexcept {
+  if (const auto at = places_.find(generation); at != places_.end() && !at->second.is_missing) {
+    drop(at);
+  }
+}
+
+void segment_ledger::drop(places::iterator at) noexcept {
+  const std::uint32_t index = at->second.index;
+  places_.erase(at);
+  try {
+    write(index, {});
+    free_.push_back(index);
+  } catch (const std::exception& why) {
+    failed(why.what());
+  }
+}
+
+void segment_ledger::end_continuing() noexcept {
+  std::erase_if(missing_, [&](const auto& each) {
+    const bool has_ended = each.second >= first_generation_;
+    if (has_ended) {
+      drop(places_.find(each.second));
+    }
+    return has_ended;
+  });
+  is_continuing_ = false;
+}
+
+void segment_ledger::give_up() noexcept {
+  std::uint64_t count = 0;
+  std::uint64_t bytes = 0;
+  std::string names;
+  for (const auto& [name, generation] : std::exchange(missing_, {})) {
+    const auto one = places_.find(generation);
+    try {
+      const auto known = one->second.is_persistent ? read(one->second.index) : std::nullopt;
+      if (known) {
+        bytes += known->allocated_bytes;
+        if (++count <= names_in_report) {
+          names.append(names.empty() ? "" : ", ").append(name);
+        }
+      }
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): only a name is missing
+    }
+    drop(one);
+  }
+  lost_ += count;
+  if (count == 0) {
+    return;
+  }
+  try {
+    base::log(log_level::error,
+              "domain " + with_.domain + ": " + std::to_string(count) + " persistent segments of " +
+                  base::size_text(bytes) +
+                  " were lost with the broker and its keeper, no process had them open: " + names +
+                  (count > names_in_report ? ", …" : ""));
+  } catch (const std::bad_alloc&) {
+    failed("persistent segments were lost with the broker and its keeper");
+  }
+}
+
+void segment_ledger::end() noexcept {
+  if (file_) {
+    ::unlink(with_.path.c_str());
+    file_.reset();
+  }
+}
+
+}  // namespace gpushm::broker_detail

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <stop_token>
+
+#include "base/deadline.hpp"
+#include "client/connection.hpp"
+#include "client/lease_table.hpp"
+
+namespace gpushm::detail {
+
+// What a client does when a broker and its keeper have died, and with them everything that the
+// broker knew (docs/adr/0031): the next broker gets back what processes still have.
+
+/// Hands back what this process has created, and persistent memory that it has open: sends the
+/// receipts, the descriptors and the metadata. What another process has handed back before, or the
+/// broker does not accept, stays lost; the latter is logged. `timeout` is for each request. Does
+/// not throw; ends early if `to` ends or does not answer.
+void hand_back(lease_table& leases,
+               const std::shared_ptr<connection>& to,
+               std::chrono::milliseconds timeout) noexcept;
+
+/// Leases again what other processes hand back, as soon as they do. What has not been handed back
+/// by `deadline` is given up. Returns early if `stop` is requested. Blocks; `timeout` is for each
+/// request. Throws `error` if `to` ends or does not answer.
+void open_again(lease_table& leases,
+                const std::shared_ptr<connection>& to,
+                const std::stop_token& stop,
+                std::chrono::milliseconds timeout,
+                steady_time deadline);
+
+}  // namespace gpushm::detail
