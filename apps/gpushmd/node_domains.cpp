@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/deadline.hpp"
 #include "base/log.hpp"
 #include "gpushm/error.hpp"
 
@@ -20,34 +21,6 @@ constexpr std::chrono::milliseconds read_timeout{1'000};
 
 }  // namespace
 
-/// The only open, close or check of a domain that asks the broker.
-class node_domains::only_change {
- public:
-  only_change(node_domains& of, const std::string& domain) : of_(of), domain_(domain) {
-    std::unique_lock lock(of.mutex_);
-    if (!of.changed_.wait_for(
-            lock, of.options_.timeout, [&] { return of.changing_.count(domain) == 0; })) {
-      throw error(errc::timed_out,
-                  "change domain",
-                  domain,
-                  "another call still opens or closes it",
-                  "repeat it; see the log of gpushm-brokerd if this lasts");
-    }
-    of.changing_.insert(domain);
-  }
-  only_change(const only_change&) = delete;
-  only_change& operator=(const only_change&) = delete;
-  ~only_change() {
-    const std::lock_guard lock(of_.mutex_);
-    of_.changing_.erase(domain_);
-    of_.changed_.notify_all();
-  }
-
- private:
-  node_domains& of_;
-  const std::string domain_;
-};
-
 node_domains::node_domains(options chosen)
     : options_(std::move(chosen)),
       broker_(options_.run_dir),
@@ -56,7 +29,7 @@ node_domains::node_domains(options chosen)
     while (!stop.stop_requested()) {
       check();
       std::unique_lock lock(mutex_);
-      changed_.wait_for(lock, stop, options_.check_interval, [] { return false; });
+      stopping_.wait_for(lock, stop, options_.check_interval, [] { return false; });
     }
   });
 }
@@ -75,8 +48,20 @@ std::set<std::string> node_domains::wanted() const {
   return wanted_;
 }
 
+base::busy_names::hold node_domains::take(const std::string& domain) {
+  base::busy_names::hold taken = changing_.take(domain, base::deadline_after(options_.timeout));
+  if (!taken) {
+    throw error(errc::timed_out,
+                "change domain",
+                domain,
+                "another call still opens or closes it",
+                "repeat it; see the log of gpushm-brokerd if this lasts");
+  }
+  return taken;
+}
+
 std::string node_domains::open(const std::string& domain) {
-  const only_change change(*this, domain);
+  const base::busy_names::hold change = take(domain);
   std::string directory = broker_.open(domain, options_.timeout);
   const std::lock_guard lock(mutex_);
   wanted_.insert(domain);
@@ -91,7 +76,7 @@ void node_domains::close(const std::string& domain) {
                 "it is a configured domain and always exists",
                 "remove it from broker.domains");
   }
-  const only_change change(*this, domain);
+  const base::busy_names::hold change = take(domain);
   {
     const std::lock_guard lock(mutex_);
     wanted_.erase(domain);
@@ -157,7 +142,7 @@ void node_domains::check() {
     }
     for (const std::string& each : missing) {
       try {
-        const only_change change(*this, each);
+        const base::busy_names::hold change = take(each);
         if (wanted().count(each) == 0) {
           continue;  // closed meanwhile
         }

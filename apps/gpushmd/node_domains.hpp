@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/busy_names.hpp"
 #include "domains/protocol/private_socket.hpp"
 #include "domains/protocol/reading.hpp"
 #include "kubelet/dra/domains.hpp"
@@ -48,20 +49,20 @@ class node_domains final : public dra::domains {
   [[nodiscard]] std::string not_ready() const;
 
  private:
-  class only_change;
-
   [[nodiscard]] bool is_configured(const std::string& domain) const;
   [[nodiscard]] std::set<std::string> wanted() const;
+  /// Blocks for the timeout at most; throws `error` (timed_out) then.
+  [[nodiscard]] base::busy_names::hold take(const std::string& domain);
   void note(const std::string& problem);
   void check();
 
   const options options_;
   const gpushm::domains::private_socket broker_;
   mutable std::mutex mutex_;
-  std::condition_variable_any changed_;
+  std::condition_variable_any stopping_;                      // ends a wait of checker_
   std::set<std::string> wanted_;                              // guarded by mutex_
-  std::set<std::string> changing_;                            // guarded by mutex_
   std::string problem_ = "gpushm-brokerd was not asked yet";  // guarded by mutex_
+  base::busy_names changing_;  // domains that a thread opens or closes
   std::jthread checker_;
 };
 

@@ -137,6 +137,28 @@ TEST_F(node_domains, close_disconnects_clients_and_frees_segments) {
   brokers.close("claim-a");  // not open: no effect
 }
 
+TEST_F(node_domains, calls_for_one_domain_and_its_check_exclude_each_other) {
+  domain_set_options custom = options();
+  custom.check_interval = 1ms;
+  custom.timeout = gpushm_testing::scaled_timeout(30s);
+  serving_domains brokers(custom);
+  {
+    std::vector<std::jthread> threads;
+    for (int number = 0; number < 8; ++number) {
+      threads.emplace_back([&brokers] {
+        for (int round = 0; round < 5; ++round) {
+          brokers.open("claim-a");
+          brokers.close("claim-a");
+        }
+      });
+    }
+  }
+  EXPECT_THAT(brokers.list(), IsEmpty());
+  EXPECT_EQ(brokers.problem(), "");
+  brokers.open("claim-a");
+  EXPECT_EQ(connect("claim-a").broker().domain, "claim-a");
+}
+
 TEST_F(node_domains, stale_directory_is_listed_and_removed) {
   std::filesystem::create_directories(folder_ / "run/d/claim-old");
   serving_domains brokers(options());

@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <set>
 #include <utility>
 
+#include "base/deadline.hpp"
 #include "base/file.hpp"
 #include "base/log.hpp"
 #include "base/staged_file.hpp"
@@ -142,46 +142,49 @@ std::optional<std::uint64_t> number_of(std::string_view short_name) {
 
 }  // namespace
 
-/// Marks one domain as busy for its lifetime. The mutex is held in the constructor and at the end
-/// of the destructor.
-class domain_set::busy_guard {
+/// Exclusive use of a domain's entry, which it creates, with the mutex. During long work the mutex
+/// is released with `unlock`.
+class domain_set::exclusive_use {
  public:
-  /// Throws `error` (timed_out) if another call keeps the domain busy for too long.
-  busy_guard(domain_set& of, std::unique_lock<std::mutex>& lock, std::string domain)
-      : of_(of), lock_(lock), domain_(std::move(domain)) {
-    const auto is_free = [&] {
-      const auto found = of_.open_.find(domain_);
-      return found == of_.open_.end() || !found->second.busy;
-    };
-    if (!of_.changed_.wait_for(lock_, of_.options_.timeout, is_free)) {
-      throw error(errc::timed_out,
-                  "open domain",
-                  domain_,
-                  "an earlier call is still opening or closing it",
-                  "try again later");
-    }
-    of_.open_[domain_].busy = true;
-  }
-  busy_guard(const busy_guard&) = delete;
-  busy_guard& operator=(const busy_guard&) = delete;
-  ~busy_guard() {
+  exclusive_use(domain_set& of, base::busy_names::hold taken)
+      : of_(of), taken_(std::move(taken)), lock_(of.mutex_), entry_(of.open_[*taken_]) {}
+  exclusive_use(const exclusive_use&) = delete;
+  exclusive_use& operator=(const exclusive_use&) = delete;
+  ~exclusive_use() {
     if (!lock_.owns_lock()) {
       lock_.lock();
     }
-    served& entry = of_.open_[domain_];
-    entry.busy = false;
-    if (!entry.serving && entry.problem.empty() && !of_.is_configured(domain_)) {
-      of_.open_.erase(domain_);
+    if (is_closed()) {
+      of_.open_.erase(*taken_);
     }
-    of_.changed_.notify_all();
   }
-  [[nodiscard]] served& entry() { return of_.open_[domain_]; }
+  void lock() { lock_.lock(); }
+  void unlock() { lock_.unlock(); }
+  /// Its content is guarded by the mutex.
+  [[nodiscard]] served& entry() const noexcept { return entry_; }
+  /// Whether the domain does not need an entry. With the mutex.
+  [[nodiscard]] bool is_closed() const {
+    return !entry_.serving && entry_.problem.empty() && !of_.is_configured(*taken_);
+  }
 
  private:
   domain_set& of_;
-  std::unique_lock<std::mutex>& lock_;
-  const std::string domain_;
+  const base::busy_names::hold taken_;
+  std::unique_lock<std::mutex> lock_;
+  served& entry_;
 };
+
+base::busy_names::hold domain_set::take(const std::string& domain) {
+  base::busy_names::hold taken = busy_.take(domain, base::deadline_after(options_.timeout));
+  if (!taken) {
+    throw error(errc::timed_out,
+                "open domain",
+                domain,
+                "an earlier call is still opening or closing it",
+                "try again later");
+  }
+  return taken;
+}
 
 domain_set::domain_set(domain_set_options options, std::optional<predecessor> before)
     : options_(std::move(options)),
@@ -217,7 +220,7 @@ void domain_set::start_all(std::optional<predecessor>& before) {
   }
   checker_ = std::jthread([this](const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
-    while (!changed_.wait_for(
+    while (!stopping_.wait_for(
         lock, stop, options_.check_interval, [&stop] { return stop.stop_requested(); })) {
       lock.unlock();
       check_all();
@@ -242,17 +245,15 @@ domain_set::~domain_set() {
     return;
   }
   std::vector<hosted_broker> all;
-  {
-    std::unique_lock lock(mutex_);
-    // A domain that is still busy after this is abandoned.
-    changed_.wait_for(lock, options_.timeout, [this] {
-      return std::none_of(
-          open_.begin(), open_.end(), [](const auto& each) { return each.second.busy; });
-    });
-    for (auto& [domain, each] : open_) {
-      if (each.serving && !each.busy) {
-        all.push_back(std::move(each.serving));
-      }
+  const auto deadline = base::deadline_after(options_.timeout);
+  for (const std::string& domain : names()) {
+    base::busy_names::hold taken = busy_.take(domain, deadline);
+    if (!taken) {
+      continue;  // abandoned
+    }
+    const exclusive_use one(*this, std::move(taken));
+    if (one.entry().serving) {
+      all.push_back(std::move(one.entry().serving));
     }
   }
   std::vector<std::string> sockets;
@@ -285,6 +286,15 @@ std::string domain_set::ledger_path_of(const std::string& domain) const {
 bool domain_set::is_configured(const std::string& domain) const {
   return std::find(options_.domains.begin(), options_.domains.end(), domain) !=
          options_.domains.end();
+}
+
+std::set<std::string> domain_set::names() const {
+  std::set<std::string> result(options_.domains.begin(), options_.domains.end());
+  const std::lock_guard lock(mutex_);
+  for (const auto& [domain, each] : open_) {
+    result.insert(domain);
+  }
+  return result;
 }
 
 void domain_set::lock_node() {
@@ -409,15 +419,13 @@ void domain_set::continue_all(predecessor& before) {
 
 std::string domain_set::open(const std::string& domain) {
   check_name(domain);
-  std::unique_lock lock(mutex_);
-  busy_guard one(*this, lock, domain);
+  exclusive_use one(*this, take(domain));
   if (!one.entry().serving) {
-    served& entry = one.entry();
-    lock.unlock();
+    one.unlock();
     hosted_broker fresh = start(domain);
-    lock.lock();
-    entry.serving = std::move(fresh);
-    note_problem(domain, entry, {});
+    one.lock();
+    one.entry().serving = std::move(fresh);
+    note_problem(domain, one.entry(), {});
     base::log(log_level::info, "opened domain " + domain);
   }
   return directory_of(domain);
@@ -432,11 +440,10 @@ void domain_set::close(const std::string& domain) {
                 "it is a configured domain and always exists",
                 "remove it from the options of gpushm-brokerd");
   }
-  std::unique_lock lock(mutex_);
-  busy_guard one(*this, lock, domain);
+  exclusive_use one(*this, take(domain));
   hosted_broker ending = std::move(one.entry().serving);
   one.entry().problem.clear();
-  lock.unlock();
+  one.unlock();
   if (ending) {
     const broker_statistics last = ending->get().statistics();
     if (!stop_broker(std::move(ending), options_.timeout)) {
@@ -472,25 +479,20 @@ void domain_set::note_problem(const std::string& domain, served& of, const std::
 }
 
 void domain_set::check_all() {
-  std::set<std::string> names(options_.domains.begin(), options_.domains.end());
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [domain, each] : open_) {
-      names.insert(domain);
-    }
-  }
-  for (const std::string& domain : names) {
+  for (const std::string& domain : names()) {
     check(domain);
   }
 }
 
 void domain_set::check(const std::string& domain) {
-  std::unique_lock lock(mutex_);
-  if (const auto found = open_.find(domain);
-      found == open_.end() ? !is_configured(domain) : found->second.busy) {
-    return;  // closed meanwhile, or being opened or closed: checked next time
+  base::busy_names::hold taken = busy_.take(domain, std::chrono::steady_clock::now());
+  if (!taken) {
+    return;  // is being opened or closed: checked next time
   }
-  busy_guard one(*this, lock, domain);
+  exclusive_use one(*this, std::move(taken));
+  if (one.is_closed()) {
+    return;  // meanwhile
+  }
   served& entry = one.entry();
   if (entry.serving) {
     const broker_detail::server& now_served = entry.serving->get();
@@ -510,7 +512,7 @@ void domain_set::check(const std::string& domain) {
     }
   }
   hosted_broker ending = std::move(entry.serving);
-  lock.unlock();
+  one.unlock();
   hosted_broker fresh;
   std::string problem;
   try {
@@ -521,7 +523,7 @@ void domain_set::check(const std::string& domain) {
   } catch (const std::exception& why) {
     problem = fmt::format("domain {} is not served: {}", domain, why.what());
   }
-  lock.lock();
+  one.lock();
   entry.serving = std::move(fresh);
   note_problem(domain, entry, problem);
 }

@@ -12,10 +12,12 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/busy_names.hpp"
 #include "base/unique_fd.hpp"
 #include "broker/inheritance.hpp"
 #include "broker/running_server.hpp"
@@ -98,15 +100,18 @@ class domain_set {
  private:
   struct served {
     hosted_broker serving;
-    bool busy = false;    ///< a thread opens, closes or repairs it, without the mutex
     std::string problem;  ///< empty: none
   };
-  class busy_guard;
+  class exclusive_use;
 
   [[nodiscard]] std::string directory_of(const std::string& domain) const;
   [[nodiscard]] std::string lock_path_of(const std::string& domain) const;
   [[nodiscard]] std::string ledger_path_of(const std::string& domain) const;
   [[nodiscard]] bool is_configured(const std::string& domain) const;
+  /// Configured domains, and those with an entry in `open_`.
+  [[nodiscard]] std::set<std::string> names() const;
+  /// Throws `error` (timed_out) if another call uses the domain for too long.
+  [[nodiscard]] base::busy_names::hold take(const std::string& domain);
   void lock_node();
   void remove_empty_directories() const;
   /// Creates the directory and starts the broker. Called without the mutex.
@@ -133,9 +138,11 @@ class domain_set {
   const std::shared_ptr<std::latch> gate_ = std::make_shared<std::latch>(1);
   base::unique_fd node_lock_;
   mutable std::mutex mutex_;
-  std::condition_variable_any changed_;
-  std::map<std::string, served>
-      open_;  // guarded by mutex_, except for busy domains, of which only `problem` is
+  std::condition_variable_any stopping_;  // ends a wait of checker_
+  /// Guarded by mutex_. Once constructed, only the thread that holds a domain in busy_ changes its
+  /// entry.
+  std::map<std::string, served> open_;
+  base::busy_names busy_;  // domains that a thread opens, closes or repairs
   std::jthread checker_;
 };
 
