@@ -5,15 +5,16 @@
 
 #include <utility>
 
+#include "base/deadline.hpp"
 #include "base/log.hpp"
 #include "gpushm/error.hpp"
-#include "kubelet/dra/claim_lock.hpp"
 
 namespace gpushm::dra {
 
 namespace {
 
-constexpr const char* operation = "prepare claim";
+constexpr const char* prepare_operation = "prepare claim";
+constexpr const char* unprepare_operation = "unprepare claim";
 
 /// Whether the server reported that the claim does not exist or is not allocated here, as opposed
 /// to being unreachable.
@@ -66,7 +67,7 @@ prepared_claim claims::allocation_of(const claim_reference& claim,
     const bool got_reply = dynamic_cast<const kube::api_error*>(&failure) != nullptr;
     if (got_reply && definite) {
       throw error(errc::gone_or_replaced,
-                  operation,
+                  prepare_operation,
                   to_string(claim),
                   "the claim no longer exists on the API server",
                   "pods that use it cannot start until it is recreated");
@@ -74,7 +75,7 @@ prepared_claim claims::allocation_of(const claim_reference& claim,
     if (definite || (!got_reply && failure.code() == errc::protocol_error)) {
       throw;
     }
-    throw failure.in(operation, to_string(claim));
+    throw failure.in(prepare_operation, to_string(claim));
   }
 }
 
@@ -138,9 +139,25 @@ std::vector<prepared_claim> claims::all() const {
   return result;
 }
 
+base::busy_names::hold claims::take(const std::string& uid,
+                                    std::string_view operation,
+                                    std::string_view object) {
+  base::busy_names::hold taken = busy_.take(uid, base::deadline_after(options_.timeout));
+  if (!taken) {
+    throw error(errc::timed_out,
+                operation,
+                object,
+                fmt::format("another call for the claim with UID {} has not ended within {} ms",
+                            uid,
+                            options_.timeout.count()),
+                "it will be tried again; see the log of gpushmd if this lasts");
+  }
+  return taken;
+}
+
 prepared_claim claims::prepare(const claim_reference& claim) {
   check(claim);
-  const claim_lock held(*this, claim.uid);
+  const base::busy_names::hold taken = take(claim.uid, prepare_operation, to_string(claim));
   const std::optional<prepared_claim> before = find(claim.uid);
   prepared_claim allocated = allocation_of(claim, before);
   try {
@@ -152,7 +169,7 @@ prepared_claim claims::prepare(const claim_reference& claim) {
     if (!before) {
       undo(allocated);
     }
-    throw failure.in(operation, to_string(claim));
+    throw failure.in(prepare_operation, to_string(claim));
   }
   return allocated;
 }
@@ -161,7 +178,7 @@ void claims::unprepare(const claim_reference& claim) {
   if (!may_be_uid(claim.uid)) {
     return;  // was never prepared
   }
-  const claim_lock held(*this, claim.uid);
+  const base::busy_names::hold taken = take(claim.uid, unprepare_operation, to_string(claim));
   const std::optional<prepared_claim> before = find(claim.uid);
   try {
     remove(claim.uid, before ? before->domain : domain_of(claim.uid));
@@ -169,7 +186,7 @@ void claims::unprepare(const claim_reference& claim) {
       drop(claim.uid);
     }
   } catch (const error& failure) {
-    throw failure.in("unprepare claim", to_string(claim));
+    throw failure.in(unprepare_operation, to_string(claim));
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <condition_variable>
+#include <chrono>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -9,8 +9,10 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/busy_names.hpp"
 #include "kubelet/dra/allocation.hpp"
 #include "kubelet/dra/checkpoint.hpp"
 #include "kubelet/dra/claim.hpp"
@@ -25,6 +27,9 @@ struct claims_options {
   std::string cdi_directory;
   std::string state_directory;
   std::string boot_id;
+  /// To wait for another call for the same claim. Below the 45 s of a kubelet's call, which then
+  /// gets the error.
+  std::chrono::milliseconds timeout{30'000};
 };
 
 /// The claims that are prepared on this node: each has a domain, a CDI document and an entry in the
@@ -49,12 +54,13 @@ class claims {
   /// and those of `checkpoint_file`.
   std::vector<std::string> restore();
 
-  /// Blocks for at most one request to the API server and writing files. Idempotent. While the API
-  /// server is unreachable, returns prepared claims from the checkpoint. Throws `error`; then
-  /// nothing is left of a claim that was not prepared before.
+  /// Blocks for at most `timeout` while other calls use the claim, then for at most one request to
+  /// the API server and writing files. Idempotent. While the API server is unreachable, returns
+  /// prepared claims from the checkpoint. Throws `error`: timed_out if another call used the claim
+  /// until `timeout`; any other leaves nothing of a claim that was not prepared before.
   prepared_claim prepare(const claim_reference& claim);
-  /// Does not use the API server. For a claim that is not prepared, only removes leftovers. Throws
-  /// `error`; the call can then be retried.
+  /// Blocks as `prepare`, but does not use the API server. For a claim that is not prepared, only
+  /// removes leftovers. Throws `error`; the call can then be retried.
   void unprepare(const claim_reference& claim);
 
   struct sweep_result {
@@ -64,7 +70,8 @@ class claims {
   /// Unprepares claims that were deleted or replaced by another claim of the same name, or were not
   /// allocated to this node in two successive sweeps; removes domains and documents without a
   /// claim; retries opening domains that could not be opened. Keeps claims whose state the API
-  /// server did not report.
+  /// server did not report, and those that another call uses for longer than `timeout`, with a
+  /// failure.
   ///
   /// A claim that is allocated but not reserved stays, and an unallocated one stays until the next
   /// sweep: after a forced deletion of its pod, the controller removes reservation and allocation
@@ -77,8 +84,11 @@ class claims {
   [[nodiscard]] std::map<std::string, std::string> problems() const;
 
  private:
-  /// Holds exclusive access to a claim during its lifetime.
-  class claim_lock;
+  /// Gives exclusive use of a claim. Blocks while another call uses it; after `timeout`, throws
+  /// `error` (timed_out) with this operation and object.
+  [[nodiscard]] base::busy_names::hold take(const std::string& uid,
+                                            std::string_view operation,
+                                            std::string_view object);
 
   [[nodiscard]] nlohmann::json fetch(const claim_reference& claim);
   [[nodiscard]] prepared_claim allocation_of(const claim_reference& claim,
@@ -105,9 +115,8 @@ class claims {
   domains& domains_;
   const claim_documents documents_;
 
+  base::busy_names busy_;  // UIDs of claims
   mutable std::mutex mutex_;
-  std::condition_variable released_;
-  std::set<std::string> busy_;
   std::unique_ptr<checkpoint_file> file_;
   checkpoint state_;
   std::map<std::string, std::string> problems_;  ///< by UID

@@ -2,10 +2,16 @@
 #include <algorithm>
 
 #include "gpushm/error.hpp"
-#include "kubelet/dra/claim_lock.hpp"
 #include "kubelet/dra/claims.hpp"
 
 namespace gpushm::dra {
+
+namespace {
+
+constexpr const char* sweep_operation = "sweep claim";
+constexpr const char* orphan_operation = "remove leftovers of claim";
+
+}  // namespace
 
 claim_use claims::query_use(const claim_reference& claim) {
   try {
@@ -36,7 +42,13 @@ claims::sweep_result claims::sweep() {
   sweep_result result;
   api_.invalidate();
   for (const prepared_claim& seen : all()) {
-    const claim_lock held(*this, seen.claim.uid);
+    base::busy_names::hold taken;
+    try {
+      taken = take(seen.claim.uid, sweep_operation, to_string(seen.claim));
+    } catch (const error& failure) {
+      result.failure = failure.what();
+      continue;
+    }
     const std::optional<prepared_claim> claim = find(seen.claim.uid);
     if (!claim) {
       continue;
@@ -50,7 +62,7 @@ claims::sweep_result claims::sweep() {
         result.failure = failure;
       }
     } catch (const error& failure) {
-      result.failure = failure.in("sweep claim", to_string(claim->claim)).what();
+      result.failure = failure.in(sweep_operation, to_string(claim->claim)).what();
       // The other claims would wait as long for the same failure.
       if (failure.code() == errc::peer_unreachable || failure.code() == errc::timed_out) {
         return result;
@@ -67,7 +79,7 @@ claims::sweep_result claims::sweep() {
 
 void claims::remove_orphans(std::vector<std::string>& freed) {
   for (const std::string& uid : documents_.unfinished()) {
-    const claim_lock held(*this, uid);
+    const base::busy_names::hold taken = take(uid, orphan_operation, uid);
     documents_.remove_unfinished(uid);
   }
   std::vector<std::string> uids = documents_.list();
@@ -79,11 +91,11 @@ void claims::remove_orphans(std::vector<std::string>& freed) {
   std::sort(uids.begin(), uids.end());
   uids.erase(std::unique(uids.begin(), uids.end()), uids.end());
   for (const std::string& uid : uids) {
-    if (!may_be_uid(uid)) {
-      continue;  // not created by this driver
+    if (!may_be_uid(uid) || find(uid)) {
+      continue;  // not created by this driver, or prepared
     }
-    // A claim that is being prepared is in the checkpoint once its lock is released.
-    const claim_lock held(*this, uid);
+    // A claim that is being prepared is in the checkpoint once its hold ends.
+    const base::busy_names::hold taken = take(uid, orphan_operation, uid);
     if (!find(uid)) {
       remove(uid, domain_of(uid));
       freed.push_back(domain_of(uid));

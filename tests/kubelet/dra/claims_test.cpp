@@ -9,7 +9,10 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
+#include <latch>
 #include <memory>
 #include <thread>
 
@@ -32,6 +35,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
+using namespace std::chrono_literals;
 
 template <typename Call>
 std::string failure_of(Call&& call) {
@@ -257,6 +261,88 @@ TEST_F(dra_claims, parallel_claims_are_independent) {
     }
   }
   expect_nothing_left();
+}
+
+/// The next `open` returns only after `go_on`.
+class stuck_domains : public directory_domains {
+ public:
+  using directory_domains::directory_domains;
+  std::string open(const std::string& domain) override {
+    std::string directory = directory_domains::open(domain);
+    if (next_is_stuck.exchange(false)) {
+      entered_.count_down();
+      go_on_.wait();
+    }
+    return directory;
+  }
+  void wait_for_stuck_call() const { entered_.wait(); }
+  void go_on() { go_on_.count_down(); }
+
+  std::atomic<bool> next_is_stuck{false};
+
+ private:
+  std::latch entered_{1};
+  std::latch go_on_{1};
+};
+
+TEST_F(dra_claims, stuck_call_delays_others_for_its_claim_until_timeout) {
+  const claim_reference claim = add_claim(1);
+  const claim_reference other = add_claim(2);
+  stuck_domains stuck(run_);
+  claims_.reset();
+  claims_ = std::make_unique<claims>(
+      gpushm::dra::claims_options{{test_driver, test_node}, cdi_, state_, "boot-1", 20ms},
+      *api_,
+      cluster_,
+      stuck);
+  subject().restore();
+  subject().prepare(claim);
+  subject().prepare(other);
+  stuck.next_is_stuck = true;
+  std::jthread call([&] { subject().prepare(claim); });
+  stuck.wait_for_stuck_call();
+  const std::string cause =
+      "another call for the claim with UID " + claim.uid +
+      " has not ended within 20 ms (it will be tried again; see the log of gpushmd if this lasts)";
+  EXPECT_EQ(failure_of([&] { subject().prepare(claim); }),
+            "prepare claim \"default/claim-1\": " + cause);
+  EXPECT_EQ(failure_of([&] { subject().unprepare(claim); }),
+            "unprepare claim \"default/claim-1\": " + cause);
+  cluster_.erase(claim_path(other));
+  const claims::sweep_result result = subject().sweep();
+  EXPECT_EQ(result.failure, "sweep claim \"default/claim-1\": " + cause);
+  EXPECT_THAT(result.freed, ElementsAre("default/claim-2"));
+  stuck.go_on();
+  call.join();
+  EXPECT_EQ(subject().sweep().failure, "");
+  EXPECT_EQ(subject().size(), 1U);
+  subject().unprepare(claim);
+  expect_nothing_left();
+}
+
+TEST_F(dra_claims, sweep_keeps_claim_of_a_stuck_prepare) {
+  const claim_reference claim = add_claim(1);
+  stuck_domains stuck(run_);
+  claims_.reset();
+  claims_ = std::make_unique<claims>(
+      gpushm::dra::claims_options{{test_driver, test_node}, cdi_, state_, "boot-1", 20ms},
+      *api_,
+      cluster_,
+      stuck);
+  subject().restore();
+  stuck.next_is_stuck = true;
+  std::jthread call([&] { subject().prepare(claim); });
+  stuck.wait_for_stuck_call();
+  const claims::sweep_result result = subject().sweep();
+  EXPECT_EQ(result.failure,
+            "sweep claims \"node-a\": another call for the claim with UID " + claim.uid +
+                " has not ended within 20 ms (it will be tried again; see the log of gpushmd if "
+                "this lasts)");
+  EXPECT_THAT(result.freed, IsEmpty());
+  stuck.go_on();
+  call.join();
+  EXPECT_THAT(names_in(run_), ElementsAre("claim-" + claim.uid));
+  EXPECT_EQ(subject().size(), 1U);
 }
 
 TEST_F(dra_claims, leaks_no_descriptor) {
