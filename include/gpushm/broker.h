@@ -112,8 +112,6 @@ typedef struct gpushm_broker_statistics {
    * last bucket has no upper bound. The bounds: 10, 20, 50 us and so on to 10 s. */
   uint64_t open_latency[GPUSHM_OPEN_LATENCY_BOUNDS + 1];
   uint64_t open_latency_sum_ns;
-  uint64_t handed_back; /* segments of a lost broker that members have handed back */
-  uint64_t lost;        /* persistent segments of a lost broker that nobody had */
 } gpushm_broker_statistics;
 
 /* Does not block. The values are not a consistent snapshot. */

@@ -146,8 +146,6 @@ struct broker_statistics {
   /// last bucket has no upper bound.
   std::array<std::uint64_t, open_latency_bounds_ns.size() + 1> open_latency{};
   std::uint64_t open_latency_sum_ns = 0;
-  std::uint64_t handed_back = 0;  ///< segments of a lost broker that members have handed back
-  std::uint64_t lost = 0;         ///< persistent segments of a lost broker that nobody had
 };
 
 /// An in-process broker on a background thread. Never calls CUDA. Stops when the object is
@@ -208,8 +206,6 @@ class broker {
     result.waiting_opens = got.waiting_opens;
     result.opens = got.opens;
     result.cached_opens = got.cached_opens;
-    result.handed_back = got.handed_back;
-    result.lost = got.lost;
     for (std::uint16_t code = 0; code < GPUSHM_ERRC_LIMIT; ++code) {
       if (got.open_failures[code] != 0) {
         result.open_failures.emplace(static_cast<errc>(code), got.open_failures[code]);

@@ -287,8 +287,10 @@ class open_result {
 /// A connection to a broker. Move-only; segments and subscriptions created with it stay usable
 /// after it is destroyed (they share the connection). One background thread reads the socket and
 /// never runs user code. When the broker dies, requests in flight throw `errc::broker_gone` and the
-/// next request connects to its successor. In a forked child every call throws `errc::forked`. A
-/// moved-from client is empty: every call throws `errc::invalid_argument`.
+/// next request connects to its successor. If `gpushm-brokerd` and its keeper have died together,
+/// another thread connects without a request and hands back segments (docs/broker.md). In a forked
+/// child every call throws `errc::forked`. A moved-from client is empty: every call throws
+/// `errc::invalid_argument`.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: safe.
 class client {

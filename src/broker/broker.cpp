@@ -198,8 +198,6 @@ gpushm_errc gpushm_broker_get_statistics(const gpushm_broker* broker,
     }
     std::copy(from.open_latency.begin(), from.open_latency.end(), std::begin(created.open_latency));
     created.open_latency_sum_ns = from.open_latency_sum_ns;
-    created.handed_back = from.handed_back;
-    created.lost = from.lost;
     gpushm::base::result_out(created, statistics, "broker");
   });
 }

@@ -54,8 +54,6 @@ broker_statistics counters::read() const {
   result.waiting_opens = value(waiting_);
   result.opens = value(opens_);
   result.cached_opens = value(cached_);
-  result.handed_back = value(handed_back_);
-  result.lost = value(lost_);
   for (std::size_t code = 0; code < failures_.size(); ++code) {
     if (const std::uint64_t count = value(failures_[code]); count != 0) {
       result.open_failures.emplace(static_cast<errc>(code), count);

@@ -13,6 +13,12 @@
 
 namespace gpushm::broker_detail {
 
+/// Segments of a broker that was lost with its keeper.
+struct return_counts {
+  std::uint64_t handed_back = 0;
+  std::uint64_t lost = 0;  ///< persistent ones
+};
+
 /// The broker's counters. Written on its strand, read from any thread without a lock: the values of
 /// one `read` need not be from the same moment.
 ///
@@ -24,15 +30,17 @@ class counters {
   void open_failed(errc why) noexcept { count_failure(static_cast<std::uint64_t>(why)); }
   /// Adds a client's report. No report can make a counter decrease.
   void reported(const wire::report& from_client) noexcept;
-  /// Segments of a lost broker.
-  void returned(std::uint64_t handed_back, std::uint64_t lost) noexcept {
-    handed_back_.store(handed_back, std::memory_order_relaxed);
-    lost_.store(lost, std::memory_order_relaxed);
+  void set(const return_counts& now) noexcept {
+    handed_back_.store(now.handed_back, std::memory_order_relaxed);
+    lost_.store(now.lost, std::memory_order_relaxed);
   }
   /// Sets the gauges.
   void state_of(const core::domain& now) noexcept;
 
   [[nodiscard]] broker_statistics read() const;
+  [[nodiscard]] return_counts returns() const noexcept {
+    return {handed_back_.load(std::memory_order_relaxed), lost_.load(std::memory_order_relaxed)};
+  }
 
  private:
   using counter = std::atomic<std::uint64_t>;

@@ -472,12 +472,12 @@ void hub::note_in_ledger(gpushm::generation generation, bool exists) noexcept {
   } else {
     config_.ledger->erase(generation);
   }
-  counters_.returned(config_.ledger->returned(), config_.ledger->lost());
+  counters_.set({config_.ledger->returned(), config_.ledger->lost()});
 }
 
 void hub::end_returns() noexcept {
   config_.ledger->give_up();
-  counters_.returned(config_.ledger->returned(), config_.ledger->lost());
+  counters_.set({config_.ledger->returned(), config_.ledger->lost()});
 }
 
 /// Nothing if the member's uid is not known, or the segment cannot be handed back.

@@ -224,6 +224,8 @@ class hub final {
   [[nodiscard]] const core::domain& domain() const noexcept { return domain_; }
   /// Thread-safe.
   [[nodiscard]] broker_statistics statistics() const { return counters_.read(); }
+  /// Thread-safe.
+  [[nodiscard]] return_counts returns() const noexcept { return counters_.returns(); }
 
  private:
   struct context;  // of one request

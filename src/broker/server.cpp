@@ -232,6 +232,7 @@ class server::impl final : public outbox {
   }
   [[nodiscard]] const gpushm::epoch& epoch() const noexcept { return table_.epoch(); }
   [[nodiscard]] broker_statistics statistics() const { return hub_.statistics(); }
+  [[nodiscard]] return_counts returns() const noexcept { return hub_.returns(); }
 
   // ---- outbox ----
 
@@ -540,6 +541,10 @@ bool server::is_at_path() const noexcept {
 }
 broker_statistics server::statistics() const {
   return impl_->statistics();
+}
+
+return_counts server::returns() const noexcept {
+  return impl_->returns();
 }
 const gpushm::epoch& server::epoch() const noexcept {
   return impl_->epoch();

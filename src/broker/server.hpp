@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "broker/counters.hpp"
 #include "broker/inheritance.hpp"
 #include "broker/segment_ledger.hpp"
 #include "core/budget.hpp"
@@ -53,6 +54,8 @@ class server {
   [[nodiscard]] const gpushm::epoch& epoch() const noexcept;
   /// Thread-safe.
   [[nodiscard]] broker_statistics statistics() const;
+  /// Thread-safe.
+  [[nodiscard]] return_counts returns() const noexcept;
 
  private:
   class impl;

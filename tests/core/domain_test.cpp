@@ -154,6 +154,60 @@ TEST_F(domain_reserve, generations_are_unique_and_slots_are_reused) {
   EXPECT_EQ(domain_.stat(1, "kv").slot, slot);
 }
 
+class domain_after_a_loss : public domain_test {
+ protected:
+  domain_after_a_loss() : domain_test({.names_changes = true, .first_generation = 100}) {}
+
+  gpushm::generation hand_back(session_id session,
+                               const std::string& name,
+                               gpushm::generation generation,
+                               std::uint32_t creator_uid) {
+    const auto& back = domain_.reserve(session,
+                                       host_segment(name, 4096, lifetime::persistent),
+                                       lost_segment{generation, creator_uid});
+    EXPECT_EQ(back.creator.uid, creator_uid);
+    domain_.attach(session, back.generation, 0, 1);
+    domain_.publish(session, back.generation, {});
+    return back.generation;
+  }
+};
+
+TEST_F(domain_after_a_loss, segments_keep_their_generation_and_new_ones_have_later_ones) {
+  EXPECT_EQ(hand_back(1, "w", 7, alice.uid), 7U);
+  EXPECT_EQ(make(2, "v"), 100U);
+  EXPECT_EQ(hand_back(1, "u", 9, alice.uid), 9U);
+  EXPECT_EQ(make(2, "t"), 101U);
+  errc code{};
+  static_cast<void>(error_of([&] { hand_back(2, "v", 8, bob.uid); }, &code));
+  EXPECT_EQ(code, errc::already_exists) << "its name is in use";
+  open(2, "w");
+  EXPECT_EQ(last().generation, 7U);
+}
+
+/// By another uid: its creator and the broker may remove it, and so may the connection, as long as
+/// it lasts.
+TEST_F(domain_after_a_loss, the_creator_of_a_segment_stays) {
+  const auto by_bob = hand_back(2, "w", 7, alice.uid);
+  EXPECT_THROW(domain_.remove(5, "w"), error);
+  domain_.disconnect(2, true);
+  EXPECT_EQ(domain_.stat(1, "w").generation, by_bob) << "it is persistent";
+  EXPECT_EQ(domain_.stat(1, "w").creator.uid, alice.uid);
+  domain_.connect(2, bob);
+  EXPECT_THROW(domain_.remove(2, "w"), error);
+  domain_.remove(3, "w");
+  expect_nothing_left();
+}
+
+TEST_F(domain_after_a_loss, what_is_not_handed_back_completely_ends_with_its_connection) {
+  domain_.reserve(2, host_segment("w", 4096, lifetime::persistent), lost_segment{7, alice.uid});
+  domain_.disconnect(2, false);
+  domain_.connect(2, bob);
+  EXPECT_EQ(hand_back(1, "w", 7, alice.uid), 7U);
+  domain_.remove(1, "w");
+  domain_.release(1, 7, 1);
+  expect_nothing_left();
+}
+
 class domain_with_few_segments : public domain_test {
  protected:
   domain_with_few_segments() : domain_test({.max_segments = 2, .names_changes = true}) {}

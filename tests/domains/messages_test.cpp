@@ -12,6 +12,8 @@ namespace {
 
 reading sample(const std::string& domain) {
   reading result;
+  result.handed_back = 3;
+  result.lost = 5;
   result.domain = domain;
   result.serving = true;
   result.open = true;
@@ -42,6 +44,8 @@ void expect_equal(const reading& one, const reading& other) {
   EXPECT_EQ(one.serving, other.serving);
   EXPECT_EQ(one.open, other.open);
   EXPECT_EQ(one.problem, other.problem);
+  EXPECT_EQ(one.handed_back, other.handed_back);
+  EXPECT_EQ(one.lost, other.lost);
   const broker_statistics& a = one.counted;
   const broker_statistics& b = other.counted;
   EXPECT_EQ(a.segments, b.segments);

@@ -438,13 +438,20 @@ TEST_F(agent_process, domains_are_opened_again_after_a_loss) {
   ASSERT_TRUE(node_->wait_ready());
   EXPECT_NE(connect("claim-" + one.uid).broker().epoch, epoch);
   EXPECT_EQ(connect("default").broker().domain, "default");
-  // A reference to a lost segment is never one to another segment.
+  // The process that has them hands them back.
   for (const std::string& each : domains) {
+    const gpushm::segment& lost = before.at(each);
+    EXPECT_TRUE(eventually([&] { return lost.state() == gpushm::segment_state::live; }, 20s))
+        << each;
     auto to = connect(each);
+    EXPECT_EQ(to.stat("w").generation, lost.generation()) << each;
+    EXPECT_EQ(node_->metric("gpushm_segments_handed_back_total{domain=\"" + each + "\"}"), 1);
+    // A reference to it is never one to another segment.
+    to.remove("w");
     auto again = to.create("w", {.size_bytes = 4'096, .device = "host"});
     again.publish();
-    EXPECT_GT(again.generation(), before.at(each).generation()) << each;
-    EXPECT_EQ(before.at(each).state(), gpushm::segment_state::broker_gone);
+    EXPECT_GT(again.generation(), lost.generation()) << each;
+    EXPECT_EQ(lost.state(), gpushm::segment_state::removed);
   }
 }
 

@@ -119,8 +119,8 @@ std::vector<MetricFamily> families_of(const std::vector<domains::reading>& readi
           number(count));
     }
     add(unfenced, {{"domain", from.domain}}, number(from.counted.unfenced));
-    add(handed_back, {{"domain", from.domain}}, number(from.counted.handed_back));
-    add(lost, {{"domain", from.domain}}, number(from.counted.lost));
+    add(handed_back, {{"domain", from.domain}}, number(from.handed_back));
+    add(lost, {{"domain", from.domain}}, number(from.lost));
     latency.metric.push_back(latency_of(from));
   }
   all.push_back(std::move(opens));

@@ -101,8 +101,8 @@ struct answer_writer {
                              failed_counts,
                              latency,
                              c.open_latency_sum_ns,
-                             c.handed_back,
-                             c.lost);
+                             v.handed_back,
+                             v.lost);
   }
 };
 
@@ -176,8 +176,8 @@ reading reading_of(const fb::Reading& v) {
     }
   }
   c.open_latency_sum_ns = v.open_latency_sum_ns();
-  c.handed_back = v.handed_back();
-  c.lost = v.lost();
+  result.handed_back = v.handed_back();
+  result.lost = v.lost();
   return result;
 }
 

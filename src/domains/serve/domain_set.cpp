@@ -537,6 +537,9 @@ std::vector<reading> domain_set::read() const {
       one.open = true;
       if (each.serving) {
         one.counted = each.serving->get().statistics();
+        const broker_detail::return_counts returns = each.serving->get().returns();
+        one.handed_back = returns.handed_back;
+        one.lost = returns.lost;
         one.serving = each.problem.empty();
       }
       one.problem = each.problem;

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/segment_ledger.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+
+#include "testing/process/temp_dir.hpp"
+
+namespace gpushm::broker_detail {
+namespace {
+
+constexpr std::uint32_t creator_uid = 1'000;
+constexpr std::uint32_t reader_uid = 2'000;
+
+/// FNV-1a, four times: tests of the real code are those with processes.
+wire::receipt code_of(std::span<const std::byte> bytes) {
+  wire::receipt result{};
+  for (std::size_t part = 0; part != 4; ++part) {
+    std::uint64_t hash = 14'695'981'039'346'656'037U + part;
+    for (const std::byte each : bytes) {
+      hash = (hash ^ static_cast<std::uint64_t>(each)) * 1'099'511'628'211U;
+    }
+    std::memcpy(&result[part * sizeof(hash)], &hash, sizeof(hash));
+  }
+  return result;
+}
+
+class ledger : public testing::Test {
+ protected:
+  /// Of a domain that begins; nothing: that is continued.
+  [[nodiscard]] segment_ledger make(std::optional<gpushm::generation> first) const {
+    return segment_ledger({path_, "default", code_of, first, std::chrono::minutes(1)});
+  }
+  [[nodiscard]] static std::shared_ptr<core::segment> make_segment(
+      gpushm::generation generation,
+      const std::string& name,
+      gpushm::lifetime lifetime = lifetime::persistent) {
+    auto result = std::make_shared<core::segment>();
+    result->name = name;
+    result->size_bytes = 100;
+    result->allocated_bytes = 4'096;
+    result->chunk_count = 1;
+    result->lifetime = lifetime;
+    result->generation = generation;
+    result->creator = {1, creator_uid, true, {}};
+    return result;
+  }
+  static void publish(segment_ledger& in, core::segment& what, std::byte metadata = {}) {
+    auto block = std::make_shared<core::metadata_block>();
+    block->bytes = {metadata};
+    what.metadata = std::move(block);
+    what.published = true;
+    in.note(what);
+  }
+  [[nodiscard]] static wire::reserve offer_of(const segment_ledger& by,
+                                              const core::segment& what,
+                                              std::uint32_t uid) {
+    return {static_cast<const base::reservation&>(what),
+            what.generation,
+            creator_uid,
+            by.receipt_for(what.name, what.generation, uid, uid == creator_uid)};
+  }
+  /// Nothing: it may be handed back.
+  [[nodiscard]] static std::optional<errc> refusal(const segment_ledger& by,
+                                                   const wire::reserve& offer,
+                                                   std::uint32_t uid) {
+    try {
+      const core::lost_segment lost = by.check_return(offer, uid);
+      EXPECT_EQ(lost.generation, offer.generation);
+      EXPECT_EQ(lost.creator_uid, creator_uid);
+      return std::nullopt;
+    } catch (const error& why) {
+      return why.code();
+    }
+  }
+
+  gpushm_testing::temp_dir directory_;
+  const std::string path_ = directory_ / "segments";
+};
+
+TEST_F(ledger, misses_what_existed_when_it_ended) {
+  const auto kept = make_segment(1, "kept");
+  const auto unpublished = make_segment(2, "unpublished");
+  const auto removed = make_segment(3, "removed");
+  const auto ended = make_segment(4, "ended");
+  {
+    auto first = make(1);
+    for (const auto& each : {kept, unpublished, removed, ended}) {
+      first.note(*each);
+    }
+    for (const auto& each : {kept, removed, ended}) {
+      publish(first, *each);
+    }
+    removed->removed = true;
+    first.note(*removed);
+    first.erase(4);
+    EXPECT_EQ(first.missing(), 0U);
+  }
+  auto second = make(100);
+  EXPECT_EQ(second.missing(), 2U);
+  for (const std::uint32_t uid : {creator_uid, reader_uid}) {
+    EXPECT_EQ(refusal(second, offer_of(second, *kept, uid), uid), std::nullopt);
+    EXPECT_EQ(refusal(second, offer_of(second, *removed, uid), uid), errc::gone_or_replaced);
+    EXPECT_EQ(refusal(second, offer_of(second, *ended, uid), uid), errc::gone_or_replaced);
+  }
+  EXPECT_EQ(refusal(second, offer_of(second, *kept, creator_uid), reader_uid),
+            errc::permission_denied);
+  // Handed back: reserved, then published.
+  kept->published = false;
+  second.note(*kept);
+  EXPECT_EQ(second.missing(), 2U) << "not published again";
+  EXPECT_THROW(second.check_publication(1, {}), error);
+  const std::array<std::byte, 1> metadata{};
+  EXPECT_NO_THROW(second.check_publication(1, metadata));
+  publish(second, *kept);
+  second.note(*unpublished);
+  EXPECT_EQ(second.missing(), 0U);
+  EXPECT_EQ(second.returned(), 2U);
+  EXPECT_EQ(refusal(second, offer_of(second, *kept, creator_uid), creator_uid),
+            errc::already_exists);
+  second.give_up();
+  EXPECT_EQ(second.lost(), 0U);
+}
+
+TEST_F(ledger, misses_again_what_was_not_handed_back_completely) {
+  const auto one = make_segment(1, "w");
+  {
+    auto first = make(1);
+    first.note(*one);
+    publish(first, *one);
+  }
+  auto second = make(100);
+  one->published = false;
+  second.note(*one);
+  second.erase(1);
+  EXPECT_EQ(second.missing(), 1U);
+  EXPECT_EQ(refusal(second, offer_of(second, *one, creator_uid), creator_uid), std::nullopt);
+  second.give_up();
+  EXPECT_EQ(second.lost(), 1U);
+  EXPECT_EQ(refusal(second, offer_of(second, *one, creator_uid), creator_uid),
+            errc::gone_or_replaced);
+  EXPECT_EQ(make(200).missing(), 0U);
+}
+
+TEST_F(ledger, a_new_segment_takes_the_name_of_a_missing_one) {
+  const auto old = make_segment(1, "w");
+  {
+    auto first = make(1);
+    first.note(*old);
+    publish(first, *old);
+  }
+  auto second = make(100);
+  second.note(*make_segment(100, "w"));
+  EXPECT_EQ(second.missing(), 0U);
+  EXPECT_EQ(second.lost(), 1U);
+  EXPECT_EQ(refusal(second, offer_of(second, *old, creator_uid), creator_uid),
+            errc::gone_or_replaced);
+}
+
+TEST_F(ledger, leased_memory_is_handed_back_by_its_creator_and_not_reported_as_lost) {
+  const auto one = make_segment(1, "w", lifetime::leased);
+  {
+    auto first = make(1);
+    first.note(*one);
+    publish(first, *one);
+  }
+  auto second = make(100);
+  EXPECT_EQ(refusal(second, offer_of(second, *one, creator_uid), creator_uid), std::nullopt);
+  EXPECT_EQ(refusal(second, offer_of(second, *one, reader_uid), reader_uid),
+            errc::permission_denied);
+  second.give_up();
+  EXPECT_EQ(second.lost(), 0U);
+}
+
+TEST_F(ledger, is_continued_by_a_successor) {
+  const auto old = make_segment(1, "old");
+  const auto again = make_segment(2, "again");
+  const auto fresh = make_segment(100, "fresh");
+  {
+    auto first = make(1);
+    first.note(*old);
+    first.note(*again);
+    publish(first, *old);
+    publish(first, *again);
+  }
+  core::time_point last_return;
+  {
+    auto second = make(100);
+    last_return = second.last_return();
+    second.note(*again);  // being handed back
+    publish(second, *again);
+    second.note(*fresh);
+    second.note(*make_segment(101, "unknown to the successor"));
+  }
+  auto third = make(std::nullopt);
+  third.note(*again);
+  third.note(*fresh);
+  third.end_continuing();
+  EXPECT_EQ(third.last_return(), last_return);
+  EXPECT_EQ(third.missing(), 1U);
+  EXPECT_EQ(third.returned(), 0U) << "counted by its predecessor";
+  EXPECT_EQ(third.lost(), 0U);
+  EXPECT_EQ(refusal(third, offer_of(third, *old, creator_uid), creator_uid), std::nullopt);
+  EXPECT_EQ(refusal(third, offer_of(third, *fresh, creator_uid), creator_uid),
+            errc::already_exists);
+}
+
+TEST_F(ledger, a_member_without_uid_has_nothing_to_hand_back) {
+  {
+    auto first = make(1);
+    auto unknown = make_segment(1, "w");
+    unknown->creator.uid_known = false;
+    first.note(*unknown);
+  }
+  auto second = make(100);
+  EXPECT_EQ(second.missing(), 0U);
+  EXPECT_THROW(
+      static_cast<void>(second.check_return(offer_of(second, *make_segment(1, "w"), 1), {})),
+      error);
+}
+
+TEST_F(ledger, rows_are_used_again) {
+  auto first = make(1);
+  for (gpushm::generation each = 1; each != 20'000; ++each) {
+    first.note(*make_segment(each, std::string(255, 'n')));
+    if (each % 3 != 0) {
+      first.erase(each);
+    } else {
+      first.erase(each - 2);
+      first.erase(each);
+    }
+  }
+  EXPECT_LE(std::filesystem::file_size(path_), 512U * 4);
+}
+
+TEST_F(ledger, any_bytes_in_its_file_are_harmless) {
+  std::mt19937_64 random(3);
+  for (int round = 0; round != 300; ++round) {
+    {
+      auto first = make(1);
+      for (gpushm::generation each = 1; each != 5; ++each) {
+        const auto one = make_segment(each, "w" + std::to_string(each % 3));
+        first.note(*one);
+        publish(first, *one);
+      }
+    }
+    std::string text;
+    {
+      std::ifstream file(path_, std::ios::binary);
+      text.assign(std::istreambuf_iterator<char>(file), {});
+    }
+    const std::size_t from = round % 2 == 0 ? 0 : 512;  // the header, too
+    for (int i = 0; i != 60; ++i) {
+      text[from + random() % (text.size() - from)] = static_cast<char>(random());
+    }
+    text.resize(random() % (text.size() + 1));
+    std::ofstream(path_, std::ios::binary | std::ios::trunc) << text;
+    auto second = round % 3 == 0 ? make(std::nullopt) : make(100);
+    second.note(*make_segment(100, "w1"));
+    second.end_continuing();
+    static_cast<void>(refusal(second, offer_of(second, *make_segment(1, "w1"), creator_uid), 5));
+    second.give_up();
+    second.erase(100);
+    std::filesystem::remove(path_);
+  }
+}
+
+TEST_F(ledger, a_full_disk_costs_only_what_could_be_handed_back) {
+  auto first = make(1);
+  first.note(*make_segment(1, "w"));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  ASSERT_NE(std::signal(SIGXFSZ, SIG_IGN), SIG_ERR);
+  const rlimit none{1'024, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &none), 0);
+  first.note(*make_segment(2, "v"));
+  first.erase(2);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  first.note(*make_segment(3, "u"));
+  EXPECT_EQ(make(100).missing(), 2U) << "w and u";
+}
+
+TEST_F(ledger, is_removed_with_its_domain) {
+  auto first = make(1);
+  first.note(*make_segment(1, "w"));
+  first.end();
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+}  // namespace
+}  // namespace gpushm::broker_detail
