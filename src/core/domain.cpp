@@ -337,7 +337,9 @@ const segment& domain::reserve(session_id session,
     segments_.erase(at);
     throw;
   }
-  next_generation_ += back ? 0 : 1;
+  if (!back) {
+    ++next_generation_;
+  }
   if (const auto dead = dead_names_.find(created.name); dead != dead_names_.end()) {
     note(record_kind::dead_name, dead->second);  // the name is in use again
     dead_names_in_order_.erase(dead->second);
