@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sync/cpu_wait.hpp"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <climits>
+
+#include "sync/futex.hpp"
+
+namespace gpushm::sync {
+
+namespace {
+
+using clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+/// A signal that is about to come arrives sooner than a thread wakes.
+constexpr microseconds spin{20};
+constexpr microseconds longest_pause{50};
+/// A sleep ends after this at the latest: a signal that changes only the upper half of the word, or
+/// the first one by a stream, may wake nobody.
+constexpr milliseconds longest_sleep{100};
+
+timespec to_timespec(nanoseconds time) noexcept {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time);
+  return {static_cast<time_t>(seconds.count()), static_cast<long>((time - seconds).count())};
+}
+
+/// futex(2) compares 32 bits. Little-endian: the lower half is at the address of the word.
+std::uint32_t* lower_half(const std::atomic<std::uint64_t>& word) noexcept {
+  static_assert(std::endian::native == std::endian::little);
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): the kernel only reads it
+  return reinterpret_cast<std::uint32_t*>(const_cast<std::atomic<std::uint64_t>*>(&word));
+}
+
+void pause_instruction() noexcept {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+}  // namespace
+
+void sleep_on(const std::atomic<std::uint64_t>& word,
+              std::uint64_t seen,
+              nanoseconds longest) noexcept {
+  const timespec limit = to_timespec(longest);
+  ::syscall(SYS_futex,
+            lower_half(word),
+            FUTEX_WAIT,
+            static_cast<std::uint32_t>(seen),
+            &limit,
+            nullptr,
+            0);
+}
+
+void wake_all(const std::atomic<std::uint64_t>& word) noexcept {
+  ::syscall(SYS_futex, lower_half(word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+wait_result try_wait(const timeline_reader& on, std::uint64_t value) noexcept {
+  const reading now = on.read();
+  const auto reached = now.value();
+  if (!reached) {
+    return wait_result::invalid;
+  }
+  if (releases(*reached, value)) {
+    return wait_result::reached;
+  }
+  switch (now.kind()) {
+    case word_kind::moved:
+      return wait_result::moved;
+    case word_kind::ended:
+      return wait_result::ended;
+    default:
+      return wait_result::timed_out;
+  }
+}
+
+wait_result wait(const timeline_reader& on,
+                 std::uint64_t value,
+                 clock::time_point deadline,
+                 const std::stop_token& stop) noexcept {
+  wait_result found = try_wait(on, value);
+  if (found != wait_result::timed_out) {
+    return found;
+  }
+  const std::stop_callback waker(stop, [&on] { on.wake(); });
+  const auto begin = clock::now();
+  for (auto now = begin;; now = clock::now()) {
+    const std::uint64_t seen = on.word().load(std::memory_order_relaxed);
+    found = try_wait(on, value);  // after `seen`: a signal in between ends the sleep at once
+    if (found != wait_result::timed_out) {
+      return found;
+    }
+    if (stop.stop_requested()) {
+      return wait_result::stopped;
+    }
+    if (now >= deadline) {
+      return wait_result::timed_out;
+    }
+    if (now - begin < spin) {
+      pause_instruction();
+    } else if (on.is_signaled_by_streams()) {
+      const auto pause = std::min<nanoseconds>({(now - begin) / 8, longest_pause, deadline - now});
+      const timespec length = to_timespec(pause);
+      ::clock_nanosleep(CLOCK_MONOTONIC, 0, &length, nullptr);
+    } else {
+      sleep_on(on.word(), seen, std::min<nanoseconds>(longest_sleep, deadline - now));
+    }
+  }
+}
+
+}  // namespace gpushm::sync

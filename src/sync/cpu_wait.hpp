@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <stop_token>
+
+#include "sync/signal_page.hpp"
+
+namespace gpushm::sync {
+
+enum class wait_result : std::uint8_t {
+  reached,  ///< also if the timeline has ended or moved after that
+  ended,    ///< before it reached the value
+  moved,    ///< before it reached the value: wait on the word of the new signaler
+  invalid,  ///< the signaler has stored something that is no word of a timeline
+  timed_out,
+  stopped,
+};
+
+/// What is known now. No system call.
+[[nodiscard]] wait_result try_wait(const timeline_reader& on, std::uint64_t value) noexcept;
+
+/// Blocks until the timeline has reached `value`, at most until `deadline`, or until `stop` is
+/// requested (which it notices within 100 ms). Spins for 20 µs first. Then it sleeps if only CPUs
+/// signal the timeline, and else reads it again and again: after pauses of an eighth of the time
+/// waited so far, at most 50 µs. Precondition: `value` is at most `max_value`.
+[[nodiscard]] wait_result wait(const timeline_reader& on,
+                               std::uint64_t value,
+                               std::chrono::steady_clock::time_point deadline,
+                               const std::stop_token& stop = {}) noexcept;
+
+}  // namespace gpushm::sync

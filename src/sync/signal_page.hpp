@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "sync/word.hpp"
+
+namespace gpushm::sync {
+
+/// Words in one page.
+inline constexpr std::uint32_t words_per_page = 512;
+
+/// Shared memory that one process writes, and the broker when that process has ended. Streams use
+/// the first 4 KiB, `words`, only.
+struct signal_page {
+  std::array<std::atomic<std::uint64_t>, words_per_page> words;
+  /// The last value of a word that is terminal.
+  std::array<std::atomic<std::uint64_t>, words_per_page> last;
+  /// `signaled_by_streams`, or 0.
+  std::array<std::atomic<std::uint32_t>, words_per_page> flags;
+};
+inline constexpr std::uint32_t signaled_by_streams = 1;
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+static_assert(offsetof(signal_page, last) == 4'096);
+static_assert(offsetof(signal_page, flags) == 8'192);
+static_assert(sizeof(signal_page) == 10'240);
+/// Of the memfd: whole pages of 4 KiB.
+inline constexpr std::size_t signal_page_bytes = 12'288;
+
+/// What a reader sees of one timeline. The page is another process's: any values are possible.
+struct reading {
+  std::uint64_t word = 0;
+  std::uint64_t last = 0;  ///< if `word` is terminal
+  [[nodiscard]] word_kind kind() const noexcept { return kind_of(word); }
+  /// The value, or the last one; nothing if either is not valid.
+  [[nodiscard]] std::optional<std::uint64_t> value() const noexcept;
+  friend bool operator==(const reading&, const reading&) = default;
+};
+
+/// One timeline of a page that is mapped for reading. Not owning.
+///
+/// Thread-safety: distinct objects: safe; shared objects: safe.
+class timeline_reader {
+ public:
+  /// Precondition: `index` is below `words_per_page`; the page is mapped as long as this is used.
+  timeline_reader(const signal_page& in, std::uint32_t index) noexcept
+      : word_(&in.words[index]), last_(&in.last[index]), flags_(&in.flags[index]) {}
+
+  /// No system call. What the signaler wrote before it signaled the value is visible afterwards.
+  [[nodiscard]] reading read() const noexcept;
+  [[nodiscard]] bool is_signaled_by_streams() const noexcept {
+    return (flags_->load(std::memory_order_relaxed) & signaled_by_streams) != 0;
+  }
+  /// Wakes every waiter of any process, which then reads again. Does not write.
+  void wake() const noexcept;
+  [[nodiscard]] const std::atomic<std::uint64_t>& word() const noexcept { return *word_; }
+
+ private:
+  const std::atomic<std::uint64_t>* word_;
+  const std::atomic<std::uint64_t>* last_;
+  const std::atomic<std::uint32_t>* flags_;
+};
+
+/// The result of a signal by a CPU.
+enum class signal_result : std::uint8_t {
+  done,
+  out_of_range,  ///< above `max_value`
+  not_larger,    ///< the word has this value or a larger one
+  closed,        ///< the word is terminal
+};
+
+/// One timeline of a page that this process signals. Not owning.
+///
+/// Thread-safety: distinct objects: safe; shared objects: safe.
+class timeline_writer {
+ public:
+  /// As `timeline_reader`.
+  timeline_writer(signal_page& in, std::uint32_t index) noexcept
+      : word_(&in.words[index]),
+        last_(&in.last[index]),
+        flags_(&in.flags[index]),
+        reader_(in, index) {}
+
+  /// Begins a new timeline. Precondition: no reader has it.
+  void reset(std::uint64_t value) noexcept;
+  /// Stores a larger value and wakes waiters: one system call. What this thread wrote before is
+  /// visible to those who read the value.
+  signal_result signal(std::uint64_t value) noexcept;
+  /// Streams will signal it, too: waiters poll from now on, because nobody wakes them.
+  void use_streams() noexcept { flags_->fetch_or(signaled_by_streams, std::memory_order_relaxed); }
+  /// Stores the last value, then the terminal word, and wakes waiters. Precondition: no stream will
+  /// write the word any more. No effect if it is terminal.
+  void close(word_kind how) noexcept;
+  [[nodiscard]] const timeline_reader& reader() const noexcept { return reader_; }
+
+ private:
+  std::atomic<std::uint64_t>* word_;
+  std::atomic<std::uint64_t>* last_;
+  std::atomic<std::uint32_t>* flags_;
+  timeline_reader reader_;
+};
+
+}  // namespace gpushm::sync

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace gpushm::sync {
+
+// The word of a timeline (docs/adr/0032): its value, or one of two terminal words.
+
+/// Values are 0 to this.
+inline constexpr std::uint64_t max_value = (std::uint64_t{1} << 62U) - 1;
+/// Another process signals the timeline now, with another word.
+inline constexpr std::uint64_t moved_word = (std::uint64_t{1} << 63U) - 2;
+/// The signaler has died, or has closed the timeline.
+inline constexpr std::uint64_t ended_word = (std::uint64_t{1} << 63U) - 1;
+
+enum class word_kind : std::uint8_t {
+  value,
+  moved,
+  ended,
+  invalid,  ///< stored by a hostile or broken signaler
+};
+[[nodiscard]] constexpr word_kind kind_of(std::uint64_t word) noexcept {
+  if (word <= max_value) {
+    return word_kind::value;
+  }
+  return word == moved_word   ? word_kind::moved
+         : word == ended_word ? word_kind::ended
+                              : word_kind::invalid;
+}
+
+/// Whether the word releases a wait for `value`: the cyclic comparison of
+/// CU_STREAM_WAIT_VALUE_GEQ. Both terminal words release a wait for any valid value.
+[[nodiscard]] constexpr bool releases(std::uint64_t word, std::uint64_t value) noexcept {
+  return static_cast<std::int64_t>(word - value) >= 0;
+}
+
+}  // namespace gpushm::sync
