@@ -156,10 +156,12 @@ typedef enum gpushm_segment_state GPUSHM_INT {
 
 /* How a segment's memory is allocated and shared. */
 typedef enum gpushm_backend GPUSHM_INT {
-  GPUSHM_BACKEND_HOST = 0,     /* sealed memfds */
-  GPUSHM_BACKEND_CUDA_VMM = 1, /* cuMemCreate chunks, shared as descriptors */
-  GPUSHM_BACKEND_CUDA_IPC = 2, /* cudaMalloc memory, as a legacy handle; bound to its exporter */
-  GPUSHM_BACKEND_CUDA_POOL = 3 /* memory of an exportable pool; bound to its exporter */
+  GPUSHM_BACKEND_HOST = 0,      /* sealed memfds */
+  GPUSHM_BACKEND_CUDA_VMM = 1,  /* cuMemCreate chunks, shared as descriptors */
+  GPUSHM_BACKEND_CUDA_IPC = 2,  /* cudaMalloc memory, as a legacy handle; bound to its exporter */
+  GPUSHM_BACKEND_CUDA_POOL = 3, /* memory of an exportable pool; bound to its exporter */
+  GPUSHM_BACKEND_SIGNALS = 4,   /* the words of one process's timelines; made by the broker */
+  GPUSHM_BACKEND_TIMELINE = 5   /* a timeline: no memory of its own, a word in such a page */
 } gpushm_backend;
 
 typedef enum gpushm_device_kind GPUSHM_INT {

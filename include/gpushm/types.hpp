@@ -60,6 +60,9 @@ enum class backend : std::uint8_t {
   /// cudaMalloc memory, shared as a legacy handle; bound to its exporter.
   cuda_ipc = GPUSHM_BACKEND_CUDA_IPC,
   cuda_pool = GPUSHM_BACKEND_CUDA_POOL,  ///< memory of an exportable pool; bound to its exporter
+  /// The words of one process's timelines, in memory that the broker has made.
+  signals = GPUSHM_BACKEND_SIGNALS,
+  timeline = GPUSHM_BACKEND_TIMELINE,  ///< no memory of its own: a word in such a page
 };
 
 enum class device_kind : std::uint8_t {

@@ -141,6 +141,10 @@ std::string_view name_of(backend value) noexcept {
       return "cuda-vmm";
     case backend::cuda_ipc:
       return "cuda-ipc";
+    case backend::signals:
+      return "signals";
+    case backend::timeline:
+      return "timeline";
     case backend::cuda_pool:
       return "cuda-pool";
   }

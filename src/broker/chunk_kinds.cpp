@@ -7,7 +7,9 @@
 #include <sys/statfs.h>
 #include <sys/wait.h>
 
+#include "broker/signal_page_file.hpp"
 #include "gpushm/error.hpp"
+#include "sync/signal_page.hpp"
 
 namespace gpushm::broker_detail {
 
@@ -82,11 +84,18 @@ void throw_wrong_chunk_kind(gpushm::backend kind) {
           "a host chunk is not a memfd of the announced size, sealed with SHRINK, GROW and SEAL",
           "seal the memfd before it is attached");
     case gpushm::backend::cuda_ipc:
+    case gpushm::backend::timeline:
       throw error(errc::wrong_descriptor_count,
                   {},
                   {},
-                  "legacy handles have no descriptors",
+                  "legacy handles and timelines have no descriptors",
                   "attach nothing");
+    case gpushm::backend::signals:
+      throw error(errc::wrong_descriptor_kind,
+                  {},
+                  {},
+                  "this is not the writable descriptor of a page that this broker's user has made",
+                  "hand back what `Reserved` brought");
     case gpushm::backend::cuda_vmm:
     case gpushm::backend::cuda_pool:
       break;
@@ -104,11 +113,15 @@ void check_chunk(int fd, gpushm::backend kind, std::uint64_t chunk_bytes, bool a
     case gpushm::backend::host:
       is_valid = is_sealed_memfd(fd, chunk_bytes);
       break;
+    case gpushm::backend::signals:
+      is_valid = chunk_bytes == sync::signal_page_bytes && is_signal_page(fd);
+      break;
     case gpushm::backend::cuda_vmm:
     case gpushm::backend::cuda_pool:
       is_valid = is_nvidiactl(fd) || (accept_fake && is_unnamed_tmpfs_file(fd));
       break;
     case gpushm::backend::cuda_ipc:
+    case gpushm::backend::timeline:
       break;
   }
   if (!is_valid || !is_usable(fd)) {

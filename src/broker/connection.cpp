@@ -29,7 +29,8 @@ void connection::record() const noexcept {
                                              requests.socket.id,
                                              events ? events->socket.id : 0,
                                              process_id,
-                                             life_id});
+                                             life_id,
+                                             known_kinds});
   const auto rest_key = records::key_of(records::kind::open_rest, number);
   if (!rest) {
     recorded_in.erase(rest_key);

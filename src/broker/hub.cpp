@@ -11,6 +11,8 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "broker/chunk_kinds.hpp"
+#include "broker/signal_page_file.hpp"
+#include "sync/signal_page.hpp"
 #include "wire/codec.hpp"
 
 namespace gpushm::broker_detail {
@@ -50,7 +52,7 @@ std::shared_ptr<const segment_files> shared_files_of(const core::segment& what) 
 /// their sizes.
 std::vector<std::uint64_t> carry_chunks(outgoing& packet, std::size_t first) {
   const segment_files& files = *packet.files;
-  const std::size_t end = std::min(files.chunks.size(), first + wire::max_batch);
+  const std::size_t end = std::min(files.chunk_bytes.size(), first + wire::max_batch);
   std::vector<std::uint64_t> sizes;
   for (std::size_t i = first; i < end; ++i) {
     packet.descriptors.push_back(files.chunks[i].get());
@@ -79,6 +81,19 @@ core::session_id number_in(const wire::session_token& token) {
   core::session_id number = 0;
   std::memcpy(&number, token.data(), sizeof(number));
   return number;
+}
+
+/// Clients of earlier versions cannot decode descriptions of later kinds.
+bool is_known_to(const session& member, const core::segment& what) noexcept {
+  return static_cast<std::uint32_t>(what.backend) < member.known_kinds;
+}
+
+error unknown_kind() {
+  return {errc::no_such_segment,
+          {},
+          {},
+          "this name is that of a timeline, which this version of the client does not know",
+          "update the client"};
 }
 
 error wrong_count(std::size_t descriptors, std::size_t announced) {
@@ -405,6 +420,9 @@ void hub::settle(session* from, prepared answer) noexcept {
     if (slots < wanted.slots.size()) {
       const core::slot_word word = wanted.slots[slots++];
       listener_(listener_context_, word.slot, word.generation, word.state);
+      if (word.state == segment_state::exporter_gone) {
+        end_page(word.generation);
+      }
     } else if (waits < wanted.waits.size()) {
       send_waiting(core::open_waits(wanted.waits[waits++]));
     } else if (answers < wanted.answers.size()) {
@@ -502,9 +520,12 @@ void hub::record_files(const segment_files& of) noexcept {
   try {
     records::files_record record{{}, of.chunk_bytes};
     std::transform(of.chunks.begin(),
-                   of.chunks.end(),
+                   of.chunks.begin() + static_cast<std::ptrdiff_t>(of.chunk_bytes.size()),
                    std::back_inserter(record.chunks),
                    [](const kept_fd& each) { return each.id; });
+    if (const kept_fd* const writable = of.writable()) {
+      record.writable = writable->id;
+    }
     recorder_.put(records::key_of(records::kind::files, of.generation), std::move(record));
   } catch (const std::bad_alloc&) {
     recorder_.fall_behind();
@@ -581,6 +602,15 @@ void hub::send_waiting(const core::open_waits& what) noexcept {
 
 void hub::deliver(core::open_answer answer) noexcept {
   session* const to = find(answer.session);
+  if (answer.found && to != nullptr && !is_known_to(*to, *answer.found)) {
+    domain_.release(answer.session, answer.found->generation, 1, true);
+    answer.found = nullptr;
+    answer.why.reset();
+    try {
+      answer.why = unknown_kind();
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): refused without a text
+    }
+  }
   if (answer.found) {
     try {
       prepared packet = opened(answer);
@@ -694,6 +724,7 @@ prepared hub::handle(const context& at, const wire::hello& message) {
   prepared again = welcome(true);
   const bool resumed = resume_lost(at.from, message.resume);
   at.from.greeted = true;
+  at.from.known_kinds = std::max(message.known_kinds, wire::first_known_kinds);
   at.from.token = token;
   out_.record(at.from);
   return resumed ? std::move(again) : std::move(fresh);
@@ -750,13 +781,56 @@ prepared hub::handle(const context& at, const wire::reserve& message) {
     files->generation = generation;
     files->held = created.held;
     files->closed_by = config_.closer;
-    prepared answer =
-        prepare(at.id, wire::reserved{generation, slot, receipt_for(at.number, created)});
-    domain_.set_payload(generation, std::move(files));
+    outgoing packet;
+    if (message.backend == backend::signals && !back) {
+      make_page(created, *files);
+      packet.files = files;
+      packet.descriptors = {files->writable()->get()};
+      packet.ids = {files->writable()->id};
+    }
+    prepared answer = prepare(at.id,
+                              wire::reserved{generation, slot, receipt_for(at.number, created)},
+                              std::move(packet));
+    domain_.set_payload(generation, files);
+    if (files->writable() != nullptr) {
+      domain_.attach(at.number, generation, 0, 1);
+      record_files(*files);
+    }
     return answer;
   } catch (...) {
     domain_.release(at.number, generation, 1);  // its only lease: undoes the reservation
     throw;
+  }
+}
+
+/// Its memory is the only kind that a broker makes.
+void hub::make_page(const core::segment& what, segment_files& files) {
+  if (what.allocated_bytes != sync::signal_page_bytes) {
+    throw error(errc::size_mismatch,
+                {},
+                {},
+                "a page of timelines has " + std::to_string(sync::signal_page_bytes) + " bytes",
+                "reserve that size");
+  }
+  what.held->take(core::resource::descriptors, 1);
+  what.held->take(core::resource::memory_bytes, sync::signal_page_bytes);
+  files.chunks.reserve(2);
+  const auto kept = [this](base::guarded_fd file) {
+    const records::descriptor_id id = recorder_.keep(file.get());
+    return kept_fd(std::move(file), id);
+  };
+  kept_fd writable = kept(make_signal_page());
+  files.chunks.push_back(kept(readable_signal_page(writable.get())));
+  files.chunks.push_back(std::move(writable));
+  files.chunk_bytes = {sync::signal_page_bytes};
+}
+
+/// The process that signals has ended.
+void hub::end_page(gpushm::generation generation) noexcept {
+  const core::segment* const what = domain_.find_segment(generation);
+  if (what != nullptr && what->backend == backend::signals && what->payload &&
+      files_of(*what).writable() != nullptr) {
+    end_signals(files_of(*what).writable()->get());
   }
 }
 
@@ -807,11 +881,21 @@ prepared hub::handle(const context& at, const wire::attach& message) {
   }
   files.chunks.reserve(files.chunks.size() + at.descriptors.size());
   files.chunk_bytes.reserve(files.chunk_bytes.size() + at.descriptors.size());
+  kept_fd writable;
+  if (what.backend == backend::signals) {  // handed back: openers get it for reading only
+    auto readable = readable_signal_page(at.descriptors.front().get());
+    const records::descriptor_id id = recorder_.keep(readable.get());
+    writable = std::exchange(at.descriptors.front(), kept_fd(std::move(readable), id));
+    files.chunks.reserve(2);
+  }
   domain_.attach(at.number, message.generation, message.first_chunk, at.descriptors.size());
   std::move(at.descriptors.begin(), at.descriptors.end(), std::back_inserter(files.chunks));
   at.descriptors.clear();
   files.chunk_bytes.insert(
       files.chunk_bytes.end(), message.chunk_bytes.begin(), message.chunk_bytes.end());
+  if (writable) {
+    files.chunks.push_back(std::move(writable));
+  }
   record_files(files);
   return answer;
 }
@@ -889,11 +973,11 @@ prepared hub::handle(const context& at, const wire::fetch_chunks& message) {
                 "its memory was lost when the broker was replaced: its keeper had no room for it",
                 "create it again; raise the keeper's limit of descriptors");
   }
-  if (message.first_chunk >= files->chunks.size()) {
+  if (message.first_chunk >= files->chunk_bytes.size()) {
     throw error(errc::invalid_argument,
                 {},
                 {},
-                "the segment has only " + std::to_string(files->chunks.size()) + " chunks",
+                "the segment has only " + std::to_string(files->chunk_bytes.size()) + " chunks",
                 "request chunks that exist");
   }
   outgoing packet;
@@ -916,15 +1000,18 @@ prepared hub::handle(const context& at, const wire::remove& message) {
 }
 
 prepared hub::handle(const context& at, const wire::list& message) {
-  return prepare(at.id, list_page(at.number, message.prefix, message.after));
+  return prepare(at.id, list_page(at.from, message.prefix, message.after));
 }
 
-wire::listing hub::list_page(core::session_id number,
+wire::listing hub::list_page(const session& member,
                              const std::string& prefix,
                              const std::string& after) const {
   wire::listing page;
   std::size_t used = 0;
-  domain_.list(number, prefix, after, [&](const core::segment& what) {
+  domain_.list(member.number, prefix, after, [&](const core::segment& what) {
+    if (!is_known_to(member, what)) {
+      return true;
+    }
     used += description_bytes + what.name.size();
     if (used > listing_bytes) {
       page.more = true;
@@ -937,11 +1024,15 @@ wire::listing hub::list_page(core::session_id number,
 }
 
 prepared hub::handle(const context& at, const wire::stat& message) {
-  return prepare(at.id, wire::listing{{describe(domain_.stat(at.number, message.name))}, false});
+  const core::segment& found = domain_.stat(at.number, message.name);
+  if (!is_known_to(at.from, found)) {
+    throw unknown_kind();
+  }
+  return prepare(at.id, wire::listing{{describe(found)}, false});
 }
 
 prepared hub::handle(const context& at, const wire::subscribe& message) {
-  wire::listing page = list_page(at.number, message.prefix, {});
+  wire::listing page = list_page(at.from, message.prefix, {});
   prepared answer = prepare(
       at.id, wire::subscribed{std::move(page.segments), page.more, out_.events_queued(at.from)});
   domain_.subscribe(at.number, at.id, message.prefix);

@@ -31,11 +31,17 @@ struct segment_files final : core::payload {
   ~segment_files() override;
 
   gpushm::generation generation = 0;
+  /// A page of timelines has one more than `chunk_bytes`, which its openers do not get.
   std::vector<kept_fd> chunks;
   std::vector<std::uint64_t> chunk_bytes;
   std::shared_ptr<const core::charges> held;
   std::shared_ptr<closer> closed_by;
   bool is_lost = false;  ///< a predecessor had more chunks than these
+
+  /// The page, open for writing; null: these are no page of timelines.
+  [[nodiscard]] const kept_fd* writable() const noexcept {
+    return chunks.size() > chunk_bytes.size() ? &chunks.back() : nullptr;
+  }
 };
 
 /// A packet to send. Answers with metadata and events are encoded when they are sent: many may be
@@ -84,6 +90,7 @@ struct session : core::payload {
   /// No more packets are received from it or queued for it; queued packets are still sent.
   bool dropped = false;
   bool has_event_lane = false;
+  std::uint32_t known_kinds = wire::first_known_kinds;
   wire::session_token token{};
   std::optional<open_rest> rest;
 };
@@ -291,9 +298,11 @@ class hub final {
   void take_fence(const context& at, const wire::hello& message);
   [[nodiscard]] bool resume_lost(const session& successor, const wire::session_token& token);
   [[nodiscard]] wire::segment describe(const core::segment& what) const;
-  [[nodiscard]] wire::listing list_page(core::session_id number,
+  [[nodiscard]] wire::listing list_page(const session& member,
                                         const std::string& prefix,
                                         const std::string& after) const;
+  void make_page(const core::segment& what, segment_files& files);
+  void end_page(gpushm::generation generation) noexcept;
   void close(std::vector<kept_fd> files) noexcept;
 
   config config_;

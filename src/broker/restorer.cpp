@@ -79,6 +79,10 @@ void restorer::restore_segment(gpushm::generation generation, const core::saved_
       files->is_lost = files->is_lost || !files->chunks.back();
     }
     files->chunk_bytes = found->second.chunk_bytes;
+    if (found->second.writable != 0) {
+      files->chunks.push_back(from_.take(found->second.writable));
+      files->is_lost = files->is_lost || !files->chunks.back();
+    }
   }
   if (files->is_lost) {
     base::log(log_level::error,
@@ -108,6 +112,7 @@ void restorer::restore_session(core::session_id number, const core::saved_sessio
   created->dropped = record.dropped;
   created->token = record.token;
   created->fence = record.fence;
+  created->known_kinds = record.known_kinds;
   created->has_event_lane = record.events != 0;
   if (const auto rest = from_.rests.find(number); rest != from_.rests.end()) {
     records::open_rest_record& r = rest->second;

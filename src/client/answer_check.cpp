@@ -12,17 +12,18 @@ bool has_sane_numbers(const wire::segment& what) {
   return what.generation != 0 && what.generation <= max_generation && what.size_bytes != 0 &&
          what.size_bytes <= what.allocated_bytes &&
          what.offset_bytes <= what.allocated_bytes - what.size_bytes &&
-         (what.backend == backend::host) == (what.device.kind == device_kind::host);
+         base::is_on_host(what.backend) == (what.device.kind == device_kind::host);
 }
 
 bool has_fitting_chunks(const wire::opened& answer) {
   const wire::segment& what = answer.segment;
-  const bool bound = base::is_exporter_bound(what.backend);
-  const std::uint32_t bound_chunks = what.backend == backend::cuda_pool ? 1 : 0;
-  if (bound ? what.chunk_count != bound_chunks : what.chunk_count == 0) {
+  const bool bound = base::ends_with_creator(what.backend);
+  const auto fixed = base::fixed_chunks(what.backend);
+  if (fixed ? what.chunk_count != *fixed : what.chunk_count == 0) {
     return false;
   }
-  if (bound == answer.ticket.empty() || answer.chunk_bytes.size() > what.chunk_count) {
+  if (base::has_ticket(what.backend) == answer.ticket.empty() ||
+      answer.chunk_bytes.size() > what.chunk_count) {
     return false;
   }
   std::uint64_t left = what.allocated_bytes;

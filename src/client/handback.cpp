@@ -53,6 +53,7 @@ void hand_back_one(lease_table& leases,
     throw unexpected_answer(about);  // an older broker has reserved another segment
   }
   attach_all(*to, offer.generation, *chunks, about, timeout);
+  lease->answer_on(*to);  // an opener may ask as soon as it is published
   if (lease->published()) {
     const auto metadata = lease->metadata();
     static_cast<void>(

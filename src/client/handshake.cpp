@@ -65,7 +65,8 @@ void send_hello(int socket,
                                                self.pid_namespace,
                                                self.pid,
                                                proof.kind(),
-                                               resume}});
+                                               resume,
+                                               wire::known_kinds}});
   while (!try_send_hello(socket, hello, proof.descriptors(), about, deadline)) {
     base::pause_before_retry(inflight_poll);
   }

@@ -22,7 +22,7 @@ constexpr std::uint64_t large_peer_bytes = 512ULL << 20U;
 bool is_current(const segment_lease& of) {
   const segment_state state = of.state();
   return state == segment_state::live ||
-         (state == segment_state::exporter_gone && !base::is_exporter_bound(of.info().backend));
+         (state == segment_state::exporter_gone && !base::ends_with_creator(of.info().backend));
 }
 bool is_current(const mapping& of) {
   return of.lease() != nullptr && is_current(*of.lease());

@@ -19,7 +19,7 @@ constexpr std::size_t chunks_per_batch = wire::max_batch;
 /// True if one packet has everything that an open maps, and if the cache keeps the mapping.
 bool can_be_prefetched(const wire::segment& what) {
   return what.published && !what.removed && what.lifetime == lifetime::persistent &&
-         !base::is_exporter_bound(what.backend) && what.chunk_count <= chunks_per_batch;
+         !base::ends_with_creator(what.backend) && what.chunk_count <= chunks_per_batch;
 }
 
 /// The broker has no room: it would refuse further requests, too.

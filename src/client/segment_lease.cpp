@@ -77,7 +77,14 @@ void segment_lease::go_to(place next) {
   places_.push_back(std::move(next));
   now_.store(&places_.back(), std::memory_order_release);
   if (shared_) {
-    register_answer();
+    register_answer(broker());
+  }
+}
+
+void segment_lease::answer_on(connection& successor) const {
+  const std::lock_guard lock(mutex_);
+  if (shared_) {
+    register_answer(successor);
   }
 }
 
@@ -145,12 +152,11 @@ segment_lease::to_hand_back() const {
 void segment_lease::share(std::shared_ptr<const memory::source> memory) {
   const std::lock_guard lock(mutex_);
   shared_ = std::move(memory);
-  register_answer();
+  register_answer(broker());
 }
 
-void segment_lease::register_answer() {
-  broker().worker().answer_for(info_.generation,
-                               [memory = shared_] { return memory->unchanged(); });
+void segment_lease::register_answer(connection& on) const {
+  on.worker().answer_for(info_.generation, [memory = shared_] { return memory->unchanged(); });
 }
 
 void segment_lease::stop_sharing() noexcept {

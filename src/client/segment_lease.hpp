@@ -90,6 +90,9 @@ class segment_lease {
     std::uint32_t slot = 0;
     std::optional<wire::receipt> receipt;
   };
+  /// Answers questions of the broker of `successor` about memory that this process shares, already
+  /// before the lease is renewed there.
+  void answer_on(connection& successor) const;
   /// As `move_to`, with one grant.
   void renew(std::shared_ptr<connection> successor, const renewal& by);
   /// Lost with its broker, and not known to be gone.
@@ -147,8 +150,8 @@ class segment_lease {
     std::uint32_t slot;
   };
   [[nodiscard]] const place& now() const noexcept { return *now_.load(std::memory_order_acquire); }
-  void go_to(place next);  // with the lock held
-  void register_answer();  // with the lock held
+  void go_to(place next);                      // with the lock held
+  void register_answer(connection& on) const;  // with the lock held
   void stop_sharing() noexcept;
 
   std::weak_ptr<lease_table> table_;

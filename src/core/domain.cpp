@@ -67,22 +67,23 @@ void check_reservation(const reservation& wanted) {
   if (wanted.offset_bytes > wanted.allocated_bytes - wanted.size_bytes) {
     invalid("the segment extends past its allocation", "report this as a bug");
   }
-  const bool bound = base::is_exporter_bound(wanted.backend);
-  const std::uint32_t bound_chunks = wanted.backend == backend::cuda_pool ? 1 : 0;
-  if (bound ? wanted.chunk_count != bound_chunks : wanted.chunk_count == 0) {
-    invalid(bound ? "wrong number of chunks for this kind of memory" : "the segment has no chunks",
+  const auto fixed = base::fixed_chunks(wanted.backend);
+  if (fixed ? wanted.chunk_count != *fixed : wanted.chunk_count == 0) {
+    invalid(fixed ? "wrong number of chunks for this kind of memory" : "the segment has no chunks",
             "report this as a bug");
   }
-  if (bound ? wanted.ticket.empty() || wanted.ticket.size() > longest_ticket_bytes
-            : !wanted.ticket.empty()) {
+  if (base::has_ticket(wanted.backend)
+          ? wanted.ticket.empty() || wanted.ticket.size() > longest_ticket_bytes
+          : !wanted.ticket.empty()) {
     invalid("the ticket is missing, too long, or not for this kind of memory",
             "report this as a bug");
   }
-  if (bound && wanted.lifetime != lifetime::leased) {
-    invalid("exporter-bound memory cannot be persistent",
+  if ((base::ends_with_creator(wanted.backend) || wanted.backend == backend::signals) &&
+      wanted.lifetime != lifetime::leased) {
+    invalid("what is bound to its creator cannot be persistent",
             "share it as leased, or create a persistent segment and copy");
   }
-  if ((wanted.backend == backend::host) != (wanted.device.kind == device_kind::host)) {
+  if (base::is_on_host(wanted.backend) != (wanted.device.kind == device_kind::host)) {
     invalid("backend and device do not match", "report this as a bug");
   }
   constexpr std::size_t longest_device_text = 128;

@@ -212,6 +212,11 @@ class domain {
                          const std::optional<lost_segment>& back = {});
   /// Precondition: a segment of this generation exists.
   void set_payload(gpushm::generation generation, std::shared_ptr<core::payload> payload);
+  /// Null: there is none of this generation.
+  [[nodiscard]] const segment* find_segment(gpushm::generation generation) const noexcept {
+    const auto at = segments_.find(generation);
+    return at == segments_.end() ? nullptr : at->second.get();
+  }
   /// Precondition: a segment of this generation exists.
   [[nodiscard]] const segment& segment_of(gpushm::generation generation) const {
     return *segments_.at(generation);

@@ -31,7 +31,7 @@ bool domain::waits_for_fence(const segment& what) const {
   if (ending_sessions_ == 0) {
     return false;
   }
-  if (base::is_exporter_bound(what.backend)) {
+  if (base::ends_with_creator(what.backend)) {
     return is_ending(what.creator_session);
   }
   return !what.leases.empty() &&

@@ -110,8 +110,7 @@ void domain::end_lease(session_id session, segment& what, std::uint32_t count, b
       std::exchange(what.used, false)) {
     emit(event_kind::released, what, session);
   }
-  if (base::is_exporter_bound(what.backend) && session == what.creator_session && !what.removed) {
-    // No process can confirm any longer that the memory is unchanged.
+  if (base::ends_with_creator(what.backend) && session == what.creator_session && !what.removed) {
     unname(what);
     if (what.published) {
       emit(event_kind::removed, what, session);

@@ -241,9 +241,10 @@ void domain::end_lease_of_ended_session(session_id id,
     what.leases.erase(own);
     --lease_count_;
   }
-  if (base::is_exporter_bound(what.backend)) {
+  if (base::ends_with_creator(what.backend)) {
     end_with_exporter(what, how);
-  } else if (how != end_kind::goodbye && !what.removed && is_in_use(what)) {
+  } else if ((how != end_kind::goodbye || what.backend == backend::signals) && !what.removed &&
+             is_in_use(what)) {  // nobody signals the words of such a page any more
     set_word(what, segment_state::exporter_gone);
   }
   free_if_unused(what);

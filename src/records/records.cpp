@@ -142,11 +142,12 @@ class writer {
                                 v.requests,
                                 v.events,
                                 v.process,
-                                v.life);
+                                v.life,
+                                v.known_kinds);
   }
   fbs::Offset<fb::Files> add(const files_record& v) {
     const auto chunks = list(v.chunks);
-    return fb::CreateFiles(to_, chunks, list(v.chunk_bytes));
+    return fb::CreateFiles(to_, chunks, list(v.chunk_bytes), v.writable);
   }
   fbs::Offset<fb::OpenRest> add(const open_rest_record& v) {
     for (const std::string& each : v.names) {
@@ -334,7 +335,7 @@ core::saved_segment segment(const fb::Segment& v) {
                    fbs::GetString(v.device_pci_address()),
                    v.device_minor()};
   result.chunk_count = v.chunk_count();
-  result.backend = enumerator(v.backend(), backend::cuda_pool);
+  result.backend = enumerator(v.backend(), backend::timeline);
   result.lifetime = enumerator(v.lifetime(), lifetime::persistent);
   result.offset_bytes = v.offset_bytes();
   result.ticket = bytes(v.ticket());
@@ -388,11 +389,12 @@ connection_record connection(const fb::Connection& v) {
           v.requests(),
           v.events(),
           v.process(),
-          v.life()};
+          v.life(),
+          v.known_kinds()};
 }
 
 files_record files(const fb::Files& v) {
-  files_record result{list(v.chunks()), list(v.chunk_bytes())};
+  files_record result{list(v.chunks()), list(v.chunk_bytes()), v.writable()};
   if (result.chunks.size() != result.chunk_bytes.size()) {
     throw_damaged("lists of different lengths");
   }

@@ -85,6 +85,7 @@ struct connection_record {
   descriptor_id events = 0;
   descriptor_id process = 0;  ///< a pidfd
   descriptor_id life = 0;
+  std::uint32_t known_kinds = 0;
   friend bool operator==(const connection_record&, const connection_record&) = default;
 };
 
@@ -92,6 +93,7 @@ struct connection_record {
 struct files_record {
   std::vector<descriptor_id> chunks;
   std::vector<std::uint64_t> chunk_bytes;  ///< as many
+  descriptor_id writable = 0;              ///< of a page of timelines
   friend bool operator==(const files_record&, const files_record&) = default;
 };
 

@@ -13,7 +13,7 @@ enum class wait_result : std::uint8_t {
   reached,  ///< also if the timeline has ended or moved after that
   ended,    ///< before it reached the value
   moved,    ///< before it reached the value: wait on the word of the new signaler
-  invalid,  ///< the signaler has stored something that is no word of a timeline
+  invalid,  ///< the signaler has stored what is neither a value nor terminal
   timed_out,
   stopped,
 };

@@ -23,7 +23,7 @@ void timeline_reader::wake() const noexcept {
 }
 
 void timeline_writer::reset(std::uint64_t value) noexcept {
-  flags_->store(0, std::memory_order_relaxed);
+  flags_->store(in_use, std::memory_order_relaxed);
   last_->store(0, std::memory_order_relaxed);
   word_->store(value, std::memory_order_release);
 }
@@ -50,7 +50,7 @@ void timeline_writer::close(word_kind how) noexcept {
   const std::uint64_t terminal = how == word_kind::moved ? moved_word : ended_word;
   std::uint64_t now = word_->load(std::memory_order_relaxed);
   do {
-    if (now == moved_word || now == ended_word) {
+    if (kind_of(now) == word_kind::moved || kind_of(now) == word_kind::ended) {
       return;
     }
     last_->store(now, std::memory_order_relaxed);  // visible with the terminal word

@@ -20,10 +20,11 @@ struct signal_page {
   std::array<std::atomic<std::uint64_t>, words_per_page> words;
   /// The last value of a word that is terminal.
   std::array<std::atomic<std::uint64_t>, words_per_page> last;
-  /// `signaled_by_streams`, or 0.
+  /// Of these.
   std::array<std::atomic<std::uint32_t>, words_per_page> flags;
 };
 inline constexpr std::uint32_t signaled_by_streams = 1;
+inline constexpr std::uint32_t in_use = 2;
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 static_assert(offsetof(signal_page, last) == 4'096);
 static_assert(offsetof(signal_page, flags) == 8'192);

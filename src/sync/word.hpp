@@ -9,10 +9,15 @@ namespace gpushm::sync {
 
 /// Values are 0 to this.
 inline constexpr std::uint64_t max_value = (std::uint64_t{1} << 62U) - 1;
-/// Another process signals the timeline now, with another word.
-inline constexpr std::uint64_t moved_word = (std::uint64_t{1} << 63U) - 2;
+/// The first byte of a word, the most significant one, alone makes it terminal: so a store of one
+/// byte ends a timeline, whatever the other bytes are at that moment.
+inline constexpr std::uint8_t ended_byte = 0x7F;
+inline constexpr std::uint8_t moved_byte = 0x7E;
 /// The signaler has died, or has closed the timeline.
 inline constexpr std::uint64_t ended_word = (std::uint64_t{1} << 63U) - 1;
+/// Another process signals the timeline now, with another word.
+inline constexpr std::uint64_t moved_word =
+    (std::uint64_t{moved_byte} << 56U) | 0xFF'FFFF'FFFF'FFFFU;
 
 enum class word_kind : std::uint8_t {
   value,
@@ -24,9 +29,10 @@ enum class word_kind : std::uint8_t {
   if (word <= max_value) {
     return word_kind::value;
   }
-  return word == moved_word   ? word_kind::moved
-         : word == ended_word ? word_kind::ended
-                              : word_kind::invalid;
+  const auto first = static_cast<std::uint8_t>(word >> 56U);
+  return first == moved_byte   ? word_kind::moved
+         : first == ended_byte ? word_kind::ended
+                               : word_kind::invalid;
 }
 
 /// Whether the word releases a wait for `value`: the cyclic comparison of

@@ -75,7 +75,7 @@ class encoder {
     return static_cast<std::uint8_t>(value);
   }
   static std::uint8_t number_of(gpushm::backend value) {
-    return enumerator("backend", value, gpushm::backend::host, gpushm::backend::cuda_pool);
+    return enumerator("backend", value, gpushm::backend::host, gpushm::backend::timeline);
   }
   static std::uint8_t number_of(gpushm::lifetime value) {
     return enumerator("lifetime", value, gpushm::lifetime::leased, gpushm::lifetime::persistent);
@@ -148,8 +148,14 @@ class encoder {
     const auto boot_id = text(v.boot_id);
     const auto resume = token_if_any(v.resume);
     return {fb::Body::Hello,
-            fb::CreateHello(
-                builder_, v.version, boot_id, v.pid_namespace, v.pid, number_of(v.fence), resume)
+            fb::CreateHello(builder_,
+                            v.version,
+                            boot_id,
+                            v.pid_namespace,
+                            v.pid,
+                            number_of(v.fence),
+                            resume,
+                            v.known_kinds)
                 .Union()};
   }
   added add(const welcome& v) {
@@ -369,7 +375,8 @@ class decoder {
                      v.pid_namespace(),
                      v.pid(),
                      read_fence(v.fence()),
-                     token(v.resume())};
+                     token(v.resume()),
+                     v.known_kinds()};
       }
       case fb::Body::Welcome:
         return read(*m.body_as_Welcome());
@@ -602,7 +609,7 @@ class decoder {
   }
 
   static gpushm::backend read_backend(std::uint8_t value) {
-    return enumerator(value, gpushm::backend::host, gpushm::backend::cuda_pool);
+    return enumerator(value, gpushm::backend::host, gpushm::backend::timeline);
   }
   static gpushm::lifetime read_lifetime(std::uint8_t value) {
     return enumerator(value, gpushm::lifetime::leased, gpushm::lifetime::persistent);

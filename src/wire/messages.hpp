@@ -28,6 +28,11 @@ inline constexpr std::size_t max_open_many = 1000;
 /// Maximum number of generations in one keep.
 inline constexpr std::size_t max_keep = 4096;
 
+/// The kinds of segments that this code knows: those of `backend`. Clients of the first release
+/// know four, and must not see others.
+inline constexpr std::uint32_t known_kinds = static_cast<std::uint32_t>(backend::timeline) + 1;
+inline constexpr std::uint32_t first_known_kinds = 4;
+
 /// Bearer token of a connection; all zero: none.
 using session_token = std::array<std::uint8_t, 24>;
 
@@ -40,6 +45,7 @@ struct hello {
   std::int32_t pid = 0;
   gpushm::fence fence = gpushm::fence::none;
   session_token resume{};
+  std::uint32_t known_kinds = 0;
   friend bool operator==(const hello&, const hello&) = default;
 };
 

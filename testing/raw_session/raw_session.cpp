@@ -26,7 +26,9 @@ raw_session::raw_session(const std::string& socket_path)
 
 raw_session raw_session::greeted(const std::string& socket_path) {
   raw_session created(socket_path);
-  created.greet(wire::hello{});
+  wire::hello hello;
+  hello.known_kinds = wire::known_kinds;
+  created.greet(hello);
   return created;
 }
 

@@ -470,9 +470,10 @@ TEST_F(hub_share, invalid_reservation_is_refused) {
             "(report this as a bug)");
   wanted = legacy_handle("kv");
   wanted.lifetime = lifetime::persistent;
-  EXPECT_EQ(failure(round_trip(exporter, wanted)),
-            "invalid_argument: exporter-bound memory cannot be persistent (share it as leased, or "
-            "create a persistent segment and copy)");
+  EXPECT_EQ(
+      failure(round_trip(exporter, wanted)),
+      "invalid_argument: what is bound to its creator cannot be persistent (share it as leased, or "
+      "create a persistent segment and copy)");
   wanted = legacy_handle("kv");
   wanted.offset_bytes = 3097;
   EXPECT_EQ(failure(round_trip(exporter, wanted)),

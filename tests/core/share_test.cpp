@@ -206,7 +206,8 @@ TEST_P(exporter_bound_memory, invalid_reservation_is_refused) {
       {"a ticket of 4,097 bytes", [](reservation& r) { r.ticket.resize(4097); }, ticket_text},
       {"persistent",
        [](reservation& r) { r.lifetime = lifetime::persistent; },
-       "exporter-bound memory cannot be persistent (share it as leased, or create a persistent "
+       "what is bound to its creator cannot be persistent (share it as leased, or create a "
+       "persistent "
        "segment and copy)"},
       {"an offset that leaves a byte less",
        [](reservation& r) { ++r.offset_bytes; },

@@ -214,7 +214,13 @@ TEST_F(bad_input, broker_messages_end_connection) {
   }
 }
 
-TEST_F(bad_input, closed_event_lane_ends_connection_after_queued_goodbye) {
+/// Time to see a session that is ending, also on a loaded machine.
+class bad_input_with_slow_fence : public bad_input {
+ protected:
+  bad_input_with_slow_fence() : bad_input({"fence_delay_ms=1000"}) {}
+};
+
+TEST_F(bad_input_with_slow_fence, closed_event_lane_ends_connection_after_queued_goodbye) {
   for (const bool sends_goodbye : {true, false}) {
     auto client = greeted();
     auto wanted = gpushm_testing::reserve_pages("kv", 1);

@@ -89,6 +89,9 @@ INSTANTIATE_TEST_SUITE_P(shapes,
 
 class stopped_broker : public bad_input {
  protected:
+  /// Time to see a session that is ending, also on a loaded machine.
+  stopped_broker() : bad_input({"fence_delay_ms=1000"}) {}
+
   /// Blocks until all of its threads are stopped.
   void stop() {
     ASSERT_EQ(::kill(broker_.pid(), SIGSTOP), 0);

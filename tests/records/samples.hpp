@@ -150,13 +150,14 @@ auto fields_of(T& v) {
 }
 template <is<connection_record> T>
 auto fields_of(T& v) {
-  auto& [greeted, bye, dropped, closed, token, fence, requests, events, process, life] = v;
-  return std::tie(greeted, bye, dropped, closed, token, fence, requests, events, process, life);
+  auto& [greeted, bye, dropped, closed, token, fence, requests, events, process, life, kinds] = v;
+  return std::tie(
+      greeted, bye, dropped, closed, token, fence, requests, events, process, life, kinds);
 }
 template <is<files_record> T>
 auto fields_of(T& v) {
-  auto& [chunks, chunk_bytes] = v;
-  return std::tie(chunks, chunk_bytes);
+  auto& [chunks, chunk_bytes, writable] = v;
+  return std::tie(chunks, chunk_bytes, writable);
 }
 template <is<open_rest_record> T>
 auto fields_of(T& v) {
@@ -217,7 +218,7 @@ inline auto full_values() {
   broker_record broker{"default", {}, 41, "/run/gpushm/s", 42, 43, 44, 45, 46};
   broker.epoch = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
   connection_record connection{
-      true, true, true, true, {}, fence::unproven, 51, 52, 53, 0xFFFF'FFFF'FFFF'FFFFULL};
+      true, true, true, true, {}, fence::unproven, 51, 52, 53, 0xFFFF'FFFF'FFFF'FFFFULL, 0x55};
   connection.token.fill(0x54);
 
   return std::make_tuple(
@@ -234,7 +235,7 @@ inline auto full_values() {
       core::saved_dead_name{"w/gone"},
       std::move(broker),
       std::move(connection),
-      files_record{{81, 82, 83}, {84, 85, 86}},
+      files_record{{81, 82, 83}, {84, 85, 86}, 87},
       open_rest_record{91, {"a", "", "c", "c"}, 92, 3, at(93), at(94)},
       lane_record{101, 102},
       packet_record{103, true, false, 104, some_bytes(50, 105), 106, {107, 0, 108}, 109});

@@ -43,11 +43,28 @@ TEST(word, kinds) {
   EXPECT_EQ(kind_of(0), word_kind::value);
   EXPECT_EQ(kind_of(max_value), word_kind::value);
   EXPECT_EQ(kind_of(max_value + 1), word_kind::invalid);
-  EXPECT_EQ(kind_of(moved_word - 1), word_kind::invalid);
+  EXPECT_EQ(kind_of((std::uint64_t{moved_byte} << 56U) - 1), word_kind::invalid);
   EXPECT_EQ(kind_of(moved_word), word_kind::moved);
   EXPECT_EQ(kind_of(ended_word), word_kind::ended);
   EXPECT_EQ(kind_of(ended_word + 1), word_kind::invalid);
   EXPECT_EQ(kind_of(~std::uint64_t{0}), word_kind::invalid);
+}
+
+/// The broker ends a word by its first byte, and then stores the others in any order.
+TEST(word, one_byte_ends_any_value) {
+  std::mt19937_64 random(2);
+  for (int i = 0; i != 10'000; ++i) {
+    const std::uint64_t value = random() & max_value;
+    std::uint64_t word = (value & 0xFF'FFFF'FFFF'FFFFU) | (std::uint64_t{ended_byte} << 56U);
+    for (unsigned byte = 0; byte != 8; ++byte) {
+      ASSERT_EQ(kind_of(word), word_kind::ended);
+      ASSERT_TRUE(releases(word, max_value));
+      ASSERT_TRUE(releases(word, 0));
+      word |= std::uint64_t{0xFF} << (byte * 8U) & ended_word;
+    }
+    ASSERT_EQ(word, ended_word);
+    ASSERT_TRUE(releases(std::uint64_t{moved_byte} << 56U, max_value));
+  }
 }
 
 class page : public testing::Test {
@@ -101,7 +118,7 @@ TEST_F(page, timelines_do_not_touch_each_other) {
 
 TEST_F(page, hostile_words_are_not_values) {
   for (const std::uint64_t word :
-       {max_value + 1, moved_word - 1, ended_word + 1, ~std::uint64_t{0}}) {
+       {max_value + 1, std::uint64_t{1} << 62U, ended_word + 1, ~std::uint64_t{0}}) {
     page_->words[7] = word;
     EXPECT_EQ(writer_.reader().read().value(), std::nullopt);
   }

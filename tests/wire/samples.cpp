@@ -149,7 +149,8 @@ std::vector<sample> at_the_limits() {
               4026531836,
               4711,
               fence::unproven,
-              {9, 8, 7, 6, 5, 4, 3, 2, 1}}}},
+              {9, 8, 7, 6, 5, 4, 3, 2, 1},
+              max32}}},
       {"welcome with a fence",
        {0,
         welcome{
@@ -275,7 +276,7 @@ std::vector<sample> past_the_limits() {
        {1, confirmed{too_many, std::vector<verdict>(max_batch + 1, verdict::unchanged)}}},
   };
   reserve wanted{"n", 1, 1, some_gpu(), 1, backend::host, lifetime::leased};
-  wanted.backend = static_cast<backend>(4);
+  wanted.backend = static_cast<backend>(6);
   result.push_back({"a backend", {1, wanted}});
   wanted.backend = backend::host;
   wanted.lifetime = static_cast<lifetime>(2);
@@ -284,7 +285,7 @@ std::vector<sample> past_the_limits() {
   wanted.device.kind = static_cast<device_kind>(3);
   result.push_back({"a kind of device", {1, wanted}});
   segment shown = some_segment();
-  shown.backend = static_cast<backend>(4);
+  shown.backend = static_cast<backend>(6);
   result.push_back({"a listed backend", {1, listing{{shown}, false}}});
   shown = some_segment();
   shown.ending_waits = static_cast<fence_wait>(3);

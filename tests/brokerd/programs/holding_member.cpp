@@ -2,9 +2,10 @@
 // A client that does what its parent writes, line by line, and answers each line with one.
 //   holding_member SOCKET [DEVICE]
 // Commands: "create NAME leased|persistent SEED" (contents and metadata from SEED; not published),
-// "publish NAME", "share NAME" (a memfd of its own, leased), "open NAME", "state NAME",
-// "holds NAME SEED" (the contents and the metadata), "close NAME", "end" (the client object; its
-// segments stay), "files" (its number of descriptors). Answers: "ok [RESULT]", or "failed WHY".
+// "publish NAME", "share NAME KIND" (memory of its own, leased: memfd, malloc, pool), "open NAME",
+// "state NAME", "holds NAME SEED" (the contents and the metadata), "close NAME", "end" (the client
+// object; its segments stay), "files" (its number of descriptors). Answers: "ok [RESULT]", or
+// "failed WHY".
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -29,6 +30,7 @@
 #include "base/unique_fd.hpp"
 #include "gpushm/gpushm.hpp"
 #include "testing/process/proc_counters.hpp"
+#include "tests/share/agent_memory.hpp"
 
 namespace {
 
@@ -77,6 +79,17 @@ class member {
       return "ok";
     }
     if (command == "share") {
+      std::string kind;
+      words >> kind;
+      if (kind != "memfd") {
+        memory_.use_device(0);
+        memory_.allocate(kind, segment_bytes, 0);
+        return add(name,
+                   client_->share(name,
+                                  // NOLINTNEXTLINE(performance-no-int-to-ptr): of a GPU
+                                  reinterpret_cast<void*>(memory_.address()),
+                                  segment_bytes));
+      }
       const gpushm::base::unique_fd file(sealed_memfd());
       void* const memory =  // never unmapped
           ::mmap(nullptr, segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
@@ -134,6 +147,7 @@ class member {
   std::optional<gpushm::client> client_;
   std::map<std::string, gpushm::segment> segments_;
   std::map<std::string, std::uint64_t> seeds_;
+  gpushm_tests::agent_memory memory_;
 };
 
 }  // namespace

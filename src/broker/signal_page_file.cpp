@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/signal_page_file.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "base/log.hpp"
+#include "base/syscall.hpp"
+#include "sync/futex.hpp"
+#include "sync/signal_page.hpp"
+
+namespace gpushm::broker_detail {
+
+namespace {
+
+constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr auto size = static_cast<off_t>(sync::signal_page_bytes);
+
+/// The page's rows, as another process has left them.
+struct rows {
+  std::array<std::uint64_t, sync::words_per_page> words{};
+  std::array<std::uint64_t, sync::words_per_page> last{};
+  std::array<std::uint32_t, sync::words_per_page> flags{};
+};
+static_assert(sizeof(rows) == sizeof(sync::signal_page));
+
+bool is_terminal(std::uint64_t word) noexcept {
+  return sync::kind_of(word) == sync::word_kind::ended ||
+         sync::kind_of(word) == sync::word_kind::moved;
+}
+
+class ender {
+ public:
+  explicit ender(int file) noexcept : file_(file) {}
+
+  void end() noexcept {
+    rows page;
+    if (::pread(file_, &page, sizeof(page), 0) != static_cast<ssize_t>(sizeof(page))) {
+      failed();  // it is ended all the same, without its last values
+    }
+    for (std::size_t i = 0; i != page.words.size(); ++i) {
+      if (!is_terminal(page.words[i])) {
+        page.last[i] = page.words[i];
+      }
+    }
+    write(&page.last, sizeof(page.last), offsetof(sync::signal_page, last));
+    for (const bool in_use : {true, false}) {
+      for (std::size_t i = 0; i != page.words.size(); ++i) {
+        if (((page.flags[i] & sync::in_use) != 0) == in_use && !is_terminal(page.words[i])) {
+          // Little-endian: the first byte of the number is the last one in memory.
+          const std::uint8_t first = sync::ended_byte;
+          write(&first, 1, i * sizeof(page.words[i]) + sizeof(page.words[i]) - 1);
+          page.words[i] = sync::ended_word;
+        }
+      }
+      wake();
+    }
+    write(&page.words, sizeof(page.words), 0);
+  }
+
+ private:
+  void write(const void* bytes, std::size_t count, std::size_t offset) noexcept {
+    if (::pwrite(file_, bytes, count, static_cast<off_t>(offset)) != static_cast<ssize_t>(count)) {
+      failed();
+    }
+  }
+  void wake() noexcept {
+    void* const address = ::mmap(nullptr, sync::signal_page_bytes, PROT_READ, MAP_SHARED, file_, 0);
+    if (address == MAP_FAILED) {  // NOLINT(performance-no-int-to-ptr): the macro is a cast
+      failed();                   // sleepers look again within 100 ms
+      return;
+    }
+    for (const auto& word : static_cast<const sync::signal_page*>(address)->words) {
+      sync::wake_all(word);
+    }
+    ::munmap(address, sync::signal_page_bytes);
+  }
+  void failed() noexcept {
+    if (!has_failed_) {
+      has_failed_ = true;
+      base::log(log_level::error, "a page of timelines could not be ended completely");
+    }
+  }
+
+  int file_;
+  bool has_failed_ = false;
+};
+
+}  // namespace
+
+base::guarded_fd make_signal_page() {
+  constexpr const char* operation = "make a page of timelines";
+  auto result = base::guarded_fd::open([] {
+    return base::checked(operation, {}, "memfd_create", [] {
+      return ::memfd_create("gpushm-signals", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    });
+  });
+  const int fd = result.get();
+  base::checked(operation, {}, "ftruncate", [&] { return ::ftruncate(fd, size); });
+  base::checked(operation, {}, "fallocate", [&] { return ::fallocate(fd, 0, 0, size); });
+  base::checked(
+      operation, {}, "fcntl(F_ADD_SEALS)", [&] { return ::fcntl(fd, F_ADD_SEALS, seals); });
+  base::checked(operation, {}, "fchmod", [&] { return ::fchmod(fd, 0600); });
+  return result;
+}
+
+base::guarded_fd readable_signal_page(int writable) {
+  const std::string path = "/proc/self/fd/" + std::to_string(writable);
+  return base::guarded_fd::open([&] {
+    return base::checked("make a page of timelines", {}, "open", [&] {
+      return ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    });
+  });
+}
+
+bool is_signal_page(int fd) noexcept {
+  struct stat info {};
+  return ::fcntl(fd, F_GET_SEALS) == seals && ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) &&
+         (info.st_mode & 0777U) == 0600U && info.st_uid == ::geteuid() && info.st_size == size &&
+         (::fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR;
+}
+
+void end_signals(int writable) noexcept {
+  ender(writable).end();
+}
+
+}  // namespace gpushm::broker_detail
