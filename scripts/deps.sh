@@ -19,7 +19,7 @@ bench=(libbenchmark-dev)
 # Packages to compile the tests, and programs that they run.
 gtest=(libgtest-dev libgmock-dev)
 test=(
-  abigail-tools binutils 'bindgen?' crun patchelf podman procps python3 runc rustc systemd util-linux xz-utils
+  abigail-tools binutils 'bindgen?' crun patchelf podman procps python3 runc rustc spin systemd util-linux xz-utils
   # Renders the kustomizations. Ubuntu has it as a snap only.
   'kubectl|kubernetes-client?'
 )
