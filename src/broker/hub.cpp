@@ -785,8 +785,9 @@ prepared hub::handle(const context& at, const wire::reserve& message) {
     if (message.backend == backend::signals && !back) {
       make_page(created, *files);
       packet.files = files;
-      packet.descriptors = {files->writable()->get()};
-      packet.ids = {files->writable()->id};
+      const kept_fd& writable = files->chunks.back();
+      packet.descriptors = {writable.get()};
+      packet.ids = {writable.id};
     }
     prepared answer = prepare(at.id,
                               wire::reserved{generation, slot, receipt_for(at.number, created)},
@@ -828,9 +829,11 @@ void hub::make_page(const core::segment& what, segment_files& files) {
 /// The process that signals has ended.
 void hub::end_page(gpushm::generation generation) noexcept {
   const core::segment* const what = domain_.find_segment(generation);
-  if (what != nullptr && what->backend == backend::signals && what->payload &&
-      files_of(*what).writable() != nullptr) {
-    end_signals(files_of(*what).writable()->get());
+  if (what == nullptr || what->backend != backend::signals || !what->payload) {
+    return;
+  }
+  if (const kept_fd* const writable = files_of(*what).writable()) {
+    end_signals(writable->get());
   }
 }
 
