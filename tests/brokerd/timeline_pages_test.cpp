@@ -185,9 +185,13 @@ TEST_F(timeline_pages, end_with_their_process) {
     for (std::uint32_t i = 0; i != sync::words_per_page; ++i) {
       const auto found = sync::timeline_reader(seen.page(), i).read();
       EXPECT_EQ(found.value(), i + 1) << "its last value";
-      EXPECT_EQ(found.word, i == 9 ? sync::moved_word : sync::ended_word);
+      EXPECT_EQ(found.kind(), i == 9 ? sync::word_kind::moved : sync::word_kind::ended);
     }
     reader.send(wire::bye{});
+    // The first byte is stored before the others.
+    EXPECT_TRUE(eventually(
+        [&] { return sync::timeline_reader(seen.page(), 1).read().word == sync::ended_word; },
+        10s));
     reader.hang_up();
     auto next = greeted();
     EXPECT_TRUE(eventually(
