@@ -3,12 +3,12 @@
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <climits>
+#include <ctime>
 
 #include "sync/futex.hpp"
 
