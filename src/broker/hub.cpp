@@ -804,6 +804,12 @@ prepared hub::handle(const context& at, const wire::reserve& message) {
   }
 }
 
+/// The keeper gets a copy. Throws as `recorder::keep`.
+kept_fd hub::keep(base::guarded_fd file) {
+  const records::descriptor_id id = recorder_.keep(file.get());
+  return {std::move(file), id};
+}
+
 /// Its memory is the only kind that a broker makes.
 void hub::make_page(const core::segment& what, segment_files& files) {
   if (what.allocated_bytes != sync::signal_page_bytes) {
@@ -816,12 +822,8 @@ void hub::make_page(const core::segment& what, segment_files& files) {
   what.held->take(core::resource::descriptors, 1);
   what.held->take(core::resource::memory_bytes, sync::signal_page_bytes);
   files.chunks.reserve(2);
-  const auto kept = [this](base::guarded_fd file) {
-    const records::descriptor_id id = recorder_.keep(file.get());
-    return kept_fd(std::move(file), id);
-  };
-  kept_fd writable = kept(make_signal_page());
-  files.chunks.push_back(kept(readable_signal_page(writable.get())));
+  kept_fd writable = keep(make_signal_page());
+  files.chunks.push_back(keep(readable_signal_page(writable.get())));
   files.chunks.push_back(std::move(writable));
   files.chunk_bytes = {sync::signal_page_bytes};
 }
@@ -886,9 +888,8 @@ prepared hub::handle(const context& at, const wire::attach& message) {
   files.chunk_bytes.reserve(files.chunk_bytes.size() + at.descriptors.size());
   kept_fd writable;
   if (what.backend == backend::signals) {  // handed back: openers get it for reading only
-    auto readable = readable_signal_page(at.descriptors.front().get());
-    const records::descriptor_id id = recorder_.keep(readable.get());
-    writable = std::exchange(at.descriptors.front(), kept_fd(std::move(readable), id));
+    writable = std::exchange(at.descriptors.front(),
+                             keep(readable_signal_page(at.descriptors.front().get())));
     files.chunks.reserve(2);
   }
   domain_.attach(at.number, message.generation, message.first_chunk, at.descriptors.size());

@@ -301,6 +301,7 @@ class hub final {
   [[nodiscard]] wire::listing list_page(const session& member,
                                         const std::string& prefix,
                                         const std::string& after) const;
+  [[nodiscard]] kept_fd keep(base::guarded_fd file);
   void make_page(const core::segment& what, segment_files& files);
   void end_page(gpushm::generation generation) noexcept;
   void close(std::vector<kept_fd> files) noexcept;
