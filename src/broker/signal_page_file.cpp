@@ -9,10 +9,10 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <string>
 
 #include "base/log.hpp"
 #include "base/syscall.hpp"
+#include "broker/reopen.hpp"
 #include "sync/futex.hpp"
 #include "sync/signal_page.hpp"
 
@@ -20,6 +20,7 @@ namespace gpushm::broker_detail {
 
 namespace {
 
+constexpr const char* operation = "make a page of timelines";
 constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr auto size = static_cast<off_t>(sync::signal_page_bytes);
 
@@ -96,7 +97,6 @@ class ender {
 }  // namespace
 
 base::guarded_fd make_signal_page() {
-  constexpr const char* operation = "make a page of timelines";
   auto result = base::guarded_fd::open([] {
     return base::checked(operation, {}, "memfd_create", [] {
       return ::memfd_create("gpushm-signals", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -112,12 +112,7 @@ base::guarded_fd make_signal_page() {
 }
 
 base::guarded_fd readable_signal_page(int writable) {
-  const std::string path = "/proc/self/fd/" + std::to_string(writable);
-  return base::guarded_fd::open([&] {
-    return base::checked("make a page of timelines", {}, "open", [&] {
-      return ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    });
-  });
+  return reopen_for_reading(operation, writable);
 }
 
 bool is_signal_page(int fd) noexcept {

@@ -8,9 +8,10 @@
 
 #include <atomic>
 #include <cerrno>
-#include <string>
+#include <string_view>
 
 #include "base/syscall.hpp"
+#include "broker/reopen.hpp"
 
 namespace gpushm::broker_detail {
 
@@ -118,13 +119,8 @@ void state_table_file::map(std::size_t bytes) {
   });
 }
 
-/// Opened for reading, so that it cannot be mapped for writing either.
 void state_table_file::open_for_members() {
-  const std::string path = "/proc/self/fd/" + std::to_string(fd_.get());
-  for_members_ = base::guarded_fd::open([&] {
-    return base::checked(
-        "serve", path, "open", [&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); });
-  });
+  for_members_ = reopen_for_reading("serve", fd_.get());
 }
 
 wire::state_table_header* state_table_file::header() noexcept {

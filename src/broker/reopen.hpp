@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fcntl.h>
+
+#include <string>
+#include <string_view>
+
+#include "base/guarded_fd.hpp"
+#include "base/syscall.hpp"
+
+namespace gpushm::broker_detail {
+
+/// The same memory, open for reading only, so that it cannot be mapped for writing either. Throws
+/// too_many_descriptors, system_error.
+[[nodiscard]] inline base::guarded_fd reopen_for_reading(std::string_view operation, int file) {
+  const std::string path = "/proc/self/fd/" + std::to_string(file);
+  return base::guarded_fd::open([&] {
+    return base::checked(
+        operation, path, "open", [&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); });
+  });
+}
+
+}  // namespace gpushm::broker_detail
