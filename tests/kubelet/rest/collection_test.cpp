@@ -243,7 +243,7 @@ TEST_F(rest_collection, failed_handler_is_called_again) {
 TEST_F(rest_collection, outage_and_recovery_are_logged_once) {
   const gpushm_testing::logged lines;
   const collection_watch watch(client_, slices, {}, seen_.handler());
-  ASSERT_TRUE(becomes_current(watch));
+  ASSERT_TRUE(server_.wait_for_watches(1, timeout));  // it is current before its first watch
   server_.cut_watches();  // a failure that the next try resolves is not an outage
   ASSERT_TRUE(eventually([&] { return count_requests("watch=1") >= 2; }, timeout));
   ASSERT_TRUE(becomes_current(watch));
