@@ -56,6 +56,8 @@ enum class errc : std::uint16_t {
   share_exceeded = GPUSHM_ERRC_SHARE_EXCEEDED,
   writer_ending = GPUSHM_ERRC_WRITER_ENDING,
   cancelled = GPUSHM_ERRC_CANCELLED,
+  value_out_of_range = GPUSHM_ERRC_VALUE_OUT_OF_RANGE,
+  too_many_waits = GPUSHM_ERRC_TOO_MANY_WAITS,
 };
 
 /// The stable name of `code`, as in `docs/errors.md` ("no_such_segment"); "unknown" for a value

@@ -7,4 +7,5 @@
 #include "gpushm/error.hpp"
 #include "gpushm/exchange.hpp"
 #include "gpushm/segment.hpp"
+#include "gpushm/timeline.hpp"
 #include "gpushm/types.hpp"

@@ -93,6 +93,10 @@ std::string_view name_of(errc code) noexcept {
       return "writer_ending";
     case errc::cancelled:
       return "cancelled";
+    case errc::value_out_of_range:
+      return "value_out_of_range";
+    case errc::too_many_waits:
+      return "too_many_waits";
   }
   return "unknown";
 }

@@ -114,7 +114,7 @@ void check_chunk(int fd, gpushm::backend kind, std::uint64_t chunk_bytes, bool a
       is_valid = is_sealed_memfd(fd, chunk_bytes);
       break;
     case gpushm::backend::signals:
-      is_valid = chunk_bytes == sync::signal_page_bytes && is_signal_page(fd);
+      is_valid = is_signal_page(fd, chunk_bytes);
       break;
     case gpushm::backend::cuda_vmm:
     case gpushm::backend::cuda_pool:

@@ -812,20 +812,21 @@ kept_fd hub::keep(base::guarded_fd file) {
 
 /// Its memory is the only kind that a broker makes.
 void hub::make_page(const core::segment& what, segment_files& files) {
-  if (what.allocated_bytes != sync::signal_page_bytes) {
+  if (!sync::is_signal_page_size(what.allocated_bytes)) {
     throw error(errc::size_mismatch,
                 {},
                 {},
-                "a page of timelines has " + std::to_string(sync::signal_page_bytes) + " bytes",
-                "reserve that size");
+                "a page of timelines has " + std::to_string(sync::signal_page_bytes) + " to " +
+                    std::to_string(sync::max_signal_page_bytes) + " bytes, a multiple of 4,096",
+                "reserve such a size");
   }
   what.held->take(core::resource::descriptors, 1);
-  what.held->take(core::resource::memory_bytes, sync::signal_page_bytes);
+  what.held->take(core::resource::memory_bytes, what.allocated_bytes);
   files.chunks.reserve(2);
-  kept_fd writable = keep(make_signal_page());
+  kept_fd writable = keep(make_signal_page(what.allocated_bytes));
   files.chunks.push_back(keep(readable_signal_page(writable.get())));
   files.chunks.push_back(std::move(writable));
-  files.chunk_bytes = {sync::signal_page_bytes};
+  files.chunk_bytes = {what.allocated_bytes};
 }
 
 /// The process that signals has ended.

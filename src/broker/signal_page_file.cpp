@@ -22,7 +22,6 @@ namespace {
 
 constexpr const char* operation = "make a page of timelines";
 constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-constexpr auto size = static_cast<off_t>(sync::signal_page_bytes);
 
 /// The page's rows, as another process has left them.
 struct rows {
@@ -96,7 +95,8 @@ class ender {
 
 }  // namespace
 
-base::guarded_fd make_signal_page() {
+base::guarded_fd make_signal_page(std::uint64_t bytes) {
+  const auto size = static_cast<off_t>(bytes);
   auto result = base::guarded_fd::open([] {
     return base::checked(operation, {}, "memfd_create", [] {
       return ::memfd_create("gpushm-signals", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -115,10 +115,11 @@ base::guarded_fd readable_signal_page(int writable) {
   return reopen_for_reading(operation, writable);
 }
 
-bool is_signal_page(int fd) noexcept {
+bool is_signal_page(int fd, std::uint64_t bytes) noexcept {
   struct stat info {};
   return ::fcntl(fd, F_GET_SEALS) == seals && ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) &&
-         (info.st_mode & 0777U) == 0600U && info.st_uid == ::geteuid() && info.st_size == size &&
+         (info.st_mode & 0777U) == 0600U && info.st_uid == ::geteuid() &&
+         sync::is_signal_page_size(bytes) && info.st_size == static_cast<off_t>(bytes) &&
          (::fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR;
 }
 

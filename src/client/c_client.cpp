@@ -25,21 +25,6 @@ namespace gpushm::detail {
 
 namespace {
 
-/// Checks before anything else that no lock is used in a forked child.
-client_impl& usable(const gpushm_client* client,
-                    std::string_view operation,
-                    std::string_view object = {}) {
-  if (client == nullptr) {
-    throw error(errc::invalid_argument,
-                "client",
-                {},
-                "this client object is empty",
-                "connect first; a moved-from object is empty");
-  }
-  client->impl->check_usable(operation, object);
-  return *client->impl;
-}
-
 /// Calls `make` with the client and the name; its result becomes the caller's.
 template <typename Make>
 gpushm_errc segment_out(const gpushm_client* client,

@@ -44,6 +44,21 @@ namespace gpushm::detail {
   return *segment;
 }
 
+/// Checks before anything else that no lock is used in a forked child.
+[[nodiscard]] inline client_impl& usable(const gpushm_client* client,
+                                         std::string_view operation,
+                                         std::string_view object = {}) {
+  if (client == nullptr) {
+    throw error(errc::invalid_argument,
+                "client",
+                {},
+                "this client object is empty",
+                "connect first; a moved-from object is empty");
+  }
+  client->impl->check_usable(operation, object);
+  return *client->impl;
+}
+
 /// Converts to the C structure.
 [[nodiscard]] gpushm_device device_out(const device_id& device);
 

@@ -13,7 +13,11 @@
 #include "client/lease_table.hpp"
 #include "client/mapping.hpp"
 #include "client/segment_impl.hpp"
+#include "client/signal_pages.hpp"
 #include "gpushm/client.hpp"
+#include "sync/timeline_place.hpp"
+
+struct gpushm_timeline;
 
 namespace gpushm::detail {
 
@@ -54,6 +58,13 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                                   std::uint64_t size_bytes,
                                   const share_options& options);
   [[nodiscard]] lease_table& leases() const noexcept { return *leases_; }
+
+  /// Creates and publishes a timeline (timelines.cpp). Throws as a request.
+  [[nodiscard]] std::unique_ptr<gpushm_timeline> create_timeline(std::string_view name);
+  /// Blocks until the name is published. Throws as `open`.
+  [[nodiscard]] std::unique_ptr<gpushm_timeline> open_timeline(std::string_view name,
+                                                               const open_options& options);
+  [[nodiscard]] signal_pages& pages() noexcept { return pages_; }
 
   struct open_outcome {
     segment_ptr opened;
@@ -113,10 +124,23 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                   steady_time begin,
                   std::span<open_outcome> results);
 
+  // Timelines (timelines.cpp).
+  [[nodiscard]] std::shared_ptr<mapped_page> make_page(steady_time deadline);
+  [[nodiscard]] std::shared_ptr<mapped_page> open_page(const sync::timeline_place& place);
+  /// Accepts the grant of a segment of this kind. Throws the error of a failure.
+  [[nodiscard]] std::shared_ptr<segment_lease> take_opened(open_reply& answered,
+                                                           std::string_view name,
+                                                           backend kind);
+
   /// Sends the reservation; destroying the result ends the granted lease.
   [[nodiscard]] std::shared_ptr<segment_lease> reserve(wire::reserve wanted,
                                                        std::string_view operation,
-                                                       steady_time deadline);
+                                                       steady_time deadline) {
+    return reserve_with(std::move(wanted), operation, deadline).first;
+  }
+  /// As above, with the memory that the broker has made: that of a page of timelines.
+  [[nodiscard]] std::pair<std::shared_ptr<segment_lease>, base::guarded_fd> reserve_with(
+      wire::reserve wanted, std::string_view operation, steady_time deadline);
   /// For memory that is already mapped for reading and writing.
   [[nodiscard]] segment_ptr first_user(const std::shared_ptr<segment_lease>& lease,
                                        std::shared_ptr<memory::region> memory,
@@ -129,6 +153,7 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   std::shared_ptr<broker_link> link_;
   /// The link's. Segments own it, and so the link: it outlives this object for them.
   std::shared_ptr<lease_table> leases_;
+  signal_pages pages_;
 };
 
 }  // namespace gpushm::detail

@@ -151,6 +151,11 @@ class connection final : public lease_returner {
                                          gpushm::generation generation) const noexcept {
     return table_.state(slot, generation);
   }
+  /// Whether the segment has not been freed, as far as known: false only when it has been. No
+  /// system call.
+  [[nodiscard]] bool may_exist(std::uint32_t slot, gpushm::generation generation) const noexcept {
+    return !table_.broker_alive() || table_.exists(slot, generation);
+  }
   [[nodiscard]] const broker_info& broker() const noexcept { return info_; }
   [[nodiscard]] std::uint64_t forks() const noexcept { return forks_; }
 

@@ -84,23 +84,26 @@ answer reserve_name(connection& broker,
 
 }  // namespace
 
-std::shared_ptr<segment_lease> client_impl::reserve(wire::reserve wanted,
-                                                    std::string_view operation,
-                                                    steady_time deadline) {
+std::pair<std::shared_ptr<segment_lease>, base::guarded_fd> client_impl::reserve_with(
+    wire::reserve wanted, std::string_view operation, steady_time deadline) {
   const auto connected = broker();
   answer got = reserve_name(*connected, wanted, {operation, wanted.name}, deadline);
   const auto* reserved = std::get_if<wire::reserved>(&got.body);
-  if (reserved == nullptr || !got.descriptors.empty() || reserved->generation == 0 ||
-      reserved->generation > max_generation) {
+  if (reserved == nullptr ||
+      got.descriptors.size() != (wanted.backend == backend::signals ? 1U : 0U) ||
+      reserved->generation == 0 || reserved->generation > max_generation) {
     throw unexpected_answer({operation, wanted.name});
   }
   wire::segment info{std::move(static_cast<base::segment_facts&>(wanted))};
   info.generation = reserved->generation;
   info.slot = reserved->slot;
-  return leases_->take(connected,
-                       {std::move(info), {}, std::move(wanted.ticket), reserved->receipt, true},
-                       got.granted,
-                       operation);
+  auto lease =
+      leases_->take(connected,
+                    {std::move(info), {}, std::move(wanted.ticket), reserved->receipt, true},
+                    got.granted,
+                    operation);
+  return {std::move(lease),
+          got.descriptors.empty() ? base::guarded_fd() : std::move(got.descriptors.front())};
 }
 
 segment_ptr client_impl::create(std::string_view name, const create_options& options) {

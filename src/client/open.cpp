@@ -160,6 +160,14 @@ segment_ptr client_impl::use(open_reply answered,
     throw unexpected_answer({"open", name});
   }
   check_opened(*opened, got.descriptors.size(), name, options.expected_size_bytes);
+  if (opened->segment.backend == backend::timeline || opened->segment.backend == backend::signals) {
+    throw error(errc::invalid_argument,
+                "open",
+                name,
+                opened->segment.backend == backend::timeline ? "it is a timeline"
+                                                             : "it is a page of timelines",
+                "open a timeline by its name (gpushm_timeline_open)");
+  }
   const auto lease = leases_->take(answered.broker,
                                    {std::move(opened->segment),
                                     std::move(opened->metadata),

@@ -49,11 +49,18 @@ class segment_lease {
   segment_lease& operator=(const segment_lease&) = delete;
   ~segment_lease();
 
+  /// Whether this client has created the segment.
+  [[nodiscard]] bool is_creator() const noexcept { return is_creator_; }
   /// As in the first answer; never changes.
   [[nodiscard]] const wire::segment& info() const noexcept { return info_; }
   /// The connection that has the lease: another one after the broker ended the first. Valid as long
   /// as this object exists.
   [[nodiscard]] connection& broker() const noexcept { return *now().broker; }
+  /// As `broker`, and where its state table has the segment.
+  [[nodiscard]] std::pair<std::shared_ptr<connection>, std::uint32_t> where() const {
+    const place& at = now();
+    return {at.broker, at.slot};
+  }
   [[nodiscard]] segment_state state() const noexcept {
     const place& at = now();
     return at.broker->state(at.slot, info_.generation);
@@ -132,6 +139,8 @@ class segment_lease {
 
   /// Adds the first mapping of a new lease.
   void put(const std::shared_ptr<mapping>& created);
+  /// It is used otherwise than by a mapping.
+  void note_used() noexcept { mapped_.store(true, std::memory_order_relaxed); }
 
   /// Registers this process's memory of the segment: the broker's questions about it are answered
   /// as long as this lease exists, or until `unshare`.

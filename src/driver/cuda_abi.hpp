@@ -157,6 +157,13 @@ namespace gpushm::cuda {
   X(CU_STREAM_WAIT_VALUE_EQ, 1) \
   X(CU_STREAM_WAIT_VALUE_AND, 2) \
   X(CU_STREAM_WAIT_VALUE_NOR, 3)
+#define GPUSHM_CUDA_CUstreamBatchMemOpType(X) \
+  X(CU_STREAM_MEM_OP_WAIT_VALUE_64, 4) \
+  X(CU_STREAM_MEM_OP_WRITE_VALUE_64, 5)
+#define GPUSHM_CUDA_CUstreamCaptureStatus(X) \
+  X(CU_STREAM_CAPTURE_STATUS_NONE, 0) \
+  X(CU_STREAM_CAPTURE_STATUS_ACTIVE, 1) \
+  X(CU_STREAM_CAPTURE_STATUS_INVALIDATED, 2)
 #define GPUSHM_CUDA_CUevent_flags(X) \
   X(CU_EVENT_DEFAULT, 0) \
   X(CU_EVENT_BLOCKING_SYNC, 1) \
@@ -182,6 +189,8 @@ namespace gpushm::cuda {
   X(CUstream_flags, GPUSHM_CUDA_CUstream_flags) \
   X(CUstreamWriteValue_flags, GPUSHM_CUDA_CUstreamWriteValue_flags) \
   X(CUstreamWaitValue_flags, GPUSHM_CUDA_CUstreamWaitValue_flags) \
+  X(CUstreamBatchMemOpType, GPUSHM_CUDA_CUstreamBatchMemOpType) \
+  X(CUstreamCaptureStatus, GPUSHM_CUDA_CUstreamCaptureStatus) \
   X(CUevent_flags, GPUSHM_CUDA_CUevent_flags) \
   X(CUipcMem_flags, GPUSHM_CUDA_CUipcMem_flags) \
   X(CUdevice_P2PAttribute, GPUSHM_CUDA_CUdevice_P2PAttribute)
@@ -209,6 +218,7 @@ inline constexpr std::size_t ipc_handle_pid_offset = 8;
 /// Flags of cuMemHostRegister (macros in cuda.h).
 inline constexpr unsigned int memhostregister_portable = 0x01;
 inline constexpr unsigned int memhostregister_devicemap = 0x02;
+inline constexpr unsigned int memhostregister_read_only = 0x08;
 /// The driver's value for a location that this process does not enumerate (CU_DEVICE_INVALID).
 inline constexpr CUdevice device_invalid = -2;
 
@@ -253,6 +263,15 @@ struct CUmemPoolProps {
 };
 struct CUmemPoolPtrExportData {
   unsigned char reserved[64];
+};
+/// A wait or a write of 64 bits: the members that both have in the driver's union.
+struct CUstreamBatchMemOpParams {
+  CUstreamBatchMemOpType operation;
+  CUdeviceptr address;
+  std::uint64_t value64;
+  unsigned int flags;
+  CUdeviceptr alias;
+  std::uint64_t rest;
 };
 // NOLINTEND(modernize-avoid-c-arrays)
 
@@ -334,6 +353,11 @@ struct CUmemPoolPtrExportData {
      (CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned int flags)) \
   X(cuStreamWaitValue64_v2, \
      (CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned int flags)) \
+  X(cuStreamBatchMemOp_v2, \
+     (CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, \
+      unsigned int flags)) \
+  X(cuStreamGetCtx, (CUstream stream, CUcontext* context)) \
+  X(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus* status)) \
   X(cuEventCreate, (CUevent* event, unsigned int flags)) \
   X(cuEventDestroy_v2, (CUevent event)) \
   X(cuEventRecord, (CUevent event, CUstream stream)) \

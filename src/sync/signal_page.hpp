@@ -29,8 +29,13 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 static_assert(offsetof(signal_page, last) == 4'096);
 static_assert(offsetof(signal_page, flags) == 8'192);
 static_assert(sizeof(signal_page) == 10'240);
-/// Of the memfd: whole pages of 4 KiB.
+/// Of the memfd: whole pages of 4 KiB. Behind it there may be other memory that only the signaler
+/// writes, in all at most `max_signal_page_bytes`.
 inline constexpr std::size_t signal_page_bytes = 12'288;
+inline constexpr std::size_t max_signal_page_bytes = std::size_t{1} << 20U;
+[[nodiscard]] constexpr bool is_signal_page_size(std::uint64_t bytes) noexcept {
+  return bytes >= signal_page_bytes && bytes <= max_signal_page_bytes && bytes % 4'096 == 0;
+}
 
 /// What a reader sees of one timeline. The page is another process's: any values are possible.
 struct reading {

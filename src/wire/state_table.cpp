@@ -78,4 +78,9 @@ segment_state state_table_view::state(std::uint32_t slot,
   return segment_state::removed;
 }
 
+bool state_table_view::exists(std::uint32_t slot, gpushm::generation generation) const noexcept {
+  const std::uint64_t word = slot < slots_ ? words_[slot].load(std::memory_order_acquire) : 0;
+  return word >> 8U == generation && static_cast<slot_state>(word & 0xFFU) != slot_state::free;
+}
+
 }  // namespace gpushm::wire

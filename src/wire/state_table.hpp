@@ -79,6 +79,8 @@ class state_table_view {
   /// that does not exist, means removed.
   [[nodiscard]] segment_state state(std::uint32_t slot,
                                     gpushm::generation generation) const noexcept;
+  /// No system call. False once the segment is freed: no process has a lease on it any more.
+  [[nodiscard]] bool exists(std::uint32_t slot, gpushm::generation generation) const noexcept;
 
  private:
   const state_table_header* header_ = nullptr;

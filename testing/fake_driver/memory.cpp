@@ -236,7 +236,7 @@ CUresult cuda::cuMemFreeHost(void* address) {
   });
 }
 
-CUresult cuda::cuMemHostRegister_v2(void* address, std::size_t size, unsigned int /*flags*/) {
+CUresult cuda::cuMemHostRegister_v2(void* address, std::size_t size, unsigned int flags) {
   return entry("cuMemHostRegister_v2", [&] {
     fake::driver_state& now = state();
     const std::lock_guard lock(now.mutex);
@@ -253,7 +253,7 @@ CUresult cuda::cuMemHostRegister_v2(void* address, std::size_t size, unsigned in
     added.kind = range_kind::host;
     added.gpu = current->gpu;
     added.readable = true;
-    added.writable = true;
+    added.writable = (flags & memhostregister_read_only) == 0;
     added.buffer_id = now.ranges.next_buffer_id();
     return now.ranges.add(std::move(added)) ? CUDA_SUCCESS
                                             : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;

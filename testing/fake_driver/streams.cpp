@@ -3,8 +3,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
+#include <cstdlib>
 #include <map>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -84,6 +85,85 @@ bool is_word(CUdeviceptr address, bool write) {
          state().ranges.allows(address, sizeof(std::uint64_t), write);
 }
 
+/// Streams of the process that wait for a word.
+std::atomic<int>& waiting() {
+  static std::atomic<int> count{0};
+  return count;
+}
+
+/// As many waiting streams stop all others: CUDA_DEVICE_MAX_CONNECTIONS.
+int connections() {
+  static const int count = [] {
+    constexpr int usual = 8;
+    constexpr int most = 32;
+    const char* const text =
+        std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");            // NOLINT(concurrency-mt-unsafe)
+    const int wanted = text == nullptr ? 0 : std::atoi(text);  // NOLINT(cert-err34-c): as CUDA
+    return wanted == 0 ? usual : std::clamp(wanted, 1, most);
+  }();
+  return count;
+}
+
+constexpr std::chrono::microseconds shortest_pause{1};
+constexpr std::chrono::microseconds longest_pause{200};
+
+/// Polled, as on a GPU: the store may come from a process that does not use CUDA.
+template <typename Predicate>
+void poll(const std::atomic<bool>& ended, Predicate&& is_met) {
+  for (auto pause = shortest_pause; !ended && !is_met();
+       pause = std::min(pause * 2, longest_pause)) {
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+void write_word(CUdeviceptr address, std::uint64_t value) {
+  __atomic_store_n(static_cast<std::uint64_t*>(as_pointer(address)), value, __ATOMIC_SEQ_CST);
+}
+
+void wait_for_word(const std::atomic<bool>& ended,
+                   CUdeviceptr address,
+                   std::uint64_t value,
+                   unsigned int flags) {
+  const auto* const word = static_cast<const std::uint64_t*>(as_pointer(address));
+  const auto is_met = [&] {
+    return satisfied(__atomic_load_n(word, __ATOMIC_SEQ_CST), value, flags);
+  };
+  if (is_met()) {
+    return;
+  }
+  ++waiting();
+  poll(ended, is_met);
+  --waiting();
+}
+
+CUresult enqueue_operations(CUstream handle, std::span<const CUstreamBatchMemOpParams> operations) {
+  const auto found = fake::find_stream(handle);
+  if (found == nullptr) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  for (const CUstreamBatchMemOpParams& each : operations) {
+    const bool writes = each.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+    if ((!writes && each.operation != CU_STREAM_MEM_OP_WAIT_VALUE_64) ||
+        !is_word(each.address, writes)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  found->enqueue(
+      [work = std::vector(operations.begin(), operations.end())](const std::atomic<bool>& ended) {
+        for (const CUstreamBatchMemOpParams& each : work) {
+          if (each.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64) {
+            write_word(each.address, each.value64);
+          } else {
+            wait_for_word(ended, each.address, each.value64, each.flags);
+          }
+          if (ended) {
+            return;
+          }
+        }
+      });
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 void stream::start() {
@@ -103,6 +183,7 @@ void stream::run() {
     queue_.pop_front();
     busy_ = true;
     lock.unlock();
+    poll(ended_, [] { return waiting() < connections(); });
     next(ended_);
     lock.lock();
     busy_ = false;
@@ -242,19 +323,11 @@ CUresult cuda::cuStreamQuery(CUstream handle) {
 CUresult cuda::cuStreamWriteValue64_v2(CUstream handle,
                                        CUdeviceptr address,
                                        std::uint64_t value,
-                                       unsigned int /*flags*/) {
+                                       unsigned int flags) {
   return entry("cuStreamWriteValue64_v2", [&] {
-    const auto found = fake::find_stream(handle);
-    if (found == nullptr) {
-      return CUDA_ERROR_INVALID_HANDLE;
-    }
-    if (!is_word(address, true)) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    found->enqueue([=](const std::atomic<bool>&) {
-      __atomic_store_n(static_cast<std::uint64_t*>(as_pointer(address)), value, __ATOMIC_SEQ_CST);
-    });
-    return CUDA_SUCCESS;
+    const CUstreamBatchMemOpParams work{
+        CU_STREAM_MEM_OP_WRITE_VALUE_64, address, value, flags, 0, 0};
+    return enqueue_operations(handle, {&work, 1});
   });
 }
 
@@ -263,22 +336,40 @@ CUresult cuda::cuStreamWaitValue64_v2(CUstream handle,
                                       std::uint64_t value,
                                       unsigned int flags) {
   return entry("cuStreamWaitValue64_v2", [&] {
+    const CUstreamBatchMemOpParams work{
+        CU_STREAM_MEM_OP_WAIT_VALUE_64, address, value, flags, 0, 0};
+    return enqueue_operations(handle, {&work, 1});
+  });
+}
+
+CUresult cuda::cuStreamBatchMemOp_v2(CUstream handle,
+                                     unsigned int count,
+                                     CUstreamBatchMemOpParams* operations,
+                                     unsigned int flags) {
+  return entry("cuStreamBatchMemOp_v2", [&] {
+    constexpr unsigned int most = 256;
+    if (flags != 0 || count == 0 || count > most || operations == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    return enqueue_operations(handle, {operations, count});
+  });
+}
+
+CUresult cuda::cuStreamGetCtx(CUstream handle, CUcontext* context) {
+  return entry("cuStreamGetCtx", [&] {
     const auto found = fake::find_stream(handle);
     if (found == nullptr) {
       return CUDA_ERROR_INVALID_HANDLE;
     }
-    if (!is_word(address, false)) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    found->enqueue([=](const std::atomic<bool>& ended) {
-      const auto* const word = static_cast<const std::uint64_t*>(as_pointer(address));
-      // Polled, as on a GPU: the store may come from a process that does not use CUDA.
-      auto pause = std::chrono::microseconds(1);
-      while (!ended && !satisfied(__atomic_load_n(word, __ATOMIC_SEQ_CST), value, flags)) {
-        std::this_thread::sleep_for(pause);
-        pause = std::min(pause * 2, std::chrono::microseconds(200));
-      }
-    });
+    const std::lock_guard lock(state().mutex);
+    *context = reinterpret_cast<CUcontext>(state().contexts.at(found->gpu()).get());
     return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuda::cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
+  return entry("cuStreamIsCapturing", [&] {
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return fake::find_stream(handle) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
   });
 }

@@ -176,7 +176,7 @@ TEST_F(brokerd_with_hostile_member, drops_a_session_after_three_deaths_in_its_re
     ASSERT_TRUE(broker_.kill());
   }
   EXPECT_TRUE(connect().try_open("w"));
-  EXPECT_EQ(second.stat("w").leases, 1U);
+  EXPECT_TRUE(eventually([&] { return second.stat("w").leases == 1; }, 10s));
   EXPECT_EQ(first.list().size(), 1U);  // it connects again
   EXPECT_NE(
       broker_.keeper().wait_for_line(

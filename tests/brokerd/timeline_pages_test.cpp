@@ -304,19 +304,27 @@ TEST_F(timeline_pages, leave_nothing) {
       << files() << " descriptors, before " << before;
 }
 
-TEST_F(timeline_pages, have_one_size) {
+TEST_F(timeline_pages, have_sizes_within_limits) {
   start();
   auto session = greeted();
   wire::reserve wanted = page_offer("page");
-  wanted.allocated_bytes *= 2;
-  EXPECT_EQ(failure_of(session.request(wanted)), errc::size_mismatch);
-  wanted = page_offer("page");
+  for (const std::uint64_t bytes :
+       {4'096UL, sync::signal_page_bytes + 1, sync::max_signal_page_bytes + 4'096}) {
+    wanted.size_bytes = wanted.allocated_bytes = bytes;
+    EXPECT_EQ(failure_of(session.request(wanted)), errc::size_mismatch) << bytes;
+  }
+  wanted.size_bytes = wanted.allocated_bytes = sync::max_signal_page_bytes;
+  {
+    auto other = greeted();
+    EXPECT_EQ(other.request(wanted).descriptors.size(), 1U);
+  }
+  wanted = page_offer("other");
   wanted.lifetime = gpushm::lifetime::persistent;
   EXPECT_EQ(failure_of(session.request(wanted)), errc::invalid_argument);
-  wanted = page_offer("page");
+  wanted = page_offer("other");
   wanted.chunk_count = 2;
   EXPECT_EQ(failure_of(session.request(wanted)), errc::invalid_argument);
-  const own_page own = make(session, "page");
+  const own_page own = make(session, "third");
   const std::array<int, 1> more{own.file.get()};
   EXPECT_EQ(failure_of(session.request(
                 wire::attach{own.offer.generation, 1, {sync::signal_page_bytes}}, more)),

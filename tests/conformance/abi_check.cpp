@@ -47,7 +47,7 @@ constexpr bool same_value() {
   } else if constexpr ((std::is_integral_v<A> || std::is_enum_v<A>)&&(std::is_integral_v<B> ||
                                                                       std::is_enum_v<B>)) {
     return sizeof(A) == sizeof(B);
-  } else if constexpr (std::is_class_v<A> && std::is_class_v<B>) {
+  } else if constexpr (std::is_class_v<A> && (std::is_class_v<B> || std::is_union_v<B>)) {
     return sizeof(A) == sizeof(B) && alignof(A) == alignof(B);
   } else {
     return false;
@@ -118,9 +118,22 @@ GPUSHM_CHECK_FIELD(CUmemPoolProps, handleTypes);
 GPUSHM_CHECK_FIELD(CUmemPoolProps, location);
 GPUSHM_CHECK_FIELD(CUmemPoolProps, win32SecurityAttributes);
 GPUSHM_CHECK_SIZE(CUmemPoolPtrExportData);
+GPUSHM_CHECK_SIZE(CUstreamBatchMemOpParams);
+#define GPUSHM_CHECK_OPERATION(field)                                            \
+  static_assert(offsetof(gpushm::cuda::CUstreamBatchMemOpParams, field) ==       \
+                        offsetof(::CUstreamBatchMemOpParams, waitValue.field) && \
+                    offsetof(gpushm::cuda::CUstreamBatchMemOpParams, field) ==   \
+                        offsetof(::CUstreamBatchMemOpParams, writeValue.field),  \
+                #field " is elsewhere in cuda.h")
+GPUSHM_CHECK_OPERATION(operation);
+GPUSHM_CHECK_OPERATION(address);
+GPUSHM_CHECK_OPERATION(value64);
+GPUSHM_CHECK_OPERATION(flags);
+GPUSHM_CHECK_OPERATION(alias);
 static_assert(gpushm::cuda::ipc_handle_bytes == CU_IPC_HANDLE_SIZE);
 static_assert(gpushm::cuda::memhostregister_portable == CU_MEMHOSTREGISTER_PORTABLE);
 static_assert(gpushm::cuda::memhostregister_devicemap == CU_MEMHOSTREGISTER_DEVICEMAP);
+static_assert(gpushm::cuda::memhostregister_read_only == CU_MEMHOSTREGISTER_READ_ONLY);
 static_assert(gpushm::cuda::device_invalid == CU_DEVICE_INVALID);
 
 #if GPUSHM_HAS_NVML

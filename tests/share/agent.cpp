@@ -20,7 +20,7 @@ agent::agent(const agent_settings& settings) {
   if (settings.own_pid_namespace) {
     options.argv = {"unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--"};
   }
-  options.argv.push_back(own_program("share_agent"));
+  options.argv.push_back(own_program(settings.program));
   options.env = settings.env;
   options.open_files = settings.open_files;
   process_.emplace(child::start(options));

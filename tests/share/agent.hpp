@@ -15,12 +15,14 @@
 namespace gpushm_tests {
 
 struct agent_settings {
+  std::string program = "share_agent";
   std::vector<std::pair<std::string, std::string>> env;
   bool own_pid_namespace = false;  ///< runs as PID 1 of a new one; root only
   unsigned open_files = 0;         ///< its limit; 0: this process's
 };
 
-/// A share_agent in a process or a container, killed when the object is destroyed. Move-only.
+/// A program that answers orders, such as share_agent, in a process or a container, killed when the
+/// object is destroyed. Move-only.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class agent {

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Timelines: 64-bit counters in shared memory that order the work of several processes, on CPUs and
+ * on CUDA streams, without stopping a GPU (docs/synchronisation.md). The rules at the top of
+ * gpushm/gpushm.h apply. */
+#ifndef GPUSHM_TIMELINE_H
+#define GPUSHM_TIMELINE_H
+
+#include "gpushm/gpushm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* NOLINTBEGIN: this is C */
+
+/* The largest value of a timeline: 2^62 - 1. */
+#define GPUSHM_MAX_TIMELINE_VALUE 4611686018427387903ULL
+/* Operations in one call of gpushm_stream_batch. */
+#define GPUSHM_MAX_STREAM_OPERATIONS 64
+
+/* A counter that the process that created it signals, and that any process of the domain waits for.
+ * Its value only grows. The kernel refuses writes by other processes (docs/threat-model.md has the
+ * exceptions). Release with gpushm_timeline_close. */
+typedef struct gpushm_timeline gpushm_timeline;
+
+/* Creates and publishes a timeline with the value 0. Two round trips to the broker; the first
+ * timeline of a client takes two more. GPUSHM_ERRC_ALREADY_EXISTS, and as gpushm_client_create. */
+GPUSHM_API gpushm_errc gpushm_timeline_create(gpushm_client* client,
+                                              gpushm_string name,
+                                              gpushm_timeline** timeline);
+/* Opens a timeline, and waits until its name is published, at most `timeout_ms`. The next step of
+ * an error tells when the name belongs to a segment. As gpushm_client_open. */
+GPUSHM_API gpushm_errc gpushm_timeline_open(gpushm_client* client,
+                                            gpushm_string name,
+                                            int64_t timeout_ms,
+                                            gpushm_stop* stop,
+                                            gpushm_timeline** timeline);
+/* In the process that created it: ends the timeline, which releases all waits; first waits until
+ * streams have stored the values that they were given, at most a second. The name is free when this
+ * process has closed it as often as it has opened and created it. Otherwise: no stream of this
+ * process may still wait for it. */
+GPUSHM_API void gpushm_timeline_close(gpushm_timeline* timeline);
+
+/* Valid as long as the timeline is; empty for NULL. */
+GPUSHM_API gpushm_string gpushm_timeline_name(const gpushm_timeline* timeline);
+/* Whether this process has created it, and so signals it. */
+GPUSHM_API bool gpushm_timeline_is_own(const gpushm_timeline* timeline);
+
+/* ---- CPU ---- */
+
+/* The last value that was signaled. No system call. */
+GPUSHM_API gpushm_errc gpushm_timeline_value(const gpushm_timeline* timeline, uint64_t* value);
+/* Signals a larger value and wakes waiters: one system call. What this thread has written before is
+ * visible to those who see the value, on GPUs, too. GPUSHM_ERRC_VALUE_OUT_OF_RANGE (more than
+ * GPUSHM_MAX_TIMELINE_VALUE), GPUSHM_ERRC_INVALID_ARGUMENT (not larger than what was signaled
+ * before, or not this process's timeline). */
+GPUSHM_API gpushm_errc gpushm_timeline_signal(gpushm_timeline* timeline, uint64_t value);
+/* Blocks until `value` is reached, at most `timeout_ms` (0: does not block, and makes no system
+ * call), or until `stop` is requested (noticed within 100 ms). `*reached` tells which.
+ * GPUSHM_ERRC_PEER_DIED: the timeline has ended before. GPUSHM_ERRC_VALUE_OUT_OF_RANGE. */
+GPUSHM_API gpushm_errc gpushm_timeline_wait(const gpushm_timeline* timeline,
+                                            uint64_t value,
+                                            int64_t timeout_ms,
+                                            const gpushm_stop* stop,
+                                            bool* reached);
+
+/* ---- CUDA streams: `stream` is a CUstream or a cudaStream_t; NULL is the default stream ---- */
+
+/* Registers the timeline's memory with CUDA, as its first use by a stream would do: 100 us. Call it
+ * before a stream is captured: memory cannot be registered during a capture.
+ * GPUSHM_ERRC_DRIVER_UNAVAILABLE, GPUSHM_ERRC_DRIVER_ERROR. */
+GPUSHM_API gpushm_errc gpushm_timeline_prepare(gpushm_timeline* timeline, void* stream);
+/* Enqueues a signal: what the stream did before is visible to those who see the value, on other
+ * GPUs and on CPUs, too. Does not wait for the stream. Errors as gpushm_timeline_signal and
+ * gpushm_timeline_prepare. */
+GPUSHM_API gpushm_errc gpushm_timeline_signal_on(gpushm_timeline* timeline,
+                                                 void* stream,
+                                                 uint64_t value);
+/* Enqueues a wait: what is enqueued on the stream later begins when `value` is reached, or when the
+ * timeline has ended. After the stream was synchronised, gpushm_timeline_check tells which. Streams
+ * that wait are scarce (gpushm_waiting_streams_get): if this one would be one too many, the call
+ * waits for the value on the CPU first, at most `timeout_ms`; then it fails with
+ * GPUSHM_ERRC_TOO_MANY_WAITS, and has enqueued nothing. */
+GPUSHM_API gpushm_errc gpushm_timeline_wait_on(gpushm_timeline* timeline,
+                                               void* stream,
+                                               uint64_t value,
+                                               int64_t timeout_ms);
+/* Whether all values for which streams of this process were to wait have been reached.
+ * GPUSHM_ERRC_PEER_DIED: the timeline had ended before: what the streams have done behind that wait
+ * must not be trusted. GPUSHM_ERRC_INVALID_ARGUMENT: not reached yet: synchronise the stream first.
+ */
+GPUSHM_API gpushm_errc gpushm_timeline_check(const gpushm_timeline* timeline);
+
+typedef enum gpushm_stream_operation_kind GPUSHM_INT {
+  GPUSHM_STREAM_WAIT = 0,
+  GPUSHM_STREAM_SIGNAL = 1
+} gpushm_stream_operation_kind;
+
+typedef struct gpushm_stream_operation {
+  gpushm_timeline* timeline;
+  uint64_t value;
+  gpushm_stream_operation_kind kind;
+} gpushm_stream_operation;
+
+/* Enqueues several signals and waits, in this order, by one call of the driver. As the functions
+ * above; after an error nothing is enqueued. At most GPUSHM_MAX_STREAM_OPERATIONS; 0 has no effect.
+ */
+GPUSHM_API gpushm_errc gpushm_stream_batch(void* stream,
+                                           const gpushm_stream_operation* operations,
+                                           size_t count,
+                                           int64_t timeout_ms);
+
+/* Streams of this process that wait for a timeline. As many waiting streams as CUDA has connections
+ * stop all other streams of the process, also those that would signal what is waited for. */
+typedef struct gpushm_waiting_streams {
+  size_t struct_size;
+  uint32_t waiting;     /* streams with a wait that has not been seen met */
+  uint32_t limit;       /* half of `connections`, and not the last one */
+  uint32_t connections; /* $CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set, at most 32 */
+} gpushm_waiting_streams;
+GPUSHM_API gpushm_errc gpushm_waiting_streams_get(gpushm_waiting_streams* counts);
+
+/* NOLINTEND */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gpushm/client.hpp"
+#include "gpushm/error.hpp"
+#include "gpushm/timeline.h"
+
+namespace gpushm {
+inline namespace v1 {
+
+/// Values of timelines are 0 to this.
+inline constexpr std::uint64_t max_timeline_value = GPUSHM_MAX_TIMELINE_VALUE;
+/// How long a call that enqueues a wait may wait on the CPU first, if too many streams wait.
+inline constexpr std::chrono::milliseconds default_stream_wait{30'000};
+
+/// A 64-bit counter that the process that created it signals, and that any process of the domain
+/// waits for, on CPUs and on CUDA streams (docs/synchronisation.md). Its value only grows. The
+/// kernel refuses writes by other processes; docs/threat-model.md has the exceptions.
+///
+/// `stream` is a CUstream or a cudaStream_t; null: the default stream of the current context.
+///
+/// Move-only; a moved-from or default-constructed timeline is empty: `operator bool` is false,
+/// everything else throws `errc::invalid_argument`. In a forked child every call throws
+/// `errc::forked`.
+///
+/// Thread-safety: distinct objects: safe; shared objects: safe, but for moves.
+class timeline {
+ public:
+  timeline() noexcept = default;
+  /// Takes ownership of `handle`; null: an empty timeline.
+  explicit timeline(gpushm_timeline* handle) noexcept : handle_(handle) {}
+
+  /// Creates and publishes a timeline with the value 0. Blocks for two round trips to the broker,
+  /// for two more if it is the first one of the client. Throws `error`: already_exists, and as
+  /// `client::create`.
+  [[nodiscard]] static timeline create(const client& by, std::string_view name) {
+    gpushm_timeline* created = nullptr;
+    glue::check(gpushm_timeline_create(by.handle(), glue::text(name), &created));
+    return timeline(created);
+  }
+  /// Opens a timeline; waits until its name is published, at most `timeout`. Throws `error`:
+  /// no_such_segment, peer_died, invalid_argument (it is a segment), and as `client::open`.
+  [[nodiscard]] static timeline open(const client& by,
+                                     std::string_view name,
+                                     std::chrono::milliseconds timeout = {},
+                                     const std::stop_token& stop = {}) {
+    const glue::stop_bridge bridge(stop);
+    gpushm_timeline* opened = nullptr;
+    glue::check(gpushm_timeline_open(
+        by.handle(), glue::text(name), timeout.count(), bridge.handle(), &opened));
+    return timeline(opened);
+  }
+
+  /// True unless empty.
+  explicit operator bool() const noexcept { return handle_ != nullptr; }
+  [[nodiscard]] std::string name() const {
+    return std::string(glue::view(gpushm_timeline_name(handle_.get())));
+  }
+  /// Whether this process has created it, and so signals it.
+  [[nodiscard]] bool is_own() const noexcept { return gpushm_timeline_is_own(handle_.get()); }
+
+  // ---- CPU ----
+
+  /// The last value that was signaled, also after the timeline has ended. No system call.
+  [[nodiscard]] std::uint64_t value() const {
+    std::uint64_t result = 0;
+    glue::check(gpushm_timeline_value(handle_.get(), &result));
+    return result;
+  }
+  /// Signals a larger value and wakes waiters: one system call. What this thread has written before
+  /// is visible to those who see the value, on GPUs, too. Throws `error`: value_out_of_range,
+  /// invalid_argument (not larger than what was signaled before, or another process's timeline).
+  void signal(std::uint64_t value) { glue::check(gpushm_timeline_signal(handle_.get(), value)); }
+  /// Blocks until `value` is reached: returns true; or until `timeout` has passed or `stop` is
+  /// requested (noticed within 100 ms): returns false. Throws `error`: peer_died (the timeline has
+  /// ended before), value_out_of_range.
+  [[nodiscard]] bool wait(std::uint64_t value,
+                          std::chrono::milliseconds timeout,
+                          const std::stop_token& stop = {}) const {
+    const glue::stop_bridge bridge(stop);
+    bool reached = false;
+    glue::check(
+        gpushm_timeline_wait(handle_.get(), value, timeout.count(), bridge.handle(), &reached));
+    return reached;
+  }
+  /// As `wait`, without blocking and without a system call.
+  [[nodiscard]] bool try_wait(std::uint64_t value) const {
+    bool reached = false;
+    glue::check(gpushm_timeline_wait(handle_.get(), value, 0, nullptr, &reached));
+    return reached;
+  }
+
+  // ---- CUDA streams ----
+
+  /// Registers the memory with CUDA, as the first use by a stream would do: 100 µs. Call it before
+  /// a stream is captured: memory cannot be registered during a capture. Throws `error`:
+  /// driver_unavailable, driver_error.
+  void prepare(void* stream = nullptr) {
+    glue::check(gpushm_timeline_prepare(handle_.get(), stream));
+  }
+  /// Enqueues a signal: what the stream did before is visible to those who see the value, on other
+  /// GPUs and on CPUs, too. Does not wait for the stream. Throws as `signal` and `prepare`.
+  void signal(void* stream, std::uint64_t value) {
+    glue::check(gpushm_timeline_signal_on(handle_.get(), stream, value));
+  }
+  /// Enqueues a wait: what is enqueued on the stream later begins when `value` is reached, or when
+  /// the timeline has ended; after the stream was synchronized, `check` tells which. Streams that
+  /// wait are scarce (`waiting_streams`): if this one would be one too many, blocks until the
+  /// value is reached, at most `timeout`. Throws `error`: too_many_waits (nothing was enqueued),
+  /// and as `prepare`.
+  void wait(void* stream,
+            std::uint64_t value,
+            std::chrono::milliseconds timeout = default_stream_wait) {
+    glue::check(gpushm_timeline_wait_on(handle_.get(), stream, value, timeout.count()));
+  }
+  /// Throws `errc::peer_died` if the timeline had ended before it reached a value for which a
+  /// stream of this process was to wait: what the stream has done behind that wait must not be
+  /// trusted. Throws invalid_argument if the value is not reached yet: synchronize the stream
+  /// first.
+  void check() const { glue::check(gpushm_timeline_check(handle_.get())); }
+
+  /// Ends this object's use of the timeline, as its destructor does. In the process that created
+  /// it: ends the timeline, which releases all waits; before, waits until streams have stored the
+  /// values that they were given, at most a second. Otherwise no stream of this process may still
+  /// wait for it.
+  void reset() noexcept { handle_.reset(); }
+
+  /// Owned by this object; null for an empty one.
+  [[nodiscard]] gpushm_timeline* handle() const noexcept { return handle_.get(); }
+
+ private:
+  std::unique_ptr<gpushm_timeline, glue::deleter<&gpushm_timeline_close>> handle_;
+};
+
+/// Signals and waits that a stream gets by one call of the driver, in the order in which they are
+/// added: at most 64.
+///
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
+class stream_batch {
+ public:
+  /// `on` must exist until `enqueue`.
+  stream_batch& wait(timeline& on, std::uint64_t value) {
+    operations_.push_back({on.handle(), value, GPUSHM_STREAM_WAIT});
+    return *this;
+  }
+  stream_batch& signal(timeline& on, std::uint64_t value) {
+    operations_.push_back({on.handle(), value, GPUSHM_STREAM_SIGNAL});
+    return *this;
+  }
+  /// Enqueues all of them, or, if it throws, nothing; they stay in this object. Throws as the
+  /// functions of `timeline`.
+  void enqueue(void* stream, std::chrono::milliseconds timeout = default_stream_wait) const {
+    glue::check(
+        gpushm_stream_batch(stream, operations_.data(), operations_.size(), timeout.count()));
+  }
+  void clear() noexcept { operations_.clear(); }
+
+ private:
+  std::vector<gpushm_stream_operation> operations_;
+};
+
+/// Streams of this process that wait for a timeline. As many waiting streams as CUDA has
+/// connections stop all other streams of the process, also those that would signal what is waited
+/// for.
+struct waiting_streams {
+  std::uint32_t waiting = 0;      ///< streams with a wait that has not been seen met
+  std::uint32_t limit = 0;        ///< half of `connections`, and not the last one
+  std::uint32_t connections = 0;  ///< `$CUDA_DEVICE_MAX_CONNECTIONS`, 8 unless set, at most 32
+  [[nodiscard]] static waiting_streams now() {
+    auto got = glue::sized<gpushm_waiting_streams>();
+    glue::check(gpushm_waiting_streams_get(&got));
+    return {got.waiting, got.limit, got.connections};
+  }
+};
+
+}  // namespace v1
+}  // namespace gpushm

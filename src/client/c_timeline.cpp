@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// The functions of timeline.h.
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "base/c_interface.hpp"
+#include "client/c_handles.hpp"
+#include "client/timeline_impl.hpp"
+#include "gpushm/timeline.h"
+#include "streams/waiting_streams.hpp"
+#include "sync/word.hpp"
+
+using gpushm::base::c_call;
+using gpushm::base::c_text;
+using gpushm::base::out;
+using gpushm::base::result_out;
+using gpushm::base::text_in;
+using gpushm::base::throw_invalid;
+using gpushm::cuda::CUstream;
+using gpushm::detail::token_of;
+using gpushm::detail::usable;
+using std::chrono::milliseconds;
+
+static_assert(GPUSHM_MAX_TIMELINE_VALUE == gpushm::sync::max_value);
+static_assert(GPUSHM_MAX_STREAM_OPERATIONS == gpushm::streams::max_operations);
+
+namespace {
+
+template <typename Timeline>
+Timeline& filled(Timeline* timeline) {
+  if (timeline == nullptr) {
+    throw_invalid("timeline",
+                  "this timeline object is empty",
+                  "create or open a timeline first; a moved-from object is empty");
+  }
+  return *timeline;
+}
+
+CUstream stream_in(void* stream) {
+  return static_cast<CUstream>(stream);
+}
+
+}  // namespace
+
+gpushm_errc gpushm_timeline_create(gpushm_client* client,
+                                   gpushm_string name,
+                                   gpushm_timeline** timeline) {
+  return c_call([&] {
+    const auto called = text_in(name, "create");
+    auto& impl = usable(client, "create", called);
+    gpushm_timeline*& result = out(timeline, "create");
+    result = impl.create_timeline(called).release();
+  });
+}
+
+gpushm_errc gpushm_timeline_open(gpushm_client* client,
+                                 gpushm_string name,
+                                 int64_t timeout_ms,
+                                 gpushm_stop* stop,
+                                 gpushm_timeline** timeline) {
+  return c_call([&] {
+    const auto called = text_in(name, "open");
+    auto& impl = usable(client, "open", called);
+    gpushm_timeline*& result = out(timeline, "open");
+    gpushm::open_options options;
+    options.timeout = milliseconds(timeout_ms);
+    options.stop = token_of(stop);
+    result = impl.open_timeline(called, options).release();
+  });
+}
+
+void gpushm_timeline_close(gpushm_timeline* timeline) {
+  const gpushm::base::held_log_lines lines;
+  const std::unique_ptr<gpushm_timeline> ended(timeline);
+}
+
+gpushm_string gpushm_timeline_name(const gpushm_timeline* timeline) {
+  return timeline == nullptr ? gpushm_string{} : c_text(timeline->name());
+}
+
+bool gpushm_timeline_is_own(const gpushm_timeline* timeline) {
+  return timeline != nullptr && timeline->is_own();
+}
+
+gpushm_errc gpushm_timeline_value(const gpushm_timeline* timeline, uint64_t* value) {
+  return c_call([&] { out(value, "value") = filled(timeline).value("value"); });
+}
+
+gpushm_errc gpushm_timeline_signal(gpushm_timeline* timeline, uint64_t value) {
+  return c_call([&] { filled(timeline).signal(value); });
+}
+
+gpushm_errc gpushm_timeline_wait(const gpushm_timeline* timeline,
+                                 uint64_t value,
+                                 int64_t timeout_ms,
+                                 const gpushm_stop* stop,
+                                 bool* reached) {
+  return c_call([&] {
+    const auto& on = filled(timeline);
+    out(reached, "wait") = on.wait(value, milliseconds(timeout_ms), token_of(stop));
+  });
+}
+
+gpushm_errc gpushm_timeline_prepare(gpushm_timeline* timeline, void* stream) {
+  return c_call([&] { filled(timeline).prepare(stream_in(stream)); });
+}
+
+gpushm_errc gpushm_timeline_signal_on(gpushm_timeline* timeline, void* stream, uint64_t value) {
+  return c_call([&] { filled(timeline).signal_on(stream_in(stream), value); });
+}
+
+gpushm_errc gpushm_timeline_wait_on(gpushm_timeline* timeline,
+                                    void* stream,
+                                    uint64_t value,
+                                    int64_t timeout_ms) {
+  return c_call(
+      [&] { filled(timeline).wait_on(stream_in(stream), value, milliseconds(timeout_ms)); });
+}
+
+gpushm_errc gpushm_timeline_check(const gpushm_timeline* timeline) {
+  return c_call([&] { filled(timeline).check(); });
+}
+
+gpushm_errc gpushm_stream_batch(void* stream,
+                                const gpushm_stream_operation* operations,
+                                size_t count,
+                                int64_t timeout_ms) {
+  return c_call([&] {
+    if (count > GPUSHM_MAX_STREAM_OPERATIONS) {
+      throw_invalid("batch",
+                    std::to_string(count) + " operations are more than " +
+                        std::to_string(GPUSHM_MAX_STREAM_OPERATIONS),
+                    "use several calls");
+    }
+    if (operations == nullptr && count != 0) {
+      throw_invalid("batch", "the operations are NULL", "pass a pointer to them");
+    }
+    const std::span what(operations, count);
+    for (const gpushm_stream_operation& each : what) {
+      static_cast<void>(filled(each.timeline));
+      static_cast<void>(gpushm::base::enum_in(each.kind, GPUSHM_STREAM_SIGNAL, "batch"));
+    }
+    gpushm_timeline::batch(stream_in(stream), what, milliseconds(timeout_ms));
+  });
+}
+
+gpushm_errc gpushm_waiting_streams_get(gpushm_waiting_streams* counts) {
+  return c_call([&] {
+    auto& counted = gpushm::streams::waiting_streams::of_process();
+    gpushm_waiting_streams result{};
+    result.waiting = static_cast<std::uint32_t>(counted.count());
+    result.limit = counted.limit();
+    result.connections = counted.connections();
+    result_out(result, counts, "waiting_streams");
+  });
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/signal_pages.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bitset>
+#include <new>
+#include <numeric>
+#include <utility>
+
+namespace gpushm::detail {
+
+mapped_page::mapped_page(std::shared_ptr<segment_lease> lease, int file, bool is_own)
+    : lease_(std::move(lease)),
+      mapping_(base::map_file(
+          "timeline", file, static_cast<std::size_t>(lease_->info().allocated_bytes), is_own)),
+      page_(static_cast<sync::signal_page*>(mapping_.get().address)),
+      is_own_(is_own),
+      registered_(page_, is_own) {}
+
+// ---- free words ----
+
+/// Ended timelines that nobody has open any more.
+void signal_pages::collect_ended(own& of) {
+  std::erase_if(of.ended, [&](const ended_words& each) {
+    if (each.broker->may_exist(each.slot, each.generation)) {
+      return false;
+    }
+    for (std::uint32_t i = 0; i != each.count; ++i) {
+      of.free.push_back(each.first + i);
+    }
+    return true;
+  });
+}
+
+/// Precondition of reuse: the words of `count` > 1 follow each other.
+std::optional<std::uint32_t> signal_pages::take_from(own& of, std::uint32_t count) {
+  if (count == 1 && !of.free.empty()) {
+    const std::uint32_t first = of.free.front();
+    of.free.pop_front();
+    return first;
+  }
+  std::bitset<sync::words_per_page> free;
+  for (const std::uint32_t each : of.free) {
+    free.set(each);
+  }
+  std::uint32_t run = 0;
+  for (std::uint32_t i = 0; i != sync::words_per_page; ++i) {
+    run = free.test(i) ? run + 1 : 0;
+    if (run == count) {
+      const std::uint32_t first = i + 1 - count;
+      std::erase_if(of.free, [&](std::uint32_t each) { return each >= first && each <= i; });
+      return first;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<own_words> signal_pages::take_free(std::uint32_t count) {
+  const std::lock_guard lock(mutex_);
+  for (own& each : own_) {
+    if (each.page->lease().state() != segment_state::live) {
+      continue;  // lost with its broker: nobody could open it
+    }
+    auto first = take_from(each, count);
+    if (!first && !each.ended.empty()) {
+      collect_ended(each);
+      first = take_from(each, count);
+    }
+    if (first) {
+      return own_words{each.page, *first};
+    }
+  }
+  return std::nullopt;
+}
+
+own_words signal_pages::add(std::shared_ptr<mapped_page> page, std::uint32_t count) {
+  const std::lock_guard lock(mutex_);
+  own& added = own_.emplace_back(own{page, {}, {}});
+  added.free.resize(sync::words_per_page);
+  std::iota(added.free.begin(), added.free.end(), 0U);
+  // Another thread may have added one, too: both are used.
+  return {std::move(page), *take_from(added, count)};
+}
+
+signal_pages::own* signal_pages::owner_of(const own_words& words) noexcept {
+  const auto at = std::find_if(
+      own_.begin(), own_.end(), [&](const own& each) { return each.page == words.page; });
+  return at == own_.end() ? nullptr : &*at;
+}
+
+void signal_pages::give_back(const own_words& words, std::uint32_t count) noexcept {
+  const std::lock_guard lock(mutex_);
+  own* const of = owner_of(words);
+  for (std::uint32_t i = 0; of != nullptr && i != count; ++i) {
+    try {
+      of->free.push_back(words.first + i);
+    } catch (const std::bad_alloc&) {  // the word is not used again
+      return;
+    }
+  }
+}
+
+void signal_pages::give_back(const own_words& words,
+                             std::uint32_t count,
+                             std::shared_ptr<connection> broker,
+                             std::uint32_t slot,
+                             gpushm::generation generation) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (own* const of = owner_of(words); of != nullptr) {
+    try {
+      of->ended.push_back({words.first, count, std::move(broker), slot, generation});
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it is not used again
+    }
+  }
+}
+
+// ---- open pages ----
+
+std::shared_ptr<mapped_page> signal_pages::find(gpushm::generation generation) {
+  const std::lock_guard lock(mutex_);
+  for (const own& each : own_) {
+    if (each.page->lease().info().generation == generation) {
+      return each.page;
+    }
+  }
+  const auto at = others_.find(generation);
+  return at == others_.end() ? nullptr : at->second.lock();
+}
+
+std::shared_ptr<mapped_page> signal_pages::remember(std::shared_ptr<mapped_page> opened) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(others_, [](const auto& each) { return each.second.expired(); });
+  auto& place = others_[opened->lease().info().generation];
+  if (auto earlier = place.lock()) {
+    return earlier;
+  }
+  place = opened;
+  return opened;
+}
+
+}  // namespace gpushm::detail

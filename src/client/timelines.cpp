@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// Creation and opens of timelines: their words and pages at the broker.
+#include <unistd.h>
+
+#include <array>
+#include <utility>
+
+#include "base/hex.hpp"
+#include "base/names.hpp"
+#include "client/answer_check.hpp"
+#include "client/client_impl.hpp"
+#include "client/offers.hpp"
+#include "client/timeline_impl.hpp"
+#include "sync/timeline_place.hpp"
+
+namespace gpushm::detail {
+
+namespace {
+
+/// No other process can have the name of a page before it exists.
+std::string page_name() {
+  std::array<std::uint8_t, 8> random{};
+  base::random_bytes(random);
+  return "~signals-" + std::to_string(::getpid()) + "-" + base::hex_text(random);
+}
+
+wire::reserve reservation(std::string name, std::uint64_t size_bytes, backend kind) {
+  wire::reserve result;
+  result.name = std::move(name);
+  result.size_bytes = size_bytes;
+  result.allocated_bytes = size_bytes;
+  result.chunk_count = kind == backend::signals ? 1 : 0;
+  result.backend = kind;
+  return result;
+}
+
+/// Keeps the descriptors for another broker, after the death of this one and its keeper.
+void keep_chunks(segment_lease& lease, std::vector<base::guarded_fd> files) {
+  if (auto kept = lease.begin_keeping()) {
+    kept->bytes.assign(files.size(), lease.info().allocated_bytes);
+    kept->files = std::move(files);
+    lease.finish_keeping(std::move(*kept));
+  }
+}
+
+error no_timeline(std::string_view name) {
+  return {errc::protocol_error,
+          "open",
+          name,
+          "its creator has sent a place that is not its own",
+          "report this as a bug of that program, or stop it"};
+}
+
+}  // namespace
+
+std::shared_ptr<mapped_page> client_impl::make_page(steady_time deadline) {
+  auto [lease, file] = reserve_with(
+      reservation(page_name(), sync::signal_page_bytes, backend::signals), "create", deadline);
+  auto result = std::make_shared<mapped_page>(lease, file.get(), true);
+  lease->note_used();
+  std::vector<base::guarded_fd> files;
+  files.push_back(std::move(file));
+  keep_chunks(*lease, std::move(files));
+  lease->publish({}, "create", deadline);
+  return result;
+}
+
+std::unique_ptr<gpushm_timeline> client_impl::create_timeline(std::string_view name) {
+  check_usable("create", name);
+  base::check_name("create", name);
+  const auto deadline = request_deadline();
+  own_words words = pages_.take(1, [&] { return make_page(deadline); });
+  std::shared_ptr<segment_lease> lease;
+  try {
+    sync::timeline_writer(words.page->own_page(), words.first).reset(0);
+    const wire::segment& page = words.page->lease().info();
+    auto wanted = reservation(std::string(name), sizeof(std::uint64_t), backend::timeline);
+    wanted.ticket = sync::encode({page.name, page.generation, words.first, 1});
+    lease = reserve(std::move(wanted), "create", deadline);
+    lease->note_used();
+    keep_chunks(*lease, {});
+    auto result = std::make_unique<gpushm_timeline>(shared_from_this(), lease, words, true);
+    lease->publish({}, "create", deadline);
+    return result;
+  } catch (...) {
+    if (!lease) {
+      pages_.give_back(words, 1);
+    }
+    throw;
+  }
+}
+
+std::shared_ptr<segment_lease> client_impl::take_opened(open_reply& answered,
+                                                        std::string_view name,
+                                                        backend kind) {
+  answer& got = answered.got;
+  if (const auto* failure = std::get_if<wire::failure>(&got.body)) {
+    throw from_wire(*failure, {"open", name});
+  }
+  auto* const opened = std::get_if<wire::opened>(&got.body);
+  if (opened == nullptr) {
+    throw unexpected_answer({"open", name});
+  }
+  check_opened(*opened, got.descriptors.size(), name, 0);
+  if (opened->segment.backend != kind) {
+    throw error(errc::invalid_argument,
+                "open",
+                name,
+                kind == backend::timeline ? "it is a segment, not a timeline"
+                                          : "it is not a page of timelines",
+                kind == backend::timeline ? "open it as a segment (gpushm_client_open)" : "");
+  }
+  return leases_->take(answered.broker,
+                       {std::move(opened->segment),
+                        std::move(opened->metadata),
+                        std::move(opened->ticket),
+                        opened->receipt},
+                       got.granted,
+                       "open");
+}
+
+std::shared_ptr<mapped_page> client_impl::open_page(const sync::timeline_place& place) {
+  if (auto known = pages_.find(place.generation)) {
+    return known;
+  }
+  const open_options options;
+  offers none(options);
+  auto answered = request_open(place.page, place.generation, options, none);
+  const auto lease = take_opened(answered, place.page, backend::signals);
+  if (answered.got.descriptors.size() != 1 || lease->info().generation != place.generation) {
+    throw unexpected_answer({"open", place.page});
+  }
+  lease->note_used();
+  return pages_.remember(
+      std::make_shared<mapped_page>(lease, answered.got.descriptors.front().get(), false));
+}
+
+std::unique_ptr<gpushm_timeline> client_impl::open_timeline(std::string_view name,
+                                                            const open_options& options) {
+  check_usable("open", name);
+  offers none(options);
+  auto answered = request_open(name, 0, options, none);
+  auto lease = take_opened(answered, name, backend::timeline);
+  lease->note_used();
+  const auto place = sync::decode_place(lease->ticket());
+  if (!place) {
+    throw no_timeline(name);
+  }
+  auto page = open_page(*place);
+  // A member could name the words of another one: its end would not be seen.
+  const wire::segment& of = page->lease().info();
+  const bool is_its_own =
+      of.creator_uid == lease->info().creator_uid && of.creator_pid == lease->info().creator_pid;
+  if (page->is_own() ? !lease->is_creator() : !is_its_own) {
+    throw no_timeline(name);
+  }
+  return std::make_unique<gpushm_timeline>(
+      shared_from_this(), std::move(lease), own_words{std::move(page), place->first}, false);
+}
+
+}  // namespace gpushm::detail

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "streams/registered_page.hpp"
+
+#include "driver/cuda.hpp"
+#include "driver/owners.hpp"
+#include "driver/primary_context.hpp"
+#include "gpushm/error.hpp"
+#include "sync/signal_page.hpp"
+
+namespace gpushm::streams {
+
+namespace {
+
+using driver::cuda_driver;
+
+constexpr std::size_t registered_bytes = sizeof(sync::signal_page::words);
+
+/// The primary context of the GPU of `stream`.
+cuda::CUcontext context_of(const cuda_driver& cu,
+                           cuda::CUstream stream,
+                           std::string_view operation,
+                           std::string_view object) {
+  cuda::CUcontext context = nullptr;
+  const cuda::CUresult found = cu->cuStreamGetCtx(stream, &context);
+  if (found == cuda::CUDA_ERROR_INVALID_CONTEXT) {
+    throw error(errc::driver_error,
+                operation,
+                object,
+                "no CUDA context is current on this thread",
+                "select a GPU first (cudaSetDevice), or pass a stream that is not the default one");
+  }
+  cuda_driver::check(found, operation, object, "cuStreamGetCtx");
+  cuda::CUdevice device = 0;
+  {
+    const driver::context_scope scope(context, operation, object);
+    cuda_driver::check(cu->cuCtxGetDevice(&device), operation, object, "cuCtxGetDevice");
+  }
+  return driver::primary_context(device, operation, object);
+}
+
+}  // namespace
+
+bool registered_page::is_registered() const noexcept {
+  return address_.load(std::memory_order_acquire) != 0 &&
+         driver::context_life(context_.load(std::memory_order_relaxed)) ==
+             life_.load(std::memory_order_relaxed);
+}
+
+cuda::CUdeviceptr registered_page::address_for(cuda::CUstream stream,
+                                               std::string_view operation,
+                                               std::string_view object) {
+  if (!is_registered()) {
+    const std::lock_guard lock(mutex_);
+    if (!is_registered()) {
+      register_now(stream, operation, object);
+    }
+  }
+  return address_.load(std::memory_order_relaxed);
+}
+
+void registered_page::register_now(cuda::CUstream stream,
+                                   std::string_view operation,
+                                   std::string_view object) {
+  const cuda_driver& cu = cuda_driver::instance();
+  const cuda::CUcontext context = context_of(cu, stream, operation, object);
+  const driver::context_scope scope(context, operation, object);
+  const unsigned int flags = cuda::memhostregister_portable | cuda::memhostregister_devicemap |
+                             (writable_ ? 0 : cuda::memhostregister_read_only);
+  cuda_driver::check(cu->cuMemHostRegister_v2(first_, registered_bytes, flags),
+                     operation,
+                     object,
+                     "cuMemHostRegister");
+  cuda::CUdeviceptr address = 0;
+  const cuda::CUresult mapped = cu->cuMemHostGetDevicePointer_v2(&address, first_, 0);
+  if (mapped != cuda::CUDA_SUCCESS) {
+    cuda_driver::note(cu->cuMemHostUnregister(first_), "cuMemHostUnregister");
+    cuda_driver::check(mapped, operation, object, "cuMemHostGetDevicePointer");
+  }
+  context_.store(context, std::memory_order_relaxed);
+  life_.store(driver::context_life(context), std::memory_order_relaxed);
+  address_.store(address, std::memory_order_release);
+}
+
+registered_page::~registered_page() {
+  const cuda_driver* const cu =
+      address_.load(std::memory_order_acquire) == 0 ? nullptr : cuda_driver::try_instance();
+  if (cu == nullptr || !is_registered()) {
+    return;
+  }
+  if ((*cu)->cuCtxPushCurrent_v2(context_.load(std::memory_order_relaxed)) == cuda::CUDA_SUCCESS) {
+    cuda_driver::note((*cu)->cuMemHostUnregister(first_), "cuMemHostUnregister");
+    cuda::CUcontext popped = nullptr;
+    cuda_driver::note((*cu)->cuCtxPopCurrent_v2(&popped), "cuCtxPopCurrent");
+  }
+}
+
+}  // namespace gpushm::streams

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "driver/cuda_abi.hpp"
+
+namespace gpushm::streams {
+
+/// One operation on a word.
+struct operation {
+  enum class kind : std::uint8_t { wait, signal } what = kind::wait;
+  cuda::CUdeviceptr address = 0;
+  std::uint64_t value = 0;
+};
+/// In one `enqueue`.
+inline constexpr std::size_t max_operations = 64;
+
+/// Enqueues a signal: what the stream did before is visible, to every GPU and CPU, to those who see
+/// the value. Does not wait for the stream. Throws driver_error.
+void enqueue_signal(cuda::CUstream stream,
+                    cuda::CUdeviceptr address,
+                    std::uint64_t value,
+                    std::string_view object);
+/// Enqueues a wait until the word, compared cyclically, has reached the value.
+void enqueue_wait(cuda::CUstream stream,
+                  cuda::CUdeviceptr address,
+                  std::uint64_t value,
+                  std::string_view object);
+/// Enqueues all, in this order, by one call of the driver. Precondition: not more than
+/// `max_operations`.
+void enqueue(cuda::CUstream stream, std::span<const operation> what, std::string_view object);
+
+/// Whether calls on `stream` are recorded for a graph instead of executed.
+[[nodiscard]] bool is_capturing(cuda::CUstream stream) noexcept;
+
+}  // namespace gpushm::streams

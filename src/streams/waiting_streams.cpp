@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "streams/waiting_streams.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <iterator>
+#include <string_view>
+#include <utility>
+
+namespace gpushm::streams {
+
+namespace {
+
+// CUDA C++ Programming Guide, "CUDA Environment Variables".
+constexpr std::uint32_t usual_connections = 8;
+constexpr std::uint32_t most_connections = 32;
+
+constexpr std::uint32_t limit_for(std::uint32_t connections) noexcept {
+  return std::min((connections + 1) / 2, connections - 1);
+}
+
+}  // namespace
+
+std::uint32_t connections_of_process() noexcept {
+  const char* const text =
+      std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");  // NOLINT(concurrency-mt-unsafe): as CUDA does
+  std::uint32_t value = 0;
+  if (text != nullptr) {
+    const std::string_view digits(text);
+    std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  }
+  return value == 0 ? usual_connections : std::min(value, most_connections);
+}
+
+waiting_streams& waiting_streams::of_process() {
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed
+  static auto* const instance = new waiting_streams(connections_of_process());
+  return *instance;
+}
+
+waiting_streams::waiting_streams(std::uint32_t connections) noexcept
+    : connections_(connections), limit_(limit_for(connections)) {}
+
+void waiting_streams::drop_met(queue& waits, queue& ended) {
+  const auto first_open = std::find_if(waits.begin(), waits.end(), [](const pending& each) {
+    return !sync::releases(each.on.word().load(std::memory_order_relaxed), each.value);
+  });
+  ended.insert(
+      ended.end(), std::make_move_iterator(waits.begin()), std::make_move_iterator(first_open));
+  waits.erase(waits.begin(), first_open);
+}
+
+void waiting_streams::drop_met(queue& ended) {
+  for (auto at = streams_.begin(); at != streams_.end();) {
+    drop_met(at->second, ended);
+    at = at->second.empty() ? streams_.erase(at) : std::next(at);
+  }
+}
+
+bool waiting_streams::add(cuda::CUstream stream,
+                          const sync::timeline_reader& on,
+                          std::uint64_t value,
+                          std::shared_ptr<const void> owner) {
+  if (sync::releases(on.word().load(std::memory_order_relaxed), value)) {
+    return true;
+  }
+  queue ended;  // the last owner of a page calls the driver: not with the lock held
+  const std::lock_guard lock(mutex_);
+  auto at = streams_.find(stream);
+  if (at != streams_.end()) {
+    drop_met(at->second, ended);
+  } else {
+    if (streams_.size() >= limit_) {
+      drop_met(ended);
+    }
+    if (streams_.size() >= limit_) {
+      return false;
+    }
+    at = streams_.emplace(stream, queue()).first;
+  }
+  at->second.push_back({on, value, std::move(owner)});
+  return true;
+}
+
+std::size_t waiting_streams::count() {
+  queue ended;
+  const std::lock_guard lock(mutex_);
+  drop_met(ended);
+  return streams_.size();
+}
+
+}  // namespace gpushm::streams

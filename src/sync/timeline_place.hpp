@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gpushm/types.hpp"
+
+namespace gpushm::sync {
+
+/// Where words are: what the ticket of a timeline says (docs/protocol.md, "Timelines").
+struct timeline_place {
+  std::string page;                   ///< the name of its segment
+  gpushm::generation generation = 0;  ///< of the page, not 0
+  std::uint32_t first = 0;
+  std::uint32_t count = 1;
+  friend bool operator==(const timeline_place&, const timeline_place&) = default;
+};
+
+[[nodiscard]] std::vector<std::byte> encode(const timeline_place& what);
+/// Nothing if the bytes, which another process has chosen, are not such a ticket.
+[[nodiscard]] std::optional<timeline_place> decode_place(std::span<const std::byte> ticket);
+
+}  // namespace gpushm::sync

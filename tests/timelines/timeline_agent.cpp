@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// A process that uses timelines by commands on standard input, one per line, and answers each with
+// one line: "ok ..." or "error CODE TEXT".
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <iostream>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "driver/cuda.hpp"
+#include "driver/devices.hpp"
+#include "gpushm/gpushm.hpp"
+
+namespace {
+
+using namespace gpushm;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+class agent {
+ public:
+  /// Returns the answer, without its "ok ".
+  std::string execute(const std::string& order, std::istringstream& words) {
+    const auto number = [&] {
+      std::uint64_t value = 0;
+      words >> value;
+      return value;
+    };
+    const auto word = [&] {
+      std::string text;
+      words >> text;
+      return text;
+    };
+    if (order == "pid") {
+      return std::to_string(::getpid());
+    }
+    if (order == "connect") {
+      client_.emplace(client::connect({.socket_path = word(), .timeout = milliseconds(20'000)}));
+      return {};
+    }
+    // ---- timelines ----
+    if (order == "create") {
+      const std::string name = word();
+      timelines_.insert_or_assign(name, timeline::create(*client_, name));
+      return {};
+    }
+    if (order == "open") {
+      const std::string name = word();
+      timelines_.insert_or_assign(name, timeline::open(*client_, name, milliseconds(number())));
+      return {};
+    }
+    if (order == "close") {
+      timelines_.erase(word());
+      return {};
+    }
+    if (order == "signal") {
+      timeline& on = of(word());
+      on.signal(number());
+      return {};
+    }
+    if (order == "value") {
+      return std::to_string(of(word()).value());
+    }
+    if (order == "wait") {
+      timeline& on = of(word());
+      const std::uint64_t value = number();
+      return on.wait(value, milliseconds(number())) ? "reached" : "not";
+    }
+    if (order == "check") {
+      of(word()).check();
+      return {};
+    }
+    // ---- streams: STREAM NAME VALUE ----
+    if (order == "device") {
+      const driver::cuda_driver& cu = driver::cuda_driver::instance();
+      cuda::CUcontext context = nullptr;
+      must(cu->cuDevicePrimaryCtxRetain(&context, driver::find_device(word()).handle));
+      must(cu->cuCtxSetCurrent(context));
+      add_streams(1);
+      return {};
+    }
+    if (order == "streams") {
+      add_streams(number());
+      return {};
+    }
+    if (order == "stream_signal") {
+      void* const stream = stream_at(number());
+      timeline& on = of(word());
+      on.signal(stream, number());
+      return {};
+    }
+    if (order == "stream_wait") {
+      void* const stream = stream_at(number());
+      timeline& on = of(word());
+      const std::uint64_t value = number();
+      on.wait(stream, value, milliseconds(number()));
+      return {};
+    }
+    if (order == "batch") {  // STREAM [wait|signal NAME VALUE]...
+      void* const stream = stream_at(number());
+      stream_batch operations;
+      for (std::string kind = word(); !kind.empty(); kind = word()) {
+        timeline& on = of(word());
+        kind == "wait" ? operations.wait(on, number()) : operations.signal(on, number());
+      }
+      operations.enqueue(stream, milliseconds(0));
+      return {};
+    }
+    if (order == "sync") {
+      must(cu()->cuStreamSynchronize(handle_at(number())));
+      return {};
+    }
+    if (order == "query") {
+      return cu()->cuStreamQuery(handle_at(number())) == cuda::CUDA_SUCCESS ? "idle" : "busy";
+    }
+    if (order == "waiting") {
+      const auto now = waiting_streams::now();
+      return std::to_string(now.waiting) + " " + std::to_string(now.limit) + " " +
+             std::to_string(now.connections);
+    }
+    if (order == "rounds") {  // FIRST MINE OTHER COUNT: signals and waits on stream 0
+      const bool first = number() != 0;
+      timeline& mine = of(word());
+      timeline& other = of(word());
+      const std::uint64_t count = number();
+      const std::uint64_t from = mine.value();
+      const auto begin = steady_clock::now();
+      for (std::uint64_t i = from + 1; i <= from + count; ++i) {
+        if (first) {
+          mine.signal(stream_at(0), i);
+          other.wait(stream_at(0), i);
+        } else {
+          other.wait(stream_at(0), i);
+          mine.signal(stream_at(0), i);
+        }
+      }
+      must(cu()->cuStreamSynchronize(handle_at(0)));
+      const std::chrono::duration<double, std::micro> took = steady_clock::now() - begin;
+      mine.check();
+      other.check();
+      return std::to_string(took.count() / static_cast<double>(count));
+    }
+    // ---- segments ----
+    if (order == "segment") {
+      const std::string name = word();
+      const std::uint64_t bytes = number();
+      segments_.insert_or_assign(
+          name, client_->create(name, {.size_bytes = bytes, .device = std::to_string(number())}));
+      segments_.at(name).publish();
+      return {};
+    }
+    if (order == "open_segment") {
+      const std::string name = word();
+      segments_.insert_or_assign(
+          name,
+          client_->open(name,
+                        {.timeout = milliseconds(20'000), .device = std::to_string(number())}));
+      return {};
+    }
+    if (order == "fill") {  // STREAM NAME BYTE: enqueued
+      const auto stream = handle_at(number());
+      segment& on = segments_.at(word());
+      must(cu()->cuMemsetD8Async(address_of(on.mutable_data()),
+                                 static_cast<unsigned char>(number()),
+                                 on.size_bytes(),
+                                 stream));
+      return {};
+    }
+    if (order == "load") {  // STREAM NAME: enqueued
+      const auto stream = handle_at(number());
+      const segment& on = segments_.at(word());
+      loaded_.assign(on.size_bytes(), 0);
+      must(cu()->cuMemcpyDtoHAsync_v2(
+          loaded_.data(), address_of(on.data()), loaded_.size(), stream));
+      return {};
+    }
+    if (order == "loaded") {
+      const bool same = std::all_of(
+          loaded_.begin(), loaded_.end(), [&](unsigned char each) { return each == loaded_[0]; });
+      return same && !loaded_.empty() ? std::to_string(loaded_[0]) : "mixed";
+    }
+    throw error(errc::invalid_argument, "agent", order, "unknown order");
+  }
+
+ private:
+  static const driver::cuda_driver& cu() { return driver::cuda_driver::instance(); }
+  static void must(cuda::CUresult result) {
+    driver::cuda_driver::check(result, "agent", {}, "the driver");
+  }
+  static cuda::CUdeviceptr address_of(const void* pointer) {
+    return reinterpret_cast<cuda::CUdeviceptr>(pointer);
+  }
+  timeline& of(const std::string& name) {
+    static timeline none;
+    const auto at = timelines_.find(name);
+    return at == timelines_.end() ? none : at->second;
+  }
+  void add_streams(std::uint64_t count) {
+    for (std::uint64_t i = 0; i != count; ++i) {
+      cuda::CUstream added = nullptr;
+      must(cu()->cuStreamCreate(&added, cuda::CU_STREAM_NON_BLOCKING));
+      streams_.push_back(added);
+    }
+  }
+  cuda::CUstream handle_at(std::uint64_t index) { return streams_.at(index); }
+  void* stream_at(std::uint64_t index) { return streams_.at(index); }
+
+  std::optional<client> client_;
+  std::map<std::string, timeline> timelines_;
+  std::map<std::string, segment> segments_;
+  std::vector<cuda::CUstream> streams_;
+  std::vector<unsigned char> loaded_;
+};
+
+}  // namespace
+
+int main() {
+  agent here;
+  for (std::string line; std::getline(std::cin, line);) {
+    std::istringstream words(line);
+    std::string order;
+    words >> order;
+    try {
+      const std::string answer = here.execute(order, words);
+      std::cout << "ok " << answer << std::endl;
+    } catch (const error& why) {
+      std::cout << "error " << to_string(why.code()) << " " << why.what() << std::endl;
+    } catch (const std::exception& why) {
+      std::cout << "error exception " << why.what() << std::endl;
+    }
+  }
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// Timelines of CUDA streams: on the fake driver everywhere, and on real GPUs if there are any.
+#include <csignal>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "testing/container/gpu_access.hpp"
+#include "tests/timelines/timeline_world.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using gpushm::timeline;
+using gpushm_testing::eventually;
+using gpushm_tests::agent;
+using gpushm_tests::timeline_world;
+
+enum class gpus : std::uint8_t { fake, real };
+
+class timeline_streams : public testing::TestWithParam<gpus> {
+ protected:
+  void SetUp() override {
+    const bool fake = GetParam() == gpus::fake;
+    if (!fake && gpushm_testing::nvidia_minors().empty()) {
+      GTEST_SKIP() << "no NVIDIA GPU on this machine";
+    }
+    world_.emplace(fake);
+  }
+  [[nodiscard]] agent start(int gpu = 0, const std::string& connections = {}) const {
+    agent started = world_->start(false, connections);
+    started.request("device " + std::to_string(gpu));
+    return started;
+  }
+  /// The second GPU if there is one.
+  [[nodiscard]] static int peer() {
+    return GetParam() == gpus::fake || gpushm_testing::nvidia_minors().size() > 1 ? 1 : 0;
+  }
+
+  std::optional<timeline_world> world_;
+};
+
+TEST_P(timeline_streams, order_the_streams_of_two_processes) {
+  agent a = start();
+  agent b = start(peer());
+  a.request("create a");
+  b.request("create b");
+  a.request("open b 20000");
+  b.request("open a 20000");
+  a.send("rounds 1 a b 500");
+  b.request("rounds 0 b a 500");
+  EXPECT_TRUE(a.answer().starts_with("ok "));
+  EXPECT_EQ(a.request("value b"), "500");
+  // A CPU signals a stream, and a stream a CPU.
+  b.request("stream_wait 0 a 501 0");
+  b.request("stream_signal 0 b 501");
+  EXPECT_EQ(b.request("query 0"), "busy");
+  a.request("signal a 501");
+  EXPECT_EQ(a.request("wait b 501 20000"), "reached");
+  b.request("sync 0");
+  b.request("check a");
+}
+
+TEST_P(timeline_streams, see_what_was_written_before) {
+  agent writer = start();
+  agent reader = start(peer());
+  constexpr int rounds = 20;
+  writer.request("segment m 8388608 0");
+  writer.request("create written");
+  reader.request("open_segment m " + std::to_string(peer()));
+  reader.request("create read");
+  reader.request("open written 20000");
+  writer.request("open read 20000");
+  for (int i = 1; i <= rounds; ++i) {
+    const std::string value = std::to_string(i);
+    reader.request("stream_wait 0 written " + value + " 0");
+    reader.request("load 0 m");
+    reader.request("stream_signal 0 read " + value);
+    writer.request("stream_wait 0 read " + std::to_string(i - 1) + " 0");
+    writer.request("fill 0 m " + value);
+    writer.request("stream_signal 0 written " + value);
+    reader.request("sync 0");
+    EXPECT_EQ(reader.request("loaded"), value);
+  }
+}
+
+TEST_P(timeline_streams, are_released_when_the_signaler_dies) {
+  agent signaler = start();
+  agent waiter = start();
+  signaler.request("create t");
+  waiter.request("open t 20000");
+  signaler.request("stream_signal 0 t 1");
+  waiter.request("stream_wait 0 t 1 0");
+  waiter.request("sync 0");
+  waiter.request("check t");
+  waiter.request("stream_wait 0 t 2 0");
+  EXPECT_EQ(waiter.code("check t"), "invalid_argument") << "not reached yet";
+  signaler.kill_and_wait();
+  waiter.request("sync 0");
+  EXPECT_EQ(waiter.code("check t"), "peer_died");
+  EXPECT_EQ(waiter.request("value t"), "1");
+}
+
+TEST_P(timeline_streams, take_a_batch) {
+  agent a = start();
+  agent b = start();
+  a.request("create a");
+  a.request("create a2");
+  b.request("create b");
+  a.request("open b 20000");
+  b.request("open a 20000");
+  b.request("open a2 20000");
+  b.request("batch 0 wait a 1 wait a2 1 signal b 1");
+  a.request("batch 0 signal a 1 signal a2 1 wait b 1");
+  a.request("sync 0");
+  b.request("sync 0");
+  EXPECT_EQ(a.request("value b"), "1");
+  EXPECT_EQ(a.code("batch 0 signal a 2 signal a 2"), "invalid_argument");
+  EXPECT_EQ(a.code("batch 0 signal a 2 signal b 2"), "invalid_argument") << "not its own";
+  EXPECT_EQ(a.request("value a"), "1") << "nothing was enqueued";
+  a.request("batch 0");
+  std::string many = "batch 0";
+  for (int i = 0; i != 65; ++i) {
+    many += " signal a " + std::to_string(i + 2);
+  }
+  EXPECT_EQ(a.code(many), "invalid_argument");
+}
+
+TEST_P(timeline_streams, refuse_what_is_no_larger_value) {
+  agent a = start();
+  a.request("create t");
+  a.request("stream_signal 0 t 7");
+  EXPECT_EQ(a.code("stream_signal 0 t 7"), "invalid_argument");
+  EXPECT_EQ(a.code("signal t 6"), "invalid_argument");
+  EXPECT_EQ(a.code("stream_signal 0 t 4611686018427387904"), "value_out_of_range");
+  EXPECT_EQ(a.code("stream_wait 0 t 4611686018427387904 0"), "value_out_of_range");
+  a.request("signal t 8");
+  a.request("sync 0");
+}
+
+/// Closing waits for what the stream has to store: the word then stays ended.
+TEST_P(timeline_streams, close_after_the_last_store) {
+  agent a = start();
+  agent b = start();
+  b.request("create gate");
+  a.request("open gate 20000");
+  a.request("create t");
+  b.request("open t 20000");
+  a.request("stream_wait 0 gate 1 0");
+  a.request("stream_signal 0 t 5");
+  a.send("close t");
+  b.request("signal gate 1");
+  EXPECT_TRUE(a.answer().starts_with("ok "));
+  EXPECT_EQ(b.request("wait t 5 20000"), "reached");
+  EXPECT_EQ(b.code("wait t 6 20000"), "peer_died");
+  EXPECT_EQ(b.request("value t"), "5");
+}
+
+/// As many waiting streams as connections stop all others: the library never lets it come to that.
+class waiting : public timeline_streams {};
+
+TEST_P(waiting, streams_never_stop_the_one_that_signals) {
+  for (const std::string connections : {"1", "8", "32"}) {
+    agent a = start(0, connections);
+    a.request("streams 64");
+    a.request("create t");
+    const int limit = connections == "1" ? 0 : std::stoi(connections) / 2;
+    int waiting = 0;
+    for (int i = 1; i <= 64; ++i) {
+      a.send("stream_wait " + std::to_string(i) + " t 1 0");
+      const std::string got = a.answer();
+      waiting += got.starts_with("ok ") ? 1 : 0;
+      EXPECT_TRUE(got.starts_with("ok ") || got.starts_with("error too_many_waits")) << got;
+    }
+    EXPECT_EQ(waiting, limit) << connections;
+    EXPECT_EQ(a.request("waiting"),
+              std::to_string(limit) + " " + std::to_string(limit) + " " + connections);
+    a.request("stream_signal 0 t 1");
+    for (int i = 0; i <= 64; ++i) {
+      a.request("sync " + std::to_string(i));
+    }
+    EXPECT_EQ(a.request("waiting"), "0 " + std::to_string(limit) + " " + connections);
+    // Now the value is reached: all may wait for it.
+    for (int i = 1; i <= 64; ++i) {
+      a.request("stream_wait " + std::to_string(i) + " t 1 0");
+    }
+  }
+}
+
+TEST_P(waiting, on_the_cpu_when_too_many_streams_wait) {
+  agent a = start(0, "1");
+  agent b = start();
+  b.request("create t");
+  a.request("open t 20000");
+  a.send("stream_wait 0 t 1 20000");
+  b.request("signal t 1");
+  EXPECT_TRUE(a.answer().starts_with("ok "));
+  a.request("sync 0");
+  a.request("check t");
+  // Ended meanwhile: as on a stream, `check` says so.
+  a.send("stream_wait 0 t 2 20000");
+  b.request("close t");
+  EXPECT_TRUE(a.answer().starts_with("ok "));
+  a.request("sync 0");
+  EXPECT_EQ(a.code("check t"), "peer_died");
+}
+
+std::string name_of(const testing::TestParamInfo<gpus>& info) {
+  return info.param == gpus::fake ? "fake" : "real";
+}
+INSTANTIATE_TEST_SUITE_P(all, timeline_streams, testing::Values(gpus::fake, gpus::real), name_of);
+INSTANTIATE_TEST_SUITE_P(all, waiting, testing::Values(gpus::fake, gpus::real), name_of);
+
+}  // namespace

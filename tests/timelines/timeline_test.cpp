@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// Timelines of CPUs.
+#include <csignal>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "testing/process/proc_counters.hpp"
+#include "tests/timelines/timeline_world.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using gpushm::client;
+using gpushm::errc;
+using gpushm::timeline;
+using gpushm_tests::agent;
+using gpushm_tests::timeline_world;
+
+template <typename Call>
+std::optional<errc> failure_of(Call&& call) {
+  try {
+    call();
+    return std::nullopt;
+  } catch (const gpushm::error& why) {
+    return why.code();
+  }
+}
+
+class timelines : public testing::Test {
+ protected:
+  timeline_world world_{true};
+  client client_ = world_.connect();
+};
+
+TEST_F(timelines, order_two_clients) {
+  timeline mine = timeline::create(client_, "t");
+  EXPECT_TRUE(mine.is_own());
+  EXPECT_EQ(mine.value(), 0U);
+  EXPECT_TRUE(mine.try_wait(0));
+  const client other = world_.connect();
+  const timeline theirs = timeline::open(other, "t");
+  EXPECT_FALSE(theirs.is_own());
+  EXPECT_EQ(theirs.name(), "t");
+  EXPECT_FALSE(theirs.try_wait(1));
+  EXPECT_FALSE(theirs.wait(1, 10ms));
+  std::jthread signaler([&] {
+    std::this_thread::sleep_for(20ms);
+    mine.signal(3);
+  });
+  EXPECT_TRUE(theirs.wait(2, 20s));
+  EXPECT_EQ(theirs.value(), 3U);
+}
+
+TEST_F(timelines, order_one_process) {
+  timeline mine = timeline::create(client_, "t");
+  const timeline again = timeline::open(client_, "t");
+  EXPECT_FALSE(again.is_own());
+  mine.signal(1);
+  EXPECT_TRUE(again.try_wait(1));
+  mine.reset();
+  EXPECT_EQ(failure_of([&] { static_cast<void>(again.try_wait(2)); }), errc::peer_died);
+  EXPECT_EQ(again.value(), 1U) << "its last value";
+}
+
+TEST_F(timelines, refuse_what_is_no_larger_value) {
+  timeline mine = timeline::create(client_, "t");
+  mine.signal(5);
+  EXPECT_EQ(failure_of([&] { mine.signal(5); }), errc::invalid_argument);
+  EXPECT_EQ(failure_of([&] { mine.signal(4); }), errc::invalid_argument);
+  EXPECT_EQ(failure_of([&] { mine.signal(gpushm::max_timeline_value + 1); }),
+            errc::value_out_of_range);
+  EXPECT_EQ(failure_of([&] { static_cast<void>(mine.try_wait(UINT64_MAX)); }),
+            errc::value_out_of_range);
+  EXPECT_EQ(mine.value(), 5U);
+  mine.signal(gpushm::max_timeline_value);
+  EXPECT_TRUE(mine.try_wait(gpushm::max_timeline_value));
+}
+
+TEST_F(timelines, are_not_signaled_by_others) {
+  const timeline mine = timeline::create(client_, "t");
+  const client other = world_.connect();
+  timeline theirs = timeline::open(other, "t");
+  EXPECT_EQ(failure_of([&] { theirs.signal(1); }), errc::invalid_argument);
+  EXPECT_EQ(mine.value(), 0U);
+}
+
+TEST_F(timelines, have_names_of_their_own) {
+  const timeline mine = timeline::create(client_, "t");
+  const client other = world_.connect();
+  EXPECT_EQ(failure_of([&] { static_cast<void>(timeline::create(other, "t")); }),
+            errc::already_exists);
+  client users = world_.connect();
+  EXPECT_EQ(failure_of([&] { static_cast<void>(users.open("t", {})); }), errc::invalid_argument);
+  auto memory = users.create("m", {.size_bytes = 4'096, .device = "host"});
+  memory.publish();
+  EXPECT_EQ(failure_of([&] { static_cast<void>(timeline::open(other, "m")); }),
+            errc::invalid_argument);
+  EXPECT_EQ(failure_of([&] { static_cast<void>(timeline::open(other, "none")); }),
+            errc::no_such_segment);
+  EXPECT_EQ(failure_of([&] { static_cast<void>(timeline::open(other, "")); }),
+            errc::invalid_argument);
+}
+
+TEST_F(timelines, empty_ones_refuse_everything) {
+  timeline none;
+  EXPECT_FALSE(none);
+  EXPECT_EQ(failure_of([&] { static_cast<void>(none.value()); }), errc::invalid_argument);
+  EXPECT_EQ(failure_of([&] { none.signal(1); }), errc::invalid_argument);
+  EXPECT_EQ(failure_of([&] { none.check(); }), errc::invalid_argument);
+  EXPECT_EQ(failure_of([&] { none.prepare(); }), errc::invalid_argument);
+  EXPECT_EQ(failure_of([&] { gpushm::stream_batch().wait(none, 1).enqueue(nullptr); }),
+            errc::invalid_argument);
+}
+
+/// The name can be used at once, and the words of ended timelines are used again: but not while
+/// somebody has one open.
+TEST_F(timelines, leave_neither_words_nor_pages) {
+  const client other = world_.connect();
+  timeline kept = timeline::create(client_, "kept");
+  const timeline reader = timeline::open(other, "kept");
+  kept.signal(9);
+  kept.reset();
+  for (int i = 0; i != 3'000; ++i) {
+    timeline mine = timeline::create(client_, "t");
+    EXPECT_EQ(mine.value(), 0U);
+    if (i % 100 == 0) {
+      const timeline theirs = timeline::open(other, "t");
+      mine.signal(1);
+      EXPECT_TRUE(theirs.wait(1, 20s));
+    }
+    mine.signal(2);
+  }
+  EXPECT_EQ(failure_of([&] { static_cast<void>(reader.try_wait(10)); }), errc::peer_died);
+  EXPECT_EQ(reader.value(), 9U);
+  client users = world_.connect();
+  const auto left = users.list("~signals-");
+  EXPECT_EQ(left.size(), 1U);
+}
+
+TEST_F(timelines, more_than_one_page) {
+  std::vector<timeline> mine;
+  for (int i = 0; i != 1'100; ++i) {
+    mine.push_back(timeline::create(client_, "t" + std::to_string(i)));
+    mine.back().signal(static_cast<std::uint64_t>(i) + 1);
+  }
+  const client other = world_.connect();
+  for (int i = 0; i != 1'100; ++i) {
+    EXPECT_EQ(timeline::open(other, "t" + std::to_string(i)).value(),
+              static_cast<std::uint64_t>(i) + 1);
+  }
+  client users = world_.connect();
+  EXPECT_EQ(users.list("~signals-").size(), 3U);
+}
+
+TEST_F(timelines, end_with_their_process) {
+  agent signaler = world_.start(::geteuid() == 0);
+  signaler.request("create t");
+  signaler.request("signal t 4");
+  const timeline theirs = timeline::open(client_, "t", 20s);
+  EXPECT_TRUE(theirs.wait(4, 20s));
+  std::jthread killer([&] {
+    std::this_thread::sleep_for(50ms);
+    signaler.kill_and_wait();
+  });
+  EXPECT_EQ(failure_of([&] { static_cast<void>(theirs.wait(5, 20s)); }), errc::peer_died);
+  EXPECT_TRUE(theirs.try_wait(4)) << "it was reached before";
+  killer.join();
+  agent next = world_.start();
+  next.request("create t");
+  EXPECT_EQ(timeline::open(client_, "t", 20s).value(), 0U);
+}
+
+TEST_F(timelines, wait_for_a_name) {
+  std::optional<timeline> mine;
+  std::jthread creator([&] {
+    std::this_thread::sleep_for(30ms);
+    mine.emplace(timeline::create(client_, "late"));
+  });
+  const client other = world_.connect();
+  EXPECT_EQ(timeline::open(other, "late", 20s).value(), 0U);
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_EQ(
+      failure_of([&] { static_cast<void>(timeline::open(other, "never", 20s, stop.get_token())); }),
+      errc::cancelled);
+}
+
+TEST_F(timelines, go_on_without_a_broker) {
+  timeline mine = timeline::create(client_, "t");
+  const client other = world_.connect();
+  const timeline theirs = timeline::open(other, "t");
+  world_.stop_broker();
+  mine.signal(1);
+  EXPECT_TRUE(theirs.wait(1, 20s));
+}
+
+/// Each thread waits for the one before it.
+TEST_F(timelines, order_many_threads) {
+  constexpr int threads = 32;
+  constexpr std::uint64_t rounds = 200;
+  std::vector<timeline> all;
+  for (int i = 0; i != threads; ++i) {
+    all.push_back(timeline::create(client_, "t" + std::to_string(i)));
+  }
+  std::uint64_t plain = 0;  // ordered by the timelines alone
+  std::vector<std::jthread> running;
+  for (std::size_t i = 0; i != threads; ++i) {
+    running.emplace_back([&, i] {
+      for (std::uint64_t round = 1; round <= rounds; ++round) {
+        const timeline& before = all[(i + threads - 1) % threads];
+        ASSERT_TRUE(before.wait(i == 0 ? round - 1 : round, 60s));
+        ++plain;
+        all[i].signal(round);
+      }
+    });
+  }
+  running.clear();
+  EXPECT_EQ(plain, threads * rounds);
+}
+
+}  // namespace
