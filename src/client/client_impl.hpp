@@ -15,7 +15,6 @@
 #include "client/segment_impl.hpp"
 #include "client/signal_pages.hpp"
 #include "gpushm/client.hpp"
-#include "sync/timeline_place.hpp"
 
 struct gpushm_timeline;
 
@@ -65,6 +64,31 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   [[nodiscard]] std::unique_ptr<gpushm_timeline> open_timeline(std::string_view name,
                                                                const open_options& options);
   [[nodiscard]] signal_pages& pages() noexcept { return pages_; }
+
+  // For what is made of timelines (timelines.cpp).
+
+  /// Reserves a new page of this process, and publishes it. Throws as a request.
+  [[nodiscard]] std::shared_ptr<mapped_page> make_page(std::string name,
+                                                       std::uint64_t bytes,
+                                                       steady_time deadline);
+  /// Reserves the name of words of this process, which nobody sees before they are published.
+  /// Throws as a request.
+  [[nodiscard]] std::shared_ptr<segment_lease> reserve_words(std::string name,
+                                                             const own_words& words,
+                                                             std::uint32_t count,
+                                                             steady_time deadline);
+  struct opened_words {
+    std::shared_ptr<segment_lease> lease;
+    own_words words;
+    std::uint32_t count = 0;
+  };
+  /// Opens words by name; generation 0: any. Blocks until the name is published. Throws as `open`.
+  [[nodiscard]] opened_words open_words(std::string_view name,
+                                        gpushm::generation generation,
+                                        const open_options& options);
+  /// A page of another process, with its generation. Throws as `open`.
+  [[nodiscard]] std::shared_ptr<mapped_page> open_page(const std::string& name,
+                                                       gpushm::generation generation);
 
   struct open_outcome {
     segment_ptr opened;
@@ -124,9 +148,6 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                   steady_time begin,
                   std::span<open_outcome> results);
 
-  // Timelines (timelines.cpp).
-  [[nodiscard]] std::shared_ptr<mapped_page> make_page(steady_time deadline);
-  [[nodiscard]] std::shared_ptr<mapped_page> open_page(const sync::timeline_place& place);
   /// Accepts the grant of a segment of this kind. Throws the error of a failure.
   [[nodiscard]] std::shared_ptr<segment_lease> take_opened(open_reply& answered,
                                                            std::string_view name,

@@ -115,6 +115,15 @@ void signal_pages::give_back(const own_words& words,
   }
 }
 
+void signal_pages::keep(std::shared_ptr<mapped_page> page) noexcept {
+  const std::lock_guard lock(mutex_);
+  try {
+    kept_.push_back(page);
+  } catch (const std::bad_alloc&) {
+    leak(page);
+  }
+}
+
 // ---- open pages ----
 
 std::shared_ptr<mapped_page> signal_pages::find(gpushm::generation generation) {

@@ -84,6 +84,9 @@ class signal_pages {
                  std::uint32_t slot,
                  gpushm::generation generation) noexcept;
 
+  /// Keeps a page that streams may still write, as long as this exists.
+  void keep(std::shared_ptr<mapped_page> page) noexcept;
+
   /// Another process's page, or this client's own; null if it is not open.
   [[nodiscard]] std::shared_ptr<mapped_page> find(gpushm::generation generation);
   /// Remembers an opened page as long as somebody has it; returns the one that another thread has
@@ -113,6 +116,7 @@ class signal_pages {
   std::mutex mutex_;
   std::vector<own> own_;
   std::map<gpushm::generation, std::weak_ptr<mapped_page>> others_;
+  std::vector<std::shared_ptr<mapped_page>> kept_;
 };
 
 }  // namespace gpushm::detail

@@ -7,7 +7,7 @@
 
 #include "base/deadline.hpp"
 #include "base/log.hpp"
-#include "streams/waiting_streams.hpp"
+#include "client/stream_turn.hpp"
 #include "sync/cpu_wait.hpp"
 
 namespace {
@@ -16,7 +16,6 @@ using gpushm::errc;
 using gpushm::error;
 using gpushm::cuda::CUdeviceptr;
 using gpushm::cuda::CUstream;
-using gpushm::streams::waiting_streams;
 using gpushm::sync::wait_result;
 using gpushm::sync::word_kind;
 using std::chrono::milliseconds;
@@ -214,30 +213,8 @@ void gpushm_timeline::signal_on(CUstream stream, std::uint64_t value) {
   signaled_ = on_streams_ = value;
 }
 
-/// Streams that wait are scarce: waits on the CPU if there are too many.
 void gpushm_timeline::count_wait(CUstream stream, std::uint64_t value, milliseconds timeout) const {
-  auto& counted = waiting_streams::of_process();
-  if (counted.add(stream, reader_, value, words_.page)) {
-    return;
-  }
-  const auto deadline = gpushm::base::deadline_after(timeout);
-  // Another stream's wait may be met first.
-  constexpr milliseconds attempt{10};
-  do {
-    const auto result =
-        sync::wait(reader_, value, std::min(deadline, gpushm::base::deadline_after(attempt)));
-    if (result != wait_result::timed_out || counted.add(stream, reader_, value, words_.page)) {
-      return;
-    }
-  } while (std::chrono::steady_clock::now() < deadline);
-  throw error(errc::too_many_waits,
-              "wait",
-              name_,
-              std::to_string(counted.limit()) +
-                  " streams of this process wait already, and CUDA has " +
-                  std::to_string(counted.connections()) + " connections",
-              "set CUDA_DEVICE_MAX_CONNECTIONS=32 before the process uses CUDA, let fewer streams "
-              "wait, or allow a longer wait on the CPU");
+  detail::await_stream_turn(stream, words_.page, words_.first, value, timeout, name_);
 }
 
 void gpushm_timeline::note_wait(std::uint64_t value) const noexcept {

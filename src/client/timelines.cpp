@@ -53,9 +53,11 @@ error no_timeline(std::string_view name) {
 
 }  // namespace
 
-std::shared_ptr<mapped_page> client_impl::make_page(steady_time deadline) {
-  auto [lease, file] = reserve_with(
-      reservation(page_name(), sync::signal_page_bytes, backend::signals), "create", deadline);
+std::shared_ptr<mapped_page> client_impl::make_page(std::string name,
+                                                    std::uint64_t bytes,
+                                                    steady_time deadline) {
+  auto [lease, file] =
+      reserve_with(reservation(std::move(name), bytes, backend::signals), "create", deadline);
   auto result = std::make_shared<mapped_page>(lease, file.get(), true);
   lease->note_used();
   std::vector<base::guarded_fd> files;
@@ -65,20 +67,29 @@ std::shared_ptr<mapped_page> client_impl::make_page(steady_time deadline) {
   return result;
 }
 
+std::shared_ptr<segment_lease> client_impl::reserve_words(std::string name,
+                                                          const own_words& words,
+                                                          std::uint32_t count,
+                                                          steady_time deadline) {
+  const wire::segment& page = words.page->lease().info();
+  auto wanted = reservation(std::move(name), sizeof(std::uint64_t), backend::timeline);
+  wanted.ticket = sync::encode({page.name, page.generation, words.first, count});
+  auto lease = reserve(std::move(wanted), "create", deadline);
+  lease->note_used();
+  keep_chunks(*lease, {});
+  return lease;
+}
+
 std::unique_ptr<gpushm_timeline> client_impl::create_timeline(std::string_view name) {
   check_usable("create", name);
   base::check_name("create", name);
   const auto deadline = request_deadline();
-  own_words words = pages_.take(1, [&] { return make_page(deadline); });
+  own_words words =
+      pages_.take(1, [&] { return make_page(page_name(), sync::signal_page_bytes, deadline); });
   std::shared_ptr<segment_lease> lease;
   try {
     sync::timeline_writer(words.page->own_page(), words.first).reset(0);
-    const wire::segment& page = words.page->lease().info();
-    auto wanted = reservation(std::string(name), sizeof(std::uint64_t), backend::timeline);
-    wanted.ticket = sync::encode({page.name, page.generation, words.first, 1});
-    lease = reserve(std::move(wanted), "create", deadline);
-    lease->note_used();
-    keep_chunks(*lease, {});
+    lease = reserve_words(std::string(name), words, 1, deadline);
     auto result = std::make_unique<gpushm_timeline>(shared_from_this(), lease, words, true);
     lease->publish({}, "create", deadline);
     return result;
@@ -119,34 +130,36 @@ std::shared_ptr<segment_lease> client_impl::take_opened(open_reply& answered,
                        "open");
 }
 
-std::shared_ptr<mapped_page> client_impl::open_page(const sync::timeline_place& place) {
-  if (auto known = pages_.find(place.generation)) {
+std::shared_ptr<mapped_page> client_impl::open_page(const std::string& name,
+                                                    gpushm::generation generation) {
+  if (auto known = pages_.find(generation)) {
     return known;
   }
   const open_options options;
   offers none(options);
-  auto answered = request_open(place.page, place.generation, options, none);
-  const auto lease = take_opened(answered, place.page, backend::signals);
-  if (answered.got.descriptors.size() != 1 || lease->info().generation != place.generation) {
-    throw unexpected_answer({"open", place.page});
+  auto answered = request_open(name, generation, options, none);
+  const auto lease = take_opened(answered, name, backend::signals);
+  if (answered.got.descriptors.size() != 1 || lease->info().generation != generation) {
+    throw unexpected_answer({"open", name});
   }
   lease->note_used();
   return pages_.remember(
       std::make_shared<mapped_page>(lease, answered.got.descriptors.front().get(), false));
 }
 
-std::unique_ptr<gpushm_timeline> client_impl::open_timeline(std::string_view name,
-                                                            const open_options& options) {
+client_impl::opened_words client_impl::open_words(std::string_view name,
+                                                  gpushm::generation generation,
+                                                  const open_options& options) {
   check_usable("open", name);
   offers none(options);
-  auto answered = request_open(name, 0, options, none);
+  auto answered = request_open(name, generation, options, none);
   auto lease = take_opened(answered, name, backend::timeline);
   lease->note_used();
   const auto place = sync::decode_place(lease->ticket());
   if (!place) {
     throw no_timeline(name);
   }
-  auto page = open_page(*place);
+  auto page = open_page(place->page, place->generation);
   // A member could name the words of another one: its end would not be seen.
   const wire::segment& of = page->lease().info();
   const bool is_its_own =
@@ -154,8 +167,14 @@ std::unique_ptr<gpushm_timeline> client_impl::open_timeline(std::string_view nam
   if (page->is_own() ? !lease->is_creator() : !is_its_own) {
     throw no_timeline(name);
   }
+  return {std::move(lease), {std::move(page), place->first}, place->count};
+}
+
+std::unique_ptr<gpushm_timeline> client_impl::open_timeline(std::string_view name,
+                                                            const open_options& options) {
+  auto opened = open_words(name, 0, options);
   return std::make_unique<gpushm_timeline>(
-      shared_from_this(), std::move(lease), own_words{std::move(page), place->first}, false);
+      shared_from_this(), std::move(opened.lease), std::move(opened.words), false);
 }
 
 }  // namespace gpushm::detail

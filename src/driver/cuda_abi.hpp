@@ -343,6 +343,8 @@ struct CUstreamBatchMemOpParams {
      (CUdeviceptr target, CUdeviceptr source, std::size_t size, CUstream stream)) \
   X(cuMemsetD8_v2, (CUdeviceptr target, unsigned char value, std::size_t count)) \
   X(cuMemsetD32_v2, (CUdeviceptr target, unsigned int value, std::size_t count)) \
+  X(cuMemsetD32Async, \
+     (CUdeviceptr target, unsigned int value, std::size_t count, CUstream stream)) \
   X(cuMemsetD8Async, \
      (CUdeviceptr target, unsigned char value, std::size_t count, CUstream stream)) \
   X(cuStreamCreate, (CUstream* stream, unsigned int flags)) \

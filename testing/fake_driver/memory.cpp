@@ -36,6 +36,11 @@ bool host_may_use(const void* pointer, std::size_t size, bool write) {
                                 state().ranges.allows(as_address(pointer), size, write));
 }
 
+bool is_pinned(const void* pointer) {
+  const std::lock_guard lock(state().mutex);
+  return state().ranges.find(as_address(pointer)) != nullptr;
+}
+
 // Runs a copy or set: immediately after the blocking streams, or on a stream.
 template <typename Action>
 CUresult now_or_on(bool async, CUstream handle, Action&& action) {
@@ -73,7 +78,12 @@ CUresult copy_out(void* target, CUdeviceptr source, std::size_t size, bool async
   if (!may_use(source, size, false) || !host_may_use(target, size, true)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  return now_or_on(async, stream, [=] { std::memcpy(target, as_pointer(source), size); });
+  const CUresult enqueued =
+      now_or_on(async, stream, [=] { std::memcpy(target, as_pointer(source), size); });
+  if (!async || enqueued != CUDA_SUCCESS || is_pinned(target)) {
+    return enqueued;
+  }
+  return fake::find_stream(stream)->drain();  // as measured: the call returns when it is done
 }
 
 CUresult copy_across(
@@ -91,6 +101,17 @@ CUresult set_bytes(
     return CUDA_ERROR_INVALID_VALUE;
   }
   return now_or_on(async, stream, [=] { std::memset(as_pointer(target), value, count); });
+}
+
+CUresult set_words(
+    CUdeviceptr target, unsigned int value, std::size_t count, bool async, CUstream stream) {
+  if (count > SIZE_MAX / sizeof(value) || target % sizeof(value) != 0 ||
+      !may_use(target, count * sizeof(value), true)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return now_or_on(async, stream, [=] {
+    std::fill_n(static_cast<unsigned int*>(as_pointer(target)), count, value);
+  });
 }
 
 bool is_mapped(void* address, std::size_t size) {
@@ -335,13 +356,12 @@ CUresult cuda::cuMemsetD8Async(CUdeviceptr target,
 }
 
 CUresult cuda::cuMemsetD32_v2(CUdeviceptr target, unsigned int value, std::size_t count) {
-  return entry("cuMemsetD32_v2", [&] {
-    if (count > SIZE_MAX / sizeof(value) || target % sizeof(value) != 0 ||
-        !may_use(target, count * sizeof(value), true)) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    return now_or_on(false, nullptr, [=] {
-      std::fill_n(static_cast<unsigned int*>(as_pointer(target)), count, value);
-    });
-  });
+  return entry("cuMemsetD32_v2", [&] { return set_words(target, value, count, false, nullptr); });
+}
+
+CUresult cuda::cuMemsetD32Async(CUdeviceptr target,
+                                unsigned int value,
+                                std::size_t count,
+                                CUstream stream) {
+  return entry("cuMemsetD32Async", [&] { return set_words(target, value, count, true, stream); });
 }

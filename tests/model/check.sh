@@ -194,6 +194,10 @@ traces() { # OUT COUNT SEED
     macros=${simulations[i % ${#simulations[@]}]}
     # shellcheck disable=SC2086  # a list of macros
     run=$(cd "$scratch" && spin -T "-n$(($3 + i))" -u20000 -DSIMULATION $macros "$model" 2>&1) || true
+    # spin's simulator (not its search) can choose a d_step of a process with `unless` although its first statement blocks.
+    if grep -q 'stmnt in d_step blocks' <<<"$run"; then
+      continue
+    fi
     if ! grep -q '^[0-9]* processes created' <<<"$run" || grep -qE 'rror|depth-limit' <<<"$run"; then
       echo "model: a random run failed: spin -T -n$(($3 + i)) -u20000 -DSIMULATION $macros $model" >&2
       exit 1

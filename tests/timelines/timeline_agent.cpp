@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <cstring>
 #include <iostream>
 #include <map>
 #include <optional>
+#include <span>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -175,7 +177,7 @@ class agent {
     if (order == "load") {  // STREAM NAME: enqueued
       const auto stream = handle_at(number());
       const segment& on = segments_.at(word());
-      loaded_.assign(on.size_bytes(), 0);
+      pin(on.size_bytes());
       must(cu()->cuMemcpyDtoHAsync_v2(
           loaded_.data(), address_of(on.data()), loaded_.size(), stream));
       return {};
@@ -184,6 +186,82 @@ class agent {
       const bool same = std::all_of(
           loaded_.begin(), loaded_.end(), [&](unsigned char each) { return each == loaded_[0]; });
       return same && !loaded_.empty() ? std::to_string(loaded_[0]) : "mixed";
+    }
+    // ---- channels ----
+    if (order == "produce") {  // NAME SLOTS BYTES GPU
+      const std::string name = word();
+      channel_options options;
+      options.slots = static_cast<std::uint32_t>(number());
+      options.slot_bytes = number();
+      options.device = word();
+      producer_ = channel_producer::create(*client_, name, options);
+      return {};
+    }
+    if (order == "consume") {  // NAME HELD GPU; HELD 0: each item
+      const std::string name = word();
+      consumer_options options;
+      options.held = static_cast<std::uint32_t>(number());
+      options.mode = options.held == 0 ? consumer_mode::block : consumer_mode::latest;
+      options.device = word();
+      options.timeout = milliseconds(20'000);
+      consumer_ = channel_consumer::open(*client_, name, options);
+      return {};
+    }
+    if (order == "publish") {  // COUNT: each slot is filled with its number by stream 0
+      const std::uint64_t count = number();
+      for (std::uint64_t i = 0; i != count; ++i) {
+        const auto slot = producer_.acquire(stream_at(0), milliseconds(60'000));
+        if (!slot) {
+          throw error(errc::timed_out, "agent", order, "no slot");
+        }
+        must(cu()->cuMemsetD32Async(address_of(slot->data),
+                                    static_cast<unsigned int>(slot->number),
+                                    slot->bytes / sizeof(unsigned int),
+                                    handle_at(0)));
+        producer_.publish(stream_at(0), std::as_bytes(std::span(&slot->number, 1)));
+      }
+      return std::to_string(producer_.stats().announced);
+    }
+    if (order == "take") {  // COUNT CHECK: stream 0 copies each item; returns first, last, items
+      const std::uint64_t count = number();
+      const bool checks = number() != 0;
+      std::uint64_t first = 0;
+      std::uint64_t last = 0;
+      std::uint64_t taken = 0;
+      for (; taken != count; ++taken) {
+        const auto item = consumer_.next(stream_at(0), milliseconds(20'000));
+        if (!item) {
+          break;
+        }
+        first = first == 0 ? item->number() : first;
+        if (checks) {
+          pin(item->bytes());
+          must(cu()->cuMemcpyDtoHAsync_v2(
+              loaded_.data(), address_of(item->data()), loaded_.size(), handle_at(0)));
+        }
+        consumer_.release(*item, stream_at(0));
+        if (checks) {
+          must(cu()->cuStreamSynchronize(handle_at(0)));
+          if (is_good()) {
+            check_item(*item);
+          }
+        }
+        if (item->number() <= last) {
+          throw error(errc::protocol_error, "agent", order, "numbers do not grow");
+        }
+        last = item->number();
+      }
+      must(cu()->cuStreamSynchronize(handle_at(0)));
+      consumer_.check();
+      return std::to_string(first) + " " + std::to_string(last) + " " + std::to_string(taken);
+    }
+    if (order == "end") {
+      producer_.reset();
+      consumer_.reset();
+      return {};
+    }
+    if (order == "ended") {
+      return consumer_.has_ended() ? "yes" : "no";
     }
     throw error(errc::invalid_argument, "agent", order, "unknown order");
   }
@@ -215,7 +293,45 @@ class agent {
   std::map<std::string, timeline> timelines_;
   std::map<std::string, segment> segments_;
   std::vector<cuda::CUstream> streams_;
-  std::vector<unsigned char> loaded_;
+  channel_producer producer_;
+  channel_consumer consumer_;
+  /// False: the producer died before the items were complete that the stream was given.
+  bool is_good() {
+    try {
+      consumer_.check();
+      return true;
+    } catch (const error& why) {
+      if (why.code() != errc::peer_died) {
+        throw;
+      }
+      return false;
+    }
+  }
+  void check_item(const channel_item& what) const {
+    std::uint64_t number = 0;
+    std::memcpy(&number, what.metadata().data(), std::min(sizeof number, what.metadata().size()));
+    const auto* const words = reinterpret_cast<const unsigned int*>(loaded_.data());
+    const bool is_whole =
+        std::all_of(words, words + loaded_.size() / sizeof(unsigned int), [&](unsigned int each) {
+          return each == static_cast<unsigned int>(what.number());
+        });
+    if (!is_whole || number != what.number()) {
+      throw error(errc::protocol_error,
+                  "agent",
+                  std::to_string(what.number()),
+                  "the item is not the one that was published",
+                  std::to_string(words[0]));
+    }
+  }
+  /// A copy to other memory would wait for the stream.
+  void pin(std::size_t bytes) {
+    if (loaded_.size() != bytes) {
+      void* address = nullptr;
+      must(cu()->cuMemHostAlloc(&address, bytes, 0));
+      loaded_ = {static_cast<unsigned char*>(address), bytes};
+    }
+  }
+  std::span<unsigned char> loaded_;  // never freed
 };
 
 }  // namespace

@@ -52,6 +52,7 @@ class timeline_world {
   [[nodiscard]] gpushm::client connect() const {
     return gpushm::client::connect({.socket_path = options_.socket_path});
   }
+  [[nodiscard]] const std::string& socket_path() const { return options_.socket_path; }
   void start_broker() { broker_.emplace(gpushm::broker::start(options_)); }
   void stop_broker() { broker_.reset(); }
 

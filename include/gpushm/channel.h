@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Channels: a ring of slots of one size that one process fills and others read, ordered by
+ * timelines, on CPUs and on CUDA streams (docs/synchronisation.md, "Channels"). The rules at the
+ * top of gpushm/gpushm.h apply. */
+#ifndef GPUSHM_CHANNEL_H
+#define GPUSHM_CHANNEL_H
+
+#include "gpushm/timeline.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* NOLINTBEGIN: this is C */
+
+#define GPUSHM_MAX_CHANNEL_SLOTS 1024
+#define GPUSHM_MAX_CHANNEL_CONSUMERS 64
+#define GPUSHM_MAX_ITEM_METADATA_BYTES 256
+#define GPUSHM_MAX_HELD_ITEMS 16
+#define GPUSHM_MAX_CHANNEL_NAME_BYTES 200
+
+/* The process that fills a channel. Release with gpushm_producer_close. */
+typedef struct gpushm_producer gpushm_producer;
+/* A process that reads a channel. Release with gpushm_consumer_close. */
+typedef struct gpushm_consumer gpushm_consumer;
+
+typedef struct gpushm_channel_options {
+  size_t struct_size;
+  uint64_t slot_bytes; /* of each slot; not 0 */
+  /* 1 to GPUSHM_MAX_CHANNEL_SLOTS. 2 more than consumers of the newest item can hold together; with
+   * 1 there can be none of them. */
+  uint32_t slots;
+  bool huge_pages;      /* as in gpushm_create_options */
+  gpushm_string device; /* as in gpushm_create_options; empty: "auto" */
+} gpushm_channel_options;
+
+/* A slot that the producer fills. */
+typedef struct gpushm_slot {
+  void* data; /* a device pointer, or host memory */
+  uint64_t bytes;
+  uint64_t number; /* of the item that it will be, from 1 */
+  uint32_t index;  /* of the slot */
+  uint32_t reserved;
+} gpushm_slot;
+
+/* An item that a consumer reads. */
+typedef struct gpushm_item {
+  const void* data;
+  uint64_t bytes;   /* of the slot */
+  uint64_t number;  /* of the item, from 1; numbers only grow */
+  uint64_t skipped; /* items since the previous one that this consumer did not get */
+  uint32_t index;   /* of the slot */
+  uint32_t metadata_bytes;
+  unsigned char metadata[GPUSHM_MAX_ITEM_METADATA_BYTES];
+} gpushm_item;
+
+/* Creates a channel, or continues one whose producer has ended: then its slots must have this size
+ * and number, and its members continue with the first item of this producer. Starts a thread, which
+ * admits consumers. GPUSHM_ERRC_ALREADY_EXISTS: it has a producer. GPUSHM_ERRC_SIZE_MISMATCH. As
+ * gpushm_client_create. */
+GPUSHM_API gpushm_errc gpushm_producer_create(gpushm_client* client,
+                                              gpushm_string name,
+                                              const gpushm_channel_options* options,
+                                              gpushm_producer** producer);
+/* Ends the channel: consumers get the items that are published, and then the end. Waits, at most a
+ * second, until streams have published what they were given. */
+GPUSHM_API void gpushm_producer_close(gpushm_producer* producer);
+
+/* Waits for a slot that nobody uses any more, at most `timeout_ms`. One slot at a time: publish or
+ * abandon it before the next. `*acquired` is false after the timeout, or when `stop` was requested.
+ */
+GPUSHM_API gpushm_errc gpushm_producer_acquire(gpushm_producer* producer,
+                                               int64_t timeout_ms,
+                                               const gpushm_stop* stop,
+                                               gpushm_slot* slot,
+                                               bool* acquired);
+/* As above, for a slot that `stream` fills: the stream waits until nobody uses it, this call only
+ * until each consumer's CPU has seen the item that was in it. */
+GPUSHM_API gpushm_errc gpushm_producer_acquire_on(gpushm_producer* producer,
+                                                  void* stream,
+                                                  int64_t timeout_ms,
+                                                  const gpushm_stop* stop,
+                                                  gpushm_slot* slot,
+                                                  bool* acquired);
+/* Publishes the acquired slot, which this thread has filled, with up to
+ * GPUSHM_MAX_ITEM_METADATA_BYTES of metadata. */
+GPUSHM_API gpushm_errc gpushm_producer_publish(gpushm_producer* producer,
+                                               const void* metadata,
+                                               size_t metadata_size);
+/* Publishes the acquired slot when `stream` has done what it was given before. Each item of a
+ * channel must be published on the same stream, or after the one before is. */
+GPUSHM_API gpushm_errc gpushm_producer_publish_on(gpushm_producer* producer,
+                                                  void* stream,
+                                                  const void* metadata,
+                                                  size_t metadata_size);
+/* The acquired slot will not be published: the next item gets its number. No effect without one. */
+GPUSHM_API gpushm_errc gpushm_producer_abandon(gpushm_producer* producer);
+
+typedef struct gpushm_producer_stats {
+  size_t struct_size;
+  uint64_t announced; /* number of the last item that was handed to a stream or published */
+  uint64_t published; /* number of the last item that is complete */
+  uint32_t consumers;
+  uint32_t dropped;     /* consumers whose words were not valid */
+  bool is_continuation; /* it has continued the channel of another producer */
+} gpushm_producer_stats;
+GPUSHM_API gpushm_errc gpushm_producer_stats_get(const gpushm_producer* producer,
+                                                 gpushm_producer_stats* stats);
+
+typedef enum gpushm_consumer_mode GPUSHM_INT {
+  GPUSHM_CONSUMER_BLOCK = 0, /* gets each item; the producer waits for it */
+  GPUSHM_CONSUMER_LATEST = 1 /* gets the newest item; the producer does not wait */
+} gpushm_consumer_mode;
+
+typedef struct gpushm_consumer_options {
+  size_t struct_size;
+  gpushm_consumer_mode mode;
+  /* Items that it may hold: for GPUSHM_CONSUMER_LATEST, 1 to GPUSHM_MAX_HELD_ITEMS, 0: 1. */
+  uint32_t held;
+  gpushm_string device; /* the GPU that reads, as in gpushm_open_options */
+  int64_t timeout_ms;   /* for the channel's name, and for the producer's answer, 0: 10,000 */
+  gpushm_stop* stop;
+} gpushm_consumer_options;
+
+/* Joins a channel: starts at the newest item, or at the next one if there is none.
+ * GPUSHM_ERRC_NO_SUCH_SEGMENT, GPUSHM_ERRC_QUOTA_EXCEEDED (too many consumers, or too few slots),
+ * GPUSHM_ERRC_TIMED_OUT (the producer does not answer). As gpushm_client_open. */
+GPUSHM_API gpushm_errc gpushm_consumer_open(gpushm_client* client,
+                                            gpushm_string name,
+                                            const gpushm_consumer_options* options,
+                                            gpushm_consumer** consumer);
+/* Leaves. Waits, at most a second, until streams have released what they were given. */
+GPUSHM_API void gpushm_consumer_close(gpushm_consumer* consumer);
+
+/* Waits for the next item, or for the newest one, at most `timeout_ms`. `*got` is false after the
+ * timeout, when `stop` was requested, or at the end (gpushm_consumer_has_ended).
+ * GPUSHM_ERRC_PEER_DIED: the producer has died, all its good items were read, and there was no new
+ * producer within the timeout. A later call continues when there is one.
+ * GPUSHM_ERRC_TOO_MANY_REQUESTS: it holds as many items as it may. */
+GPUSHM_API gpushm_errc gpushm_consumer_next(gpushm_consumer* consumer,
+                                            int64_t timeout_ms,
+                                            const gpushm_stop* stop,
+                                            gpushm_item* item,
+                                            bool* got);
+/* As above, for an item that `stream` reads: the stream waits until it is complete, this call only
+ * until it is announced. Use one stream for each consumer. After the stream was synchronised,
+ * gpushm_consumer_check tells whether all items were complete. */
+GPUSHM_API gpushm_errc gpushm_consumer_next_on(gpushm_consumer* consumer,
+                                               void* stream,
+                                               int64_t timeout_ms,
+                                               const gpushm_stop* stop,
+                                               gpushm_item* item,
+                                               bool* got);
+/* The item will not be read any more. GPUSHM_ERRC_INVALID_ARGUMENT: this consumer does not hold it.
+ */
+GPUSHM_API gpushm_errc gpushm_consumer_release(gpushm_consumer* consumer, uint64_t number);
+/* The item will not be read any more when `stream` has done what it was given before. A consumer
+ * that gets each item may release in another order: the producer sees it when all before are
+ * released. */
+GPUSHM_API gpushm_errc gpushm_consumer_release_on(gpushm_consumer* consumer,
+                                                  void* stream,
+                                                  uint64_t number);
+/* GPUSHM_ERRC_PEER_DIED: the producer died before an item was complete that a stream of this
+ * consumer was given: what the stream has done since the last check must not be trusted. Reported
+ * once. */
+GPUSHM_API gpushm_errc gpushm_consumer_check(gpushm_consumer* consumer);
+/* The producer has closed the channel, and all items were read. */
+GPUSHM_API bool gpushm_consumer_has_ended(const gpushm_consumer* consumer);
+
+/* NOLINTEND */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

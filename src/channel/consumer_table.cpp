@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "channel/consumer_table.hpp"
+
+namespace gpushm::channel {
+
+namespace {
+
+bool has_ended(std::uint64_t word) noexcept {
+  return sync::kind_of(word) != sync::word_kind::value;
+}
+
+}  // namespace
+
+void consumer_table::attach(const table_view& to, std::uint64_t start) noexcept {
+  const bool joins = !producer_;
+  producer_ = to;
+  next_ = start;
+  if (joins && mode_ == consumer_mode::block) {
+    // The producer's stream waits for the release of items that this consumer does not get. A
+    // member that goes on with another producer may still use items of the one before.
+    for (const std::uint32_t index : {released_word, taken_word}) {
+      sync::timeline_writer writer(page_, first_ + index);
+      static_cast<void>(writer.signal(start - 1));  // no effect if it has that value
+    }
+  }
+}
+
+consumer_table::outcome consumer_table::take(item& into) noexcept {
+  return mode_ == consumer_mode::block ? take_next(into) : take_newest(into);
+}
+
+consumer_table::outcome consumer_table::take_next(item& into) noexcept {
+  const sync::reading announced = producer_->word(announced_word).read();
+  if (announced.kind() == sync::word_kind::invalid) {
+    return outcome::invalid;
+  }
+  if (has_ended(announced.word)) {
+    const sync::reading published = producer_->word(published_word).read();
+    if (!has_ended(published.word)) {
+      return outcome::ending;
+    }
+    const auto last = published.value();
+    if (!last || next_ > *last) {
+      return last ? outcome::ended : outcome::invalid;
+    }
+  } else if (announced.word < next_) {
+    return outcome::not_yet;
+  }
+  const auto slot = producer_->slot_of(next_);
+  if (!slot || producer_->item_in(*slot) != next_) {
+    return outcome::invalid;
+  }
+  into.number = next_;
+  into.slot = *slot;
+  into.skipped = 0;
+  into.metadata_bytes = producer_->copy_metadata(*slot, into.metadata);
+  static_cast<void>(sync::timeline_writer(page_, first_ + taken_word).signal(next_));
+  ++next_;
+  return outcome::taken;
+}
+
+consumer_table::outcome consumer_table::take_newest(item& into) noexcept {
+  const sync::timeline_reader announced = producer_->word(announced_word);
+  // A word is free when the stream that released its item has stored 0.
+  std::uint32_t index = 0;
+  while (index != held_ && held(index).load(std::memory_order_acquire) != 0) {
+    ++index;
+  }
+  for (;;) {
+    const std::uint64_t newest = announced.word().load(std::memory_order_seq_cst);
+    if (has_ended(newest)) {
+      return sync::kind_of(newest) == sync::word_kind::invalid ? outcome::invalid : outcome::ended;
+    }
+    if (newest < next_) {
+      return outcome::not_yet;
+    }
+    if (index == held_) {
+      return outcome::full;
+    }
+    const auto slot = producer_->slot_of(newest);
+    if (!slot) {
+      return outcome::invalid;
+    }
+    held(index).store(newest, std::memory_order_seq_cst);
+    if (producer_->item_in(*slot) != newest) {
+      held(index).store(0, std::memory_order_seq_cst);
+      if (announced.word().load(std::memory_order_seq_cst) == newest) {
+        return outcome::invalid;  // the newest item stays in its slot until there is a newer one
+      }
+      continue;
+    }
+    // A new producer may have read the `held` words before.
+    if (has_ended(announced.word().load(std::memory_order_seq_cst))) {
+      held(index).store(0, std::memory_order_seq_cst);
+      return outcome::ended;
+    }
+    into.number = newest;
+    into.slot = *slot;
+    into.held_word = first_ + first_held_word + index;
+    into.skipped = newest - next_;
+    into.metadata_bytes = producer_->copy_metadata(*slot, into.metadata);
+    next_ = newest + 1;
+    return outcome::taken;
+  }
+}
+
+}  // namespace gpushm::channel

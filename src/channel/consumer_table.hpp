@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "channel/layout.hpp"
+#include "channel/producer_table.hpp"
+#include "channel/table.hpp"
+#include "sync/signal_page.hpp"
+
+namespace gpushm::channel {
+
+/// A consumer's part of a channel's protocol, without waits and streams. The steps and their order
+/// are those of the model (tests/model/channel.pml).
+///
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
+class consumer_table {
+ public:
+  /// `first_word`: of `2 + held` words of this process's page, which are 0.
+  consumer_table(sync::signal_page& page,
+                 std::uint32_t first_word,
+                 consumer_mode mode,
+                 std::uint32_t held) noexcept
+      : page_(page), first_(first_word), mode_(mode), held_(held) {}
+
+  /// Begins with a producer that has accepted this consumer from `start` on.
+  void attach(const table_view& to, std::uint64_t start) noexcept;
+  [[nodiscard]] bool is_attached() const noexcept { return producer_.has_value(); }
+
+  struct item {
+    std::uint64_t number = 0;
+    std::uint32_t slot = 0;
+    std::uint32_t held_word = 0;  ///< of `latest`
+    std::uint64_t skipped = 0;    ///< items that it did not get since the one before
+    std::uint32_t metadata_bytes = 0;
+    std::array<std::byte, max_metadata_bytes> metadata{};
+  };
+  enum class outcome : std::uint8_t {
+    taken,
+    not_yet,  ///< wait for `next_number` in `announced_word`
+    full,     ///< `latest`: it holds as many as it may
+    ended,    ///< the producer has ended, and there are no more good items
+    ending,   ///< the producer has ended: wait for the end of `published_word`
+    invalid,  ///< the producer has stored what is not possible
+  };
+  /// Takes the next item if there is one. Then the stream waits until `published_word` has its
+  /// number, uses it, and releases it.
+  [[nodiscard]] outcome take(item& into) noexcept;
+  /// The smallest number that `take` can return.
+  [[nodiscard]] std::uint64_t next_number() const noexcept { return next_; }
+
+  [[nodiscard]] const table_view& producer() const noexcept { return *producer_; }
+  [[nodiscard]] consumer_mode mode() const noexcept { return mode_; }
+  [[nodiscard]] std::uint32_t word(std::uint32_t index) const noexcept { return first_ + index; }
+
+ private:
+  [[nodiscard]] outcome take_next(item& into) noexcept;
+  [[nodiscard]] outcome take_newest(item& into) noexcept;
+  [[nodiscard]] std::atomic<std::uint64_t>& held(std::uint32_t index) const noexcept {
+    return page_.words[first_ + first_held_word + index];
+  }
+
+  sync::signal_page& page_;
+  const std::uint32_t first_;
+  const consumer_mode mode_;
+  const std::uint32_t held_;
+  std::optional<table_view> producer_;
+  std::uint64_t next_ = 1;
+};
+
+}  // namespace gpushm::channel

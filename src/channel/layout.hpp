@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "sync/signal_page.hpp"
+
+/// The memory of a channel that only its producer writes (docs/adr/0032, "Channels"): a page of
+/// signals, with a table behind it.
+namespace gpushm::channel {
+
+inline constexpr std::uint32_t max_slots = 1'024;
+inline constexpr std::uint32_t max_consumers = 64;
+inline constexpr std::uint32_t max_metadata_bytes = 256;
+/// Items that a consumer of the newest may hold.
+inline constexpr std::uint32_t max_held = 16;
+/// Slots begin at multiples of this.
+inline constexpr std::uint64_t slot_alignment = 512;
+
+// Words of the producer's page.
+inline constexpr std::uint32_t announced_word = 0;  ///< signaled by the producer's CPU
+inline constexpr std::uint32_t published_word = 1;  ///< signaled by its stream
+inline constexpr std::uint32_t members_word = 2;    ///< grows when the list of members changes
+inline constexpr std::uint32_t producer_words = 3;
+// Words of a consumer.
+inline constexpr std::uint32_t taken_word = 0;     ///< signaled by its CPU
+inline constexpr std::uint32_t released_word = 1;  ///< signaled by its stream
+inline constexpr std::uint32_t first_held_word = 2;
+
+inline constexpr std::uint64_t table_magic = 0x316E'6168'4353'4D47ULL;  // "GMSChan1"
+inline constexpr std::uint32_t table_version = 1;
+
+// Everything is in shared memory: never change an offset, raise `table_version` instead.
+
+/// What is in one slot.
+struct alignas(64) row {
+  std::atomic<std::uint64_t> item;
+  std::atomic<std::uint32_t> metadata_bytes;
+  std::uint32_t reserved;
+  std::array<std::byte, max_metadata_bytes> metadata;
+};
+static_assert(sizeof(row) == 320);
+
+/// What the producer has decided about a consumer.
+struct member_entry {
+  std::atomic<std::uint64_t> id;     ///< the generation of its words' segment; 0: none
+  std::atomic<std::uint64_t> start;  ///< its first item, or one of the two below
+};
+inline constexpr std::uint64_t refused_too_many = ~std::uint64_t{0};  ///< no room for it
+inline constexpr std::uint64_t refused_invalid = ~std::uint64_t{1};   ///< its words were not valid
+
+struct table_head {
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t slots;
+  std::uint64_t slot_bytes;
+  std::uint64_t slot_stride;
+  std::uint64_t first_item;           ///< of this producer
+  std::uint64_t segment;              ///< the generation of the slots' segment
+  std::atomic<std::uint32_t> closed;  ///< 1: the producer has said that there are no more items
+  std::array<std::byte, 12> reserved;
+  std::array<member_entry, max_consumers> members;
+};
+static_assert(sizeof(table_head) == 64 + max_consumers * 16);
+
+/// Where the parts are, from the beginning of the table.
+[[nodiscard]] constexpr std::size_t rows_offset() noexcept {
+  return sizeof(table_head);
+}
+[[nodiscard]] constexpr std::size_t order_offset(std::uint32_t slots) noexcept {
+  return rows_offset() + std::size_t{slots} * sizeof(row);
+}
+/// Slots in the order: items of the last two rounds.
+[[nodiscard]] constexpr std::uint32_t order_size(std::uint32_t slots) noexcept {
+  return 2 * slots;
+}
+/// Of a page with such a table: a size that `sync::is_signal_page_size` accepts.
+[[nodiscard]] constexpr std::size_t page_bytes(std::uint32_t slots) noexcept {
+  const std::size_t used = sync::signal_page_bytes + order_offset(slots) +
+                           std::size_t{order_size(slots)} * sizeof(std::uint32_t);
+  return (used + 4'095) / 4'096 * 4'096;
+}
+static_assert(page_bytes(max_slots) <= sync::max_signal_page_bytes);
+
+}  // namespace gpushm::channel

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "channel/layout.hpp"
+#include "channel/table.hpp"
+#include "sync/signal_page.hpp"
+
+namespace gpushm::channel {
+
+/// How a consumer gets items. On the wire: never renumber.
+enum class consumer_mode : std::uint8_t {
+  block = 0,   ///< each item; the producer waits for it
+  latest = 1,  ///< the newest one; the producer does not wait
+};
+
+/// A consumer, as the producer sees it. Its words are another process's: each is read once.
+struct member {
+  std::uint64_t id = 0;  ///< the generation of its words' segment
+  consumer_mode mode = consumer_mode::block;
+  std::uint32_t held = 0;  ///< words for items that it holds, if `latest`
+  std::uint64_t start = 0;
+  const sync::signal_page* page = nullptr;
+  std::uint32_t first_word = 0;
+
+  [[nodiscard]] sync::timeline_reader word(std::uint32_t index) const noexcept {
+    return {*page, first_word + index};
+  }
+};
+
+/// The producer's part of a channel's protocol: slots, rows, order, members; without waits, streams
+/// and system calls other than wakes. The steps and their order are those of the model
+/// (tests/model/channel.pml).
+///
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
+class producer_table {
+ public:
+  struct shape {
+    std::uint32_t slots = 0;
+    std::uint64_t slot_bytes = 0;
+    std::uint64_t slot_stride = 0;
+    std::uint64_t segment = 0;  ///< the generation of the slots' segment
+  };
+  /// A new channel. Precondition: `page` and `table`, `page_bytes(slots)` in all, are zero.
+  producer_table(sync::signal_page& page, std::byte* table, const shape& of);
+  /// Continues after a producer whose words have ended. Items up to its last announced one are not
+  /// used again.
+  producer_table(sync::signal_page& page,
+                 std::byte* table,
+                 const shape& of,
+                 const table_view& dead);
+
+  struct choice {
+    std::uint32_t slot = 0;
+    std::uint64_t number = 0;  ///< of the new item
+    /// Consumers that get every item must have taken, and finished with, items up to this; 0: none.
+    std::uint64_t after = 0;
+  };
+  /// The slot of the next item: the oldest one that no consumer of the newest holds. Nothing if all
+  /// are held, which needs more consumers than `add` accepts.
+  [[nodiscard]] std::optional<choice> choose() const noexcept;
+  /// Stores the item's number in its row. Precondition: the CPUs of those that get every item have
+  /// taken those up to `after`. False, and the row is as before, if a consumer holds the slot after
+  /// all: choose again. Then the streams wait, and the slot is written.
+  [[nodiscard]] bool claim(const choice& what) noexcept;
+  /// The claimed slot will not be written: the next item gets it.
+  void abandon(const choice& what) noexcept;
+  /// Makes a claimed item known. Precondition: at most `max_metadata_bytes`. Then the stream
+  /// signals `published_word`.
+  void announce(const choice& what, std::span<const std::byte> metadata) noexcept;
+  /// There will be no more items.
+  void close() noexcept;
+
+  // ---- members ----
+
+  /// Whether there is room for it: at most `max_consumers`, and two slots more than consumers of
+  /// the newest can hold.
+  [[nodiscard]] bool has_room(const member& for_one) const noexcept;
+  /// Adds a consumer, and says where it starts. Precondition: `has_room`.
+  void add(member added);
+  /// Writes that a consumer gets nothing.
+  void refuse(std::uint64_t id, std::uint64_t why) noexcept;
+  void drop(std::uint64_t id) noexcept;
+  [[nodiscard]] const std::vector<member>& members() const noexcept { return members_; }
+  /// Whether the words of a consumer that gets every item are possible ones: an honest one never
+  /// fails.
+  [[nodiscard]] bool is_plausible(const member& of) const noexcept;
+
+  [[nodiscard]] std::uint64_t announced() const noexcept { return next_ - 1; }
+
+ private:
+  producer_table(sync::signal_page& page,
+                 std::byte* table,
+                 const shape& of,
+                 std::uint64_t first_item);
+  struct held_items {
+    std::array<std::uint64_t, std::size_t{max_consumers} * max_held> items;
+    std::size_t count = 0;
+  };
+  [[nodiscard]] held_items held_now() const noexcept;
+  [[nodiscard]] bool is_named(std::uint32_t slot, const held_items& held) const noexcept;
+  void write_member(std::uint64_t id, std::uint64_t start) noexcept;
+
+  sync::signal_page& page_;
+  table_head& head_;
+  std::span<row> rows_;
+  std::span<std::atomic<std::uint32_t>> order_;
+  struct content {
+    std::uint64_t item = 0;   ///< 0: none, or not known
+    std::uint64_t after = 0;  ///< consumers may still use items up to this in it
+  };
+  std::vector<content> contents_;       ///< of the slots
+  std::optional<std::uint32_t> doubt_;  ///< a slot that a `held` word without an item may name
+  std::uint64_t next_;                  ///< the number of the next item
+  std::vector<member> members_;
+};
+
+}  // namespace gpushm::channel

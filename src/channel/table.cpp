@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "channel/table.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace gpushm::channel {
+
+std::optional<table_view> table_view::of(const sync::signal_page& page,
+                                         const std::byte* table,
+                                         std::size_t bytes) noexcept {
+  if (bytes < sizeof(table_head)) {
+    return std::nullopt;
+  }
+  table_view result;
+  result.page_ = &page;
+  result.head_ = reinterpret_cast<const table_head*>(table);
+  result.slots_ = result.head_->slots;
+  result.slot_bytes_ = result.head_->slot_bytes;
+  result.slot_stride_ = result.head_->slot_stride;
+  result.first_item_ = result.head_->first_item;
+  if (result.head_->magic != table_magic || result.head_->version != table_version ||
+      result.slots_ == 0 || result.slots_ > max_slots || result.slot_bytes_ == 0 ||
+      result.slot_stride_ < result.slot_bytes_ ||
+      result.slot_stride_ > std::numeric_limits<std::uint64_t>::max() / max_slots ||
+      result.first_item_ == 0 || result.first_item_ > sync::max_value ||
+      page_bytes(result.slots_) > bytes + sync::signal_page_bytes) {
+    return std::nullopt;
+  }
+  result.rows_ = reinterpret_cast<const row*>(table + rows_offset());
+  result.order_ =
+      reinterpret_cast<const std::atomic<std::uint32_t>*>(table + order_offset(result.slots_));
+  return result;
+}
+
+std::optional<std::uint32_t> table_view::slot_of(std::uint64_t item) const noexcept {
+  const std::uint32_t slot = order_[item % order_size(slots_)].load(std::memory_order_seq_cst);
+  return slot < slots_ ? std::optional(slot) : std::nullopt;
+}
+
+std::uint32_t table_view::copy_metadata(std::uint32_t slot,
+                                        std::span<std::byte> to) const noexcept {
+  const row& from = rows_[slot];
+  const auto bytes = static_cast<std::uint32_t>(std::min<std::size_t>(
+      {from.metadata_bytes.load(std::memory_order_relaxed), max_metadata_bytes, to.size()}));
+  std::copy_n(from.metadata.begin(), bytes, to.begin());
+  return bytes;
+}
+
+std::optional<std::uint64_t> table_view::start_of(std::uint64_t id) const noexcept {
+  for (const member_entry& each : head_->members) {
+    if (each.id.load(std::memory_order_acquire) == id) {
+      const std::uint64_t start = each.start.load(std::memory_order_acquire);
+      return start == 0 ? std::nullopt : std::optional(start);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace gpushm::channel

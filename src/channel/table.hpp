@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "channel/layout.hpp"
+#include "sync/signal_page.hpp"
+
+namespace gpushm::channel {
+
+/// A producer's page and table, as everybody reads them. Not owning: the memory is mapped as long
+/// as this exists. What another process has written can be anything: each value is read once.
+///
+/// Thread-safety: distinct objects: safe; shared objects: safe.
+class table_view {
+ public:
+  /// Nothing if the memory is not a table of this version that fits into `bytes` behind the page.
+  [[nodiscard]] static std::optional<table_view> of(const sync::signal_page& page,
+                                                    const std::byte* table,
+                                                    std::size_t bytes) noexcept;
+
+  [[nodiscard]] std::uint32_t slots() const noexcept { return slots_; }
+  [[nodiscard]] std::uint64_t slot_bytes() const noexcept { return slot_bytes_; }
+  [[nodiscard]] std::uint64_t slot_stride() const noexcept { return slot_stride_; }
+  [[nodiscard]] std::uint64_t first_item() const noexcept { return first_item_; }
+  [[nodiscard]] std::uint64_t segment() const noexcept { return head_->segment; }
+  [[nodiscard]] bool closed() const noexcept {
+    return head_->closed.load(std::memory_order_acquire) != 0;
+  }
+  [[nodiscard]] sync::timeline_reader word(std::uint32_t index) const noexcept {
+    return {*page_, index};
+  }
+
+  /// The item in a slot. Precondition: `slot` is below `slots()`.
+  [[nodiscard]] std::uint64_t item_in(std::uint32_t slot) const noexcept {
+    return rows_[slot].item.load(std::memory_order_seq_cst);
+  }
+  /// The slot of an item; nothing if the producer has stored what is not a slot.
+  [[nodiscard]] std::optional<std::uint32_t> slot_of(std::uint64_t item) const noexcept;
+  /// Copies the metadata; returns their size.
+  std::uint32_t copy_metadata(std::uint32_t slot, std::span<std::byte> to) const noexcept;
+  /// What the producer has decided about the consumer `id`; nothing: nothing yet.
+  [[nodiscard]] std::optional<std::uint64_t> start_of(std::uint64_t id) const noexcept;
+
+ private:
+  table_view() = default;
+  const sync::signal_page* page_ = nullptr;
+  const table_head* head_ = nullptr;
+  const row* rows_ = nullptr;
+  const std::atomic<std::uint32_t>* order_ = nullptr;
+  std::uint32_t slots_ = 0;
+  std::uint64_t slot_bytes_ = 0;
+  std::uint64_t slot_stride_ = 0;
+  std::uint64_t first_item_ = 0;
+};
+
+}  // namespace gpushm::channel

@@ -1,0 +1,487 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/channel_consumer.hpp"
+
+#include <algorithm>
+#include <array>
+#include <thread>
+#include <utility>
+
+#include "base/deadline.hpp"
+#include "base/log.hpp"
+#include "base/syscall.hpp"
+#include "client/channel_names.hpp"
+#include "client/stream_turn.hpp"
+#include "streams/stream_operations.hpp"
+#include "sync/cpu_wait.hpp"
+
+namespace {
+
+using gpushm::errc;
+using gpushm::error;
+using gpushm::channel::consumer_mode;
+using gpushm::channel::consumer_table;
+using gpushm::cuda::CUdeviceptr;
+using gpushm::cuda::CUstream;
+using gpushm::sync::wait_result;
+using gpushm::sync::word_kind;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+namespace base = gpushm::base;
+namespace channel = gpushm::channel;
+namespace detail = gpushm::detail;
+namespace names = gpushm::detail::channel_names;
+namespace sync = gpushm::sync;
+
+/// How long closing waits for streams that still have to release items.
+constexpr milliseconds close_limit{1'000};
+/// Interval at which a wait for a producer's answer looks whether there is another one.
+constexpr milliseconds look_again{50};
+
+error invalid_producer(std::string_view operation, std::string_view name) {
+  return {errc::protocol_error,
+          operation,
+          name,
+          "the producer has stored what is not possible",
+          "report this as a bug of that program, or stop it"};
+}
+
+}  // namespace
+
+// ---- begin and end ----
+
+gpushm_consumer::gpushm_consumer(std::shared_ptr<detail::client_impl> client,
+                                 std::string_view name,
+                                 const options& wanted)
+    : client_(std::move(client)),
+      name_(name),
+      options_(wanted),
+      word_count_(channel::first_held_word + wanted.held) {
+  client_->check_usable("open", name);
+  names::check("open", name);
+  if (wanted.held > channel::max_held) {
+    throw error(errc::invalid_argument,
+                "open",
+                name,
+                "a consumer that holds " + std::to_string(wanted.held) + " items",
+                "at most " + std::to_string(channel::max_held) + " are possible");
+  }
+  const auto until = base::deadline_after(wanted.timeout);
+  // The name first: nothing is left behind if there is no such channel.
+  gpushm::open_options waiting;
+  waiting.timeout = wanted.timeout;
+  waiting.stop = wanted.stop;
+  static_cast<void>(client_->open_words(names::producer(name_), 0, waiting));
+  join(until);
+}
+
+void gpushm_consumer::join(deadline until) {
+  const auto request_deadline = client_->request_deadline();
+  words_ = client_->pages().take(word_count_, [&] {
+    return client_->make_page(
+        names::unique("~signals-"), sync::signal_page_bytes, request_deadline);
+  });
+  for (std::uint32_t i = 0; i != word_count_; ++i) {
+    own_word(i).reset(0);
+  }
+  table_.emplace(words_.page->own_page(), words_.first, options_.mode, options_.held);
+  try {
+    claim_ = client_->reserve_words(
+        names::unique(names::consumers(name_)), words_, word_count_, request_deadline);
+  } catch (...) {
+    client_->pages().give_back(words_, word_count_);
+    throw;
+  }
+  try {
+    const std::array<std::byte, 1> mode{static_cast<std::byte>(options_.mode)};
+    claim_->publish(mode, "open", request_deadline);
+    if (!attach(until, options_.stop)) {
+      throw error(options_.stop.stop_requested() ? errc::cancelled : errc::timed_out,
+                  "open",
+                  name_,
+                  "the producer has not answered in time",
+                  "see whether its process is stopped, or allow more time");
+    }
+  } catch (...) {
+    auto [broker, slot] = claim_->where();
+    for (std::uint32_t i = 0; i != word_count_; ++i) {
+      own_word(i).close(word_kind::ended);
+    }
+    client_->pages().give_back(
+        words_, word_count_, std::move(broker), slot, claim_->info().generation);
+    throw;
+  }
+}
+
+bool gpushm_consumer::attach(deadline until, const std::stop_token& stop) {
+  const std::uint64_t own = claim_->info().generation;
+  while (!stop.stop_requested()) {
+    const milliseconds left = base::time_left(until);
+    detail::client_impl::opened_words opened;
+    try {
+      gpushm::open_options waiting;
+      waiting.timeout = left;
+      waiting.stop = stop;
+      opened = client_->open_words(names::producer(name_), 0, waiting);
+    } catch (const error& why) {
+      const bool may_come = why.code() == errc::no_such_segment || why.code() == errc::peer_died ||
+                            why.code() == errc::writer_ending ||
+                            why.code() == errc::gone_or_replaced;
+      if (why.code() == errc::cancelled || (may_come && left <= milliseconds(0))) {
+        return false;
+      }
+      if (!may_come) {
+        throw;
+      }
+      base::pause_before_retry(milliseconds(1));
+      continue;
+    }
+    const auto& page = opened.words.page;
+    const auto view =
+        opened.words.first == 0
+            ? channel::table_view::of(page->page(), page->extra(), page->extra_bytes())
+            : std::nullopt;
+    if (!view) {
+      throw invalid_producer("open", name_);
+    }
+    const sync::timeline_reader changes = view->word(channel::members_word);
+    for (;;) {
+      const std::uint64_t seen = changes.read().word;
+      if (const auto start = view->start_of(own)) {
+        if (*start == channel::refused_too_many) {
+          throw error(errc::quota_exceeded,
+                      "open",
+                      name_,
+                      "the channel has no room for this consumer",
+                      "use fewer consumers (at most 64), or more slots: two more than consumers of "
+                      "the newest item hold together");
+        }
+        if (*start > sync::max_value) {
+          throw error(errc::peer_died,
+                      "open",
+                      name_,
+                      "the producer has dropped this consumer: its words were not valid",
+                      "report this as a bug");
+        }
+        open_slots(*view);
+        const std::lock_guard lock(mutex_);
+        producer_lease_ = std::move(opened.lease);
+        producer_page_ = page;
+        if (!table_->is_attached()) {
+          released_ = *start - 1;
+        }
+        table_->attach(*view, *start);
+        return true;
+      }
+      if (sync::kind_of(seen) != word_kind::value) {
+        break;  // this producer has ended: look for the next one
+      }
+      const auto now = steady_clock::now();
+      if (now >= until || stop.stop_requested()) {
+        return false;
+      }
+      static_cast<void>(sync::wait(changes, seen + 1, std::min(until, now + look_again), stop));
+    }
+    if (steady_clock::now() >= until) {
+      return false;
+    }
+    base::pause_before_retry(milliseconds(1));  // its name is free soon
+  }
+  return false;
+}
+
+void gpushm_consumer::open_slots(const channel::table_view& producer) {
+  if (slots_ && slots_generation_ == producer.segment()) {
+    return;
+  }
+  gpushm::open_options reading;
+  reading.device = options_.device;
+  auto opened = client_->open_generation(name_, producer.segment(), reading);
+  if (opened->info().size_bytes / producer.slots() < producer.slot_stride()) {
+    throw invalid_producer("open", name_);
+  }
+  slots_ = std::move(opened);
+  slots_generation_ = producer.segment();
+}
+
+gpushm_consumer::~gpushm_consumer() {
+  if (base::is_forked_child_of(forks_)) {
+    detail::leak(words_.page);
+    detail::leak(claim_);
+    detail::leak(producer_lease_);
+    detail::leak(producer_page_);
+    detail::leak(client_);
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  // Later stores of a stream would overwrite the terminal words.
+  const auto until = base::deadline_after(close_limit);
+  bool is_idle = true;
+  if (streams_release_) {
+    if (options_.mode == consumer_mode::block) {
+      is_idle = sync::wait(own_word(channel::released_word).reader(), released_, until) !=
+                wait_result::timed_out;
+    } else {
+      const auto is_held = [&](std::uint32_t i) {
+        const std::uint32_t word = words_.first + channel::first_held_word + i;
+        return words_.page->page().words[word].load(std::memory_order_acquire) != 0 &&
+               std::none_of(held_.begin(), held_.end(), [&](const held_item& each) {
+                 return each.held_word == word;
+               });
+      };
+      for (std::uint32_t i = 0; i != options_.held; ++i) {
+        while (is_held(i) && is_idle) {
+          is_idle = steady_clock::now() < until;
+          std::this_thread::yield();
+        }
+      }
+    }
+  }
+  if (!is_idle) {
+    base::log(gpushm::log_level::warning,
+              "channel \"" + name_ +
+                  "\": closed before a stream has released what it was given; the producer waits "
+                  "until this process ends (synchronize the stream before closing the consumer)");
+    client_->pages().keep(words_.page);
+    client_->pages().keep(producer_page_);
+    detail::leak(claim_);
+    return;
+  }
+  for (std::uint32_t i = 0; i != word_count_; ++i) {
+    own_word(i).close(word_kind::ended);
+  }
+  auto [broker, slot] = claim_->where();
+  client_->pages().give_back(
+      words_, word_count_, std::move(broker), slot, claim_->info().generation);
+}
+
+void gpushm_consumer::check_usable(std::string_view operation) const {
+  detail::check_not_forked(forks_, operation, name_);
+}
+
+sync::timeline_writer gpushm_consumer::own_word(std::uint32_t index) const {
+  return {words_.page->own_page(), words_.first + index};
+}
+
+CUdeviceptr gpushm_consumer::own_address(std::uint32_t word, CUstream stream) const {
+  return words_.page->for_streams().address_for(stream, "release", name_) +
+         word * sizeof(std::uint64_t);
+}
+
+// ---- items ----
+
+/// Also before the words of another producer are used: whether a stream was given what the one
+/// before has not completed.
+void gpushm_consumer::note_last_producer() {
+  const std::lock_guard lock(mutex_);
+  const sync::reading published = table_->producer().word(channel::published_word).read();
+  if (published.kind() != word_kind::value && published.value() < on_streams_) {
+    lost_ = true;
+    on_streams_ = 0;  // reported once
+  }
+}
+
+/// Waits for what `why` says; false: not in time, or at the end.
+bool gpushm_consumer::wait_for_items(consumer_table::outcome why,
+                                     deadline until,
+                                     const std::stop_token& stop) {
+  const channel::table_view& producer = table_->producer();
+  switch (why) {
+    case consumer_table::outcome::taken:
+      return true;
+    case consumer_table::outcome::not_yet:
+      return sync::wait(
+                 producer.word(channel::announced_word), table_->next_number(), until, stop) !=
+                 wait_result::timed_out &&
+             !stop.stop_requested();
+    case consumer_table::outcome::ending:
+      return sync::wait(producer.word(channel::published_word), sync::max_value, until, stop) !=
+                 wait_result::timed_out &&
+             !stop.stop_requested();
+    case consumer_table::outcome::full:
+      if (const std::lock_guard lock(mutex_); held_.size() >= options_.held) {
+        throw error(errc::too_many_requests,
+                    "next",
+                    name_,
+                    "this consumer holds " + std::to_string(held_.size()) + " items",
+                    "release one first, or open the consumer with a larger number");
+      }
+      base::pause_before_retry(milliseconds(0));  // a stream releases one
+      return steady_clock::now() < until && !stop.stop_requested();
+    case consumer_table::outcome::ended:
+      if (producer.closed()) {
+        ended_ = true;
+        return false;
+      }
+      note_last_producer();
+      if (attach(until, stop)) {
+        return true;
+      }
+      if (stop.stop_requested()) {
+        return false;
+      }
+      throw error(errc::peer_died,
+                  "next",
+                  name_,
+                  "the producer has died, and all its complete items were read",
+                  "call again: it continues when there is a new producer");
+    case consumer_table::outcome::invalid:
+      break;
+  }
+  throw invalid_producer("next", name_);
+}
+
+std::optional<gpushm_consumer::item> gpushm_consumer::take(deadline until,
+                                                           const std::stop_token& stop) {
+  if (pending_) {
+    return std::exchange(pending_, std::nullopt);
+  }
+  item taken;
+  while (!ended_) {
+    const auto outcome = table_->take(taken);
+    if (outcome == consumer_table::outcome::taken) {
+      return taken;
+    }
+    if (!wait_for_items(outcome, until, stop)) {
+      break;
+    }
+  }
+  return std::nullopt;
+}
+
+/// False: not in time. Throws peer_died, with the item forgotten, if it never will be.
+bool gpushm_consumer::wait_until_complete(where on,
+                                          const item& taken,
+                                          deadline until,
+                                          const std::stop_token& stop) {
+  const sync::timeline_reader published = table_->producer().word(channel::published_word);
+  if (sync::try_wait(published, taken.number) == wait_result::reached) {
+    return true;
+  }
+  if (on) {
+    detail::await_stream_turn(
+        *on, producer_page_, channel::published_word, taken.number, base::time_left(until), name_);
+    gpushm::streams::enqueue_wait(*on,
+                                  producer_page_->for_streams().address_for(*on, "next", name_) +
+                                      channel::published_word * sizeof(std::uint64_t),
+                                  taken.number,
+                                  name_);
+    return true;
+  }
+  const auto result = sync::wait(published, taken.number, until, stop);
+  return result == wait_result::reached;
+}
+
+gpushm_item gpushm_consumer::describe(const item& taken) const {
+  gpushm_item result{};
+  const auto* const first = static_cast<const std::byte*>(slots_->region().data());
+  result.data = first + taken.slot * table_->producer().slot_stride();
+  result.bytes = table_->producer().slot_bytes();
+  result.number = taken.number;
+  result.skipped = taken.skipped;
+  result.index = taken.slot;
+  result.metadata_bytes = taken.metadata_bytes;
+  std::transform(taken.metadata.begin(),
+                 taken.metadata.begin() + taken.metadata_bytes,
+                 std::begin(result.metadata),
+                 [](std::byte each) { return std::to_integer<unsigned char>(each); });
+  return result;
+}
+
+std::optional<gpushm_item> gpushm_consumer::next(where on,
+                                                 milliseconds timeout,
+                                                 const std::stop_token& stop) {
+  check_usable("next");
+  const auto until = base::deadline_after(timeout);
+  const std::lock_guard one_at_a_time(next_mutex_);
+  for (;;) {
+    const auto taken = take(until, stop);
+    if (!taken) {
+      return std::nullopt;
+    }
+    try {
+      if (wait_until_complete(on, *taken, until, stop)) {
+        const std::lock_guard lock(mutex_);
+        held_.push_back({taken->number, taken->held_word, false});
+        on_streams_ = on ? taken->number : on_streams_;
+        return describe(*taken);
+      }
+    } catch (...) {
+      pending_ = *taken;
+      throw;
+    }
+    const auto published = table_->producer().word(channel::published_word).read();
+    if (published.kind() == word_kind::value) {
+      pending_ = *taken;
+      return std::nullopt;
+    }
+    // The producer died before it was complete: give it back, and look for what comes next.
+    if (options_.mode == consumer_mode::latest) {
+      words_.page->own_page().words[taken->held_word].store(0, std::memory_order_seq_cst);
+    }
+  }
+}
+
+void gpushm_consumer::release(where on, std::uint64_t number) {
+  check_usable("release");
+  const std::lock_guard lock(mutex_);
+  const auto at = std::find_if(held_.begin(), held_.end(), [&](const held_item& each) {
+    return each.number == number && !each.released;
+  });
+  if (at == held_.end()) {
+    throw error(errc::invalid_argument,
+                "release",
+                name_,
+                "this consumer does not hold item " + std::to_string(number),
+                "release each item once");
+  }
+  if (options_.mode == consumer_mode::latest) {
+    if (on) {
+      gpushm::streams::enqueue_signal(*on, own_address(at->held_word, *on), 0, name_);
+      streams_release_ = true;
+    } else {
+      words_.page->own_page().words[at->held_word].store(0, std::memory_order_seq_cst);
+    }
+    held_.erase(at);
+    return;
+  }
+  std::uint64_t last = at->number;
+  if (at == held_.begin()) {
+    for (auto after = std::next(at); after != held_.end() && after->released; ++after) {
+      last = after->number;
+    }
+    auto word = own_word(channel::released_word);
+    if (on) {
+      const CUdeviceptr address = own_address(words_.first + channel::released_word, *on);
+      if (!word.reader().is_signaled_by_streams()) {
+        word.use_streams();
+        word.reader().wake();
+      }
+      gpushm::streams::enqueue_signal(*on, address, last, name_);
+      streams_release_ = true;
+    } else {
+      static_cast<void>(word.signal(last));
+    }
+    released_ = last;
+  }
+  at->released = true;
+  while (!held_.empty() && held_.front().released) {
+    held_.pop_front();
+  }
+}
+
+void gpushm_consumer::check() {
+  check_usable("check");
+  note_last_producer();
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(lost_, false)) {
+    throw error(errc::peer_died,
+                "check",
+                name_,
+                "the producer died before it had completed an item that a stream was given",
+                "do not use what the stream has done with it");
+  }
+}
+
+bool gpushm_consumer::has_ended() const {
+  return ended_.load(std::memory_order_relaxed);
+}

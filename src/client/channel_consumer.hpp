@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+
+#include "channel/consumer_table.hpp"
+#include "client/client_impl.hpp"
+#include "gpushm/channel.h"
+
+/// The handle of the C interface, which has the contracts.
+///
+/// Thread-safety: distinct objects: safe; shared objects: safe.
+struct gpushm_consumer {
+ public:
+  struct options {
+    gpushm::channel::consumer_mode mode = gpushm::channel::consumer_mode::block;
+    std::uint32_t held = 0;
+    std::string device;
+    std::chrono::milliseconds timeout{0};
+    std::stop_token stop;
+  };
+  /// What a call uses: a stream, or the CPU.
+  using where = std::optional<gpushm::cuda::CUstream>;
+
+  gpushm_consumer(std::shared_ptr<gpushm::detail::client_impl> client,
+                  std::string_view name,
+                  const options& wanted);
+  gpushm_consumer(const gpushm_consumer&) = delete;
+  gpushm_consumer& operator=(const gpushm_consumer&) = delete;
+  ~gpushm_consumer();
+
+  /// Nothing: not in time, stopped, or the channel has ended.
+  [[nodiscard]] std::optional<gpushm_item> next(where on,
+                                                std::chrono::milliseconds timeout,
+                                                const std::stop_token& stop);
+  void release(where on, std::uint64_t number);
+  void check();
+  [[nodiscard]] bool has_ended() const;
+
+ private:
+  using deadline = std::chrono::steady_clock::time_point;
+  using item = gpushm::channel::consumer_table::item;
+  /// What it has not released, in the order of numbers.
+  struct held_item {
+    std::uint64_t number;
+    std::uint32_t held_word;
+    bool released;
+  };
+
+  void join(deadline until);
+  /// False: there was no producer, or no answer of one, in time. Throws if it was refused.
+  [[nodiscard]] bool attach(deadline until, const std::stop_token& stop);
+  void open_slots(const gpushm::channel::table_view& producer);
+  void check_usable(std::string_view operation) const;
+  [[nodiscard]] std::optional<item> take(deadline until, const std::stop_token& stop);
+  [[nodiscard]] bool wait_for_items(gpushm::channel::consumer_table::outcome why,
+                                    deadline until,
+                                    const std::stop_token& stop);
+  [[nodiscard]] bool wait_until_complete(where on,
+                                         const item& taken,
+                                         deadline until,
+                                         const std::stop_token& stop);
+  void note_last_producer();
+  [[nodiscard]] gpushm_item describe(const item& taken) const;
+  [[nodiscard]] gpushm::sync::timeline_writer own_word(std::uint32_t index) const;
+  [[nodiscard]] gpushm::cuda::CUdeviceptr own_address(std::uint32_t word,
+                                                      gpushm::cuda::CUstream stream) const;
+
+  std::shared_ptr<gpushm::detail::client_impl> client_;  // destroyed last
+  const std::string name_;
+  const options options_;
+  const std::uint32_t word_count_;
+  const std::uint64_t forks_ = gpushm::detail::fork_count();
+  gpushm::detail::own_words words_;
+  std::shared_ptr<gpushm::detail::segment_lease> claim_;
+  std::shared_ptr<gpushm::detail::segment_lease> producer_lease_;
+  std::shared_ptr<gpushm::detail::mapped_page> producer_page_;
+  gpushm::detail::segment_ptr slots_;
+  std::uint64_t slots_generation_ = 0;
+
+  std::mutex next_mutex_;        ///< held by `next`, also while it waits
+  std::optional<item> pending_;  ///< taken, and not complete when the call before had to return
+  std::atomic<bool> ended_{false};
+
+  mutable std::mutex mutex_;  ///< for short; acquired after the other one
+  /// Changed by `next` only, with both locks held.
+  std::optional<gpushm::channel::consumer_table> table_;
+  std::deque<held_item> held_;
+  std::uint64_t released_ = 0;    ///< the last value of the word, also one that a stream will store
+  std::uint64_t on_streams_ = 0;  ///< the last item that a stream was given
+  bool streams_release_ = false;
+  bool lost_ = false;  ///< a stream was given an item that was never complete
+};

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/file.hpp"
+#include "base/hex.hpp"
+#include "base/names.hpp"
+#include "gpushm/channel.h"
+#include "gpushm/error.hpp"
+
+/// The segments of the channel NAME: NAME itself (the slots), and those below.
+namespace gpushm::detail::channel_names {
+
+/// The producer's words: who has it is the producer.
+[[nodiscard]] inline std::string producer(std::string_view channel) {
+  return std::string(channel) + "/~producer";
+}
+/// Begin of the names of the producers' pages.
+[[nodiscard]] inline std::string pages(std::string_view channel) {
+  return std::string(channel) + "/~page-";
+}
+/// Begin of the names of the consumers' words.
+[[nodiscard]] inline std::string consumers(std::string_view channel) {
+  return std::string(channel) + "/~consumer-";
+}
+/// Appends what nobody can guess.
+[[nodiscard]] inline std::string unique(std::string begin) {
+  std::array<std::uint8_t, 8> random{};
+  base::random_bytes(random);
+  return std::move(begin) + base::hex_text(random);
+}
+
+/// Throws invalid_argument.
+inline void check(std::string_view operation, std::string_view channel) {
+  base::check_name(operation, channel);
+  if (channel.size() > GPUSHM_MAX_CHANNEL_NAME_BYTES) {
+    throw error(errc::invalid_argument,
+                operation,
+                channel,
+                "the channel's name has " + std::to_string(channel.size()) + " bytes",
+                "at most " + std::to_string(GPUSHM_MAX_CHANNEL_NAME_BYTES) + " are allowed");
+  }
+}
+
+}  // namespace gpushm::detail::channel_names

@@ -1,0 +1,481 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/channel_producer.hpp"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "base/deadline.hpp"
+#include "base/log.hpp"
+#include "base/syscall.hpp"
+#include "base/thread.hpp"
+#include "client/channel_names.hpp"
+#include "client/stream_turn.hpp"
+#include "client/subscription_impl.hpp"
+#include "streams/stream_operations.hpp"
+#include "sync/cpu_wait.hpp"
+
+namespace {
+
+using gpushm::errc;
+using gpushm::error;
+using gpushm::cuda::CUdeviceptr;
+using gpushm::cuda::CUstream;
+using gpushm::sync::wait_result;
+using gpushm::sync::word_kind;
+using std::chrono::milliseconds;
+namespace base = gpushm::base;
+namespace channel = gpushm::channel;
+namespace detail = gpushm::detail;
+namespace names = gpushm::detail::channel_names;
+namespace sync = gpushm::sync;
+
+/// How long closing waits for streams that still have to publish items.
+constexpr milliseconds close_limit{1'000};
+/// Interval at which waits look for consumers that have joined or left meanwhile.
+constexpr milliseconds look_again{50};
+/// Pause after a failure of the connection to the broker.
+constexpr milliseconds reconnect_pause{100};
+
+channel::producer_table::shape shape_of(const gpushm_producer::options& wanted) {
+  const std::uint64_t stride = (wanted.slot_bytes + channel::slot_alignment - 1) /
+                               channel::slot_alignment * channel::slot_alignment;
+  return {wanted.slots, wanted.slot_bytes, stride, 0};
+}
+
+void check_options(std::string_view name, const gpushm_producer::options& wanted) {
+  constexpr std::uint64_t most = (std::uint64_t{1} << 56U) / channel::max_slots;
+  if (wanted.slots == 0 || wanted.slots > channel::max_slots) {
+    throw error(errc::invalid_argument,
+                "create",
+                name,
+                "a channel of " + std::to_string(wanted.slots) + " slots",
+                "1 to " + std::to_string(channel::max_slots) + " are possible");
+  }
+  if (wanted.slot_bytes == 0 || wanted.slot_bytes > most) {
+    throw error(errc::invalid_argument,
+                "create",
+                name,
+                "slots of " + std::to_string(wanted.slot_bytes) + " bytes",
+                "pass the size of one item");
+  }
+}
+
+}  // namespace
+
+// ---- begin and end ----
+
+gpushm_producer::gpushm_producer(std::shared_ptr<detail::client_impl> client,
+                                 std::string_view name,
+                                 const options& wanted)
+    : client_(std::move(client)), name_(name), shape_(shape_of(wanted)) {
+  client_->check_usable("create", name);
+  names::check("create", name);
+  check_options(name, wanted);
+  begin(wanted);
+  admitting_ = base::start_thread("gpushm-channel", [this] { admit_consumers(); });
+}
+
+void gpushm_producer::begin(const options& wanted) {
+  const auto deadline = client_->request_deadline();
+  page_ = client_->make_page(
+      names::unique(names::pages(name_)), channel::page_bytes(shape_.slots), deadline);
+  // Only one process has this name: a second producer ends here.
+  claim_ =
+      client_->reserve_words(names::producer(name_), {page_, 0}, channel::producer_words, deadline);
+  gpushm::open_options existing;
+  existing.access = gpushm::access::read_write;
+  existing.device = wanted.device == "auto" ? std::string() : wanted.device;
+  slots_ = client_->try_open(name_, existing);
+  if (slots_) {
+    if (slots_->info().size_bytes != shape_.slots * shape_.slot_stride) {
+      throw error(errc::size_mismatch,
+                  "create",
+                  name_,
+                  "there is a segment of " + std::to_string(slots_->info().size_bytes) +
+                      " bytes of this name, and the channel needs " +
+                      std::to_string(shape_.slots * shape_.slot_stride),
+                  "continue a channel with its slot size and number, or remove the segment");
+    }
+    shape_.segment = slots_->info().generation;
+    continue_channel();
+  } else {
+    gpushm::create_options memory;
+    memory.size_bytes = shape_.slots * shape_.slot_stride;
+    memory.device = wanted.device;
+    memory.huge_pages = wanted.huge_pages;
+    slots_ = client_->create(name_, memory);
+    slots_->lease("create").publish({}, "create", deadline);
+    shape_.segment = slots_->info().generation;
+    table_.emplace(page_->own_page(), page_->extra(), shape_);
+  }
+  claim_->publish({}, "create", deadline);
+}
+
+/// The page of the producer before, if somebody still has it.
+std::shared_ptr<detail::mapped_page> gpushm_producer::last_page() const {
+  std::shared_ptr<detail::mapped_page> last;
+  for (const gpushm::wire::segment& each : client_->list(names::pages(name_))) {
+    const bool is_earlier = each.backend == gpushm::backend::signals &&
+                            each.generation < page_->lease().info().generation &&
+                            (!last || each.generation > last->lease().info().generation);
+    if (!is_earlier) {
+      continue;
+    }
+    try {
+      auto page = client_->open_page(each.name, each.generation);
+      // Another user of the domain could offer a page of its own.
+      if (page->lease().info().creator_uid == slots_->info().creator_uid) {
+        last = std::move(page);
+      }
+    } catch (const error& why) {
+      base::log(gpushm::log_level::debug, why.what());  // it has just been freed
+    }
+  }
+  return last;
+}
+
+void gpushm_producer::continue_channel() {
+  const auto dead = last_page();
+  const auto view = dead ? channel::table_view::of(dead->page(), dead->extra(), dead->extra_bytes())
+                         : std::nullopt;
+  if (!view || view->slots() != shape_.slots || view->segment() != shape_.segment) {
+    // Nobody has its page: there is no member of its channel.
+    table_.emplace(page_->own_page(), page_->extra(), shape_);
+    return;
+  }
+  // It has no name any more, so it is behind the fence: the broker ends its words now.
+  for (const std::uint32_t word : {channel::announced_word, channel::published_word}) {
+    if (sync::wait(view->word(word), sync::max_value, client_->request_deadline()) !=
+        wait_result::ended) {
+      throw error(errc::timed_out,
+                  "create",
+                  name_,
+                  "the producer before has not ended",
+                  "try again; if this repeats, restart its consumers");
+    }
+  }
+  table_.emplace(page_->own_page(), page_->extra(), shape_, *view);
+  is_continuation_ = true;
+  // Before the first item, which is the next one of all members.
+  admit_present(client_->list(names::consumers(name_)));
+}
+
+gpushm_producer::~gpushm_producer() {
+  if (base::is_forked_child_of(forks_)) {
+    // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): the thread does not exist here
+    static_cast<void>(new std::jthread(std::move(admitting_)));
+    detail::leak(page_);
+    detail::leak(claim_);
+    detail::leak(client_);
+    return;
+  }
+  stop_.request_stop();
+  admitting_ = {};
+  const std::lock_guard lock(mutex_);
+  if (acquired_) {
+    table_->abandon(*acquired_);
+  }
+  const sync::timeline_reader published(page_->page(), channel::published_word);
+  if (sync::wait(published, table_->announced(), base::deadline_after(close_limit)) ==
+      wait_result::timed_out) {
+    base::log(gpushm::log_level::warning,
+              "channel \"" + name_ +
+                  "\": closed before a stream has published what it was given; it ends with this "
+                  "process (synchronize the stream before closing the channel)");
+    // A stream still uses these.
+    client_->pages().keep(std::move(page_));
+    for (auto& each : retired_) {
+      client_->pages().keep(std::move(each.who.words.page));
+    }
+    for (auto& each : consumers_) {
+      client_->pages().keep(std::move(each.second.words.page));
+    }
+    return;
+  }
+  table_->close();
+  for (std::uint32_t word = 0; word != channel::producer_words; ++word) {
+    sync::timeline_writer(page_->own_page(), word).close(word_kind::ended);
+  }
+}
+
+void gpushm_producer::check_usable(std::string_view operation) const {
+  detail::check_not_forked(forks_, operation, name_);
+}
+
+// ---- items ----
+
+void gpushm_producer::drop(std::uint64_t id) {
+  table_->drop(id);
+  if (const auto at = consumers_.find(id); at != consumers_.end()) {
+    // A stream that waits for its words has not looked at them yet.
+    retired_.push_back({std::move(at->second), table_->announced() + 1});
+    consumers_.erase(at);
+  }
+}
+
+void gpushm_producer::drop_gone() {
+  std::vector<std::uint64_t> ended;
+  std::vector<std::uint64_t> invalid;
+  for (const channel::member& each : table_->members()) {
+    const word_kind kind = each.word(channel::released_word).read().kind();
+    if (kind == word_kind::ended || kind == word_kind::moved) {
+      ended.push_back(each.id);
+    } else if (each.mode == channel::consumer_mode::block && !table_->is_plausible(each)) {
+      invalid.push_back(each.id);
+    }
+  }
+  std::for_each(ended.begin(), ended.end(), [&](std::uint64_t id) { drop(id); });
+  for (const std::uint64_t id : invalid) {
+    drop(id);
+    table_->refuse(id, channel::refused_invalid);
+    ++dropped_;
+  }
+  if (!retired_.empty()) {
+    const auto published =
+        sync::timeline_reader(page_->page(), channel::published_word).read().value();
+    std::erase_if(retired_, [&](const retired& each) { return published >= each.until; });
+  }
+}
+
+const channel::member* gpushm_producer::behind(std::uint32_t word, std::uint64_t value) const {
+  const auto& all = table_->members();
+  const auto at = std::find_if(all.begin(), all.end(), [&](const channel::member& each) {
+    return each.mode == channel::consumer_mode::block &&
+           !sync::releases(each.word(word).word().load(std::memory_order_seq_cst), value);
+  });
+  return at == all.end() ? nullptr : &*at;
+}
+
+std::optional<gpushm_slot> gpushm_producer::acquire(where on,
+                                                    milliseconds timeout,
+                                                    const std::stop_token& stop) {
+  check_usable("acquire");
+  const auto until = base::deadline_after(timeout);
+  if (on) {
+    static_cast<void>(published_for(*on));  // what can fail fails before anything is changed
+  }
+  std::unique_lock lock(mutex_);
+  if (acquired_) {
+    throw error(errc::invalid_argument,
+                "acquire",
+                name_,
+                "a slot is acquired already",
+                "publish or abandon it first");
+  }
+  for (;;) {
+    drop_gone();
+    const auto what = table_->choose();
+    const channel::member* late = nullptr;
+    std::uint32_t word = channel::taken_word;
+    if (what) {
+      late = behind(word, what->after);
+      if (late == nullptr && !on) {
+        word = channel::released_word;
+        late = behind(word, what->after);
+      }
+    }
+    if (!what || late != nullptr) {
+      // Not with the lock held: others join and leave meanwhile.
+      const auto now = std::chrono::steady_clock::now();
+      if (now >= until || stop.stop_requested()) {
+        return std::nullopt;
+      }
+      const auto next_look = std::min(until, now + look_again);
+      if (late != nullptr) {
+        const sync::timeline_reader reader = late->word(word);
+        const auto page = consumers_.at(late->id).words.page;  // mapped as long as this waits
+        lock.unlock();
+        static_cast<void>(sync::wait(reader, what->after, next_look, stop));
+      } else {
+        lock.unlock();
+        base::pause_before_retry(milliseconds(1));
+      }
+      lock.lock();
+      continue;
+    }
+    if (!table_->claim(*what)) {
+      continue;
+    }
+    if (on) {
+      try {
+        enqueue_waits(*on, what->after, until);
+      } catch (...) {
+        table_->abandon(*what);
+        throw;
+      }
+    }
+    acquired_ = what;
+    auto* const first = static_cast<std::byte*>(slots_->region().data());
+    return gpushm_slot{
+        first + what->slot * shape_.slot_stride, shape_.slot_bytes, what->number, what->slot, 0};
+  }
+}
+
+/// Until all consumers that get every item have finished with those up to `after`.
+void gpushm_producer::enqueue_waits(CUstream stream, std::uint64_t after, deadline until) {
+  using gpushm::streams::operation;
+  std::array<operation, gpushm::streams::max_operations> waits;
+  std::size_t count = 0;
+  for (const channel::member& each : table_->members()) {
+    if (each.mode != channel::consumer_mode::block ||
+        sync::releases(each.word(channel::released_word).word().load(std::memory_order_seq_cst),
+                       after)) {
+      continue;
+    }
+    const auto& page = consumers_.at(each.id).words.page;
+    const std::uint32_t word = each.first_word + channel::released_word;
+    detail::await_stream_turn(stream, page, word, after, base::time_left(until), name_);
+    waits[count++] = {
+        operation::kind::wait,
+        page->for_streams().address_for(stream, "acquire", name_) + word * sizeof(std::uint64_t),
+        after};
+    if (count == waits.size()) {
+      gpushm::streams::enqueue(stream, waits, name_);
+      count = 0;
+    }
+  }
+  gpushm::streams::enqueue(stream, std::span(waits.data(), count), name_);
+}
+
+CUdeviceptr gpushm_producer::published_for(CUstream stream) const {
+  return page_->for_streams().address_for(stream, "publish", name_) +
+         channel::published_word * sizeof(std::uint64_t);
+}
+
+void gpushm_producer::publish(where on, std::span<const std::byte> metadata) {
+  check_usable("publish");
+  if (metadata.size() > channel::max_metadata_bytes) {
+    throw error(errc::message_too_large,
+                "publish",
+                name_,
+                std::to_string(metadata.size()) + " bytes of metadata",
+                "at most " + std::to_string(channel::max_metadata_bytes) + " are allowed");
+  }
+  const CUdeviceptr address = on ? published_for(*on) : 0;
+  const std::lock_guard lock(mutex_);
+  if (!acquired_) {
+    throw error(errc::invalid_argument,
+                "publish",
+                name_,
+                "no slot is acquired",
+                "acquire a slot, and fill it, first");
+  }
+  const auto what = *std::exchange(acquired_, std::nullopt);
+  sync::timeline_writer published(page_->own_page(), channel::published_word);
+  if (on && !published.reader().is_signaled_by_streams()) {
+    published.use_streams();
+    published.reader().wake();
+  }
+  table_->announce(what, metadata);
+  if (on) {
+    gpushm::streams::enqueue_signal(*on, address, what.number, name_);
+  } else {
+    // A stream may still have to publish the item before.
+    static_cast<void>(
+        sync::wait(published.reader(), what.number - 1, base::deadline_after(close_limit)));
+    static_cast<void>(published.signal(what.number));
+  }
+}
+
+void gpushm_producer::abandon() {
+  check_usable("abandon");
+  const std::lock_guard lock(mutex_);
+  if (acquired_) {
+    table_->abandon(*std::exchange(acquired_, std::nullopt));
+  }
+}
+
+gpushm_producer_stats gpushm_producer::stats() const {
+  check_usable("stats");
+  const std::lock_guard lock(mutex_);
+  gpushm_producer_stats result{};
+  result.announced = table_->announced();
+  result.published =
+      sync::timeline_reader(page_->page(), channel::published_word).read().value().value_or(0);
+  result.consumers = static_cast<std::uint32_t>(table_->members().size());
+  result.dropped = dropped_;
+  result.is_continuation = is_continuation_;
+  return result;
+}
+
+// ---- consumers ----
+
+void gpushm_producer::admit(const std::string& name, std::uint64_t generation) noexcept {
+  try {
+    {
+      const std::lock_guard lock(mutex_);
+      if (consumers_.contains(generation)) {
+        return;
+      }
+    }
+    auto opened = client_->open_words(name, generation, {});
+    const auto metadata = opened.lease->metadata();
+    channel::member joined;
+    joined.id = generation;
+    joined.page = &opened.words.page->page();
+    joined.first_word = opened.words.first;
+    const bool is_valid =
+        metadata.size() == 1 && opened.count >= channel::first_held_word &&
+        (metadata[0] == std::byte{0}
+             ? opened.count == channel::first_held_word
+             : metadata[0] == std::byte{1} && opened.count > channel::first_held_word);
+    joined.held = opened.count - channel::first_held_word;
+    joined.mode = joined.held == 0 ? channel::consumer_mode::block : channel::consumer_mode::latest;
+    const std::lock_guard lock(mutex_);
+    if (!is_valid) {
+      table_->refuse(generation, channel::refused_invalid);
+      ++dropped_;
+      return;
+    }
+    drop_gone();
+    if (!table_->has_room(joined)) {
+      table_->refuse(generation, channel::refused_too_many);
+      return;
+    }
+    consumers_.insert_or_assign(generation,
+                                consumer{std::move(opened.lease), std::move(opened.words)});
+    table_->add(joined);
+  } catch (const std::exception& why) {  // it has left meanwhile, or cannot be opened
+    base::log(gpushm::log_level::debug, why.what());
+  }
+}
+
+void gpushm_producer::admit_present(const std::vector<gpushm::wire::segment>& present) {
+  for (const gpushm::wire::segment& each : present) {
+    if (each.published && each.backend == gpushm::backend::timeline) {
+      admit(each.name, each.generation);
+    }
+  }
+}
+
+void gpushm_producer::admit_consumers() noexcept {
+  const std::stop_token stop = stop_.get_token();
+  const std::string prefix = names::consumers(name_);
+  while (!stop.stop_requested()) {
+    try {
+      std::vector<gpushm::wire::segment> present;
+      detail::subscription_impl events(client_, prefix, &present);
+      admit_present(present);
+      while (!stop.stop_requested()) {
+        const auto got = events.next(std::chrono::hours(1), stop);
+        if (!got) {
+          continue;
+        }
+        if (got->kind == gpushm::event_kind::published) {
+          admit(got->name, got->generation);
+        } else if (got->kind == gpushm::event_kind::resync) {
+          admit_present(client_->list(prefix));
+        } else if (got->kind == gpushm::event_kind::removed) {
+          const std::lock_guard lock(mutex_);
+          drop_gone();  // its words have ended
+        }
+      }
+    } catch (const std::exception& why) {  // the broker is gone: the items flow on
+      base::log(gpushm::log_level::debug, why.what());
+      base::pause_before_retry(reconnect_pause);
+    }
+  }
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "channel/producer_table.hpp"
+#include "client/client_impl.hpp"
+#include "gpushm/channel.h"
+
+/// The handle of the C interface, which has the contracts.
+///
+/// Thread-safety: distinct objects: safe; shared objects: safe, but one slot is acquired at a time.
+struct gpushm_producer {
+ public:
+  struct options {
+    std::uint64_t slot_bytes = 0;
+    std::uint32_t slots = 0;
+    std::string device = "auto";
+    bool huge_pages = false;
+  };
+  /// What a call uses: a stream, or the CPU.
+  using where = std::optional<gpushm::cuda::CUstream>;
+
+  gpushm_producer(std::shared_ptr<gpushm::detail::client_impl> client,
+                  std::string_view name,
+                  const options& wanted);
+  gpushm_producer(const gpushm_producer&) = delete;
+  gpushm_producer& operator=(const gpushm_producer&) = delete;
+  ~gpushm_producer();
+
+  /// Nothing: not in time, or stopped.
+  [[nodiscard]] std::optional<gpushm_slot> acquire(where on,
+                                                   std::chrono::milliseconds timeout,
+                                                   const std::stop_token& stop);
+  void publish(where on, std::span<const std::byte> metadata);
+  void abandon();
+  [[nodiscard]] gpushm_producer_stats stats() const;
+
+ private:
+  using deadline = std::chrono::steady_clock::time_point;
+  struct consumer {
+    std::shared_ptr<gpushm::detail::segment_lease> lease;
+    gpushm::detail::own_words words;
+  };
+  /// One that has gone, whose words are needed until that item is published.
+  struct retired {
+    consumer who;
+    std::uint64_t until;
+  };
+
+  void begin(const options& wanted);
+  void continue_channel();
+  [[nodiscard]] std::shared_ptr<gpushm::detail::mapped_page> last_page() const;
+  void check_usable(std::string_view operation) const;
+  [[nodiscard]] gpushm::cuda::CUdeviceptr published_for(gpushm::cuda::CUstream stream) const;
+
+  // With the lock held.
+  void drop_gone();
+  void drop(std::uint64_t id);
+  /// The consumer whose `word` has not reached `value`.
+  [[nodiscard]] const gpushm::channel::member* behind(std::uint32_t word,
+                                                      std::uint64_t value) const;
+  void enqueue_waits(gpushm::cuda::CUstream stream, std::uint64_t after, deadline until);
+
+  // On the thread that admits consumers.
+  void admit_consumers() noexcept;
+  void admit_present(const std::vector<gpushm::wire::segment>& present);
+  void admit(const std::string& name, std::uint64_t generation) noexcept;
+
+  std::shared_ptr<gpushm::detail::client_impl> client_;  // destroyed last
+  const std::string name_;
+  gpushm::channel::producer_table::shape shape_;
+  const std::uint64_t forks_ = gpushm::detail::fork_count();
+  std::shared_ptr<gpushm::detail::mapped_page> page_;
+  std::shared_ptr<gpushm::detail::segment_lease> claim_;
+  gpushm::detail::segment_ptr slots_;
+
+  mutable std::mutex mutex_;
+  std::optional<gpushm::channel::producer_table> table_;
+  std::unordered_map<std::uint64_t, consumer> consumers_;
+  std::optional<gpushm::channel::producer_table::choice> acquired_;
+  std::uint32_t dropped_ = 0;
+  bool is_continuation_ = false;
+  std::vector<retired> retired_;
+  std::stop_source stop_;
+  std::jthread admitting_;
+};

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/stream_turn.hpp"
+
+#include <algorithm>
+
+#include "base/deadline.hpp"
+#include "gpushm/error.hpp"
+#include "streams/waiting_streams.hpp"
+#include "sync/cpu_wait.hpp"
+
+namespace gpushm::detail {
+
+void await_stream_turn(cuda::CUstream stream,
+                       const std::shared_ptr<mapped_page>& page,
+                       std::uint32_t word,
+                       std::uint64_t value,
+                       std::chrono::milliseconds timeout,
+                       std::string_view object) {
+  auto& counted = streams::waiting_streams::of_process();
+  const sync::timeline_reader reader(page->page(), word);
+  if (counted.add(stream, reader, value, page)) {
+    return;
+  }
+  const auto deadline = base::deadline_after(timeout);
+  // Another stream's wait may be met first.
+  constexpr std::chrono::milliseconds attempt{10};
+  do {
+    const auto result =
+        sync::wait(reader, value, std::min(deadline, base::deadline_after(attempt)));
+    if (result != sync::wait_result::timed_out || counted.add(stream, reader, value, page)) {
+      return;
+    }
+  } while (std::chrono::steady_clock::now() < deadline);
+  throw error(errc::too_many_waits,
+              "wait",
+              object,
+              std::to_string(counted.limit()) +
+                  " streams of this process wait already, and CUDA has " +
+                  std::to_string(counted.connections()) + " connections",
+              "set CUDA_DEVICE_MAX_CONNECTIONS=32 before the process uses CUDA, let fewer streams "
+              "wait, or allow a longer wait on the CPU");
+}
+
+}  // namespace gpushm::detail

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "client/signal_pages.hpp"
+#include "driver/cuda_abi.hpp"
+
+namespace gpushm::detail {
+
+/// Counts a wait that will be enqueued on `stream`. Streams that wait are scarce: if this one would
+/// be one too many, waits for the value on the CPU first, at most `timeout`. Throws too_many_waits.
+void await_stream_turn(cuda::CUstream stream,
+                       const std::shared_ptr<mapped_page>& page,
+                       std::uint32_t word,
+                       std::uint64_t value,
+                       std::chrono::milliseconds timeout,
+                       std::string_view object);
+
+}  // namespace gpushm::detail

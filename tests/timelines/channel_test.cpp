@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: Apache-2.0
+// Channels of CPUs, over host memory.
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/file.hpp"
+#include "sync/signal_page.hpp"
+#include "sync/timeline_place.hpp"
+#include "testing/raw_session/raw_session.hpp"
+#include "tests/timelines/timeline_world.hpp"
+#include "wire/messages.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using gpushm::channel_consumer;
+using gpushm::channel_item;
+using gpushm::channel_producer;
+using gpushm::client;
+using gpushm::consumer_mode;
+using gpushm::errc;
+using gpushm_testing::eventually;
+using gpushm_tests::timeline_world;
+
+template <typename Call>
+std::optional<errc> failure_of(Call&& call) {
+  try {
+    call();
+    return std::nullopt;
+  } catch (const gpushm::error& why) {
+    return why.code();
+  }
+}
+
+/// The words of an item: all its number.
+void fill(const gpushm::channel_slot& slot) {
+  auto* const words = static_cast<std::uint64_t*>(slot.data);
+  std::fill_n(words, slot.bytes / sizeof(std::uint64_t), slot.number);
+}
+bool is_whole(const channel_item& item) {
+  const auto* const words = static_cast<const std::uint64_t*>(item.data());
+  return std::all_of(words, words + item.bytes() / sizeof(std::uint64_t), [&](std::uint64_t word) {
+    return word == item.number();
+  });
+}
+std::span<const std::byte> number_of(const std::uint64_t& number) {
+  return std::as_bytes(std::span(&number, 1));
+}
+bool has_its_metadata(const channel_item& item) {
+  std::uint64_t number = 0;
+  if (item.metadata().size() != sizeof number) {
+    return false;
+  }
+  std::memcpy(&number, item.metadata().data(), sizeof number);
+  return number == item.number();
+}
+
+class channels : public testing::Test {
+ protected:
+  [[nodiscard]] static channel_producer create(const client& by,
+                                               std::uint32_t slots,
+                                               std::uint64_t bytes = 4'096) {
+    return channel_producer::create(
+        by, "c", {.slot_bytes = bytes, .slots = slots, .device = "host"});
+  }
+  static void publish_one(channel_producer& by) {
+    const auto slot = by.acquire(60s);
+    ASSERT_TRUE(slot);
+    fill(*slot);
+    by.publish(number_of(slot->number));
+  }
+
+  timeline_world world_{true};
+  client client_ = world_.connect();
+};
+
+TEST_F(channels, bring_each_item_to_each_consumer) {
+  channel_producer producer = create(client_, 4);
+  constexpr std::uint64_t items = 2'000;
+  std::vector<client> clients;
+  std::vector<channel_consumer> consumers;
+  for (int i = 0; i != 3; ++i) {
+    clients.push_back(world_.connect());
+    consumers.push_back(channel_consumer::open(clients.back(), "c"));
+  }
+  std::vector<std::jthread> readers;
+  std::atomic<int> finished{0};
+  for (channel_consumer& each : consumers) {
+    readers.emplace_back([&] {
+      std::uint64_t expected = 1;
+      while (const auto item = each.next(60s)) {
+        ASSERT_EQ(item->number(), expected++);
+        ASSERT_TRUE(is_whole(*item) && has_its_metadata(*item));
+        each.release(*item);
+      }
+      EXPECT_TRUE(each.has_ended());
+      EXPECT_EQ(expected, items + 1);
+      ++finished;
+    });
+  }
+  EXPECT_EQ(producer.stats().consumers, 3U);
+  for (std::uint64_t i = 1; i <= items; ++i) {
+    publish_one(producer);
+  }
+  EXPECT_EQ(producer.stats().published, items);
+  producer.reset();
+  readers.clear();
+  EXPECT_EQ(finished, 3);
+}
+
+TEST_F(channels, have_one_slot) {
+  channel_producer producer = create(client_, 1);
+  const client other = world_.connect();
+  channel_consumer consumer = channel_consumer::open(other, "c");
+  EXPECT_EQ(
+      failure_of([&] {
+        static_cast<void>(channel_consumer::open(other, "c", {.mode = consumer_mode::latest}));
+      }),
+      errc::quota_exceeded);
+  for (std::uint64_t i = 1; i <= 100; ++i) {
+    publish_one(producer);
+    EXPECT_FALSE(producer.acquire(0ms)) << "it is not released";
+    const auto item = consumer.next(60s);
+    ASSERT_TRUE(item);
+    EXPECT_EQ(item->number(), i);
+    EXPECT_TRUE(is_whole(*item));
+    consumer.release(*item);
+  }
+}
+
+TEST_F(channels, give_the_newest_and_count_the_others) {
+  channel_producer producer = create(client_, 4);
+  const client other = world_.connect();
+  channel_consumer consumer =
+      channel_consumer::open(other, "c", {.mode = consumer_mode::latest, .held = 2});
+  EXPECT_FALSE(consumer.next(10ms));
+  for (int i = 0; i != 10; ++i) {
+    publish_one(producer);
+  }
+  const auto tenth = consumer.next(60s);
+  ASSERT_TRUE(tenth);
+  EXPECT_EQ(tenth->number(), 10U);
+  EXPECT_EQ(tenth->skipped(), 9U);
+  publish_one(producer);
+  const auto eleventh = consumer.next(60s);
+  ASSERT_TRUE(eleventh);
+  EXPECT_EQ(eleventh->skipped(), 0U);
+  for (int i = 0; i != 20; ++i) {
+    publish_one(producer);  // it does not wait for those
+  }
+  EXPECT_EQ(failure_of([&] { static_cast<void>(consumer.next(60s)); }), errc::too_many_requests);
+  EXPECT_TRUE(is_whole(*tenth) && is_whole(*eleventh)) << "they are held";
+  consumer.release(*tenth);
+  const auto last = consumer.next(60s);
+  ASSERT_TRUE(last);
+  EXPECT_EQ(last->number(), 31U);
+  EXPECT_TRUE(is_whole(*last) && has_its_metadata(*last));
+  consumer.release(*last);
+  consumer.release(*eleventh);
+  EXPECT_EQ(failure_of([&] { consumer.release(*last); }), errc::invalid_argument);
+}
+
+TEST_F(channels, admit_late_consumers_at_the_newest_item) {
+  channel_producer producer = create(client_, 3);
+  for (int i = 0; i != 7; ++i) {
+    publish_one(producer);
+  }
+  const client other = world_.connect();
+  channel_consumer consumer = channel_consumer::open(other, "c");
+  const auto item = consumer.next(60s);
+  ASSERT_TRUE(item);
+  EXPECT_EQ(item->number(), 7U);
+  EXPECT_TRUE(is_whole(*item));
+  consumer.release(*item);
+}
+
+TEST_F(channels, release_in_any_order) {
+  channel_producer producer = create(client_, 3);
+  const client other = world_.connect();
+  channel_consumer consumer = channel_consumer::open(other, "c");
+  std::vector<channel_item> held;
+  for (int i = 0; i != 3; ++i) {
+    publish_one(producer);
+    held.push_back(*consumer.next(60s));
+  }
+  consumer.release(held[2]);
+  consumer.release(held[1]);
+  EXPECT_FALSE(producer.acquire(20ms));
+  consumer.release(held[0]);
+  EXPECT_TRUE(producer.acquire(60s));
+  producer.abandon();
+  publish_one(producer);
+  const auto item = consumer.next(60s);
+  ASSERT_TRUE(item);
+  EXPECT_EQ(item->number(), 4U) << "the number of an abandoned slot is used again";
+  EXPECT_TRUE(is_whole(*item));
+}
+
+TEST_F(channels, refuse_a_second_producer) {
+  const channel_producer producer = create(client_, 2);
+  const client other = world_.connect();
+  EXPECT_EQ(failure_of([&] { static_cast<void>(create(other, 2)); }), errc::already_exists);
+  EXPECT_EQ(failure_of([&] { static_cast<void>(create(client_, 2)); }), errc::already_exists);
+}
+
+TEST_F(channels, refuse_invalid_arguments) {
+  const auto make = [&](std::string name, gpushm::channel_options options) {
+    return failure_of([&] { static_cast<void>(channel_producer::create(client_, name, options)); });
+  };
+  EXPECT_EQ(make("x", {.slot_bytes = 0, .slots = 2}), errc::invalid_argument);
+  EXPECT_EQ(make("x", {.slot_bytes = 1, .slots = 0}), errc::invalid_argument);
+  EXPECT_EQ(make("x", {.slot_bytes = 1, .slots = 1'025}), errc::invalid_argument);
+  EXPECT_EQ(make("x", {.slot_bytes = UINT64_MAX, .slots = 2}), errc::invalid_argument);
+  EXPECT_EQ(make(std::string(201, 'x'), {.slot_bytes = 1, .slots = 2}), errc::invalid_argument);
+  EXPECT_EQ(make("", {.slot_bytes = 1, .slots = 2}), errc::invalid_argument);
+  EXPECT_EQ(failure_of([&] {
+              static_cast<void>(channel_consumer::open(client_, "none", {.timeout = 10ms}));
+            }),
+            errc::no_such_segment);
+  channel_producer none;
+  EXPECT_EQ(failure_of([&] { static_cast<void>(none.acquire(0ms)); }), errc::invalid_argument);
+  channel_consumer empty;
+  EXPECT_EQ(failure_of([&] { static_cast<void>(empty.next(0ms)); }), errc::invalid_argument);
+  channel_producer producer = create(client_, 2);
+  EXPECT_EQ(failure_of([&] { producer.publish(); }), errc::invalid_argument);
+  ASSERT_TRUE(producer.acquire(60s));
+  EXPECT_EQ(failure_of([&] { static_cast<void>(producer.acquire(0ms)); }), errc::invalid_argument);
+  const std::vector<std::byte> much(257);
+  EXPECT_EQ(failure_of([&] { producer.publish(much); }), errc::message_too_large);
+  producer.publish(std::span(much).first(256));
+  EXPECT_EQ(
+      failure_of([&] { static_cast<void>(channel_consumer::open(client_, "c", {.held = 1})); }),
+      errc::invalid_argument);
+}
+
+TEST_F(channels, leave_no_name_when_they_end) {
+  for (int i = 0; i != 20; ++i) {
+    channel_producer producer = create(client_, 2);
+    const client other = world_.connect();
+    channel_consumer consumer = channel_consumer::open(other, "c");
+    publish_one(producer);
+    ASSERT_TRUE(consumer.next(60s));
+  }
+  client users = world_.connect();
+  EXPECT_TRUE(eventually([&] { return users.list("c").empty(); }, 10s));
+}
+
+/// Every word of every item is compared.
+TEST_F(channels, bring_a_million_items) {
+  channel_producer producer = create(client_, 64, 64);
+  const client other = world_.connect();
+  channel_consumer consumer = channel_consumer::open(other, "c");
+  constexpr std::uint64_t items = 1'000'000;
+  std::jthread reader([&] {
+    std::uint64_t expected = 1;
+    while (const auto item = consumer.next(60s)) {
+      ASSERT_TRUE(item->number() == expected++ && is_whole(*item) && has_its_metadata(*item));
+      consumer.release(*item);
+    }
+    EXPECT_EQ(expected, items + 1);
+  });
+  for (std::uint64_t i = 1; i <= items; ++i) {
+    publish_one(producer);
+  }
+  producer.reset();
+}
+
+TEST_F(channels, bring_thousands_of_frames) {
+  constexpr std::uint64_t frame_bytes = 3'840ULL * 2'160 * 3 / 2;  // NV12
+  channel_producer producer = create(client_, 3, frame_bytes);
+  const client other = world_.connect();
+  channel_consumer consumer = channel_consumer::open(other, "c");
+  constexpr std::uint64_t items = 3'000;
+  std::jthread reader([&] {
+    std::uint64_t expected = 1;
+    while (const auto item = consumer.next(60s)) {
+      const auto* const words = static_cast<const std::uint64_t*>(item->data());
+      const std::vector<std::uint64_t> wanted(8'192, item->number());
+      for (std::uint64_t at = 0; at < item->bytes(); at += wanted.size() * 8) {
+        const std::size_t bytes = std::min<std::size_t>(wanted.size() * 8, item->bytes() - at);
+        ASSERT_EQ(std::memcmp(words + at / 8, wanted.data(), bytes), 0);
+      }
+      ASSERT_EQ(item->number(), expected++);
+      consumer.release(*item);
+    }
+    EXPECT_EQ(expected, items + 1);
+  });
+  for (std::uint64_t i = 1; i <= items; ++i) {
+    publish_one(producer);
+  }
+  producer.reset();
+}
+
+/// A member that writes random numbers into its words harms nobody: it is dropped.
+TEST_F(channels, drop_a_consumer_with_impossible_words) {
+  namespace sync = gpushm::sync;
+  namespace wire = gpushm::wire;
+  channel_producer producer = create(client_, 4);
+  const client other = world_.connect();
+  channel_consumer honest = channel_consumer::open(other, "c");
+  std::jthread reader([&] {
+    std::uint64_t expected = 1;
+    while (const auto item = honest.next(60s)) {
+      ASSERT_TRUE(item->number() == expected++ && is_whole(*item));
+      honest.release(*item);
+    }
+  });
+  std::mt19937_64 random(1);
+  for (int attempt = 0; attempt != 20; ++attempt) {
+    auto session = gpushm_testing::raw_session::greeted(world_.socket_path());
+    wire::reserve page;
+    page.name = "page" + std::to_string(attempt);
+    page.size_bytes = page.allocated_bytes = sync::signal_page_bytes;
+    page.chunk_count = 1;
+    page.backend = gpushm::backend::signals;
+    auto answer = session.request(page);
+    const auto generation = gpushm_testing::body_of<wire::reserved>(answer)->generation;
+    auto mapped = gpushm::base::map_file(
+        "test", answer.descriptors.at(0).get(), sync::signal_page_bytes, true);
+    auto& words = *static_cast<sync::signal_page*>(mapped.get().address);
+    static_cast<void>(session.request(wire::publish{generation, {}}));
+    wire::reserve claim;
+    claim.name = "c/~consumer-" + std::to_string(attempt);
+    claim.size_bytes = claim.allocated_bytes = 8;
+    claim.backend = gpushm::backend::timeline;
+    const auto held = static_cast<std::uint32_t>(attempt % 3);
+    claim.ticket = sync::encode({page.name, generation, 0, 2 + held});
+    answer = session.request(claim);
+    static_cast<void>(
+        session.request(wire::publish{gpushm_testing::body_of<wire::reserved>(answer)->generation,
+                                      {static_cast<std::byte>(attempt % 4 == 3 ? 7
+                                                              : held == 0      ? 0
+                                                                               : 1)}}));
+    for (int i = 0; i != 300; ++i) {
+      for (std::uint32_t word = 0; word != 2 + held; ++word) {
+        words.words[word].store(random() >> (random() % 64U));
+      }
+      publish_one(producer);
+    }
+  }
+  EXPECT_GE(producer.stats().dropped, 5U);
+  producer.reset();
+}
+
+/// Consumers of all kinds that join, are slow, and leave, at random.
+TEST_F(channels, keep_their_promises_under_load) {
+  channel_producer producer = create(client_, 8, 1'024);
+  std::atomic<bool> done{false};
+  std::vector<std::jthread> readers;
+  std::atomic<std::uint64_t> got{0};
+  for (unsigned seed = 0; seed != 6; ++seed) {
+    readers.emplace_back([&, seed] {
+      std::mt19937 random(seed);
+      const client own = world_.connect();
+      while (!done) {
+        const bool newest = random() % 2 == 0;
+        channel_consumer consumer;
+        try {
+          consumer = channel_consumer::open(
+              own,
+              "c",
+              {.mode = newest ? consumer_mode::latest : consumer_mode::block, .timeout = 60s});
+        } catch (const gpushm::error& why) {
+          ASSERT_TRUE(done || why.code() == errc::quota_exceeded) << why.what();
+          continue;
+        }
+        std::uint64_t last = 0;
+        for (unsigned i = random() % 200; i != 0 && !done; --i) {
+          const auto item = consumer.next(10ms);
+          if (!item) {
+            continue;
+          }
+          ++got;
+          ASSERT_TRUE(is_whole(*item) && has_its_metadata(*item));
+          ASSERT_TRUE(last == 0 || (newest ? item->number() > last : item->number() == last + 1));
+          last = item->number();
+          if (random() % 50 == 0) {
+            std::this_thread::sleep_for(1ms);
+          }
+          if (random() % 100 != 0) {  // else it leaves with an item
+            consumer.release(*item);
+          } else {
+            break;
+          }
+        }
+      }
+    });
+  }
+  constexpr std::uint64_t items = 20'000;
+  for (std::uint64_t i = 1; i <= items; ++i) {
+    publish_one(producer);
+  }
+  done = true;
+  readers.clear();
+  EXPECT_GT(got, 0U);
+  EXPECT_EQ(producer.stats().dropped, 0U);
+}
+
+}  // namespace
