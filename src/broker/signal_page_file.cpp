@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <span>
 
 #include "base/log.hpp"
 #include "base/syscall.hpp"
@@ -51,16 +52,20 @@ class ender {
       }
     }
     write(&page.last, sizeof(page.last), offsetof(sync::signal_page, last));
-    for (const bool in_use : {true, false}) {
-      for (std::size_t i = 0; i != page.words.size(); ++i) {
-        if (((page.flags[i] & sync::in_use) != 0) == in_use && !is_terminal(page.words[i])) {
-          // Little-endian: the first byte of the number is the last one in memory.
-          const std::uint8_t first = sync::ended_byte;
-          write(&first, 1, i * sizeof(page.words[i]) + sizeof(page.words[i]) - 1);
-          page.words[i] = sync::ended_word;
-        }
+    std::array<std::size_t, sync::words_per_page> used;
+    std::size_t count = 0;
+    for (std::size_t i = 0; i != page.words.size(); ++i) {
+      const bool may_be_used = (page.flags[i] & sync::in_use) != 0 || page.words[i] != 0;
+      if (may_be_used && !is_terminal(page.words[i])) {
+        // Little-endian: the first byte of the number is the last one in memory.
+        const std::uint8_t first = sync::ended_byte;
+        write(&first, 1, i * sizeof(page.words[i]) + sizeof(page.words[i]) - 1);
+        used[count++] = i;
       }
-      wake();
+    }
+    wake({used.data(), count});
+    for (std::uint64_t& word : page.words) {
+      word = is_terminal(word) ? word : sync::ended_word;
     }
     write(&page.words, sizeof(page.words), 0);
   }
@@ -71,14 +76,15 @@ class ender {
       failed();
     }
   }
-  void wake() noexcept {
+  /// Those who wait for a word that its signaler has never used look again within 100 ms.
+  void wake(std::span<const std::size_t> ended) noexcept {
     void* const address = ::mmap(nullptr, sync::signal_page_bytes, PROT_READ, MAP_SHARED, file_, 0);
     if (address == MAP_FAILED) {  // NOLINT(performance-no-int-to-ptr): the macro is a cast
       failed();                   // sleepers look again within 100 ms
       return;
     }
-    for (const auto& word : static_cast<const sync::signal_page*>(address)->words) {
-      sync::wake_all(word);
+    for (const std::size_t i : ended) {
+      sync::wake_all(static_cast<const sync::signal_page*>(address)->words[i]);
     }
     ::munmap(address, sync::signal_page_bytes);
   }

@@ -20,7 +20,7 @@ namespace gpushm::broker_detail {
 [[nodiscard]] bool is_signal_page(int fd, std::uint64_t bytes) noexcept;
 
 /// Ends all words, those in use first, and wakes waiters. The signaler may have punched holes: this
-/// never stores through a mapping. Precondition: the signaler can no longer write. About 0.2 ms.
+/// never stores through a mapping. Precondition: the signaler can no longer write. About 20 µs.
 /// What fails is logged.
 void end_signals(int writable) noexcept;
 
