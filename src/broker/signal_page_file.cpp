@@ -52,7 +52,7 @@ class ender {
       }
     }
     write(&page.last, sizeof(page.last), offsetof(sync::signal_page, last));
-    std::array<std::size_t, sync::words_per_page> used;
+    std::array<std::size_t, sync::words_per_page> used{};
     std::size_t count = 0;
     for (std::size_t i = 0; i != page.words.size(); ++i) {
       const bool may_be_used = (page.flags[i] & sync::in_use) != 0 || page.words[i] != 0;

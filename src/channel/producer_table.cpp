@@ -157,7 +157,7 @@ void producer_table::add(member added) {
   const bool has_newest = newest >= head_.first_item && slot != contents_.end();
   added.start = has_newest ? newest : newest + 1;
   write_member(added.id, added.start);
-  members_.push_back(std::move(added));
+  members_.push_back(added);
   static_cast<void>(sync::timeline_writer(page_, members_word)
                         .signal(sync::timeline_reader(page_, members_word).read().word + 1));
 }

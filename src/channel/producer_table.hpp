@@ -100,7 +100,7 @@ class producer_table {
                  const shape& of,
                  std::uint64_t first_item);
   struct held_items {
-    std::array<std::uint64_t, std::size_t{max_consumers} * max_held> items;
+    std::array<std::uint64_t, std::size_t{max_consumers} * max_held> items{};
     std::size_t count = 0;
   };
   [[nodiscard]] held_items held_now() const noexcept;

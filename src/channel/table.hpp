@@ -40,8 +40,9 @@ class table_view {
   }
   /// The slot of an item; nothing if the producer has stored what is not a slot.
   [[nodiscard]] std::optional<std::uint32_t> slot_of(std::uint64_t item) const noexcept;
-  /// Copies the metadata; returns their size.
-  std::uint32_t copy_metadata(std::uint32_t slot, std::span<std::byte> to) const noexcept;
+  /// Copies the metadata, and returns their size.
+  [[nodiscard]] std::uint32_t copy_metadata(std::uint32_t slot,
+                                            std::span<std::byte> to) const noexcept;
   /// What the producer has decided about the consumer `id`; nothing: nothing yet.
   [[nodiscard]] std::optional<std::uint64_t> start_of(std::uint64_t id) const noexcept;
 

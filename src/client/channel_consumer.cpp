@@ -74,7 +74,7 @@ gpushm_consumer::gpushm_consumer(std::shared_ptr<detail::client_impl> client,
   join(until);
 }
 
-void gpushm_consumer::join(deadline until) {
+void gpushm_consumer::join(time_point until) {
   const auto request_deadline = client_->request_deadline();
   words_ = client_->pages().take(word_count_, [&] {
     return client_->make_page(
@@ -112,7 +112,7 @@ void gpushm_consumer::join(deadline until) {
   }
 }
 
-bool gpushm_consumer::attach(deadline until, const std::stop_token& stop) {
+bool gpushm_consumer::attach(time_point until, const std::stop_token& stop) {
   const std::uint64_t own = claim_->info().generation;
   while (!stop.stop_requested()) {
     const milliseconds left = base::time_left(until);
@@ -282,7 +282,7 @@ void gpushm_consumer::note_last_producer() {
 
 /// Waits for what `why` says; false: not in time, or at the end.
 bool gpushm_consumer::wait_for_items(consumer_table::outcome why,
-                                     deadline until,
+                                     time_point until,
                                      const std::stop_token& stop) {
   const channel::table_view& producer = table_->producer();
   switch (why) {
@@ -330,7 +330,7 @@ bool gpushm_consumer::wait_for_items(consumer_table::outcome why,
   throw invalid_producer("next", name_);
 }
 
-std::optional<gpushm_consumer::item> gpushm_consumer::take(deadline until,
+std::optional<gpushm_consumer::item> gpushm_consumer::take(time_point until,
                                                            const std::stop_token& stop) {
   if (pending_) {
     return std::exchange(pending_, std::nullopt);
@@ -351,7 +351,7 @@ std::optional<gpushm_consumer::item> gpushm_consumer::take(deadline until,
 /// False: not in time. Throws peer_died, with the item forgotten, if it never will be.
 bool gpushm_consumer::wait_until_complete(where on,
                                           const item& taken,
-                                          deadline until,
+                                          time_point until,
                                           const std::stop_token& stop) {
   const sync::timeline_reader published = table_->producer().word(channel::published_word);
   if (sync::try_wait(published, taken.number) == wait_result::reached) {

@@ -47,7 +47,7 @@ struct gpushm_consumer {
   [[nodiscard]] bool has_ended() const;
 
  private:
-  using deadline = std::chrono::steady_clock::time_point;
+  using time_point = std::chrono::steady_clock::time_point;
   using item = gpushm::channel::consumer_table::item;
   /// What it has not released, in the order of numbers.
   struct held_item {
@@ -56,18 +56,18 @@ struct gpushm_consumer {
     bool released;
   };
 
-  void join(deadline until);
+  void join(time_point until);
   /// False: there was no producer, or no answer of one, in time. Throws if it was refused.
-  [[nodiscard]] bool attach(deadline until, const std::stop_token& stop);
+  [[nodiscard]] bool attach(time_point until, const std::stop_token& stop);
   void open_slots(const gpushm::channel::table_view& producer);
   void check_usable(std::string_view operation) const;
-  [[nodiscard]] std::optional<item> take(deadline until, const std::stop_token& stop);
+  [[nodiscard]] std::optional<item> take(time_point until, const std::stop_token& stop);
   [[nodiscard]] bool wait_for_items(gpushm::channel::consumer_table::outcome why,
-                                    deadline until,
+                                    time_point until,
                                     const std::stop_token& stop);
   [[nodiscard]] bool wait_until_complete(where on,
                                          const item& taken,
-                                         deadline until,
+                                         time_point until,
                                          const std::stop_token& stop);
   void note_last_producer();
   [[nodiscard]] gpushm_item describe(const item& taken) const;

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -166,7 +166,7 @@ void gpushm_producer::continue_channel() {
 gpushm_producer::~gpushm_producer() {
   if (base::is_forked_child_of(forks_)) {
     // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): the thread does not exist here
-    static_cast<void>(new std::jthread(std::move(admitting_)));
+    static_cast<void>(new (std::nothrow) std::jthread(std::move(admitting_)));
     detail::leak(page_);
     detail::leak(claim_);
     detail::leak(client_);
@@ -315,7 +315,7 @@ std::optional<gpushm_slot> gpushm_producer::acquire(where on,
 }
 
 /// Until all consumers that get every item have finished with those up to `after`.
-void gpushm_producer::enqueue_waits(CUstream stream, std::uint64_t after, deadline until) {
+void gpushm_producer::enqueue_waits(CUstream stream, std::uint64_t after, time_point until) {
   using gpushm::streams::operation;
   std::array<operation, gpushm::streams::max_operations> waits;
   std::size_t count = 0;

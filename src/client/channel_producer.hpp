@@ -48,7 +48,7 @@ struct gpushm_producer {
   [[nodiscard]] gpushm_producer_stats stats() const;
 
  private:
-  using deadline = std::chrono::steady_clock::time_point;
+  using time_point = std::chrono::steady_clock::time_point;
   struct consumer {
     std::shared_ptr<gpushm::detail::segment_lease> lease;
     gpushm::detail::own_words words;
@@ -56,7 +56,7 @@ struct gpushm_producer {
   /// One that has gone, whose words are needed until that item is published.
   struct retired {
     consumer who;
-    std::uint64_t until;
+    std::uint64_t until = 0;
   };
 
   void begin(const options& wanted);
@@ -71,7 +71,7 @@ struct gpushm_producer {
   /// The consumer whose `word` has not reached `value`.
   [[nodiscard]] const gpushm::channel::member* behind(std::uint32_t word,
                                                       std::uint64_t value) const;
-  void enqueue_waits(gpushm::cuda::CUstream stream, std::uint64_t after, deadline until);
+  void enqueue_waits(gpushm::cuda::CUstream stream, std::uint64_t after, time_point until);
 
   // On the thread that admits consumers.
   void admit_consumers() noexcept;

@@ -268,6 +268,7 @@ void gpushm_timeline::batch(CUstream stream,
   std::sort(signaled.begin(), signaled.end());
   signaled.erase(std::unique(signaled.begin(), signaled.end()), signaled.end());
   std::vector<std::unique_lock<std::mutex>> locks;
+  locks.reserve(signaled.size());
   for (gpushm_timeline* each : signaled) {
     locks.emplace_back(each->mutex_);
   }
