@@ -371,7 +371,7 @@ TEST_F(channels, keep_their_promises_under_load) {
           continue;
         }
         std::uint64_t last = 0;
-        for (unsigned i = random() % 200; i != 0 && !done; --i) {
+        for (auto i = random() % 200; i != 0 && !done; --i) {
           const auto item = consumer.next(10ms);
           if (!item) {
             continue;

@@ -157,9 +157,9 @@ TEST_P(timeline_streams, close_after_the_last_store) {
 }
 
 /// As many waiting streams as connections stop all others: the library never lets it come to that.
-class waiting : public timeline_streams {};
+class many_waits : public timeline_streams {};
 
-TEST_P(waiting, streams_never_stop_the_one_that_signals) {
+TEST_P(many_waits, never_stop_the_one_that_signals) {
   for (const std::string connections : {"1", "8", "32"}) {
     agent a = start(0, connections);
     a.request("streams 64");
@@ -187,7 +187,7 @@ TEST_P(waiting, streams_never_stop_the_one_that_signals) {
   }
 }
 
-TEST_P(waiting, on_the_cpu_when_too_many_streams_wait) {
+TEST_P(many_waits, wait_on_the_cpu_when_too_many_streams_wait) {
   agent a = start(0, "1");
   agent b = start();
   b.request("create t");
@@ -209,6 +209,6 @@ std::string name_of(const testing::TestParamInfo<gpus>& info) {
   return info.param == gpus::fake ? "fake" : "real";
 }
 INSTANTIATE_TEST_SUITE_P(all, timeline_streams, testing::Values(gpus::fake, gpus::real), name_of);
-INSTANTIATE_TEST_SUITE_P(all, waiting, testing::Values(gpus::fake, gpus::real), name_of);
+INSTANTIATE_TEST_SUITE_P(all, many_waits, testing::Values(gpus::fake, gpus::real), name_of);
 
 }  // namespace
