@@ -311,7 +311,6 @@ TEST_F(channels, drop_a_consumer_with_impossible_words) {
       honest.release(*item);
     }
   });
-  std::mt19937_64 random(1);
   for (int attempt = 0; attempt != 20; ++attempt) {
     auto session = gpushm_testing::raw_session::greeted(world_.socket_path());
     wire::reserve page;
@@ -337,10 +336,16 @@ TEST_F(channels, drop_a_consumer_with_impossible_words) {
                                       {static_cast<std::byte>(attempt % 4 == 3 ? 7
                                                               : held == 0      ? 0
                                                                                : 1)}}));
-    for (int i = 0; i != 300; ++i) {
-      for (std::uint32_t word = 0; word != 2 + held; ++word) {
-        words.words[word].store(random() >> (random() % 64U));
+    // All the time: words that stay as an honest consumer's could be make the producer wait.
+    const std::jthread writer([&](const std::stop_token& stop) {
+      std::mt19937_64 random(static_cast<std::uint64_t>(attempt));
+      while (!stop.stop_requested()) {
+        for (std::uint32_t word = 0; word != 2 + held; ++word) {
+          words.words[word].store(random() >> (random() % 64U));
+        }
       }
+    });
+    for (int i = 0; i != 300; ++i) {
       publish_one(producer);
     }
   }
