@@ -67,11 +67,9 @@ struct table_head {
 static_assert(sizeof(table_head) == 64 + max_consumers * 16);
 
 /// Where the parts are, from the beginning of the table.
-[[nodiscard]] constexpr std::size_t rows_offset() noexcept {
-  return sizeof(table_head);
-}
+inline constexpr std::size_t rows_offset = sizeof(table_head);
 [[nodiscard]] constexpr std::size_t order_offset(std::uint32_t slots) noexcept {
-  return rows_offset() + std::size_t{slots} * sizeof(row);
+  return rows_offset + std::size_t{slots} * sizeof(row);
 }
 /// Slots in the order: items of the last two rounds.
 [[nodiscard]] constexpr std::uint32_t order_size(std::uint32_t slots) noexcept {

@@ -34,7 +34,7 @@ producer_table::producer_table(sync::signal_page& page,
                                std::uint64_t first_item)
     : page_(page),
       head_(head_in(table)),
-      rows_(reinterpret_cast<row*>(table + rows_offset()), of.slots),
+      rows_(reinterpret_cast<row*>(table + rows_offset), of.slots),
       order_(reinterpret_cast<std::atomic<std::uint32_t>*>(table + order_offset(of.slots)),
              order_size(of.slots)),
       contents_(of.slots),

@@ -27,7 +27,7 @@ std::optional<table_view> table_view::of(const sync::signal_page& page,
       page_bytes(result.slots_) > bytes + sync::signal_page_bytes) {
     return std::nullopt;
   }
-  result.rows_ = reinterpret_cast<const row*>(table + rows_offset());
+  result.rows_ = reinterpret_cast<const row*>(table + rows_offset);
   result.order_ =
       reinterpret_cast<const std::atomic<std::uint32_t>*>(table + order_offset(result.slots_));
   return result;

@@ -50,17 +50,18 @@ cuda::CUdeviceptr registered_page::address_for(cuda::CUstream stream,
                                                std::string_view operation,
                                                std::string_view object) {
   if (!is_registered()) {
-    const std::lock_guard lock(mutex_);
-    if (!is_registered()) {
-      register_now(stream, operation, object);
-    }
+    register_once(stream, operation, object);
   }
   return address_.load(std::memory_order_relaxed);
 }
 
-void registered_page::register_now(cuda::CUstream stream,
-                                   std::string_view operation,
-                                   std::string_view object) {
+void registered_page::register_once(cuda::CUstream stream,
+                                    std::string_view operation,
+                                    std::string_view object) {
+  const std::lock_guard lock(mutex_);
+  if (is_registered()) {
+    return;  // by another thread
+  }
   const cuda_driver& cu = cuda_driver::instance();
   const cuda::CUcontext context = context_of(cu, stream, operation, object);
   const driver::context_scope scope(context, operation, object);

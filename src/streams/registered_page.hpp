@@ -30,7 +30,7 @@ class registered_page {
                                               std::string_view object);
 
  private:
-  void register_now(cuda::CUstream stream, std::string_view operation, std::string_view object);
+  void register_once(cuda::CUstream stream, std::string_view operation, std::string_view object);
   [[nodiscard]] bool is_registered() const noexcept;
 
   void* const first_;
