@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Channels of CPUs, over host memory.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -12,6 +15,7 @@
 #include "base/file.hpp"
 #include "sync/signal_page.hpp"
 #include "sync/timeline_place.hpp"
+#include "testing/process/quiet_fork.hpp"
 #include "testing/raw_session/raw_session.hpp"
 #include "tests/timelines/timeline_world.hpp"
 #include "wire/messages.hpp"
@@ -249,6 +253,39 @@ TEST_F(channels, leave_no_name_when_they_end) {
   }
   client users = world_.connect();
   EXPECT_TRUE(eventually([&] { return users.list("c").empty(); }, 10s));
+}
+
+/// A forked child can neither use them nor, by destroying them, end them.
+TEST_F(channels, and_timelines_belong_to_the_process_that_made_them) {
+  std::optional<gpushm::timeline> mine(gpushm::timeline::create(client_, "t"));
+  std::optional<channel_producer> producer(create(client_, 2));
+  const client other = world_.connect();
+  std::optional<channel_consumer> consumer(channel_consumer::open(other, "c"));
+  publish_one(*producer);
+  const pid_t child = gpushm_testing::quiet_fork();
+  if (child == 0) {
+    const bool is_refused =
+        failure_of([&] { mine->signal(1); }) == errc::forked &&
+        failure_of([&] { static_cast<void>(mine->value()); }) == errc::forked &&
+        failure_of([&] { static_cast<void>(mine->wait(1, 0ms)); }) == errc::forked &&
+        failure_of([&] { static_cast<void>(producer->acquire(0ms)); }) == errc::forked &&
+        failure_of([&] { producer->publish(); }) == errc::forked &&
+        failure_of([&] { static_cast<void>(consumer->next(0ms)); }) == errc::forked &&
+        failure_of([&] { consumer->check(); }) == errc::forked &&
+        failure_of([&] { static_cast<void>(gpushm::timeline::open(other, "t")); }) == errc::forked;
+    mine.reset();
+    producer.reset();
+    consumer.reset();
+    ::_exit(is_refused ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  mine->signal(1);
+  const auto item = consumer->next(60s);
+  ASSERT_TRUE(item);
+  EXPECT_TRUE(is_whole(*item));
+  publish_one(*producer);
 }
 
 /// Every word of every item is compared.
