@@ -67,10 +67,11 @@ void registered_page::register_once(cuda::CUstream stream,
   const driver::context_scope scope(context, operation, object);
   const unsigned int flags = cuda::memhostregister_portable | cuda::memhostregister_devicemap |
                              (writable_ ? 0 : cuda::memhostregister_read_only);
-  cuda_driver::check(cu->cuMemHostRegister_v2(first_, registered_bytes, flags),
-                     operation,
-                     object,
-                     "cuMemHostRegister");
+  const cuda::CUresult registered = cu->cuMemHostRegister_v2(first_, registered_bytes, flags);
+  // It can outlive the context in which it was registered.
+  if (registered != cuda::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
+    cuda_driver::check(registered, operation, object, "cuMemHostRegister");
+  }
   cuda::CUdeviceptr address = 0;
   const cuda::CUresult mapped = cu->cuMemHostGetDevicePointer_v2(&address, first_, 0);
   if (mapped != cuda::CUDA_SUCCESS) {

@@ -87,6 +87,11 @@ class agent {
       add_streams(1);
       return {};
     }
+    if (order == "reset") {
+      must(cu()->cuDevicePrimaryCtxReset_v2(driver::find_device(word()).handle));
+      streams_.clear();
+      return {};
+    }
     if (order == "streams") {
       add_streams(number());
       return {};

@@ -126,6 +126,26 @@ TEST_P(timeline_streams, take_a_batch) {
   EXPECT_EQ(a.code(many), "invalid_argument");
 }
 
+TEST_P(timeline_streams, go_on_after_a_reset_of_the_device) {
+  agent a = start();
+  agent b = start();
+  a.request("create t");
+  b.request("open t 20000");
+  b.request("stream_wait 0 t 1 0");
+  a.request("stream_signal 0 t 1");
+  a.request("sync 0");
+  b.request("sync 0");
+  for (agent* const each : {&a, &b}) {
+    each->request("reset 0");
+    each->request("device 0");
+  }
+  b.request("stream_wait 0 t 2 0");
+  a.request("stream_signal 0 t 2");
+  b.request("sync 0");
+  b.request("check t");
+  EXPECT_EQ(b.request("value t"), "2");
+}
+
 TEST_P(timeline_streams, refuse_what_is_no_larger_value) {
   agent a = start();
   a.request("create t");
