@@ -32,11 +32,6 @@ struct rows {
 };
 static_assert(sizeof(rows) == sizeof(sync::signal_page));
 
-bool is_terminal(std::uint64_t word) noexcept {
-  return sync::kind_of(word) == sync::word_kind::ended ||
-         sync::kind_of(word) == sync::word_kind::moved;
-}
-
 class ender {
  public:
   explicit ender(int file) noexcept : file_(file) {}
@@ -47,7 +42,7 @@ class ender {
       failed();  // it is ended all the same, without its last values
     }
     for (std::size_t i = 0; i != page.words.size(); ++i) {
-      if (!is_terminal(page.words[i])) {
+      if (!sync::is_terminal(page.words[i])) {
         page.last[i] = page.words[i];
       }
     }
@@ -56,7 +51,7 @@ class ender {
     std::size_t count = 0;
     for (std::size_t i = 0; i != page.words.size(); ++i) {
       const bool may_be_used = (page.flags[i] & sync::in_use) != 0 || page.words[i] != 0;
-      if (may_be_used && !is_terminal(page.words[i])) {
+      if (may_be_used && !sync::is_terminal(page.words[i])) {
         // Little-endian: the first byte of the number is the last one in memory.
         const std::uint8_t first = sync::ended_byte;
         write(&first, 1, i * sizeof(page.words[i]) + sizeof(page.words[i]) - 1);
@@ -65,7 +60,7 @@ class ender {
     }
     wake({used.data(), count});
     for (std::uint64_t& word : page.words) {
-      word = is_terminal(word) ? word : sync::ended_word;
+      word = sync::is_terminal(word) ? word : sync::ended_word;
     }
     write(&page.words, sizeof(page.words), 0);
   }

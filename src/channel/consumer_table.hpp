@@ -53,8 +53,6 @@ class consumer_table {
   [[nodiscard]] std::uint64_t next_number() const noexcept { return next_; }
 
   [[nodiscard]] const table_view& producer() const noexcept { return *producer_; }
-  [[nodiscard]] consumer_mode mode() const noexcept { return mode_; }
-  [[nodiscard]] std::uint32_t word(std::uint32_t index) const noexcept { return first_ + index; }
 
  private:
   [[nodiscard]] outcome take_next(item& into) noexcept;

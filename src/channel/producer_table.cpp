@@ -199,12 +199,8 @@ bool producer_table::is_plausible(const member& of) const noexcept {
       sync::timeline_reader(page_, published_word).read().value().value_or(0);
   const std::uint64_t released = of.word(released_word).word().load(std::memory_order_acquire);
   const std::uint64_t taken = of.word(taken_word).word().load(std::memory_order_acquire);
-  const auto has_ended = [](std::uint64_t word) {  // they end one after the other
-    return sync::kind_of(word) == sync::word_kind::ended ||
-           sync::kind_of(word) == sync::word_kind::moved;
-  };
-  if (has_ended(released) || has_ended(taken)) {
-    return true;
+  if (sync::is_terminal(released) || sync::is_terminal(taken)) {
+    return true;  // they end one after the other
   }
   return released <= announced() && taken <= announced() &&
          std::max(released, of.start - 1) + contents_.size() >= published;

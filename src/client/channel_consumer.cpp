@@ -102,12 +102,7 @@ void gpushm_consumer::join(time_point until) {
                   "see whether its process is stopped, or allow more time");
     }
   } catch (...) {
-    auto [broker, slot] = claim_->where();
-    for (std::uint32_t i = 0; i != word_count_; ++i) {
-      own_word(i).close(word_kind::ended);
-    }
-    client_->pages().give_back(
-        words_, word_count_, std::move(broker), slot, claim_->info().generation);
+    client_->pages().end(words_, word_count_, *claim_);
     throw;
   }
 }
@@ -246,12 +241,7 @@ gpushm_consumer::~gpushm_consumer() {
     detail::leak(claim_);
     return;
   }
-  for (std::uint32_t i = 0; i != word_count_; ++i) {
-    own_word(i).close(word_kind::ended);
-  }
-  auto [broker, slot] = claim_->where();
-  client_->pages().give_back(
-      words_, word_count_, std::move(broker), slot, claim_->info().generation);
+  client_->pages().end(words_, word_count_, *claim_);
 }
 
 void gpushm_consumer::check_usable(std::string_view operation) const {
@@ -263,8 +253,7 @@ sync::timeline_writer gpushm_consumer::own_word(std::uint32_t index) const {
 }
 
 CUdeviceptr gpushm_consumer::own_address(std::uint32_t word, CUstream stream) const {
-  return words_.page->for_streams().address_for(stream, "release", name_) +
-         word * sizeof(std::uint64_t);
+  return words_.page->for_streams().address_for(stream, word, "release", name_);
 }
 
 // ---- items ----
@@ -360,11 +349,11 @@ bool gpushm_consumer::wait_until_complete(where on,
   if (on) {
     detail::await_stream_turn(
         *on, producer_page_, channel::published_word, taken.number, base::time_left(until), name_);
-    gpushm::streams::enqueue_wait(*on,
-                                  producer_page_->for_streams().address_for(*on, "next", name_) +
-                                      channel::published_word * sizeof(std::uint64_t),
-                                  taken.number,
-                                  name_);
+    gpushm::streams::enqueue_wait(
+        *on,
+        producer_page_->for_streams().address_for(*on, channel::published_word, "next", name_),
+        taken.number,
+        name_);
     return true;
   }
   const auto result = sync::wait(published, taken.number, until, stop);
@@ -452,10 +441,7 @@ void gpushm_consumer::release(where on, std::uint64_t number) {
     auto word = own_word(channel::released_word);
     if (on) {
       const CUdeviceptr address = own_address(words_.first + channel::released_word, *on);
-      if (!word.reader().is_signaled_by_streams()) {
-        word.use_streams();
-        word.reader().wake();
-      }
+      word.use_streams();
       gpushm::streams::enqueue_signal(*on, address, last, name_);
       streams_release_ = true;
     } else {

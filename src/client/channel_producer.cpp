@@ -220,8 +220,7 @@ void gpushm_producer::drop_gone() {
   std::vector<std::uint64_t> ended;
   std::vector<std::uint64_t> invalid;
   for (const channel::member& each : table_->members()) {
-    const word_kind kind = each.word(channel::released_word).read().kind();
-    if (kind == word_kind::ended || kind == word_kind::moved) {
+    if (sync::is_terminal(each.word(channel::released_word).read().word)) {
       ended.push_back(each.id);
     } else if (each.mode == channel::consumer_mode::block && !table_->is_plausible(each)) {
       invalid.push_back(each.id);
@@ -328,10 +327,9 @@ void gpushm_producer::enqueue_waits(CUstream stream, std::uint64_t after, time_p
     const auto& page = consumers_.at(each.id).words.page;
     const std::uint32_t word = each.first_word + channel::released_word;
     detail::await_stream_turn(stream, page, word, after, base::time_left(until), name_);
-    waits[count++] = {
-        operation::kind::wait,
-        page->for_streams().address_for(stream, "acquire", name_) + word * sizeof(std::uint64_t),
-        after};
+    waits[count++] = {operation::kind::wait,
+                      page->for_streams().address_for(stream, word, "acquire", name_),
+                      after};
     if (count == waits.size()) {
       gpushm::streams::enqueue(stream, waits, name_);
       count = 0;
@@ -341,8 +339,7 @@ void gpushm_producer::enqueue_waits(CUstream stream, std::uint64_t after, time_p
 }
 
 CUdeviceptr gpushm_producer::published_for(CUstream stream) const {
-  return page_->for_streams().address_for(stream, "publish", name_) +
-         channel::published_word * sizeof(std::uint64_t);
+  return page_->for_streams().address_for(stream, channel::published_word, "publish", name_);
 }
 
 void gpushm_producer::publish(where on, std::span<const std::byte> metadata) {
@@ -365,9 +362,8 @@ void gpushm_producer::publish(where on, std::span<const std::byte> metadata) {
   }
   const auto what = *std::exchange(acquired_, std::nullopt);
   sync::timeline_writer published(page_->own_page(), channel::published_word);
-  if (on && !published.reader().is_signaled_by_streams()) {
+  if (on) {
     published.use_streams();
-    published.reader().wake();
   }
   table_->announce(what, metadata);
   if (on) {

@@ -101,15 +101,17 @@ void signal_pages::give_back(const own_words& words, std::uint32_t count) noexce
   }
 }
 
-void signal_pages::give_back(const own_words& words,
-                             std::uint32_t count,
-                             std::shared_ptr<connection> broker,
-                             std::uint32_t slot,
-                             gpushm::generation generation) noexcept {
+void signal_pages::end(const own_words& words,
+                       std::uint32_t count,
+                       const segment_lease& lease) noexcept {
+  for (std::uint32_t i = 0; i != count; ++i) {
+    sync::timeline_writer(words.page->own_page(), words.first + i).close(sync::word_kind::ended);
+  }
   const std::lock_guard lock(mutex_);
   if (own* const of = owner_of(words); of != nullptr) {
     try {
-      of->ended.push_back({words.first, count, std::move(broker), slot, generation});
+      auto [broker, slot] = lease.where();
+      of->ended.push_back({words.first, count, std::move(broker), slot, lease.info().generation});
     } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it is not used again
     }
   }

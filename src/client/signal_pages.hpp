@@ -76,13 +76,9 @@ class signal_pages {
   }
   /// Words whose timeline was never published.
   void give_back(const own_words& words, std::uint32_t count) noexcept;
-  /// Words of a timeline that has ended: they are free when the broker has freed the segment of
-  /// that generation, because no process has it open then.
-  void give_back(const own_words& words,
-                 std::uint32_t count,
-                 std::shared_ptr<connection> broker,
-                 std::uint32_t slot,
-                 gpushm::generation generation) noexcept;
+  /// Ends words that were published with `lease`, and takes them back: they are free when the
+  /// broker has freed that segment, because no process has it open then.
+  void end(const own_words& words, std::uint32_t count, const segment_lease& lease) noexcept;
 
   /// Keeps a page that streams may still write, as long as this exists.
   void keep(std::shared_ptr<mapped_page> page) noexcept;

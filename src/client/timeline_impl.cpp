@@ -17,7 +17,6 @@ using gpushm::error;
 using gpushm::cuda::CUdeviceptr;
 using gpushm::cuda::CUstream;
 using gpushm::sync::wait_result;
-using gpushm::sync::word_kind;
 using std::chrono::milliseconds;
 namespace detail = gpushm::detail;
 namespace sync = gpushm::sync;
@@ -58,9 +57,7 @@ gpushm_timeline::~gpushm_timeline() {
                           "this process (synchronize the stream before closing the timeline)");
     return;
   }
-  sync::timeline_writer(words_.page->own_page(), words_.first).close(word_kind::ended);
-  auto [broker, slot] = lease_->where();
-  client_->pages().give_back(words_, 1, std::move(broker), slot, lease_->info().generation);
+  client_->pages().end(words_, 1, *lease_);
 }
 
 // ---- checks ----
@@ -180,20 +177,12 @@ void gpushm_timeline::check() const {
 // ---- streams ----
 
 CUdeviceptr gpushm_timeline::address_for(CUstream stream, std::string_view operation) const {
-  return words_.page->for_streams().address_for(stream, operation, name_) +
-         words_.first * sizeof(std::uint64_t);
+  return words_.page->for_streams().address_for(stream, words_.first, operation, name_);
 }
 
 void gpushm_timeline::prepare(CUstream stream) const {
   check_usable("prepare");
   static_cast<void>(address_for(stream, "prepare"));
-}
-
-void gpushm_timeline::use_streams() noexcept {
-  if (!reader_.is_signaled_by_streams()) {
-    sync::timeline_writer(words_.page->own_page(), words_.first).use_streams();
-    reader_.wake();  // those who sleep: nobody would wake them later
-  }
 }
 
 void gpushm_timeline::signal_on(CUstream stream, std::uint64_t value) {
@@ -208,7 +197,7 @@ void gpushm_timeline::signal_on(CUstream stream, std::uint64_t value) {
   if (value <= signaled_) {
     throw_not_larger("signal", value);
   }
-  use_streams();
+  sync::timeline_writer(words_.page->own_page(), words_.first).use_streams();
   gpushm::streams::enqueue_signal(stream, address, value, name_);
   signaled_ = on_streams_ = value;
 }
@@ -284,7 +273,7 @@ void gpushm_timeline::batch(CUstream stream,
     }
   }
   for (gpushm_timeline* each : signaled) {
-    each->use_streams();
+    sync::timeline_writer(each->words_.page->own_page(), each->words_.first).use_streams();
   }
   gpushm::streams::enqueue(stream, used, {});
   for (const gpushm_stream_operation& each : what) {

@@ -43,10 +43,6 @@ struct gpushm_timeline {
                           const std::stop_token& stop) const;
   void check() const;
 
-  /// One of the steps of a batch, for `finish`.
-  void check_usable(std::string_view operation) const;
-  [[nodiscard]] gpushm::cuda::CUdeviceptr address_for(gpushm::cuda::CUstream stream,
-                                                      std::string_view operation) const;
   void prepare(gpushm::cuda::CUstream stream) const;
   void signal_on(gpushm::cuda::CUstream stream, std::uint64_t value);
   void wait_on(gpushm::cuda::CUstream stream,
@@ -58,6 +54,9 @@ struct gpushm_timeline {
                     std::chrono::milliseconds timeout);
 
  private:
+  void check_usable(std::string_view operation) const;
+  [[nodiscard]] gpushm::cuda::CUdeviceptr address_for(gpushm::cuda::CUstream stream,
+                                                      std::string_view operation) const;
   void check_own(std::string_view operation) const;
   void check_value(std::string_view operation, std::uint64_t value) const;
   [[noreturn]] void throw_not_larger(std::string_view operation, std::uint64_t value) const;
@@ -66,7 +65,6 @@ struct gpushm_timeline {
                   std::uint64_t value,
                   std::chrono::milliseconds timeout) const;
   void note_wait(std::uint64_t value) const noexcept;
-  void use_streams() noexcept;
 
   std::shared_ptr<gpushm::detail::client_impl> client_;  // destroyed last
   std::shared_ptr<gpushm::detail::segment_lease> lease_;

@@ -23,9 +23,10 @@ class registered_page {
   /// Precondition: no stream uses it any more.
   ~registered_page();
 
-  /// The address of the words for `stream`. Registers them if this is the first use, or the first
+  /// The address of a word for `stream`. Registers the page if this is the first use, or the first
   /// one after the device was reset. Throws driver_unavailable, forked, driver_error.
   [[nodiscard]] cuda::CUdeviceptr address_for(cuda::CUstream stream,
+                                              std::uint32_t word,
                                               std::string_view operation,
                                               std::string_view object);
 

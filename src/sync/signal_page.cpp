@@ -50,7 +50,7 @@ void timeline_writer::close(word_kind how) noexcept {
   const std::uint64_t terminal = how == word_kind::moved ? moved_word : ended_word;
   std::uint64_t now = word_->load(std::memory_order_relaxed);
   do {
-    if (kind_of(now) == word_kind::moved || kind_of(now) == word_kind::ended) {
+    if (is_terminal(now)) {
       return;
     }
     last_->store(now, std::memory_order_relaxed);  // visible with the terminal word

@@ -96,8 +96,14 @@ class timeline_writer {
   /// Stores a larger value and wakes waiters: one system call. What this thread wrote before is
   /// visible to those who read the value.
   signal_result signal(std::uint64_t value) noexcept;
-  /// Streams will signal it, too: waiters poll from now on, because nobody wakes them.
-  void use_streams() noexcept { flags_->fetch_or(signaled_by_streams, std::memory_order_relaxed); }
+  /// Streams will signal it, too: waiters poll from now on, because streams wake nobody. Wakes
+  /// those who sleep. No effect after the first call.
+  void use_streams() noexcept {
+    if (!reader_.is_signaled_by_streams()) {
+      flags_->fetch_or(signaled_by_streams, std::memory_order_relaxed);
+      reader_.wake();
+    }
+  }
   /// Stores the last value, then the terminal word, and wakes waiters. Precondition: no stream will
   /// write the word any more. No effect if it is terminal.
   void close(word_kind how) noexcept;

@@ -35,6 +35,10 @@ enum class word_kind : std::uint8_t {
                                : word_kind::invalid;
 }
 
+[[nodiscard]] constexpr bool is_terminal(std::uint64_t word) noexcept {
+  return kind_of(word) == word_kind::ended || kind_of(word) == word_kind::moved;
+}
+
 /// Whether the word releases a wait for `value`: the cyclic comparison of
 /// CU_STREAM_WAIT_VALUE_GEQ. Both terminal words release a wait for any valid value.
 [[nodiscard]] constexpr bool releases(std::uint64_t word, std::uint64_t value) noexcept {
