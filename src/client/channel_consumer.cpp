@@ -11,6 +11,7 @@
 #include "base/syscall.hpp"
 #include "client/channel_names.hpp"
 #include "client/stream_turn.hpp"
+#include "client/unique_name.hpp"
 #include "streams/stream_operations.hpp"
 #include "sync/cpu_wait.hpp"
 
@@ -32,8 +33,6 @@ namespace detail = gpushm::detail;
 namespace names = gpushm::detail::channel_names;
 namespace sync = gpushm::sync;
 
-/// How long closing waits for streams that still have to release items.
-constexpr milliseconds close_limit{1'000};
 /// Interval at which a wait for a producer's answer looks whether there is another one.
 constexpr milliseconds look_again{50};
 
@@ -76,17 +75,14 @@ gpushm_consumer::gpushm_consumer(std::shared_ptr<detail::client_impl> client,
 
 void gpushm_consumer::join(time_point until) {
   const auto request_deadline = client_->request_deadline();
-  words_ = client_->pages().take(word_count_, [&] {
-    return client_->make_page(
-        names::unique("~signals-"), sync::signal_page_bytes, request_deadline);
-  });
+  words_ = client_->take_words(word_count_, request_deadline);
   for (std::uint32_t i = 0; i != word_count_; ++i) {
     own_word(i).reset(0);
   }
   table_.emplace(words_.page->own_page(), words_.first, options_.mode, options_.held);
   try {
     claim_ = client_->reserve_words(
-        names::unique(names::consumers(name_)), words_, word_count_, request_deadline);
+        detail::unique_name(names::consumers(name_)), words_, word_count_, request_deadline);
   } catch (...) {
     client_->pages().give_back(words_, word_count_);
     throw;
@@ -209,7 +205,7 @@ gpushm_consumer::~gpushm_consumer() {
   }
   const std::lock_guard lock(mutex_);
   // Later stores of a stream would overwrite the terminal words.
-  const auto until = base::deadline_after(close_limit);
+  const auto until = base::deadline_after(detail::close_limit);
   bool is_idle = true;
   if (streams_release_) {
     if (options_.mode == consumer_mode::block) {

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <cstdint>
 #include <string>
 #include <string_view>
 
-#include "base/file.hpp"
-#include "base/hex.hpp"
 #include "base/names.hpp"
 #include "gpushm/channel.h"
 #include "gpushm/error.hpp"
@@ -27,13 +23,6 @@ namespace gpushm::detail::channel_names {
 [[nodiscard]] inline std::string consumers(std::string_view channel) {
   return std::string(channel) + "/~consumer-";
 }
-/// Appends what nobody can guess.
-[[nodiscard]] inline std::string unique(std::string begin) {
-  std::array<std::uint8_t, 8> random{};
-  base::random_bytes(random);
-  return std::move(begin) + base::hex_text(random);
-}
-
 /// Throws invalid_argument.
 inline void check(std::string_view operation, std::string_view channel) {
   base::check_name(operation, channel);

@@ -14,6 +14,7 @@
 #include "client/channel_names.hpp"
 #include "client/stream_turn.hpp"
 #include "client/subscription_impl.hpp"
+#include "client/unique_name.hpp"
 #include "streams/stream_operations.hpp"
 #include "sync/cpu_wait.hpp"
 
@@ -32,8 +33,6 @@ namespace detail = gpushm::detail;
 namespace names = gpushm::detail::channel_names;
 namespace sync = gpushm::sync;
 
-/// How long closing waits for streams that still have to publish items.
-constexpr milliseconds close_limit{1'000};
 /// Interval at which waits look for consumers that have joined or left meanwhile.
 constexpr milliseconds look_again{50};
 /// Pause after a failure of the connection to the broker.
@@ -81,7 +80,7 @@ gpushm_producer::gpushm_producer(std::shared_ptr<detail::client_impl> client,
 void gpushm_producer::begin(const options& wanted) {
   const auto deadline = client_->request_deadline();
   page_ = client_->make_page(
-      names::unique(names::pages(name_)), channel::page_bytes(shape_.slots), deadline);
+      detail::unique_name(names::pages(name_)), channel::page_bytes(shape_.slots), deadline);
   // Only one process has this name: a second producer ends here.
   claim_ =
       client_->reserve_words(names::producer(name_), {page_, 0}, channel::producer_words, deadline);
@@ -179,7 +178,7 @@ gpushm_producer::~gpushm_producer() {
     table_->abandon(*acquired_);
   }
   const sync::timeline_reader published(page_->page(), channel::published_word);
-  if (sync::wait(published, table_->announced(), base::deadline_after(close_limit)) ==
+  if (sync::wait(published, table_->announced(), base::deadline_after(detail::close_limit)) ==
       wait_result::timed_out) {
     base::log(gpushm::log_level::warning,
               "channel \"" + name_ +
@@ -371,7 +370,7 @@ void gpushm_producer::publish(where on, std::span<const std::byte> metadata) {
   } else {
     // A stream may still have to publish the item before.
     static_cast<void>(
-        sync::wait(published.reader(), what.number - 1, base::deadline_after(close_limit)));
+        sync::wait(published.reader(), what.number - 1, base::deadline_after(detail::close_limit)));
     static_cast<void>(published.signal(what.number));
   }
 }

@@ -71,6 +71,8 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   [[nodiscard]] std::shared_ptr<mapped_page> make_page(std::string name,
                                                        std::uint64_t bytes,
                                                        steady_time deadline);
+  /// Words that nobody reads; makes a page if there are none. Throws as a request.
+  [[nodiscard]] own_words take_words(std::uint32_t count, steady_time deadline);
   /// Reserves the name of words of this process, which nobody sees before they are published.
   /// Throws as a request.
   [[nodiscard]] std::shared_ptr<segment_lease> reserve_words(std::string name,
@@ -123,6 +125,12 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                                         gpushm::generation generation,
                                         const open_options& options,
                                         offers& offered);
+  /// Accepts the grant of a page of timelines, of a timeline, or, without a kind, of a segment.
+  /// Throws the error of a failure, invalid_argument for another kind.
+  [[nodiscard]] std::shared_ptr<segment_lease> accept(open_reply& answered,
+                                                      std::string_view name,
+                                                      std::uint64_t expected_size_bytes,
+                                                      std::optional<backend> kind);
   /// Accepts the grant, maps the memory and caches the mapping. Throws the error of a failure.
   [[nodiscard]] segment_ptr use(open_reply answered,
                                 std::string_view name,
@@ -147,11 +155,6 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                   const open_options& options,
                   steady_time begin,
                   std::span<open_outcome> results);
-
-  /// Accepts the grant of a segment of this kind. Throws the error of a failure.
-  [[nodiscard]] std::shared_ptr<segment_lease> take_opened(open_reply& answered,
-                                                           std::string_view name,
-                                                           backend kind);
 
   /// Sends the reservation; destroying the result ends the granted lease.
   [[nodiscard]] std::shared_ptr<segment_lease> reserve(wire::reserve wanted,

@@ -103,6 +103,26 @@ std::shared_ptr<mapping> map_exporters(granted& what,
 
 }  // namespace
 
+namespace {
+
+/// `wanted`: a page of timelines or a timeline; nothing: a segment.
+void check_kind(backend is, std::optional<backend> wanted, std::string_view name) {
+  const bool is_segment = is != backend::timeline && is != backend::signals;
+  if (wanted ? is == *wanted : is_segment) {
+    return;
+  }
+  throw error(errc::invalid_argument,
+              "open",
+              name,
+              is_segment                ? "it is a segment, not a timeline"
+              : is == backend::timeline ? "it is a timeline"
+                                        : "it is a page of timelines",
+              is_segment ? "open it as a segment (gpushm_client_open)"
+                         : "open a timeline by its name (gpushm_timeline_open)");
+}
+
+}  // namespace
+
 // ---- find ----
 
 /// Opens used or cached mappings without the broker, as long as the state table shows no change.
@@ -146,11 +166,10 @@ client_impl::open_reply client_impl::request_open(std::string_view name,
 
 // ---- accept, map, cache ----
 
-segment_ptr client_impl::use(open_reply answered,
-                             std::string_view name,
-                             const open_options& options,
-                             offers& offered,
-                             steady_time begin) {
+std::shared_ptr<segment_lease> client_impl::accept(open_reply& answered,
+                                                   std::string_view name,
+                                                   std::uint64_t expected_size_bytes,
+                                                   std::optional<backend> kind) {
   answer& got = answered.got;
   if (const auto* failure = std::get_if<wire::failure>(&got.body)) {
     throw from_wire(*failure, {"open", name});
@@ -159,25 +178,27 @@ segment_ptr client_impl::use(open_reply answered,
   if (opened == nullptr) {
     throw unexpected_answer({"open", name});
   }
-  check_opened(*opened, got.descriptors.size(), name, options.expected_size_bytes);
-  if (opened->segment.backend == backend::timeline || opened->segment.backend == backend::signals) {
-    throw error(errc::invalid_argument,
-                "open",
-                name,
-                opened->segment.backend == backend::timeline ? "it is a timeline"
-                                                             : "it is a page of timelines",
-                "open a timeline by its name (gpushm_timeline_open)");
-  }
-  const auto lease = leases_->take(answered.broker,
-                                   {std::move(opened->segment),
-                                    std::move(opened->metadata),
-                                    std::move(opened->ticket),
-                                    opened->receipt},
-                                   got.granted,
-                                   "open");
+  check_opened(*opened, got.descriptors.size(), name, expected_size_bytes);
+  check_kind(opened->segment.backend, kind, name);
+  return leases_->take(answered.broker,
+                       {std::move(opened->segment),
+                        std::move(opened->metadata),
+                        std::move(opened->ticket),
+                        opened->receipt},
+                       got.granted,
+                       "open");
+}
+
+segment_ptr client_impl::use(open_reply answered,
+                             std::string_view name,
+                             const open_options& options,
+                             offers& offered,
+                             steady_time begin) {
+  const auto lease = accept(answered, name, options.expected_size_bytes, std::nullopt);
+  auto& opened = std::get<wire::opened>(answered.got.body);
   granted what{lease,
                {lease,
-                {std::move(opened->chunk_bytes), std::move(got.descriptors)},
+                {std::move(opened.chunk_bytes), std::move(answered.got.descriptors)},
                 options_.request_timeout}};
   return map_and_keep(what, options, offered, begin);
 }

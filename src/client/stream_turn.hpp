@@ -11,6 +11,9 @@
 
 namespace gpushm::detail {
 
+/// How long closing something waits for streams that still have to store values.
+inline constexpr std::chrono::milliseconds close_limit{1'000};
+
 /// Counts a wait that will be enqueued on `stream`. Streams that wait are scarce: if this one would
 /// be one too many, waits for the value on the CPU first, at most `timeout`. Throws too_many_waits.
 void await_stream_turn(cuda::CUstream stream,

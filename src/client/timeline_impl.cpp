@@ -21,9 +21,6 @@ using std::chrono::milliseconds;
 namespace detail = gpushm::detail;
 namespace sync = gpushm::sync;
 
-/// How long closing a timeline waits for streams that still have to store values.
-constexpr milliseconds close_limit{1'000};
-
 }  // namespace
 
 gpushm_timeline::gpushm_timeline(std::shared_ptr<detail::client_impl> client,
@@ -49,7 +46,7 @@ gpushm_timeline::~gpushm_timeline() {
   }
   // A store of a stream would overwrite the terminal word, and later a value of the next timeline.
   if (on_streams_ != 0 &&
-      sync::wait(reader_, on_streams_, gpushm::base::deadline_after(close_limit)) ==
+      sync::wait(reader_, on_streams_, gpushm::base::deadline_after(detail::close_limit)) ==
           wait_result::timed_out) {
     gpushm::base::log(gpushm::log_level::warning,
                       "timeline \"" + name_ +

@@ -2,27 +2,18 @@
 // Creation and opens of timelines: their words and pages at the broker.
 #include <unistd.h>
 
-#include <array>
 #include <utility>
 
-#include "base/hex.hpp"
 #include "base/names.hpp"
-#include "client/answer_check.hpp"
 #include "client/client_impl.hpp"
 #include "client/offers.hpp"
 #include "client/timeline_impl.hpp"
+#include "client/unique_name.hpp"
 #include "sync/timeline_place.hpp"
 
 namespace gpushm::detail {
 
 namespace {
-
-/// No other process can have the name of a page before it exists.
-std::string page_name() {
-  std::array<std::uint8_t, 8> random{};
-  base::random_bytes(random);
-  return "~signals-" + std::to_string(::getpid()) + "-" + base::hex_text(random);
-}
 
 wire::reserve reservation(std::string name, std::uint64_t size_bytes, backend kind) {
   wire::reserve result;
@@ -67,6 +58,14 @@ std::shared_ptr<mapped_page> client_impl::make_page(std::string name,
   return result;
 }
 
+own_words client_impl::take_words(std::uint32_t count, steady_time deadline) {
+  return pages_.take(count, [&] {
+    return make_page(unique_name("~signals-" + std::to_string(::getpid()) + "-"),
+                     sync::signal_page_bytes,
+                     deadline);
+  });
+}
+
 std::shared_ptr<segment_lease> client_impl::reserve_words(std::string name,
                                                           const own_words& words,
                                                           std::uint32_t count,
@@ -84,8 +83,7 @@ std::unique_ptr<gpushm_timeline> client_impl::create_timeline(std::string_view n
   check_usable("create", name);
   base::check_name("create", name);
   const auto deadline = request_deadline();
-  own_words words =
-      pages_.take(1, [&] { return make_page(page_name(), sync::signal_page_bytes, deadline); });
+  own_words words = take_words(1, deadline);
   std::shared_ptr<segment_lease> lease;
   try {
     sync::timeline_writer(words.page->own_page(), words.first).reset(0);
@@ -101,35 +99,6 @@ std::unique_ptr<gpushm_timeline> client_impl::create_timeline(std::string_view n
   }
 }
 
-std::shared_ptr<segment_lease> client_impl::take_opened(open_reply& answered,
-                                                        std::string_view name,
-                                                        backend kind) {
-  answer& got = answered.got;
-  if (const auto* failure = std::get_if<wire::failure>(&got.body)) {
-    throw from_wire(*failure, {"open", name});
-  }
-  auto* const opened = std::get_if<wire::opened>(&got.body);
-  if (opened == nullptr) {
-    throw unexpected_answer({"open", name});
-  }
-  check_opened(*opened, got.descriptors.size(), name, 0);
-  if (opened->segment.backend != kind) {
-    throw error(errc::invalid_argument,
-                "open",
-                name,
-                kind == backend::timeline ? "it is a segment, not a timeline"
-                                          : "it is not a page of timelines",
-                kind == backend::timeline ? "open it as a segment (gpushm_client_open)" : "");
-  }
-  return leases_->take(answered.broker,
-                       {std::move(opened->segment),
-                        std::move(opened->metadata),
-                        std::move(opened->ticket),
-                        opened->receipt},
-                       got.granted,
-                       "open");
-}
-
 std::shared_ptr<mapped_page> client_impl::open_page(const std::string& name,
                                                     gpushm::generation generation) {
   if (auto known = pages_.find(generation)) {
@@ -138,7 +107,7 @@ std::shared_ptr<mapped_page> client_impl::open_page(const std::string& name,
   const open_options options;
   offers none(options);
   auto answered = request_open(name, generation, options, none);
-  const auto lease = take_opened(answered, name, backend::signals);
+  const auto lease = accept(answered, name, 0, backend::signals);
   if (answered.got.descriptors.size() != 1 || lease->info().generation != generation) {
     throw unexpected_answer({"open", name});
   }
@@ -153,7 +122,7 @@ client_impl::opened_words client_impl::open_words(std::string_view name,
   check_usable("open", name);
   offers none(options);
   auto answered = request_open(name, generation, options, none);
-  auto lease = take_opened(answered, name, backend::timeline);
+  auto lease = accept(answered, name, 0, backend::timeline);
   lease->note_used();
   const auto place = sync::decode_place(lease->ticket());
   if (!place) {

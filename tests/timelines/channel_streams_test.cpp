@@ -8,45 +8,28 @@
 #include <thread>
 #include <vector>
 
-#include "testing/container/gpu_access.hpp"
 #include "tests/timelines/timeline_world.hpp"
 
 namespace {
 
 using namespace std::chrono_literals;
-using gpushm_testing::eventually;
 using gpushm_tests::agent;
-using gpushm_tests::timeline_world;
+using gpushm_tests::gpus;
+using gpushm_tests::name_of;
+using gpushm_tests::test_on_gpus;
 
-enum class gpus : std::uint8_t { fake, real };
-
-class channel_streams : public testing::TestWithParam<gpus> {
+class channel_streams : public test_on_gpus {
  protected:
-  void SetUp() override {
-    const bool fake = GetParam() == gpus::fake;
-    if (!fake && gpushm_testing::nvidia_minors().empty()) {
-      GTEST_SKIP() << "no NVIDIA GPU on this machine";
-    }
-    world_.emplace(fake);
-  }
   /// Every second one is PID 1 in a PID namespace of its own, if this process may make one.
   [[nodiscard]] agent start(int gpu = 0) {
     agent started = world_->start(::geteuid() == 0 && ++count_ % 2 == 0);
     started.request("device " + std::to_string(gpu));
     return started;
   }
-  /// The second GPU if there is one.
-  [[nodiscard]] static int peer() {
-    return GetParam() == gpus::fake || gpushm_testing::nvidia_minors().size() > 1 ? 1 : 0;
-  }
   [[nodiscard]] static std::string consume(int gpu, int held = 0) {
     return "consume c " + std::to_string(held) + " " + std::to_string(gpu);
   }
-  [[nodiscard]] static std::uint64_t last_of(const std::string& taken) {
-    return std::stoull(taken.substr(taken.find(' ') + 1));
-  }
 
-  std::optional<timeline_world> world_;
   int count_ = 0;
 };
 
@@ -137,9 +120,6 @@ TEST_P(channel_streams, survive_producers_that_die_at_work) {
   EXPECT_EQ(consumer.request("ended"), "yes");
 }
 
-std::string name_of(const testing::TestParamInfo<gpus>& info) {
-  return info.param == gpus::fake ? "fake" : "real";
-}
 INSTANTIATE_TEST_SUITE_P(all, channel_streams, testing::Values(gpus::fake, gpus::real), name_of);
 
 }  // namespace

@@ -30,17 +30,8 @@ using gpushm::client;
 using gpushm::consumer_mode;
 using gpushm::errc;
 using gpushm_testing::eventually;
+using gpushm_tests::failure_of;
 using gpushm_tests::timeline_world;
-
-template <typename Call>
-std::optional<errc> failure_of(Call&& call) {
-  try {
-    call();
-    return std::nullopt;
-  } catch (const gpushm::error& why) {
-    return why.code();
-  }
-}
 
 /// The words of an item: all its number.
 void fill(const gpushm::channel_slot& slot) {

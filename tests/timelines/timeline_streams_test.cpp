@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "testing/container/gpu_access.hpp"
 #include "tests/timelines/timeline_world.hpp"
 
 namespace {
@@ -14,30 +13,17 @@ using namespace std::chrono_literals;
 using gpushm::timeline;
 using gpushm_testing::eventually;
 using gpushm_tests::agent;
-using gpushm_tests::timeline_world;
+using gpushm_tests::gpus;
+using gpushm_tests::name_of;
+using gpushm_tests::test_on_gpus;
 
-enum class gpus : std::uint8_t { fake, real };
-
-class timeline_streams : public testing::TestWithParam<gpus> {
+class timeline_streams : public test_on_gpus {
  protected:
-  void SetUp() override {
-    const bool fake = GetParam() == gpus::fake;
-    if (!fake && gpushm_testing::nvidia_minors().empty()) {
-      GTEST_SKIP() << "no NVIDIA GPU on this machine";
-    }
-    world_.emplace(fake);
-  }
   [[nodiscard]] agent start(int gpu = 0, const std::string& connections = {}) const {
     agent started = world_->start(false, connections);
     started.request("device " + std::to_string(gpu));
     return started;
   }
-  /// The second GPU if there is one.
-  [[nodiscard]] static int peer() {
-    return GetParam() == gpus::fake || gpushm_testing::nvidia_minors().size() > 1 ? 1 : 0;
-  }
-
-  std::optional<timeline_world> world_;
 };
 
 TEST_P(timeline_streams, order_the_streams_of_two_processes) {
@@ -225,9 +211,6 @@ TEST_P(many_waits, wait_on_the_cpu_when_too_many_streams_wait) {
   EXPECT_EQ(a.code("check t"), "peer_died");
 }
 
-std::string name_of(const testing::TestParamInfo<gpus>& info) {
-  return info.param == gpus::fake ? "fake" : "real";
-}
 INSTANTIATE_TEST_SUITE_P(all, timeline_streams, testing::Values(gpus::fake, gpus::real), name_of);
 INSTANTIATE_TEST_SUITE_P(all, many_waits, testing::Values(gpus::fake, gpus::real), name_of);
 

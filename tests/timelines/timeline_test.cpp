@@ -16,17 +16,8 @@ using gpushm::client;
 using gpushm::errc;
 using gpushm::timeline;
 using gpushm_tests::agent;
+using gpushm_tests::failure_of;
 using gpushm_tests::timeline_world;
-
-template <typename Call>
-std::optional<errc> failure_of(Call&& call) {
-  try {
-    call();
-    return std::nullopt;
-  } catch (const gpushm::error& why) {
-    return why.code();
-  }
-}
 
 class timelines : public testing::Test {
  protected:

@@ -5,18 +5,31 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
+#include "testing/container/gpu_access.hpp"
 #include "testing/fake_driver/fake_gpus.hpp"
 #include "testing/process/deadline.hpp"
 #include "testing/process/temp_dir.hpp"
 #include "tests/share/agent.hpp"
 
 namespace gpushm_tests {
+
+/// The code of the error that `call` throws.
+template <typename Call>
+std::optional<gpushm::errc> failure_of(Call&& call) {
+  try {
+    call();
+    return std::nullopt;
+  } catch (const gpushm::error& why) {
+    return why.code();
+  }
+}
 
 /// A broker in this process, which never uses CUDA, and agents that use timelines.
 class timeline_world {
@@ -61,6 +74,29 @@ class timeline_world {
   gpushm_testing::temp_dir folder_{0755};
   gpushm::broker_options options_;
   std::optional<gpushm::broker> broker_;
+};
+
+enum class gpus : std::uint8_t { fake, real };
+inline std::string name_of(const testing::TestParamInfo<gpus>& info) {
+  return info.param == gpus::fake ? "fake" : "real";
+}
+
+/// Agents on the fake driver, or on real GPUs if there are any.
+class test_on_gpus : public testing::TestWithParam<gpus> {
+ protected:
+  void SetUp() override {
+    const bool fake = GetParam() == gpus::fake;
+    if (!fake && gpushm_testing::nvidia_minors().empty()) {
+      GTEST_SKIP() << "no NVIDIA GPU on this machine";
+    }
+    world_.emplace(fake);
+  }
+  /// The second GPU if there is one.
+  [[nodiscard]] static int peer() {
+    return GetParam() == gpus::fake || gpushm_testing::nvidia_minors().size() > 1 ? 1 : 0;
+  }
+
+  std::optional<timeline_world> world_;
 };
 
 }  // namespace gpushm_tests
