@@ -68,7 +68,7 @@ def main():
             words = [one for one in words if not one.startswith("-M") and not one.endswith((".o", ".o.d")) and "ccache" not in one]
             while "-include-pch" in words:
                 at = words.index("-include-pch")
-                del words[at - 1:at + 3]
+                del words[at:at + 2]
             result = subprocess.run(words + ["-fsyntax-only", planted], cwd=build, capture_output=True, text=True, check=False)
             if (result.returncode == 0) != allowed:
                 problems.append(f"compiling {text} as a part of memory: exit status {result.returncode}\n{result.stderr}")
