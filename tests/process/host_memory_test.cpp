@@ -131,7 +131,8 @@ TEST(host_memory, beyond_cgroup_limit_is_an_error) {
 struct crowd_result {
   int got = 0;
   int refused = 0;
-  int other = 0;  ///< killed, or another error
+  int killed = 0;
+  int failed = 0;  ///< with another error, or a deadline
 };
 
 /// Starts `processes` in the cgroup that begin concurrently to allocate `bytes` with `threads`
@@ -191,8 +192,10 @@ crowd_result allocate_concurrently(const limited_cgroup& group,
   for (const pid_t each : crowd) {
     int status = 0;
     EXPECT_EQ(::waitpid(each, &status, 0), each);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) == 100) {
-      ++result.other;
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
+      ++result.killed;
+    } else if (!WIFEXITED(status) || WEXITSTATUS(status) == 100) {
+      ++result.failed;
     } else {
       result.got += WEXITSTATUS(status);
       result.refused += threads - WEXITSTATUS(status);
@@ -221,13 +224,18 @@ TEST_P(crowd, allocating_concurrently_is_not_killed) {
   if (!group) {
     GTEST_SKIP() << "cannot create a memory cgroup here";
   }
+  // Each touches 2.1 MiB meanwhile with a sanitizer, 0.15 MiB without: the reserve is 2 to 4 MiB.
+  if (gpushm_testing::timeout_factor != 1 && values.processes > 2) {
+    GTEST_SKIP() << "instrumented programs touch more memory than is reserved";
+  }
   int got = 0;
   int refused = 0;
   const auto deadline = steady::now() + seconds(12);
   for (int round = 0; round < 20 && steady::now() < deadline; ++round) {
     const crowd_result result =
         allocate_concurrently(group, values.processes, values.threads, values.bytes);
-    ASSERT_EQ(result.other, 0) << "round " << round << ": killed, or another error";
+    ASSERT_EQ(result.failed, 0) << "round " << round;
+    ASSERT_EQ(result.killed, 0) << "round " << round;
     got += result.got;
     refused += result.refused;
   }
