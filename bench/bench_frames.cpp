@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What channels carry, on GPU 0, without a stream that is waited for:
-//  - frames: the producer's stream copies 12 MiB into each slot, a consumer of another process
-//    releases it; compared with the same copies without a channel, in turn;
+//  - frames: the producer's streams (1 to 3, in turn) copy 12 MiB into each slot, from the GPU or
+//    from the host, a consumer of another process releases it; compared with the same copies
+//    without a channel;
 //  - items: nothing is copied; one consumer, and many.
 //
 //   gpushm_frames [ITEMS [CONSUMERS [cpu]]]       prints a line of JSON; cpu: without streams
@@ -32,7 +33,10 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr std::uint64_t frame_bytes = 3'840ULL * 2'160 * 3 / 2;  // a 4K image, NV12
-constexpr std::uint32_t slots = 8;
+constexpr std::uint32_t frame_slots = 8;
+constexpr std::uint32_t item_slots = 64;
+/// Of the producer: one waits and signals while another one copies.
+constexpr std::size_t most_streams = 3;
 constexpr int repetitions = 3;
 
 const driver::cuda_driver& cu() {
@@ -95,19 +99,32 @@ class producer_side {
   producer_side(const std::string& broker,
                 bool on_cpu,
                 std::vector<std::unique_ptr<second_process>>& others)
-      : stream_(make_stream(on_cpu)),
-        client_(client::connect({.socket_path = broker})),
-        others_(others) {
-    if (stream_) {
+      : client_(client::connect({.socket_path = broker})), others_(others) {
+    for (auto& each : streams_) {
+      each = make_stream(on_cpu);
+    }
+    if (!on_cpu) {
       must(cu()->cuMemAlloc_v2(&source_, frame_bytes));
-      must(cu()->cuMemAlloc_v2(&target_, frame_bytes * slots));
+      must(cu()->cuMemAlloc_v2(&target_, frame_bytes * frame_slots));
+      must(cu()->cuMemHostAlloc(&host_source_, frame_bytes, 0));
     }
   }
 
-  /// Items a second, to `consumers` others.
-  double rate(std::uint64_t items, std::uint64_t slot_bytes, std::size_t consumers, bool copies) {
-    auto producer = channel_producer::create(
-        client_, "c", {.slot_bytes = slot_bytes, .slots = slots, .device = stream_ ? "0" : "host"});
+  struct work {
+    std::uint64_t items;
+    std::size_t consumers = 1;
+    bool copies = false;      ///< a frame into each slot
+    std::size_t streams = 1;  ///< of the producer, in turn
+    bool from_host = false;   ///< the frames
+  };
+  /// Items a second.
+  double rate(const work& what) {
+    auto producer = channel_producer::create(client_,
+                                             "c",
+                                             {.slot_bytes = what.copies ? frame_bytes : 4'096,
+                                              .slots = what.copies ? frame_slots : item_slots,
+                                              .device = has_stream() ? "0" : "host"});
+    const auto consumers = what.consumers;
     for (std::size_t i = 0; i != consumers; ++i) {
       give(others_[i]->socket());
     }
@@ -117,47 +134,56 @@ class producer_side {
       }
     }
     const auto begin = steady_clock::now();
-    for (std::uint64_t i = 0; i != items; ++i) {
-      const auto slot = stream_ ? producer.acquire(*stream_, std::chrono::seconds(20))
-                                : producer.acquire(std::chrono::seconds(20));
+    for (std::uint64_t i = 0; i != what.items; ++i) {
+      const auto stream = streams_.at(i % what.streams);
+      const auto slot = stream ? producer.acquire(*stream, std::chrono::seconds(20))
+                               : producer.acquire(std::chrono::seconds(20));
       if (!slot) {
         throw std::runtime_error("no slot in 20 s");
       }
-      if (copies) {
-        copy_to(reinterpret_cast<cuda::CUdeviceptr>(slot->data));
+      if (what.copies) {
+        copy_to(reinterpret_cast<cuda::CUdeviceptr>(slot->data), *stream, what.from_host);
       }
-      stream_ ? producer.publish(*stream_) : producer.publish();
+      stream ? producer.publish(*stream) : producer.publish();
     }
-    if (stream_) {
-      must(cu()->cuStreamSynchronize(*stream_));
-    }
+    synchronize();
     const double took = seconds_since(begin);
     producer.reset();
     for (std::size_t i = 0; i != consumers; ++i) {
       static_cast<void>(take(others_[i]->socket()));
     }
-    return static_cast<double>(items) / took;
+    return static_cast<double>(what.items) / took;
   }
   /// The same copies, without a channel.
-  double rate_of_copies(std::uint64_t items) {
+  double rate_of_copies(const work& what) {
     const auto begin = steady_clock::now();
-    for (std::uint64_t i = 0; i != items; ++i) {
-      copy_to(target_ + i % slots * frame_bytes);
+    for (std::uint64_t i = 0; i != what.items; ++i) {
+      copy_to(
+          target_ + i % frame_slots * frame_bytes, *streams_.at(i % what.streams), what.from_host);
     }
-    must(cu()->cuStreamSynchronize(*stream_));
-    return static_cast<double>(items) / seconds_since(begin);
+    synchronize();
+    return static_cast<double>(what.items) / seconds_since(begin);
   }
-  [[nodiscard]] bool has_stream() const { return stream_.has_value(); }
+  [[nodiscard]] bool has_stream() const { return streams_.front().has_value(); }
 
  private:
-  void copy_to(cuda::CUdeviceptr target) {
-    must(cu()->cuMemcpyDtoDAsync_v2(target, source_, frame_bytes, *stream_));
+  void copy_to(cuda::CUdeviceptr target, cuda::CUstream stream, bool from_host) {
+    must(from_host ? cu()->cuMemcpyHtoDAsync_v2(target, host_source_, frame_bytes, stream)
+                   : cu()->cuMemcpyDtoDAsync_v2(target, source_, frame_bytes, stream));
   }
-  std::optional<cuda::CUstream> stream_;
+  void synchronize() {
+    for (const auto& each : streams_) {
+      if (each) {
+        must(cu()->cuStreamSynchronize(*each));
+      }
+    }
+  }
+  std::array<std::optional<cuda::CUstream>, most_streams> streams_;
   client client_;
   std::vector<std::unique_ptr<second_process>>& others_;
   cuda::CUdeviceptr source_ = 0;
   cuda::CUdeviceptr target_ = 0;
+  void* host_source_ = nullptr;
 };
 
 /// Each has the sockets of those before it: the last one ends first.
@@ -182,31 +208,43 @@ int run(std::uint64_t items, std::size_t consumers, bool on_cpu) {
         [&](int socket) { consume(socket, broker.socket_path(), on_cpu); }));
   }
   producer_side here(broker.socket_path(), on_cpu, others);
-  double frames = 0;
-  double copies = 0;
+  using work = producer_side::work;
+  const std::uint64_t few = std::max<std::uint64_t>(1, items / 10);
+  const std::array<work, 4> frames{{{.items = few, .copies = true},
+                                    {.items = few, .copies = true, .streams = 2},
+                                    {.items = few, .copies = true, .streams = most_streams},
+                                    {.items = few, .copies = true, .from_host = true}}};
+  std::array<double, frames.size()> frame_rates{};
+  std::array<double, frames.size()> copy_rates{};
   double one = 0;
   double many = 0;
   for (int i = 0; i != repetitions; ++i) {
-    if (here.has_stream()) {
-      const std::uint64_t few = std::max<std::uint64_t>(1, items / 10);
-      copies = std::max(copies, here.rate_of_copies(few));
-      frames = std::max(frames, here.rate(few, frame_bytes, 1, true));
+    for (std::size_t at = 0; here.has_stream() && at != frames.size(); ++at) {
+      copy_rates.at(at) = std::max(copy_rates.at(at), here.rate_of_copies(frames.at(at)));
+      frame_rates.at(at) = std::max(frame_rates.at(at), here.rate(frames.at(at)));
     }
-    one = std::max(one, here.rate(items, 4'096, 1, false));
-    many = std::max(many, here.rate(items, 4'096, consumers, false));
+    one = std::max(one, here.rate({.items = items}));
+    many = std::max(many, here.rate({.items = items, .consumers = consumers}));
   }
-  std::printf(
-      "{\"items\": %llu, \"consumers\": %zu, \"on_cpu\": %s, \"frames_per_s\": %.0f, "
-      "\"copies_per_s\": %.0f, \"frames_to_copies\": %.3f, \"items_per_s\": %.0f, "
-      "\"items_per_s_many\": %.0f}\n",
-      static_cast<unsigned long long>(items),
-      consumers,
-      on_cpu ? "true" : "false",
-      frames,
-      copies,
-      copies == 0 ? 0 : frames / copies,
-      one,
-      many);
+  std::printf("{\"items\": %llu, \"consumers\": %zu, \"on_cpu\": %s, \"frames\": [",
+              static_cast<unsigned long long>(items),
+              consumers,
+              on_cpu ? "true" : "false");
+  // The limit: copies without a channel, on as many streams as are fastest.
+  const double limit = *std::max_element(copy_rates.begin(), copy_rates.end() - 1);
+  for (std::size_t at = 0; here.has_stream() && at != frames.size(); ++at) {
+    const double copies = frames.at(at).from_host ? copy_rates.at(at) : limit;
+    std::printf(
+        "%s{\"streams\": %zu, \"from_host\": %s, \"frames_per_s\": %.0f, \"copies_per_s\": %.0f, "
+        "\"ratio\": %.3f}",
+        at == 0 ? "" : ", ",
+        frames.at(at).streams,
+        frames.at(at).from_host ? "true" : "false",
+        frame_rates.at(at),
+        copies,
+        frame_rates.at(at) / copies);
+  }
+  std::printf("], \"items_per_s\": %.0f, \"items_per_s_many\": %.0f}\n", one, many);
   return 0;
 }
 

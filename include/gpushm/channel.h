@@ -84,12 +84,15 @@ GPUSHM_API gpushm_errc gpushm_producer_acquire_on(gpushm_producer* producer,
                                                   gpushm_slot* slot,
                                                   bool* acquired);
 /* Publishes the acquired slot, which this thread has filled, with up to
- * GPUSHM_MAX_ITEM_METADATA_BYTES of metadata. */
+ * GPUSHM_MAX_ITEM_METADATA_BYTES of metadata. Waits, at most a second, until streams have published
+ * the items before; then GPUSHM_ERRC_TIMED_OUT, and the slot is still acquired. */
 GPUSHM_API gpushm_errc gpushm_producer_publish(gpushm_producer* producer,
                                                const void* metadata,
                                                size_t metadata_size);
-/* Publishes the acquired slot when `stream` has done what it was given before. Each item of a
- * channel must be published on the same stream, or after the one before is. */
+/* Publishes the acquired slot when `stream` has done what it was given before, and the item before
+ * is published. Several streams, in turn, hide the time that a stream needs to wait and to signal;
+ * each of them may wait for the one before: GPUSHM_ERRC_TOO_MANY_WAITS after a second, and the slot
+ * is still acquired. */
 GPUSHM_API gpushm_errc gpushm_producer_publish_on(gpushm_producer* producer,
                                                   void* stream,
                                                   const void* metadata,

@@ -97,12 +97,15 @@ class channel_producer {
         stop);
   }
   /// Publishes the acquired slot, which this thread has filled, with up to 256 bytes of metadata.
-  /// Throws invalid_argument (no slot is acquired), message_too_large.
+  /// Waits, at most a second, until streams have published the items before. Throws
+  /// invalid_argument (no slot is acquired), message_too_large, timed_out; the last two leave the
+  /// slot acquired.
   void publish(std::span<const std::byte> metadata = {}) {
     glue::check(gpushm_producer_publish(handle_.get(), metadata.data(), metadata.size()));
   }
-  /// Publishes the acquired slot when `stream` has done what it was given before. Use one stream
-  /// for all items. Throws as above, and driver_error.
+  /// Publishes the acquired slot when `stream` has done what it was given before, and the item
+  /// before is published. Several streams, in turn, hide the time that each needs to wait and to
+  /// signal. Throws as above, too_many_waits and driver_error.
   void publish(void* stream, std::span<const std::byte> metadata = {}) {
     glue::check(
         gpushm_producer_publish_on(handle_.get(), stream, metadata.data(), metadata.size()));

@@ -65,6 +65,21 @@ GPUSHM_API gpushm_errc gpushm_timeline_wait(const gpushm_timeline* timeline,
                                             const gpushm_stop* stop,
                                             bool* reached);
 
+/* Flags, instead of values: bits of a number, which its creator changes at will. For CUDA graphs,
+ * whose operations are the same at each launch (docs/synchronisation.md, "CUDA graphs"). A timeline
+ * has values or flags, not both. */
+
+/* Replaces the flags, and wakes waiters. Errors as gpushm_timeline_signal;
+ * GPUSHM_ERRC_INVALID_ARGUMENT: none, or the timeline has values. */
+GPUSHM_API gpushm_errc gpushm_timeline_set_flags(gpushm_timeline* timeline, uint64_t flags);
+/* Blocks until the timeline has any of these flags, as gpushm_timeline_wait does for a value. Flags
+ * that were replaced meanwhile may not be seen. */
+GPUSHM_API gpushm_errc gpushm_timeline_wait_flags(const gpushm_timeline* timeline,
+                                                  uint64_t flags,
+                                                  int64_t timeout_ms,
+                                                  const gpushm_stop* stop,
+                                                  bool* met);
+
 /* ---- CUDA streams: `stream` is a CUstream or a cudaStream_t; NULL is the default stream ---- */
 
 /* Registers the timeline's memory with CUDA, as its first use by a stream would do: 100 us. Call it
@@ -86,7 +101,8 @@ GPUSHM_API gpushm_errc gpushm_timeline_wait_on(gpushm_timeline* timeline,
                                                void* stream,
                                                uint64_t value,
                                                int64_t timeout_ms);
-/* Whether all values for which streams of this process were to wait have been reached.
+/* Whether all values for which streams of this process were to wait have been reached. After waits
+ * for flags: whether the timeline has not ended.
  * GPUSHM_ERRC_PEER_DIED: the timeline had ended before: what the streams have done behind that wait
  * must not be trusted. GPUSHM_ERRC_INVALID_ARGUMENT: not reached yet: synchronise the stream first.
  */
@@ -94,7 +110,9 @@ GPUSHM_API gpushm_errc gpushm_timeline_check(const gpushm_timeline* timeline);
 
 typedef enum gpushm_stream_operation_kind GPUSHM_INT {
   GPUSHM_STREAM_WAIT = 0,
-  GPUSHM_STREAM_SIGNAL = 1
+  GPUSHM_STREAM_SIGNAL = 1,
+  GPUSHM_STREAM_WAIT_FLAGS = 2, /* until the timeline has any of the flags `value` */
+  GPUSHM_STREAM_SET_FLAGS = 3   /* replaces the flags by `value` */
 } gpushm_stream_operation_kind;
 
 typedef struct gpushm_stream_operation {
@@ -110,6 +128,39 @@ GPUSHM_API gpushm_errc gpushm_stream_batch(void* stream,
                                            const gpushm_stream_operation* operations,
                                            size_t count,
                                            int64_t timeout_ms);
+
+/* ---- CUDA graphs ----
+ *
+ * While `stream` is captured (cudaStreamBeginCapture, torch.cuda.graph), the calls above that
+ * enqueue something record it instead: each launch repeats the same values, which is right for
+ * flags only. For values, record the operations with the function below, and set the values before
+ * each launch. Prepare timelines before the capture. Waits of a graph's launches for flags are not
+ * counted (gpushm_waiting_streams_get). Close no timeline while a graph that uses it is executed.
+ */
+
+/* Operations that a graph contains. Release with gpushm_graph_operations_free, after the last
+ * gpushm_graph_set_values; the timelines must exist until then. */
+typedef struct gpushm_graph_operations gpushm_graph_operations;
+
+/* Records operations, in this order, in the graph into which `stream` is captured, as one node;
+ * their values are those of launches before the first gpushm_graph_set_values.
+ * GPUSHM_ERRC_INVALID_ARGUMENT: the stream is not captured, or a timeline is not prepared. Needs
+ * driver 545 or later (GPUSHM_ERRC_DRIVER_ERROR). */
+GPUSHM_API gpushm_errc gpushm_graph_record(void* stream,
+                                           const gpushm_stream_operation* operations,
+                                           size_t count,
+                                           gpushm_graph_operations** recorded);
+/* Sets the values of the next launch of `executable`, a CUgraphExec or cudaGraphExec_t that was
+ * made of that graph, which must still exist; launches that are enqueued already keep theirs.
+ * Launch it on `stream` after this. `values`: one for each operation, in their order. Otherwise as
+ * gpushm_stream_batch; no system call, no wait for the GPU. */
+GPUSHM_API gpushm_errc gpushm_graph_set_values(gpushm_graph_operations* recorded,
+                                               void* executable,
+                                               void* stream,
+                                               const uint64_t* values,
+                                               size_t count,
+                                               int64_t timeout_ms);
+GPUSHM_API void gpushm_graph_operations_free(gpushm_graph_operations* recorded);
 
 /* Streams of this process that wait for a timeline. As many waiting streams as CUDA has connections
  * stop all other streams of the process, also those that would signal what is waited for. */

@@ -99,6 +99,26 @@ class timeline {
     return reached;
   }
 
+  // ---- flags, instead of values ----
+
+  /// Replaces the flags, bits of a number that is not 0, and wakes waiters. For CUDA graphs, whose
+  /// operations are the same at each launch. A timeline has values or flags, not both. Throws as
+  /// `signal`.
+  void set_flags(std::uint64_t flags) {
+    glue::check(gpushm_timeline_set_flags(handle_.get(), flags));
+  }
+  /// Blocks until the timeline has any of these flags, as `wait` does for a value. Flags that were
+  /// replaced meanwhile may not be seen.
+  [[nodiscard]] bool wait_flags(std::uint64_t flags,
+                                std::chrono::milliseconds timeout,
+                                const std::stop_token& stop = {}) const {
+    const glue::stop_bridge bridge(stop);
+    bool met = false;
+    glue::check(
+        gpushm_timeline_wait_flags(handle_.get(), flags, timeout.count(), bridge.handle(), &met));
+    return met;
+  }
+
   // ---- CUDA streams ----
 
   /// Registers the memory with CUDA, as the first use by a stream would do: 100 µs. Call it before
@@ -124,8 +144,8 @@ class timeline {
   }
   /// Throws `errc::peer_died` if the timeline had ended before it reached a value for which a
   /// stream of this process was to wait: what the stream has done behind that wait must not be
-  /// trusted. Throws invalid_argument if the value is not reached yet: synchronize the stream
-  /// first.
+  /// trusted. After waits for flags: if the timeline has ended. Throws invalid_argument if the
+  /// value is not reached yet: synchronize the stream first.
   void check() const { glue::check(gpushm_timeline_check(handle_.get())); }
 
   /// Ends this object's use of the timeline, as its destructor does. In the process that created
@@ -139,6 +159,32 @@ class timeline {
 
  private:
   std::unique_ptr<gpushm_timeline, glue::deleter<&gpushm_timeline_close>> handle_;
+};
+
+/// Operations in a CUDA graph whose values are set before each launch. Move-only; a moved-from or
+/// default-constructed object is empty: `set` throws `errc::invalid_argument`.
+///
+/// Thread-safety: distinct objects: safe; shared objects: safe.
+class graph_operations {
+ public:
+  graph_operations() noexcept = default;
+  /// Takes over a handle.
+  explicit graph_operations(gpushm_graph_operations* recorded) noexcept : handle_(recorded) {}
+
+  /// Sets the values of the next launch of `executable`, a CUgraphExec or cudaGraphExec_t that was
+  /// made of the graph that was recorded, which must still exist; launches that are enqueued
+  /// already keep theirs. Launch it on `stream` after this. `values`: one for each operation, in
+  /// their order. Otherwise as `stream_batch::enqueue`.
+  void set(void* executable,
+           void* stream,
+           std::span<const std::uint64_t> values,
+           std::chrono::milliseconds timeout = default_stream_wait) {
+    glue::check(gpushm_graph_set_values(
+        handle_.get(), executable, stream, values.data(), values.size(), timeout.count()));
+  }
+
+ private:
+  std::unique_ptr<gpushm_graph_operations, glue::deleter<&gpushm_graph_operations_free>> handle_;
 };
 
 /// Signals and waits that a stream gets by one call of the driver, in the order in which they are
@@ -156,11 +202,29 @@ class stream_batch {
     operations_.push_back({on.handle(), value, GPUSHM_STREAM_SIGNAL});
     return *this;
   }
+  stream_batch& wait_flags(timeline& on, std::uint64_t flags) {
+    operations_.push_back({on.handle(), flags, GPUSHM_STREAM_WAIT_FLAGS});
+    return *this;
+  }
+  stream_batch& set_flags(timeline& on, std::uint64_t flags) {
+    operations_.push_back({on.handle(), flags, GPUSHM_STREAM_SET_FLAGS});
+    return *this;
+  }
   /// Enqueues all of them, or, if it throws, nothing; they stay in this object. Throws as the
   /// functions of `timeline`.
   void enqueue(void* stream, std::chrono::milliseconds timeout = default_stream_wait) const {
     glue::check(
         gpushm_stream_batch(stream, operations_.data(), operations_.size(), timeout.count()));
+  }
+  /// Records them in the graph into which `stream` is captured: the values of launches before the
+  /// first `graph_operations::set`. The timelines must be prepared, and exist until the last `set`.
+  /// `enqueue` on such a stream records operations that are the same at each launch. Throws
+  /// `error`: invalid_argument (the stream is not captured, or a timeline is not prepared),
+  /// driver_error.
+  [[nodiscard]] graph_operations record(void* stream) const {
+    gpushm_graph_operations* recorded = nullptr;
+    glue::check(gpushm_graph_record(stream, operations_.data(), operations_.size(), &recorded));
+    return graph_operations(recorded);
   }
   void clear() noexcept { operations_.clear(); }
 

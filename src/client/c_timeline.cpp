@@ -8,6 +8,7 @@
 
 #include "base/c_interface.hpp"
 #include "client/c_handles.hpp"
+#include "client/graph_operations.hpp"
 #include "client/timeline_impl.hpp"
 #include "gpushm/timeline.h"
 #include "streams/waiting_streams.hpp"
@@ -41,6 +42,26 @@ Timeline& filled(Timeline* timeline) {
 
 CUstream stream_in(void* stream) {
   return static_cast<CUstream>(stream);
+}
+
+std::span<const gpushm_stream_operation> operations_in(const gpushm_stream_operation* operations,
+                                                       size_t count,
+                                                       std::string_view name) {
+  if (count > GPUSHM_MAX_STREAM_OPERATIONS) {
+    throw_invalid(name,
+                  std::to_string(count) + " operations are more than " +
+                      std::to_string(GPUSHM_MAX_STREAM_OPERATIONS),
+                  "use several calls");
+  }
+  if (operations == nullptr && count != 0) {
+    throw_invalid(name, "the operations are NULL", "pass a pointer to them");
+  }
+  const std::span what(operations, count);
+  for (const gpushm_stream_operation& each : what) {
+    static_cast<void>(filled(each.timeline));
+    static_cast<void>(gpushm::base::enum_in(each.kind, GPUSHM_STREAM_SET_FLAGS, name));
+  }
+  return what;
 }
 
 }  // namespace
@@ -104,6 +125,21 @@ gpushm_errc gpushm_timeline_wait(const gpushm_timeline* timeline,
   });
 }
 
+gpushm_errc gpushm_timeline_set_flags(gpushm_timeline* timeline, uint64_t flags) {
+  return c_call([&] { filled(timeline).set_flags(flags); });
+}
+
+gpushm_errc gpushm_timeline_wait_flags(const gpushm_timeline* timeline,
+                                       uint64_t flags,
+                                       int64_t timeout_ms,
+                                       const gpushm_stop* stop,
+                                       bool* met) {
+  return c_call([&] {
+    const auto& on = filled(timeline);
+    out(met, "wait") = on.wait_flags(flags, milliseconds(timeout_ms), token_of(stop));
+  });
+}
+
 gpushm_errc gpushm_timeline_prepare(gpushm_timeline* timeline, void* stream) {
   return c_call([&] { filled(timeline).prepare(stream_in(stream)); });
 }
@@ -129,22 +165,46 @@ gpushm_errc gpushm_stream_batch(void* stream,
                                 size_t count,
                                 int64_t timeout_ms) {
   return c_call([&] {
-    if (count > GPUSHM_MAX_STREAM_OPERATIONS) {
-      throw_invalid("batch",
-                    std::to_string(count) + " operations are more than " +
-                        std::to_string(GPUSHM_MAX_STREAM_OPERATIONS),
-                    "use several calls");
-    }
-    if (operations == nullptr && count != 0) {
-      throw_invalid("batch", "the operations are NULL", "pass a pointer to them");
-    }
-    const std::span what(operations, count);
-    for (const gpushm_stream_operation& each : what) {
-      static_cast<void>(filled(each.timeline));
-      static_cast<void>(gpushm::base::enum_in(each.kind, GPUSHM_STREAM_SIGNAL, "batch"));
-    }
+    const auto what = operations_in(operations, count, "batch");
     gpushm_timeline::batch(stream_in(stream), what, milliseconds(timeout_ms));
   });
+}
+
+gpushm_errc gpushm_graph_record(void* stream,
+                                const gpushm_stream_operation* operations,
+                                size_t count,
+                                gpushm_graph_operations** recorded) {
+  return c_call([&] {
+    const auto what = operations_in(operations, count, "record");
+    gpushm_graph_operations*& result = out(recorded, "record");
+    if (what.empty()) {
+      throw_invalid("record", "no operations", "pass at least one");
+    }
+    result = std::make_unique<gpushm_graph_operations>(stream_in(stream), what).release();
+  });
+}
+
+gpushm_errc gpushm_graph_set_values(gpushm_graph_operations* recorded,
+                                    void* executable,
+                                    void* stream,
+                                    const uint64_t* values,
+                                    size_t count,
+                                    int64_t timeout_ms) {
+  return c_call([&] {
+    if (recorded == nullptr || executable == nullptr || (values == nullptr && count != 0)) {
+      throw_invalid("set values",
+                    "the operations, the executable graph or the values are NULL",
+                    "pass what gpushm_graph_record has returned, and a CUgraphExec");
+    }
+    recorded->set(static_cast<gpushm::cuda::CUgraphExec>(executable),
+                  stream_in(stream),
+                  {values, count},
+                  milliseconds(timeout_ms));
+  });
+}
+
+void gpushm_graph_operations_free(gpushm_graph_operations* recorded) {
+  const std::unique_ptr<gpushm_graph_operations> ended(recorded);
 }
 
 gpushm_errc gpushm_waiting_streams_get(gpushm_waiting_streams* counts) {

@@ -35,6 +35,8 @@ namespace sync = gpushm::sync;
 
 /// Interval at which waits look for consumers that have joined or left meanwhile.
 constexpr milliseconds look_again{50};
+/// So many are not woken one by one for each item.
+constexpr std::size_t many_consumers = 8;
 /// Pause after a failure of the connection to the broker.
 constexpr milliseconds reconnect_pause{100};
 
@@ -359,20 +361,48 @@ void gpushm_producer::publish(where on, std::span<const std::byte> metadata) {
                 "no slot is acquired",
                 "acquire a slot, and fill it, first");
   }
-  const auto what = *std::exchange(acquired_, std::nullopt);
+  const auto what = *acquired_;
   sync::timeline_writer published(page_->own_page(), channel::published_word);
-  if (on) {
-    published.use_streams();
-  }
-  table_->announce(what, metadata);
-  if (on) {
-    gpushm::streams::enqueue_signal(*on, address, what.number, name_);
-  } else {
-    // A stream may still have to publish the item before.
-    static_cast<void>(
-        sync::wait(published.reader(), what.number - 1, base::deadline_after(detail::close_limit)));
+  const bool waits = await_publication(on, what.number - 1);
+  acquired_.reset();
+  if (!on) {
+    table_->announce(what, metadata);
     static_cast<void>(published.signal(what.number));
+    return;
   }
+  published.use_streams();
+  table_->announce(what, metadata);
+  using gpushm::streams::operation;
+  const std::array<operation, 2> both{{{operation::kind::wait, address, what.number - 1},
+                                       {operation::kind::store, address, what.number}}};
+  gpushm::streams::enqueue(*on, std::span(both).subspan(waits ? 0 : 1), name_);
+  last_stream_ = on;
+}
+
+/// Items are published in the order of their numbers: another stream may still have to publish the
+/// one before. True: `on` must wait for it.
+bool gpushm_producer::await_publication(where on, std::uint64_t number) {
+  // Its handle is another stream in each thread.
+  constexpr std::uintptr_t per_thread_stream = 2;
+  const sync::timeline_reader published(page_->page(), channel::published_word);
+  if ((on && on == last_stream_ && reinterpret_cast<std::uintptr_t>(*on) != per_thread_stream) ||
+      sync::releases(published.read().word, number)) {
+    return false;
+  }
+  if (on) {
+    detail::await_stream_turn(
+        *on, page_, channel::published_word, number, detail::close_limit, name_);
+    return true;
+  }
+  if (sync::wait(published, number, base::deadline_after(detail::close_limit)) ==
+      wait_result::timed_out) {
+    throw error(errc::timed_out,
+                "publish",
+                name_,
+                "a stream has not published the item before",
+                "synchronize that stream first, or publish on it");
+  }
+  return false;
 }
 
 void gpushm_producer::abandon() {
@@ -433,6 +463,11 @@ void gpushm_producer::admit(const std::string& name, std::uint64_t generation) n
     consumers_.insert_or_assign(generation,
                                 consumer{std::move(opened.lease), std::move(opened.words)});
     table_->add(joined);
+    if (consumers_.size() >= many_consumers) {
+      for (const std::uint32_t word : {channel::announced_word, channel::published_word}) {
+        sync::timeline_writer(page_->own_page(), word).expect_many();
+      }
+    }
   } catch (const std::exception& why) {  // it has left meanwhile, or cannot be opened
     base::log(gpushm::log_level::debug, why.what());
   }

@@ -66,6 +66,7 @@ struct gpushm_producer {
   [[nodiscard]] gpushm::cuda::CUdeviceptr published_for(gpushm::cuda::CUstream stream) const;
 
   // With the lock held.
+  [[nodiscard]] bool await_publication(where on, std::uint64_t number);
   void drop_gone();
   void drop(std::uint64_t id);
   /// The consumer whose `word` has not reached `value`.
@@ -90,6 +91,7 @@ struct gpushm_producer {
   std::optional<gpushm::channel::producer_table> table_;
   std::unordered_map<std::uint64_t, consumer> consumers_;
   std::optional<gpushm::channel::producer_table::choice> acquired_;
+  where last_stream_;  ///< that has published
   std::uint32_t dropped_ = 0;
   bool is_continuation_ = false;
   std::vector<retired> retired_;

@@ -13,12 +13,12 @@ namespace gpushm::detail {
 void await_stream_turn(cuda::CUstream stream,
                        const std::shared_ptr<mapped_page>& page,
                        std::uint32_t word,
-                       std::uint64_t value,
+                       const sync::condition& wanted,
                        std::chrono::milliseconds timeout,
                        std::string_view object) {
   auto& counted = streams::waiting_streams::of_process();
   const sync::timeline_reader reader(page->page(), word);
-  if (counted.add(stream, reader, value, page)) {
+  if (counted.add(stream, reader, wanted, page)) {
     return;
   }
   const auto deadline = base::deadline_after(timeout);
@@ -26,8 +26,8 @@ void await_stream_turn(cuda::CUstream stream,
   constexpr std::chrono::milliseconds attempt{10};
   do {
     const auto result =
-        sync::wait(reader, value, std::min(deadline, base::deadline_after(attempt)));
-    if (result != sync::wait_result::timed_out || counted.add(stream, reader, value, page)) {
+        sync::wait(reader, wanted, std::min(deadline, base::deadline_after(attempt)));
+    if (result != sync::wait_result::timed_out || counted.add(stream, reader, wanted, page)) {
       return;
     }
   } while (std::chrono::steady_clock::now() < deadline);

@@ -8,6 +8,7 @@
 
 #include "client/signal_pages.hpp"
 #include "driver/cuda_abi.hpp"
+#include "sync/word.hpp"
 
 namespace gpushm::detail {
 
@@ -19,7 +20,7 @@ inline constexpr std::chrono::milliseconds close_limit{1'000};
 void await_stream_turn(cuda::CUstream stream,
                        const std::shared_ptr<mapped_page>& page,
                        std::uint32_t word,
-                       std::uint64_t value,
+                       const sync::condition& wanted,
                        std::chrono::milliseconds timeout,
                        std::string_view object);
 

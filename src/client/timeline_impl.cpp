@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/timeline_impl.hpp"
 
-#include <algorithm>
-#include <array>
-#include <vector>
-
 #include "base/deadline.hpp"
 #include "base/log.hpp"
 #include "client/stream_turn.hpp"
@@ -84,6 +80,31 @@ void gpushm_timeline::check_value(std::string_view operation, std::uint64_t valu
   }
 }
 
+void gpushm_timeline::check_flags(std::string_view operation, std::uint64_t flags) const {
+  check_value(operation, flags);
+  if (flags == 0) {
+    throw error(errc::invalid_argument,
+                operation,
+                name_,
+                "no flag",
+                "flags are bits of a number that is not 0: nobody could wait for none");
+  }
+}
+
+/// A timeline has values that grow, or flags.
+void gpushm_timeline::check_kind(std::string_view operation,
+                                 bool wants_flags,
+                                 bool has_flags,
+                                 std::uint64_t signaled) const {
+  if (wants_flags ? !has_flags && signaled != 0 : has_flags) {
+    throw error(errc::invalid_argument,
+                operation,
+                name_,
+                has_flags ? "this timeline has flags" : "this timeline has values",
+                "use another timeline: one has values or flags, not both");
+  }
+}
+
 void gpushm_timeline::throw_not_larger(std::string_view operation, std::uint64_t value) const {
   throw error(errc::invalid_argument,
               operation,
@@ -124,6 +145,7 @@ void gpushm_timeline::signal(std::uint64_t value) {
   check_own("signal");
   check_value("signal", value);
   const std::lock_guard lock(mutex_);
+  check_kind("signal", false, has_flags_, signaled_);
   if (value <= signaled_) {
     throw_not_larger("signal", value);
   }
@@ -134,14 +156,25 @@ void gpushm_timeline::signal(std::uint64_t value) {
   signaled_ = value;
 }
 
-bool gpushm_timeline::wait(std::uint64_t value,
-                           milliseconds timeout,
-                           const std::stop_token& stop) const {
-  check_usable("wait");
-  check_value("wait", value);
-  const auto result = timeout <= milliseconds(0)
-                          ? sync::try_wait(reader_, value)
-                          : sync::wait(reader_, value, gpushm::base::deadline_after(timeout), stop);
+void gpushm_timeline::set_flags(std::uint64_t flags) {
+  check_own("set flags");
+  check_flags("set flags", flags);
+  const std::lock_guard lock(mutex_);
+  check_kind("set flags", true, has_flags_, signaled_);
+  if (sync::timeline_writer(words_.page->own_page(), words_.first).store(flags) ==
+      sync::signal_result::closed) {
+    throw ended("set flags", flags);
+  }
+  has_flags_ = true;
+}
+
+bool gpushm_timeline::wait_until(const sync::condition& wanted,
+                                 milliseconds timeout,
+                                 const std::stop_token& stop) const {
+  const auto result =
+      timeout <= milliseconds(0)
+          ? sync::try_wait(reader_, wanted)
+          : sync::wait(reader_, wanted, gpushm::base::deadline_after(timeout), stop);
   switch (result) {
     case wait_result::reached:
       return true;
@@ -155,11 +188,36 @@ bool gpushm_timeline::wait(std::uint64_t value,
     case wait_result::moved:
       break;
   }
-  throw ended("wait", value);
+  throw ended("wait", wanted.value);
+}
+
+bool gpushm_timeline::wait(std::uint64_t value,
+                           milliseconds timeout,
+                           const std::stop_token& stop) const {
+  check_usable("wait");
+  check_value("wait", value);
+  return wait_until(value, timeout, stop);
+}
+
+bool gpushm_timeline::wait_flags(std::uint64_t flags,
+                                 milliseconds timeout,
+                                 const std::stop_token& stop) const {
+  check_usable("wait");
+  check_flags("wait", flags);
+  return wait_until(sync::condition::any_of(flags), timeout, stop);
 }
 
 void gpushm_timeline::check() const {
   check_usable("check");
+  if (streams_wait_for_flags_.load(std::memory_order_relaxed) &&
+      reader_.read().kind() != sync::word_kind::value) {
+    throw error(errc::peer_died,
+                "check",
+                name_,
+                "its signaler has ended, or has closed it: no wait for its flags has a meaning "
+                "after that",
+                "do not use what the streams have done since the last check");
+  }
   const std::uint64_t wanted = waited_for_.load(std::memory_order_relaxed);
   if (wait(wanted, milliseconds(0), {})) {
     return;
@@ -186,21 +244,26 @@ void gpushm_timeline::signal_on(CUstream stream, std::uint64_t value) {
   check_own("signal");
   check_value("signal", value);
   const CUdeviceptr address = address_for(stream, "signal");
+  sync::timeline_writer writer(words_.page->own_page(), words_.first);
   if (gpushm::streams::is_capturing(stream)) {
+    writer.use_streams();
     gpushm::streams::enqueue_signal(stream, address, value, name_);
     return;
   }
   const std::lock_guard lock(mutex_);
+  check_kind("signal", false, has_flags_, signaled_);
   if (value <= signaled_) {
     throw_not_larger("signal", value);
   }
-  sync::timeline_writer(words_.page->own_page(), words_.first).use_streams();
+  writer.use_streams();
   gpushm::streams::enqueue_signal(stream, address, value, name_);
   signaled_ = on_streams_ = value;
 }
 
-void gpushm_timeline::count_wait(CUstream stream, std::uint64_t value, milliseconds timeout) const {
-  detail::await_stream_turn(stream, words_.page, words_.first, value, timeout, name_);
+void gpushm_timeline::count_wait(CUstream stream,
+                                 const sync::condition& wanted,
+                                 milliseconds timeout) const {
+  detail::await_stream_turn(stream, words_.page, words_.first, wanted, timeout, name_);
 }
 
 void gpushm_timeline::note_wait(std::uint64_t value) const noexcept {
@@ -219,65 +282,4 @@ void gpushm_timeline::wait_on(CUstream stream, std::uint64_t value, milliseconds
     note_wait(value);
   }
   gpushm::streams::enqueue_wait(stream, address, value, name_);
-}
-
-void gpushm_timeline::batch(CUstream stream,
-                            std::span<const gpushm_stream_operation> what,
-                            milliseconds timeout) {
-  using gpushm::streams::operation;
-  std::array<operation, gpushm::streams::max_operations> operations;
-  std::vector<gpushm_timeline*> signaled;
-  for (std::size_t i = 0; i != what.size(); ++i) {
-    gpushm_timeline& on = *what[i].timeline;
-    const bool signals = what[i].kind == GPUSHM_STREAM_SIGNAL;
-    if (signals) {
-      on.check_own("batch");
-      signaled.push_back(&on);
-    }
-    on.check_usable("batch");
-    on.check_value("batch", what[i].value);
-    operations[i] = {signals ? operation::kind::signal : operation::kind::wait,
-                     on.address_for(stream, "batch"),
-                     what[i].value};
-  }
-  const std::span used(operations.data(), what.size());
-  if (gpushm::streams::is_capturing(stream)) {
-    gpushm::streams::enqueue(stream, used, {});
-    return;
-  }
-  for (const gpushm_stream_operation& each : what) {
-    if (each.kind == GPUSHM_STREAM_WAIT) {
-      each.timeline->count_wait(stream, each.value, timeout);
-    }
-  }
-  // In one order, for batches of other threads.
-  std::sort(signaled.begin(), signaled.end());
-  signaled.erase(std::unique(signaled.begin(), signaled.end()), signaled.end());
-  std::vector<std::unique_lock<std::mutex>> locks;
-  locks.reserve(signaled.size());
-  for (gpushm_timeline* each : signaled) {
-    locks.emplace_back(each->mutex_);
-  }
-  for (std::size_t i = 0; i != what.size(); ++i) {
-    const auto earlier = std::find_if(
-        what.rend() - static_cast<std::ptrdiff_t>(i), what.rend(), [&](const auto& each) {
-          return each.kind == GPUSHM_STREAM_SIGNAL && each.timeline == what[i].timeline;
-        });
-    const std::uint64_t least =
-        earlier == what.rend() ? what[i].timeline->signaled_ : earlier->value;
-    if (what[i].kind == GPUSHM_STREAM_SIGNAL && what[i].value <= least) {
-      what[i].timeline->throw_not_larger("batch", what[i].value);
-    }
-  }
-  for (gpushm_timeline* each : signaled) {
-    sync::timeline_writer(each->words_.page->own_page(), each->words_.first).use_streams();
-  }
-  gpushm::streams::enqueue(stream, used, {});
-  for (const gpushm_stream_operation& each : what) {
-    if (each.kind == GPUSHM_STREAM_SIGNAL) {
-      each.timeline->signaled_ = each.timeline->on_streams_ = each.value;
-    } else {
-      each.timeline->note_wait(each.value);
-    }
-  }
 }

@@ -4,18 +4,22 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "client/client_impl.hpp"
 #include "client/signal_pages.hpp"
 #include "gpushm/timeline.h"
 #include "streams/stream_operations.hpp"
 #include "sync/signal_page.hpp"
+
+struct gpushm_graph_operations;
 
 /// The handle of the C interface.
 ///
@@ -41,6 +45,10 @@ struct gpushm_timeline {
   [[nodiscard]] bool wait(std::uint64_t value,
                           std::chrono::milliseconds timeout,
                           const std::stop_token& stop) const;
+  void set_flags(std::uint64_t flags);
+  [[nodiscard]] bool wait_flags(std::uint64_t flags,
+                                std::chrono::milliseconds timeout,
+                                const std::stop_token& stop) const;
   void check() const;
 
   void prepare(gpushm::cuda::CUstream stream) const;
@@ -54,15 +62,37 @@ struct gpushm_timeline {
                     std::chrono::milliseconds timeout);
 
  private:
+  friend gpushm_graph_operations;
+
+  [[nodiscard]] static std::vector<gpushm::streams::operation> operations_of(
+      gpushm::cuda::CUstream stream,
+      std::span<const gpushm_stream_operation> what,
+      std::string_view name);
+  static void with_larger_values(std::span<const gpushm_stream_operation> what,
+                                 std::string_view name,
+                                 const std::function<void()>& enqueue);
+  static void count_waits(gpushm::cuda::CUstream stream,
+                          std::span<const gpushm_stream_operation> what,
+                          std::chrono::milliseconds timeout);
+  static void note_recorded(std::span<const gpushm_stream_operation> what);
+
+  [[nodiscard]] bool wait_until(const gpushm::sync::condition& wanted,
+                                std::chrono::milliseconds timeout,
+                                const std::stop_token& stop) const;
   void check_usable(std::string_view operation) const;
   [[nodiscard]] gpushm::cuda::CUdeviceptr address_for(gpushm::cuda::CUstream stream,
                                                       std::string_view operation) const;
   void check_own(std::string_view operation) const;
   void check_value(std::string_view operation, std::uint64_t value) const;
+  void check_flags(std::string_view operation, std::uint64_t flags) const;
+  void check_kind(std::string_view operation,
+                  bool wants_flags,
+                  bool has_flags,
+                  std::uint64_t signaled) const;
   [[noreturn]] void throw_not_larger(std::string_view operation, std::uint64_t value) const;
   [[nodiscard]] gpushm::error ended(std::string_view operation, std::uint64_t value) const;
   void count_wait(gpushm::cuda::CUstream stream,
-                  std::uint64_t value,
+                  const gpushm::sync::condition& wanted,
                   std::chrono::milliseconds timeout) const;
   void note_wait(std::uint64_t value) const noexcept;
 
@@ -76,5 +106,7 @@ struct gpushm_timeline {
   std::mutex mutex_;              // held while a signal is enqueued, so that values only grow
   std::uint64_t signaled_ = 0;    ///< by this process, or enqueued
   std::uint64_t on_streams_ = 0;  ///< enqueued
+  bool has_flags_ = false;
   mutable std::atomic<std::uint64_t> waited_for_{0};  ///< by streams
+  std::atomic<bool> streams_wait_for_flags_{false};
 };

@@ -10,6 +10,9 @@
 // Global, because users pass these pointers (`cudaStream_t` is `CUstream_st*`).
 struct CUctx_st;
 struct CUevent_st;
+struct CUgraph_st;
+struct CUgraphExec_st;
+struct CUgraphNode_st;
 struct CUmemPoolHandle_st;
 struct CUstream_st;
 
@@ -81,6 +84,8 @@ namespace gpushm::cuda {
   X(CUDA_ERROR_SYSTEM_NOT_READY, 802) \
   X(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, 803) \
   X(CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, 804) \
+  X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 900) \
+  X(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, 901) \
   X(CUDA_ERROR_TIMEOUT, 909) \
   X(CUDA_ERROR_EXTERNAL_DEVICE, 911) \
   X(CUDA_ERROR_UNKNOWN, 999)
@@ -164,6 +169,10 @@ namespace gpushm::cuda {
   X(CU_STREAM_CAPTURE_STATUS_NONE, 0) \
   X(CU_STREAM_CAPTURE_STATUS_ACTIVE, 1) \
   X(CU_STREAM_CAPTURE_STATUS_INVALIDATED, 2)
+#define GPUSHM_CUDA_CUstreamCaptureMode(X) \
+  X(CU_STREAM_CAPTURE_MODE_GLOBAL, 0) \
+  X(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, 1) \
+  X(CU_STREAM_CAPTURE_MODE_RELAXED, 2)
 #define GPUSHM_CUDA_CUevent_flags(X) \
   X(CU_EVENT_DEFAULT, 0) \
   X(CU_EVENT_BLOCKING_SYNC, 1) \
@@ -191,6 +200,7 @@ namespace gpushm::cuda {
   X(CUstreamWaitValue_flags, GPUSHM_CUDA_CUstreamWaitValue_flags) \
   X(CUstreamBatchMemOpType, GPUSHM_CUDA_CUstreamBatchMemOpType) \
   X(CUstreamCaptureStatus, GPUSHM_CUDA_CUstreamCaptureStatus) \
+  X(CUstreamCaptureMode, GPUSHM_CUDA_CUstreamCaptureMode) \
   X(CUevent_flags, GPUSHM_CUDA_CUevent_flags) \
   X(CUipcMem_flags, GPUSHM_CUDA_CUipcMem_flags) \
   X(CUdevice_P2PAttribute, GPUSHM_CUDA_CUdevice_P2PAttribute)
@@ -209,6 +219,9 @@ using CUdeviceptr = unsigned long long;
 using CUmemGenericAllocationHandle = unsigned long long;
 using CUcontext = ::CUctx_st*;
 using CUevent = ::CUevent_st*;
+using CUgraph = ::CUgraph_st*;
+using CUgraphExec = ::CUgraphExec_st*;
+using CUgraphNode = ::CUgraphNode_st*;
 using CUmemoryPool = ::CUmemPoolHandle_st*;
 using CUstream = ::CUstream_st*;
 
@@ -272,6 +285,19 @@ struct CUstreamBatchMemOpParams {
   unsigned int flags;
   CUdeviceptr alias;
   std::uint64_t rest;
+};
+/// The kind of a dependency.
+struct CUgraphEdgeData {
+  unsigned char from_port;
+  unsigned char to_port;
+  unsigned char type;
+  unsigned char reserved[5];
+};
+struct CUDA_BATCH_MEM_OP_NODE_PARAMS {
+  CUcontext ctx;
+  unsigned int count;
+  CUstreamBatchMemOpParams* paramArray;
+  unsigned int flags;
 };
 // NOLINTEND(modernize-avoid-c-arrays)
 
@@ -360,6 +386,18 @@ struct CUstreamBatchMemOpParams {
       unsigned int flags)) \
   X(cuStreamGetCtx, (CUstream stream, CUcontext* context)) \
   X(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus* status)) \
+  X(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode)) \
+  X(cuStreamEndCapture, (CUstream stream, CUgraph* graph)) \
+  X(cuStreamGetCaptureInfo_v3, \
+     (CUstream stream, CUstreamCaptureStatus* status, std::uint64_t* id, CUgraph* graph, \
+      const CUgraphNode** dependencies, const CUgraphEdgeData** edges, std::size_t* count)) \
+  X(cuGraphInstantiateWithFlags, \
+     (CUgraphExec* executable, CUgraph graph, unsigned long long flags)) \
+  X(cuGraphExecBatchMemOpNodeSetParams, \
+     (CUgraphExec executable, CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* values)) \
+  X(cuGraphLaunch, (CUgraphExec executable, CUstream stream)) \
+  X(cuGraphExecDestroy, (CUgraphExec executable)) \
+  X(cuGraphDestroy, (CUgraph graph)) \
   X(cuEventCreate, (CUevent* event, unsigned int flags)) \
   X(cuEventDestroy_v2, (CUevent event)) \
   X(cuEventRecord, (CUevent event, CUstream stream)) \

@@ -5,6 +5,7 @@
 #include "driver/owners.hpp"
 #include "driver/primary_context.hpp"
 #include "gpushm/error.hpp"
+#include "streams/stream_operations.hpp"
 #include "sync/signal_page.hpp"
 
 namespace gpushm::streams {
@@ -62,6 +63,13 @@ void registered_page::register_once(cuda::CUstream stream,
   const std::lock_guard lock(mutex_);
   if (is_registered()) {
     return;  // by another thread
+  }
+  if (is_capturing(stream)) {
+    throw error(errc::invalid_argument,
+                operation,
+                object,
+                "its memory is not registered with CUDA, which is not possible during a capture",
+                "prepare it before the capture begins (gpushm_timeline_prepare)");
   }
   const cuda_driver& cu = cuda_driver::instance();
   const cuda::CUcontext context = context_of(cu, stream, operation, object);

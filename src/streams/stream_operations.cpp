@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 
 #include "driver/cuda.hpp"
+#include "gpushm/error.hpp"
 
 namespace gpushm::streams {
 
@@ -34,32 +36,81 @@ void enqueue_wait(cuda::CUstream stream,
       "cuStreamWaitValue64");
 }
 
+namespace {
+
+using driver_operations = std::array<cuda::CUstreamBatchMemOpParams, max_operations>;
+
+driver_operations to_driver(std::span<const operation> what) {
+  driver_operations result{};
+  std::transform(what.begin(), what.end(), result.begin(), [](const operation& each) {
+    const bool stores = each.what == operation::kind::store;
+    const unsigned int flags =
+        stores ? static_cast<unsigned int>(cuda::CU_STREAM_WRITE_VALUE_DEFAULT)
+        : each.what == operation::kind::wait ? cuda::CU_STREAM_WAIT_VALUE_GEQ
+                                             : cuda::CU_STREAM_WAIT_VALUE_AND;
+    return cuda::CUstreamBatchMemOpParams{
+        stores ? cuda::CU_STREAM_MEM_OP_WRITE_VALUE_64 : cuda::CU_STREAM_MEM_OP_WAIT_VALUE_64,
+        each.address,
+        each.value,
+        flags,
+        0,
+        0};
+  });
+  return result;
+}
+
+}  // namespace
+
 void enqueue(cuda::CUstream stream, std::span<const operation> what, std::string_view object) {
   if (what.empty()) {
     return;
   }
-  std::array<cuda::CUstreamBatchMemOpParams, max_operations> operations{};
-  std::transform(what.begin(), what.end(), operations.begin(), [](const operation& each) {
-    return each.what == operation::kind::signal
-               ? cuda::CUstreamBatchMemOpParams{cuda::CU_STREAM_MEM_OP_WRITE_VALUE_64,
-                                                each.address,
-                                                each.value,
-                                                cuda::CU_STREAM_WRITE_VALUE_DEFAULT,
-                                                0,
-                                                0}
-               : cuda::CUstreamBatchMemOpParams{cuda::CU_STREAM_MEM_OP_WAIT_VALUE_64,
-                                                each.address,
-                                                each.value,
-                                                cuda::CU_STREAM_WAIT_VALUE_GEQ,
-                                                0,
-                                                0};
-  });
+  driver_operations operations = to_driver(what);
   const cuda_driver& cu = cuda_driver::instance();
   cuda_driver::check(cu->cuStreamBatchMemOp_v2(
                          stream, static_cast<unsigned int>(what.size()), operations.data(), 0),
                      "batch",
                      object,
                      "cuStreamBatchMemOp");
+}
+
+graph_node record(cuda::CUstream stream, std::span<const operation> what, std::string_view object) {
+  enqueue(stream, what, object);
+  const cuda_driver& cu = cuda_driver::instance();
+  cuda::CUstreamCaptureStatus status = cuda::CU_STREAM_CAPTURE_STATUS_NONE;
+  const cuda::CUgraphNode* last = nullptr;
+  std::size_t count = 0;
+  cuda_driver::check(
+      cu->cuStreamGetCaptureInfo_v3(stream, &status, nullptr, nullptr, &last, nullptr, &count),
+      "record",
+      object,
+      "cuStreamGetCaptureInfo");
+  // What the stream does next depends on what was captured last, and on nothing else.
+  if (status != cuda::CU_STREAM_CAPTURE_STATUS_ACTIVE || count != 1) {
+    throw error(errc::driver_error,
+                "record",
+                object,
+                "the capture has " + std::to_string(count) + " last nodes",
+                "report this as a bug");
+  }
+  graph_node result{*last, nullptr};
+  cuda_driver::check(
+      cu->cuStreamGetCtx(stream, &result.context), "record", object, "cuStreamGetCtx");
+  return result;
+}
+
+void set_operations(cuda::CUgraphExec executable,
+                    const graph_node& of,
+                    std::span<const operation> what,
+                    std::string_view object) {
+  driver_operations operations = to_driver(what);
+  const cuda_driver& cu = cuda_driver::instance();
+  const cuda::CUDA_BATCH_MEM_OP_NODE_PARAMS values{
+      of.context, static_cast<unsigned int>(what.size()), operations.data(), 0};
+  cuda_driver::check(cu->cuGraphExecBatchMemOpNodeSetParams(executable, of.node, &values),
+                     "set values",
+                     object,
+                     "cuGraphExecBatchMemOpNodeSetParams");
 }
 
 bool is_capturing(cuda::CUstream stream) noexcept {

@@ -11,7 +11,11 @@ namespace gpushm::streams {
 
 /// One operation on a word.
 struct operation {
-  enum class kind : std::uint8_t { wait, signal } what = kind::wait;
+  enum class kind : std::uint8_t {
+    wait,          ///< until the word, compared cyclically, has reached the value
+    wait_any_bit,  ///< until the word has a bit of the value
+    store,
+  } what = kind::wait;
   cuda::CUdeviceptr address = 0;
   std::uint64_t value = 0;
 };
@@ -32,6 +36,22 @@ void enqueue_wait(cuda::CUstream stream,
 /// Enqueues all, in this order, by one call of the driver. Precondition: not more than
 /// `max_operations`.
 void enqueue(cuda::CUstream stream, std::span<const operation> what, std::string_view object);
+
+/// Operations that a graph contains.
+struct graph_node {
+  cuda::CUgraphNode node = nullptr;
+  cuda::CUcontext context = nullptr;
+};
+/// As `enqueue`, on a stream that is captured. `what` must not be empty. Throws driver_error.
+[[nodiscard]] graph_node record(cuda::CUstream stream,
+                                std::span<const operation> what,
+                                std::string_view object);
+/// Sets the operations of the next launches of `executable`, which was made of the node's graph.
+/// Throws driver_error, and then nothing is changed.
+void set_operations(cuda::CUgraphExec executable,
+                    const graph_node& of,
+                    std::span<const operation> what,
+                    std::string_view object);
 
 /// Whether calls on `stream` are recorded for a graph instead of executed.
 [[nodiscard]] bool is_capturing(cuda::CUstream stream) noexcept;

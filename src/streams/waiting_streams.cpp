@@ -44,7 +44,7 @@ waiting_streams::waiting_streams(std::uint32_t connections) noexcept
 
 void waiting_streams::drop_met(queue& waits, queue& ended) {
   const auto first_open = std::find_if(waits.begin(), waits.end(), [](const pending& each) {
-    return !sync::releases(each.on.word().load(std::memory_order_relaxed), each.value);
+    return !each.wanted.is_met_by(each.on.word().load(std::memory_order_relaxed));
   });
   ended.insert(
       ended.end(), std::make_move_iterator(waits.begin()), std::make_move_iterator(first_open));
@@ -60,9 +60,9 @@ void waiting_streams::drop_met(queue& ended) {
 
 bool waiting_streams::add(cuda::CUstream stream,
                           const sync::timeline_reader& on,
-                          std::uint64_t value,
+                          const sync::condition& wanted,
                           std::shared_ptr<const void> owner) {
-  if (sync::releases(on.word().load(std::memory_order_relaxed), value)) {
+  if (wanted.is_met_by(on.word().load(std::memory_order_relaxed))) {
     return true;
   }
   queue ended;  // the last owner of a page calls the driver: not with the lock held
@@ -79,7 +79,7 @@ bool waiting_streams::add(cuda::CUstream stream,
     }
     at = streams_.emplace(stream, queue()).first;
   }
-  at->second.push_back({on, value, std::move(owner)});
+  at->second.push_back({on, wanted, std::move(owner)});
   return true;
 }
 

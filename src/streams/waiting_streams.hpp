@@ -26,11 +26,11 @@ class waiting_streams {
   /// `connections`: as CUDA uses them.
   explicit waiting_streams(std::uint32_t connections) noexcept;
 
-  /// Counts a wait for `value` that will be enqueued on `stream`. Returns false, and counts
+  /// Counts a wait for `wanted` that will be enqueued on `stream`. Returns false, and counts
   /// nothing, if that stream would be one too many. `owner` keeps what `on` reads.
   [[nodiscard]] bool add(cuda::CUstream stream,
                          const sync::timeline_reader& on,
-                         std::uint64_t value,
+                         const sync::condition& wanted,
                          std::shared_ptr<const void> owner);
   /// Streams with a wait that has not been seen met.
   [[nodiscard]] std::size_t count();
@@ -41,7 +41,7 @@ class waiting_streams {
  private:
   struct pending {
     sync::timeline_reader on;
-    std::uint64_t value;
+    sync::condition wanted;
     std::shared_ptr<const void> owner;
   };
   using queue = std::vector<pending>;

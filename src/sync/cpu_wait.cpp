@@ -24,6 +24,8 @@ using std::chrono::nanoseconds;
 /// A signal that is about to come arrives sooner than a thread wakes.
 constexpr microseconds spin{20};
 constexpr microseconds longest_pause{50};
+/// How long many waiters poll before they sleep: longer than a signaler of many items pauses.
+constexpr milliseconds poll_of_many{2};
 /// A sleep ends after this at the latest: a signal that changes only the upper half of the word, or
 /// the first one by a stream, may wake nobody.
 constexpr milliseconds longest_sleep{100};
@@ -67,13 +69,13 @@ void wake_all(const std::atomic<std::uint64_t>& word) noexcept {
   ::syscall(SYS_futex, lower_half(word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-wait_result try_wait(const timeline_reader& on, std::uint64_t value) noexcept {
+wait_result try_wait(const timeline_reader& on, const condition& wanted) noexcept {
   const reading now = on.read();
   const auto reached = now.value();
   if (!reached) {
     return wait_result::invalid;
   }
-  if (releases(*reached, value)) {
+  if (wanted.is_met_by(*reached)) {
     return wait_result::reached;
   }
   switch (now.kind()) {
@@ -87,10 +89,10 @@ wait_result try_wait(const timeline_reader& on, std::uint64_t value) noexcept {
 }
 
 wait_result wait(const timeline_reader& on,
-                 std::uint64_t value,
+                 const condition& wanted,
                  clock::time_point deadline,
                  const std::stop_token& stop) noexcept {
-  wait_result found = try_wait(on, value);
+  wait_result found = try_wait(on, wanted);
   if (found != wait_result::timed_out) {
     return found;
   }
@@ -98,7 +100,7 @@ wait_result wait(const timeline_reader& on,
   const auto begin = clock::now();
   for (auto now = begin;; now = clock::now()) {
     const std::uint64_t seen = on.word().load(std::memory_order_relaxed);
-    found = try_wait(on, value);  // after `seen`: a signal in between ends the sleep at once
+    found = try_wait(on, wanted);  // after `seen`: a signal in between ends the sleep at once
     if (found != wait_result::timed_out) {
       return found;
     }
@@ -108,11 +110,13 @@ wait_result wait(const timeline_reader& on,
     if (now >= deadline) {
       return wait_result::timed_out;
     }
-    if (now - begin < spin) {
+    const bool is_one_of_many = on.is_waited_for_by_many();
+    if (now - begin < spin && !is_one_of_many) {
       pause_instruction();
-    } else if (on.is_signaled_by_streams()) {
-      const auto pause = std::min<nanoseconds>({(now - begin) / 8, longest_pause, deadline - now});
-      const timespec length = to_timespec(pause);
+    } else if (on.is_signaled_by_streams() || (is_one_of_many && now - begin < poll_of_many)) {
+      const nanoseconds usual = is_one_of_many ? longest_pause : (now - begin) / 8;
+      const timespec length =
+          to_timespec(std::min<nanoseconds>({usual, longest_pause, deadline - now}));
       ::clock_nanosleep(CLOCK_MONOTONIC, 0, &length, nullptr);
     } else {
       sleep_on(on.word(), seen, std::min<nanoseconds>(longest_sleep, deadline - now));

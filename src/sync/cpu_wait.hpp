@@ -19,14 +19,15 @@ enum class wait_result : std::uint8_t {
 };
 
 /// What is known now. No system call.
-[[nodiscard]] wait_result try_wait(const timeline_reader& on, std::uint64_t value) noexcept;
+[[nodiscard]] wait_result try_wait(const timeline_reader& on, const condition& wanted) noexcept;
 
-/// Blocks until the timeline has reached `value`, at most until `deadline`, or until `stop` is
+/// Blocks until the timeline meets `wanted`, at most until `deadline`, or until `stop` is
 /// requested (which it notices within 100 ms). Spins for 20 µs first. Then it sleeps if only CPUs
 /// signal the timeline, and else reads it again and again: after pauses of an eighth of the time
-/// waited so far, at most 50 µs. Precondition: `value` is at most `max_value`.
+/// waited so far, at most 50 µs. One of many waiters does not spin, and pauses for 50 µs; it does
+/// so for 2 ms before it sleeps. Precondition: `value` is at most `max_value`.
 [[nodiscard]] wait_result wait(const timeline_reader& on,
-                               std::uint64_t value,
+                               const condition& wanted,
                                std::chrono::steady_clock::time_point deadline,
                                const std::stop_token& stop = {}) noexcept;
 

@@ -46,6 +46,21 @@ signal_result timeline_writer::signal(std::uint64_t value) noexcept {
   return signal_result::done;
 }
 
+signal_result timeline_writer::store(std::uint64_t value) noexcept {
+  if (value > max_value) {
+    return signal_result::out_of_range;
+  }
+  std::uint64_t now = word_->load(std::memory_order_relaxed);
+  do {
+    if (kind_of(now) != word_kind::value) {
+      return signal_result::closed;
+    }
+  } while (!word_->compare_exchange_weak(
+      now, value, std::memory_order_release, std::memory_order_relaxed));
+  wake_all(*word_);
+  return signal_result::done;
+}
+
 void timeline_writer::close(word_kind how) noexcept {
   const std::uint64_t terminal = how == word_kind::moved ? moved_word : ended_word;
   std::uint64_t now = word_->load(std::memory_order_relaxed);

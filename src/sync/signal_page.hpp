@@ -25,6 +25,7 @@ struct signal_page {
 };
 inline constexpr std::uint32_t signaled_by_streams = 1;
 inline constexpr std::uint32_t in_use = 2;
+inline constexpr std::uint32_t waited_for_by_many = 4;
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 static_assert(offsetof(signal_page, last) == 4'096);
 static_assert(offsetof(signal_page, flags) == 8'192);
@@ -61,6 +62,9 @@ class timeline_reader {
   [[nodiscard]] bool is_signaled_by_streams() const noexcept {
     return (flags_->load(std::memory_order_relaxed) & signaled_by_streams) != 0;
   }
+  [[nodiscard]] bool is_waited_for_by_many() const noexcept {
+    return (flags_->load(std::memory_order_relaxed) & waited_for_by_many) != 0;
+  }
   /// Wakes every waiter of any process, which then reads again. Does not write.
   void wake() const noexcept;
   [[nodiscard]] const std::atomic<std::uint64_t>& word() const noexcept { return *word_; }
@@ -96,12 +100,21 @@ class timeline_writer {
   /// Stores a larger value and wakes waiters: one system call. What this thread wrote before is
   /// visible to those who read the value.
   signal_result signal(std::uint64_t value) noexcept;
+  /// Stores a value that need not be larger, and wakes waiters: for a timeline of flags.
+  signal_result store(std::uint64_t value) noexcept;
   /// Streams will signal it, too: waiters poll from now on, because streams wake nobody. Wakes
   /// those who sleep. No effect after the first call.
   void use_streams() noexcept {
     if (!reader_.is_signaled_by_streams()) {
       flags_->fetch_or(signaled_by_streams, std::memory_order_relaxed);
       reader_.wake();
+    }
+  }
+  /// Many processes will wait for it: they poll for a while before they sleep, because the signaler
+  /// needs a microsecond to wake each of them.
+  void expect_many() noexcept {
+    if (!reader_.is_waited_for_by_many()) {
+      flags_->fetch_or(waited_for_by_many, std::memory_order_relaxed);
     }
   }
   /// Stores the last value, then the terminal word, and wakes waiters. Precondition: no stream will

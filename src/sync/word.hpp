@@ -45,4 +45,23 @@ enum class word_kind : std::uint8_t {
   return static_cast<std::int64_t>(word - value) >= 0;
 }
 
+/// What is waited for: a value, or any of some bits. Both terminal words meet all conditions of
+/// valid values.
+struct condition {
+  std::uint64_t value = 0;
+  bool any_bit = false;
+
+  // NOLINTNEXTLINE(google-explicit-constructor): the usual case
+  constexpr condition(std::uint64_t at_least) noexcept : value(at_least) {}
+  [[nodiscard]] static constexpr condition any_of(std::uint64_t bits) noexcept {
+    condition result(bits);
+    result.any_bit = true;
+    return result;
+  }
+  /// The comparison of CU_STREAM_WAIT_VALUE_AND, or that of `releases`.
+  [[nodiscard]] constexpr bool is_met_by(std::uint64_t word) const noexcept {
+    return any_bit ? (word & value) != 0 : releases(word, value);
+  }
+};
+
 }  // namespace gpushm::sync

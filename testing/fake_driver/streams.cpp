@@ -7,6 +7,7 @@
 #include <map>
 #include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "testing/fake_driver/state.hpp"
@@ -25,6 +26,10 @@ struct tables {
   std::map<CUstream, std::shared_ptr<stream>> streams;
   std::map<std::size_t, std::shared_ptr<stream>> default_streams;  // by GPU
   std::vector<std::weak_ptr<stream>> all_streams;  // including destroyed ones with pending work
+  // Nodes in the order in which they are executed.
+  std::map<CUgraph, std::unique_ptr<stream::nodes>> graphs;
+  std::map<CUgraphExec, std::unique_ptr<stream::nodes>> executables;
+  std::map<CUgraphExec, stream::nodes> sources;  // of the nodes of each executable
 };
 
 tables& all() {
@@ -136,32 +141,40 @@ void wait_for_word(const std::atomic<bool>& ended,
   --waiting();
 }
 
+bool are_valid(std::span<const CUstreamBatchMemOpParams> operations) {
+  return std::all_of(operations.begin(), operations.end(), [](const auto& each) {
+    const bool writes = each.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+    return (writes || each.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64) &&
+           is_word(each.address, writes);
+  });
+}
+
 CUresult enqueue_operations(CUstream handle, std::span<const CUstreamBatchMemOpParams> operations) {
   const auto found = fake::find_stream(handle);
   if (found == nullptr) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  for (const CUstreamBatchMemOpParams& each : operations) {
-    const bool writes = each.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
-    if ((!writes && each.operation != CU_STREAM_MEM_OP_WAIT_VALUE_64) ||
-        !is_word(each.address, writes)) {
-      return CUDA_ERROR_INVALID_VALUE;
+  if (!are_valid(operations)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  found->enqueue({{}, {operations.begin(), operations.end()}});
+  return CUDA_SUCCESS;
+}
+
+void run_node(const stream::node& what, const std::atomic<bool>& ended) {
+  if (what.run) {
+    what.run(ended);
+  }
+  for (const CUstreamBatchMemOpParams& each : what.operations) {
+    if (ended) {
+      return;
+    }
+    if (each.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64) {
+      write_word(each.address, each.value64);
+    } else {
+      wait_for_word(ended, each.address, each.value64, each.flags);
     }
   }
-  found->enqueue(
-      [work = std::vector(operations.begin(), operations.end())](const std::atomic<bool>& ended) {
-        for (const CUstreamBatchMemOpParams& each : work) {
-          if (each.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64) {
-            write_word(each.address, each.value64);
-          } else {
-            wait_for_word(ended, each.address, each.value64, each.flags);
-          }
-          if (ended) {
-            return;
-          }
-        }
-      });
-  return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -192,9 +205,37 @@ void stream::run() {
 }
 
 void stream::enqueue(work item) {
+  enqueue(node{std::move(item), {}});
+}
+
+void stream::enqueue(node item) {
   const std::lock_guard lock(mutex_);
-  queue_.push_back(std::move(item));
+  auto shared = std::make_shared<const node>(std::move(item));
+  if (captured_) {
+    captured_->push_back(std::move(shared));
+    return;
+  }
+  queue_.emplace_back([what = std::move(shared)](const auto& ended) { run_node(*what, ended); });
   changed_.notify_all();
+}
+
+bool stream::begin_capture() {
+  const std::lock_guard lock(mutex_);
+  if (captured_) {
+    return false;
+  }
+  captured_.emplace();
+  return true;
+}
+
+std::optional<stream::nodes> stream::end_capture() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(captured_, std::nullopt);
+}
+
+std::optional<stream::nodes> stream::captured() {
+  const std::lock_guard lock(mutex_);
+  return captured_;
 }
 
 CUresult stream::drain() {
@@ -306,7 +347,9 @@ CUresult cuda::cuStreamDestroy_v2(CUstream handle) {
 CUresult cuda::cuStreamSynchronize(CUstream handle) {
   return entry("cuStreamSynchronize", [&] {
     const auto found = fake::find_stream(handle);
-    return found == nullptr ? CUDA_ERROR_INVALID_HANDLE : found->drain();
+    return found == nullptr    ? CUDA_ERROR_INVALID_HANDLE
+           : found->captured() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+                               : found->drain();
   });
 }
 
@@ -369,7 +412,160 @@ CUresult cuda::cuStreamGetCtx(CUstream handle, CUcontext* context) {
 
 CUresult cuda::cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   return entry("cuStreamIsCapturing", [&] {
-    *status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return fake::find_stream(handle) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+    const auto found = fake::find_stream(handle);
+    const bool captures = found != nullptr && found->captured();
+    *status = captures ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    return found == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+  });
+}
+
+// ---- graphs: of one stream, so that each node depends on the one before ----
+
+CUresult cuda::cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
+  return entry("cuStreamBeginCapture_v2", [&] {
+    const auto found = fake::find_stream(handle);
+    if (found == nullptr || handle == nullptr) {  // the default stream cannot be captured
+      return found == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    if (mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    return found->begin_capture() ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
+  });
+}
+
+CUresult cuda::cuStreamEndCapture(CUstream handle, CUgraph* graph) {
+  return entry("cuStreamEndCapture", [&] {
+    const auto found = fake::find_stream(handle);
+    if (found == nullptr) {
+      return CUDA_ERROR_INVALID_HANDLE;
+    }
+    auto captured = found->end_capture();
+    if (!captured) {
+      return CUDA_ERROR_ILLEGAL_STATE;
+    }
+    auto made = std::make_unique<stream::nodes>(std::move(*captured));
+    *graph = reinterpret_cast<CUgraph>(made.get());
+    const std::lock_guard lock(state().mutex);
+    all().graphs.emplace(*graph, std::move(made));
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuda::cuStreamGetCaptureInfo_v3(CUstream handle,
+                                         CUstreamCaptureStatus* status,
+                                         std::uint64_t* id,
+                                         CUgraph* graph,
+                                         const CUgraphNode** dependencies,
+                                         const CUgraphEdgeData** edges,
+                                         std::size_t* count) {
+  return entry("cuStreamGetCaptureInfo_v3", [&] {
+    const auto found = fake::find_stream(handle);
+    if (found == nullptr) {
+      return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (id != nullptr || graph != nullptr || edges != nullptr) {
+      return CUDA_ERROR_NOT_SUPPORTED;  // this project does not ask
+    }
+    const auto captured = found->captured();
+    *status = captured ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    // Valid until the next call that captures something, by this thread.
+    thread_local CUgraphNode last = nullptr;
+    last = captured && !captured->empty()
+               ? reinterpret_cast<CUgraphNode>(const_cast<stream::node*>(captured->back().get()))
+               : nullptr;
+    if (dependencies != nullptr) {
+      *dependencies = &last;
+    }
+    if (count != nullptr) {
+      *count = last == nullptr ? 0 : 1;
+    }
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuda::cuGraphInstantiateWithFlags(CUgraphExec* executable,
+                                           CUgraph graph,
+                                           unsigned long long flags) {
+  return entry("cuGraphInstantiateWithFlags", [&] {
+    const std::lock_guard lock(state().mutex);
+    const auto found = all().graphs.find(graph);
+    if (found == all().graphs.end() || flags != 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    auto made = std::make_unique<stream::nodes>(*found->second);
+    *executable = reinterpret_cast<CUgraphExec>(made.get());
+    all().sources.emplace(*executable, *made);
+    all().executables.emplace(*executable, std::move(made));
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuda::cuGraphExecBatchMemOpNodeSetParams(CUgraphExec executable,
+                                                  CUgraphNode node,
+                                                  const CUDA_BATCH_MEM_OP_NODE_PARAMS* values) {
+  return entry("cuGraphExecBatchMemOpNodeSetParams", [&] {
+    const std::span wanted(values->paramArray, values->count);
+    if (values->flags != 0 || !are_valid(wanted)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const std::lock_guard lock(state().mutex);
+    const auto found = all().executables.find(executable);
+    if (found == all().executables.end()) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const stream::nodes& from = all().sources.at(executable);
+    const auto at = std::find_if(from.begin(), from.end(), [&](const auto& each) {
+      return static_cast<const void*>(each.get()) == static_cast<const void*>(node);
+    });
+    if (at == from.end() || (*at)->operations.size() != wanted.size()) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    // Launches that are enqueued already keep their node.
+    (*found->second)[static_cast<std::size_t>(at - from.begin())] =
+        std::make_shared<const stream::node>(stream::node{{}, {wanted.begin(), wanted.end()}});
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuda::cuGraphLaunch(CUgraphExec executable, CUstream handle) {
+  return entry("cuGraphLaunch", [&] {
+    const auto on = fake::find_stream(handle);
+    if (on == nullptr) {
+      return CUDA_ERROR_INVALID_HANDLE;
+    }
+    stream::nodes work;
+    {
+      const std::lock_guard lock(state().mutex);
+      const auto found = all().executables.find(executable);
+      if (found == all().executables.end()) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
+      work = *found->second;
+    }
+    on->enqueue([work = std::move(work)](const std::atomic<bool>& ended) {
+      for (const auto& each : work) {
+        if (ended) {
+          return;
+        }
+        run_node(*each, ended);
+      }
+    });
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuda::cuGraphExecDestroy(CUgraphExec executable) {
+  return entry("cuGraphExecDestroy", [&] {
+    const std::lock_guard lock(state().mutex);
+    all().sources.erase(executable);
+    return all().executables.erase(executable) == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  });
+}
+
+CUresult cuda::cuGraphDestroy(CUgraph graph) {
+  return entry("cuGraphDestroy", [&] {
+    const std::lock_guard lock(state().mutex);
+    return all().graphs.erase(graph) == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
   });
 }

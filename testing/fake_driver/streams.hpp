@@ -7,6 +7,8 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <vector>
 
 #include "driver/cuda_abi.hpp"
 
@@ -20,9 +22,24 @@ class stream : public std::enable_shared_from_this<stream> {
   /// Receives a flag that is set when the context is destroyed; the work must then return soon.
   using work = std::function<void(const std::atomic<bool>& ended)>;
 
+  /// Work that a graph contains: `run`, or waits and writes of words.
+  struct node {
+    work run;
+    std::vector<cuda::CUstreamBatchMemOpParams> operations;
+  };
+  using nodes = std::vector<std::shared_ptr<const node>>;
+
   stream(std::size_t gpu, bool blocking) : gpu_(gpu), blocking_(blocking) {}
   void start();
+  /// While the stream is captured: adds a node instead.
   void enqueue(work item);
+  void enqueue(node item);
+  /// False: it is captured already.
+  bool begin_capture();
+  /// Nothing: it is not captured.
+  std::optional<nodes> end_capture();
+  /// The nodes so far; nothing: it is not captured.
+  [[nodiscard]] std::optional<nodes> captured();
   /// Blocks until the queue is empty. Returns CUDA_ERROR_CONTEXT_IS_DESTROYED if the context was
   /// destroyed before.
   cuda::CUresult drain();
@@ -44,6 +61,7 @@ class stream : public std::enable_shared_from_this<stream> {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<work> queue_;
+  std::optional<nodes> captured_;
   bool busy_ = false;
   bool finishing_ = false;
 };

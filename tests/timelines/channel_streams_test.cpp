@@ -56,6 +56,18 @@ TEST_P(channel_streams, bring_each_item_to_each_process) {
   EXPECT_TRUE(newest.answer().starts_with("ok "));
 }
 
+/// Each stream publishes after the one before.
+TEST_P(channel_streams, are_filled_by_several_streams) {
+  agent producer = start();
+  producer.request("streams 2");
+  producer.request("produce c 6 1048576 0");
+  agent consumer = start(peer());
+  consumer.request(consume(peer()));
+  consumer.send("take 600 1");
+  producer.request("publish 600 3");
+  EXPECT_EQ(consumer.answer(), "ok 1 600 600");
+}
+
 TEST_P(channel_streams, go_on_when_a_consumer_dies) {
   agent producer = start();
   producer.request("produce c 3 65536 0");

@@ -109,12 +109,17 @@ class agent {
       on.wait(stream, value, milliseconds(number()));
       return {};
     }
-    if (order == "batch") {  // STREAM [wait|signal NAME VALUE]...
+    if (order == "batch") {  // STREAM [wait|signal|wait_flags|set_flags NAME VALUE]...
       void* const stream = stream_at(number());
       stream_batch operations;
       for (std::string kind = word(); !kind.empty(); kind = word()) {
         timeline& on = of(word());
-        kind == "wait" ? operations.wait(on, number()) : operations.signal(on, number());
+        if (kind == "wait" || kind == "signal") {
+          kind == "wait" ? operations.wait(on, number()) : operations.signal(on, number());
+        } else {
+          kind == "wait_flags" ? operations.wait_flags(on, number())
+                               : operations.set_flags(on, number());
+        }
       }
       operations.enqueue(stream, milliseconds(0));
       return {};
@@ -153,6 +158,31 @@ class agent {
       other.check();
       return std::to_string(took.count() / static_cast<double>(count));
     }
+    if (order == "record") {  // NAME VALUE: on stream 0, captured or not
+      timeline& on = of(word());
+      static_cast<void>(stream_batch().wait(on, number()).record(stream_at(0)));
+      return {};
+    }
+    if (order == "capture") {
+      must(cu()->cuStreamBeginCapture_v2(handle_at(0), cuda::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+      return {};
+    }
+    if (order == "end_capture") {
+      cuda::CUgraph graph = nullptr;
+      must(cu()->cuStreamEndCapture(handle_at(0), &graph));
+      must(cu()->cuGraphDestroy(graph));
+      return {};
+    }
+    if (order == "graph_rounds") {  // produce|consume values|flags MINE OTHER SEGMENT COUNT
+      const bool produces = word() == "produce";
+      const bool uses_values = word() == "values";
+      timeline& mine = of(word());
+      timeline& other = of(word());
+      segment& on = segments_.at(word());
+      const std::uint64_t count = number();
+      return uses_values ? rounds_of_values(produces, mine, other, on, count)
+                         : rounds_of_flags(produces, mine, other, on, count);
+    }
     // ---- segments ----
     if (order == "segment") {
       const std::string name = word();
@@ -187,6 +217,9 @@ class agent {
           loaded_.data(), address_of(on.data()), loaded_.size(), stream));
       return {};
     }
+    if (order == "good_rounds") {
+      return std::to_string(last_good_);
+    }
     if (order == "loaded") {
       const bool same = std::all_of(
           loaded_.begin(), loaded_.end(), [&](unsigned char each) { return each == loaded_[0]; });
@@ -212,18 +245,20 @@ class agent {
       consumer_ = channel_consumer::open(*client_, name, options);
       return {};
     }
-    if (order == "publish") {  // COUNT: each slot is filled with its number by stream 0
+    if (order == "publish") {  // COUNT [STREAMS]: each slot is filled with its number, by 1 or more
       const std::uint64_t count = number();
+      const std::uint64_t streams = std::max<std::uint64_t>(number(), 1);
       for (std::uint64_t i = 0; i != count; ++i) {
-        const auto slot = producer_.acquire(stream_at(0), milliseconds(60'000));
+        const std::uint64_t turn = i % streams;
+        const auto slot = producer_.acquire(stream_at(turn), milliseconds(60'000));
         if (!slot) {
           throw error(errc::timed_out, "agent", order, "no slot");
         }
         must(cu()->cuMemsetD32Async(address_of(slot->data),
                                     static_cast<unsigned int>(slot->number),
                                     slot->bytes / sizeof(unsigned int),
-                                    handle_at(0)));
-        producer_.publish(stream_at(0), std::as_bytes(std::span(&slot->number, 1)));
+                                    handle_at(turn)));
+        producer_.publish(stream_at(turn), std::as_bytes(std::span(&slot->number, 1)));
       }
       return std::to_string(producer_.stats().announced);
     }
@@ -294,6 +329,104 @@ class agent {
   cuda::CUstream handle_at(std::uint64_t index) { return streams_.at(index); }
   void* stream_at(std::uint64_t index) { return streams_.at(index); }
 
+  // ---- graphs: the producer's stream fills the segment with i in round i, the consumer's copies
+  // it; each waits for the other one in graphs that are launched in each round ----
+
+  /// What `record` enqueues on stream 0.
+  template <typename Record>
+  cuda::CUgraphExec capture(Record&& record) {
+    must(cu()->cuStreamBeginCapture_v2(handle_at(0), cuda::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    record();
+    cuda::CUgraph graph = nullptr;
+    must(cu()->cuStreamEndCapture(handle_at(0), &graph));
+    cuda::CUgraphExec executable = nullptr;
+    must(cu()->cuGraphInstantiateWithFlags(&executable, graph, 0));
+    return executable;  // neither is destroyed before the process ends
+  }
+  void launch(cuda::CUgraphExec executable) { must(cu()->cuGraphLaunch(executable, handle_at(0))); }
+  void fill_or_copy(bool fills, segment& on, std::uint64_t round) {
+    if (fills) {
+      must(cu()->cuMemsetD32Async(address_of(on.mutable_data()),
+                                  static_cast<unsigned int>(round),
+                                  on.size_bytes() / sizeof(unsigned int),
+                                  handle_at(0)));
+    } else {
+      must(cu()->cuMemcpyDtoHAsync_v2(loaded_.data() + (round - 1) * on.size_bytes(),
+                                      address_of(on.data()),
+                                      on.size_bytes(),
+                                      handle_at(0)));
+    }
+  }
+  /// The good rounds, whose number each word of the segment had.
+  std::string finish_rounds(bool produces,
+                            timeline& other,
+                            const segment& on,
+                            std::uint64_t count) {
+    must(cu()->cuStreamSynchronize(handle_at(0)));
+    if (!produces) {
+      const auto* const words = reinterpret_cast<const unsigned int*>(loaded_.data());
+      const std::size_t words_per_round = on.size_bytes() / sizeof(unsigned int);
+      last_good_ = 0;
+      while (last_good_ != count &&
+             std::all_of(words + last_good_ * words_per_round,
+                         words + (last_good_ + 1) * words_per_round,
+                         [&](unsigned int each) { return each == last_good_ + 1; })) {
+        ++last_good_;
+      }
+    }
+    other.check();
+    return std::to_string(produces ? count : last_good_);
+  }
+
+  std::string rounds_of_values(
+      bool produces, timeline& mine, timeline& other, segment& on, std::uint64_t count) {
+    mine.prepare(stream_at(0));
+    other.prepare(stream_at(0));
+    pin(produces ? 1 : count * on.size_bytes());
+    graph_operations before;
+    graph_operations after;
+    // The producer's round i follows the consumer's i - 1.
+    const auto waits =
+        capture([&] { before = stream_batch().wait(other, 0).record(stream_at(0)); });
+    const auto signals =
+        capture([&] { after = stream_batch().signal(mine, 1).record(stream_at(0)); });
+    for (std::uint64_t i = 1; i <= count; ++i) {
+      const std::uint64_t wanted = produces ? i - 1 : i;
+      before.set(waits, stream_at(0), std::span(&wanted, 1));
+      launch(waits);
+      fill_or_copy(produces, on, i);
+      after.set(signals, stream_at(0), std::span(&i, 1));
+      launch(signals);
+    }
+    return finish_rounds(produces, other, on, count);
+  }
+
+  std::string rounds_of_flags(
+      bool produces, timeline& mine, timeline& other, segment& on, std::uint64_t count) {
+    constexpr std::uint64_t full = 1;  // the consumer: it has copied
+    constexpr std::uint64_t empty = 2;
+    mine.prepare(stream_at(0));
+    other.prepare(stream_at(0));
+    pin(produces ? 1 : count * on.size_bytes());
+    mine.set_flags(empty);
+    const auto before = capture(
+        [&] { stream_batch().wait_flags(other, produces ? empty : full).enqueue(stream_at(0)); });
+    const auto after = capture([&] {
+      stream_batch()
+          .set_flags(mine, full)
+          .wait_flags(other, produces ? full : empty)
+          .set_flags(mine, empty)
+          .enqueue(stream_at(0));
+    });
+    for (std::uint64_t i = 1; i <= count; ++i) {
+      launch(before);
+      fill_or_copy(produces, on, i);
+      launch(after);
+    }
+    return finish_rounds(produces, other, on, count);
+  }
+
+  std::uint64_t last_good_ = 0;
   std::optional<client> client_;
   std::map<std::string, timeline> timelines_;
   std::map<std::string, segment> segments_;

@@ -69,6 +69,37 @@ TEST_F(timelines, refuse_what_is_no_larger_value) {
   EXPECT_TRUE(mine.try_wait(gpushm::max_timeline_value));
 }
 
+TEST_F(timelines, have_flags_instead_of_values) {
+  timeline mine = timeline::create(client_, "t");
+  const client other = world_.connect();
+  timeline theirs = timeline::open(other, "t");
+  EXPECT_FALSE(theirs.wait_flags(7, 0ms));
+  mine.set_flags(2);
+  EXPECT_FALSE(theirs.wait_flags(1, 10ms));
+  EXPECT_TRUE(theirs.wait_flags(3, 0ms));
+  std::jthread setter([&] {
+    std::this_thread::sleep_for(20ms);
+    mine.set_flags(1);
+  });
+  EXPECT_TRUE(theirs.wait_flags(1, 20s));
+  EXPECT_FALSE(theirs.wait_flags(2, 0ms)) << "replaced";
+  setter.join();
+  EXPECT_EQ(failure_of([&] { mine.set_flags(0); }), errc::invalid_argument);
+  EXPECT_EQ(failure_of([&] { static_cast<void>(theirs.wait_flags(0, 0ms)); }),
+            errc::invalid_argument);
+  EXPECT_EQ(failure_of([&] { mine.set_flags(gpushm::max_timeline_value + 1); }),
+            errc::value_out_of_range);
+  EXPECT_EQ(failure_of([&] { theirs.set_flags(1); }), errc::invalid_argument) << "not its own";
+  EXPECT_EQ(failure_of([&] { mine.signal(5); }), errc::invalid_argument) << "it has flags";
+  timeline values = timeline::create(client_, "v");
+  values.signal(1);
+  EXPECT_EQ(failure_of([&] { values.set_flags(2); }), errc::invalid_argument) << "it has values";
+  EXPECT_TRUE(theirs.wait_flags(1, 0ms)) << "nothing was changed";
+  mine.reset();
+  EXPECT_TRUE(theirs.wait_flags(1, 0ms)) << "its last flags";
+  EXPECT_EQ(failure_of([&] { static_cast<void>(theirs.wait_flags(2, 0ms)); }), errc::peer_died);
+}
+
 TEST_F(timelines, are_not_signaled_by_others) {
   const timeline mine = timeline::create(client_, "t");
   const client other = world_.connect();
