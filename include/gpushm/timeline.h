@@ -16,6 +16,7 @@ extern "C" {
 
 /* The largest value of a timeline: 2^62 - 1. */
 #define GPUSHM_MAX_TIMELINE_VALUE 4611686018427387903ULL
+#define GPUSHM_MAX_SEGMENT_TIMELINES 64
 /* Operations in one call of gpushm_stream_batch. */
 #define GPUSHM_MAX_STREAM_OPERATIONS 64
 
@@ -36,6 +37,22 @@ GPUSHM_API gpushm_errc gpushm_timeline_open(gpushm_client* client,
                                             int64_t timeout_ms,
                                             gpushm_stop* stop,
                                             gpushm_timeline** timeline);
+/* Creates timelines that belong to a segment that this process has created: they need no name of
+ * their own. `timelines`: an array of `count`, 1 to GPUSHM_MAX_SEGMENT_TIMELINES, each to be
+ * closed. Once for each segment: GPUSHM_ERRC_ALREADY_EXISTS as long as one of them is open. As
+ * gpushm_timeline_create; GPUSHM_ERRC_INVALID_ARGUMENT: another process has created the segment. */
+GPUSHM_API gpushm_errc gpushm_segment_timelines_create(gpushm_client* client,
+                                                       const gpushm_segment* segment,
+                                                       size_t count,
+                                                       gpushm_timeline** timelines);
+/* Opens the timeline `index` of a segment; waits until the segment's creator has created them, at
+ * most `timeout_ms`. As gpushm_timeline_open; GPUSHM_ERRC_INVALID_ARGUMENT: it has fewer. */
+GPUSHM_API gpushm_errc gpushm_segment_timeline_open(gpushm_client* client,
+                                                    const gpushm_segment* segment,
+                                                    uint32_t index,
+                                                    int64_t timeout_ms,
+                                                    gpushm_stop* stop,
+                                                    gpushm_timeline** timeline);
 /* In the process that created it: ends the timeline, which releases all waits; first waits until
  * streams have stored the values that they were given, at most a second. The name is free when this
  * process has closed it as often as it has opened and created it. Otherwise: no stream of this

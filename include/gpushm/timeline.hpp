@@ -60,6 +60,30 @@ class timeline {
     return timeline(opened);
   }
 
+  /// Creates 1 to 64 timelines that belong to a segment that this process has created: they need no
+  /// names of their own. Once for each segment, as long as one of them exists. Throws as `create`,
+  /// and invalid_argument: another process has created the segment.
+  [[nodiscard]] static std::vector<timeline> create_for(const client& by,
+                                                        const segment& of,
+                                                        std::size_t count) {
+    std::vector<gpushm_timeline*> created(count);
+    glue::check(gpushm_segment_timelines_create(by.handle(), of.handle(), count, created.data()));
+    return {created.begin(), created.end()};
+  }
+  /// Opens the timeline `index` of a segment; waits until the segment's creator has created them,
+  /// at most `timeout`. Throws as `open`, and invalid_argument: it has fewer.
+  [[nodiscard]] static timeline open_of(const client& by,
+                                        const segment& of,
+                                        std::uint32_t index,
+                                        std::chrono::milliseconds timeout = {},
+                                        const std::stop_token& stop = {}) {
+    const glue::stop_bridge bridge(stop);
+    gpushm_timeline* opened = nullptr;
+    glue::check(gpushm_segment_timeline_open(
+        by.handle(), of.handle(), index, timeout.count(), bridge.handle(), &opened));
+    return timeline(opened);
+  }
+
   /// True unless empty.
   explicit operator bool() const noexcept { return handle_ != nullptr; }
   [[nodiscard]] std::string name() const {

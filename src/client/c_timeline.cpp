@@ -93,6 +93,42 @@ gpushm_errc gpushm_timeline_open(gpushm_client* client,
   });
 }
 
+gpushm_errc gpushm_segment_timelines_create(gpushm_client* client,
+                                            const gpushm_segment* segment,
+                                            size_t count,
+                                            gpushm_timeline** timelines) {
+  return c_call([&] {
+    auto& impl = usable(client, "create timelines");
+    const gpushm_segment& of = gpushm::detail::filled(segment);
+    if (count == 0 || count > GPUSHM_MAX_SEGMENT_TIMELINES || timelines == nullptr) {
+      throw_invalid("create timelines",
+                    timelines == nullptr ? std::string("the results are NULL")
+                                         : std::to_string(count) + " timelines of a segment",
+                    "pass an array for 1 to " + std::to_string(GPUSHM_MAX_SEGMENT_TIMELINES));
+    }
+    auto created = impl.create_timelines_of(of, static_cast<std::uint32_t>(count));
+    std::transform(
+        created.begin(), created.end(), timelines, [](auto& each) { return each.release(); });
+  });
+}
+
+gpushm_errc gpushm_segment_timeline_open(gpushm_client* client,
+                                         const gpushm_segment* segment,
+                                         uint32_t index,
+                                         int64_t timeout_ms,
+                                         gpushm_stop* stop,
+                                         gpushm_timeline** timeline) {
+  return c_call([&] {
+    auto& impl = usable(client, "open timeline");
+    const gpushm_segment& of = gpushm::detail::filled(segment);
+    gpushm_timeline*& result = out(timeline, "open timeline");
+    gpushm::open_options options;
+    options.timeout = milliseconds(timeout_ms);
+    options.stop = token_of(stop);
+    result = impl.open_timeline_of(of, index, options).release();
+  });
+}
+
 void gpushm_timeline_close(gpushm_timeline* timeline) {
   const gpushm::base::held_log_lines lines;
   const std::unique_ptr<gpushm_timeline> ended(timeline);

@@ -60,6 +60,17 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
 
   /// Creates and publishes a timeline (timelines.cpp). Throws as a request.
   [[nodiscard]] std::unique_ptr<gpushm_timeline> create_timeline(std::string_view name);
+  /// As above: several, of one name.
+  [[nodiscard]] std::vector<std::unique_ptr<gpushm_timeline>> create_timelines(
+      std::string_view name, std::uint32_t count);
+  /// Timelines that belong to a segment of this process. Throws invalid_argument (another process
+  /// has created it), and as a request.
+  [[nodiscard]] std::vector<std::unique_ptr<gpushm_timeline>> create_timelines_of(
+      const gpushm_segment& segment, std::uint32_t count);
+  /// Blocks until the segment's creator has created them. Throws as `open`.
+  [[nodiscard]] std::unique_ptr<gpushm_timeline> open_timeline_of(const gpushm_segment& segment,
+                                                                  std::uint32_t index,
+                                                                  const open_options& options);
   /// Blocks until the name is published. Throws as `open`.
   [[nodiscard]] std::unique_ptr<gpushm_timeline> open_timeline(std::string_view name,
                                                                const open_options& options);

@@ -7,6 +7,7 @@
 #include "base/names.hpp"
 #include "client/client_impl.hpp"
 #include "client/offers.hpp"
+#include "client/segment_impl.hpp"
 #include "client/timeline_impl.hpp"
 #include "client/unique_name.hpp"
 #include "sync/timeline_place.hpp"
@@ -79,24 +80,80 @@ std::shared_ptr<segment_lease> client_impl::reserve_words(std::string name,
   return lease;
 }
 
-std::unique_ptr<gpushm_timeline> client_impl::create_timeline(std::string_view name) {
+std::vector<std::unique_ptr<gpushm_timeline>> client_impl::create_timelines(std::string_view name,
+                                                                            std::uint32_t count) {
   check_usable("create", name);
   base::check_name("create", name);
   const auto deadline = request_deadline();
-  own_words words = take_words(1, deadline);
+  const own_words words = take_words(count, deadline);
   std::shared_ptr<segment_lease> lease;
   try {
-    sync::timeline_writer(words.page->own_page(), words.first).reset(0);
-    lease = reserve_words(std::string(name), words, 1, deadline);
-    auto result = std::make_unique<gpushm_timeline>(shared_from_this(), lease, words, true);
+    for (std::uint32_t i = 0; i != count; ++i) {
+      sync::timeline_writer(words.page->own_page(), words.first + i).reset(0);
+    }
+    lease = reserve_words(std::string(name), words, count, deadline);
+    std::vector<std::unique_ptr<gpushm_timeline>> result;
+    result.reserve(count);
+    for (std::uint32_t i = 0; i != count; ++i) {
+      result.push_back(std::make_unique<gpushm_timeline>(
+          shared_from_this(), lease, own_words{words.page, words.first + i}, true));
+    }
     lease->publish({}, "create", deadline);
     return result;
   } catch (...) {
     if (!lease) {
-      pages_.give_back(words, 1);
+      pages_.give_back(words, count);
     }
     throw;
   }
+}
+
+std::unique_ptr<gpushm_timeline> client_impl::create_timeline(std::string_view name) {
+  return std::move(create_timelines(name, 1).front());
+}
+
+// ---- timelines of a segment: they have one name, which has the segment's generation ----
+
+namespace {
+
+std::string timelines_of(const wire::segment& segment) {
+  return segment.name + "/~timelines-" + std::to_string(segment.generation);
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<gpushm_timeline>> client_impl::create_timelines_of(
+    const gpushm_segment& segment, std::uint32_t count) {
+  if (!segment.lease("create timelines").is_creator()) {
+    throw error(errc::invalid_argument,
+                "create timelines",
+                segment.info().name,
+                "another process has created this segment",
+                "create a timeline with a name of its own");
+  }
+  return create_timelines(timelines_of(segment.info()), count);
+}
+
+std::unique_ptr<gpushm_timeline> client_impl::open_timeline_of(const gpushm_segment& segment,
+                                                               std::uint32_t index,
+                                                               const open_options& options) {
+  auto opened = open_words(timelines_of(segment.lease("open timeline").info()), 0, options);
+  const wire::segment& of = opened.lease->info();
+  const wire::segment& with = segment.info();
+  // Any process could create that name.
+  if (of.creator_uid != with.creator_uid || of.creator_pid != with.creator_pid) {
+    throw no_timeline(of.name);
+  }
+  if (index >= opened.count) {
+    throw error(errc::invalid_argument,
+                "open timeline",
+                with.name,
+                "timeline " + std::to_string(index) + " of " + std::to_string(opened.count),
+                "pass an index from 0 to " + std::to_string(opened.count - 1));
+  }
+  opened.words.first += index;
+  return std::make_unique<gpushm_timeline>(
+      shared_from_this(), std::move(opened.lease), std::move(opened.words), false);
 }
 
 std::shared_ptr<mapped_page> client_impl::open_page(const std::string& name,

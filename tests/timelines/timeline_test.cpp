@@ -100,6 +100,40 @@ TEST_F(timelines, have_flags_instead_of_values) {
   EXPECT_EQ(failure_of([&] { static_cast<void>(theirs.wait_flags(2, 0ms)); }), errc::peer_died);
 }
 
+TEST_F(timelines, belong_to_a_segment) {
+  gpushm::segment mine = client_.create("s", {.size_bytes = 4'096, .device = "host"});
+  std::vector<timeline> all = timeline::create_for(client_, mine, 64);
+  mine.publish();
+  client other = world_.connect();
+  const gpushm::segment theirs = other.open("s");
+  all.at(63).signal(7);
+  const timeline last = timeline::open_of(other, theirs, 63, 20s);
+  timeline first = timeline::open_of(other, theirs, 0, 20s);
+  EXPECT_EQ(last.value(), 7U);
+  EXPECT_EQ(first.value(), 0U);
+  EXPECT_EQ(failure_of([&] { first.signal(1); }), errc::invalid_argument) << "not its own";
+  EXPECT_EQ(failure_of([&] { static_cast<void>(timeline::open_of(other, theirs, 64)); }),
+            errc::invalid_argument);
+  EXPECT_EQ(failure_of([&] { static_cast<void>(timeline::create_for(client_, mine, 1)); }),
+            errc::already_exists);
+  EXPECT_EQ(failure_of([&] { static_cast<void>(timeline::create_for(other, theirs, 1)); }),
+            errc::invalid_argument)
+      << "another process's segment";
+  for (const std::size_t count : {std::size_t{0}, std::size_t{65}}) {
+    EXPECT_EQ(failure_of([&] { static_cast<void>(timeline::create_for(client_, mine, count)); }),
+              errc::invalid_argument);
+  }
+  all.erase(all.begin());
+  EXPECT_EQ(failure_of([&] { static_cast<void>(first.try_wait(1)); }), errc::peer_died);
+  all.clear();
+  EXPECT_EQ(failure_of([&] { static_cast<void>(last.try_wait(8)); }), errc::peer_died);
+  // Its timelines do not go on in the next segment of this name.
+  mine.reset();
+  gpushm::segment next = client_.create("s2", {.size_bytes = 4'096, .device = "host"});
+  EXPECT_EQ(failure_of([&] { static_cast<void>(timeline::open_of(client_, next, 0)); }),
+            errc::no_such_segment);
+}
+
 TEST_F(timelines, are_not_signaled_by_others) {
   const timeline mine = timeline::create(client_, "t");
   const client other = world_.connect();
