@@ -48,7 +48,7 @@ typedef struct gpushm_slot {
 typedef struct gpushm_item {
   const void* data;
   uint64_t bytes;   /* of the slot */
-  uint64_t number;  /* of the item, from 1; numbers only grow */
+  uint64_t number;  /* of the item, from 1; numbers grow, but for items of a dead consumer */
   uint64_t skipped; /* items since the previous one that this consumer did not get */
   uint32_t index;   /* of the slot */
   uint32_t metadata_bytes;
@@ -112,14 +112,18 @@ GPUSHM_API gpushm_errc gpushm_producer_stats_get(const gpushm_producer* producer
                                                  gpushm_producer_stats* stats);
 
 typedef enum gpushm_consumer_mode GPUSHM_INT {
-  GPUSHM_CONSUMER_BLOCK = 0, /* gets each item; the producer waits for it */
-  GPUSHM_CONSUMER_LATEST = 1 /* gets the newest item; the producer does not wait */
+  GPUSHM_CONSUMER_BLOCK = 0,  /* gets each item; the producer waits for it */
+  GPUSHM_CONSUMER_LATEST = 1, /* gets the newest item; the producer does not wait */
+  /* Shares the work: each item is for one of the consumers of this mode, the one with most room.
+   * The producer waits if each of them has as many as it may hold. */
+  GPUSHM_CONSUMER_SHARE = 2
 } gpushm_consumer_mode;
 
 typedef struct gpushm_consumer_options {
   size_t struct_size;
   gpushm_consumer_mode mode;
-  /* Items that it may hold: for GPUSHM_CONSUMER_LATEST, 1 to GPUSHM_MAX_HELD_ITEMS, 0: 1. */
+  /* Items that it may hold, 1 to GPUSHM_MAX_HELD_ITEMS: for GPUSHM_CONSUMER_LATEST, 0: 1. For
+   * GPUSHM_CONSUMER_SHARE, those that it is given before it has released one, 0: 2. */
   uint32_t held;
   gpushm_string device; /* the GPU that reads, as in gpushm_open_options */
   int64_t timeout_ms;   /* for the channel's name, and for the producer's answer, 0: 10,000 */

@@ -145,11 +145,16 @@ class channel_producer {
 enum class consumer_mode : std::uint8_t {
   block = GPUSHM_CONSUMER_BLOCK,    ///< each item; the producer waits for it
   latest = GPUSHM_CONSUMER_LATEST,  ///< the newest item; the producer does not wait
+  /// Shares the work: each item is for one of the consumers of this mode, the one with most room.
+  /// What one of them has not released when it ends is given to another one, if there is one. The
+  /// producer waits if each of them has as many items as it may hold.
+  share = GPUSHM_CONSUMER_SHARE,
 };
 
 struct consumer_options {
   consumer_mode mode = consumer_mode::block;
-  /// Items that a `latest` consumer may hold: 1 to 16; 0: 1.
+  /// Items that it may hold, 1 to 16: for `latest`, 0: 1; for `share`, those that it is given
+  /// before it has released one, 0: 2.
   std::uint32_t held = 0;
   std::string device = {};  ///< the GPU that reads, as in `open_options`
   /// For the channel's name, and for the producer's answer.
@@ -165,7 +170,7 @@ class channel_item {
   [[nodiscard]] const void* data() const noexcept { return item_.data; }
   /// Of the slot.
   [[nodiscard]] std::uint64_t bytes() const noexcept { return item_.bytes; }
-  /// From 1; numbers only grow.
+  /// From 1; numbers grow, but for items that a dead consumer of the mode `share` had.
   [[nodiscard]] std::uint64_t number() const noexcept { return item_.number; }
   /// Items since the previous one that this consumer did not get.
   [[nodiscard]] std::uint64_t skipped() const noexcept { return item_.skipped; }

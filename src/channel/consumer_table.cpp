@@ -11,11 +11,14 @@ bool has_ended(std::uint64_t word) noexcept {
 
 }  // namespace
 
-void consumer_table::attach(const table_view& to, std::uint64_t start) noexcept {
+void consumer_table::attach(const table_view& to,
+                            std::uint64_t start,
+                            std::uint32_t entry) noexcept {
   const bool joins = !producer_;
   producer_ = to;
   next_ = start;
-  if (joins && mode_ == consumer_mode::block) {
+  entry_ = entry;
+  if (joins && mode_ != consumer_mode::latest) {
     // The producer's stream waits for the release of items that this consumer does not get. A
     // member that goes on with another producer may still use items of the one before.
     for (const std::uint32_t index : {released_word, taken_word}) {
@@ -26,37 +29,76 @@ void consumer_table::attach(const table_view& to, std::uint64_t start) noexcept 
 }
 
 consumer_table::outcome consumer_table::take(item& into) noexcept {
-  return mode_ == consumer_mode::block ? take_next(into) : take_newest(into);
+  switch (mode_) {
+    case consumer_mode::block:
+      return take_next(into);
+    case consumer_mode::latest:
+      return take_newest(into);
+    case consumer_mode::share:
+      break;
+  }
+  return take_given(into);
+}
+
+/// Whether the producer has stored `next_` in this word: `taken`, or why not. When the producer has
+/// ended, also its other word has.
+consumer_table::outcome consumer_table::find_next(std::uint32_t word) const noexcept {
+  const sync::reading there = producer_->word(word).read();
+  if (there.kind() == sync::word_kind::invalid) {
+    return outcome::invalid;
+  }
+  if (!has_ended(there.word)) {
+    return there.word < next_ ? outcome::not_yet : outcome::taken;
+  }
+  const sync::reading published = producer_->word(published_word).read();
+  if (!has_ended(published.word)) {
+    return outcome::ending;
+  }
+  const auto last = word == announced_word ? published.value() : there.value();
+  return !last || !published.value() ? outcome::invalid
+         : next_ > *last             ? outcome::ended
+                                     : outcome::taken;
 }
 
 consumer_table::outcome consumer_table::take_next(item& into) noexcept {
-  const sync::reading announced = producer_->word(announced_word).read();
-  if (announced.kind() == sync::word_kind::invalid) {
-    return outcome::invalid;
-  }
-  if (has_ended(announced.word)) {
-    const sync::reading published = producer_->word(published_word).read();
-    if (!has_ended(published.word)) {
-      return outcome::ending;
-    }
-    const auto last = published.value();
-    if (!last || next_ > *last) {
-      return last ? outcome::ended : outcome::invalid;
-    }
-  } else if (announced.word < next_) {
-    return outcome::not_yet;
+  if (const outcome found = find_next(announced_word); found != outcome::taken) {
+    return found;
   }
   const auto slot = producer_->slot_of(next_);
   if (!slot || producer_->item_in(*slot) != next_) {
     return outcome::invalid;
   }
   into.number = next_;
+  into.release = next_;
   into.slot = *slot;
   into.skipped = 0;
   into.metadata_bytes = producer_->copy_metadata(*slot, into.metadata);
   static_cast<void>(sync::timeline_writer(page_, first_ + taken_word).signal(next_));
   ++next_;
   return outcome::taken;
+}
+
+consumer_table::outcome consumer_table::take_given(item& into) noexcept {
+  for (;;) {
+    if (const outcome found = find_next(next_word()); found != outcome::taken) {
+      return found;
+    }
+    const auto slot = producer_->given_slot(entry_, next_);
+    const std::uint64_t number = slot ? producer_->item_in(*slot) : 0;
+    if (number == 0 || number > sync::max_value) {
+      return outcome::invalid;
+    }
+    const sync::reading published = producer_->word(published_word).read();
+    into.number = number;
+    into.release = next_++;
+    into.slot = *slot;
+    into.skipped = 0;
+    into.metadata_bytes = producer_->copy_metadata(*slot, into.metadata);
+    if (!has_ended(published.word) || number <= published.value().value_or(0)) {
+      return outcome::taken;
+    }
+    // The producer has died before this one was complete.
+  }
 }
 
 consumer_table::outcome consumer_table::take_newest(item& into) noexcept {

@@ -26,21 +26,25 @@ class consumer_table {
                  std::uint32_t held) noexcept
       : page_(page), first_(first_word), mode_(mode), held_(held) {}
 
-  /// Begins with a producer that has accepted this consumer from `start` on.
-  void attach(const table_view& to, std::uint64_t start) noexcept;
+  /// Begins with a producer that has accepted this consumer from `start` on, in the entry `entry`.
+  /// A consumer that shares the work does so once.
+  void attach(const table_view& to, std::uint64_t start, std::uint32_t entry) noexcept;
   [[nodiscard]] bool is_attached() const noexcept { return producer_.has_value(); }
 
   struct item {
     std::uint64_t number = 0;
     std::uint32_t slot = 0;
     std::uint32_t held_word = 0;  ///< of `latest`
-    std::uint64_t skipped = 0;    ///< items that it did not get since the one before
+    /// What `released_word` gets when it and all before are released: its number, or the number of
+    /// this item among those that were given to this consumer.
+    std::uint64_t release = 0;
+    std::uint64_t skipped = 0;  ///< items that it did not get since the one before
     std::uint32_t metadata_bytes = 0;
     std::array<std::byte, max_metadata_bytes> metadata{};
   };
   enum class outcome : std::uint8_t {
     taken,
-    not_yet,  ///< wait for `next_number` in `announced_word`
+    not_yet,  ///< wait for `next_number` in `next_word`
     full,     ///< `latest`: it holds as many as it may
     ended,    ///< the producer has ended, and there are no more good items
     ending,   ///< the producer has ended: wait for the end of `published_word`
@@ -49,7 +53,11 @@ class consumer_table {
   /// Takes the next item if there is one. Then the stream waits until `published_word` has its
   /// number, uses it, and releases it.
   [[nodiscard]] outcome take(item& into) noexcept;
-  /// The smallest number that `take` can return.
+  /// The producer's word that says whether there is an item.
+  [[nodiscard]] std::uint32_t next_word() const noexcept {
+    return mode_ == consumer_mode::share ? first_given_word + entry_ : announced_word;
+  }
+  /// The value of that word for which `take` returns the next item.
   [[nodiscard]] std::uint64_t next_number() const noexcept { return next_; }
 
   [[nodiscard]] const table_view& producer() const noexcept { return *producer_; }
@@ -57,6 +65,8 @@ class consumer_table {
  private:
   [[nodiscard]] outcome take_next(item& into) noexcept;
   [[nodiscard]] outcome take_newest(item& into) noexcept;
+  [[nodiscard]] outcome take_given(item& into) noexcept;
+  [[nodiscard]] outcome find_next(std::uint32_t word) const noexcept;
   [[nodiscard]] std::atomic<std::uint64_t>& held(std::uint32_t index) const noexcept {
     return page_.words[first_ + first_held_word + index];
   }
@@ -67,6 +77,7 @@ class consumer_table {
   const std::uint32_t held_;
   std::optional<table_view> producer_;
   std::uint64_t next_ = 1;
+  std::uint32_t entry_ = 0;
 };
 
 }  // namespace gpushm::channel

@@ -24,14 +24,16 @@ inline constexpr std::uint64_t slot_alignment = 512;
 inline constexpr std::uint32_t announced_word = 0;  ///< signaled by the producer's CPU
 inline constexpr std::uint32_t published_word = 1;  ///< signaled by its stream
 inline constexpr std::uint32_t members_word = 2;    ///< grows when the list of members changes
-inline constexpr std::uint32_t producer_words = 3;
+/// One for each entry of the table's members: items that were given to it, if it shares the work.
+inline constexpr std::uint32_t first_given_word = 3;
+inline constexpr std::uint32_t producer_words = first_given_word + max_consumers;
 // Words of a consumer.
 inline constexpr std::uint32_t taken_word = 0;     ///< signaled by its CPU
 inline constexpr std::uint32_t released_word = 1;  ///< signaled by its stream
 inline constexpr std::uint32_t first_held_word = 2;
 
 inline constexpr std::uint64_t table_magic = 0x316E'6168'4353'4D47ULL;  // "GMSChan1"
-inline constexpr std::uint32_t table_version = 1;
+inline constexpr std::uint32_t table_version = 2;
 
 // Everything is in shared memory: never change an offset, raise `table_version` instead.
 
@@ -46,8 +48,9 @@ static_assert(sizeof(row) == 320);
 
 /// What the producer has decided about a consumer.
 struct member_entry {
-  std::atomic<std::uint64_t> id;     ///< the generation of its words' segment; 0: none
-  std::atomic<std::uint64_t> start;  ///< its first item, or one of the two below
+  std::atomic<std::uint64_t> id;  ///< the generation of its words' segment; 0: none
+  /// Its first item, or the first one of those given to it, or one of the two below.
+  std::atomic<std::uint64_t> start;
 };
 inline constexpr std::uint64_t refused_too_many = ~std::uint64_t{0};  ///< no room for it
 inline constexpr std::uint64_t refused_invalid = ~std::uint64_t{1};   ///< its words were not valid
@@ -75,10 +78,15 @@ inline constexpr std::size_t rows_offset = sizeof(table_head);
 [[nodiscard]] constexpr std::uint32_t order_size(std::uint32_t slots) noexcept {
   return 2 * slots;
 }
+/// Behind the order: for each entry of the members, the slots of the last items that were given to
+/// it, by their number modulo the slots.
+[[nodiscard]] constexpr std::size_t given_offset(std::uint32_t slots) noexcept {
+  return order_offset(slots) + std::size_t{order_size(slots)} * sizeof(std::uint32_t);
+}
 /// Of a page with such a table: a size that `sync::is_signal_page_size` accepts.
 [[nodiscard]] constexpr std::size_t page_bytes(std::uint32_t slots) noexcept {
-  const std::size_t used = sync::signal_page_bytes + order_offset(slots) +
-                           std::size_t{order_size(slots)} * sizeof(std::uint32_t);
+  const std::size_t used = sync::signal_page_bytes + given_offset(slots) +
+                           std::size_t{max_consumers} * slots * sizeof(std::uint32_t);
   return (used + 4'095) / 4'096 * 4'096;
 }
 static_assert(page_bytes(max_slots) <= sync::max_signal_page_bytes);

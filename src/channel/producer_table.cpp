@@ -37,6 +37,8 @@ producer_table::producer_table(sync::signal_page& page,
       rows_(reinterpret_cast<row*>(table + rows_offset), of.slots),
       order_(reinterpret_cast<std::atomic<std::uint32_t>*>(table + order_offset(of.slots)),
              order_size(of.slots)),
+      given_(reinterpret_cast<std::atomic<std::uint32_t>*>(table + given_offset(of.slots)),
+             std::size_t{max_consumers} * of.slots),
       contents_(of.slots),
       next_(first_item) {
   head_.version = table_version;
@@ -49,7 +51,9 @@ producer_table::producer_table(sync::signal_page& page,
   for (const std::uint32_t word : {announced_word, published_word}) {
     sync::timeline_writer(page_, word).reset(first_item - 1);
   }
-  sync::timeline_writer(page_, members_word).reset(0);
+  for (std::uint32_t word = members_word; word != producer_words; ++word) {
+    sync::timeline_writer(page_, word).reset(0);
+  }
 }
 
 producer_table::producer_table(sync::signal_page& page, std::byte* table, const shape& of)
@@ -61,9 +65,10 @@ producer_table::producer_table(sync::signal_page& page,
                                const table_view& dead)
     : producer_table(page, table, of, last_of(dead, announced_word) + 1) {
   const std::uint64_t last_good = last_of(dead, published_word);
+  last_of_dead_ = last_good;
   for (std::uint32_t slot = 0; slot != of.slots; ++slot) {
     const std::uint64_t item = dead.item_in(slot);
-    contents_[slot] = {item <= last_good ? item : 0, last_good};
+    contents_[slot] = {item <= last_good ? item : 0, last_good, 0, 0};
     if (item == next_) {
       doubt_ = slot;
     }
@@ -99,9 +104,15 @@ bool producer_table::is_named(std::uint32_t slot, const held_items& held) const 
 
 std::optional<producer_table::choice> producer_table::choose() const noexcept {
   const held_items held = held_now();
+  // Without work that is shared, there is always an older one.
+  const bool needs_newest = held_by(members_) != 0;
   std::optional<std::uint32_t> best;
   for (std::uint32_t slot = 0; slot != contents_.size(); ++slot) {
-    if ((!best || contents_[slot].item < contents_[*best].item) && !is_named(slot, held)) {
+    if (needs_newest && contents_[slot].item == announced() && announced() >= head_.first_item) {
+      continue;
+    }
+    if ((!best || contents_[slot].item < contents_[*best].item) && !is_named(slot, held) &&
+        !is_used(slot)) {
       best = slot;
     }
   }
@@ -116,6 +127,7 @@ bool producer_table::claim(const choice& what) noexcept {
     return false;
   }
   contents_[what.slot].item = what.number;
+  contents_[what.slot].owner = 0;
   if (doubt_ == what.slot) {
     doubt_.reset();
   }
@@ -124,7 +136,7 @@ bool producer_table::claim(const choice& what) noexcept {
 
 void producer_table::abandon(const choice& what) noexcept {
   rows_[what.slot].item.store(0, std::memory_order_seq_cst);
-  contents_[what.slot] = {0, what.after};
+  contents_[what.slot] = {0, what.after, 0, 0};
 }
 
 void producer_table::announce(const choice& what, std::span<const std::byte> metadata) noexcept {
@@ -135,6 +147,72 @@ void producer_table::announce(const choice& what, std::span<const std::byte> met
   contents_[what.slot].after = what.number;
   next_ = what.number + 1;
   static_cast<void>(sync::timeline_writer(page_, announced_word).signal(what.number));
+  give(what.slot);
+}
+
+// ---- work that is shared ----
+
+std::uint64_t producer_table::unreleased(const member& of) noexcept {
+  const std::uint64_t released = of.word(released_word).read().value().value_or(0);
+  return of.given - std::min(of.given, std::max(released, of.start - 1));
+}
+
+bool producer_table::is_work_full() const noexcept {
+  bool is_shared = false;
+  for (const member& each : members_) {
+    if (each.mode == consumer_mode::share) {
+      if (unreleased(each) < each.depth) {
+        return false;
+      }
+      is_shared = true;
+    }
+  }
+  return is_shared;
+}
+
+/// Whether the consumer that was given the item in this slot may still use it.
+bool producer_table::is_used(std::uint32_t slot) const noexcept {
+  const content& what = contents_[slot];
+  if (what.owner == 0) {
+    return false;
+  }
+  const auto owner = std::find_if(
+      members_.begin(), members_.end(), [&](const member& each) { return each.id == what.owner; });
+  if (owner == members_.end()) {
+    return false;
+  }
+  // If its words have ended meanwhile, what it has not released is given to another one first.
+  return owner->word(released_word).read().value().value_or(0) < what.count;
+}
+
+/// Gives an announced item to the consumer that has most room for it, in turn if several have.
+void producer_table::give(std::uint32_t slot) noexcept {
+  content& what = contents_[slot];
+  what.owner = 0;
+  member* best = nullptr;
+  std::int64_t most = 0;
+  for (std::size_t i = 0; i != members_.size(); ++i) {
+    member& each = members_[(turn_ + i) % members_.size()];
+    if (each.mode != consumer_mode::share) {
+      continue;
+    }
+    const auto room =
+        static_cast<std::int64_t>(each.depth) - static_cast<std::int64_t>(unreleased(each));
+    if (best == nullptr || room > most) {
+      best = &each;
+      most = room;
+    }
+  }
+  if (best == nullptr) {
+    return;
+  }
+  turn_ = static_cast<std::uint64_t>(best - members_.data()) + 1;
+  what.owner = best->id;
+  what.count = ++best->given;
+  given_[best->entry * contents_.size() + what.count % contents_.size()].store(
+      slot, std::memory_order_release);
+  static_cast<void>(
+      sync::timeline_writer(page_, first_given_word + best->entry).signal(what.count));
 }
 
 void producer_table::close() noexcept {
@@ -155,14 +233,23 @@ void producer_table::add(member added) {
       contents_.begin(), contents_.end(), [&](const content& each) { return each.item == newest; });
   // It may be in none: nothing is announced yet, or its slot is being written (one slot only).
   const bool has_newest = newest >= head_.first_item && slot != contents_.end();
+  const auto entry = entry_for(added.id);
+  if (!entry) {
+    return;
+  }
+  added.entry = *entry;
   added.start = has_newest ? newest : newest + 1;
-  write_member(added.id, added.start);
+  if (added.mode == consumer_mode::share) {
+    added.given = sync::timeline_reader(page_, first_given_word + added.entry).read().word;
+    added.start = added.given + 1;
+  }
+  write_member(added.entry, added.id, added.start);
   members_.push_back(added);
   static_cast<void>(sync::timeline_writer(page_, members_word)
                         .signal(sync::timeline_reader(page_, members_word).read().word + 1));
 }
 
-void producer_table::write_member(std::uint64_t id, std::uint64_t start) noexcept {
+std::optional<std::uint32_t> producer_table::entry_for(std::uint64_t id) const noexcept {
   // Its own entry, or one of a consumer that is not a member any more.
   const auto is_free = [&](const member_entry& each) {
     const std::uint64_t of = each.id.load(std::memory_order_relaxed);
@@ -175,22 +262,51 @@ void producer_table::write_member(std::uint64_t id, std::uint64_t start) noexcep
   if (at == head_.members.end()) {
     at = std::find_if(head_.members.begin(), head_.members.end(), is_free);
   }
-  if (at == head_.members.end()) {
-    return;  // all are members: the one that is refused finds nothing, and times out
-  }
-  at->start.store(0, std::memory_order_release);
-  at->id.store(id, std::memory_order_release);
-  at->start.store(start, std::memory_order_release);
+  return at == head_.members.end()
+             ? std::nullopt
+             : std::optional(static_cast<std::uint32_t>(at - head_.members.begin()));
+}
+
+void producer_table::write_member(std::uint32_t entry,
+                                  std::uint64_t id,
+                                  std::uint64_t start) noexcept {
+  member_entry& at = head_.members[entry];
+  at.start.store(0, std::memory_order_release);
+  at.id.store(id, std::memory_order_release);
+  at.start.store(start, std::memory_order_release);
 }
 
 void producer_table::refuse(std::uint64_t id, std::uint64_t why) noexcept {
-  write_member(id, why);
+  // If all are members, the one that is refused finds nothing, and times out.
+  if (const auto entry = entry_for(id)) {
+    write_member(*entry, id, why);
+  }
   static_cast<void>(sync::timeline_writer(page_, members_word)
                         .signal(sync::timeline_reader(page_, members_word).read().word + 1));
 }
 
 void producer_table::drop(std::uint64_t id) noexcept {
-  std::erase_if(members_, [&](const member& each) { return each.id == id; });
+  const auto at = std::find_if(
+      members_.begin(), members_.end(), [&](const member& each) { return each.id == id; });
+  if (at == members_.end()) {
+    return;
+  }
+  const member gone = *at;
+  members_.erase(at);
+  if (gone.mode != consumer_mode::share) {
+    return;
+  }
+  const std::uint64_t released =
+      is_plausible(gone) ? gone.word(released_word).read().value().value_or(0) : 0;
+  for (std::uint32_t slot = 0; slot != contents_.size(); ++slot) {
+    if (contents_[slot].owner != id) {
+      continue;
+    }
+    contents_[slot].owner = 0;
+    if (contents_[slot].count > released) {
+      give(slot);
+    }
+  }
 }
 
 bool producer_table::is_plausible(const member& of) const noexcept {
@@ -201,6 +317,9 @@ bool producer_table::is_plausible(const member& of) const noexcept {
   const std::uint64_t taken = of.word(taken_word).word().load(std::memory_order_acquire);
   if (sync::is_terminal(released) || sync::is_terminal(taken)) {
     return true;  // they end one after the other
+  }
+  if (of.mode == consumer_mode::share) {
+    return released <= of.given;
   }
   return released <= announced() && taken <= announced() &&
          std::max(released, of.start - 1) + contents_.size() >= published;

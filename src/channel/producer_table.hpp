@@ -18,14 +18,18 @@ namespace gpushm::channel {
 enum class consumer_mode : std::uint8_t {
   block = 0,   ///< each item; the producer waits for it
   latest = 1,  ///< the newest one; the producer does not wait
+  share = 2,   ///< some of the items: each is used by one of those that share the work
 };
 
 /// A consumer, as the producer sees it. Its words are another process's: each is read once.
 struct member {
   std::uint64_t id = 0;  ///< the generation of its words' segment
   consumer_mode mode = consumer_mode::block;
-  std::uint32_t held = 0;  ///< words for items that it holds, if `latest`
+  std::uint32_t held = 0;   ///< words for items that it holds, if `latest`
+  std::uint32_t depth = 0;  ///< items that it is given before it has released one, if `share`
   std::uint64_t start = 0;
+  std::uint32_t entry = 0;  ///< in the table
+  std::uint64_t given = 0;  ///< items, if `share`: counted from what its entry had before
   const sync::signal_page* page = nullptr;
   std::uint32_t first_word = 0;
 
@@ -62,8 +66,8 @@ class producer_table {
     /// Consumers that get every item must have taken, and finished with, items up to this; 0: none.
     std::uint64_t after = 0;
   };
-  /// The slot of the next item: the oldest one that no consumer of the newest holds. Nothing if all
-  /// are held, which needs more consumers than `add` accepts.
+  /// The slot of the next item: the oldest one that no consumer of the newest holds, and that no
+  /// consumer that shares the work has. Nothing if there is none.
   [[nodiscard]] std::optional<choice> choose() const noexcept;
   /// Stores the item's number in its row. Precondition: the CPUs of those that get every item have
   /// taken those up to `after`. False, and the row is as before, if a consumer holds the slot after
@@ -74,6 +78,13 @@ class producer_table {
   /// Makes a claimed item known. Precondition: at most `max_metadata_bytes`. Then the stream
   /// signals `published_word`.
   void announce(const choice& what, std::span<const std::byte> metadata) noexcept;
+  /// Whether the next item has to wait for a consumer that shares the work: all of them have as
+  /// many items as they want.
+  [[nodiscard]] bool is_work_full() const noexcept;
+  /// Items that are given to a consumer that shares the work, and not released.
+  [[nodiscard]] static std::uint64_t unreleased(const member& of) noexcept;
+  /// The last good item of the producer before; 0: there was none.
+  [[nodiscard]] std::uint64_t last_of_dead() const noexcept { return last_of_dead_; }
   /// There will be no more items.
   void close() noexcept;
 
@@ -82,10 +93,13 @@ class producer_table {
   /// Whether there is room for it: at most `max_consumers`, and two slots more than consumers of
   /// the newest can hold.
   [[nodiscard]] bool has_room(const member& for_one) const noexcept;
-  /// Adds a consumer, and says where it starts. Precondition: `has_room`.
+  /// Adds a consumer, and says where it starts. No effect if the table has no entry for it.
+  /// Precondition: `has_room`.
   void add(member added);
   /// Writes that a consumer gets nothing.
   void refuse(std::uint64_t id, std::uint64_t why) noexcept;
+  /// What a consumer that shares the work has not released is given to another one, if there is
+  /// one.
   void drop(std::uint64_t id) noexcept;
   [[nodiscard]] const std::vector<member>& members() const noexcept { return members_; }
   /// Whether the words of a consumer that gets every item are possible ones: an honest one never
@@ -105,19 +119,28 @@ class producer_table {
   };
   [[nodiscard]] held_items held_now() const noexcept;
   [[nodiscard]] bool is_named(std::uint32_t slot, const held_items& held) const noexcept;
-  void write_member(std::uint64_t id, std::uint64_t start) noexcept;
+  /// The entry for a member that has none yet; nothing: all are used.
+  [[nodiscard]] std::optional<std::uint32_t> entry_for(std::uint64_t id) const noexcept;
+  void write_member(std::uint32_t entry, std::uint64_t id, std::uint64_t start) noexcept;
+  [[nodiscard]] bool is_used(std::uint32_t slot) const noexcept;
+  void give(std::uint32_t slot) noexcept;
 
   sync::signal_page& page_;
   table_head& head_;
   std::span<row> rows_;
   std::span<std::atomic<std::uint32_t>> order_;
+  std::span<std::atomic<std::uint32_t>> given_;
   struct content {
     std::uint64_t item = 0;   ///< 0: none, or not known
     std::uint64_t after = 0;  ///< consumers may still use items up to this in it
+    std::uint64_t owner = 0;  ///< the member that shares the work and was given it; 0: none
+    std::uint64_t count = 0;  ///< the number of this item among those that were given to it
   };
   std::vector<content> contents_;       ///< of the slots
   std::optional<std::uint32_t> doubt_;  ///< a slot that a `held` word without an item may name
   std::uint64_t next_;                  ///< the number of the next item
+  std::uint64_t last_of_dead_ = 0;
+  std::uint64_t turn_ = 0;  ///< of those that share the work and have equal room
   std::vector<member> members_;
 };
 

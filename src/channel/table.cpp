@@ -30,7 +30,16 @@ std::optional<table_view> table_view::of(const sync::signal_page& page,
   result.rows_ = reinterpret_cast<const row*>(table + rows_offset);
   result.order_ =
       reinterpret_cast<const std::atomic<std::uint32_t>*>(table + order_offset(result.slots_));
+  result.given_ =
+      reinterpret_cast<const std::atomic<std::uint32_t>*>(table + given_offset(result.slots_));
   return result;
+}
+
+std::optional<std::uint32_t> table_view::given_slot(std::uint32_t entry,
+                                                    std::uint64_t count) const noexcept {
+  const std::uint32_t slot =
+      given_[std::size_t{entry} * slots_ + count % slots_].load(std::memory_order_acquire);
+  return slot < slots_ ? std::optional(slot) : std::nullopt;
 }
 
 std::optional<std::uint32_t> table_view::slot_of(std::uint64_t item) const noexcept {
@@ -47,14 +56,20 @@ std::uint32_t table_view::copy_metadata(std::uint32_t slot,
   return bytes;
 }
 
-std::optional<std::uint64_t> table_view::start_of(std::uint64_t id) const noexcept {
-  for (const member_entry& each : head_->members) {
-    if (each.id.load(std::memory_order_acquire) == id) {
-      const std::uint64_t start = each.start.load(std::memory_order_acquire);
-      return start == 0 ? std::nullopt : std::optional(start);
+std::optional<std::uint32_t> table_view::entry_of(std::uint64_t id) const noexcept {
+  for (std::uint32_t i = 0; i != max_consumers; ++i) {
+    if (head_->members[i].id.load(std::memory_order_acquire) == id) {
+      return i;
     }
   }
   return std::nullopt;
+}
+
+std::optional<std::uint64_t> table_view::start_of(std::uint64_t id) const noexcept {
+  const auto entry = entry_of(id);
+  const std::uint64_t start =
+      entry ? head_->members[*entry].start.load(std::memory_order_acquire) : 0;
+  return start == 0 ? std::nullopt : std::optional(start);
 }
 
 }  // namespace gpushm::channel

@@ -40,11 +40,16 @@ class table_view {
   }
   /// The slot of an item; nothing if the producer has stored what is not a slot.
   [[nodiscard]] std::optional<std::uint32_t> slot_of(std::uint64_t item) const noexcept;
+  /// The slot of the item `count` of those that were given to the entry `entry`. As `slot_of`.
+  [[nodiscard]] std::optional<std::uint32_t> given_slot(std::uint32_t entry,
+                                                        std::uint64_t count) const noexcept;
   /// Copies the metadata, and returns their size.
   [[nodiscard]] std::uint32_t copy_metadata(std::uint32_t slot,
                                             std::span<std::byte> to) const noexcept;
   /// What the producer has decided about the consumer `id`; nothing: nothing yet.
   [[nodiscard]] std::optional<std::uint64_t> start_of(std::uint64_t id) const noexcept;
+  /// Its entry in the members; nothing: it has none.
+  [[nodiscard]] std::optional<std::uint32_t> entry_of(std::uint64_t id) const noexcept;
 
  private:
   table_view() = default;
@@ -52,6 +57,7 @@ class table_view {
   const table_head* head_ = nullptr;
   const row* rows_ = nullptr;
   const std::atomic<std::uint32_t>* order_ = nullptr;
+  const std::atomic<std::uint32_t>* given_ = nullptr;
   std::uint32_t slots_ = 0;
   std::uint64_t slot_bytes_ = 0;
   std::uint64_t slot_stride_ = 0;

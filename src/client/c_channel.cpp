@@ -29,6 +29,7 @@ static_assert(GPUSHM_MAX_CHANNEL_CONSUMERS == channel::max_consumers);
 static_assert(GPUSHM_MAX_ITEM_METADATA_BYTES == channel::max_metadata_bytes);
 static_assert(GPUSHM_MAX_HELD_ITEMS == channel::max_held);
 static_assert(GPUSHM_CONSUMER_LATEST == static_cast<int>(channel::consumer_mode::latest));
+static_assert(GPUSHM_CONSUMER_SHARE == static_cast<int>(channel::consumer_mode::share));
 
 namespace {
 
@@ -165,13 +166,14 @@ gpushm_errc gpushm_consumer_open(gpushm_client* client,
     gpushm_consumer*& result = out(consumer, "open");
     const auto from = options_in(options, "open");
     gpushm_consumer::options wanted;
-    wanted.mode = enum_in(from.mode, channel::consumer_mode::latest, "open");
-    if (wanted.mode == channel::consumer_mode::latest) {
-      wanted.held = from.held == 0 ? 1 : from.held;
+    wanted.mode = enum_in(from.mode, channel::consumer_mode::share, "open");
+    if (wanted.mode != channel::consumer_mode::block) {
+      const std::uint32_t usual = wanted.mode == channel::consumer_mode::latest ? 1 : 2;
+      wanted.held = from.held == 0 ? usual : from.held;
     } else if (from.held != 0) {
       throw_invalid("open",
-                    "only consumers of the newest item have a number of held items",
-                    "leave `held` 0, or use GPUSHM_CONSUMER_LATEST");
+                    "consumers that get each item have no number of held items",
+                    "leave `held` 0, or use another mode");
     }
     wanted.device = text_in(from.device, "open");
     wanted.timeout = from.timeout_ms == 0 ? default_join : milliseconds(from.timeout_ms);

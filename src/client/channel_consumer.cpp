@@ -54,7 +54,8 @@ gpushm_consumer::gpushm_consumer(std::shared_ptr<detail::client_impl> client,
     : client_(std::move(client)),
       name_(name),
       options_(wanted),
-      word_count_(channel::first_held_word + wanted.held) {
+      word_count_(channel::first_held_word +
+                  (wanted.mode == consumer_mode::latest ? wanted.held : 0)) {
   client_->check_usable("open", name);
   names::check("open", name);
   if (wanted.held > channel::max_held) {
@@ -70,16 +71,23 @@ gpushm_consumer::gpushm_consumer(std::shared_ptr<detail::client_impl> client,
   waiting.timeout = wanted.timeout;
   waiting.stop = wanted.stop;
   static_cast<void>(client_->open_words(names::producer(name_), 0, waiting));
-  join(until);
+  join(until, wanted.stop);
 }
 
-void gpushm_consumer::join(time_point until) {
+void gpushm_consumer::join(time_point until, const std::stop_token& stop) {
   const auto request_deadline = client_->request_deadline();
-  words_ = client_->take_words(word_count_, request_deadline);
-  for (std::uint32_t i = 0; i != word_count_; ++i) {
-    own_word(i).reset(0);
+  const auto words = client_->take_words(word_count_, request_deadline);
+  {
+    const std::lock_guard lock(mutex_);
+    words_ = words;
+    for (std::uint32_t i = 0; i != word_count_; ++i) {
+      own_word(i).reset(0);
+    }
+    table_.emplace(words_.page->own_page(),
+                   words_.first,
+                   options_.mode,
+                   word_count_ - channel::first_held_word);
   }
-  table_.emplace(words_.page->own_page(), words_.first, options_.mode, options_.held);
   try {
     claim_ = client_->reserve_words(
         detail::unique_name(names::consumers(name_)), words_, word_count_, request_deadline);
@@ -88,10 +96,12 @@ void gpushm_consumer::join(time_point until) {
     throw;
   }
   try {
-    const std::array<std::byte, 1> mode{static_cast<std::byte>(options_.mode)};
-    claim_->publish(mode, "open", request_deadline);
-    if (!attach(until, options_.stop)) {
-      throw error(options_.stop.stop_requested() ? errc::cancelled : errc::timed_out,
+    const std::array<std::byte, 2> described{static_cast<std::byte>(options_.mode),
+                                             static_cast<std::byte>(options_.held)};
+    const bool has_depth = options_.mode == consumer_mode::share;
+    claim_->publish(std::span(described).first(has_depth ? 2 : 1), "open", request_deadline);
+    if (!attach(until, stop)) {
+      throw error(stop.stop_requested() ? errc::cancelled : errc::timed_out,
                   "open",
                   name_,
                   "the producer has not answered in time",
@@ -137,7 +147,8 @@ bool gpushm_consumer::attach(time_point until, const std::stop_token& stop) {
     const sync::timeline_reader changes = view->word(channel::members_word);
     for (;;) {
       const std::uint64_t seen = changes.read().word;
-      if (const auto start = view->start_of(own)) {
+      const auto entry = view->entry_of(own);
+      if (const auto start = view->start_of(own); entry && start) {
         if (*start == channel::refused_too_many) {
           throw error(errc::quota_exceeded,
                       "open",
@@ -160,7 +171,7 @@ bool gpushm_consumer::attach(time_point until, const std::stop_token& stop) {
         if (!table_->is_attached()) {
           released_ = *start - 1;
         }
-        table_->attach(*view, *start);
+        table_->attach(*view, *start, *entry);
         return true;
       }
       if (sync::kind_of(seen) != word_kind::value) {
@@ -208,7 +219,7 @@ gpushm_consumer::~gpushm_consumer() {
   const auto until = base::deadline_after(detail::close_limit);
   bool is_idle = true;
   if (streams_release_) {
-    if (options_.mode == consumer_mode::block) {
+    if (options_.mode != consumer_mode::latest) {
       is_idle = sync::wait(own_word(channel::released_word).reader(), released_, until) !=
                 wait_result::timed_out;
     } else {
@@ -258,6 +269,9 @@ CUdeviceptr gpushm_consumer::own_address(std::uint32_t word, CUstream stream) co
 /// before has not completed.
 void gpushm_consumer::note_last_producer() {
   const std::lock_guard lock(mutex_);
+  if (!table_->is_attached()) {
+    return;
+  }
   const sync::reading published = table_->producer().word(channel::published_word).read();
   if (published.kind() != word_kind::value && published.value() < on_streams_) {
     lost_ = true;
@@ -265,21 +279,70 @@ void gpushm_consumer::note_last_producer() {
   }
 }
 
+/// A consumer that shares the work counts what it was given by one producer: it joins the next one
+/// with other words. It ends the ones that it has had after that: until then the producer knows
+/// that there are consumers. False: there was none in time.
+bool gpushm_consumer::join_next_producer(time_point until, const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  if (!held_.empty()) {
+    throw error(errc::too_many_requests,
+                "next",
+                name_,
+                "the producer has died, and this consumer still holds " +
+                    std::to_string(held_.size()) + " of its items",
+                "release them first");
+  }
+  // Nothing changes the word any more: no item is held.
+  if (streams_release_ && sync::wait(own_word(channel::released_word).reader(), released_, until) ==
+                              wait_result::timed_out) {
+    return false;
+  }
+  const auto words = words_;
+  const auto claim = claim_;
+  const auto table = table_;
+  lock.unlock();
+  try {
+    gpushm::open_options waiting;
+    waiting.timeout = base::time_left(until);
+    waiting.stop = stop;
+    static_cast<void>(client_->open_words(names::producer(name_), 0, waiting));
+    join(until, stop);
+  } catch (const error& why) {
+    lock.lock();
+    words_ = words;
+    claim_ = claim;
+    table_.reset();
+    table_.emplace(*table);
+    if (why.code() == errc::timed_out || why.code() == errc::cancelled ||
+        why.code() == errc::no_such_segment || why.code() == errc::peer_died ||
+        why.code() == errc::writer_ending || why.code() == errc::gone_or_replaced) {
+      return false;
+    }
+    throw;
+  }
+  client_->pages().end(words, word_count_, *claim);
+  lock.lock();
+  streams_release_ = false;
+  on_streams_ = 0;
+  return true;
+}
+
 /// Waits for what `why` says; false: not in time, or at the end.
 bool gpushm_consumer::wait_for_items(consumer_table::outcome why,
                                      time_point until,
                                      const std::stop_token& stop) {
-  const channel::table_view& producer = table_->producer();
   switch (why) {
     case consumer_table::outcome::taken:
       return true;
     case consumer_table::outcome::not_yet:
-      return sync::wait(
-                 producer.word(channel::announced_word), table_->next_number(), until, stop) !=
-                 wait_result::timed_out &&
+      return sync::wait(table_->producer().word(table_->next_word()),
+                        table_->next_number(),
+                        until,
+                        stop) != wait_result::timed_out &&
              !stop.stop_requested();
     case consumer_table::outcome::ending:
-      return sync::wait(producer.word(channel::published_word), sync::max_value, until, stop) !=
+      return sync::wait(
+                 table_->producer().word(channel::published_word), sync::max_value, until, stop) !=
                  wait_result::timed_out &&
              !stop.stop_requested();
     case consumer_table::outcome::full:
@@ -293,12 +356,13 @@ bool gpushm_consumer::wait_for_items(consumer_table::outcome why,
       base::pause_before_retry(milliseconds(0));  // a stream releases one
       return steady_clock::now() < until && !stop.stop_requested();
     case consumer_table::outcome::ended:
-      if (producer.closed()) {
+      if (table_->producer().closed()) {
         ended_ = true;
         return false;
       }
       note_last_producer();
-      if (attach(until, stop)) {
+      if (options_.mode == consumer_mode::share ? join_next_producer(until, stop)
+                                                : attach(until, stop)) {
         return true;
       }
       if (stop.stop_requested()) {
@@ -386,8 +450,8 @@ std::optional<gpushm_item> gpushm_consumer::next(where on,
     try {
       if (wait_until_complete(on, *taken, until, stop)) {
         const std::lock_guard lock(mutex_);
-        held_.push_back({taken->number, taken->held_word, false});
-        on_streams_ = on ? taken->number : on_streams_;
+        held_.push_back({taken->number, taken->held_word, taken->release, false});
+        on_streams_ = on ? std::max(on_streams_, taken->number) : on_streams_;
         return describe(*taken);
       }
     } catch (...) {
@@ -429,10 +493,10 @@ void gpushm_consumer::release(where on, std::uint64_t number) {
     held_.erase(at);
     return;
   }
-  std::uint64_t last = at->number;
+  std::uint64_t last = at->release;
   if (at == held_.begin()) {
     for (auto after = std::next(at); after != held_.end() && after->released; ++after) {
-      last = after->number;
+      last = after->release;
     }
     auto word = own_word(channel::released_word);
     if (on) {

@@ -53,10 +53,12 @@ struct gpushm_consumer {
   struct held_item {
     std::uint64_t number;
     std::uint32_t held_word;
+    std::uint64_t release;  ///< what is stored in the word for it and all before
     bool released;
   };
 
-  void join(time_point until);
+  void join(time_point until, const std::stop_token& stop);
+  [[nodiscard]] bool join_next_producer(time_point until, const std::stop_token& stop);
   /// False: there was no producer, or no answer of one, in time. Throws if it was refused.
   [[nodiscard]] bool attach(time_point until, const std::stop_token& stop);
   void open_slots(const gpushm::channel::table_view& producer);

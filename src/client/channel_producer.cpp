@@ -37,6 +37,8 @@ namespace sync = gpushm::sync;
 constexpr milliseconds look_again{50};
 /// So many are not woken one by one for each item.
 constexpr std::size_t many_consumers = 8;
+/// As above, if any of several consumers may end the wait.
+constexpr std::chrono::microseconds look_at_others{100};
 /// Pause after a failure of the connection to the broker.
 constexpr milliseconds reconnect_pause{100};
 
@@ -62,6 +64,24 @@ void check_options(std::string_view name, const gpushm_producer::options& wanted
                 "slots of " + std::to_string(wanted.slot_bytes) + " bytes",
                 "pass the size of one item");
   }
+}
+
+/// What a consumer has said about itself; false: not possible.
+bool describe_consumer(std::span<const std::byte> metadata,
+                       std::uint32_t words,
+                       channel::member& into) {
+  using channel::consumer_mode;
+  if (metadata.empty() || words < channel::first_held_word ||
+      metadata[0] > static_cast<std::byte>(consumer_mode::share)) {
+    return false;
+  }
+  into.mode = static_cast<consumer_mode>(metadata[0]);
+  into.held = words - channel::first_held_word;
+  if (into.mode == consumer_mode::share) {
+    into.depth = metadata.size() == 2 ? std::to_integer<std::uint32_t>(metadata[1]) : 0;
+    return into.held == 0 && into.depth != 0 && into.depth <= channel::max_held;
+  }
+  return metadata.size() == 1 && (into.held != 0) == (into.mode == consumer_mode::latest);
 }
 
 }  // namespace
@@ -161,7 +181,33 @@ void gpushm_producer::continue_channel() {
   table_.emplace(page_->own_page(), page_->extra(), shape_, *view);
   is_continuation_ = true;
   // Before the first item, which is the next one of all members.
-  admit_present(client_->list(names::consumers(name_)));
+  const auto present = client_->list(names::consumers(name_));
+  keep_workers_of(*view, present);
+  admit_present(present);
+}
+
+/// Those that share the work join anew, with other words, when they have finished with the items of
+/// the producer before.
+void gpushm_producer::keep_workers_of(const channel::table_view& dead,
+                                      const std::vector<gpushm::wire::segment>& present) {
+  for (const gpushm::wire::segment& each : present) {
+    if (!each.published || each.backend != gpushm::backend::timeline ||
+        dead.start_of(each.generation).value_or(sync::max_value + 1) > sync::max_value) {
+      continue;
+    }
+    try {
+      auto opened = client_->open_words(each.name, each.generation, {});
+      const auto metadata = opened.lease->metadata();
+      if (!metadata.empty() &&
+          metadata[0] == static_cast<std::byte>(channel::consumer_mode::share)) {
+        const std::lock_guard lock(mutex_);
+        lingering_.insert_or_assign(each.generation,
+                                    consumer{std::move(opened.lease), std::move(opened.words)});
+      }
+    } catch (const error& why) {
+      base::log(gpushm::log_level::debug, why.what());  // it has left
+    }
+  }
 }
 
 gpushm_producer::~gpushm_producer() {
@@ -223,11 +269,18 @@ void gpushm_producer::drop_gone() {
   for (const channel::member& each : table_->members()) {
     if (sync::is_terminal(each.word(channel::released_word).read().word)) {
       ended.push_back(each.id);
-    } else if (each.mode == channel::consumer_mode::block && !table_->is_plausible(each)) {
+    } else if (each.mode != channel::consumer_mode::latest && !table_->is_plausible(each)) {
       invalid.push_back(each.id);
     }
   }
   std::for_each(ended.begin(), ended.end(), [&](std::uint64_t id) { drop(id); });
+  std::erase_if(lingering_, [](const auto& each) {
+    const detail::own_words& words = each.second.words;
+    return sync::is_terminal(
+        sync::timeline_reader(words.page->page(), words.first + channel::released_word)
+            .read()
+            .word);
+  });
   for (const std::uint64_t id : invalid) {
     drop(id);
     table_->refuse(id, channel::refused_invalid);
@@ -249,6 +302,44 @@ const channel::member* gpushm_producer::behind(std::uint32_t word, std::uint64_t
   return at == all.end() ? nullptr : &*at;
 }
 
+std::optional<gpushm_producer::obstacle> gpushm_producer::find_obstacle(
+    const std::optional<channel::producer_table::choice>& what, where on) const {
+  if (!what || table_->is_work_full()) {
+    for (const channel::member& each : table_->members()) {
+      if (each.mode == channel::consumer_mode::share && table_->unreleased(each) != 0) {
+        const auto reader = each.word(channel::released_word);
+        return obstacle{reader,
+                        reader.read().value().value_or(0) + 1,
+                        consumers_.at(each.id).words.page,
+                        look_at_others};
+      }
+    }
+    if (!what) {  // consumers of the newest hold all slots for a moment
+      return obstacle{sync::timeline_reader(page_->page(), channel::announced_word),
+                      sync::max_value,
+                      page_,
+                      look_at_others};
+    }
+  }
+  if (what->after <= table_->last_of_dead() && !lingering_.empty()) {
+    const auto& words = lingering_.begin()->second.words;
+    return obstacle{sync::timeline_reader(words.page->page(), words.first + channel::released_word),
+                    sync::max_value,
+                    words.page,
+                    look_again};
+  }
+  for (const std::uint32_t word : {channel::taken_word, channel::released_word}) {
+    if (word == channel::released_word && on) {
+      break;  // the stream waits
+    }
+    if (const channel::member* const late = behind(word, what->after)) {
+      return obstacle{
+          late->word(word), what->after, consumers_.at(late->id).words.page, look_again};
+    }
+  }
+  return std::nullopt;
+}
+
 std::optional<gpushm_slot> gpushm_producer::acquire(where on,
                                                     milliseconds timeout,
                                                     const std::stop_token& stop) {
@@ -268,31 +359,15 @@ std::optional<gpushm_slot> gpushm_producer::acquire(where on,
   for (;;) {
     drop_gone();
     const auto what = table_->choose();
-    const channel::member* late = nullptr;
-    std::uint32_t word = channel::taken_word;
-    if (what) {
-      late = behind(word, what->after);
-      if (late == nullptr && !on) {
-        word = channel::released_word;
-        late = behind(word, what->after);
-      }
-    }
-    if (!what || late != nullptr) {
+    if (const auto late = find_obstacle(what, on)) {
       // Not with the lock held: others join and leave meanwhile.
       const auto now = std::chrono::steady_clock::now();
       if (now >= until || stop.stop_requested()) {
         return std::nullopt;
       }
-      const auto next_look = std::min(until, now + look_again);
-      if (late != nullptr) {
-        const sync::timeline_reader reader = late->word(word);
-        const auto page = consumers_.at(late->id).words.page;  // mapped as long as this waits
-        lock.unlock();
-        static_cast<void>(sync::wait(reader, what->after, next_look, stop));
-      } else {
-        lock.unlock();
-        base::pause_before_retry(milliseconds(1));
-      }
+      const auto next_look = std::min<time_point>(until, now + late->look_again);
+      lock.unlock();
+      static_cast<void>(sync::wait(late->on, late->value, next_look, stop));
       lock.lock();
       continue;
     }
@@ -432,7 +507,7 @@ void gpushm_producer::admit(const std::string& name, std::uint64_t generation) n
   try {
     {
       const std::lock_guard lock(mutex_);
-      if (consumers_.contains(generation)) {
+      if (consumers_.contains(generation) || lingering_.contains(generation)) {
         return;
       }
     }
@@ -442,13 +517,7 @@ void gpushm_producer::admit(const std::string& name, std::uint64_t generation) n
     joined.id = generation;
     joined.page = &opened.words.page->page();
     joined.first_word = opened.words.first;
-    const bool is_valid =
-        metadata.size() == 1 && opened.count >= channel::first_held_word &&
-        (metadata[0] == std::byte{0}
-             ? opened.count == channel::first_held_word
-             : metadata[0] == std::byte{1} && opened.count > channel::first_held_word);
-    joined.held = opened.count - channel::first_held_word;
-    joined.mode = joined.held == 0 ? channel::consumer_mode::block : channel::consumer_mode::latest;
+    const bool is_valid = describe_consumer(metadata, opened.count, joined);
     const std::lock_guard lock(mutex_);
     if (!is_valid) {
       table_->refuse(generation, channel::refused_invalid);

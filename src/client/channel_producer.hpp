@@ -61,6 +61,8 @@ struct gpushm_producer {
 
   void begin(const options& wanted);
   void continue_channel();
+  void keep_workers_of(const gpushm::channel::table_view& dead,
+                       const std::vector<gpushm::wire::segment>& present);
   [[nodiscard]] std::shared_ptr<gpushm::detail::mapped_page> last_page() const;
   void check_usable(std::string_view operation) const;
   [[nodiscard]] gpushm::cuda::CUdeviceptr published_for(gpushm::cuda::CUstream stream) const;
@@ -72,6 +74,15 @@ struct gpushm_producer {
   /// The consumer whose `word` has not reached `value`.
   [[nodiscard]] const gpushm::channel::member* behind(std::uint32_t word,
                                                       std::uint64_t value) const;
+  /// What the acquisition of a slot must wait for; nothing: it can be claimed.
+  struct obstacle {
+    gpushm::sync::timeline_reader on;
+    std::uint64_t value;
+    std::shared_ptr<const void> keep;  ///< what `on` reads
+    std::chrono::microseconds look_again;
+  };
+  [[nodiscard]] std::optional<obstacle> find_obstacle(
+      const std::optional<gpushm::channel::producer_table::choice>& what, where on) const;
   void enqueue_waits(gpushm::cuda::CUstream stream, std::uint64_t after, time_point until);
 
   // On the thread that admits consumers.
@@ -95,6 +106,9 @@ struct gpushm_producer {
   std::uint32_t dropped_ = 0;
   bool is_continuation_ = false;
   std::vector<retired> retired_;
+  /// Those that shared the work of the producer before, until they have left: what its items are in
+  /// may still be read.
+  std::unordered_map<std::uint64_t, consumer> lingering_;
   std::stop_source stop_;
   std::jthread admitting_;
 };

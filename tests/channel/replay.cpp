@@ -231,7 +231,7 @@ class replay {
   void attach_to(consumer& who, std::size_t c, std::uint64_t start) {
     const auto answered = now().view().start_of(c + 1);
     require(answered == start, "it starts at another item");
-    who.table.attach(now().view(), start);
+    who.table.attach(now().view(), start, 0);
   }
   void attach(std::size_t c, std::uint64_t start) { attach_to(*consumers_.at(c), c, start); }
 

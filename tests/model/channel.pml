@@ -14,7 +14,7 @@
 //   consumer with an older item, which the row refutes);
 // - the row's read and the store of `taken` (a later store of `taken` makes the producer wait longer, nothing else).
 //
-// Not modelled: work-sharing; k > 1; several acquired items at a time; several streams of one member; hand-over by a living
+// Not modelled: work-sharing (share.pml); k > 1; several acquired items at a time; several streams of one member; hand-over by a living
 // producer; hostile members; the death of the broker; more than one death; deadlines; 64-bit numbers that wrap (they do not).
 //
 // Properties, checked in each configuration:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Checks the model of the channel (channel.pml) with spin: each configuration must have no error and be searched completely; in
+# Checks the model of the channel (channel.pml; share.pml for names that begin with "share") with spin: each configuration must have no error and be searched completely; in
 # each mutation, a configuration with a seeded fault, spin must find an error. Prints one line each.
 #
 #   check.sh                          the configurations and mutations of the test suite; less than a minute and 1.5 GB
@@ -31,6 +31,9 @@ configurations=(
   "n2_takeover_ends     terminates -DN=2 -DLATEST=0 -DITEMS=3 -DREADS=1 -DTAKEOVER=1 -DDIES=1"
   "n1_two_block         safety     -DN=1 -DBLOCK=2 -DLATEST=0 -DITEMS=3 -DREADS=1 -DLATE=2 -DDIES=7"
   "n1_takeover_block    safety     -DN=1 -DLATEST=0 -DITEMS=3 -DTAKEOVER=1 -DDIES=1 -DLATE=1 -DCHECKS=1"
+  "share_n3             safety     -DDIES=1"
+  "share_n2_late        safety     -DN=2 -DDEPTH=1 -DITEMS=5 -DDIES=1 -DLATE=1"
+  "share_n1             safety     -DN=1 -DDEPTH=1 -DDIES=1"
 )
 thorough=(
   "n3_any_dies          safety     -DN=3 -DITEMS=5 -DDIES=7"
@@ -66,6 +69,10 @@ mutations=(
   "no_doubt             -DFAULT=NO_DOUBT $latest -DTAKEOVER=1 -DDIES=1 -DMORE=1"
   "no_row_restore       -DFAULT=NO_ROW_RESTORE $latest -DTAKEOVER=1 -DDIES=1 -DMORE=1"
   "too_few_slots        -DN=2 -DREADS=1 -DDEPTH=2"
+  "share_no_used_check  -DFAULT=NO_USED_CHECK"
+  "share_no_regive      -DFAULT=NO_REGIVE -DDIES=1"
+  "share_ended_is_free  -DFAULT=ENDED_IS_FREE -DDIES=1"
+  "share_row_late       -DFAULT=ROW_LATE"
 )
 # Random runs of these, in turn, are the traces.
 simulations=(
@@ -93,7 +100,10 @@ trap 'rm -rf "$scratch"' EXIT
 
 # Searches one state graph in a folder of its own; the output of the verifier is in the file `log`.
 search() { # NAME MODE OPTIMISATION [MACRO...]
-  local folder=$scratch/$1 mode=(-DSAFETY) flags=()
+  local folder=$scratch/$1 mode=(-DSAFETY) flags=() source=$model
+  if [[ $1 == share* ]]; then
+    source=${model%/*}/share.pml
+  fi
   mkdir "$folder"
   cd "$folder"
   if [ "$2" = terminates ]; then  # without progress labels, each cycle is a cycle without progress
@@ -104,7 +114,7 @@ search() { # NAME MODE OPTIMISATION [MACRO...]
     mode+=(-DBFS)
   fi
   # Without partial order reduction: nearly all steps use shared words, so it gains nothing.
-  if spin -a "${@:4}" "$model" >log 2>&1 &&
+  if spin -a "${@:4}" "$source" >log 2>&1 &&
      gcc "$3" -w -DCOLLAPSE -DNOREDUCE "-DMEMLIM=$memory_mb" "${mode[@]}" -o pan pan.c >>log 2>&1; then
     ./pan -n -m10000 "${flags[@]}" >>log 2>&1 || true
   fi

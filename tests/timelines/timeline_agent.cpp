@@ -235,11 +235,15 @@ class agent {
       producer_ = channel_producer::create(*client_, name, options);
       return {};
     }
-    if (order == "consume") {  // NAME HELD GPU; HELD 0: each item
+    if (order == "consume" ||
+        order == "share") {  // NAME HELD GPU; "consume" with HELD 0: each item
       const std::string name = word();
+      shares_ = order == "share";
       consumer_options options;
       options.held = static_cast<std::uint32_t>(number());
-      options.mode = options.held == 0 ? consumer_mode::block : consumer_mode::latest;
+      options.mode = order == "share"    ? consumer_mode::share
+                     : options.held == 0 ? consumer_mode::block
+                                         : consumer_mode::latest;
       options.device = word();
       options.timeout = milliseconds(20'000);
       consumer_ = channel_consumer::open(*client_, name, options);
@@ -286,7 +290,7 @@ class agent {
             check_item(*item);
           }
         }
-        if (item->number() <= last) {
+        if (item->number() <= last && !shares_) {
           throw error(errc::protocol_error, "agent", order, "numbers do not grow");
         }
         last = item->number();
@@ -426,6 +430,7 @@ class agent {
     return finish_rounds(produces, other, on, count);
   }
 
+  bool shares_ = false;  ///< it may be given what a dead consumer had
   std::uint64_t last_good_ = 0;
   std::optional<client> client_;
   std::map<std::string, timeline> timelines_;
