@@ -59,6 +59,21 @@ GPUSHM_API gpushm_errc gpushm_segment_timeline_open(gpushm_client* client,
  * process may still wait for it. */
 GPUSHM_API void gpushm_timeline_close(gpushm_timeline* timeline);
 
+/* Gives the timeline to a process that calls gpushm_timeline_take_over: waits on CPUs
+ * go on there; waits of streams are released, and gpushm_timeline_check says so. Waits, at most a
+ * second, until streams have stored the values that they were given. Releases `timeline`, unless it
+ * fails: GPUSHM_ERRC_TIMED_OUT (a stream has not stored its value), GPUSHM_ERRC_INVALID_ARGUMENT
+ * (not this process's timeline, or one of a segment). */
+GPUSHM_API gpushm_errc gpushm_timeline_hand_over(gpushm_timeline* timeline);
+/* Waits until the signaler of a timeline that this process has opened hands it over or has died, at
+ * most `timeout_ms`, and creates it again, with its last value: this process signals it now.
+ * GPUSHM_ERRC_TIMED_OUT (its signaler lives), GPUSHM_ERRC_CANCELLED,
+ * GPUSHM_ERRC_ALREADY_EXISTS (another process has taken it over), and as gpushm_timeline_create. */
+GPUSHM_API gpushm_errc gpushm_timeline_take_over(const gpushm_timeline* opened,
+                                                 int64_t timeout_ms,
+                                                 const gpushm_stop* stop,
+                                                 gpushm_timeline** timeline);
+
 /* Valid as long as the timeline is; empty for NULL. */
 GPUSHM_API gpushm_string gpushm_timeline_name(const gpushm_timeline* timeline);
 /* Whether this process has created it, and so signals it. */
@@ -75,7 +90,8 @@ GPUSHM_API gpushm_errc gpushm_timeline_value(const gpushm_timeline* timeline, ui
 GPUSHM_API gpushm_errc gpushm_timeline_signal(gpushm_timeline* timeline, uint64_t value);
 /* Blocks until `value` is reached, at most `timeout_ms` (0: does not block, and makes no system
  * call), or until `stop` is requested (noticed within 100 ms). `*reached` tells which.
- * GPUSHM_ERRC_PEER_DIED: the timeline has ended before. GPUSHM_ERRC_VALUE_OUT_OF_RANGE. */
+ * GPUSHM_ERRC_PEER_DIED: the timeline has ended before. GPUSHM_ERRC_GONE_OR_REPLACED: its signaler
+ * has handed it over, and there is no new one in time. GPUSHM_ERRC_VALUE_OUT_OF_RANGE. */
 GPUSHM_API gpushm_errc gpushm_timeline_wait(const gpushm_timeline* timeline,
                                             uint64_t value,
                                             int64_t timeout_ms,
@@ -120,8 +136,9 @@ GPUSHM_API gpushm_errc gpushm_timeline_wait_on(gpushm_timeline* timeline,
                                                int64_t timeout_ms);
 /* Whether all values for which streams of this process were to wait have been reached. After waits
  * for flags: whether the timeline has not ended.
- * GPUSHM_ERRC_PEER_DIED: the timeline had ended before: what the streams have done behind that wait
- * must not be trusted. GPUSHM_ERRC_INVALID_ARGUMENT: not reached yet: synchronise the stream first.
+ * GPUSHM_ERRC_PEER_DIED: the timeline had ended before; GPUSHM_ERRC_GONE_OR_REPLACED: it was handed
+ * over before: what the streams have done behind that wait must not be trusted.
+ * GPUSHM_ERRC_INVALID_ARGUMENT: not reached yet: synchronise the stream first.
  */
 GPUSHM_API gpushm_errc gpushm_timeline_check(const gpushm_timeline* timeline);
 

@@ -60,6 +60,26 @@ class timeline {
     return timeline(opened);
   }
 
+  /// Gives the timeline to a process that calls `take_over`: waits on CPUs go on there;
+  /// waits of streams are released, and `check` says so. Waits, at most a second, until streams
+  /// have stored the values that they were given. Then this object is empty. Throws timed_out (a
+  /// stream has not stored its value), invalid_argument (not this process's timeline, or one of a
+  /// segment).
+  void hand_over() {
+    glue::check(gpushm_timeline_hand_over(handle_.get()));
+    static_cast<void>(handle_.release());
+  }
+  /// Waits until the signaler of this timeline, which this process has opened, hands it over or has
+  /// died, at most `timeout`, and creates it again, with its last value: this process signals the
+  /// result. Throws timed_out (its signaler lives), cancelled, already_exists (another process has
+  /// taken it over), and as `create`.
+  [[nodiscard]] timeline take_over(std::chrono::milliseconds timeout,
+                                   const std::stop_token& stop = {}) const {
+    const glue::stop_bridge bridge(stop);
+    gpushm_timeline* taken = nullptr;
+    glue::check(gpushm_timeline_take_over(handle_.get(), timeout.count(), bridge.handle(), &taken));
+    return timeline(taken);
+  }
   /// Creates 1 to 64 timelines that belong to a segment that this process has created: they need no
   /// names of their own. Once for each segment, as long as one of them exists. Throws as `create`,
   /// and invalid_argument: another process has created the segment.

@@ -134,6 +134,24 @@ void gpushm_timeline_close(gpushm_timeline* timeline) {
   const std::unique_ptr<gpushm_timeline> ended(timeline);
 }
 
+gpushm_errc gpushm_timeline_hand_over(gpushm_timeline* timeline) {
+  return c_call([&] {
+    filled(timeline).hand_over();
+    const std::unique_ptr<gpushm_timeline> ended(timeline);
+  });
+}
+
+gpushm_errc gpushm_timeline_take_over(const gpushm_timeline* opened,
+                                      int64_t timeout_ms,
+                                      const gpushm_stop* stop,
+                                      gpushm_timeline** timeline) {
+  return c_call([&] {
+    const auto& before = filled(opened);
+    gpushm_timeline*& result = out(timeline, "take over");
+    result = before.take_over(milliseconds(timeout_ms), token_of(stop)).release();
+  });
+}
+
 gpushm_string gpushm_timeline_name(const gpushm_timeline* timeline) {
   return timeline == nullptr ? gpushm_string{} : c_text(timeline->name());
 }

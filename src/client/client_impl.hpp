@@ -60,9 +60,11 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
 
   /// Creates and publishes a timeline (timelines.cpp). Throws as a request.
   [[nodiscard]] std::unique_ptr<gpushm_timeline> create_timeline(std::string_view name);
-  /// As above: several, of one name.
-  [[nodiscard]] std::vector<std::unique_ptr<gpushm_timeline>> create_timelines(
-      std::string_view name, std::uint32_t count);
+  /// Creates a timeline again whose signaler has ended; waits, until `deadline` or as long as for a
+  /// request, until its name is free. Throws as a request.
+  [[nodiscard]] std::unique_ptr<gpushm_timeline> continue_timeline(const std::string& name,
+                                                                   std::uint64_t value,
+                                                                   steady_time deadline);
   /// Timelines that belong to a segment of this process. Throws invalid_argument (another process
   /// has created it), and as a request.
   [[nodiscard]] std::vector<std::unique_ptr<gpushm_timeline>> create_timelines_of(
@@ -124,6 +126,9 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   std::size_t prefetch(std::string_view prefix, steady_time deadline);
 
  private:
+  /// Several timelines of one name.
+  [[nodiscard]] std::vector<std::unique_ptr<gpushm_timeline>> create_timelines(
+      std::string_view name, std::uint32_t count, bool for_segment);
   struct open_reply {
     std::shared_ptr<connection> broker;
     answer got;

@@ -103,9 +103,10 @@ void signal_pages::give_back(const own_words& words, std::uint32_t count) noexce
 
 void signal_pages::end(const own_words& words,
                        std::uint32_t count,
-                       const segment_lease& lease) noexcept {
+                       const segment_lease& lease,
+                       sync::word_kind how) noexcept {
   for (std::uint32_t i = 0; i != count; ++i) {
-    sync::timeline_writer(words.page->own_page(), words.first + i).close(sync::word_kind::ended);
+    sync::timeline_writer(words.page->own_page(), words.first + i).close(how);
   }
   const std::lock_guard lock(mutex_);
   if (own* const of = owner_of(words); of != nullptr) {

@@ -78,7 +78,10 @@ class signal_pages {
   void give_back(const own_words& words, std::uint32_t count) noexcept;
   /// Ends words that were published with `lease`, and takes them back: they are free when the
   /// broker has freed that segment, because no process has it open then.
-  void end(const own_words& words, std::uint32_t count, const segment_lease& lease) noexcept;
+  void end(const own_words& words,
+           std::uint32_t count,
+           const segment_lease& lease,
+           sync::word_kind how = sync::word_kind::ended) noexcept;
 
   /// Keeps a page that streams may still write, as long as this exists.
   void keep(std::shared_ptr<mapped_page> page) noexcept;

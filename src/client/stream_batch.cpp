@@ -38,13 +38,17 @@ operation::kind kind_of(const gpushm_stream_operation& what) {
 /// What the driver is given. Throws if one of them is not possible.
 std::vector<operation> gpushm_timeline::operations_of(CUstream stream,
                                                       std::span<const gpushm_stream_operation> what,
-                                                      std::string_view name) {
+                                                      std::string_view name,
+                                                      milliseconds timeout) {
   std::vector<operation> result;
   result.reserve(what.size());
   for (const gpushm_stream_operation& each : what) {
     const gpushm_timeline& on = *each.timeline;
     stores(each) ? on.check_own(name) : on.check_usable(name);
     uses_flags(each) ? on.check_flags(name, each.value) : on.check_value(name, each.value);
+    if (!stores(each)) {
+      on.follow_if_moved(timeout);
+    }
     result.push_back({kind_of(each), on.address_for(stream, name), each.value});
   }
   return result;
@@ -87,7 +91,7 @@ void gpushm_timeline::with_larger_values(std::span<const gpushm_stream_operation
     }
   }
   for (gpushm_timeline* each : written) {
-    sync::timeline_writer(each->words_.page->own_page(), each->words_.first).use_streams();
+    each->writer().use_streams();
   }
   enqueue();
   for (const gpushm_stream_operation& each : what) {
@@ -123,7 +127,7 @@ void gpushm_timeline::count_waits(CUstream stream,
 void gpushm_timeline::batch(CUstream stream,
                             std::span<const gpushm_stream_operation> what,
                             milliseconds timeout) {
-  const auto operations = operations_of(stream, what, "batch");
+  const auto operations = operations_of(stream, what, "batch", timeout);
   if (streams::is_capturing(stream)) {
     // The same values at each launch.
     streams::enqueue(stream, operations, {});
@@ -139,7 +143,7 @@ void gpushm_timeline::note_recorded(std::span<const gpushm_stream_operation> wha
   for (const gpushm_stream_operation& each : what) {
     gpushm_timeline& on = *each.timeline;
     if (stores(each)) {
-      sync::timeline_writer(on.words_.page->own_page(), on.words_.first).use_streams();
+      on.writer().use_streams();
     }
     if (each.kind == GPUSHM_STREAM_SET_FLAGS) {
       const std::lock_guard lock(on.mutex_);
@@ -160,7 +164,7 @@ gpushm_graph_operations::gpushm_graph_operations(CUstream stream,
                 "this stream is not captured",
                 "begin a capture first (cudaStreamBeginCapture, torch.cuda.graph)");
   }
-  const auto operations = gpushm_timeline::operations_of(stream, what, "record");
+  const auto operations = gpushm_timeline::operations_of(stream, what, "record", milliseconds(0));
   node_ = streams::record(stream, operations, {});
   gpushm_timeline::note_recorded(what);
 }
@@ -182,7 +186,7 @@ void gpushm_graph_operations::set(gpushm::cuda::CUgraphExec executable,
   for (std::size_t i = 0; i != wanted.size(); ++i) {
     wanted[i].value = values[i];
   }
-  const auto operations = gpushm_timeline::operations_of(stream, wanted, "set values");
+  const auto operations = gpushm_timeline::operations_of(stream, wanted, "set values", timeout);
   gpushm_timeline::count_waits(stream, wanted, timeout);
   gpushm_timeline::with_larger_values(
       wanted, "set values", [&] { streams::set_operations(executable, node_, operations, {}); });

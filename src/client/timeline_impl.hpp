@@ -17,6 +17,7 @@
 #include "client/signal_pages.hpp"
 #include "gpushm/timeline.h"
 #include "streams/stream_operations.hpp"
+#include "sync/cpu_wait.hpp"
 #include "sync/signal_page.hpp"
 
 struct gpushm_graph_operations;
@@ -26,21 +27,28 @@ struct gpushm_graph_operations;
 /// Thread-safety: distinct objects: safe; shared objects: safe.
 struct gpushm_timeline {
  public:
-  /// Takes over the words of a timeline that this process has published, or has opened.
+  enum class role : std::uint8_t { waiter, signaler, signaler_for_segment };
+  /// Takes over the words of a timeline that this process has published, or has opened. `value`: of
+  /// a timeline that this process has taken over.
   gpushm_timeline(std::shared_ptr<gpushm::detail::client_impl> client,
                   std::shared_ptr<gpushm::detail::segment_lease> lease,
                   gpushm::detail::own_words words,
-                  bool is_own);
+                  role as,
+                  std::uint64_t value = 0);
   gpushm_timeline(const gpushm_timeline&) = delete;
   gpushm_timeline& operator=(const gpushm_timeline&) = delete;
   /// See gpushm_timeline_close.
   ~gpushm_timeline();
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  [[nodiscard]] bool is_own() const noexcept { return is_own_; }
+  [[nodiscard]] bool is_own() const noexcept { return role_ != role::waiter; }
   [[nodiscard]] std::uint64_t value(std::string_view operation) const;
 
   // gpushm.hpp's `timeline` has the contracts of these.
+  /// This object must not be used after that.
+  void hand_over();
+  [[nodiscard]] std::unique_ptr<gpushm_timeline> take_over(std::chrono::milliseconds timeout,
+                                                           const std::stop_token& stop) const;
   void signal(std::uint64_t value);
   [[nodiscard]] bool wait(std::uint64_t value,
                           std::chrono::milliseconds timeout,
@@ -67,7 +75,8 @@ struct gpushm_timeline {
   [[nodiscard]] static std::vector<gpushm::streams::operation> operations_of(
       gpushm::cuda::CUstream stream,
       std::span<const gpushm_stream_operation> what,
-      std::string_view name);
+      std::string_view name,
+      std::chrono::milliseconds timeout);
   static void with_larger_values(std::span<const gpushm_stream_operation> what,
                                  std::string_view name,
                                  const std::function<void()>& enqueue);
@@ -79,6 +88,25 @@ struct gpushm_timeline {
   [[nodiscard]] bool wait_until(const gpushm::sync::condition& wanted,
                                 std::chrono::milliseconds timeout,
                                 const std::stop_token& stop) const;
+  /// Where the word is.
+  struct place {
+    std::shared_ptr<gpushm::detail::segment_lease> lease;
+    gpushm::detail::own_words words;
+    gpushm::sync::timeline_reader reader;
+  };
+  [[nodiscard]] std::shared_ptr<const place> now() const;
+  /// Of this process's own.
+  [[nodiscard]] gpushm::sync::timeline_writer writer() const;
+  void follow(const std::shared_ptr<const place>& from,
+              std::chrono::milliseconds timeout,
+              const std::stop_token& stop) const;
+  void follow_if_moved(std::chrono::milliseconds timeout) const;
+  [[nodiscard]] gpushm::sync::wait_result wait_at(const place& at,
+                                                  const gpushm::sync::condition& wanted,
+                                                  std::chrono::milliseconds timeout,
+                                                  const std::stop_token& stop) const;
+  [[nodiscard]] bool await_last_store() const;
+
   void check_usable(std::string_view operation) const;
   [[nodiscard]] gpushm::cuda::CUdeviceptr address_for(gpushm::cuda::CUstream stream,
                                                       std::string_view operation) const;
@@ -97,14 +125,19 @@ struct gpushm_timeline {
   void note_wait(std::uint64_t value) const noexcept;
 
   std::shared_ptr<gpushm::detail::client_impl> client_;  // destroyed last
-  std::shared_ptr<gpushm::detail::segment_lease> lease_;
-  gpushm::detail::own_words words_;
-  const bool is_own_;
+  const role role_;
   const std::string name_;
   const std::uint64_t forks_ = gpushm::detail::fork_count();
-  gpushm::sync::timeline_reader reader_;
+  mutable std::mutex place_mutex_;  ///< for short
+  /// Changes when another process has taken the timeline over; never of an own one.
+  mutable std::shared_ptr<const place> place_;
+  mutable std::vector<std::shared_ptr<const place>> earlier_;  ///< streams may still read them
+  /// The signaler has changed before a value was reached for which a stream was to wait.
+  mutable bool moved_too_soon_ = false;
+
   std::mutex mutex_;              // held while a signal is enqueued, so that values only grow
-  std::uint64_t signaled_ = 0;    ///< by this process, or enqueued
+  const std::uint64_t initial_;   ///< of what this process signals
+  std::uint64_t signaled_;        ///< by this process, or enqueued
   std::uint64_t on_streams_ = 0;  ///< enqueued
   bool has_flags_ = false;
   mutable std::atomic<std::uint64_t> waited_for_{0};  ///< by streams

@@ -2,9 +2,12 @@
 // Creation and opens of timelines: their words and pages at the broker.
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "base/deadline.hpp"
 #include "base/names.hpp"
+#include "base/syscall.hpp"
 #include "client/client_impl.hpp"
 #include "client/offers.hpp"
 #include "client/segment_impl.hpp"
@@ -81,7 +84,10 @@ std::shared_ptr<segment_lease> client_impl::reserve_words(std::string name,
 }
 
 std::vector<std::unique_ptr<gpushm_timeline>> client_impl::create_timelines(std::string_view name,
-                                                                            std::uint32_t count) {
+                                                                            std::uint32_t count,
+                                                                            bool for_segment) {
+  const auto as =
+      for_segment ? gpushm_timeline::role::signaler_for_segment : gpushm_timeline::role::signaler;
   check_usable("create", name);
   base::check_name("create", name);
   const auto deadline = request_deadline();
@@ -96,7 +102,7 @@ std::vector<std::unique_ptr<gpushm_timeline>> client_impl::create_timelines(std:
     result.reserve(count);
     for (std::uint32_t i = 0; i != count; ++i) {
       result.push_back(std::make_unique<gpushm_timeline>(
-          shared_from_this(), lease, own_words{words.page, words.first + i}, true));
+          shared_from_this(), lease, own_words{words.page, words.first + i}, as));
     }
     lease->publish({}, "create", deadline);
     return result;
@@ -109,7 +115,39 @@ std::vector<std::unique_ptr<gpushm_timeline>> client_impl::create_timelines(std:
 }
 
 std::unique_ptr<gpushm_timeline> client_impl::create_timeline(std::string_view name) {
-  return std::move(create_timelines(name, 1).front());
+  return std::move(create_timelines(name, 1, false).front());
+}
+
+std::unique_ptr<gpushm_timeline> client_impl::continue_timeline(const std::string& name,
+                                                                std::uint64_t value,
+                                                                steady_time deadline) {
+  const auto request = request_deadline();
+  const own_words words = take_words(1, request);
+  std::shared_ptr<segment_lease> lease;
+  try {
+    sync::timeline_writer(words.page->own_page(), words.first).reset(value);
+    for (;;) {
+      try {
+        lease = reserve_words(name, words, 1, request);
+        break;
+      } catch (const error& why) {  // its former signaler is about to release the name
+        if (why.code() != errc::already_exists ||
+            std::chrono::steady_clock::now() >= std::max(deadline, request)) {
+          throw;
+        }
+        base::pause_before_retry(std::chrono::milliseconds(1));
+      }
+    }
+    auto result = std::make_unique<gpushm_timeline>(
+        shared_from_this(), lease, words, gpushm_timeline::role::signaler, value);
+    lease->publish({}, "take over", request);
+    return result;
+  } catch (...) {
+    if (!lease) {
+      pages_.give_back(words, 1);
+    }
+    throw;
+  }
 }
 
 // ---- timelines of a segment: they have one name, which has the segment's generation ----
@@ -131,7 +169,7 @@ std::vector<std::unique_ptr<gpushm_timeline>> client_impl::create_timelines_of(
                 "another process has created this segment",
                 "create a timeline with a name of its own");
   }
-  return create_timelines(timelines_of(segment.info()), count);
+  return create_timelines(timelines_of(segment.info()), count, true);
 }
 
 std::unique_ptr<gpushm_timeline> client_impl::open_timeline_of(const gpushm_segment& segment,
@@ -152,8 +190,10 @@ std::unique_ptr<gpushm_timeline> client_impl::open_timeline_of(const gpushm_segm
                 "pass an index from 0 to " + std::to_string(opened.count - 1));
   }
   opened.words.first += index;
-  return std::make_unique<gpushm_timeline>(
-      shared_from_this(), std::move(opened.lease), std::move(opened.words), false);
+  return std::make_unique<gpushm_timeline>(shared_from_this(),
+                                           std::move(opened.lease),
+                                           std::move(opened.words),
+                                           gpushm_timeline::role::waiter);
 }
 
 std::shared_ptr<mapped_page> client_impl::open_page(const std::string& name,
@@ -199,8 +239,10 @@ client_impl::opened_words client_impl::open_words(std::string_view name,
 std::unique_ptr<gpushm_timeline> client_impl::open_timeline(std::string_view name,
                                                             const open_options& options) {
   auto opened = open_words(name, 0, options);
-  return std::make_unique<gpushm_timeline>(
-      shared_from_this(), std::move(opened.lease), std::move(opened.words), false);
+  return std::make_unique<gpushm_timeline>(shared_from_this(),
+                                           std::move(opened.lease),
+                                           std::move(opened.words),
+                                           gpushm_timeline::role::waiter);
 }
 
 }  // namespace gpushm::detail

@@ -57,6 +57,17 @@ class agent {
       timelines_.insert_or_assign(name, timeline::open(*client_, name, milliseconds(number())));
       return {};
     }
+    if (order == "take_over") {
+      timeline& on = of(word());
+      on = on.take_over(milliseconds(number()));
+      return {};
+    }
+    if (order == "hand_over") {
+      const std::string name = word();
+      of(name).hand_over();
+      timelines_.erase(name);
+      return {};
+    }
     if (order == "close") {
       timelines_.erase(word());
       return {};

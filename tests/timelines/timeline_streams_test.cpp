@@ -87,6 +87,32 @@ TEST_P(timeline_streams, are_released_when_the_signaler_dies) {
   EXPECT_EQ(waiter.request("value t"), "1");
 }
 
+TEST_P(timeline_streams, are_released_by_a_hand_over) {
+  agent signaler = start();
+  agent waiter = start();
+  agent next = start();
+  signaler.request("create t");
+  signaler.request("stream_signal 0 t 1");
+  waiter.request("open t 20000");
+  waiter.request("stream_wait 0 t 1 0");
+  waiter.request("sync 0");
+  waiter.request("check t");
+  waiter.request("stream_wait 0 t 2 0");
+  next.request("open t 20000");  // has it open before it is handed over
+  next.send("take_over t 20000");
+  signaler.request("hand_over t");
+  EXPECT_EQ(next.answer(), "ok ");
+  waiter.request("sync 0");
+  EXPECT_EQ(waiter.code("check t"), "gone_or_replaced");
+  waiter.request("check t");  // reported once
+  waiter.request("wait t 1 20000");
+  waiter.request("stream_wait 0 t 2 0");
+  next.request("stream_signal 0 t 2");
+  waiter.request("sync 0");
+  waiter.request("check t");
+  EXPECT_EQ(waiter.request("value t"), "2");
+}
+
 TEST_P(timeline_streams, take_a_batch) {
   agent a = start();
   agent b = start();

@@ -100,6 +100,65 @@ TEST_F(timelines, have_flags_instead_of_values) {
   EXPECT_EQ(failure_of([&] { static_cast<void>(theirs.wait_flags(2, 0ms)); }), errc::peer_died);
 }
 
+TEST_F(timelines, are_handed_over) {
+  timeline mine = timeline::create(client_, "t");
+  mine.signal(5);
+  const client other = world_.connect();
+  const client third = world_.connect();
+  const timeline waits = timeline::open(third, "t");
+  const timeline opened = timeline::open(other, "t");
+  EXPECT_EQ(failure_of([&] { static_cast<void>(opened.take_over(10ms)); }), errc::timed_out)
+      << "its signaler lives";
+  timeline next;
+  std::jthread taker([&] { next = opened.take_over(60s); });
+  std::atomic<bool> reached{false};
+  std::jthread waiter([&] { reached = waits.wait(8, 60s); });
+  std::this_thread::sleep_for(20ms);
+  mine.hand_over();
+  EXPECT_FALSE(mine) << "empty now";
+  taker.join();
+  EXPECT_TRUE(next.is_own());
+  EXPECT_EQ(next.value(), 5U) << "it goes on";
+  EXPECT_EQ(failure_of([&] { next.signal(5); }), errc::invalid_argument) << "not larger";
+  next.signal(8);
+  waiter.join();
+  EXPECT_TRUE(reached) << "the waiter has gone on with the new word";
+  EXPECT_TRUE(waits.try_wait(8));
+  EXPECT_EQ(failure_of([&] { timeline::open(client_, "t").hand_over(); }), errc::invalid_argument)
+      << "not its own";
+  // After a death, too.
+  next.reset();
+  EXPECT_EQ(failure_of([&] { static_cast<void>(waits.wait(9, 60s)); }), errc::peer_died);
+}
+
+TEST_F(timelines, are_taken_over_after_a_death) {
+  agent dies = world_.start();
+  dies.request("create t");
+  dies.request("signal t 7");
+  const timeline opened = timeline::open(client_, "t");
+  dies.kill_and_wait();
+  timeline next = opened.take_over(60s);
+  EXPECT_EQ(next.value(), 7U);
+  next.signal(8);
+  EXPECT_TRUE(timeline::open(world_.connect(), "t", 10s).try_wait(8));
+}
+
+TEST_F(timelines, wait_only_as_long_as_allowed_for_the_next_signaler) {
+  timeline mine = timeline::create(client_, "t");
+  const client other = world_.connect();
+  const timeline waits = timeline::open(other, "t");
+  mine.signal(1);
+  mine.hand_over();
+  EXPECT_TRUE(waits.try_wait(1)) << "reached before";
+  EXPECT_EQ(failure_of([&] { static_cast<void>(waits.try_wait(2)); }), errc::gone_or_replaced);
+  EXPECT_EQ(failure_of([&] { static_cast<void>(waits.wait(2, 20ms)); }), errc::gone_or_replaced);
+  // A name that begins again is no continuation.
+  timeline again = timeline::create(client_, "t");
+  EXPECT_EQ(failure_of([&] { static_cast<void>(waits.wait(2, 20ms)); }), errc::gone_or_replaced);
+  again.signal(4);
+  EXPECT_TRUE(waits.wait(2, 60s));
+}
+
 TEST_F(timelines, belong_to_a_segment) {
   gpushm::segment mine = client_.create("s", {.size_bytes = 4'096, .device = "host"});
   std::vector<timeline> all = timeline::create_for(client_, mine, 64);
