@@ -98,12 +98,12 @@ GPUSHM_API gpushm_errc gpushm_timeline_wait(const gpushm_timeline* timeline,
                                             const gpushm_stop* stop,
                                             bool* reached);
 
-/* Flags, instead of values: bits of a number, which its creator changes at will. For CUDA graphs,
+/* Flags, instead of values: bits 0 to 31, which its creator changes at will. For CUDA graphs,
  * whose operations are the same at each launch (docs/synchronisation.md, "CUDA graphs"). A timeline
  * has values or flags, not both. */
 
 /* Replaces the flags, and wakes waiters. Errors as gpushm_timeline_signal;
- * GPUSHM_ERRC_INVALID_ARGUMENT: none, or the timeline has values. */
+ * GPUSHM_ERRC_INVALID_ARGUMENT: none, or the timeline has values; GPUSHM_ERRC_VALUE_OUT_OF_RANGE. */
 GPUSHM_API gpushm_errc gpushm_timeline_set_flags(gpushm_timeline* timeline, uint64_t flags);
 /* Blocks until the timeline has any of these flags, as gpushm_timeline_wait does for a value. Flags
  * that were replaced meanwhile may not be seen. */

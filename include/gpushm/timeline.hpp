@@ -145,7 +145,7 @@ class timeline {
 
   // ---- flags, instead of values ----
 
-  /// Replaces the flags, bits of a number that is not 0, and wakes waiters. For CUDA graphs, whose
+  /// Replaces the flags, bits 0 to 31, at least one, and wakes waiters. For CUDA graphs, whose
   /// operations are the same at each launch. A timeline has values or flags, not both. Throws as
   /// `signal`.
   void set_flags(std::uint64_t flags) {

@@ -194,7 +194,13 @@ void gpushm_timeline::check_value(std::string_view operation, std::uint64_t valu
 }
 
 void gpushm_timeline::check_flags(std::string_view operation, std::uint64_t flags) const {
-  check_value(operation, flags);
+  if (flags > sync::all_flags) {
+    throw error(errc::value_out_of_range,
+                operation,
+                name_,
+                std::to_string(flags) + " has more than 32 bits",
+                "use bits 0 to 31");
+  }
   if (flags == 0) {
     throw error(errc::invalid_argument,
                 operation,

@@ -45,8 +45,11 @@ enum class word_kind : std::uint8_t {
   return static_cast<std::int64_t>(word - value) >= 0;
 }
 
-/// What is waited for: a value, or any of some bits. Both terminal words meet all conditions of
-/// valid values.
+/// Flags are bits of 32: both terminal words have all of them.
+inline constexpr std::uint64_t all_flags = 0xFFFF'FFFFU;
+static_assert((ended_word & all_flags) == all_flags && (moved_word & all_flags) == all_flags);
+
+/// What is waited for: a value, or any of some flags. Both terminal words meet all conditions.
 struct condition {
   std::uint64_t value = 0;
   bool any_bit = false;

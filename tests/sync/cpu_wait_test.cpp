@@ -184,6 +184,27 @@ TEST_F(shared_page, a_store_that_wakes_nobody_is_noticed) {
   EXPECT_EQ(wait(reader(1), 1, soon()), wait_result::reached);
 }
 
+/// They poll at first, and sleep then.
+TEST_F(shared_page, many_waiters_notice_a_signal_at_any_time) {
+  timeline_writer signaler = writer();
+  signaler.expect_many();
+  EXPECT_TRUE(reader().is_waited_for_by_many());
+  std::uint64_t value = 0;
+  for (const auto pause : {0ms, 1ms, 20ms}) {
+    ++value;
+    std::vector<std::jthread> waiters;
+    std::atomic<int> reached{0};
+    for (int i = 0; i != 16; ++i) {
+      waiters.emplace_back(
+          [&] { reached += wait(reader(), value, soon()) == wait_result::reached ? 1 : 0; });
+    }
+    std::this_thread::sleep_for(pause);
+    EXPECT_EQ(signaler.signal(value), signal_result::done);
+    waiters.clear();
+    EXPECT_EQ(reached, 16);
+  }
+}
+
 /// Any process can wake the waiters, which only costs them time.
 TEST_F(shared_page, false_wake_ups_are_harmless) {
   std::atomic<bool> done{false};

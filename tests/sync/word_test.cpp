@@ -28,6 +28,18 @@ TEST(word, terminal_words_release_every_valid_wait) {
   EXPECT_TRUE(releases(moved_word, max_value));
 }
 
+TEST(word, conditions_are_values_or_any_of_some_flags) {
+  EXPECT_TRUE(condition(5).is_met_by(7));
+  EXPECT_FALSE(condition(5).is_met_by(4));
+  EXPECT_TRUE(condition::any_of(6).is_met_by(4));
+  EXPECT_FALSE(condition::any_of(6).is_met_by(9));
+  EXPECT_FALSE(condition::any_of(all_flags).is_met_by(0));
+  for (std::uint64_t flag = 1; flag <= all_flags; flag <<= 1U) {
+    EXPECT_TRUE(condition::any_of(flag).is_met_by(ended_word));
+    EXPECT_TRUE(condition::any_of(flag).is_met_by(moved_word));
+  }
+}
+
 /// Why the end is not 2^64 - 1, and why values end at 2^62 - 1.
 TEST(word, comparison_is_cyclic) {
   EXPECT_FALSE(releases(~std::uint64_t{0}, 1));

@@ -87,6 +87,31 @@ TEST_P(timeline_streams, are_released_when_the_signaler_dies) {
   EXPECT_EQ(waiter.request("value t"), "1");
 }
 
+TEST_P(timeline_streams, of_sixty_four_processes_are_released_when_their_signaler_dies) {
+  constexpr int processes = 64;
+  agent signaler = start();
+  signaler.request("create t");
+  signaler.request("stream_signal 0 t 1");
+  std::vector<agent> waiters;
+  for (int i = 0; i != processes; ++i) {
+    waiters.push_back(world_->start());
+    waiters.back().send("device 0");
+  }
+  for (agent& each : waiters) {
+    ASSERT_EQ(each.answer(), "ok ");
+    each.request("open t 20000");
+    each.request("stream_wait 0 t 2 0");
+    EXPECT_EQ(each.request("query 0"), "busy");
+    each.send("sync 0");
+  }
+  signaler.kill_and_wait();
+  for (agent& each : waiters) {
+    EXPECT_EQ(each.answer(), "ok ");
+    EXPECT_EQ(each.code("check t"), "peer_died");
+    EXPECT_EQ(each.request("value t"), "1");
+  }
+}
+
 TEST_P(timeline_streams, are_released_by_a_hand_over) {
   agent signaler = start();
   agent waiter = start();
