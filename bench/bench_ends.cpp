@@ -3,8 +3,9 @@
 // killed at once; a thread waits for each. From the moment at which the kernel reports the end of a
 // process (its pidfd is readable) to the return of the wait for its timeline.
 //
-//   gpushm_ends [PROCESSES [gpu]]       prints a line of JSON; gpu: each has a context and has
-//                                       signaled from a stream of GPU 0
+//   gpushm_ends [PROCESSES [gpu [MIB]]]   prints a line of JSON; gpu: each has a context, has
+//                                         allocated MIB there, and has signaled from a stream of
+//                                         GPU 0
 #include <poll.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -37,12 +38,19 @@ std::string name_of(std::size_t index) {
   return "t" + std::to_string(index);
 }
 
+struct gpu_use {
+  bool is_used = false;
+  std::size_t mib = 0;  ///< of each process
+};
+
 /// Runs in the child: signals, and waits for its death.
-[[noreturn]] void signal_and_wait(const std::string& broker, std::size_t index, bool on_gpu) {
+[[noreturn]] void signal_and_wait(const std::string& broker,
+                                  std::size_t index,
+                                  const gpu_use& gpu) {
   try {
     const client own = client::connect({.socket_path = broker});
     timeline mine = timeline::create(own, name_of(index));
-    if (on_gpu) {
+    if (gpu.is_used) {
       const auto& cu = driver::cuda_driver::instance();
       cuda::CUstream stream = nullptr;
       driver::cuda_driver::check(cu->cuCtxSetCurrent(driver::primary_context(
@@ -52,6 +60,11 @@ std::string name_of(std::size_t index) {
                                  "cuCtxSetCurrent");
       driver::cuda_driver::check(
           cu->cuStreamCreate(&stream, cuda::CU_STREAM_NON_BLOCKING), "bench", {}, "cuStreamCreate");
+      if (gpu.mib != 0) {
+        cuda::CUdeviceptr memory = 0;
+        driver::cuda_driver::check(
+            cu->cuMemAlloc_v2(&memory, gpu.mib << 20U), "bench", {}, "cuMemAlloc");
+      }
       mine.signal(stream, 1);
     } else {
       mine.signal(1);
@@ -79,13 +92,13 @@ struct watched {
   std::jthread waiter;
 };
 
-int run(std::size_t count, bool on_gpu) {
+int run(std::size_t count, const gpu_use& gpu) {
   const broker_process broker;
   std::vector<watched> all(count);
   for (std::size_t i = 0; i != count; ++i) {
     all[i].pid = ::fork();
     if (all[i].pid == 0) {
-      signal_and_wait(broker.socket_path(), i, on_gpu);
+      signal_and_wait(broker.socket_path(), i, gpu);
     }
     all[i].pidfd = base::unique_fd(static_cast<int>(::syscall(SYS_pidfd_open, all[i].pid, 0)));
   }
@@ -133,11 +146,12 @@ int run(std::size_t count, bool on_gpu) {
     to_end.push_back(std::chrono::duration<double, std::milli>(each.known - each.gone).count());
   }
   std::printf(
-      "{\"processes\": %zu, \"gpu\": %s, \"kill_to_pidfd_ms_p50\": %.2f, "
+      "{\"processes\": %zu, \"gpu\": %s, \"mib\": %zu, \"kill_to_pidfd_ms_p50\": %.2f, "
       "\"kill_to_pidfd_ms_max\": %.2f, \"pidfd_to_end_ms_p50\": %.2f, "
       "\"pidfd_to_end_ms_p99\": %.2f, \"pidfd_to_end_ms_max\": %.2f}\n",
       count,
-      on_gpu ? "true" : "false",
+      gpu.is_used ? "true" : "false",
+      gpu.mib,
       percentile(to_fence, 0.5),
       percentile(to_fence, 1),
       percentile(to_end, 0.5),
@@ -152,7 +166,8 @@ int run(std::size_t count, bool on_gpu) {
 int main(int argc, char** argv) {
   try {
     return gpushm::bench::run(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 64,
-                              argc > 2 && std::string_view(argv[2]) == "gpu");
+                              {argc > 2 && std::string_view(argv[2]) == "gpu",
+                               argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 0});
   } catch (const std::exception& why) {
     std::fprintf(stderr, "gpushm_ends: %s\n", why.what());
     return 1;
