@@ -356,9 +356,6 @@ std::optional<gpushm_slot> gpushm_producer::acquire(where on,
                 "a slot is acquired already",
                 "publish or abandon it first");
   }
-  if (on && !gpushm::streams::is_capturing(*on)) {
-    static_cast<void>(signals_of(*on));
-  }
   for (;;) {
     drop_gone();
     const auto what = table_->choose();
@@ -406,10 +403,6 @@ void gpushm_producer::enqueue_waits(CUstream stream, std::uint64_t after, time_p
     const auto& page = consumers_.at(each.id).words.page;
     const std::uint32_t word = each.first_word + channel::released_word;
     detail::await_stream_turn(stream, page, word, after, base::time_left(until), name_);
-    if (signals_) {  // it waits for that stream
-      detail::await_stream_turn(
-          signals_->handle(), page, word, after, base::time_left(until), name_);
-    }
     waits[count++] = {operation::kind::wait,
                       page->for_streams().address_for(stream, word, "acquire", name_),
                       after};
@@ -445,10 +438,7 @@ void gpushm_producer::publish(where on, std::span<const std::byte> metadata) {
   }
   const auto what = *acquired_;
   sync::timeline_writer published(page_->own_page(), channel::published_word);
-  // What is captured is executed later, by another stream perhaps.
-  const bool signals_itself = on && gpushm::streams::is_capturing(*on);
-  const where signaler = !on || signals_itself ? on : where(signals_of(*on).handle());
-  const bool waits = await_publication(signaler, what.number - 1);
+  const bool waits = await_publication(on, what.number - 1);
   acquired_.reset();
   if (!on) {
     table_->announce(what, metadata);
@@ -457,30 +447,21 @@ void gpushm_producer::publish(where on, std::span<const std::byte> metadata) {
   }
   published.use_streams();
   table_->announce(what, metadata);
-  if (waits) {
-    gpushm::streams::enqueue_wait(*signaler, address, what.number - 1, name_);
-  }
-  if (signals_itself) {
-    gpushm::streams::enqueue_signal(*on, address, what.number, name_);
-  } else {
-    signals_->signal(*on, address, what.number, name_);
-  }
-  last_stream_ = signaler;
-}
-
-gpushm::streams::signal_stream& gpushm_producer::signals_of(CUstream stream) {
-  if (!signals_ || !signals_->is_for(stream)) {
-    signals_ = std::make_unique<gpushm::streams::signal_stream>(stream, name_);
-    last_stream_.reset();  // the handle can be used again
-  }
-  return *signals_;
+  using gpushm::streams::operation;
+  const std::array<operation, 2> both{{{operation::kind::wait, address, what.number - 1},
+                                       {operation::kind::store, address, what.number}}};
+  gpushm::streams::enqueue(*on, std::span(both).subspan(waits ? 0 : 1), name_);
+  last_stream_ = on;
 }
 
 /// Items are published in the order of their numbers: another stream may still have to publish the
 /// one before. True: `on` must wait for it.
 bool gpushm_producer::await_publication(where on, std::uint64_t number) {
+  // Its handle is another stream in each thread.
+  constexpr std::uintptr_t per_thread_stream = 2;
   const sync::timeline_reader published(page_->page(), channel::published_word);
-  if ((on && on == last_stream_) || sync::releases(published.read().word, number)) {
+  if ((on && on == last_stream_ && reinterpret_cast<std::uintptr_t>(*on) != per_thread_stream) ||
+      sync::releases(published.read().word, number)) {
     return false;
   }
   if (on) {

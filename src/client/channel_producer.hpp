@@ -17,7 +17,6 @@
 #include "channel/producer_table.hpp"
 #include "client/client_impl.hpp"
 #include "gpushm/channel.h"
-#include "streams/signal_stream.hpp"
 
 /// The handle of the C interface, which has the contracts.
 ///
@@ -69,7 +68,6 @@ struct gpushm_producer {
   [[nodiscard]] gpushm::cuda::CUdeviceptr published_for(gpushm::cuda::CUstream stream) const;
 
   // With the lock held.
-  [[nodiscard]] gpushm::streams::signal_stream& signals_of(gpushm::cuda::CUstream stream);
   [[nodiscard]] bool await_publication(where on, std::uint64_t number);
   void drop_gone();
   void drop(std::uint64_t id);
@@ -104,7 +102,6 @@ struct gpushm_producer {
   std::optional<gpushm::channel::producer_table> table_;
   std::unordered_map<std::uint64_t, consumer> consumers_;
   std::optional<gpushm::channel::producer_table::choice> acquired_;
-  std::unique_ptr<gpushm::streams::signal_stream> signals_;
   where last_stream_;  ///< that has published
   std::uint32_t dropped_ = 0;
   bool is_continuation_ = false;

@@ -384,7 +384,6 @@ struct CUDA_BATCH_MEM_OP_NODE_PARAMS {
   X(cuStreamBatchMemOp_v2, \
      (CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, \
       unsigned int flags)) \
-  X(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned int flags)) \
   X(cuStreamGetCtx, (CUstream stream, CUcontext* context)) \
   X(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus* status)) \
   X(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode)) \

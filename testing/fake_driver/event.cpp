@@ -47,8 +47,6 @@ struct event {
   event_page* page = nullptr;
   std::string path;  // of an interprocess event created here
   unsigned int flags = 0;
-  /// Set when the last record is done; guarded by the state's mutex.
-  std::shared_ptr<std::atomic<bool>> last_record;
 };
 
 struct handle_layout {
@@ -139,43 +137,10 @@ CUresult cuda::cuEventRecord(CUevent handle, CUstream stream) {
       return CUDA_ERROR_INVALID_HANDLE;
     }
     const std::uint64_t ticket = ++found->page->recorded;
-    auto done = std::make_shared<std::atomic<bool>>(false);
-    {
-      const std::lock_guard lock(state().mutex);
-      found->last_record = done;
-    }
-    where->enqueue([found, ticket, done](const std::atomic<bool>&) {
+    where->enqueue([found, ticket](const std::atomic<bool>&) {
       found->page->completed_at_ns = now_ns();
       found->page->completed = ticket;
-      *done = true;
     });
-    return CUDA_SUCCESS;
-  });
-}
-
-/// Waits for the record before this call, whatever is recorded later.
-CUresult cuda::cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned int flags) {
-  return entry("cuStreamWaitEvent", [&] {
-    const auto found = find_event(handle);
-    const auto where = fake::find_stream(stream);
-    if (found == nullptr || where == nullptr) {
-      return CUDA_ERROR_INVALID_HANDLE;
-    }
-    if (flags != 0) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    std::shared_ptr<std::atomic<bool>> last;
-    {
-      const std::lock_guard lock(state().mutex);
-      last = found->last_record;
-    }
-    if (last != nullptr) {
-      where->enqueue([last](const std::atomic<bool>& ended) {
-        while (!*last && !ended) {
-          std::this_thread::sleep_for(std::chrono::microseconds(10));
-        }
-      });
-    }
     return CUDA_SUCCESS;
   });
 }
