@@ -310,6 +310,14 @@ class agent {
       consumer_.check();
       return std::to_string(first) + " " + std::to_string(last) + " " + std::to_string(taken);
     }
+    if (order == "hold") {  // COUNT: by the CPU, without a release; returns their numbers
+      std::string numbers;
+      for (std::uint64_t left = number(); left != 0; --left) {
+        const auto item = consumer_.next(milliseconds(60'000));
+        numbers += (numbers.empty() ? "" : " ") + std::to_string(item ? item->number() : 0);
+      }
+      return numbers;
+    }
     if (order == "end") {
       producer_.reset();
       consumer_.reset();

@@ -89,8 +89,7 @@ TEST_F(timelines, have_flags_instead_of_values) {
   EXPECT_EQ(failure_of([&] { mine.set_flags(0); }), errc::invalid_argument);
   EXPECT_EQ(failure_of([&] { static_cast<void>(theirs.wait_flags(0, 0ms)); }),
             errc::invalid_argument);
-  EXPECT_EQ(failure_of([&] { mine.set_flags(std::uint64_t{1} << 32U); }),
-            errc::value_out_of_range);
+  EXPECT_EQ(failure_of([&] { mine.set_flags(std::uint64_t{1} << 32U); }), errc::value_out_of_range);
   EXPECT_EQ(failure_of([&] { theirs.set_flags(1); }), errc::invalid_argument) << "not its own";
   EXPECT_EQ(failure_of([&] { mine.signal(5); }), errc::invalid_argument) << "it has flags";
   timeline values = timeline::create(client_, "v");

@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Channels whose consumers share the work: each item is used by one of them.
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <csignal>
 #include <cstdint>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "testing/process/quiet_fork.hpp"
 #include "tests/timelines/timeline_world.hpp"
 
 namespace {
@@ -156,37 +151,13 @@ TEST_F(work_sharing, gives_what_one_has_not_released_to_another_one) {
 
 TEST_F(work_sharing, gives_what_a_dead_one_had_to_another_one) {
   channel_producer producer = create(client_, 12);
-  int ready[2];
-  ASSERT_EQ(::pipe(ready), 0);
-  const pid_t child = gpushm_testing::quiet_fork();
-  ASSERT_NE(child, -1);
-  if (child == 0) {
-    ::alarm(120);
-    const client own = world_.connect();
-    channel_consumer consumer = join(own, 3);
-    for (int i = 0; i != 3; ++i) {
-      const auto item = consumer.next(60s);
-      const std::uint64_t number = item ? item->number() : 0;
-      if (::write(ready[1], &number, sizeof number) != sizeof number) {
-        ::_exit(1);
-      }
-    }
-    for (;;) {
-      ::pause();
-    }
-  }
-  ASSERT_TRUE(eventually([&] { return producer.stats().consumers == 1; }, 60s));
+  agent dies = world_.start();
+  dies.request("share c 3");
   publish(producer, 3);
-  std::set<std::uint64_t> had;
-  for (int i = 0; i != 3; ++i) {
-    std::uint64_t number = 0;
-    ASSERT_EQ(::read(ready[0], &number, sizeof number), static_cast<ssize_t>(sizeof number));
-    had.insert(number);
-  }
+  EXPECT_EQ(dies.request("hold 3"), "1 2 3");
   const client other = world_.connect();
   channel_consumer stays = join(other);
-  ::kill(child, SIGKILL);
-  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  dies.kill_and_wait();
   std::set<std::uint64_t> used;
   for (int i = 0; i != 3; ++i) {
     const auto item = stays.next(60s);
@@ -195,9 +166,7 @@ TEST_F(work_sharing, gives_what_a_dead_one_had_to_another_one) {
     used.insert(item->number());
     stays.release(*item);
   }
-  EXPECT_EQ(used, had);
-  ::close(ready[0]);
-  ::close(ready[1]);
+  EXPECT_EQ(used, (std::set<std::uint64_t>{1, 2, 3}));
 }
 
 TEST_F(work_sharing, never_stops_a_producer_without_consumers) {
