@@ -175,6 +175,54 @@ GPUSHM_API gpushm_errc gpushm_consumer_check(gpushm_consumer* consumer);
 /* The producer has closed the channel, and all items were read. */
 GPUSHM_API bool gpushm_consumer_has_ended(const gpushm_consumer* consumer);
 
+/* ---- for tools: a channel as a process sees it that is not a member ---- */
+
+/* What was read of a channel and its consumers. Release with gpushm_channel_status_free. */
+typedef struct gpushm_channel_status gpushm_channel_status;
+
+typedef struct gpushm_channel_info {
+  size_t struct_size;
+  uint32_t slots;
+  uint32_t consumers; /* also those that the producer has not answered yet */
+  uint64_t slot_bytes;
+  uint64_t first_item; /* of this producer */
+  uint64_t announced;  /* as in gpushm_producer_stats */
+  uint64_t published;
+  bool has_producer; /* false: it has closed the channel, or has died */
+  bool is_closed;    /* the producer has said that there are no more items */
+  bool is_writable;  /* as gpushm_timeline_is_writable, of the producer's words */
+  uint32_t producer_uid;
+  int32_t producer_pid; /* as the broker sees it; 0: not visible to it */
+} gpushm_channel_info;
+
+typedef struct gpushm_channel_consumer_info {
+  size_t struct_size;
+  gpushm_consumer_mode mode;
+  uint32_t may_hold;   /* GPUSHM_CONSUMER_LATEST: items; otherwise 0 */
+  uint32_t holds;      /* items that it has taken and not released */
+  bool is_admitted;    /* the producer has answered, and has not refused it */
+  uint32_t uid;        /* as the broker sees it */
+  int32_t pid;         /* as the broker sees it; 0: not visible to it */
+  uint64_t start;      /* its first item; 0: not admitted */
+  uint64_t taken;      /* GPUSHM_CONSUMER_LATEST: the newest item that it holds, or 0 */
+  uint64_t released;   /* GPUSHM_CONSUMER_LATEST: 0 */
+  uint64_t generation; /* of its words */
+} gpushm_channel_consumer_info;
+
+/* Reads the state of a channel; several round trips to the broker. Changes nothing. The words of
+ * other processes are not checked. GPUSHM_ERRC_NO_SUCH_SEGMENT: no channel of this name has, or
+ * had, a producer whose words anybody still has. As gpushm_client_list. */
+GPUSHM_API gpushm_errc gpushm_channel_status_read(gpushm_client* client,
+                                                  gpushm_string name,
+                                                  gpushm_channel_status** status);
+GPUSHM_API gpushm_errc gpushm_channel_status_get(const gpushm_channel_status* status,
+                                                 gpushm_channel_info* info);
+/* GPUSHM_ERRC_INVALID_ARGUMENT: `index` is not below the number of consumers. */
+GPUSHM_API gpushm_errc gpushm_channel_status_consumer(const gpushm_channel_status* status,
+                                                      size_t index,
+                                                      gpushm_channel_consumer_info* info);
+GPUSHM_API void gpushm_channel_status_free(gpushm_channel_status* status);
+
 /* NOLINTEND */
 
 #ifdef __cplusplus

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "gpushm/channel.h"
 #include "gpushm/client.hpp"
@@ -268,6 +269,73 @@ class channel_consumer {
     return got ? std::optional<channel_item>(item) : std::nullopt;
   }
   std::unique_ptr<gpushm_consumer, glue::deleter<&gpushm_consumer_close>> handle_;
+};
+
+/// A consumer of a channel, as a process sees it that is not a member.
+struct channel_consumer_status {
+  consumer_mode mode = consumer_mode::block;
+  std::uint32_t may_hold = 0;         ///< items, of `latest`
+  std::uint32_t holds = 0;            ///< items that it has taken and not released
+  bool is_admitted = false;           ///< the producer has answered, and has not refused it
+  std::uint32_t uid = 0;              ///< as the broker sees it
+  std::int32_t pid = 0;               ///< as the broker sees it; 0: not visible to it
+  std::uint64_t start = 0;            ///< its first item; 0: not admitted
+  std::uint64_t taken = 0;            ///< of `latest`: the newest item that it holds, or 0
+  std::uint64_t released = 0;         ///< of `latest`: 0
+  gpushm::generation generation = 0;  ///< of its words
+};
+
+/// A channel, as a process sees it that is not a member: for tools.
+struct channel_status {
+  std::uint32_t slots = 0;
+  std::uint64_t slot_bytes = 0;
+  std::uint64_t first_item = 0;  ///< of this producer
+  std::uint64_t announced = 0;   ///< as in `producer_stats`
+  std::uint64_t published = 0;
+  bool has_producer = false;  ///< false: it has closed the channel, or has died
+  bool is_closed = false;     ///< the producer has said that there are no more items
+  bool is_writable = false;   ///< as `timeline::is_writable`, of the producer's words
+  std::uint32_t producer_uid = 0;
+  std::int32_t producer_pid = 0;  ///< as the broker sees it; 0: not visible to it
+  std::vector<channel_consumer_status> consumers;
+
+  /// Reads the state of a channel; several round trips to the broker. Changes nothing, and does not
+  /// check the words of other processes. Throws `error`: no_such_segment (no channel of this name
+  /// has, or had, a producer whose words anybody still has), and as `client::list`.
+  [[nodiscard]] static channel_status read(const client& by, std::string_view name) {
+    gpushm_channel_status* read = nullptr;
+    glue::check(gpushm_channel_status_read(by.handle(), glue::text(name), &read));
+    const std::unique_ptr<gpushm_channel_status, glue::deleter<&gpushm_channel_status_free>> owned(
+        read);
+    auto info = glue::sized<gpushm_channel_info>();
+    glue::check(gpushm_channel_status_get(read, &info));
+    channel_status result;
+    result.slots = info.slots;
+    result.slot_bytes = info.slot_bytes;
+    result.first_item = info.first_item;
+    result.announced = info.announced;
+    result.published = info.published;
+    result.has_producer = info.has_producer;
+    result.is_closed = info.is_closed;
+    result.is_writable = info.is_writable;
+    result.producer_uid = info.producer_uid;
+    result.producer_pid = info.producer_pid;
+    for (std::size_t at = 0; at < info.consumers; ++at) {
+      auto one = glue::sized<gpushm_channel_consumer_info>();
+      glue::check(gpushm_channel_status_consumer(read, at, &one));
+      result.consumers.push_back({static_cast<consumer_mode>(one.mode),
+                                  one.may_hold,
+                                  one.holds,
+                                  one.is_admitted,
+                                  one.uid,
+                                  one.pid,
+                                  one.start,
+                                  one.taken,
+                                  one.released,
+                                  one.generation});
+    }
+    return result;
+  }
 };
 
 }  // namespace v1

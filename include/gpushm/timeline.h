@@ -78,6 +78,9 @@ GPUSHM_API gpushm_errc gpushm_timeline_take_over(const gpushm_timeline* opened,
 GPUSHM_API gpushm_string gpushm_timeline_name(const gpushm_timeline* timeline);
 /* Whether this process has created it, and so signals it. */
 GPUSHM_API bool gpushm_timeline_is_own(const gpushm_timeline* timeline);
+/* Whether the kernel lets this process write the timeline's word: its own; another process's only
+ * if this process is root with CAP_DAC_OVERRIDE, or has the broker's uid. */
+GPUSHM_API bool gpushm_timeline_is_writable(const gpushm_timeline* timeline);
 
 /* ---- CPU ---- */
 

@@ -111,6 +111,11 @@ class timeline {
   }
   /// Whether this process has created it, and so signals it.
   [[nodiscard]] bool is_own() const noexcept { return gpushm_timeline_is_own(handle_.get()); }
+  /// Whether the kernel lets this process write the word: its own; another process's only if this
+  /// process is root with CAP_DAC_OVERRIDE, or has the broker's uid.
+  [[nodiscard]] bool is_writable() const noexcept {
+    return gpushm_timeline_is_writable(handle_.get());
+  }
 
   // ---- CPU ----
 

@@ -160,6 +160,10 @@ bool gpushm_timeline_is_own(const gpushm_timeline* timeline) {
   return timeline != nullptr && timeline->is_own();
 }
 
+bool gpushm_timeline_is_writable(const gpushm_timeline* timeline) {
+  return timeline != nullptr && timeline->is_writable();
+}
+
 gpushm_errc gpushm_timeline_value(const gpushm_timeline* timeline, uint64_t* value) {
   return c_call([&] { out(value, "value") = filled(timeline).value("value"); });
 }

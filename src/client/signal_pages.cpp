@@ -1,14 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/signal_pages.hpp"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <array>
 #include <bitset>
+#include <cstdio>
 #include <new>
 #include <numeric>
 #include <utility>
 
+#include "base/unique_fd.hpp"
+
 namespace gpushm::detail {
+
+namespace {
+
+/// Whether the kernel would open the file of a descriptor, which is open for reading only, for
+/// writing.
+bool may_be_opened_for_writing(int file) noexcept {
+  // Of this thread: a thread can have a descriptor table of its own.
+  std::array<char, 64> path{};
+  std::snprintf(path.data(), path.size(), "/proc/thread-self/fd/%d", file);
+  return static_cast<bool>(base::unique_fd(::open(path.data(), O_RDWR | O_CLOEXEC)));
+}
+
+}  // namespace
 
 mapped_page::mapped_page(std::shared_ptr<segment_lease> lease, int file, bool is_own)
     : lease_(std::move(lease)),
@@ -16,6 +34,7 @@ mapped_page::mapped_page(std::shared_ptr<segment_lease> lease, int file, bool is
           "timeline", file, static_cast<std::size_t>(lease_->info().allocated_bytes), is_own)),
       page_(static_cast<sync::signal_page*>(mapping_.get().address)),
       is_own_(is_own),
+      is_writable_(is_own || may_be_opened_for_writing(file)),
       registered_(page_, is_own) {}
 
 // ---- free words ----

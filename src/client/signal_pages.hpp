@@ -26,6 +26,9 @@ class mapped_page {
 
   [[nodiscard]] const segment_lease& lease() const noexcept { return *lease_; }
   [[nodiscard]] bool is_own() const noexcept { return is_own_; }
+  /// Whether the kernel lets this process write it: its own, or if this process is root with its
+  /// capabilities or has the broker's uid.
+  [[nodiscard]] bool is_writable() const noexcept { return is_writable_; }
   [[nodiscard]] const sync::signal_page& page() const noexcept { return *page_; }
   /// Precondition: it is this process's own.
   [[nodiscard]] sync::signal_page& own_page() const noexcept { return *page_; }
@@ -44,6 +47,7 @@ class mapped_page {
   base::unique_mapping mapping_;
   sync::signal_page* page_;
   bool is_own_;
+  bool is_writable_;
   streams::registered_page registered_;
 };
 

@@ -42,6 +42,7 @@ struct gpushm_timeline {
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] bool is_own() const noexcept { return role_ != role::waiter; }
+  [[nodiscard]] bool is_writable() const { return now()->words.page->is_writable(); }
   [[nodiscard]] std::uint64_t value(std::string_view operation) const;
 
   // gpushm.hpp's `timeline` has the contracts of these.

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// A channel as a process sees it that is not a member: the functions of channel.h for tools.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/c_interface.hpp"
+#include "base/log.hpp"
+#include "channel/table.hpp"
+#include "client/c_handles.hpp"
+#include "client/channel_names.hpp"
+#include "gpushm/channel.h"
+
+using gpushm::base::c_call;
+using gpushm::base::out;
+using gpushm::base::result_out;
+using gpushm::base::text_in;
+using gpushm::base::throw_invalid;
+
+struct gpushm_channel_status {
+  gpushm_channel_info info{};
+  std::vector<gpushm_channel_consumer_info> consumers;
+};
+
+namespace gpushm::detail {
+
+namespace {
+
+namespace names = channel_names;
+
+std::uint64_t value_of(const sync::timeline_reader& word) {
+  return word.read().value().value_or(0);
+}
+
+/// The result of `open`; nothing if the object has gone since it was listed.
+template <typename Open>
+auto opened_if_there(Open&& open) -> std::optional<decltype(open())> {
+  try {
+    return open();
+  } catch (const error& why) {
+    base::log(log_level::debug, why.what());
+    return std::nullopt;
+  }
+}
+
+/// The producer's page: the newest one, also of a producer that has ended, if a consumer still has
+/// it.
+std::shared_ptr<mapped_page> page_of_producer(client_impl& client,
+                                              std::string_view name,
+                                              const std::vector<wire::segment>& all,
+                                              const wire::segment* producer) {
+  if (producer != nullptr) {
+    auto opened = opened_if_there(
+        [&] { return client.open_words(producer->name, producer->generation, {}); });
+    if (opened) {
+      return opened->words.page;
+    }
+  }
+  const std::string prefix = names::pages(name);
+  std::vector<const wire::segment*> pages;
+  for (const wire::segment& each : all) {
+    if (each.backend == backend::signals && each.name.starts_with(prefix)) {
+      pages.push_back(&each);
+    }
+  }
+  std::sort(pages.begin(), pages.end(), [](const auto* left, const auto* right) {
+    return left->generation > right->generation;
+  });
+  for (const wire::segment* each : pages) {
+    auto opened = opened_if_there([&] { return client.open_page(each->name, each->generation); });
+    if (opened) {
+      return *std::move(opened);
+    }
+  }
+  return nullptr;
+}
+
+std::optional<gpushm_channel_consumer_info> read_consumer(client_impl& client,
+                                                          const wire::segment& listed,
+                                                          const channel::table_view& table) {
+  const auto opened =
+      opened_if_there([&] { return client.open_words(listed.name, listed.generation, {}); });
+  if (!opened || opened->count < channel::first_held_word) {
+    return std::nullopt;
+  }
+  const auto metadata = opened->lease->metadata();
+  gpushm_channel_consumer_info result{};
+  result.mode = static_cast<gpushm_consumer_mode>(
+      metadata.empty() ? 0 : std::to_integer<unsigned char>(metadata[0]));
+  result.uid = listed.creator_uid;
+  result.pid = listed.creator_pid;
+  result.generation = listed.generation;
+  const auto start = table.start_of(listed.generation);
+  result.is_admitted = start && *start <= sync::max_value;
+  result.start = result.is_admitted ? *start : 0;
+  const auto word = [&](std::uint32_t index) {
+    return value_of({opened->words.page->page(), opened->words.first + index});
+  };
+  if (result.mode == GPUSHM_CONSUMER_LATEST) {
+    result.may_hold = opened->count - channel::first_held_word;
+    for (std::uint32_t i = channel::first_held_word; i != opened->count; ++i) {
+      const std::uint64_t item = word(i);
+      result.holds += item == 0 ? 0 : 1;
+      result.taken = std::max(result.taken, item);
+    }
+    return result;
+  }
+  // In this order, so that it does not hold less than nothing.
+  result.released = word(channel::released_word);
+  result.taken = word(channel::taken_word);
+  result.holds = static_cast<std::uint32_t>(std::min<std::uint64_t>(
+      result.taken - std::min(result.taken, result.released), channel::max_slots));
+  return result;
+}
+
+}  // namespace
+
+static std::unique_ptr<gpushm_channel_status> read_status(client_impl& client,
+                                                          std::string_view name) {
+  names::check("stat", name);
+  const auto all = client.list(std::string(name) + "/~");
+  const auto at = std::find_if(all.begin(), all.end(), [&](const wire::segment& each) {
+    return each.name == names::producer(name) && each.published;
+  });
+  const wire::segment* const producer = at == all.end() ? nullptr : &*at;
+  const auto page = page_of_producer(client, name, all, producer);
+  const auto table = page
+                         ? channel::table_view::of(page->page(), page->extra(), page->extra_bytes())
+                         : std::nullopt;
+  if (!table) {
+    throw error(errc::no_such_segment,
+                "stat",
+                name,
+                "no process has made a channel of this name",
+                "start its producer, or see gpushm ls");
+  }
+  auto result = std::make_unique<gpushm_channel_status>();
+  gpushm_channel_info& info = result->info;
+  info.slots = table->slots();
+  info.slot_bytes = table->slot_bytes();
+  info.first_item = table->first_item();
+  info.has_producer =
+      producer != nullptr && !sync::is_terminal(table->word(channel::announced_word).read().word);
+  info.is_closed = table->closed();
+  info.is_writable = page->is_writable();
+  info.producer_uid = page->lease().info().creator_uid;
+  info.producer_pid = page->lease().info().creator_pid;
+  const std::string prefix = names::consumers(name);
+  for (const wire::segment& each : all) {
+    if (each.backend == backend::timeline && each.published && each.name.starts_with(prefix)) {
+      if (const auto one = read_consumer(client, each, *table)) {
+        result->consumers.push_back(*one);
+      }
+    }
+  }
+  // After those of the consumers, which are not ahead of them.
+  info.published = value_of(table->word(channel::published_word));
+  info.announced = value_of(table->word(channel::announced_word));
+  info.consumers = static_cast<std::uint32_t>(result->consumers.size());
+  return result;
+}
+
+}  // namespace gpushm::detail
+
+namespace {
+
+const gpushm_channel_status& filled(const gpushm_channel_status* status) {
+  if (status == nullptr) {
+    throw_invalid("stat", "the status is NULL", "read it first: gpushm_channel_status_read");
+  }
+  return *status;
+}
+
+}  // namespace
+
+gpushm_errc gpushm_channel_status_read(gpushm_client* client,
+                                       gpushm_string name,
+                                       gpushm_channel_status** status) {
+  return c_call([&] {
+    const auto called = text_in(name, "stat");
+    auto& impl = gpushm::detail::usable(client, "stat", called);
+    gpushm_channel_status*& result = out(status, "stat");
+    result = gpushm::detail::read_status(impl, called).release();
+  });
+}
+
+gpushm_errc gpushm_channel_status_get(const gpushm_channel_status* status,
+                                      gpushm_channel_info* info) {
+  return c_call([&] { result_out(filled(status).info, info, "stat"); });
+}
+
+gpushm_errc gpushm_channel_status_consumer(const gpushm_channel_status* status,
+                                           size_t index,
+                                           gpushm_channel_consumer_info* info) {
+  return c_call([&] {
+    const auto& all = filled(status).consumers;
+    if (index >= all.size()) {
+      throw_invalid("stat",
+                    "the channel has " + std::to_string(all.size()) + " consumers",
+                    "pass an index below that number");
+    }
+    result_out(all[index], info, "stat");
+  });
+}
+
+void gpushm_channel_status_free(gpushm_channel_status* status) {
+  const gpushm::base::held_log_lines lines;
+  const std::unique_ptr<gpushm_channel_status> ended(status);
+}
