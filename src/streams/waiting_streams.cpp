@@ -2,35 +2,19 @@
 #include "streams/waiting_streams.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <iterator>
 #include <string_view>
 #include <utility>
 
+#include "driver/connections.hpp"
+
 namespace gpushm::streams {
-
-namespace {
-
-// CUDA C++ Programming Guide, "CUDA Environment Variables".
-constexpr std::uint32_t usual_connections = 8;
-constexpr std::uint32_t most_connections = 32;
-
-constexpr std::uint32_t limit_for(std::uint32_t connections) noexcept {
-  return std::min((connections + 1) / 2, connections - 1);
-}
-
-}  // namespace
 
 std::uint32_t connections_of_process() noexcept {
   const char* const text =
-      std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");  // NOLINT(concurrency-mt-unsafe): as CUDA does
-  std::uint32_t value = 0;
-  if (text != nullptr) {
-    const std::string_view digits(text);
-    std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  }
-  return value == 0 ? usual_connections : std::min(value, most_connections);
+      std::getenv(driver::connections_variable);  // NOLINT(concurrency-mt-unsafe): as CUDA does
+  return driver::connections_in(text == nullptr ? std::string_view() : std::string_view(text));
 }
 
 waiting_streams& waiting_streams::of_process() {
@@ -40,7 +24,7 @@ waiting_streams& waiting_streams::of_process() {
 }
 
 waiting_streams::waiting_streams(std::uint32_t connections) noexcept
-    : connections_(connections), limit_(limit_for(connections)) {}
+    : connections_(connections), limit_(driver::waiting_streams_limit(connections)) {}
 
 void waiting_streams::drop_met(queue& waits, queue& ended) {
   const auto first_open = std::find_if(waits.begin(), waits.end(), [](const pending& each) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <map>
@@ -11,6 +12,8 @@
 #include <sstream>
 
 #include "base/sanitizers.hpp"
+#include "driver/connections.hpp"
+#include "streams/waiting_streams.hpp"
 #include "testing/broker_process/cli.hpp"
 #include "testing/fake_driver/fake_gpus.hpp"
 #include "testing/machines/machines.hpp"
@@ -79,6 +82,29 @@ TEST_F(doctor_cli, without_gpu_tests_host_memory) {
     }
   }
   EXPECT_GE(ran_trials, 1);
+}
+
+TEST_F(doctor_cli, shows_how_many_streams_can_wait) {
+  for (const char* const connections : {"", "2", "6", "32"}) {
+    environment_ = {{"CUDA_DEVICE_MAX_CONNECTIONS", connections}};
+    const auto ran = doctor({"--no-selftest", "--json"});
+    const json document = json::parse(ran.out);
+    const auto& checks = document.at("checks");
+    const auto at = std::find_if(checks.begin(), checks.end(), [](const json& each) {
+      return each.at("id") == "waiting-streams";
+    });
+    ASSERT_NE(at, checks.end());
+    EXPECT_EQ(at->at("verdict"), "ok");
+    // As the library counts.
+    const gpushm::streams::waiting_streams counts(gpushm::driver::connections_in(connections));
+    EXPECT_THAT(at->at("seen").get<std::string>(),
+                HasSubstr(std::to_string(counts.connections()) + " connections: at most " +
+                          std::to_string(counts.limit()) + " of"));
+  }
+  environment_ = {{"CUDA_DEVICE_MAX_CONNECTIONS", "1"}};
+  EXPECT_THAT(doctor({"--no-selftest"}).out,
+              HasSubstr("warning   waiting-streams   CUDA_DEVICE_MAX_CONNECTIONS=1: no stream can "
+                        "wait for a timeline\n"));
 }
 
 TEST_F(doctor_cli, tests_every_way_on_every_gpu) {

@@ -655,6 +655,28 @@ const rule_case cases[] = {
      warning,
      "the socket does not exist",
      "mount the domain's directory"},
+
+    {"waiting-streams",
+     "usual",
+     "dgx-h100",
+     unchanged,
+     ok,
+     "CUDA_DEVICE_MAX_CONNECTIONS is not set, 8 connections: at most 4 of a process's streams",
+     ""},
+    {"waiting-streams",
+     "many",
+     "dgx-h100",
+     [](facts& all) { all.self.variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "99"; },
+     ok,
+     "CUDA_DEVICE_MAX_CONNECTIONS=99, 32 connections: at most 16 of a process's streams",
+     ""},
+    {"waiting-streams",
+     "one_connection",
+     "dgx-h100",
+     [](facts& all) { all.self.variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"; },
+     warning,
+     "CUDA_DEVICE_MAX_CONNECTIONS=1: no stream can wait for a timeline",
+     "unset CUDA_DEVICE_MAX_CONNECTIONS, or export CUDA_DEVICE_MAX_CONNECTIONS=8"},
 };
 
 const check& found(const std::vector<check>& checks, const std::string& id) {

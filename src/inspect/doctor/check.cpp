@@ -63,7 +63,8 @@ constexpr auto every =
                          {"ptrace", "isolation", rules::ptrace},
                          {"shm", "isolation", rules::shm},
                          {"limits", "isolation", rules::limits},
-                         {"broker", "sharing", rules::broker}});
+                         {"broker", "sharing", rules::broker},
+                         {"waiting-streams", "sharing", rules::waiting_streams}});
 
 constexpr auto ids_of_all() {
   std::array<std::string_view, every.size()> all{};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/size_text.hpp"
+#include "driver/connections.hpp"
 #include "inspect/doctor/rules.hpp"
 
 namespace gpushm::inspect::rules {
@@ -227,6 +228,32 @@ check broker(const facts& all) {
       "the broker cannot detect when the writes of a dead process have stopped (no pidfd, or "
       "MPS): it waits for a fixed time instead (gpushm serve --fence-delay), which proves nothing",
       "use Linux 5.3 or newer, allow pidfd_open, and do not use MPS for processes that share");
+}
+
+check waiting_streams(const facts& all) {
+  constexpr const char* variable = driver::connections_variable;
+  const auto set = all.self.variables.find(variable);
+  const bool is_set = set != all.self.variables.end();
+  const std::string seen =
+      is_set ? fmt::format("{}={}", variable, set->second) : fmt::format("{} is not set", variable);
+  const std::uint32_t connections = driver::connections_in(is_set ? set->second : std::string());
+  const std::uint32_t limit = driver::waiting_streams_limit(connections);
+  if (limit == 0) {
+    return finding(
+        verdict::warning,
+        seen + ": no stream can wait for a timeline",
+        "with one connection a stream that waits stops all others of its process, so calls that "
+        "would enqueue a wait wait on the CPU instead",
+        fmt::format("unset {0}, or export {0}=8, for processes whose streams wait for timelines or "
+                    "channels",
+                    variable));
+  }
+  return finding(verdict::ok,
+                 fmt::format("{}, {} connections: at most {} of a process's streams can wait for "
+                             "timelines at a time",
+                             seen,
+                             connections,
+                             limit));
 }
 
 }  // namespace gpushm::inspect::rules

@@ -51,6 +51,7 @@ namespace gpushm::inspect::rules {
 [[nodiscard]] check shm(const facts& all);
 [[nodiscard]] check limits(const facts& all);
 [[nodiscard]] check broker(const facts& all);
+[[nodiscard]] check waiting_streams(const facts& all);
 
 // Helpers of several rules.
 

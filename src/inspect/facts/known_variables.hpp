@@ -8,6 +8,7 @@ namespace gpushm::inspect {
 /// The only environment variables that are read.
 inline constexpr std::array known_variables{"CUDA_VISIBLE_DEVICES",
                                             "CUDA_DEVICE_ORDER",
+                                            "CUDA_DEVICE_MAX_CONNECTIONS",
                                             "CUDA_MPS_PIPE_DIRECTORY",
                                             "NVIDIA_VISIBLE_DEVICES",
                                             "NVIDIA_DRIVER_CAPABILITIES",
