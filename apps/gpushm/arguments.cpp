@@ -8,6 +8,7 @@
 #include <array>
 
 #include "apps/gpushm/cdi/cdi_arguments.hpp"
+#include "apps/gpushm/channel/channel_arguments.hpp"
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/inspect/arguments.hpp"
 #include "apps/gpushm/k8s/k8s_arguments.hpp"
@@ -236,6 +237,8 @@ void add_demo(CLI::App& app, demo_arguments& out) {
   app.add_flag("--isolated",
                out.isolated,
                "Run each process in separate namespaces with an unprivileged uid");
+  app.add_flag(
+      "--channel", out.channel, "Show a channel; --size is that of a slot (default: 1MiB)");
   add_choice(app,
              "--corrupt",
              "Damage one byte (tests only)",
@@ -314,10 +317,10 @@ std::function<int()> bind(int (*run)(const Arguments&), const Arguments& argumen
 // All commands that `parse` adds. A missing name only costs time.
 bool is_command(std::string_view name) {
   constexpr auto names = std::to_array<std::string_view>(
-      {"serve",        "create",         "open",         "ls",     "stat", "rm",
-       "wait",         "release",        "export",       "import", "demo", "demo-role",
-       "doctor",       "explain",        "topo",         "cdi",    "k8s",  "matrix",
-       "probe-driver", "measure-worker", "trial-worker", "version"});
+      {"serve",  "create",       "open",           "ls",           "stat",    "rm",
+       "wait",   "release",      "export",         "import",       "demo",    "demo-role",
+       "doctor", "explain",      "topo",           "cdi",          "channel", "k8s",
+       "matrix", "probe-driver", "measure-worker", "trial-worker", "version"});
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
@@ -374,6 +377,7 @@ request parse(int argc, char** argv) {
       [](CLI::App& app, list_arguments& out) {
         app.add_option("PREFIX", out.prefix, "List only names with this prefix")->type_name("");
         app.add_flag("-q,--names", out.names_only, "Print only the names, one per line");
+        app.add_flag("-a,--all", out.all, "List the library's own segments, too (NAME/~…)");
         add_connection(app, out.connection);
       },
       run_list,
@@ -381,7 +385,7 @@ request parse(int argc, char** argv) {
       all.list.connection.json);
   command(
       "stat",
-      "Show the broker's information about a segment",
+      "Show the broker's information about a segment or a timeline",
       [](CLI::App& app, stat_arguments& out) {
         app.add_option("NAME", out.name, "Name of the segment")->required()->type_name("");
         add_connection(app, out.connection);
@@ -440,7 +444,7 @@ request parse(int argc, char** argv) {
           all.imported,
           all.imported.json);
   command("demo",
-          "Share one segment between separate processes, which check every byte",
+          "Share a segment, or a channel, between separate processes, which check every byte",
           add_demo,
           run_demo,
           all.demo,
@@ -460,6 +464,9 @@ request parse(int argc, char** argv) {
           all.explain.json);
   command(
       "topo", "Show the GPUs and their connections", add_topo, run_topo, all.topo, all.topo.json);
+  if (is_needed("channel")) {
+    add_channel(root, result);
+  }
   if (is_needed("cdi")) {
     add_cdi(root, result, argc > 2 ? argv[2] : "");
   }

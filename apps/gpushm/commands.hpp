@@ -69,6 +69,7 @@ struct list_arguments {
   connection_arguments connection;
   std::string prefix;
   bool names_only = false;
+  bool all = false;  ///< also the library's own segments
 };
 [[nodiscard]] int run_list(const list_arguments& arguments);
 
@@ -139,6 +140,7 @@ struct demo_arguments {
   std::optional<std::uint64_t> size_bytes;
   std::chrono::milliseconds timeout{0};  ///< for the whole demo; zero: depends on the size
   bool isolated = false;
+  bool channel = false;  ///< show a channel instead of a segment
   bool json = false;
   corrupt_stage corrupt = corrupt_stage::none;
 };

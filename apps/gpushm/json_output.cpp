@@ -7,8 +7,6 @@
 
 namespace gpushm::cli {
 
-namespace {
-
 json to_json(const device_id& device) {
   json result{{"kind", to_string(device.kind)},
               {"uuid", nullptr},
@@ -25,8 +23,6 @@ json to_json(const device_id& device) {
   }
   return result;
 }
-
-}  // namespace
 
 void print_json(const json& document) {
   print(document.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");

@@ -24,6 +24,7 @@ template <typename Value>
   return value ? json(*value) : json(nullptr);
 }
 [[nodiscard]] json to_json(const error& failure);
+[[nodiscard]] json to_json(const device_id& device);
 [[nodiscard]] json to_json(const segment_info& info);
 /// A mapped segment, as `create` and `open` print it.
 [[nodiscard]] json to_json(const segment& mapped);

@@ -460,7 +460,8 @@ TEST_F(cli_test, json_has_exactly_documented_fields) {
   EXPECT_EQ(keys(entry.at("creator")), (std::set<std::string>{"uid", "pid", "alive"}));
   EXPECT_EQ(keys(entry.at("device")),
             (std::set<std::string>{"kind", "uuid", "pci_address", "minor"}));
-  EXPECT_EQ(document_of(cli_.run({"stat", "shape", "--json"})), (json{{"segment", entry}}));
+  EXPECT_EQ(document_of(cli_.run({"stat", "shape", "--json"})),
+            (json{{"segment", entry}, {"timeline", nullptr}}));
 }
 
 TEST_F(cli_test, automatic_device_reports_host) {

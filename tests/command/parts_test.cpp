@@ -15,6 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "apps/gpushm/channel/item_header.hpp"
+#include "apps/gpushm/channel/latencies.hpp"
+#include "apps/gpushm/channel/rates.hpp"
+#include "apps/gpushm/channel/shape.hpp"
 #include "apps/gpushm/demo/demo_size.hpp"
 #include "apps/gpushm/demo/pattern.hpp"
 #include "apps/gpushm/segment/checksum.hpp"
@@ -115,6 +119,74 @@ TEST(demo_size, free_memory_of_the_host_is_known) {
   const auto free = free_bytes({"host", {}, {}, device_kind::host});
   ASSERT_TRUE(free);
   EXPECT_GT(*free, 1U << 20U);
+}
+
+// ---- channels ----
+
+TEST(channel_item_header, is_read_as_it_was_written) {
+  const item_header written{item_content::bytes, 1'000, 12'345, 0xFFFF'FFFFU, 17, 42};
+  auto stored = encode(written);
+  item_header read;
+  EXPECT_EQ(decode(stored, read), header_kind::known);
+  EXPECT_EQ(read, written);
+  EXPECT_EQ(decode(std::span(stored).first(item_header_bytes - 1), read), header_kind::unknown);
+  EXPECT_EQ(decode({}, read), header_kind::other);
+  stored[8] = std::byte{2};  // the version
+  EXPECT_EQ(decode(stored, read), header_kind::unknown);
+  stored[0] ^= std::byte{1};
+  EXPECT_EQ(decode(stored, read), header_kind::other);
+}
+
+TEST(channel_shape, is_read_as_it_was_written) {
+  const channel_shape shape{4, std::uint64_t{3} << 40U};
+  EXPECT_EQ(shape_in(bytes(to_metadata(shape))), shape);
+  for (const char* other : {"",
+                            "{}",
+                            "[1]",
+                            R"({"gpushm_channel":2,"slots":4,"slot_bytes":1})",
+                            R"({"gpushm_channel":1,"slots":1025,"slot_bytes":1})",
+                            R"({"gpushm_channel":1,"slots":-1,"slot_bytes":1})",
+                            R"({"gpushm_channel":1,"slots":"4","slot_bytes":1})"}) {
+    EXPECT_EQ(shape_in(bytes(other)), std::nullopt) << other;
+  }
+  EXPECT_EQ(segment_bytes({3, 1}), 3U * 512);
+  EXPECT_EQ(segment_bytes({3, 513}), 3U * 1'024);
+}
+
+TEST(channel_latencies, percentiles_are_within_two_percent) {
+  latencies times;
+  EXPECT_EQ(times.percentile(0.5), 0ns);
+  for (int i = 1; i <= 10'000; ++i) {
+    times.add(std::chrono::nanoseconds(i) * 1'000);
+  }
+  times.add(-1ns);  // counts as 0
+  EXPECT_EQ(times.count(), 10'001U);
+  EXPECT_EQ(times.max(), 10ms);
+  EXPECT_EQ(times.percentile(1), 10ms);
+  EXPECT_EQ(times.percentile(0), 0ns);
+  for (const double part : {0.001, 0.5, 0.9, 0.99, 0.999}) {
+    const double exact = part * 10'000'000;
+    const auto found = static_cast<double>(times.percentile(part).count());
+    EXPECT_GE(found, exact * 0.999) << part;
+    EXPECT_LE(found, exact * 1.02) << part;
+  }
+  latencies small;
+  for (int i = 0; i != 100; ++i) {
+    small.add(std::chrono::nanoseconds(i));
+  }
+  EXPECT_EQ(small.percentile(0.5), 49ns);
+  small.add(std::chrono::nanoseconds::max());
+  EXPECT_EQ(small.percentile(1), std::chrono::nanoseconds::max());
+}
+
+TEST(channel_rates, are_readable) {
+  EXPECT_EQ(grouped(0), "0");
+  EXPECT_EQ(grouped(999), "999");
+  EXPECT_EQ(grouped(1'000), "1,000");
+  EXPECT_EQ(grouped(1'234'567), "1,234,567");
+  EXPECT_EQ(rate_text(30, 30U << 20U, 1.0), "30 items/s, 30 MiB/s");
+  EXPECT_EQ(rate_text(10'000, 0, 2.0), "5,000 items/s, 0 B/s");
+  EXPECT_EQ(per_second(1, 0), 0);
 }
 
 }  // namespace

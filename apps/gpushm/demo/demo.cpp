@@ -10,12 +10,13 @@
 #include <set>
 
 #include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/demo/channel_demo.hpp"
 #include "apps/gpushm/demo/demo_size.hpp"
 #include "apps/gpushm/demo/isolation.hpp"
 #include "apps/gpushm/demo/role_process.hpp"
+#include "apps/gpushm/demo/step_log.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/output.hpp"
-#include "apps/support/duration.hpp"
 #include "apps/support/stop_signal.hpp"
 #include "apps/support/temp_directory.hpp"
 #include "base/size_text.hpp"
@@ -39,41 +40,6 @@ constexpr uid_t consumer_uid = 64'103;
 class wrong_data : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
-};
-
-std::string seconds_text(double seconds) {
-  return app::duration_text(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds)));
-}
-
-/// Prints each step immediately, and records it for --json.
-class step_log {
- public:
-  step_log(bool as_json, json& steps) : as_json_(as_json), steps_(steps) {}
-
-  /// `duration_s`: of the step itself; negative: none.
-  void step(const std::string& name, const std::string& text, double duration_s = -1) {
-    const double at = std::chrono::duration<double>(clock::now() - start_).count();
-    json entry{{"step", name},
-               {"at_seconds", at},
-               {"seconds", duration_s < 0 ? json(nullptr) : json(duration_s)}};
-    steps_.push_back(std::move(entry));
-    print(fmt::format("{:9.3f} s  {}{}",
-                      at,
-                      text,
-                      duration_s < 0 ? "" : fmt::format(" ({})", seconds_text(duration_s))));
-  }
-  void print(const std::string& line) const {
-    if (!as_json_) {
-      print_line(line);
-      flush_output();
-    }
-  }
-
- private:
-  bool as_json_;
-  clock::time_point start_ = clock::now();
-  json& steps_;
 };
 
 class demo {
@@ -345,6 +311,9 @@ class demo {
 
 int run_demo(const demo_arguments& arguments) {
   ::signal(SIGPIPE, SIG_IGN);
+  if (arguments.channel) {
+    return run_channel_demo(arguments);
+  }
   // This process adopts the orphans of isolated processes; init reaps them when it exits.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   json document{{"result", "FAIL"},
@@ -357,26 +326,7 @@ int run_demo(const demo_arguments& arguments) {
                 {"size_bytes", nullptr},
                 {"size_remark", nullptr},
                 {"steps", json::array()}};
-  json problem;
-  try {
-    demo(arguments, document).run();
-    document["result"] = "PASS";
-  } catch (const error& failure) {
-    problem = to_json(failure);
-  } catch (const std::exception& failure) {
-    problem = to_json(error(errc::system_error, "demo", {}, failure.what()));
-  }
-  document["error"] = problem;
-  if (arguments.json) {
-    print_json(document);
-  }
-  if (!problem.is_null()) {
-    note(problem.at("message").get<std::string>());
-  }
-  if (!arguments.json) {
-    print_line(document.at("result").get<std::string>());
-  }
-  return problem.is_null() ? exit_ok : exit_failed;
+  return finish_demo(arguments.json, document, [&] { demo(arguments, document).run(); });
 }
 
 }  // namespace gpushm::cli

@@ -80,6 +80,27 @@ fields segment_fields(const segment& mapped) {
           {"generation", mapped.generation() == 0 ? "none" : std::to_string(mapped.generation())}};
 }
 
+std::string writer_text(bool is_writable) {
+  return is_writable ? "advisory (peer is root, or has the broker's uid)" : "enforced";
+}
+
+std::string internal_text(std::string_view name) {
+  if (name.starts_with("~signals-")) {
+    return "the words of a process's timelines";
+  }
+  const auto at = name.rfind("/~");
+  if (at == std::string_view::npos) {
+    return {};
+  }
+  const std::string_view last = name.substr(at + 2);
+  const char* const part = last == "producer"              ? "the producer's words"
+                           : last.starts_with("page-")     ? "a producer's page"
+                           : last.starts_with("consumer-") ? "a consumer's words"
+                                                           : nullptr;
+  return part == nullptr ? std::string()
+                         : fmt::format("{} of the channel \"{}\"", part, name.substr(0, at));
+}
+
 std::string segments_text(const std::vector<segment_info>& segments) {
   using align = base::table::align;
   base::table table({{"NAME"},
@@ -102,25 +123,28 @@ std::string segments_text(const std::vector<segment_info>& segments) {
   return table.text();
 }
 
-std::string segment_text(const segment_info& info) {
-  return base::printable(info.name) + "\n" +
-         base::fields_text(
-             {{"size", exact_size_text(info.size_bytes)},
-              {"allocated", exact_size_text(info.allocated_bytes)},
-              {"chunks", std::to_string(info.chunks)},
-              {"device", device_text(info.device)},
-              {"backend", std::string(to_string(info.backend))},
-              {"lifetime", std::string(to_string(info.lifetime))},
-              {"state", std::string(to_string(info.state))},
-              {"published", yes_no(info.published)},
-              {"leases", std::to_string(info.leases)},
-              {"ending", ending_text(info)},
-              {"generation", std::to_string(info.generation)},
-              {"metadata", exact_size_text(info.metadata_bytes)},
-              {"creator uid", std::to_string(info.creator_uid)},
-              {"creator pid", info.creator_pid == 0 ? "unknown" : std::to_string(info.creator_pid)},
-              {"creator alive", yes_no(info.creator_alive)}},
-             2);
+std::string segment_text(const segment_info& info, const fields& more) {
+  fields lines{
+      {"size", exact_size_text(info.size_bytes)},
+      {"allocated", exact_size_text(info.allocated_bytes)},
+      {"chunks", std::to_string(info.chunks)},
+      {"device", device_text(info.device)},
+      {"backend", std::string(to_string(info.backend))},
+      {"lifetime", std::string(to_string(info.lifetime))},
+      {"state", std::string(to_string(info.state))},
+      {"published", yes_no(info.published)},
+      {"leases", std::to_string(info.leases)},
+      {"ending", ending_text(info)},
+      {"generation", std::to_string(info.generation)},
+      {"metadata", exact_size_text(info.metadata_bytes)},
+      {"creator uid", std::to_string(info.creator_uid)},
+      {"creator pid", info.creator_pid == 0 ? "unknown" : std::to_string(info.creator_pid)},
+      {"creator alive", yes_no(info.creator_alive)}};
+  if (const std::string internal = internal_text(info.name); !internal.empty()) {
+    lines.emplace_back("internal", internal);
+  }
+  lines.insert(lines.end(), more.begin(), more.end());
+  return base::printable(info.name) + "\n" + base::fields_text(lines, 2);
 }
 
 std::string as_text(std::span<const std::byte> bytes) {

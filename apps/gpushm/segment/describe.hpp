@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,10 +22,15 @@ using fields = std::vector<std::pair<std::string, std::string>>;
 [[nodiscard]] std::string device_text(const device_id& device);
 /// The human-readable properties of a mapped segment.
 [[nodiscard]] fields segment_fields(const segment& mapped);
+/// Whether the kernel keeps this process, and others of its uid and capabilities, from writing the
+/// words of another process: "enforced", or "advisory (…)".
+[[nodiscard]] std::string writer_text(bool is_writable);
+/// What an internal segment of the library is for; empty if the name is a user's.
+[[nodiscard]] std::string internal_text(std::string_view name);
 /// The table of `ls`, one line per segment.
 [[nodiscard]] std::string segments_text(const std::vector<segment_info>& segments);
-/// The output of `stat`: the name, and one line per property.
-[[nodiscard]] std::string segment_text(const segment_info& info);
+/// The output of `stat`: the name, one line per property, and `more` lines.
+[[nodiscard]] std::string segment_text(const segment_info& info, const fields& more = {});
 /// True if the bytes are UTF-8 without C0 controls and DEL (tab and line feed are allowed). Such
 /// text still has to be escaped for a terminal.
 [[nodiscard]] bool is_text(std::span<const std::byte> bytes);

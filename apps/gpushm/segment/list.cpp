@@ -8,9 +8,34 @@
 
 namespace gpushm::cli {
 
+namespace {
+
+/// Removes the library's own segments, unless all were asked for. Returns their number.
+std::size_t hide_internal(const list_arguments& arguments, std::vector<segment_info>& segments) {
+  if (arguments.all || arguments.prefix.find('~') != std::string::npos) {
+    return 0;
+  }
+  return std::erase_if(segments,
+                       [](const segment_info& each) { return !internal_text(each.name).empty(); });
+}
+
+std::string none_text(const list_arguments& arguments,
+                      const broker_info& about,
+                      std::size_t hidden) {
+  return fmt::format(
+      "no segments{} in domain \"{}\" at {}{}",
+      arguments.prefix.empty() ? "" : fmt::format(" with prefix \"{}\"", arguments.prefix),
+      about.domain,
+      about.socket_path,
+      hidden == 0 ? "" : fmt::format(" ({} internal, shown by --all)", hidden));
+}
+
+}  // namespace
+
 int run_list(const list_arguments& arguments) {
   client broker = connect(arguments.connection);
-  const std::vector<segment_info> segments = broker.list(arguments.prefix);
+  std::vector<segment_info> segments = broker.list(arguments.prefix);
+  const std::size_t hidden = hide_internal(arguments, segments);
   if (arguments.connection.json) {
     const broker_info about = broker.broker();
     json document{
@@ -24,12 +49,7 @@ int run_list(const list_arguments& arguments) {
       print_line(info.name);
     }
   } else if (segments.empty()) {
-    const broker_info about = broker.broker();
-    note(fmt::format(
-        "no segments{} in domain \"{}\" at {}",
-        arguments.prefix.empty() ? "" : fmt::format(" with prefix \"{}\"", arguments.prefix),
-        about.domain,
-        about.socket_path));
+    note(none_text(arguments, broker.broker(), hidden));
   } else {
     print(segments_text(segments));
   }

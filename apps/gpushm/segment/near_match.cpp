@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "apps/gpushm/segment/describe.hpp"
 #include "base/names.hpp"
 
 namespace gpushm::cli {
@@ -37,7 +38,8 @@ error with_near_match(const error& failure,
     near_match nearest(name);
     for (const segment_info& each : all) {
       // `name` itself may have been published since.
-      if (each.published && each.name != name && !nearest.consider(each.name)) {
+      if (each.published && each.name != name && internal_text(each.name).empty() &&
+          !nearest.consider(each.name)) {
         break;
       }
     }

@@ -1,20 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <optional>
+
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/gpushm/segment/describe.hpp"
 #include "apps/gpushm/segment/near_match.hpp"
+#include "gpushm/timeline.hpp"
 
 namespace gpushm::cli {
+
+namespace {
+
+/// What a timeline's word says.
+struct timeline_facts {
+  std::uint64_t value = 0;
+  bool ended = false;
+  bool is_writable = false;
+};
+
+/// Nothing if it is not a timeline, or cannot be opened any more.
+std::optional<timeline_facts> read_timeline(client& broker, const segment_info& info) {
+  if (info.backend != backend::timeline || !info.published) {
+    return std::nullopt;
+  }
+  try {
+    const timeline opened = timeline::open(broker, info.name, std::chrono::milliseconds(0));
+    timeline_facts facts;
+    facts.value = opened.value();
+    facts.is_writable = opened.is_writable();
+    try {
+      static_cast<void>(opened.try_wait(max_timeline_value));
+    } catch (const error& why) {
+      facts.ended = why.code() == errc::peer_died;
+    }
+    return facts;
+  } catch (const error& why) {
+    note(why.what());
+    return std::nullopt;
+  }
+}
+
+fields fields_of(const timeline_facts& facts) {
+  return {{"value", std::to_string(facts.value) + (facts.ended ? " (ended)" : "")},
+          {"writer", writer_text(facts.is_writable)}};
+}
+
+json to_json(const timeline_facts& facts) {
+  return {{"value", facts.value},
+          {"ended", facts.ended},
+          {"writer", facts.is_writable ? "advisory" : "enforced"}};
+}
+
+}  // namespace
 
 int run_stat(const stat_arguments& arguments) {
   client broker = connect(arguments.connection);
   const segment_info info =
       with_hint(arguments.connection, arguments.name, [&] { return broker.stat(arguments.name); });
+  const auto facts = read_timeline(broker, info);
   if (arguments.connection.json) {
-    print_json(json{{"segment", to_json(info)}});
+    print_json(
+        json{{"segment", to_json(info)}, {"timeline", facts ? to_json(*facts) : json(nullptr)}});
   } else {
-    print(segment_text(info));
+    print(segment_text(info, facts ? fields_of(*facts) : fields{}));
   }
   return exit_ok;
 }

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
+#include "apps/gpushm/channel/commands.hpp"
+#include "apps/gpushm/channel/shape.hpp"
+#include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/output.hpp"
+#include "apps/gpushm/segment/describe.hpp"
+#include "base/text_layout.hpp"
+#include "gpushm/channel.h"
+
+namespace gpushm::cli {
+
+int run_channel_create(const channel_create_arguments& arguments) {
+  if (arguments.name.size() > GPUSHM_MAX_CHANNEL_NAME_BYTES) {
+    throw usage_error(errc::invalid_argument,
+                      "create channel",
+                      arguments.name,
+                      fmt::format("its name has {} bytes", arguments.name.size()),
+                      fmt::format("at most {} are allowed", GPUSHM_MAX_CHANNEL_NAME_BYTES));
+  }
+  const channel_shape shape{arguments.slots, arguments.slot_bytes.value_or(0)};
+  client broker = connect(arguments.connection);
+  create_options options;
+  options.size_bytes = segment_bytes(shape);
+  options.device = arguments.device;
+  options.lifetime = lifetime::persistent;
+  options.huge_pages = arguments.huge_pages;
+  segment created = broker.create(arguments.name, options);
+  created.publish(to_metadata(shape));
+  if (arguments.connection.json) {
+    json document = to_json(created);
+    document["requested_device"] = arguments.device;
+    document["slots"] = shape.slots;
+    document["slot_bytes"] = shape.slot_bytes;
+    print_json(json{{"created", std::move(document)}});
+    return exit_ok;
+  }
+  print_line(fmt::format("created channel \"{}\"", created.name()));
+  fields lines = segment_fields(created);
+  lines.insert(lines.begin(), {"slots", shape_text(shape)});
+  print(base::fields_text(lines, 2));
+  return exit_ok;
+}
+
+}  // namespace gpushm::cli

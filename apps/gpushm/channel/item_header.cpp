@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/gpushm/channel/item_header.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace gpushm::cli {
+
+namespace {
+
+constexpr std::uint64_t magic = 0x6D65'7469'4D53'4750ULL;  // "PGSMitem"
+constexpr std::uint32_t version = 1;
+
+// A producer and its consumers are processes of one machine: no other byte order occurs. A later
+// version may append.
+struct stored {
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t content;
+  std::uint64_t length;
+  std::uint64_t sent_ns;
+  std::uint64_t check;
+  std::uint64_t number;
+  std::uint64_t run;
+};
+static_assert(sizeof(stored) == item_header_bytes);
+
+}  // namespace
+
+std::array<std::byte, item_header_bytes> encode(const item_header& header) {
+  const stored all{magic,
+                   version,
+                   static_cast<std::uint32_t>(header.content),
+                   header.length,
+                   header.sent_ns,
+                   header.check,
+                   header.number,
+                   header.run};
+  std::array<std::byte, item_header_bytes> bytes{};
+  std::memcpy(bytes.data(), &all, sizeof all);
+  return bytes;
+}
+
+header_kind decode(std::span<const std::byte> metadata, item_header& header) {
+  stored all{};
+  if (metadata.size() < sizeof all.magic) {
+    return header_kind::other;
+  }
+  std::memcpy(&all, metadata.data(), std::min(metadata.size(), sizeof all));
+  if (all.magic != magic) {
+    return header_kind::other;
+  }
+  const auto content = static_cast<item_content>(all.content);
+  if (metadata.size() < sizeof all || all.version != version ||
+      (content != item_content::pattern && content != item_content::bytes)) {
+    return header_kind::unknown;
+  }
+  header = {content, all.length, all.sent_ns, all.check, all.number, all.run};
+  return header_kind::known;
+}
+
+}  // namespace gpushm::cli

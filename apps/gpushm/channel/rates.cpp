@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/gpushm/channel/rates.hpp"
+
+#include <fmt/core.h>
+
+#include "base/size_text.hpp"
+
+namespace gpushm::cli {
+
+std::string grouped(std::uint64_t value) {
+  std::string digits = std::to_string(value);
+  for (std::size_t at = digits.size(); at > 3; at -= 3) {
+    digits.insert(at - 3, 1, ',');
+  }
+  return digits;
+}
+
+double per_second(std::uint64_t count, double seconds) {
+  return seconds > 0 ? static_cast<double>(count) / seconds : 0;
+}
+
+std::string rate_text(std::uint64_t items, std::uint64_t bytes, double seconds) {
+  const double rate = per_second(items, seconds);
+  return fmt::format(
+      "{} items/s, {}/s",
+      rate < 100 ? fmt::format("{:.3g}", rate) : grouped(static_cast<std::uint64_t>(rate + 0.5)),
+      base::size_text(static_cast<std::uint64_t>(per_second(bytes, seconds))));
+}
+
+}  // namespace gpushm::cli

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "apps/gpushm/channel/commands.hpp"
+#include "apps/gpushm/channel/shape.hpp"
+#include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/output.hpp"
+#include "apps/gpushm/segment/describe.hpp"
+#include "apps/gpushm/segment/near_match.hpp"
+#include "base/text.hpp"
+#include "base/text_layout.hpp"
+#include "gpushm/channel.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+/// What is known of a channel; nothing where a part does not exist.
+struct found_channel {
+  std::optional<segment_info> memory;
+  std::optional<channel_status> status;
+  std::optional<channel_shape> shape;
+};
+
+found_channel find(client& broker, const std::string& name) {
+  found_channel found;
+  try {
+    found.status = channel_status::read(broker, name);
+  } catch (const error& why) {
+    if (why.code() != errc::no_such_segment) {
+      throw;
+    }
+  }
+  try {
+    found.memory = broker.stat(name);
+  } catch (const error& why) {
+    if (why.code() != errc::no_such_segment || !found.status) {
+      throw;
+    }
+  }
+  found.shape = found.status ? channel_shape{found.status->slots, found.status->slot_bytes}
+                             : known_shape(broker, name);
+  if (!found.shape) {
+    throw error(errc::no_such_segment,
+                "stat channel",
+                name,
+                "this segment is not a channel",
+                "see gpushm stat");
+  }
+  return found;
+}
+
+std::string mode_text(consumer_mode mode) {
+  switch (mode) {
+    case consumer_mode::block:
+      return "block";
+    case consumer_mode::latest:
+      return "latest";
+  }
+  return fmt::format("mode {}", static_cast<unsigned>(mode));
+}
+
+std::string process_text(std::uint32_t uid, std::int32_t pid) {
+  return fmt::format("uid {}{}", uid, pid == 0 ? "" : fmt::format(", pid {}", pid));
+}
+
+/// Complete items that it has not finished with, or that are newer than the newest one it holds.
+std::optional<std::uint64_t> lag_of(const channel_consumer_status& consumer,
+                                    std::uint64_t published) {
+  const bool is_latest = consumer.mode == consumer_mode::latest;
+  if (!consumer.is_admitted || (is_latest && consumer.holds == 0)) {
+    return std::nullopt;
+  }
+  const std::uint64_t at = is_latest ? consumer.taken : consumer.released;
+  return published - std::min(published, at);
+}
+
+std::string producer_text(const std::optional<channel_status>& status) {
+  if (!status) {
+    return "none";
+  }
+  const std::string who = process_text(status->producer_uid, status->producer_pid);
+  if (status->has_producer) {
+    return who;
+  }
+  return fmt::format("none; {} {}", who, status->is_closed ? "has closed the channel" : "has died");
+}
+
+void print_text(const std::string& name, const found_channel& found) {
+  print(base::printable(name) + "\n");
+  fields lines{{"slots", shape_text(*found.shape)},
+               {"device", found.memory ? device_text(found.memory->device) : "unknown"},
+               {"producer", producer_text(found.status)}};
+  if (!found.status) {
+    print(base::fields_text(lines, 2));
+    return;
+  }
+  const channel_status& status = *found.status;
+  lines.emplace_back("announced", std::to_string(status.announced));
+  lines.emplace_back("published", std::to_string(status.published));
+  lines.emplace_back("writer", writer_text(status.is_writable));
+  lines.emplace_back("consumers", std::to_string(status.consumers.size()));
+  print(base::fields_text(lines, 2));
+  if (status.consumers.empty()) {
+    return;
+  }
+  using align = base::table::align;
+  base::table table({{"CONSUMER"},
+                     {"MODE"},
+                     {"START", align::right},
+                     {"TAKEN", align::right},
+                     {"RELEASED", align::right},
+                     {"HOLDS", align::right},
+                     {"LAG", align::right}});
+  const auto number = [](std::uint64_t value) {
+    return value == 0 ? std::string("-") : std::to_string(value);
+  };
+  for (const channel_consumer_status& each : status.consumers) {
+    const bool is_latest = each.mode == consumer_mode::latest;
+    const auto lag = lag_of(each, status.published);
+    table.add({process_text(each.uid, each.pid),
+               mode_text(each.mode),
+               each.is_admitted ? std::to_string(each.start) : "not admitted",
+               number(each.taken),
+               is_latest ? "-" : number(each.released),
+               is_latest ? fmt::format("{} of {}", each.holds, each.may_hold)
+                         : std::to_string(each.holds),
+               lag ? std::to_string(*lag) : "-"});
+  }
+  print("\n" + table.text());
+}
+
+json consumer_json(const channel_consumer_status& each, std::uint64_t published) {
+  const bool is_latest = each.mode == consumer_mode::latest;
+  return {{"uid", each.uid},
+          {"pid", each.pid},
+          {"mode", mode_text(each.mode)},
+          {"admitted", each.is_admitted},
+          {"start", each.is_admitted ? json(each.start) : json(nullptr)},
+          {"taken", each.taken == 0 ? json(nullptr) : json(each.taken)},
+          {"released", is_latest || each.released == 0 ? json(nullptr) : json(each.released)},
+          {"holds", each.holds},
+          {"may_hold", is_latest ? json(each.may_hold) : json(nullptr)},
+          {"lag", json_or_null(lag_of(each, published))}};
+}
+
+json to_json_document(const std::string& name, const found_channel& found) {
+  json document{{"name", name},
+                {"slots", found.shape->slots},
+                {"slot_bytes", found.shape->slot_bytes},
+                {"device", found.memory ? to_json(found.memory->device) : json(nullptr)},
+                {"producer", nullptr},
+                {"announced", nullptr},
+                {"published", nullptr},
+                {"consumers", json::array()}};
+  if (!found.status) {
+    return document;
+  }
+  const channel_status& status = *found.status;
+  document["producer"] = {{"uid", status.producer_uid},
+                          {"pid", status.producer_pid},
+                          {"state",
+                           status.has_producer ? "live"
+                           : status.is_closed  ? "closed"
+                                               : "died"},
+                          {"writer", status.is_writable ? "advisory" : "enforced"}};
+  document["announced"] = status.announced;
+  document["published"] = status.published;
+  for (const channel_consumer_status& each : status.consumers) {
+    document["consumers"].push_back(consumer_json(each, status.published));
+  }
+  return document;
+}
+
+}  // namespace
+
+int run_channel_stat(const channel_stat_arguments& arguments) {
+  client broker = connect(arguments.connection);
+  const found_channel found =
+      with_hint(arguments.connection, arguments.name, [&] { return find(broker, arguments.name); });
+  if (arguments.connection.json) {
+    print_json(json{{"channel", to_json_document(arguments.name, found)}});
+  } else {
+    print_text(arguments.name, found);
+  }
+  return exit_ok;
+}
+
+}  // namespace gpushm::cli

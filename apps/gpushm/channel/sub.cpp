@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
+#include <deque>
+#include <optional>
+
+#include "apps/gpushm/channel/commands.hpp"
+#include "apps/gpushm/channel/item_header.hpp"
+#include "apps/gpushm/channel/latencies.hpp"
+#include "apps/gpushm/channel/live_line.hpp"
+#include "apps/gpushm/channel/rates.hpp"
+#include "apps/gpushm/channel/slot_memory.hpp"
+#include "apps/gpushm/demo/pattern.hpp"
+#include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/output.hpp"
+#include "apps/gpushm/segment/checksum.hpp"
+#include "apps/gpushm/segment/describe.hpp"
+#include "apps/gpushm/segment/output_file.hpp"
+#include "apps/support/duration.hpp"
+#include "apps/support/stop_signal.hpp"
+#include "base/size_text.hpp"
+#include "base/text_layout.hpp"
+#include "gpushm/channel.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+using clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC
+using std::chrono::milliseconds;
+
+/// How long one wait for an item lasts: a signal is noticed after it.
+constexpr milliseconds slice{50};
+
+double seconds_of(clock::duration value) {
+  return std::chrono::duration<double>(value).count();
+}
+
+error wrong_item(const std::string& name, const std::string& cause) {
+  return {errc::protocol_error,
+          "check",
+          name,
+          cause,
+          "report this as a bug of gpushm, or of the program that writes to the channel's memory"};
+}
+
+consumer_options options_of(const channel_sub_arguments& arguments) {
+  consumer_options options;
+  options.mode = arguments.latest ? consumer_mode::latest : consumer_mode::block;
+  options.held = arguments.latest ? arguments.held.value_or(1) : 0;
+  options.device = arguments.device;
+  options.timeout = arguments.wait;
+  return options;
+}
+
+/// Names the channel, not one of its internal segments.
+channel_consumer join(const client& broker, const channel_sub_arguments& arguments) {
+  try {
+    return channel_consumer::open(broker, arguments.name, options_of(arguments));
+  } catch (const error& why) {
+    if (why.code() != errc::no_such_segment) {
+      throw why.in("join channel", arguments.name);
+    }
+    throw error(why.code(),
+                "join channel",
+                arguments.name,
+                fmt::format("it has no producer after {}", app::duration_text(arguments.wait)),
+                "start one (gpushm channel pub), or give a longer --wait");
+  }
+}
+
+class subscriber {
+ public:
+  explicit subscriber(const channel_sub_arguments& arguments)
+      : arguments_(arguments),
+        broker_(connect(arguments.connection, arguments.wait)),
+        consumer_(join(broker_, arguments)),
+        device_(broker_.stat(arguments.name).device),
+        memory_(arguments.name, device_, arguments.device) {
+    if (!arguments.output.empty()) {
+      file_.emplace(arguments.output);
+    }
+  }
+
+  int run() {
+    show_begin();
+    std::optional<error> failure;
+    try {
+      failure = read_all();
+      while (!held_.empty()) {
+        finish_one();
+      }
+      if (file_ && !failure) {
+        file_->commit();
+      }
+    } catch (const error& why) {
+      ended_ = "error";
+      failure = why;
+    }
+    end_ = clock::now();
+    line_.clear();
+    show_end(failure);
+    if (failure) {
+      flush_output();
+      throw error(*failure);
+    }
+    return exit_ok;
+  }
+
+ private:
+  /// Returns the death of the last producer.
+  std::optional<error> read_all() {
+    std::optional<clock::time_point> died;
+    for (;;) {
+      if (arguments_.count && items_ >= *arguments_.count) {
+        ended_ = "count";
+        return std::nullopt;
+      }
+      if (stop_.pending()) {
+        ended_ = "signal";
+        return std::nullopt;
+      }
+      line_.update([&] { return live_text(); });
+      std::optional<channel_item> item;
+      try {
+        item = consumer_.next(slice);
+      } catch (const error& why) {
+        if (why.code() != errc::peer_died) {
+          throw why.in("read channel", arguments_.name);
+        }
+        died = died.value_or(clock::now());
+        if (clock::now() - *died >= arguments_.resume) {
+          ended_ = "death";
+          return why.in("read channel", arguments_.name);
+        }
+        continue;  // `next` has waited for a new one
+      }
+      if (item) {
+        died.reset();
+        take(*item);
+      } else if (consumer_.has_ended()) {
+        ended_ = "producer";
+        return std::nullopt;
+      }
+    }
+  }
+
+  struct held_item {
+    channel_item item;
+    item_header header;
+    header_kind kind = header_kind::other;
+  };
+
+  void take(const channel_item& item) {
+    const auto now = clock::now();
+    start_ = items_ == 0 ? now : start_;
+    ++items_;
+    held_item got{item, {}, header_kind::other};
+    got.kind = decode(item.metadata(), got.header);
+    check_order(got);
+    skipped_ += item.skipped();
+    last_ = item.number();
+    if (got.kind == header_kind::known) {
+      times_.add(now.time_since_epoch() -
+                 std::chrono::nanoseconds(static_cast<std::int64_t>(got.header.sent_ns)));
+    }
+    held_.push_back(got);
+    if (arguments_.delay.count() > 0) {
+      static_cast<void>(stop_.wait(arguments_.delay));
+    }
+    while (held_.size() >= std::max<std::uint32_t>(1, arguments_.held.value_or(1))) {
+      finish_one();
+    }
+  }
+
+  /// Numbers only grow, and a consumer of each item misses none while it has the same producer.
+  void check_order(const held_item& got) {
+    const std::uint64_t number = got.item.number();
+    if (got.kind == header_kind::unknown) {
+      throw wrong_item(arguments_.name,
+                       fmt::format("item {} was published by another version of gpushm", number));
+    }
+    if (number <= last_) {
+      throw wrong_item(arguments_.name, fmt::format("item {} came after item {}", number, last_));
+    }
+    if (last_ != 0 && got.item.skipped() != number - last_ - 1) {
+      throw wrong_item(arguments_.name,
+                       fmt::format("item {} came after item {}, and {} skipped items were reported",
+                                   number,
+                                   last_,
+                                   got.item.skipped()));
+    }
+    if (got.kind != header_kind::known) {
+      return;
+    }
+    if (got.header.number != number || got.header.length > got.item.bytes()) {
+      throw wrong_item(arguments_.name,
+                       fmt::format("item {} has the metadata of item {}, of {} bytes",
+                                   number,
+                                   got.header.number,
+                                   got.header.length));
+    }
+    if (got.header.run != run_) {
+      run_ = got.header.run;
+      ++producers_;
+    } else if (!arguments_.latest && got.item.skipped() != 0) {
+      throw wrong_item(arguments_.name,
+                       fmt::format("items {} to {} are missing", last_ + 1, number - 1));
+    }
+  }
+
+  /// Checks the oldest item as late as possible, so that a slot that is written while it is held is
+  /// detected, and releases it.
+  void finish_one() {
+    const held_item what = held_.front();
+    held_.pop_front();
+    const bool known = what.kind == header_kind::known;
+    const std::uint64_t length = known ? what.header.length : what.item.bytes();
+    if (known || file_) {
+      const auto bytes = memory_.read(what.item.data(), length);
+      if (known) {
+        check_bytes(what, bytes);
+        ++verified_;
+      }
+      if (file_) {
+        file_->write(bytes);
+      }
+    }
+    bytes_ += length;
+    consumer_.release(what.item);
+  }
+
+  void check_bytes(const held_item& what, std::span<const std::byte> bytes) {
+    if (what.header.content == item_content::pattern) {
+      const check_result found = check_pattern(what.header.check, 0, bytes);
+      if (found.wrong_bytes != 0) {
+        throw wrong_item(arguments_.name,
+                         fmt::format("{} of {} bytes of item {} are wrong, the first at {}",
+                                     found.wrong_bytes,
+                                     found.checked_bytes,
+                                     what.item.number(),
+                                     found.first_wrong_offset));
+      }
+      return;
+    }
+    crc32c sum;
+    sum.add(bytes);
+    if (sum.value() != what.header.check) {
+      throw wrong_item(arguments_.name,
+                       fmt::format("the {} bytes of item {} have the checksum {:08x}, not {:08x}",
+                                   bytes.size(),
+                                   what.item.number(),
+                                   sum.value(),
+                                   what.header.check));
+    }
+  }
+
+  [[nodiscard]] std::string live_text() const {
+    if (items_ == 0) {
+      return fmt::format("\"{}\": no items yet", arguments_.name);
+    }
+    return fmt::format("\"{}\": {} items, {}, p50 {}, p99 {}, {} skipped",
+                       arguments_.name,
+                       grouped(items_),
+                       rate_text(items_, bytes_, seconds_of(clock::now() - start_)),
+                       app::duration_text(times_.percentile(0.5)),
+                       app::duration_text(times_.percentile(0.99)),
+                       grouped(skipped_));
+  }
+
+  void show_begin() const {
+    const char* const mode = arguments_.latest ? "latest" : "block";
+    if (arguments_.connection.json) {
+      print_json(json{
+          {"joined", {{"name", arguments_.name}, {"mode", mode}, {"device", to_json(device_)}}}});
+      return;
+    }
+    print_line(fmt::format("joined \"{}\": {}, {}",
+                           arguments_.name,
+                           arguments_.latest ? "the newest item at a time" : "each item, in order",
+                           device_text(device_)));
+    flush_output();
+  }
+
+  [[nodiscard]] json latency_json() const {
+    if (times_.count() == 0) {
+      return nullptr;
+    }
+    return {{"p50", times_.percentile(0.5).count()},
+            {"p90", times_.percentile(0.9).count()},
+            {"p99", times_.percentile(0.99).count()},
+            {"max", times_.max().count()}};
+  }
+
+  void show_end(const std::optional<error>& failure) const {
+    const double seconds = items_ == 0 ? 0 : seconds_of(end_ - start_);
+    if (arguments_.connection.json) {
+      print_json(json{{"received",
+                       {{"name", arguments_.name},
+                        {"items", items_},
+                        {"bytes", bytes_},
+                        {"last_item", items_ == 0 ? json(nullptr) : json(last_)},
+                        {"skipped", skipped_},
+                        {"verified", verified_},
+                        {"producers", producers_},
+                        {"seconds", seconds},
+                        {"items_per_second", per_second(items_, seconds)},
+                        {"bytes_per_second", per_second(bytes_, seconds)},
+                        {"latency_ns", latency_json()},
+                        {"ended_by", ended_},
+                        {"output", failure || !file_ ? json(nullptr) : json(arguments_.output)}}}});
+      return;
+    }
+    print_line(fmt::format("received {} items, {}, in {}",
+                           grouped(items_),
+                           base::size_text(bytes_),
+                           app::duration_text(items_ == 0 ? clock::duration(0) : end_ - start_)));
+    fields lines;
+    if (items_ != 0) {
+      lines.emplace_back("rate", rate_text(items_, bytes_, seconds));
+    }
+    if (times_.count() != 0) {
+      lines.emplace_back("latency",
+                         fmt::format("p50 {}, p90 {}, p99 {}, max {}",
+                                     app::duration_text(times_.percentile(0.5)),
+                                     app::duration_text(times_.percentile(0.9)),
+                                     app::duration_text(times_.percentile(0.99)),
+                                     app::duration_text(times_.max())));
+    }
+    lines.emplace_back("skipped", grouped(skipped_));
+    lines.emplace_back("verified",
+                       verified_ == items_ ? "all" : fmt::format("{} of {}", verified_, items_));
+    if (producers_ > 1) {
+      lines.emplace_back("producers", std::to_string(producers_));
+    }
+    if (file_ && !failure) {
+      lines.emplace_back("written to", arguments_.output);
+    }
+    print(base::fields_text(lines, 2));
+  }
+
+  const channel_sub_arguments& arguments_;
+  client broker_;
+  channel_consumer consumer_;
+  device_id device_;
+  slot_memory memory_;
+  std::optional<output_file> file_;
+  app::stop_signal stop_;
+  live_line line_;
+  latencies times_;
+  std::deque<held_item> held_;
+  clock::time_point start_ = clock::now();
+  clock::time_point end_;
+  std::uint64_t items_ = 0;
+  std::uint64_t bytes_ = 0;
+  std::uint64_t skipped_ = 0;
+  std::uint64_t verified_ = 0;
+  std::uint64_t last_ = 0;
+  std::uint64_t run_ = 0;
+  std::uint64_t producers_ = 0;
+  std::string ended_;
+};
+
+}  // namespace
+
+int run_channel_sub(const channel_sub_arguments& arguments) {
+  return subscriber(arguments).run();
+}
+
+}  // namespace gpushm::cli

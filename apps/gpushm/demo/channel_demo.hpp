@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "apps/gpushm/commands.hpp"
+
+namespace gpushm::cli {
+
+/// `gpushm demo --channel`.
+[[nodiscard]] int run_channel_demo(const demo_arguments& arguments);
+
+}  // namespace gpushm::cli
