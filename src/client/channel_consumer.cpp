@@ -70,11 +70,46 @@ gpushm_consumer::gpushm_consumer(std::shared_ptr<detail::client_impl> client,
   gpushm::open_options waiting;
   waiting.timeout = wanted.timeout;
   waiting.stop = wanted.stop;
-  static_cast<void>(client_->open_words(names::producer(name_), 0, waiting));
-  join(until, wanted.stop);
+  join(client_->open_words(names::producer(name_), 0, waiting), until, wanted.stop);
 }
 
-void gpushm_consumer::join(time_point until, const std::stop_token& stop) {
+namespace {
+
+std::optional<channel::table_view> table_of(const detail::client_impl::opened_words& producer) {
+  const auto& page = *producer.words.page;
+  return producer.words.first == 0
+             ? channel::table_view::of(page.page(), page.extra(), page.extra_bytes())
+             : std::nullopt;
+}
+
+}  // namespace
+
+/// False: the producer has ended meanwhile, and its slots are gone.
+bool gpushm_consumer::try_open_slots(const channel::table_view& producer) {
+  try {
+    open_slots(producer);
+    return true;
+  } catch (const error& why) {
+    const bool is_gone = why.code() == errc::no_such_segment || why.code() == errc::peer_died ||
+                         why.code() == errc::writer_ending || why.code() == errc::gone_or_replaced;
+    if (!is_gone || sync::wait(producer.word(channel::announced_word),
+                               sync::max_value,
+                               steady_clock::now() + look_again) != wait_result::ended) {
+      throw;
+    }
+    return false;
+  }
+}
+
+/// `producer`: its words. As soon as it has admitted this consumer, it may publish, end and exit:
+/// so words and slots are opened before.
+void gpushm_consumer::join(detail::client_impl::opened_words producer,
+                           time_point until,
+                           const std::stop_token& stop) {
+  const auto table = table_of(producer);
+  if (table && !try_open_slots(*table)) {
+    producer = {};
+  }
   const auto request_deadline = client_->request_deadline();
   const auto words = client_->take_words(word_count_, request_deadline);
   {
@@ -100,7 +135,7 @@ void gpushm_consumer::join(time_point until, const std::stop_token& stop) {
                                              static_cast<std::byte>(options_.held)};
     const bool has_depth = options_.mode == consumer_mode::share;
     claim_->publish(std::span(described).first(has_depth ? 2 : 1), "open", request_deadline);
-    if (!attach(until, stop)) {
+    if (!attach(until, stop, std::move(producer))) {
       throw error(stop.stop_requested() ? errc::cancelled : errc::timed_out,
                   "open",
                   name_,
@@ -113,16 +148,20 @@ void gpushm_consumer::join(time_point until, const std::stop_token& stop) {
   }
 }
 
-bool gpushm_consumer::attach(time_point until, const std::stop_token& stop) {
+bool gpushm_consumer::attach(time_point until,
+                             const std::stop_token& stop,
+                             detail::client_impl::opened_words first) {
   const std::uint64_t own = claim_->info().generation;
   while (!stop.stop_requested()) {
     const milliseconds left = base::time_left(until);
-    detail::client_impl::opened_words opened;
+    auto opened = std::exchange(first, {});
     try {
-      gpushm::open_options waiting;
-      waiting.timeout = left;
-      waiting.stop = stop;
-      opened = client_->open_words(names::producer(name_), 0, waiting);
+      if (!opened.lease) {
+        gpushm::open_options waiting;
+        waiting.timeout = left;
+        waiting.stop = stop;
+        opened = client_->open_words(names::producer(name_), 0, waiting);
+      }
     } catch (const error& why) {
       const bool may_come = why.code() == errc::no_such_segment || why.code() == errc::peer_died ||
                             why.code() == errc::writer_ending ||
@@ -137,10 +176,7 @@ bool gpushm_consumer::attach(time_point until, const std::stop_token& stop) {
       continue;
     }
     const auto& page = opened.words.page;
-    const auto view =
-        opened.words.first == 0
-            ? channel::table_view::of(page->page(), page->extra(), page->extra_bytes())
-            : std::nullopt;
+    const auto view = table_of(opened);
     if (!view) {
       throw invalid_producer("open", name_);
     }
@@ -164,7 +200,9 @@ bool gpushm_consumer::attach(time_point until, const std::stop_token& stop) {
                       "the producer has dropped this consumer: its words were not valid",
                       "report this as a bug");
         }
-        open_slots(*view);
+        if (!try_open_slots(*view)) {
+          break;
+        }
         const std::lock_guard lock(mutex_);
         producer_lease_ = std::move(opened.lease);
         producer_page_ = page;
@@ -305,8 +343,7 @@ bool gpushm_consumer::join_next_producer(time_point until, const std::stop_token
     gpushm::open_options waiting;
     waiting.timeout = base::time_left(until);
     waiting.stop = stop;
-    static_cast<void>(client_->open_words(names::producer(name_), 0, waiting));
-    join(until, stop);
+    join(client_->open_words(names::producer(name_), 0, waiting), until, stop);
   } catch (const error& why) {
     lock.lock();
     words_ = words;

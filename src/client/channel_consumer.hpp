@@ -57,11 +57,17 @@ struct gpushm_consumer {
     bool released;
   };
 
-  void join(time_point until, const std::stop_token& stop);
+  void join(gpushm::detail::client_impl::opened_words producer,
+            time_point until,
+            const std::stop_token& stop);
   [[nodiscard]] bool join_next_producer(time_point until, const std::stop_token& stop);
   /// False: there was no producer, or no answer of one, in time. Throws if it was refused.
-  [[nodiscard]] bool attach(time_point until, const std::stop_token& stop);
+  /// `first`: the producer's words, if they are open.
+  [[nodiscard]] bool attach(time_point until,
+                            const std::stop_token& stop,
+                            gpushm::detail::client_impl::opened_words first = {});
   void open_slots(const gpushm::channel::table_view& producer);
+  [[nodiscard]] bool try_open_slots(const gpushm::channel::table_view& producer);
   void check_usable(std::string_view operation) const;
   [[nodiscard]] std::optional<item> take(time_point until, const std::stop_token& stop);
   [[nodiscard]] bool wait_for_items(gpushm::channel::consumer_table::outcome why,

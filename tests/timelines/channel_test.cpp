@@ -123,6 +123,29 @@ TEST_F(channels, bring_each_item_to_each_consumer) {
   EXPECT_EQ(finished, 3);
 }
 
+TEST_F(channels, lose_nothing_when_a_producer_ends_as_soon_as_it_has_consumers) {
+  const client other = world_.connect();
+  for (int round = 0; round != 200; ++round) {
+    std::jthread reader([&] {
+      channel_consumer consumer = channel_consumer::open(other, "c", {.timeout = 60s});
+      for (std::uint64_t number = 1; number != 3; ++number) {
+        const auto item = consumer.next(60s);
+        ASSERT_TRUE(item);
+        EXPECT_EQ(item->number(), number);
+        EXPECT_TRUE(is_whole(*item));
+        consumer.release(*item);
+      }
+      EXPECT_FALSE(consumer.next(60s));
+      EXPECT_TRUE(consumer.has_ended());
+    });
+    const client short_lived = world_.connect();
+    channel_producer producer = create(short_lived, 2);
+    ASSERT_TRUE(eventually([&] { return producer.stats().consumers == 1; }, 60s));
+    publish_one(producer);
+    publish_one(producer);
+  }
+}
+
 TEST_F(channels, have_one_slot) {
   channel_producer producer = create(client_, 1);
   const client other = world_.connect();
