@@ -198,14 +198,17 @@ typedef struct gpushm_channel_info {
 typedef struct gpushm_channel_consumer_info {
   size_t struct_size;
   gpushm_consumer_mode mode;
-  uint32_t may_hold;   /* GPUSHM_CONSUMER_LATEST: items; otherwise 0 */
-  uint32_t holds;      /* items that it has taken and not released */
-  bool is_admitted;    /* the producer has answered, and has not refused it */
-  uint32_t uid;        /* as the broker sees it */
-  int32_t pid;         /* as the broker sees it; 0: not visible to it */
-  uint64_t start;      /* its first item; 0: not admitted */
-  uint64_t taken;      /* GPUSHM_CONSUMER_LATEST: the newest item that it holds, or 0 */
-  uint64_t released;   /* GPUSHM_CONSUMER_LATEST: 0 */
+  uint32_t may_hold; /* items; GPUSHM_CONSUMER_BLOCK: 0 */
+  uint32_t holds;    /* items that it has taken and not released */
+  bool is_admitted;  /* the producer has answered, and has not refused it */
+  uint32_t uid;      /* as the broker sees it */
+  int32_t pid;       /* as the broker sees it; 0: not visible to it */
+  uint64_t start;    /* its first item; 0: not admitted */
+  uint64_t taken;    /* the newest item that it has taken, or holds if it gets the newest; 0: none.
+                      * GPUSHM_CONSUMER_SHARE: how many it was given */
+  uint64_t released; /* as `taken`; GPUSHM_CONSUMER_LATEST: 0 */
+  uint64_t lag;      /* complete items after the last one that it has released, or after the newest
+                      * one that it holds. GPUSHM_CONSUMER_SHARE: given, and not released */
   uint64_t generation; /* of its words */
 } gpushm_channel_consumer_info;
 

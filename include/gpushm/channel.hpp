@@ -274,14 +274,19 @@ class channel_consumer {
 /// A consumer of a channel, as a process sees it that is not a member.
 struct channel_consumer_status {
   consumer_mode mode = consumer_mode::block;
-  std::uint32_t may_hold = 0;         ///< items, of `latest`
-  std::uint32_t holds = 0;            ///< items that it has taken and not released
-  bool is_admitted = false;           ///< the producer has answered, and has not refused it
-  std::uint32_t uid = 0;              ///< as the broker sees it
-  std::int32_t pid = 0;               ///< as the broker sees it; 0: not visible to it
-  std::uint64_t start = 0;            ///< its first item; 0: not admitted
-  std::uint64_t taken = 0;            ///< of `latest`: the newest item that it holds, or 0
-  std::uint64_t released = 0;         ///< of `latest`: 0
+  std::uint32_t may_hold = 0;  ///< items; of `block`: 0
+  std::uint32_t holds = 0;     ///< items that it has taken and not released
+  bool is_admitted = false;    ///< the producer has answered, and has not refused it
+  std::uint32_t uid = 0;       ///< as the broker sees it
+  std::int32_t pid = 0;        ///< as the broker sees it; 0: not visible to it
+  std::uint64_t start = 0;     ///< its first item; 0: not admitted
+  /// The newest item that it has taken, or holds if it is `latest`; 0: none. Of `share`: how
+  /// many it was given.
+  std::uint64_t taken = 0;
+  std::uint64_t released = 0;  ///< as `taken`; of `latest`: 0
+  /// Complete items after the last one that it has released, or after the newest one that it holds.
+  /// Of `share`: given, and not released.
+  std::uint64_t lag = 0;
   gpushm::generation generation = 0;  ///< of its words
 };
 
@@ -332,6 +337,7 @@ struct channel_status {
                                   one.start,
                                   one.taken,
                                   one.released,
+                                  one.lag,
                                   one.generation});
     }
     return result;

@@ -34,6 +34,11 @@ std::uint64_t value_of(const sync::timeline_reader& word) {
   return word.read().value().value_or(0);
 }
 
+/// Words of other processes can be anything.
+std::uint64_t difference(std::uint64_t of, std::uint64_t less) {
+  return of - std::min(of, less);
+}
+
 /// The result of `open`; nothing if the object has gone since it was listed.
 template <typename Open>
 auto opened_if_there(Open&& open) -> std::optional<decltype(open())> {
@@ -93,7 +98,8 @@ std::optional<gpushm_channel_consumer_info> read_consumer(client_impl& client,
   result.pid = listed.creator_pid;
   result.generation = listed.generation;
   const auto start = table.start_of(listed.generation);
-  result.is_admitted = start && *start <= sync::max_value;
+  const auto entry = table.entry_of(listed.generation);
+  result.is_admitted = start && entry && *start <= sync::max_value;
   result.start = result.is_admitted ? *start : 0;
   const auto word = [&](std::uint32_t index) {
     return value_of({opened->words.page->page(), opened->words.first + index});
@@ -105,13 +111,26 @@ std::optional<gpushm_channel_consumer_info> read_consumer(client_impl& client,
       result.holds += item == 0 ? 0 : 1;
       result.taken = std::max(result.taken, item);
     }
-    return result;
+  } else {
+    result.released = word(channel::released_word);
+    result.taken = word(channel::taken_word);
   }
-  // In this order, so that it does not hold less than nothing.
-  result.released = word(channel::released_word);
-  result.taken = word(channel::taken_word);
-  result.holds = static_cast<std::uint32_t>(std::min<std::uint64_t>(
-      result.taken - std::min(result.taken, result.released), channel::max_slots));
+  // The producer's words after the consumer's, which are not ahead of them.
+  std::uint64_t ahead = 0;
+  if (result.mode == GPUSHM_CONSUMER_SHARE) {
+    result.may_hold = metadata.size() < 2 ? 0 : std::to_integer<unsigned char>(metadata[1]);
+    result.taken = ahead = entry ? value_of(table.word(channel::first_given_word + *entry)) : 0;
+  } else {
+    ahead = value_of(table.word(channel::published_word));
+  }
+  if (result.mode != GPUSHM_CONSUMER_LATEST) {
+    result.holds = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(difference(result.taken, result.released), channel::max_slots));
+  }
+  if (result.is_admitted) {
+    result.lag =
+        difference(ahead, result.mode == GPUSHM_CONSUMER_LATEST ? result.taken : result.released);
+  }
   return result;
 }
 

@@ -133,17 +133,21 @@ void add_pub(CLI::App& app, channel_pub_arguments& out) {
 }
 
 void add_sub(CLI::App& app, channel_sub_arguments& out) {
-  auto* latest =
-      app.add_flag("--latest",
-                   out.latest,
-                   "Get the newest item, and skip others (default: each item, in order)");
+  auto* latest = app.add_flag_callback(
+      "--latest",
+      [&out] { out.mode = consumer_mode::latest; },
+      "Get the newest item, and skip others (default: each item, in order)");
+  app.add_flag_callback(
+         "--share",
+         [&out] { out.mode = consumer_mode::share; },
+         "Share the items with the other consumers that do: each is for one of them")
+      ->excludes(latest);
   add_text(
       app,
       "--held",
       "K",
-      "Hold this many items at a time, 1 to 16 (default: 1)",
-      [&](const std::string& text) { out.held = up_to("--held", text, GPUSHM_MAX_HELD_ITEMS); })
-      ->needs(latest);
+      "Hold this many items at a time, 1 to 16 (default: 1; with --share 2)",
+      [&](const std::string& text) { out.held = up_to("--held", text, GPUSHM_MAX_HELD_ITEMS); });
   app.add_option("--device", out.device, "GPU that reads (default: the memory's GPU)")
       ->type_name("DEVICE");
   add_items(app, "End after this many items", out.count);

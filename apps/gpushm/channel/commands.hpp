@@ -10,6 +10,7 @@
 #include <string>
 
 #include "apps/gpushm/commands.hpp"
+#include "gpushm/channel.hpp"
 
 namespace gpushm::cli {
 
@@ -43,7 +44,7 @@ struct channel_pub_arguments {
 struct channel_sub_arguments {
   connection_arguments connection;
   std::string name;
-  bool latest = false;
+  consumer_mode mode = consumer_mode::block;
   std::optional<std::uint32_t> held;
   std::string device;
   std::optional<std::uint64_t> count;

@@ -59,6 +59,8 @@ std::string mode_text(consumer_mode mode) {
       return "block";
     case consumer_mode::latest:
       return "latest";
+    case consumer_mode::share:
+      return "share";
   }
   return fmt::format("mode {}", static_cast<unsigned>(mode));
 }
@@ -67,15 +69,10 @@ std::string process_text(std::uint32_t uid, std::int32_t pid) {
   return fmt::format("uid {}{}", uid, pid == 0 ? "" : fmt::format(", pid {}", pid));
 }
 
-/// Complete items that it has not finished with, or that are newer than the newest one it holds.
-std::optional<std::uint64_t> lag_of(const channel_consumer_status& consumer,
-                                    std::uint64_t published) {
-  const bool is_latest = consumer.mode == consumer_mode::latest;
-  if (!consumer.is_admitted || (is_latest && consumer.holds == 0)) {
-    return std::nullopt;
-  }
-  const std::uint64_t at = is_latest ? consumer.taken : consumer.released;
-  return published - std::min(published, at);
+/// Nothing if it means nothing.
+std::optional<std::uint64_t> lag_of(const channel_consumer_status& consumer) {
+  const bool holds_none = consumer.mode == consumer_mode::latest && consumer.holds == 0;
+  return consumer.is_admitted && !holds_none ? std::optional(consumer.lag) : std::nullopt;
 }
 
 std::string producer_text(const std::optional<channel_status>& status) {
@@ -120,20 +117,20 @@ void print_text(const std::string& name, const found_channel& found) {
   };
   for (const channel_consumer_status& each : status.consumers) {
     const bool is_latest = each.mode == consumer_mode::latest;
-    const auto lag = lag_of(each, status.published);
+    const auto lag = lag_of(each);
     table.add({process_text(each.uid, each.pid),
                mode_text(each.mode),
                each.is_admitted ? std::to_string(each.start) : "not admitted",
                number(each.taken),
                is_latest ? "-" : number(each.released),
-               is_latest ? fmt::format("{} of {}", each.holds, each.may_hold)
-                         : std::to_string(each.holds),
+               each.may_hold == 0 ? std::to_string(each.holds)
+                                  : fmt::format("{} of {}", each.holds, each.may_hold),
                lag ? std::to_string(*lag) : "-"});
   }
   print("\n" + table.text());
 }
 
-json consumer_json(const channel_consumer_status& each, std::uint64_t published) {
+json consumer_json(const channel_consumer_status& each) {
   const bool is_latest = each.mode == consumer_mode::latest;
   return {{"uid", each.uid},
           {"pid", each.pid},
@@ -143,8 +140,8 @@ json consumer_json(const channel_consumer_status& each, std::uint64_t published)
           {"taken", each.taken == 0 ? json(nullptr) : json(each.taken)},
           {"released", is_latest || each.released == 0 ? json(nullptr) : json(each.released)},
           {"holds", each.holds},
-          {"may_hold", is_latest ? json(each.may_hold) : json(nullptr)},
-          {"lag", json_or_null(lag_of(each, published))}};
+          {"may_hold", each.may_hold == 0 ? json(nullptr) : json(each.may_hold)},
+          {"lag", json_or_null(lag_of(each))}};
 }
 
 json to_json_document(const std::string& name, const found_channel& found) {
@@ -170,7 +167,7 @@ json to_json_document(const std::string& name, const found_channel& found) {
   document["announced"] = status.announced;
   document["published"] = status.published;
   for (const channel_consumer_status& each : status.consumers) {
-    document["consumers"].push_back(consumer_json(each, status.published));
+    document["consumers"].push_back(consumer_json(each));
   }
   return document;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <deque>
 #include <optional>
 
@@ -46,11 +47,46 @@ error wrong_item(const std::string& name, const std::string& cause) {
 
 consumer_options options_of(const channel_sub_arguments& arguments) {
   consumer_options options;
-  options.mode = arguments.latest ? consumer_mode::latest : consumer_mode::block;
-  options.held = arguments.latest ? arguments.held.value_or(1) : 0;
+  options.mode = arguments.mode;
+  options.held = arguments.held.value_or(0);
   options.device = arguments.device;
   options.timeout = arguments.wait;
   return options;
+}
+
+/// As the modes are called in options, output and JSON.
+const char* mode_name(consumer_mode mode) {
+  switch (mode) {
+    case consumer_mode::latest:
+      return "latest";
+    case consumer_mode::share:
+      return "share";
+    case consumer_mode::block:
+      break;
+  }
+  return "block";
+}
+
+const char* mode_text(consumer_mode mode) {
+  switch (mode) {
+    case consumer_mode::latest:
+      return "the newest item at a time";
+    case consumer_mode::share:
+      return "a share of the items";
+    case consumer_mode::block:
+      break;
+  }
+  return "each item, in order";
+}
+
+void check(const channel_sub_arguments& arguments) {
+  if (arguments.held && arguments.mode == consumer_mode::block) {
+    throw usage_error(errc::invalid_argument,
+                      "join channel",
+                      arguments.name,
+                      "a consumer of each item may hold all slots",
+                      "use --held with --latest or --share");
+  }
 }
 
 /// Names the channel, not one of its internal segments.
@@ -159,7 +195,7 @@ class subscriber {
     got.kind = decode(item.metadata(), got.header);
     check_order(got);
     skipped_ += item.skipped();
-    last_ = item.number();
+    last_ = std::max(last_, item.number());
     if (got.kind == header_kind::known) {
       times_.add(now.time_since_epoch() -
                  std::chrono::nanoseconds(static_cast<std::int64_t>(got.header.sent_ns)));
@@ -168,7 +204,7 @@ class subscriber {
     if (arguments_.delay.count() > 0) {
       static_cast<void>(stop_.wait(arguments_.delay));
     }
-    while (held_.size() >= std::max<std::uint32_t>(1, arguments_.held.value_or(1))) {
+    while (held_.size() >= arguments_.held.value_or(1)) {
       finish_one();
     }
   }
@@ -180,33 +216,46 @@ class subscriber {
       throw wrong_item(arguments_.name,
                        fmt::format("item {} was published by another version of gpushm", number));
     }
+    check_metadata(got);
+    // What a dead consumer has not released may come late.
+    if (arguments_.mode == consumer_mode::share) {
+      return;
+    }
     if (number <= last_) {
       throw wrong_item(arguments_.name, fmt::format("item {} came after item {}", number, last_));
     }
-    if (last_ != 0 && got.item.skipped() != number - last_ - 1) {
+    // A producer that has died leaves numbers without an item.
+    if (!is_same_run_) {
+      return;
+    }
+    const std::uint64_t missing = number - last_ - 1;
+    if (arguments_.mode == consumer_mode::block && missing != 0) {
+      throw wrong_item(arguments_.name,
+                       fmt::format("items {} to {} are missing", last_ + 1, number - 1));
+    }
+    if (got.item.skipped() != missing) {
       throw wrong_item(arguments_.name,
                        fmt::format("item {} came after item {}, and {} skipped items were reported",
                                    number,
                                    last_,
                                    got.item.skipped()));
     }
+  }
+
+  void check_metadata(const held_item& got) {
+    is_same_run_ = got.kind == header_kind::known && producers_ != 0 && got.header.run == run_;
     if (got.kind != header_kind::known) {
       return;
     }
-    if (got.header.number != number || got.header.length > got.item.bytes()) {
+    if (got.header.number != got.item.number() || got.header.length > got.item.bytes()) {
       throw wrong_item(arguments_.name,
                        fmt::format("item {} has the metadata of item {}, of {} bytes",
-                                   number,
+                                   got.item.number(),
                                    got.header.number,
                                    got.header.length));
     }
-    if (got.header.run != run_) {
-      run_ = got.header.run;
-      ++producers_;
-    } else if (!arguments_.latest && got.item.skipped() != 0) {
-      throw wrong_item(arguments_.name,
-                       fmt::format("items {} to {} are missing", last_ + 1, number - 1));
-    }
+    run_ = got.header.run;
+    producers_ += is_same_run_ ? 0 : 1;
   }
 
   /// Checks the oldest item as late as possible, so that a slot that is written while it is held is
@@ -269,15 +318,16 @@ class subscriber {
   }
 
   void show_begin() const {
-    const char* const mode = arguments_.latest ? "latest" : "block";
     if (arguments_.connection.json) {
-      print_json(json{
-          {"joined", {{"name", arguments_.name}, {"mode", mode}, {"device", to_json(device_)}}}});
+      print_json(json{{"joined",
+                       {{"name", arguments_.name},
+                        {"mode", mode_name(arguments_.mode)},
+                        {"device", to_json(device_)}}}});
       return;
     }
     print_line(fmt::format("joined \"{}\": {}, {}",
                            arguments_.name,
-                           arguments_.latest ? "the newest item at a time" : "each item, in order",
+                           mode_text(arguments_.mode),
                            device_text(device_)));
     flush_output();
   }
@@ -357,6 +407,7 @@ class subscriber {
   std::uint64_t verified_ = 0;
   std::uint64_t last_ = 0;
   std::uint64_t run_ = 0;
+  bool is_same_run_ = false;  ///< the last two items are of one `pub`
   std::uint64_t producers_ = 0;
   std::string ended_;
 };
@@ -364,6 +415,7 @@ class subscriber {
 }  // namespace
 
 int run_channel_sub(const channel_sub_arguments& arguments) {
+  check(arguments);
   return subscriber(arguments).run();
 }
 

@@ -93,12 +93,14 @@ std::string internal_text(std::string_view name) {
     return {};
   }
   const std::string_view last = name.substr(at + 2);
-  const char* const part = last == "producer"              ? "the producer's words"
-                           : last.starts_with("page-")     ? "a producer's page"
-                           : last.starts_with("consumer-") ? "a consumer's words"
-                                                           : nullptr;
-  return part == nullptr ? std::string()
-                         : fmt::format("{} of the channel \"{}\"", part, name.substr(0, at));
+  const auto is_of = [&](const char* what) {
+    return fmt::format("{} \"{}\"", what, name.substr(0, at));
+  };
+  return last == "producer"               ? is_of("the producer's words of the channel")
+         : last.starts_with("page-")      ? is_of("a producer's page of the channel")
+         : last.starts_with("consumer-")  ? is_of("a consumer's words of the channel")
+         : last.starts_with("timelines-") ? is_of("the timelines of the segment")
+                                          : std::string();
 }
 
 std::string segments_text(const std::vector<segment_info>& segments) {
