@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
+#include <poll.h>
 #include <time.h>
 
 #include <optional>
 #include <random>
-#include <thread>
 
 #include "apps/gpushm/channel/commands.hpp"
 #include "apps/gpushm/channel/item_source.hpp"
@@ -84,11 +84,10 @@ class pace {
       if (left <= clock::duration(0)) {
         return !stop.pending();
       }
-      // poll's resolution is a millisecond.
-      if (left < milliseconds(2)) {
-        std::this_thread::sleep_for(left);
-      } else if (stop.wait(std::min(std::chrono::floor<milliseconds>(left) - milliseconds(1),
-                                    milliseconds(1'000)))) {
+      const auto seconds = std::chrono::floor<std::chrono::seconds>(left);
+      const timespec timeout{seconds.count(), std::chrono::nanoseconds(left - seconds).count()};
+      pollfd waiting{app::stop_signal::fd(), POLLIN, 0};
+      if (::ppoll(&waiting, 1, &timeout, nullptr) > 0) {
         return false;
       }
     }
