@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <utility>
 
 #include "apps/gpushm/demo/pattern.hpp"
 #include "apps/gpushm/file_error.hpp"
@@ -30,8 +31,8 @@ base::unique_fd opened(const std::string& path) {
 
 }  // namespace
 
-item_source::item_source(const std::string& from, bool loop, std::uint64_t seed)
-    : path_(from), loop_(loop), seed_(seed) {
+item_source::item_source(std::string from, bool loop, std::uint64_t seed)
+    : path_(std::move(from)), loop_(loop), seed_(seed) {
   if (path_.empty()) {
     return;
   }

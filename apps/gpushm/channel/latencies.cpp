@@ -9,7 +9,7 @@ namespace gpushm::cli {
 
 // Values below 2^sub_bits have a bucket each; each further power of two has 2^sub_bits buckets.
 std::size_t latencies::bucket_of(std::uint64_t value) noexcept {
-  const unsigned width = static_cast<unsigned>(std::bit_width(value));
+  const auto width = static_cast<unsigned>(std::bit_width(value));
   if (width <= sub_bits) {
     return static_cast<std::size_t>(value);
   }

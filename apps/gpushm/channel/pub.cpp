@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 #include <poll.h>
-#include <time.h>
 
+#include <ctime>
 #include <optional>
 #include <random>
 
@@ -230,14 +230,17 @@ class publisher {
     return slot;
   }
 
-  [[nodiscard]] std::string live_text() const {
-    const double seconds = seconds_of(clock::now() - start_);
-    return fmt::format("\"{}\": {} items, {}, {} consumers, waited {}",
+  [[nodiscard]] std::string waited_text() const {
+    return waited_ == clock::duration(0) ? "0 s" : app::duration_text(waited_);
+  }
+
+  [[nodiscard]] std::string live_text() {
+    return fmt::format("\"{}\": {} items, {}, consumers: {}, waited {}",
                        arguments_.name,
                        grouped(items_),
-                       rate_text(items_, bytes_, seconds),
+                       recent_.text(items_, bytes_),
                        producer_.stats().consumers,
-                       app::duration_text(waited_));
+                       waited_text());
   }
 
   void show_begin() {
@@ -281,7 +284,7 @@ class publisher {
                            base::size_text(bytes_),
                            app::duration_text(end_ - start_)));
     fields lines{{"rate", rate_text(items_, bytes_, seconds)},
-                 {"waited", app::duration_text(waited_) + " for consumers"},
+                 {"waited", waited_text() + " for consumers"},
                  {"consumers", std::to_string(last.consumers)}};
     if (last.dropped != 0) {
       lines.emplace_back("dropped", fmt::format("{} with impossible words", last.dropped));
@@ -298,6 +301,7 @@ class publisher {
   device_id device_;
   slot_memory memory_;
   live_line line_;
+  recent_rate recent_;
   clock::time_point start_ = clock::now();
   clock::time_point end_;
   clock::duration waited_{0};

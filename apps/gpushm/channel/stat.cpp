@@ -79,7 +79,7 @@ std::string producer_text(const std::optional<channel_status>& status) {
   if (!status) {
     return "none";
   }
-  const std::string who = process_text(status->producer_uid, status->producer_pid);
+  std::string who = process_text(status->producer_uid, status->producer_pid);
   if (status->has_producer) {
     return who;
   }

@@ -304,14 +304,14 @@ class subscriber {
     }
   }
 
-  [[nodiscard]] std::string live_text() const {
+  [[nodiscard]] std::string live_text() {
     if (items_ == 0) {
       return fmt::format("\"{}\": no items yet", arguments_.name);
     }
     return fmt::format("\"{}\": {} items, {}, p50 {}, p99 {}, {} skipped",
                        arguments_.name,
                        grouped(items_),
-                       rate_text(items_, bytes_, seconds_of(clock::now() - start_)),
+                       recent_.text(items_, bytes_),
                        app::duration_text(times_.percentile(0.5)),
                        app::duration_text(times_.percentile(0.99)),
                        grouped(skipped_));
@@ -397,6 +397,7 @@ class subscriber {
   std::optional<output_file> file_;
   app::stop_signal stop_;
   live_line line_;
+  recent_rate recent_;
   latencies times_;
   std::deque<held_item> held_;
   clock::time_point start_ = clock::now();
