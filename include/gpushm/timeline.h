@@ -106,7 +106,8 @@ GPUSHM_API gpushm_errc gpushm_timeline_wait(const gpushm_timeline* timeline,
  * has values or flags, not both. */
 
 /* Replaces the flags, and wakes waiters. Errors as gpushm_timeline_signal;
- * GPUSHM_ERRC_INVALID_ARGUMENT: none, or the timeline has values; GPUSHM_ERRC_VALUE_OUT_OF_RANGE. */
+ * GPUSHM_ERRC_INVALID_ARGUMENT: none, or the timeline has values; GPUSHM_ERRC_VALUE_OUT_OF_RANGE.
+ */
 GPUSHM_API gpushm_errc gpushm_timeline_set_flags(gpushm_timeline* timeline, uint64_t flags);
 /* Blocks until the timeline has any of these flags, as gpushm_timeline_wait does for a value. Flags
  * that were replaced meanwhile may not be seen. */

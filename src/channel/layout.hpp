@@ -81,7 +81,7 @@ inline constexpr std::size_t rows_offset = sizeof(table_head);
 /// Behind the order: for each entry of the members, the slots of the last items that were given to
 /// it, by their number modulo the slots.
 [[nodiscard]] constexpr std::size_t given_offset(std::uint32_t slots) noexcept {
-  return order_offset(slots) + std::size_t{order_size(slots)} * sizeof(std::uint32_t);
+  return sizeof(std::uint32_t) * order_size(slots) + order_offset(slots);
 }
 /// Of a page with such a table: a size that `sync::is_signal_page_size` accepts.
 [[nodiscard]] constexpr std::size_t page_bytes(std::uint32_t slots) noexcept {

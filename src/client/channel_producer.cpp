@@ -186,8 +186,8 @@ void gpushm_producer::continue_channel() {
   admit_present(present);
 }
 
-/// Those that share the work join anew, with other words, when they have finished with the items of
-/// the producer before.
+/// Those that share the work join again, with other words, when they have finished with the items
+/// of the producer before.
 void gpushm_producer::keep_workers_of(const channel::table_view& dead,
                                       const std::vector<gpushm::wire::segment>& present) {
   for (const gpushm::wire::segment& each : present) {

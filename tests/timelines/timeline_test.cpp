@@ -153,7 +153,7 @@ TEST_F(timelines, wait_only_as_long_as_allowed_for_the_next_signaler) {
   EXPECT_TRUE(waits.try_wait(1)) << "reached before";
   EXPECT_EQ(failure_of([&] { static_cast<void>(waits.try_wait(2)); }), errc::gone_or_replaced);
   EXPECT_EQ(failure_of([&] { static_cast<void>(waits.wait(2, 20ms)); }), errc::gone_or_replaced);
-  // A name that begins again is no continuation.
+  // A name that begins again is not a continuation.
   timeline again = timeline::create(client_, "t");
   EXPECT_EQ(failure_of([&] { static_cast<void>(waits.wait(2, 20ms)); }), errc::gone_or_replaced);
   again.signal(4);
