@@ -146,7 +146,8 @@ class subscriber {
  private:
   /// Returns the death of the last producer.
   std::optional<error> read_all() {
-    std::optional<clock::time_point> died;
+    bool is_dead = false;
+    clock::time_point died;  // g++ 12 misjudges an optional
     for (;;) {
       if (arguments_.count && items_ >= *arguments_.count) {
         ended_ = "count";
@@ -164,15 +165,16 @@ class subscriber {
         if (why.code() != errc::peer_died) {
           throw why.in("read channel", arguments_.name);
         }
-        died = died.value_or(clock::now());
-        if (clock::now() - *died >= arguments_.resume) {
+        died = is_dead ? died : clock::now();
+        is_dead = true;
+        if (clock::now() - died >= arguments_.resume) {
           ended_ = "death";
           return why.in("read channel", arguments_.name);
         }
         continue;  // `next` has waited for a new one
       }
       if (item) {
-        died.reset();
+        is_dead = false;
         take(*item);
       } else if (consumer_.has_ended()) {
         ended_ = "producer";
