@@ -67,10 +67,27 @@ gpushm_consumer::gpushm_consumer(std::shared_ptr<detail::client_impl> client,
   }
   const auto until = base::deadline_after(wanted.timeout);
   // The name first: nothing is left behind if there is no such channel.
-  gpushm::open_options waiting;
-  waiting.timeout = wanted.timeout;
-  waiting.stop = wanted.stop;
-  join(client_->open_words(names::producer(name_), 0, waiting), until, wanted.stop);
+  for (;;) {
+    gpushm::open_options waiting;
+    waiting.timeout = base::time_left(until);
+    waiting.stop = wanted.stop;
+    detail::client_impl::opened_words producer;
+    try {
+      producer = client_->open_words(names::producer(name_), 0, waiting);
+    } catch (const error& why) {
+      // A producer that has just ended leaves its name for a moment longer than its page.
+      const bool may_come = why.code() == errc::no_such_segment || why.code() == errc::peer_died ||
+                            why.code() == errc::writer_ending ||
+                            why.code() == errc::gone_or_replaced;
+      if (!may_come || steady_clock::now() >= until) {
+        throw;
+      }
+      base::pause_before_retry(milliseconds(1));
+      continue;
+    }
+    join(std::move(producer), until, wanted.stop);
+    return;
+  }
 }
 
 namespace {
