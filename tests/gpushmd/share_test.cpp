@@ -100,7 +100,8 @@ TEST_P(agent_share, two_pods_of_the_device_plugin) {
   // A reading of the broker may come too late on a loaded machine; the next one counts it.
   EXPECT_TRUE(gpushm_testing::eventually(
       [&] { return node_->metric("gpushm_opens_total{domain=\"default\",by=\"broker\"}") >= 1; },
-      std::chrono::seconds(10)));
+      std::chrono::seconds(10)))
+      << node_->http_get("/metrics");
 }
 
 TEST_P(agent_share, two_pods_of_one_claim) {
