@@ -41,7 +41,7 @@ deps: ## install the packages for all targets (apt, with sudo when not root)
 deps-build:
 	@scripts/deps.sh build
 deps-test:
-	@scripts/deps.sh build agent bench gtest clang test
+	@scripts/deps.sh build agent bench gtest clang test gstreamer
 deps-lint:
 	@scripts/deps.sh build agent clang lint
 deps-sanitize:
@@ -57,9 +57,9 @@ deps-install:
 deps-bench:
 	@scripts/deps.sh build agent bench
 deps-dev:
-	@scripts/deps.sh build agent bench gtest clang
+	@scripts/deps.sh build agent bench gtest clang gstreamer
 deps-dist:
-	@scripts/deps.sh build agent bench gtest dist
+	@scripts/deps.sh build agent bench gtest dist gstreamer
 
 build: deps-dev ## build everything for development (build/dev)
 	@scripts/build.sh dev $(JOBS)

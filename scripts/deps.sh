@@ -3,7 +3,8 @@
 # Installs the packages for building, testing and checking with apt (Debian 12, Ubuntu 24.04). Prints the packages; does
 # nothing, and does not ask for a password, if all are installed.
 #
-#   scripts/deps.sh [build] [agent] [bench] [gtest] [clang] [test] [dist] [lint] [sanitize] [image] [aarch64]   default: all
+#   scripts/deps.sh [build] [agent] [bench] [gtest] [clang] [test] [dist] [lint] [sanitize] [image] [aarch64] [gstreamer]
+#                                                                                                          default: all
 set -euo pipefail
 
 # Alternatives are separated by "|"; the first that this distribution has is used. An entry that ends with "?" is optional: a
@@ -33,10 +34,12 @@ image=(binutils ca-certificates patchelf 'podman|buildah')
 sanitize=('libclang-rt-14-dev|libclang-rt-18-dev|libclang-rt-dev' llvm)
 # The cross compiler and the emulator for its programs. Libraries of that architecture: scripts/foreign_packages.sh.
 aarch64=(g++-aarch64-linux-gnu qemu-user)
+# The GStreamer plug-in and its tests, which are left out without them.
+gstreamer=('libgstreamer1.0-dev?' 'libgstreamer-plugins-base1.0-dev?' 'gstreamer1.0-tools?' 'gstreamer1.0-plugins-base?')
 
 groups=("$@")
 if [ ${#groups[@]} -eq 0 ]; then
-  groups=(build agent bench gtest clang test dist lint sanitize image aarch64)
+  groups=(build agent bench gtest clang test dist lint sanitize image aarch64 gstreamer)
 fi
 wanted=()
 for group in "${groups[@]}"; do
@@ -52,6 +55,7 @@ for group in "${groups[@]}"; do
     sanitize) wanted+=("${sanitize[@]}") ;;
     image) wanted+=("${image[@]}") ;;
     aarch64) wanted+=("${aarch64[@]}") ;;
+    gstreamer) wanted+=("${gstreamer[@]}") ;;
     *) echo "deps: unknown group $group" >&2; exit 2 ;;
   esac
 done

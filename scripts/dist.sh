@@ -95,3 +95,19 @@ fi
 mv "$output/$name.tar.xz.part" "$output/$name.tar.xz"
 size_mib=$(( ($(stat -c %s "$output/$name.tar.xz") + 1048575) / 1048576 ))
 echo "dist: $output/$name.tar.xz, $size_mib MiB"
+
+# The GStreamer plug-in, with the library that it loads. GStreamer and the C++ runtime are the machine's.
+plugin=$stage/gpushm-gstreamer-$version-linux-$(uname -m)
+cmake --install "$build" --component gstreamer --strip --prefix "$plugin" >/dev/null
+built=$(find "$plugin" -name libgstgpushm.so 2>/dev/null || true)
+if [ -n "$built" ]; then
+  mkdir -p "$plugin/gstreamer-1.0"
+  mv "$built" "$plugin/gstreamer-1.0/"
+  rm -rf "${plugin:?}/lib"
+  cp -L "$build/libgpushm.so.1" "$plugin/"
+  strip --strip-unneeded "$plugin/libgpushm.so.1"
+  cp "$root/LICENSE" "$root/docs/gstreamer.md" "$plugin/"
+  XZ_OPT=-2 tar -C "$stage" --sort=name --owner=0 --group=0 --numeric-owner -cJf "$output/$(basename "$plugin").tar.xz" \
+    "$(basename "$plugin")"
+  echo "dist: $output/$(basename "$plugin").tar.xz"
+fi
