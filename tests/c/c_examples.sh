@@ -38,9 +38,21 @@ done
 "$event_loop" w/ <"$scratch/input" >"$scratch/events" &
 loop=$!
 exec 9>"$scratch/input"
+# It has subscribed when it shows this one.
+"$gpushm" create w/ready --device host --size 4KiB --lifetime persistent >/dev/null
+for _ in $(seq 500); do
+  grep -q '^opened w/ready' "$scratch/events" && break
+  sleep 0.02
+done
+"$gpushm" rm w/ready >/dev/null
 "$share" produce "as C has it"
 wait "$consumer"
 expect "as C has it" "$scratch/consumed"
+# The loop opens it when it is published, which can be later than the consumer.
+for _ in $(seq 500); do
+  grep -q '^opened w/text:' "$scratch/events" && break
+  sleep 0.02
+done
 "$gpushm" rm w/text >/dev/null
 for _ in $(seq 500); do
   grep -q '^removed w/text$' "$scratch/events" && break
@@ -55,7 +67,7 @@ wait "$loop"
 "$event_loop" w/ <>"$scratch/input" >"$scratch/events" &
 loop=$!
 for _ in $(seq 500); do
-  grep -q opened "$scratch/events" && break
+  grep -q '^opened w/text' "$scratch/events" && break
   sleep 0.02
 done
 expect "opened w/text: 5 bytes" "$scratch/events"
