@@ -6,7 +6,7 @@
 #   scripts/try_dist.sh DIRECTORY
 set -euo pipefail
 
-tarball=$(find "$1" -maxdepth 1 -name 'gpushm-*.tar.xz' -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d ' ' -f 2-)
+tarball=$(find "$1" -maxdepth 1 -name 'gpushm-[0-9]*.tar.xz' -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d ' ' -f 2-)
 if [ -z "$tarball" ]; then
   echo "try_dist: no tarball in $1 (make dist)" >&2
   exit 1
@@ -32,3 +32,10 @@ try "$bin/gpushm_bench_broker"
 try "$bin/gpushm_bench_cdi_registry" --benchmark_min_time=0.01
 try "$bin/gpushm-selftest" --only demo.host --out "$scratch/results.json"
 try "$bin/gpushm-selftest" --repeat 2 --only test.gpushm_client_test
+
+plugin=$(find "$1" -maxdepth 1 -name 'gpushm-gstreamer-*.tar.xz' -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d ' ' -f 2-)
+if [ -n "$plugin" ] && command -v gst-inspect-1.0 >/dev/null; then
+  mkdir "$scratch/plugin"
+  tar -C "$scratch/plugin" -xJf "$plugin"
+  try env GST_PLUGIN_PATH="$scratch/plugin" GST_REGISTRY="$scratch/registry" gst-inspect-1.0 gpushmsink
+fi
