@@ -36,6 +36,12 @@ namespace sync = gpushm::sync;
 /// Interval at which a wait for a producer's answer looks whether there is another one.
 constexpr milliseconds look_again{50};
 
+/// Whether there is no producer, and another one may come.
+bool has_gone(const error& why) {
+  return why.code() == errc::no_such_segment || why.code() == errc::peer_died ||
+         why.code() == errc::writer_ending || why.code() == errc::gone_or_replaced;
+}
+
 error invalid_producer(std::string_view operation, std::string_view name) {
   return {errc::protocol_error,
           operation,
@@ -76,10 +82,7 @@ gpushm_consumer::gpushm_consumer(std::shared_ptr<detail::client_impl> client,
       producer = client_->open_words(names::producer(name_), 0, waiting);
     } catch (const error& why) {
       // A producer that has just ended leaves its name for a moment longer than its page.
-      const bool may_come = why.code() == errc::no_such_segment || why.code() == errc::peer_died ||
-                            why.code() == errc::writer_ending ||
-                            why.code() == errc::gone_or_replaced;
-      if (!may_come || steady_clock::now() >= until) {
+      if (!has_gone(why) || steady_clock::now() >= until) {
         throw;
       }
       base::pause_before_retry(milliseconds(1));
@@ -107,11 +110,9 @@ bool gpushm_consumer::try_open_slots(const channel::table_view& producer) {
     open_slots(producer);
     return true;
   } catch (const error& why) {
-    const bool is_gone = why.code() == errc::no_such_segment || why.code() == errc::peer_died ||
-                         why.code() == errc::writer_ending || why.code() == errc::gone_or_replaced;
-    if (!is_gone || sync::wait(producer.word(channel::announced_word),
-                               sync::max_value,
-                               steady_clock::now() + look_again) != wait_result::ended) {
+    if (!has_gone(why) || sync::wait(producer.word(channel::announced_word),
+                                     sync::max_value,
+                                     steady_clock::now() + look_again) != wait_result::ended) {
       throw;
     }
     return false;
@@ -180,9 +181,7 @@ bool gpushm_consumer::attach(time_point until,
         opened = client_->open_words(names::producer(name_), 0, waiting);
       }
     } catch (const error& why) {
-      const bool may_come = why.code() == errc::no_such_segment || why.code() == errc::peer_died ||
-                            why.code() == errc::writer_ending ||
-                            why.code() == errc::gone_or_replaced;
+      const bool may_come = has_gone(why);
       if (why.code() == errc::cancelled || (may_come && left <= milliseconds(0))) {
         return false;
       }
@@ -367,9 +366,7 @@ bool gpushm_consumer::join_next_producer(time_point until, const std::stop_token
     claim_ = claim;
     table_.reset();
     table_.emplace(*table);
-    if (why.code() == errc::timed_out || why.code() == errc::cancelled ||
-        why.code() == errc::no_such_segment || why.code() == errc::peer_died ||
-        why.code() == errc::writer_ending || why.code() == errc::gone_or_replaced) {
+    if (why.code() == errc::timed_out || why.code() == errc::cancelled || has_gone(why)) {
       return false;
     }
     throw;

@@ -126,9 +126,16 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   std::size_t prefetch(std::string_view prefix, steady_time deadline);
 
  private:
-  /// Several timelines of one name.
+  struct new_timelines {
+    std::uint32_t count = 1;  ///< of one name
+    bool for_segment = false;
+    std::uint64_t value = 0;
+    std::string_view operation = "create";
+    /// How long another timeline may still have the name.
+    steady_time wait_for_name_until = {};
+  };
   [[nodiscard]] std::vector<std::unique_ptr<gpushm_timeline>> create_timelines(
-      std::string_view name, std::uint32_t count, bool for_segment);
+      std::string_view name, const new_timelines& what);
   struct open_reply {
     std::shared_ptr<connection> broker;
     answer got;

@@ -83,71 +83,58 @@ std::shared_ptr<segment_lease> client_impl::reserve_words(std::string name,
   return lease;
 }
 
-std::vector<std::unique_ptr<gpushm_timeline>> client_impl::create_timelines(std::string_view name,
-                                                                            std::uint32_t count,
-                                                                            bool for_segment) {
-  const auto as =
-      for_segment ? gpushm_timeline::role::signaler_for_segment : gpushm_timeline::role::signaler;
-  check_usable("create", name);
-  base::check_name("create", name);
+std::vector<std::unique_ptr<gpushm_timeline>> client_impl::create_timelines(
+    std::string_view name, const new_timelines& what) {
+  const auto as = what.for_segment ? gpushm_timeline::role::signaler_for_segment
+                                   : gpushm_timeline::role::signaler;
   const auto deadline = request_deadline();
-  const own_words words = take_words(count, deadline);
+  const own_words words = take_words(what.count, deadline);
   std::shared_ptr<segment_lease> lease;
   try {
-    for (std::uint32_t i = 0; i != count; ++i) {
-      sync::timeline_writer(words.page->own_page(), words.first + i).reset(0);
+    for (std::uint32_t i = 0; i != what.count; ++i) {
+      sync::timeline_writer(words.page->own_page(), words.first + i).reset(what.value);
     }
-    lease = reserve_words(std::string(name), words, count, deadline);
+    while (!lease) {
+      try {
+        lease = reserve_words(std::string(name), words, what.count, deadline);
+      } catch (const error& why) {
+        if (why.code() != errc::already_exists ||
+            std::chrono::steady_clock::now() >= what.wait_for_name_until) {
+          throw;
+        }
+        base::pause_before_retry(std::chrono::milliseconds(1));
+      }
+    }
     std::vector<std::unique_ptr<gpushm_timeline>> result;
-    result.reserve(count);
-    for (std::uint32_t i = 0; i != count; ++i) {
+    result.reserve(what.count);
+    for (std::uint32_t i = 0; i != what.count; ++i) {
       result.push_back(std::make_unique<gpushm_timeline>(
-          shared_from_this(), lease, own_words{words.page, words.first + i}, as));
+          shared_from_this(), lease, own_words{words.page, words.first + i}, as, what.value));
     }
-    lease->publish({}, "create", deadline);
+    lease->publish({}, what.operation, deadline);
     return result;
   } catch (...) {
     if (!lease) {
-      pages_.give_back(words, count);
+      pages_.give_back(words, what.count);
     }
     throw;
   }
 }
 
 std::unique_ptr<gpushm_timeline> client_impl::create_timeline(std::string_view name) {
-  return std::move(create_timelines(name, 1, false).front());
+  check_usable("create", name);
+  base::check_name("create", name);
+  return std::move(create_timelines(name, {}).front());
 }
 
 std::unique_ptr<gpushm_timeline> client_impl::continue_timeline(const std::string& name,
                                                                 std::uint64_t value,
                                                                 steady_time deadline) {
-  const auto request = request_deadline();
-  const own_words words = take_words(1, request);
-  std::shared_ptr<segment_lease> lease;
-  try {
-    sync::timeline_writer(words.page->own_page(), words.first).reset(value);
-    for (;;) {
-      try {
-        lease = reserve_words(name, words, 1, request);
-        break;
-      } catch (const error& why) {  // its former signaler is about to release the name
-        if (why.code() != errc::already_exists ||
-            std::chrono::steady_clock::now() >= std::max(deadline, request)) {
-          throw;
-        }
-        base::pause_before_retry(std::chrono::milliseconds(1));
-      }
-    }
-    auto result = std::make_unique<gpushm_timeline>(
-        shared_from_this(), lease, words, gpushm_timeline::role::signaler, value);
-    lease->publish({}, "take over", request);
-    return result;
-  } catch (...) {
-    if (!lease) {
-      pages_.give_back(words, 1);
-    }
-    throw;
-  }
+  new_timelines what;
+  what.value = value;
+  what.operation = "take over";
+  what.wait_for_name_until = std::max(deadline, request_deadline());
+  return std::move(create_timelines(name, what).front());
 }
 
 // ---- timelines of a segment: they have one name, which has the segment's generation ----
@@ -169,7 +156,13 @@ std::vector<std::unique_ptr<gpushm_timeline>> client_impl::create_timelines_of(
                 "another process has created this segment",
                 "create a timeline with a name of its own");
   }
-  return create_timelines(timelines_of(segment.info()), count, true);
+  const std::string name = timelines_of(segment.info());
+  check_usable("create", name);
+  base::check_name("create", name);
+  new_timelines what;
+  what.count = count;
+  what.for_segment = true;
+  return create_timelines(name, what);
 }
 
 std::unique_ptr<gpushm_timeline> client_impl::open_timeline_of(const gpushm_segment& segment,
