@@ -48,6 +48,20 @@ void post_error(GstElement* element, const error& why, bool writes) {
   post_error(element, GST_RESOURCE_ERROR, code, why.what());
 }
 
+bool post_failure(GstElement* element, bool writes) {
+  try {
+    throw;
+  } catch (const error& why) {
+    if (why.code() == errc::cancelled) {
+      return false;
+    }
+    post_error(element, why, writes);
+  } catch (const std::exception& why) {
+    post_error(element, GST_LIBRARY_ERROR, GST_LIBRARY_ERROR_FAILED, why.what());
+  }
+  return true;
+}
+
 client connect_to(const std::string& socket,
                   std::chrono::milliseconds timeout,
                   const std::stop_token& stop) {

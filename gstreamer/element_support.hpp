@@ -47,6 +47,10 @@ void post_error(GstElement* element, GQuark domain, gint code, const std::string
 /// The same, for a failure of the library; `writes`: of an element that sends.
 void post_error(GstElement* element, const error& why, bool writes);
 
+/// For a `catch (...)`: posts the failure. False: it was a wait that unlock() has ended, and
+/// nothing was posted.
+[[nodiscard]] bool post_failure(GstElement* element, bool writes);
+
 /// Connects to a broker, which may start later, within `timeout`. Throws as `client::connect`.
 [[nodiscard]] client connect_to(const std::string& socket,
                                 std::chrono::milliseconds timeout,

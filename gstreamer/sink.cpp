@@ -45,24 +45,18 @@ enum sink_property : guint {
   sink_wait_for_consumers,
 };
 
-/// Runs `what`, which throws; false: it has failed, and the element's error was posted. With
-/// `stopped`, a failure because of unlock() only sets it.
+/// Runs `what`, which throws; false: it has failed, and the element's error was posted. A failure
+/// because of unlock() only sets `stopped`.
 template <typename What>
 bool run(sink_element* self, bool* stopped, What&& what) {
   auto* const element = static_cast<GstElement*>(static_cast<gpointer>(self));
   try {
     what();
     return true;
-  } catch (const error& why) {
-    if (why.code() == errc::cancelled && stopped != nullptr) {
-      *stopped = true;
-      return true;
-    }
-    post_error(element, why, true);
-  } catch (const std::exception& why) {
-    post_error(element, GST_LIBRARY_ERROR, GST_LIBRARY_ERROR_FAILED, why.what());
+  } catch (...) {
+    *stopped = !post_failure(element, true);
+    return *stopped;
   }
-  return false;
 }
 
 /// In running time, which consumers understand without the producer's segment.
@@ -112,7 +106,8 @@ gboolean sink_unlock_stop(GstBaseSink* base) {
 
 gboolean sink_set_caps(GstBaseSink* base, GstCaps* caps) {
   auto* const self = sink_of(base);
-  return run(self, nullptr, [&] { self->state->channel->set_caps(caps); }) ? TRUE : FALSE;
+  bool stopped = false;  // it does not wait
+  return run(self, &stopped, [&] { self->state->channel->set_caps(caps); }) ? TRUE : FALSE;
 }
 
 /// The channel exists from the first buffer on, also if the pipeline is paused.

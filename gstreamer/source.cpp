@@ -161,15 +161,9 @@ GstFlowReturn source_create(GstPushSrc* push, GstBuffer** buffer) {
     }
     *buffer = made;
     return GST_FLOW_OK;
-  } catch (const error& why) {
-    if (why.code() == errc::cancelled) {
-      return GST_FLOW_FLUSHING;
-    }
-    post_error(element, why, false);
-  } catch (const std::exception& why) {
-    post_error(element, GST_LIBRARY_ERROR, GST_LIBRARY_ERROR_FAILED, why.what());
+  } catch (...) {
+    return post_failure(element, false) ? GST_FLOW_ERROR : GST_FLOW_FLUSHING;
   }
-  return GST_FLOW_ERROR;
 }
 
 void source_set_property(GObject* object, guint id, const GValue* value, GParamSpec* spec) {
