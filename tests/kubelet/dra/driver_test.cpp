@@ -322,6 +322,8 @@ TEST_F(dra_driver, domains_are_reopened_before_registration) {
   connecting.socket_path = run_ + "/claim-" + claim.uid + "/socket";
   connecting.timeout = 0s;
   EXPECT_NO_THROW((void)gpushm::client::connect(connecting));
+  // The kubelet notes a registration before it has finished with it.
+  ASSERT_TRUE(kubelet_->wait_registered(test_driver, timeout));
   EXPECT_EQ(kubelet_->unprepare(test_driver, {claim}).at(claim.uid).error, "");
   driver_.reset();
 }
