@@ -53,6 +53,33 @@ GPUSHM_API gpushm_errc gpushm_segment_timeline_open(gpushm_client* client,
                                                     int64_t timeout_ms,
                                                     gpushm_stop* stop,
                                                     gpushm_timeline** timeline);
+/* ---- tickets, of at most 4,096 bytes, as those of memory: docs/ticket.md ---- */
+
+/* Creates a timeline that needs no broker, with the value 0: other processes import its ticket. It
+ * is for processes of one PID namespace (one container) and one user, and advisory: each of them
+ * could write it, because each that has imported it ends it when this process has died. It has no
+ * name, and cannot be handed over. 512 timelines use one descriptor, as long as one of them exists.
+ * GPUSHM_ERRC_NOT_EXPORTABLE (nothing tells others when this process can no longer write: MPS, or
+ * Linux before 5.3), GPUSHM_ERRC_TOO_MANY_DESCRIPTORS, GPUSHM_ERRC_OUT_OF_MEMORY. */
+GPUSHM_API gpushm_errc gpushm_timeline_create_local(gpushm_timeline** timeline);
+/* Describes a timeline: one without a broker also from a process that has imported it, one of a
+ * broker by its name and generation, with `socket_path` as in gpushm_export_segment. Does not
+ * block. GPUSHM_ERRC_INVALID_ARGUMENT: it belongs to a segment (export that). */
+GPUSHM_API gpushm_errc gpushm_export_timeline(const gpushm_timeline* timeline,
+                                              gpushm_string socket_path,
+                                              gpushm_ticket* ticket);
+/* Opens the timeline that a ticket describes, to wait for it: through its broker if it names one,
+ * otherwise through /proc. `directory`: of a socket that the ticket names without a slash; empty:
+ * the working directory. In the process that created it, too.
+ * GPUSHM_ERRC_INVALID_TICKET, GPUSHM_ERRC_UNSUPPORTED_VERSION, GPUSHM_ERRC_PEER_DIED,
+ * GPUSHM_ERRC_GONE_OR_REPLACED (it was closed), GPUSHM_ERRC_PEER_UNREACHABLE (without a broker: its
+ * process is in another PID namespace), GPUSHM_ERRC_PERMISSION_DENIED (it has another user, or is
+ * not dumpable), and as gpushm_timeline_open. */
+GPUSHM_API gpushm_errc gpushm_import_timeline(const void* ticket,
+                                              size_t ticket_size,
+                                              gpushm_string directory,
+                                              gpushm_timeline** timeline);
+
 /* In the process that created it: ends the timeline, which releases all waits; first waits until
  * streams have stored the values that they were given, at most a second. The name is free when this
  * process has closed it as often as it has opened and created it. Otherwise: no stream of this
@@ -74,12 +101,13 @@ GPUSHM_API gpushm_errc gpushm_timeline_take_over(const gpushm_timeline* opened,
                                                  const gpushm_stop* stop,
                                                  gpushm_timeline** timeline);
 
-/* Valid as long as the timeline is; empty for NULL. */
+/* Valid as long as the timeline is; empty for NULL, and without a broker. */
 GPUSHM_API gpushm_string gpushm_timeline_name(const gpushm_timeline* timeline);
 /* Whether this process has created it, and so signals it. */
 GPUSHM_API bool gpushm_timeline_is_own(const gpushm_timeline* timeline);
 /* Whether the kernel lets this process write the timeline's word: its own; another process's only
- * if this process is root with CAP_DAC_OVERRIDE, or has the broker's uid. */
+ * if it has no broker, or if this process is root with CAP_DAC_OVERRIDE, or has the broker's uid.
+ */
 GPUSHM_API bool gpushm_timeline_is_writable(const gpushm_timeline* timeline);
 
 /* ---- CPU ---- */

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -12,6 +13,7 @@
 
 #include "gpushm/client.hpp"
 #include "gpushm/error.hpp"
+#include "gpushm/exchange.hpp"
 #include "gpushm/timeline.h"
 
 namespace gpushm {
@@ -60,6 +62,39 @@ class timeline {
     return timeline(opened);
   }
 
+  /// Creates a timeline that needs no broker, with the value 0: other processes import its ticket.
+  /// It is for processes of one PID namespace (one container) and one user, and advisory: each of
+  /// them could write it, because each that has imported it ends it when this process has died. It
+  /// has no name, and cannot be handed over. 512 timelines use one descriptor, as long as one of
+  /// them exists. Throws not_exportable (nothing tells others when this process can no longer
+  /// write: MPS, or Linux before 5.3), too_many_descriptors, out_of_memory.
+  [[nodiscard]] static timeline create_local() {
+    gpushm_timeline* created = nullptr;
+    glue::check(gpushm_timeline_create_local(&created));
+    return timeline(created);
+  }
+  /// Opens the timeline that a ticket describes, to wait for it: through its broker if it names
+  /// one, otherwise through /proc. `directory`: of a socket that the ticket names without a slash;
+  /// empty: the working directory. In the process that created it, too. Throws invalid_ticket,
+  /// unsupported_version, peer_died, gone_or_replaced (it was closed), peer_unreachable (without a
+  /// broker: its process is in another PID namespace), permission_denied (it has another user, or
+  /// is not dumpable), and as `open`.
+  [[nodiscard]] static timeline from_ticket(std::span<const std::byte> ticket,
+                                            std::string_view directory = {}) {
+    gpushm_timeline* imported = nullptr;
+    glue::check(
+        gpushm_import_timeline(ticket.data(), ticket.size(), glue::text(directory), &imported));
+    return timeline(imported);
+  }
+  /// A ticket of this timeline: of one without a broker also in a process that has imported it; of
+  /// one with a broker by its name and generation, with `socket_path` as in `export_segment`. Does
+  /// not block. Throws invalid_argument: it belongs to a segment (export that).
+  [[nodiscard]] std::vector<std::byte> ticket(std::string_view socket_path = {}) const {
+    gpushm_ticket described;
+    glue::check(gpushm_export_timeline(handle_.get(), glue::text(socket_path), &described));
+    return glue::bytes_of(described);
+  }
+
   /// Gives the timeline to a process that calls `take_over`: waits on CPUs go on there;
   /// waits of streams are released, and `check` says so. Waits, at most a second, until streams
   /// have stored the values that they were given. Then this object is empty. Throws timed_out (a
@@ -106,13 +141,14 @@ class timeline {
 
   /// True unless empty.
   explicit operator bool() const noexcept { return handle_ != nullptr; }
+  /// Empty without a broker.
   [[nodiscard]] std::string name() const {
     return std::string(glue::view(gpushm_timeline_name(handle_.get())));
   }
   /// Whether this process has created it, and so signals it.
   [[nodiscard]] bool is_own() const noexcept { return gpushm_timeline_is_own(handle_.get()); }
-  /// Whether the kernel lets this process write the word: its own; another process's only if this
-  /// process is root with CAP_DAC_OVERRIDE, or has the broker's uid.
+  /// Whether the kernel lets this process write the word: its own; another process's only if it has
+  /// no broker, or if this process is root with CAP_DAC_OVERRIDE, or has the broker's uid.
   [[nodiscard]] bool is_writable() const noexcept {
     return gpushm_timeline_is_writable(handle_.get());
   }

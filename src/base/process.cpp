@@ -122,12 +122,25 @@ process_identity this_process() {
   return at->identity;
 }
 
-bool has_ended(const process_identity& process) {
+process_lookup look_up(const process_identity& process) {
   const process_identity self = this_process();
   if (process.boot_id != self.boot_id || process.pid_namespace != self.pid_namespace ||
       self.pid_namespace == 0 || process.start_time == 0 || !proc_numbers_as_getpid(self.pid)) {
-    return false;
+    return {};
   }
+  // In this order: the process that the pidfd refers to cannot change during the comparison.
+  auto pidfd = guarded_fd::open([&] { return ::syscall(SYS_pidfd_open, process.pid, 0); });
+  if (!pidfd && errno == ESRCH) {
+    return {true, {}};
+  }
+  const auto text = read_small_file("/proc/" + std::to_string(process.pid) + "/stat", 1'024);
+  if (!text || start_time_of(*text) != process.start_time) {
+    return {text || errno == ENOENT ? std::optional(true) : std::nullopt, {}};
+  }
+  return {false, std::move(pidfd)};
+}
+
+bool has_ended(const process_identity& process) {
   const auto key = std::make_tuple(process.epoch, process.pid, process.start_time);
   watch_list& list = watched_processes();
   const std::lock_guard lock(list.mutex);
@@ -140,22 +153,14 @@ bool has_ended(const process_identity& process) {
     pollfd end{at->second.get(), POLLIN, 0};
     return ::poll(&end, 1, 0) == 1;
   }
-  // In this order: the process that the pidfd refers to cannot change during the comparison.
-  auto pidfd = guarded_fd::open([&] { return ::syscall(SYS_pidfd_open, process.pid, 0); });
-  if (!pidfd && errno == ESRCH) {
-    return true;
-  }
-  const auto text = read_small_file("/proc/" + std::to_string(process.pid) + "/stat", 1'024);
-  if (!text || start_time_of(*text) != process.start_time) {
-    return text.has_value() || errno == ENOENT;
-  }
-  if (pidfd) {
+  auto found = look_up(process);
+  if (found.pidfd) {
     if (watched->size() >= max_watched) {
       watched->clear();
     }
-    watched->emplace(key, std::move(pidfd));
+    watched->emplace(key, std::move(found.pidfd));
   }
-  return false;
+  return found.has_ended.value_or(false);
 }
 
 }  // namespace gpushm::base

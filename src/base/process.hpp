@@ -3,7 +3,10 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
+
+#include "base/guarded_fd.hpp"
 
 namespace gpushm::base {
 
@@ -22,6 +25,15 @@ struct process_identity {
 /// The identity of the calling process. Thread-safe; the first call in a process reads files.
 /// Throws system_error (no random numbers).
 [[nodiscard]] process_identity this_process();
+
+struct process_lookup {
+  /// Nothing if that is unknown: a process of another boot or PID namespace.
+  std::optional<bool> has_ended;
+  /// Of a process that has not ended; empty if the kernel has none (Linux before 5.3, gVisor).
+  guarded_fd pidfd;
+};
+/// Finds a process, and no later one with its number. Thread-safe.
+[[nodiscard]] process_lookup look_up(const process_identity& process);
 
 /// True if it is certain that the process has exited: it belonged to this boot and PID namespace,
 /// and its number is unused or belongs to another process by now. False if that is unknown, as for

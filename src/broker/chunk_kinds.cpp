@@ -6,10 +6,10 @@
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
-#include "broker/signal_page_file.hpp"
 #include "gpushm/error.hpp"
-#include "sync/signal_page.hpp"
+#include "sync/signal_page_file.hpp"
 
 namespace gpushm::broker_detail {
 
@@ -39,6 +39,11 @@ bool is_sealed_memfd(int fd, std::uint64_t size_bytes) {
   return seals != -1 && (seals & required_seals) == required_seals && ::fstat(fd, &info) == 0 &&
          S_ISREG(info.st_mode) && static_cast<std::uint64_t>(info.st_size) == size_bytes &&
          (::fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR;
+}
+
+bool is_of_this_user(int fd) {
+  struct stat info {};
+  return ::fstat(fd, &info) == 0 && info.st_uid == ::geteuid();
 }
 
 bool is_nvidiactl(int fd) {
@@ -114,7 +119,7 @@ void check_chunk(int fd, gpushm::backend kind, std::uint64_t chunk_bytes, bool a
       is_valid = is_sealed_memfd(fd, chunk_bytes);
       break;
     case gpushm::backend::signals:
-      is_valid = is_signal_page(fd, chunk_bytes);
+      is_valid = sync::is_signal_page(fd, chunk_bytes) && is_of_this_user(fd);
       break;
     case gpushm::backend::cuda_vmm:
     case gpushm::backend::cuda_pool:

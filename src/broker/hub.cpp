@@ -11,8 +11,9 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "broker/chunk_kinds.hpp"
-#include "broker/signal_page_file.hpp"
+#include "broker/reopen.hpp"
 #include "sync/signal_page.hpp"
+#include "sync/signal_page_file.hpp"
 #include "wire/codec.hpp"
 
 namespace gpushm::broker_detail {
@@ -823,8 +824,8 @@ void hub::make_page(const core::segment& what, segment_files& files) {
   what.held->take(core::resource::descriptors, 1);
   what.held->take(core::resource::memory_bytes, what.allocated_bytes);
   files.chunks.reserve(2);
-  kept_fd writable = keep(make_signal_page(what.allocated_bytes));
-  files.chunks.push_back(keep(readable_signal_page(writable.get())));
+  kept_fd writable = keep(sync::make_signal_page(what.allocated_bytes));
+  files.chunks.push_back(keep(reopen_for_reading("make a page of timelines", writable.get())));
   files.chunks.push_back(std::move(writable));
   files.chunk_bytes = {what.allocated_bytes};
 }
@@ -836,7 +837,7 @@ void hub::end_page(gpushm::generation generation) noexcept {
     return;
   }
   if (const kept_fd* const writable = files_of(*what).writable()) {
-    end_signals(writable->get());
+    sync::end_signals(writable->get());
   }
 }
 
@@ -889,8 +890,9 @@ prepared hub::handle(const context& at, const wire::attach& message) {
   files.chunk_bytes.reserve(files.chunk_bytes.size() + at.descriptors.size());
   kept_fd writable;
   if (what.backend == backend::signals) {  // handed back: openers get it for reading only
-    writable = std::exchange(at.descriptors.front(),
-                             keep(readable_signal_page(at.descriptors.front().get())));
+    writable = std::exchange(
+        at.descriptors.front(),
+        keep(reopen_for_reading("hand back a page of timelines", at.descriptors.front().get())));
     files.chunks.reserve(2);
   }
   domain_.attach(at.number, message.generation, message.first_chunk, at.descriptors.size());

@@ -73,9 +73,10 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   [[nodiscard]] std::unique_ptr<gpushm_timeline> open_timeline_of(const gpushm_segment& segment,
                                                                   std::uint32_t index,
                                                                   const open_options& options);
-  /// Blocks until the name is published. Throws as `open`.
+  /// Blocks until the name is published. Generation 0: any. Throws as `open`.
   [[nodiscard]] std::unique_ptr<gpushm_timeline> open_timeline(std::string_view name,
-                                                               const open_options& options);
+                                                               const open_options& options,
+                                                               gpushm::generation generation = 0);
   [[nodiscard]] signal_pages& pages() noexcept { return pages_; }
 
   // For what is made of timelines (timelines.cpp).

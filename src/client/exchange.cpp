@@ -11,7 +11,9 @@
 #include "base/log.hpp"
 #include "client/c_handles.hpp"
 #include "client/client_registry.hpp"
+#include "client/local_pages.hpp"
 #include "client/remote_ticket.hpp"
+#include "client/timeline_impl.hpp"
 #include "memory/source.hpp"
 
 namespace gpushm::detail {
@@ -60,14 +62,21 @@ error exporter_gone_error(const std::string& name, const std::string& cause) {
           "export it again from a running process"};
 }
 
-segment_ptr import_through_broker(const wire::ticket& described, const import_options& options) {
+std::shared_ptr<client_impl> client_of(const wire::ticket& described,
+                                       const std::string& directory) {
   memory::check_same_machine({}, described.exporter);
   const wire::broker_reference& broker = *described.broker;
-  const std::string socket = socket_of(broker, options.directory);
-  const auto client = client_registry::instance().get(socket);
+  const std::string socket = socket_of(broker, directory);
+  auto client = client_registry::instance().get(socket);
   if (client->broker()->broker().epoch != broker.epoch) {
     throw exporter_gone_error(broker.name, "another broker answers at " + socket);
   }
+  return client;
+}
+
+segment_ptr import_through_broker(const wire::ticket& described, const import_options& options) {
+  const auto client = client_of(described, options.directory);
+  const wire::broker_reference& broker = *described.broker;
   open_options wanted;
   wanted.access = options.access;
   wanted.device = options.device;
@@ -149,13 +158,7 @@ std::vector<std::byte> export_segment(const gpushm_segment& what, std::string_vi
     described.device = info.device;
     described.exporter = base::this_process();
   }
-  const broker_info& broker = lease.broker().broker();
-  described.broker = wire::broker_reference{
-      socket_path.empty() ? std::filesystem::absolute(broker.socket_path).string()
-                          : std::string(socket_path),
-      broker.epoch,
-      info.name,
-      info.generation};
+  described.broker = broker_reference_of(lease, socket_path);
   return wire::encode_ticket(described);
 }
 
@@ -170,10 +173,52 @@ import_options options_from(const gpushm_import_options* given) {
   return result;
 }
 
+std::unique_ptr<gpushm_timeline> import_timeline(std::span<const std::byte> ticket,
+                                                 const std::string& directory) {
+  const wire::ticket described = wire::decode_ticket(ticket);
+  if (described.backend != backend::timeline) {
+    throw error(errc::invalid_ticket,
+                "import",
+                described.broker ? described.broker->name : std::string(),
+                "it is a ticket of memory",
+                "import it as memory (gpushm_import_memory)");
+  }
+  if (described.broker) {
+    return client_of(described, directory)
+        ->open_timeline(described.broker->name, {}, described.broker->generation);
+  }
+  return std::make_unique<gpushm_timeline>(
+      local_pages::instance().open(described), gpushm_timeline::role::waiter, described);
+}
+
+std::unique_ptr<gpushm_timeline> create_local_timeline() {
+  auto [words, described] = local_pages::instance().take();
+  sync::timeline_writer(words.page->own_page(), words.first).reset(0);
+  return std::make_unique<gpushm_timeline>(
+      std::move(words), gpushm_timeline::role::signaler, std::move(described));
+}
+
 }  // namespace
+
+wire::broker_reference broker_reference_of(const segment_lease& lease,
+                                           std::string_view socket_path) {
+  const broker_info& broker = lease.broker().broker();
+  return {socket_path.empty() ? std::filesystem::absolute(broker.socket_path).string()
+                              : std::string(socket_path),
+          broker.epoch,
+          lease.info().name,
+          lease.info().generation};
+}
 
 segment_ptr import_ticket(std::span<const std::byte> ticket, const import_options& options) {
   const wire::ticket described = wire::decode_ticket(ticket);
+  if (described.backend == backend::timeline) {
+    throw error(errc::invalid_ticket,
+                "import",
+                described.broker ? described.broker->name : std::string(),
+                "it is a ticket of a timeline",
+                "import it as a timeline (gpushm_import_timeline)");
+  }
   if (!described.broker) {
     return import_by_handle(described, options);
   }
@@ -216,6 +261,39 @@ gpushm_errc gpushm_export_segment(const gpushm_segment* segment,
     gpushm_ticket& result = out(ticket, "export");
     result = gpushm::detail::ticket_out(
         gpushm::detail::export_segment(what, text_in(socket_path, "export")));
+  });
+}
+
+gpushm_errc gpushm_timeline_create_local(gpushm_timeline** timeline) {
+  return c_call([&] {
+    gpushm_timeline*& result = out(timeline, "create");
+    result = gpushm::detail::create_local_timeline().release();
+  });
+}
+
+gpushm_errc gpushm_export_timeline(const gpushm_timeline* timeline,
+                                   gpushm_string socket_path,
+                                   gpushm_ticket* ticket) {
+  return c_call([&] {
+    if (timeline == nullptr) {
+      gpushm::base::throw_invalid(
+          "export", "this timeline object is empty", "create or open a timeline first");
+    }
+    gpushm_ticket& result = out(ticket, "export");
+    result = gpushm::detail::ticket_out(
+        gpushm::wire::encode_ticket(timeline->describe(text_in(socket_path, "export"))));
+  });
+}
+
+gpushm_errc gpushm_import_timeline(const void* ticket,
+                                   size_t ticket_size,
+                                   gpushm_string directory,
+                                   gpushm_timeline** timeline) {
+  return c_call([&] {
+    gpushm_timeline*& imported = out(timeline, "import");
+    imported = gpushm::detail::import_timeline(bytes_in(ticket, ticket_size, "import"),
+                                               std::string(text_in(directory, "import")))
+                   .release();
   });
 }
 

@@ -37,6 +37,14 @@ mapped_page::mapped_page(std::shared_ptr<segment_lease> lease, int file, bool is
       is_writable_(is_own || may_be_opened_for_writing(file)),
       registered_(page_, is_own) {}
 
+mapped_page::mapped_page(int file, bool is_own, std::shared_ptr<const void> keeps)
+    : keeps_(std::move(keeps)),
+      mapping_(base::map_file("timeline", file, sync::signal_page_bytes, is_own)),
+      page_(static_cast<sync::signal_page*>(mapping_.get().address)),
+      is_own_(is_own),
+      is_writable_(true),
+      registered_(page_, is_own) {}
+
 // ---- free words ----
 
 /// Ended timelines that nobody has open any more.

@@ -23,11 +23,15 @@ class mapped_page {
  public:
   /// Maps `file`. Throws as `base::map_file`.
   mapped_page(std::shared_ptr<segment_lease> lease, int file, bool is_own);
+  /// Without a broker (local_pages.hpp). `file` is open for writing; `keeps` exists as long as
+  /// this.
+  mapped_page(int file, bool is_own, std::shared_ptr<const void> keeps);
 
+  /// Precondition: it is a broker's.
   [[nodiscard]] const segment_lease& lease() const noexcept { return *lease_; }
   [[nodiscard]] bool is_own() const noexcept { return is_own_; }
-  /// Whether the kernel lets this process write it: its own, or if this process is root with its
-  /// capabilities or has the broker's uid.
+  /// Whether the kernel lets this process write it: its own, one without a broker, or if this
+  /// process is root with its capabilities or has the broker's uid.
   [[nodiscard]] bool is_writable() const noexcept { return is_writable_; }
   [[nodiscard]] const sync::signal_page& page() const noexcept { return *page_; }
   /// Precondition: it is this process's own.
@@ -44,6 +48,7 @@ class mapped_page {
 
  private:
   std::shared_ptr<segment_lease> lease_;  // destroyed last
+  std::shared_ptr<const void> keeps_;
   base::unique_mapping mapping_;
   sync::signal_page* page_;
   bool is_own_;

@@ -6,6 +6,7 @@
 #include "base/deadline.hpp"
 #include "base/log.hpp"
 #include "base/syscall.hpp"
+#include "client/exchange.hpp"
 #include "client/stream_turn.hpp"
 #include "sync/cpu_wait.hpp"
 
@@ -36,6 +37,12 @@ gpushm_timeline::gpushm_timeline(std::shared_ptr<detail::client_impl> client,
   place_ = std::make_shared<const place>(place{std::move(lease), std::move(words), reader});
 }
 
+gpushm_timeline::gpushm_timeline(detail::own_words words, role as, gpushm::wire::ticket described)
+    : without_broker_(std::move(described)), role_(as), initial_(0), signaled_(0) {
+  const sync::timeline_reader reader(words.page->page(), words.first);
+  place_ = std::make_shared<const place>(place{nullptr, std::move(words), reader});
+}
+
 gpushm_timeline::~gpushm_timeline() {
   if (gpushm::base::is_forked_child_of(forks_)) {
     detail::leak(place_);
@@ -55,7 +62,11 @@ gpushm_timeline::~gpushm_timeline() {
                           "this process (synchronize the stream before closing the timeline)");
     return;
   }
-  client_->pages().end(place_->words, 1, *place_->lease);
+  if (client_) {
+    client_->pages().end(place_->words, 1, *place_->lease);
+  } else {
+    writer().close(sync::word_kind::ended);
+  }
 }
 
 /// A store of a stream would overwrite the terminal word, and later a value of the next timeline.
@@ -77,8 +88,40 @@ sync::timeline_writer gpushm_timeline::writer() const {
 
 // ---- another signaler ----
 
+void gpushm_timeline::check_has_broker(std::string_view operation) const {
+  if (!client_) {
+    throw error(errc::invalid_argument,
+                operation,
+                name_,
+                "this timeline has no broker, so nobody knows who signals it next",
+                "use a timeline that was created by a client");
+  }
+}
+
+gpushm::wire::ticket gpushm_timeline::describe(std::string_view socket_path) const {
+  check_usable("export");
+  if (!client_) {
+    return without_broker_;
+  }
+  if (role_ == role::signaler_for_segment || role_ == role::waiter_of_segment) {
+    throw error(errc::invalid_argument,
+                "export",
+                name_,
+                "it belongs to a segment",
+                "export the segment, and open its timelines there");
+  }
+  const auto at = now();
+  gpushm::wire::ticket result;
+  result.backend = gpushm::backend::timeline;
+  result.size_bytes = result.allocated_bytes = sizeof(std::uint64_t);
+  result.exporter = gpushm::base::this_process();
+  result.broker = detail::broker_reference_of(*at->lease, socket_path);
+  return result;
+}
+
 void gpushm_timeline::hand_over() {
   check_own("hand over");
+  check_has_broker("hand over");
   if (role_ == role::signaler_for_segment) {
     throw error(errc::invalid_argument,
                 "hand over",
@@ -108,6 +151,7 @@ void gpushm_timeline::follow_if_moved(milliseconds timeout) const {
 std::unique_ptr<gpushm_timeline> gpushm_timeline::take_over(milliseconds timeout,
                                                             const std::stop_token& stop) const {
   check_usable("take over");
+  check_has_broker("take over");
   const auto deadline = gpushm::base::deadline_after(timeout);
   const auto at = now();
   const auto result = wait_at(*at, sync::max_value, timeout, stop);
@@ -126,6 +170,7 @@ std::unique_ptr<gpushm_timeline> gpushm_timeline::take_over(milliseconds timeout
 void gpushm_timeline::follow(const std::shared_ptr<const place>& from,
                              milliseconds timeout,
                              const std::stop_token& stop) const {
+  check_has_broker("wait");
   const auto deadline = gpushm::base::deadline_after(timeout);
   const std::uint64_t last = from->reader.read().value().value_or(0);
   std::string why = "there is no new one";

@@ -19,6 +19,7 @@
 #include "streams/stream_operations.hpp"
 #include "sync/cpu_wait.hpp"
 #include "sync/signal_page.hpp"
+#include "wire/ticket.hpp"
 
 struct gpushm_graph_operations;
 
@@ -27,7 +28,12 @@ struct gpushm_graph_operations;
 /// Thread-safety: distinct objects: safe; shared objects: safe.
 struct gpushm_timeline {
  public:
-  enum class role : std::uint8_t { waiter, signaler, signaler_for_segment };
+  enum class role : std::uint8_t {
+    waiter,
+    waiter_of_segment,
+    signaler,
+    signaler_for_segment,
+  };
   /// Takes over the words of a timeline that this process has published, or has opened. `value`: of
   /// a timeline that this process has taken over.
   gpushm_timeline(std::shared_ptr<gpushm::detail::client_impl> client,
@@ -35,13 +41,19 @@ struct gpushm_timeline {
                   gpushm::detail::own_words words,
                   role as,
                   std::uint64_t value = 0);
+  /// One without a broker, and the ticket of its word.
+  gpushm_timeline(gpushm::detail::own_words words, role as, gpushm::wire::ticket described);
   gpushm_timeline(const gpushm_timeline&) = delete;
   gpushm_timeline& operator=(const gpushm_timeline&) = delete;
   /// See gpushm_timeline_close.
   ~gpushm_timeline();
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  [[nodiscard]] bool is_own() const noexcept { return role_ != role::waiter; }
+  [[nodiscard]] bool is_own() const noexcept {
+    return role_ == role::signaler || role_ == role::signaler_for_segment;
+  }
+  /// See gpushm_export_timeline.
+  [[nodiscard]] gpushm::wire::ticket describe(std::string_view socket_path) const;
   [[nodiscard]] bool is_writable() const { return now()->words.page->is_writable(); }
   [[nodiscard]] std::uint64_t value(std::string_view operation) const;
 
@@ -125,7 +137,10 @@ struct gpushm_timeline {
                   std::chrono::milliseconds timeout) const;
   void note_wait(std::uint64_t value) const noexcept;
 
-  std::shared_ptr<gpushm::detail::client_impl> client_;  // destroyed last
+  void check_has_broker(std::string_view operation) const;
+
+  std::shared_ptr<gpushm::detail::client_impl> client_;  // destroyed last; null without a broker
+  const gpushm::wire::ticket without_broker_;
   const role role_;
   const std::string name_;
   const std::uint64_t forks_ = gpushm::detail::fork_count();

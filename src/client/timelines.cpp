@@ -186,7 +186,7 @@ std::unique_ptr<gpushm_timeline> client_impl::open_timeline_of(const gpushm_segm
   return std::make_unique<gpushm_timeline>(shared_from_this(),
                                            std::move(opened.lease),
                                            std::move(opened.words),
-                                           gpushm_timeline::role::waiter);
+                                           gpushm_timeline::role::waiter_of_segment);
 }
 
 std::shared_ptr<mapped_page> client_impl::open_page(const std::string& name,
@@ -230,8 +230,9 @@ client_impl::opened_words client_impl::open_words(std::string_view name,
 }
 
 std::unique_ptr<gpushm_timeline> client_impl::open_timeline(std::string_view name,
-                                                            const open_options& options) {
-  auto opened = open_words(name, 0, options);
+                                                            const open_options& options,
+                                                            gpushm::generation generation) {
+  auto opened = open_words(name, generation, options);
   return std::make_unique<gpushm_timeline>(shared_from_this(),
                                            std::move(opened.lease),
                                            std::move(opened.words),

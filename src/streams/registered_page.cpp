@@ -79,13 +79,13 @@ void registered_page::register_once(cuda::CUstream stream,
   const cuda::CUresult registered = cu->cuMemHostRegister_v2(first_, registered_bytes, flags);
   // It can outlive the context in which it was registered.
   if (registered != cuda::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
-    cuda_driver::check(registered, operation, object, "cuMemHostRegister");
+    check_operation(registered, operation, object, "cuMemHostRegister");
   }
   cuda::CUdeviceptr address = 0;
   const cuda::CUresult mapped = cu->cuMemHostGetDevicePointer_v2(&address, first_, 0);
   if (mapped != cuda::CUDA_SUCCESS) {
     cuda_driver::note(cu->cuMemHostUnregister(first_), "cuMemHostUnregister");
-    cuda_driver::check(mapped, operation, object, "cuMemHostGetDevicePointer");
+    check_operation(mapped, operation, object, "cuMemHostGetDevicePointer");
   }
   context_.store(context, std::memory_order_relaxed);
   life_.store(driver::context_life(context), std::memory_order_relaxed);

@@ -12,12 +12,28 @@ namespace gpushm::streams {
 
 using driver::cuda_driver;
 
+void check_operation(cuda::CUresult result,
+                     std::string_view operation,
+                     std::string_view object,
+                     std::string_view call) {
+  if (result == cuda::CUDA_ERROR_NOT_SUPPORTED || result == cuda::CUDA_ERROR_NOT_PERMITTED) {
+    throw error(errc::driver_error,
+                operation,
+                object,
+                "streams of this GPU cannot wait for or signal shared host memory: " +
+                    std::string(call) + " returned " + driver::result_text(result),
+                "synchronize the stream, then signal or wait on the CPU (the calls without a "
+                "stream)");
+  }
+  cuda_driver::check(result, operation, object, call);
+}
+
 void enqueue_signal(cuda::CUstream stream,
                     cuda::CUdeviceptr address,
                     std::uint64_t value,
                     std::string_view object) {
   const cuda_driver& cu = cuda_driver::instance();
-  cuda_driver::check(
+  check_operation(
       cu->cuStreamWriteValue64_v2(stream, address, value, cuda::CU_STREAM_WRITE_VALUE_DEFAULT),
       "signal",
       object,
@@ -29,7 +45,7 @@ void enqueue_wait(cuda::CUstream stream,
                   std::uint64_t value,
                   std::string_view object) {
   const cuda_driver& cu = cuda_driver::instance();
-  cuda_driver::check(
+  check_operation(
       cu->cuStreamWaitValue64_v2(stream, address, value, cuda::CU_STREAM_WAIT_VALUE_GEQ),
       "wait",
       object,
@@ -67,11 +83,11 @@ void enqueue(cuda::CUstream stream, std::span<const operation> what, std::string
   }
   driver_operations operations = to_driver(what);
   const cuda_driver& cu = cuda_driver::instance();
-  cuda_driver::check(cu->cuStreamBatchMemOp_v2(
-                         stream, static_cast<unsigned int>(what.size()), operations.data(), 0),
-                     "batch",
-                     object,
-                     "cuStreamBatchMemOp");
+  check_operation(cu->cuStreamBatchMemOp_v2(
+                      stream, static_cast<unsigned int>(what.size()), operations.data(), 0),
+                  "batch",
+                  object,
+                  "cuStreamBatchMemOp");
 }
 
 graph_node record(cuda::CUstream stream, std::span<const operation> what, std::string_view object) {

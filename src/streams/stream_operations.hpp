@@ -22,6 +22,13 @@ struct operation {
 /// In one `enqueue`.
 inline constexpr std::size_t max_operations = 64;
 
+/// For calls that register shared memory with CUDA or enqueue operations on it: what they return
+/// says whether streams can use it; no attribute is asked (one is not always true: FACTS I9). Throws driver_error.
+void check_operation(cuda::CUresult result,
+                     std::string_view operation,
+                     std::string_view object,
+                     std::string_view call);
+
 /// Enqueues a signal: what the stream did before is visible, to every GPU and CPU, to those who see
 /// the value. Does not wait for the stream. Throws driver_error.
 void enqueue_signal(cuda::CUstream stream,

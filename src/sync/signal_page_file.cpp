@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/signal_page_file.hpp"
+#include "sync/signal_page_file.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -13,11 +13,10 @@
 
 #include "base/log.hpp"
 #include "base/syscall.hpp"
-#include "broker/reopen.hpp"
 #include "sync/futex.hpp"
 #include "sync/signal_page.hpp"
 
-namespace gpushm::broker_detail {
+namespace gpushm::sync {
 
 namespace {
 
@@ -26,11 +25,11 @@ constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 /// The page's rows, as another process has left them.
 struct rows {
-  std::array<std::uint64_t, sync::words_per_page> words{};
-  std::array<std::uint64_t, sync::words_per_page> last{};
-  std::array<std::uint32_t, sync::words_per_page> flags{};
+  std::array<std::uint64_t, words_per_page> words{};
+  std::array<std::uint64_t, words_per_page> last{};
+  std::array<std::uint32_t, words_per_page> flags{};
 };
-static_assert(sizeof(rows) == sizeof(sync::signal_page));
+static_assert(sizeof(rows) == sizeof(signal_page));
 
 class ender {
  public:
@@ -42,25 +41,25 @@ class ender {
       failed();  // it is ended all the same, without its last values
     }
     for (std::size_t i = 0; i != page.words.size(); ++i) {
-      if (!sync::is_terminal(page.words[i])) {
+      if (!is_terminal(page.words[i])) {
         page.last[i] = page.words[i];
       }
     }
-    write(&page.last, sizeof(page.last), offsetof(sync::signal_page, last));
-    std::array<std::size_t, sync::words_per_page> used{};
+    write(&page.last, sizeof(page.last), offsetof(signal_page, last));
+    std::array<std::size_t, words_per_page> used{};
     std::size_t count = 0;
     for (std::size_t i = 0; i != page.words.size(); ++i) {
-      const bool may_be_used = (page.flags[i] & sync::in_use) != 0 || page.words[i] != 0;
-      if (may_be_used && !sync::is_terminal(page.words[i])) {
+      const bool may_be_used = (page.flags[i] & in_use) != 0 || page.words[i] != 0;
+      if (may_be_used && !is_terminal(page.words[i])) {
         // Little-endian: the first byte of the number is the last one in memory.
-        const std::uint8_t first = sync::ended_byte;
+        const std::uint8_t first = ended_byte;
         write(&first, 1, i * sizeof(page.words[i]) + sizeof(page.words[i]) - 1);
         used[count++] = i;
       }
     }
     wake({used.data(), count});
     for (std::uint64_t& word : page.words) {
-      word = sync::is_terminal(word) ? word : sync::ended_word;
+      word = is_terminal(word) ? word : ended_word;
     }
     write(&page.words, sizeof(page.words), 0);
   }
@@ -73,15 +72,15 @@ class ender {
   }
   /// Those who wait for a word that its signaler has never used look again within 100 ms.
   void wake(std::span<const std::size_t> ended) noexcept {
-    void* const address = ::mmap(nullptr, sync::signal_page_bytes, PROT_READ, MAP_SHARED, file_, 0);
+    void* const address = ::mmap(nullptr, signal_page_bytes, PROT_READ, MAP_SHARED, file_, 0);
     if (address == MAP_FAILED) {  // NOLINT(performance-no-int-to-ptr): the macro is a cast
       failed();                   // sleepers look again within 100 ms
       return;
     }
     for (const std::size_t i : ended) {
-      sync::wake_all(static_cast<const sync::signal_page*>(address)->words[i]);
+      wake_all(static_cast<const signal_page*>(address)->words[i]);
     }
-    ::munmap(address, sync::signal_page_bytes);
+    ::munmap(address, signal_page_bytes);
   }
   void failed() noexcept {
     if (!has_failed_) {
@@ -112,20 +111,15 @@ base::guarded_fd make_signal_page(std::uint64_t bytes) {
   return result;
 }
 
-base::guarded_fd readable_signal_page(int writable) {
-  return reopen_for_reading(operation, writable);
-}
-
 bool is_signal_page(int fd, std::uint64_t bytes) noexcept {
   struct stat info {};
   return ::fcntl(fd, F_GET_SEALS) == seals && ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) &&
-         (info.st_mode & 0777U) == 0600U && info.st_uid == ::geteuid() &&
-         sync::is_signal_page_size(bytes) && info.st_size == static_cast<off_t>(bytes) &&
-         (::fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR;
+         (info.st_mode & 0777U) == 0600U && is_signal_page_size(bytes) &&
+         info.st_size == static_cast<off_t>(bytes) && (::fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR;
 }
 
 void end_signals(int writable) noexcept {
   ender(writable).end();
 }
 
-}  // namespace gpushm::broker_detail
+}  // namespace gpushm::sync

@@ -36,6 +36,7 @@ constexpr std::uint16_t buffer_id = 8;
 constexpr std::uint16_t legacy = 16;
 constexpr std::uint16_t pool = 17;
 constexpr std::uint16_t broker = 18;
+constexpr std::uint16_t word = 20;
 }  // namespace field
 namespace device_field {
 constexpr std::uint16_t kind = 1;
@@ -64,6 +65,13 @@ constexpr std::uint16_t epoch = 2;
 constexpr std::uint16_t name = 3;
 constexpr std::uint16_t generation = 4;
 }  // namespace broker_field
+namespace word_field {
+constexpr std::uint16_t file = 1;
+constexpr std::uint16_t file_system = 2;
+constexpr std::uint16_t inode = 3;
+constexpr std::uint16_t life_pipe = 4;
+constexpr std::uint16_t word = 5;
+}  // namespace word_field
 
 /// A group of fields, as named in errors.
 namespace place {
@@ -73,12 +81,15 @@ constexpr std::string_view exporter = "the exporter";
 constexpr std::string_view legacy = "the legacy handle";
 constexpr std::string_view pool = "the pool pointer";
 constexpr std::string_view broker = "the broker reference";
+constexpr std::string_view word = "the word reference";
 }  // namespace place
 
 constexpr std::size_t max_device_text_bytes = 128;
 constexpr std::size_t max_boot_id_bytes = 64;
 constexpr std::size_t no_limit = std::string::npos;  // except the ticket's
 constexpr std::uint16_t max_pid_offset = 60;
+constexpr std::uint32_t max_word = 511;
+constexpr std::uint64_t word_bytes = 8;
 
 // ---- validation ----
 
@@ -152,6 +163,35 @@ std::string device_problem(const device_id& value) {
   return {};
 }
 
+/// The problem of the ways to open it.
+std::string reference_problem(const ticket& value) {
+  const bool is_timeline = value.backend == backend::timeline;
+  if (is_timeline && (value.legacy || value.pool)) {
+    return "it is a timeline with a handle of memory";
+  }
+  if (is_timeline && value.size_bytes != word_bytes) {
+    return "it is a timeline of " + std::to_string(value.size_bytes) + " bytes";
+  }
+  if (!is_timeline && value.word) {
+    return "it is memory with a word reference";
+  }
+  if (!value.legacy && !value.pool && !value.broker && !value.word) {
+    return "there is no way to open it: fields 16, 17, 18 and 20 are missing";
+  }
+  if (value.legacy && value.legacy->pid_offset.value_or(0) > max_pid_offset) {
+    return "the PID's offset in the legacy handle is " + std::to_string(*value.legacy->pid_offset) +
+           ", the limit is " + std::to_string(max_pid_offset);
+  }
+  if (value.word && (value.word->file < 0 || value.word->life_pipe < 0)) {
+    return "the word reference has a negative descriptor";
+  }
+  if (value.word && value.word->word > max_word) {
+    return "the word reference has word " + std::to_string(value.word->word) +
+           ", the last one is " + std::to_string(max_word);
+  }
+  return value.broker ? broker_problem(*value.broker) : std::string{};
+}
+
 /// The problem of the values, wherever they come from: readers and writers reject the same.
 std::string problem(const ticket& value) {
   if (value.size_bytes == 0) {
@@ -166,10 +206,11 @@ std::string problem(const ticket& value) {
   if (auto cause = device_problem(value.device); !cause.empty()) {
     return cause;
   }
-  if (value.backend == backend::host && value.device.kind != device_kind::host) {
+  const bool is_host = value.backend == backend::host || value.backend == backend::timeline;
+  if (is_host && value.device.kind != device_kind::host) {
     return "it is host memory on a device";
   }
-  if (value.backend != backend::host && value.device.kind == device_kind::host) {
+  if (!is_host && value.device.kind == device_kind::host) {
     return "it is device memory on the host";
   }
   if (auto cause = text_problem(
@@ -180,14 +221,7 @@ std::string problem(const ticket& value) {
   if (value.exporter.pid < 0) {
     return "the exporter's PID is " + std::to_string(value.exporter.pid);
   }
-  if (!value.legacy && !value.pool && !value.broker) {
-    return "there is no way to open the memory: fields 16, 17 and 18 are missing";
-  }
-  if (value.legacy && value.legacy->pid_offset.value_or(0) > max_pid_offset) {
-    return "the PID's offset in the legacy handle is " + std::to_string(*value.legacy->pid_offset) +
-           ", the limit is " + std::to_string(max_pid_offset);
-  }
-  return value.broker ? broker_problem(*value.broker) : std::string{};
+  return reference_problem(value);
 }
 
 // ---- writing ----
@@ -236,6 +270,16 @@ field_writer written(const broker_reference& value) {
   return out;
 }
 
+field_writer written(const word_reference& value) {
+  field_writer out;
+  out.number(word_field::file, value.file);
+  out.number(word_field::file_system, value.file_system);
+  out.number(word_field::inode, value.inode);
+  out.number(word_field::life_pipe, value.life_pipe);
+  out.number(word_field::word, value.word);
+  return out;
+}
+
 field_writer written(const ticket& value) {
   constexpr std::uint64_t none = 0;
   field_writer out;
@@ -255,6 +299,9 @@ field_writer written(const ticket& value) {
   }
   if (value.broker) {
     out.fields(field::broker, written(*value.broker));
+  }
+  if (value.word) {
+    out.fields(field::word, written(*value.word));
   }
   return out;
 }
@@ -311,6 +358,16 @@ broker_reference read_broker(const field_reader& in) {
   in.copy(broker_field::epoch, result.epoch);
   result.name = in.text(broker_field::name);
   result.generation = in.required_number<std::uint64_t>(broker_field::generation);
+  return result;
+}
+
+word_reference read_word(const field_reader& in) {
+  word_reference result;
+  result.file = in.required_number<std::int32_t>(word_field::file);
+  result.file_system = in.required_number<std::uint64_t>(word_field::file_system);
+  result.inode = in.required_number<std::uint64_t>(word_field::inode);
+  result.life_pipe = in.required_number<std::int32_t>(word_field::life_pipe);
+  result.word = in.required_number<std::uint32_t>(word_field::word);
   return result;
 }
 
@@ -382,7 +439,8 @@ ticket decode_ticket(std::span<const std::byte> bytes) {
   check_header(bytes);
   const field_reader in(bytes.subspan(header_bytes), place::top);
   const auto kind = in.required_number<std::uint8_t>(field::kind);
-  if (kind > static_cast<std::uint8_t>(backend::cuda_pool)) {
+  if (kind > static_cast<std::uint8_t>(backend::cuda_pool) &&
+      kind != static_cast<std::uint8_t>(backend::timeline)) {
     unsupported("memory kind " + std::to_string(kind) + " is not supported");
   }
   ticket result;
@@ -402,6 +460,9 @@ ticket decode_ticket(std::span<const std::byte> bytes) {
   }
   if (in.has(field::broker)) {
     result.broker = read_broker({in.required(field::broker), place::broker});
+  }
+  if (in.has(field::word)) {
+    result.word = read_word({in.required(field::word), place::word});
   }
   if (const std::string cause = problem(result); !cause.empty()) {
     invalid(cause);

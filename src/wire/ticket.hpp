@@ -50,6 +50,17 @@ struct broker_reference {
   friend bool operator==(const broker_reference&, const broker_reference&) = default;
 };
 
+/// A timeline without a broker: a word in a file of the exporter (docs/adr/0032). Descriptors are
+/// numbers in the exporter.
+struct word_reference {
+  std::int32_t file = 0;          ///< of the page; not negative
+  std::uint64_t file_system = 0;  ///< st_dev of the page
+  std::uint64_t inode = 0;        ///< of the page
+  std::int32_t life_pipe = 0;     ///< its read end; not negative
+  std::uint32_t word = 0;         ///< below 512
+  friend bool operator==(const word_reference&, const word_reference&) = default;
+};
+
 /// Memory of one process, and the ways to reach it; an importer picks one that it can use.
 struct ticket {
   gpushm::backend backend = gpushm::backend::host;
@@ -63,6 +74,7 @@ struct ticket {
   std::optional<legacy_handle> legacy;
   std::optional<pool_pointer> pool;
   std::optional<broker_reference> broker;
+  std::optional<word_reference> word;  ///< of a timeline
   friend bool operator==(const ticket&, const ticket&) = default;
 };
 

@@ -16,6 +16,7 @@
 
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
+#include "testing/process/hex.hpp"
 #include "testing/process/quiet_fork.hpp"
 #include "tests/share/agent_memory.hpp"
 #include "wire/crc32.hpp"
@@ -33,14 +34,6 @@ std::string to_hex(std::span<const std::byte> bytes) {
     text += digits[std::to_integer<unsigned>(each) & 15U];
   }
   return text;
-}
-
-std::vector<std::byte> from_hex(const std::string& text) {
-  std::vector<std::byte> bytes;
-  for (std::size_t i = 0; i + 1 < text.size(); i += 2) {
-    bytes.push_back(static_cast<std::byte>(std::stoul(text.substr(i, 2), nullptr, 16)));
-  }
-  return bytes;
 }
 
 class agent {
@@ -126,17 +119,17 @@ class agent {
       return keep(client_->open(name, {.device = word()}));
     }
     if (order == "import") {
-      const auto bytes = from_hex(word());
+      const auto bytes = gpushm_testing::bytes_of_hex(word());
       return keep(import_memory(bytes, {.access = access::read_write, .device = word()}));
     }
     if (order == "import-elsewhere") {  // as if created on another machine
-      auto described = wire::decode_ticket(from_hex(word()));
+      auto described = wire::decode_ticket(gpushm_testing::bytes_of_hex(word()));
       described.exporter.boot_id = "00000000-0000-4000-8000-000000000000";
       return keep(import_memory(wire::encode_ticket(described)));
     }
     if (order == "import-random") {
       const std::uint64_t count = number();
-      return import_random(count, from_hex(word()));
+      return import_random(count, gpushm_testing::bytes_of_hex(word()));
     }
     if (order == "use") {  // makes an earlier opened segment the current one
       current_ = number();
@@ -172,7 +165,8 @@ class agent {
              std::to_string(stats.evictions) + " " + std::to_string(stats.kept_entries);
     }
     if (order == "fork-import") {
-      return in_child([&, bytes = from_hex(word())] { keep(import_memory(bytes)); });
+      return in_child(
+          [&, bytes = gpushm_testing::bytes_of_hex(word())] { keep(import_memory(bytes)); });
     }
     if (order == "fork-share") {
       const std::string name = word();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A process that uses timelines by commands on standard input, one per line, and answers each with
 // one line: "ok ..." or "error CODE TEXT".
+#include <grp.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,9 +16,11 @@
 #include <string>
 #include <vector>
 
+#include "base/hex.hpp"
 #include "driver/cuda.hpp"
 #include "driver/devices.hpp"
 #include "gpushm/gpushm.hpp"
+#include "testing/process/hex.hpp"
 
 namespace {
 
@@ -56,6 +59,29 @@ class agent {
       const std::string name = word();
       timelines_.insert_or_assign(name, timeline::open(*client_, name, milliseconds(number())));
       return {};
+    }
+    // ---- without a broker ----
+    if (order == "create_local") {
+      timelines_.insert_or_assign(word(), timeline::create_local());
+      return {};
+    }
+    if (order == "ticket") {
+      return base::hex_text(of(word()).ticket());
+    }
+    if (order == "import") {
+      const std::string name = word();
+      timelines_.insert_or_assign(name,
+                                  timeline::from_ticket(gpushm_testing::bytes_of_hex(word())));
+      return {};
+    }
+    if (order == "become") {  // a program that sleeps
+      ::alarm(60);
+      ::execlp("sleep", "sleep", "60", nullptr);
+    }
+    if (order == "user") {
+      const bool is_other =
+          ::setgroups(0, nullptr) == 0 && ::setgid(65'534) == 0 && ::setuid(65'534) == 0;
+      return is_other ? std::string() : "not";
     }
     if (order == "take_over") {
       timeline& on = of(word());

@@ -262,6 +262,22 @@ TEST_P(many_waits, wait_on_the_cpu_when_too_many_streams_wait) {
   EXPECT_EQ(a.code("check t"), "peer_died");
 }
 
+/// An old driver or a virtual GPU; the text says why, and what works instead.
+TEST(timeline_streams_of_a_driver_without_them, say_so) {
+  const gpushm_tests::timeline_world world(true);
+  for (const char* const call : {"cuStreamWaitValue64_v2", "cuMemHostRegister_v2"}) {
+    agent waiter = world.start_alone(false, {}, std::string(call) + ":*=801");
+    waiter.request("device 0");
+    waiter.request("create_local t");
+    const std::string why = waiter.fails("stream_wait 0 t 1 0");
+    EXPECT_THAT(why, testing::StartsWith("driver_error"));
+    EXPECT_THAT(why, testing::HasSubstr("streams of this GPU cannot wait for or signal"));
+    EXPECT_THAT(why, testing::HasSubstr("on the CPU"));
+    waiter.request("signal t 1");
+    EXPECT_EQ(waiter.request("wait t 1 0"), "reached") << "CPUs need no driver";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(all, timeline_streams, testing::Values(gpus::fake, gpus::real), name_of);
 INSTANTIATE_TEST_SUITE_P(all, many_waits, testing::Values(gpus::fake, gpus::real), name_of);
 

@@ -49,6 +49,14 @@ class timeline_world {
 
   /// Starts an agent that is connected.
   [[nodiscard]] agent start(bool is_pid_1 = false, const std::string& connections = {}) const {
+    agent started = start_alone(is_pid_1, connections);
+    started.request("connect " + options_.socket_path);
+    return started;
+  }
+  /// Starts an agent that does not know the broker.
+  [[nodiscard]] agent start_alone(bool is_pid_1 = false,
+                                  const std::string& connections = {},
+                                  const std::string& failures = {}) const {
     agent_settings settings;
     settings.program = "timeline_agent";
     if (fake_) {
@@ -57,10 +65,11 @@ class timeline_world {
     if (!connections.empty()) {
       settings.env.emplace_back("CUDA_DEVICE_MAX_CONNECTIONS", connections);
     }
+    if (!failures.empty()) {  // of the fake driver
+      settings.env.emplace_back("GPUSHM_FAKE_FAIL", failures);
+    }
     settings.own_pid_namespace = is_pid_1;
-    agent started(settings);
-    started.request("connect " + options_.socket_path);
-    return started;
+    return agent(settings);
   }
   [[nodiscard]] gpushm::client connect() const {
     return gpushm::client::connect({.socket_path = options_.socket_path});

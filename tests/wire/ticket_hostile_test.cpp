@@ -120,7 +120,7 @@ TEST(invalid_ticket, broken_rule) {
       {[](parts& p) { p.broker.fields.erase(3); }, "the broker reference has no segment name"},
       {[](parts& p) { p.broker.fields.erase(4); }, "field 4 of the broker reference is missing"},
       {[](parts& p) { p.legacy = p.pool = p.broker = {}; },
-       "there is no way to open the memory: fields 16, 17 and 18 are missing"},
+       "there is no way to open it: fields 16, 17, 18 and 20 are missing"},
       // lengths
       {[](parts& p) { p.top.fields[1] = {}; }, "field 1 is 0 bytes long, not 1"},
       {[](parts& p) { p.top.fields[2].pop_back(); }, "field 2 is 7 bytes long, not 8"},
@@ -243,11 +243,50 @@ TEST(invalid_ticket, broken_rule) {
   }
 }
 
+TEST(invalid_ticket, broken_rule_of_timelines) {
+  using change = std::function<void(parts&)>;
+  const std::vector<std::pair<change, std::string>> all{
+      {[](parts& p) { p.word = {}; },
+       "there is no way to open it: fields 16, 17, 18 and 20 are missing"},
+      {[](parts& p) { p.legacy = every_field().legacy; },
+       "it is a timeline with a handle of memory"},
+      {[](parts& p) { p.pool = every_field().pool; }, "it is a timeline with a handle of memory"},
+      {[](parts& p) { p.top.fields[2] = little(16, 8); },
+       "16 bytes at offset 0 are not within an allocation of 8"},
+      {[](parts& p) { p.top.fields[4] = p.top.fields[2] = little(16, 8); },
+       "it is a timeline of 16 bytes"},
+      {[](parts& p) { p.top.fields[1] = little(0, 1); }, "it is memory with a word reference"},
+      {[](parts& p) { p.device = every_field().device; }, "it is host memory on a device"},
+      {[](parts& p) { p.word.fields.erase(1); }, "field 1 of the word reference is missing"},
+      {[](parts& p) { p.word.fields.erase(2); }, "field 2 of the word reference is missing"},
+      {[](parts& p) { p.word.fields.erase(3); }, "field 3 of the word reference is missing"},
+      {[](parts& p) { p.word.fields.erase(4); }, "field 4 of the word reference is missing"},
+      {[](parts& p) { p.word.fields.erase(5); }, "field 5 of the word reference is missing"},
+      {[](parts& p) { p.word.fields[5].pop_back(); },
+       "field 5 of the word reference is 3 bytes long, not 4"},
+      {[](parts& p) { p.word.fields[1] = little(0xFFFFFFFF, 4); },
+       "the word reference has a negative descriptor"},
+      {[](parts& p) { p.word.fields[4] = little(0x80000000, 4); },
+       "the word reference has a negative descriptor"},
+      {[](parts& p) { p.word.fields[5] = little(512, 4); },
+       "the word reference has word 512, the last one is 511"},
+      {[](parts& p) { p.word.tail = one_field(1, {}); },
+       "field 1 of the word reference is duplicated"}};
+  ASSERT_FALSE(rejection(of_timeline().whole()));
+  for (const auto& [change, cause] : all) {
+    parts p = of_timeline();
+    change(p);
+    expect_invalid(p.whole(), cause);
+  }
+}
+
 TEST(unsupported_ticket, unknown_kind) {
   parts p = every_field();
   p.top.fields[1] = little(4, 1);
   p.top.fields[2] = {};  // may have a meaning for the unknown kind
   expect_unsupported(p.whole(), "memory kind 4 is not supported");
+  p.top.fields[1] = little(6, 1);
+  expect_unsupported(p.whole(), "memory kind 6 is not supported");
   p = every_field();
   p.device.fields[1] = little(3, 1);
   expect_unsupported(p.whole(), "device kind 3 is not supported");

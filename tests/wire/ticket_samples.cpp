@@ -95,8 +95,8 @@ bytes place::flat() const {
 
 place parts::all() const {
   place result = top;
-  const std::array<std::pair<std::uint16_t, const place*>, 5> inner{
-      {{5, &device}, {6, &exporter}, {16, &legacy}, {17, &pool}, {18, &broker}}};
+  const std::array<std::pair<std::uint16_t, const place*>, 6> inner{
+      {{5, &device}, {6, &exporter}, {16, &legacy}, {17, &pool}, {18, &broker}, {20, &word}}};
   for (const auto& [number, what] : inner) {
     if (auto flat = what->flat(); !flat.empty()) {
       result.fields.try_emplace(number, std::move(flat));
@@ -154,6 +154,12 @@ std::vector<named> of_each_kind() {
   vmm.device.uuid = "MIG-01234567-89ab-cdef-0123-456789abcdef";
   vmm.broker = reference();
   result.push_back({"vmm_broker", vmm});
+  ticket timeline;
+  timeline.backend = backend::timeline;
+  timeline.size_bytes = timeline.allocated_bytes = 8;
+  timeline.exporter = with_device(backend::cuda_ipc).exporter;
+  timeline.word = {5, 0x1234, 0xABCDEF0123, 6, 511};
+  result.push_back({"timeline", timeline});
   ticket host;
   host.size_bytes = host.allocated_bytes = 4096;
   host.exporter.epoch = counting<std::uint8_t, 16>(0x55);
@@ -185,6 +191,19 @@ parts every_field() {
                      {2, counting(0x10, 16)},
                      {3, of("w/llama-\xC3\xA9")},
                      {4, little(0x00F1F2F3F4F5F6F7, 8)}};
+  return p;
+}
+
+parts of_timeline() {
+  parts p;
+  p.top.fields = {{1, little(5, 1)}, {2, little(8, 8)}, {4, little(8, 8)}};
+  p.device.fields = {{4, little(0xFFFFFFFF, 4)}};
+  p.exporter.fields = {{5, counting(0xA0, 16)}};
+  p.word.fields = {{1, little(5, 4)},
+                   {2, little(0x1234, 8)},
+                   {3, little(0xABCDEF0123, 8)},
+                   {4, little(6, 4)},
+                   {5, little(511, 4)}};
   return p;
 }
 

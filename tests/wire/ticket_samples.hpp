@@ -61,6 +61,7 @@ struct parts {
   place legacy;
   place pool;
   place broker;
+  place word;
   /// All of them in one group. Omits empty ones, and does not replace fields of `top`.
   [[nodiscard]] place all() const;
   [[nodiscard]] bytes whole() const;
@@ -75,9 +76,11 @@ struct named {
 /// Everything that this version writes. Never change one: the golden files contain their bytes.
 [[nodiscard]] std::vector<named> of_each_kind();
 
-/// Every field of the specification, and its value.
+/// Every field of the specification that a ticket of memory can have, and its value.
 [[nodiscard]] parts every_field();
 [[nodiscard]] ticket value_of_every_field();
+/// Without a broker.
+[[nodiscard]] parts of_timeline();
 
 /// A ticket of a later version that this one reads as `value_of_every_field()`: has unknown fields
 /// and another order.
