@@ -127,7 +127,7 @@ signaler_watch::signaler open_signaler(const wire::ticket& described) {
                 "use a timeline of a broker: its socket reaches other containers");
   }
   signaler_watch::signaler result;
-  result.page = open_page_file(of, *described.word);
+  result.page = std::make_shared<const base::guarded_fd>(open_page_file(of, *described.word));
   result.life = open_life_pipe(of, *described.word);
   if (has_ended(process.pidfd)) {  // its number may have been another process's since
     throw died(of.pid);
@@ -251,9 +251,9 @@ own_words local_pages::open(const wire::ticket& described) {
     throw gone("this process has closed it");
   }
   signaler_watch::signaler who = open_signaler(described);
-  const int file = who.page.get();
+  const auto file = who.page;  // the watch closes its own when the process has ended
   auto keeps = std::make_shared<watched_signaler>(watch(), std::move(who));
-  auto page = std::make_shared<mapped_page>(file, false, std::move(keeps));
+  auto page = std::make_shared<mapped_page>(file->get(), false, std::move(keeps));
   return {remember(which, std::move(page)), described.word->word};
 }
 

@@ -25,9 +25,9 @@ class signaler_watch {
  public:
   /// What the end of one process ends.
   struct signaler {
-    base::guarded_fd process;  ///< a pidfd
-    base::guarded_fd life;     ///< the read end of its life pipe
-    base::guarded_fd page;     ///< open for writing
+    base::guarded_fd process;                      ///< a pidfd
+    base::guarded_fd life;                         ///< the read end of its life pipe
+    std::shared_ptr<const base::guarded_fd> page;  ///< open for writing
   };
 
   /// Throws too_many_descriptors, system_error.

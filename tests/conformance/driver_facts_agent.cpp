@@ -17,12 +17,14 @@
 #include <stdexcept>
 
 #include "base/syscall.hpp"
+#include "testing/process/deadline.hpp"
 
 namespace gpushm::conformance {
 
 namespace {
 
-constexpr int deadline_ms = 60'000;
+constexpr int deadline_ms =
+    static_cast<int>(gpushm_testing::scaled_timeout(std::chrono::seconds(60)).count());
 constexpr int agent_fd = 3;
 
 void send_message(int socket, const message& sent, int fd) {

@@ -111,7 +111,10 @@ TEST_F(volume, unread_events_do_not_delay_requests) {
     ASSERT_NE(publish_segment(publisher, gpushm_testing::reserve_exported("made/here")), 0U);
     ASSERT_NE(body_of<wire::done>(publisher.request(wire::remove{"made/here", 0})), nullptr);
   }
-  ASSERT_GT(2 * created, packets_in_a_buffer) << "too slow to fill the buffer";
+  if (2 * created <= packets_in_a_buffer) {
+    GTEST_SKIP() << "this machine is too slow to fill a buffer in 3 s: " << 2 * created << " of "
+                 << packets_in_a_buffer << " events";
+  }
   // The event lane is full of unread events.
   ASSERT_TRUE(session.send(wire::stat{"good/segment"}));
   ASSERT_TRUE(gpushm::transport::wait_readable(session.socket(),
