@@ -33,7 +33,7 @@ inline constexpr std::uint32_t released_word = 1;  ///< signaled by its stream
 inline constexpr std::uint32_t first_held_word = 2;
 
 inline constexpr std::uint64_t table_magic = 0x316E'6168'4353'4D47ULL;  // "GMSChan1"
-inline constexpr std::uint32_t table_version = 2;
+inline constexpr std::uint32_t table_version = 3;
 
 // Everything is in shared memory: never change an offset, raise `table_version` instead.
 
@@ -43,6 +43,8 @@ struct alignas(64) row {
   std::atomic<std::uint32_t> metadata_bytes;
   std::uint32_t reserved;
   std::array<std::byte, max_metadata_bytes> metadata;
+  /// Consumers may have used items up to this one in the slot before `item`: stored before it.
+  std::atomic<std::uint64_t> before;
 };
 static_assert(sizeof(row) == 320);
 
@@ -64,7 +66,8 @@ struct table_head {
   std::uint64_t first_item;           ///< of this producer
   std::uint64_t segment;              ///< the generation of the slots' segment
   std::atomic<std::uint32_t> closed;  ///< 1: the producer has said that there are no more items
-  std::array<std::byte, 12> reserved;
+  std::uint32_t reserved;
+  std::uint64_t last_before;  ///< the last good item of the producer before; 0: none
   std::array<member_entry, max_consumers> members;
 };
 static_assert(sizeof(table_head) == 64 + max_consumers * 16);
@@ -74,9 +77,10 @@ inline constexpr std::size_t rows_offset = sizeof(table_head);
 [[nodiscard]] constexpr std::size_t order_offset(std::uint32_t slots) noexcept {
   return rows_offset + std::size_t{slots} * sizeof(row);
 }
-/// Slots in the order: items of the last two rounds.
+/// Slots in the order: items of the last four rounds. With fewer, a new producer would not find the
+/// slots of the last good items of a dead one whose CPU was ahead of its stream (decision 32).
 [[nodiscard]] constexpr std::uint32_t order_size(std::uint32_t slots) noexcept {
-  return 2 * slots;
+  return 4 * slots;
 }
 /// Behind the order: for each entry of the members, the slots of the last items that were given to
 /// it, by their number modulo the slots.

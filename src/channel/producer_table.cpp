@@ -31,7 +31,8 @@ std::uint32_t held_by(const std::vector<member>& all) {
 producer_table::producer_table(sync::signal_page& page,
                                std::byte* table,
                                const shape& of,
-                               std::uint64_t first_item)
+                               std::uint64_t first_item,
+                               std::uint64_t last_before)
     : page_(page),
       head_(head_in(table)),
       rows_(reinterpret_cast<row*>(table + rows_offset), of.slots),
@@ -47,6 +48,7 @@ producer_table::producer_table(sync::signal_page& page,
   head_.slot_stride = of.slot_stride;
   head_.first_item = first_item;
   head_.segment = of.segment;
+  head_.last_before = last_before;
   head_.magic = table_magic;
   for (const std::uint32_t word : {announced_word, published_word}) {
     sync::timeline_writer(page_, word).reset(first_item - 1);
@@ -57,22 +59,50 @@ producer_table::producer_table(sync::signal_page& page,
 }
 
 producer_table::producer_table(sync::signal_page& page, std::byte* table, const shape& of)
-    : producer_table(page, table, of, 1) {}
+    : producer_table(page, table, of, 1, 0) {}
 
 producer_table::producer_table(sync::signal_page& page,
                                std::byte* table,
                                const shape& of,
                                const table_view& dead)
-    : producer_table(page, table, of, last_of(dead, announced_word) + 1) {
-  const std::uint64_t last_good = last_of(dead, published_word);
-  last_of_dead_ = last_good;
-  for (std::uint32_t slot = 0; slot != of.slots; ++slot) {
-    const std::uint64_t item = dead.item_in(slot);
-    contents_[slot] = {item <= last_good ? item : 0, last_good, 0, 0};
-    if (item == next_) {
-      doubt_ = slot;
-    }
+    : producer_table(page,
+                     table,
+                     of,
+                     last_of(dead, announced_word) + 1,
+                     std::min(dead.last_good(), last_of(dead, announced_word))) {
+  read_contents(dead);
+  for (std::size_t slot = 0; slot != contents_.size(); ++slot) {
+    rows_[slot].before.store(contents_[slot].after, std::memory_order_seq_cst);
     rows_[slot].item.store(contents_[slot].item, std::memory_order_seq_cst);
+  }
+}
+
+/// Which good item of a dead producer each slot has, or had: consumers may use that one, and no
+/// later one.
+void producer_table::read_contents(const table_view& dead) {
+  const std::uint64_t good = last_of_dead();
+  // The order has the last items; the next one may have overwritten the one before them.
+  const std::uint64_t unknown = next_ - std::min<std::uint64_t>(next_, order_.size());
+  const std::uint64_t older = unknown < dead.first_item() ? dead.last_before() : unknown;
+  std::vector<std::uint64_t> last(contents_.size(), std::min(good, older));
+  for (std::uint64_t item = std::max(dead.first_item(), unknown + 1); item <= good; ++item) {
+    if (const auto slot = dead.slot_of(item)) {
+      last[*slot] = item;
+    }
+  }
+  for (std::uint32_t slot = 0; slot != contents_.size(); ++slot) {
+    const std::uint64_t item = dead.item_in(slot);
+    const std::uint64_t before = dead.before_in(slot);
+    content& what = contents_[slot];
+    if (item != 0 && item <= good) {
+      what.item = what.after = item;
+    } else if (before <= good) {
+      what.after = before;
+      // It may have died before it read the `held` words again: they may name this item.
+      what.item = item == next_ ? before : 0;
+    } else {
+      what.after = last[slot];
+    }
   }
 }
 
@@ -92,14 +122,8 @@ producer_table::held_items producer_table::held_now() const noexcept {
 }
 
 bool producer_table::is_named(std::uint32_t slot, const held_items& held) const noexcept {
-  const auto is_known = [&](std::uint64_t item) {
-    return std::any_of(
-        contents_.begin(), contents_.end(), [&](const content& each) { return each.item == item; });
-  };
   const auto end = held.items.begin() + static_cast<std::ptrdiff_t>(held.count);
-  return std::any_of(held.items.begin(), end, [&](std::uint64_t item) {
-    return item == contents_[slot].item || (doubt_ == slot && !is_known(item));
-  });
+  return std::find(held.items.begin(), end, contents_[slot].item) != end;
 }
 
 std::optional<producer_table::choice> producer_table::choose() const noexcept {
@@ -111,7 +135,7 @@ std::optional<producer_table::choice> producer_table::choose() const noexcept {
     if (needs_newest && contents_[slot].item == announced() && announced() >= head_.first_item) {
       continue;
     }
-    if ((!best || contents_[slot].item < contents_[*best].item) && !is_named(slot, held) &&
+    if ((!best || contents_[slot].after < contents_[*best].after) && !is_named(slot, held) &&
         !is_used(slot)) {
       best = slot;
     }
@@ -121,6 +145,7 @@ std::optional<producer_table::choice> producer_table::choose() const noexcept {
 
 bool producer_table::claim(const choice& what) noexcept {
   std::atomic<std::uint64_t>& item = rows_[what.slot].item;
+  rows_[what.slot].before.store(contents_[what.slot].after, std::memory_order_seq_cst);
   item.store(what.number, std::memory_order_seq_cst);
   if (is_named(what.slot, held_now())) {
     item.store(contents_[what.slot].item, std::memory_order_seq_cst);
@@ -128,9 +153,6 @@ bool producer_table::claim(const choice& what) noexcept {
   }
   contents_[what.slot].item = what.number;
   contents_[what.slot].owner = 0;
-  if (doubt_ == what.slot) {
-    doubt_.reset();
-  }
   return true;
 }
 

@@ -84,7 +84,7 @@ class producer_table {
   /// Items that are given to a consumer that shares the work, and not released.
   [[nodiscard]] static std::uint64_t unreleased(const member& of) noexcept;
   /// The last good item of the producer before; 0: there was none.
-  [[nodiscard]] std::uint64_t last_of_dead() const noexcept { return last_of_dead_; }
+  [[nodiscard]] std::uint64_t last_of_dead() const noexcept { return head_.last_before; }
   /// There will be no more items.
   void close() noexcept;
 
@@ -112,7 +112,8 @@ class producer_table {
   producer_table(sync::signal_page& page,
                  std::byte* table,
                  const shape& of,
-                 std::uint64_t first_item);
+                 std::uint64_t first_item,
+                 std::uint64_t last_before);
   struct held_items {
     std::array<std::uint64_t, std::size_t{max_consumers} * max_held> items{};
     std::size_t count = 0;
@@ -124,6 +125,7 @@ class producer_table {
   void write_member(std::uint32_t entry, std::uint64_t id, std::uint64_t start) noexcept;
   [[nodiscard]] bool is_used(std::uint32_t slot) const noexcept;
   void give(std::uint32_t slot) noexcept;
+  void read_contents(const table_view& dead);
 
   sync::signal_page& page_;
   table_head& head_;
@@ -136,11 +138,9 @@ class producer_table {
     std::uint64_t owner = 0;  ///< the member that shares the work and was given it; 0: none
     std::uint64_t count = 0;  ///< the number of this item among those that were given to it
   };
-  std::vector<content> contents_;       ///< of the slots
-  std::optional<std::uint32_t> doubt_;  ///< a slot that a `held` word without an item may name
-  std::uint64_t next_;                  ///< the number of the next item
-  std::uint64_t last_of_dead_ = 0;
-  std::uint64_t turn_ = 0;  ///< of those that share the work and have equal room
+  std::vector<content> contents_;  ///< of the slots
+  std::uint64_t next_;             ///< the number of the next item
+  std::uint64_t turn_ = 0;         ///< of those that share the work and have equal room
   std::vector<member> members_;
 };
 

@@ -42,6 +42,11 @@ std::optional<std::uint32_t> table_view::given_slot(std::uint32_t entry,
   return slot < slots_ ? std::optional(slot) : std::nullopt;
 }
 
+std::uint64_t table_view::last_good() const noexcept {
+  const std::uint64_t last = word(published_word).read().value().value_or(0);
+  return last < first_item_ ? last_before() : last;
+}
+
 std::optional<std::uint32_t> table_view::slot_of(std::uint64_t item) const noexcept {
   const std::uint32_t slot = order_[item % order_size(slots_)].load(std::memory_order_seq_cst);
   return slot < slots_ ? std::optional(slot) : std::nullopt;

@@ -38,6 +38,14 @@ class table_view {
   [[nodiscard]] std::uint64_t item_in(std::uint32_t slot) const noexcept {
     return rows_[slot].item.load(std::memory_order_seq_cst);
   }
+  /// Consumers may have used items up to this one in the slot before it got `item_in`.
+  [[nodiscard]] std::uint64_t before_in(std::uint32_t slot) const noexcept {
+    return rows_[slot].before.load(std::memory_order_seq_cst);
+  }
+  /// The last good item of the producer before; 0: none.
+  [[nodiscard]] std::uint64_t last_before() const noexcept { return head_->last_before; }
+  /// The last good item, when `published_word` has ended: of this producer, or of those before.
+  [[nodiscard]] std::uint64_t last_good() const noexcept;
   /// The slot of an item; nothing if the producer has stored what is not a slot.
   [[nodiscard]] std::optional<std::uint32_t> slot_of(std::uint64_t item) const noexcept;
   /// The slot of the item `count` of those that were given to the entry `entry`. As `slot_of`.

@@ -141,7 +141,7 @@ class replay {
     } else if (action == "announce") {
       const std::array<std::byte, 1> number{static_cast<std::byte>(a)};
       now().table->announce(now().claimed.at(a), number);
-      contents_[now().claimed.at(a).slot].after = a;
+      contents_[now().claimed.at(a).slot].announced.push_back(a);
     } else if (action == "publish") {
       publish(a);
     } else if (action == "join") {
@@ -181,7 +181,7 @@ class replay {
       }
       require(now().table->claim(*wanted), "the slot is held");
     }
-    require(choice->slot != slot || choice->after == contents_[slot].after,
+    require(choice->slot != slot || choice->after == contents_[slot].announced.back(),
             "other items must be released before");
     now().claimed.insert_or_assign(number, *wanted);
     for (const auto& each : consumers_) {
@@ -313,7 +313,9 @@ class replay {
     now().table.emplace(now().memory.page(), now().memory.table(), shape_, dead);
     require(now().table->announced() + 1 == first, "it begins with another item");
     for (content& each : contents_) {
-      each.after = last_good_;
+      while (each.announced.back() > last_good_) {
+        each.announced.pop_back();
+      }
     }
     for (std::size_t c = 0; c != consumers_.size(); ++c) {
       if (consumers_[c]->is_member) {
@@ -324,7 +326,7 @@ class replay {
 
   struct content {
     std::uint64_t item = 0;
-    std::uint64_t after = 0;
+    std::vector<std::uint64_t> announced{0};
   };
   const producer_table::shape shape_;
   std::vector<std::unique_ptr<producer>> producers_;

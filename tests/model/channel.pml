@@ -62,6 +62,9 @@
 #ifndef CHECKS
 #define CHECKS 0        // 1: the producer tests the words of `block` consumers before it uses them
 #endif
+#ifndef KEEPS
+#define KEEPS 0         // 1: a `block` consumer keeps its last good item until it has read the next one
+#endif
 #ifndef DEPTH
 #define DEPTH 4         // operations on the producer's stream; two for each item
 #endif
@@ -81,7 +84,7 @@
 #define NO_TAKEN_WAIT 7        // acquire does not wait for `taken`
 #define NUMBERS_REUSED 8       // the new producer continues after the last good item instead of the last announced one
 #define NO_END_CHECK 9         // a latest consumer does not check that `announced` has not ended after it has stored `held`
-#define NO_DOUBT 10            // the new producer takes the slot in doubt although a `held` word may name its item
+#define NO_BEFORE 10           // the new producer does not look for the item that a slot had before the dead one's next item
 #define LEAVE_EARLY 11         // a consumer leaves before its stream is idle
 #define ANNOUNCE_EARLY 12      // `announced` is stored before order and metadata
 #define PUBLISH_EARLY 13       // `published` is enqueued before the writes
@@ -93,17 +96,24 @@
 #define LAST_VALUE_EARLY 19    // a consumer reads the last value of `published` when only `announced` has ended
 #define CHECK_WITHOUT_START 20 // the producer's test ignores where the consumer started
 #define RELEASED_OF_NEW 21     // the new producer does not wait for the items of the dead one
+#define ALL_RELEASED 22        // the new producer waits for all items of the dead one, for each slot
+#define OLDEST_BY_ROW 23       // the new producer takes slots whose item it does not know first
 
 #define ENDED 255
 #define TORN 254               // contents while they are rewritten
 #define CONSUMERS (BLOCK + LATEST)
-#define ORDER (2 * N)
+#ifndef ORDER
+#define ORDER (4 * N)
+#endif
 #define NONE N                 // not a slot
 #define BIT(set, i) (((set) >> (i)) & 1)
 
 // Words of producers 0 and 1. Producer 1 has words, rows and order of its own; a member writes only its own page.
 byte announced[2], published[2], last_announced[2], last_published[2];
 byte row[2 * N], meta[2 * N], order[2 * ORDER];
+#if TAKEOVER
+byte before[N];                // of producer 0: the item that a slot had before that of its row
+#endif
 // Words of consumers.
 byte released[CONSUMERS], taken[CONSUMERS], held[CONSUMERS];
 byte contents[N];
@@ -111,7 +121,7 @@ byte contents[N];
 // Private to the living producer: the item in each slot, the list of members, its first item, its mutex.
 byte item[N];
 bool member[CONSUMERS];
-byte first = 1, floor = 0, doubt = NONE;
+byte first = 1, floor[N];
 bool locked, ready;
 #if CHECKS
 byte start[CONSUMERS];
@@ -152,14 +162,8 @@ chan reads[CONSUMERS] = [READS] of { byte, byte, byte };
 #define HAS(number) (item[0] == (number) || item[1] == (number) || item[2] == (number) || item[3] == (number))
 #endif
 
-// A `held` word names the item of a slot. The dead producer may have stored the number of its next item in one row and not have
-// looked at the `held` words again: a `held` word whose item no slot has names this slot.
-#if TAKEOVER && FAULT != NO_DOUBT
-#define IN_DOUBT(word, x) (doubt == (x) && (word) != ENDED && !HAS(word))
-#else
-#define IN_DOUBT(word, x) false
-#endif
-#define NAMES(c, x) (member[c] && held[c] != 0 && (held[c] == item[x] || IN_DOUBT(held[c], x)))
+// A `held` word names the item of a slot.
+#define NAMES(c, x) (member[c] && held[c] != 0 && held[c] == item[x])
 #if LATEST == 0
 #define NAMED(x) false
 #elif LATEST == 1
@@ -168,7 +172,16 @@ chan reads[CONSUMERS] = [READS] of { byte, byte, byte };
 #define NAMED(x) (NAMES(BLOCK, x) || NAMES(BLOCK + 1, x))
 #endif
 
-#define BEFORE(y, x) (!NAMED(y) && (item[y] < item[x] || (item[y] == item[x] && (y) < (x))))
+// Consumers must have finished with items up to this one before the slot is rewritten. `floor` is for slots of the dead producer
+// that have no good item any more.
+#define OLD(x) (item[x] == 0 -> floor[x] : item[x])
+
+#if FAULT == OLDEST_BY_ROW
+#define AGE(x) item[x]
+#else
+#define AGE(x) OLD(x)
+#endif
+#define BEFORE(y, x) (!NAMED(y) && (AGE(y) < AGE(x) || (AGE(y) == AGE(x) && (y) < (x))))
 #if N == 1
 #define OLDEST(x) (!NAMED(x))
 #elif N == 2
@@ -178,10 +191,6 @@ chan reads[CONSUMERS] = [READS] of { byte, byte, byte };
 #else
 #define OLDEST(x) (!NAMED(x) && !BEFORE(0, x) && !BEFORE(1, x) && !BEFORE(2, x) && !BEFORE(3, x))
 #endif
-
-// Consumers must have finished with items up to this one before the slot is rewritten. `floor` is the last good item of the dead
-// producer, for slots whose item is unknown.
-#define OLD(x) (item[x] == 0 -> floor : item[x])
 
 #if FAULT == NO_TAKEN_WAIT || BLOCK == 0
 #define TAKEN(number) true
@@ -263,6 +272,12 @@ inline acquire(g, work) {
 #if CHECKS && BLOCK > 0
      test_words(g);
 #endif
+#if TAKEOVER
+     if
+     :: g == 0 -> before[slot] = OLD(slot)
+     :: else
+     fi;
+#endif
 #if LATEST > 0 && FAULT != NO_REREAD
      row[g * N + slot] = s;
 #if LATEST > 1
@@ -300,7 +315,6 @@ inline claim(g, work) {
   w1 = (member[1] -> OLD(slot) : 0);
 #endif
   item[slot] = s;
-  doubt = (doubt == slot -> NONE : doubt);
 #if FAULT == PUBLISH_EARLY
   work!NONE, s, 0, 0;
 #else
@@ -412,18 +426,28 @@ proctype next_producer() {
 #else
     first = last_announced[0] + 1;
 #endif
-    floor = last_published[0];
+    last = last_published[0];
     slot = 0;
     do
     :: slot < N ->
        if
-       :: row[slot] <= floor -> item[slot] = row[slot]
+       :: FAULT == ALL_RELEASED -> floor[slot] = last
+       :: FAULT != ALL_RELEASED && row[slot] <= last -> item[slot] = row[slot]
+       :: FAULT != ALL_RELEASED && row[slot] > last && before[slot] <= last ->
+          floor[slot] = before[slot];
+          item[slot] = (row[slot] == last_announced[0] + 1 && FAULT != NO_BEFORE -> before[slot] : 0)
        :: else ->
-          item[slot] = 0;
-          if
-          :: row[slot] == last_announced[0] + 1 -> doubt = slot
-          :: else
-          fi
+          // The next item may have overwritten the order of the oldest one.
+          w0 = (last_announced[0] + 1 > ORDER -> last_announced[0] + 1 - ORDER : 0);
+          floor[slot] = (w0 < last -> w0 : last);
+          w0++;
+          do
+          :: w0 <= last ->
+             floor[slot] = (order[w0 % ORDER] == slot -> w0 : floor[slot]);
+             w0++
+          :: else -> break
+          od;
+          w0 = 0
        fi;
        slot++
     :: else -> break
@@ -457,6 +481,9 @@ proctype next_producer() {
 
 proctype consumer_stream(byte c) {
   byte x, s, g;
+#if KEEPS
+  byte kept = NONE;
+#endif
   bool is_good;
   {
 end:
@@ -480,7 +507,13 @@ end:
          if
          :: c < BLOCK ->
             assert(!is_good || s == seen[c] + 1 || (g == 1 && s == first && seen[c] >= good[0]));
+#if KEEPS
+            assert(kept == NONE || contents[kept] == seen[c]);
+            released[c] = (is_good -> seen[c] : released[c]);
+            kept = (is_good -> x : kept)
+#else
             released[c] = s
+#endif
          :: else ->
             assert(!is_good || s > seen[c]);
             assert(meta[g * N + x] == s);

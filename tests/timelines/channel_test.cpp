@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -30,6 +31,7 @@ using gpushm::client;
 using gpushm::consumer_mode;
 using gpushm::errc;
 using gpushm_testing::eventually;
+using gpushm_tests::agent;
 using gpushm_tests::failure_of;
 using gpushm_tests::timeline_world;
 
@@ -281,6 +283,44 @@ TEST_F(channels, leave_no_name_when_they_end) {
   }
   client users = world_.connect();
   EXPECT_TRUE(eventually([&] { return users.list("c").empty(); }, 10s));
+}
+
+/// As sinks of media frameworks do. A new producer needs other slots only.
+TEST_F(channels, go_on_when_a_consumer_keeps_its_last_item) {
+  for (int slots = 2; slots != 5; ++slots) {
+    const std::string create =
+        "produce c" + std::to_string(slots) + " " + std::to_string(slots) + " 4096 host";
+    std::optional<agent> producer(world_.start());
+    producer->request(create);
+    channel_consumer consumer = channel_consumer::open(client_, "c" + std::to_string(slots));
+    std::optional<channel_item> kept;
+    const auto replace_producer = [&](bool while_it_writes) {
+      if (while_it_writes) {
+        producer->request("start_item");
+      }
+      producer->kill_and_wait();
+      EXPECT_TRUE(!kept || is_whole(*kept));
+      producer.emplace(world_.start());
+      producer->request(create);
+    };
+    for (int deaths = 0; deaths != 6; ++deaths) {
+      for (int i = 0; i != slots + deaths; ++i) {
+        producer->request("fill_items 1");
+        const auto item = consumer.next(60s);
+        ASSERT_TRUE(item);
+        EXPECT_TRUE(is_whole(*item) && has_its_metadata(*item));
+        if (kept) {
+          EXPECT_TRUE(is_whole(*kept)) << "item " << kept->number();
+          consumer.release(*kept);
+        }
+        kept = item;
+      }
+      replace_producer(deaths % 2 != 0);
+      if (deaths >= 3) {
+        replace_producer(true);  // it has published nothing
+      }
+    }
+  }
 }
 
 /// A forked child can neither use them nor, by destroying them, end them.

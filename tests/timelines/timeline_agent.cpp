@@ -303,6 +303,21 @@ class agent {
       }
       return std::to_string(producer_.stats().announced);
     }
+    if (order == "fill_items") {  // COUNT: by the CPU, each slot with its number
+      for (std::uint64_t left = number(); left != 0; --left) {
+        const auto slot = acquire_on_cpu();
+        std::fill_n(static_cast<std::uint64_t*>(slot.data),
+                    slot.bytes / sizeof(std::uint64_t),
+                    slot.number);
+        producer_.publish(std::as_bytes(std::span(&slot.number, 1)));
+      }
+      return std::to_string(producer_.stats().published);
+    }
+    if (order == "start_item") {  // by the CPU, and writes into the slot
+      const auto slot = acquire_on_cpu();
+      std::memset(slot.data, 0xFF, slot.bytes);
+      return std::to_string(slot.number);
+    }
     if (order == "take") {  // COUNT CHECK: stream 0 copies each item; returns first, last, items
       const std::uint64_t count = number();
       const bool checks = number() != 0;
@@ -356,6 +371,13 @@ class agent {
   }
 
  private:
+  [[nodiscard]] channel_slot acquire_on_cpu() {
+    const auto slot = producer_.acquire(milliseconds(20'000));
+    if (!slot) {
+      throw error(errc::timed_out, "agent", "start_item", "no slot");
+    }
+    return *slot;
+  }
   static const driver::cuda_driver& cu() { return driver::cuda_driver::instance(); }
   static void must(cuda::CUresult result) {
     driver::cuda_driver::check(result, "agent", {}, "the driver");
