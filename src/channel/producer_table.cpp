@@ -17,6 +17,10 @@ std::uint64_t last_of(const table_view& of, std::uint32_t word) {
   return of.word(word).read().value().value_or(0);
 }
 
+std::uint64_t last_good_of(const table_view& dead) {
+  return std::min(dead.last_good(), last_of(dead, announced_word));
+}
+
 /// Consumers that hold the newest item, one after the other.
 std::uint32_t held_by(const std::vector<member>& all) {
   std::uint32_t result = 0;
@@ -69,7 +73,10 @@ producer_table::producer_table(sync::signal_page& page,
                      table,
                      of,
                      last_of(dead, announced_word) + 1,
-                     std::min(dead.last_good(), last_of(dead, announced_word))) {
+                     of.segment == dead.segment() ? last_good_of(dead) : 0) {
+  if (of.segment != dead.segment()) {
+    return;
+  }
   read_contents(dead);
   for (std::size_t slot = 0; slot != contents_.size(); ++slot) {
     rows_[slot].before.store(contents_[slot].after, std::memory_order_seq_cst);

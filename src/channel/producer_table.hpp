@@ -54,7 +54,7 @@ class producer_table {
   /// A new channel. Precondition: `page` and `table`, `page_bytes(slots)` in all, are zero.
   producer_table(sync::signal_page& page, std::byte* table, const shape& of);
   /// Continues after a producer whose words have ended. Items up to its last announced one are not
-  /// used again.
+  /// used again. If `of.segment` is another one than that producer's, its items are in no slot.
   producer_table(sync::signal_page& page,
                  std::byte* table,
                  const shape& of,

@@ -23,6 +23,7 @@ using gpushm::channel::consumer_mode;
 using gpushm::channel::consumer_table;
 using gpushm::cuda::CUdeviceptr;
 using gpushm::cuda::CUstream;
+using gpushm::detail::channel_names::has_gone;
 using gpushm::sync::wait_result;
 using gpushm::sync::word_kind;
 using std::chrono::milliseconds;
@@ -35,12 +36,6 @@ namespace sync = gpushm::sync;
 
 /// Interval at which a wait for a producer's answer looks whether there is another one.
 constexpr milliseconds look_again{50};
-
-/// Whether there is no producer, and another one may come.
-bool has_gone(const error& why) {
-  return why.code() == errc::no_such_segment || why.code() == errc::peer_died ||
-         why.code() == errc::writer_ending || why.code() == errc::gone_or_replaced;
-}
 
 error invalid_producer(std::string_view operation, std::string_view name) {
   return {errc::protocol_error,
@@ -254,6 +249,10 @@ void gpushm_consumer::open_slots(const channel::table_view& producer) {
   auto opened = client_->open_generation(name_, producer.segment(), reading);
   if (opened->info().size_bytes / producer.slots() < producer.slot_stride()) {
     throw invalid_producer("open", name_);
+  }
+  const std::lock_guard lock(mutex_);
+  if (streams_read_) {
+    former_slots_.push_back(std::move(slots_));
   }
   slots_ = std::move(opened);
   slots_generation_ = producer.segment();
@@ -501,7 +500,8 @@ std::optional<gpushm_item> gpushm_consumer::next(where on,
     try {
       if (wait_until_complete(on, *taken, until, stop)) {
         const std::lock_guard lock(mutex_);
-        held_.push_back({taken->number, taken->held_word, taken->release, false});
+        held_.push_back({taken->number, taken->held_word, taken->release, false, slots_});
+        streams_read_ = streams_read_ || on;
         on_streams_ = on ? std::max(on_streams_, taken->number) : on_streams_;
         return describe(*taken);
       }

@@ -11,6 +11,7 @@
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "channel/consumer_table.hpp"
 #include "client/client_impl.hpp"
@@ -55,6 +56,7 @@ struct gpushm_consumer {
     std::uint32_t held_word;
     std::uint64_t release;  ///< what is stored in the word for it and all before
     bool released;
+    std::shared_ptr<const gpushm_segment> slots;  ///< what it is in
   };
 
   void join(gpushm::detail::client_impl::opened_words producer,
@@ -92,8 +94,11 @@ struct gpushm_consumer {
   std::shared_ptr<gpushm::detail::segment_lease> claim_;
   std::shared_ptr<gpushm::detail::segment_lease> producer_lease_;
   std::shared_ptr<gpushm::detail::mapped_page> producer_page_;
-  gpushm::detail::segment_ptr slots_;
+  std::shared_ptr<gpushm_segment> slots_;  ///< changed by `next` only, with both locks held
   std::uint64_t slots_generation_ = 0;
+  /// Of producers before, which a stream may still read, although the items were released on it.
+  std::vector<std::shared_ptr<gpushm_segment>> former_slots_;
+  bool streams_read_ = false;
 
   std::mutex next_mutex_;        ///< held by `next`, also while it waits
   std::optional<item> pending_;  ///< taken, and not complete when the call before had to return

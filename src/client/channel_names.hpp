@@ -23,6 +23,11 @@ namespace gpushm::detail::channel_names {
 [[nodiscard]] inline std::string consumers(std::string_view channel) {
   return std::string(channel) + "/~consumer-";
 }
+/// Whether a failed open of a producer's name or page says that there is none, or none any more.
+[[nodiscard]] inline bool has_gone(const error& why) {
+  return why.code() == errc::no_such_segment || why.code() == errc::peer_died ||
+         why.code() == errc::writer_ending || why.code() == errc::gone_or_replaced;
+}
 /// Throws invalid_argument.
 inline void check(std::string_view operation, std::string_view channel) {
   base::check_name(operation, channel);

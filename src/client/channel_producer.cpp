@@ -110,18 +110,14 @@ void gpushm_producer::begin(const options& wanted) {
   existing.access = gpushm::access::read_write;
   existing.device = wanted.device == "auto" ? std::string() : wanted.device;
   slots_ = client_->try_open(name_, existing);
+  const auto last = last_page();
+  const auto view = last ? channel::table_view::of(last->page(), last->extra(), last->extra_bytes())
+                         : std::nullopt;
+  if (view) {
+    await_end(*view);
+  }
   if (slots_) {
-    if (slots_->info().size_bytes != shape_.slots * shape_.slot_stride) {
-      throw error(errc::size_mismatch,
-                  "create",
-                  name_,
-                  "there is a segment of " + std::to_string(slots_->info().size_bytes) +
-                      " bytes of this name, and the channel needs " +
-                      std::to_string(shape_.slots * shape_.slot_stride),
-                  "continue a channel with its slot size and number, or remove the segment");
-    }
-    shape_.segment = slots_->info().generation;
-    continue_channel();
+    check_slots(view);
   } else {
     gpushm::create_options memory;
     memory.size_bytes = shape_.slots * shape_.slot_stride;
@@ -129,47 +125,71 @@ void gpushm_producer::begin(const options& wanted) {
     memory.huge_pages = wanted.huge_pages;
     slots_ = client_->create(name_, memory);
     slots_->lease("create").publish({}, "create", deadline);
-    shape_.segment = slots_->info().generation;
+  }
+  shape_.segment = slots_->info().generation;
+  if (view) {
+    continue_channel(*view);
+  } else {  // nobody has the page of a producer before: there is no member of its channel
     table_.emplace(page_->own_page(), page_->extra(), shape_);
   }
   claim_->publish({}, "create", deadline);
 }
 
+/// Throws size_mismatch if there are other slots than those that this producer wants.
+void gpushm_producer::check_slots(const std::optional<channel::table_view>& last) const {
+  const auto& found = slots_->info();
+  const std::uint64_t wanted = shape_.slots * shape_.slot_stride;
+  const bool has_other_number =
+      last && last->segment() == found.generation && last->slots() != shape_.slots;
+  if (found.size_bytes == wanted && !has_other_number) {
+    return;
+  }
+  throw error(errc::size_mismatch,
+              "create",
+              name_,
+              "there is a segment of " + std::to_string(found.size_bytes) + " bytes of this name" +
+                  (has_other_number ? ", with " + std::to_string(last->slots()) + " slots" : "") +
+                  ", and the channel needs " + std::to_string(wanted) + " for " +
+                  std::to_string(shape_.slots) + " slots",
+              "continue a channel with its slot size and number, or remove the segment");
+}
+
 /// The page of the producer before, if somebody still has it.
 std::shared_ptr<detail::mapped_page> gpushm_producer::last_page() const {
-  std::shared_ptr<detail::mapped_page> last;
-  for (const gpushm::wire::segment& each : client_->list(names::pages(name_))) {
-    const bool is_earlier = each.backend == gpushm::backend::signals &&
-                            each.generation < page_->lease().info().generation &&
-                            (!last || each.generation > last->lease().info().generation);
-    if (!is_earlier) {
+  auto all = client_->list(names::pages(name_));
+  std::erase_if(all, [](const auto& each) { return each.backend != gpushm::backend::signals; });
+  std::sort(all.begin(), all.end(), [](const auto& left, const auto& right) {
+    return left.generation > right.generation;
+  });
+  const auto own = std::find_if(all.begin(), all.end(), [&](const auto& each) {
+    return each.generation == page_->lease().info().generation;
+  });
+  if (own == all.end()) {
+    return nullptr;  // it was removed: only an administrator does that
+  }
+  // Another user of the domain could offer a page of its own.
+  const std::uint32_t uid = slots_ ? slots_->info().creator_uid : own->creator_uid;
+  for (auto each = std::next(own); each != all.end(); ++each) {
+    if (each->creator_uid != uid) {
       continue;
     }
     try {
-      auto page = client_->open_page(each.name, each.generation);
-      // Another user of the domain could offer a page of its own.
-      if (page->lease().info().creator_uid == slots_->info().creator_uid) {
-        last = std::move(page);
-      }
+      return client_->open_page(each->name, each->generation);
     } catch (const error& why) {
+      if (!names::has_gone(why)) {
+        throw;
+      }
       base::log(gpushm::log_level::debug, why.what());  // it has just been freed
     }
   }
-  return last;
+  return nullptr;
 }
 
-void gpushm_producer::continue_channel() {
-  const auto dead = last_page();
-  const auto view = dead ? channel::table_view::of(dead->page(), dead->extra(), dead->extra_bytes())
-                         : std::nullopt;
-  if (!view || view->slots() != shape_.slots || view->segment() != shape_.segment) {
-    // Nobody has its page: there is no member of its channel.
-    table_.emplace(page_->own_page(), page_->extra(), shape_);
-    return;
-  }
+/// Waits until the words of the producer before have ended.
+void gpushm_producer::await_end(const channel::table_view& last) const {
   // It has no name any more, so it is behind the fence: the broker ends its words now.
   for (const std::uint32_t word : {channel::announced_word, channel::published_word}) {
-    if (sync::wait(view->word(word), sync::max_value, client_->request_deadline()) !=
+    if (sync::wait(last.word(word), sync::max_value, client_->request_deadline()) !=
         wait_result::ended) {
       throw error(errc::timed_out,
                   "create",
@@ -178,11 +198,20 @@ void gpushm_producer::continue_channel() {
                   "try again; if this repeats, restart its consumers");
     }
   }
-  table_.emplace(page_->own_page(), page_->extra(), shape_, *view);
+}
+
+void gpushm_producer::continue_channel(const channel::table_view& last) {
+  table_.emplace(page_->own_page(), page_->extra(), shape_, last);
   is_continuation_ = true;
   // Before the first item, which is the next one of all members.
-  const auto present = client_->list(names::consumers(name_));
-  keep_workers_of(*view, present);
+  auto present = client_->list(names::consumers(name_));
+  // Members first: they may hold items, and there may not be room for all.
+  std::stable_partition(present.begin(), present.end(), [&](const auto& each) {
+    return last.start_of(each.generation).value_or(sync::max_value + 1) <= sync::max_value;
+  });
+  if (last.segment() == shape_.segment) {
+    keep_workers_of(last, present);
+  }
   admit_present(present);
 }
 

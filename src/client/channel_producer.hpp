@@ -60,7 +60,9 @@ struct gpushm_producer {
   };
 
   void begin(const options& wanted);
-  void continue_channel();
+  void check_slots(const std::optional<gpushm::channel::table_view>& last) const;
+  void await_end(const gpushm::channel::table_view& last) const;
+  void continue_channel(const gpushm::channel::table_view& last);
   void keep_workers_of(const gpushm::channel::table_view& dead,
                        const std::vector<gpushm::wire::segment>& present);
   [[nodiscard]] std::shared_ptr<gpushm::detail::mapped_page> last_page() const;

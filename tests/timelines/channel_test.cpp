@@ -323,6 +323,40 @@ TEST_F(channels, go_on_when_a_consumer_keeps_its_last_item) {
   }
 }
 
+/// The slots of a channel whose producer has died were removed: the next one has others.
+TEST_F(channels, keep_the_memory_of_items_when_a_new_producer_has_other_slots) {
+  agent producer = world_.start();
+  producer.request("produce c 3 4096 host");
+  channel_consumer consumer = channel_consumer::open(client_, "c");
+  channel_consumer newest =
+      channel_consumer::open(client_, "c", {.mode = consumer_mode::latest, .held = 1});
+  producer.request("fill_items 3");
+  std::vector<channel_item> held;
+  for (int i = 0; i != 3; ++i) {
+    held.push_back(*consumer.next(60s));
+  }
+  consumer.release(held[0]);
+  held.push_back(*newest.next(60s));
+  producer.kill_and_wait();
+  client_.remove("c");
+  agent next = world_.start();
+  next.request("produce c 3 4096 host");
+  next.request("fill_items 1");
+  newest.release(held[3]);
+  for (channel_consumer* const each : {&consumer, &newest}) {
+    const auto item = each->next(60s);
+    ASSERT_TRUE(item);
+    EXPECT_EQ(item->number(), 4U) << "numbers are never used again";
+    EXPECT_TRUE(is_whole(*item));
+    EXPECT_TRUE(is_whole(held[1]) && is_whole(held[2]));
+    each->release(*item);
+  }
+  consumer.release(held[1]);
+  consumer.release(held[2]);
+  next.request("fill_items 3");
+  EXPECT_EQ(consumer.next(60s)->number(), 5U);
+}
+
 /// A forked child can neither use them nor, by destroying them, end them.
 TEST_F(channels, and_timelines_belong_to_the_process_that_made_them) {
   std::optional<gpushm::timeline> mine(gpushm::timeline::create(client_, "t"));
