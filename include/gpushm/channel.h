@@ -49,22 +49,29 @@ typedef struct gpushm_item {
   const void* data;
   uint64_t bytes;   /* of the slot */
   uint64_t number;  /* of the item, from 1; numbers grow, but for items of a dead consumer */
-  uint64_t skipped; /* items since the previous one that this consumer did not get */
+  /* Numbers since the previous item, or since it has joined, that this consumer did not get: items
+   * that were replaced by newer ones, and those that a dead producer has announced and not
+   * completed. GPUSHM_CONSUMER_SHARE: 0 */
+  uint64_t skipped;
   uint32_t index;   /* of the slot */
   uint32_t metadata_bytes;
   unsigned char metadata[GPUSHM_MAX_ITEM_METADATA_BYTES];
 } gpushm_item;
 
-/* Creates a channel, or continues one whose producer has ended: then its slots must have this size
- * and number, and its members continue with the first item of this producer. Starts a thread, which
- * admits consumers. GPUSHM_ERRC_ALREADY_EXISTS: it has a producer. GPUSHM_ERRC_SIZE_MISMATCH. As
- * gpushm_client_create. */
+/* Creates a channel, or continues one whose producer has died: then its slots must have this size
+ * and number, and its members continue with the first item of this producer. After a producer that
+ * has closed the channel, this one has other slots, and its consumers are not members. Waits, at
+ * most as long as for a request, until the words of a dead producer have ended. Starts a thread,
+ * which admits consumers. GPUSHM_ERRC_ALREADY_EXISTS: it has a producer. GPUSHM_ERRC_SIZE_MISMATCH.
+ * GPUSHM_ERRC_CANCELLED. As gpushm_client_create. */
 GPUSHM_API gpushm_errc gpushm_producer_create(gpushm_client* client,
                                               gpushm_string name,
                                               const gpushm_channel_options* options,
                                               gpushm_producer** producer);
-/* Ends the channel: consumers get the items that are published, and then the end. Waits, at most a
- * second, until streams have published what they were given. */
+/* Ends the channel: consumers get the items that are published (those of the newest item the newest
+ * one), and then the end. Waits, at most a second, until streams have published what they were
+ * given. If this producer has continued a channel, waits, at most a second, until each member has
+ * asked for its items; for one that has not, they stay as long as the client. */
 GPUSHM_API void gpushm_producer_close(gpushm_producer* producer);
 
 /* Waits for a slot that nobody uses any more, at most `timeout_ms`. One slot at a time: publish or
@@ -142,8 +149,9 @@ GPUSHM_API void gpushm_consumer_close(gpushm_consumer* consumer);
 
 /* Waits for the next item, or for the newest one, at most `timeout_ms`. `*got` is false after the
  * timeout, when `stop` was requested, or at the end (gpushm_consumer_has_ended).
- * GPUSHM_ERRC_PEER_DIED: the producer has died, all its good items were read, and there was no new
- * producer within the timeout. A later call continues when there is one.
+ * GPUSHM_ERRC_PEER_DIED: the producer has died, all its good items were read (or, by a consumer of
+ * the newest item, are not taken any more), and there was no new producer within the timeout. A
+ * later call continues when there is one.
  * GPUSHM_ERRC_TOO_MANY_REQUESTS: it holds as many items as it may. */
 GPUSHM_API gpushm_errc gpushm_consumer_next(gpushm_consumer* consumer,
                                             int64_t timeout_ms,

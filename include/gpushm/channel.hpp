@@ -60,9 +60,11 @@ struct producer_stats {
 class channel_producer {
  public:
   channel_producer() noexcept = default;
-  /// Creates a channel, or continues one whose producer has ended: its slots must have the same
-  /// size and number; its members go on with the first item of this producer. Throws `error`:
-  /// already_exists (it has a producer), size_mismatch, and as `client::create`.
+  /// Creates a channel, or continues one whose producer has died: its slots must have the same
+  /// size and number; its members go on with the first item of this producer. After a producer that
+  /// has closed the channel, this one has other slots, and its consumers are not members. Waits, at
+  /// most as long as for a request, until the words of a dead producer have ended. Throws `error`:
+  /// already_exists (it has a producer), size_mismatch, cancelled, and as `client::create`.
   [[nodiscard]] static channel_producer create(const client& by,
                                                std::string_view name,
                                                const channel_options& options) {
@@ -119,8 +121,11 @@ class channel_producer {
     glue::check(gpushm_producer_stats_get(handle_.get(), &got));
     return {got.announced, got.published, got.consumers, got.dropped, got.is_continuation};
   }
-  /// Ends the channel, as the destructor does: consumers get the items that are published, and then
-  /// the end. Waits, at most a second, until streams have published what they were given.
+  /// Ends the channel, as the destructor does: consumers get the items that are published (those of
+  /// the newest item the newest one), and then the end. Waits, at most a second, until streams have
+  /// published what they were given. If this producer has continued a channel, waits, at most a
+  /// second, until each member has asked for its items; for one that has not, they stay as long as
+  /// the client.
   void reset() noexcept { handle_.reset(); }
 
  private:
@@ -173,7 +178,9 @@ class channel_item {
   [[nodiscard]] std::uint64_t bytes() const noexcept { return item_.bytes; }
   /// From 1; numbers grow, but for items that a dead consumer of the mode `share` had.
   [[nodiscard]] std::uint64_t number() const noexcept { return item_.number; }
-  /// Items since the previous one that this consumer did not get.
+  /// Numbers since the previous item, or since it has joined, that this consumer did not get: items
+  /// that were replaced by newer ones, and those that a dead producer has announced and not
+  /// completed. Of `share`: 0.
   [[nodiscard]] std::uint64_t skipped() const noexcept { return item_.skipped; }
   /// Of the slot.
   [[nodiscard]] std::uint32_t index() const noexcept { return item_.index; }
@@ -214,8 +221,8 @@ class channel_consumer {
 
   /// Waits for the next item, or for the newest one, at most `timeout`; nothing after that, when
   /// `stop` was requested, or at the end (`has_ended`). Throws `error`: peer_died (the producer has
-  /// died, all its complete items were read, and there was no new producer in time; a later call
-  /// goes on when there is one), too_many_requests (it holds as many items as it may).
+  /// died, all its complete items were read (or, by `latest`, are not taken any more), and there was
+  /// no new producer in time; a later call goes on when there is one), too_many_requests (it holds as many items as it may).
   [[nodiscard]] std::optional<channel_item> next(std::chrono::milliseconds timeout,
                                                  const std::stop_token& stop = {}) {
     return next_by(&gpushm_consumer_next, timeout, stop);

@@ -18,14 +18,14 @@ void consumer_table::attach(const table_view& to,
   producer_ = to;
   next_ = start;
   entry_ = entry;
+  // No effect if a word has that value, or a larger one.
   if (joins && mode_ != consumer_mode::latest) {
     // The producer's stream waits for the release of items that this consumer does not get. A
     // member that goes on with another producer may still use items of the one before.
-    for (const std::uint32_t index : {released_word, taken_word}) {
-      sync::timeline_writer writer(page_, first_ + index);
-      static_cast<void>(writer.signal(start - 1));  // no effect if it has that value
-    }
+    static_cast<void>(sync::timeline_writer(page_, first_ + released_word).signal(start - 1));
   }
+  // Tells the producer that this consumer has its page.
+  static_cast<void>(sync::timeline_writer(page_, first_ + taken_word).signal(start - 1));
 }
 
 consumer_table::outcome consumer_table::take(item& into) noexcept {
@@ -101,6 +101,30 @@ consumer_table::outcome consumer_table::take_given(item& into) noexcept {
   }
 }
 
+/// The number of the newest item: `taken`, or why there is none. After a producer has closed the
+/// channel nobody writes its slots again: a next one has others. After one that has died nothing is
+/// taken, because the next one may have read the `held` words before.
+consumer_table::outcome consumer_table::find_newest(std::uint64_t& newest) const noexcept {
+  newest = producer_->word(announced_word).word().load(std::memory_order_seq_cst);
+  if (has_ended(newest)) {
+    if (sync::kind_of(newest) == sync::word_kind::invalid) {
+      return outcome::invalid;
+    }
+    if (!producer_->closed()) {
+      return outcome::ended;
+    }
+    const sync::reading published = producer_->word(published_word).read();
+    if (!has_ended(published.word)) {
+      return outcome::ending;
+    }
+    newest = published.value().value_or(0);
+    if (newest < next_) {
+      return outcome::ended;
+    }
+  }
+  return newest < next_ ? outcome::not_yet : outcome::taken;
+}
+
 consumer_table::outcome consumer_table::take_newest(item& into) noexcept {
   const sync::timeline_reader announced = producer_->word(announced_word);
   // A word is free when the stream that released its item has stored 0.
@@ -109,12 +133,10 @@ consumer_table::outcome consumer_table::take_newest(item& into) noexcept {
     ++index;
   }
   for (;;) {
-    const std::uint64_t newest = announced.word().load(std::memory_order_seq_cst);
-    if (has_ended(newest)) {
-      return sync::kind_of(newest) == sync::word_kind::invalid ? outcome::invalid : outcome::ended;
-    }
-    if (newest < next_) {
-      return outcome::not_yet;
+    const bool is_last = has_ended(announced.word().load(std::memory_order_seq_cst));
+    std::uint64_t newest = 0;
+    if (const outcome found = find_newest(newest); found != outcome::taken) {
+      return found;
     }
     if (index == held_) {
       return outcome::full;
@@ -124,17 +146,15 @@ consumer_table::outcome consumer_table::take_newest(item& into) noexcept {
       return outcome::invalid;
     }
     held(index).store(newest, std::memory_order_seq_cst);
-    if (producer_->item_in(*slot) != newest) {
+    const bool is_there = producer_->item_in(*slot) == newest;
+    const std::uint64_t now = announced.word().load(std::memory_order_seq_cst);
+    if (!is_there || (has_ended(now) && !producer_->closed())) {
       held(index).store(0, std::memory_order_seq_cst);
-      if (announced.word().load(std::memory_order_seq_cst) == newest) {
-        return outcome::invalid;  // the newest item stays in its slot until there is a newer one
+      // The newest item stays in its slot until there is a newer one.
+      if (!is_there && (now == newest || is_last)) {
+        return outcome::invalid;
       }
       continue;
-    }
-    // A new producer may have read the `held` words before.
-    if (has_ended(announced.word().load(std::memory_order_seq_cst))) {
-      held(index).store(0, std::memory_order_seq_cst);
-      return outcome::ended;
     }
     into.number = newest;
     into.slot = *slot;

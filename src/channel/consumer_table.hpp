@@ -66,6 +66,7 @@ class consumer_table {
   [[nodiscard]] outcome take_next(item& into) noexcept;
   [[nodiscard]] outcome take_newest(item& into) noexcept;
   [[nodiscard]] outcome take_given(item& into) noexcept;
+  [[nodiscard]] outcome find_newest(std::uint64_t& newest) const noexcept;
   [[nodiscard]] outcome find_next(std::uint32_t word) const noexcept;
   [[nodiscard]] std::atomic<std::uint64_t>& held(std::uint32_t index) const noexcept {
     return page_.words[first_ + first_held_word + index];

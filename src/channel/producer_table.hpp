@@ -107,6 +107,7 @@ class producer_table {
   [[nodiscard]] bool is_plausible(const member& of) const noexcept;
 
   [[nodiscard]] std::uint64_t announced() const noexcept { return next_ - 1; }
+  [[nodiscard]] std::uint64_t first_item() const noexcept { return head_.first_item; }
 
  private:
   producer_table(sync::signal_page& page,

@@ -36,6 +36,8 @@ namespace sync = gpushm::sync;
 
 /// Interval at which a wait for a producer's answer looks whether there is another one.
 constexpr milliseconds look_again{50};
+/// As above, for one that has come and gone.
+constexpr milliseconds look_for_pages{1'000};
 
 error invalid_producer(std::string_view operation, std::string_view name) {
   return {errc::protocol_error,
@@ -161,6 +163,34 @@ void gpushm_consumer::join(detail::client_impl::opened_words producer,
   }
 }
 
+/// The page of the first producer after the one of this consumer that has made it a member, if
+/// somebody still has that page: the producer may have closed the channel already.
+std::shared_ptr<detail::mapped_page> gpushm_consumer::next_page() const {
+  const std::uint64_t last = producer_page_->lease().info().generation;
+  auto all = client_->list(names::pages(name_));
+  std::erase_if(all, [&](const gpushm::wire::segment& each) {
+    return each.backend != gpushm::backend::signals || each.generation <= last ||
+           each.creator_uid != slots_->info().creator_uid;
+  });
+  std::sort(all.begin(), all.end(), [](const auto& left, const auto& right) {
+    return left.generation < right.generation;
+  });
+  for (const gpushm::wire::segment& each : all) {
+    try {
+      auto page = client_->open_page(each.name, each.generation);
+      const auto view = channel::table_view::of(page->page(), page->extra(), page->extra_bytes());
+      if (view && view->start_of(claim_->info().generation)) {
+        return page;
+      }
+    } catch (const error& why) {
+      if (!has_gone(why)) {
+        throw;
+      }
+    }
+  }
+  return nullptr;
+}
+
 bool gpushm_consumer::attach(time_point until,
                              const std::stop_token& stop,
                              detail::client_impl::opened_words first) {
@@ -168,12 +198,17 @@ bool gpushm_consumer::attach(time_point until,
   while (!stop.stop_requested()) {
     const milliseconds left = base::time_left(until);
     auto opened = std::exchange(first, {});
+    auto page = opened.words.page;
     try {
-      if (!opened.lease) {
+      if (!page && table_->is_attached()) {
+        page = next_page();
+      }
+      if (!page) {
         gpushm::open_options waiting;
-        waiting.timeout = left;
+        waiting.timeout = std::min<milliseconds>(left, look_for_pages);
         waiting.stop = stop;
         opened = client_->open_words(names::producer(name_), 0, waiting);
+        page = opened.words.page;
       }
     } catch (const error& why) {
       const bool may_come = has_gone(why);
@@ -186,8 +221,10 @@ bool gpushm_consumer::attach(time_point until,
       base::pause_before_retry(milliseconds(1));
       continue;
     }
-    const auto& page = opened.words.page;
-    const auto view = table_of(opened);
+    const auto view =
+        opened.words.first == 0
+            ? channel::table_view::of(page->page(), page->extra(), page->extra_bytes())
+            : std::nullopt;
     if (!view) {
       throw invalid_producer("open", name_);
     }
@@ -408,6 +445,8 @@ bool gpushm_consumer::wait_for_items(consumer_table::outcome why,
     case consumer_table::outcome::ended:
       if (table_->producer().closed()) {
         ended_ = true;
+        // A next producer does not wait for this consumer: it has other slots.
+        own_word(channel::taken_word).close(word_kind::ended);
         return false;
       }
       note_last_producer();

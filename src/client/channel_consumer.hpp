@@ -68,6 +68,7 @@ struct gpushm_consumer {
   [[nodiscard]] bool attach(time_point until,
                             const std::stop_token& stop,
                             gpushm::detail::client_impl::opened_words first = {});
+  [[nodiscard]] std::shared_ptr<gpushm::detail::mapped_page> next_page() const;
   void open_slots(const gpushm::channel::table_view& producer);
   [[nodiscard]] bool try_open_slots(const gpushm::channel::table_view& producer);
   void check_usable(std::string_view operation) const;

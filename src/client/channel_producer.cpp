@@ -110,11 +110,15 @@ void gpushm_producer::begin(const options& wanted) {
   existing.access = gpushm::access::read_write;
   existing.device = wanted.device == "auto" ? std::string() : wanted.device;
   slots_ = client_->try_open(name_, existing);
-  const auto last = last_page();
-  const auto view = last ? channel::table_view::of(last->page(), last->extra(), last->extra_bytes())
-                         : std::nullopt;
+  const auto last = last_producer();
+  const auto& view = last.table;
   if (view) {
     await_end(*view);
+  }
+  if (slots_ && view && view->closed() && view->segment() == slots_->info().generation) {
+    // Its consumers may still take and read the last items, also later: nobody writes them again.
+    slots_.reset();
+    client_->remove(name_);
   }
   if (slots_) {
     check_slots(view);
@@ -154,8 +158,8 @@ void gpushm_producer::check_slots(const std::optional<channel::table_view>& last
               "continue a channel with its slot size and number, or remove the segment");
 }
 
-/// The page of the producer before, if somebody still has it.
-std::shared_ptr<detail::mapped_page> gpushm_producer::last_page() const {
+/// The producer before, if somebody still has its page.
+gpushm_producer::former_producer gpushm_producer::last_producer() const {
   auto all = client_->list(names::pages(name_));
   std::erase_if(all, [](const auto& each) { return each.backend != gpushm::backend::signals; });
   std::sort(all.begin(), all.end(), [](const auto& left, const auto& right) {
@@ -165,7 +169,7 @@ std::shared_ptr<detail::mapped_page> gpushm_producer::last_page() const {
     return each.generation == page_->lease().info().generation;
   });
   if (own == all.end()) {
-    return nullptr;  // it was removed: only an administrator does that
+    return {};  // it was removed: only an administrator does that
   }
   // Another user of the domain could offer a page of its own.
   const std::uint32_t uid = slots_ ? slots_->info().creator_uid : own->creator_uid;
@@ -174,7 +178,11 @@ std::shared_ptr<detail::mapped_page> gpushm_producer::last_page() const {
       continue;
     }
     try {
-      return client_->open_page(each->name, each->generation);
+      auto page = client_->open_page(each->name, each->generation);
+      const auto table = channel::table_view::of(page->page(), page->extra(), page->extra_bytes());
+      if (table) {  // else it has not begun: there was another producer
+        return {std::move(page), table};
+      }
     } catch (const error& why) {
       if (!names::has_gone(why)) {
         throw;
@@ -182,7 +190,7 @@ std::shared_ptr<detail::mapped_page> gpushm_producer::last_page() const {
       base::log(gpushm::log_level::debug, why.what());  // it has just been freed
     }
   }
-  return nullptr;
+  return {};
 }
 
 /// Waits until the words of the producer before have ended.
@@ -209,7 +217,14 @@ void gpushm_producer::continue_channel(const channel::table_view& last) {
   std::stable_partition(present.begin(), present.end(), [&](const auto& each) {
     return last.start_of(each.generation).value_or(sync::max_value + 1) <= sync::max_value;
   });
-  if (last.segment() == shape_.segment) {
+  if (last.closed()) {
+    former_first_item_ = last.first_item();
+    for (const gpushm::wire::segment& each : present) {
+      if (last.start_of(each.generation)) {
+        former_members_.insert(each.generation);
+      }
+    }
+  } else if (last.segment() == shape_.segment) {
     keep_workers_of(last, present);
   }
   admit_present(present);
@@ -275,6 +290,30 @@ gpushm_producer::~gpushm_producer() {
   for (std::uint32_t word = 0; word != channel::producer_words; ++word) {
     sync::timeline_writer(page_->own_page(), word).close(word_kind::ended);
   }
+  claim_.reset();
+  if (!await_members()) {
+    base::log(
+        gpushm::log_level::info,
+        "channel \"" + name_ +
+            "\": closed before a consumer that it has continued with has asked for items; they "
+            "stay as long as this client (close the client later)");
+    client_->pages().keep(std::move(page_));
+  }
+}
+
+/// Members of the producer before open the page of this one when they want its first item. Others
+/// have it open. False: one of them has not done so yet.
+bool gpushm_producer::await_members() const {
+  const std::uint64_t first = table_->first_item();
+  if (!is_continuation_ || table_->announced() < first) {
+    return true;
+  }
+  const auto until = base::deadline_after(detail::close_limit);
+  const auto& all = table_->members();
+  return std::all_of(all.begin(), all.end(), [&](const channel::member& each) {
+    return each.mode == channel::consumer_mode::share ||
+           sync::wait(each.word(channel::taken_word), first - 1, until) != wait_result::timed_out;
+  });
 }
 
 void gpushm_producer::check_usable(std::string_view operation) const {
@@ -296,7 +335,8 @@ void gpushm_producer::drop_gone() {
   std::vector<std::uint64_t> ended;
   std::vector<std::uint64_t> invalid;
   for (const channel::member& each : table_->members()) {
-    if (sync::is_terminal(each.word(channel::released_word).read().word)) {
+    if (sync::is_terminal(each.word(channel::released_word).read().word) ||
+        sync::is_terminal(each.word(channel::taken_word).read().word)) {
       ended.push_back(each.id);
     } else if (each.mode != channel::consumer_mode::latest && !table_->is_plausible(each)) {
       invalid.push_back(each.id);
@@ -532,6 +572,14 @@ gpushm_producer_stats gpushm_producer::stats() const {
 
 // ---- consumers ----
 
+/// Whether it belongs to a producer that has closed the channel: it gets nothing of this one.
+bool gpushm_producer::has_ended(const channel::member& which) const {
+  const sync::reading taken = which.word(channel::taken_word).read();
+  return sync::is_terminal(taken.word) ||
+         (former_members_.contains(which.id) &&
+          (which.mode == channel::consumer_mode::share || taken.word + 1 >= former_first_item_));
+}
+
 void gpushm_producer::admit(const std::string& name, std::uint64_t generation) noexcept {
   try {
     {
@@ -548,6 +596,9 @@ void gpushm_producer::admit(const std::string& name, std::uint64_t generation) n
     joined.first_word = opened.words.first;
     const bool is_valid = describe_consumer(metadata, opened.count, joined);
     const std::lock_guard lock(mutex_);
+    if (is_valid && has_ended(joined)) {
+      return;
+    }
     if (!is_valid) {
       table_->refuse(generation, channel::refused_invalid);
       ++dropped_;

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "channel/producer_table.hpp"
@@ -65,7 +66,13 @@ struct gpushm_producer {
   void continue_channel(const gpushm::channel::table_view& last);
   void keep_workers_of(const gpushm::channel::table_view& dead,
                        const std::vector<gpushm::wire::segment>& present);
-  [[nodiscard]] std::shared_ptr<gpushm::detail::mapped_page> last_page() const;
+  struct former_producer {
+    std::shared_ptr<gpushm::detail::mapped_page> page;
+    std::optional<gpushm::channel::table_view> table;
+  };
+  [[nodiscard]] former_producer last_producer() const;
+  [[nodiscard]] bool has_ended(const gpushm::channel::member& which) const;
+  [[nodiscard]] bool await_members() const;
   void check_usable(std::string_view operation) const;
   [[nodiscard]] gpushm::cuda::CUdeviceptr published_for(gpushm::cuda::CUstream stream) const;
 
@@ -111,6 +118,9 @@ struct gpushm_producer {
   /// Those that shared the work of the producer before, until they have left: what its items are in
   /// may still be read.
   std::unordered_map<std::uint64_t, consumer> lingering_;
+  /// Members of a producer before that has closed the channel, and its first item.
+  std::unordered_set<std::uint64_t> former_members_;
+  std::uint64_t former_first_item_ = 0;
   std::stop_source stop_;
   std::jthread admitting_;
 };

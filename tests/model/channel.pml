@@ -21,7 +21,7 @@
 // - contents: at each read step of a good item the slot has that item (assertions in consumer_stream); an item is good if its
 //   `published` store was executed (`good`);
 // - block: a consumer gets each item from its start to the last good one, in order (consumer_stream, end of block_consumer);
-// - latest: a consumer gets complete items only, with increasing numbers;
+// - latest: a consumer gets complete items only, with increasing numbers, and after a normal close the last one;
 // - rows: the row and the metadata that a consumer uses are those of its item;
 // - end: consumers read the number of the last good item when the producer's words have ended;
 // - no deadlock: in each final state each living process has finished and each living stream is idle (spin's end states);
@@ -97,6 +97,7 @@
 #define CHECK_WITHOUT_START 20 // the producer's test ignores where the consumer started
 #define RELEASED_OF_NEW 21     // the new producer does not wait for the items of the dead one
 #define ALL_RELEASED 22        // the new producer waits for all items of the dead one, for each slot
+#define NOT_THE_LAST 24        // a latest consumer takes nothing when the producer has closed the channel
 #define OLDEST_BY_ROW 23       // the new producer takes slots whose item it does not know first
 
 #define ENDED 255
@@ -128,7 +129,7 @@ byte start[CONSUMERS];
 #endif
 
 // Processes: 0 is the first producer, 1 + c consumer c.
-bool dead[1 + CONSUMERS], halted[1 + CONSUMERS], asked[1 + CONSUMERS], ended[1 + CONSUMERS], hung;
+bool closed[2], dead[1 + CONSUMERS], halted[1 + CONSUMERS], asked[1 + CONSUMERS], ended[1 + CONSUMERS], hung;
 
 chan die[1 + CONSUMERS] = [0] of { bool };   // to a CPU
 chan stop[1 + CONSUMERS] = [0] of { bool };  // to a stream
@@ -392,7 +393,7 @@ proctype producer() {
        publish(0, writes0)
     :: else -> break
     od;
-    atomic { empty(writes0) -> asked[0] = true; printf("close\n") }  // an orderly close, after the stream
+    atomic { empty(writes0) -> asked[0] = true; closed[0] = true; printf("close\n") }  // an orderly close, after the stream
   } unless {
     atomic {
       die[0]?true ->
@@ -410,7 +411,8 @@ proctype producer() {
 }
 
 #if TAKEOVER
-// Begins when both words of the dead producer have ended. The broker names the members.
+// Begins when both words of the dead producer have ended. The broker names the members. After a normal close the next producer has
+// other slots: it does not matter here.
 proctype next_producer() {
 #if FAULT == LAST_VALUE_LATE
   byte old;
@@ -419,8 +421,11 @@ proctype next_producer() {
 #if CHECKS
   byte value;
 #endif
+  if
+  :: dead[0] && announced[0] == ENDED && published[0] == ENDED
+  :: closed[0] -> goto finished
+  fi;
   d_step {
-    announced[0] == ENDED && published[0] == ENDED ->
 #if FAULT == NUMBERS_REUSED
     first = last_published[0] + 1;
 #else
@@ -474,8 +479,11 @@ proctype next_producer() {
   od;
   empty(writes1);
   // The broker does this.
+  closed[1] = true;
   END_ANNOUNCED(1);
-  END_PUBLISHED(1)
+  END_PUBLISHED(1);
+finished:
+  skip
 }
 #endif
 
@@ -562,6 +570,7 @@ inline join(c) {
 #if TAKEOVER
      :: atomic { ready && !locked && announced[1] != ENDED -> answer(c, 1); member[c] = true }
      :: atomic { ready && announced[1] == ENDED -> goto finished }
+     :: atomic { closed[0] && announced[0] == ENDED -> goto finished }
 #else
      :: announced[0] == ENDED -> goto finished
 #endif
@@ -620,8 +629,8 @@ proctype block_consumer(byte c) {
 over:
 #if TAKEOVER
        if
-       :: g == 0 -> atomic { ready -> g = 1; s = first; printf("attach %d %d\n", c, s) }
-       :: else -> break
+       :: atomic { g == 0 && ready -> g = 1; s = first; printf("attach %d %d\n", c, s) }
+       :: closed[g] -> break
        fi;
 #else
        break;
@@ -639,15 +648,24 @@ finished:
 }
 
 proctype latest_consumer(byte c) {
-  byte s, x, g, mine;
+  byte s, x, g, mine, from;
   {
     join(c);
+    from = s;
     mine = s - 1;
     do
     :: BIT(LEAVES, c) -> leave(c); goto finished
     :: atomic { announced[g] > mine -> s = announced[g] }
        if
-       :: s == ENDED -> goto over
+       :: s == ENDED && (!closed[g] || FAULT == NOT_THE_LAST) -> goto over
+       :: s == ENDED && closed[g] && FAULT != NOT_THE_LAST ->
+          atomic {
+            published[g] == ENDED -> s = last_published[g];
+            if
+            :: s <= mine -> goto over
+            :: else
+            fi
+          }
        :: else
        fi;
        // k = 1: waits until its stream has cleared the word.
@@ -663,7 +681,7 @@ proctype latest_consumer(byte c) {
        atomic {
 #endif
          if
-         :: announced[g] == ENDED && FAULT != NO_END_CHECK -> goto refuted
+         :: announced[g] == ENDED && !closed[g] && FAULT != NO_END_CHECK -> goto refuted
          :: else
          fi;
          reads[c]!x, s, g; printf("hold %d %d\n", c, s);
@@ -676,8 +694,8 @@ refuted:
 over:
 #if TAKEOVER
        if
-       :: g == 0 -> atomic { ready -> g = 1; mine = first - 1; s = 0; x = 0; printf("attach %d %d\n", c, first) }
-       :: else -> break
+       :: atomic { g == 0 && ready -> g = 1; mine = first - 1; s = 0; x = 0; printf("attach %d %d\n", c, first) }
+       :: closed[g] -> break
        fi;
 #else
        break;
@@ -685,11 +703,11 @@ over:
 next:
        skip
     od;
-    empty(reads[c]);
+    atomic { empty(reads[c]) -> assert(!closed[g] || seen[c] == good[g] || (good[g] < from && seen[c] == from - 1)) };
 finished:
     skip
   } unless {
-    atomic { die[1 + c]?true -> dead[1 + c] = true; printf("kill consumer %d\n", c); s = 0; x = 0; g = 0; mine = 0 }
+    atomic { die[1 + c]?true -> dead[1 + c] = true; printf("kill consumer %d\n", c); s = 0; x = 0; g = 0; mine = 0; from = 0 }
   }
 }
 

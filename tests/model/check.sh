@@ -60,6 +60,7 @@ mutations=(
   "no_taken_wait        -DFAULT=NO_TAKEN_WAIT $block"
   "announce_early       -DFAULT=ANNOUNCE_EARLY $block"
   "publish_early        -DFAULT=PUBLISH_EARLY $block"
+  "not_the_last         -DFAULT=NOT_THE_LAST $latest"
   "release_early_block  -DFAULT=RELEASE_EARLY $block"
   "release_early_latest -DFAULT=RELEASE_EARLY $latest"
   "check_order          -DFAULT=CHECK_ORDER -DN=1 -DLATEST=0 -DCHECKS=1"

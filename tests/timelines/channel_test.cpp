@@ -357,6 +357,129 @@ TEST_F(channels, keep_the_memory_of_items_when_a_new_producer_has_other_slots) {
   EXPECT_EQ(consumer.next(60s)->number(), 5U);
 }
 
+/// Also if there is a next producer by then: it has other slots.
+TEST_F(channels, give_the_newest_item_after_a_normal_end) {
+  const client other = world_.connect();
+  for (const bool has_successor : {false, true}) {
+    for (const std::uint32_t held : {1U, 2U}) {
+      channel_producer producer = create(client_, 4);
+      channel_consumer newest =
+          channel_consumer::open(other, "c", {.mode = consumer_mode::latest, .held = held});
+      channel_consumer idle = channel_consumer::open(other, "c");
+      publish_one(producer);
+      const auto first = newest.next(60s);
+      ASSERT_TRUE(first);
+      publish_one(producer);
+      publish_one(producer);
+      producer.reset();
+      if (has_successor) {
+        producer = create(client_, 4);
+        for (int i = 0; i != 10; ++i) {
+          publish_one(producer);  // nobody is waited for
+        }
+      }
+      EXPECT_TRUE(is_whole(*first));
+      newest.release(*first);
+      const auto last = newest.next(60s);
+      ASSERT_TRUE(last);
+      EXPECT_EQ(last->number(), first->number() + 2);
+      EXPECT_EQ(last->skipped(), 1U);
+      EXPECT_TRUE(is_whole(*last) && has_its_metadata(*last));
+      EXPECT_FALSE(newest.has_ended());
+      EXPECT_FALSE(newest.next(60s));
+      EXPECT_TRUE(newest.has_ended());
+      if (has_successor) {
+        // Those who join now are members of the next one.
+        channel_consumer joined = channel_consumer::open(other, "c");
+        EXPECT_EQ(joined.next(60s)->number(), first->number() + 12);
+      }
+      for (std::uint64_t number = first->number(); number != first->number() + 3; ++number) {
+        const auto item = idle.next(60s);
+        ASSERT_TRUE(item);
+        EXPECT_TRUE(item->number() == number && is_whole(*item));
+        idle.release(*item);
+      }
+      EXPECT_TRUE(is_whole(*last));
+      EXPECT_FALSE(idle.next(60s));
+      EXPECT_TRUE(idle.has_ended());
+    }
+  }
+}
+
+/// What a dead producer has published last is not taken by consumers of the newest.
+TEST_F(channels, give_no_newest_item_of_a_dead_producer) {
+  agent producer = world_.start();
+  producer.request("produce c 3 4096 host");
+  channel_consumer newest =
+      channel_consumer::open(client_, "c", {.mode = consumer_mode::latest, .held = 1});
+  producer.request("fill_items 2");
+  producer.kill_and_wait();
+  ASSERT_TRUE(
+      eventually([&] { return !gpushm::channel_status::read(client_, "c").has_producer; }, 60s));
+  std::this_thread::sleep_for(200ms);  // the fence
+  EXPECT_EQ(failure_of([&] { static_cast<void>(newest.next(10ms)); }), errc::peer_died);
+}
+
+/// Members of a dead producer get what the next one has published, also if that one has gone.
+TEST_F(channels, bring_members_all_items_of_a_producer_that_closes_at_once) {
+  for (const bool waits : {false, true}) {
+    const std::string name = waits ? "waits" : "idle";
+    const std::string create = "produce " + name + " 3 4096 host";
+    std::optional<agent> producer(world_.start());
+    producer->request(create);
+    channel_consumer each_item = channel_consumer::open(client_, name);
+    channel_consumer newest =
+        channel_consumer::open(client_, name, {.mode = consumer_mode::latest, .held = 1});
+    producer->request("fill_items 1");
+    each_item.release(*each_item.next(60s));
+    newest.release(*newest.next(60s));
+    producer->kill_and_wait();
+    const auto read_rest = [&] {
+      for (std::uint64_t number = 2; number != 5; ++number) {
+        const auto item = each_item.next(60s);
+        ASSERT_TRUE(item);
+        EXPECT_EQ(item->number(), number);
+        EXPECT_TRUE(is_whole(*item));
+        each_item.release(*item);
+      }
+      EXPECT_FALSE(each_item.next(60s));
+      EXPECT_TRUE(each_item.has_ended());
+    };
+    std::uint64_t last = 0;
+    const auto read_newest = [&] {
+      while (const auto item = newest.next(60s)) {
+        last = item->number();
+        EXPECT_TRUE(is_whole(*item));
+        newest.release(*item);
+      }
+      EXPECT_TRUE(newest.has_ended());
+    };
+    std::vector<std::jthread> readers;
+    if (waits) {
+      readers.emplace_back(read_rest);
+      readers.emplace_back(read_newest);
+    }
+    producer.emplace(world_.start());
+    producer->request(create);
+    producer->request("fill_items 3");
+    producer->request("end");
+    if (waits) {
+      producer->kill_and_wait();
+      readers.clear();
+    } else {
+      // The name is free, and another one comes.
+      agent next = world_.start();
+      next.request(create);
+      next.request("fill_items 2");
+      read_rest();
+      read_newest();
+      channel_consumer joined = channel_consumer::open(client_, name);
+      EXPECT_EQ(joined.next(60s)->number(), 6U);
+    }
+    EXPECT_EQ(last, 4U);
+  }
+}
+
 /// A forked child can neither use them nor, by destroying them, end them.
 TEST_F(channels, and_timelines_belong_to_the_process_that_made_them) {
   std::optional<gpushm::timeline> mine(gpushm::timeline::create(client_, "t"));
