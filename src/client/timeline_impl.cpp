@@ -166,7 +166,8 @@ std::unique_ptr<gpushm_timeline> gpushm_timeline::take_over(milliseconds timeout
   return client_->continue_timeline(name_, last, deadline);
 }
 
-/// Goes on with the word of the next signaler. Throws gone_or_replaced if there is none in time.
+/// Goes on with the word of the next signaler, unless `stop` is requested before there is one.
+/// Throws gone_or_replaced if there is none in time.
 void gpushm_timeline::follow(const std::shared_ptr<const place>& from,
                              milliseconds timeout,
                              const std::stop_token& stop) const {
@@ -204,6 +205,9 @@ void gpushm_timeline::follow(const std::shared_ptr<const place>& from,
     }
     gpushm::base::pause_before_retry(milliseconds(1));  // the name of the one before is free soon
   } while (std::chrono::steady_clock::now() < deadline && !stop.stop_requested());
+  if (stop.stop_requested()) {
+    return;
+  }
   throw error(errc::gone_or_replaced,
               "wait",
               name_,
@@ -357,6 +361,9 @@ bool gpushm_timeline::wait_until(const sync::condition& wanted,
       case wait_result::ended:
         throw ended("wait", wanted.value);
       case wait_result::moved:
+        if (stop.stop_requested()) {
+          return false;
+        }
         follow(at, gpushm::base::time_left(deadline), stop);
     }
   }

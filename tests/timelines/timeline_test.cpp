@@ -160,6 +160,20 @@ TEST_F(timelines, wait_only_as_long_as_allowed_for_the_next_signaler) {
   EXPECT_TRUE(waits.wait(2, 60s));
 }
 
+/// As for a timeout: a bool, not an error.
+TEST_F(timelines, stop_waiting_for_the_next_signaler) {
+  timeline mine = timeline::create(client_, "t");
+  const timeline waits = timeline::open(world_.connect(), "t");
+  mine.hand_over();
+  std::stop_source stop;
+  const std::jthread stopper([&] {
+    std::this_thread::sleep_for(30ms);
+    stop.request_stop();
+  });
+  EXPECT_FALSE(waits.wait(1, 60s, stop.get_token()));
+  EXPECT_FALSE(waits.wait(1, 60s, stop.get_token())) << "requested before";
+}
+
 TEST_F(timelines, belong_to_a_segment) {
   gpushm::segment mine = client_.create("s", {.size_bytes = 4'096, .device = "host"});
   std::vector<timeline> all = timeline::create_for(client_, mine, 64);
