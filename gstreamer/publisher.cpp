@@ -93,6 +93,7 @@ void publisher::open(GstBuffer* first, const std::stop_token& stop) {
   }
   wanted.slots = settings_.slots;
   wanted.device = "host";
+  wanted.stop = stop;
   auto created = channel_producer::create(*client_, settings_.channel, wanted);
   // A channel that is continued has the memory that its first producer has chosen.
   if (client_->stat(settings_.channel).device.kind != device_kind::host) {

@@ -33,6 +33,7 @@ typedef struct gpushm_channel_options {
   uint32_t slots;
   bool huge_pages;      /* as in gpushm_create_options */
   gpushm_string device; /* as in gpushm_create_options; empty: "auto" */
+  gpushm_stop* stop;    /* cancels the waits for a dead producer; may be NULL */
 } gpushm_channel_options;
 
 /* A slot that the producer fills. */
@@ -47,13 +48,13 @@ typedef struct gpushm_slot {
 /* An item that a consumer reads. */
 typedef struct gpushm_item {
   const void* data;
-  uint64_t bytes;   /* of the slot */
-  uint64_t number;  /* of the item, from 1; numbers grow, but for items of a dead consumer */
+  uint64_t bytes;  /* of the slot */
+  uint64_t number; /* of the item, from 1; numbers grow, but for items of a dead consumer */
   /* Numbers since the previous item, or since it has joined, that this consumer did not get: items
    * that were replaced by newer ones, and those that a dead producer has announced and not
    * completed. GPUSHM_CONSUMER_SHARE: 0 */
   uint64_t skipped;
-  uint32_t index;   /* of the slot */
+  uint32_t index; /* of the slot */
   uint32_t metadata_bytes;
   unsigned char metadata[GPUSHM_MAX_ITEM_METADATA_BYTES];
 } gpushm_item;

@@ -35,6 +35,8 @@ struct channel_options {
   std::uint32_t slots = 4;
   std::string device = "auto";  ///< as in `create_options`
   bool huge_pages = false;      ///< as in `create_options`
+  /// Cancels the waits for a dead producer with `errc::cancelled`.
+  std::stop_token stop = {};
 };
 
 /// A slot that the producer fills. Valid until it is published or abandoned.
@@ -68,11 +70,13 @@ class channel_producer {
   [[nodiscard]] static channel_producer create(const client& by,
                                                std::string_view name,
                                                const channel_options& options) {
+    const glue::stop_bridge bridge(options.stop);
     auto wanted = glue::sized<gpushm_channel_options>();
     wanted.slot_bytes = options.slot_bytes;
     wanted.slots = options.slots;
     wanted.huge_pages = options.huge_pages;
     wanted.device = glue::text(options.device);
+    wanted.stop = bridge.handle();
     channel_producer result;
     gpushm_producer* created = nullptr;
     glue::check(gpushm_producer_create(by.handle(), glue::text(name), &wanted, &created));
@@ -221,8 +225,9 @@ class channel_consumer {
 
   /// Waits for the next item, or for the newest one, at most `timeout`; nothing after that, when
   /// `stop` was requested, or at the end (`has_ended`). Throws `error`: peer_died (the producer has
-  /// died, all its complete items were read (or, by `latest`, are not taken any more), and there was
-  /// no new producer in time; a later call goes on when there is one), too_many_requests (it holds as many items as it may).
+  /// died, all its complete items were read (or, by `latest`, are not taken any more), and there
+  /// was no new producer in time; a later call goes on when there is one), too_many_requests (it
+  /// holds as many items as it may).
   [[nodiscard]] std::optional<channel_item> next(std::chrono::milliseconds timeout,
                                                  const std::stop_token& stop = {}) {
     return next_by(&gpushm_consumer_next, timeout, stop);

@@ -71,7 +71,6 @@ consumer_table::outcome consumer_table::take_next(item& into) noexcept {
   into.number = next_;
   into.release = next_;
   into.slot = *slot;
-  into.skipped = 0;
   into.metadata_bytes = producer_->copy_metadata(*slot, into.metadata);
   static_cast<void>(sync::timeline_writer(page_, first_ + taken_word).signal(next_));
   ++next_;
@@ -92,7 +91,6 @@ consumer_table::outcome consumer_table::take_given(item& into) noexcept {
     into.number = number;
     into.release = next_++;
     into.slot = *slot;
-    into.skipped = 0;
     into.metadata_bytes = producer_->copy_metadata(*slot, into.metadata);
     if (!has_ended(published.word) || number <= published.value().value_or(0)) {
       return outcome::taken;
@@ -159,7 +157,6 @@ consumer_table::outcome consumer_table::take_newest(item& into) noexcept {
     into.number = newest;
     into.slot = *slot;
     into.held_word = first_ + first_held_word + index;
-    into.skipped = newest - next_;
     into.metadata_bytes = producer_->copy_metadata(*slot, into.metadata);
     next_ = newest + 1;
     return outcome::taken;

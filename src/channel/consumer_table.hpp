@@ -38,7 +38,6 @@ class consumer_table {
     /// What `released_word` gets when it and all before are released: its number, or the number of
     /// this item among those that were given to this consumer.
     std::uint64_t release = 0;
-    std::uint64_t skipped = 0;  ///< items that it did not get since the one before
     std::uint32_t metadata_bytes = 0;
     std::array<std::byte, max_metadata_bytes> metadata{};
   };

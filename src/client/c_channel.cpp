@@ -7,6 +7,7 @@
 #include "base/c_interface.hpp"
 #include "client/c_handles.hpp"
 #include "client/channel_consumer.hpp"
+#include "client/channel_names.hpp"
 #include "client/channel_producer.hpp"
 #include "gpushm/channel.h"
 
@@ -46,6 +47,16 @@ Handle& filled(Handle* handle, std::string_view what) {
   return *handle;
 }
 
+/// Calls `work`; errors name the channel.
+template <typename Work>
+decltype(auto) named(std::string_view channel, Work&& work) {
+  try {
+    return work();
+  } catch (const gpushm::error& why) {
+    throw gpushm::detail::channel_names::in_terms_of(channel, why);
+  }
+}
+
 std::optional<CUstream> on_cpu() {
   return std::nullopt;
 }
@@ -63,7 +74,8 @@ gpushm_errc acquire(gpushm_producer* producer,
     auto& from = filled(producer, "acquire");
     gpushm_slot& result = out(slot, "acquire");
     bool& is_acquired = out(acquired, "acquire");
-    const auto got = from.acquire(on, milliseconds(timeout_ms), token_of(stop));
+    const auto got = named(
+        from.name(), [&] { return from.acquire(on, milliseconds(timeout_ms), token_of(stop)); });
     is_acquired = got.has_value();
     result = got.value_or(gpushm_slot{});
   });
@@ -79,7 +91,8 @@ gpushm_errc next_item(gpushm_consumer* consumer,
     auto& from = filled(consumer, "next");
     gpushm_item& result = out(item, "next");
     bool& has_got = out(got, "next");
-    const auto taken = from.next(on, milliseconds(timeout_ms), token_of(stop));
+    const auto taken =
+        named(from.name(), [&] { return from.next(on, milliseconds(timeout_ms), token_of(stop)); });
     has_got = taken.has_value();
     result = taken.value_or(gpushm_item{});
   });
@@ -103,7 +116,10 @@ gpushm_errc gpushm_producer_create(gpushm_client* client,
     if (const auto device = text_in(from.device, "create"); !device.empty()) {
       wanted.device = device;
     }
-    result = std::make_unique<gpushm_producer>(impl.shared_from_this(), called, wanted).release();
+    wanted.stop = token_of(from.stop);
+    result = named(called, [&] {
+      return std::make_unique<gpushm_producer>(impl.shared_from_this(), called, wanted).release();
+    });
   });
 }
 
@@ -178,7 +194,9 @@ gpushm_errc gpushm_consumer_open(gpushm_client* client,
     wanted.device = text_in(from.device, "open");
     wanted.timeout = from.timeout_ms == 0 ? default_join : milliseconds(from.timeout_ms);
     wanted.stop = token_of(from.stop);
-    result = std::make_unique<gpushm_consumer>(impl.shared_from_this(), called, wanted).release();
+    result = named(called, [&] {
+      return std::make_unique<gpushm_consumer>(impl.shared_from_this(), called, wanted).release();
+    });
   });
 }
 

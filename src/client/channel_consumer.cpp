@@ -256,6 +256,7 @@ bool gpushm_consumer::attach(time_point until,
         producer_page_ = page;
         if (!table_->is_attached()) {
           released_ = *start - 1;
+          expected_ = *start;
         }
         table_->attach(*view, *start, *entry);
         return true;
@@ -496,8 +497,13 @@ bool gpushm_consumer::wait_until_complete(where on,
     return true;
   }
   if (on) {
-    detail::await_stream_turn(
-        *on, producer_page_, channel::published_word, taken.number, base::time_left(until), name_);
+    detail::await_stream_turn(*on,
+                              producer_page_,
+                              channel::published_word,
+                              taken.number,
+                              base::time_left(until),
+                              name_,
+                              stop);
     gpushm::streams::enqueue_wait(
         *on,
         producer_page_->for_streams().address_for(*on, channel::published_word, "next", name_),
@@ -515,7 +521,6 @@ gpushm_item gpushm_consumer::describe(const item& taken) const {
   result.data = first + taken.slot * table_->producer().slot_stride();
   result.bytes = table_->producer().slot_bytes();
   result.number = taken.number;
-  result.skipped = taken.skipped;
   result.index = taken.slot;
   result.metadata_bytes = taken.metadata_bytes;
   std::transform(taken.metadata.begin(),
@@ -542,8 +547,21 @@ std::optional<gpushm_item> gpushm_consumer::next(where on,
         held_.push_back({taken->number, taken->held_word, taken->release, false, slots_});
         streams_read_ = streams_read_ || on;
         on_streams_ = on ? std::max(on_streams_, taken->number) : on_streams_;
-        return describe(*taken);
+        auto result = describe(*taken);
+        // Also those that a dead producer has announced and not completed.
+        result.skipped = taken->number - std::min(taken->number, expected_);
+        if (options_.mode == consumer_mode::share) {
+          result.skipped = 0;
+        }
+        expected_ = taken->number + 1;
+        return result;
       }
+    } catch (const error& why) {
+      pending_ = *taken;
+      if (why.code() == errc::cancelled) {
+        return std::nullopt;
+      }
+      throw;
     } catch (...) {
       pending_ = *taken;
       throw;

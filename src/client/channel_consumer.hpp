@@ -46,6 +46,7 @@ struct gpushm_consumer {
   void release(where on, std::uint64_t number);
   void check();
   [[nodiscard]] bool has_ended() const;
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
 
  private:
   using time_point = std::chrono::steady_clock::time_point;
@@ -109,6 +110,7 @@ struct gpushm_consumer {
   /// Changed by `next` only, with both locks held.
   std::optional<gpushm::channel::consumer_table> table_;
   std::deque<held_item> held_;
+  std::uint64_t expected_ = 1;    ///< the number of the next item if none is skipped
   std::uint64_t released_ = 0;    ///< the last value of the word, also one that a stream will store
   std::uint64_t on_streams_ = 0;  ///< the last item that a stream was given
   bool streams_release_ = false;

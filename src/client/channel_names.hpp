@@ -28,6 +28,33 @@ namespace gpushm::detail::channel_names {
   return why.code() == errc::no_such_segment || why.code() == errc::peer_died ||
          why.code() == errc::writer_ending || why.code() == errc::gone_or_replaced;
 }
+/// `why` in the user's terms: names the channel, not one of its segments.
+[[nodiscard]] inline error in_terms_of(std::string_view channel, const error& why) {
+  const std::string object = why.object();
+  if (object == producer(channel) && why.code() == errc::already_exists) {
+    return {why.code(),
+            why.operation(),
+            channel,
+            "the channel has a producer",
+            "stop that one first: gpushm channel stat shows its process"};
+  }
+  if (object == producer(channel) && has_gone(why) && why.code() != errc::writer_ending) {
+    return {why.code(),
+            why.operation(),
+            channel,
+            "the channel has no producer",
+            "start its producer, or wait longer for it (gpushm ls shows which channels there are)"};
+  }
+  // "NAME/~producer" is "NAME", also in lists of names that are similar.
+  const auto named = [](std::string text) {
+    for (std::size_t at = 0; (at = text.find("/~", at)) != std::string::npos;) {
+      const std::size_t end = text.find_first_of("\"' ,;:)", at);
+      text.erase(at, end == std::string::npos ? end : end - at);
+    }
+    return text;
+  };
+  return {why.code(), why.operation(), named(object), named(why.cause()), named(why.next_step())};
+}
 /// Throws invalid_argument.
 inline void check(std::string_view operation, std::string_view channel) {
   base::check_name(operation, channel);

@@ -13,6 +13,7 @@
 #include "base/thread.hpp"
 #include "client/channel_names.hpp"
 #include "client/stream_turn.hpp"
+#include "client/subject.hpp"
 #include "client/subscription_impl.hpp"
 #include "client/unique_name.hpp"
 #include "streams/stream_operations.hpp"
@@ -104,8 +105,8 @@ void gpushm_producer::begin(const options& wanted) {
   page_ = client_->make_page(
       detail::unique_name(names::pages(name_)), channel::page_bytes(shape_.slots), deadline);
   // Only one process has this name: a second producer ends here.
-  claim_ =
-      client_->reserve_words(names::producer(name_), {page_, 0}, channel::producer_words, deadline);
+  claim_ = client_->reserve_words(
+      names::producer(name_), {page_, 0}, channel::producer_words, deadline, wanted.stop);
   gpushm::open_options existing;
   existing.access = gpushm::access::read_write;
   existing.device = wanted.device == "auto" ? std::string() : wanted.device;
@@ -113,20 +114,22 @@ void gpushm_producer::begin(const options& wanted) {
   const auto last = last_producer();
   const auto& view = last.table;
   if (view) {
-    await_end(*view);
+    await_end(*view, wanted.stop);
   }
+  gpushm::create_options memory;
+  memory.size_bytes = shape_.slots * shape_.slot_stride;
+  memory.device = wanted.device;
+  memory.huge_pages = wanted.huge_pages;
   if (slots_ && view && view->closed() && view->segment() == slots_->info().generation) {
     // Its consumers may still take and read the last items, also later: nobody writes them again.
+    memory.lifetime = slots_->info().lifetime;
+    memory.device = wanted.device == "auto" ? slots_->info().device.text() : wanted.device;
     slots_.reset();
     client_->remove(name_);
   }
   if (slots_) {
     check_slots(view);
   } else {
-    gpushm::create_options memory;
-    memory.size_bytes = shape_.slots * shape_.slot_stride;
-    memory.device = wanted.device;
-    memory.huge_pages = wanted.huge_pages;
     slots_ = client_->create(name_, memory);
     slots_->lease("create").publish({}, "create", deadline);
   }
@@ -194,11 +197,16 @@ gpushm_producer::former_producer gpushm_producer::last_producer() const {
 }
 
 /// Waits until the words of the producer before have ended.
-void gpushm_producer::await_end(const channel::table_view& last) const {
+void gpushm_producer::await_end(const channel::table_view& last,
+                                const std::stop_token& stop) const {
   // It has no name any more, so it is behind the fence: the broker ends its words now.
   for (const std::uint32_t word : {channel::announced_word, channel::published_word}) {
-    if (sync::wait(last.word(word), sync::max_value, client_->request_deadline()) !=
-        wait_result::ended) {
+    const auto result =
+        sync::wait(last.word(word), sync::max_value, client_->request_deadline(), stop);
+    if (result == wait_result::stopped) {
+      throw detail::cancelled({"create", name_});
+    }
+    if (result != wait_result::ended) {
       throw error(errc::timed_out,
                   "create",
                   name_,
@@ -445,7 +453,13 @@ std::optional<gpushm_slot> gpushm_producer::acquire(where on,
     }
     if (on) {
       try {
-        enqueue_waits(*on, what->after, until);
+        enqueue_waits(*on, what->after, until, stop);
+      } catch (const error& why) {
+        table_->abandon(*what);
+        if (why.code() == errc::cancelled) {
+          return std::nullopt;
+        }
+        throw;
       } catch (...) {
         table_->abandon(*what);
         throw;
@@ -459,7 +473,10 @@ std::optional<gpushm_slot> gpushm_producer::acquire(where on,
 }
 
 /// Until all consumers that get every item have finished with those up to `after`.
-void gpushm_producer::enqueue_waits(CUstream stream, std::uint64_t after, time_point until) {
+void gpushm_producer::enqueue_waits(CUstream stream,
+                                    std::uint64_t after,
+                                    time_point until,
+                                    const std::stop_token& stop) {
   using gpushm::streams::operation;
   std::array<operation, gpushm::streams::max_operations> waits;
   std::size_t count = 0;
@@ -471,7 +488,7 @@ void gpushm_producer::enqueue_waits(CUstream stream, std::uint64_t after, time_p
     }
     const auto& page = consumers_.at(each.id).words.page;
     const std::uint32_t word = each.first_word + channel::released_word;
-    detail::await_stream_turn(stream, page, word, after, base::time_left(until), name_);
+    detail::await_stream_turn(stream, page, word, after, base::time_left(until), name_, stop);
     waits[count++] = {operation::kind::wait,
                       page->for_streams().address_for(stream, word, "acquire", name_),
                       after};

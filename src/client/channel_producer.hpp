@@ -29,6 +29,7 @@ struct gpushm_producer {
     std::uint32_t slots = 0;
     std::string device = "auto";
     bool huge_pages = false;
+    std::stop_token stop;
   };
   /// What a call uses: a stream, or the CPU.
   using where = std::optional<gpushm::cuda::CUstream>;
@@ -47,6 +48,7 @@ struct gpushm_producer {
   void publish(where on, std::span<const std::byte> metadata);
   void abandon();
   [[nodiscard]] gpushm_producer_stats stats() const;
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
 
  private:
   using time_point = std::chrono::steady_clock::time_point;
@@ -62,7 +64,7 @@ struct gpushm_producer {
 
   void begin(const options& wanted);
   void check_slots(const std::optional<gpushm::channel::table_view>& last) const;
-  void await_end(const gpushm::channel::table_view& last) const;
+  void await_end(const gpushm::channel::table_view& last, const std::stop_token& stop) const;
   void continue_channel(const gpushm::channel::table_view& last);
   void keep_workers_of(const gpushm::channel::table_view& dead,
                        const std::vector<gpushm::wire::segment>& present);
@@ -92,7 +94,10 @@ struct gpushm_producer {
   };
   [[nodiscard]] std::optional<obstacle> find_obstacle(
       const std::optional<gpushm::channel::producer_table::choice>& what, where on) const;
-  void enqueue_waits(gpushm::cuda::CUstream stream, std::uint64_t after, time_point until);
+  void enqueue_waits(gpushm::cuda::CUstream stream,
+                     std::uint64_t after,
+                     time_point until,
+                     const std::stop_token& stop);
 
   // On the thread that admits consumers.
   void admit_consumers() noexcept;

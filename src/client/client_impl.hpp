@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -88,11 +89,13 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   /// Words that nobody reads; makes a page if there are none. Throws as a request.
   [[nodiscard]] own_words take_words(std::uint32_t count, steady_time deadline);
   /// Reserves the name of words of this process, which nobody sees before they are published.
-  /// Throws as a request.
+  /// Throws as a request, and cancelled: `stop` was requested while a dead process, which may still
+  /// write, had the name.
   [[nodiscard]] std::shared_ptr<segment_lease> reserve_words(std::string name,
                                                              const own_words& words,
                                                              std::uint32_t count,
-                                                             steady_time deadline);
+                                                             steady_time deadline,
+                                                             const std::stop_token& stop = {});
   struct opened_words {
     std::shared_ptr<segment_lease> lease;
     own_words words;
@@ -183,12 +186,16 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   /// Sends the reservation; destroying the result ends the granted lease.
   [[nodiscard]] std::shared_ptr<segment_lease> reserve(wire::reserve wanted,
                                                        std::string_view operation,
-                                                       steady_time deadline) {
-    return reserve_with(std::move(wanted), operation, deadline).first;
+                                                       steady_time deadline,
+                                                       const std::stop_token& stop = {}) {
+    return reserve_with(std::move(wanted), operation, deadline, stop).first;
   }
   /// As above, with the memory that the broker has made: that of a page of timelines.
   [[nodiscard]] std::pair<std::shared_ptr<segment_lease>, base::guarded_fd> reserve_with(
-      wire::reserve wanted, std::string_view operation, steady_time deadline);
+      wire::reserve wanted,
+      std::string_view operation,
+      steady_time deadline,
+      const std::stop_token& stop = {});
   /// For memory that is already mapped for reading and writing.
   [[nodiscard]] segment_ptr first_user(const std::shared_ptr<segment_lease>& lease,
                                        std::shared_ptr<memory::region> memory,

@@ -62,7 +62,8 @@ constexpr std::chrono::milliseconds name_poll{5};
 answer reserve_name(connection& broker,
                     const wire::reserve& wanted,
                     const subject& about,
-                    steady_time deadline) {
+                    steady_time deadline,
+                    const std::stop_token& stop) {
   const auto retry_deadline =
       std::min(deadline, base::deadline_after(broker.broker().fence_delay + name_retry_limit));
   std::optional<error> last_failure;
@@ -79,15 +80,21 @@ answer reserve_name(connection& broker,
       last_failure = why;
     }
     base::pause_before_retry(name_poll);
+    if (stop.stop_requested()) {
+      throw cancelled(about);
+    }
   }
 }
 
 }  // namespace
 
 std::pair<std::shared_ptr<segment_lease>, base::guarded_fd> client_impl::reserve_with(
-    wire::reserve wanted, std::string_view operation, steady_time deadline) {
+    wire::reserve wanted,
+    std::string_view operation,
+    steady_time deadline,
+    const std::stop_token& stop) {
   const auto connected = broker();
-  answer got = reserve_name(*connected, wanted, {operation, wanted.name}, deadline);
+  answer got = reserve_name(*connected, wanted, {operation, wanted.name}, deadline, stop);
   const auto* reserved = std::get_if<wire::reserved>(&got.body);
   if (reserved == nullptr ||
       got.descriptors.size() != (wanted.backend == backend::signals ? 1U : 0U) ||

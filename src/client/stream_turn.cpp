@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/deadline.hpp"
+#include "client/subject.hpp"
 #include "gpushm/error.hpp"
 #include "streams/waiting_streams.hpp"
 #include "sync/cpu_wait.hpp"
@@ -15,7 +16,8 @@ void await_stream_turn(cuda::CUstream stream,
                        std::uint32_t word,
                        const sync::condition& wanted,
                        std::chrono::milliseconds timeout,
-                       std::string_view object) {
+                       std::string_view object,
+                       const std::stop_token& stop) {
   auto& counted = streams::waiting_streams::of_process();
   const sync::timeline_reader reader(page->page(), word);
   if (counted.add(stream, reader, wanted, page)) {
@@ -26,7 +28,10 @@ void await_stream_turn(cuda::CUstream stream,
   constexpr std::chrono::milliseconds attempt{10};
   do {
     const auto result =
-        sync::wait(reader, wanted, std::min(deadline, base::deadline_after(attempt)));
+        sync::wait(reader, wanted, std::min(deadline, base::deadline_after(attempt)), stop);
+    if (result == sync::wait_result::stopped) {
+      throw cancelled({"wait", object});
+    }
     if (result != sync::wait_result::timed_out || counted.add(stream, reader, wanted, page)) {
       return;
     }

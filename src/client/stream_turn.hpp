@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <string_view>
 
 #include "client/signal_pages.hpp"
@@ -16,12 +17,14 @@ namespace gpushm::detail {
 inline constexpr std::chrono::milliseconds close_limit{1'000};
 
 /// Counts a wait that will be enqueued on `stream`. Streams that wait are scarce: if this one would
-/// be one too many, waits for the value on the CPU first, at most `timeout`. Throws too_many_waits.
+/// be one too many, waits for the value on the CPU first, at most `timeout`. Throws too_many_waits,
+/// cancelled (`stop` was requested before).
 void await_stream_turn(cuda::CUstream stream,
                        const std::shared_ptr<mapped_page>& page,
                        std::uint32_t word,
                        const sync::condition& wanted,
                        std::chrono::milliseconds timeout,
-                       std::string_view object);
+                       std::string_view object,
+                       const std::stop_token& stop = {});
 
 }  // namespace gpushm::detail

@@ -73,11 +73,12 @@ own_words client_impl::take_words(std::uint32_t count, steady_time deadline) {
 std::shared_ptr<segment_lease> client_impl::reserve_words(std::string name,
                                                           const own_words& words,
                                                           std::uint32_t count,
-                                                          steady_time deadline) {
+                                                          steady_time deadline,
+                                                          const std::stop_token& stop) {
   const wire::segment& page = words.page->lease().info();
   auto wanted = reservation(std::move(name), sizeof(std::uint64_t), backend::timeline);
   wanted.ticket = sync::encode({page.name, page.generation, words.first, count});
-  auto lease = reserve(std::move(wanted), "create", deadline);
+  auto lease = reserve(std::move(wanted), "create", deadline, stop);
   lease->note_used();
   keep_chunks(*lease, {});
   return lease;

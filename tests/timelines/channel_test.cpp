@@ -9,11 +9,13 @@
 #include <cstring>
 #include <optional>
 #include <random>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/file.hpp"
+#include "channel/layout.hpp"
 #include "sync/signal_page.hpp"
 #include "sync/timeline_place.hpp"
 #include "testing/process/quiet_fork.hpp"
@@ -477,6 +479,145 @@ TEST_F(channels, bring_members_all_items_of_a_producer_that_closes_at_once) {
       EXPECT_EQ(joined.next(60s)->number(), 6U);
     }
     EXPECT_EQ(last, 4U);
+  }
+}
+
+/// Numbers that a dead producer has announced and not completed are not lost silently.
+TEST_F(channels, count_what_a_dead_producer_has_not_completed) {
+  agent producer = world_.start();
+  producer.request("device 0");
+  producer.request("create gate");
+  producer.request("produce c 4 4096 host");
+  std::vector<channel_consumer> consumers;
+  for (const consumer_mode mode : {consumer_mode::block, consumer_mode::latest}) {
+    consumers.push_back(channel_consumer::open(
+        client_, "c", {.mode = mode, .held = mode == consumer_mode::latest ? 1U : 0U}));
+  }
+  producer.request("fill_items 2");
+  for (channel_consumer& each : consumers) {
+    std::uint64_t last = 0;
+    while (last != 2) {
+      const auto item = each.next(60s);
+      ASSERT_TRUE(item);
+      EXPECT_EQ(item->skipped(), item->number() - last - 1);
+      last = item->number();
+      each.release(*item);
+    }
+  }
+  producer.request("stream_wait 0 gate 1");
+  producer.request("announce 2");
+  EXPECT_FALSE(consumers[0].next(10ms)) << "announced only";
+  producer.kill_and_wait();
+  agent next = world_.start();
+  next.request("produce c 4 4096 host");
+  next.request("fill_items 1");
+  for (channel_consumer& each : consumers) {
+    const auto item = each.next(60s);
+    ASSERT_TRUE(item);
+    EXPECT_EQ(item->number(), 5U);
+    EXPECT_EQ(item->skipped(), 2U);
+    EXPECT_TRUE(is_whole(*item));
+    each.release(*item);
+  }
+}
+
+/// A stop is reported as a timeout is: by calls with a bool, or nothing, as a result.
+TEST_F(channels, stop_waiting) {
+  channel_producer producer = create(client_, 1);
+  channel_consumer consumer = channel_consumer::open(client_, "c");
+  std::stop_source stop;
+  std::vector<std::jthread> waiting;
+  std::atomic<int> stopped{0};
+  waiting.emplace_back([&] { stopped += consumer.next(60s, stop.get_token()) ? 0 : 1; });
+  std::this_thread::sleep_for(20ms);
+  stop.request_stop();
+  waiting.clear();
+  EXPECT_EQ(stopped, 1);
+  publish_one(producer);
+  EXPECT_FALSE(producer.acquire(60s, stop.get_token()));
+  EXPECT_EQ(
+      failure_of([&] {
+        static_cast<void>(channel_consumer::open(client_, "none", {.stop = stop.get_token()}));
+      }),
+      errc::cancelled);
+}
+
+/// A page of a producer whose words do not end, as behind a fence that takes long.
+TEST_F(channels, stop_waiting_for_the_end_of_a_dead_producer) {
+  namespace wire = gpushm::wire;
+  auto session = gpushm_testing::raw_session::greeted(world_.socket_path());
+  wire::reserve page;
+  page.name = "c/~page-raw";
+  page.size_bytes = page.allocated_bytes = gpushm::channel::page_bytes(2);
+  page.chunk_count = 1;
+  page.backend = gpushm::backend::signals;
+  auto answer = session.request(page);
+  auto mapped =
+      gpushm::base::map_file("test", answer.descriptors.at(0).get(), page.size_bytes, true);
+  auto* const table =
+      static_cast<std::byte*>(mapped.get().address) + gpushm::sync::signal_page_bytes;
+  auto& head = *reinterpret_cast<gpushm::channel::table_head*>(table);
+  head.version = gpushm::channel::table_version;
+  head.slots = 2;
+  head.slot_bytes = head.slot_stride = 4'096;
+  head.first_item = 1;
+  head.magic = gpushm::channel::table_magic;
+  static_cast<void>(session.request(
+      wire::publish{gpushm_testing::body_of<wire::reserved>(answer)->generation, {}}));
+  std::stop_source stop;
+  const std::jthread stopper([&] {
+    std::this_thread::sleep_for(50ms);
+    stop.request_stop();
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(failure_of([&] {
+              static_cast<void>(channel_producer::create(
+                  client_,
+                  "c",
+                  {.slot_bytes = 4'096, .slots = 2, .device = "host", .stop = stop.get_token()}));
+            }),
+            errc::cancelled);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
+}
+
+/// Users know the channel only, not the segments that it is made of.
+TEST_F(channels, name_the_channel_in_errors) {
+  const auto text_of = [](auto&& call) -> std::string {
+    try {
+      call();
+    } catch (const gpushm::error& why) {
+      return why.what();
+    }
+    return "no error";
+  };
+  const channel_producer producer = create(client_, 2);
+  const client other = world_.connect();
+  EXPECT_EQ(text_of([&] { static_cast<void>(create(other, 2)); }),
+            "create \"c\": the channel has a producer (stop that one first: gpushm channel stat "
+            "shows its process)");
+  EXPECT_EQ(
+      text_of([&] { static_cast<void>(channel_consumer::open(other, "cc", {.timeout = 10ms})); }),
+      "open \"cc\": the channel has no producer (start its producer, or wait longer for it "
+      "(gpushm ls shows which channels there are))");
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_EQ(text_of([&] {
+              static_cast<void>(channel_consumer::open(other, "cc", {.stop = stop.get_token()}));
+            }),
+            "open \"cc\": the stop token of this wait was requested to stop (call again with "
+            "another token)");
+  // What is not expected, too.
+  gpushm::segment other_kind =
+      client_.create("d/~producer", {.size_bytes = 4'096, .device = "host"});
+  other_kind.publish();
+  for (const std::string& text :
+       {text_of([&] { static_cast<void>(channel_consumer::open(other, "d", {.timeout = 10ms})); }),
+        text_of([&] {
+          static_cast<void>(channel_producer::create(
+              other, "d", {.slot_bytes = 1, .slots = 1, .device = "host"}));
+        })}) {
+    EXPECT_THAT(text, testing::HasSubstr("\"d\""));
+    EXPECT_THAT(text, testing::Not(testing::HasSubstr("~")));
   }
 }
 

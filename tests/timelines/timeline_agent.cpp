@@ -313,6 +313,15 @@ class agent {
       }
       return std::to_string(producer_.stats().published);
     }
+    if (order == "announce") {  // COUNT: stream 0 publishes slots that it does not fill
+      for (std::uint64_t left = number(); left != 0; --left) {
+        if (!producer_.acquire(stream_at(0), milliseconds(20'000))) {
+          throw error(errc::timed_out, "agent", order, "no slot");
+        }
+        producer_.publish(stream_at(0));
+      }
+      return std::to_string(producer_.stats().announced);
+    }
     if (order == "start_item") {  // by the CPU, and writes into the slot
       const auto slot = acquire_on_cpu();
       std::memset(slot.data, 0xFF, slot.bytes);

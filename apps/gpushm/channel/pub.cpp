@@ -99,7 +99,6 @@ class pace {
   std::uint64_t done_ = 0;
 };
 
-/// Names the channel, not one of its internal segments.
 channel_producer begin(const client& broker,
                        const channel_pub_arguments& arguments,
                        const channel_shape& shape) {
@@ -110,14 +109,7 @@ channel_producer begin(const client& broker,
   try {
     return channel_producer::create(broker, arguments.name, options);
   } catch (const error& why) {
-    if (why.code() != errc::already_exists) {
-      throw why.in("publish on", arguments.name);
-    }
-    throw error(why.code(),
-                "publish on",
-                arguments.name,
-                "the channel has a producer",
-                "stop that one first: gpushm channel stat shows its process");
+    throw why.in("publish on", arguments.name);
   }
 }
 

@@ -89,7 +89,6 @@ void check(const channel_sub_arguments& arguments) {
   }
 }
 
-/// Names the channel, not one of its internal segments.
 channel_consumer join(const client& broker, const channel_sub_arguments& arguments) {
   try {
     return channel_consumer::open(broker, arguments.name, options_of(arguments));
