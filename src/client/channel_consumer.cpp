@@ -9,6 +9,7 @@
 #include "base/deadline.hpp"
 #include "base/log.hpp"
 #include "base/syscall.hpp"
+#include "client/channel_claim.hpp"
 #include "client/channel_names.hpp"
 #include "client/stream_turn.hpp"
 #include "client/unique_name.hpp"
@@ -68,14 +69,18 @@ gpushm_consumer::gpushm_consumer(std::shared_ptr<detail::client_impl> client,
                 "a consumer that holds " + std::to_string(wanted.held) + " items",
                 "at most " + std::to_string(channel::max_held) + " are possible");
   }
-  const auto until = base::deadline_after(wanted.timeout);
-  // The name first: nothing is left behind if there is no such channel.
+  join_any(base::deadline_after(wanted.timeout), wanted.stop);
+}
+
+/// Joins the producer that there is, or the first one that comes.
+void gpushm_consumer::join_any(time_point until, const std::stop_token& stop) {
   for (;;) {
     gpushm::open_options waiting;
     waiting.timeout = base::time_left(until);
-    waiting.stop = wanted.stop;
+    waiting.stop = stop;
     detail::client_impl::opened_words producer;
     try {
+      // The name first: nothing is left behind if there is no such channel.
       producer = client_->open_words(names::producer(name_), 0, waiting);
     } catch (const error& why) {
       // A producer that has just ended leaves its name for a moment longer than its page.
@@ -85,8 +90,10 @@ gpushm_consumer::gpushm_consumer(std::shared_ptr<detail::client_impl> client,
       base::pause_before_retry(milliseconds(1));
       continue;
     }
-    join(std::move(producer), until, wanted.stop);
-    return;
+    if (join(std::move(producer), until, stop)) {
+      return;
+    }
+    base::pause_before_retry(milliseconds(1));
   }
 }
 
@@ -117,13 +124,17 @@ bool gpushm_consumer::try_open_slots(const channel::table_view& producer) {
 }
 
 /// `producer`: its words. As soon as it has admitted this consumer, it may publish, end and exit:
-/// so words and slots are opened before.
-void gpushm_consumer::join(detail::client_impl::opened_words producer,
+/// so words and slots are opened before, and the claim names this producer, so that no other one
+/// admits it. False: it has ended before.
+bool gpushm_consumer::join(detail::client_impl::opened_words producer,
                            time_point until,
                            const std::stop_token& stop) {
   const auto table = table_of(producer);
-  if (table && !try_open_slots(*table)) {
-    producer = {};
+  if (!table) {
+    throw invalid_producer("open", name_);
+  }
+  if (!try_open_slots(*table)) {
+    return false;
   }
   const auto request_deadline = client_->request_deadline();
   const auto words = client_->take_words(word_count_, request_deadline);
@@ -146,11 +157,15 @@ void gpushm_consumer::join(detail::client_impl::opened_words producer,
     throw;
   }
   try {
-    const std::array<std::byte, 2> described{static_cast<std::byte>(options_.mode),
-                                             static_cast<std::byte>(options_.held)};
-    const bool has_depth = options_.mode == consumer_mode::share;
-    claim_->publish(std::span(described).first(has_depth ? 2 : 1), "open", request_deadline);
-    if (!attach(until, stop, std::move(producer))) {
+    const detail::channel_claim claim{
+        options_.mode, options_.held, producer.words.page->lease().info().generation};
+    claim_->publish(detail::encode(claim), "open", request_deadline);
+    bool has_ended = false;
+    if (!attach(until, stop, std::move(producer), &has_ended)) {
+      if (has_ended) {
+        client_->pages().end(words_, word_count_, *claim_);
+        return false;
+      }
       throw error(stop.stop_requested() ? errc::cancelled : errc::timed_out,
                   "open",
                   name_,
@@ -161,6 +176,7 @@ void gpushm_consumer::join(detail::client_impl::opened_words producer,
     client_->pages().end(words_, word_count_, *claim_);
     throw;
   }
+  return true;
 }
 
 /// The page of the first producer after the one of this consumer that has made it a member, if
@@ -191,16 +207,19 @@ std::shared_ptr<detail::mapped_page> gpushm_consumer::next_page() const {
   return nullptr;
 }
 
+/// `first`: only of this producer; sets `has_ended` if it ends before. Otherwise: of the next one
+/// after that of this consumer.
 bool gpushm_consumer::attach(time_point until,
                              const std::stop_token& stop,
-                             detail::client_impl::opened_words first) {
+                             detail::client_impl::opened_words first,
+                             bool* has_ended) {
   const std::uint64_t own = claim_->info().generation;
   while (!stop.stop_requested()) {
     const milliseconds left = base::time_left(until);
     auto opened = std::exchange(first, {});
     auto page = opened.words.page;
     try {
-      if (!page && table_->is_attached()) {
+      if (!page) {
         page = next_page();
       }
       if (!page) {
@@ -269,6 +288,10 @@ bool gpushm_consumer::attach(time_point until,
         return false;
       }
       static_cast<void>(sync::wait(changes, seen + 1, std::min(until, now + look_again), stop));
+    }
+    if (has_ended != nullptr) {
+      *has_ended = true;
+      return false;
     }
     if (steady_clock::now() >= until) {
       return false;
@@ -393,10 +416,7 @@ bool gpushm_consumer::join_next_producer(time_point until, const std::stop_token
   const auto table = table_;
   lock.unlock();
   try {
-    gpushm::open_options waiting;
-    waiting.timeout = base::time_left(until);
-    waiting.stop = stop;
-    join(client_->open_words(names::producer(name_), 0, waiting), until, stop);
+    join_any(until, stop);
   } catch (const error& why) {
     lock.lock();
     words_ = words;

@@ -60,15 +60,17 @@ struct gpushm_consumer {
     std::shared_ptr<const gpushm_segment> slots;  ///< what it is in
   };
 
-  void join(gpushm::detail::client_impl::opened_words producer,
-            time_point until,
-            const std::stop_token& stop);
+  void join_any(time_point until, const std::stop_token& stop);
+  [[nodiscard]] bool join(gpushm::detail::client_impl::opened_words producer,
+                          time_point until,
+                          const std::stop_token& stop);
   [[nodiscard]] bool join_next_producer(time_point until, const std::stop_token& stop);
   /// False: there was no producer, or no answer of one, in time. Throws if it was refused.
   /// `first`: the producer's words, if they are open.
   [[nodiscard]] bool attach(time_point until,
                             const std::stop_token& stop,
-                            gpushm::detail::client_impl::opened_words first = {});
+                            gpushm::detail::client_impl::opened_words first = {},
+                            bool* has_ended = nullptr);
   [[nodiscard]] std::shared_ptr<gpushm::detail::mapped_page> next_page() const;
   void open_slots(const gpushm::channel::table_view& producer);
   [[nodiscard]] bool try_open_slots(const gpushm::channel::table_view& producer);

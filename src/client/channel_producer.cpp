@@ -68,21 +68,19 @@ void check_options(std::string_view name, const gpushm_producer::options& wanted
 }
 
 /// What a consumer has said about itself; false: not possible.
-bool describe_consumer(std::span<const std::byte> metadata,
+bool describe_consumer(const std::optional<detail::channel_claim>& claim,
                        std::uint32_t words,
                        channel::member& into) {
   using channel::consumer_mode;
-  if (metadata.empty() || words < channel::first_held_word ||
-      metadata[0] > static_cast<std::byte>(consumer_mode::share)) {
+  if (!claim || words < channel::first_held_word) {
     return false;
   }
-  into.mode = static_cast<consumer_mode>(metadata[0]);
+  into.mode = claim->mode;
   into.held = words - channel::first_held_word;
-  if (into.mode == consumer_mode::share) {
-    into.depth = metadata.size() == 2 ? std::to_integer<std::uint32_t>(metadata[1]) : 0;
-    return into.held == 0 && into.depth != 0 && into.depth <= channel::max_held;
-  }
-  return metadata.size() == 1 && (into.held != 0) == (into.mode == consumer_mode::latest);
+  into.depth = claim->depth;
+  return into.mode == consumer_mode::share
+             ? into.held == 0 && into.depth != 0 && into.depth <= channel::max_held
+             : (into.held != 0) == (into.mode == consumer_mode::latest);
 }
 
 }  // namespace
@@ -249,9 +247,8 @@ void gpushm_producer::keep_workers_of(const channel::table_view& dead,
     }
     try {
       auto opened = client_->open_words(each.name, each.generation, {});
-      const auto metadata = opened.lease->metadata();
-      if (!metadata.empty() &&
-          metadata[0] == static_cast<std::byte>(channel::consumer_mode::share)) {
+      const auto claim = detail::decode_claim(opened.lease->metadata());
+      if (claim && claim->mode == channel::consumer_mode::share) {
         const std::lock_guard lock(mutex_);
         lingering_.insert_or_assign(each.generation,
                                     consumer{std::move(opened.lease), std::move(opened.words)});
@@ -597,6 +594,30 @@ bool gpushm_producer::has_ended(const channel::member& which) const {
           (which.mode == channel::consumer_mode::share || taken.word + 1 >= former_first_item_));
 }
 
+/// A claim names the producer whose words and slots its consumer has open; another one may admit it
+/// only if that one did, because its consumer then continues with the next one.
+bool gpushm_producer::is_for_this(const detail::channel_claim& claim,
+                                  std::uint64_t generation) const {
+  if (claim.producer == page_->lease().info().generation) {
+    return true;
+  }
+  for (const gpushm::wire::segment& each : client_->list(names::pages(name_))) {
+    if (each.generation != claim.producer || each.backend != gpushm::backend::signals) {
+      continue;
+    }
+    try {
+      const auto page = client_->open_page(each.name, each.generation);
+      const auto table = channel::table_view::of(page->page(), page->extra(), page->extra_bytes());
+      return table && table->start_of(generation);
+    } catch (const error& why) {
+      if (!names::has_gone(why)) {
+        throw;
+      }
+    }
+  }
+  return true;  // its consumer does not have that page any more
+}
+
 void gpushm_producer::admit(const std::string& name, std::uint64_t generation) noexcept {
   try {
     {
@@ -606,12 +627,15 @@ void gpushm_producer::admit(const std::string& name, std::uint64_t generation) n
       }
     }
     auto opened = client_->open_words(name, generation, {});
-    const auto metadata = opened.lease->metadata();
+    const auto claim = detail::decode_claim(opened.lease->metadata());
+    if (claim && !is_for_this(*claim, generation)) {
+      return;
+    }
     channel::member joined;
     joined.id = generation;
     joined.page = &opened.words.page->page();
     joined.first_word = opened.words.first;
-    const bool is_valid = describe_consumer(metadata, opened.count, joined);
+    const bool is_valid = describe_consumer(claim, opened.count, joined);
     const std::lock_guard lock(mutex_);
     if (is_valid && has_ended(joined)) {
       return;

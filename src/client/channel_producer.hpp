@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "channel/producer_table.hpp"
+#include "client/channel_claim.hpp"
 #include "client/client_impl.hpp"
 #include "gpushm/channel.h"
 
@@ -103,6 +104,8 @@ struct gpushm_producer {
   void admit_consumers() noexcept;
   void admit_present(const std::vector<gpushm::wire::segment>& present);
   void admit(const std::string& name, std::uint64_t generation) noexcept;
+  [[nodiscard]] bool is_for_this(const gpushm::detail::channel_claim& claim,
+                                 std::uint64_t generation) const;
 
   std::shared_ptr<gpushm::detail::client_impl> client_;  // destroyed last
   const std::string name_;

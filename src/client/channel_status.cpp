@@ -10,6 +10,7 @@
 #include "base/log.hpp"
 #include "channel/table.hpp"
 #include "client/c_handles.hpp"
+#include "client/channel_claim.hpp"
 #include "client/channel_names.hpp"
 #include "gpushm/channel.h"
 
@@ -90,10 +91,9 @@ std::optional<gpushm_channel_consumer_info> read_consumer(client_impl& client,
   if (!opened || opened->count < channel::first_held_word) {
     return std::nullopt;
   }
-  const auto metadata = opened->lease->metadata();
+  const auto claim = decode_claim(opened->lease->metadata()).value_or(channel_claim{});
   gpushm_channel_consumer_info result{};
-  result.mode = static_cast<gpushm_consumer_mode>(
-      metadata.empty() ? 0 : std::to_integer<unsigned char>(metadata[0]));
+  result.mode = static_cast<gpushm_consumer_mode>(claim.mode);
   result.uid = listed.creator_uid;
   result.pid = listed.creator_pid;
   result.generation = listed.generation;
@@ -118,7 +118,7 @@ std::optional<gpushm_channel_consumer_info> read_consumer(client_impl& client,
   // The producer's words after the consumer's, which are not ahead of them.
   std::uint64_t ahead = 0;
   if (result.mode == GPUSHM_CONSUMER_SHARE) {
-    result.may_hold = metadata.size() < 2 ? 0 : std::to_integer<unsigned char>(metadata[1]);
+    result.may_hold = claim.depth;
     result.taken = ahead = entry ? value_of(table.word(channel::first_given_word + *entry)) : 0;
   } else {
     ahead = value_of(table.word(channel::published_word));

@@ -16,6 +16,7 @@
 
 #include "base/file.hpp"
 #include "channel/layout.hpp"
+#include "client/channel_claim.hpp"
 #include "sync/signal_page.hpp"
 #include "sync/timeline_place.hpp"
 #include "testing/process/quiet_fork.hpp"
@@ -61,17 +62,17 @@ bool has_its_metadata(const channel_item& item) {
 }
 
 /// What a consumer says about itself: all modes, and impossible ones.
-std::vector<std::byte> metadata_of(int attempt, std::uint32_t held) {
+std::vector<std::byte> metadata_of(int attempt, std::uint32_t held, gpushm::generation producer) {
+  using gpushm::channel::consumer_mode;
+  auto result = gpushm::detail::encode({held != 0          ? consumer_mode::latest
+                                        : attempt % 2 == 0 ? consumer_mode::block
+                                                           : consumer_mode::share,
+                                        2,
+                                        producer});
   if (attempt % 4 == 3) {
-    return {std::byte{7}};
+    result[0] = std::byte{7};
   }
-  if (held != 0) {
-    return {std::byte{1}};
-  }
-  if (attempt % 2 == 0) {
-    return {std::byte{0}};
-  }
-  return {std::byte{2}, std::byte{2}};
+  return result;
 }
 
 class channels : public testing::Test {
@@ -142,6 +143,38 @@ TEST_F(channels, lose_nothing_when_a_producer_ends_as_soon_as_it_has_consumers) 
       EXPECT_FALSE(consumer.next(60s));
       EXPECT_TRUE(consumer.has_ended());
     });
+    const client short_lived = world_.connect();
+    channel_producer producer = create(short_lived, 2);
+    ASSERT_TRUE(eventually([&] { return producer.stats().consumers == 1; }, 60s));
+    publish_one(producer);
+    publish_one(producer);
+  }
+}
+
+/// A consumer that has asked one producer to admit it is not admitted by the next one, whose slots
+/// it does not have yet.
+TEST_F(channels, lose_nothing_between_two_producers) {
+  const client other = world_.connect();
+  std::mt19937 random(11);
+  for (int round = 0; round != 100; ++round) {
+    std::jthread reader([&] {
+      std::uint64_t got = 0;
+      while (got != 2) {
+        channel_consumer consumer = channel_consumer::open(other, "c", {.timeout = 60s});
+        while (const auto item = consumer.next(60s)) {
+          EXPECT_TRUE(is_whole(*item));
+          consumer.release(*item);
+          ++got;
+        }
+        ASSERT_TRUE(consumer.has_ended());
+        ASSERT_LE(got, 2U);
+      }
+    });
+    {
+      const client short_lived = world_.connect();
+      channel_producer first = create(short_lived, 2);
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 3'000));
+    }
     const client short_lived = world_.connect();
     channel_producer producer = create(short_lived, 2);
     ASSERT_TRUE(eventually([&] { return producer.stats().consumers == 1; }, 60s));
@@ -714,6 +747,7 @@ TEST_F(channels, drop_a_consumer_with_impossible_words) {
       honest.release(*item);
     }
   });
+  const auto page_of_producer = client_.list("c/~page-").front().generation;
   for (int attempt = 0; attempt != 20; ++attempt) {
     auto session = gpushm_testing::raw_session::greeted(world_.socket_path());
     wire::reserve page;
@@ -734,8 +768,9 @@ TEST_F(channels, drop_a_consumer_with_impossible_words) {
     const auto held = static_cast<std::uint32_t>(attempt % 3);
     claim.ticket = sync::encode({page.name, generation, 0, 2 + held});
     answer = session.request(claim);
-    static_cast<void>(session.request(wire::publish{
-        gpushm_testing::body_of<wire::reserved>(answer)->generation, metadata_of(attempt, held)}));
+    static_cast<void>(
+        session.request(wire::publish{gpushm_testing::body_of<wire::reserved>(answer)->generation,
+                                      metadata_of(attempt, held, page_of_producer)}));
     // All the time: words that stay as an honest consumer's could be make the producer wait.
     const std::jthread writer([&](const std::stop_token& stop) {
       std::mt19937_64 random(static_cast<std::uint64_t>(attempt));
