@@ -122,8 +122,14 @@ void gpushm_producer::begin(const options& wanted) {
     // Its consumers may still take and read the last items, also later: nobody writes them again.
     memory.lifetime = slots_->info().lifetime;
     memory.device = wanted.device == "auto" ? slots_->info().device.text() : wanted.device;
+    try {
+      client_->remove(name_);
+    } catch (const error& why) {
+      if (why.code() != errc::no_such_segment) {  // somebody has removed it already
+        throw;
+      }
+    }
     slots_.reset();
-    client_->remove(name_);
   }
   if (slots_) {
     check_slots(view);

@@ -441,6 +441,45 @@ TEST_F(channels, give_the_newest_item_after_a_normal_end) {
   }
 }
 
+/// As above, when the process of the producer has gone, and others have come and gone.
+TEST_F(channels, give_the_newest_item_of_a_process_that_has_gone) {
+  const std::string create = "produce c 3 4096 host";
+  channel_consumer newest;
+  channel_consumer other_mode;
+  {
+    agent producer = world_.start();
+    producer.request(create);
+    newest = channel_consumer::open(client_, "c", {.mode = consumer_mode::latest});
+    other_mode = channel_consumer::open(client_, "c");
+    producer.request("fill_items 3");
+    producer.request("end");
+    producer.kill_and_wait();
+  }
+  for (int i = 0; i != 3; ++i) {
+    agent next = world_.start();
+    next.request(create);
+    channel_consumer member = channel_consumer::open(client_, "c");
+    next.request("fill_items 3");
+    EXPECT_TRUE(member.next(60s));
+    if (i % 2 == 0) {
+      next.request("end");
+    }
+    next.kill_and_wait();
+  }
+  const auto item = newest.next(60s);
+  ASSERT_TRUE(item);
+  EXPECT_EQ(item->number(), 3U);
+  EXPECT_TRUE(is_whole(*item) && has_its_metadata(*item));
+  EXPECT_FALSE(newest.next(60s));
+  for (std::uint64_t number = 1; number != 4; ++number) {
+    const auto each = other_mode.next(60s);
+    ASSERT_TRUE(each);
+    EXPECT_TRUE(each->number() == number && is_whole(*each));
+    other_mode.release(*each);
+  }
+  EXPECT_FALSE(other_mode.next(60s));
+}
+
 /// What a dead producer has published last is not taken by consumers of the newest.
 TEST_F(channels, give_no_newest_item_of_a_dead_producer) {
   agent producer = world_.start();
