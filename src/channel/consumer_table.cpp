@@ -13,19 +13,21 @@ bool has_ended(std::uint64_t word) noexcept {
 
 void consumer_table::attach(const table_view& to,
                             std::uint64_t start,
-                            std::uint32_t entry) noexcept {
+                            std::uint32_t entry,
+                            std::uint64_t page) noexcept {
   const bool joins = !producer_;
   producer_ = to;
   next_ = start;
   entry_ = entry;
-  // No effect if a word has that value, or a larger one.
   if (joins && mode_ != consumer_mode::latest) {
     // The producer's stream waits for the release of items that this consumer does not get. A
     // member that goes on with another producer may still use items of the one before.
-    static_cast<void>(sync::timeline_writer(page_, first_ + released_word).signal(start - 1));
+    for (const std::uint32_t index : {released_word, taken_word}) {
+      sync::timeline_writer writer(page_, first_ + index);
+      static_cast<void>(writer.signal(start - 1));  // no effect if it has that value
+    }
   }
-  // Tells the producer that this consumer has its page.
-  static_cast<void>(sync::timeline_writer(page_, first_ + taken_word).signal(start - 1));
+  static_cast<void>(sync::timeline_writer(page_, first_ + attached_word).signal(page));
 }
 
 consumer_table::outcome consumer_table::take(item& into) noexcept {

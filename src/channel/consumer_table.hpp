@@ -19,7 +19,7 @@ namespace gpushm::channel {
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class consumer_table {
  public:
-  /// `first_word`: of `2 + held` words of this process's page, which are 0.
+  /// `first_word`: of `first_held_word + held` words of this process's page, which are 0.
   consumer_table(sync::signal_page& page,
                  std::uint32_t first_word,
                  consumer_mode mode,
@@ -27,8 +27,11 @@ class consumer_table {
       : page_(page), first_(first_word), mode_(mode), held_(held) {}
 
   /// Begins with a producer that has accepted this consumer from `start` on, in the entry `entry`.
-  /// A consumer that shares the work does so once.
-  void attach(const table_view& to, std::uint64_t start, std::uint32_t entry) noexcept;
+  /// `page`: the generation of its page. A consumer that shares the work does so once.
+  void attach(const table_view& to,
+              std::uint64_t start,
+              std::uint32_t entry,
+              std::uint64_t page) noexcept;
   [[nodiscard]] bool is_attached() const noexcept { return producer_.has_value(); }
 
   struct item {

@@ -30,7 +30,8 @@ inline constexpr std::uint32_t producer_words = first_given_word + max_consumers
 // Words of a consumer.
 inline constexpr std::uint32_t taken_word = 0;     ///< signaled by its CPU
 inline constexpr std::uint32_t released_word = 1;  ///< signaled by its stream
-inline constexpr std::uint32_t first_held_word = 2;
+inline constexpr std::uint32_t attached_word = 2;  ///< the generation of the producer's page
+inline constexpr std::uint32_t first_held_word = 3;
 
 inline constexpr std::uint64_t table_magic = 0x316E'6168'4353'4D47ULL;  // "GMSChan1"
 inline constexpr std::uint32_t table_version = 3;

@@ -277,7 +277,7 @@ bool gpushm_consumer::attach(time_point until,
           released_ = *start - 1;
           expected_ = *start;
         }
-        table_->attach(*view, *start, *entry);
+        table_->attach(*view, *start, *entry, page->lease().info().generation);
         return true;
       }
       if (sync::kind_of(seen) != word_kind::value) {

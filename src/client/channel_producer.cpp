@@ -139,7 +139,7 @@ void gpushm_producer::begin(const options& wanted) {
   }
   shape_.segment = slots_->info().generation;
   if (view) {
-    continue_channel(*view);
+    continue_channel(last);
   } else {  // nobody has the page of a producer before: there is no member of its channel
     table_.emplace(page_->own_page(), page_->extra(), shape_);
   }
@@ -220,7 +220,8 @@ void gpushm_producer::await_end(const channel::table_view& last,
   }
 }
 
-void gpushm_producer::continue_channel(const channel::table_view& last) {
+void gpushm_producer::continue_channel(const former_producer& former) {
+  const channel::table_view& last = *former.table;
   table_.emplace(page_->own_page(), page_->extra(), shape_, last);
   is_continuation_ = true;
   // Before the first item, which is the next one of all members.
@@ -230,12 +231,7 @@ void gpushm_producer::continue_channel(const channel::table_view& last) {
     return last.start_of(each.generation).value_or(sync::max_value + 1) <= sync::max_value;
   });
   if (last.closed()) {
-    former_first_item_ = last.first_item();
-    for (const gpushm::wire::segment& each : present) {
-      if (last.start_of(each.generation)) {
-        former_members_.insert(each.generation);
-      }
-    }
+    former_page_ = former.page->lease().info().generation;
   } else if (last.segment() == shape_.segment) {
     keep_workers_of(last, present);
   }
@@ -315,15 +311,15 @@ gpushm_producer::~gpushm_producer() {
 /// Members of the producer before open the page of this one when they want its first item. Others
 /// have it open. False: one of them has not done so yet.
 bool gpushm_producer::await_members() const {
-  const std::uint64_t first = table_->first_item();
-  if (!is_continuation_ || table_->announced() < first) {
+  if (!is_continuation_ || table_->announced() < table_->first_item()) {
     return true;
   }
+  const std::uint64_t own = page_->lease().info().generation;
   const auto until = base::deadline_after(detail::close_limit);
   const auto& all = table_->members();
   return std::all_of(all.begin(), all.end(), [&](const channel::member& each) {
     return each.mode == channel::consumer_mode::share ||
-           sync::wait(each.word(channel::taken_word), first - 1, until) != wait_result::timed_out;
+           sync::wait(each.word(channel::attached_word), own, until) != wait_result::timed_out;
   });
 }
 
@@ -346,8 +342,7 @@ void gpushm_producer::drop_gone() {
   std::vector<std::uint64_t> ended;
   std::vector<std::uint64_t> invalid;
   for (const channel::member& each : table_->members()) {
-    if (sync::is_terminal(each.word(channel::released_word).read().word) ||
-        sync::is_terminal(each.word(channel::taken_word).read().word)) {
+    if (sync::is_terminal(each.word(channel::released_word).read().word) || has_ended(each)) {
       ended.push_back(each.id);
     } else if (each.mode != channel::consumer_mode::latest && !table_->is_plausible(each)) {
       invalid.push_back(each.id);
@@ -594,10 +589,8 @@ gpushm_producer_stats gpushm_producer::stats() const {
 
 /// Whether it belongs to a producer that has closed the channel: it gets nothing of this one.
 bool gpushm_producer::has_ended(const channel::member& which) const {
-  const sync::reading taken = which.word(channel::taken_word).read();
-  return sync::is_terminal(taken.word) ||
-         (former_members_.contains(which.id) &&
-          (which.mode == channel::consumer_mode::share || taken.word + 1 >= former_first_item_));
+  return sync::is_terminal(which.word(channel::taken_word).read().word) ||
+         (former_page_ != 0 && which.word(channel::attached_word).read().word == former_page_);
 }
 
 /// A claim names the producer whose words and slots its consumer has open; another one may admit it

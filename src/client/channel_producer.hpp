@@ -12,7 +12,6 @@
 #include <string_view>
 #include <thread>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "channel/producer_table.hpp"
@@ -63,16 +62,16 @@ struct gpushm_producer {
     std::uint64_t until = 0;
   };
 
-  void begin(const options& wanted);
-  void check_slots(const std::optional<gpushm::channel::table_view>& last) const;
-  void await_end(const gpushm::channel::table_view& last, const std::stop_token& stop) const;
-  void continue_channel(const gpushm::channel::table_view& last);
-  void keep_workers_of(const gpushm::channel::table_view& dead,
-                       const std::vector<gpushm::wire::segment>& present);
   struct former_producer {
     std::shared_ptr<gpushm::detail::mapped_page> page;
     std::optional<gpushm::channel::table_view> table;
   };
+  void begin(const options& wanted);
+  void check_slots(const std::optional<gpushm::channel::table_view>& last) const;
+  void await_end(const gpushm::channel::table_view& last, const std::stop_token& stop) const;
+  void continue_channel(const former_producer& former);
+  void keep_workers_of(const gpushm::channel::table_view& dead,
+                       const std::vector<gpushm::wire::segment>& present);
   [[nodiscard]] former_producer last_producer() const;
   [[nodiscard]] bool has_ended(const gpushm::channel::member& which) const;
   [[nodiscard]] bool await_members() const;
@@ -126,9 +125,8 @@ struct gpushm_producer {
   /// Those that shared the work of the producer before, until they have left: what its items are in
   /// may still be read.
   std::unordered_map<std::uint64_t, consumer> lingering_;
-  /// Members of a producer before that has closed the channel, and its first item.
-  std::unordered_set<std::uint64_t> former_members_;
-  std::uint64_t former_first_item_ = 0;
+  /// Of the producer before, if that has closed the channel; else 0.
+  gpushm::generation former_page_ = 0;
   std::stop_source stop_;
   std::jthread admitting_;
 };

@@ -87,7 +87,7 @@ struct consumer {
 
   explicit consumer(consumer_mode how)
       : mode(how), table(memory.page(), 0, how, how == consumer_mode::latest ? 1 : 0) {
-    for (std::uint32_t word = 0; word != 3; ++word) {
+    for (std::uint32_t word = 0; word != channel::first_held_word + 1; ++word) {
       sync::timeline_writer(memory.page(), word).reset(0);
     }
   }
@@ -231,7 +231,7 @@ class replay {
   void attach_to(consumer& who, std::size_t c, std::uint64_t start) {
     const auto answered = now().view().start_of(c + 1);
     require(answered == start, "it starts at another item");
-    who.table.attach(now().view(), start, 0);
+    who.table.attach(now().view(), start, 0, producers_.size());
   }
   void attach(std::size_t c, std::uint64_t start) { attach_to(*consumers_.at(c), c, start); }
 
@@ -286,7 +286,7 @@ class replay {
   }
 
   static void end_words(const consumer& who) {
-    for (std::uint32_t word = 0; word != 3; ++word) {
+    for (std::uint32_t word = 0; word != channel::first_held_word + 1; ++word) {
       who.word(word).close(sync::word_kind::ended);
     }
   }

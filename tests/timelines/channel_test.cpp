@@ -496,61 +496,50 @@ TEST_F(channels, give_no_newest_item_of_a_dead_producer) {
 
 /// Members of a dead producer get what the next one has published, also if that one has gone.
 TEST_F(channels, bring_members_all_items_of_a_producer_that_closes_at_once) {
-  for (const bool waits : {false, true}) {
-    const std::string name = waits ? "waits" : "idle";
-    const std::string create = "produce " + name + " 3 4096 host";
-    std::optional<agent> producer(world_.start());
-    producer->request(create);
-    channel_consumer each_item = channel_consumer::open(client_, name);
-    channel_consumer newest =
-        channel_consumer::open(client_, name, {.mode = consumer_mode::latest, .held = 1});
-    producer->request("fill_items 1");
-    each_item.release(*each_item.next(60s));
-    newest.release(*newest.next(60s));
-    producer->kill_and_wait();
-    const auto read_rest = [&] {
-      for (std::uint64_t number = 2; number != 5; ++number) {
-        const auto item = each_item.next(60s);
-        ASSERT_TRUE(item);
-        EXPECT_EQ(item->number(), number);
-        EXPECT_TRUE(is_whole(*item));
-        each_item.release(*item);
-      }
-      EXPECT_FALSE(each_item.next(60s));
-      EXPECT_TRUE(each_item.has_ended());
-    };
-    std::uint64_t last = 0;
-    const auto read_newest = [&] {
-      while (const auto item = newest.next(60s)) {
-        last = item->number();
-        EXPECT_TRUE(is_whole(*item));
-        newest.release(*item);
-      }
-      EXPECT_TRUE(newest.has_ended());
-    };
-    std::vector<std::jthread> readers;
-    if (waits) {
-      readers.emplace_back(read_rest);
-      readers.emplace_back(read_newest);
-    }
-    producer.emplace(world_.start());
-    producer->request(create);
-    producer->request("fill_items 3");
-    producer->request("end");
-    if (waits) {
+  for (const auto mode : {consumer_mode::block, consumer_mode::latest}) {
+    for (const bool waits : {false, true}) {
+      const bool is_block = mode == consumer_mode::block;
+      const std::string name = std::string(waits ? "waits" : "idle") + (is_block ? "1" : "2");
+      const std::string create = "produce " + name + " 3 4096 host";
+      std::optional<agent> producer(world_.start());
+      producer->request(create);
+      channel_consumer member = channel_consumer::open(client_, name, {.mode = mode});
+      producer->request("fill_items 1");
+      member.release(*member.next(60s));  // it has all items of this one
       producer->kill_and_wait();
-      readers.clear();
-    } else {
-      // The name is free, and another one comes.
-      agent next = world_.start();
-      next.request(create);
-      next.request("fill_items 2");
-      read_rest();
-      read_newest();
-      channel_consumer joined = channel_consumer::open(client_, name);
-      EXPECT_EQ(joined.next(60s)->number(), 6U);
+      std::vector<std::uint64_t> numbers;
+      const auto read_rest = [&] {
+        while (const auto item = member.next(60s)) {
+          EXPECT_TRUE(is_whole(*item));
+          numbers.push_back(item->number());
+          member.release(*item);
+        }
+        EXPECT_TRUE(member.has_ended());
+      };
+      std::vector<std::jthread> readers;
+      if (waits) {
+        readers.emplace_back(read_rest);
+      }
+      producer.emplace(world_.start());
+      producer->request(create);
+      producer->request("fill_items 3");
+      producer->request("end");
+      if (waits) {
+        producer->kill_and_wait();
+        readers.clear();
+      } else {
+        // The name is free, and another one comes.
+        agent next = world_.start();
+        next.request(create);
+        next.request("fill_items 2");
+        read_rest();
+        channel_consumer joined = channel_consumer::open(client_, name);
+        EXPECT_EQ(joined.next(60s)->number(), 6U);
+      }
+      ASSERT_FALSE(numbers.empty());
+      EXPECT_EQ(numbers.back(), 4U);
+      EXPECT_TRUE(!is_block || numbers == (std::vector<std::uint64_t>{2, 3, 4}));
     }
-    EXPECT_EQ(last, 4U);
   }
 }
 
@@ -805,7 +794,8 @@ TEST_F(channels, drop_a_consumer_with_impossible_words) {
     claim.size_bytes = claim.allocated_bytes = 8;
     claim.backend = gpushm::backend::timeline;
     const auto held = static_cast<std::uint32_t>(attempt % 3);
-    claim.ticket = sync::encode({page.name, generation, 0, 2 + held});
+    claim.ticket =
+        sync::encode({page.name, generation, 0, gpushm::channel::first_held_word + held});
     answer = session.request(claim);
     static_cast<void>(
         session.request(wire::publish{gpushm_testing::body_of<wire::reserved>(answer)->generation,
@@ -814,7 +804,7 @@ TEST_F(channels, drop_a_consumer_with_impossible_words) {
     const std::jthread writer([&](const std::stop_token& stop) {
       std::mt19937_64 random(static_cast<std::uint64_t>(attempt));
       while (!stop.stop_requested()) {
-        for (std::uint32_t word = 0; word != 2 + held; ++word) {
+        for (std::uint32_t word = 0; word != gpushm::channel::first_held_word + held; ++word) {
           words.words[word].store(random() >> (random() % 64U));
         }
       }
