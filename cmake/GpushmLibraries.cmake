@@ -54,8 +54,8 @@ endif()
 if(TARGET gpushm_client)
   gpushm_shared_library(gpushm_shared OUTPUT_NAME gpushm EXPORT_NAME gpushm
     MAP "${PROJECT_SOURCE_DIR}/cmake/gpushm.map"
-    OBJECTS_OF gpushm_client gpushm_base gpushm_once
-    MODULES gpushm_client)
+    OBJECTS_OF gpushm_client gpushm_weights gpushm_base gpushm_once
+    MODULES gpushm_client gpushm_weights)
   install(TARGETS gpushm_shared EXPORT gpushm LIBRARY NAMELINK_COMPONENT Development)
   install(DIRECTORY include/gpushm TYPE INCLUDE FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
   install(FILES docs/man/gpushm.3 TYPE MAN RENAME man3/gpushm.3)

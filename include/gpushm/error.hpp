@@ -58,6 +58,7 @@ enum class errc : std::uint16_t {
   cancelled = GPUSHM_ERRC_CANCELLED,
   value_out_of_range = GPUSHM_ERRC_VALUE_OUT_OF_RANGE,
   too_many_waits = GPUSHM_ERRC_TOO_MANY_WAITS,
+  invalid_file = GPUSHM_ERRC_INVALID_FILE,
 };
 
 /// The stable name of `code`, as in `docs/errors.md` ("no_such_segment"); "unknown" for a value

@@ -130,7 +130,8 @@ typedef enum gpushm_errc GPUSHM_INT {
   GPUSHM_ERRC_WRITER_ENDING = 39,
   GPUSHM_ERRC_CANCELLED = 40,
   GPUSHM_ERRC_VALUE_OUT_OF_RANGE = 41,
-  GPUSHM_ERRC_TOO_MANY_WAITS = 42
+  GPUSHM_ERRC_TOO_MANY_WAITS = 42,
+  GPUSHM_ERRC_INVALID_FILE = 43
 } gpushm_errc;
 
 /* How a mapping may be used. A promise of the importer that guards against mistakes, not against

@@ -8,5 +8,6 @@
 #include "gpushm/error.hpp"
 #include "gpushm/exchange.hpp"
 #include "gpushm/segment.hpp"
+#include "gpushm/tensors.hpp"
 #include "gpushm/timeline.hpp"
 #include "gpushm/types.hpp"

@@ -180,6 +180,8 @@ class segment {
 
   /// Owned by this object; null for an empty one.
   [[nodiscard]] gpushm_segment* handle() const noexcept { return handle_.get(); }
+  /// Gives the handle to the caller, who closes it (gpushm_segment_close). Then this is empty.
+  [[nodiscard]] gpushm_segment* release() noexcept { return handle_.release(); }
 
  private:
   [[nodiscard]] const gpushm_segment* filled() const {

@@ -97,6 +97,8 @@ std::string_view name_of(errc code) noexcept {
       return "value_out_of_range";
     case errc::too_many_waits:
       return "too_many_waits";
+    case errc::invalid_file:
+      return "invalid_file";
   }
   return "unknown";
 }

@@ -19,6 +19,9 @@ void finish_work(const cuda_driver& cu, std::string_view operation, std::string_
 }  // namespace
 
 void device_bytes::read(std::uint64_t offset_bytes, std::span<std::byte> destination) const {
+  if (destination.empty()) {
+    return;  // an address at the memory's end is not valid
+  }
   const cuda_driver& cu = cuda_driver::instance();
   const driver::context_scope scope(driver::primary_context(device_, "read", name_), "read", name_);
   cuda_driver::check(
@@ -29,6 +32,9 @@ void device_bytes::read(std::uint64_t offset_bytes, std::span<std::byte> destina
 }
 
 void device_bytes::write(std::uint64_t offset_bytes, std::span<const std::byte> source) const {
+  if (source.empty()) {
+    return;
+  }
   const cuda_driver& cu = cuda_driver::instance();
   const driver::context_scope scope(
       driver::primary_context(device_, "write", name_), "write", name_);
@@ -42,6 +48,9 @@ void device_bytes::write(std::uint64_t offset_bytes, std::span<const std::byte> 
 void device_bytes::fill(std::uint64_t offset_bytes,
                         std::uint64_t size_bytes,
                         std::byte value) const {
+  if (size_bytes == 0) {
+    return;
+  }
   const cuda_driver& cu = cuda_driver::instance();
   const driver::context_scope scope(driver::primary_context(device_, "fill", name_), "fill", name_);
   cuda_driver::check(

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tensors in segments: model weights that are loaded once and shared (docs/tensors.md). The rules
+ * at the top of gpushm/gpushm.h apply. */
+#ifndef GPUSHM_TENSORS_H
+#define GPUSHM_TENSORS_H
+
+#include "gpushm/gpushm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* NOLINTBEGIN: this is C */
+
+/* How far a load is. */
+typedef struct gpushm_load_progress {
+  uint64_t bytes; /* read, copied and hashed */
+  uint64_t total_bytes;
+  bool is_here; /* this process reads; otherwise it waits for one that does */
+} gpushm_load_progress;
+
+/* How files are read. */
+typedef enum gpushm_reading GPUSHM_INT {
+  GPUSHM_READING_AUTOMATIC = 0, /* direct if most of a file is not in the page cache */
+  GPUSHM_READING_CACHED = 1,    /* through the page cache */
+  GPUSHM_READING_DIRECT = 2     /* O_DIRECT, where the file system has it */
+} gpushm_reading;
+
+typedef struct gpushm_load_options {
+  size_t struct_size;
+  gpushm_string device; /* as in gpushm_create_options; empty: "auto" */
+  uint32_t threads;     /* that read: 1 to 64; 0: 8 */
+  gpushm_reading reading;
+  int64_t timeout_ms; /* for all of it; 0: an hour */
+  const gpushm_stop* stop;
+  /* Called ten times a second, by the calling thread. May be NULL. */
+  void (*report)(const gpushm_load_progress* progress, void* context);
+  void* report_context;
+} gpushm_load_options;
+
+/* Loads a model into a persistent segment, once for all processes that call this at the same time:
+ * one reads, the others wait. If it dies, one of them goes on behind its fence, from the last piece
+ * that was copied and hashed; if nobody waits, the next call does. `paths`: safetensors files, an
+ * index (*.index.json), or a folder of a model. Returns the segment, open for reading, when it is
+ * complete; at once if it is. Blocks; several threads read. Uses 8 MiB of pinned memory a thread on
+ * GPUs. GPUSHM_ERRC_INVALID_FILE, GPUSHM_ERRC_ALREADY_EXISTS (the name has another model, or
+ * something else), GPUSHM_ERRC_TIMED_OUT, GPUSHM_ERRC_CANCELLED, and as gpushm_client_create and
+ * gpushm_client_open. */
+GPUSHM_API gpushm_errc gpushm_tensors_load(gpushm_client* client,
+                                           gpushm_string name,
+                                           const gpushm_string* paths,
+                                           size_t count,
+                                           const gpushm_load_options* options,
+                                           gpushm_segment** segment);
+/* Opens a segment with tensors for reading when it is complete; waits for that, and for its name,
+ * at most the options' timeout. GPUSHM_ERRC_INVALID_ARGUMENT (a segment without tensors),
+ * GPUSHM_ERRC_TIMED_OUT (it is still loaded, or its loader has died), and as gpushm_client_open. */
+GPUSHM_API gpushm_errc gpushm_tensors_open(gpushm_client* client,
+                                           gpushm_string name,
+                                           const gpushm_open_options* options,
+                                           gpushm_segment** segment);
+
+/* The table of the tensors of a segment: JSON in UTF-8, as the header of a safetensors file and a
+ * superset of it (docs/tensors.md). Release with gpushm_tensors_table_free. */
+typedef struct gpushm_tensors_table gpushm_tensors_table;
+/* Reads and checks the table: all tensors are within the segment. Blocks while it is copied from a
+ * GPU. GPUSHM_ERRC_INVALID_ARGUMENT (a segment without tensors, or not complete),
+ * GPUSHM_ERRC_PROTOCOL_ERROR (damaged, or hostile). */
+GPUSHM_API gpushm_errc gpushm_tensors_table_read(const gpushm_segment* segment,
+                                                 gpushm_tensors_table** table);
+/* Valid as long as the table is. */
+GPUSHM_API gpushm_string gpushm_tensors_table_text(const gpushm_tensors_table* table);
+GPUSHM_API void gpushm_tensors_table_free(gpushm_tensors_table* table);
+
+/* The size of a segment for tensors with this table. Their places ("data_offsets") are from the
+ * segment's first byte, at multiples of 256. GPUSHM_ERRC_INVALID_ARGUMENT: not a valid table. */
+GPUSHM_API gpushm_errc gpushm_tensors_size(gpushm_string table, uint64_t* size_bytes);
+/* Adds the table to a segment of that size that this process has created and filled, and publishes
+ * it. Finish the writes of streams first. As gpushm_segment_publish; GPUSHM_ERRC_INVALID_ARGUMENT,
+ * GPUSHM_ERRC_SIZE_MISMATCH. */
+GPUSHM_API gpushm_errc gpushm_tensors_publish(gpushm_segment* segment, gpushm_string table);
+
+/* NOLINTEND */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

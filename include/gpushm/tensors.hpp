@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gpushm/client.hpp"
+#include "gpushm/error.hpp"
+#include "gpushm/segment.hpp"
+#include "gpushm/tensors.h"
+
+/// Tensors in segments: model weights that are loaded once and shared (docs/tensors.md).
+namespace gpushm {
+inline namespace v1 {
+
+/// How far a load is.
+struct load_progress {
+  std::uint64_t bytes = 0;  ///< read, copied and hashed
+  std::uint64_t total_bytes = 0;
+  bool is_here = false;  ///< this process reads; otherwise it waits for one that does
+};
+
+/// How files are read.
+enum class reading : std::uint8_t {
+  automatic = GPUSHM_READING_AUTOMATIC,  ///< direct if most of a file is not in the page cache
+  cached = GPUSHM_READING_CACHED,        ///< through the page cache
+  direct = GPUSHM_READING_DIRECT,        ///< O_DIRECT, where the file system has it
+};
+
+struct load_options {
+  std::string device = "auto";  ///< as in `create_options`
+  std::uint32_t threads = 8;    ///< that read: 1 to 64
+  gpushm::reading reading = gpushm::reading::automatic;
+  std::chrono::milliseconds timeout = std::chrono::hours(1);  ///< for all of it
+  std::stop_token stop = {};
+  /// Called ten times a second, by the calling thread. What it throws ends the load.
+  std::function<void(const load_progress&)> report = {};
+};
+
+/// Loads a model into the persistent segment `name`, once for all processes that call this at the
+/// same time: one reads, the others wait. If it dies, one of them goes on behind its fence, from
+/// the last piece that was copied and hashed; if nobody waits, the next call does. `paths`:
+/// safetensors files, an index (*.index.json), or a folder of a model. Returns the segment, open
+/// for reading, when it is complete; at once if it is. Uses 8 MiB of pinned memory a thread on
+/// GPUs. Throws `error`: invalid_file, already_exists (the name has another model, or something
+/// else), timed_out, cancelled, and as `client::create` and `client::open`.
+[[nodiscard]] inline segment load_tensors(client& by,
+                                          std::string_view name,
+                                          std::span<const std::string> paths,
+                                          const load_options& options = {}) {
+  std::vector<gpushm_string> texts;
+  texts.reserve(paths.size());
+  for (const std::string& each : paths) {
+    texts.push_back(glue::text(each));
+  }
+  std::stop_source stop;
+  const std::stop_callback passes_on(options.stop, [&] { stop.request_stop(); });
+  const glue::stop_bridge bridge(stop.get_token());
+  struct {
+    const load_options& options;
+    std::stop_source& stop;
+    std::exception_ptr thrown;
+  } shared{options, stop, nullptr};
+  auto wanted = glue::sized<gpushm_load_options>();
+  wanted.device = glue::text(options.device);
+  wanted.threads = options.threads;
+  wanted.reading = static_cast<gpushm_reading>(options.reading);
+  wanted.timeout_ms = options.timeout.count();
+  wanted.stop = bridge.handle();
+  wanted.report_context = &shared;
+  wanted.report = [](const gpushm_load_progress* progress, void* context) {
+    auto& in = *static_cast<decltype(shared)*>(context);
+    try {
+      if (in.options.report && !in.thrown) {
+        in.options.report({progress->bytes, progress->total_bytes, progress->is_here});
+      }
+    } catch (...) {
+      in.thrown = std::current_exception();
+      in.stop.request_stop();
+    }
+  };
+  gpushm_segment* loaded = nullptr;
+  const gpushm_errc code = gpushm_tensors_load(
+      by.handle(), glue::text(name), texts.data(), texts.size(), &wanted, &loaded);
+  if (shared.thrown) {
+    const segment unused(loaded);
+    std::rethrow_exception(shared.thrown);
+  }
+  glue::check(code);
+  return segment(loaded);
+}
+
+/// Opens a segment with tensors for reading when it is complete; waits for that, and for its name,
+/// at most the options' timeout. Throws `error`: invalid_argument (a segment without tensors),
+/// timed_out (it is still loaded, or its loader has died), and as `client::open`.
+[[nodiscard]] inline segment open_tensors(client& by,
+                                          std::string_view name,
+                                          const open_options& options = {}) {
+  const glue::stop_bridge stop(options.stop);
+  const gpushm_open_options wanted = glue::options_of(options, stop);
+  gpushm_segment* opened = nullptr;
+  glue::check(gpushm_tensors_open(by.handle(), glue::text(name), &wanted, &opened));
+  return segment(opened);
+}
+
+/// The table of the tensors of a segment: JSON in UTF-8 (docs/tensors.md). All tensors are within
+/// the segment. Blocks while it is copied from a GPU. Throws `error`: invalid_argument (a segment
+/// without tensors, or not complete), protocol_error (damaged, or hostile).
+[[nodiscard]] inline std::string tensor_table(const segment& of) {
+  struct freed {
+    void operator()(gpushm_tensors_table* table) const noexcept {
+      gpushm_tensors_table_free(table);
+    }
+  };
+  gpushm_tensors_table* read = nullptr;
+  glue::check(gpushm_tensors_table_read(of.handle(), &read));
+  const std::unique_ptr<gpushm_tensors_table, freed> owned(read);
+  return std::string(glue::view(gpushm_tensors_table_text(read)));
+}
+
+/// The size of a segment for tensors with this table, whose places are from the segment's first
+/// byte, at multiples of 256. Throws invalid_argument: not a valid table.
+[[nodiscard]] inline std::uint64_t tensors_size(std::string_view table) {
+  std::uint64_t result = 0;
+  glue::check(gpushm_tensors_size(glue::text(table), &result));
+  return result;
+}
+
+/// Adds the table to a segment of that size that this process has created and filled, and publishes
+/// it. Finish the writes of streams first. Throws as `segment::publish`; invalid_argument,
+/// size_mismatch.
+inline void publish_tensors(segment& of, std::string_view table) {
+  glue::check(gpushm_tensors_publish(of.handle(), glue::text(table)));
+}
+
+}  // namespace v1
+}  // namespace gpushm

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// The functions of tensors.h.
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/c_interface.hpp"
+#include "base/quoted.hpp"
+#include "client/c_handles.hpp"
+#include "gpushm/tensors.hpp"
+#include "weights/layout.hpp"
+#include "weights/load.hpp"
+#include "weights/slab.hpp"
+#include "weights/tensor_json.hpp"
+
+using gpushm::base::c_call;
+using gpushm::base::c_text;
+using gpushm::base::out;
+using gpushm::base::text_in;
+using gpushm::base::throw_invalid;
+namespace weights = gpushm::weights;
+
+struct gpushm_tensors_table {
+  std::string text;
+};
+
+namespace {
+
+/// A client of its own, with the same connection.
+gpushm::client client_in(gpushm_client* from, const char* operation, std::string_view name) {
+  static_cast<void>(gpushm::detail::usable(from, operation, name));
+  return gpushm::client(std::make_unique<gpushm_client>(*from).release());
+}
+
+/// Not owning.
+class borrowed {
+ public:
+  explicit borrowed(gpushm_segment* handle) : segment_(handle) {
+    static_cast<void>(gpushm::detail::filled(handle));
+  }
+  borrowed(const borrowed&) = delete;
+  borrowed& operator=(const borrowed&) = delete;
+  ~borrowed() { static_cast<void>(segment_.release()); }
+  [[nodiscard]] gpushm::segment& get() noexcept { return segment_; }
+
+ private:
+  gpushm::segment segment_;
+};
+
+gpushm::open_options options_in(const gpushm_open_options* given) {
+  constexpr const char* operation = "open tensors";
+  const auto from = gpushm::base::options_in(given, operation);
+  gpushm::open_options result;
+  result.timeout = std::chrono::milliseconds(from.timeout_ms);
+  result.device = text_in(from.device, operation);
+  result.expected_size_bytes = from.expected_size_bytes;
+  result.stop = gpushm::detail::token_of(from.stop);
+  return result;
+}
+
+weights::load_options options_in(const gpushm_string* paths,
+                                 std::size_t count,
+                                 const gpushm_load_options* given) {
+  constexpr const char* operation = "load";
+  if (paths == nullptr && count != 0) {
+    throw_invalid(operation, "the paths are NULL", "pass an array of them");
+  }
+  const auto from = gpushm::base::options_in(given, operation);
+  weights::load_options result;
+  for (std::size_t i = 0; i != count; ++i) {
+    result.paths.emplace_back(text_in(paths[i], operation));
+  }
+  if (const auto device = text_in(from.device, operation); !device.empty()) {
+    result.device = device;
+  }
+  if (from.threads != 0) {
+    result.threads = from.threads;
+  }
+  result.how = static_cast<weights::reading>(gpushm::base::enum_in(
+      from.reading, static_cast<gpushm_reading>(GPUSHM_READING_DIRECT), operation));
+  if (from.timeout_ms != 0) {
+    result.timeout = std::chrono::milliseconds(from.timeout_ms);
+  }
+  result.stop = gpushm::detail::token_of(from.stop);
+  if (from.report != nullptr) {
+    result.report = [report = from.report,
+                     context = from.report_context](const weights::progress& how_far) {
+      const gpushm_load_progress passed{how_far.bytes, how_far.total_bytes, how_far.is_here};
+      report(&passed, context);
+    };
+  }
+  return result;
+}
+
+/// The table of a segment that is complete.
+std::string read_table(gpushm_segment* from) {
+  borrowed segment(from);
+  const auto info = weights::info_of(segment.get());
+  auto text = info ? weights::table_of(segment.get(), *info) : std::nullopt;
+  if (!text) {
+    throw gpushm::error(gpushm::errc::invalid_argument,
+                        "read tensors",
+                        segment.get().name(),
+                        info ? "it is not complete: it is still loaded, or its loader has died"
+                             : "it has no tensors",
+                        info ? "wait until it is (gpushm_tensors_open), or load it again"
+                             : "open it as memory, or pass the name of loaded weights");
+  }
+  static_cast<void>(weights::checked_table(segment.get().name(), *text, *info));
+  return *std::move(text);
+}
+
+/// What a segment with this table has.
+weights::slab_info info_for(std::string_view table, std::string_view name) {
+  std::string problem;
+  try {
+    const auto read = weights::read_tensors(table, weights::dialect::table);
+    std::uint64_t end = 0;
+    for (const weights::tensor& each : read.all) {
+      end = std::max(end, each.end);
+      if (each.begin % weights::tensor_alignment != 0) {
+        throw weights::invalid_json("tensor " + gpushm::base::in_quotes(each.name) +
+                                    " is not at a multiple of " +
+                                    std::to_string(weights::tensor_alignment));
+      }
+    }
+    auto result = weights::new_slab({}, weights::aligned(end), table.size());
+    static_cast<void>(weights::checked_table(name, table, result));
+    return result;
+  } catch (const weights::invalid_json& why) {
+    problem = why.what();
+  } catch (const gpushm::error& why) {
+    if (why.code() != gpushm::errc::protocol_error) {
+      throw;
+    }
+    problem = why.cause();
+  }
+  throw gpushm::error(gpushm::errc::invalid_argument,
+                      "publish tensors",
+                      name,
+                      "not a valid table: " + problem,
+                      "docs/tensors.md specifies it");
+}
+
+}  // namespace
+
+gpushm_errc gpushm_tensors_load(gpushm_client* client,
+                                gpushm_string name,
+                                const gpushm_string* paths,
+                                size_t count,
+                                const gpushm_load_options* options,
+                                gpushm_segment** segment) {
+  return c_call([&] {
+    const std::string called(text_in(name, "load"));
+    gpushm::client by = client_in(client, "load", called);
+    gpushm_segment*& result = out(segment, "load");
+    result = weights::load(by, called, options_in(paths, count, options)).release();
+  });
+}
+
+gpushm_errc gpushm_tensors_open(gpushm_client* client,
+                                gpushm_string name,
+                                const gpushm_open_options* options,
+                                gpushm_segment** segment) {
+  return c_call([&] {
+    const std::string called(text_in(name, "open tensors"));
+    gpushm::client by = client_in(client, "open tensors", called);
+    gpushm_segment*& result = out(segment, "open tensors");
+    result = weights::open_complete(by, called, options_in(options)).release();
+  });
+}
+
+gpushm_errc gpushm_tensors_table_read(const gpushm_segment* segment, gpushm_tensors_table** table) {
+  return c_call([&] {
+    gpushm_tensors_table*& result = out(table, "read tensors");
+    // Only read; the wrapper has no const form that does not own.
+    auto* const from = const_cast<gpushm_segment*>(segment);  // NOLINT(*-const-cast): see above
+    result =
+        std::make_unique<gpushm_tensors_table>(gpushm_tensors_table{read_table(from)}).release();
+  });
+}
+
+gpushm_string gpushm_tensors_table_text(const gpushm_tensors_table* table) {
+  return table == nullptr ? gpushm_string{} : c_text(table->text);
+}
+
+void gpushm_tensors_table_free(gpushm_tensors_table* table) {
+  const std::unique_ptr<gpushm_tensors_table> ended(table);
+}
+
+gpushm_errc gpushm_tensors_size(gpushm_string table, uint64_t* size_bytes) {
+  return c_call([&] {
+    out(size_bytes, "publish tensors") =
+        weights::slab_bytes(info_for(text_in(table, "publish tensors"), {}));
+  });
+}
+
+gpushm_errc gpushm_tensors_publish(gpushm_segment* segment, gpushm_string table) {
+  return c_call([&] {
+    borrowed into(segment);
+    const auto text = text_in(table, "publish tensors");
+    const auto info = info_for(text, into.get().name());
+    if (weights::slab_bytes(info) != into.get().size_bytes()) {
+      throw gpushm::error(gpushm::errc::size_mismatch,
+                          "publish tensors",
+                          into.get().name(),
+                          "the segment has " + std::to_string(into.get().size_bytes()) +
+                              " bytes, and its tensors and their table " +
+                              std::to_string(weights::slab_bytes(info)),
+                          "create it with the size that gpushm_tensors_size returns");
+    }
+    weights::seal(into.get(), info, text);
+    into.get().publish(weights::to_metadata(info));
+  });
+}

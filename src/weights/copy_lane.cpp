@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weights/copy_lane.hpp"
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "driver/cuda.hpp"
+#include "driver/owners.hpp"
+#include "driver/primary_context.hpp"
+#include "gpushm/error.hpp"
+
+namespace gpushm::weights {
+
+namespace {
+
+using driver::cuda_driver;
+constexpr const char* operation = "load";
+
+class host_lane : public copy_lane {
+ public:
+  host_lane(segment& into, done report)
+      : first_(static_cast<std::byte*>(into.mutable_data())), report_(std::move(report)) {
+    if (!buffer_) {
+      throw error(errc::out_of_memory,
+                  operation,
+                  into.name(),
+                  "no memory for " + std::to_string(buffer_bytes) + " bytes of a file",
+                  "use fewer threads, or free memory");
+    }
+  }
+  std::byte* buffer() override { return buffer_.get(); }
+  void copy(std::size_t piece, const std::byte* first, std::span<const part> parts) override {
+    for (const part& each : parts) {
+      std::memcpy(first_ + each.segment_offset, first, each.bytes);
+      first += each.bytes;
+    }
+    report_(piece);
+  }
+  void finish() override {}
+
+ private:
+  struct freed {
+    void operator()(std::byte* memory) const noexcept { std::free(memory); }  // NOLINT
+  };
+  std::byte* first_;
+  done report_;
+  std::unique_ptr<std::byte, freed> buffer_{
+      static_cast<std::byte*>(std::aligned_alloc(block_bytes, buffer_bytes))};
+};
+
+/// Two pinned buffers: small ones, because pinning costs a second for 2 GiB.
+class gpu_lane : public copy_lane {
+ public:
+  gpu_lane(segment& into, done report)
+      : name_(into.name()),
+        first_(reinterpret_cast<cuda::CUdeviceptr>(into.mutable_data())),
+        context_(context_of(into.ordinal(), name_)),
+        report_(std::move(report)) {
+    const driver::context_scope scope(context_, operation, name_);
+    const cuda_driver& cu = cuda_driver::instance();
+    try {
+      check(cu->cuStreamCreate(&stream_, cuda::CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+      for (one& each : buffers_) {
+        void* memory = nullptr;
+        check(cu->cuMemHostAlloc(&memory, buffer_bytes, 0), "cuMemHostAlloc");
+        each.memory = static_cast<std::byte*>(memory);
+        check(cu->cuEventCreate(&each.copied, cuda::CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+      }
+    } catch (...) {
+      free_all();
+      throw;
+    }
+  }
+  ~gpu_lane() override {
+    const cuda_driver* const cu = cuda_driver::try_instance();
+    if (cu == nullptr) {
+      return;
+    }
+    cuda::CUcontext popped = nullptr;
+    if ((*cu)->cuCtxPushCurrent_v2(context_) == cuda::CUDA_SUCCESS) {
+      free_all();
+      cuda_driver::note((*cu)->cuCtxPopCurrent_v2(&popped), "cuCtxPopCurrent");
+    }
+  }
+
+  std::byte* buffer() override {
+    current_ = 1 - current_;
+    wait_for(buffers_.at(current_));
+    return buffers_.at(current_).memory;
+  }
+  void copy(std::size_t piece, const std::byte* first, std::span<const part> parts) override {
+    const driver::context_scope scope(context_, operation, name_);
+    const cuda_driver& cu = cuda_driver::instance();
+    one& from = buffers_.at(current_);
+    while (!parts.empty()) {
+      // Tensors that follow each other also in the segment are copied at once.
+      std::size_t count = 1;
+      std::uint64_t bytes = parts.front().bytes;
+      while (count != parts.size() &&
+             parts[count].segment_offset == parts.front().segment_offset + bytes) {
+        bytes += parts[count++].bytes;
+      }
+      check(cu->cuMemcpyHtoDAsync_v2(first_ + parts.front().segment_offset, first, bytes, stream_),
+            "cuMemcpyHtoDAsync");
+      first += bytes;
+      parts = parts.subspan(count);
+    }
+    check(cu->cuEventRecord(from.copied, stream_), "cuEventRecord");
+    from.piece = piece;
+  }
+  void finish() override {
+    wait_for(buffers_.at(1 - current_));  // the older one
+    wait_for(buffers_.at(current_));
+  }
+
+ private:
+  struct one {
+    std::byte* memory = nullptr;
+    cuda::CUevent copied = nullptr;
+    std::optional<std::size_t> piece;
+  };
+
+  static cuda::CUcontext context_of(int ordinal, const std::string& name) {
+    const cuda_driver& cu = cuda_driver::instance();
+    cuda::CUdevice device = 0;
+    cuda_driver::check(cu->cuDeviceGet(&device, ordinal), operation, name, "cuDeviceGet");
+    return driver::primary_context(device, operation, name);
+  }
+  void check(cuda::CUresult result, const char* call) const {
+    cuda_driver::check(result, operation, name_, call);
+  }
+  void wait_for(one& of) {
+    if (of.piece) {
+      const driver::context_scope scope(context_, operation, name_);
+      check(cuda_driver::instance()->cuEventSynchronize(of.copied), "cuEventSynchronize");
+      report_(*std::exchange(of.piece, std::nullopt));
+    }
+  }
+  /// With the context current.
+  void free_all() noexcept {
+    const cuda_driver& cu = cuda_driver::instance();
+    if (stream_ != nullptr) {
+      // After a failure, a copy may still read the buffers.
+      cuda_driver::note(cu->cuStreamSynchronize(stream_), "cuStreamSynchronize");
+      cuda_driver::note(cu->cuStreamDestroy_v2(stream_), "cuStreamDestroy");
+    }
+    for (one& each : buffers_) {
+      if (each.copied != nullptr) {
+        cuda_driver::note(cu->cuEventDestroy_v2(each.copied), "cuEventDestroy");
+      }
+      if (each.memory != nullptr) {
+        cuda_driver::note(cu->cuMemFreeHost(each.memory), "cuMemFreeHost");
+      }
+    }
+  }
+
+  const std::string name_;
+  const cuda::CUdeviceptr first_;
+  const cuda::CUcontext context_;
+  done report_;
+  cuda::CUstream stream_ = nullptr;
+  std::array<one, 2> buffers_;
+  std::size_t current_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<copy_lane> copy_lane::open(segment& into, done report) {
+  if (into.ordinal() < 0) {
+    return std::make_unique<host_lane>(into, std::move(report));
+  }
+  return std::make_unique<gpu_lane>(into, std::move(report));
+}
+
+}  // namespace gpushm::weights

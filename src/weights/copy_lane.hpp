@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "gpushm/segment.hpp"
+#include "weights/layout.hpp"
+
+namespace gpushm::weights {
+
+/// Copies pieces of one thread into a segment: reads of the next piece overlap with the copies of
+/// the one before.
+///
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
+class copy_lane {
+ public:
+  /// Reports that a piece is in the segment. Must not throw.
+  using done = std::function<void(std::size_t piece)>;
+  /// Room for what a read brings in addition to the piece, because the disk's blocks are larger.
+  static constexpr std::size_t block_bytes = 4'096;
+  static constexpr std::size_t buffer_bytes = piece_bytes + 2 * block_bytes;
+
+  /// For the memory of `into`, which must exist longer. Throws `error`: out_of_memory,
+  /// driver_error.
+  [[nodiscard]] static std::unique_ptr<copy_lane> open(segment& into, done report);
+
+  copy_lane() = default;
+  copy_lane(const copy_lane&) = delete;
+  copy_lane& operator=(const copy_lane&) = delete;
+  virtual ~copy_lane() = default;
+
+  /// `buffer_bytes` at a block's boundary that no copy uses any more. Blocks until one before has
+  /// ended.
+  [[nodiscard]] virtual std::byte* buffer() = 0;
+  /// Copies the parts of a piece, which follow each other from `first` in that buffer.
+  virtual void copy(std::size_t piece, const std::byte* first, std::span<const part> parts) = 0;
+  /// Blocks until all copies have ended.
+  virtual void finish() = 0;
+};
+
+}  // namespace gpushm::weights

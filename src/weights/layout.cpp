@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weights/layout.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/syscall.hpp"
+#include "weights/hash.hpp"
+
+namespace gpushm::weights {
+
+namespace {
+
+class planner {
+ public:
+  explicit planner(layout& into) : into_(into) {}
+
+  void add(std::uint32_t file, std::uint64_t data_begin, const tensor& of) {
+    into_.first_part.push_back(into_.parts.size());
+    tensor placed = of;
+    placed.begin = aligned(next_);
+    placed.end = next_ = placed.begin + (of.end - of.begin);
+    placed.hash = std::string(16, '0');
+    for (std::uint64_t at = of.begin; at != of.end;) {
+      const std::uint64_t bytes = std::min(hashed_bytes, of.end - at);
+      add_part(file, data_begin + at, {placed.begin + (at - of.begin), bytes});
+      at += bytes;
+    }
+    into_.tensor_bytes += of.end - of.begin;
+    into_.table.all.push_back(std::move(placed));
+  }
+  void finish() {
+    into_.first_part.push_back(into_.parts.size());
+    into_.table_offset = aligned(next_);
+  }
+
+ private:
+  void add_part(std::uint32_t file, std::uint64_t file_offset, part what) {
+    const bool fits = !into_.pieces.empty() && into_.pieces.back().file == file &&
+                      into_.pieces.back().bytes + what.bytes <= piece_bytes;
+    if (!fits) {
+      into_.pieces.push_back({file, file_offset, 0, into_.parts.size(), 0});
+    }
+    into_.pieces.back().bytes += what.bytes;
+    ++into_.pieces.back().parts;
+    into_.parts.push_back(what);
+  }
+
+  layout& into_;
+  std::uint64_t next_ = 0;
+};
+
+}  // namespace
+
+layout plan(std::span<const model_file> files) {
+  layout result;
+  planner plans(result);
+  for (std::uint32_t file = 0; file != files.size(); ++file) {
+    const model_file& from = files[file];
+    for (const tensor& each : from.contents.all) {
+      plans.add(file, from.data_begin, each);
+    }
+    // One file's metadata describes the model; others repeat it ("format": "pt").
+    auto& known = result.table.metadata;
+    for (const auto& entry : from.contents.metadata) {
+      if (std::none_of(known.begin(), known.end(), [&](const auto& each) {
+            return each.first == entry.first;
+          })) {
+        known.push_back(entry);
+      }
+    }
+  }
+  plans.finish();
+  return result;
+}
+
+std::string fingerprint_of(std::span<const model_file> files) {
+  constexpr std::uint64_t samples = 16;
+  constexpr std::size_t sample_bytes = 4'096;
+  std::string all;
+  for (const model_file& each : files) {
+    all += each.header_hash + " " + std::to_string(each.size_bytes);
+    const std::uint64_t data = each.size_bytes - each.data_begin;
+    for (std::uint64_t i = 0; i != samples; ++i) {
+      std::array<char, sample_bytes> sample{};
+      // The first and the last bytes are among them.
+      const std::uint64_t offset =
+          each.data_begin + (data < sample_bytes ? 0 : (data - sample_bytes) / (samples - 1) * i);
+      const ssize_t got = base::checked("load", each.path, "pread", [&] {
+        return ::pread(each.file.get(), sample.data(), sample.size(), static_cast<off_t>(offset));
+      });
+      all += " " + hash_text({sample.data(), static_cast<std::size_t>(got)});
+    }
+    all += "\n";
+  }
+  return hash_text(all);
+}
+
+}  // namespace gpushm::weights

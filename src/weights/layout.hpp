@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "weights/model_files.hpp"
+#include "weights/tensor.hpp"
+
+namespace gpushm::weights {
+
+/// Of each tensor in a segment: for vector loads of kernels, and more than DLPack (1.0: 256 bytes
+/// recommended), JAX (64) and NumPy ask for.
+inline constexpr std::uint64_t tensor_alignment = 256;
+/// Bytes that are read at once: measured best for eight threads, because they stay in the cache of
+/// a CPU (8 x 4 MiB: 44 to 47 of 55 GB/s; 8 x 64 MiB: 24).
+inline constexpr std::uint64_t piece_bytes = hashed_bytes;
+
+/// What is read at once: bytes of a file that follow each other.
+struct piece {
+  std::uint32_t file = 0;
+  std::uint64_t file_offset = 0;
+  std::uint64_t bytes = 0;  ///< at most `piece_bytes`
+  std::size_t first_part = 0;
+  std::size_t parts = 0;
+};
+/// A hashed piece of one tensor, within a `piece`.
+struct part {
+  std::uint64_t segment_offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// Where everything of a model is: the tensors, each aligned, and what describes them.
+struct layout {
+  tensors table;  ///< with places in the segment, and hashes of zeros
+  std::vector<piece> pieces;
+  std::vector<part> parts;              ///< of all pieces, in the order of `table`
+  std::vector<std::size_t> first_part;  ///< of each tensor of `table`; one more: the end
+  std::uint64_t tensor_bytes = 0;       ///< that are read
+  std::uint64_t table_offset = 0;
+};
+
+/// Files in their order, tensors in the order of their places.
+[[nodiscard]] layout plan(std::span<const model_file> files);
+
+/// The first multiple of `tensor_alignment` that is not smaller.
+[[nodiscard]] constexpr std::uint64_t aligned(std::uint64_t offset) {
+  return (offset + tensor_alignment - 1) / tensor_alignment * tensor_alignment;
+}
+
+/// Says which model the files have, whatever their paths: a hash of their headers, sizes, and 16
+/// samples of 4 KiB of each. Reads the samples.
+[[nodiscard]] std::string fingerprint_of(std::span<const model_file> files);
+
+}  // namespace gpushm::weights

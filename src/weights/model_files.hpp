@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/guarded_fd.hpp"
+#include "weights/tensor.hpp"
+
+namespace gpushm::weights {
+
+/// A safetensors file that was opened, and whose header was checked.
+struct model_file {
+  std::string path;
+  base::guarded_fd file;
+  std::uint64_t size_bytes = 0;
+  std::uint64_t data_begin = 0;  ///< where the tensors begin
+  tensors contents;              ///< places are relative to `data_begin`
+  std::string header_hash;       ///< XXH3-128 of the header's text, hexadecimal
+};
+
+/// The largest header, as in the reference.
+inline constexpr std::uint64_t max_header_bytes = 100'000'000;
+
+/// Opens and checks the files of one model. A path is a safetensors file, an index of several
+/// (`*.index.json`), or a folder with `model.safetensors.index.json` or `model.safetensors`; the
+/// files of an index are in its folder. Checked is that tensors fill each file exactly, without
+/// holes and overlaps, that no name is there twice, and that index and files agree. Blocks while
+/// headers are read. Throws `error` for operation "load" and the path: invalid_file,
+/// permission_denied, system_error, too_many_descriptors.
+[[nodiscard]] std::vector<model_file> open_model(const std::vector<std::string>& paths);
+
+}  // namespace gpushm::weights

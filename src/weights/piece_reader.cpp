@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weights/piece_reader.hpp"
+
+#include <fcntl.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "base/syscall.hpp"
+#include "gpushm/error.hpp"
+#include "weights/copy_lane.hpp"
+
+namespace gpushm::weights {
+
+namespace {
+
+constexpr const char* operation = "load";
+constexpr std::uint64_t block = copy_lane::block_bytes;
+
+/// Whether at least half of 16 samples are in the page cache, or that cannot be asked.
+bool is_cached(const model_file& file) {
+  constexpr std::uint64_t samples = 16;
+  std::uint64_t present = 0;
+  for (std::uint64_t i = 0; i != samples; ++i) {
+    std::array<std::byte, 1> byte{};
+    const iovec into{byte.data(), byte.size()};
+    const auto offset = static_cast<off_t>(file.size_bytes / samples * i);
+    const ssize_t got = ::preadv2(file.file.get(), &into, 1, offset, RWF_NOWAIT);
+    if (got < 0 && errno != EAGAIN) {
+      return true;
+    }
+    present += got > 0 ? 1 : 0;
+  }
+  return 2 * present >= samples;
+}
+
+}  // namespace
+
+piece_reader::piece_reader(std::span<const model_file> files, reading how)
+    : files_(files), direct_(files.size()) {
+  for (std::size_t i = 0; i != files.size(); ++i) {
+    if (how == reading::cached || (how == reading::automatic && is_cached(files[i]))) {
+      continue;
+    }
+    const std::string& path = files[i].path;
+    direct_[i] = base::guarded_fd::open([&] {
+      // EINVAL: this file system has no such reads.
+      return base::checked(operation,
+                           path,
+                           "open",
+                           [&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT); },
+                           {EINVAL, ENOENT, EACCES});
+    });
+  }
+}
+
+const std::byte* piece_reader::read(const piece& what, std::byte* buffer) const {
+  const model_file& from = files_[what.file];
+  const bool is_direct = static_cast<bool>(direct_[what.file]);
+  const int file = is_direct ? direct_[what.file].get() : from.file.get();
+  const std::uint64_t begin = is_direct ? what.file_offset / block * block : what.file_offset;
+  const std::uint64_t end = what.file_offset + what.bytes;
+  const std::uint64_t until = is_direct ? (end + block - 1) / block * block : end;
+  std::uint64_t at = begin;
+  while (at < end) {
+    const ssize_t got = base::checked(operation, from.path, "pread", [&] {
+      return ::pread(file, buffer + (at - begin), until - at, static_cast<off_t>(at));
+    });
+    if (got == 0) {
+      throw error(errc::invalid_file,
+                  operation,
+                  from.path,
+                  "it has become shorter while it was read",
+                  "load it again when nobody writes it");
+    }
+    at += static_cast<std::uint64_t>(got);
+    if (is_direct && at < end) {
+      at = at / block * block;  // a read of a part of a block: again, from its boundary
+    }
+  }
+  return buffer + (what.file_offset - begin);
+}
+
+}  // namespace gpushm::weights

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/guarded_fd.hpp"
+#include "weights/layout.hpp"
+#include "weights/model_files.hpp"
+
+namespace gpushm::weights {
+
+/// How files are read. io_uring is not used: container runtimes' seccomp profiles refuse it.
+enum class reading : std::uint8_t {
+  automatic,  ///< direct if most of a file is not in the page cache
+  cached,     ///< through the page cache
+  direct,     ///< O_DIRECT; through the page cache where a file system has none
+};
+
+/// Reads pieces of files into buffers of `copy_lane`.
+///
+/// Thread-safety: distinct objects: safe; shared objects: safe (immutable).
+class piece_reader {
+ public:
+  /// `files` must exist longer. Throws `error`: system_error, too_many_descriptors.
+  piece_reader(std::span<const model_file> files, reading how);
+
+  /// Returns the first byte of the piece in `buffer`. Blocks. Throws `error`: invalid_file (the
+  /// file has become shorter), system_error.
+  [[nodiscard]] const std::byte* read(const piece& what, std::byte* buffer) const;
+
+ private:
+  std::span<const model_file> files_;
+  std::vector<base::guarded_fd> direct_;  ///< one for each file; empty: through the page cache
+};
+
+}  // namespace gpushm::weights

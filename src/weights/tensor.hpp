@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "weights/dtype.hpp"
+
+namespace gpushm::weights {
+
+/// A tensor in a file or in a segment.
+struct tensor {
+  std::string name;
+  dtype type;
+  std::vector<std::uint64_t> shape;
+  std::uint64_t begin = 0;  ///< of its bytes, from the first byte of all tensors
+  std::uint64_t end = 0;
+  /// In elements, one for each dimension; empty: as in C, the last dimension first.
+  std::vector<std::int64_t> strides;
+  /// XXH3-64 of the XXH3-64 (little-endian) of each `hashed_bytes` of it; 16 hexadecimal digits.
+  /// Empty: unknown.
+  std::string hash;
+  /// What its element type is called where the safetensors name does not say it; may be empty.
+  std::string framework_dtype;
+  friend bool operator==(const tensor&, const tensor&) = default;
+};
+
+/// Pieces of which `tensor::hash` is made.
+inline constexpr std::uint64_t hashed_bytes = 4U << 20U;
+
+using text_pairs = std::vector<std::pair<std::string, std::string>>;
+
+/// What is in one file or segment.
+struct tensors {
+  std::vector<tensor> all;  ///< by `begin`, then `end`
+  text_pairs metadata;      ///< in their order
+  friend bool operator==(const tensors&, const tensors&) = default;
+};
+
+}  // namespace gpushm::weights

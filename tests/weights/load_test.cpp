@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loads by several processes at once, of which some are killed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gpushm/broker.hpp"
+#include "gpushm/gpushm.hpp"
+#include "testing/container/gpu_access.hpp"
+#include "testing/fake_driver/fake_gpus.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/proc_counters.hpp"
+#include "testing/process/programs.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "tests/weights/sample_model.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using namespace gpushm;
+using gpushm_testing::child;
+using gpushm_testing::eventually;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+enum class where : std::uint8_t { host, fake, real };
+std::string name_of(const testing::TestParamInfo<where>& info) {
+  return info.param == where::host ? "host" : info.param == where::fake ? "fake" : "real";
+}
+
+/// "ready GENERATION", or what the agent has printed instead.
+std::string result_of(child& agent) {
+  return agent.wait_for_line("ready .*|failed .*", 120s);
+}
+bool has_read(child& agent) {
+  return agent.text(gpushm_testing::stream::out).find(" here") != std::string::npos;
+}
+bool is_whole(child& agent) {
+  agent.write("compare\n");
+  return agent.wait_for_line("whole|.* has .*|cannot .*", 120s) == "whole";
+}
+
+class loads : public testing::TestWithParam<where> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == where::real && gpushm_testing::nvidia_minors().empty()) {
+      GTEST_SKIP() << "no NVIDIA GPU on this machine";
+    }
+    if (GetParam() == where::fake) {
+      fake_.emplace(gpushm::fake::fake_gpus_options{.size_bytes = std::uint64_t{1} << 30U});
+    }
+    broker_options options;
+    options.socket_path = socket_;
+    options.accept_fake_chunks = GetParam() == where::fake;
+    options.limits.fence_delay_ms = 100;
+    broker_.emplace(broker::start(options));
+    client_.emplace(client::connect({.socket_path = socket_}));
+    auto model = gpushm_tests::sample_model();
+    for (int i = 0; i != 12; ++i) {  // a load lasts for several reports
+      model.push_back({"big." + std::to_string(i), "U8", {5'000'001}, 5'000'001});
+    }
+    gpushm_tests::write_file(path_, gpushm_tests::safetensors_of(model, R"({"format":"pt"})"));
+  }
+
+  [[nodiscard]] child start(const std::string& path = {}) const {
+    gpushm_testing::spawn_options wanted;
+    wanted.argv = {gpushm_testing::own_program("weights_agent"),
+                   socket_,
+                   "w",
+                   GetParam() == where::host ? "host" : "0",
+                   path.empty() ? path_ : path};
+    if (fake_) {
+      for (const auto& [name, value] : fake_->environment()) {
+        wanted.env.emplace_back(name, value);
+      }
+    }
+    return child::start(wanted);
+  }
+  /// Of all segments and timelines.
+  [[nodiscard]] std::vector<std::string> names() {
+    std::vector<std::string> result;
+    for (const auto& each : client_->list("")) {
+      if (each.backend != backend::signals) {
+        result.push_back(each.name);
+      }
+    }
+    return result;
+  }
+  [[nodiscard]] bool only_the_model_is_left() {
+    return eventually([&] { return names() == std::vector<std::string>{"w"}; }, 20s);
+  }
+
+  gpushm_testing::temp_dir folder_{0755};
+  const std::string socket_ = folder_ / "socket";
+  const std::string path_ = folder_ / "model.safetensors";
+  std::optional<gpushm::fake::fake_gpus> fake_;
+  std::optional<broker> broker_;
+  std::optional<client> client_;
+};
+
+TEST_P(loads, of_one_model_read_it_once) {
+  std::vector<child> agents;
+  for (int i = 0; i != 5; ++i) {
+    agents.push_back(start());
+  }
+  int readers = 0;
+  std::optional<std::string> first;
+  for (child& each : agents) {
+    const std::string result = result_of(each);
+    EXPECT_THAT(result, testing::StartsWith("ready")) << each.output().all_output();
+    EXPECT_EQ(first.value_or(result), result) << "another segment";
+    first = result;
+    readers += has_read(each) ? 1 : 0;
+  }
+  EXPECT_EQ(readers, 1);
+  EXPECT_TRUE(is_whole(agents.back()));
+  EXPECT_TRUE(only_the_model_is_left()) << testing::PrintToString(names());
+  child late = start();
+  EXPECT_EQ(result_of(late), *first);
+  EXPECT_FALSE(has_read(late));
+}
+
+TEST_P(loads, go_on_where_a_killed_one_has_ended) {
+  child killed = start();
+  const std::string report = killed.wait_for_line("report [1-9].* here|ready .*", 60s);
+  child waiter = start();
+  static_cast<void>(waiter.wait_for_line("report .*|ready .*", 60s));
+  killed.kill(SIGKILL);
+  killed.wait_exit(20s);
+  EXPECT_THAT(result_of(waiter), testing::StartsWith("ready")) << waiter.output().all_output();
+  EXPECT_TRUE(is_whole(waiter));
+  EXPECT_TRUE(only_the_model_is_left()) << testing::PrintToString(names());
+}
+
+/// Also without a process that waits.
+TEST_P(loads, succeed_whoever_is_killed) {
+  const char* const wanted = std::getenv("GPUSHM_KILLS");
+  const int rounds = wanted == nullptr ? 6 : std::stoi(wanted);
+  const unsigned seed = std::random_device()();
+  RecordProperty("seed", std::to_string(seed));
+  std::mt19937 random(seed);
+  int midway = 0;
+  for (int round = 0; round != rounds; ++round) {
+    for (auto kills = 1 + random() % 3; kills != 0; --kills) {
+      std::vector<child> agents;
+      for (auto left = 1 + random() % 3; left != 0; --left) {
+        agents.push_back(start());
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(random() % 400));
+      child& killed = agents[random() % agents.size()];
+      killed.kill(SIGKILL);
+      killed.wait_exit(20s);
+      midway += has_read(killed) ? 1 : 0;
+      if (random() % 2 == 0) {
+        agents.clear();  // all of them
+      }
+      for (child& each : agents) {
+        if (&each != &killed) {
+          ASSERT_THAT(result_of(each), testing::StartsWith("ready"))
+              << "seed " << seed << ": " << each.output().all_output();
+        }
+      }
+    }
+    child last = start();
+    ASSERT_THAT(result_of(last), testing::StartsWith("ready"))
+        << "seed " << seed << ": " << last.output().all_output();
+    ASSERT_TRUE(is_whole(last)) << "seed " << seed << ": " << last.output().all_output();
+    ASSERT_TRUE(only_the_model_is_left()) << testing::PrintToString(names());
+    client_->remove("w");
+  }
+  RecordProperty("killed_while_reading", midway);
+}
+
+TEST_P(loads, that_fail_leave_nothing) {
+  const std::string bad = folder_ / "bad.safetensors";
+  gpushm_tests::write_file(bad,
+                           gpushm_tests::safetensors_of({{"a", "U8", {9'000'000}, 9'000'000}}));
+  ASSERT_EQ(::truncate(bad.c_str(), 8'000'000), 0);
+  child refused = start(bad);
+  EXPECT_THAT(result_of(refused), HasSubstr("failed invalid_file"));
+  EXPECT_THAT(names(), IsEmpty());
+  child good = start();
+  EXPECT_THAT(result_of(good), testing::StartsWith("ready"));
+  const std::string other = folder_ / "other.safetensors";
+  gpushm_tests::write_file(other, gpushm_tests::safetensors_of({{"a", "U8", {9}, 9}}));
+  child second = start(other);
+  EXPECT_THAT(result_of(second), HasSubstr("failed already_exists"));
+  EXPECT_TRUE(is_whole(good));
+  EXPECT_THAT(names(), ElementsAre("w"));
+}
+
+INSTANTIATE_TEST_SUITE_P(on,
+                         loads,
+                         testing::Values(where::host, where::fake, where::real),
+                         name_of);
+
+class loads_of_one_process : public testing::Test {
+ protected:
+  static broker_options options(const std::string& socket) {
+    broker_options result;
+    result.socket_path = socket;
+    return result;
+  }
+  gpushm_testing::temp_dir folder_{0755};
+  const std::string socket_ = folder_ / "socket";
+  broker broker_ = broker::start(options(socket_));
+  client client_ = client::connect({.socket_path = socket_});
+  const std::vector<std::string> paths_{folder_ / "model.safetensors"};
+};
+
+TEST_F(loads_of_one_process, end_when_they_are_stopped) {
+  gpushm_tests::write_file(paths_.front(),
+                           gpushm_tests::safetensors_of({{"a", "U8", {200'000'000}, 200'000'000}}));
+  load_options wanted;
+  wanted.device = "host";
+  wanted.threads = 1;
+  std::stop_source stop;
+  wanted.stop = stop.get_token();
+  int reports = 0;
+  wanted.report = [&](const load_progress&) {
+    if (++reports == 2) {
+      stop.request_stop();
+    }
+  };
+  try {
+    static_cast<void>(load_tensors(client_, "w", paths_, wanted));
+    GTEST_SKIP() << "this machine loads 200 MB in less than 0.2 s";
+  } catch (const error& why) {
+    EXPECT_EQ(why.code(), errc::cancelled);
+  }
+  for (const auto& each : client_.list("")) {
+    EXPECT_EQ(each.backend, backend::signals) << each.name;
+  }
+  wanted.stop = {};
+  wanted.report = [](const load_progress&) { throw std::runtime_error("of the caller"); };
+  EXPECT_THROW(static_cast<void>(load_tensors(client_, "w", paths_, wanted)), std::runtime_error);
+}
+
+TEST_F(loads_of_one_process, leave_no_descriptor) {
+  gpushm_tests::write_file(
+      paths_.front(), gpushm_tests::safetensors_of({{"a", "U8", {9}, 9}, {"b", "F32", {}, 4}}));
+  load_options wanted;
+  wanted.device = "host";
+  const auto load_once = [&] {
+    const segment loaded = load_tensors(client_, "w", paths_, wanted);
+    EXPECT_FALSE(tensor_table(loaded).empty());
+  };
+  const auto open_files = [] {
+    return gpushm_testing::total(gpushm_testing::count_descriptors(::getpid()));
+  };
+  const auto round = [&] {
+    load_once();
+    load_once();
+    client_.remove("w");
+  };
+  round();
+  const std::size_t before = open_files();
+  for (int i = 0; i != 200; ++i) {
+    round();
+  }
+  EXPECT_TRUE(eventually([&] { return open_files() <= before; }, 20s))
+      << open_files() << " and before " << before;
+}
+
+TEST_F(loads_of_one_process, refuse_wrong_options) {
+  const auto code_of = [&](const std::string& name, const load_options& options) {
+    try {
+      static_cast<void>(load_tensors(client_, name, paths_, options));
+      return errc();
+    } catch (const error& why) {
+      return why.code();
+    }
+  };
+  gpushm_tests::write_file(paths_.front(), gpushm_tests::safetensors_of({{"a", "U8", {9}, 9}}));
+  load_options wanted;
+  wanted.device = "host";
+  wanted.threads = 65;
+  EXPECT_EQ(code_of("w", wanted), errc::invalid_argument);
+  wanted.threads = 1;
+  EXPECT_EQ(code_of(std::string(250, 'n'), wanted), errc::invalid_argument);
+  EXPECT_EQ(code_of("", wanted), errc::invalid_argument);
+  wanted.device = "7";
+  EXPECT_EQ(code_of("w", wanted), errc::driver_unavailable);
+  wanted.device = "host";
+  segment other = client_.create("w", {.size_bytes = 10, .device = "host"});
+  other.publish();
+  EXPECT_EQ(code_of("w", wanted), errc::already_exists);
+  EXPECT_THROW(static_cast<void>(load_tensors(client_, "v", {}, wanted)), error);
+}
+
+}  // namespace

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weights/model_files.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpushm/error.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "tests/weights/sample_model.hpp"
+#include "weights/layout.hpp"
+#include "weights/piece_reader.hpp"
+
+namespace {
+
+using namespace gpushm::weights;
+using gpushm::errc;
+using gpushm_tests::safetensors_of;
+using gpushm_tests::safetensors_with;
+using gpushm_tests::sample_model;
+using gpushm_tests::write_file;
+using testing::HasSubstr;
+
+class model_files : public testing::Test {
+ protected:
+  std::string file(const std::string& name, const std::string& content) {
+    write_file(folder_ / name, content);
+    return folder_ / name;
+  }
+  /// The cause of the error, which must be invalid_file.
+  static std::string problem_of(const std::vector<std::string>& paths) {
+    try {
+      static_cast<void>(open_model(paths));
+      return {};
+    } catch (const gpushm::error& why) {
+      EXPECT_EQ(why.code(), errc::invalid_file) << why.what();
+      return why.cause();
+    }
+  }
+
+  gpushm_testing::temp_dir folder_{0755};
+};
+
+TEST_F(model_files, are_read_in_every_way) {
+  const auto model = sample_model();
+  const std::string one = file("model.safetensors", safetensors_of(model, R"({"format":"pt"})"));
+  const auto files = open_model({one});
+  ASSERT_EQ(files.size(), 1U);
+  EXPECT_EQ(files[0].contents.all.size(), model.size());
+  const layout planned = plan(files);
+  EXPECT_EQ(planned.table.metadata, (text_pairs{{"format", "pt"}}));
+  std::uint64_t bytes = 0;
+  for (const piece& each : planned.pieces) {
+    EXPECT_LE(each.bytes, piece_bytes);
+    bytes += each.bytes;
+  }
+  EXPECT_EQ(bytes, planned.tensor_bytes);
+  for (const tensor& each : planned.table.all) {
+    EXPECT_EQ(each.begin % tensor_alignment, 0U);
+    EXPECT_LE(each.end, planned.table_offset);
+  }
+  for (const reading how : {reading::automatic, reading::cached, reading::direct}) {
+    const piece_reader reader(files, how);
+    std::vector<std::byte> segment(planned.table_offset);
+    std::vector<std::byte> memory(piece_bytes + 4 * 4'096);
+    auto* const buffer = reinterpret_cast<std::byte*>(
+        (reinterpret_cast<std::uintptr_t>(memory.data()) + 4'095) / 4'096 * 4'096);
+    for (const piece& each : planned.pieces) {
+      const std::byte* from = reader.read(each, buffer);
+      for (std::size_t i = 0; i != each.parts; ++i) {
+        const part& to = planned.parts[each.first_part + i];
+        std::copy(from,
+                  from + to.bytes,
+                  segment.begin() + static_cast<std::ptrdiff_t>(to.segment_offset));
+        from += to.bytes;
+      }
+    }
+    for (std::size_t i = 0; i != model.size(); ++i) {
+      const auto expected = gpushm_tests::bytes_of(model[i]);
+      const tensor& placed = planned.table.all[i];
+      ASSERT_EQ(placed.name, model[i].name);
+      const auto* const first = segment.data() + placed.begin;
+      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), first)) << model[i].name;
+    }
+  }
+}
+
+TEST_F(model_files, of_an_index_are_merged) {
+  const std::vector<gpushm_tests::sample_tensor> a{{"a", "U8", {5}, 5}};
+  const std::vector<gpushm_tests::sample_tensor> b{{"b", "U8", {7}, 7}, {"c", "U8", {1}, 1}};
+  file("x1.safetensors", safetensors_of(a));
+  file("x2.safetensors", safetensors_of(b));
+  const std::string good = R"({"weight_map":{"a":"x1.safetensors","b":"x2.safetensors",)";
+  const std::string index =
+      file("model.safetensors.index.json", good + R"("c":"x2.safetensors"}})");
+  for (const std::string& path : {index, std::string(folder_ / "")}) {
+    const auto files = open_model({path});
+    EXPECT_EQ(plan(files).table.all.size(), 3U);
+    EXPECT_EQ(plan(files).tensor_bytes, 13U);
+  }
+  EXPECT_THAT(problem_of({file("a.index.json", good.substr(0, good.size() - 1) + "}}")}),
+              HasSubstr(R"(index does not name its tensor "c")"));
+  EXPECT_THAT(
+      problem_of({file("b.index.json", good + R"("c":"x2.safetensors","d":"x1.safetensors"}})")}),
+      HasSubstr(R"(no tensor "d")"));
+  for (const std::string name : {"../x1.safetensors", "/etc/passwd", ".hidden", ""}) {
+    EXPECT_THAT(problem_of({file("c.index.json", R"({"weight_map":{"a":")" + name + R"("}})")}),
+                HasSubstr("not the name of a file beside it"));
+  }
+  EXPECT_THAT(problem_of({folder_ / "x1.safetensors", folder_ / "x1.safetensors"}),
+              HasSubstr("is also in"));
+  EXPECT_THAT(problem_of({"/"}), HasSubstr("neither"));
+}
+
+TEST_F(model_files, that_are_damaged_are_refused) {
+  const std::string whole = safetensors_of(sample_model());
+  const std::string one = R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[)";
+  const std::vector<std::pair<std::string, std::string>> all{
+      {"", "shorter than the length"},
+      {whole.substr(0, 100), "truncated within its header"},
+      {whole.substr(0, whole.size() - 1), "it is truncated"},
+      {whole + "x", "belong to no tensor"},
+      {safetensors_with(one + "0,4]}}", 4) + "tail", "belong to no tensor"},
+      {safetensors_with(one + "1,5]}}", 5), "begins at 1"},
+      {safetensors_with(one + "4,0]}}", 4), "begins at 4"},
+      {safetensors_with(one + "0,3]}}", 3), "shape and dtype 4"},
+      {safetensors_with(one + R"(0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})", 6),
+       "begins at 2"},
+      {safetensors_with("[1]", 0), "in its header"},
+      {std::string(8, '\xFF') + "{}", "not a safetensors file"},
+      {std::string("\0\xE1\xF5\x05\0\0\0\0{}", 10), "truncated within its header"}};
+  for (const auto& [content, cause] : all) {
+    EXPECT_THAT(problem_of({file("bad.safetensors", content)}), HasSubstr(cause));
+  }
+  EXPECT_THAT(problem_of({"/dev/zero"}), HasSubstr("regular"));
+  ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  EXPECT_THAT(problem_of({folder_ / "pipe"}), HasSubstr("regular"));
+}
+
+TEST_F(model_files, with_any_bytes_are_read_or_refused) {
+  std::mt19937 random(3);
+  const std::string whole = safetensors_of({{"a", "U8", {5}, 5}, {"b", "F32", {2, 2}, 16}});
+  for (int round = 0; round != 3'000; ++round) {
+    std::string changed = whole;
+    for (auto left = 1 + random() % 3; left != 0; --left) {
+      changed[random() % changed.size()] = static_cast<char>(random());
+    }
+    if (random() % 4 == 0) {
+      changed.resize(random() % changed.size());
+    }
+    static_cast<void>(problem_of({file("any.safetensors", changed)}));
+  }
+}
+
+TEST_F(model_files, have_a_fingerprint) {
+  auto content = safetensors_of(sample_model());
+  const auto first = fingerprint_of(open_model({file("a.safetensors", content)}));
+  EXPECT_EQ(fingerprint_of(open_model({file("copy.safetensors", content)})), first);
+  content[content.size() / 2] = static_cast<char>(content[content.size() / 2] + 1);
+  content[content.size() - 800'000] = 0;
+  auto other = content;
+  std::fill(other.end() - 100'000, other.end(), 'x');
+  EXPECT_NE(fingerprint_of(open_model({file("b.safetensors", other)})), first);
+}
+
+}  // namespace

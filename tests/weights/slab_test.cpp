@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weights/slab.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gpushm/broker.hpp"
+#include "gpushm/gpushm.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "weights/tensor_json.hpp"
+
+namespace {
+
+using namespace gpushm;
+using testing::HasSubstr;
+
+class tensors_in_segments : public testing::Test {
+ protected:
+  static broker_options options(const std::string& socket) {
+    broker_options result;
+    result.socket_path = socket;
+    return result;
+  }
+  segment create(const std::string& name, std::uint64_t bytes) {
+    return client_.create(name, {.size_bytes = bytes, .device = "host"});
+  }
+
+  gpushm_testing::temp_dir folder_{0755};
+  const std::string socket_ = folder_ / "socket";
+  broker broker_ = broker::start(options(socket_));
+  client client_ = client::connect({.socket_path = socket_});
+  const std::string table_ =
+      R"({"__metadata__":{"by":"test"},"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
+      R"("b":{"dtype":"F32","shape":[2,2],"data_offsets":[256,272],"strides":[1,2]}})";
+};
+
+TEST_F(tensors_in_segments, are_published_and_read) {
+  segment made = create("w", tensors_size(table_));
+  made.write(0, std::as_bytes(std::span("abc", 3)));
+  publish_tensors(made, table_);
+  client other = client::connect({.socket_path = socket_});
+  const segment opened = open_tensors(other, "w");
+  EXPECT_EQ(tensor_table(opened), table_);
+  EXPECT_EQ(opened.access(), access::read);
+}
+
+TEST_F(tensors_in_segments, refuse_wrong_tables_and_sizes) {
+  segment made = create("w", tensors_size(table_) + 1);
+  const auto code_of = [](auto&& call) -> std::optional<errc> {
+    try {
+      call();
+      return std::nullopt;
+    } catch (const error& why) {
+      return why.code();
+    }
+  };
+  EXPECT_EQ(code_of([&] { publish_tensors(made, table_); }), errc::size_mismatch);
+  for (
+      const std::string table :
+      {"",
+       "[]",
+       R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[1,4]}})",
+       R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,4]}})",
+       R"({"a":{"dtype":"U8","shape":[3,3],"data_offsets":[0,9],"strides":[3,2]}})",
+       R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3],"strides":[-1]}})",
+       R"({"a":{"dtype":"U8","shape":[3,9],"data_offsets":[0,3],"strides":[9223372036854775807,9223372036854775807]}})"}) {
+    EXPECT_EQ(code_of([&] { static_cast<void>(tensors_size(table)); }), errc::invalid_argument)
+        << table;
+  }
+  made.publish("something else");
+  EXPECT_EQ(code_of([&] { static_cast<void>(tensor_table(made)); }), errc::invalid_argument);
+  client other = client::connect({.socket_path = socket_});
+  EXPECT_EQ(code_of([&] { static_cast<void>(open_tensors(other, "w")); }), errc::invalid_argument);
+  EXPECT_EQ(code_of([&] { static_cast<void>(open_tensors(other, "x")); }), errc::no_such_segment);
+}
+
+TEST_F(tensors_in_segments, that_are_not_sealed_are_waited_for) {
+  const auto info = weights::new_slab("f", 512, table_.size());
+  segment made = create("w", weights::slab_bytes(info));
+  made.publish(weights::to_metadata(info));
+  client other = client::connect({.socket_path = socket_});
+  try {
+    static_cast<void>(open_tensors(other, "w", {.timeout = std::chrono::milliseconds(150)}));
+    FAIL();
+  } catch (const error& why) {
+    EXPECT_EQ(why.code(), errc::timed_out);
+    EXPECT_THAT(why.what(), HasSubstr("not complete"));
+  }
+  EXPECT_THROW(static_cast<void>(tensor_table(made)), error);
+  weights::seal(made, info, table_);
+  EXPECT_EQ(tensor_table(open_tensors(other, "w")), table_);
+}
+
+/// Another member of the domain may write anything: an error, or tables within the segment.
+TEST_F(tensors_in_segments, of_hostile_members_do_no_harm) {
+  std::mt19937 random(4);
+  client other = client::connect({.socket_path = socket_});
+  for (int round = 0; round != 300; ++round) {
+    auto info = weights::new_slab("f", 512, table_.size());
+    std::string table = table_;
+    for (auto left = random() % 4; left != 0; --left) {
+      table[random() % table.size()] = static_cast<char>(random() % 96 + 32);
+    }
+    segment made = create("w", weights::slab_bytes(info));
+    weights::seal(made, info, table);
+    std::string metadata = weights::to_metadata(info);
+    if (random() % 2 == 0) {
+      metadata[random() % metadata.size()] = static_cast<char>(random() % 96 + 32);
+    }
+    made.publish(metadata);
+    try {
+      const segment opened = open_tensors(other, "w");
+      const auto read = weights::read_tensors(tensor_table(opened), weights::dialect::table);
+      for (const weights::tensor& each : read.all) {
+        ASSERT_LE(each.end, opened.size_bytes());
+      }
+    } catch (const error& why) {
+      ASSERT_TRUE(why.code() == errc::protocol_error || why.code() == errc::invalid_argument ||
+                  why.code() == errc::timed_out)
+          << why.what();
+    }
+  }
+}
+
+}  // namespace
