@@ -26,6 +26,7 @@ namespace {
 struct all_arguments {
   serve_arguments serve;
   create_arguments create;
+  load_arguments load;
   open_arguments open;
   list_arguments list;
   stat_arguments stat;
@@ -142,6 +143,30 @@ void add_create(CLI::App& app, create_arguments& out) {
                "--timeout",
                "Time limit of --hold and --until-released (default: no limit)",
                [&](auto value) { out.timeout = value; });
+  add_connection(app, out.connection);
+}
+
+void add_load(CLI::App& app, load_arguments& out) {
+  app.add_option("FILE", out.paths, "Safetensors files, an index, or the folder of a model")
+      ->required()
+      ->type_name("");
+  app.add_option("--name", out.name, "Name of the segment")->required()->type_name("NAME");
+  app.add_option("--device",
+                 out.options.device,
+                 "auto (default), host, an ordinal, GPU-<uuid> or MIG-<uuid>")
+      ->type_name("DEVICE");
+  app.add_option("--threads", out.options.threads, "Threads that read (default: 8)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 64).description(""));
+  add_choice(
+      app,
+      "--read",
+      "How files are read (auto: direct unless they are in the page cache)",
+      out.options.reading,
+      {{"auto", reading::automatic}, {"cached", reading::cached}, {"direct", reading::direct}});
+  add_duration(app, "--timeout", "Time limit (default: an hour)", [&](auto value) {
+    out.options.timeout = value;
+  });
   add_connection(app, out.connection);
 }
 
@@ -317,10 +342,10 @@ std::function<int()> bind(int (*run)(const Arguments&), const Arguments& argumen
 // All commands that `parse` adds. A missing name only costs time.
 bool is_command(std::string_view name) {
   constexpr auto names = std::to_array<std::string_view>(
-      {"serve",  "create",       "open",           "ls",           "stat",    "rm",
-       "wait",   "release",      "export",         "import",       "demo",    "demo-role",
-       "doctor", "explain",      "topo",           "cdi",          "channel", "k8s",
-       "matrix", "probe-driver", "measure-worker", "trial-worker", "version"});
+      {"serve",     "load",   "create",       "open",           "ls",           "stat",
+       "rm",        "wait",   "release",      "export",         "import",       "demo",
+       "demo-role", "doctor", "explain",      "topo",           "cdi",          "channel",
+       "k8s",       "matrix", "probe-driver", "measure-worker", "trial-worker", "version"});
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
@@ -365,6 +390,12 @@ request parse(int argc, char** argv) {
           run_create,
           all.create,
           all.create.connection.json);
+  command("load",
+          "Load model weights into a segment, once for all who ask",
+          add_load,
+          run_load,
+          all.load,
+          all.load.connection.json);
   command("open",
           "Open a segment; checksum or save its bytes",
           add_open,

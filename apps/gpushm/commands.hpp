@@ -17,6 +17,7 @@
 #include "gpushm/client.hpp"
 #include "gpushm/exchange.hpp"
 #include "gpushm/file_export.hpp"
+#include "gpushm/tensors.hpp"
 
 namespace gpushm::cli {
 
@@ -49,6 +50,14 @@ struct create_arguments {
   std::optional<std::chrono::milliseconds> timeout;  ///< for hold and until_released
 };
 [[nodiscard]] int run_create(const create_arguments& arguments);
+
+struct load_arguments {
+  connection_arguments connection;
+  std::vector<std::string> paths;
+  std::string name;
+  load_options options;
+};
+[[nodiscard]] int run_load(const load_arguments& arguments);
 
 /// What to do with a segment of another process.
 struct use_arguments {

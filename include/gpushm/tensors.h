@@ -17,7 +17,8 @@ extern "C" {
 typedef struct gpushm_load_progress {
   uint64_t bytes; /* read, copied and hashed */
   uint64_t total_bytes;
-  bool is_here; /* this process reads; otherwise it waits for one that does */
+  uint64_t resumed_bytes; /* of `bytes`: those of loaders before */
+  bool is_here;           /* this process reads; otherwise it waits for one that does */
 } gpushm_load_progress;
 
 /* How files are read. */

@@ -25,7 +25,8 @@ inline namespace v1 {
 struct load_progress {
   std::uint64_t bytes = 0;  ///< read, copied and hashed
   std::uint64_t total_bytes = 0;
-  bool is_here = false;  ///< this process reads; otherwise it waits for one that does
+  std::uint64_t resumed_bytes = 0;  ///< of `bytes`: those of loaders before
+  bool is_here = false;             ///< this process reads; otherwise it waits for one that does
 };
 
 /// How files are read.
@@ -80,7 +81,8 @@ struct load_options {
     auto& in = *static_cast<decltype(shared)*>(context);
     try {
       if (in.options.report && !in.thrown) {
-        in.options.report({progress->bytes, progress->total_bytes, progress->is_here});
+        in.options.report(
+            {progress->bytes, progress->total_bytes, progress->resumed_bytes, progress->is_here});
       }
     } catch (...) {
       in.thrown = std::current_exception();

@@ -88,7 +88,8 @@ weights::load_options options_in(const gpushm_string* paths,
   if (from.report != nullptr) {
     result.report = [report = from.report,
                      context = from.report_context](const weights::progress& how_far) {
-      const gpushm_load_progress passed{how_far.bytes, how_far.total_bytes, how_far.is_here};
+      const gpushm_load_progress passed{
+          how_far.bytes, how_far.total_bytes, how_far.resumed_bytes, how_far.is_here};
       report(&passed, context);
     };
   }

@@ -95,9 +95,9 @@ struct job {
                   "allow more time; what is loaded stays, and the next load goes on from there");
     }
   }
-  void report(std::uint64_t bytes, bool is_here) const {
+  void report(std::uint64_t bytes, std::uint64_t resumed_bytes, bool is_here) const {
     if (options.report) {
-      options.report({bytes, plan.tensor_bytes, is_here});
+      options.report({bytes, plan.tensor_bytes, resumed_bytes, is_here});
     }
   }
 };
@@ -146,6 +146,7 @@ class filling {
     for (std::size_t i = 0; i != first_; ++i) {
       complete_bytes_ += of.plan.pieces[i].bytes;
     }
+    resumed_bytes_ = complete_bytes_;
     if (complete_bytes_ != 0 && first_ != of.plan.pieces.size()) {
       progress_.signal(complete_bytes_);
     }
@@ -167,7 +168,7 @@ class filling {
       const std::uint64_t bytes = complete_bytes_;
       lock.unlock();
       try {
-        job_.report(bytes, true);
+        job_.report(bytes, resumed_bytes_, true);
         job_.check_time();
       } catch (...) {
         fail();
@@ -179,7 +180,7 @@ class filling {
     if (failure_) {
       std::rethrow_exception(failure_);
     }
-    job_.report(complete_bytes_, true);
+    job_.report(complete_bytes_, resumed_bytes_, true);
   }
 
  private:
@@ -248,6 +249,7 @@ class filling {
   unsigned running_ = 0;
   std::size_t complete_;
   std::uint64_t complete_bytes_ = 0;
+  std::uint64_t resumed_bytes_ = 0;
   std::vector<bool> is_done_;
   std::exception_ptr failure_;
 };
@@ -351,7 +353,7 @@ void follow(const job& of, std::optional<found_slab>& held) {
       if (!held) {
         held = find(of, access::read_write);
       }
-      of.report(progress.value(), false);
+      of.report(progress.value(), 0, false);
       is_complete = progress.wait(of.plan.tensor_bytes, report_pause, of.options.stop);
     }
   } catch (const error& why) {

@@ -18,7 +18,8 @@ namespace gpushm::weights {
 struct progress {
   std::uint64_t bytes = 0;  ///< read, copied and hashed
   std::uint64_t total_bytes = 0;
-  bool is_here = false;  ///< this process reads; otherwise it waits for one that does
+  std::uint64_t resumed_bytes = 0;  ///< of `bytes`: those of loaders before
+  bool is_here = false;             ///< this process reads; otherwise it waits for one that does
 };
 
 struct load_options {
