@@ -1,0 +1,756 @@
+# SPDX-License-Identifier: Apache-2.0
+# Made by scripts/python.sh stubs.
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any, ClassVar
+
+from gpushm._types import BrokerInfo, Event, ProducerStats, SegmentInfo
+
+"""The compiled part of gpushm. Use the package gpushm."""
+
+import os
+
+
+class Stop:
+    """
+    Cancels waits: pass it as ``stop`` to any number of them.
+
+    May be shared between threads.
+    """
+
+    def __init__(self) -> None: ...
+
+    def request(self) -> None:
+        """
+        End every wait that was given this object, now or later, with
+        :class:`gpushm.CancelledError`. Does not block.
+        """
+
+    @property
+    def requested(self) -> bool:
+        """Whether :meth:`request` was called."""
+
+class Timeline:
+    """
+    A 64-bit counter in shared memory that one process signals and any process of the domain waits
+    for, on CPUs and on CUDA streams. Its value only grows.
+
+    ``stream`` arguments are integers (0 and 1: the legacy default stream, 2: the per-thread one,
+    else a ``cudaStream_t``), or stream objects of PyTorch, CuPy, Numba or cuda.core.
+    A context manager: closes at the end. May be shared between threads.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name; empty for a timeline of a segment."""
+
+    @property
+    def own(self) -> bool:
+        """Whether this process has created it, and so signals it."""
+
+    @property
+    def value(self) -> int:
+        """The last value that was signaled. No system call."""
+
+    def signal(self, value: int, stream: object = None) -> None:
+        """
+        Signal a larger value: now, or when ``stream`` has done what it was given before.
+
+        Does not block. Raises gpushm.ValueOutOfRangeError, InvalidArgumentError (not larger than
+        before, or not this process's timeline), DriverError.
+        """
+
+    def wait(self, value: int, timeout: float | None = 30.0, *, stream: object = None, stop: Stop | None = None) -> None:
+        """
+        Wait until ``value`` is reached, at most ``timeout`` seconds.
+
+        With ``stream``: what it is given later waits, and this call does not block, unless too many
+        streams wait; synchronise it and call :meth:`check` before its results are used.
+        Raises gpushm.TimedOutError, PeerDiedError, GoneOrReplacedError, CancelledError,
+        TooManyWaitsError.
+        """
+
+    def try_wait(self, value: int, timeout: float | None = 0.0, *, stop: Stop | None = None) -> bool:
+        """As :meth:`wait` on the CPU; False if ``value`` is not reached in time."""
+
+    def wait_async(self, value: int, timeout: float | None = 30.0) -> Coroutine[Any, Any, None]:
+        """
+        As :meth:`wait`, for asyncio. Uses a thread of the event loop's executor; cancelling the task
+        ends the wait.
+        """
+
+    def check(self) -> None:
+        """
+        Raise gpushm.PeerDiedError or GoneOrReplacedError if the timeline had ended before a value was
+        reached for which a stream of this process was to wait: what the stream has done since must
+        not be trusted. Synchronise the stream first, else gpushm.InvalidArgumentError.
+        """
+
+    def set_flags(self, flags: int) -> None:
+        """
+        Replace the flags (bits 0 to 31) of a timeline that has flags instead of values.
+        Raises gpushm.InvalidArgumentError, ValueOutOfRangeError.
+        """
+
+    def wait_flags(self, flags: int, timeout: float | None = 30.0, *, stop: Stop | None = None) -> None:
+        """Wait until the timeline has any of ``flags``. Raises as :meth:`wait`."""
+
+    def prepare(self, stream: object) -> None:
+        """
+        Register the timeline's memory with CUDA, before a stream is captured. Takes 100 us.
+        Raises gpushm.DriverUnavailableError, DriverError.
+        """
+
+    def hand_over(self) -> None:
+        """
+        Give the timeline to a process that calls :meth:`take_over`, and close this object.
+
+        Blocks for at most a second. Raises gpushm.TimedOutError, InvalidArgumentError.
+        """
+
+    def take_over(self, timeout: float | None = 30.0, *, stop: Stop | None = None) -> Timeline:
+        """
+        Wait until the signaler hands the timeline over or has died, and signal it from then on, by the
+        timeline that is returned. Raises gpushm.TimedOutError, AlreadyExistsError, CancelledError.
+        """
+
+    def close(self) -> None:
+        """
+        In the process that created it: end the timeline, which releases all waits; waits at most a
+        second for streams. Arrays that refer to it keep it open.
+        """
+
+    def __enter__(self) -> Timeline: ...
+
+    def __exit__(self, type: object, value: object, traceback: object, /) -> None: ...
+
+    def __repr__(self) -> str: ...
+
+class Array:
+    """
+    Elements in shared memory, or in memory of another library: what NumPy, PyTorch, JAX and CuPy
+    take without a copy (DLPack, the buffer protocol, ``__cuda_array_interface__``).
+
+    Each array, and each tensor that another library makes of it, keeps the memory mapped and the
+    lease alive. Immutable, and may be shared between threads; the elements are not protected.
+    """
+
+    def __buffer__(self, flags: int, /) -> memoryview:
+        """Of host memory; a buffer keeps it mapped."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of elements of each dimension."""
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Distance of neighbours in each dimension, in elements."""
+
+    @property
+    def dtype(self) -> str:
+        """Name of the element type, such as ``"bfloat16"``."""
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+
+    @property
+    def readonly(self) -> bool:
+        """
+        Whether the memory is mapped for reading only: a write ends the process (host), or
+        the CUDA context.
+        """
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the elements are in C order without gaps."""
+
+    @property
+    def data_ptr(self) -> int:
+        """Address of the first element: a device pointer on a GPU."""
+
+    @property
+    def ready(self) -> tuple[Timeline, int] | None:
+        """The timeline and the value for which consumers wait, or None."""
+
+    def __repr__(self) -> str: ...
+
+    def __len__(self) -> int: ...
+
+    def unflagged(self) -> Array:
+        """
+        The same array, also for libraries that use DLPack before 1.0, which has no flag for what is
+        mapped for reading only. For those that do not write, such as JAX.
+        """
+
+    def view(self, dtype: object, /) -> Array:
+        """
+        The same bytes as elements of another type of the same size. Raises TypeError.
+        """
+
+    def tobytes(self) -> bytes:
+        """
+        A copy of the elements in C order.
+
+        Blocks until a GPU has copied them. Raises BufferError if :attr:`ready` is not reached.
+        """
+
+    def copy_from(self, source: object, /) -> None:
+        """
+        Overwrite the elements with those of ``source``, which has as many bytes: an object with
+        the buffer protocol or ``__dlpack__``, contiguous and in host memory.
+
+        This array must be contiguous and writable. Blocks until a GPU has copied them.
+        Raises ValueError, TypeError, BufferError.
+        """
+
+    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> object:
+        """
+        A DLPack capsule, for ``from_dlpack`` of another library. It keeps the memory mapped.
+
+        On a GPU ``stream`` (None and 1: the legacy default one, 2: the per-thread one, -1: no
+        order wanted) waits until :attr:`ready` is reached; this call does not block. In host
+        memory :attr:`ready` must be reached. ``copy=True``, and ``dl_device=(1, 0)`` for memory of
+        a GPU, give a copy in host memory, and block until it is made.
+
+        Raises BufferError for what cannot be exported so, gpushm.TooManyWaitsError if a stream
+        cannot wait now, and gpushm.PeerDiedError if the timeline has ended before.
+        """
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """
+        DLPack's device type (1: host memory, 2: CUDA) and the device's ordinal.
+        """
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        """
+        Version 3, for memory of a GPU and types that it can name; otherwise AttributeError.
+        If :attr:`ready` is not reached, the legacy default stream waits for it, and is the
+        stream that the consumer must wait for.
+        """
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> object:
+        """
+        For NumPy, if the buffer protocol has no format: needs ml_dtypes. Raises TypeError for
+        memory of a GPU.
+        """
+
+    __dlpack_c_exchange_api__: ClassVar[Any]
+
+class Segment:
+    """
+    A segment that is mapped into this process, with its lease.
+
+    The mapping and the lease end when this object is closed and all arrays, buffers and tensors
+    that were made of it are gone. Host memory has the buffer protocol: ``memoryview(segment)`` are
+    its bytes. A context manager: closes at the end. May be shared between threads.
+    Attributes and methods raise gpushm.InvalidArgumentError after :meth:`close`.
+    """
+
+    def __buffer__(self, flags: int, /) -> memoryview:
+        """Of host memory; a buffer keeps it mapped."""
+
+    @property
+    def name(self) -> str:
+        """The name, as it was created."""
+
+    @property
+    def size(self) -> int:
+        """Bytes, as requested at creation."""
+
+    @property
+    def generation(self) -> int:
+        """A number that the broker never uses again."""
+
+    @property
+    def epoch(self) -> bytes:
+        """
+        16 random bytes of the broker: with :attr:`generation` they identify this memory.
+        """
+
+    @property
+    def state(self) -> str:
+        """
+        ``"live"``, ``"removed"``, ``"exporter-gone"``, ``"broker-gone"`` or
+        ``"unknown"``; the memory stays valid in each. Reads shared memory only.
+        """
+
+    @property
+    def device(self) -> str:
+        """
+        ``"host"``, or the UUID of the GPU or MIG instance where the memory is.
+        """
+
+    @property
+    def ordinal(self) -> int:
+        """
+        The GPU that uses the mapping, as CUDA numbers it in this process; -1: host.
+        """
+
+    @property
+    def backend(self) -> str:
+        """How the memory is shared, such as ``"host"`` or ``"cuda-vmm"``."""
+
+    @property
+    def access(self) -> str:
+        """``"read"`` or ``"read-write"``."""
+
+    @property
+    def lifetime(self) -> str:
+        """
+        ``"leased"`` (ends with its last lease) or ``"persistent"`` (until removed).
+        """
+
+    @property
+    def metadata(self) -> bytes:
+        """What was passed to :meth:`publish`; empty before."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+
+    @property
+    def ready(self) -> tuple[Timeline, int] | None:
+        """
+        For what consumers of the arrays that are made from now on wait: a timeline and its value.
+        """
+
+    @ready.setter
+    def ready(self, value: tuple[Timeline, int] | None, /) -> None: ...
+
+    def view(self, dtype: object = 'uint8', shape: int | Sequence[int] | None = None, *, offset: int = 0, strides: Sequence[int] | None = None, ready: tuple[Timeline, int] | None = None) -> Array:
+        """
+        An array on this memory, which keeps it mapped.
+
+        ``dtype``: a name such as ``"bfloat16"``, or a dtype of NumPy, ml_dtypes or PyTorch.
+        ``shape``: elements of each dimension; None: one dimension, to the end of the segment.
+        ``offset``: in bytes. ``strides``: in elements, not negative; None: C order.
+        ``ready``: a timeline and the value that consumers wait for; None: :attr:`ready`.
+
+        Raises gpushm.SizeMismatchError for elements outside the segment, TypeError, ValueError.
+        """
+
+    def publish(self, metadata: bytes = b'') -> None:
+        """
+        Make a created segment visible, with up to 64 KiB of metadata.
+
+        Does not synchronise a stream: finish the writes that readers rely on first, or give them
+        a timeline. Blocks for one round trip to the broker, at most the client's request timeout.
+        Raises gpushm.AlreadyPublishedError, MessageTooLargeError, BrokerGoneError, TimedOutError.
+        """
+
+    def unshare(self) -> None:
+        """
+        End :meth:`Client.share`: new opens fail, existing mappings remain.
+
+        Blocks for one round trip. Raises gpushm.InvalidArgumentError, TimedOutError.
+        """
+
+    def read(self, offset: int = 0, size: int | None = None) -> bytes:
+        """
+        A copy of ``size`` bytes from ``offset`` on; None: to the end.
+
+        Blocks until a GPU has copied them. Raises gpushm.InvalidArgumentError, DriverError.
+        """
+
+    def write(self, data: object, offset: int = 0) -> None:
+        """
+        Copy contiguous host memory (the buffer protocol or ``__dlpack__``) into the segment.
+
+        Blocks until a GPU has copied it. Raises gpushm.InvalidArgumentError (outside the segment,
+        or mapped for reading only), DriverError, TypeError, ValueError.
+        """
+
+    def fill(self, value: int) -> None:
+        """
+        Set every byte. Blocks until a GPU has done so. Raises as :meth:`write`.
+        """
+
+    def create_timelines(self, count: int) -> list[Timeline]:
+        """
+        Create the 1 to 64 timelines that belong to this segment; this process has created it, and
+        signals them. Blocks for round trips to the broker.
+        Raises gpushm.AlreadyExistsError, InvalidArgumentError.
+        """
+
+    def open_timeline(self, index: int, *, timeout: float | None = 0.0, stop: Stop | None = None) -> Timeline:
+        """
+        Open timeline ``index`` of this segment. Blocks until its creator has created it, at most
+        ``timeout`` seconds. Raises gpushm.NoSuchSegmentError, InvalidArgumentError, CancelledError.
+        """
+
+    def close(self) -> None:
+        """
+        Give up this handle. Again: no effect. Does not wait for GPU work that uses the memory:
+        synchronise first.
+        """
+
+    def __enter__(self) -> Segment: ...
+
+    def __exit__(self, type: object, value: object, traceback: object, /) -> None: ...
+
+    def __len__(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+class Subscription:
+    """
+    Events of segments: published, opened, released, removed, the death of a process.
+
+    An asynchronous iterator, and a context manager. At most 1,024 unread events are kept; after
+    that a ``"resync"`` event reports that older ones were dropped. May be shared between threads.
+    """
+
+    @property
+    def present(self) -> list[SegmentInfo]:
+        """The segments that existed when the subscription began."""
+
+    def next(self, timeout: float | None = 30.0, *, stop: Stop | None = None) -> Event | None:
+        """
+        The next event; None after ``timeout`` seconds.
+        Raises gpushm.BrokerGoneError once for each broker that dies, CancelledError.
+        """
+
+    def dispatch(self) -> list[Event]:
+        """
+        All unread events. Does not block. Raises gpushm.BrokerGoneError as :meth:`next`.
+        """
+
+    def fileno(self) -> int:
+        """
+        A descriptor for an event loop: readable when :meth:`dispatch` has work to do. Do not read or
+        close it.
+        """
+
+    def __aiter__(self) -> AsyncIterator[Event]: ...
+
+    def close(self) -> None:
+        """End the subscription. Again: no effect."""
+
+    def __enter__(self) -> Subscription: ...
+
+    def __exit__(self, type: object, value: object, traceback: object, /) -> None: ...
+
+class Slot:
+    """
+    A slot that a producer fills. A context manager: abandons the slot at the end, unless
+    it was published.
+    """
+
+    @property
+    def number(self) -> int:
+        """Of the item, from 1."""
+
+    @property
+    def index(self) -> int:
+        """Of the slot."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the slot."""
+
+    def view(self, dtype: object = 'uint8', shape: int | Sequence[int] | None = None, *, offset: int = 0) -> Array:
+        """
+        An array on the slot, as :meth:`Segment.view`. The memory stays mapped as long as the array, but
+        its contents are others when the slot was given back.
+        """
+
+    def publish(self, metadata: bytes = b'', *, stream: object = None) -> None:
+        """
+        Publish the item, with up to 256 bytes of metadata; with ``stream``: when it has done what it was
+        given before. Waits at most a second for earlier items.
+        Raises gpushm.TimedOutError, TooManyWaitsError: the slot is still acquired.
+        """
+
+    def abandon(self) -> None:
+        """
+        Do not publish the item: the next one gets its number. No effect if it was published.
+        """
+
+    def __enter__(self) -> Slot: ...
+
+    def __exit__(self, type: object, value: object, traceback: object, /) -> None: ...
+
+class Item:
+    """
+    An item that a consumer reads. A context manager: releases it at the end.
+    """
+
+    @property
+    def number(self) -> int:
+        """Of the item, from 1."""
+
+    @property
+    def index(self) -> int:
+        """Of the slot."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the slot."""
+
+    def view(self, dtype: object = 'uint8', shape: int | Sequence[int] | None = None, *, offset: int = 0) -> Array:
+        """
+        An array on the slot, as :meth:`Segment.view`. The memory stays mapped as long as the array, but
+        its contents are others when the slot was given back.
+        """
+
+    @property
+    def skipped(self) -> int:
+        """Items since the previous one that this consumer did not get."""
+
+    @property
+    def metadata(self) -> bytes:
+        """What the producer has published with it."""
+
+    def release(self, stream: object = None) -> None:
+        """
+        The item will not be read any more; with ``stream``: when it has done what it was given before.
+        Again: no effect.
+        """
+
+    def __enter__(self) -> Item: ...
+
+    def __exit__(self, type: object, value: object, traceback: object, /) -> None: ...
+
+class Producer:
+    """
+    The process that fills a channel. Made by :meth:`Client.producer`. A context manager. May be shared
+    between threads, but has one acquired slot at a time.
+    """
+
+    @property
+    def name(self) -> str:
+        """The channel's."""
+
+    def acquire(self, timeout: float | None = 30.0, *, stream: object = None, stop: Stop | None = None) -> Slot:
+        """
+        A slot that nobody uses any more; with ``stream``: one that this stream fills, which waits until
+        nobody uses it. Blocks at most ``timeout`` seconds.
+        Raises gpushm.TimedOutError, CancelledError, InvalidArgumentError (it has one already).
+        """
+
+    def stats(self) -> ProducerStats:
+        """Counters. Does not block."""
+
+    def close(self) -> None:
+        """
+        End the channel: consumers get the items that are published, and then the end. Waits at
+        most a second for streams.
+        """
+
+    def __enter__(self) -> Producer: ...
+
+    def __exit__(self, type: object, value: object, traceback: object, /) -> None: ...
+
+class Consumer:
+    """
+    A process that reads a channel. Made by :meth:`Client.consumer`. A context manager, and an
+    asynchronous iterator of items, each to be released. May be shared between threads.
+    """
+
+    @property
+    def name(self) -> str:
+        """The channel's."""
+
+    def next(self, timeout: float | None = 30.0, *, stream: object = None, stop: Stop | None = None) -> Item | None:
+        """
+        The next item, or the newest one; None when the producer has closed the channel and all items
+        were read. With ``stream``: one that this stream reads, which waits until it is complete;
+        synchronise it and call :meth:`check` before its results are used.
+
+        Blocks at most ``timeout`` seconds. Raises gpushm.TimedOutError, PeerDiedError (and no new
+        producer in time), TooManyRequestsError (it holds as many as it may), CancelledError.
+        """
+
+    def check(self) -> None:
+        """
+        Raise gpushm.PeerDiedError, once, if the producer died before an item was complete that a stream of
+        this consumer was given.
+        """
+
+    @property
+    def ended(self) -> bool:
+        """Whether the producer has closed the channel, and all items were read."""
+
+    def __aiter__(self) -> AsyncIterator[Item]: ...
+
+    def close(self) -> None:
+        """Leave the channel. Waits at most a second for streams."""
+
+    def __enter__(self) -> Consumer: ...
+
+    def __exit__(self, type: object, value: object, traceback: object, /) -> None: ...
+
+class Client:
+    """
+    A connection to a broker. Made by :func:`gpushm.connect`.
+
+    Segments and timelines stay usable after it is closed. When the broker dies, requests in flight
+    fail with :class:`gpushm.BrokerGoneError`, and the next request connects to its successor.
+    A context manager: closes at the end. May be shared between threads.
+    Methods block for round trips to the broker, each at most the request timeout, and raise
+    BrokerUnreachableError, BrokerGoneError, TimedOutError and ForkedError besides those they name.
+    """
+
+    def create(self, name: str, size: int, *, device: str = 'auto', lifetime: str = 'leased', chunk_size: int = 0, huge_pages: bool = False) -> Segment:
+        """
+        Create a segment of ``size`` bytes that only this client sees before
+        :meth:`Segment.publish`. Contents are zero on the host, and undefined on GPUs.
+
+        ``device``: an ordinal as CUDA numbers it, a UUID, ``"host"``, or ``"auto"``: the first
+        visible GPU, else the host. ``lifetime``: ``"leased"`` (freed with its last lease) or
+        ``"persistent"`` (until removed). ``chunk_size``: bytes of one physical allocation; 0: a
+        single one. ``huge_pages``: 2 MiB pages, host only.
+
+        Raises gpushm.AlreadyExistsError, QuotaExceededError, OutOfMemoryError,
+        DeviceNotFoundError, DriverUnavailableError, InvalidArgumentError.
+        """
+
+    def open(self, name: str, *, access: str = 'read', timeout: float | None = 0.0, device: str | None = None, size: int | None = None, stop: Stop | None = None) -> Segment:
+        """
+        Open a published segment. Blocks until it is published, at most ``timeout`` seconds.
+
+        ``access``: ``"read"`` (mapped for reading only) or ``"read-write"``. ``device``: the GPU
+        that uses the memory; None: where the memory is. ``size``: what the segment must have.
+
+        Raises gpushm.NoSuchSegmentError (not published in time), SizeMismatchError,
+        DeviceNotVisibleError, PeerDiedError, CancelledError.
+        """
+
+    def open_many(self, names: Sequence[str], *, access: str = 'read', timeout: float | None = 0.0, device: str | None = None, return_errors: bool = False, stop: Stop | None = None) -> list[Any]:
+        """
+        Open any number of segments with few round trips, in the order of ``names``. ``timeout`` is for
+        all of them together.
+
+        Raises the first failure; with ``return_errors``, the list has exceptions in the places of
+        segments that cannot be opened. Otherwise as :meth:`open`.
+        """
+
+    def open_async(self, name: str, *, access: str = 'read', timeout: float | None = 30.0, device: str | None = None) -> Coroutine[Any, Any, Segment]:
+        """
+        As :meth:`open`, for asyncio: waits for the broker's event on its descriptor, without a thread.
+        """
+
+    def share(self, name: str, tensor: object, *, lifetime: str = 'leased', publish: bool = True, metadata: bytes = b'', stream: int | None = None) -> Segment:
+        """
+        Turn the memory of a tensor (an object with ``__dlpack__``) into a segment, without a copy.
+
+        The segment is the bytes from the first to the last element. The tensor stays alive as long as
+        the segment is open here. Finish the writes that readers rely on first.
+        Raises gpushm.NotExportableError, which names the allocator and the remedy, and as
+        :meth:`create`.
+        """
+
+    def list(self, prefix: str = '') -> list[SegmentInfo]:
+        """
+        Published segments, and this client's unpublished ones, whose names begin with ``prefix``,
+        sorted by name.
+        """
+
+    def stat(self, name: str) -> SegmentInfo:
+        """
+        What the broker knows about a segment. Raises gpushm.NoSuchSegmentError.
+        """
+
+    def remove(self, name: str) -> None:
+        """
+        Remove the name; the memory is freed with the last lease.
+        Raises gpushm.NoSuchSegmentError, PermissionDeniedError.
+        """
+
+    def prefetch(self, prefix: str) -> int:
+        """
+        Request in advance what opens of persistent segments under ``prefix`` need; returns how many.
+        """
+
+    def broker(self) -> BrokerInfo:
+        """What the broker says about itself. Connects again if it has died."""
+
+    def create_timeline(self, name: str) -> Timeline:
+        """
+        Create and publish a timeline with the value 0. Raises gpushm.AlreadyExistsError.
+        """
+
+    def open_timeline(self, name: str, *, timeout: float | None = 0.0, stop: Stop | None = None) -> Timeline:
+        """
+        Open a timeline. Blocks until it is published, at most ``timeout`` seconds.
+        Raises gpushm.NoSuchSegmentError, CancelledError.
+        """
+
+    def subscribe(self, prefix: str = '') -> Subscription:
+        """Events of segments whose names begin with ``prefix``, from now on."""
+
+    def trim(self) -> None:
+        """Unmap what the import cache keeps and nothing uses."""
+
+    def close(self) -> None:
+        """
+        End the connection when the last segment that uses it is closed. Again: no effect.
+        """
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+
+    def __enter__(self) -> Client: ...
+
+    def __exit__(self, type: object, value: object, traceback: object, /) -> None: ...
+
+    def __repr__(self) -> str: ...
+
+    def producer(self, name: str, slot_size: int, slots: int, *, device: str = 'auto', huge_pages: bool = False) -> Producer:
+        """
+        Create a channel of ``slots`` slots of ``slot_size`` bytes, or continue one whose producer has
+        ended. Raises gpushm.AlreadyExistsError, SizeMismatchError, and as :meth:`create`.
+        """
+
+    def consumer(self, name: str, *, mode: str = 'block', held: int = 0, device: str | None = None, timeout: float | None = 10.0, stop: Stop | None = None) -> Consumer:
+        """
+        Join a channel, at its newest item. ``mode``: ``"block"`` (gets each item, and the producer
+        waits), ``"latest"`` (gets the newest one) or ``"share"`` (each item is for one of these
+        consumers). ``held``: items that it may hold; 0: the default of the mode.
+
+        Blocks until the channel exists and its producer has answered, at most ``timeout`` seconds.
+        Raises gpushm.NoSuchSegmentError, QuotaExceededError, TimedOutError, CancelledError.
+        """
+
+def connect(socket: str | os.PathLike[str] | None = None, *, timeout: float | None = 0.0, request_timeout: float | None = 30.0, cache_bytes: int | None = None, cache_entries: int | None = None, stop: Stop | None = None) -> Client:
+    """
+    Connect to a broker.
+
+    ``socket``: its path; None: ``$GPUSHM_SOCKET``, else the one domain under ``/run/gpushm/d``, else
+    ``/run/gpushm/d/default/socket``. ``timeout``: seconds to wait for a broker that is not running yet;
+    0: do not wait, None: no limit. ``request_timeout``: seconds for each request. ``cache_bytes``,
+    ``cache_entries``: limits of the import cache; None: from the environment, else 64 GiB and 256.
+
+    Raises gpushm.BrokerUnreachableError, AmbiguousDomainError, PermissionDeniedError,
+    UnsupportedVersionError, TimedOutError, CancelledError.
+    """
+
+def from_dlpack(tensor: object, /, *, stream: int | None = None) -> Array:
+    """
+    An array on the memory of another library's tensor, which stays alive as long as the array.
+
+    ``stream``: the CUDA stream that will use the memory, as in :meth:`Array.__dlpack__`.
+    Raises BufferError, TypeError, and what the tensor's ``__dlpack__`` raises.
+    """
+
+def library_version() -> tuple[int, int, int]:
+    """The version of the loaded libgpushm."""
+
+def error_name(code: int) -> str:
+    """
+    The stable name of an error code; ``"unknown"`` for one that the library does not know.
+    """

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the broker reports."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["BrokerInfo", "Event", "ProducerStats", "SegmentInfo"]
+
+
+class SegmentInfo(NamedTuple):
+    """What the broker knows about a segment."""
+
+    name: str
+    generation: int
+    #: Bytes, as requested.
+    size: int
+    #: Bytes, rounded up to the device's granularity.
+    allocated_size: int
+    metadata_size: int
+    #: Physical allocations.
+    chunks: int
+    #: Connections that hold one, including the creator's.
+    leases: int
+    creator_uid: int
+    #: As the broker sees it; 0: not visible to it.
+    creator_pid: int
+    creator_alive: bool
+    published: bool
+    backend: str
+    lifetime: str
+    state: str
+    #: "host", or the UUID of the GPU or MIG instance.
+    device: str
+
+
+class BrokerInfo(NamedTuple):
+    """What a broker says about itself."""
+
+    socket: str
+    domain: str
+    #: As this process sees it; 0: not visible to it.
+    pid: int
+    #: 16 random bytes, others for each broker.
+    epoch: bytes
+    max_segments: int
+    #: Of the domain; 0: no limit.
+    quota_bytes: int
+    protocol_version: int
+
+
+class Event(NamedTuple):
+    """An event of a segment."""
+
+    #: "published", "opened", "released", "removed", "peer_died", "resync" or "unfenced".
+    kind: str
+    name: str
+    generation: int
+    #: After the event.
+    leases: int
+    #: Of the process that caused it, as the broker sees it; 0: unknown.
+    peer_pid: int
+
+
+class ProducerStats(NamedTuple):
+    """Counters of a channel's producer."""
+
+    #: Number of the last item that was handed to a stream or published.
+    announced: int
+    #: Number of the last item that is complete.
+    published: int
+    consumers: int
+    #: Consumers whose words were not valid.
+    dropped: int
+    #: It has continued the channel of another producer.
+    is_continuation: bool

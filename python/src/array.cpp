@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "array.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <utility>
+
+#include "buffer.hpp"
+#include "copy.hpp"
+#include "exchange.hpp"
+#include "exchange_table.hpp"
+#include "handle.hpp"
+
+namespace gpushm_python {
+namespace {
+
+// More than any framework accepts; bounds the work for a hostile shape.
+constexpr std::size_t max_dimensions = 64;
+
+std::vector<std::int64_t> to_integers(nb::handle what, const char* argument) {
+  std::vector<std::int64_t> result;
+  const auto add = [&](nb::handle item) {
+    // __index__: also NumPy's integers; not floats.
+    const nb::object index = nb::steal(PyNumber_Index(item.ptr()));
+    if (!index.is_valid()) {
+      throw nb::python_error();
+    }
+    const long long value = PyLong_AsLongLong(index.ptr());
+    if (value == -1 && PyErr_Occurred() != nullptr) {
+      throw nb::python_error();
+    }
+    if (value < 0) {
+      throw nb::value_error((std::string(argument) + " must not be negative").c_str());
+    }
+    result.push_back(value);
+  };
+  if (PyIndex_Check(what.ptr()) != 0) {
+    add(what);
+    return result;
+  }
+  for (const nb::handle item : nb::iter(what)) {
+    add(item);
+    if (result.size() > max_dimensions) {
+      throw nb::value_error((std::string(argument) + " has more than 64 dimensions").c_str());
+    }
+  }
+  return result;
+}
+
+std::string tuple_text(std::span<const std::int64_t> values) {
+  std::string result = "(";
+  for (const std::int64_t value : values) {
+    result += (result.size() > 1 ? ", " : "") + std::to_string(value);
+  }
+  return result + (values.size() == 1 ? ",)" : ")");
+}
+
+nb::tuple to_tuple(std::span<const std::int64_t> values) {
+  nb::list list;
+  for (const std::int64_t value : values) {
+    list.append(value);
+  }
+  return nb::tuple(list);
+}
+
+[[noreturn]] void raise_outside(const memory_range& range, const std::string& what) {
+  raise(GPUSHM_ERRC_SIZE_MISMATCH,
+        "view",
+        range.name,
+        what + " are not within its " + std::to_string(range.bytes) + " bytes",
+        "pass a shape, strides and an offset that fit");
+}
+
+std::string repr(const array& self) {
+  std::string result =
+      "<gpushm.Array shape=" + tuple_text(self.shape) + " dtype=" + self.type->name +
+      " device=" + (self.is_host() ? "host" : "cuda:" + std::to_string(self.device.id));
+  if (!self.is_contiguous()) {
+    result += " strides=" + tuple_text(self.strides);
+  }
+  result += self.readonly ? " read-only" : "";
+  return result + (self.name.empty() ? ">" : " of \"" + self.name + "\">");
+}
+
+nb::bytes to_bytes(const array& self) {
+  const std::vector<std::byte> bytes = copy_to_host(self);
+  return nb::bytes(bytes.data(), bytes.size());
+}
+
+}  // namespace
+
+std::int64_t array::elements() const noexcept {
+  std::int64_t count = 1;
+  for (const std::int64_t each : shape) {
+    count *= each;
+  }
+  return count;
+}
+
+std::uint64_t array::extent_bytes() const noexcept {
+  std::int64_t last = 0;
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] == 0) {
+      return 0;
+    }
+    last += (shape[i] - 1) * strides[i];
+  }
+  return (static_cast<std::uint64_t>(last) + 1) * type->itemsize;
+}
+
+bool array::is_contiguous() const noexcept {
+  std::int64_t expected = 1;
+  for (std::size_t i = shape.size(); i-- > 0;) {
+    if (shape[i] == 0) {
+      return true;
+    }
+    if (shape[i] != 1 && strides[i] != expected) {
+      return false;
+    }
+    expected *= shape[i];
+  }
+  return true;
+}
+
+std::vector<std::int64_t> contiguous_strides(std::span<const std::int64_t> shape) {
+  std::vector<std::int64_t> result(shape.size());
+  std::int64_t stride = 1;
+  for (std::size_t i = shape.size(); i-- > 0;) {
+    result[i] = stride;
+    stride *= shape[i] == 0 ? 1 : shape[i];
+  }
+  return result;
+}
+
+array make_array(const memory_range& range,
+                 nb::handle dtype,
+                 nb::handle shape,
+                 std::uint64_t offset,
+                 nb::handle strides,
+                 std::optional<readiness> ready) {
+  __extension__ using wide = __int128;
+  array result;
+  result.type = &find_dtype(dtype);
+  const wide itemsize = result.type->itemsize;
+  if (offset > range.bytes) {
+    raise_outside(range, "bytes from " + std::to_string(offset) + " on");
+  }
+  if (shape.is_none()) {
+    if (!strides.is_none()) {
+      throw nb::value_error("strides need a shape");
+    }
+    result.shape = {static_cast<std::int64_t>((range.bytes - offset) / result.type->itemsize)};
+  } else {
+    result.shape = to_integers(shape, "shape");
+  }
+  wide count = 1;
+  for (const std::int64_t each : result.shape) {
+    count *= each;
+    if (count * itemsize > wide{INT64_MAX}) {
+      raise_outside(range, "the elements of shape " + tuple_text(result.shape));
+    }
+  }
+  if (strides.is_none()) {
+    result.strides = contiguous_strides(result.shape);
+  } else {
+    result.strides = to_integers(strides, "strides");
+    if (result.strides.size() != result.shape.size()) {
+      throw nb::value_error("shape and strides have different lengths");
+    }
+  }
+  wide last = 0;
+  for (std::size_t i = 0; i < result.shape.size() && count != 0; ++i) {
+    last += wide{result.shape[i] - 1} * result.strides[i];
+    if ((last + 1) * itemsize > wide{INT64_MAX}) {
+      break;
+    }
+  }
+  if (count != 0 && (last + 1) * itemsize + wide{offset} > wide{range.bytes}) {
+    raise_outside(range,
+                  "the elements of shape " + tuple_text(result.shape) + " and dtype " +
+                      result.type->name + " at offset " + std::to_string(offset));
+  }
+  if ((reinterpret_cast<std::uintptr_t>(range.data) + offset) % result.type->itemsize != 0) {
+    throw nb::value_error(("offset " + std::to_string(offset) + " is not aligned for dtype " +
+                           result.type->name + " (use a multiple of " +
+                           std::to_string(result.type->itemsize) + ")")
+                              .c_str());
+  }
+  result.owner = range.owner;
+  result.segment = range.segment;
+  result.data = static_cast<std::byte*>(range.data) + offset;
+  result.device = range.device;
+  result.readonly = range.readonly;
+  result.ready = std::move(ready);
+  result.name = range.name;
+  return result;
+}
+
+std::optional<readiness> to_readiness(nb::handle what) {
+  if (what.is_none()) {
+    return std::nullopt;
+  }
+  nb::object timeline;
+  std::uint64_t value = 0;
+  if (!nb::isinstance<nb::tuple>(what) || nb::len(what) != 2 ||
+      !nb::isinstance<timeline_object>(timeline = what[0]) || !nb::try_cast(what[1], value)) {
+    throw nb::type_error("ready is a pair of a gpushm.Timeline and the value to wait for, or None");
+  }
+  return readiness{nb::cast<timeline_object&>(timeline).handle.get("view"), value};
+}
+
+nb::object from_readiness(const std::optional<readiness>& what) {
+  if (!what.has_value()) {
+    return nb::none();
+  }
+  return nb::make_tuple(
+      nb::cast(new timeline_object(what->timeline), nb::rv_policy::take_ownership), what->value);
+}
+
+bool is_ready(const readiness& what) {
+  bool reached = false;
+  call(what.timeline, [&](gpushm_timeline* timeline) {
+    return gpushm_timeline_wait(timeline, what.value, 0, nullptr, &reached);
+  });
+  return reached;
+}
+
+void require_ready_on_cpu(const array& what) {
+  if (!what.ready.has_value() || is_ready(*what.ready)) {
+    return;
+  }
+  const std::string value = std::to_string(what.ready->value);
+  raise_buffer_error(
+      "the array of \"" + what.name + "\" is not ready: its timeline has not reached " + value,
+      "call wait(" + value + ") of that timeline first; a CPU has no stream that could wait");
+}
+
+void register_array(nb::module_& module) {
+  nb::class_<array> type(
+      module,
+      "Array",
+      nb::is_final(),
+      nb::type_slots(array_buffer_slots()),
+      "Elements in shared memory, or in memory of another library: what NumPy, PyTorch, JAX and "
+      "CuPy\n"
+      "take without a copy (DLPack, the buffer protocol, ``__cuda_array_interface__``).\n\n"
+      "Each array, and each tensor that another library makes of it, keeps the memory mapped and "
+      "the\n"
+      "lease alive. Immutable, and may be shared between threads; the elements are not protected.");
+  type.def_prop_ro(
+          "shape",
+          [](const array& self) { return to_tuple(self.shape); },
+          nb::sig("def shape(self) -> tuple[int, ...]"),
+          "Number of elements of each dimension.")
+      .def_prop_ro(
+          "strides",
+          [](const array& self) { return to_tuple(self.strides); },
+          nb::sig("def strides(self) -> tuple[int, ...]"),
+          "Distance of neighbours in each dimension, in elements.")
+      .def_prop_ro(
+          "dtype",
+          [](const array& self) { return self.type->name; },
+          nb::sig("def dtype(self) -> str"),
+          "Name of the element type, such as ``\"bfloat16\"``.")
+      .def_prop_ro(
+          "itemsize",
+          [](const array& self) { return self.type->itemsize; },
+          nb::sig("def itemsize(self) -> int"),
+          "Bytes of one element.")
+      .def_prop_ro(
+          "ndim",
+          [](const array& self) { return self.shape.size(); },
+          nb::sig("def ndim(self) -> int"),
+          "Number of dimensions.")
+      .def_prop_ro(
+          "size", &array::elements, nb::sig("def size(self) -> int"), "Number of elements.")
+      .def_prop_ro(
+          "nbytes", &array::bytes, nb::sig("def nbytes(self) -> int"), "Bytes of all elements.")
+      .def_prop_ro(
+          "readonly",
+          [](const array& self) { return self.readonly; },
+          nb::sig("def readonly(self) -> bool"),
+          "Whether the memory is mapped for reading only: a write ends the process (host), or\n"
+          "the CUDA context.")
+      .def_prop_ro("contiguous",
+                   &array::is_contiguous,
+                   nb::sig("def contiguous(self) -> bool"),
+                   "Whether the elements are in C order without gaps.")
+      .def_prop_ro(
+          "data_ptr",
+          [](const array& self) { return reinterpret_cast<std::uintptr_t>(self.data); },
+          nb::sig("def data_ptr(self) -> int"),
+          "Address of the first element: a device pointer on a GPU.")
+      .def_prop_ro(
+          "ready",
+          [](const array& self) { return from_readiness(self.ready); },
+          nb::sig("def ready(self) -> tuple[Timeline, int] | None"),
+          "The timeline and the value for which consumers wait, or None.")
+      .def("__repr__", repr, nb::sig("def __repr__(self) -> str"))
+      .def(
+          "__len__",
+          [](const array& self) {
+            if (self.shape.empty()) {
+              throw nb::type_error("an array without dimensions has no length");
+            }
+            return self.shape[0];
+          },
+          nb::sig("def __len__(self) -> int"))
+      .def(
+          "unflagged",
+          [](const array& self) {
+            array result = self;
+            result.unflagged = true;
+            return result;
+          },
+          nb::sig("def unflagged(self) -> Array"),
+          "The same array, also for libraries that use DLPack before 1.0, which has no flag for "
+          "what is\n"
+          "mapped for reading only. For those that do not write, such as JAX.")
+      .def(
+          "view",
+          [](const array& self, nb::handle type_of) {
+            array result = self;
+            result.type = &find_dtype(type_of);
+            if (result.type->itemsize != self.type->itemsize) {
+              throw nb::type_error((std::string("elements of ") + self.type->name + " and " +
+                                    result.type->name + " have different sizes")
+                                       .c_str());
+            }
+            return result;
+          },
+          nb::arg("dtype"),
+          nb::sig("def view(self, dtype: object, /) -> Array"),
+          "The same bytes as elements of another type of the same size. Raises TypeError.")
+      .def(
+          "tobytes",
+          to_bytes,
+          nb::sig("def tobytes(self) -> bytes"),
+          "A copy of the elements in C order.\n\n"
+          "Blocks until a GPU has copied them. Raises BufferError if :attr:`ready` is not reached.")
+      .def(
+          "copy_from",
+          [](const array& self, nb::handle source) { copy_from_host(self, source); },
+          nb::arg("source"),
+          nb::sig("def copy_from(self, source: object, /) -> None"),
+          "Overwrite the elements with those of ``source``, which has as many bytes: an object "
+          "with\n"
+          "the buffer protocol or ``__dlpack__``, contiguous and in host memory.\n\n"
+          "This array must be contiguous and writable. Blocks until a GPU has copied them.\n"
+          "Raises ValueError, TypeError, BufferError.");
+  register_exchange(type);
+  register_exchange_table(type);
+}
+
+}  // namespace gpushm_python

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dlpack.hpp"
+#include "dtype.hpp"
+#include "timeline.hpp"
+
+namespace gpushm_python {
+
+/// What consumers of an array wait for: `value` of a timeline.
+struct readiness {
+  std::shared_ptr<gpushm_timeline> timeline;
+  std::uint64_t value = 0;
+};
+
+/// Memory with an element type, a shape and strides: what frameworks exchange. Does not own
+/// elements; `owner` keeps the memory mapped.
+///
+/// Thread-safety: distinct objects: safe; shared objects: immutable.
+struct array {
+  std::shared_ptr<const void> owner;
+  std::shared_ptr<gpushm_segment> segment;  ///< null: memory of another library
+  void* data = nullptr;
+  const dtype* type = nullptr;
+  dl::device device{dl::device_cpu, 0};
+  bool readonly = true;
+  bool unflagged = false;  ///< for consumers of DLPack before 1.0, although it is read-only
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> strides;  ///< in elements, one for each dimension
+  std::optional<readiness> ready;
+  std::string name;  ///< of the segment, for messages
+
+  [[nodiscard]] std::int64_t elements() const noexcept;
+  [[nodiscard]] std::uint64_t bytes() const noexcept {
+    return static_cast<std::uint64_t>(elements()) * type->itemsize;
+  }
+  /// Bytes from the first element to the end of the last one; 0 without elements.
+  [[nodiscard]] std::uint64_t extent_bytes() const noexcept;
+  [[nodiscard]] bool is_contiguous() const noexcept;
+  [[nodiscard]] bool is_host() const noexcept { return device.type == dl::device_cpu; }
+};
+
+std::vector<std::int64_t> contiguous_strides(std::span<const std::int64_t> shape);
+
+/// The memory of which arrays are made.
+struct memory_range {
+  std::shared_ptr<const void> owner;
+  std::shared_ptr<gpushm_segment> segment;
+  void* data = nullptr;
+  std::uint64_t bytes = 0;
+  dl::device device{dl::device_cpu, 0};
+  bool readonly = true;
+  std::string name;
+};
+
+/// An array on a part of `range`. `shape`: None for one dimension of all whole elements after
+/// `offset` bytes; `strides` in elements, None for contiguous. Raises TypeError, ValueError, and
+/// gpushm.SizeMismatchError for what is not within the range. Needs the GIL.
+array make_array(const memory_range& range,
+                 nanobind::handle dtype,
+                 nanobind::handle shape,
+                 std::uint64_t offset,
+                 nanobind::handle strides,
+                 std::optional<readiness> ready);
+
+/// Python's (timeline, value), or None. Raises TypeError. Needs the GIL.
+std::optional<readiness> to_readiness(nanobind::handle what);
+nanobind::object from_readiness(const std::optional<readiness>& what);
+
+/// Whether the value is reached. Does not block; raises gpushm.PeerDiedError if it never will be.
+/// Needs the GIL.
+bool is_ready(const readiness& what);
+
+/// Raises BufferError if the CPU must not read the memory yet: `cause` and next step say why.
+/// Does not block. Needs the GIL.
+void require_ready_on_cpu(const array& what);
+
+void register_array(nanobind::module_& module);
+
+}  // namespace gpushm_python

@@ -1,0 +1,565 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "aio.hpp"
+#include "channel.hpp"
+#include "exchange.hpp"
+#include "segment.hpp"
+#include "stop.hpp"
+#include "subscription.hpp"
+#include "timeline.hpp"
+
+namespace gpushm_python {
+namespace {
+
+using std::string;
+
+template <typename Options>
+Options make_options() {
+  Options result{};
+  result.struct_size = sizeof result;
+  return result;
+}
+
+gpushm_access to_access(const string& text) {
+  if (text == "read") {
+    return GPUSHM_ACCESS_READ;
+  }
+  if (text == "read-write") {
+    return GPUSHM_ACCESS_READ_WRITE;
+  }
+  throw nb::value_error("access is \"read\" or \"read-write\"");
+}
+
+gpushm_lifetime to_lifetime(const string& text) {
+  if (text == "leased") {
+    return GPUSHM_LIFETIME_LEASED;
+  }
+  if (text == "persistent") {
+    return GPUSHM_LIFETIME_PERSISTENT;
+  }
+  throw nb::value_error("lifetime is \"leased\" or \"persistent\"");
+}
+
+nb::object make_segment(std::shared_ptr<gpushm_segment> segment,
+                        std::shared_ptr<gpushm_client> client) {
+  return nb::cast(new segment_object(std::move(segment), std::move(client)),
+                  nb::rv_policy::take_ownership);
+}
+
+nb::object connect(nb::handle socket,
+                   std::optional<double> timeout,
+                   std::optional<double> request_timeout,
+                   std::optional<std::uint64_t> cache_bytes,
+                   std::optional<std::uint64_t> cache_entries,
+                   std::shared_ptr<stop_source> stop) {
+  struct state {
+    string socket;
+    gpushm_connect_options options = make_options<gpushm_connect_options>();
+    gpushm_client* client = nullptr;
+    state() = default;
+    state(const state&) = delete;
+    state& operator=(const state&) = delete;
+    ~state() { gpushm_client_close(client); }
+  };
+  auto work = std::make_shared<state>();
+  if (!socket.is_none()) {
+    work->socket = nb::cast<string>(nb::module_::import_("os").attr("fspath")(socket));
+  }
+  work->options.socket_path = text(work->socket);
+  work->options.timeout_ms = to_milliseconds(timeout);
+  // 0 would be the default of the library.
+  work->options.request_timeout_ms = std::max<std::int64_t>(1, to_milliseconds(request_timeout));
+  work->options.has_cache_max_bytes = cache_bytes.has_value();
+  work->options.cache_max_bytes = cache_bytes.value_or(0);
+  work->options.has_cache_max_entries = cache_entries.has_value();
+  work->options.cache_max_entries = cache_entries.value_or(0);
+  run_cancellable(stop, [work](gpushm_stop* by) {
+    work->options.stop = by;
+    return gpushm_client_connect(&work->options, &work->client);
+  });
+  return nb::cast(new client_object(std::exchange(work->client, nullptr)),
+                  nb::rv_policy::take_ownership);
+}
+
+nb::object create(client_object& self,
+                  const string& name,
+                  std::uint64_t size,
+                  const string& device,
+                  const string& lifetime,
+                  std::uint64_t chunk_size,
+                  bool huge_pages) {
+  auto options = make_options<gpushm_create_options>();
+  options.size_bytes = size;
+  options.device = text(device);
+  options.lifetime = to_lifetime(lifetime);
+  options.chunk_bytes = chunk_size;
+  options.huge_pages = huge_pages;
+  gpushm_segment* created = nullptr;
+  const auto client = self.handle.get("create");
+  call(client, [&](gpushm_client* handle) {
+    return gpushm_client_create(handle, text(name), &options, &created);
+  });
+  return make_segment(own_segment(created), client);
+}
+
+/// Arguments of an open that may wait, and what it has got.
+struct opening {
+  std::shared_ptr<gpushm_client> client;
+  std::vector<string> names;
+  string device;
+  gpushm_open_options options = make_options<gpushm_open_options>();
+  std::vector<gpushm_open_result> results;
+
+  opening() = default;
+  opening(const opening&) = delete;
+  opening& operator=(const opening&) = delete;
+  ~opening() {
+    for (const gpushm_open_result& each : results) {
+      gpushm_segment_close(each.segment);
+      gpushm_error_free(each.failure);
+    }
+  }
+};
+
+std::shared_ptr<opening> make_opening(client_object& self,
+                                      const string& access,
+                                      std::optional<double> timeout,
+                                      const std::optional<string>& device) {
+  auto result = std::make_shared<opening>();
+  result->client = self.handle.get("open");
+  result->device = device.value_or("");
+  result->options.access = to_access(access);
+  result->options.timeout_ms = to_milliseconds(timeout);
+  result->options.device = text(result->device);
+  return result;
+}
+
+gpushm_segment* take(gpushm_open_result& result) {
+  return std::exchange(result.segment, nullptr);
+}
+
+nb::object open(client_object& self,
+                const string& name,
+                const string& access,
+                std::optional<double> timeout,
+                const std::optional<string>& device,
+                std::optional<std::uint64_t> size,
+                std::shared_ptr<stop_source> stop) {
+  auto work = make_opening(self, access, timeout, device);
+  work->options.expected_size_bytes = size.value_or(0);
+  work->names = {name};
+  work->results.resize(1);
+  const std::int64_t timeout_ms = std::exchange(work->options.timeout_ms, 0);
+  if (timeout_ms == 0) {
+    call(work->client, [&](gpushm_client* client) {
+      return gpushm_client_open(client, text(name), &work->options, &work->results[0].segment);
+    });
+    return make_segment(own_segment(take(work->results[0])), work->client);
+  }
+  // Mostly it is published already: then without another thread.
+  call(work->client, [&](gpushm_client* client) {
+    return gpushm_client_try_open(client, text(name), &work->options, &work->results[0].segment);
+  });
+  if (work->results[0].segment == nullptr) {
+    work->options.timeout_ms = timeout_ms;
+    run_cancellable(stop, [work](gpushm_stop* by) {
+      work->options.stop = by;
+      return gpushm_client_open(
+          work->client.get(), text(work->names[0]), &work->options, &work->results[0].segment);
+    });
+  }
+  return make_segment(own_segment(take(work->results[0])), work->client);
+}
+
+nb::list open_many(client_object& self,
+                   std::vector<string> names,
+                   const string& access,
+                   std::optional<double> timeout,
+                   const std::optional<string>& device,
+                   bool return_errors,
+                   std::shared_ptr<stop_source> stop) {
+  auto work = make_opening(self, access, timeout, device);
+  work->names = std::move(names);
+  work->results.resize(work->names.size());
+  const auto open_all = [work](gpushm_stop* by) {
+    std::vector<gpushm_string> texts;
+    for (const string& name : work->names) {
+      texts.push_back(text(name));
+    }
+    work->options.stop = by;
+    return gpushm_client_open_many(
+        work->client.get(), texts.data(), texts.size(), &work->options, work->results.data());
+  };
+  if (work->options.timeout_ms == 0) {
+    call(work->client, [&](gpushm_client*) { return open_all(nullptr); });
+  } else {
+    run_cancellable(stop, open_all);
+  }
+  nb::list list;
+  for (gpushm_open_result& each : work->results) {
+    if (each.segment != nullptr) {
+      list.append(make_segment(own_segment(take(each)), work->client));
+      continue;
+    }
+    const nb::object exception = make_exception(each.failure);
+    if (!return_errors) {
+      PyErr_SetObject(exception.type().ptr(), exception.ptr());
+      throw nb::python_error();
+    }
+    list.append(exception);
+  }
+  return list;
+}
+
+nb::object share(client_object& self,
+                 const string& name,
+                 nb::handle tensor,
+                 const string& lifetime,
+                 bool publish,
+                 nb::bytes metadata,
+                 nb::handle stream) {
+  const array what = import_object(tensor, stream);
+  if (what.elements() == 0) {
+    throw nb::value_error("a tensor without elements has no memory to share");
+  }
+  auto options = make_options<gpushm_share_options>();
+  options.lifetime = to_lifetime(lifetime);
+  options.unpublished = !publish;
+  options.metadata = metadata.data();
+  options.metadata_size = metadata.size();
+  gpushm_segment* shared = nullptr;
+  const auto client = self.handle.get("share");
+  call(client, [&](gpushm_client* handle) {
+    return gpushm_client_share(
+        handle, text(name), what.data, what.extent_bytes(), &options, &shared);
+  });
+  return make_segment(own_segment(shared, what.owner), client);
+}
+
+nb::list list(client_object& self, const string& prefix) {
+  gpushm_segment_list* raw = nullptr;
+  call(self.handle.get("list"),
+       [&](gpushm_client* client) { return gpushm_client_list(client, text(prefix), &raw); });
+  return to_infos(raw);
+}
+
+nb::object stat(client_object& self, const string& name) {
+  auto info = make_options<gpushm_segment_info>();
+  call(self.handle.get("stat"),
+       [&](gpushm_client* client) { return gpushm_client_stat(client, text(name), &info); });
+  return to_info(info);
+}
+
+void remove(client_object& self, const string& name) {
+  call(self.handle.get("remove"),
+       [&](gpushm_client* client) { return gpushm_client_remove(client, text(name)); });
+}
+
+std::size_t prefetch(client_object& self, const string& prefix) {
+  std::size_t count = 0;
+  call(self.handle.get("prefetch"),
+       [&](gpushm_client* client) { return gpushm_client_prefetch(client, text(prefix), &count); });
+  return count;
+}
+
+nb::object broker(client_object& self) {
+  auto info = make_options<gpushm_broker_info>();
+  call(self.handle.get("broker"),
+       [&](gpushm_client* client) { return gpushm_client_broker(client, &info); });
+  nb::dict fields;
+  fields["socket"] = nb::str(info.socket_path, info.socket_path_size);
+  fields["domain"] = nb::str(info.domain, info.domain_size);
+  fields["pid"] = info.pid;
+  fields["epoch"] = nb::bytes(info.epoch.bytes, sizeof info.epoch.bytes);
+  fields["max_segments"] = info.max_segments;
+  fields["quota_bytes"] = info.quota_bytes;
+  fields["protocol_version"] = info.protocol_version;
+  return nb::module_::import_("gpushm._types").attr("BrokerInfo")(**fields);
+}
+
+nb::object create_timeline(client_object& self, const string& name) {
+  gpushm_timeline* made = nullptr;
+  call(self.handle.get("create_timeline"),
+       [&](gpushm_client* client) { return gpushm_timeline_create(client, text(name), &made); });
+  return nb::cast(new timeline_object(made), nb::rv_policy::take_ownership);
+}
+
+nb::object open_timeline(client_object& self,
+                         const string& name,
+                         std::optional<double> timeout,
+                         std::shared_ptr<stop_source> stop) {
+  struct state {
+    std::shared_ptr<gpushm_client> client;
+    string name;
+    std::shared_ptr<gpushm_timeline> result;
+  };
+  auto work = std::make_shared<state>();
+  work->client = self.handle.get("open_timeline");
+  work->name = name;
+  run_cancellable(stop, [work, milliseconds = to_milliseconds(timeout)](gpushm_stop* by) {
+    gpushm_timeline* opened = nullptr;
+    const gpushm_errc code =
+        gpushm_timeline_open(work->client.get(), text(work->name), milliseconds, by, &opened);
+    if (code == GPUSHM_OK) {
+      work->result = own_timeline(opened);
+    }
+    return code;
+  });
+  return nb::cast(new timeline_object(work->result), nb::rv_policy::take_ownership);
+}
+
+nb::object subscribe(client_object& self, const string& prefix) {
+  return make_subscription(self.handle.get("subscribe"), prefix);
+}
+
+}  // namespace
+
+std::shared_ptr<gpushm_segment> open_now(const std::shared_ptr<gpushm_client>& client,
+                                         const std::string& name,
+                                         gpushm_access access,
+                                         const std::string& device) {
+  auto options = make_options<gpushm_open_options>();
+  options.access = access;
+  options.device = text(device);
+  gpushm_segment* opened = nullptr;
+  call(client, [&](gpushm_client* handle) {
+    return gpushm_client_try_open(handle, text(name), &options, &opened);
+  });
+  return opened == nullptr ? nullptr : own_segment(opened);
+}
+
+void register_client(nb::module_& module) {
+  nb::class_<client_object> type(
+      module,
+      "Client",
+      nb::is_final(),
+      "A connection to a broker. Made by :func:`gpushm.connect`.\n\n"
+      "Segments and timelines stay usable after it is closed. When the broker dies, requests in "
+      "flight\n"
+      "fail with :class:`gpushm.BrokerGoneError`, and the next request connects to its successor.\n"
+      "A context manager: closes at the end. May be shared between threads.\n"
+      "Methods block for round trips to the broker, each at most the request timeout, and raise\n"
+      "BrokerUnreachableError, BrokerGoneError, TimedOutError and ForkedError besides those they "
+      "name.");
+  type.def("create",
+           create,
+           nb::arg("name"),
+           nb::arg("size"),
+           nb::kw_only(),
+           nb::arg("device") = "auto",
+           nb::arg("lifetime") = "leased",
+           nb::arg("chunk_size") = 0,
+           nb::arg("huge_pages") = false,
+           nb::sig("def create(self, name: str, size: int, *, device: str = 'auto', lifetime: str "
+                   "= 'leased', "
+                   "chunk_size: int = 0, huge_pages: bool = False) -> Segment"),
+           "Create a segment of ``size`` bytes that only this client sees before\n"
+           ":meth:`Segment.publish`. Contents are zero on the host, and undefined on GPUs.\n\n"
+           "``device``: an ordinal as CUDA numbers it, a UUID, ``\"host\"``, or ``\"auto\"``: the "
+           "first\n"
+           "visible GPU, else the host. ``lifetime``: ``\"leased\"`` (freed with its last lease) "
+           "or\n"
+           "``\"persistent\"`` (until removed). ``chunk_size``: bytes of one physical allocation; "
+           "0: a\n"
+           "single one. ``huge_pages``: 2 MiB pages, host only.\n\n"
+           "Raises gpushm.AlreadyExistsError, QuotaExceededError, OutOfMemoryError,\n"
+           "DeviceNotFoundError, DriverUnavailableError, InvalidArgumentError.")
+      .def(
+          "open",
+          open,
+          nb::arg("name"),
+          nb::kw_only(),
+          nb::arg("access") = "read",
+          nb::arg("timeout").none() = 0.0,
+          nb::arg("device").none() = nb::none(),
+          nb::arg("size").none() = nb::none(),
+          nb::arg("stop").none() = nb::none(),
+          nb::sig("def open(self, name: str, *, access: str = 'read', timeout: float | None = 0.0, "
+                  "device: str "
+                  "| None = None, size: int | None = None, stop: Stop | None = None) -> Segment"),
+          "Open a published segment. Blocks until it is published, at most ``timeout`` seconds.\n\n"
+          "``access``: ``\"read\"`` (mapped for reading only) or ``\"read-write\"``. ``device``: "
+          "the GPU\n"
+          "that uses the memory; None: where the memory is. ``size``: what the segment must "
+          "have.\n\n"
+          "Raises gpushm.NoSuchSegmentError (not published in time), SizeMismatchError,\n"
+          "DeviceNotVisibleError, PeerDiedError, CancelledError.")
+      .def("open_many",
+           open_many,
+           nb::arg("names"),
+           nb::kw_only(),
+           nb::arg("access") = "read",
+           nb::arg("timeout").none() = 0.0,
+           nb::arg("device").none() = nb::none(),
+           nb::arg("return_errors") = false,
+           nb::arg("stop").none() = nb::none(),
+           nb::sig("def open_many(self, names: Sequence[str], *, access: str = 'read', timeout: "
+                   "float | None = "
+                   "0.0, device: str | None = None, return_errors: bool = False, stop: Stop | None "
+                   "= None) -> "
+                   "list[Any]"),
+           "Open any number of segments with few round trips, in the order of ``names``. "
+           "``timeout`` is for\n"
+           "all of them together.\n\n"
+           "Raises the first failure; with ``return_errors``, the list has exceptions in the "
+           "places of\n"
+           "segments that cannot be opened. Otherwise as :meth:`open`.")
+      .def(
+          "open_async",
+          [](nb::handle self,
+             const string& name,
+             const string& access,
+             std::optional<double> timeout,
+             const std::optional<string>& device) {
+            return aio("client_open", self, name, access, timeout, device);
+          },
+          nb::arg("name"),
+          nb::kw_only(),
+          nb::arg("access") = "read",
+          nb::arg("timeout").none() = 30.0,
+          nb::arg("device").none() = nb::none(),
+          nb::sig("def open_async(self, name: str, *, access: str = 'read', timeout: float | None "
+                  "= 30.0, device: "
+                  "str | None = None) -> Coroutine[Any, Any, Segment]"),
+          "As :meth:`open`, for asyncio: waits for the broker's event on its descriptor, without a "
+          "thread.")
+      .def("share",
+           share,
+           nb::arg("name"),
+           nb::arg("tensor"),
+           nb::kw_only(),
+           nb::arg("lifetime") = "leased",
+           nb::arg("publish") = true,
+           nb::arg("metadata") = nb::bytes("", 0),
+           nb::arg("stream").none() = nb::none(),
+           nb::sig("def share(self, name: str, tensor: object, *, lifetime: str = 'leased', "
+                   "publish: bool = True, "
+                   "metadata: bytes = b'', stream: int | None = None) -> Segment"),
+           "Turn the memory of a tensor (an object with ``__dlpack__``) into a segment, without a "
+           "copy.\n\n"
+           "The segment is the bytes from the first to the last element. The tensor stays alive as "
+           "long as\n"
+           "the segment is open here. Finish the writes that readers rely on first.\n"
+           "Raises gpushm.NotExportableError, which names the allocator and the remedy, and as\n"
+           ":meth:`create`.")
+      .def("list",
+           list,
+           nb::arg("prefix") = "",
+           nb::sig("def list(self, prefix: str = '') -> list[SegmentInfo]"),
+           "Published segments, and this client's unpublished ones, whose names begin with "
+           "``prefix``,\n"
+           "sorted by name.")
+      .def("stat",
+           stat,
+           nb::arg("name"),
+           nb::sig("def stat(self, name: str) -> SegmentInfo"),
+           "What the broker knows about a segment. Raises gpushm.NoSuchSegmentError.")
+      .def("remove",
+           remove,
+           nb::arg("name"),
+           nb::sig("def remove(self, name: str) -> None"),
+           "Remove the name; the memory is freed with the last lease.\n"
+           "Raises gpushm.NoSuchSegmentError, PermissionDeniedError.")
+      .def("prefetch",
+           prefetch,
+           nb::arg("prefix"),
+           nb::sig("def prefetch(self, prefix: str) -> int"),
+           "Request in advance what opens of persistent segments under ``prefix`` need; returns "
+           "how many.")
+      .def("broker",
+           broker,
+           nb::sig("def broker(self) -> BrokerInfo"),
+           "What the broker says about itself. Connects again if it has died.")
+      .def("create_timeline",
+           create_timeline,
+           nb::arg("name"),
+           nb::sig("def create_timeline(self, name: str) -> Timeline"),
+           "Create and publish a timeline with the value 0. Raises gpushm.AlreadyExistsError.")
+      .def("open_timeline",
+           open_timeline,
+           nb::arg("name"),
+           nb::kw_only(),
+           nb::arg("timeout").none() = 0.0,
+           nb::arg("stop").none() = nb::none(),
+           nb::sig("def open_timeline(self, name: str, *, timeout: float | None = 0.0, stop: Stop "
+                   "| None = None) -> "
+                   "Timeline"),
+           "Open a timeline. Blocks until it is published, at most ``timeout`` seconds.\n"
+           "Raises gpushm.NoSuchSegmentError, CancelledError.")
+      .def("subscribe",
+           subscribe,
+           nb::arg("prefix") = "",
+           nb::sig("def subscribe(self, prefix: str = '') -> Subscription"),
+           "Events of segments whose names begin with ``prefix``, from now on.")
+      .def(
+          "trim",
+          [](client_object& self) { call(self.handle.get("trim"), gpushm_client_trim); },
+          nb::sig("def trim(self) -> None"),
+          "Unmap what the import cache keeps and nothing uses.")
+      .def(
+          "close",
+          [](client_object& self) { self.handle.close(); },
+          nb::sig("def close(self) -> None"),
+          "End the connection when the last segment that uses it is closed. Again: no effect.")
+      .def_prop_ro(
+          "closed",
+          [](const client_object& self) { return self.handle.is_closed(); },
+          nb::sig("def closed(self) -> bool"),
+          "Whether :meth:`close` was called.")
+      .def(
+          "__enter__",
+          [](nb::handle self) { return nb::borrow(self); },
+          nb::sig("def __enter__(self) -> Client"))
+      .def(
+          "__exit__",
+          [](client_object& self, nb::handle, nb::handle, nb::handle) { self.handle.close(); },
+          nb::arg("type").none(),
+          nb::arg("value").none(),
+          nb::arg("traceback").none(),
+          nb::sig("def __exit__(self, type: object, value: object, traceback: object, /) -> None"))
+      .def(
+          "__repr__",
+          [](const client_object& self) -> string {
+            return self.handle.is_closed() ? "<gpushm.Client, closed>" : "<gpushm.Client>";
+          },
+          nb::sig("def __repr__(self) -> str"));
+  register_channel_methods(type);
+  module.def("connect",
+             connect,
+             nb::arg("socket").none() = nb::none(),
+             nb::kw_only(),
+             nb::arg("timeout").none() = 0.0,
+             nb::arg("request_timeout").none() = 30.0,
+             nb::arg("cache_bytes").none() = nb::none(),
+             nb::arg("cache_entries").none() = nb::none(),
+             nb::arg("stop").none() = nb::none(),
+             nb::sig("def connect(socket: str | os.PathLike[str] | None = None, *, timeout: float "
+                     "| None = 0.0, "
+                     "request_timeout: float | None = 30.0, cache_bytes: int | None = None, "
+                     "cache_entries: int | None = "
+                     "None, stop: Stop | None = None) -> Client"),
+             "Connect to a broker.\n\n"
+             "``socket``: its path; None: ``$GPUSHM_SOCKET``, else the one domain under "
+             "``/run/gpushm/d``, else\n"
+             "``/run/gpushm/d/default/socket``. ``timeout``: seconds to wait for a broker that is "
+             "not running yet;\n"
+             "0: do not wait, None: no limit. ``request_timeout``: seconds for each request. "
+             "``cache_bytes``,\n"
+             "``cache_entries``: limits of the import cache; None: from the environment, else 64 "
+             "GiB and 256.\n\n"
+             "Raises gpushm.BrokerUnreachableError, AmbiguousDomainError, PermissionDeniedError,\n"
+             "UnsupportedVersionError, TimedOutError, CancelledError.");
+}
+
+}  // namespace gpushm_python

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dtype.hpp"
+
+#include <array>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace gpushm_python {
+namespace {
+
+namespace nb = nanobind;
+
+constexpr std::array table = {
+    dtype{"bool", dl::code_bool, 8, 1, 1, "?", "|b1"},
+    dtype{"int8", dl::code_int, 8, 1, 1, "b", "|i1"},
+    dtype{"int16", dl::code_int, 16, 1, 2, "h", "<i2"},
+    dtype{"int32", dl::code_int, 32, 1, 4, "i", "<i4"},
+    dtype{"int64", dl::code_int, 64, 1, 8, "q", "<i8"},
+    dtype{"uint8", dl::code_uint, 8, 1, 1, "B", "|u1"},
+    dtype{"uint16", dl::code_uint, 16, 1, 2, "H", "<u2"},
+    dtype{"uint32", dl::code_uint, 32, 1, 4, "I", "<u4"},
+    dtype{"uint64", dl::code_uint, 64, 1, 8, "Q", "<u8"},
+    dtype{"float16", dl::code_float, 16, 1, 2, "e", "<f2"},
+    dtype{"float32", dl::code_float, 32, 1, 4, "f", "<f4"},
+    dtype{"float64", dl::code_float, 64, 1, 8, "d", "<f8"},
+    dtype{"bfloat16", dl::code_bfloat, 16, 1, 2, nullptr, nullptr},
+    dtype{"complex32", dl::code_complex, 32, 1, 4, nullptr, nullptr},
+    dtype{"complex64", dl::code_complex, 64, 1, 8, "Zf", "<c8"},
+    dtype{"complex128", dl::code_complex, 128, 1, 16, "Zd", "<c16"},
+    dtype{"float8_e3m4", 7, 8, 1, 1, nullptr, nullptr},
+    dtype{"float8_e4m3", 8, 8, 1, 1, nullptr, nullptr},
+    dtype{"float8_e4m3b11fnuz", 9, 8, 1, 1, nullptr, nullptr},
+    dtype{"float8_e4m3fn", 10, 8, 1, 1, nullptr, nullptr},
+    dtype{"float8_e4m3fnuz", 11, 8, 1, 1, nullptr, nullptr},
+    dtype{"float8_e5m2", 12, 8, 1, 1, nullptr, nullptr},
+    dtype{"float8_e5m2fnuz", 13, 8, 1, 1, nullptr, nullptr},
+    dtype{"float8_e8m0fnu", 14, 8, 1, 1, nullptr, nullptr},
+    dtype{"float4_e2m1fn_x2", 17, 4, 2, 1, nullptr, nullptr},
+};
+
+// Python's types as NumPy reads them.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 5> aliases = {{
+    {"float", "float64"},
+    {"int", "int64"},
+    {"complex", "complex128"},
+    {"bool_", "bool"},
+    {"half", "float16"},
+}};
+
+const dtype* by_name(std::string_view name) noexcept {
+  for (const auto& [alias, real] : aliases) {
+    if (name == alias) {
+      name = real;
+    }
+  }
+  for (const dtype& each : table) {
+    // "<f4", "=f4" and "f4" are the same here: the library runs on little-endian machines only.
+    const std::string_view typestr = each.typestr == nullptr ? "" : each.typestr;
+    if (name == each.name ||
+        (!typestr.empty() && (name == typestr || name == typestr.substr(1) ||
+                              (name.starts_with('=') && name.substr(1) == typestr.substr(1))))) {
+      return &each;
+    }
+  }
+  return nullptr;
+}
+
+/// "float32" of "torch.float32", "jax.numpy.float32".
+std::string_view last_part(std::string_view name) {
+  return name.substr(name.rfind('.') + 1);
+}
+
+std::string text_of(nb::handle what) {
+  if (nb::isinstance<nb::str>(what)) {
+    return nb::cast<std::string>(nb::str(what));
+  }
+  // NumPy's and JAX's dtypes have a name; scalar types have one as all types do; PyTorch's dtypes
+  // are printed as their name.
+  for (const char* attribute : {"name", "__name__"}) {
+    const nb::object value = nb::getattr(what, attribute, nb::none());
+    if (nb::isinstance<nb::str>(value)) {
+      return nb::cast<std::string>(value);
+    }
+  }
+  return nb::cast<std::string>(nb::str(what));
+}
+
+}  // namespace
+
+const dtype& find_dtype(nb::handle what) {
+  const std::string name = text_of(what);
+  // A big-endian NumPy dtype has the name of the native one.
+  const nb::object order = nb::getattr(what, "byteorder", nb::none());
+  const bool swapped = nb::isinstance<nb::str>(order) && nb::cast<std::string>(order) == ">";
+  if (const dtype* const found = by_name(last_part(name)); found != nullptr && !swapped) {
+    return *found;
+  }
+  std::string known;
+  for (const dtype& each : table) {
+    known += known.empty() ? "" : ", ";
+    known += each.name;
+  }
+  const std::string cause = "gpushm has no dtype " + name + (swapped ? " in big-endian order" : "");
+  throw nb::type_error((cause + " (use one of " + known + ", or view the bytes as uint8)").c_str());
+}
+
+const dtype* find_dtype(dl::data_type what) noexcept {
+  for (const dtype& each : table) {
+    if (each.code == what.code && each.bits == what.bits && each.lanes == what.lanes) {
+      return &each;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace gpushm_python

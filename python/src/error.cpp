@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "error.hpp"
+
+#include <string>
+
+#include "handle.hpp"
+
+namespace gpushm_python {
+namespace {
+
+[[noreturn]] void raise_object(const nb::object& exception) {
+  PyErr_SetObject(exception.type().ptr(), exception.ptr());
+  throw nb::python_error();
+}
+
+nb::object text_object(gpushm_string value) {
+  return nb::str(value.data, value.size);
+}
+
+}  // namespace
+
+failure failure::of(gpushm_errc code) {
+  failure result;
+  result.code_ = code;
+  if (code != GPUSHM_OK) {
+    result.error_.reset(gpushm_error_dup(gpushm_last_error()), gpushm_error_free);
+  }
+  return result;
+}
+
+nb::object failure::exception() const {
+  return make_exception(error_.get());
+}
+
+void failure::raise_if_any() const {
+  if (code_ != GPUSHM_OK) {
+    raise_object(exception());
+  }
+}
+
+nb::object make_exception(const gpushm_error* error) {
+  return nb::module_::import_("gpushm._errors")
+      .attr("from_parts")(static_cast<int>(gpushm_error_code(error)),
+                          text_object(gpushm_error_operation(error)),
+                          text_object(gpushm_error_object(error)),
+                          text_object(gpushm_error_cause(error)),
+                          text_object(gpushm_error_next_step(error)),
+                          text_object(gpushm_error_message(error)));
+}
+
+void raise(gpushm_errc code,
+           std::string_view operation,
+           std::string_view object,
+           std::string_view cause,
+           std::string_view next_step) {
+  const std::shared_ptr<gpushm_error> error(
+      gpushm_error_create(code, text(operation), text(object), text(cause), text(next_step)),
+      gpushm_error_free);
+  if (error == nullptr) {
+    throw std::bad_alloc();
+  }
+  raise_object(make_exception(error.get()));
+}
+
+void raise_buffer_error(std::string_view cause, std::string_view next_step) {
+  const std::string message = std::string(cause) + " (" + std::string(next_step) + ")";
+  PyErr_SetString(PyExc_BufferError, message.c_str());
+  throw nb::python_error();
+}
+
+}  // namespace gpushm_python

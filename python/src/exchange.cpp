@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exchange.hpp"
+
+#include <cstring>
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "copy.hpp"
+#include "handle.hpp"
+#include "stream.hpp"
+
+namespace gpushm_python {
+namespace {
+
+// JAX aliases memory of the CPU only at multiples of 64; kernels like 256.
+constexpr std::align_val_t copy_alignment{256};
+
+/// A tensor that a consumer has. Refers to nothing of Python, so that it can be released on any
+/// thread, without the GIL, after the interpreter has ended, and in a forked child.
+struct exported {
+  dl::managed_tensor_versioned versioned{};
+  dl::managed_tensor plain{};
+  std::shared_ptr<const void> owner;
+  std::shared_ptr<gpushm_timeline> timeline;  // a stream may still wait for it
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> strides;
+};
+
+dl::tensor describe(exported& into, const array& what, void* data) {
+  into.shape = what.shape;
+  into.strides = what.strides;
+  dl::tensor result{};
+  result.data = what.elements() == 0 ? nullptr : data;
+  result.device = what.device;
+  result.ndim = static_cast<std::int32_t>(into.shape.size());
+  result.dtype = what.type->dlpack();
+  result.shape = into.shape.data();
+  result.strides = into.strides.data();
+  return result;
+}
+
+template <typename Managed>
+void delete_exported(Managed* self) {
+  delete static_cast<exported*>(self->context);
+}
+
+std::unique_ptr<exported> make_exported(const array& what, bool copied) {
+  auto result = std::make_unique<exported>();
+  dl::tensor tensor{};
+  if (copied) {
+    const std::vector<std::byte> elements = copy_to_host(what);
+    array copy = what;
+    copy.device = {dl::device_cpu, 0};
+    copy.strides = contiguous_strides(what.shape);
+    void* const memory = ::operator new(elements.size() + 1, copy_alignment);
+    result->owner = std::shared_ptr<void>(
+        memory, [](void* pointer) { ::operator delete(pointer, copy_alignment); });
+    if (!elements.empty()) {
+      std::memcpy(memory, elements.data(), elements.size());
+    }
+    tensor = describe(*result, copy, memory);
+  } else {
+    result->owner = what.owner;
+    result->timeline = what.ready.has_value() ? what.ready->timeline : nullptr;
+    tensor = describe(*result, what, what.data);
+  }
+  result->versioned.version = dl::current;
+  result->versioned.context = result.get();
+  result->versioned.deleter = delete_exported<dl::managed_tensor_versioned>;
+  result->versioned.flags = copied ? dl::flag_is_copied : what.readonly ? dl::flag_read_only : 0;
+  result->versioned.tensor = tensor;
+  result->plain.tensor = tensor;
+  result->plain.context = result.get();
+  result->plain.deleter = delete_exported<dl::managed_tensor>;
+  return result;
+}
+
+/// A capsule that no consumer has taken over.
+template <typename Managed>
+void delete_capsule(PyObject* capsule, const char* name) {
+  if (PyCapsule_IsValid(capsule, name) != 0) {
+    auto* const tensor = static_cast<Managed*>(PyCapsule_GetPointer(capsule, name));
+    tensor->deleter(tensor);
+  }
+}
+
+extern "C" void delete_versioned_capsule(PyObject* capsule) {
+  delete_capsule<dl::managed_tensor_versioned>(capsule, dl::versioned_capsule_name);
+}
+
+extern "C" void delete_plain_capsule(PyObject* capsule) {
+  delete_capsule<dl::managed_tensor>(capsule, dl::capsule_name);
+}
+
+nb::object to_capsule(std::unique_ptr<exported> tensor, bool versioned) {
+  PyObject* const capsule =
+      versioned
+          ? PyCapsule_New(&tensor->versioned, dl::versioned_capsule_name, delete_versioned_capsule)
+          : PyCapsule_New(&tensor->plain, dl::capsule_name, delete_plain_capsule);
+  if (capsule == nullptr) {
+    throw nb::python_error();
+  }
+  static_cast<void>(tensor.release());  // the capsule's
+  return nb::steal(capsule);
+}
+
+/// Makes the consumer's stream wait until the elements are complete; never this thread.
+void make_stream_wait(const array& what, nb::handle stream) {
+  if (!stream.is_none()) {
+    const auto value = nb::cast<std::int64_t>(stream);
+    if (value == -1) {
+      return;  // the consumer orders its work itself
+    }
+    if (value == 0) {
+      throw nb::value_error(
+          "__dlpack__: stream 0 is not allowed (1 is the legacy default stream, 2 the per-thread "
+          "one)");
+    }
+  }
+  if (!what.ready.has_value() || is_ready(*what.ready)) {
+    return;
+  }
+  void* const handle = stream.is_none() ? nullptr : to_stream(stream);
+  call(what.ready->timeline, [&](gpushm_timeline* timeline) {
+    return gpushm_timeline_wait_on(timeline, handle, what.ready->value, 0);
+  });
+}
+
+nb::object to_dlpack(const array& self,
+                     nb::handle stream,
+                     nb::handle max_version,
+                     nb::handle dl_device,
+                     nb::handle copy) {
+  dl::device wanted = self.device;
+  if (!dl_device.is_none()) {
+    wanted = {nb::cast<std::int32_t>(dl_device[0]), nb::cast<std::int32_t>(dl_device[1])};
+  }
+  const bool to_host = wanted == dl::device{dl::device_cpu, 0};
+  if (wanted != self.device && !to_host) {
+    raise_buffer_error("\"" + self.name + "\" cannot be exported to another GPU",
+                       "open the segment with that device");
+  }
+  bool copied = wanted != self.device;
+  if (!copy.is_none()) {
+    const bool must = nb::cast<bool>(copy);
+    if (!must && copied) {
+      raise_buffer_error("memory of a GPU cannot be exported to the CPU without a copy",
+                         "pass copy=None or copy=True");
+    }
+    copied = copied || must;
+  }
+  if (copied && !to_host) {
+    raise_buffer_error("gpushm does not copy on a GPU",
+                       "copy with the library that uses the array");
+  }
+  const bool versioned = !max_version.is_none() && nb::cast<int>(max_version[0]) >= 1;
+  if (self.readonly && !self.unflagged && !copied && !versioned) {
+    raise_buffer_error(
+        "\"" + self.name + "\" is mapped for reading only, which DLPack before 1.0 cannot express",
+        "pass max_version=(1, 0), or unflagged() of the array to a library that does not "
+        "write, such as JAX");
+  }
+  if (!copied) {
+    if (!self.is_host()) {
+      make_stream_wait(self, stream);
+    } else if (stream.is_none()) {
+      require_ready_on_cpu(self);
+    } else if (nb::cast<std::int64_t>(stream) != -1) {
+      throw nb::value_error("__dlpack__: host memory has no stream; pass None");
+    }
+  }
+  return to_capsule(make_exported(self, copied), versioned);
+}
+
+nb::object cuda_array_interface(const array& self) {
+  if (self.is_host() || self.type->typestr == nullptr) {
+    const std::string why = self.is_host()
+                                ? "host memory"
+                                : std::string(self.type->name) + ", for which it has no name";
+    PyErr_SetString(PyExc_AttributeError, ("no __cuda_array_interface__ of " + why).c_str());
+    throw nb::python_error();
+  }
+  nb::object stream = nb::none();
+  if (self.ready.has_value() && !is_ready(*self.ready)) {
+    // The legacy default stream waits, and the consumer waits for that stream.
+    make_stream_wait(self, nb::none());
+    stream = nb::int_(1);
+  }
+  nb::list shape;
+  nb::list strides;
+  for (std::size_t i = 0; i < self.shape.size(); ++i) {
+    shape.append(self.shape[i]);
+    strides.append(self.strides[i] * static_cast<std::int64_t>(self.type->itemsize));
+  }
+  nb::dict result;
+  result["shape"] = nb::tuple(shape);
+  result["typestr"] = self.type->typestr;
+  result["data"] = nb::make_tuple(
+      self.elements() == 0 ? 0 : reinterpret_cast<std::uintptr_t>(self.data), self.readonly);
+  result["version"] = 3;
+  result["strides"] =
+      self.is_contiguous() ? nb::object(nb::none()) : nb::object(nb::tuple(strides));
+  result["stream"] = stream;
+  return result;
+}
+
+/// What both kinds of tensors have. Raises BufferError.
+array to_array(const dl::tensor& tensor, bool readonly) {
+  array result;
+  result.type = find_dtype(tensor.dtype);
+  if (result.type == nullptr) {
+    raise_buffer_error("gpushm has no name for a DLPack type with code " +
+                           std::to_string(tensor.dtype.code) + " and " +
+                           std::to_string(tensor.dtype.bits) + " bits",
+                       "view the bytes as uint8");
+  }
+  switch (tensor.device.type) {
+    case dl::device_cpu:
+    case dl::device_cuda_host:
+      result.device = {dl::device_cpu, 0};
+      break;
+    case dl::device_cuda:
+    case dl::device_cuda_managed:
+      result.device = {dl::device_cuda, tensor.device.id};
+      break;
+    default:
+      raise_buffer_error("gpushm does not use memory of DLPack's device type " +
+                             std::to_string(tensor.device.type),
+                         "copy it to the CPU or to a CUDA device");
+  }
+  if (tensor.ndim < 0) {
+    raise_buffer_error("the tensor has a negative number of dimensions",
+                       "report it to its library");
+  }
+  const auto dimensions = static_cast<std::size_t>(tensor.ndim);
+  if (dimensions != 0) {
+    result.shape.assign(tensor.shape, tensor.shape + dimensions);
+  }
+  result.strides = tensor.strides == nullptr || dimensions == 0
+                       ? contiguous_strides(result.shape)
+                       : std::vector<std::int64_t>(tensor.strides, tensor.strides + dimensions);
+  for (std::size_t i = 0; i < dimensions; ++i) {
+    if (result.shape[i] < 0 || (result.strides[i] < 0 && result.shape[i] > 1)) {
+      raise_buffer_error("gpushm has no negative shapes and strides",
+                         "make a contiguous copy first");
+    }
+  }
+  result.data = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
+  result.readonly = readonly;
+  return result;
+}
+
+template <typename Managed>
+std::shared_ptr<const void> own(Managed* tensor) {
+  return {tensor, [](Managed* last) {
+            if (last->deleter != nullptr) {
+              last->deleter(last);
+            }
+          }};
+}
+
+}  // namespace
+
+std::unique_ptr<dl::managed_tensor_versioned, void (*)(dl::managed_tensor_versioned*)>
+export_versioned(const array& what, bool copied) {
+  exported* const tensor = make_exported(what, copied).release();
+  return {&tensor->versioned, delete_exported<dl::managed_tensor_versioned>};
+}
+
+array import_versioned(dl::managed_tensor_versioned* tensor) {
+  std::shared_ptr<const void> owner = own(tensor);
+  if (tensor->version.major != dl::current.major) {
+    raise_buffer_error(
+        "the tensor has version " + std::to_string(tensor->version.major) + " of DLPack",
+        "pass a tensor of version 1");
+  }
+  array result = to_array(tensor->tensor, (tensor->flags & dl::flag_read_only) != 0);
+  result.owner = std::move(owner);
+  return result;
+}
+
+array import_object(nb::handle object, nb::handle stream) {
+  if (!nb::hasattr(object, "__dlpack__")) {
+    const std::string type = nb::cast<std::string>(nb::str(object.type()));
+    throw nb::type_error((type + " has no __dlpack__").c_str());
+  }
+  nb::dict arguments;
+  arguments["max_version"] = nb::make_tuple(dl::current.major, dl::current.minor);
+  if (!stream.is_none()) {
+    arguments["stream"] = stream;
+  }
+  nb::object capsule;
+  try {
+    capsule = object.attr("__dlpack__")(**arguments);
+  } catch (nb::python_error& e) {
+    if (!e.matches(PyExc_TypeError)) {
+      throw;
+    }
+    PyDict_DelItemString(arguments.ptr(), "max_version");  // an older library
+    capsule = object.attr("__dlpack__")(**arguments);
+  }
+  if (PyCapsule_IsValid(capsule.ptr(), dl::versioned_capsule_name) != 0) {
+    auto* const tensor = static_cast<dl::managed_tensor_versioned*>(
+        PyCapsule_GetPointer(capsule.ptr(), dl::versioned_capsule_name));
+    PyCapsule_SetName(capsule.ptr(), dl::used_versioned_capsule_name);
+    return import_versioned(tensor);
+  }
+  auto* const tensor =
+      static_cast<dl::managed_tensor*>(PyCapsule_GetPointer(capsule.ptr(), dl::capsule_name));
+  if (tensor == nullptr) {
+    throw nb::python_error();
+  }
+  PyCapsule_SetName(capsule.ptr(), dl::used_capsule_name);
+  std::shared_ptr<const void> owner = own(tensor);
+  array result = to_array(tensor->tensor, false);
+  result.owner = std::move(owner);
+  return result;
+}
+
+void register_exchange(nb::class_<array>& type) {
+  type.def(
+          "__dlpack__",
+          to_dlpack,
+          nb::kw_only(),
+          nb::arg("stream").none() = nb::none(),
+          nb::arg("max_version").none() = nb::none(),
+          nb::arg("dl_device").none() = nb::none(),
+          nb::arg("copy").none() = nb::none(),
+          nb::sig("def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] "
+                  "| None "
+                  "= None, dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> "
+                  "object"),
+          "A DLPack capsule, for ``from_dlpack`` of another library. It keeps the memory "
+          "mapped.\n\n"
+          "On a GPU ``stream`` (None and 1: the legacy default one, 2: the per-thread one, -1: no\n"
+          "order wanted) waits until :attr:`ready` is reached; this call does not block. In host\n"
+          "memory :attr:`ready` must be reached. ``copy=True``, and ``dl_device=(1, 0)`` for "
+          "memory of\n"
+          "a GPU, give a copy in host memory, and block until it is made.\n\n"
+          "Raises BufferError for what cannot be exported so, gpushm.TooManyWaitsError if a "
+          "stream\n"
+          "cannot wait now, and gpushm.PeerDiedError if the timeline has ended before.")
+      .def(
+          "__dlpack_device__",
+          [](const array& self) { return nb::make_tuple(self.device.type, self.device.id); },
+          nb::sig("def __dlpack_device__(self) -> tuple[int, int]"),
+          "DLPack's device type (1: host memory, 2: CUDA) and the device's ordinal.")
+      .def_prop_ro(
+          "__cuda_array_interface__",
+          cuda_array_interface,
+          nb::sig("def __cuda_array_interface__(self) -> dict[str, object]"),
+          "Version 3, for memory of a GPU and types that it can name; otherwise AttributeError.\n"
+          "If :attr:`ready` is not reached, the legacy default stream waits for it, and is the\n"
+          "stream that the consumer must wait for.")
+      .def(
+          "__array__",
+          [](nb::handle self, nb::handle wanted, nb::handle copy) {
+            return nb::module_::import_("gpushm._interop").attr("to_numpy")(self, wanted, copy);
+          },
+          nb::arg("dtype").none() = nb::none(),
+          nb::arg("copy").none() = nb::none(),
+          nb::sig("def __array__(self, dtype: object = None, copy: bool | None = None) -> object"),
+          "For NumPy, if the buffer protocol has no format: needs ml_dtypes. Raises TypeError for\n"
+          "memory of a GPU.");
+}
+
+void register_from_dlpack(nb::module_& module) {
+  module.def(
+      "from_dlpack",
+      [](nb::handle object, nb::handle stream) { return import_object(object, stream); },
+      nb::arg("tensor"),
+      nb::kw_only(),
+      nb::arg("stream").none() = nb::none(),
+      nb::sig("def from_dlpack(tensor: object, /, *, stream: int | None = None) -> Array"),
+      "An array on the memory of another library's tensor, which stays alive as long as the "
+      "array.\n\n"
+      "``stream``: the CUDA stream that will use the memory, as in :meth:`Array.__dlpack__`.\n"
+      "Raises BufferError, TypeError, and what the tensor's ``__dlpack__`` raises.");
+}
+
+}  // namespace gpushm_python

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+
+#include "array.hpp"
+#include "dlpack.hpp"
+
+namespace gpushm_python {
+
+/// A tensor for a consumer, which releases it by its deleter: on any thread, without the GIL, also
+/// after the interpreter has ended. Copied: one in host memory that the consumer alone has.
+std::unique_ptr<dl::managed_tensor_versioned, void (*)(dl::managed_tensor_versioned*)>
+export_versioned(const array& what, bool copied);
+
+/// Takes over a tensor of another library, and releases it when nothing uses the array any more.
+/// Raises BufferError for what gpushm cannot represent; the tensor is released then, too.
+array import_versioned(dl::managed_tensor_versioned* tensor);
+
+/// An array of an object with `__dlpack__`. `stream`: None, or what the protocol defines.
+/// Raises TypeError, BufferError, and what the object raises. Needs the GIL.
+array import_object(nanobind::handle object, nanobind::handle stream);
+
+/// Methods and attributes of gpushm.Array.
+void register_exchange(nanobind::class_<array>& type);
+/// gpushm.from_dlpack.
+void register_from_dlpack(nanobind::module_& module);
+
+}  // namespace gpushm_python

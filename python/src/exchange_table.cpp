@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exchange_table.hpp"
+
+#include <memory>
+#include <new>
+
+#include "exchange.hpp"
+
+namespace gpushm_python {
+namespace {
+
+/// Runs `function`, and turns C++ exceptions into Python's, which the caller finds set.
+template <typename Function>
+int guarded(Function function) noexcept {
+  try {
+    function();
+    return 0;
+  } catch (nb::python_error& e) {
+    e.restore();
+  } catch (const nb::builtin_exception& e) {
+    PyErr_SetString(PyExc_TypeError, e.what());
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& e) {
+    PyErr_SetString(PyExc_RuntimeError, e.what());
+  }
+  return -1;
+}
+
+const array& array_of(void* object) {
+  const nb::handle handle(static_cast<PyObject*>(object));
+  if (!nb::isinstance<array>(handle)) {
+    throw nb::type_error("the object is not a gpushm.Array");
+  }
+  return *nb::inst_ptr<array>(handle);
+}
+
+int from_object(void* object, dl::managed_tensor_versioned** result) {
+  return guarded([&] {
+    const array& what = array_of(object);
+    // This interface has no stream that could wait.
+    require_ready_on_cpu(what);
+    *result = export_versioned(what, false).release();
+  });
+}
+
+int to_object(dl::managed_tensor_versioned* tensor, void** object) {
+  return guarded([&] { *object = nb::cast(import_versioned(tensor)).release().ptr(); });
+}
+
+int describe(void* object, dl::tensor* result) {
+  return guarded([&] {
+    const array& what = array_of(object);
+    require_ready_on_cpu(what);
+    *result = {};
+    result->data = what.elements() == 0 ? nullptr : what.data;
+    result->device = what.device;
+    result->ndim = static_cast<std::int32_t>(what.shape.size());
+    result->dtype = what.type->dlpack();
+    // Valid as long as the object is, which is immutable.
+    result->shape = const_cast<std::int64_t*>(what.shape.data());
+    result->strides = const_cast<std::int64_t*>(what.strides.data());
+  });
+}
+
+int current_stream(std::int32_t /*device_type*/, std::int32_t /*device_id*/, void** stream) {
+  *stream = nullptr;  // this library has no stream of its own: the default one
+  return 0;
+}
+
+/// May be called without the GIL, and reports by `set_error`.
+int allocate(dl::tensor* prototype,
+             dl::managed_tensor_versioned** result,
+             void* error_context,
+             void (*set_error)(void*, const char*, const char*)) {
+  const dtype* const type = find_dtype(prototype->dtype);
+  if (prototype->device.type != dl::device_cpu || type == nullptr || prototype->ndim < 0) {
+    set_error(error_context,
+              "BufferError",
+              "gpushm allocates tensors of its element types in host memory only");
+    return -1;
+  }
+  try {
+    array what;
+    what.type = type;
+    what.readonly = false;
+    what.shape.assign(prototype->shape, prototype->shape + prototype->ndim);
+    what.strides = contiguous_strides(what.shape);
+    constexpr std::align_val_t alignment{256};
+    void* const memory = ::operator new(what.bytes() + 1, alignment);
+    what.owner =
+        std::shared_ptr<void>(memory, [](void* last) { ::operator delete(last, alignment); });
+    what.data = memory;
+    *result = export_versioned(what, false).release();
+    return 0;
+  } catch (const std::exception& e) {
+    set_error(error_context, "MemoryError", e.what());
+    return -1;
+  }
+}
+
+dl::exchange_table table{
+    {dl::current, nullptr}, allocate, from_object, to_object, describe, current_stream};
+
+}  // namespace
+
+void register_exchange_table(nb::class_<array>& type) {
+  type.attr("__dlpack_c_exchange_api__") =
+      nb::steal(PyCapsule_New(&table, dl::exchange_capsule_name, nullptr));
+}
+
+}  // namespace gpushm_python

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "error.hpp"
+#include "gpushm/gpushm.h"
+
+namespace gpushm_python {
+
+namespace nb = nanobind;
+
+inline gpushm_string text(std::string_view value) {
+  return {value.data(), value.size()};
+}
+inline std::string to_string(gpushm_string value) {
+  return value.size == 0 ? std::string() : std::string(value.data, value.size);
+}
+
+/// A handle of the C interface in a Python object, which Python's threads share. Each call holds a
+/// reference while it runs without the GIL, so that close() in another thread releases the handle
+/// after the last call. Releasing may block, and is done without the GIL.
+///
+/// Thread-safety: the GIL protects members; the handle is used without it.
+template <typename Handle>
+class closable {
+ public:
+  closable() = default;
+  closable(Handle* handle, void (*release)(Handle*)) : handle_(handle, release) {}
+  explicit closable(std::shared_ptr<Handle> handle) : handle_(std::move(handle)) {}
+  closable(const closable&) = delete;
+  closable& operator=(const closable&) = delete;
+  closable(closable&&) noexcept = default;
+  closable& operator=(closable&&) = delete;
+  ~closable() { close(); }
+
+  [[nodiscard]] bool is_closed() const noexcept { return handle_ == nullptr; }
+  /// Raises gpushm.InvalidArgumentError after close().
+  [[nodiscard]] std::shared_ptr<Handle> get(const char* operation) const {
+    if (handle_ == nullptr) {
+      raise(GPUSHM_ERRC_INVALID_ARGUMENT,
+            operation,
+            "",
+            "this object was closed",
+            "use it before close(), or before the end of its `with` statement");
+    }
+    return handle_;
+  }
+  void close() noexcept {
+    if (handle_ != nullptr) {
+      std::shared_ptr<Handle> last = std::move(handle_);
+      handle_.reset();
+      const nb::gil_scoped_release released;
+      last.reset();
+    }
+  }
+
+ private:
+  std::shared_ptr<Handle> handle_;
+};
+
+/// Calls `function(handle)` without the GIL, releases the reference without it, too, and raises an
+/// exception unless the result is GPUSHM_OK.
+template <typename Handle, typename Function>
+void call(std::shared_ptr<Handle> handle, Function function) {
+  failure failed;
+  {
+    const nb::gil_scoped_release released;
+    failed = failure::of(function(handle.get()));
+    handle.reset();
+  }
+  failed.raise_if_any();
+}
+
+}  // namespace gpushm_python

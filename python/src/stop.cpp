@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stop.hpp"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <new>
+#include <thread>
+#include <utility>
+
+#include "handle.hpp"
+
+namespace gpushm_python {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// How long a cancelled call may take to return.
+constexpr milliseconds grace{1000};
+
+struct background_call {
+  background_call(std::shared_ptr<stop_source> source,
+                  std::function<gpushm_errc(gpushm_stop*)> work)
+      : stop(std::move(source)), call(std::move(work)) {}
+
+  void run() {
+    failure ended = failure::of(call(stop.get()));
+    call = nullptr;
+    const std::lock_guard lock(mutex);
+    result = std::move(ended);
+    done = true;
+    changed.notify_all();
+  }
+
+  /// False: not done in time.
+  bool wait_for(milliseconds time) {
+    std::unique_lock lock(mutex);
+    return changed.wait_for(lock, time, [&] { return done; });
+  }
+
+  const call_stop stop;
+  std::function<gpushm_errc(gpushm_stop*)> call;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool done = false;
+  failure result;
+};
+
+}  // namespace
+
+void stop_source::request() {
+  const std::lock_guard lock(mutex_);
+  requested_ = true;
+  for (gpushm_stop* each : stops_) {
+    gpushm_stop_request(each);
+  }
+}
+
+bool stop_source::is_requested() const {
+  const std::lock_guard lock(mutex_);
+  return requested_;
+}
+
+void stop_source::add(gpushm_stop* stop) {
+  const std::lock_guard lock(mutex_);
+  stops_.push_back(stop);
+  if (requested_) {
+    gpushm_stop_request(stop);
+  }
+}
+
+void stop_source::remove(gpushm_stop* stop) {
+  const std::lock_guard lock(mutex_);
+  std::erase(stops_, stop);
+}
+
+call_stop::call_stop(std::shared_ptr<stop_source> source) : source_(std::move(source)) {
+  if (gpushm_stop_create(&stop_) != GPUSHM_OK) {
+    throw std::bad_alloc();
+  }
+  if (source_ != nullptr) {
+    source_->add(stop_);
+  }
+}
+
+call_stop::~call_stop() {
+  if (source_ != nullptr) {
+    source_->remove(stop_);
+  }
+  gpushm_stop_free(stop_);
+}
+
+bool is_main_thread() {
+  // The thread that forked is the main one in the child, for Python and for the kernel.
+  return ::syscall(SYS_gettid) == ::getpid();
+}
+
+void run_cancellable(const std::shared_ptr<stop_source>& source,
+                     std::function<gpushm_errc(gpushm_stop*)> call) {
+  const auto work = std::make_shared<background_call>(source, std::move(call));
+  if (!is_main_thread()) {
+    {
+      const nb::gil_scoped_release released;
+      work->run();
+    }
+    work->result.raise_if_any();
+    return;
+  }
+  std::thread thread([work] { work->run(); });
+  const auto finish = [&] {
+    const nb::gil_scoped_release released;
+    if (work->wait_for(grace)) {
+      thread.join();
+    } else {
+      thread.detach();
+    }
+  };
+  while (true) {
+    bool done = false;
+    {
+      const nb::gil_scoped_release released;
+      done = work->wait_for(milliseconds(slice_ms));
+    }
+    if (done) {
+      break;
+    }
+    if (PyErr_CheckSignals() != 0) {
+      nb::python_error raised;
+      work->stop.request();
+      finish();
+      throw raised;  // NOLINT(misc-throw-by-value-catch-by-reference): captured above, before other
+                     // code ran
+    }
+  }
+  thread.join();
+  work->result.raise_if_any();
+}
+
+void register_stop(nb::module_& module) {
+  nb::class_<stop_source>(module,
+                          "Stop",
+                          nb::is_final(),
+                          "Cancels waits: pass it as ``stop`` to any number of them.\n\n"
+                          "May be shared between threads.")
+      .def(nb::init<>())
+      .def("request",
+           &stop_source::request,
+           nb::sig("def request(self) -> None"),
+           "End every wait that was given this object, now or later, with\n"
+           ":class:`gpushm.CancelledError`. Does not block.")
+      .def_prop_ro("requested",
+                   &stop_source::is_requested,
+                   nb::sig("def requested(self) -> bool"),
+                   "Whether :meth:`request` was called.");
+}
+
+}  // namespace gpushm_python

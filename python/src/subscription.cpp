@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "subscription.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "aio.hpp"
+#include "segment.hpp"
+#include "stop.hpp"
+
+namespace gpushm_python {
+namespace {
+
+struct subscription_object {
+  explicit subscription_object(gpushm_subscription* subscription)
+      : handle(subscription, gpushm_subscription_close) {}
+  closable<gpushm_subscription> handle;
+  nb::list present;
+  std::mutex one_call;  // calls for one subscription must not run concurrently
+};
+
+nb::object to_event(const gpushm_event& event) {
+  nb::dict fields;
+  fields["kind"] = to_string(gpushm_event_kind_name(event.kind));
+  fields["name"] = nb::str(event.name, event.name_size);
+  fields["generation"] = event.generation;
+  fields["leases"] = event.leases;
+  fields["peer_pid"] = event.peer_pid;
+  return nb::module_::import_("gpushm._types").attr("Event")(**fields);
+}
+
+nb::object next(subscription_object& self,
+                std::optional<double> timeout,
+                std::shared_ptr<stop_source> stop) {
+  const auto subscription = self.handle.get("next");
+  gpushm_event event{};
+  event.struct_size = sizeof event;
+  const bool arrived = wait_in_parts(
+      to_milliseconds(timeout), stop, GPUSHM_OK, "next", [&](std::int64_t part, gpushm_stop* by) {
+        const std::lock_guard lock(self.one_call);
+        step result;
+        result.code = gpushm_subscription_next(subscription.get(), part, by, &event, &result.done);
+        return result;
+      });
+  return arrived ? to_event(event) : nb::none();
+}
+
+nb::list dispatch(subscription_object& self) {
+  std::vector<gpushm_event> events;
+  failure failed;
+  auto subscription = self.handle.get("dispatch");
+  {
+    const nb::gil_scoped_release released;
+    const std::lock_guard lock(self.one_call);
+    failed = failure::of(gpushm_subscription_dispatch(
+        subscription.get(),
+        [](void* user, const gpushm_event* event) {
+          static_cast<std::vector<gpushm_event>*>(user)->push_back(*event);
+          return true;
+        },
+        &events,
+        nullptr));
+    subscription.reset();
+  }
+  if (events.empty()) {
+    failed.raise_if_any();
+  }
+  // After events, the failure is reported by the next call.
+  nb::list result;
+  for (const gpushm_event& each : events) {
+    result.append(to_event(each));
+  }
+  return result;
+}
+
+int descriptor(subscription_object& self) {
+  int result = -1;
+  const auto subscription = self.handle.get("fileno");
+  failure::of(gpushm_subscription_descriptor(subscription.get(), &result)).raise_if_any();
+  return result;
+}
+
+}  // namespace
+
+nb::list to_infos(gpushm_segment_list* list) {
+  const std::unique_ptr<gpushm_segment_list, decltype(&gpushm_segment_list_free)> owner(
+      list, gpushm_segment_list_free);
+  nb::list result;
+  for (std::size_t i = 0; i < gpushm_segment_list_size(list); ++i) {
+    gpushm_segment_info info{};
+    info.struct_size = sizeof info;
+    failure::of(gpushm_segment_list_get(list, i, &info)).raise_if_any();
+    result.append(to_info(info));
+  }
+  return result;
+}
+
+nb::object make_subscription(std::shared_ptr<gpushm_client> client, const std::string& prefix) {
+  gpushm_subscription* made = nullptr;
+  gpushm_segment_list* present = nullptr;
+  call(std::move(client), [&](gpushm_client* handle) {
+    return gpushm_client_subscribe(handle, text(prefix), &present, &made);
+  });
+  auto result = std::make_unique<subscription_object>(made);
+  result->present = to_infos(present);
+  return nb::cast(result.release(), nb::rv_policy::take_ownership);
+}
+
+void register_subscription(nb::module_& module) {
+  nb::class_<subscription_object>(
+      module,
+      "Subscription",
+      nb::is_final(),
+      "Events of segments: published, opened, released, removed, the death of a process.\n\n"
+      "An asynchronous iterator, and a context manager. At most 1,024 unread events are kept; "
+      "after\n"
+      "that a ``\"resync\"`` event reports that older ones were dropped. May be shared between "
+      "threads.")
+      .def_prop_ro(
+          "present",
+          [](const subscription_object& self) { return self.present; },
+          nb::sig("def present(self) -> list[SegmentInfo]"),
+          "The segments that existed when the subscription began.")
+      .def("next",
+           next,
+           nb::arg("timeout").none() = 30.0,
+           nb::kw_only(),
+           nb::arg("stop").none() = nb::none(),
+           nb::sig("def next(self, timeout: float | None = 30.0, *, stop: Stop | None = None) -> "
+                   "Event | None"),
+           "The next event; None after ``timeout`` seconds.\n"
+           "Raises gpushm.BrokerGoneError once for each broker that dies, CancelledError.")
+      .def("dispatch",
+           dispatch,
+           nb::sig("def dispatch(self) -> list[Event]"),
+           "All unread events. Does not block. Raises gpushm.BrokerGoneError as :meth:`next`.")
+      .def("fileno",
+           descriptor,
+           nb::sig("def fileno(self) -> int"),
+           "A descriptor for an event loop: readable when :meth:`dispatch` has work to do. Do not "
+           "read or\n"
+           "close it.")
+      .def(
+          "__aiter__",
+          [](nb::handle self) { return aio("subscription_events", self); },
+          nb::sig("def __aiter__(self) -> AsyncIterator[Event]"))
+      .def(
+          "close",
+          [](subscription_object& self) { self.handle.close(); },
+          nb::sig("def close(self) -> None"),
+          "End the subscription. Again: no effect.")
+      .def(
+          "__enter__",
+          [](nb::handle self) { return nb::borrow(self); },
+          nb::sig("def __enter__(self) -> Subscription"))
+      .def(
+          "__exit__",
+          [](subscription_object& self, nb::handle, nb::handle, nb::handle) {
+            self.handle.close();
+          },
+          nb::arg("type").none(),
+          nb::arg("value").none(),
+          nb::arg("traceback").none(),
+          nb::sig("def __exit__(self, type: object, value: object, traceback: object, /) -> None"));
+}
+
+}  // namespace gpushm_python
