@@ -29,14 +29,15 @@ IMAGE_ARGS ?=
 # Tests wait much: three at a time leave a third of two cores idle, six a tenth.
 export CTEST_PARALLEL_LEVEL ?= $(shell echo $$(( $(JOBS) * 3 )))
 
-.PHONY: help deps deps-build deps-test deps-lint deps-sanitize deps-image deps-aarch64 deps-install deps-bench deps-dev deps-dist \
-        build demo test bench format lint asan tsan aarch64 coverage fuzz install dist check-dist image clean
+.PHONY: help deps deps-build deps-test deps-lint deps-sanitize deps-image deps-aarch64 deps-install deps-bench deps-dev deps-dist deps-python \
+        build demo test bench format lint asan tsan aarch64 coverage fuzz install dist check-dist image wheel python-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-deps: ## install the packages for all targets (apt, with sudo when not root)
+deps: ## install the packages for all targets (apt, with sudo when not root; pip, in build/python/venv)
 	@scripts/deps.sh
+	@scripts/python.sh deps
 
 deps-build:
 	@scripts/deps.sh build
@@ -60,6 +61,10 @@ deps-dev:
 	@scripts/deps.sh build agent bench gtest clang gstreamer
 deps-dist:
 	@scripts/deps.sh build agent bench gtest dist gstreamer
+
+deps-python:
+	@scripts/deps.sh build python
+	@scripts/python.sh deps
 
 build: deps-dev ## build everything for development (build/dev)
 	@scripts/build.sh dev $(JOBS)
@@ -115,6 +120,15 @@ check-dist: ## unpack the tarball of `make dist` and run the demo and two benchm
 image: deps-image ## build the container image of the agent (podman or buildah, no registry)
 	@scripts/build.sh release $(JOBS) gpushmd gpushm-brokerd gpushm-keeper gpushm gpushm-cdi-hook gpushm-pair
 	@scripts/image.sh build/release $(IMAGE_ARGS)
+
+wheel: deps-python ## build the Python package's wheel in build/python/dist
+	@scripts/python.sh wheel
+
+python-test: wheel deps-dev ## install the wheel in build/python/venv; check its sources and types, and run its tests
+	@scripts/build.sh dev $(JOBS) gpushm run-with-fake-gpus
+	@scripts/python.sh install
+	@scripts/python.sh lint
+	@scripts/python.sh test
 
 clean: ## remove the build trees
 	rm -rf build

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real brokers, real child processes, and what a process holds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+# Of each child process; a test that reaches it has failed.
+TIME_LIMIT = 60.0
+
+
+def _program(variable: str, path: str) -> Path:
+    found = Path(os.environ.get(variable, REPOSITORY / "build" / "dev" / path))
+    if not found.exists():
+        pytest.exit(f"{found} does not exist (make build, or set {variable})", returncode=2)
+    return found
+
+
+def command() -> Path:
+    """The command gpushm, which has the broker."""
+    return _program("GPUSHM_COMMAND", "apps/gpushm/gpushm")
+
+
+def run_with_fake_gpus() -> Path:
+    return _program("GPUSHM_RUN_WITH_FAKE_GPUS", "testing/fake_driver/run-with-fake-gpus")
+
+
+class Broker:
+    """A process of `gpushm serve`."""
+
+    def __init__(self, *options: str) -> None:
+        # Not pytest's folder: the path of a socket has at most 107 bytes.
+        self._folder = tempfile.TemporaryDirectory(prefix="gpushm-test-")
+        self.socket = f"{self._folder.name}/socket"
+        read_end, write_end = os.pipe()
+        try:
+            self.process = subprocess.Popen(
+                [
+                    command(),
+                    "serve",
+                    "--socket",
+                    self.socket,
+                    "--ready-fd",
+                    str(write_end),
+                    *options,
+                ],
+                pass_fds=[write_end],
+                stderr=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+            os.close(write_end)
+            if os.read(read_end, 1) != b"\n":
+                raise RuntimeError("the broker did not start")
+        finally:
+            os.close(read_end)
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(TIME_LIMIT)
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(TIME_LIMIT)
+        self._folder.cleanup()
+
+
+class Child:
+    """A Python process that runs `code`. Lines of its output are events."""
+
+    def __init__(self, code: str, *arguments: str, prefix: tuple[str, ...] = ()) -> None:
+        self.process = subprocess.Popen(
+            [*prefix, sys.executable, "-c", textwrap.dedent(code), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip("\n")
+
+    def say(self, text: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(text + "\n")
+        self.process.stdin.flush()
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.communicate(timeout=TIME_LIMIT)
+
+    def end(self) -> tuple[int, str, str]:
+        """Exit status, the rest of the output, standard error."""
+        try:
+            out, err = self.process.communicate(timeout=TIME_LIMIT)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            out, err = self.process.communicate()
+            pytest.fail(f"the child process did not end: {out}\n{err}")
+        return self.process.returncode, out, err
+
+    def succeed(self) -> str:
+        status, out, err = self.end()
+        assert status == 0, f"status {status}\n{out}\n{err}"
+        assert err == ""
+        return out
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout: float = 20.0) -> None:
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, f"not in time: {what}"
+        time.sleep(0.002)
+
+
+class Held:
+    """What this process holds, to compare with what it holds later."""
+
+    def __init__(self) -> None:
+        self.descriptors = len(os.listdir("/proc/self/fd"))
+        maps = Path("/proc/self/maps").read_text()
+        self.mappings = sum("gpushm" in line and "memfd" in line for line in maps.splitlines())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Held) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{self.descriptors} descriptors, {self.mappings} mappings"

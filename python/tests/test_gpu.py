@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs: the fake driver's (test_fake_gpus.py runs this file with it), or real ones."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+
+import numpy as np
+import pytest
+
+import gpushm
+
+import dlpack
+from support import Broker, wait_until
+
+FAKE = "GPUSHM_FAKE_GPU_ROOT" in os.environ
+NOT_READY = 600
+MIB = 1 << 20
+
+
+class Driver:
+    """What a framework does: its context is current, and it has streams."""
+
+    def __init__(self) -> None:
+        self.lib = ctypes.CDLL("libcuda.so.1")
+        self.check("cuInit", 0)
+        count = ctypes.c_int()
+        self.check("cuDeviceGetCount", ctypes.byref(count))
+        self.count = count.value
+        self.use(0)
+
+    def use(self, ordinal: int) -> None:
+        context = ctypes.c_void_p()
+        self.check("cuDevicePrimaryCtxRetain", ctypes.byref(context), ordinal)
+        self.check("cuCtxSetCurrent", context)
+
+    def check(self, function: str, *arguments: object) -> None:
+        result = getattr(self.lib, function)(*arguments)
+        assert result == 0, f"{function}: {result}"
+
+    def stream(self) -> int:
+        handle = ctypes.c_void_p()
+        self.check("cuStreamCreate", ctypes.byref(handle), 1)
+        return int(handle.value or 0)
+
+    def is_busy(self, stream: int) -> bool:
+        result = self.lib.cuStreamQuery(ctypes.c_void_p(stream))
+        assert result in (0, NOT_READY)
+        return bool(result == NOT_READY)
+
+    def synchronize(self, stream: int) -> None:
+        self.check("cuStreamSynchronize", ctypes.c_void_p(stream))
+
+
+@pytest.fixture(scope="module")
+def driver():
+    try:
+        result = Driver()
+    except (OSError, AssertionError) as error:
+        pytest.skip(f"no CUDA driver with a GPU: {error}")
+    if result.count == 0:
+        pytest.skip("no GPU")
+    return result
+
+
+@pytest.fixture
+def broker(driver):
+    result = Broker(*(["--accept-fake-chunks"] if FAKE else []))
+    yield result
+    result.stop()
+
+
+@pytest.fixture
+def segment(client):
+    with client.create("s", 4 * MIB, device="0") as result:
+        result.fill(0)
+        yield result
+
+
+def test_memory_of_a_gpu(client, segment):
+    assert segment.ordinal == 0
+    assert segment.device.startswith(("GPU-", "MIG-"))
+    assert segment.backend == "cuda-vmm"
+    array = segment.view("float32", (16, 16), offset=256)
+    expected = np.arange(256, dtype="float32")
+    array.copy_from(expected)
+    assert array.tobytes() == expected.tobytes()
+    assert segment.read(256, 16) == expected[:4].tobytes()
+    strided = segment.view("float32", (2, 2), offset=256, strides=(16, 2))
+    assert np.frombuffer(strided.tobytes(), "float32").tolist() == [0, 2, 16, 18]
+    segment.publish()
+    reader = client.open("s")
+    assert reader.read(256, 1024) == expected.tobytes()
+    assert repr(reader.view("float32", 2)) == (
+        '<gpushm.Array shape=(2,) dtype=float32 device=cuda:0 read-only of "s">'
+    )
+
+
+def test_dlpack_of_a_gpu(client, segment):
+    array = segment.view("bfloat16", (4, 8), offset=512)
+    assert array.__dlpack_device__() == (2, 0)
+    tensor = dlpack.peek(capsule := array.__dlpack__(max_version=(1, 0), stream=-1)).tensor
+    assert (tensor.device_type, tensor.device_id, tensor.data) == (2, 0, array.data_ptr)
+    assert tensor.strides[:2] == [8, 1]
+    back = gpushm.from_dlpack(array)
+    assert (back.__dlpack_device__(), back.data_ptr) == ((2, 0), array.data_ptr)
+    del capsule
+    for stream in (None, 1, 2):
+        array.__dlpack__(max_version=(1, 0), stream=stream)  # nothing to wait for
+    with pytest.raises(ValueError, match="stream 0 is not allowed"):
+        array.__dlpack__(stream=0)
+    with pytest.raises(BufferError, match="cannot be exported to another GPU"):
+        array.__dlpack__(dl_device=(2, 7))
+    with pytest.raises(BufferError, match="without a copy"):
+        array.__dlpack__(dl_device=(1, 0), copy=False)
+    with pytest.raises(BufferError, match="does not copy on a GPU"):
+        array.__dlpack__(copy=True)
+    with pytest.raises(BufferError, match="is on a GPU"):
+        memoryview(segment)
+    with pytest.raises(TypeError, match="on a GPU"):
+        np.asarray(array)
+    with pytest.raises(TypeError, match="the source is on a GPU"):
+        segment.write(array)
+
+
+def test_a_copy_in_host_memory(segment):
+    array = segment.view("int32", 8)
+    array.copy_from(np.arange(8, dtype="int32"))
+    managed = dlpack.peek(capsule := array.__dlpack__(max_version=(1, 0), dl_device=(1, 0)))
+    assert (managed.tensor.device_type, managed.flags) == (1, 2)
+    values = (ctypes.c_int32 * 8).from_address(managed.tensor.data)
+    assert list(values) == list(range(8))
+    del capsule
+    np.testing.assert_array_equal(np.from_dlpack(array, device="cpu"), np.arange(8))
+
+
+def test_cuda_array_interface(client, segment):
+    segment.publish()
+    array = client.open("s").view("float32", (4, 8), strides=(16, 1))
+    assert array.__cuda_array_interface__ == {
+        "shape": (4, 8),
+        "typestr": "<f4",
+        "data": (array.data_ptr, True),
+        "version": 3,
+        "strides": (64, 4),
+        "stream": None,
+    }
+    assert segment.view("int8", (4, 8)).__cuda_array_interface__["strides"] is None
+    assert segment.view("int8", 0).__cuda_array_interface__["data"] == (0, False)
+    assert not hasattr(segment.view("bfloat16", 1), "__cuda_array_interface__")
+
+
+def test_the_stream_of_the_consumer_waits_and_the_host_does_not(client, segment, driver):
+    timeline = client.create_timeline("t")
+    array = segment.view("float32", 8, ready=(timeline, 1))
+    stream = driver.stream()
+    started = time.monotonic()
+    capsule = array.__dlpack__(max_version=(1, 0), stream=stream)
+    assert time.monotonic() - started < 5
+    time.sleep(0.05)
+    assert driver.is_busy(stream)
+    # The host may not read it, and says so at once.
+    with pytest.raises(BufferError, match="is not ready"):
+        array.tobytes()
+    with pytest.raises(BufferError, match="is not ready"):
+        array.__dlpack__(max_version=(1, 0), dl_device=(1, 0))
+    managed = ctypes.POINTER(dlpack.ManagedVersioned)()
+    with pytest.raises(BufferError, match="is not ready"):
+        dlpack.exchange_table(gpushm.Array).from_object(array, ctypes.byref(managed))
+    # A stream that waits for nothing.
+    other = driver.stream()
+    array.__dlpack__(max_version=(1, 0), stream=-1)
+    assert not driver.is_busy(other)
+    timeline.signal(1)
+    driver.synchronize(stream)
+    timeline.check()
+    del capsule
+    array.tobytes()
+
+
+def test_the_default_stream_waits_for_the_cuda_array_interface(client, segment, driver):
+    timeline = client.create_timeline("t")
+    array = segment.view("float32", 8, ready=(timeline, 1))
+    assert array.__cuda_array_interface__["stream"] == 1
+    time.sleep(0.05)
+    assert driver.is_busy(0)
+    timeline.signal(1)
+    driver.synchronize(0)
+    assert array.__cuda_array_interface__["stream"] is None
+
+
+def test_a_tensor_that_is_released_while_its_stream_waits(client, broker, segment, driver):
+    with gpushm.connect(broker.socket) as other:
+        timeline = other.create_timeline("t")
+        stream = driver.stream()
+        array = segment.view("float32", 8, ready=(client.open_timeline("t"), 1))
+        address = dlpack.take(array.__dlpack__(max_version=(1, 0), stream=stream))
+        del array
+        dlpack.delete(address)
+        assert driver.is_busy(stream)
+        timeline.signal(1)
+        driver.synchronize(stream)
+        client.open_timeline("t").close()  # closes what no stream waits for any more
+
+
+def test_too_many_streams_that_wait(client, segment, driver):
+    timeline = client.create_timeline("t")
+    array = segment.view("float32", 8, ready=(timeline, 1))
+    streams = [driver.stream() for _ in range(40)]
+    capsules = []
+    started = time.monotonic()
+
+    def export_for_all() -> None:
+        for stream in streams:
+            capsules.append(array.__dlpack__(max_version=(1, 0), stream=stream))
+
+    with pytest.raises(gpushm.TooManyWaitsError):
+        export_for_all()
+    assert time.monotonic() - started < 5
+    assert len(capsules) >= 4
+    timeline.signal(1)
+    for stream in streams:
+        driver.synchronize(stream)
+
+
+def test_streams_of_a_timeline(client, driver):
+    timeline = client.create_timeline("t")
+    opened = client.open_timeline("t")
+    first, second = driver.stream(), driver.stream()
+
+    class Torch:
+        cuda_stream = first
+
+    class Core:
+        def __cuda_stream__(self):
+            return 0, second
+
+    timeline.prepare(first)
+    opened.wait(1, stream=Core())
+    assert driver.is_busy(second)
+    timeline.signal(1, Torch())
+    driver.synchronize(second)
+    opened.check()
+    opened.wait(1, 5)
+
+
+def test_a_signaler_dies_while_a_stream_waits(client, segment, driver, start):
+    child = start("""
+        import gpushm, sys
+        timeline = gpushm.connect(sys.argv[1]).create_timeline('t')
+        print('ready', flush=True)
+        sys.stdin.readline()
+        """)
+    assert child.line() == "ready"
+    timeline = client.open_timeline("t")
+    array = segment.view("float32", 8, ready=(timeline, 1))
+    stream = driver.stream()
+    array.__dlpack__(max_version=(1, 0), stream=stream)
+    assert driver.is_busy(stream)
+    child.kill()
+    wait_until(lambda: not driver.is_busy(stream), "the stream is released")
+    with pytest.raises(gpushm.PeerDiedError):
+        timeline.check()
+    with pytest.raises(gpushm.PeerDiedError):
+        array.__dlpack__(max_version=(1, 0), stream=stream)
+
+
+def test_a_channel_on_streams(client, driver):
+    producer = client.producer("c", MIB, 4, device="0")
+    consumer = client.consumer("c", device="0")
+    fill, read = driver.stream(), driver.stream()
+    for number in range(1, 20):
+        slot = producer.acquire(20, stream=fill)
+        assert slot.view("float32").__dlpack_device__() == (2, 0)
+        slot.publish(b"m", stream=fill)
+        item = consumer.next(20, stream=read)
+        assert (item.number, item.metadata) == (number, b"m")
+        assert item.view().readonly
+        item.release(read)
+    driver.synchronize(read)
+    consumer.check()
+
+
+def test_a_peer_gpu(client, segment, driver):
+    if driver.count < 2:
+        pytest.skip("one GPU")
+    segment.publish()
+    segment.fill(6)
+    reader = client.open("s", device="1")
+    assert (reader.ordinal, reader.view().__dlpack_device__()) == (1, (2, 1))
+    assert reader.device == segment.device
+    assert reader.read(0, 4) == b"\x06" * 4
+
+
+def test_the_lease_lives_as_long_as_a_tensor_of_a_gpu(client, broker):
+    client.create("p", MIB, device="0", lifetime="persistent").publish()
+    with gpushm.connect(broker.socket, cache_bytes=0) as other:
+        address = dlpack.take(other.open("p").view().__dlpack__(max_version=(1, 0)))
+        assert client.stat("p").leases == 1
+        dlpack.delete(address)
+        wait_until(lambda: client.stat("p").leases == 0, "the lease ends")
+
+
+def test_memory_of_a_gpu_in_a_forked_child(start, segment):
+    segment.publish()
+    prelude = "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"
+    child = start(f"""
+        {prelude}
+        import gpushm, os, sys
+        array = gpushm.connect(sys.argv[1]).open('s').view('float32', 8)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                array.tobytes()
+            except gpushm.ForkedError as error:
+                print(error.code.name, flush=True)
+            del array
+            sys.exit(0)
+        print(os.waitpid(pid, 0)[1], len(array.tobytes()), flush=True)
+        """)
+    assert child.succeed() == "FORKED\n0 32\n"

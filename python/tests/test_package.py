@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The installed package: what it needs, and what it says about itself."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gpushm
+
+from support import Child
+
+PACKAGE = Path(gpushm.__file__).parent
+
+
+def needed(library: Path) -> set[str]:
+    text = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True)
+    return {
+        line.split("[")[1].rstrip("]") for line in text.stdout.splitlines() if "(NEEDED)" in line
+    }
+
+
+def test_what_the_libraries_need():
+    system = {
+        "libc.so.6", "libm.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libpthread.so.0", "libdl.so.2",
+        "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1",
+    }  # fmt: skip
+    assert needed(PACKAGE / "_core.abi3.so") <= system | {"libgpushm.so.1"}
+    assert needed(PACKAGE / "libgpushm.so.1") <= system
+
+
+def test_the_package_uses_its_own_library():
+    maps = Path("/proc/self/maps").read_text()
+    assert str(PACKAGE / "libgpushm.so.1") in maps
+
+
+def test_an_import_needs_no_driver_and_no_framework():
+    child = Child("""
+        import sys
+        import gpushm
+        loaded = open('/proc/self/maps').read()
+        assert 'libcuda' not in loaded and 'libnvidia' not in loaded
+        for name in ('numpy', 'torch', 'jax', 'cupy', 'asyncio'):
+            assert name not in sys.modules, name
+        """)
+    child.succeed()
+
+
+def test_versions():
+    version = ".".join(map(str, gpushm.library_version()))
+    assert gpushm.__version__ == version == importlib.metadata.version("gpushm")
+    metadata = importlib.metadata.metadata("gpushm")
+    assert metadata["Requires-Python"] == ">=3.10"
+    assert metadata.get_all("Requires-Dist")[0] == "nanobind-backend>=1.0"
+
+
+def test_everything_public_has_a_docstring():
+    for name in gpushm.__all__:
+        item = getattr(gpushm, name)
+        assert item.__doc__, name
+        if isinstance(item, type) and item.__module__ == "gpushm._core":
+            for attribute in vars(item):
+                if not attribute.startswith("_"):
+                    assert getattr(item, attribute).__doc__, f"{name}.{attribute}"
+
+
+def test_the_stub_is_that_of_the_module():
+    pytest.importorskip("nanobind")
+    python = Path(__file__).parents[1]
+    made = subprocess.run(
+        [sys.executable, python / "tools" / "stub.py"], check=True, capture_output=True, text=True
+    )
+    stub = (python / "gpushm" / "_core.pyi").read_text()
+    assert made.stdout == stub, "run scripts/python.sh stubs"

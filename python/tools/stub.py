@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints the stub of gpushm._core: nanobind's, with a licence and what nanobind does not know."""
+
+from __future__ import annotations
+
+from nanobind.stubgen import StubGen
+
+import gpushm._core
+
+HEADER = """\
+# SPDX-License-Identifier: Apache-2.0
+# Made by scripts/python.sh stubs.
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any, ClassVar
+
+from gpushm._types import BrokerInfo, Event, ProducerStats, SegmentInfo
+
+"""
+
+BUFFER = """
+    def __buffer__(self, flags: int, /) -> memoryview:
+        \"\"\"Of host memory; a buffer keeps it mapped.\"\"\"
+"""
+
+
+def main() -> None:
+    stub = StubGen(gpushm._core, quiet=True)
+    stub.put(gpushm._core)
+    text = stub.get().rstrip()
+    text = text.replace(
+        "__dlpack_c_exchange_api__: PyCapsule = ...", "__dlpack_c_exchange_api__: ClassVar[Any]"
+    )
+    for kind in ("Array", "Segment"):
+        begin = text.index(f"class {kind}:")
+        end = text.index("\n    @property", begin)
+        text = text[:end] + BUFFER + text[end:]
+    print(HEADER + text)
+
+
+if __name__ == "__main__":
+    main()

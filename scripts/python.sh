@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds, checks and tests the Python package. Everything is below build/python; the machine's Python gets nothing.
+#
+#   scripts/python.sh deps              a virtual environment with what the other commands need, of package versions that
+#                                       python/requirements.txt pins
+#   scripts/python.sh wheel             the wheel, in build/python/dist, and what abi3audit says about it
+#   scripts/python.sh install           the wheel in the virtual environment
+#   scripts/python.sh stubs             writes python/gpushm/_core.pyi again, from the installed module
+#   scripts/python.sh lint              ruff, mypy, stubtest
+#   scripts/python.sh format            formats and fixes the Python sources
+#   scripts/python.sh test [ARGUMENT...]   pytest; needs gpushm and run-with-fake-gpus in build/dev
+#
+# PYTHON is the interpreter (default: python3); the wheel is for CPython 3.10 and later, whichever builds it.
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+# Clones of the repository share compiled objects.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
+root=build/python
+venv=$root/venv
+python=$venv/bin/python
+
+deps() {
+  local wanted
+  wanted=$(cksum <python/requirements.txt)
+  if [ -x "$python" ] && [ "$(cat "$venv/requirements" 2>/dev/null)" = "$wanted" ]; then
+    echo "python: the virtual environment is complete"
+    return
+  fi
+  rm -rf "$venv"
+  mkdir -p "$root"
+  "${PYTHON:-python3}" -m venv "$venv"
+  "$python" -m pip install --quiet --requirement python/requirements.txt
+  echo "$wanted" >"$venv/requirements"
+}
+
+wheel() {
+  rm -rf "$root/dist"
+  "$python" -m pip wheel . --quiet --no-deps --no-build-isolation --wheel-dir "$root/dist"
+  "$venv/bin/abi3audit" --strict --summary "$root"/dist/*.whl
+  ls -s --block-size=KiB "$root"/dist
+}
+
+install() {
+  "$python" -m pip install --quiet --no-deps --force-reinstall "$root"/dist/gpushm-*.whl
+}
+
+stubs() {
+  "$python" python/tools/stub.py >python/gpushm/_core.pyi.new
+  mv python/gpushm/_core.pyi.new python/gpushm/_core.pyi
+}
+
+lint() {
+  "$venv/bin/ruff" check --quiet python
+  "$venv/bin/ruff" format --check --quiet python
+  "$venv/bin/mypy" --python-executable "$python"
+  # The installed package: its stub against its module, and its annotations against what is there.
+  (cd "$root" && venv/bin/stubtest --ignore-missing-stub --allowlist ../../python/stubtest.txt gpushm)
+}
+
+format() {
+  "$venv/bin/ruff" check --fix python
+  "$venv/bin/ruff" format python
+}
+
+run_tests() {
+  "$python" -m pytest -o cache_dir="$root/pytest_cache" "$@"
+}
+
+case ${1:-} in
+  deps | wheel | install | stubs | lint | format) "$1" ;;
+  test) run_tests "${@:2}" ;;
+  *) sed -n '3,/^set/p' "$0" | sed -n 's/^# \{0,1\}//p' >&2; exit 2 ;;
+esac
