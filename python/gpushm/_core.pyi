@@ -653,6 +653,28 @@ class Client:
         :meth:`create`.
         """
 
+    def put(self, name: str, tree: object, *, device: str = 'auto', lifetime: str = 'persistent') -> Segment:
+        """
+        Copy a structure of arrays (a state dict) into one new segment, and publish it.
+
+        ``tree``: dicts with str or int keys, lists and tuples, nested, of arrays in host memory
+        (objects with ``__dlpack__``, and NumPy arrays of ml_dtypes) and of str, int, float, bool
+        and None. An array under several names is copied once. ``device``, ``lifetime``: as
+        :meth:`create`. Blocks until all is copied.
+
+        Raises TypeError for what cannot be put, and as :meth:`create`.
+        """
+
+    def get(self, name: str, framework: str | None = None, *, access: str = 'read', timeout: float | None = 0.0, device: str | None = None) -> Any:
+        """
+        The structure that :meth:`put` has published, without a copy: its arrays are views of the
+        segment, which stays open as long as one of them.
+
+        ``framework``: ``"numpy"``, ``"jax"``, ``"torch"`` or ``"cupy"``; None:
+        :class:`gpushm.Array`. Otherwise as :meth:`open`.
+        Raises gpushm.InvalidArgumentError for a segment that was not put.
+        """
+
     def list(self, prefix: str = '') -> list[SegmentInfo]:
         """
         Published segments, and this client's unpublished ones, whose names begin with ``prefix``,

@@ -8,9 +8,9 @@
 #include <string>
 #include <utility>
 
-#include "aio.hpp"
 #include "array.hpp"
 #include "gpushm/channel.h"
+#include "in_python.hpp"
 #include "segment.hpp"
 #include "stop.hpp"
 #include "stream.hpp"

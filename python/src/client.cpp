@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "aio.hpp"
 #include "channel.hpp"
 #include "exchange.hpp"
+#include "in_python.hpp"
 #include "segment.hpp"
 #include "stop.hpp"
 #include "subscription.hpp"
@@ -453,6 +453,54 @@ void register_client(nb::module_& module) {
            "the segment is open here. Finish the writes that readers rely on first.\n"
            "Raises gpushm.NotExportableError, which names the allocator and the remedy, and as\n"
            ":meth:`create`.")
+      .def(
+          "put",
+          [](nb::handle self,
+             const string& name,
+             nb::handle tree,
+             const string& device,
+             const string& lifetime) {
+            return in_python("gpushm._tree", "put", self, name, tree, device, lifetime);
+          },
+          nb::arg("name"),
+          nb::arg("tree"),
+          nb::kw_only(),
+          nb::arg("device") = "auto",
+          nb::arg("lifetime") = "persistent",
+          nb::sig("def put(self, name: str, tree: object, *, device: str = 'auto', lifetime: str = "
+                  "'persistent') -> Segment"),
+          "Copy a structure of arrays (a state dict) into one new segment, and publish it.\n\n"
+          "``tree``: dicts with str or int keys, lists and tuples, nested, of arrays in host "
+          "memory\n"
+          "(objects with ``__dlpack__``, and NumPy arrays of ml_dtypes) and of str, int, float, "
+          "bool\n"
+          "and None. An array under several names is copied once. ``device``, ``lifetime``: as\n"
+          ":meth:`create`. Blocks until all is copied.\n\n"
+          "Raises TypeError for what cannot be put, and as :meth:`create`.")
+      .def(
+          "get",
+          [](nb::handle self,
+             const string& name,
+             const std::optional<string>& framework,
+             const string& access,
+             std::optional<double> timeout,
+             const std::optional<string>& device) {
+            return in_python("gpushm._tree", "get", self, name, framework, access, timeout, device);
+          },
+          nb::arg("name"),
+          nb::arg("framework").none() = nb::none(),
+          nb::kw_only(),
+          nb::arg("access") = "read",
+          nb::arg("timeout").none() = 0.0,
+          nb::arg("device").none() = nb::none(),
+          nb::sig("def get(self, name: str, framework: str | None = None, *, access: str = 'read', "
+                  "timeout: float | None = 0.0, device: str | None = None) -> Any"),
+          "The structure that :meth:`put` has published, without a copy: its arrays are views of "
+          "the\n"
+          "segment, which stays open as long as one of them.\n\n"
+          "``framework``: ``\"numpy\"``, ``\"jax\"``, ``\"torch\"`` or ``\"cupy\"``; None:\n"
+          ":class:`gpushm.Array`. Otherwise as :meth:`open`.\n"
+          "Raises gpushm.InvalidArgumentError for a segment that was not put.")
       .def("list",
            list,
            nb::arg("prefix") = "",

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "aio.hpp"
+#include "in_python.hpp"
 #include "segment.hpp"
 #include "stop.hpp"
 

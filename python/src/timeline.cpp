@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "aio.hpp"
+#include "in_python.hpp"
 #include "stop.hpp"
 #include "stream.hpp"
 
