@@ -57,7 +57,8 @@ lint() {
   "$venv/bin/ruff" format --check --quiet python
   "$venv/bin/mypy" --python-executable "$python"
   # The installed package: its stub against its module, and its annotations against what is there.
-  (cd "$root" && venv/bin/stubtest --ignore-missing-stub --allowlist ../../python/stubtest.txt gpushm)
+  (cd "$root" && venv/bin/stubtest --mypy-config-file ../../pyproject.toml --ignore-missing-stub \
+     --allowlist ../../python/stubtest.txt gpushm)
 }
 
 format() {

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import os
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import gpushm
 
 from support import wait_until
 
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # also where there is a GPU
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
 

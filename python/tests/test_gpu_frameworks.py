@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch, CuPy, Numba and JAX on a real GPU, in both directions."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+
+import numpy as np
+import pytest
+
+import gpushm
+
+MIB = 1 << 20
+
+
+def _has_gpu() -> bool:
+    if "GPUSHM_FAKE_GPU_ROOT" in os.environ:
+        return False
+    try:
+        return ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
+    except OSError:
+        return False
+
+
+pytestmark = pytest.mark.skipif(not _has_gpu(), reason="no GPU")
+
+
+@pytest.fixture
+def segment(client):
+    with client.create("s", 16 * MIB, device="0") as result:
+        result.fill(0)
+        yield result
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch")
+
+
+READER = """
+    import gpushm, numpy, sys
+    segment = gpushm.connect(sys.argv[1]).open(sys.argv[2])
+    print(numpy.frombuffer(segment.read(0, 4 * int(sys.argv[3])), 'float32').tolist(), flush=True)
+    """
+
+
+def test_pytorch(client, segment, start, torch):
+    tensor = torch.from_dlpack(segment.view("float32", (4, 4)))
+    assert tensor.device == torch.device("cuda", 0)
+    assert tensor.data_ptr() == segment.view().data_ptr
+    tensor.copy_(torch.arange(16, dtype=torch.float32).reshape(4, 4))
+    torch.cuda.synchronize()
+    segment.publish()
+    assert start(READER, "s", "16").succeed() == f"{[float(i) for i in range(16)]}\n"
+    back = gpushm.from_dlpack(tensor.t())
+    assert (back.__dlpack_device__(), back.strides) == ((2, 0), (1, 4))
+    for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "bool", "int64", "complex64"):
+        assert torch.from_dlpack(segment.view(name, 8)).dtype == getattr(torch, name)
+        assert gpushm.from_dlpack(torch.zeros(8, dtype=getattr(torch, name))).dtype == name
+    assert segment.view(torch.bfloat16, 8).dtype == "bfloat16"
+
+
+def test_pytorch_reads_what_is_mapped_for_reading(client, segment, torch):
+    segment.view("float32", 1024).copy_from(np.ones(1024, "float32"))
+    segment.publish()
+    weights = torch.from_dlpack(client.open("s").view("float32", (32, 32)))
+    assert float((weights @ weights).sum()) == 32 * 32 * 32
+
+
+def test_the_stream_of_pytorch_waits_and_the_host_does_not(client, segment, torch):
+    timeline = client.create_timeline("t")
+    produce, consume = torch.cuda.Stream(), torch.cuda.Stream()
+    array = segment.view("float32", 1024, ready=(timeline, 1))
+    started = time.monotonic()
+    with torch.cuda.stream(consume):
+        tensor = torch.from_dlpack(array)
+        total = tensor.sum()
+    assert time.monotonic() - started < 5
+    time.sleep(0.1)
+    assert not consume.query()
+    with torch.cuda.stream(produce):
+        torch.from_dlpack(segment.view("float32", 1024)).fill_(2)
+        timeline.signal(1, produce)
+    consume.synchronize()
+    timeline.check()
+    assert float(total) == 2048
+
+
+def test_share_of_a_tensor_of_pytorch(client, start, torch):
+    tensor = torch.arange(32, dtype=torch.float32, device="cuda")
+    torch.cuda.synchronize()
+    with client.share("tensor", tensor[4:20]) as shared:
+        assert shared.size == 64
+        assert start(READER, "tensor", "16").succeed() == f"{[float(i) for i in range(4, 20)]}\n"
+        shared.unshare()
+    with pytest.raises(gpushm.NoSuchSegmentError):
+        client.open("tensor")
+
+
+def test_put_and_get_of_pytorch(client, torch):
+    state = {"w": torch.ones(8, 8, dtype=torch.bfloat16), "b": torch.arange(8)}
+    client.put("m", state, device="0")
+    result = client.get("m", "torch")
+    assert result["w"].device == torch.device("cuda", 0)
+    assert result["w"].dtype == torch.bfloat16
+    assert float(result["w"].sum()) == 64
+    assert result["b"].tolist() == list(range(8))
+    with pytest.raises(TypeError, match="on a GPU"):
+        client.put("n", {"w": torch.ones(1, device="cuda")}, device="0")
+
+
+def test_cupy(segment):
+    cupy = pytest.importorskip("cupy")
+    for make in (cupy.from_dlpack, cupy.asarray):
+        array = make(segment.view("float32", (4, 8)))
+        assert array.data.ptr == segment.view().data_ptr
+        array += 1
+    cupy.cuda.runtime.deviceSynchronize()
+    assert segment.view("float32", 32).tobytes() == np.full(32, 2, "float32").tobytes()
+    back = gpushm.from_dlpack(cupy.arange(6, dtype="int32").reshape(2, 3))
+    assert (back.shape, back.dtype, back.__dlpack_device__()) == ((2, 3), "int32", (2, 0))
+
+
+def test_cupy_waits_for_the_timeline(client, segment):
+    cupy = pytest.importorskip("cupy")
+    timeline = client.create_timeline("t")
+    array = segment.view("float32", 8, ready=(timeline, 1))
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        result = cupy.from_dlpack(array) + 1
+    time.sleep(0.05)
+    assert not stream.done
+    timeline.signal(1)
+    stream.synchronize()
+    assert result.tolist() == [1.0] * 8
+
+
+def test_numba(segment):
+    cuda = pytest.importorskip("numba.cuda")
+    array = cuda.as_cuda_array(segment.view("float32", (4, 8)))
+    array.copy_to_device(np.full((4, 8), 3, "float32"))
+    cuda.synchronize()
+    assert segment.read(0, 4) == np.float32(3).tobytes()
+    assert array.device_ctypes_pointer.value == segment.view().data_ptr
+
+
+def test_jax(segment, start):
+    pytest.importorskip("jax")
+    segment.view("float32", 64).copy_from(np.full(64, 2, "float32"))
+    segment.publish()
+    child = start("""
+        import os
+        os.environ.pop('JAX_PLATFORMS', None)
+        os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'
+        import gpushm, jax, sys
+        array = gpushm.connect(sys.argv[1]).open('s').view('float32', (8, 8))
+        weights = jax.dlpack.from_dlpack(array.unflagged())
+        print(weights.device.platform, weights.unsafe_buffer_pointer() == array.data_ptr, flush=True)
+        print(float((weights @ weights).sum()), flush=True)
+        back = gpushm.from_dlpack(jax.numpy.arange(6))
+        print(back.__dlpack_device__(), flush=True)
+        """)
+    status, out, err = child.end()
+    assert status == 0, err
+    assert out == "gpu True\n2048.0\n(2, 0)\n"
