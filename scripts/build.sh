@@ -44,7 +44,7 @@ configured_as() { # LINE of CMakeCache.txt, as extended regular expression
 }
 if [ -e "$tree/CMakeCache.txt" ]; then
   if ! configured_as "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" ||
-     { [[ ${options[*]} == *clang++-14* ]] && ! configured_as "CMAKE_CXX_COMPILER:[A-Z]+=.*/clang\+\+-14"; }; then
+     { [[ ${options[*]} == *clang++-14* ]] && ! configured_as "CMAKE_CXX_COMPILER:[A-Z]+=(.*/)?clang\+\+-14"; }; then
     rm -rf "$tree"
   fi
 fi
