@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "error.hpp"
 
+#include <new>
 #include <string>
 
 #include "handle.hpp"
@@ -28,6 +29,19 @@ failure failure::of(gpushm_errc code) {
   return result;
 }
 
+failure failure::out_of_memory() {
+  failure result;
+  result.code_ = GPUSHM_ERRC_OUT_OF_MEMORY;
+  // Null if there is no memory for that, either; the exception then has no text.
+  result.error_.reset(gpushm_error_create(GPUSHM_ERRC_OUT_OF_MEMORY,
+                                          text("wait"),
+                                          text(""),
+                                          text("this process has no memory left"),
+                                          text("free some")),
+                      gpushm_error_free);
+  return result;
+}
+
 nb::object failure::exception() const {
   return make_exception(error_.get());
 }
@@ -39,6 +53,9 @@ void failure::raise_if_any() const {
 }
 
 nb::object make_exception(const gpushm_error* error) {
+  if (error == nullptr) {
+    throw std::bad_alloc();
+  }
   return nb::module_::import_("gpushm._errors")
       .attr("from_parts")(static_cast<int>(gpushm_error_code(error)),
                           text_object(gpushm_error_operation(error)),

@@ -17,6 +17,8 @@ class failure {
   failure() = default;
   /// With `code` GPUSHM_OK: no failure. Does not need the GIL.
   static failure of(gpushm_errc code);
+  /// For a C++ exception of code that runs without the GIL. Does not need the GIL.
+  static failure out_of_memory();
 
   [[nodiscard]] gpushm_errc code() const noexcept { return code_; }
   /// Needs the GIL. Raises the exception class of the code (gpushm/_errors.py).

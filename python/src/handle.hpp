@@ -51,6 +51,9 @@ class closable {
     }
     return handle_;
   }
+  /// Gives the handle up, so that no other call can get it; null after close().
+  [[nodiscard]] std::shared_ptr<Handle> take() noexcept { return std::exchange(handle_, nullptr); }
+  void put_back(std::shared_ptr<Handle> handle) noexcept { handle_ = std::move(handle); }
   void close() noexcept {
     if (handle_ != nullptr) {
       std::shared_ptr<Handle> last = std::move(handle_);

@@ -26,7 +26,12 @@ struct background_call {
       : stop(std::move(source)), call(std::move(work)) {}
 
   void run() {
-    failure ended = failure::of(call(stop.get()));
+    failure ended;
+    try {
+      ended = failure::of(call(stop.get()));
+    } catch (const std::exception&) {  // only of allocations: the library throws nothing
+      ended = failure::out_of_memory();
+    }
     call = nullptr;
     const std::lock_guard lock(mutex);
     result = std::move(ended);

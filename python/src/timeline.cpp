@@ -161,12 +161,15 @@ void wait_flags(const timeline_object& self,
 }
 
 void hand_over(timeline_object& self) {
-  std::shared_ptr<gpushm_timeline> timeline = self.handle.get("hand_over");
-  // The C function releases the handle: no array and no call of another thread may have it.
-  if (timeline.use_count() != 2) {
+  static_cast<void>(self.handle.get("hand_over"));
+  // The C function releases the handle: nothing else may have it, or get it meanwhile.
+  std::shared_ptr<gpushm_timeline> timeline = self.handle.take();
+  if (timeline.use_count() != 1) {
+    const std::string name = to_string(gpushm_timeline_name(timeline.get()));
+    self.handle.put_back(std::move(timeline));
     raise(GPUSHM_ERRC_INVALID_ARGUMENT,
           "hand_over",
-          to_string(gpushm_timeline_name(timeline.get())),
+          name,
           "arrays, or calls of other threads, use this timeline",
           "hand it over when they have ended");
   }
@@ -176,11 +179,13 @@ void hand_over(timeline_object& self) {
     failed = failure::of(gpushm_timeline_hand_over(timeline.get()));
     if (failed.code() == GPUSHM_OK) {
       std::get_deleter<timeline_release>(timeline)->is_handed_over = true;
+      timeline.reset();
     }
-    timeline.reset();
+  }
+  if (timeline != nullptr) {
+    self.handle.put_back(std::move(timeline));
   }
   failed.raise_if_any();
-  self.handle.close();
 }
 
 nb::object take_over(const timeline_object& self,

@@ -40,6 +40,7 @@ class Broker:
     """A process of `gpushm serve`."""
 
     def __init__(self, *options: str) -> None:
+        program = command()
         # Not pytest's folder: the path of a socket has at most 107 bytes.
         self._folder = tempfile.TemporaryDirectory(prefix="gpushm-test-")
         self.socket = f"{self._folder.name}/socket"
@@ -47,7 +48,7 @@ class Broker:
         try:
             self.process = subprocess.Popen(
                 [
-                    command(),
+                    program,
                     "serve",
                     "--socket",
                     self.socket,

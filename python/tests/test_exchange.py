@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import enum
 import mmap
 import os
 
@@ -221,10 +222,17 @@ def test_copies(segment, readonly):
     )
 
 
+class Kind(enum.IntEnum):
+    """As PyTorch and JAX name devices."""
+
+    CPU = 1
+
+
 def test_devices_and_streams_of_host_memory(segment):
     array = segment.view()
     assert array.__dlpack_device__() == (1, 0)
     assert dlpack.name_of(array.__dlpack__(dl_device=(1, 0))) == b"dltensor"
+    assert dlpack.name_of(array.__dlpack__(dl_device=(Kind.CPU, 0))) == b"dltensor"
     assert dlpack.name_of(array.__dlpack__(stream=-1)) == b"dltensor"
     with pytest.raises(BufferError, match="cannot be exported to another GPU"):
         array.__dlpack__(dl_device=(2, 0))
