@@ -214,8 +214,7 @@ nb::object from_readiness(const std::optional<readiness>& what) {
   if (!what.has_value()) {
     return nb::none();
   }
-  return nb::make_tuple(
-      nb::cast(new timeline_object(what->timeline), nb::rv_policy::take_ownership), what->value);
+  return nb::make_tuple(make_object<timeline_object>(what->timeline), what->value);
 }
 
 bool is_ready(const readiness& what) {

@@ -95,8 +95,7 @@ nb::object create_producer(client_object& self,
   });
   closable<gpushm_producer> owner(made, gpushm_producer_close);
   memory_range memory = memory_of(client, name, GPUSHM_ACCESS_READ_WRITE, device);
-  return nb::cast(new producer_object{std::move(owner), name, std::move(memory)},
-                  nb::rv_policy::take_ownership);
+  return make_object<producer_object>(std::move(owner), name, std::move(memory));
 }
 
 gpushm_consumer_mode to_mode(const string& text) {
@@ -148,8 +147,7 @@ nb::object open_consumer(client_object& self,
   });
   closable<gpushm_consumer> owner(std::move(work->result));
   memory_range memory = memory_of(work->client, name, GPUSHM_ACCESS_READ, work->device);
-  return nb::cast(new consumer_object{std::move(owner), name, std::move(memory)},
-                  nb::rv_policy::take_ownership);
+  return make_object<consumer_object>(std::move(owner), name, std::move(memory));
 }
 
 [[noreturn]] void raise_late(const char* operation, const string& name, const char* what) {
@@ -158,12 +156,6 @@ nb::object open_consumer(client_object& self,
         name,
         what,
         "wait longer, or see what the other processes of the channel do (gpushm channel status)");
-}
-
-/// Runs a call for the CPU, or for a stream.
-template <typename Now, typename On>
-gpushm_errc either(void* stream, bool on_stream, Now now, On on) {
-  return on_stream ? on(stream) : now();
 }
 
 nb::object acquire(nb::handle self,
@@ -190,10 +182,10 @@ nb::object acquire(nb::handle self,
   if (!acquired) {
     raise_late("acquire", producer.name, "consumers have not released a slot in time");
   }
-  return nb::cast(new slot_object{nb::borrow(self), slot}, nb::rv_policy::take_ownership);
+  return make_object<slot_object>(nb::borrow(self), slot);
 }
 
-void publish(slot_object& self, nb::bytes metadata, nb::handle stream) {
+void publish(slot_object& self, const nb::bytes& metadata, nb::handle stream) {
   const bool on_stream = !stream.is_none();
   void* const on = on_stream ? to_stream(stream) : nullptr;
   call(self.of().handle.get("publish"), [&](gpushm_producer* producer) {
@@ -238,7 +230,7 @@ nb::object next(nb::handle self,
   if (!got) {
     return nb::none();
   }
-  return nb::cast(new item_object{nb::borrow(self), item}, nb::rv_policy::take_ownership);
+  return make_object<item_object>(nb::borrow(self), item);
 }
 
 void release(item_object& self, nb::handle stream) {
@@ -272,7 +264,7 @@ nb::object producer_stats(producer_object& self) {
   return nb::module_::import_("gpushm._types").attr("ProducerStats")(**fields);
 }
 
-template <typename Class, typename Member>
+template <typename Member>
 void def_close(nb::class_<Member>& type, const char* close_doc, const char* enter) {
   type.def(
           "close",
@@ -427,7 +419,7 @@ void register_channel(nb::module_& module) {
            producer_stats,
            nb::sig("def stats(self) -> ProducerStats"),
            "Counters. Does not block.");
-  def_close<producer_object>(
+  def_close(
       producer,
       "End the channel: consumers get the items that are published, and then the end. Waits at\n"
       "most a second for streams.",
@@ -480,9 +472,9 @@ void register_channel(nb::module_& module) {
           "__aiter__",
           [](nb::handle self) { return aio("consumer_items", self); },
           nb::sig("def __aiter__(self) -> AsyncIterator[Item]"));
-  def_close<consumer_object>(consumer,
-                             "Leave the channel. Waits at most a second for streams.",
-                             "def __enter__(self) -> Consumer");
+  def_close(consumer,
+            "Leave the channel. Waits at most a second for streams.",
+            "def __enter__(self) -> Consumer");
 }
 
 void register_channel_methods(nb::class_<client_object>& type) {

@@ -38,7 +38,7 @@ gpushm_access to_access(const string& text) {
   if (text == "read-write") {
     return GPUSHM_ACCESS_READ_WRITE;
   }
-  throw nb::value_error("access is \"read\" or \"read-write\"");
+  throw nb::value_error(R"(access is "read" or "read-write")");
 }
 
 gpushm_lifetime to_lifetime(const string& text) {
@@ -48,13 +48,12 @@ gpushm_lifetime to_lifetime(const string& text) {
   if (text == "persistent") {
     return GPUSHM_LIFETIME_PERSISTENT;
   }
-  throw nb::value_error("lifetime is \"leased\" or \"persistent\"");
+  throw nb::value_error(R"(lifetime is "leased" or "persistent")");
 }
 
 nb::object make_segment(std::shared_ptr<gpushm_segment> segment,
                         std::shared_ptr<gpushm_client> client) {
-  return nb::cast(new segment_object(std::move(segment), std::move(client)),
-                  nb::rv_policy::take_ownership);
+  return make_object<segment_object>(std::move(segment), std::move(client));
 }
 
 nb::object connect(nb::handle socket,
@@ -88,8 +87,7 @@ nb::object connect(nb::handle socket,
     work->options.stop = by;
     return gpushm_client_connect(&work->options, &work->client);
   });
-  return nb::cast(new client_object(std::exchange(work->client, nullptr)),
-                  nb::rv_policy::take_ownership);
+  return make_object<client_object>(std::exchange(work->client, nullptr));
 }
 
 nb::object create(client_object& self,
@@ -227,7 +225,7 @@ nb::object share(client_object& self,
                  nb::handle tensor,
                  const string& lifetime,
                  bool publish,
-                 nb::bytes metadata,
+                 const nb::bytes& metadata,
                  nb::handle stream) {
   const array what = import_object(tensor, stream);
   if (what.elements() == 0) {
@@ -292,7 +290,7 @@ nb::object create_timeline(client_object& self, const string& name) {
   gpushm_timeline* made = nullptr;
   call(self.handle.get("create_timeline"),
        [&](gpushm_client* client) { return gpushm_timeline_create(client, text(name), &made); });
-  return nb::cast(new timeline_object(made), nb::rv_policy::take_ownership);
+  return make_object<timeline_object>(made);
 }
 
 nb::object open_timeline(client_object& self,
@@ -316,7 +314,7 @@ nb::object open_timeline(client_object& self,
     }
     return code;
   });
-  return nb::cast(new timeline_object(work->result), nb::rv_policy::take_ownership);
+  return make_object<timeline_object>(work->result);
 }
 
 nb::object subscribe(client_object& self, const string& prefix) {

@@ -116,7 +116,7 @@ void with_host_bytes(nb::handle source,
   if (!nb::hasattr(source, "__dlpack__")) {
     const auto buffer = buffer_view::of(source);
     if (!buffer.has_value()) {
-      const std::string type = nb::cast<std::string>(nb::str(source.type()));
+      const auto type = nb::cast<std::string>(nb::str(source.type()));
       throw nb::type_error((type + " has neither the buffer protocol nor __dlpack__").c_str());
     }
     use(buffer->bytes());

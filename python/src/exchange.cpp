@@ -283,7 +283,7 @@ array import_versioned(dl::managed_tensor_versioned* tensor) {
 
 array import_object(nb::handle object, nb::handle stream) {
   if (!nb::hasattr(object, "__dlpack__")) {
-    const std::string type = nb::cast<std::string>(nb::str(object.type()));
+    const auto type = nb::cast<std::string>(nb::str(object.type()));
     throw nb::type_error((type + " has no __dlpack__").c_str());
   }
   nb::dict arguments;

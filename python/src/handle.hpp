@@ -67,6 +67,14 @@ class closable {
   std::shared_ptr<Handle> handle_;
 };
 
+/// A Python object with a new `Object` of these arguments (of these members, if it has no
+/// constructor). Needs the GIL.
+template <typename Object, typename... Arguments>
+nb::object make_object(Arguments&&... arguments) {
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): Python owns it
+  return nb::cast(new Object{std::forward<Arguments>(arguments)...}, nb::rv_policy::take_ownership);
+}
+
 /// Calls `function(handle)` without the GIL, releases the reference without it, too, and raises an
 /// exception unless the result is GPUSHM_OK.
 template <typename Handle, typename Function>

@@ -54,7 +54,7 @@ nb::bytes epoch(const segment_object& self) {
   return nb::bytes(result.bytes, sizeof result.bytes);
 }
 
-void publish(segment_object& self, nb::bytes metadata) {
+void publish(segment_object& self, const nb::bytes& metadata) {
   call(self.handle.get("publish"), [&](gpushm_segment* segment) {
     return gpushm_segment_publish(segment, metadata.data(), metadata.size());
   });
@@ -123,7 +123,7 @@ nb::list create_timelines(segment_object& self, std::size_t count) {
   });
   nb::list result;
   for (std::size_t i = 0; i < count; ++i) {
-    result.append(nb::cast(new timeline_object(made[i]), nb::rv_policy::take_ownership));
+    result.append(make_object<timeline_object>(made[i]));
   }
   return result;
 }
@@ -149,7 +149,7 @@ nb::object open_timeline(segment_object& self,
     }
     return code;
   });
-  return nb::cast(new timeline_object(work->result), nb::rv_policy::take_ownership);
+  return make_object<timeline_object>(work->result);
 }
 
 template <typename Result, Result (*Get)(const gpushm_segment*)>

@@ -40,7 +40,7 @@ void* to_stream(nb::handle what) {
       return from_integer(value);
     }
   }
-  const std::string type = nb::cast<std::string>(nb::str(what.type()));
+  const auto type = nb::cast<std::string>(nb::str(what.type()));
   throw nb::type_error((type +
                         " is not a CUDA stream (pass its handle as an integer, or a stream of "
                         "PyTorch, CuPy, Numba or cuda.core)")

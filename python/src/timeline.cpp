@@ -25,8 +25,9 @@ struct waited_for {
 };
 
 waited_for& parked() {
-  static waited_for* const result =
-      new waited_for;  // never destroyed: used while the process exits
+  // Never destroyed: used while the process exits.
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): see above
+  static auto* const result = new waited_for;
   return *result;
 }
 
@@ -206,7 +207,7 @@ nb::object take_over(const timeline_object& self,
     }
     return code;
   });
-  return nb::cast(new timeline_object(work->result), nb::rv_policy::take_ownership);
+  return make_object<timeline_object>(work->result);
 }
 
 }  // namespace

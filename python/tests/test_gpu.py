@@ -308,7 +308,8 @@ def test_memory_of_a_gpu_in_a_forked_child(start, segment):
     prelude = "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"
     child = start(f"""
         {prelude}
-        import gpushm, os, sys
+        import gpushm, os, sys, warnings
+        warnings.simplefilter('ignore', DeprecationWarning)  # of a fork with threads, since 3.12
         array = gpushm.connect(sys.argv[1]).open('s').view('float32', 8)
         pid = os.fork()
         if pid == 0:

@@ -135,7 +135,8 @@ def test_objects_that_live_until_the_interpreter_ends(start, published):
 def test_a_forked_child_releases_nothing_of_its_parent(start, published, client):
     child = start(
         """
-        import os, sys
+        import os, sys, warnings
+        warnings.simplefilter('ignore', DeprecationWarning)  # of a fork with threads, since 3.12
         sys.path.insert(0, sys.argv[2])
         import dlpack, gpushm, numpy
         client = gpushm.connect(sys.argv[1])
