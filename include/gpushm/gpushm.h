@@ -276,10 +276,10 @@ GPUSHM_API gpushm_error* gpushm_error_create(gpushm_errc code,
 typedef struct gpushm_stop gpushm_stop;
 
 GPUSHM_API gpushm_errc gpushm_stop_create(gpushm_stop** stop);
-/* Every call that was given `stop`, now or later, stops waiting. If a call reports by a bool that its
- * timeout has passed, such as `*arrived` of gpushm_subscription_next, it reports this in the same
- * way: the bool is false. All others fail with GPUSHM_ERRC_CANCELLED. Does not block. Not async-signal-safe: a signal handler must have a thread
- * call it. */
+/* Every call that was given `stop`, now or later, stops waiting. If a call reports by a bool that
+ * its timeout has passed, such as `*arrived` of gpushm_subscription_next, it reports this in the
+ * same way: the bool is false. All others fail with GPUSHM_ERRC_CANCELLED. Does not block. Not
+ * async-signal-safe: a signal handler must have a thread call it. */
 GPUSHM_API void gpushm_stop_request(gpushm_stop* stop);
 GPUSHM_API void gpushm_stop_free(gpushm_stop* stop);
 

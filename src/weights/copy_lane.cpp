@@ -43,7 +43,9 @@ class host_lane : public copy_lane {
 
  private:
   struct freed {
-    void operator()(std::byte* memory) const noexcept { std::free(memory); }  // NOLINT
+    void operator()(std::byte* memory) const noexcept {
+      std::free(memory);  // NOLINT(*-no-malloc): of aligned_alloc
+    }
   };
   std::byte* first_;
   done report_;

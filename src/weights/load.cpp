@@ -33,6 +33,8 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr const char* operation = "load";
+/// Of the timeline's name.
+constexpr const char* load_suffix = "/~load";
 constexpr milliseconds report_pause{100};
 constexpr milliseconds retry_pause{10};
 
@@ -72,7 +74,7 @@ struct job {
   std::string table_of_zeros;  ///< its length is the table's
   std::string fingerprint;
 
-  [[nodiscard]] std::string load_name() const { return name + "/~load"; }
+  [[nodiscard]] std::string load_name() const { return name + load_suffix; }
   [[nodiscard]] std::string journal_name(const slab_info& of) const {
     return name + "/~loaded-" + base::hex_text(of.id);
   }
@@ -417,6 +419,24 @@ segment load(client& by, const std::string& name, const load_options& options) {
   }
 }
 
+namespace {
+
+/// Blocks until the loader is done or has ended, at most `timeout`; for a pause if there is none.
+void await_loader(client& by,
+                  const std::string& name,
+                  milliseconds timeout,
+                  const std::stop_token& stop) {
+  try {
+    const timeline progress = timeline::open(by, name + load_suffix, timeout, stop);
+    static_cast<void>(progress.wait(max_timeline_value, timeout, stop));
+  } catch (const error& why) {
+    base::log(log_level::debug, why.what());
+    base::pause_before_retry(retry_pause);
+  }
+}
+
+}  // namespace
+
 segment open_complete(client& by, const std::string& name, const open_options& options) {
   const auto until = base::deadline_after(options.timeout);
   open_options wanted = options;
@@ -446,8 +466,7 @@ segment open_complete(client& by, const std::string& name, const open_options& o
                   "allow more time, or load it again: the load goes on where it ended");
     }
     opened.reset();
-    const auto next_look = std::min(until, steady_clock::now() + report_pause);
-    std::this_thread::sleep_until(next_look);
+    await_loader(by, name, std::min(report_pause, base::time_left(until)), options.stop);
   }
 }
 

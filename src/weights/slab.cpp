@@ -118,7 +118,7 @@ std::optional<slab_info> info_of(const segment& what) {
   if (text.find(format) == std::string_view::npos) {
     return std::nullopt;
   }
-  // At most 64 KiB, and depth is no danger: the library's parser is not recursive.
+  // At most 64 KiB; the library's parser does not recurse.
   const json read = json::parse(text, nullptr, false);
   if (!read.is_object() || read.value("format", json()) != format) {
     return std::nullopt;
