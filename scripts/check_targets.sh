@@ -8,10 +8,9 @@ set -euo pipefail
 
 cd "$(dirname "$0")/.."
 # Targets that .ci/run builds, directly or indirectly, and targets without a build.
-run=(deps build test lint asan tsan aarch64 dist check-dist install bench)
+run=(deps build test python-test lint asan tsan aarch64 dist check-dist install bench)
 plain=(help format clean)
-# The Python package: make python-test.
-plain+=(wheel python-test)
+plain+=(wheel)  # make python-test builds one
 # Configured only: PRESET:TARGET... for each. `make demo` is the command of another preset; image_test runs scripts/image.sh.
 declare -A presets=([demo]=demo:gpushm [coverage]=coverage:all [fuzz]=fuzz:all
                     [image]='release:gpushmd gpushm-brokerd gpushm-keeper gpushm gpushm-cdi-hook gpushm-pair')

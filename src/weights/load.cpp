@@ -293,6 +293,18 @@ void remove_quietly(const job& of, const std::string& name) {
   }
 }
 
+/// After a failure: others may wait, and go on; what nobody has open is not left behind.
+void remove_unless_awaited(const job& of, const slab_info& slab) noexcept {
+  try {
+    if (of.by.stat(of.name).leases <= 1) {
+      remove_quietly(of, of.name);
+      remove_quietly(of, of.journal_name(slab));
+    }
+  } catch (const std::exception& why) {
+    base::log(log_level::debug, why.what());
+  }
+}
+
 std::string complete_table(const job& of, const load_journal& journal) {
   tensors table = of.plan.table;
   const std::uint64_t* const hashes = journal.hashes();
@@ -331,14 +343,9 @@ void lead(const job& of, timeline progress) {
     filling(of, slab->memory, *journal, progress).run();
     seal(slab->memory, slab->info, complete_table(of, *journal));
   } catch (...) {
-    // Others may wait, and go on; what nobody has open is not left behind.
-    if (of.by.stat(of.name).leases <= 1) {
-      remove_quietly(of, of.name);
-      remove_quietly(of, of.journal_name(slab->info));
-    }
+    remove_unless_awaited(of, slab->info);
     throw;
   }
-  remove_quietly(of, of.journal_name(slab->info));
   if (of.plan.tensor_bytes != 0) {
     progress.signal(of.plan.tensor_bytes);
   }
@@ -407,6 +414,8 @@ segment load(client& by, const std::string& name, const load_options& options) {
   std::optional<found_slab> held;
   for (;;) {
     if (auto found = find(of, access::read); found && found->is_complete) {
+      // Its loader may have been killed before it has done this.
+      remove_quietly(of, of.journal_name(found->info));
       return std::move(found->memory);
     }
     of.check_time();
