@@ -57,7 +57,9 @@ class loads : public testing::TestWithParam<where> {
       GTEST_SKIP() << "no NVIDIA GPU on this machine";
     }
     if (GetParam() == where::fake) {
-      fake_.emplace(gpushm::fake::fake_gpus_options{.size_bytes = std::uint64_t{1} << 30U});
+      gpushm::fake::fake_gpus_options one_gpu;
+      one_gpu.size_bytes = std::uint64_t{1} << 30U;
+      fake_.emplace(one_gpu);
     }
     broker_options options;
     options.socket_path = socket_;
