@@ -98,8 +98,8 @@ TEST_P(load_cli, says_what_is_wrong) {
   EXPECT_EQ(load(path, {"--read", "magic"}).status, exited(2));
 }
 
-INSTANTIATE_TEST_SUITE_P(on, load_cli, ::testing::Values("host", "0"), [](const auto& info) {
-  return std::string(info.param == std::string("host") ? "host" : "fake");
+INSTANTIATE_TEST_SUITE_P(on, load_cli, ::testing::Values("host", "0"), [](const auto& chosen) {
+  return std::string(chosen.param == std::string("host") ? "host" : "fake");
 });
 
 }  // namespace
