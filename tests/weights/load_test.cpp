@@ -38,8 +38,14 @@ std::string name_of(const testing::TestParamInfo<where>& info) {
   return info.param == where::host ? "host" : info.param == where::fake ? "fake" : "real";
 }
 
-/// "ready GENERATION", or what the agent has printed instead.
+/// "ready GENERATION", or what the agent has printed instead; also if that was read before.
 std::string result_of(child& agent) {
+  const std::string& out = agent.text(gpushm_testing::stream::out);
+  for (const char* const begin : {"ready ", "failed "}) {
+    if (const auto at = out.find(begin); at != std::string::npos) {
+      return out.substr(at, out.find('\n', at) - at);
+    }
+  }
   return agent.wait_for_line("ready .*|failed .*", 120s);
 }
 bool has_read(child& agent) {
@@ -68,7 +74,10 @@ class loads : public testing::TestWithParam<where> {
     broker_.emplace(broker::start(options));
     client_.emplace(client::connect({.socket_path = socket_}));
     auto model = gpushm_tests::sample_model();
-    for (int i = 0; i != 12; ++i) {  // a load lasts for several reports
+    // A load lasts for several reports, on a slow machine.
+    const char* const wanted = std::getenv("GPUSHM_LOAD_TENSORS");
+    const int count = wanted == nullptr ? 12 : std::stoi(wanted);
+    for (int i = 0; i != count; ++i) {
       model.push_back({"big." + std::to_string(i), "U8", {5'000'001}, 5'000'001});
     }
     gpushm_tests::write_file(path_, gpushm_tests::safetensors_of(model, R"({"format":"pt"})"));
@@ -292,7 +301,8 @@ TEST_F(loads_of_one_process, refuse_wrong_options) {
   EXPECT_EQ(code_of(std::string(250, 'n'), wanted), errc::invalid_argument);
   EXPECT_EQ(code_of("", wanted), errc::invalid_argument);
   wanted.device = "7";
-  EXPECT_EQ(code_of("w", wanted), errc::driver_unavailable);
+  EXPECT_THAT(code_of("w", wanted),
+              testing::AnyOf(errc::driver_unavailable, errc::device_not_found));
   wanted.device = "host";
   segment other = client_.create("w", {.size_bytes = 10, .device = "host"});
   other.publish();
