@@ -31,6 +31,7 @@ from gpushm._core import (
     connect,
     from_dlpack,
     library_version,
+    tensors_size,
 )
 from gpushm._errors import (
     AddressInUseError,
@@ -49,6 +50,7 @@ from gpushm._errors import (
     ForkedError,
     GoneOrReplacedError,
     InvalidArgumentError,
+    InvalidFileError,
     InvalidTicketError,
     MessageTooLargeError,
     NoSuchSegmentError,
@@ -77,6 +79,7 @@ from gpushm._errors import (
     WrongDescriptorCountError,
     WrongDescriptorKindError,
 )
+from gpushm._tensors import load_safetensors, safe_open
 from gpushm._types import BrokerInfo, Event, ProducerStats, SegmentInfo
 
 __version__ = ".".join(map(str, library_version()))
@@ -94,6 +97,9 @@ __all__ = [
     "Item",
     "Subscription",
     "Stop",
+    "load_safetensors",
+    "safe_open",
+    "tensors_size",
     "SegmentInfo",
     "BrokerInfo",
     "Event",
@@ -141,5 +147,6 @@ __all__ = [
     "CancelledError",
     "ValueOutOfRangeError",
     "TooManyWaitsError",
+    "InvalidFileError",
     "library_version",
 ]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Made by scripts/python.sh stubs.
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, ClassVar
 
 from gpushm._types import BrokerInfo, Event, ProducerStats, SegmentInfo
@@ -405,6 +405,22 @@ class Segment:
 
     def __repr__(self) -> str: ...
 
+    def tensor_table(self) -> str:
+        """
+        The table of the tensors of a loaded model, or of :meth:`Client.put`: JSON, as the header of
+        a safetensors file and a superset of it. All tensors are within the segment.
+
+        Blocks while it is copied from a GPU. Raises gpushm.InvalidArgumentError (no tensors, or not
+        complete), ProtocolError (a damaged or hostile table).
+        """
+
+    def publish_tensors(self, table: str | bytes) -> None:
+        """
+        As :meth:`publish`, with a table of tensors; the size of the segment is that of
+        :func:`gpushm.tensors_size`. Raises InvalidArgumentError, SizeMismatchError, and as
+        :meth:`publish`.
+        """
+
 class Subscription:
     """
     Events of segments: published, opened, released, removed, the death of a process.
@@ -672,7 +688,8 @@ class Client:
 
         ``framework``: ``"numpy"``, ``"jax"``, ``"torch"`` or ``"cupy"``; None:
         :class:`gpushm.Array`. Otherwise as :meth:`open`.
-        Raises gpushm.InvalidArgumentError for a segment that was not put.
+        A segment that :meth:`load_tensors` has loaded is a dict. Raises gpushm.InvalidArgumentError for
+        a segment without tensors, and ProtocolError for a damaged or hostile one.
         """
 
     def list(self, prefix: str = '') -> list[SegmentInfo]:
@@ -748,6 +765,31 @@ class Client:
         Raises gpushm.NoSuchSegmentError, QuotaExceededError, TimedOutError, CancelledError.
         """
 
+    def load_tensors(self, paths: str | bytes | os.PathLike[Any] | Sequence[str | bytes | os.PathLike[Any]], name: str, *, device: str = 'auto', threads: int = 8, reading: str = 'auto', timeout: float | None = 3600.0, progress: Callable[[int, int, int, bool], object] | None = None, stop: Stop | None = None) -> Segment:
+        """
+        Load safetensors files into a persistent segment, once for all processes that call this at
+        the same time, and open it for reading. At once if the name has this model already.
+
+        ``paths``: files, an index (``*.index.json``), or a folder of a model. ``device``: as
+        :meth:`create`. ``threads``: 1 to 64 that read. ``reading``: ``"cached"``, ``"direct"``
+        (O_DIRECT), or ``"auto"``: direct if most of a file is not in the page cache. ``progress``
+        is called ten times a second with the bytes that are loaded, the bytes of all tensors, the
+        bytes that a loader before has left, and whether this process reads; what it raises ends the
+        load.
+
+        Raises gpushm.InvalidFileError, AlreadyExistsError (the name has another model),
+        TimedOutError, CancelledError, and as :meth:`create` and :meth:`open`.
+        """
+
+    def open_tensors(self, name: str, *, device: str | None = None, timeout: float | None = 0.0, stop: Stop | None = None) -> Segment:
+        """
+        Open a segment with tensors for reading. Blocks until it is published and complete, at most
+        ``timeout`` seconds.
+
+        Raises gpushm.InvalidArgumentError (it has no tensors), TimedOutError (it is still loaded, or
+        its loader has died), and as :meth:`open`.
+        """
+
 def connect(socket: str | os.PathLike[str] | None = None, *, timeout: float | None = 0.0, request_timeout: float | None = 30.0, cache_bytes: int | None = None, cache_entries: int | None = None, stop: Stop | None = None) -> Client:
     """
     Connect to a broker.
@@ -767,6 +809,14 @@ def from_dlpack(tensor: object, /, *, stream: int | None = None) -> Array:
 
     ``stream``: the CUDA stream that will use the memory, as in :meth:`Array.__dlpack__`.
     Raises BufferError, TypeError, and what the tensor's ``__dlpack__`` raises.
+    """
+
+def tensors_size(table: str | bytes) -> int:
+    """
+    The size of a segment for :meth:`Segment.publish_tensors` with this table, whose
+    ``data_offsets`` are from the segment's first byte, at multiples of 256.
+
+    Raises gpushm.InvalidArgumentError for a table that is not valid.
     """
 
 def library_version() -> tuple[int, int, int]:

@@ -49,6 +49,7 @@ __all__ = [
     "CancelledError",
     "ValueOutOfRangeError",
     "TooManyWaitsError",
+    "InvalidFileError",
 ]
 
 
@@ -96,6 +97,7 @@ class ErrorCode(enum.IntEnum):
     CANCELLED = 40
     VALUE_OUT_OF_RANGE = 41
     TOO_MANY_WAITS = 42
+    INVALID_FILE = 43
 
 
 class Error(Exception):
@@ -308,6 +310,10 @@ class TooManyWaitsError(Error):
     """As many streams wait as CUDA has connections."""
 
 
+class InvalidFileError(Error, ValueError):
+    """A file is truncated, or not what its format defines."""
+
+
 #: The exception class of each code.
 CLASSES: dict[ErrorCode, type[Error]] = {
     ErrorCode.INVALID_ARGUMENT: InvalidArgumentError,
@@ -351,6 +357,7 @@ CLASSES: dict[ErrorCode, type[Error]] = {
     ErrorCode.CANCELLED: CancelledError,
     ErrorCode.VALUE_OUT_OF_RANGE: ValueOutOfRangeError,
     ErrorCode.TOO_MANY_WAITS: TooManyWaitsError,
+    ErrorCode.INVALID_FILE: InvalidFileError,
 }
 
 

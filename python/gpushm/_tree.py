@@ -4,45 +4,65 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from gpushm import _core
-from gpushm._errors import ErrorCode, from_parts
+from gpushm._tensors import DTYPES, Table, converter, refuse
 
 if TYPE_CHECKING:
     from gpushm._core import Array, Client, Segment
 
-# Vectorised kernels, DLPack and JAX (64) are content with it.
+# Of the first byte of each tensor.
 _ALIGNMENT = 256
-_MAX_METADATA = 65536
-_FORMAT = "tree"
-_VERSION = 1
+#: The entry of "__metadata__" with a structure that is not one dict of arrays.
+_TREE = "gpushm.tree"
 _PLAIN = (str, int, float, bool, type(None))
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+#: Types of one byte that the table has no name for.
+_BYTES = ("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float4_e2m1fn_x2")
 
 
 class _Writer:
-    """Collects the arrays of a structure, each once, and their places."""
+    """Collects the arrays of a structure, each once, with their names and places."""
 
     def __init__(self) -> None:
-        self.tensors: list[dict[str, Any]] = []
-        self.sources: list[tuple[Any, Array | None]] = []
-        self.end = 0
-        self._known: dict[tuple[Any, ...], int] = {}
+        self.entries: dict[str, dict[str, Any]] = {}
+        #: What is copied: the source, the array of it, and the entry of the first name.
+        self.sources: list[tuple[Any, Array | None, str, list[int], int]] = []
+        self._end = 0
+        self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
 
-    def node(self, value: Any) -> Any:
+    def table(self, tree: Any) -> str:
+        node = self.node(tree, "")
+        table: dict[str, Any] = self.entries
+        if node != {"dict": [[name, {"array": name}] for name in self.entries]}:
+            text = json.dumps(node, separators=(",", ":"), allow_nan=False)
+            table = {"__metadata__": {_TREE: text}} | table
+        return json.dumps(table, separators=(",", ":"))
+
+    def node(self, value: Any, path: str) -> Any:
         if isinstance(value, dict):
             for key in value:
                 if type(key) not in (str, int):
                     raise TypeError(f"put: the key {key!r} is not a str or an int")
-            return {"dict": [[key, self.node(each)] for key, each in value.items()]}
+            return {"dict": [[key, self._below(path, key, value[key])] for key in value]}
         if type(value) in (list, tuple):
-            return {type(value).__name__: [self.node(each) for each in value]}
+            nodes = [self._below(path, i, each) for i, each in enumerate(value)]
+            return {type(value).__name__: nodes}
         if type(value) in _PLAIN:
             return {"value": value}
-        return {"array": self._add(value)}
+        entry = self._add(value)
+        name, number = path, 1
+        while name in self.entries or name == "__metadata__":
+            number += 1
+            name = f"{path}~{number}"
+        self.entries[name] = entry
+        return {"array": name}
 
-    def _add(self, source: Any) -> int:
+    def _below(self, path: str, key: str | int, value: Any) -> Any:
+        return self.node(value, f"{path}.{key}" if path else str(key))
+
+    def _add(self, source: Any) -> dict[str, Any]:
         try:
             array = _core.from_dlpack(source)
         except BufferError:  # a type of ml_dtypes, which NumPy does not export
@@ -67,74 +87,41 @@ class _Writer:
         key = (data, dtype, tuple(shape), strides)
         if data and key in self._known:
             return self._known[key]
-        index = self._known[key] = len(self.tensors)
         size = source.nbytes if array is None else array.nbytes
-        self.tensors.append({"dtype": dtype, "shape": shape, "offset": self.end})
-        self.sources.append((source, array))
-        self.end += -(-size // _ALIGNMENT) * _ALIGNMENT
-        return index
+        entry = _describe(dtype, shape) | {"data_offsets": [self._end, self._end + size]}
+        self._known[key] = entry
+        self.sources.append((source, array, dtype, shape, self._end))
+        self._end += -(-size // _ALIGNMENT) * _ALIGNMENT
+        return entry
+
+
+def _describe(dtype: str, shape: list[int]) -> dict[str, Any]:
+    if dtype == "float4_e2m1fn_x2" and shape:
+        return {"dtype": "F4", "shape": [*shape[:-1], 2 * shape[-1]]}
+    if dtype in _NAMES and dtype != "float4_e2m1fn_x2":
+        return {"dtype": _NAMES[dtype], "shape": shape}
+    if dtype in _BYTES:
+        return {"dtype": "U8", "shape": shape, "framework_dtype": dtype}
+    raise TypeError(f"put: gpushm has no dtype {dtype}")
 
 
 def put(client: Client, name: str, tree: Any, device: str, lifetime: str) -> Segment:
     writer = _Writer()
-    table = {"tree": writer.node(tree), "tensors": writer.tensors}
-    head: dict[str, Any] = {"gpushm": _FORMAT, "version": _VERSION}
-    size = max(writer.end, _ALIGNMENT)
-    metadata = json.dumps(head | table, separators=(",", ":"), allow_nan=False).encode()
-    tail = b""
-    if len(metadata) > _MAX_METADATA:
-        tail = json.dumps(table, separators=(",", ":"), allow_nan=False).encode()
-        head["table"] = [size, len(tail)]
-        metadata = json.dumps(head, separators=(",", ":")).encode()
-    segment = client.create(name, size + len(tail), device=device, lifetime=lifetime)
+    table = writer.table(tree)
+    segment = client.create(name, _core.tensors_size(table), device=device, lifetime=lifetime)
     try:
-        for entry, (source, array) in zip(writer.tensors, writer.sources, strict=True):
-            into = segment.view(entry["dtype"], entry["shape"], offset=entry["offset"])
+        for source, array, dtype, shape, offset in writer.sources:
+            into = segment.view(dtype, shape, offset=offset)
             if array is None or array.contiguous:
                 into.copy_from(source if array is None else array)
             else:
                 into.copy_from(array.tobytes())
-        if tail:
-            segment.write(tail, size)
-        segment.publish(metadata)
+        segment.publish_tensors(table)
     except BaseException:
         client.remove(name)
         segment.close()
         raise
     return segment
-
-
-def _to_jax(array: Array) -> Any:
-    import jax
-
-    return jax.dlpack.from_dlpack(array.unflagged())
-
-
-def _to_numpy(array: Array) -> Any:
-    from gpushm._interop import to_numpy
-
-    return to_numpy(array)
-
-
-def _to_torch(array: Array) -> Any:
-    import torch
-
-    return torch.from_dlpack(array)
-
-
-def _to_cupy(array: Array) -> Any:
-    import cupy
-
-    return cupy.from_dlpack(array)
-
-
-_FRAMEWORKS: dict[str | None, Callable[[Array], Any]] = {
-    None: lambda array: array,
-    "numpy": _to_numpy,
-    "jax": _to_jax,
-    "torch": _to_torch,
-    "cupy": _to_cupy,
-}
 
 
 def get(
@@ -145,57 +132,72 @@ def get(
     timeout: float | None,
     device: str | None,
 ) -> Any:
-    convert = _FRAMEWORKS.get(framework)
-    if convert is None:
-        known = ", ".join(f'"{each}"' for each in _FRAMEWORKS if each is not None)
-        raise ValueError(f"framework is {known}, or None for gpushm.Array")
-    with client.open(name, access=access, timeout=timeout, device=device) as segment:
-        table = _read_table(segment)
+    convert = converter(framework)
+    segment = client.open_tensors(name, device=device, timeout=timeout)
+    if access != "read":
+        with segment:
+            segment = client.open(name, access=access, device=device)
+    with segment:
+        return _Reader(Table(segment), convert).read()
+
+
+class _Reader:
+    """Builds the structure. An array under several names is one object."""
+
+    def __init__(self, table: Table, convert: Any) -> None:
+        self._table = table
+        self._convert = convert
+        self._known: dict[tuple[Any, ...], Any] = {}
+
+    def read(self) -> Any:
+        text = (self._table.metadata or {}).get(_TREE)
+        if text is None:
+            return {name: self._tensor(name) for name in self._table.entries}
         try:
-            arrays = [
-                convert(segment.view(entry["dtype"], entry["shape"], offset=entry["offset"]))
-                for entry in table["tensors"]
-            ]
-            return _build(table["tree"], arrays)
-        except (KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
-            _refuse(name, f"its table is not valid ({type(error).__name__}: {error})")
+            node = json.loads(text)
+            self._check(node)
+        except (ValueError, RecursionError) as error:
+            cause = f"its structure is not valid ({type(error).__name__}: {error})"
+            refuse(self._table.segment.name, cause)
+        return self._build(node)
 
+    def _check(self, node: Any) -> None:
+        """Raises ValueError unless `_build` can build it: another process has written it."""
+        if not isinstance(node, dict) or len(node) != 1:
+            raise ValueError("a node is not an object with one member")
+        ((kind, content),) = node.items()
+        if kind == "array":
+            is_valid = type(content) is str and content in self._table.entries
+        elif kind == "value":
+            is_valid = type(content) in _PLAIN
+        elif kind == "dict":
+            is_valid = type(content) is list and all(
+                type(each) is list and len(each) == 2 and type(each[0]) in (str, int)
+                for each in content
+            )
+        else:
+            is_valid = kind in ("list", "tuple") and type(content) is list
+        if not is_valid:
+            raise ValueError(f"not a valid node: {kind!r}")
+        if kind in ("dict", "list", "tuple"):
+            for each in content:
+                self._check(each[1] if kind == "dict" else each)
 
-def _read_table(segment: Segment) -> dict[str, Any]:
-    try:
-        head = json.loads(segment.metadata)
-        if head["gpushm"] != _FORMAT:
-            raise ValueError
-    except (ValueError, TypeError, KeyError, RecursionError):
-        _refuse(segment.name, "it has no table of tensors", "open() it")
-    if head.get("version") != _VERSION:
-        _refuse(segment.name, f"its table has version {head.get('version')!r}")
-    try:
-        if "table" in head:
-            offset, size = head["table"]
-            head |= json.loads(segment.read(offset, size))
-        return dict(head)
-    except (ValueError, TypeError, RecursionError) as error:
-        _refuse(segment.name, f"its table is not valid ({type(error).__name__}: {error})")
+    def _build(self, node: Any) -> Any:
+        ((kind, content),) = node.items()
+        if kind == "dict":
+            return {key: self._build(each) for key, each in content}
+        if kind == "list":
+            return [self._build(each) for each in content]
+        if kind == "tuple":
+            return tuple([self._build(each) for each in content])
+        return self._tensor(content) if kind == "array" else content
 
-
-def _refuse(name: str, cause: str, next_step: str = "put() it again") -> NoReturn:
-    code = int(ErrorCode.INVALID_ARGUMENT)
-    raise from_parts(code, "get", name, cause, next_step, f'get "{name}": {cause} ({next_step})')
-
-
-def _build(node: Any, arrays: list[Any]) -> Any:
-    ((kind, content),) = node.items()
-    if kind == "dict":
-        return {key: _build(each, arrays) for key, each in content}
-    if kind == "list":
-        return [_build(each, arrays) for each in content]
-    if kind == "tuple":
-        return tuple(_build(each, arrays) for each in content)
-    if kind == "array":
-        if content < 0:
-            raise IndexError(content)
-        return arrays[content]
-    if kind == "value":
-        return content
-    raise KeyError(kind)
+    def _tensor(self, name: str) -> Any:
+        array = self._table.array(name)
+        key = (array.data_ptr, array.dtype, array.shape, array.strides)
+        if array.size == 0:
+            return self._convert(array)
+        if key not in self._known:
+            self._known[key] = self._convert(array)
+        return self._known[key]

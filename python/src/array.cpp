@@ -125,10 +125,10 @@ bool array::is_contiguous() const noexcept {
 
 std::vector<std::int64_t> contiguous_strides(std::span<const std::int64_t> shape) {
   std::vector<std::int64_t> result(shape.size());
-  std::int64_t stride = 1;
+  std::uint64_t stride = 1;  // overflows only if there are no elements
   for (std::size_t i = shape.size(); i-- > 0;) {
-    result[i] = stride;
-    stride *= shape[i] == 0 ? 1 : shape[i];
+    result[i] = static_cast<std::int64_t>(stride);
+    stride *= shape[i] == 0 ? 1 : static_cast<std::uint64_t>(shape[i]);
   }
   return result;
 }

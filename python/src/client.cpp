@@ -17,6 +17,7 @@
 #include "segment.hpp"
 #include "stop.hpp"
 #include "subscription.hpp"
+#include "tensors.hpp"
 #include "timeline.hpp"
 
 namespace gpushm_python {
@@ -498,7 +499,9 @@ void register_client(nb::module_& module) {
           "segment, which stays open as long as one of them.\n\n"
           "``framework``: ``\"numpy\"``, ``\"jax\"``, ``\"torch\"`` or ``\"cupy\"``; None:\n"
           ":class:`gpushm.Array`. Otherwise as :meth:`open`.\n"
-          "Raises gpushm.InvalidArgumentError for a segment that was not put.")
+          "A segment that :meth:`load_tensors` has loaded is a dict. Raises "
+          "gpushm.InvalidArgumentError for\n"
+          "a segment without tensors, and ProtocolError for a damaged or hostile one.")
       .def("list",
            list,
            nb::arg("prefix") = "",
@@ -581,6 +584,7 @@ void register_client(nb::module_& module) {
           },
           nb::sig("def __repr__(self) -> str"));
   register_channel_methods(type);
+  register_tensors_methods(type);
   module.def("connect",
              connect,
              nb::arg("socket").none() = nb::none(),

@@ -11,6 +11,7 @@
 #include "segment.hpp"
 #include "stop.hpp"
 #include "subscription.hpp"
+#include "tensors.hpp"
 #include "timeline.hpp"
 
 NB_MODULE(_core, module) {
@@ -26,6 +27,7 @@ NB_MODULE(_core, module) {
   register_channel(module);
   register_client(module);
   register_from_dlpack(module);
+  register_tensors(module);
   module.def(
       "library_version",
       [] {

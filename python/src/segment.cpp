@@ -12,6 +12,7 @@
 #include "buffer.hpp"
 #include "copy.hpp"
 #include "stop.hpp"
+#include "tensors.hpp"
 #include "timeline.hpp"
 
 namespace gpushm_python {
@@ -211,7 +212,7 @@ nb::object to_info(const gpushm_segment_info& info) {
 }
 
 void register_segment(nb::module_& module) {
-  nb::class_<segment_object>(
+  nb::class_<segment_object> type(
       module,
       "Segment",
       nb::is_final(),
@@ -222,8 +223,8 @@ void register_segment(nb::module_& module) {
       "that were made of it are gone. Host memory has the buffer protocol: ``memoryview(segment)`` "
       "are\n"
       "its bytes. A context manager: closes at the end. May be shared between threads.\n"
-      "Attributes and methods raise gpushm.InvalidArgumentError after :meth:`close`.")
-      .def_prop_ro(
+      "Attributes and methods raise gpushm.InvalidArgumentError after :meth:`close`.");
+  type.def_prop_ro(
           "name",
           [](const segment_object& self) {
             return to_string(gpushm_segment_name(self.handle.get("name").get()));
@@ -397,6 +398,7 @@ void register_segment(nb::module_& module) {
            value_of<std::uint64_t, gpushm_segment_size_bytes>,
            nb::sig("def __len__(self) -> int"))
       .def("__repr__", repr, nb::sig("def __repr__(self) -> str"));
+  register_tensors_methods(type);
 }
 
 }  // namespace gpushm_python

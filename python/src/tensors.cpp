@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensors.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpushm/tensors.h"
+#include "stop.hpp"
+
+namespace gpushm_python {
+namespace {
+
+using std::string;
+
+gpushm_reading to_reading(const string& text) {
+  if (text == "auto") {
+    return GPUSHM_READING_AUTOMATIC;
+  }
+  if (text == "cached") {
+    return GPUSHM_READING_CACHED;
+  }
+  if (text == "direct") {
+    return GPUSHM_READING_DIRECT;
+  }
+  throw nb::value_error(R"(reading is "auto", "cached" or "direct")");
+}
+
+/// One path, or several.
+std::vector<string> to_paths(nb::handle what) {
+  const nb::object encode = nb::module_::import_("os").attr("fsencode");
+  const auto one = [&](nb::handle path) {
+    const auto bytes = nb::cast<nb::bytes>(encode(path));
+    return string(bytes.c_str(), bytes.size());
+  };
+  if (nb::isinstance<nb::str>(what) || nb::isinstance<nb::bytes>(what) ||
+      nb::hasattr(what, "__fspath__")) {
+    return {one(what)};
+  }
+  std::vector<string> result;
+  for (const nb::handle path : nb::iter(what)) {
+    result.push_back(one(path));
+  }
+  return result;
+}
+
+/// Text in UTF-8, as str or bytes.
+string to_text(nb::handle what) {
+  if (nb::isinstance<nb::bytes>(what)) {
+    const auto bytes = nb::borrow<nb::bytes>(what);
+    return {bytes.c_str(), bytes.size()};
+  }
+  if (!nb::isinstance<nb::str>(what)) {
+    throw nb::type_error("a table is a str or bytes");
+  }
+  return nb::cast<string>(what);
+}
+
+/// Calls a function of Python from the thread that loads, until the load is abandoned: that thread
+/// may then live longer than the interpreter.
+class progress_calls {
+ public:
+  explicit progress_calls(nb::handle function) : function_(function) {}
+  progress_calls(const progress_calls&) = delete;
+  progress_calls& operator=(const progress_calls&) = delete;
+  ~progress_calls() = default;
+
+  /// False: it has raised an exception, now or before. Must not have the GIL.
+  bool call(const gpushm_load_progress& how_far) noexcept {
+    if (is_over_) {
+      return false;
+    }
+    const nb::gil_scoped_acquire acquired;
+    if (is_over_) {
+      return false;
+    }
+    try {
+      const nb::object function = nb::borrow(function_);
+      function(how_far.bytes, how_far.total_bytes, how_far.resumed_bytes, how_far.is_here);
+      return true;
+    } catch (nb::python_error& e) {
+      raised_ = e.value().inc_ref().ptr();
+    } catch (const std::exception& e) {
+      PyErr_SetString(PyExc_RuntimeError, e.what());
+      nb::python_error error;
+      raised_ = error.value().inc_ref().ptr();
+    }
+    is_over_ = true;
+    return false;
+  }
+  /// No call begins after this. Raises what the function has raised. Needs the GIL.
+  void end() {
+    is_over_ = true;
+    if (PyObject* const raised = std::exchange(raised_, nullptr); raised != nullptr) {
+      const nb::object owned = nb::steal(raised);
+      PyErr_SetObject(owned.type().ptr(), owned.ptr());
+      throw nb::python_error();
+    }
+  }
+
+ private:
+  nb::handle function_;  // borrowed: of the caller, who calls end() before it goes
+  std::atomic<bool> is_over_ = false;
+  PyObject* raised_ = nullptr;  // protected by the GIL; never released without it
+};
+
+struct loading {
+  std::shared_ptr<gpushm_client> client;
+  string name;
+  string device;
+  std::vector<string> paths;
+  gpushm_load_options options{};
+  gpushm_segment* segment = nullptr;
+  std::optional<progress_calls> progress;
+
+  loading() = default;
+  loading(const loading&) = delete;
+  loading& operator=(const loading&) = delete;
+  ~loading() { gpushm_segment_close(segment); }
+
+  gpushm_errc run(gpushm_stop* by) {
+    std::vector<gpushm_string> texts;
+    for (const string& path : paths) {
+      texts.push_back(text(path));
+    }
+    stop = by;
+    options.stop = by;
+    return gpushm_tensors_load(
+        client.get(), text(name), texts.data(), texts.size(), &options, &segment);
+  }
+  static void report(const gpushm_load_progress* how_far, void* context) {
+    auto& self = *static_cast<loading*>(context);
+    if (!self.progress->call(*how_far)) {
+      gpushm_stop_request(self.stop);
+    }
+  }
+
+  gpushm_stop* stop = nullptr;
+};
+
+nb::object load_tensors(client_object& self,
+                        nb::handle paths,
+                        const string& name,
+                        const string& device,
+                        std::uint32_t threads,
+                        const string& reading,
+                        std::optional<double> timeout,
+                        nb::handle progress,
+                        std::shared_ptr<stop_source> stop) {
+  if (threads == 0) {
+    throw nb::value_error("threads is 1 to 64");
+  }
+  auto work = std::make_shared<loading>();
+  work->client = self.handle.get("load_tensors");
+  work->name = name;
+  work->device = device;
+  work->paths = to_paths(paths);
+  work->options.struct_size = sizeof work->options;
+  work->options.device = text(work->device);
+  work->options.threads = threads;
+  work->options.reading = to_reading(reading);
+  // 0 would be the default of the library.
+  work->options.timeout_ms = std::max<std::int64_t>(1, to_milliseconds(timeout));
+  if (!progress.is_none()) {
+    work->progress.emplace(progress);
+    work->options.report = loading::report;
+    work->options.report_context = work.get();
+  }
+  try {
+    run_cancellable(stop, [work](gpushm_stop* by) { return work->run(by); });
+  } catch (nb::python_error&) {
+    if (work->progress.has_value()) {
+      work->progress->end();
+    }
+    throw;
+  }
+  if (work->progress.has_value()) {
+    work->progress->end();
+  }
+  return make_object<segment_object>(own_segment(std::exchange(work->segment, nullptr)),
+                                     work->client);
+}
+
+nb::object open_tensors(client_object& self,
+                        const string& name,
+                        const std::optional<string>& device,
+                        std::optional<double> timeout,
+                        std::shared_ptr<stop_source> stop) {
+  struct state {
+    std::shared_ptr<gpushm_client> client;
+    string name;
+    string device;
+    gpushm_open_options options{};
+    gpushm_segment* segment = nullptr;
+    state() = default;
+    state(const state&) = delete;
+    state& operator=(const state&) = delete;
+    ~state() { gpushm_segment_close(segment); }
+  };
+  auto work = std::make_shared<state>();
+  work->client = self.handle.get("open_tensors");
+  work->name = name;
+  work->device = device.value_or("");
+  work->options.struct_size = sizeof work->options;
+  work->options.device = text(work->device);
+  work->options.timeout_ms = to_milliseconds(timeout);
+  const auto open = [work](gpushm_stop* by) {
+    work->options.stop = by;
+    return gpushm_tensors_open(
+        work->client.get(), text(work->name), &work->options, &work->segment);
+  };
+  if (work->options.timeout_ms == 0) {
+    call(work->client, [&](gpushm_client*) { return open(nullptr); });
+  } else {
+    run_cancellable(stop, open);
+  }
+  return make_object<segment_object>(own_segment(std::exchange(work->segment, nullptr)),
+                                     work->client);
+}
+
+nb::str tensor_table(const segment_object& self) {
+  gpushm_tensors_table* raw = nullptr;
+  call(self.handle.get("tensor_table"),
+       [&](gpushm_segment* segment) { return gpushm_tensors_table_read(segment, &raw); });
+  const std::unique_ptr<gpushm_tensors_table, void (*)(gpushm_tensors_table*)> table(
+      raw, gpushm_tensors_table_free);
+  const gpushm_string read = gpushm_tensors_table_text(table.get());
+  return nb::str(read.data, read.size);
+}
+
+void publish_tensors(segment_object& self, nb::handle table) {
+  const string given = to_text(table);
+  call(self.handle.get("publish_tensors"),
+       [&](gpushm_segment* segment) { return gpushm_tensors_publish(segment, text(given)); });
+}
+
+std::uint64_t tensors_size(nb::handle table) {
+  const string given = to_text(table);
+  std::uint64_t result = 0;
+  failure failed;
+  {
+    const nb::gil_scoped_release released;
+    failed = failure::of(gpushm_tensors_size(text(given), &result));
+  }
+  failed.raise_if_any();
+  return result;
+}
+
+}  // namespace
+
+void register_tensors_methods(nb::class_<client_object>& type) {
+  type.def("load_tensors",
+           load_tensors,
+           nb::arg("paths"),
+           nb::arg("name"),
+           nb::kw_only(),
+           nb::arg("device") = "auto",
+           nb::arg("threads") = 8,
+           nb::arg("reading") = "auto",
+           nb::arg("timeout").none() = 3600.0,
+           nb::arg("progress").none() = nb::none(),
+           nb::arg("stop").none() = nb::none(),
+           nb::sig("def load_tensors(self, paths: str | bytes | os.PathLike[Any] | Sequence[str | "
+                   "bytes | os.PathLike[Any]], name: str, *, device: str = 'auto', threads: int = "
+                   "8, reading: str = 'auto', timeout: float | None = 3600.0, progress: "
+                   "Callable[[int, int, int, bool], object] | None = None, stop: Stop | None = "
+                   "None) -> Segment"),
+           "Load safetensors files into a persistent segment, once for all processes that call "
+           "this at\n"
+           "the same time, and open it for reading. At once if the name has this model already.\n\n"
+           "``paths``: files, an index (``*.index.json``), or a folder of a model. ``device``: as\n"
+           ":meth:`create`. ``threads``: 1 to 64 that read. ``reading``: ``\"cached\"``, "
+           "``\"direct\"``\n"
+           "(O_DIRECT), or ``\"auto\"``: direct if most of a file is not in the page cache. "
+           "``progress``\n"
+           "is called ten times a second with the bytes that are loaded, the bytes of all "
+           "tensors, the\n"
+           "bytes that a loader before has left, and whether this process reads; what it raises "
+           "ends the\n"
+           "load.\n\n"
+           "Raises gpushm.InvalidFileError, AlreadyExistsError (the name has another model),\n"
+           "TimedOutError, CancelledError, and as :meth:`create` and :meth:`open`.")
+      .def("open_tensors",
+           open_tensors,
+           nb::arg("name"),
+           nb::kw_only(),
+           nb::arg("device").none() = nb::none(),
+           nb::arg("timeout").none() = 0.0,
+           nb::arg("stop").none() = nb::none(),
+           nb::sig("def open_tensors(self, name: str, *, device: str | None = None, timeout: float "
+                   "| None = 0.0, stop: Stop | None = None) -> Segment"),
+           "Open a segment with tensors for reading. Blocks until it is published and complete, at "
+           "most\n"
+           "``timeout`` seconds.\n\n"
+           "Raises gpushm.InvalidArgumentError (it has no tensors), TimedOutError (it is still "
+           "loaded, or\n"
+           "its loader has died), and as :meth:`open`.");
+}
+
+void register_tensors_methods(nb::class_<segment_object>& type) {
+  type.def("tensor_table",
+           tensor_table,
+           nb::sig("def tensor_table(self) -> str"),
+           "The table of the tensors of a loaded model, or of :meth:`Client.put`: JSON, as the "
+           "header of\n"
+           "a safetensors file and a superset of it. All tensors are within the segment.\n\n"
+           "Blocks while it is copied from a GPU. Raises gpushm.InvalidArgumentError (no tensors, "
+           "or not\n"
+           "complete), ProtocolError (a damaged or hostile table).")
+      .def("publish_tensors",
+           publish_tensors,
+           nb::arg("table"),
+           nb::sig("def publish_tensors(self, table: str | bytes) -> None"),
+           "As :meth:`publish`, with a table of tensors; the size of the segment is that of\n"
+           ":func:`gpushm.tensors_size`. Raises InvalidArgumentError, SizeMismatchError, and as\n"
+           ":meth:`publish`.");
+}
+
+void register_tensors(nb::module_& module) {
+  module.def("tensors_size",
+             tensors_size,
+             nb::arg("table"),
+             nb::sig("def tensors_size(table: str | bytes) -> int"),
+             "The size of a segment for :meth:`Segment.publish_tensors` with this table, whose\n"
+             "``data_offsets`` are from the segment's first byte, at multiples of 256.\n\n"
+             "Raises gpushm.InvalidArgumentError for a table that is not valid.");
+}
+
+}  // namespace gpushm_python
