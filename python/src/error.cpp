@@ -15,7 +15,9 @@ namespace {
 }
 
 nb::object text_object(gpushm_string value) {
-  return nb::str(value.data, value.size);
+  // Names and files of others may be in it, which are not always UTF-8.
+  return nb::steal(
+      PyUnicode_DecodeUTF8(value.data, static_cast<Py_ssize_t>(value.size), "replace"));
 }
 
 }  // namespace
