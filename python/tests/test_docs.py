@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 
-def test_examples(broker, monkeypatch):
+def test_examples(broker, monkeypatch, tmp_path):
     page = Path(__file__).parents[2] / "docs" / "python.md"
     if not page.exists():
         pytest.skip("the source tree is not on this machine")
     monkeypatch.setenv("GPUSHM_SOCKET", broker.socket)
+    monkeypatch.chdir(tmp_path)
     result = doctest.testfile(str(page), module_relative=False, verbose=False)
     assert result.attempted >= 25
     assert result.failed == 0
