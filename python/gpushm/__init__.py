@@ -79,7 +79,9 @@ from gpushm._errors import (
     WrongDescriptorCountError,
     WrongDescriptorKindError,
 )
+from gpushm._shared import SharedTensor
 from gpushm._tensors import load_safetensors, safe_open
+from gpushm._torch import load_into
 from gpushm._types import BrokerInfo, Event, ProducerStats, SegmentInfo
 
 __version__ = ".".join(map(str, library_version()))
@@ -99,7 +101,9 @@ __all__ = [
     "Stop",
     "load_safetensors",
     "safe_open",
+    "load_into",
     "tensors_size",
+    "SharedTensor",
     "SegmentInfo",
     "BrokerInfo",
     "Event",

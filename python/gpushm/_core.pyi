@@ -215,6 +215,13 @@ class Array:
         Raises ValueError, TypeError, BufferError.
         """
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """
+        Pickles the place in a published segment, which the receiver opens by name (SharedTensor).
+
+        Raises TypeError for memory of another library, BufferError if :attr:`ready` is not reached.
+        """
+
     def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> object:
         """
         A DLPack capsule, for ``from_dlpack`` of another library. It keeps the memory mapped.

@@ -88,6 +88,27 @@ nb::bytes to_bytes(const array& self) {
   return nb::bytes(bytes.data(), bytes.size());
 }
 
+nb::tuple reduce(const array& self) {
+  if (self.segment == nullptr) {
+    throw nb::type_error(
+        "the array is not of a segment, so that no other process can open it (put() it, or share() "
+        "its memory)");
+  }
+  require_ready_on_cpu(self);
+  gpushm_epoch epoch{};
+  failure::of(gpushm_segment_epoch(self.segment.get(), &epoch)).raise_if_any();
+  const auto* const begin = static_cast<const std::byte*>(gpushm_segment_data(self.segment.get()));
+  return nb::make_tuple(nb::module_::import_("gpushm._shared").attr("open_array"),
+                        nb::make_tuple(self.name,
+                                       gpushm_segment_generation(self.segment.get()),
+                                       nb::bytes(epoch.bytes, sizeof epoch.bytes),
+                                       self.readonly ? "read" : "read-write",
+                                       self.type->name,
+                                       to_tuple(self.shape),
+                                       to_tuple(self.strides),
+                                       static_cast<const std::byte*>(self.data) - begin));
+}
+
 }  // namespace
 
 std::int64_t array::elements() const noexcept {
@@ -347,7 +368,14 @@ void register_array(nb::module_& module) {
           "with\n"
           "the buffer protocol or ``__dlpack__``, contiguous and in host memory.\n\n"
           "This array must be contiguous and writable. Blocks until a GPU has copied them.\n"
-          "Raises ValueError, TypeError, BufferError.");
+          "Raises ValueError, TypeError, BufferError.")
+      .def("__reduce__",
+           reduce,
+           nb::sig("def __reduce__(self) -> tuple[Any, ...]"),
+           "Pickles the place in a published segment, which the receiver opens by name "
+           "(SharedTensor).\n\n"
+           "Raises TypeError for memory of another library, BufferError if :attr:`ready` is not "
+           "reached.");
   register_exchange(type);
   register_exchange_table(type);
 }

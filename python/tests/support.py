@@ -12,6 +12,7 @@ import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -142,3 +143,12 @@ class Held:
 
     def __repr__(self) -> str:
         return f"{self.descriptors} descriptors, {self.mappings} mappings"
+
+
+def increment(shared: Any) -> tuple[int, bool, str]:
+    """For a process that multiprocessing has spawned: the sum, before the first element grows."""
+    tensor = shared.tensor
+    result = int(tensor.sum()), bool(tensor.flags.writeable), shared.array.dtype
+    if tensor.flags.writeable:
+        tensor.flat[0] += 1
+    return result

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays that travel to other processes by the name of their segment."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from gpushm import _core
+from gpushm._errors import ErrorCode, from_parts
+from gpushm._tensors import converter
+
+if TYPE_CHECKING:
+    from gpushm._core import Array, Client
+
+__all__ = ["SharedTensor"]
+
+# The connection of this process for arrays that it gets, and the process that has made it.
+_connection: tuple[int, Client] | None = None
+
+
+class SharedTensor:
+    """An array of a published segment that pickles as its place, never as memory or a handle.
+
+    ``array``: of :meth:`Segment.view` or :meth:`Client.get`. ``framework``: of :attr:`tensor`, as in
+    :meth:`Client.get`. For ``multiprocessing`` (spawn, too), Ray, ZeroMQ, and between containers: the
+    receiver connects as :func:`connect` without arguments does, once, and opens the segment by name;
+    it maps the memory for reading only if it is so here. The segment must exist until then: keep it
+    open here, or make it persistent.
+
+    Raises TypeError where it is pickled, if the array is not of a segment; NoSuchSegmentError where
+    it is unpickled, and StaleGenerationError if the name has another segment by then.
+    """
+
+    def __init__(self, array: Array, framework: str | None = None) -> None:
+        self._convert = converter(framework)
+        self.array = array
+        self.framework = framework
+
+    @property
+    def tensor(self) -> Any:
+        """The framework's tensor on the memory, without a copy."""
+        return self._convert(self.array)
+
+    def __reduce__(self) -> tuple[type[SharedTensor], tuple[Array, str | None]]:
+        return SharedTensor, (self.array, self.framework)
+
+    def __repr__(self) -> str:
+        return f"<gpushm.SharedTensor of {self.array!r}>"
+
+
+def _connect() -> Client:
+    global _connection
+    if _connection is None or _connection[0] != os.getpid() or _connection[1].closed:
+        _connection = os.getpid(), _core.connect()
+    return _connection[1]
+
+
+def open_array(
+    name: str,
+    generation: int,
+    epoch: bytes,
+    access: str,
+    dtype: str,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    offset: int,
+) -> Array:
+    """What Array.__reduce__ has described."""
+    with _connect().open(name, access=access) as segment:
+        if (segment.generation, segment.epoch) != (generation, epoch):
+            code, cause = int(ErrorCode.STALE_GENERATION), "the name has another segment by now"
+            step = "keep the segment until all receivers have opened it, and do not reuse its name"
+            raise from_parts(code, "open", name, cause, step, f'open "{name}": {cause} ({step})')
+        return segment.view(dtype, shape, offset=offset, strides=strides)
