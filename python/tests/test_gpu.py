@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
+import pickle
+import struct
 import time
 
 import numpy as np
@@ -322,3 +325,58 @@ def test_memory_of_a_gpu_in_a_forked_child(start, segment):
         print(os.waitpid(pid, 0)[1], len(array.tobytes()), flush=True)
         """)
     assert child.succeed() == "FORKED\n0 32\n"
+
+
+def test_a_model_on_a_gpu(client, tmp_path, start):
+    bytes_of = np.arange(3000, dtype="uint16").tobytes()
+    header = {
+        "w": {"dtype": "BF16", "shape": [20, 50], "data_offsets": [0, 2000]},
+        "v": {"dtype": "U8", "shape": [4000], "data_offsets": [2000, 6000]},
+    }
+    text = json.dumps(header).encode()
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes_of)
+    seen: list[tuple[int, int, int, bool]] = []
+    loaded = client.load_tensors(
+        path, "m", device="1", threads=2, progress=lambda *how_far: seen.append(how_far)
+    )
+    assert loaded.ordinal == 1
+    assert all(total == 6000 and is_here for _, total, _, is_here in seen)
+    for device in (None, 1, "1", "cuda:1", "cuda"):
+        with gpushm.safe_open("m", device=device, client=client) as opened:
+            assert opened.keys() == ["v", "w"]
+            array = opened.get_tensor("w")
+            assert (array.dtype, array.shape, array.readonly) == ("bfloat16", (20, 50), True)
+            assert array.__dlpack_device__() == (2, 1)
+            assert array.data_ptr % 256 == 0
+            assert array.tobytes() == bytes_of[:2000]
+            part = opened.get_slice("w")[3:5, 10:]
+            assert part.tobytes() == bytes_of[320:400] + bytes_of[420:500]
+    with pytest.raises(ValueError, match="is on GPU"):
+        gpushm.safe_open("m", device="cpu", client=client)
+    assert client.get("m")["v"].tobytes() == bytes_of[2000:]
+    with pytest.raises(TypeError, match="on a GPU"):
+        gpushm.safe_open("m", "numpy", client=client).get_tensor("w")
+    # By name to another process.
+    child = start(
+        """
+        import gpushm, os, pickle, sys
+        os.environ['GPUSHM_SOCKET'] = sys.argv[1]
+        array = pickle.loads(bytes.fromhex(sys.argv[2]))
+        print(array.dtype, array.shape, sum(array.tobytes()), flush=True)
+        """,
+        pickle.dumps(array).hex(),
+    )
+    assert child.succeed() == f"bfloat16 (20, 50) {sum(bytes_of[:2000])}\n"
+    client.remove("m")
+
+
+def test_put_on_a_gpu(client):
+    tree = {"a": np.arange(100, dtype="float32"), "b": [np.ones((3, 3), "int8"), 5]}
+    client.put("m", tree, device="0")
+    result = client.get("m")
+    assert result["a"].__dlpack_device__() == (2, 0)
+    assert result["a"].tobytes() == tree["a"].tobytes()
+    assert result["b"][0].shape == (3, 3)
+    assert result["b"][1] == 5
+    client.remove("m")

@@ -111,6 +111,34 @@ def test_put_and_get_of_pytorch(client, torch):
         client.put("n", {"w": torch.ones(1, device="cuda")}, device="0")
 
 
+def test_a_model_in_pytorch(client, tmp_path, torch):
+    safetensors = pytest.importorskip("safetensors.torch")
+    with torch.device("cuda"):
+        source = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.BatchNorm1d(32)).eval()
+    path = tmp_path / "model.safetensors"
+    safetensors.save_file(source.state_dict(), path)
+    gpushm.load_safetensors(path, "m", device="0", client=client).close()
+    with gpushm.safe_open("m", "pt", device="cuda:0", client=client) as opened:
+        for name, expected in source.state_dict().items():
+            tensor = opened.get_tensor(name)
+            assert tensor.device == torch.device("cuda", 0)
+            assert torch.equal(tensor, expected)
+        weight = opened.get_tensor("0.weight")
+        part = opened.get_slice("0.weight")[4:8, ::2]
+        assert part.data_ptr() == weight[4:].data_ptr()
+        assert torch.equal(part, weight[4:8, ::2])
+    with torch.device("meta"):
+        module = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.BatchNorm1d(32)).eval()
+    gpushm.load_into("m", module, client=client)
+    assert module[0].weight.data_ptr() == weight.data_ptr()
+    shown = torch.ones(4, 64, device="cuda")
+    assert torch.equal(module(shown), source(shown))
+    # Buffers are private: a step of training writes to them.
+    module.train()(shown)
+    torch.cuda.synchronize()
+    client.remove("m")
+
+
 def test_cupy(segment):
     cupy = pytest.importorskip("cupy")
     for make in (cupy.from_dlpack, cupy.asarray):

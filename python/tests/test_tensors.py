@@ -24,7 +24,7 @@ import safetensors.numpy
 
 import gpushm
 
-from support import wait_until
+from support import Held, wait_until
 
 rng = np.random.default_rng(18)
 
@@ -495,6 +495,25 @@ def test_a_hostile_file(client, tmp_path, file):
     assert (theirs, ours) == (False, False)
     assert cause
     assert names(client) == []
+
+
+def test_what_is_refused_leaves_nothing(client, tmp_path):
+    good = write(tmp_path / "m.safetensors", b"{" + ENTRY + b"}", b"data")
+    bad = write(tmp_path / "n.safetensors", b"{" + ENTRY + b"}", b"dat")
+    client.load_tensors(good, "m", device="host")
+    held = Held()
+    for _ in range(20):
+        with pytest.raises(gpushm.InvalidFileError, match="truncated"):
+            client.load_tensors(bad, "n", device="host")
+        with pytest.raises(gpushm.AlreadyExistsError):
+            client.put("m", {"a": np.ones(3)}, device="host")
+        with gpushm.safe_open("m", "numpy", client=client) as opened:
+            assert opened.get_tensor("w").tobytes() == b"data"
+            with pytest.raises(KeyError):
+                opened.get_tensor("v")
+    gc.collect()
+    assert held == Held()
+    assert client.stat("m").leases == 0
 
 
 @pytest.mark.parametrize(
