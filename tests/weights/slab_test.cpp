@@ -106,7 +106,9 @@ TEST_F(tensors_in_segments, of_hostile_members_do_no_harm) {
     for (auto left = random() % 4; left != 0; --left) {
       table[random() % table.size()] = static_cast<char>(random() % 96 + 32);
     }
-    segment made = create("w", weights::slab_bytes(info));
+    // A name of its own: the last lease of the one before may not have ended yet.
+    const std::string name = "w" + std::to_string(round);
+    segment made = create(name, weights::slab_bytes(info));
     weights::seal(made, info, table);
     std::string metadata = weights::to_metadata(info);
     if (random() % 2 == 0) {
@@ -114,7 +116,7 @@ TEST_F(tensors_in_segments, of_hostile_members_do_no_harm) {
     }
     made.publish(metadata);
     try {
-      const segment opened = open_tensors(other, "w");
+      const segment opened = open_tensors(other, name);
       const auto read = weights::read_tensors(tensor_table(opened), weights::dialect::table);
       for (const weights::tensor& each : read.all) {
         ASSERT_LE(each.end, opened.size_bytes());
