@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/unique_fd.hpp"
+#include "streams/retired_pages.hpp"
 
 namespace gpushm::detail {
 
@@ -35,7 +36,7 @@ mapped_page::mapped_page(std::shared_ptr<segment_lease> lease, int file, bool is
       page_(static_cast<sync::signal_page*>(mapping_.get().address)),
       is_own_(is_own),
       is_writable_(is_own || may_be_opened_for_writing(file)),
-      registered_(page_, is_own) {}
+      registered_(std::make_unique<streams::registered_page>(page_, is_own)) {}
 
 mapped_page::mapped_page(int file, bool is_own, std::shared_ptr<const void> keeps)
     : keeps_(std::move(keeps)),
@@ -43,7 +44,11 @@ mapped_page::mapped_page(int file, bool is_own, std::shared_ptr<const void> keep
       page_(static_cast<sync::signal_page*>(mapping_.get().address)),
       is_own_(is_own),
       is_writable_(true),
-      registered_(page_, is_own) {}
+      registered_(std::make_unique<streams::registered_page>(page_, is_own)) {}
+
+mapped_page::~mapped_page() {
+  streams::retired_pages::of_process().add(std::move(mapping_), std::move(registered_));
+}
 
 // ---- free words ----
 

@@ -26,6 +26,10 @@ class mapped_page {
   /// Without a broker (local_pages.hpp). `file` is open for writing; `keeps` exists as long as
   /// this.
   mapped_page(int file, bool is_own, std::shared_ptr<const void> keeps);
+  mapped_page(const mapped_page&) = delete;
+  mapped_page& operator=(const mapped_page&) = delete;
+  /// Does not wait for streams (streams/retired_pages.hpp).
+  ~mapped_page();
 
   /// Precondition: it is a broker's.
   [[nodiscard]] const segment_lease& lease() const noexcept { return *lease_; }
@@ -44,7 +48,7 @@ class mapped_page {
     return mapping_.get().size_bytes - sync::signal_page_bytes;
   }
   /// As streams use it.
-  [[nodiscard]] streams::registered_page& for_streams() noexcept { return registered_; }
+  [[nodiscard]] streams::registered_page& for_streams() noexcept { return *registered_; }
 
  private:
   std::shared_ptr<segment_lease> lease_;  // destroyed last
@@ -53,7 +57,7 @@ class mapped_page {
   sync::signal_page* page_;
   bool is_own_;
   bool is_writable_;
-  streams::registered_page registered_;
+  std::unique_ptr<streams::registered_page> registered_;
 };
 
 /// Words of a page of this process.

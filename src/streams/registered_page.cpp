@@ -5,6 +5,7 @@
 #include "driver/owners.hpp"
 #include "driver/primary_context.hpp"
 #include "gpushm/error.hpp"
+#include "streams/retired_pages.hpp"
 #include "streams/stream_operations.hpp"
 #include "sync/signal_page.hpp"
 
@@ -71,6 +72,7 @@ void registered_page::register_once(cuda::CUstream stream,
                 "its memory is not registered with CUDA, which is not possible during a capture",
                 "prepare it before the capture begins (gpushm_timeline_prepare)");
   }
+  retired_pages::of_process().free_if_idle();
   const cuda_driver& cu = cuda_driver::instance();
   const cuda::CUcontext context = context_of(cu, stream, operation, object);
   const driver::context_scope scope(context, operation, object);

@@ -30,9 +30,10 @@ class registered_page {
                                               std::string_view operation,
                                               std::string_view object);
 
+  [[nodiscard]] bool is_registered() const noexcept;
+
  private:
   void register_once(cuda::CUstream stream, std::string_view operation, std::string_view object);
-  [[nodiscard]] bool is_registered() const noexcept;
 
   void* const first_;
   const bool writable_;

@@ -283,6 +283,10 @@ CUresult cuda::cuMemHostRegister_v2(void* address, std::size_t size, unsigned in
 
 CUresult cuda::cuMemHostUnregister(void* address) {
   return entry("cuMemHostUnregister", [&] {
+    // As the driver: streams may use the memory.
+    if (const CUresult drained = fake::drain_all_streams(); drained != CUDA_SUCCESS) {
+      return drained;
+    }
     const std::lock_guard lock(state().mutex);
     const fake::range* const found = state().ranges.find(as_address(address));
     if (found == nullptr || found->kind != range_kind::host || found->owner != nullptr ||

@@ -280,6 +280,10 @@ std::shared_ptr<stream> fake::find_stream(CUstream handle) {
   return own;
 }
 
+CUresult fake::drain_all_streams() {
+  return drain(streams_matching([](const stream&) { return true; }));
+}
+
 CUresult fake::drain_streams_of(std::size_t gpu) {
   return drain(streams_matching([&](const stream& each) { return each.gpu() == gpu; }));
 }

@@ -69,6 +69,8 @@ class stream : public std::enable_shared_from_this<stream> {
 /// The stream of a handle; for the null handle, the current context's stream; null when neither
 /// exists.
 [[nodiscard]] std::shared_ptr<stream> find_stream(cuda::CUstream handle);
+/// Blocks until every stream of the process is empty.
+cuda::CUresult drain_all_streams();
 /// Blocks until every stream of the GPU is empty.
 cuda::CUresult drain_streams_of(std::size_t gpu);
 /// Blocks until the current context's blocking streams are empty: copies and sets without a stream

@@ -183,6 +183,28 @@ TEST_P(timeline_streams, go_on_after_a_reset_of_the_device) {
   EXPECT_EQ(b.request("value t"), "2");
 }
 
+/// The driver ends a registration when all streams are idle: this must not wait for one that waits
+/// for what the same thread signals next.
+TEST_P(timeline_streams, are_not_waited_for_when_another_timeline_is_closed) {
+  agent signaler = world_->start();
+  agent waiter = start();
+  for (const char* const name : {"a", "b"}) {  // of two processes: two pages
+    agent& owner = name[0] == 'a' ? signaler : waiter;
+    owner.request(std::string("create ") + name);
+  }
+  waiter.request("open a 20000");
+  waiter.request("stream_wait 0 a 1 0");
+  signaler.request("signal a 1");
+  waiter.request("sync 0");
+  waiter.request("stream_wait 0 b 1 0");
+  EXPECT_EQ(waiter.request("query 0"), "busy");
+  waiter.send("close a");
+  EXPECT_EQ(waiter.answer(std::chrono::seconds(20)), "ok ");
+  waiter.request("signal b 1");
+  waiter.request("sync 0");
+  waiter.request("check b");
+}
+
 TEST_P(timeline_streams, refuse_what_is_no_larger_value) {
   agent a = start();
   a.request("create t");
