@@ -327,7 +327,8 @@ def test_memory_of_a_gpu_in_a_forked_child(start, segment):
     assert child.succeed() == "FORKED\n0 32\n"
 
 
-def test_a_model_on_a_gpu(client, tmp_path, start):
+def test_a_model_on_a_gpu(client, tmp_path, start, driver):
+    gpu = driver.count - 1
     bytes_of = np.arange(3000, dtype="uint16").tobytes()
     header = {
         "w": {"dtype": "BF16", "shape": [20, 50], "data_offsets": [0, 2000]},
@@ -338,16 +339,16 @@ def test_a_model_on_a_gpu(client, tmp_path, start):
     path.write_bytes(struct.pack("<Q", len(text)) + text + bytes_of)
     seen: list[tuple[int, int, int, bool]] = []
     loaded = client.load_tensors(
-        path, "m", device="1", threads=2, progress=lambda *how_far: seen.append(how_far)
+        path, "m", device=str(gpu), threads=2, progress=lambda *how_far: seen.append(how_far)
     )
-    assert loaded.ordinal == 1
+    assert loaded.ordinal == gpu
     assert all(total == 6000 and is_here for _, total, _, is_here in seen)
-    for device in (None, 1, "1", "cuda:1", "cuda"):
+    for device in (None, gpu, str(gpu), f"cuda:{gpu}", "cuda"):
         with gpushm.safe_open("m", device=device, client=client) as opened:
             assert opened.keys() == ["v", "w"]
             array = opened.get_tensor("w")
             assert (array.dtype, array.shape, array.readonly) == ("bfloat16", (20, 50), True)
-            assert array.__dlpack_device__() == (2, 1)
+            assert array.__dlpack_device__() == (2, gpu)
             assert array.data_ptr % 256 == 0
             assert array.tobytes() == bytes_of[:2000]
             part = opened.get_slice("w")[3:5, 10:]

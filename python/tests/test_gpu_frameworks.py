@@ -73,6 +73,11 @@ def test_the_stream_of_pytorch_waits_and_the_host_does_not(client, segment, torc
     timeline = client.create_timeline("t")
     produce, consume = torch.cuda.Stream(), torch.cuda.Stream()
     array = segment.view("float32", 1024, ready=(timeline, 1))
+    # The first launch of a kernel loads it, and the first tensor of a stream allocates memory: both
+    # wait for all streams.
+    for stream in (produce, consume):
+        with torch.cuda.stream(stream):
+            float(torch.from_dlpack(segment.view("float32", 1024)).fill_(1).sum())
     started = time.monotonic()
     with torch.cuda.stream(consume):
         tensor = torch.from_dlpack(array)
