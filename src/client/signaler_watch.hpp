@@ -43,7 +43,7 @@ class signaler_watch {
 
  private:
   struct watched {
-    std::uint64_t number;
+    std::uint64_t number = 0;
     signaler who;
     bool process_has_ended = false;
     bool life_has_ended = false;

@@ -44,7 +44,7 @@ class host_lane : public copy_lane {
  private:
   struct freed {
     void operator()(std::byte* memory) const noexcept {
-      std::free(memory);  // NOLINT(*-no-malloc): of aligned_alloc
+      std::free(memory);  // NOLINT(*-no-malloc,*-owning-memory): of aligned_alloc
     }
   };
   std::byte* first_;
@@ -76,6 +76,8 @@ class gpu_lane : public copy_lane {
       throw;
     }
   }
+  gpu_lane(const gpu_lane&) = delete;
+  gpu_lane& operator=(const gpu_lane&) = delete;
   ~gpu_lane() override {
     const cuda_driver* const cu = cuda_driver::try_instance();
     if (cu == nullptr) {
