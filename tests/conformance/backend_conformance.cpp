@@ -158,6 +158,10 @@ TEST_P(backend_conformance, written_data_is_read_at_any_offset) {
   std::vector<std::byte> expected(size, std::byte{0x5a});
   std::copy(bytes.begin(), bytes.end(), expected.begin() + 3 * mib - 5);
   EXPECT_TRUE(got == expected);
+  // Nothing, from any address: also behind the last byte.
+  written.write(size, {});
+  seen.read(size, {});
+  seen.read(0, {});
 }
 
 TEST_P(backend_conformance, writes_are_visible_to_both_sides) {
