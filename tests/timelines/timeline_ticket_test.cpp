@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/hex.hpp"
+#include "base/sanitizers.hpp"
 #include "testing/process/hex.hpp"
 #include "testing/process/proc_counters.hpp"
 #include "testing/raw_session/forked_process.hpp"
@@ -166,6 +167,9 @@ TEST_F(timelines_by_ticket, leave_neither_pages_nor_files) {
 }
 
 TEST_F(timelines_by_ticket, are_not_usable_in_a_forked_child) {
+  if (gpushm::base::under_thread_sanitizer) {
+    GTEST_SKIP() << "ThreadSanitizer allows no thread in a forked child";
+  }
   agent signaler = world_.start_alone();
   timeline mine = timeline::create_local();
   const bytes ticket = create(signaler);
