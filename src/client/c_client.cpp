@@ -58,17 +58,6 @@ connect_options options_from(const gpushm_connect_options* given) {
   return result;
 }
 
-open_options options_from(const gpushm_open_options* given) {
-  const auto from = options_in(given, "open");
-  open_options result;
-  result.access = enum_in(from.access, access::read_write, "open");
-  result.timeout = std::chrono::milliseconds(from.timeout_ms);
-  result.device = text_in(from.device, "open");
-  result.expected_size_bytes = from.expected_size_bytes;
-  result.stop = token_of(from.stop);
-  return result;
-}
-
 create_options options_from(const gpushm_create_options* given) {
   const auto from = options_in(given, "create");
   create_options result;
@@ -120,6 +109,17 @@ void info_out(const wire::segment& from, gpushm_segment_info* where, std::string
 
 }  // namespace
 
+open_options open_options_from(const gpushm_open_options* given) {
+  const auto from = options_in(given, "open");
+  open_options result;
+  result.access = enum_in(from.access, access::read_write, "open");
+  result.timeout = std::chrono::milliseconds(from.timeout_ms);
+  result.device = text_in(from.device, "open");
+  result.expected_size_bytes = from.expected_size_bytes;
+  result.stop = token_of(from.stop);
+  return result;
+}
+
 gpushm_device device_out(const device_id& device) {
   gpushm_device result{};
   result.kind = static_cast<gpushm_device_kind>(device.kind);
@@ -132,6 +132,7 @@ gpushm_device device_out(const device_id& device) {
 }  // namespace gpushm::detail
 
 using gpushm::detail::info_out;
+using gpushm::detail::open_options_from;
 using gpushm::detail::options_from;
 using gpushm::detail::segment_out;
 using gpushm::detail::usable;
@@ -249,7 +250,7 @@ gpushm_errc gpushm_client_open(gpushm_client* client,
                                const gpushm_open_options* options,
                                gpushm_segment** segment) {
   return segment_out(client, name, "open", segment, [&](auto& impl, std::string_view called) {
-    return impl.open(called, options_from(options));
+    return impl.open(called, open_options_from(options));
   });
 }
 
@@ -258,7 +259,7 @@ gpushm_errc gpushm_client_try_open(gpushm_client* client,
                                    const gpushm_open_options* options,
                                    gpushm_segment** segment) {
   return segment_out(client, name, "open", segment, [&](auto& impl, std::string_view called) {
-    return impl.try_open(called, options_from(options));
+    return impl.try_open(called, open_options_from(options));
   });
 }
 
@@ -278,7 +279,7 @@ gpushm_errc gpushm_client_open_many(gpushm_client* client,
       called.emplace_back(text_in(name, "open"));
     }
     gpushm_open_result* next = &out(results, "open");
-    for (auto& outcome : impl.open_many(called, options_from(options))) {
+    for (auto& outcome : impl.open_many(called, open_options_from(options))) {
       next->failure = outcome.failure ? gpushm_error_dup(outcome.failure->handle()) : nullptr;
       next->segment = outcome.opened.release();
       ++next;

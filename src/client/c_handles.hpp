@@ -59,6 +59,8 @@ namespace gpushm::detail {
   return *client->impl;
 }
 
+/// Throws `errc::invalid_argument`.
+[[nodiscard]] open_options open_options_from(const gpushm_open_options* given);
 /// Converts to the C structure.
 [[nodiscard]] gpushm_device device_out(const device_id& device);
 

@@ -21,6 +21,7 @@ using gpushm::base::result_out;
 using gpushm::base::text_in;
 using gpushm::base::throw_invalid;
 using gpushm::cuda::CUstream;
+using gpushm::detail::filled_timeline;
 using gpushm::detail::token_of;
 using gpushm::detail::usable;
 using std::chrono::milliseconds;
@@ -29,16 +30,6 @@ static_assert(GPUSHM_MAX_TIMELINE_VALUE == gpushm::sync::max_value);
 static_assert(GPUSHM_MAX_STREAM_OPERATIONS == gpushm::streams::max_operations);
 
 namespace {
-
-template <typename Timeline>
-Timeline& filled(Timeline* timeline) {
-  if (timeline == nullptr) {
-    throw_invalid("timeline",
-                  "this timeline object is empty",
-                  "create or open a timeline first; a moved-from object is empty");
-  }
-  return *timeline;
-}
 
 CUstream stream_in(void* stream) {
   return static_cast<CUstream>(stream);
@@ -58,7 +49,7 @@ std::span<const gpushm_stream_operation> operations_in(const gpushm_stream_opera
   }
   const std::span what(operations, count);
   for (const gpushm_stream_operation& each : what) {
-    static_cast<void>(filled(each.timeline));
+    static_cast<void>(filled_timeline(each.timeline));
     static_cast<void>(gpushm::base::enum_in(each.kind, GPUSHM_STREAM_SET_FLAGS, name));
   }
   return what;
@@ -136,7 +127,7 @@ void gpushm_timeline_close(gpushm_timeline* timeline) {
 
 gpushm_errc gpushm_timeline_hand_over(gpushm_timeline* timeline) {
   return c_call([&] {
-    filled(timeline).hand_over();
+    filled_timeline(timeline).hand_over();
     const std::unique_ptr<gpushm_timeline> ended(timeline);
   });
 }
@@ -146,7 +137,7 @@ gpushm_errc gpushm_timeline_take_over(const gpushm_timeline* opened,
                                       const gpushm_stop* stop,
                                       gpushm_timeline** timeline) {
   return c_call([&] {
-    const auto& before = filled(opened);
+    const auto& before = filled_timeline(opened);
     gpushm_timeline*& result = out(timeline, "take over");
     result = before.take_over(milliseconds(timeout_ms), token_of(stop)).release();
   });
@@ -165,11 +156,11 @@ bool gpushm_timeline_is_writable(const gpushm_timeline* timeline) {
 }
 
 gpushm_errc gpushm_timeline_value(const gpushm_timeline* timeline, uint64_t* value) {
-  return c_call([&] { out(value, "value") = filled(timeline).value("value"); });
+  return c_call([&] { out(value, "value") = filled_timeline(timeline).value("value"); });
 }
 
 gpushm_errc gpushm_timeline_signal(gpushm_timeline* timeline, uint64_t value) {
-  return c_call([&] { filled(timeline).signal(value); });
+  return c_call([&] { filled_timeline(timeline).signal(value); });
 }
 
 gpushm_errc gpushm_timeline_wait(const gpushm_timeline* timeline,
@@ -178,13 +169,13 @@ gpushm_errc gpushm_timeline_wait(const gpushm_timeline* timeline,
                                  const gpushm_stop* stop,
                                  bool* reached) {
   return c_call([&] {
-    const auto& on = filled(timeline);
+    const auto& on = filled_timeline(timeline);
     out(reached, "wait") = on.wait(value, milliseconds(timeout_ms), token_of(stop));
   });
 }
 
 gpushm_errc gpushm_timeline_set_flags(gpushm_timeline* timeline, uint64_t flags) {
-  return c_call([&] { filled(timeline).set_flags(flags); });
+  return c_call([&] { filled_timeline(timeline).set_flags(flags); });
 }
 
 gpushm_errc gpushm_timeline_wait_flags(const gpushm_timeline* timeline,
@@ -193,29 +184,30 @@ gpushm_errc gpushm_timeline_wait_flags(const gpushm_timeline* timeline,
                                        const gpushm_stop* stop,
                                        bool* met) {
   return c_call([&] {
-    const auto& on = filled(timeline);
+    const auto& on = filled_timeline(timeline);
     out(met, "wait") = on.wait_flags(flags, milliseconds(timeout_ms), token_of(stop));
   });
 }
 
 gpushm_errc gpushm_timeline_prepare(gpushm_timeline* timeline, void* stream) {
-  return c_call([&] { filled(timeline).prepare(stream_in(stream)); });
+  return c_call([&] { filled_timeline(timeline).prepare(stream_in(stream)); });
 }
 
 gpushm_errc gpushm_timeline_signal_on(gpushm_timeline* timeline, void* stream, uint64_t value) {
-  return c_call([&] { filled(timeline).signal_on(stream_in(stream), value); });
+  return c_call([&] { filled_timeline(timeline).signal_on(stream_in(stream), value); });
 }
 
 gpushm_errc gpushm_timeline_wait_on(gpushm_timeline* timeline,
                                     void* stream,
                                     uint64_t value,
                                     int64_t timeout_ms) {
-  return c_call(
-      [&] { filled(timeline).wait_on(stream_in(stream), value, milliseconds(timeout_ms)); });
+  return c_call([&] {
+    filled_timeline(timeline).wait_on(stream_in(stream), value, milliseconds(timeout_ms));
+  });
 }
 
 gpushm_errc gpushm_timeline_check(const gpushm_timeline* timeline) {
-  return c_call([&] { filled(timeline).check(); });
+  return c_call([&] { filled_timeline(timeline).check(); });
 }
 
 gpushm_errc gpushm_stream_batch(void* stream,

@@ -275,13 +275,10 @@ gpushm_errc gpushm_export_timeline(const gpushm_timeline* timeline,
                                    gpushm_string socket_path,
                                    gpushm_ticket* ticket) {
   return c_call([&] {
-    if (timeline == nullptr) {
-      gpushm::base::throw_invalid(
-          "export", "this timeline object is empty", "create or open a timeline first");
-    }
+    const gpushm_timeline& what = gpushm::detail::filled_timeline(timeline);
     gpushm_ticket& result = out(ticket, "export");
     result = gpushm::detail::ticket_out(
-        gpushm::wire::encode_ticket(timeline->describe(text_in(socket_path, "export"))));
+        gpushm::wire::encode_ticket(what.describe(text_in(socket_path, "export"))));
   });
 }
 

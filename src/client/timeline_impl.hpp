@@ -159,3 +159,20 @@ struct gpushm_timeline {
   mutable std::atomic<std::uint64_t> waited_for_{0};  ///< by streams
   std::atomic<bool> streams_wait_for_flags_{false};
 };
+
+namespace gpushm::detail {
+
+/// Throws `errc::invalid_argument` for null.
+template <typename Timeline>
+[[nodiscard]] Timeline& filled_timeline(Timeline* timeline) {
+  if (timeline == nullptr) {
+    throw error(errc::invalid_argument,
+                "timeline",
+                {},
+                "this timeline object is empty",
+                "create or open a timeline first; a moved-from object is empty");
+  }
+  return *timeline;
+}
+
+}  // namespace gpushm::detail

@@ -50,17 +50,6 @@ class borrowed {
   gpushm::segment segment_;
 };
 
-gpushm::open_options options_in(const gpushm_open_options* given) {
-  constexpr const char* operation = "open tensors";
-  const auto from = gpushm::base::options_in(given, operation);
-  gpushm::open_options result;
-  result.timeout = std::chrono::milliseconds(from.timeout_ms);
-  result.device = text_in(from.device, operation);
-  result.expected_size_bytes = from.expected_size_bytes;
-  result.stop = gpushm::detail::token_of(from.stop);
-  return result;
-}
-
 weights::load_options options_in(const gpushm_string* paths,
                                  std::size_t count,
                                  const gpushm_load_options* given) {
@@ -170,7 +159,8 @@ gpushm_errc gpushm_tensors_open(gpushm_client* client,
     const std::string called(text_in(name, "open tensors"));
     gpushm::client by = client_in(client, "open tensors", called);
     gpushm_segment*& result = out(segment, "open tensors");
-    result = weights::open_complete(by, called, options_in(options)).release();
+    result =
+        weights::open_complete(by, called, gpushm::detail::open_options_from(options)).release();
   });
 }
 
