@@ -8,9 +8,15 @@
 #include <vector>
 
 #include "channel/producer_table.hpp"
+#include "client/signal_pages.hpp"
 #include "gpushm/types.hpp"
 
 namespace gpushm::detail {
+
+/// The table behind the words of a producer's page; nothing if there is none.
+[[nodiscard]] inline std::optional<channel::table_view> table_in(const mapped_page& page) {
+  return channel::table_view::of(page.page(), page.extra(), page.extra_bytes());
+}
 
 /// What a consumer says when it joins: the metadata of its words.
 struct channel_claim {

@@ -101,9 +101,7 @@ namespace {
 
 std::optional<channel::table_view> table_of(const detail::client_impl::opened_words& producer) {
   const auto& page = *producer.words.page;
-  return producer.words.first == 0
-             ? channel::table_view::of(page.page(), page.extra(), page.extra_bytes())
-             : std::nullopt;
+  return producer.words.first == 0 ? detail::table_in(page) : std::nullopt;
 }
 
 }  // namespace
@@ -194,7 +192,7 @@ std::shared_ptr<detail::mapped_page> gpushm_consumer::next_page() const {
   for (const gpushm::wire::segment& each : all) {
     try {
       auto page = client_->open_page(each.name, each.generation);
-      const auto view = channel::table_view::of(page->page(), page->extra(), page->extra_bytes());
+      const auto view = detail::table_in(*page);
       if (view && view->start_of(claim_->info().generation)) {
         return page;
       }
@@ -240,10 +238,7 @@ bool gpushm_consumer::attach(time_point until,
       base::pause_before_retry(milliseconds(1));
       continue;
     }
-    const auto view =
-        opened.words.first == 0
-            ? channel::table_view::of(page->page(), page->extra(), page->extra_bytes())
-            : std::nullopt;
+    const auto view = opened.words.first == 0 ? detail::table_in(*page) : std::nullopt;
     if (!view) {
       throw invalid_producer("open", name_);
     }

@@ -186,7 +186,7 @@ gpushm_producer::former_producer gpushm_producer::last_producer() const {
     }
     try {
       auto page = client_->open_page(each->name, each->generation);
-      const auto table = channel::table_view::of(page->page(), page->extra(), page->extra_bytes());
+      const auto table = detail::table_in(*page);
       if (table) {  // else it has not begun: there was another producer
         return {std::move(page), table};
       }
@@ -606,7 +606,7 @@ bool gpushm_producer::is_for_this(const detail::channel_claim& claim,
     }
     try {
       const auto page = client_->open_page(each.name, each.generation);
-      const auto table = channel::table_view::of(page->page(), page->extra(), page->extra_bytes());
+      const auto table = detail::table_in(*page);
       return table && table->start_of(generation);
     } catch (const error& why) {
       if (!names::has_gone(why)) {

@@ -145,9 +145,7 @@ static std::unique_ptr<gpushm_channel_status> read_status(client_impl& client,
   });
   const wire::segment* const producer = at == all.end() ? nullptr : &*at;
   const auto page = page_of_producer(client, name, all, producer);
-  const auto table = page
-                         ? channel::table_view::of(page->page(), page->extra(), page->extra_bytes())
-                         : std::nullopt;
+  const auto table = page ? detail::table_in(*page) : std::nullopt;
   if (!table) {
     throw error(errc::no_such_segment,
                 "stat",
