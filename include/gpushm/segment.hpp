@@ -170,6 +170,13 @@ class segment {
   void write(std::uint64_t offset_bytes, std::span<const std::byte> source) {
     glue::check(gpushm_segment_write(handle_.get(), offset_bytes, source.data(), source.size()));
   }
+  /// Copies `size_bytes` at `source`, memory of a GPU that this process uses, of any allocator,
+  /// into the segment; returns when done. Ordered on the legacy default stream of the source's GPU:
+  /// work that writes to the source must be complete, or that stream must wait for it. Throws as
+  /// `write`, and invalid_argument for an address that is not a GPU's, driver_unavailable.
+  void write_from_gpu(std::uint64_t offset_bytes, const void* source, std::uint64_t size_bytes) {
+    glue::check(gpushm_segment_write_from_gpu(handle_.get(), offset_bytes, source, size_bytes));
+  }
   /// Sets every byte to `value`; returns when done. Throws as `write`.
   void fill(std::byte value) {
     glue::check(gpushm_segment_fill(handle_.get(), std::to_integer<std::uint8_t>(value)));

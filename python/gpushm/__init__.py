@@ -81,7 +81,8 @@ from gpushm._errors import (
 )
 from gpushm._shared import SharedTensor
 from gpushm._tensors import load_safetensors, safe_open
-from gpushm._torch import load_into
+from gpushm._torch import MemPool, load_into, make_private
+from gpushm._tree import SharedTree
 from gpushm._types import BrokerInfo, Event, ProducerStats, SegmentInfo
 
 __version__ = ".".join(map(str, library_version()))
@@ -102,6 +103,9 @@ __all__ = [
     "load_safetensors",
     "safe_open",
     "load_into",
+    "make_private",
+    "MemPool",
+    "SharedTree",
     "tensors_size",
     "SharedTensor",
     "SegmentInfo",

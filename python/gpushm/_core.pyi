@@ -3,11 +3,13 @@
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, ClassVar
 
+from gpushm._tree import SharedTree
 from gpushm._types import BrokerInfo, Event, ProducerStats, SegmentInfo
 
 """The compiled part of gpushm. Use the package gpushm."""
 
 import os
+from typing import overload
 
 
 class Stop:
@@ -209,10 +211,10 @@ class Array:
     def copy_from(self, source: object, /) -> None:
         """
         Overwrite the elements with those of ``source``, which has as many bytes: an object with
-        the buffer protocol or ``__dlpack__``, contiguous and in host memory.
+        the buffer protocol or ``__dlpack__``, in host memory or, contiguous, on any GPU.
 
-        This array must be contiguous and writable. Blocks until a GPU has copied them.
-        Raises ValueError, TypeError, BufferError.
+        This array is contiguous; or it has no gaps, and the source the same shape and strides.
+        Blocks until a GPU has copied them. Raises ValueError, TypeError, BufferError.
         """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -374,7 +376,8 @@ class Segment:
 
     def write(self, data: object, offset: int = 0) -> None:
         """
-        Copy contiguous host memory (the buffer protocol or ``__dlpack__``) into the segment.
+        Copy contiguous memory of the host or of any GPU (the buffer protocol or ``__dlpack__``)
+        into the segment.
 
         Blocks until a GPU has copied it. Raises gpushm.InvalidArgumentError (outside the segment,
         or mapped for reading only), DriverError, TypeError, ValueError.
@@ -666,6 +669,21 @@ class Client:
         As :meth:`open`, for asyncio: waits for the broker's event on its descriptor, without a thread.
         """
 
+    @overload
+    def share(self, name: str, tree: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> SharedTree:
+        """
+        Share the memory of all arrays of a structure (a state dict) as it is, without a copy.
+
+        Structures and arrays as in :meth:`put`, of memory that can be shared; a reader calls
+        :meth:`get`. Each storage becomes a segment ``name/~0``, ``name/~1``, …, unless it is in
+        a segment already (``MemPool``). The arrays stay alive until the result is closed.
+        Finish the writes that readers rely on first. Blocks for round trips to the broker.
+
+        Raises gpushm.NotExportableError, which names the allocator and the remedy, TypeError,
+        and as :meth:`create`; nothing is shared then.
+        """
+
+    @overload
     def share(self, name: str, tensor: object, *, lifetime: str = 'leased', publish: bool = True, metadata: bytes = b'', stream: int | None = None) -> Segment:
         """
         Turn the memory of a tensor (an object with ``__dlpack__``) into a segment, without a copy.
@@ -680,9 +698,10 @@ class Client:
         """
         Copy a structure of arrays (a state dict) into one new segment, and publish it.
 
-        ``tree``: dicts with str or int keys, lists and tuples, nested, of arrays in host memory
-        (objects with ``__dlpack__``, and NumPy arrays of ml_dtypes) and of str, int, float, bool
-        and None. An array under several names is copied once. ``device``, ``lifetime``: as
+        ``tree``: dicts with str or int keys, lists and tuples, nested, of arrays in memory of the
+        host or of any GPU (objects with ``__dlpack__``, NumPy arrays of ml_dtypes, tensors of all
+        types of PyTorch) and of str, int, float, bool and None. An array under several names is
+        copied once, and keeps its strides if it has no gaps. ``device``, ``lifetime``: as
         :meth:`create`. Blocks until all is copied.
 
         Raises TypeError for what cannot be put, and as :meth:`create`.
@@ -812,7 +831,8 @@ def connect(socket: str | os.PathLike[str] | None = None, *, timeout: float | No
 
 def from_dlpack(tensor: object, /, *, stream: int | None = None) -> Array:
     """
-    An array on the memory of another library's tensor, which stays alive as long as the array.
+    An array on the memory of another library's tensor, which stays alive as long as the array:
+    an object with ``__dlpack__`` or ``__cuda_array_interface__``.
 
     ``stream``: the CUDA stream that will use the memory, as in :meth:`Array.__dlpack__`.
     Raises BufferError, TypeError, and what the tensor's ``__dlpack__`` raises.
@@ -825,6 +845,35 @@ def tensors_size(table: str | bytes) -> int:
 
     Raises gpushm.InvalidArgumentError for a table that is not valid.
     """
+
+def find_memory(address: int, size: int) -> Array | None:
+    """
+    The bytes at an address, if a segment that this process has open under a name has all of them.
+    """
+
+class TorchPool:
+    """
+    Allocates memory of GPUs as segments ``name/0``, ``name/1``, …, by C functions that PyTorch calls. Use gpushm.MemPool.
+    """
+
+    def __init__(self, client: Client, name: str) -> None: ...
+
+    def close(self) -> None:
+        """No more allocations. Memory that is allocated stays."""
+
+    @property
+    def malloc_symbol(self) -> str:
+        """
+        Of this module: ``void* f(ssize_t size, int device, cudaStream_t stream)``.
+        """
+
+    @property
+    def live(self) -> int:
+        """Number of segments that exist."""
+
+    @property
+    def last_error(self) -> Exception | None:
+        """Why the last allocation failed that did."""
 
 def library_version() -> tuple[int, int, int]:
     """The version of the loaded libgpushm."""

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpushm import _core
-from gpushm._errors import ErrorCode, from_parts
-from gpushm._tensors import converter
+from gpushm._tensors import converter, require_same
 
 if TYPE_CHECKING:
     from gpushm._core import Array, Client
@@ -56,20 +55,34 @@ def _connect() -> Client:
     return _connection[1]
 
 
-def open_array(
-    name: str,
-    generation: int,
-    epoch: bytes,
-    access: str,
-    dtype: str,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-    offset: int,
-) -> Array:
+class Place(NamedTuple):
+    """Where an array is, for every process of the domain."""
+
+    name: str
+    generation: int
+    #: Of the broker.
+    epoch: bytes
+    access: str
+    dtype: str
+    shape: tuple[int, ...]
+    #: In elements.
+    strides: tuple[int, ...]
+    #: In bytes, from the first one of the segment.
+    offset: int
+
+
+def place_of(array: Array) -> Place:
+    """Raises TypeError if it is not of a segment, BufferError if it is not ready."""
+    return Place(*array.__reduce__()[1])
+
+
+def open_place(client: Client, place: Place) -> Array:
+    """Raises as Client.open, and StaleGenerationError."""
+    with client.open(place.name, access=place.access) as segment:
+        require_same(segment, place.generation, place.epoch)
+        return segment.view(place.dtype, place.shape, offset=place.offset, strides=place.strides)
+
+
+def open_array(*place: Any) -> Array:
     """What Array.__reduce__ has described."""
-    with _connect().open(name, access=access) as segment:
-        if (segment.generation, segment.epoch) != (generation, epoch):
-            code, cause = int(ErrorCode.STALE_GENERATION), "the name has another segment by now"
-            step = "keep the segment until all receivers have opened it, and do not reuse its name"
-            raise from_parts(code, "open", name, cause, step, f'open "{name}": {cause} ({step})')
-        return segment.view(dtype, shape, offset=offset, strides=strides)
+    return open_place(_connect(), Place(*place))

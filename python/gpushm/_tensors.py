@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpushm import _core
-from gpushm._errors import ErrorCode, from_parts
+from gpushm._errors import ErrorCode, InvalidArgumentError, from_parts
 
 if TYPE_CHECKING:
     import os
@@ -98,8 +98,19 @@ def refuse(name: str, cause: str) -> NoReturn:
     raise from_parts(code, "read tensors", name, cause, step, message)
 
 
+def tensor_of(table: Table, name: str, convert: Callable[[Array], Any]) -> Any:
+    """A framework's tensor, also of types that DLPack cannot express. Raises as Table.array."""
+    result = convert(table.array(name))
+    wanted = table.entries[name].get("framework_dtype")
+    if wanted is not None and convert is _to_torch:
+        from gpushm._torch import view_as
+
+        result = view_as(result, wanted)
+    return result
+
+
 class Table:
-    """The table of a segment. The library has checked that all tensors are within it."""
+    """The tensors of a segment. The library has checked that all of them are within it."""
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
@@ -109,6 +120,13 @@ class Table:
             refuse(segment.name, f"its table is not valid ({type(error).__name__}: {error})")
         self.metadata: dict[str, str] | None = entries.pop("__metadata__", None)
         self.entries: dict[str, dict[str, Any]] = entries
+
+    def segment_of(self, entry: dict[str, Any]) -> Segment:
+        """The segment that has a tensor of the table. Raises InvalidArgumentError after close()."""
+        return self.segment
+
+    def close(self) -> None:
+        self.segment.close()
 
     def array(self, name: str) -> Array:
         """A view of the segment. Raises KeyError, ProtocolError, TypeError (F6)."""
@@ -125,7 +143,7 @@ class Table:
                 if "strides" in entry:
                     raise TypeError("strides of elements that are not bytes")
                 shape = [*shape[:-1], shape[-1] // 2]
-            result = self.segment.view(
+            result = self.segment_of(entry).view(
                 dtype, shape, offset=entry["data_offsets"][0], strides=entry.get("strides")
             )
         except (ValueError, TypeError, OverflowError) as error:
@@ -137,7 +155,116 @@ class Table:
         return result
 
     def offset_keys(self) -> list[str]:
-        return sorted(self.entries, key=lambda name: self.entries[name]["data_offsets"][0])
+        return sorted(
+            self.entries,
+            key=lambda name: (
+                self.entries[name].get("segment", 0),
+                self.entries[name]["data_offsets"][0],
+            ),
+        )
+
+
+#: Metadata of a segment that says where other segments have the tensors.
+SHARED = b'{"format":"gpushm-shared/1"}'
+
+
+class SharedTable(Table):
+    """Tensors in several segments of one process, which ``share`` has described in a segment."""
+
+    def __init__(
+        self,
+        segment: Segment,
+        client: Client,
+        access: str,
+        device: str | None,
+        timeout: float | None,
+    ) -> None:
+        self.segment = segment
+        #: Number 0 is the one with the description.
+        self.segments = [segment]
+        try:
+            content = json.loads(segment.read())
+            self.entries = dict(content["tensors"])
+            self.metadata = self.entries.pop("__metadata__", None)
+            places = [
+                (str(name), int(generation), bool(on_host))
+                for name, generation, on_host in content["segments"]
+            ]
+            self._check(len(places) + 1)
+        except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+            name = segment.name
+            segment.close()
+            refuse(name, f"it is not valid ({type(error).__name__}: {error})")
+        try:
+            for name, generation, on_host in places:
+                opened = client.open(
+                    name, access=access, device=None if on_host else device, timeout=timeout
+                )
+                self.segments.append(opened)
+                require_same(opened, generation, segment.epoch)
+        except BaseException:
+            self.close()
+            raise
+
+    def _check(self, segments: int) -> None:
+        """What the library checks of other tables: another process has written it."""
+        for entry in self.entries.values():
+            offsets = entry["data_offsets"]
+            numbers = [*entry["shape"], *offsets, *entry.get("strides", []), entry["segment"]]
+            if (
+                any(type(each) is not int or each < 0 for each in numbers)
+                or len(offsets) != 2
+                or entry["segment"] >= segments
+                or type(entry["dtype"]) is not str
+                or type(entry.get("framework_dtype", "")) is not str
+            ):
+                raise ValueError("an entry is not valid")
+
+    def segment_of(self, entry: dict[str, Any]) -> Segment:
+        self.segment.size  # noqa: B018 (raises after close)
+        number: int = entry["segment"]
+        return self.segments[number]
+
+    def close(self) -> None:
+        for each in self.segments:
+            each.close()
+
+
+def require_same(segment: Segment, generation: int, epoch: bytes) -> None:
+    """Raises StaleGenerationError unless it is that segment, and not a later one of its name."""
+    if (segment.generation, segment.epoch) != (generation, epoch):
+        name = segment.name
+        segment.close()
+        code, cause = int(ErrorCode.STALE_GENERATION), "the name has another segment by now"
+        step = "keep the segment until all receivers have opened it, and do not reuse its name"
+        raise from_parts(code, "open", name, cause, step, f'open "{name}": {cause} ({step})')
+
+
+def open_table(
+    client: Client,
+    name: str,
+    *,
+    access: str = "read",
+    device: str | None = None,
+    timeout: float | None = 0.0,
+) -> Table:
+    """The tensors of a name: loaded, put or shared. Raises as Client.open_tensors."""
+    try:
+        segment = client.open_tensors(name, device=device, timeout=timeout)
+    except InvalidArgumentError:
+        other = client.open(name)
+        if other.metadata != SHARED:
+            other.close()
+            raise
+        return SharedTable(other, client, access, device, timeout)
+    if access != "read":
+        with segment:
+            segment = client.open(name, access=access, device=device)
+    try:
+        return Table(segment)
+    except BaseException:
+        segment.close()
+        raise
 
 
 def _to_device(device: str | int | None) -> str | None:
@@ -150,7 +277,7 @@ def _to_device(device: str | int | None) -> str | None:
 class safe_open:  # noqa: N801
     """The tensors of a segment by name, with the methods of ``safetensors.safe_open``.
 
-    ``name``: of a segment that :func:`load_safetensors` or :meth:`Client.put` has made.
+    ``name``: of what :func:`load_safetensors`, :meth:`Client.put` or :meth:`Client.share` has made.
     ``framework``: ``"numpy"``, ``"jax"`` (``"flax"``), ``"torch"`` (``"pt"``) or ``"cupy"``; None:
     :class:`gpushm.Array`. ``device``: the GPU that uses the memory (``0``, ``"cuda:0"``, a UUID);
     ``"cpu"``: the segment must be in host memory; None: where the memory is. ``client``: None
@@ -174,15 +301,12 @@ class safe_open:  # noqa: N801
     ) -> None:
         self._framework = framework
         self._convert = converter(framework)
-        with _connected(client) as by:
-            segment = by.open_tensors(name, device=_to_device(device), timeout=timeout)
-        try:
-            if device == "cpu" and segment.device != "host":
-                raise ValueError(f'"{name}" is on GPU {segment.device}: pass device=None')
-            self._table = Table(segment)
-        except BaseException:
-            segment.close()
-            raise
+        with connected(client) as by:
+            self._table = open_table(by, name, device=_to_device(device), timeout=timeout)
+        where = {self._table.segment_of(each).device for each in self._table.entries.values()}
+        if device == "cpu" and where - {"host"}:
+            self.close()
+            raise ValueError(f'"{name}" is on GPU {", ".join(where)}: pass device=None')
 
     def keys(self) -> list[str]:
         """The names of the tensors, sorted."""
@@ -198,7 +322,7 @@ class safe_open:  # noqa: N801
 
     def get_tensor(self, name: str) -> Any:
         """One tensor. Raises KeyError."""
-        return self._convert(self._open().array(name))
+        return tensor_of(self._open(), name, self._convert)
 
     def get_tensors(self) -> dict[str, Any]:
         """All tensors in the order of their places."""
@@ -211,7 +335,7 @@ class safe_open:  # noqa: N801
 
     def close(self) -> None:
         """Give the segment up, and keep its tensors. Again: no effect."""
-        self._table.segment.close()
+        self._table.close()
 
     def __enter__(self) -> safe_open:
         return self
@@ -257,8 +381,9 @@ class TensorSlice:
         if not any(each is Ellipsis for each in index):
             index = (*index, Ellipsis)  # NumPy's is then a view also of one element
         if self._convert is _FRAMEWORKS[None]:
-            return _part(self._table.segment, self._entry["data_offsets"][0], array, index)
-        return self._convert(array)[index]
+            segment = self._table.segment_of(self._entry)
+            return _part(segment, self._entry["data_offsets"][0], array, index)
+        return tensor_of(self._table, self._name, self._convert)[index]
 
 
 def _part(segment: Segment, begin: int, array: Array, index: tuple[Any, ...]) -> Array:
@@ -283,7 +408,7 @@ def _part(segment: Segment, begin: int, array: Array, index: tuple[Any, ...]) ->
 
 
 @contextlib.contextmanager
-def _connected(client: Client | None) -> Iterator[Client]:
+def connected(client: Client | None) -> Iterator[Client]:
     if client is not None:
         yield client
         return
@@ -339,7 +464,7 @@ def load_safetensors(
     """
     line = _ProgressLine(name) if progress is True and sys.stderr.isatty() else None
     report = progress if callable(progress) else line
-    with _connected(client) as by:
+    with connected(client) as by:
         try:
             return by.load_tensors(
                 paths,

@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpushm._tensors import safe_open
+from gpushm import _core
+from gpushm._tensors import DTYPES, connected, safe_open
 
 if TYPE_CHECKING:
     from gpushm._core import Client
 
-__all__ = ["load_into"]
+__all__ = ["MemPool", "load_into", "make_private"]
 
 
 def load_into(
@@ -77,3 +80,212 @@ def load_into(
                 new = new.clone()
             made[id(old)] = torch.nn.Parameter(new, requires_grad=False) if is_parameter else new
         (owner._parameters if is_parameter else owner._buffers)[last] = made[id(old)]
+
+
+def make_private(module: Any, patterns: Sequence[str] = ("*",)) -> int:
+    """Give a module private, writable copies of the parameters that match one of ``patterns``.
+
+    For what a program is about to write: an adapter that is merged, a layer that is trained. CUDA
+    has no mapping that is copied by the first write to it, so the copy is made here, before. Tied
+    parameters stay tied; what is private already is not copied. Returns the number of tensors that
+    were copied. Blocks for the copies (on the current stream of PyTorch).
+    """
+    import torch
+
+    copies: dict[int, Any] = {}
+    for path, owner in module.named_modules():
+        for members in (owner._parameters, owner._buffers):
+            for last, old in members.items():
+                key = f"{path}.{last}" if path else last
+                if old is None or not any(fnmatch.fnmatchcase(key, each) for each in patterns):
+                    continue
+                if shared_bytes(old) is None:
+                    continue
+                copies.setdefault(id(old), (old, None))
+    for identity, (old, _) in copies.items():
+        new = old.detach().clone()
+        if isinstance(old, torch.nn.Parameter):
+            new = torch.nn.Parameter(new, requires_grad=old.requires_grad)
+        copies[identity] = (old, new)
+    # All names of a tied tensor, also those that no pattern matches.
+    for owner in module.modules():
+        for members in (owner._parameters, owner._buffers):
+            for last, old in members.items():
+                if id(old) in copies:
+                    members[last] = copies[id(old)][1]
+    return len(copies)
+
+
+# ---- tensors of PyTorch as bytes ----
+
+
+def extent(tensor: Any) -> int:
+    """Bytes from the first to the last element."""
+    if tensor.numel() == 0:
+        return 0
+    ends = ((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return int((sum(ends) + 1) * tensor.element_size())
+
+
+def shared_bytes(tensor: Any) -> _core.Array | None:
+    """The bytes of a tensor, if they are those of a segment that this process has open."""
+    size = extent(tensor)
+    return _core.find_memory(tensor.data_ptr(), size) if size else None
+
+
+def plain(tensor: Any) -> tuple[Any, str | None]:
+    """A tensor of the same memory that DLPack can express, and the name of the type if it cannot.
+
+    Raises TypeError for sparse, nested and meta tensors.
+    """
+    import torch
+
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.device.type == "meta":
+        raise TypeError(
+            f"a tensor of layout {tensor.layout} on {tensor.device} has no memory that can be shared "
+            "(make it dense first)"
+        )
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name in DTYPES.values():
+        return tensor, None
+    same_size = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
+    return tensor.view(same_size[tensor.element_size()]), name
+
+
+def view_as(tensor: Any, name: str) -> Any:
+    """The tensor as a type of PyTorch, which another process has named; unknown: as it is."""
+    import torch
+
+    wanted = getattr(torch, name, None)
+    if not isinstance(wanted, torch.dtype) or name.startswith("q") or wanted == tensor.dtype:
+        return tensor
+    return tensor.view(wanted) if wanted.itemsize == tensor.dtype.itemsize else tensor
+
+
+def whole_storage(tensor: Any) -> Any:
+    """All bytes of a tensor's storage, as a tensor that keeps it alive."""
+    import torch
+
+    storage = tensor.untyped_storage()
+    bytes_of = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return bytes_of.set_(storage, 0, (storage.nbytes(),), (1,))
+
+
+def quantised_parts(tensor: Any) -> tuple[Any, dict[str, Any]]:
+    """The bytes of a quantised tensor's storage, and what :func:`make_quantised` needs."""
+    tensor = tensor.detach()
+    how = {
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "shape": list(tensor.shape),
+        "strides": list(tensor.stride()),
+        "offset": tensor.storage_offset(),
+        "scheme": str(tensor.qscheme()).removeprefix("torch."),
+    }
+    if how["scheme"] == "per_tensor_affine":
+        how |= {"scale": tensor.q_scale(), "zero_point": tensor.q_zero_point()}
+    else:
+        how |= {
+            "scales": tensor.q_per_channel_scales(),
+            "zero_points": tensor.q_per_channel_zero_points(),
+            "axis": tensor.q_per_channel_axis(),
+        }
+    return whole_storage(tensor), how
+
+
+def make_quantised(bytes_of: Any, how: dict[str, Any]) -> Any:
+    """A quantised tensor on these bytes, without a copy. Another process has written ``how``.
+
+    Raises KeyError, TypeError, ValueError, AttributeError or RuntimeError for what is not valid.
+    """
+    import torch
+
+    bits = {"quint8": 8, "qint8": 8, "qint32": 32, "quint4x2": 4, "quint2x4": 2}[how["dtype"]]
+    shape, strides, offset = how["shape"], how["strides"], how["offset"]
+    if any(type(each) is not int or each < 0 for each in (*shape, *strides, offset)):
+        raise ValueError("a negative number")
+    ends = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+    elements = offset + ends + 1 if math.prod(shape) else 0
+    if -(-elements * bits // 8) > bytes_of.numel():
+        raise ValueError("it is larger than its memory")
+    scheme = getattr(torch, how["scheme"])
+    parameters: tuple[Any, ...]
+    if how["scheme"] == "per_tensor_affine":
+        parameters = (scheme, float(how["scale"]), int(how["zero_point"]))
+    else:
+        parameters = (scheme, how["scales"], how["zero_points"], int(how["axis"]))
+    storage = torch.storage.TypedStorage(
+        wrap_storage=bytes_of.untyped_storage(), dtype=getattr(torch, how["dtype"]), _internal=True
+    )
+    return torch._utils._rebuild_qtensor(storage, offset, shape, strides, parameters, False, {})
+
+
+# ---- memory that is shareable from the beginning ----
+
+# PyTorch calls an allocator as long as memory of it exists.
+_allocators: dict[str, Any] = {}
+
+
+class MemPool:
+    """A pool of PyTorch whose memory is segments: born shareable, by name, without a copy.
+
+    A context manager: tensors that are made on the GPU in its ``with`` statement are in segments
+    ``name/0``, ``name/1``, …, of 2 MiB and more, which others can open, and which
+    :meth:`Client.share`, :class:`SharedTensor` and :mod:`gpushm.reductions` pass by name. As for
+    every pool of PyTorch, the statement is for this thread, and memory of tensors that are gone is
+    used again by the pool only. Segments end when PyTorch returns their memory
+    (``torch.cuda.empty_cache()``) and nobody else has them open.
+
+    ``client``: None connects, as :func:`connect` without arguments does. ``device``: of the ``with``
+    statement; None: PyTorch's current one. At most 32 pools of a process exist at a time.
+
+    Raises, in the statement, ``torch.cuda.OutOfMemoryError`` as PyTorch does; its cause is the
+    :class:`gpushm.Error` if a segment could not be made. PyTorch 2.8 or later.
+    """
+
+    def __init__(self, name: str, *, client: Client | None = None, device: Any = None) -> None:
+        import torch
+
+        self._name = name
+        self._device = device
+        with connected(client) as by:
+            self._core = _core.TorchPool(by, name)
+        symbol = self._core.malloc_symbol
+        if symbol not in _allocators:
+            _allocators[symbol] = torch.cuda.memory.CUDAPluggableAllocator(
+                _core.__file__, symbol, "gpushm_torch_free"
+            )
+        self._pool = torch.cuda.MemPool(_allocators[symbol].allocator())
+        self._uses: list[contextlib.ExitStack] = []
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def pool(self) -> Any:
+        """The ``torch.cuda.MemPool``, for ``torch.cuda.use_mem_pool`` and graphs."""
+        return self._pool
+
+    @property
+    def segments(self) -> int:
+        """How many segments the pool has."""
+        return self._core.live
+
+    def __enter__(self) -> MemPool:
+        import torch
+
+        use = contextlib.ExitStack()
+        use.enter_context(torch.cuda.use_mem_pool(self._pool, self._device))
+        self._uses.append(use)
+        return self
+
+    def __exit__(self, type: object, value: object, traceback: object, /) -> None:
+        import torch
+
+        self._uses.pop().close()
+        if isinstance(value, torch.cuda.OutOfMemoryError) and value.__cause__ is None:
+            value.__cause__ = self._core.last_error
+
+    def __repr__(self) -> str:
+        return f'<gpushm.MemPool "{self._name}", {self.segments} segments>'

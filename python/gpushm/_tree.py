@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Structures of arrays in one segment (docs/python.md, "The format of put")."""
+"""Structures of arrays in segments (docs/python.md, "The format of put")."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpushm import _core
-from gpushm._tensors import DTYPES, Table, converter, refuse
+from gpushm._shared import place_of
+from gpushm._tensors import DTYPES, SHARED, Table, converter, open_table, refuse, tensor_of
 
 if TYPE_CHECKING:
     from gpushm._core import Array, Client, Segment
+
+__all__ = ["SharedTree"]
 
 # Of the first byte of each tensor.
 _ALIGNMENT = 256
@@ -19,7 +23,81 @@ _TREE = "gpushm.tree"
 _PLAIN = (str, int, float, bool, type(None))
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 #: Types of one byte that the table has no name for.
-_BYTES = ("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float4_e2m1fn_x2")
+_BYTES = ("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz")
+
+
+class Leaf(NamedTuple):
+    """An array of a structure."""
+
+    #: What is copied, and keeps the memory alive.
+    source: Any
+    #: Its memory; None: a NumPy array of a type of ml_dtypes, which NumPy does not export.
+    array: Array | None
+    address: int
+    size: int
+    dtype: str
+    shape: list[int]
+    #: In elements; None: C order.
+    strides: list[int] | None
+    #: The true type, if `dtype` is one of the same size.
+    framework_dtype: str | None
+
+    @property
+    def gapless(self) -> bool:
+        if self.strides is None or self.array is None or self.array.contiguous:
+            return True
+        ends = [(n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True)]
+        return (sum(ends) + 1) * self.array.itemsize == self.size
+
+
+def leaf_of(source: Any) -> Leaf:
+    """Raises TypeError for what has no DLPack tensor."""
+    framework_dtype = None
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(source, torch.Tensor):
+        from gpushm._torch import plain
+
+        source, framework_dtype = plain(source)
+    try:
+        array = _core.from_dlpack(source)
+    except BufferError:
+        flags = getattr(source, "flags", None)
+        if flags is None or not hasattr(source, "ctypes") or not flags.c_contiguous:
+            raise TypeError(
+                f"{type(source).__name__} of {getattr(source, 'dtype', '?')} has no DLPack tensor "
+                "(make a contiguous array of a type that gpushm knows)"
+            ) from None
+        name = source.dtype.name
+        shape = list(source.shape)
+        return Leaf(source, None, source.ctypes.data, source.nbytes, name, shape, None, None)
+    return Leaf(
+        source,
+        array,
+        array.data_ptr,
+        array.nbytes,
+        array.dtype,
+        list(array.shape),
+        None if array.contiguous else list(array.strides),
+        framework_dtype,
+    )
+
+
+def _describe(leaf: Leaf) -> dict[str, Any]:
+    """The entry of a table, without a place."""
+    result: dict[str, Any]
+    if leaf.dtype == "float4_e2m1fn_x2" and leaf.shape and leaf.strides is None:
+        result = {"dtype": "F4", "shape": [*leaf.shape[:-1], 2 * leaf.shape[-1]]}
+    elif leaf.dtype in _NAMES and leaf.dtype != "float4_e2m1fn_x2":
+        result = {"dtype": _NAMES[leaf.dtype], "shape": leaf.shape}
+    elif leaf.dtype in _BYTES or leaf.dtype == "float4_e2m1fn_x2":
+        result = {"dtype": "U8", "shape": leaf.shape, "framework_dtype": leaf.dtype}
+    else:
+        raise TypeError(f"gpushm has no dtype {leaf.dtype}")
+    if leaf.framework_dtype is not None:
+        result["framework_dtype"] = leaf.framework_dtype
+    if leaf.strides is not None:
+        result["strides"] = leaf.strides
+    return result
 
 
 class _Writer:
@@ -27,101 +105,211 @@ class _Writer:
 
     def __init__(self) -> None:
         self.entries: dict[str, dict[str, Any]] = {}
-        #: What is copied: the source, the array of it, and the entry of the first name.
-        self.sources: list[tuple[Any, Array | None, str, list[int], int]] = []
-        self._end = 0
         self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
 
-    def table(self, tree: Any) -> str:
-        node = self.node(tree, "")
-        table: dict[str, Any] = self.entries
-        if node != {"dict": [[name, {"array": name}] for name in self.entries]}:
-            text = json.dumps(node, separators=(",", ":"), allow_nan=False)
-            table = {"__metadata__": {_TREE: text}} | table
-        return json.dumps(table, separators=(",", ":"))
+    def place(self, leaf: Leaf) -> tuple[Leaf, dict[str, Any]]:
+        """The array as it is stored, and what its entry says about the place."""
+        raise NotImplementedError
 
-    def node(self, value: Any, path: str) -> Any:
+    def table(self, tree: Any) -> dict[str, Any]:
+        node = self._node(tree, "")
+        if node == {"dict": [[name, {"array": name}] for name in self.entries]}:
+            return self.entries
+        text = json.dumps(node, separators=(",", ":"), allow_nan=False)
+        return {"__metadata__": {_TREE: text}} | self.entries
+
+    def _node(self, value: Any, path: str) -> Any:
         if isinstance(value, dict):
             for key in value:
                 if type(key) not in (str, int):
-                    raise TypeError(f"put: the key {key!r} is not a str or an int")
+                    raise TypeError(f"the key {key!r} is not a str or an int")
             return {"dict": [[key, self._below(path, key, value[key])] for key in value]}
         if type(value) in (list, tuple):
             nodes = [self._below(path, i, each) for i, each in enumerate(value)]
             return {type(value).__name__: nodes}
         if type(value) in _PLAIN:
             return {"value": value}
-        entry = self._add(value)
+        if getattr(value, "is_quantized", False) is True:
+            from gpushm._torch import quantised_parts
+
+            bytes_of, how = quantised_parts(value)
+            return {"quantized": [self._named(bytes_of, path), self._below(path, "how", how)]}
+        return {"array": self._named(value, path)}
+
+    def _below(self, path: str, key: str | int, value: Any) -> Any:
+        return self._node(value, f"{path}.{key}" if path else str(key))
+
+    def _named(self, value: Any, path: str) -> str:
+        entry = self._entry(value)
         name, number = path, 1
         while name in self.entries or name == "__metadata__":
             number += 1
             name = f"{path}~{number}"
         self.entries[name] = entry
-        return {"array": name}
+        return name
 
-    def _below(self, path: str, key: str | int, value: Any) -> Any:
-        return self.node(value, f"{path}.{key}" if path else str(key))
-
-    def _add(self, source: Any) -> dict[str, Any]:
-        try:
-            array = _core.from_dlpack(source)
-        except BufferError:  # a type of ml_dtypes, which NumPy does not export
-            array = None
-        if array is None:
-            if not hasattr(source, "dtype") or not source.flags.c_contiguous:
-                raise TypeError(
-                    f"put: {type(source).__name__} of {getattr(source, 'dtype', '?')} has no "
-                    "DLPack tensor (make a contiguous array of a type that gpushm knows)"
-                )
-            data, dtype, shape = source.ctypes.data, source.dtype.name, list(source.shape)
-            strides = None
-        else:
-            if array.__dlpack_device__()[0] != 1:
-                raise TypeError(
-                    "put: a tensor is on a GPU (create a segment there, and copy the tensor with its "
-                    "library into from_dlpack of a view)"
-                )
-            data, dtype, shape = array.data_ptr, array.dtype, list(array.shape)
-            strides = array.strides
+    def _entry(self, value: Any) -> dict[str, Any]:
+        leaf = leaf_of(value)
         # Tied weights: one tensor under several names.
-        key = (data, dtype, tuple(shape), strides)
-        if data and key in self._known:
+        key = (leaf.address, leaf.dtype, leaf.framework_dtype, tuple(leaf.shape), str(leaf.strides))
+        if leaf.size and key in self._known:
             return self._known[key]
-        size = source.nbytes if array is None else array.nbytes
-        entry = _describe(dtype, shape) | {"data_offsets": [self._end, self._end + size]}
-        self._known[key] = entry
-        self.sources.append((source, array, dtype, shape, self._end))
-        self._end += -(-size // _ALIGNMENT) * _ALIGNMENT
-        return entry
+        leaf, place = self.place(leaf)
+        self._known[key] = _describe(leaf) | place
+        return self._known[key]
 
 
-def _describe(dtype: str, shape: list[int]) -> dict[str, Any]:
-    if dtype == "float4_e2m1fn_x2" and shape:
-        return {"dtype": "F4", "shape": [*shape[:-1], 2 * shape[-1]]}
-    if dtype in _NAMES and dtype != "float4_e2m1fn_x2":
-        return {"dtype": _NAMES[dtype], "shape": shape}
-    if dtype in _BYTES:
-        return {"dtype": "U8", "shape": shape, "framework_dtype": dtype}
-    raise TypeError(f"put: gpushm has no dtype {dtype}")
+class _Copier(_Writer):
+    """All arrays in one segment, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leaves: list[tuple[Leaf, int]] = []
+        self._end = 0
+
+    def place(self, leaf: Leaf) -> tuple[Leaf, dict[str, Any]]:
+        if not leaf.gapless or (leaf.strides is not None and leaf.dtype == "float4_e2m1fn_x2"):
+            if hasattr(leaf.source, "contiguous"):  # PyTorch, also on a GPU
+                leaf = leaf_of(leaf.source.contiguous())._replace(
+                    framework_dtype=leaf.framework_dtype
+                )
+            leaf = leaf._replace(strides=None)
+        begin = self._end
+        self.leaves.append((leaf, begin))
+        self._end += -(-leaf.size // _ALIGNMENT) * _ALIGNMENT
+        return leaf, {"data_offsets": [begin, begin + leaf.size]}
 
 
 def put(client: Client, name: str, tree: Any, device: str, lifetime: str) -> Segment:
-    writer = _Writer()
-    table = writer.table(tree)
+    writer = _Copier()
+    table = json.dumps(writer.table(tree), separators=(",", ":"))
     segment = client.create(name, _core.tensors_size(table), device=device, lifetime=lifetime)
     try:
-        for source, array, dtype, shape, offset in writer.sources:
-            into = segment.view(dtype, shape, offset=offset)
-            if array is None or array.contiguous:
-                into.copy_from(source if array is None else array)
-            else:
-                into.copy_from(array.tobytes())
+        for leaf, offset in writer.leaves:
+            into = segment.view(leaf.dtype, leaf.shape, offset=offset, strides=leaf.strides)
+            into.copy_from(leaf.source)
         segment.publish_tensors(table)
     except BaseException:
         client.remove(name)
         segment.close()
         raise
     return segment
+
+
+class SharedTree:
+    """What :meth:`Client.share` has made of a structure: a segment that describes it, and those
+    with its memory. Keeps the memory alive. A context manager: ends the sharing at its end.
+    """
+
+    def __init__(
+        self, client: Client, segment: Segment, owned: list[Segment], used: list[Any]
+    ) -> None:
+        self._client = client
+        self._segment = segment
+        self._name = segment.name
+        self._owned = owned
+        self._used = used
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def segments(self) -> list[str]:
+        """The names of the segments that were made for it."""
+        return [each.name for each in self._owned]
+
+    def close(self) -> None:
+        """End the sharing: new opens fail, existing mappings remain. Again: no effect.
+
+        Finish the use of the memory by others before it is freed, as with :meth:`Segment.unshare`.
+        Raises as that.
+        """
+        if not self._segment.closed:
+            # A reader may have it open.
+            if self._client.stat(self._name).generation == self._segment.generation:
+                self._client.remove(self._name)
+            self._segment.close()
+        while self._owned:
+            with self._owned[-1] as last:
+                if last.state == "live":
+                    last.unshare()
+            self._owned.pop()
+        self._used.clear()
+
+    def __enter__(self) -> SharedTree:
+        return self
+
+    def __exit__(self, type: object, value: object, traceback: object, /) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<gpushm.SharedTree of {self._segment!r}>"
+
+
+class _Sharer(_Writer):
+    """Each storage in a segment of its own, unless it is in one already."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        super().__init__()
+        self._client = client
+        self._name = name
+        self.owned: list[Segment] = []
+        self.used: list[Any] = []
+        #: Their numbers; 0 is the segment with the description.
+        self.segments: dict[tuple[str, int, bool], int] = {}
+        self._epoch = client.broker().epoch
+
+    def place(self, leaf: Leaf) -> tuple[Leaf, dict[str, Any]]:
+        if leaf.size == 0:
+            return leaf, {"data_offsets": [0, 0], "segment": 0}
+        self.used.append(leaf.source)
+        extent = leaf.size
+        if leaf.strides is not None and leaf.array is not None:
+            ends = [(n - 1) * stride for n, stride in zip(leaf.shape, leaf.strides, strict=True)]
+            extent = (sum(ends) + 1) * leaf.array.itemsize
+        found = _core.find_memory(leaf.address, extent)
+        if found is None or place_of(found).epoch != self._epoch:
+            self._share(leaf)
+            found = _core.find_memory(leaf.address, extent)
+        assert found is not None
+        self.used.append(found)
+        where = place_of(found)
+        known = (where.name, where.generation, found.__dlpack_device__()[0] == 1)
+        number = self.segments.setdefault(known, len(self.segments) + 1)
+        return leaf, {"data_offsets": [where.offset, where.offset + extent], "segment": number}
+
+    def _share(self, leaf: Leaf) -> None:
+        """The whole storage: other arrays of it are in the same segment."""
+        whole = leaf.source
+        if hasattr(whole, "untyped_storage"):
+            from gpushm._torch import whole_storage
+
+            whole = whole_storage(whole)
+        number = len(self.owned)
+        self.owned.append(self._client.share(f"{self._name}/~{number}", whole))
+
+
+def share(client: Client, name: str, tree: Any) -> SharedTree:
+    writer = _Sharer(client, name)
+    try:
+        table = writer.table(tree)
+        content = json.dumps(
+            {"segments": list(writer.segments), "tensors": table}, separators=(",", ":")
+        ).encode()
+        segment = client.create(name, len(content), device="host")
+        try:
+            segment.write(content)
+            segment.publish(SHARED)
+        except BaseException:
+            segment.close()
+            raise
+    except BaseException:
+        for each in writer.owned:
+            each.unshare()
+            each.close()
+        raise
+    return SharedTree(client, segment, writer.owned, writer.used)
 
 
 def get(
@@ -133,12 +321,11 @@ def get(
     device: str | None,
 ) -> Any:
     convert = converter(framework)
-    segment = client.open_tensors(name, device=device, timeout=timeout)
-    if access != "read":
-        with segment:
-            segment = client.open(name, access=access, device=device)
-    with segment:
-        return _Reader(Table(segment), convert).read()
+    table = open_table(client, name, access=access, device=device, timeout=timeout)
+    try:
+        return _Reader(table, convert).read()
+    finally:
+        table.close()
 
 
 class _Reader:
@@ -175,11 +362,20 @@ class _Reader:
                 type(each) is list and len(each) == 2 and type(each[0]) in (str, int)
                 for each in content
             )
+        elif kind == "quantized":
+            is_valid = (
+                type(content) is list
+                and len(content) == 2
+                and type(content[0]) is str
+                and content[0] in self._table.entries
+            )
         else:
             is_valid = kind in ("list", "tuple") and type(content) is list
         if not is_valid:
             raise ValueError(f"not a valid node: {kind!r}")
-        if kind in ("dict", "list", "tuple"):
+        if kind == "quantized":
+            self._check(content[1])
+        elif kind in ("dict", "list", "tuple"):
             for each in content:
                 self._check(each[1] if kind == "dict" else each)
 
@@ -191,13 +387,28 @@ class _Reader:
             return [self._build(each) for each in content]
         if kind == "tuple":
             return tuple([self._build(each) for each in content])
+        if kind == "quantized":
+            return self._quantized(content)
         return self._tensor(content) if kind == "array" else content
+
+    def _quantized(self, content: Any) -> Any:
+        name, how = content[0], self._build(content[1])
+        if self._convert is not converter("torch"):
+            return self._tensor(name)
+        from gpushm._torch import make_quantised
+
+        try:
+            return make_quantised(self._tensor(name), how)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            cause = f'the quantised tensor "{name}" is not valid ({type(error).__name__}: {error})'
+            refuse(self._table.segment.name, cause)
 
     def _tensor(self, name: str) -> Any:
         array = self._table.array(name)
-        key = (array.data_ptr, array.dtype, array.shape, array.strides)
+        wanted = self._table.entries[name].get("framework_dtype")
+        key = (array.data_ptr, array.dtype, wanted, array.shape, array.strides)
         if array.size == 0:
-            return self._convert(array)
+            return tensor_of(self._table, name, self._convert)
         if key not in self._known:
-            self._known[key] = self._convert(array)
+            self._known[key] = tensor_of(self._table, name, self._convert)
         return self._known[key]

@@ -130,6 +130,18 @@ std::uint64_t array::extent_bytes() const noexcept {
   return (static_cast<std::uint64_t>(last) + 1) * type->itemsize;
 }
 
+bool array::is_arranged_as(const array& other) const noexcept {
+  if (shape != other.shape || extent_bytes() != bytes()) {
+    return false;
+  }
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] > 1 && strides[i] != other.strides[i]) {
+      return false;
+    }
+  }
+  return true;
+}
+
 bool array::is_contiguous() const noexcept {
   std::int64_t expected = 1;
   for (std::size_t i = shape.size(); i-- > 0;) {
@@ -361,14 +373,15 @@ void register_array(nb::module_& module) {
           "Blocks until a GPU has copied them. Raises BufferError if :attr:`ready` is not reached.")
       .def(
           "copy_from",
-          [](const array& self, nb::handle source) { copy_from_host(self, source); },
+          [](const array& self, nb::handle source) { copy_into(self, source); },
           nb::arg("source"),
           nb::sig("def copy_from(self, source: object, /) -> None"),
           "Overwrite the elements with those of ``source``, which has as many bytes: an object "
           "with\n"
-          "the buffer protocol or ``__dlpack__``, contiguous and in host memory.\n\n"
-          "This array must be contiguous and writable. Blocks until a GPU has copied them.\n"
-          "Raises ValueError, TypeError, BufferError.")
+          "the buffer protocol or ``__dlpack__``, in host memory or, contiguous, on any GPU.\n\n"
+          "This array is contiguous; or it has no gaps, and the source the same shape and "
+          "strides.\n"
+          "Blocks until a GPU has copied them. Raises ValueError, TypeError, BufferError.")
       .def("__reduce__",
            reduce,
            nb::sig("def __reduce__(self) -> tuple[Any, ...]"),

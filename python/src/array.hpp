@@ -46,6 +46,8 @@ struct array {
   /// Bytes from the first element to the end of the last one; 0 without elements.
   [[nodiscard]] std::uint64_t extent_bytes() const noexcept;
   [[nodiscard]] bool is_contiguous() const noexcept;
+  /// Whether both have the same shape, and the same place for each element, without gaps.
+  [[nodiscard]] bool is_arranged_as(const array& other) const noexcept;
   [[nodiscard]] bool is_host() const noexcept { return device.type == dl::device_cpu; }
 };
 

@@ -433,6 +433,28 @@ void register_client(nb::module_& module) {
                   "str | None = None) -> Coroutine[Any, Any, Segment]"),
           "As :meth:`open`, for asyncio: waits for the broker's event on its descriptor, without a "
           "thread.")
+      .def(
+          "share",
+          [](nb::handle self, const string& name, nb::handle tree) {
+            if (!nb::isinstance<nb::dict>(tree) && !nb::isinstance<nb::list>(tree) &&
+                !nb::isinstance<nb::tuple>(tree)) {
+              throw nb::next_overload();
+            }
+            return in_python("gpushm._tree", "share", self, name, tree);
+          },
+          nb::arg("name"),
+          nb::arg("tree"),
+          nb::sig("def share(self, name: str, tree: dict[Any, Any] | list[Any] | tuple[Any, ...]) "
+                  "-> SharedTree"),
+          "Share the memory of all arrays of a structure (a state dict) as it is, without a "
+          "copy.\n\n"
+          "Structures and arrays as in :meth:`put`, of memory that can be shared; a reader calls\n"
+          ":meth:`get`. Each storage becomes a segment ``name/~0``, ``name/~1``, …, unless it is "
+          "in\n"
+          "a segment already (``MemPool``). The arrays stay alive until the result is closed.\n"
+          "Finish the writes that readers rely on first. Blocks for round trips to the broker.\n\n"
+          "Raises gpushm.NotExportableError, which names the allocator and the remedy, TypeError,\n"
+          "and as :meth:`create`; nothing is shared then.")
       .def("share",
            share,
            nb::arg("name"),
@@ -469,11 +491,13 @@ void register_client(nb::module_& module) {
           nb::sig("def put(self, name: str, tree: object, *, device: str = 'auto', lifetime: str = "
                   "'persistent') -> Segment"),
           "Copy a structure of arrays (a state dict) into one new segment, and publish it.\n\n"
-          "``tree``: dicts with str or int keys, lists and tuples, nested, of arrays in host "
-          "memory\n"
-          "(objects with ``__dlpack__``, and NumPy arrays of ml_dtypes) and of str, int, float, "
-          "bool\n"
-          "and None. An array under several names is copied once. ``device``, ``lifetime``: as\n"
+          "``tree``: dicts with str or int keys, lists and tuples, nested, of arrays in memory of "
+          "the\n"
+          "host or of any GPU (objects with ``__dlpack__``, NumPy arrays of ml_dtypes, tensors of "
+          "all\n"
+          "types of PyTorch) and of str, int, float, bool and None. An array under several names "
+          "is\n"
+          "copied once, and keeps its strides if it has no gaps. ``device``, ``lifetime``: as\n"
           ":meth:`create`. Blocks until all is copied.\n\n"
           "Raises TypeError for what cannot be put, and as :meth:`create`.")
       .def(

@@ -80,51 +80,70 @@ std::vector<std::byte> copy_to_host(const array& what) {
   return result;
 }
 
-void copy_from_host(const array& into, nb::handle source) {
+void copy_into(const array& into, nb::handle source) {
   if (into.readonly) {
     raise_buffer_error("\"" + into.name + "\" is mapped for reading only",
                        "open it with access=\"read-write\"");
   }
-  if (!into.is_contiguous()) {
-    throw nb::value_error("the elements to overwrite are not contiguous");
+  if (into.extent_bytes() != into.bytes()) {
+    throw nb::value_error("the elements to overwrite have gaps");
   }
-  with_host_bytes(source, [&](std::span<const std::byte> bytes) {
-    if (bytes.size() != into.bytes()) {
-      throw nb::value_error(("the source has " + std::to_string(bytes.size()) +
-                             " bytes, the array " + std::to_string(into.bytes()))
+  with_bytes(source, &into, [&](const source_bytes& bytes) {
+    if (bytes.size != into.bytes()) {
+      throw nb::value_error(("the source has " + std::to_string(bytes.size) + " bytes, the array " +
+                             std::to_string(into.bytes()))
                                 .c_str());
     }
-    if (bytes.empty()) {
+    if (bytes.size == 0) {
       return;
     }
-    if (into.is_host()) {
+    if (into.is_host() && bytes.is_host) {
       const nb::gil_scoped_release released;
-      std::memmove(into.data, bytes.data(), bytes.size());
+      std::memmove(into.data, bytes.first, bytes.size);
       return;
     }
     require_segment(into);
-    const std::uint64_t offset = offset_in_segment(into);
-    call(into.segment, [&](gpushm_segment* segment) {
-      return gpushm_segment_write(segment, offset, bytes.data(), bytes.size());
-    });
+    write_bytes(into.segment, offset_in_segment(into), bytes);
   });
 }
 
-void with_host_bytes(nb::handle source,
-                     const std::function<void(std::span<const std::byte>)>& use) {
+void write_bytes(const std::shared_ptr<gpushm_segment>& into,
+                 std::uint64_t offset,
+                 const source_bytes& bytes) {
+  call(into, [&](gpushm_segment* segment) {
+    return bytes.is_host ? gpushm_segment_write(segment, offset, bytes.first, bytes.size)
+                         : gpushm_segment_write_from_gpu(segment, offset, bytes.first, bytes.size);
+  });
+}
+
+void with_bytes(nb::handle source,
+                const array* order,
+                const std::function<void(const source_bytes&)>& use) {
+  const bool in_c_order = order == nullptr || order->is_contiguous();
+  const auto raise_other_order = [] {
+    throw nb::value_error(
+        "the elements to overwrite are not contiguous, and the source has another order (pass one "
+        "with the same shape and strides)");
+  };
+  const auto use_buffer = [&](const buffer_view& buffer) {
+    if (!in_c_order) {
+      raise_other_order();
+    }
+    use({buffer.bytes().data(), buffer.bytes().size(), true});
+  };
   // DLPack first: it has element types that the buffer protocol lacks, and no formats.
-  if (!nb::hasattr(source, "__dlpack__")) {
+  if (!nb::hasattr(source, "__dlpack__") && !nb::hasattr(source, "__cuda_array_interface__")) {
     const auto buffer = buffer_view::of(source);
     if (!buffer.has_value()) {
       const auto type = nb::cast<std::string>(nb::str(source.type()));
       throw nb::type_error((type + " has neither the buffer protocol nor __dlpack__").c_str());
     }
-    use(buffer->bytes());
+    use_buffer(*buffer);
     return;
   }
   std::optional<array> imported;
   try {
-    imported = import_object(source, nb::none());
+    imported = import_for_copy(source);
   } catch (nb::python_error& e) {
     // NumPy arrays of other element types (strings, ml_dtypes).
     if (!e.matches(PyExc_BufferError)) {
@@ -134,18 +153,21 @@ void with_host_bytes(nb::handle source,
     if (!buffer.has_value()) {
       throw;
     }
-    use(buffer->bytes());
+    use_buffer(*buffer);
     return;
   }
-  if (!imported->is_host()) {
-    throw nb::type_error(
-        "the source is on a GPU (copy it there with its library, into from_dlpack of a view of the "
-        "segment)");
+  if (in_c_order ? imported->is_contiguous() : imported->is_arranged_as(*order)) {
+    use({static_cast<const std::byte*>(imported->data), imported->bytes(), imported->is_host()});
+    return;
   }
-  if (!imported->is_contiguous()) {
+  if (!in_c_order) {
+    raise_other_order();
+  }
+  if (!imported->is_host() || order == nullptr) {
     throw nb::value_error("the source is not contiguous (make a contiguous copy first)");
   }
-  use({static_cast<const std::byte*>(imported->data), imported->bytes()});
+  const std::vector<std::byte> gathered = copy_to_host(*imported);
+  use({gathered.data(), gathered.size(), true});
 }
 
 }  // namespace gpushm_python

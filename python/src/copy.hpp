@@ -4,8 +4,9 @@
 #include <nanobind/nanobind.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
-#include <span>
+#include <memory>
 #include <vector>
 
 #include "array.hpp"
@@ -16,13 +17,28 @@ namespace gpushm_python {
 /// if the array is not ready, TypeError for GPU memory of another library. Needs the GIL.
 std::vector<std::byte> copy_to_host(const array& what);
 
-/// Overwrites the elements of a contiguous array. Raises ValueError, TypeError, BufferError. Needs
-/// the GIL.
-void copy_from_host(const array& into, nanobind::handle source);
+/// Overwrites the elements of an array without gaps. If it is in C order, so are the bytes of the
+/// source; otherwise the source has its shape and strides. Blocks until done. Raises ValueError,
+/// TypeError, BufferError, and what the library does. Needs the GIL.
+void copy_into(const array& into, nanobind::handle source);
 
-/// Calls `use` with the bytes of an object with the buffer protocol or `__dlpack__`, in host
-/// memory. Raises TypeError, BufferError. Needs the GIL.
-void with_host_bytes(nanobind::handle source,
-                     const std::function<void(std::span<const std::byte>)>& use);
+struct source_bytes {
+  const std::byte* first = nullptr;
+  std::size_t size = 0;
+  bool is_host = true;
+};
+
+/// Calls `use` with the bytes of an object with the buffer protocol or `__dlpack__`; on a GPU, the
+/// legacy default stream waits for the work that its library has begun. `order`: the array that
+/// they are for, whose order they have; null: C order, and what is not contiguous is refused.
+/// Raises ValueError, TypeError, BufferError. Needs the GIL.
+void with_bytes(nanobind::handle source,
+                const array* order,
+                const std::function<void(const source_bytes&)>& use);
+
+/// Blocks until done, without the GIL. Raises as gpushm_segment_write. Needs the GIL.
+void write_bytes(const std::shared_ptr<gpushm_segment>& into,
+                 std::uint64_t offset,
+                 const source_bytes& bytes);
 
 }  // namespace gpushm_python

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "exchange.hpp"
 
+#include <dlfcn.h>
+
 #include <cstring>
 #include <new>
 #include <optional>
@@ -206,6 +208,19 @@ nb::object cuda_array_interface(const array& self) {
   return result;
 }
 
+/// Raises BufferError.
+void check_layout(const array& what) {
+  if (what.strides.size() != what.shape.size()) {
+    raise_buffer_error("shape and strides have different lengths", "report it to its library");
+  }
+  for (std::size_t i = 0; i < what.shape.size(); ++i) {
+    if (what.shape[i] < 0 || (what.strides[i] < 0 && what.shape[i] > 1)) {
+      raise_buffer_error("gpushm has no negative shapes and strides",
+                         "make a contiguous copy first");
+    }
+  }
+}
+
 /// What both kinds of tensors have. Raises BufferError.
 array to_array(const dl::tensor& tensor, bool readonly) {
   array result;
@@ -241,14 +256,87 @@ array to_array(const dl::tensor& tensor, bool readonly) {
   result.strides = tensor.strides == nullptr || dimensions == 0
                        ? contiguous_strides(result.shape)
                        : std::vector<std::int64_t>(tensor.strides, tensor.strides + dimensions);
-  for (std::size_t i = 0; i < dimensions; ++i) {
-    if (result.shape[i] < 0 || (result.strides[i] < 0 && result.shape[i] > 1)) {
-      raise_buffer_error("gpushm has no negative shapes and strides",
-                         "make a contiguous copy first");
-    }
-  }
+  check_layout(result);
   result.data = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
   result.readonly = readonly;
+  return result;
+}
+
+/// A reference that any thread may give up, also when the interpreter has ended.
+std::shared_ptr<const void> own_object(nb::handle object) {
+  object.inc_ref();
+  return {object.ptr(), [](PyObject* last) {
+            if (Py_IsInitialized() != 0) {
+              const PyGILState_STATE state = PyGILState_Ensure();
+              Py_DecRef(last);
+              PyGILState_Release(state);
+            }
+          }};
+}
+
+/// As CUDA numbers it in this process. `__cuda_array_interface__` does not say it. Raises
+/// BufferError.
+std::int32_t gpu_of(std::uintptr_t address) {
+  // Loaded already: the memory is CUDA's.
+  const std::shared_ptr<void> driver(::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD),
+                                     [](void* library) {
+                                       if (library != nullptr) {
+                                         ::dlclose(library);
+                                       }
+                                     });
+  using query = int (*)(void* data, int attribute, std::uint64_t pointer);
+  const auto ask = driver == nullptr
+                       ? nullptr
+                       : reinterpret_cast<query>(::dlsym(driver.get(), "cuPointerGetAttribute"));
+  constexpr int device_ordinal = 9;  // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+  int ordinal = -1;
+  if (ask == nullptr || ask(&ordinal, device_ordinal, address) != 0 || ordinal < 0) {
+    raise_buffer_error("CUDA does not know the array's address",
+                       "make its GPU's context current, or pass an array of a GPU");
+  }
+  return ordinal;
+}
+
+/// Numba's arrays, for example. `stream`: as in import_object; the work on the memory must be
+/// ordered before it.
+array import_cuda_array(nb::handle object, const nb::dict& described, nb::handle stream) {
+  nb::object busy = described.contains("stream") ? nb::object(described["stream"]) : nb::none();
+  // The legacy default stream and the per-thread ones wait for each other.
+  const bool is_ordered = busy.is_none() || nb::cast<std::int64_t>(busy) <= 2 ||
+                          (!stream.is_none() && stream.equal(busy));
+  if (!is_ordered) {
+    raise_buffer_error("another stream still uses the array", "synchronise it, or pass stream=");
+  }
+  if (described.contains("mask") && !nb::object(described["mask"]).is_none()) {
+    raise_buffer_error("the array has a mask", "pass an array without one");
+  }
+  array result;
+  result.type = &find_dtype(described["typestr"]);
+  const auto itemsize = static_cast<std::int64_t>(result.type->itemsize);
+  for (const nb::handle each : nb::object(described["shape"])) {
+    result.shape.push_back(nb::cast<std::int64_t>(each));
+  }
+  nb::object strides =
+      described.contains("strides") ? nb::object(described["strides"]) : nb::none();
+  if (strides.is_none()) {
+    result.strides = contiguous_strides(result.shape);
+  } else {
+    for (const nb::handle each : strides) {
+      const auto bytes = nb::cast<std::int64_t>(each);
+      if (bytes % itemsize != 0) {
+        raise_buffer_error("a stride is not a multiple of the elements' size",
+                           "make a contiguous copy first");
+      }
+      result.strides.push_back(bytes / itemsize);
+    }
+  }
+  check_layout(result);
+  const nb::object data = described["data"];
+  const auto address = nb::cast<std::uintptr_t>(nb::object(data[0]));
+  result.data = reinterpret_cast<void*>(address);
+  result.readonly = nb::cast<bool>(nb::object(data[1]));
+  result.device = {dl::device_cuda, result.elements() == 0 ? 0 : gpu_of(address)};
+  result.owner = own_object(object);
   return result;
 }
 
@@ -283,6 +371,10 @@ array import_versioned(dl::managed_tensor_versioned* tensor) {
 
 array import_object(nb::handle object, nb::handle stream) {
   if (!nb::hasattr(object, "__dlpack__")) {
+    nb::object described = nb::getattr(object, "__cuda_array_interface__", nb::none());
+    if (nb::isinstance<nb::dict>(described)) {
+      return import_cuda_array(object, nb::borrow<nb::dict>(described), stream);
+    }
     const auto type = nb::cast<std::string>(nb::str(object.type()));
     throw nb::type_error((type + " has no __dlpack__").c_str());
   }
@@ -317,6 +409,16 @@ array import_object(nb::handle object, nb::handle stream) {
   array result = to_array(tensor->tensor, false);
   result.owner = std::move(owner);
   return result;
+}
+
+array import_for_copy(nb::handle object) {
+  if (!nb::hasattr(object, "__dlpack_device__")) {
+    return import_object(object, nb::none());
+  }
+  const nb::object device = object.attr("__dlpack_device__")();
+  const auto type = nb::cast<std::int32_t>(nb::int_(device[0]));
+  const bool is_gpu = type == dl::device_cuda || type == dl::device_cuda_managed;
+  return import_object(object, is_gpu ? nb::object(nb::int_(1)) : nb::object(nb::none()));
 }
 
 void register_exchange(nb::class_<array>& type) {
@@ -375,7 +477,8 @@ void register_from_dlpack(nb::module_& module) {
       nb::arg("stream").none() = nb::none(),
       nb::sig("def from_dlpack(tensor: object, /, *, stream: int | None = None) -> Array"),
       "An array on the memory of another library's tensor, which stays alive as long as the "
-      "array.\n\n"
+      "array:\n"
+      "an object with ``__dlpack__`` or ``__cuda_array_interface__``.\n\n"
       "``stream``: the CUDA stream that will use the memory, as in :meth:`Array.__dlpack__`.\n"
       "Raises BufferError, TypeError, and what the tensor's ``__dlpack__`` raises.");
 }

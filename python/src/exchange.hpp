@@ -23,6 +23,9 @@ array import_versioned(dl::managed_tensor_versioned* tensor);
 /// Raises TypeError, BufferError, and what the object raises. Needs the GIL.
 array import_object(nanobind::handle object, nanobind::handle stream);
 
+/// As import_object, for a copy: on a GPU, the legacy default stream will use the memory.
+array import_for_copy(nanobind::handle object);
+
 /// Methods and attributes of gpushm.Array.
 void register_exchange(nanobind::class_<array>& type);
 /// gpushm.from_dlpack.

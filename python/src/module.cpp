@@ -8,11 +8,13 @@
 #include "channel.hpp"
 #include "client.hpp"
 #include "exchange.hpp"
+#include "known_memory.hpp"
 #include "segment.hpp"
 #include "stop.hpp"
 #include "subscription.hpp"
 #include "tensors.hpp"
 #include "timeline.hpp"
+#include "torch_pool.hpp"
 
 NB_MODULE(_core, module) {
   using namespace gpushm_python;
@@ -28,6 +30,8 @@ NB_MODULE(_core, module) {
   register_client(module);
   register_from_dlpack(module);
   register_tensors(module);
+  register_known_memory(module);
+  register_torch_pool(module);
   module.def(
       "library_version",
       [] {

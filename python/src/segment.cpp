@@ -11,6 +11,7 @@
 
 #include "buffer.hpp"
 #include "copy.hpp"
+#include "known_memory.hpp"
 #include "stop.hpp"
 #include "tensors.hpp"
 #include "timeline.hpp"
@@ -101,11 +102,8 @@ nb::bytes read(const segment_object& self,
 
 void write(segment_object& self, nb::handle data, std::uint64_t offset) {
   const auto segment = self.handle.get("write");
-  with_host_bytes(data, [&](std::span<const std::byte> bytes) {
-    call(segment, [&](gpushm_segment* handle) {
-      return gpushm_segment_write(handle, offset, bytes.data(), bytes.size());
-    });
-  });
+  with_bytes(
+      data, nullptr, [&](const source_bytes& bytes) { write_bytes(segment, offset, bytes); });
 }
 
 void fill(segment_object& self, std::uint8_t value) {
@@ -167,10 +165,14 @@ std::string name_of(const segment_object& self) {
 
 std::shared_ptr<gpushm_segment> own_segment(gpushm_segment* segment,
                                             std::shared_ptr<const void> keep) {
-  return {segment, [keep = std::move(keep)](gpushm_segment* last) mutable {
-            gpushm_segment_close(last);
-            keep.reset();
-          }};
+  const std::shared_ptr<gpushm_segment> result{
+      segment, [keep = std::move(keep)](gpushm_segment* last) mutable {
+        forget_memory(last);
+        gpushm_segment_close(last);
+        keep.reset();
+      }};
+  remember_memory(result);
+  return result;
 }
 
 memory_range range_of(std::shared_ptr<gpushm_segment> segment) {
@@ -337,8 +339,9 @@ void register_segment(nb::module_& module) {
            nb::arg("data"),
            nb::arg("offset") = 0,
            nb::sig("def write(self, data: object, offset: int = 0) -> None"),
-           "Copy contiguous host memory (the buffer protocol or ``__dlpack__``) into the "
-           "segment.\n\n"
+           "Copy contiguous memory of the host or of any GPU (the buffer protocol or "
+           "``__dlpack__``)\n"
+           "into the segment.\n\n"
            "Blocks until a GPU has copied it. Raises gpushm.InvalidArgumentError (outside the "
            "segment,\n"
            "or mapped for reading only), DriverError, TypeError, ValueError.")

@@ -271,11 +271,20 @@ def test_sources_of_copies(segment):
     assert segment.read(4095) == b"x"
     with pytest.raises(ValueError, match="the source has 12 bytes, the array 16"):
         array.copy_from(source[:3])
+    array.copy_from(np.arange(16, dtype="float32").reshape(4, 4)[:, 1])
+    assert np.asarray(array).tolist() == [1, 5, 9, 13]
     with pytest.raises(ValueError, match="the source is not contiguous"):
-        array.copy_from(np.zeros((4, 4), "float32")[:, 0])
+        segment.write(np.zeros((4, 4), "float32")[:, 0])
+    # Another order, without gaps: the source has it, too.
+    columns = segment.view("float32", (2, 3), strides=(1, 2))
+    columns.copy_from(np.arange(6, dtype="float32").reshape(3, 2).T)
+    assert segment.view("float32", 6).tobytes() == np.arange(6, dtype="float32").tobytes()
+    for other in (np.zeros((2, 3), "float32"), b"x" * 24):
+        with pytest.raises(ValueError, match="the source has another order"):
+            columns.copy_from(other)
     with pytest.raises(TypeError, match="neither the buffer protocol nor __dlpack__"):
         array.copy_from("text")
-    with pytest.raises(ValueError, match="to overwrite are not contiguous"):
+    with pytest.raises(ValueError, match="to overwrite have gaps"):
         segment.view("float32", 4, strides=(2,)).copy_from(source)
 
 

@@ -8,12 +8,15 @@ import json
 import os
 import pickle
 import struct
+import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
 
 import gpushm
+import gpushm._core
 
 import dlpack
 from support import Broker, wait_until
@@ -124,8 +127,6 @@ def test_dlpack_of_a_gpu(client, segment):
         memoryview(segment)
     with pytest.raises(TypeError, match="on a GPU"):
         np.asarray(array)
-    with pytest.raises(TypeError, match="the source is on a GPU"):
-        segment.write(array)
 
 
 def test_a_copy_in_host_memory(segment):
@@ -381,3 +382,222 @@ def test_put_on_a_gpu(client):
     assert result["b"][0].shape == (3, 3)
     assert result["b"][1] == 5
     client.remove("m")
+
+
+class Foreign:
+    """Memory of cudaMalloc, as a library has it that knows `__cuda_array_interface__` only."""
+
+    def __init__(self, driver: Driver, values: np.ndarray) -> None:
+        self._driver = driver
+        pointer = ctypes.c_uint64()
+        driver.check("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(values.nbytes))
+        self.address = pointer.value
+        data = values.tobytes("A")
+        driver.check("cuMemcpyHtoD_v2", pointer, data, ctypes.c_size_t(len(data)))
+        self.__cuda_array_interface__ = {
+            "shape": values.shape,
+            "typestr": values.dtype.str,
+            "data": (self.address, False),
+            "version": 3,
+            "strides": None if values.flags.c_contiguous else values.strides,
+        }
+
+    def __del__(self) -> None:
+        self._driver.check("cuMemFree_v2", ctypes.c_uint64(self.address))
+
+
+def test_arrays_of_the_cuda_array_interface(driver):
+    values = np.arange(6, dtype="float32").reshape(2, 3)
+    source = Foreign(driver, values)
+    array = gpushm.from_dlpack(source)
+    assert (array.shape, array.dtype, array.data_ptr) == ((2, 3), "float32", source.address)
+    assert array.__dlpack_device__() == (2, 0)
+    assert gpushm.from_dlpack(Foreign(driver, values.T)).strides == (1, 3)
+    source.__cuda_array_interface__ |= {"stream": 77}
+    with pytest.raises(BufferError, match="another stream still uses the array"):
+        gpushm.from_dlpack(source)
+    assert gpushm.from_dlpack(source, stream=77).size == 6
+    for change, text in [
+        ({"mask": [True]}, "has a mask"),
+        ({"strides": (2, 1)}, "not a multiple"),
+        ({"strides": (-4, 4)}, "no negative"),
+        ({"strides": (4,)}, "different lengths"),
+        ({"data": (8, False)}, "does not know the array's address"),
+    ]:
+        wrong = Foreign(driver, values)
+        wrong.__cuda_array_interface__ |= change
+        with pytest.raises(BufferError, match=text):
+            gpushm.from_dlpack(wrong)
+    # The object lives as long as the array.
+    seen = weakref.ref(source)
+    del source
+    assert seen() is not None
+    del array
+    assert seen() is None
+
+
+def test_copies_from_a_gpu(client, segment, driver):
+    values = np.arange(64, dtype="float32").reshape(8, 8)
+    for gpu in range(driver.count):
+        driver.use(gpu)
+        source = Foreign(driver, values)
+        for device in dict.fromkeys(("host", "0", str(driver.count - 1))):
+            with client.create(f"to-{device}-of-{gpu}", MIB, device=device) as target:
+                target.write(source, 32)
+                assert target.read(32, 256) == values.tobytes()
+                target.view("float32", (8, 8), offset=512).copy_from(source)
+                assert target.read(512, 256) == values.tobytes()
+                columns = target.view("float32", (8, 8), offset=1024, strides=(1, 8))
+                columns.copy_from(Foreign(driver, values.T))
+                assert target.read(1024, 256) == values.tobytes()
+                with pytest.raises(gpushm.InvalidArgumentError):
+                    target.write(source, MIB - 128)
+    driver.use(0)
+    with pytest.raises(ValueError, match="the source is not contiguous"):
+        segment.write(gpushm.from_dlpack(Foreign(driver, values.T)))
+
+
+def test_put_of_arrays_of_a_gpu(client, driver):
+    values = np.arange(24, dtype="int32").reshape(4, 6)
+    tied = Foreign(driver, values)
+    tree = {"a": tied, "b": [tied, Foreign(driver, values.T)], "n": 1}
+    for name, device in [("on-host", "host"), ("on-gpu", str(driver.count - 1))]:
+        segment = client.put(name, tree, device=device)
+        result = client.get(name)
+        assert result["a"] is result["b"][0]
+        assert result["a"].tobytes() == values.tobytes()
+        assert result["b"][1].tobytes() == values.T.tobytes("C")
+        assert result["b"][1].strides == (1, 6)
+        assert segment.size < 4096
+        client.remove(name)
+
+
+READ_TREE = """
+    import gpushm, sys
+    client = gpushm.connect(sys.argv[1])
+    tree = client.get('model', timeout=20)
+    print([sum(tree[name].tobytes()) for name in ('a', 'b')], tree['n'],
+          tree['a'] is tree['more'][0], tree['b'].strides, tree['empty'].shape, flush=True)
+    with gpushm.safe_open('model', client=client) as opened:
+        print(opened.keys(), sum(opened.get_slice('a')[1:].tobytes()), flush=True)
+    sys.stdin.readline()
+    """
+
+
+def test_share_of_a_structure(client, start, driver):
+    values = np.arange(24, dtype="uint8").reshape(4, 6)
+    tied = Foreign(driver, values)
+    inside = client.create("inside", MIB, device="0")
+    inside.publish()
+    inner = inside.view("uint8", (6, 4), offset=512, strides=(1, 6))
+    inner.copy_from(values.T)
+    tree = {"a": tied, "b": inner, "more": (tied,), "n": 7, "empty": np.zeros((0, 2), "int8")}
+    shared = client.share("model", tree)
+    assert shared.segments == ["model/~0"]  # once, and no second one of what is a segment already
+    child = start(READ_TREE)
+    assert child.line() == f"[{values.sum()}, {values.sum()}] 7 True (1, 6) (0, 2)"
+    assert child.line() == f"['a', 'b', 'empty', 'more.0'] {values[1:].sum()}"
+    # No copy: what is written here is seen there.
+    reader = client.get("model")
+    inner.copy_from(np.zeros((6, 4), "uint8").T.reshape(6, 4, order="F"))
+    assert sum(reader["b"].tobytes()) == 0
+    shared.close()
+    shared.close()
+    with pytest.raises(gpushm.NoSuchSegmentError):
+        client.get("model")
+    assert client.stat("inside").published
+    child.say("end")
+    assert child.end()[0] == 0
+    # A failure in the middle leaves nothing.
+    with pytest.raises(gpushm.NotExportableError):
+        client.share("model", {"a": tied, "b": np.ones(8)})
+    assert [each.name for each in client.list("model")] == []
+
+
+def test_a_shared_structure_whose_segment_is_another_one(client, driver):
+    first = client.create("inside", MIB, device="0")
+    first.publish()
+    with client.share("model", {"a": first.view("uint8", 16)}):
+        client.remove("inside")
+        client.create("inside", MIB, device="0").publish()
+        with pytest.raises((gpushm.StaleGenerationError, gpushm.NoSuchSegmentError)):
+            client.get("model")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"segments":[],"tensors":{"a":{}}}',
+        b'{"segments":[],"tensors":{"a":[]}}',
+        b'{"segments":[1],"tensors":{}}',
+        b'{"segments":[["s",1]],"tensors":{}}',
+        b'{"segments":[],"tensors":{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"segment":1}}}',
+        b'{"segments":[],"tensors":{"a":{"dtype":"F32","shape":[999],"data_offsets":[0,4],"segment":0}}}',
+        b'{"segments":[],"tensors":{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4],"segment":0}}}',
+        b'{"segments":[],"tensors":{"a":{"dtype":5,"shape":[1],"data_offsets":[0,4],"segment":0}}}',
+        b'{"segments":[],"tensors":{"a":{"dtype":"F32","shape":"1","data_offsets":[0,4],"segment":0}}}',
+    ],
+)
+def test_a_hostile_shared_structure(client, content):
+    segment = client.create("m", 64 + len(content), device="host")
+    segment.write(content.ljust(segment.size))
+    segment.publish(b'{"format":"gpushm-shared/1"}')
+    for framework in (None, "numpy"):
+        with pytest.raises(gpushm.ProtocolError):
+            client.get("m", framework)
+    assert client.stat("m").leases <= 2
+
+
+def test_memory_for_pytorch(client, start, driver):
+    """What PyTorch calls, without PyTorch."""
+    pool = gpushm._core.TorchPool(client, "pool")
+    library = ctypes.CDLL(gpushm._core.__file__)
+    allocate, release = getattr(library, pool.malloc_symbol), library.gpushm_torch_free
+    allocate.restype = ctypes.c_void_p
+    allocate.argtypes = [ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
+    release.restype = None
+    release.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+    first, second = allocate(3 * MIB, 0, None), allocate(5, driver.count - 1, None)
+    assert pool.live == 2
+    found = gpushm._core.find_memory(first + MIB, 2 * MIB)
+    assert found.data_ptr == first + MIB
+    assert gpushm._core.find_memory(first + MIB, 2 * MIB + 1) is None
+    assert gpushm._core.find_memory(first - 1, 2) is None
+    found.copy_from(b"\x05" * 2 * MIB)
+    child = start(
+        """
+        import gpushm, os, pickle, sys
+        os.environ['GPUSHM_SOCKET'] = sys.argv[1]
+        print(sum(pickle.loads(bytes.fromhex(sys.argv[2])).tobytes()), flush=True)
+        """,
+        pickle.dumps(found).hex(),
+    )
+    assert child.succeed() == f"{5 * 2 * MIB}\n"
+    assert sorted(each.name for each in client.list("pool/")) == ["pool/0", "pool/1"]
+    del found
+    # No memory: PyTorch gets null, and the cause can be asked.
+    assert pool.last_error is None
+    assert allocate(1 << 60, 0, None) is None
+    assert isinstance(pool.last_error, gpushm.Error)
+    assert allocate(0, 0, None) is None
+    assert allocate(-1, 0, None) is None
+    assert allocate(5, 99, None) is None
+    assert isinstance(pool.last_error, gpushm.DeviceNotFoundError)
+    # In any order, on any thread, also after the pool.
+    threads = [threading.Thread(target=release, args=(first, 0, 0, None))]
+    threads[0].start()
+    threads[0].join()
+    assert pool.live == 1
+    pool.close()
+    pool.close()
+    release(second, 5, 0, None)
+    release(12345, 5, 0, None)
+    assert (pool.live, client.list("pool/")) == (0, [])
+    assert allocate(5, 0, None) is None
+    pools = [gpushm._core.TorchPool(client, f"p{i}") for i in range(32)]
+    with pytest.raises(ValueError, match="32 pools"):
+        gpushm._core.TorchPool(client, "one more")
+    assert len({each.malloc_symbol for each in pools}) == 32

@@ -8,6 +8,7 @@
 #include "base/c_interface.hpp"
 #include "client/c_handles.hpp"
 #include "gpushm/gpushm.h"
+#include "memory/device_bytes.hpp"
 
 using gpushm::base::bytes_in;
 using gpushm::base::c_call;
@@ -197,6 +198,24 @@ gpushm_errc gpushm_segment_write(gpushm_segment* segment,
     gpushm::detail::check_writable("write", of);
     gpushm::detail::check_range("write", of, offset_bytes, size);
     of.region().write(offset_bytes, bytes);
+  });
+}
+
+gpushm_errc gpushm_segment_write_from_gpu(gpushm_segment* segment,
+                                          uint64_t offset_bytes,
+                                          const void* source,
+                                          size_t size) {
+  return c_call([&] {
+    const gpushm_segment& of = filled(segment);
+    static_cast<void>(bytes_in(source, size, "write"));
+    gpushm::detail::check_reachable("write", of);
+    gpushm::detail::check_writable("write", of);
+    gpushm::detail::check_range("write", of, offset_bytes, size);
+    gpushm::memory::copy_from_gpu(static_cast<std::byte*>(of.region().data()) + offset_bytes,
+                                  of.info().device.kind == gpushm::device_kind::host,
+                                  source,
+                                  size,
+                                  of.info().name);
   });
 }
 

@@ -4,6 +4,7 @@
 #include "driver/cuda.hpp"
 #include "driver/owners.hpp"
 #include "driver/primary_context.hpp"
+#include "gpushm/error.hpp"
 
 namespace gpushm::memory {
 
@@ -59,6 +60,44 @@ void device_bytes::fill(std::uint64_t offset_bytes,
       name_,
       "cuMemsetD8");
   finish_work(cu, "fill", name_);
+}
+
+void copy_from_gpu(void* target,
+                   bool target_is_host,
+                   const void* source,
+                   std::uint64_t size_bytes,
+                   const std::string& name) {
+  constexpr std::string_view operation = "write";
+  if (size_bytes == 0) {
+    return;
+  }
+  const cuda_driver& cu = cuda_driver::instance();
+  const auto from = static_cast<cuda::CUdeviceptr>(reinterpret_cast<std::uintptr_t>(source));
+  unsigned int type = 0;
+  int ordinal = -1;
+  if (cu->cuPointerGetAttribute(&type, cuda::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, from) !=
+          cuda::CUDA_SUCCESS ||
+      type != cuda::CU_MEMORYTYPE_DEVICE ||
+      cu->cuPointerGetAttribute(&ordinal, cuda::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, from) !=
+          cuda::CUDA_SUCCESS) {
+    throw error(errc::invalid_argument,
+                operation,
+                name,
+                "the source is not memory of a GPU",
+                "pass an address of the GPU's memory, or copy host memory with write()");
+  }
+  cuda::CUdevice device = 0;
+  cuda_driver::check(cu->cuDeviceGet(&device, ordinal), operation, name, "cuDeviceGet");
+  const driver::context_scope scope(
+      driver::primary_context(device, operation, name), operation, name);
+  if (target_is_host) {
+    cuda_driver::check(
+        cu->cuMemcpyDtoH_v2(target, from, size_bytes), operation, name, "cuMemcpyDtoH");
+    return;
+  }
+  const auto into = static_cast<cuda::CUdeviceptr>(reinterpret_cast<std::uintptr_t>(target));
+  cuda_driver::check(cu->cuMemcpyDtoD_v2(into, from, size_bytes), operation, name, "cuMemcpyDtoD");
+  finish_work(cu, operation, name);
 }
 
 }  // namespace gpushm::memory

@@ -36,6 +36,15 @@ class device_bytes {
   cuda::CUdeviceptr first_;
 };
 
+/// Copies memory of a GPU, whichever has allocated it, to `target`, which is host memory or a
+/// GPU's. On the legacy default stream of the source's GPU; blocks until done. Throws `error`:
+/// invalid_argument (the source is not a GPU's memory), driver_unavailable, driver_error, forked.
+void copy_from_gpu(void* target,
+                   bool target_is_host,
+                   const void* source,
+                   std::uint64_t size_bytes,
+                   const std::string& name);
+
 /// A region over such addresses. `Base` is `region` or `allocation`; `Owner` owns the memory.
 template <typename Base, typename Owner>
 class device_region : public Base {

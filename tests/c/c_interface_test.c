@@ -183,6 +183,7 @@ static void null_arguments(gpushm_client* client, gpushm_segment* segment) {
   FAILS(gpushm_segment_unshare(NULL), invalid);
   FAILS(gpushm_segment_read(NULL, 0, &byte, 1), invalid);
   FAILS(gpushm_segment_write(NULL, 0, &byte, 1), invalid);
+  FAILS(gpushm_segment_write_from_gpu(NULL, 0, &byte, 1), invalid);
   FAILS(gpushm_segment_fill(NULL, 0), invalid);
   FAILS(gpushm_subscription_next(NULL, 0, NULL, &event, &arrived), invalid);
   FAILS(gpushm_subscription_descriptor(NULL, &descriptor), invalid);
@@ -225,6 +226,7 @@ static void null_arguments(gpushm_client* client, gpushm_segment* segment) {
   FAILS(gpushm_client_open_many(client, NULL, 1, NULL, NULL), invalid);
   FAILS(gpushm_segment_read(segment, 0, NULL, 1), invalid);
   FAILS(gpushm_segment_write(segment, 0, NULL, 1), invalid);
+  FAILS(gpushm_segment_write_from_gpu(segment, 0, NULL, 1), invalid);
   FAILS(gpushm_segment_publish(segment, NULL, 1), invalid);
   FAILS(gpushm_segment_device(segment, NULL), invalid);
   FAILS(gpushm_export_segment(segment, name, NULL), invalid);

@@ -2,6 +2,7 @@
 // Guarantees of every backend, tested through the public interface and one layer below it: the same
 // cases for host memory, a GPU, and a GPU's memory used from a peer. They pass on the fake driver
 // and on the real one.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -162,6 +163,26 @@ TEST_P(backend_conformance, written_data_is_read_at_any_offset) {
   written.write(size, {});
   seen.read(size, {});
   seen.read(0, {});
+}
+
+TEST_P(backend_conformance, memory_of_any_gpu_is_copied_in) {
+  segment target = producer_->create("t", make(2 * mib));
+  target.fill(std::byte{0});
+  const auto bytes = pattern(mib + 3, 7);
+  for (std::size_t gpu = 0; gpu != visible_gpu_count(); ++gpu) {
+    segment source = producer_->create("s" + std::to_string(gpu),
+                                       {.size_bytes = 2 * mib, .device = std::to_string(gpu)});
+    source.write(5, bytes);
+    const auto* const first = static_cast<const std::byte*>(source.data()) + 5;
+    target.write_from_gpu(17, first, bytes.size());
+    std::vector<std::byte> got(bytes.size());
+    target.read(17, got);
+    EXPECT_TRUE(got == bytes) << "from GPU " << gpu;
+    EXPECT_EQ(code_of([&] { target.write_from_gpu(mib, first, mib + 1); }), errc::invalid_argument);
+  }
+  EXPECT_THAT(code_of([&] { target.write_from_gpu(0, bytes.data(), 1); }),
+              testing::AnyOf(errc::invalid_argument, errc::driver_unavailable));
+  target.write_from_gpu(2 * mib, nullptr, 0);
 }
 
 TEST_P(backend_conformance, writes_are_visible_to_both_sides) {
