@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -119,6 +121,83 @@ class Child:
         assert status == 0, f"status {status}\n{out}\n{err}"
         assert err == ""
         return out
+
+
+def nvidia_devices() -> list[str]:
+    """What a process needs to use the real GPUs of this machine."""
+    if "GPUSHM_FAKE_GPU_ROOT" in os.environ:
+        return []
+    return sorted(str(each) for each in Path("/dev").glob("nvidia*") if each.is_char_device())
+
+
+class Container:
+    """A process in a container of runc: namespaces of its own for processes, IPC, mounts and network, no
+    capabilities, a read-only root with the machine's programs, and only the folders that are named."""
+
+    def __init__(self, folder: Path, *argv: str, shared: tuple[str, ...] = ()) -> None:
+        (folder / "root").mkdir(parents=True)
+        subprocess.run(["runc", "spec"], cwd=folder, check=True)
+        config = json.loads((folder / "config.json").read_text())
+        process = config["process"]
+        process["terminal"] = False
+        process["args"] = list(argv)
+        process["env"] += [
+            f"{key}={os.environ[key]}" for key in ("LD_LIBRARY_PATH",) if key in os.environ
+        ]
+        process["capabilities"] = {kind: [] for kind in ("bounding", "effective", "permitted")}
+        process.pop("rlimits", None)  # a hard limit must not be raised
+        config["root"] = {"path": "root", "readonly": True}
+        programs = ["/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives"]
+        programs += [sys.prefix, os.path.realpath(sys.base_prefix)]
+        devices = nvidia_devices()
+        mounts = [
+            (each, ["rbind", "ro"]) for each in dict.fromkeys(programs) if Path(each).exists()
+        ]
+        mounts += [(each, ["rbind"]) for each in (*shared, *devices)]
+        config["mounts"] += [
+            {"destination": path, "source": os.path.realpath(path), "type": "none", "options": how}
+            for path, how in mounts
+        ]
+        config["mounts"].append({"destination": "/tmp", "source": "tmpfs", "type": "tmpfs"})
+        # Before what is mounted in it.
+        config["mounts"].sort(key=lambda each: each["destination"].count("/"))
+        config["linux"].setdefault("resources", {})["devices"] = [
+            {"allow": False, "access": "rwm"},
+            *[
+                {
+                    "allow": True, "type": "c", "access": "rw",
+                    "major": os.major(os.stat(each).st_rdev), "minor": os.minor(os.stat(each).st_rdev),
+                }
+                for each in devices
+            ],
+        ]  # fmt: skip
+        (folder / "config.json").write_text(json.dumps(config))
+        self._name = f"gpushm-{os.getpid()}-{folder.name}"
+        self.process = subprocess.Popen(
+            ["runc", "run", "--bundle", str(folder), self._name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+
+    line, say = Child.line, Child.say
+
+    def end(self) -> tuple[int, str, str]:
+        return Child.end(self)  # type: ignore[arg-type]
+
+    def kill(self) -> None:
+        subprocess.run(["runc", "delete", "--force", self._name], check=False, capture_output=True)
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate(timeout=TIME_LIMIT)
+
+
+def why_no_containers() -> str | None:
+    if shutil.which("runc") is None:
+        return "no runc in $PATH"
+    return "containers need root" if os.geteuid() != 0 else None
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout: float = 20.0) -> None:
