@@ -7,7 +7,8 @@
 #   scripts/python.sh wheel             the wheel, in build/python/dist, and what abi3audit says about it
 #   scripts/python.sh install           the wheel in the virtual environment
 #   scripts/python.sh stubs             writes python/gpushm/_core.pyi again, from the installed module
-#   scripts/python.sh lint              ruff, mypy, stubtest
+#   scripts/python.sh reference         writes docs/python-api.md again, from the installed package
+#   scripts/python.sh lint              ruff, mypy, stubtest, and whether docs/python-api.md is that of the package
 #   scripts/python.sh format            formats and fixes the Python sources
 #   scripts/python.sh test [ARGUMENT...]   pytest; needs gpushm and run-with-fake-gpus in build/dev
 #
@@ -52,6 +53,11 @@ stubs() {
   mv python/gpushm/_core.pyi.new python/gpushm/_core.pyi
 }
 
+reference() {
+  "$python" python/tools/reference.py >"$root/python-api.md"
+  mv "$root/python-api.md" docs/python-api.md
+}
+
 lint() {
   "$venv/bin/ruff" check --quiet python
   "$venv/bin/ruff" format --check --quiet python
@@ -59,6 +65,8 @@ lint() {
   # The installed package: its stub against its module, and its annotations against what is there.
   (cd "$root" && venv/bin/stubtest --mypy-config-file ../../pyproject.toml --ignore-missing-stub \
      --allowlist ../../python/stubtest.txt gpushm)
+  "$python" python/tools/reference.py | diff -u docs/python-api.md - ||
+    { echo "docs/python-api.md is not that of the package (scripts/python.sh reference)" >&2; return 1; }
 }
 
 format() {
@@ -71,7 +79,7 @@ run_tests() {
 }
 
 case ${1:-} in
-  deps | wheel | install | stubs | lint | format) "$1" ;;
+  deps | wheel | install | stubs | reference | lint | format) "$1" ;;
   test) run_tests "${@:2}" ;;
   *) sed -n '3,/^set/p' "$0" | sed -n 's/^# \{0,1\}//p' >&2; exit 2 ;;
 esac
