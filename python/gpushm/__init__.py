@@ -27,11 +27,18 @@ from gpushm._core import (
     Slot,
     Stop,
     Subscription,
+    TicketFile,
     Timeline,
     connect,
+    create_local_timeline,
+    export_memory,
     from_dlpack,
+    import_file,
+    import_ticket,
+    import_timeline,
     library_version,
     tensors_size,
+    write_ticket_file,
 )
 from gpushm._errors import (
     AddressInUseError,
@@ -79,6 +86,7 @@ from gpushm._errors import (
     WrongDescriptorCountError,
     WrongDescriptorKindError,
 )
+from gpushm._log import log_to
 from gpushm._shared import SharedTensor
 from gpushm._tensors import load_safetensors, safe_open
 from gpushm._torch import MemPool, load_into, make_private
@@ -108,6 +116,14 @@ __all__ = [
     "SharedTree",
     "tensors_size",
     "SharedTensor",
+    "import_ticket",
+    "import_file",
+    "export_memory",
+    "write_ticket_file",
+    "TicketFile",
+    "create_local_timeline",
+    "import_timeline",
+    "log_to",
     "SegmentInfo",
     "BrokerInfo",
     "Event",

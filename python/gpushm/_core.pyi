@@ -127,6 +127,14 @@ class Timeline:
 
     def __repr__(self) -> str: ...
 
+    def ticket(self, socket: str = '') -> bytes:
+        """
+        Bytes that :func:`gpushm.import_timeline` of another process opens this timeline with.
+
+        ``socket``: as in :meth:`Segment.ticket`. Raises gpushm.InvalidArgumentError for a timeline that
+        belongs to a segment.
+        """
+
 class Array:
     """
     Elements in shared memory, or in memory of another library: what NumPy, PyTorch, JAX and CuPy
@@ -429,6 +437,14 @@ class Segment:
         As :meth:`publish`, with a table of tensors; the size of the segment is that of
         :func:`gpushm.tensors_size`. Raises InvalidArgumentError, SizeMismatchError, and as
         :meth:`publish`.
+        """
+
+    def ticket(self, socket: str = '') -> bytes:
+        """
+        Bytes that :func:`gpushm.import_ticket` of another process opens this published segment with.
+
+        ``socket``: the path by which importers reach the broker's socket; empty: its absolute path here.
+        Raises gpushm.InvalidArgumentError for a segment without a broker.
         """
 
 class Subscription:
@@ -874,6 +890,67 @@ class TorchPool:
     @property
     def last_error(self) -> Exception | None:
         """Why the last allocation failed that did."""
+
+class TicketFile:
+    """
+    A ticket in a file, which is removed when this is closed. A context manager.
+    """
+
+    def close(self) -> None:
+        """Remove the file. Again: no effect."""
+
+    def __enter__(self) -> TicketFile: ...
+
+    def __exit__(self, type: object, value: object, traceback: object, /) -> None: ...
+
+def export_memory(tensor: object, *, stream: int | None = None) -> bytes:
+    """
+    A ticket of memory that needs no broker: of cudaMalloc, by a handle that works in every PID
+    namespace. Importers get the whole allocation. Keep the tensor until they are done.
+    Raises gpushm.NotExportableError, DriverError.
+    """
+
+def import_ticket(ticket: bytes, *, access: str = 'read', device: str | None = None, directory: str | os.PathLike[str] | None = None, stop: Stop | None = None) -> Segment:
+    """
+    Map the memory that a ticket describes, through its broker if it names one.
+
+    ``access``, ``device``: as :meth:`Client.open`; memory by a handle is always read-write.
+    ``directory``: of a socket that the ticket names without a slash.
+    Raises gpushm.InvalidTicketError, UnsupportedVersionError, PeerUnreachableError,
+    PeerDiedError, GoneOrReplacedError, PidCollisionError, DeviceNotVisibleError, and as
+    :meth:`Client.open`.
+    """
+
+def import_file(path: str | os.PathLike[str], *, access: str = 'read', device: str | None = None, timeout: float | None = 0.0, stop: Stop | None = None) -> Segment:
+    """
+    As :func:`import_ticket`, of a file that a live process has written; waits for it at most
+    ``timeout`` seconds. Raises gpushm.NoSuchSegmentError, too.
+    """
+
+def write_ticket_file(path: str | os.PathLike[str], ticket: bytes, *, mode: int = 0o600) -> TicketFile:
+    """
+    Write a ticket for :func:`import_file`. The file is removed when the result is closed, and
+    a reader sees when this process has died. Replaces the file of a dead process.
+    Raises gpushm.AddressInUseError (a live process's file), PermissionDeniedError.
+    """
+
+def import_timeline(ticket: bytes, *, directory: str | os.PathLike[str] | None = None) -> Timeline:
+    """
+    Open the timeline that a ticket describes, to wait for it. ``directory``: as
+    :func:`import_ticket`. Raises gpushm.InvalidTicketError, PeerDiedError, GoneOrReplacedError,
+    PeerUnreachableError, PermissionDeniedError.
+    """
+
+def create_local_timeline() -> Timeline:
+    """
+    A timeline that needs no broker, for processes of one container and one user, which import its
+    :meth:`Timeline.ticket`. Raises gpushm.NotExportableError, TooManyDescriptorsError.
+    """
+
+def set_log(function: Callable[[int, str], object] | None) -> None:
+    """
+    Call ``function(level, text)`` for each line of the library's log, on any thread.
+    """
 
 def library_version() -> tuple[int, int, int]:
     """The version of the loaded libgpushm."""

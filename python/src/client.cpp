@@ -32,16 +32,6 @@ Options make_options() {
   return result;
 }
 
-gpushm_access to_access(const string& text) {
-  if (text == "read") {
-    return GPUSHM_ACCESS_READ;
-  }
-  if (text == "read-write") {
-    return GPUSHM_ACCESS_READ_WRITE;
-  }
-  throw nb::value_error(R"(access is "read" or "read-write")");
-}
-
 gpushm_lifetime to_lifetime(const string& text) {
   if (text == "leased") {
     return GPUSHM_LIFETIME_LEASED;
@@ -323,6 +313,16 @@ nb::object subscribe(client_object& self, const string& prefix) {
 }
 
 }  // namespace
+
+gpushm_access to_access(const string& text) {
+  if (text == "read") {
+    return GPUSHM_ACCESS_READ;
+  }
+  if (text == "read-write") {
+    return GPUSHM_ACCESS_READ_WRITE;
+  }
+  throw nb::value_error(R"(access is "read" or "read-write")");
+}
 
 std::shared_ptr<gpushm_segment> open_now(const std::shared_ptr<gpushm_client>& client,
                                          const std::string& name,

@@ -16,6 +16,9 @@ struct client_object {
   closable<gpushm_client> handle;
 };
 
+/// "read" or "read-write". Raises ValueError. Needs the GIL.
+gpushm_access to_access(const std::string& text);
+
 /// Opens a published segment, without waiting for it; null: not published.
 std::shared_ptr<gpushm_segment> open_now(const std::shared_ptr<gpushm_client>& client,
                                          const std::string& name,

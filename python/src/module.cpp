@@ -9,10 +9,12 @@
 #include "client.hpp"
 #include "exchange.hpp"
 #include "known_memory.hpp"
+#include "log.hpp"
 #include "segment.hpp"
 #include "stop.hpp"
 #include "subscription.hpp"
 #include "tensors.hpp"
+#include "ticket.hpp"
 #include "timeline.hpp"
 #include "torch_pool.hpp"
 
@@ -32,6 +34,8 @@ NB_MODULE(_core, module) {
   register_tensors(module);
   register_known_memory(module);
   register_torch_pool(module);
+  register_tickets(module);
+  register_log(module);
   module.def(
       "library_version",
       [] {

@@ -14,6 +14,7 @@
 #include "known_memory.hpp"
 #include "stop.hpp"
 #include "tensors.hpp"
+#include "ticket.hpp"
 #include "timeline.hpp"
 
 namespace gpushm_python {
@@ -402,6 +403,7 @@ void register_segment(nb::module_& module) {
            nb::sig("def __len__(self) -> int"))
       .def("__repr__", repr, nb::sig("def __repr__(self) -> str"));
   register_tensors_methods(type);
+  register_ticket_methods(type);
 }
 
 }  // namespace gpushm_python

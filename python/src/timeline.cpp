@@ -13,6 +13,7 @@
 #include "in_python.hpp"
 #include "stop.hpp"
 #include "stream.hpp"
+#include "ticket.hpp"
 
 namespace gpushm_python {
 namespace {
@@ -217,7 +218,7 @@ std::shared_ptr<gpushm_timeline> own_timeline(gpushm_timeline* timeline) {
 }
 
 void register_timeline(nb::module_& module) {
-  nb::class_<timeline_object>(
+  nb::class_<timeline_object> type(
       module,
       "Timeline",
       nb::is_final(),
@@ -227,8 +228,8 @@ void register_timeline(nb::module_& module) {
       "``stream`` arguments are integers (0 and 1: the legacy default stream, 2: the per-thread "
       "one,\n"
       "else a ``cudaStream_t``), or stream objects of PyTorch, CuPy, Numba or cuda.core.\n"
-      "A context manager: closes at the end. May be shared between threads.")
-      .def_prop_ro(
+      "A context manager: closes at the end. May be shared between threads.");
+  type.def_prop_ro(
           "name",
           [](const timeline_object& self) {
             return to_string(gpushm_timeline_name(self.handle.get("name").get()));
@@ -377,6 +378,7 @@ void register_timeline(nb::module_& module) {
             return "<gpushm.Timeline \"" + to_string(gpushm_timeline_name(timeline.get())) + "\">";
           },
           nb::sig("def __repr__(self) -> str"));
+  register_ticket_methods(type);
 }
 
 }  // namespace gpushm_python

@@ -601,3 +601,18 @@ def test_memory_for_pytorch(client, start, driver):
     with pytest.raises(ValueError, match="32 pools"):
         gpushm._core.TorchPool(client, "one more")
     assert len({each.malloc_symbol for each in pools}) == 32
+
+
+def test_a_ticket_of_memory(start, driver):
+    """Without a broker."""
+    values = np.arange(256, dtype="uint8")
+    source = Foreign(driver, values)
+    child = start(
+        """
+        import gpushm, sys
+        segment = gpushm.import_ticket(bytes.fromhex(sys.argv[2]), access='read-write')
+        print(segment.state, segment.name == '', sum(segment.read(0, 256)), flush=True)
+        """,
+        gpushm.export_memory(source).hex(),
+    )
+    assert child.succeed() == f"unknown True {values.sum()}\n"

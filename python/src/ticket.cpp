@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ticket.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "client.hpp"
+#include "exchange.hpp"
+#include "stop.hpp"
+#include "timeout.hpp"
+
+namespace gpushm_python {
+namespace {
+
+using std::string;
+
+nb::bytes to_bytes(const gpushm_ticket& ticket) {
+  return nb::bytes(ticket.bytes, ticket.size);
+}
+
+string path_of(nb::handle path) {
+  const auto encoded = nb::cast<nb::bytes>(nb::module_::import_("os").attr("fsencode")(path));
+  return {encoded.c_str(), encoded.size()};
+}
+
+nb::bytes export_memory(nb::handle tensor, nb::handle stream) {
+  const array what = import_object(tensor, stream);
+  gpushm_ticket ticket{};
+  failure failed;
+  {
+    const nb::gil_scoped_release released;
+    failed = failure::of(gpushm_export_memory(what.data, what.extent_bytes(), &ticket));
+  }
+  failed.raise_if_any();
+  return to_bytes(ticket);
+}
+
+/// Of bytes, or of a file.
+struct importing {
+  string source;
+  string device;
+  string directory;
+  gpushm_import_options options{};
+  gpushm_segment* segment = nullptr;
+
+  importing() = default;
+  importing(const importing&) = delete;
+  importing& operator=(const importing&) = delete;
+  ~importing() { gpushm_segment_close(segment); }
+};
+
+std::shared_ptr<importing> make_importing(string source,
+                                          const string& access,
+                                          const std::optional<string>& device) {
+  auto result = std::make_shared<importing>();
+  result->source = std::move(source);
+  result->device = device.value_or("");
+  result->options.struct_size = sizeof result->options;
+  result->options.access = to_access(access);
+  result->options.device = text(result->device);
+  return result;
+}
+
+nb::object to_segment(importing& done) {
+  return make_object<segment_object>(own_segment(std::exchange(done.segment, nullptr)), nullptr);
+}
+
+nb::object import_ticket(const nb::bytes& ticket,
+                         const string& access,
+                         const std::optional<string>& device,
+                         nb::handle directory,
+                         std::shared_ptr<stop_source> stop) {
+  auto work = make_importing({ticket.c_str(), ticket.size()}, access, device);
+  work->directory = directory.is_none() ? "" : path_of(directory);
+  work->options.directory = text(work->directory);
+  run_cancellable(stop, [work](gpushm_stop* by) {
+    work->options.stop = by;
+    return gpushm_import_memory(
+        work->source.data(), work->source.size(), &work->options, &work->segment);
+  });
+  return to_segment(*work);
+}
+
+nb::object import_file(nb::handle path,
+                       const string& access,
+                       const std::optional<string>& device,
+                       std::optional<double> timeout,
+                       std::shared_ptr<stop_source> stop) {
+  auto work = make_importing(path_of(path), access, device);
+  work->options.timeout_ms = to_milliseconds(timeout);
+  run_cancellable(stop, [work](gpushm_stop* by) {
+    work->options.stop = by;
+    return gpushm_import_file(text(work->source), &work->options, &work->segment);
+  });
+  return to_segment(*work);
+}
+
+/// gpushm.TicketFile.
+struct ticket_file_object {
+  closable<gpushm_ticket_file> handle;
+};
+
+nb::object write_ticket_file(nb::handle path, const nb::bytes& ticket, std::uint32_t mode) {
+  const string to = path_of(path);
+  gpushm_ticket_file* made = nullptr;
+  failure failed;
+  {
+    const nb::gil_scoped_release released;
+    failed = failure::of(
+        gpushm_ticket_file_create(text(to), ticket.c_str(), ticket.size(), mode, &made));
+  }
+  failed.raise_if_any();
+  return make_object<ticket_file_object>(
+      closable<gpushm_ticket_file>(made, gpushm_ticket_file_close));
+}
+
+nb::object import_timeline(const nb::bytes& ticket, nb::handle directory) {
+  const string where = directory.is_none() ? "" : path_of(directory);
+  gpushm_timeline* opened = nullptr;
+  failure failed;
+  {
+    const nb::gil_scoped_release released;
+    failed =
+        failure::of(gpushm_import_timeline(ticket.c_str(), ticket.size(), text(where), &opened));
+  }
+  failed.raise_if_any();
+  return make_object<timeline_object>(opened);
+}
+
+nb::object create_local_timeline() {
+  gpushm_timeline* made = nullptr;
+  failure failed;
+  {
+    const nb::gil_scoped_release released;
+    failed = failure::of(gpushm_timeline_create_local(&made));
+  }
+  failed.raise_if_any();
+  return make_object<timeline_object>(made);
+}
+
+}  // namespace
+
+void register_ticket_methods(nb::class_<segment_object>& type) {
+  type.def(
+      "ticket",
+      [](const segment_object& self, const string& socket) {
+        gpushm_ticket ticket{};
+        call(self.handle.get("ticket"), [&](gpushm_segment* segment) {
+          return gpushm_export_segment(segment, text(socket), &ticket);
+        });
+        return to_bytes(ticket);
+      },
+      nb::arg("socket") = "",
+      nb::sig("def ticket(self, socket: str = '') -> bytes"),
+      "Bytes that :func:`gpushm.import_ticket` of another process opens this published segment "
+      "with.\n\n"
+      "``socket``: the path by which importers reach the broker's socket; empty: its absolute path "
+      "here.\n"
+      "Raises gpushm.InvalidArgumentError for a segment without a broker.");
+}
+
+void register_ticket_methods(nb::class_<timeline_object>& type) {
+  type.def(
+      "ticket",
+      [](const timeline_object& self, const string& socket) {
+        gpushm_ticket ticket{};
+        call(self.handle.get("ticket"), [&](gpushm_timeline* timeline) {
+          return gpushm_export_timeline(timeline, text(socket), &ticket);
+        });
+        return to_bytes(ticket);
+      },
+      nb::arg("socket") = "",
+      nb::sig("def ticket(self, socket: str = '') -> bytes"),
+      "Bytes that :func:`gpushm.import_timeline` of another process opens this timeline with.\n\n"
+      "``socket``: as in :meth:`Segment.ticket`. Raises gpushm.InvalidArgumentError for a timeline "
+      "that\n"
+      "belongs to a segment.");
+}
+
+void register_tickets(nb::module_& module) {
+  nb::class_<ticket_file_object>(
+      module,
+      "TicketFile",
+      nb::is_final(),
+      "A ticket in a file, which is removed when this is closed. A context manager.")
+      .def(
+          "close",
+          [](ticket_file_object& self) { self.handle.close(); },
+          nb::sig("def close(self) -> None"),
+          "Remove the file. Again: no effect.")
+      .def(
+          "__enter__",
+          [](nb::handle self) { return nb::borrow(self); },
+          nb::sig("def __enter__(self) -> TicketFile"))
+      .def(
+          "__exit__",
+          [](ticket_file_object& self, nb::handle, nb::handle, nb::handle) { self.handle.close(); },
+          nb::arg("type").none(),
+          nb::arg("value").none(),
+          nb::arg("traceback").none(),
+          nb::sig("def __exit__(self, type: object, value: object, traceback: object, /) -> None"));
+  module.def("export_memory",
+             export_memory,
+             nb::arg("tensor"),
+             nb::kw_only(),
+             nb::arg("stream").none() = nb::none(),
+             nb::sig("def export_memory(tensor: object, *, stream: int | None = None) -> bytes"),
+             "A ticket of memory that needs no broker: of cudaMalloc, by a handle that works in "
+             "every PID\n"
+             "namespace. Importers get the whole allocation. Keep the tensor until they are done.\n"
+             "Raises gpushm.NotExportableError, DriverError.");
+  module.def(
+      "import_ticket",
+      import_ticket,
+      nb::arg("ticket"),
+      nb::kw_only(),
+      nb::arg("access") = "read",
+      nb::arg("device").none() = nb::none(),
+      nb::arg("directory").none() = nb::none(),
+      nb::arg("stop").none() = nb::none(),
+      nb::sig(
+          "def import_ticket(ticket: bytes, *, access: str = 'read', device: str | None = None, "
+          "directory: str | os.PathLike[str] | None = None, stop: Stop | None = None) -> "
+          "Segment"),
+      "Map the memory that a ticket describes, through its broker if it names one.\n\n"
+      "``access``, ``device``: as :meth:`Client.open`; memory by a handle is always read-write.\n"
+      "``directory``: of a socket that the ticket names without a slash.\n"
+      "Raises gpushm.InvalidTicketError, UnsupportedVersionError, PeerUnreachableError,\n"
+      "PeerDiedError, GoneOrReplacedError, PidCollisionError, DeviceNotVisibleError, and as\n"
+      ":meth:`Client.open`.");
+  module.def(
+      "import_file",
+      import_file,
+      nb::arg("path"),
+      nb::kw_only(),
+      nb::arg("access") = "read",
+      nb::arg("device").none() = nb::none(),
+      nb::arg("timeout").none() = 0.0,
+      nb::arg("stop").none() = nb::none(),
+      nb::sig(
+          "def import_file(path: str | os.PathLike[str], *, access: str = 'read', device: str | "
+          "None = None, timeout: float | None = 0.0, stop: Stop | None = None) -> Segment"),
+      "As :func:`import_ticket`, of a file that a live process has written; waits for it at most\n"
+      "``timeout`` seconds. Raises gpushm.NoSuchSegmentError, too.");
+  module.def(
+      "write_ticket_file",
+      write_ticket_file,
+      nb::arg("path"),
+      nb::arg("ticket"),
+      nb::kw_only(),
+      nb::arg("mode") = 0600,
+      nb::sig("def write_ticket_file(path: str | os.PathLike[str], ticket: bytes, *, mode: int = "
+              "0o600) -> TicketFile"),
+      "Write a ticket for :func:`import_file`. The file is removed when the result is closed, and\n"
+      "a reader sees when this process has died. Replaces the file of a dead process.\n"
+      "Raises gpushm.AddressInUseError (a live process's file), PermissionDeniedError.");
+  module.def(
+      "import_timeline",
+      import_timeline,
+      nb::arg("ticket"),
+      nb::kw_only(),
+      nb::arg("directory").none() = nb::none(),
+      nb::sig("def import_timeline(ticket: bytes, *, directory: str | os.PathLike[str] | None = "
+              "None) -> Timeline"),
+      "Open the timeline that a ticket describes, to wait for it. ``directory``: as\n"
+      ":func:`import_ticket`. Raises gpushm.InvalidTicketError, PeerDiedError, "
+      "GoneOrReplacedError,\n"
+      "PeerUnreachableError, PermissionDeniedError.");
+  module.def(
+      "create_local_timeline",
+      create_local_timeline,
+      nb::sig("def create_local_timeline() -> Timeline"),
+      "A timeline that needs no broker, for processes of one container and one user, which import "
+      "its\n"
+      ":meth:`Timeline.ticket`. Raises gpushm.NotExportableError, TooManyDescriptorsError.");
+}
+
+}  // namespace gpushm_python

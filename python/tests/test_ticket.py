@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tickets of segments and timelines, and the log."""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+
+import pytest
+
+import gpushm
+import gpushm._core
+
+READER = """
+    import gpushm, sys
+    segment = gpushm.import_ticket(bytes.fromhex(sys.argv[2]))
+    timeline = gpushm.import_timeline(bytes.fromhex(sys.argv[3]))
+    print(segment.name, segment.access, segment.read(0, 5), timeline.own, flush=True)
+    timeline.wait(7, 20)
+    print(timeline.value, flush=True)
+    """
+
+
+def test_a_segment_and_a_timeline(client, start):
+    segment = client.create("s", 4096, device="host")
+    segment.write(b"hello")
+    segment.publish()
+    timelines = {
+        "of a broker": client.create_timeline("t"),
+        "local": gpushm.create_local_timeline(),
+    }
+    for timeline in timelines.values():
+        child = start(READER, segment.ticket().hex(), timeline.ticket().hex())
+        assert child.line() == "s read b'hello' False"
+        timeline.signal(7)
+        assert child.succeed() == "7\n"
+    again = gpushm.import_ticket(segment.ticket(), access="read-write")
+    again.write(b"J")
+    assert segment.read(0, 5) == b"Jello"
+    inside = segment.create_timelines(1)[0]
+    with pytest.raises(gpushm.InvalidArgumentError):
+        inside.ticket()
+
+
+def test_the_socket_that_a_ticket_names(client, broker):
+    segment = client.create("s", 4096, device="host")
+    segment.publish()
+    ticket = segment.ticket("socket")
+    where = os.path.dirname(broker.socket)
+    with gpushm.import_ticket(ticket, directory=where) as opened:
+        assert opened.size == 4096
+    with pytest.raises(gpushm.Error):
+        gpushm.import_ticket(ticket, directory="/nowhere")
+    timeline = client.create_timeline("t")
+    assert gpushm.import_timeline(timeline.ticket("socket"), directory=where).name == "t"
+
+
+def test_a_file(client, tmp_path, start):
+    segment = client.create("s", 4096, device="host")
+    segment.publish()
+    path = tmp_path / "ticket"
+    with pytest.raises(gpushm.NoSuchSegmentError):
+        gpushm.import_file(path)
+    child = start(
+        """
+        import gpushm, sys
+        print(gpushm.import_file(sys.argv[2], timeout=20).size, flush=True)
+        """,
+        str(path),
+    )
+    with gpushm.write_ticket_file(path, segment.ticket(), mode=0o640) as file:
+        assert path.stat().st_mode & 0o777 == 0o640
+        assert child.succeed() == "4096\n"
+        with pytest.raises(gpushm.AddressInUseError):
+            gpushm.write_ticket_file(path, segment.ticket())
+        file.close()
+        assert not path.exists()
+
+
+@pytest.mark.parametrize("ticket", [b"", b"x", b"\0" * 100, b"\xff" * 4096, b"gpushm" * 700])
+def test_what_is_not_a_ticket(ticket):
+    with pytest.raises((gpushm.InvalidTicketError, gpushm.UnsupportedVersionError)):
+        gpushm.import_ticket(ticket)
+    with pytest.raises((gpushm.InvalidTicketError, gpushm.UnsupportedVersionError)):
+        gpushm.import_timeline(ticket)
+
+
+def test_wrong_arguments(client):
+    segment = client.create("s", 4096, device="host")
+    segment.publish()
+    with pytest.raises(ValueError, match="access is"):
+        gpushm.import_ticket(segment.ticket(), access="write")
+    with pytest.raises(TypeError):
+        gpushm.import_ticket("text")
+    with pytest.raises(gpushm.Error):  # host memory, and no driver
+        gpushm.export_memory(segment.view())
+
+
+def test_the_log(caplog, client, tmp_path):
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(struct.pack("<Q", 2) + b"{}")
+
+    def load() -> None:
+        """Logs that there is nothing to remove, if the model is there already."""
+        client.load_tensors(path, "m", device="host").close()
+
+    load()
+    with caplog.at_level(logging.DEBUG):
+        load()  # discarded
+        gpushm.log_to()
+        load()
+        gpushm.log_to(logging.getLogger("gpushm.test"))
+        load()
+        gpushm._core.set_log(None)
+        load()
+    assert [record.name for record in caplog.records] == ["gpushm", "gpushm.test"]
+    for record in caplog.records:
+        assert record.levelno == logging.DEBUG
+        assert "no such segment" in record.message
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_logger_that_fails(start, tmp_path):
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(struct.pack("<Q", 2) + b"{}")
+    child = start(
+        """
+        import gpushm, sys
+        client = gpushm.connect(sys.argv[1])
+        gpushm._core.set_log(lambda level, text: 1 / 0)
+        for _ in range(2):
+            client.load_tensors(sys.argv[2], 'm', device='host').close()
+        print('loaded', flush=True)
+        """,
+        str(path),
+    )
+    status, out, err = child.end()
+    assert (status, out) == (0, "loaded\n")
+    assert "ZeroDivisionError" in err
+
+
+def test_the_log_while_the_interpreter_ends(start):
+    child = start("""
+        import gpushm, logging, sys
+        logging.basicConfig(level=logging.DEBUG, stream=sys.stdout)
+        gpushm.log_to()
+        client = gpushm.connect(sys.argv[1])
+        client.create('s', 64, device='host').publish()
+        """)
+    status, _, err = child.end()
+    assert (status, err) == (0, "")
