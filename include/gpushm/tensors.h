@@ -44,7 +44,7 @@ typedef struct gpushm_load_options {
  * one reads, the others wait. If it dies, one of them goes on behind its fence, from the last piece
  * that was copied and hashed; if nobody waits, the next call does. `paths`: safetensors files, an
  * index (*.index.json), or a folder of a model. Returns the segment, open for reading, when it is
- * complete; at once if it is. Blocks; several threads read. Uses 8 MiB of pinned memory a thread on
+ * complete; at once if it is. Blocks; several threads read. Uses 4 MiB of pinned memory a thread on
  * GPUs. GPUSHM_ERRC_INVALID_FILE, GPUSHM_ERRC_ALREADY_EXISTS (the name has another model, or
  * something else), GPUSHM_ERRC_TIMED_OUT, GPUSHM_ERRC_CANCELLED, and as gpushm_client_create and
  * gpushm_client_open. */

@@ -50,7 +50,7 @@ struct load_options {
 /// same time: one reads, the others wait. If it dies, one of them goes on behind its fence, from
 /// the last piece that was copied and hashed; if nobody waits, the next call does. `paths`:
 /// safetensors files, an index (*.index.json), or a folder of a model. Returns the segment, open
-/// for reading, when it is complete; at once if it is. Uses 8 MiB of pinned memory a thread on
+/// for reading, when it is complete; at once if it is. Uses 4 MiB of pinned memory a thread on
 /// GPUs. Throws `error`: invalid_file, already_exists (the name has another model, or something
 /// else), timed_out, cancelled, and as `client::create` and `client::open`.
 [[nodiscard]] inline segment load_tensors(client& by,

@@ -18,6 +18,8 @@ namespace {
 
 using driver::cuda_driver;
 constexpr const char* operation = "load";
+/// Of each lane to a GPU: while one is filled, the others are copied.
+constexpr std::size_t buffers = 4;
 
 class host_lane : public copy_lane {
  public:
@@ -32,12 +34,16 @@ class host_lane : public copy_lane {
     }
   }
   std::byte* buffer() override { return buffer_.get(); }
-  void copy(std::size_t piece, const std::byte* first, std::span<const part> parts) override {
+  void copy(const std::byte* first,
+            std::span<const part> parts,
+            std::optional<std::size_t> completes) override {
     for (const part& each : parts) {
       std::memcpy(first_ + each.segment_offset, first, each.bytes);
       first += each.bytes;
     }
-    report_(piece);
+    if (completes) {
+      report_(*completes);
+    }
   }
   void finish() override {}
 
@@ -53,7 +59,7 @@ class host_lane : public copy_lane {
       static_cast<std::byte*>(std::aligned_alloc(block_bytes, buffer_bytes))};
 };
 
-/// Two pinned buffers: small ones, because pinning costs a second for 2 GiB.
+/// Pinned buffers: few and small ones, because pinning costs a second for 2 GiB.
 class gpu_lane : public copy_lane {
  public:
   gpu_lane(segment& into, done report)
@@ -65,10 +71,10 @@ class gpu_lane : public copy_lane {
     const cuda_driver& cu = cuda_driver::instance();
     try {
       check(cu->cuStreamCreate(&stream_, cuda::CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+      check(cu->cuMemHostAlloc(&pinned_, buffers_.size() * buffer_bytes, 0), "cuMemHostAlloc");
+      auto* next = static_cast<std::byte*>(pinned_);
       for (one& each : buffers_) {
-        void* memory = nullptr;
-        check(cu->cuMemHostAlloc(&memory, buffer_bytes, 0), "cuMemHostAlloc");
-        each.memory = static_cast<std::byte*>(memory);
+        each.memory = std::exchange(next, next + buffer_bytes);
         check(cu->cuEventCreate(&each.copied, cuda::CU_EVENT_DISABLE_TIMING), "cuEventCreate");
       }
     } catch (...) {
@@ -91,11 +97,13 @@ class gpu_lane : public copy_lane {
   }
 
   std::byte* buffer() override {
-    current_ = 1 - current_;
+    current_ = (current_ + 1) % buffers_.size();
     wait_for(buffers_.at(current_));
     return buffers_.at(current_).memory;
   }
-  void copy(std::size_t piece, const std::byte* first, std::span<const part> parts) override {
+  void copy(const std::byte* first,
+            std::span<const part> parts,
+            std::optional<std::size_t> completes) override {
     const driver::context_scope scope(context_, operation, name_);
     const cuda_driver& cu = cuda_driver::instance();
     one& from = buffers_.at(current_);
@@ -113,18 +121,21 @@ class gpu_lane : public copy_lane {
       parts = parts.subspan(count);
     }
     check(cu->cuEventRecord(from.copied, stream_), "cuEventRecord");
-    from.piece = piece;
+    from.is_used = true;
+    from.completes = completes;
   }
   void finish() override {
-    wait_for(buffers_.at(1 - current_));  // the older one
-    wait_for(buffers_.at(current_));
+    for (std::size_t i = 0; i != buffers_.size(); ++i) {
+      static_cast<void>(buffer());  // from the oldest one to the newest one
+    }
   }
 
  private:
   struct one {
     std::byte* memory = nullptr;
     cuda::CUevent copied = nullptr;
-    std::optional<std::size_t> piece;
+    bool is_used = false;  ///< a copy may still read it
+    std::optional<std::size_t> completes;
   };
 
   static cuda::CUcontext context_of(int ordinal, const std::string& name) {
@@ -137,10 +148,13 @@ class gpu_lane : public copy_lane {
     cuda_driver::check(result, operation, name_, call);
   }
   void wait_for(one& of) {
-    if (of.piece) {
-      const driver::context_scope scope(context_, operation, name_);
-      check(cuda_driver::instance()->cuEventSynchronize(of.copied), "cuEventSynchronize");
-      report_(*std::exchange(of.piece, std::nullopt));
+    if (!std::exchange(of.is_used, false)) {
+      return;
+    }
+    const driver::context_scope scope(context_, operation, name_);
+    check(cuda_driver::instance()->cuEventSynchronize(of.copied), "cuEventSynchronize");
+    if (of.completes) {
+      report_(*of.completes);  // the steps before it are before it in the stream
     }
   }
   /// With the context current.
@@ -155,9 +169,9 @@ class gpu_lane : public copy_lane {
       if (each.copied != nullptr) {
         cuda_driver::note(cu->cuEventDestroy_v2(each.copied), "cuEventDestroy");
       }
-      if (each.memory != nullptr) {
-        cuda_driver::note(cu->cuMemFreeHost(each.memory), "cuMemFreeHost");
-      }
+    }
+    if (pinned_ != nullptr) {
+      cuda_driver::note(cu->cuMemFreeHost(pinned_), "cuMemFreeHost");
     }
   }
 
@@ -166,7 +180,8 @@ class gpu_lane : public copy_lane {
   const cuda::CUcontext context_;
   done report_;
   cuda::CUstream stream_ = nullptr;
-  std::array<one, 2> buffers_;
+  void* pinned_ = nullptr;
+  std::array<one, buffers> buffers_;
   std::size_t current_ = 0;
 };
 

@@ -14,11 +14,19 @@ namespace gpushm::weights {
 /// Of each tensor in a segment: for vector loads of kernels, and more than DLPack (1.0: 256 bytes
 /// recommended), JAX (64) and NumPy ask for.
 inline constexpr std::uint64_t tensor_alignment = 256;
-/// Bytes that are read at once: measured best for eight threads, because they stay in the cache of
-/// a CPU (8 x 4 MiB: 44 to 47 of 55 GB/s; 8 x 64 MiB: 24).
+/// Bytes that one thread reads, and that are complete together.
 inline constexpr std::uint64_t piece_bytes = hashed_bytes;
+/// Bytes of a piece that are read, hashed and copied at a time: they stay in the cache of a core
+/// until they are hashed, and all of them in that of the CPU until they are copied.
+inline constexpr std::uint64_t step_bytes = 1U << 20U;
 
-/// What is read at once: bytes of a file that follow each other.
+/// Bytes of a file that follow each other.
+struct file_range {
+  std::uint32_t file = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+/// What one thread reads: bytes of a file that follow each other.
 struct piece {
   std::uint32_t file = 0;
   std::uint64_t file_offset = 0;

@@ -194,15 +194,7 @@ class filling {
         if (index >= job_.plan.pieces.size()) {
           break;
         }
-        const piece& what = job_.plan.pieces[index];
-        const std::byte* const first = reader_.read(what, lane->buffer());
-        const auto parts = std::span(job_.plan.parts).subspan(what.first_part, what.parts);
-        const std::byte* at = first;
-        for (std::size_t i = 0; i != parts.size(); ++i) {
-          journal_.hashes()[what.first_part + i] = hash_of({at, parts[i].bytes});
-          at += parts[i].bytes;
-        }
-        lane->copy(index, first, parts);
+        copy_piece(*lane, index);
       }
       lane->finish();
     } catch (...) {
@@ -211,6 +203,37 @@ class filling {
     const std::lock_guard lock(mutex_);
     if (--running_ == 0) {
       ended_.notify_all();
+    }
+  }
+
+  /// In steps, so that what is hashed is still in the cache of the core that has read it.
+  void copy_piece(copy_lane& lane, std::size_t index) {
+    const piece& what = job_.plan.pieces[index];
+    const part* next = job_.plan.parts.data() + what.first_part;
+    std::uint64_t* hash = journal_.hashes() + what.first_part;
+    std::uint64_t of_next = 0;  // bytes of it that were read
+    running_hash running;
+    std::vector<part> parts;
+    for (std::uint64_t at = 0; at != what.bytes;) {
+      const std::uint64_t offset = what.file_offset + at;
+      const std::uint64_t bytes = piece_reader::step(offset, what.bytes - at);
+      const std::byte* const first = reader_.read({what.file, offset, bytes}, lane.buffer());
+      at += bytes;
+      parts.clear();
+      for (std::uint64_t done = 0; done != bytes;) {
+        const std::uint64_t count = std::min(next->bytes - of_next, bytes - done);
+        running.add({first + done, count});
+        parts.push_back({next->segment_offset + of_next, count});
+        done += count;
+        of_next += count;
+        if (of_next == next->bytes) {
+          *hash++ = running.value();
+          running.restart();
+          ++next;
+          of_next = 0;
+        }
+      }
+      lane.copy(first, parts, at == what.bytes ? std::optional(index) : std::nullopt);
     }
   }
 

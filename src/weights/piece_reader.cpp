@@ -57,17 +57,24 @@ piece_reader::piece_reader(std::span<const model_file> files, reading how)
   }
 }
 
-const std::byte* piece_reader::read(const piece& what, std::byte* buffer) const {
+std::uint64_t piece_reader::step(std::uint64_t offset, std::uint64_t left) {
+  const std::uint64_t bytes = step_bytes - offset % block;
+  return left <= bytes + block ? left : bytes;
+}
+
+const std::byte* piece_reader::read(const file_range& what, std::byte* buffer) const {
   const model_file& from = files_[what.file];
   const bool is_direct = static_cast<bool>(direct_[what.file]);
   const int file = is_direct ? direct_[what.file].get() : from.file.get();
-  const std::uint64_t begin = is_direct ? what.file_offset / block * block : what.file_offset;
-  const std::uint64_t end = what.file_offset + what.bytes;
+  std::byte* const first = buffer + what.offset % block;
+  const std::uint64_t begin = is_direct ? what.offset / block * block : what.offset;
+  std::byte* const into = is_direct ? buffer : first;
+  const std::uint64_t end = what.offset + what.bytes;
   const std::uint64_t until = is_direct ? (end + block - 1) / block * block : end;
   std::uint64_t at = begin;
   while (at < end) {
     const ssize_t got = base::checked(operation, from.path, "pread", [&] {
-      return ::pread(file, buffer + (at - begin), until - at, static_cast<off_t>(at));
+      return ::pread(file, into + (at - begin), until - at, static_cast<off_t>(at));
     });
     if (got == 0) {
       throw error(errc::invalid_file,
@@ -81,7 +88,7 @@ const std::byte* piece_reader::read(const piece& what, std::byte* buffer) const 
       at = at / block * block;  // a read of a part of a block: again, from its boundary
     }
   }
-  return buffer + (what.file_offset - begin);
+  return first;
 }
 
 }  // namespace gpushm::weights

@@ -27,9 +27,14 @@ class piece_reader {
   /// `files` must exist longer. Throws `error`: system_error, too_many_descriptors.
   piece_reader(std::span<const model_file> files, reading how);
 
-  /// Returns the first byte of the piece in `buffer`. Blocks. Throws `error`: invalid_file (the
-  /// file has become shorter), system_error.
-  [[nodiscard]] const std::byte* read(const piece& what, std::byte* buffer) const;
+  /// Reads into `buffer`, which begins with a block and is two blocks larger. Returns the first
+  /// byte: at the same place of a block as in the file, because the kernel copies faster to it.
+  /// Blocks. Throws `error`: invalid_file (the file has become
+  /// shorter), system_error.
+  [[nodiscard]] const std::byte* read(const file_range& what, std::byte* buffer) const;
+  /// How many of the `left` bytes from `offset` to read into a buffer of a `copy_lane`: the next
+  /// read begins with a block.
+  [[nodiscard]] static std::uint64_t step(std::uint64_t offset, std::uint64_t left);
 
  private:
   std::span<const model_file> files_;
