@@ -155,7 +155,8 @@ void add_load(CLI::App& app, load_arguments& out) {
                  out.options.device,
                  "auto (default), host, an ordinal, GPU-<uuid> or MIG-<uuid>")
       ->type_name("DEVICE");
-  app.add_option("--threads", out.options.threads, "Threads that read (default: 8)")
+  app.add_option(
+         "--threads", out.options.threads, "Threads that read (default: as many as CPUs, 8 to 16)")
       ->type_name("N")
       ->check(CLI::Range(1, 64).description(""));
   add_choice(

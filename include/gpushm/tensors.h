@@ -31,7 +31,7 @@ typedef enum gpushm_reading GPUSHM_INT {
 typedef struct gpushm_load_options {
   size_t struct_size;
   gpushm_string device; /* as in gpushm_create_options; empty: "auto" */
-  uint32_t threads;     /* that read: 1 to 64; 0: 8 */
+  uint32_t threads;     /* that read: 1 to 64; 0: as many as there are CPUs, 8 to 16 */
   gpushm_reading reading;
   int64_t timeout_ms; /* for all of it; 0: an hour */
   const gpushm_stop* stop;

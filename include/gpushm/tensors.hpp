@@ -38,7 +38,7 @@ enum class reading : std::uint8_t {
 
 struct load_options {
   std::string device = "auto";  ///< as in `create_options`
-  std::uint32_t threads = 8;    ///< that read: 1 to 64
+  std::uint32_t threads = 0;    ///< that read: 1 to 64; 0: as many as there are CPUs, 8 to 16
   gpushm::reading reading = gpushm::reading::automatic;
   std::chrono::milliseconds timeout = std::chrono::hours(1);  ///< for all of it
   std::stop_token stop = {};

@@ -807,17 +807,17 @@ class Client:
         Raises gpushm.NoSuchSegmentError, QuotaExceededError, TimedOutError, CancelledError.
         """
 
-    def load_tensors(self, paths: str | bytes | os.PathLike[Any] | Sequence[str | bytes | os.PathLike[Any]], name: str, *, device: str = 'auto', threads: int = 8, reading: str = 'auto', timeout: float | None = 3600.0, progress: Callable[[int, int, int, bool], object] | None = None, stop: Stop | None = None) -> Segment:
+    def load_tensors(self, paths: str | bytes | os.PathLike[Any] | Sequence[str | bytes | os.PathLike[Any]], name: str, *, device: str = 'auto', threads: int | None = None, reading: str = 'auto', timeout: float | None = 3600.0, progress: Callable[[int, int, int, bool], object] | None = None, stop: Stop | None = None) -> Segment:
         """
         Load safetensors files into a persistent segment, once for all processes that call this at
         the same time, and open it for reading. At once if the name has this model already.
 
         ``paths``: files, an index (``*.index.json``), or a folder of a model. ``device``: as
-        :meth:`create`. ``threads``: 1 to 64 that read. ``reading``: ``"cached"``, ``"direct"``
-        (O_DIRECT), or ``"auto"``: direct if most of a file is not in the page cache. ``progress``
-        is called ten times a second with the bytes that are loaded, the bytes of all tensors, the
-        bytes that a loader before has left, and whether this process reads; what it raises ends the
-        load.
+        :meth:`create`. ``threads``: 1 to 64 that read; None: as many as there are CPUs, 8 to 16.
+        ``reading``: ``"cached"``, ``"direct"`` (O_DIRECT), or ``"auto"``: direct if most of a file
+        is not in the page cache. ``progress`` is called ten times a second with the bytes that are
+        loaded, the bytes of all tensors, the bytes that a loader before has left, and whether this
+        process reads; what it raises ends the load.
 
         Raises gpushm.InvalidFileError, AlreadyExistsError (the name has another model),
         TimedOutError, CancelledError, and as :meth:`create` and :meth:`open`.

@@ -451,7 +451,7 @@ def load_safetensors(
     *,
     device: str = "auto",
     client: Client | None = None,
-    threads: int = 8,
+    threads: int | None = None,
     reading: str = "auto",
     timeout: float | None = 3600.0,
     progress: Callable[[int, int, int, bool], object] | bool | None = None,

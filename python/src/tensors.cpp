@@ -151,7 +151,7 @@ nb::object load_tensors(client_object& self,
                         nb::handle paths,
                         const string& name,
                         const string& device,
-                        std::uint32_t threads,
+                        std::optional<std::uint32_t> threads,
                         const string& reading,
                         std::optional<double> timeout,
                         nb::handle progress,
@@ -166,7 +166,7 @@ nb::object load_tensors(client_object& self,
   work->paths = to_paths(paths);
   work->options.struct_size = sizeof work->options;
   work->options.device = text(work->device);
-  work->options.threads = threads;
+  work->options.threads = threads.value_or(0);
   work->options.reading = to_reading(reading);
   // 0 would be the default of the library.
   work->options.timeout_ms = std::max<std::int64_t>(1, to_milliseconds(timeout));
@@ -264,29 +264,29 @@ void register_tensors_methods(nb::class_<client_object>& type) {
            nb::arg("name"),
            nb::kw_only(),
            nb::arg("device") = "auto",
-           nb::arg("threads") = 8,
+           nb::arg("threads").none() = nb::none(),
            nb::arg("reading") = "auto",
            nb::arg("timeout").none() = 3600.0,
            nb::arg("progress").none() = nb::none(),
            nb::arg("stop").none() = nb::none(),
            nb::sig("def load_tensors(self, paths: str | bytes | os.PathLike[Any] | Sequence[str | "
-                   "bytes | os.PathLike[Any]], name: str, *, device: str = 'auto', threads: int = "
-                   "8, reading: str = 'auto', timeout: float | None = 3600.0, progress: "
+                   "bytes | os.PathLike[Any]], name: str, *, device: str = 'auto', threads: int | "
+                   "None = None, reading: str = 'auto', timeout: float | None = 3600.0, progress: "
                    "Callable[[int, int, int, bool], object] | None = None, stop: Stop | None = "
                    "None) -> Segment"),
            "Load safetensors files into a persistent segment, once for all processes that call "
            "this at\n"
            "the same time, and open it for reading. At once if the name has this model already.\n\n"
            "``paths``: files, an index (``*.index.json``), or a folder of a model. ``device``: as\n"
-           ":meth:`create`. ``threads``: 1 to 64 that read. ``reading``: ``\"cached\"``, "
-           "``\"direct\"``\n"
-           "(O_DIRECT), or ``\"auto\"``: direct if most of a file is not in the page cache. "
-           "``progress``\n"
-           "is called ten times a second with the bytes that are loaded, the bytes of all "
-           "tensors, the\n"
-           "bytes that a loader before has left, and whether this process reads; what it raises "
-           "ends the\n"
-           "load.\n\n"
+           ":meth:`create`. ``threads``: 1 to 64 that read; None: as many as there are CPUs, 8 to "
+           "16.\n"
+           "``reading``: ``\"cached\"``, ``\"direct\"`` (O_DIRECT), or ``\"auto\"``: direct if "
+           "most of a file\n"
+           "is not in the page cache. ``progress`` is called ten times a second with the bytes "
+           "that are\n"
+           "loaded, the bytes of all tensors, the bytes that a loader before has left, and whether "
+           "this\n"
+           "process reads; what it raises ends the load.\n\n"
            "Raises gpushm.InvalidFileError, AlreadyExistsError (the name has another model),\n"
            "TimedOutError, CancelledError, and as :meth:`create` and :meth:`open`.")
       .def("open_tensors",

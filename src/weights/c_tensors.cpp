@@ -65,9 +65,7 @@ weights::load_options options_in(const gpushm_string* paths,
   if (const auto device = text_in(from.device, operation); !device.empty()) {
     result.device = device;
   }
-  if (from.threads != 0) {
-    result.threads = from.threads;
-  }
+  result.threads = from.threads;
   result.how = static_cast<weights::reading>(gpushm::base::enum_in(
       from.reading, static_cast<gpushm_reading>(GPUSHM_READING_DIRECT), operation));
   if (from.timeout_ms != 0) {

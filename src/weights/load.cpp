@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <condition_variable>
 #include <exception>
 #include <memory>
@@ -12,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/cpu_limit.hpp"
 #include "base/deadline.hpp"
 #include "base/hex.hpp"
 #include "base/log.hpp"
@@ -68,6 +70,7 @@ struct job {
   client& by;
   const std::string& name;
   const load_options& options;
+  unsigned threads;
   steady_clock::time_point until;
   std::vector<model_file> files;
   layout plan;
@@ -158,7 +161,7 @@ class filling {
   void run() {
     const std::size_t left = job_.plan.pieces.size() - first_;
     std::vector<std::jthread> threads;
-    for (unsigned i = 0; i != std::min<std::size_t>(job_.options.threads, left); ++i) {
+    for (unsigned i = 0; i != std::min<std::size_t>(job_.threads, left); ++i) {
       {
         const std::lock_guard lock(mutex_);
         ++running_;
@@ -410,10 +413,17 @@ std::optional<timeline> try_to_lead(const job& of) {
   }
 }
 
+/// At least eight also on few CPUs, because threads wait for disks.
+unsigned automatic_threads() {
+  constexpr double fewest = 8;
+  constexpr double most = 16;
+  return static_cast<unsigned>(std::clamp(std::ceil(base::cpu_limit()), fewest, most));
+}
+
 job describe(client& by, const std::string& name, const load_options& options) {
   constexpr unsigned max_threads = 64;
   constexpr std::size_t longest_name = max_name_bytes - 48;  // names beside it are longer
-  if (options.threads == 0 || options.threads > max_threads || name.size() > longest_name) {
+  if (options.threads > max_threads || name.size() > longest_name) {
     throw error(errc::invalid_argument,
                 operation,
                 name,
@@ -422,7 +432,8 @@ job describe(client& by, const std::string& name, const load_options& options) {
                 "use 1 to " + std::to_string(max_threads) + " threads and a name of at most " +
                     std::to_string(longest_name) + " bytes");
   }
-  job result{by, name, options, base::deadline_after(options.timeout), {}, {}, {}, {}};
+  const unsigned threads = options.threads == 0 ? automatic_threads() : options.threads;
+  job result{by, name, options, threads, base::deadline_after(options.timeout), {}, {}, {}, {}};
   result.files = open_model(options.paths);
   result.plan = plan(result.files);
   result.table_of_zeros = write_tensors(result.plan.table);

@@ -25,7 +25,7 @@ struct progress {
 struct load_options {
   std::vector<std::string> paths;
   std::string device = "auto";
-  unsigned threads = 8;
+  unsigned threads = 0;  ///< 0: as many as there are CPUs, 8 to 16
   reading how = reading::automatic;
   std::chrono::milliseconds timeout{std::chrono::hours(1)};
   std::stop_token stop;
