@@ -10,6 +10,7 @@
 #include "testing/broker_process/cli.hpp"
 #include "testing/fake_driver/fake_gpus.hpp"
 #include "testing/process/deadline.hpp"
+#include "tests/weights/sample_model.hpp"
 
 namespace gpushm_tests {
 namespace {
@@ -46,14 +47,10 @@ class load_cli : public ::testing::TestWithParam<const char*> {
     more.insert(more.begin(), {"load", path, "--name", "w", "--device", GetParam()});
     return run(std::move(more));
   }
-  /// A file with one tensor of these bytes.
-  [[nodiscard]] std::string file(const std::string& name, const std::string& bytes) const {
-    const std::string size = std::to_string(bytes.size());
-    const std::string header =
-        R"({"t":{"dtype":"U8","shape":[)" + size + R"(],"data_offsets":[0,)" + size + "]}}";
+  /// A file with one tensor.
+  [[nodiscard]] std::string file(const std::string& name, const std::string& tensor) const {
     std::string path = cli_.directory() / name;
-    std::ofstream out(path, std::ios::binary);
-    out << static_cast<char>(header.size()) << std::string(7, '\0') << header << bytes;
+    write_file(path, safetensors_of({{tensor, "U8", {7}, 7}}));
     return path;
   }
 

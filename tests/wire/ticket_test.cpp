@@ -17,6 +17,7 @@
 #include <string_view>
 
 #include "gpushm/error.hpp"
+#include "testing/process/hex.hpp"
 #include "tests/wire/ticket_samples.hpp"
 #include "wire/crc32.hpp"
 
@@ -24,6 +25,7 @@ namespace gpushm::wire {
 namespace {
 
 using namespace ticket_samples;
+using gpushm_testing::bytes_of_hex;
 
 /// Writes missing files with GPUSHM_WRITE_GOLDEN=1 in the environment; never replaces one.
 void expect_golden(const std::string& name, const bytes& expected) {
@@ -99,14 +101,7 @@ constexpr std::string_view format_1_hex =
     "0000";
 
 TEST(ticket, format_1_from_before_renaming_is_read) {
-  const auto from_hex = [](const std::string& hex) {
-    bytes result;
-    for (std::size_t i = 0; i < hex.size(); i += 2) {
-      result.push_back(static_cast<std::byte>(std::stoi(hex.substr(i, 2), nullptr, 16)));
-    }
-    return result;
-  };
-  const bytes before = from_hex(std::string(format_1_hex));
+  const bytes before = bytes_of_hex(std::string(format_1_hex));
   const ticket read = decode_exactly(before);
   EXPECT_EQ(encode_ticket(read), before);
 
@@ -122,8 +117,8 @@ TEST(ticket, format_1_from_before_renaming_is_read) {
       return std::to_integer<std::uint8_t>(each);
     });
   };
-  put_in(expected.exporter.epoch, from_hex("39f301ff03dfab11514900faf1d19cd4"));
-  put_in(expected.broker->epoch, from_hex("9be23492c4c2b18394be001765f674cd"));
+  put_in(expected.exporter.epoch, bytes_of_hex("39f301ff03dfab11514900faf1d19cd4"));
+  put_in(expected.broker->epoch, bytes_of_hex("9be23492c4c2b18394be001765f674cd"));
   EXPECT_EQ(read, expected);
 }
 
