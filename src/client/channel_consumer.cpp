@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/deadline.hpp"
+#include "base/has_gone.hpp"
 #include "base/log.hpp"
 #include "base/syscall.hpp"
 #include "client/channel_claim.hpp"
@@ -20,11 +21,11 @@ namespace {
 
 using gpushm::errc;
 using gpushm::error;
+using gpushm::base::has_gone;
 using gpushm::channel::consumer_mode;
 using gpushm::channel::consumer_table;
 using gpushm::cuda::CUdeviceptr;
 using gpushm::cuda::CUstream;
-using gpushm::detail::channel_names::has_gone;
 using gpushm::sync::wait_result;
 using gpushm::sync::word_kind;
 using std::chrono::milliseconds;

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/has_gone.hpp"
 #include "base/names.hpp"
 #include "gpushm/channel.h"
 #include "gpushm/error.hpp"
@@ -23,11 +24,6 @@ namespace gpushm::detail::channel_names {
 [[nodiscard]] inline std::string consumers(std::string_view channel) {
   return std::string(channel) + "/~consumer-";
 }
-/// Whether a failed open of a producer's name or page says that there is none, or none any more.
-[[nodiscard]] inline bool has_gone(const error& why) {
-  return why.code() == errc::no_such_segment || why.code() == errc::peer_died ||
-         why.code() == errc::writer_ending || why.code() == errc::gone_or_replaced;
-}
 /// `why` in the user's terms: names the channel, not one of its segments.
 [[nodiscard]] inline error in_terms_of(std::string_view channel, const error& why) {
   const std::string object = why.object();
@@ -38,7 +34,7 @@ namespace gpushm::detail::channel_names {
             "the channel has a producer",
             "stop that one first: gpushm channel stat shows its process"};
   }
-  if (object == producer(channel) && has_gone(why) && why.code() != errc::writer_ending) {
+  if (object == producer(channel) && base::has_gone(why) && why.code() != errc::writer_ending) {
     return {why.code(),
             why.operation(),
             channel,

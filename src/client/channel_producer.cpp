@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/deadline.hpp"
+#include "base/has_gone.hpp"
 #include "base/log.hpp"
 #include "base/syscall.hpp"
 #include "base/thread.hpp"
@@ -191,7 +192,7 @@ gpushm_producer::former_producer gpushm_producer::last_producer() const {
         return {std::move(page), table};
       }
     } catch (const error& why) {
-      if (!names::has_gone(why)) {
+      if (!base::has_gone(why)) {
         throw;
       }
       base::log(gpushm::log_level::debug, why.what());  // it has just been freed
@@ -609,7 +610,7 @@ bool gpushm_producer::is_for_this(const detail::channel_claim& claim,
       const auto table = detail::table_in(*page);
       return table && table->start_of(generation);
     } catch (const error& why) {
-      if (!names::has_gone(why)) {
+      if (!base::has_gone(why)) {
         throw;
       }
     }

@@ -15,6 +15,7 @@
 
 #include "base/cpu_limit.hpp"
 #include "base/deadline.hpp"
+#include "base/has_gone.hpp"
 #include "base/hex.hpp"
 #include "base/log.hpp"
 #include "base/syscall.hpp"
@@ -392,10 +393,7 @@ void follow(const job& of, std::optional<found_slab>& held) {
       is_complete = progress.wait(of.plan.tensor_bytes, report_pause, of.options.stop);
     }
   } catch (const error& why) {
-    const bool has_ended = why.code() == errc::no_such_segment || why.code() == errc::peer_died ||
-                           why.code() == errc::gone_or_replaced ||
-                           why.code() == errc::writer_ending;
-    if (!has_ended) {
+    if (!base::has_gone(why)) {
       throw;
     }
   }
