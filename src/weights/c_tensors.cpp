@@ -50,23 +50,26 @@ class borrowed {
   gpushm::segment segment_;
 };
 
-weights::load_options options_in(const gpushm_string* paths,
-                                 std::size_t count,
-                                 const gpushm_load_options* given) {
-  constexpr const char* operation = "load";
+std::vector<std::string> paths_in(const gpushm_string* paths, std::size_t count) {
   if (paths == nullptr && count != 0) {
-    throw_invalid(operation, "the paths are NULL", "pass an array of them");
+    throw_invalid("load", "the paths are NULL", "pass an array of them");
   }
-  const auto from = gpushm::base::options_in(given, operation);
-  weights::load_options result;
+  std::vector<std::string> result;
   for (std::size_t i = 0; i != count; ++i) {
-    result.paths.emplace_back(text_in(paths[i], operation));
+    result.emplace_back(text_in(paths[i], "load"));
   }
+  return result;
+}
+
+gpushm::load_options options_in(const gpushm_load_options* given) {
+  constexpr const char* operation = "load";
+  const auto from = gpushm::base::options_in(given, operation);
+  gpushm::load_options result;
   if (const auto device = text_in(from.device, operation); !device.empty()) {
     result.device = device;
   }
   result.threads = from.threads;
-  result.how = static_cast<weights::reading>(gpushm::base::enum_in(
+  result.reading = static_cast<gpushm::reading>(gpushm::base::enum_in(
       from.reading, static_cast<gpushm_reading>(GPUSHM_READING_DIRECT), operation));
   if (from.timeout_ms != 0) {
     result.timeout = std::chrono::milliseconds(from.timeout_ms);
@@ -74,7 +77,7 @@ weights::load_options options_in(const gpushm_string* paths,
   result.stop = gpushm::detail::token_of(from.stop);
   if (from.report != nullptr) {
     result.report = [report = from.report,
-                     context = from.report_context](const weights::progress& how_far) {
+                     context = from.report_context](const gpushm::load_progress& how_far) {
       const gpushm_load_progress passed{
           how_far.bytes, how_far.total_bytes, how_far.resumed_bytes, how_far.is_here};
       report(&passed, context);
@@ -145,7 +148,7 @@ gpushm_errc gpushm_tensors_load(gpushm_client* client,
     const std::string called(text_in(name, "load"));
     gpushm::client by = client_in(client, "load", called);
     gpushm_segment*& result = out(segment, "load");
-    result = weights::load(by, called, options_in(paths, count, options)).release();
+    result = weights::load(by, called, paths_in(paths, count), options_in(options)).release();
   });
 }
 

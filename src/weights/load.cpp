@@ -25,6 +25,7 @@
 #include "weights/copy_lane.hpp"
 #include "weights/hash.hpp"
 #include "weights/layout.hpp"
+#include "weights/piece_reader.hpp"
 #include "weights/slab.hpp"
 #include "weights/tensor_json.hpp"
 
@@ -144,7 +145,7 @@ class filling {
         into_(into),
         journal_(journal),
         progress_(progress),
-        reader_(of.files, of.options.how),
+        reader_(of.files, of.options.reading),
         first_(journal.head().verified_pieces.load(std::memory_order_acquire)),
         next_(first_),
         complete_(first_),
@@ -418,7 +419,10 @@ unsigned automatic_threads() {
   return static_cast<unsigned>(std::clamp(std::ceil(base::cpu_limit()), fewest, most));
 }
 
-job describe(client& by, const std::string& name, const load_options& options) {
+job describe(client& by,
+             const std::string& name,
+             const std::vector<std::string>& paths,
+             const load_options& options) {
   constexpr unsigned max_threads = 64;
   constexpr std::size_t longest_name = max_name_bytes - 48;  // names beside it are longer
   if (options.threads > max_threads || name.size() > longest_name) {
@@ -432,7 +436,7 @@ job describe(client& by, const std::string& name, const load_options& options) {
   }
   const unsigned threads = options.threads == 0 ? automatic_threads() : options.threads;
   job result{by, name, options, threads, base::deadline_after(options.timeout), {}, {}, {}, {}};
-  result.files = open_model(options.paths);
+  result.files = open_model(paths);
   result.plan = plan(result.files);
   result.table_of_zeros = write_tensors(result.plan.table);
   result.fingerprint = fingerprint_of(result.files);
@@ -441,8 +445,11 @@ job describe(client& by, const std::string& name, const load_options& options) {
 
 }  // namespace
 
-segment load(client& by, const std::string& name, const load_options& options) {
-  const job of = describe(by, name, options);
+segment load(client& by,
+             const std::string& name,
+             const std::vector<std::string>& paths,
+             const load_options& options) {
+  const job of = describe(by, name, paths, options);
   std::optional<found_slab> held;
   for (;;) {
     if (auto found = find(of, access::read); found && found->is_complete) {

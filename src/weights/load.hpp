@@ -1,37 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
-#include <cstdint>
-#include <functional>
-#include <stop_token>
 #include <string>
 #include <vector>
 
 #include "gpushm/client.hpp"
 #include "gpushm/segment.hpp"
-#include "weights/piece_reader.hpp"
+#include "gpushm/tensors.hpp"
 
 namespace gpushm::weights {
-
-/// How far a load is.
-struct progress {
-  std::uint64_t bytes = 0;  ///< read, copied and hashed
-  std::uint64_t total_bytes = 0;
-  std::uint64_t resumed_bytes = 0;  ///< of `bytes`: those of loaders before
-  bool is_here = false;             ///< this process reads; otherwise it waits for one that does
-};
-
-struct load_options {
-  std::vector<std::string> paths;
-  std::string device = "auto";
-  unsigned threads = 0;  ///< 0: as many as there are CPUs, 8 to 16
-  reading how = reading::automatic;
-  std::chrono::milliseconds timeout{std::chrono::hours(1)};
-  std::stop_token stop;
-  /// Called by one thread at a time, ten times a second.
-  std::function<void(const progress&)> report;
-};
 
 /// Loads a model into the persistent segment `name`, once for all that call this at the same time:
 /// one process reads, the others wait. If it dies, one of them goes on behind its fence, from the
@@ -39,7 +16,10 @@ struct load_options {
 /// when it is complete, at once if it is. Throws `error`: as `open_model`, `client::create` and
 /// `client::open`; already_exists (the name has another model, or something else), timed_out,
 /// cancelled.
-[[nodiscard]] segment load(client& by, const std::string& name, const load_options& options);
+[[nodiscard]] segment load(client& by,
+                           const std::string& name,
+                           const std::vector<std::string>& paths,
+                           const load_options& options);
 
 /// Opens a segment with tensors for reading when it is complete; waits for that, and for its name,
 /// at most the options' timeout. Throws `error`: invalid_argument (a segment without tensors),

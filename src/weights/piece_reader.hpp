@@ -7,19 +7,14 @@
 #include <vector>
 
 #include "base/guarded_fd.hpp"
+#include "gpushm/tensors.hpp"
 #include "weights/layout.hpp"
 #include "weights/model_files.hpp"
 
 namespace gpushm::weights {
 
-/// How files are read. io_uring is not used: container runtimes' seccomp profiles refuse it.
-enum class reading : std::uint8_t {
-  automatic,  ///< direct if most of a file is not in the page cache
-  cached,     ///< through the page cache
-  direct,     ///< O_DIRECT; through the page cache where a file system has none
-};
-
-/// Reads pieces of files into buffers of `copy_lane`.
+/// Reads pieces of files into buffers of `copy_lane`. io_uring is not used: container runtimes'
+/// seccomp profiles refuse it.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: safe (immutable).
 class piece_reader {

@@ -22,6 +22,7 @@ namespace {
 
 using namespace gpushm::weights;
 using gpushm::errc;
+using gpushm::reading;
 using gpushm_tests::safetensors_of;
 using gpushm_tests::safetensors_with;
 using gpushm_tests::sample_model;
