@@ -55,8 +55,9 @@ GPUSHM_API gpushm_errc gpushm_tensors_load(gpushm_client* client,
                                            const gpushm_load_options* options,
                                            gpushm_segment** segment);
 /* Opens a segment with tensors for reading when it is complete; waits for that, and for its name,
- * at most the options' timeout. GPUSHM_ERRC_INVALID_ARGUMENT (a segment without tensors),
- * GPUSHM_ERRC_TIMED_OUT (it is still loaded, or its loader has died), and as gpushm_client_open. */
+ * at most the options' timeout. Does not read the table: gpushm_tensors_table_read checks it.
+ * GPUSHM_ERRC_INVALID_ARGUMENT (a segment without tensors), GPUSHM_ERRC_TIMED_OUT (it is still
+ * loaded, or its loader has died), and as gpushm_client_open. */
 GPUSHM_API gpushm_errc gpushm_tensors_open(gpushm_client* client,
                                            gpushm_string name,
                                            const gpushm_open_options* options,

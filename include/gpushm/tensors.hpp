@@ -101,8 +101,9 @@ struct load_options {
 }
 
 /// Opens a segment with tensors for reading when it is complete; waits for that, and for its name,
-/// at most the options' timeout. Throws `error`: invalid_argument (a segment without tensors),
-/// timed_out (it is still loaded, or its loader has died), and as `client::open`.
+/// at most the options' timeout. Does not read the table: `tensor_table` checks it. Throws `error`:
+/// invalid_argument (a segment without tensors), timed_out (it is still loaded, or its loader has
+/// died), and as `client::open`.
 [[nodiscard]] inline segment open_tensors(client& by,
                                           std::string_view name,
                                           const open_options& options = {}) {

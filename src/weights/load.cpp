@@ -131,7 +131,7 @@ std::optional<found_slab> find(const job& of, access how) {
   if (info->fingerprint != of.fingerprint) {
     throw of.exists("this name has another model, or the same one from other files");
   }
-  const bool is_complete = table_of(*opened, *info).has_value();
+  const bool is_complete = is_sealed(*opened, *info);
   return found_slab{std::move(*opened), *info, is_complete};
 }
 
@@ -500,7 +500,7 @@ segment open_complete(client& by, const std::string& name, const open_options& o
                   "it is a segment without tensors",
                   "open it as memory, or pass the name of loaded weights");
     }
-    if (table_of(opened, *info)) {
+    if (is_sealed(opened, *info)) {
       return opened;
     }
     if (options.stop.stop_requested()) {

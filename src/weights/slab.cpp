@@ -51,6 +51,16 @@ seal_value seal_for(const slab_info& info, std::string_view table) {
   return result;
 }
 
+/// The seal of a segment; nothing if it has none (yet).
+std::optional<seal_value> seal_of(const segment& what, const slab_info& info) {
+  seal_value found;
+  const std::uint64_t at = info.table_offset + info.table_bytes;
+  what.read(at, std::as_writable_bytes(std::span(&found, 1)));
+  const bool is_seal =
+      std::equal(format.begin(), format.end(), found.magic.begin()) && found.id == info.id;
+  return is_seal ? std::optional(found) : std::nullopt;
+}
+
 std::span<const std::byte> as_bytes_of(const seal_value& value) {
   return std::as_bytes(std::span(&value, 1));
 }
@@ -151,18 +161,18 @@ void seal(segment& what, const slab_info& info, std::string_view table) {
   what.write(info.table_offset + info.table_bytes, as_bytes_of(seal_for(info, table)));
 }
 
+bool is_sealed(const segment& what, const slab_info& info) {
+  return seal_of(what, info).has_value();
+}
+
 std::optional<std::string> table_of(const segment& what, const slab_info& info) {
-  seal_value found;
-  const std::uint64_t at = info.table_offset + info.table_bytes;
-  what.read(at, std::as_writable_bytes(std::span(&found, 1)));
-  seal_value expected = seal_for(info, {});
-  expected.table_hash = found.table_hash;
-  if (found != expected) {
+  const auto found = seal_of(what, info);
+  if (!found) {
     return std::nullopt;
   }
   std::string table(info.table_bytes, '\0');
   what.read(info.table_offset, std::as_writable_bytes(std::span(table)));
-  if (seal_for(info, table) != found) {
+  if (seal_for(info, table) != *found) {
     damaged(what.name(), "its table of tensors does not have the hash in its seal");
   }
   return table;

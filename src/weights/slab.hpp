@@ -44,6 +44,9 @@ inline constexpr std::uint64_t max_table_bytes = 1U << 30U;
 /// Writes table and seal. Precondition: all bytes of the tensors have been written, and no stream
 /// writes any more. Blocks while they are copied.
 void seal(segment& what, const slab_info& info, std::string_view table);
+/// Whether a segment is complete: its seal is there. Does not read the table, which `table_of`
+/// checks. Blocks while the seal is copied.
+[[nodiscard]] bool is_sealed(const segment& what, const slab_info& info);
 /// The table of a segment that is sealed; nothing if it is not (yet). Blocks while it is copied.
 /// Throws `error`: protocol_error (it is damaged, or hostile).
 [[nodiscard]] std::optional<std::string> table_of(const segment& what, const slab_info& info);

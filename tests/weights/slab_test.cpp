@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <optional>
 #include <random>
 #include <string>
@@ -18,6 +19,17 @@ namespace {
 
 using namespace gpushm;
 using testing::HasSubstr;
+
+/// Of the error that a call throws; nothing if it throws none.
+template <typename Call>
+std::optional<errc> code_of(Call&& call) {
+  try {
+    call();
+    return std::nullopt;
+  } catch (const error& why) {
+    return why.code();
+  }
+}
 
 class tensors_in_segments : public testing::Test {
  protected:
@@ -51,14 +63,6 @@ TEST_F(tensors_in_segments, are_published_and_read) {
 
 TEST_F(tensors_in_segments, refuse_wrong_tables_and_sizes) {
   segment made = create("w", tensors_size(table_) + 1);
-  const auto code_of = [](auto&& call) -> std::optional<errc> {
-    try {
-      call();
-      return std::nullopt;
-    } catch (const error& why) {
-      return why.code();
-    }
-  };
   EXPECT_EQ(code_of([&] { publish_tensors(made, table_); }), errc::size_mismatch);
   for (
       const std::string table :
@@ -94,6 +98,18 @@ TEST_F(tensors_in_segments, that_are_not_sealed_are_waited_for) {
   EXPECT_THROW(static_cast<void>(tensor_table(made)), error);
   weights::seal(made, info, table_);
   EXPECT_EQ(tensor_table(open_tensors(other, "w")), table_);
+}
+
+TEST_F(tensors_in_segments, with_a_damaged_table_are_refused_by_its_readers) {
+  const auto info = weights::new_slab("f", 512, table_.size());
+  segment made = create("w", weights::slab_bytes(info));
+  weights::seal(made, info, table_);
+  const std::array<std::byte, 1> wrong{std::byte{' '}};
+  made.write(info.table_offset + table_.size() - 2, wrong);
+  made.publish(weights::to_metadata(info));
+  client other = client::connect({.socket_path = socket_});
+  const segment opened = open_tensors(other, "w");
+  EXPECT_EQ(code_of([&] { static_cast<void>(tensor_table(opened)); }), errc::protocol_error);
 }
 
 /// Another member of the domain may write anything: an error, or tables within the segment.
