@@ -54,7 +54,8 @@ bool handback_thread::is_busy() const {
 void handback_thread::run() {
   const std::stop_token stop = stop_.get_token();
   std::unique_lock lock(mutex_);
-  while (changed_.wait(lock, stop, [this] { return is_wanted_; })) {
+  // A stop also ends a wait for what is wanted meanwhile.
+  while (changed_.wait(lock, stop, [this] { return is_wanted_; }) && !stop.stop_requested()) {
     const auto give_up = std::chrono::steady_clock::now() + longest_wait;
     milliseconds pause = first_pause;
     for (bool is_done = false; !is_done && !stop.stop_requested();) {
