@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/unique_fd.hpp"
+#include "client/connection.hpp"
 #include "streams/retired_pages.hpp"
 
 namespace gpushm::detail {
@@ -25,6 +26,11 @@ bool may_be_opened_for_writing(int file) noexcept {
   std::array<char, 64> path{};
   std::snprintf(path.data(), path.size(), "/proc/thread-self/fd/%d", file);
   return static_cast<bool>(base::unique_fd(::open(path.data(), O_RDWR | O_CLOEXEC)));
+}
+
+/// Of the broker that has its lease now.
+epoch epoch_of(const mapped_page& page) {
+  return page.lease().where().first->broker().epoch;
 }
 
 }  // namespace
@@ -161,22 +167,24 @@ void signal_pages::keep(std::shared_ptr<mapped_page> page) noexcept {
 
 // ---- open pages ----
 
-std::shared_ptr<mapped_page> signal_pages::find(gpushm::generation generation) {
+std::shared_ptr<mapped_page> signal_pages::find(const epoch& broker,
+                                                gpushm::generation generation) {
   const std::lock_guard lock(mutex_);
   for (const own& each : own_) {
-    if (each.page->lease().info().generation == generation) {
+    if (each.page->lease().info().generation == generation && epoch_of(*each.page) == broker) {
       return each.page;
     }
   }
   const auto at = others_.find(generation);
-  return at == others_.end() ? nullptr : at->second.lock();
+  auto result = at == others_.end() ? nullptr : at->second.lock();
+  return result && epoch_of(*result) == broker ? result : nullptr;
 }
 
 std::shared_ptr<mapped_page> signal_pages::remember(std::shared_ptr<mapped_page> opened) {
   const std::lock_guard lock(mutex_);
   std::erase_if(others_, [](const auto& each) { return each.second.expired(); });
   auto& place = others_[opened->lease().info().generation];
-  if (auto earlier = place.lock()) {
+  if (auto earlier = place.lock(); earlier && epoch_of(*earlier) == epoch_of(*opened)) {
     return earlier;
   }
   place = opened;

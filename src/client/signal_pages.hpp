@@ -99,8 +99,10 @@ class signal_pages {
   /// Keeps a page that streams may still write, as long as this exists.
   void keep(std::shared_ptr<mapped_page> page) noexcept;
 
-  /// Another process's page, or this client's own; null if it is not open.
-  [[nodiscard]] std::shared_ptr<mapped_page> find(gpushm::generation generation);
+  /// Another process's page, or this client's own, of the broker with this epoch (others may have
+  /// given the same generation before); null if it is not open.
+  [[nodiscard]] std::shared_ptr<mapped_page> find(const epoch& broker,
+                                                  gpushm::generation generation);
   /// Remembers an opened page as long as somebody has it; returns the one that another thread has
   /// added before.
   [[nodiscard]] std::shared_ptr<mapped_page> remember(std::shared_ptr<mapped_page> opened);

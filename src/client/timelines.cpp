@@ -192,7 +192,7 @@ std::unique_ptr<gpushm_timeline> client_impl::open_timeline_of(const gpushm_segm
 
 std::shared_ptr<mapped_page> client_impl::open_page(const std::string& name,
                                                     gpushm::generation generation) {
-  if (auto known = pages_.find(generation)) {
+  if (auto known = pages_.find(broker()->broker().epoch, generation)) {
     return known;
   }
   const open_options options;

@@ -329,6 +329,33 @@ TEST_F(timelines, go_on_without_a_broker) {
   EXPECT_TRUE(theirs.wait(1, 20s));
 }
 
+/// Which numbers its segments as the one before did.
+TEST_F(timelines, of_another_broker_are_not_those_of_the_one_before) {
+  const timeline mine = timeline::create(client_, "t");
+  client second = world_.connect();
+  const timeline seen = timeline::open(second, "t");
+  world_.stop_broker();
+  world_.start_broker();
+  const client third = world_.connect();
+  timeline next = timeline::create(third, "u");
+  for (client* each : {&client_, &second}) {
+    EXPECT_TRUE(gpushm_testing::eventually(
+        [&] {
+          try {
+            return each->list("u").size() == 1;
+          } catch (const gpushm::error&) {  // of the broker before; the next request connects
+            return false;
+          }
+        },
+        20s));
+    const timeline opened = timeline::open(*each, "u");
+    next.signal(next.value() + 1);
+    EXPECT_TRUE(opened.try_wait(next.value()));
+  }
+  EXPECT_EQ(mine.value(), 0U);
+  EXPECT_EQ(seen.value(), 0U);
+}
+
 /// Each thread waits for the one before it.
 TEST_F(timelines, order_many_threads) {
   constexpr int threads = 32;
