@@ -50,9 +50,10 @@ struct load_options {
 /// same time: one reads, the others wait. If it dies, one of them goes on behind its fence, from
 /// the last piece that was copied and hashed; if nobody waits, the next call does. `paths`:
 /// safetensors files, an index (*.index.json), or a folder of a model. Returns the segment, open
-/// for reading, when it is complete; at once if it is. Uses 4 MiB of pinned memory a thread on
-/// GPUs. Throws `error`: invalid_file, already_exists (the name has another model, or something
-/// else), timed_out, cancelled, and as `client::create` and `client::open`.
+/// for reading, when it is complete; at once if it is. If the broker ends and no other one
+/// continues it, goes on with the next one, for which it waits at most 30 s. Uses 4 MiB of pinned
+/// memory a thread on GPUs. Throws `error`: invalid_file, already_exists (the name has another
+/// model, or something else), timed_out, cancelled, and as `client::create` and `client::open`.
 [[nodiscard]] inline segment load_tensors(client& by,
                                           std::string_view name,
                                           std::span<const std::string> paths,
@@ -101,9 +102,9 @@ struct load_options {
 }
 
 /// Opens a segment with tensors for reading when it is complete; waits for that, and for its name,
-/// at most the options' timeout. Does not read the table: `tensor_table` checks it. Throws `error`:
-/// invalid_argument (a segment without tensors), timed_out (it is still loaded, or its loader has
-/// died), and as `client::open`.
+/// at most the options' timeout, also for the next broker as `load_tensors`. Does not read the
+/// table: `tensor_table` checks it. Throws `error`: invalid_argument (a segment without tensors),
+/// timed_out (it is still loaded, or its loader has died), and as `client::open`.
 [[nodiscard]] inline segment open_tensors(client& by,
                                           std::string_view name,
                                           const open_options& options = {}) {

@@ -41,6 +41,40 @@ constexpr const char* operation = "load";
 constexpr const char* load_suffix = "/~load";
 constexpr milliseconds report_pause{100};
 constexpr milliseconds retry_pause{10};
+/// How long loads and opens do without a broker.
+constexpr std::chrono::seconds without_broker{30};
+
+/// Another process creates the same segment, and has not published it: one that has led before its
+/// broker ended, or another program.
+class being_created : public error {
+ public:
+  explicit being_created(const error& why) : error(why) {}
+};
+
+/// Errors after the end of a broker that no other one continues: the call is repeated with the next
+/// one.
+class broker_losses {
+ public:
+  [[nodiscard]] static bool is_loss(const error& why) {
+    return why.code() == errc::broker_gone || why.code() == errc::broker_unreachable ||
+           dynamic_cast<const being_created*>(&why) != nullptr;
+  }
+  /// Whether to repeat the call; not if this has failed for long.
+  [[nodiscard]] bool may_repeat_after(const error& why) {
+    if (!is_loss(why) || steady_clock::now() >= until_.value_or(steady_clock::time_point::max())) {
+      return false;
+    }
+    if (!until_) {
+      until_ = steady_clock::now() + without_broker;
+      base::log(log_level::info, why.what());
+    }
+    return true;
+  }
+  void end() { until_.reset(); }
+
+ private:
+  std::optional<steady_clock::time_point> until_;
+};
 
 /// In host memory beside a segment that is filled: what its next loader needs.
 struct journal_head {
@@ -297,6 +331,19 @@ load_journal make_journal(const job& of, const slab_info& info) {
   return load_journal(std::move(made));
 }
 
+/// Throws what `make` throws; being_created for already_exists.
+template <typename Make>
+auto make_or_await(const Make& make) {
+  try {
+    return make();
+  } catch (const error& why) {
+    if (why.code() == errc::already_exists) {
+      throw being_created(why);
+    }
+    throw;
+  }
+}
+
 /// That of the loader before, if it can be used.
 std::optional<load_journal> find_journal(const job& of, const slab_info& info) {
   open_options wanted;
@@ -354,7 +401,7 @@ void lead(const job& of, timeline progress) {
     journal = find_journal(of, slab->info);
     if (!journal) {
       remove_quietly(of, of.journal_name(slab->info));
-      journal.emplace(make_journal(of, slab->info));
+      journal.emplace(make_or_await([&] { return make_journal(of, slab->info); }));
     }
   } else {
     const slab_info info = new_slab(of.fingerprint, of.plan.table_offset, of.table_of_zeros.size());
@@ -362,7 +409,7 @@ void lead(const job& of, timeline progress) {
     wanted.size_bytes = slab_bytes(info);
     wanted.device = of.options.device;
     wanted.lifetime = lifetime::persistent;
-    segment memory = of.by.create(of.name, wanted);
+    segment memory = make_or_await([&] { return of.by.create(of.name, wanted); });
     journal.emplace(make_journal(of, info));
     memory.publish(to_metadata(info));
     slab = found_slab{std::move(memory), info, false};
@@ -370,6 +417,11 @@ void lead(const job& of, timeline progress) {
   try {
     filling(of, slab->memory, *journal, progress).run();
     seal(slab->memory, slab->info, complete_table(of, *journal));
+  } catch (const error& why) {
+    if (!broker_losses::is_loss(why)) {  // after which this goes on
+      remove_unless_awaited(of, slab->info);
+    }
+    throw;
   } catch (...) {
     remove_unless_awaited(of, slab->info);
     throw;
@@ -380,9 +432,12 @@ void lead(const job& of, timeline progress) {
 }
 
 /// Until the loader is done, or has ended. `held`: the segment, so that its loader does not remove
-/// it when it fails.
+/// it when it fails, and the next broker gets it if this one ends.
 void follow(const job& of, std::optional<found_slab>& held) {
   try {
+    if (auto now = find(of, access::read_write)) {
+      held = std::move(now);
+    }
     const timeline progress = timeline::open(of.by, of.load_name(), report_pause, of.options.stop);
     bool is_complete = false;
     while (!is_complete) {
@@ -451,18 +506,28 @@ segment load(client& by,
              const load_options& options) {
   const job of = describe(by, name, paths, options);
   std::optional<found_slab> held;
+  broker_losses losses;
   for (;;) {
-    if (auto found = find(of, access::read); found && found->is_complete) {
-      // Its loader may have been killed before it has done this.
-      remove_quietly(of, of.journal_name(found->info));
-      return std::move(found->memory);
+    try {
+      if (auto found = find(of, access::read); found && found->is_complete) {
+        // Its loader may have been killed before it has done this.
+        remove_quietly(of, of.journal_name(found->info));
+        return std::move(found->memory);
+      }
+      of.check_time();
+      if (auto progress = try_to_lead(of)) {
+        lead(of, std::move(*progress));
+        losses.end();
+        continue;
+      }
+      follow(of, held);
+      losses.end();
+    } catch (const error& why) {
+      if (!losses.may_repeat_after(why)) {
+        throw;
+      }
+      of.check_time();
     }
-    of.check_time();
-    if (auto progress = try_to_lead(of)) {
-      lead(of, std::move(*progress));
-      continue;
-    }
-    follow(of, held);
     base::pause_before_retry(retry_pause);
   }
 }
@@ -489,9 +554,21 @@ segment open_complete(client& by, const std::string& name, const open_options& o
   const auto until = base::deadline_after(options.timeout);
   open_options wanted = options;
   wanted.access = access::read;
+  broker_losses losses;
   for (;;) {
     wanted.timeout = base::time_left(until);
-    segment opened = by.open(name, wanted);
+    segment opened;
+    try {
+      opened = by.open(name, wanted);
+      losses.end();
+    } catch (const error& why) {
+      if (steady_clock::now() >= until || options.stop.stop_requested() ||
+          !losses.may_repeat_after(why)) {
+        throw;
+      }
+      base::pause_before_retry(retry_pause);
+      continue;
+    }
     const auto info = info_of(opened);
     if (!info) {
       throw error(errc::invalid_argument,

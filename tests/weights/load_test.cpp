@@ -67,12 +67,7 @@ class loads : public testing::TestWithParam<where> {
       one_gpu.size_bytes = std::uint64_t{1} << 30U;
       fake_.emplace(one_gpu);
     }
-    broker_options options;
-    options.socket_path = socket_;
-    options.accept_fake_chunks = GetParam() == where::fake;
-    options.limits.fence_delay_ms = 100;
-    broker_.emplace(broker::start(options));
-    client_.emplace(client::connect({.socket_path = socket_}));
+    start_broker();
     auto model = gpushm_tests::sample_model();
     // A load lasts for several reports, on a slow machine.
     const char* const wanted = std::getenv("GPUSHM_LOAD_TENSORS");
@@ -83,6 +78,14 @@ class loads : public testing::TestWithParam<where> {
     gpushm_tests::write_file(path_, gpushm_tests::safetensors_of(model, R"({"format":"pt"})"));
   }
 
+  void start_broker() {
+    broker_options options;
+    options.socket_path = socket_;
+    options.accept_fake_chunks = GetParam() == where::fake;
+    options.limits.fence_delay_ms = 100;
+    broker_.emplace(broker::start(options));
+    client_.emplace(client::connect({.socket_path = socket_}));
+  }
   [[nodiscard]] child start(const std::string& path = {}) const {
     gpushm_testing::spawn_options wanted;
     wanted.argv = {gpushm_testing::own_program("weights_agent"),
@@ -190,6 +193,26 @@ TEST_P(loads, succeed_whoever_is_killed) {
     client_->remove("w");
   }
   RecordProperty("killed_while_reading", midway);
+}
+
+/// It takes nothing back.
+TEST_P(loads, go_on_with_another_broker) {
+  std::vector<child> agents;
+  for (int i = 0; i != 3; ++i) {
+    agents.push_back(start());
+  }
+  static_cast<void>(agents.front().wait_for_line("report [1-9].*|ready .*", 60s));
+  client_.reset();
+  broker_.reset();
+  start_broker();
+  for (child& each : agents) {
+    EXPECT_THAT(result_of(each), testing::StartsWith("ready")) << each.output().all_output();
+    EXPECT_TRUE(is_whole(each));
+  }
+  child last = start();
+  EXPECT_THAT(result_of(last), testing::StartsWith("ready")) << last.output().all_output();
+  EXPECT_TRUE(is_whole(last));
+  EXPECT_TRUE(only_the_model_is_left()) << testing::PrintToString(names());
 }
 
 TEST_P(loads, that_fail_leave_nothing) {
