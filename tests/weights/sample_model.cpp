@@ -8,7 +8,8 @@ namespace gpushm_tests {
 
 std::vector<std::byte> bytes_of(const sample_tensor& what) {
   std::vector<std::byte> result(what.bytes);
-  std::uint64_t state = std::hash<std::string>()(what.name) | 1U;
+  std::uint64_t state =
+      (std::hash<std::string>()(what.name) + what.seed * 0x9E37'79B9'7F4A'7C15U) | 1U;
   for (std::byte& each : result) {
     state = state * 6'364'136'223'846'793'005U + 1'442'695'040'888'963'407U;
     each = static_cast<std::byte>(state >> 56U);

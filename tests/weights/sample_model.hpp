@@ -8,12 +8,13 @@
 
 namespace gpushm_tests {
 
-/// A tensor of a model for tests; its bytes follow from its name.
+/// A tensor of a model for tests; its bytes follow from its name and its seed.
 struct sample_tensor {
   std::string name;
   std::string dtype;
   std::vector<std::uint64_t> shape;
   std::uint64_t bytes = 0;
+  std::uint64_t seed = 0;
 };
 
 [[nodiscard]] std::vector<std::byte> bytes_of(const sample_tensor& what);

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/weights/model_compare.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "gpushm/tensors.hpp"
+#include "weights/hash.hpp"
+#include "weights/model_files.hpp"
+#include "weights/tensor_json.hpp"
+
+namespace gpushm_tests {
+
+namespace weights = gpushm::weights;
+
+namespace {
+
+weights::tensors table_in(const gpushm::segment& loaded) {
+  return weights::read_tensors(gpushm::tensor_table(loaded), weights::dialect::table);
+}
+
+std::string hash_of(const std::vector<std::byte>& bytes) {
+  std::vector<std::uint64_t> pieces;
+  for (std::size_t at = 0; at < bytes.size(); at += weights::hashed_bytes) {
+    const std::size_t count = std::min<std::size_t>(weights::hashed_bytes, bytes.size() - at);
+    pieces.push_back(weights::hash_of({bytes.data() + at, count}));
+  }
+  return weights::tensor_hash(pieces);
+}
+
+}  // namespace
+
+bool is_model_of(const gpushm::segment& loaded, const std::string& path) {
+  return table_in(loaded).metadata == weights::open_model({path}).front().contents.metadata;
+}
+
+model_comparison::model_comparison(const gpushm::segment& loaded, const std::string& path)
+    : loaded_(loaded) {
+  const auto table = table_in(loaded);
+  for (const weights::model_file& file : weights::open_model({path})) {
+    for (const weights::tensor& each : file.contents.all) {
+      expected wanted{each, std::vector<std::byte>(each.end - each.begin)};
+      if (::pread(file.file.get(),
+                  wanted.bytes.data(),
+                  wanted.bytes.size(),
+                  static_cast<off_t>(file.data_begin + each.begin)) !=
+          static_cast<ssize_t>(wanted.bytes.size())) {
+        throw std::runtime_error("cannot read " + path);
+      }
+      wanted.what.hash = hash_of(wanted.bytes);
+      const auto found = std::find_if(table.all.begin(), table.all.end(), [&](const auto& entry) {
+        return entry.name == each.name;
+      });
+      wanted.what.begin = found == table.all.end() ? 0 : found->begin;
+      wanted.what.end = wanted.what.begin + wanted.bytes.size();
+      expected_.push_back(std::move(wanted));
+    }
+  }
+}
+
+std::string model_comparison::all() const {
+  const auto table = table_in(loaded_);
+  if (table.all.size() != expected_.size()) {
+    return "it has " + std::to_string(table.all.size()) + " tensors";
+  }
+  for (std::size_t i = 0; i != expected_.size(); ++i) {
+    const auto& wanted = expected_[i].what;
+    if (std::find(table.all.begin(), table.all.end(), wanted) == table.all.end()) {
+      return wanted.name + " has another type, shape, place or hash";
+    }
+    if (std::string result = bytes_of(i); result != "whole") {
+      return result;
+    }
+  }
+  return "whole";
+}
+
+std::string model_comparison::bytes_of(std::size_t index) const {
+  const expected& wanted = expected_[index];
+  std::vector<std::byte> got(wanted.bytes.size());
+  loaded_.read(wanted.what.begin, got);
+  // Builds without optimisation compare vectors byte by byte.
+  return std::memcmp(got.data(), wanted.bytes.data(), got.size()) == 0
+             ? "whole"
+             : wanted.what.name + " has other bytes";
+}
+
+}  // namespace gpushm_tests

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "gpushm/segment.hpp"
+#include "weights/tensor.hpp"
+
+namespace gpushm_tests {
+
+/// Whether a loaded model has the metadata of this file ("__metadata__"). Throws `gpushm::error`.
+[[nodiscard]] bool is_model_of(const gpushm::segment& loaded, const std::string& path);
+
+/// Compares a loaded model with its file, with code that no load uses.
+///
+/// Thread-safety: distinct objects: safe; shared objects: const members safe.
+class model_comparison {
+ public:
+  /// Reads the table and all of the file. `loaded` must outlive this object. Throws
+  /// `gpushm::error`; std::runtime_error: the file ends too early.
+  model_comparison(const gpushm::segment& loaded, const std::string& path);
+
+  /// "whole", or the first tensor that differs in type, shape, hash or bytes. Reads the table
+  /// again. Throws `gpushm::error`.
+  [[nodiscard]] std::string all() const;
+  /// "whole", or what differs. Only the bytes of one tensor. Throws `gpushm::error`.
+  [[nodiscard]] std::string bytes_of(std::size_t index) const;
+  [[nodiscard]] std::size_t tensors() const { return expected_.size(); }
+
+ private:
+  struct expected {
+    gpushm::weights::tensor what;  ///< its places are in the segment; with its hash
+    std::vector<std::byte> bytes;
+  };
+  const gpushm::segment& loaded_;
+  std::vector<expected> expected_;
+};
+
+}  // namespace gpushm_tests
