@@ -147,6 +147,14 @@ def _collect(state: _State) -> int:
     return len(state.sent)
 
 
+def _uses_of_python() -> int:
+    """How many uses of a storage are its Python object's, which stays once it was asked for."""
+    import torch
+
+    one = torch.empty(1)
+    return int(torch._C._storage_Use_Count(one.untyped_storage()._cdata)) - 1
+
+
 def _share(tensor: Any) -> None:
     import torch
 
@@ -158,7 +166,7 @@ def _share(tensor: Any) -> None:
         key = tensor.untyped_storage()._cdata
         if key in state.sent:
             return
-        uses = torch._C._storage_Use_Count(key)
+        uses = torch._C._storage_Use_Count(key) - _uses_of_python()
         name = f"{state.prefix}{state.number}"
         state.number += 1
         segment = state.client.share(name, whole_storage(tensor))

@@ -373,6 +373,24 @@ def test_a_model_on_a_gpu(client, tmp_path, start, driver):
     client.remove("m")
 
 
+def test_a_load_while_a_stream_waits(client, driver, tmp_path):
+    """For what this thread is to signal: the load must not wait for that stream."""
+    text = json.dumps(
+        {"w": {"dtype": "U8", "shape": [9 * MIB], "data_offsets": [0, 9 * MIB]}}
+    ).encode()
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"x" * 9 * MIB)
+    timeline, stream = client.create_timeline("t"), driver.stream()
+    timeline.wait(1, stream=stream)
+    started = time.monotonic()
+    client.load_tensors(path, "m", device="0", timeout=30).close()
+    assert time.monotonic() - started < 25
+    assert driver.is_busy(stream)
+    timeline.signal(1)
+    driver.synchronize(stream)
+    client.remove("m")
+
+
 def test_put_on_a_gpu(client):
     tree = {"a": np.arange(100, dtype="float32"), "b": [np.ones((3, 3), "int8"), 5]}
     client.put("m", tree, device="0")

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import gc
+import mmap
 import os
 import queue
 from collections.abc import Iterator
@@ -359,6 +361,31 @@ def test_what_is_not_shared_travels_as_before(client):
     gpushm.reductions.uninstall()
     gpushm.reductions.uninstall()
     assert process.exitcode == 0
+
+
+def test_memory_of_messages_is_given_back(client, broker):
+    """Of a memfd, which can be shared without a GPU, too."""
+    descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+    os.ftruncate(descriptor, 1 << 20)
+    seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    tensor = torch.frombuffer(mmap.mmap(descriptor, 1 << 20), dtype=torch.float32)
+    os.close(descriptor)
+    half = tensor[:1000]
+    for each in (tensor, half, tensor):
+        gpushm.reductions._share(each)
+    (name,) = [each.name for each in client.list("torch/")]
+    with gpushm.connect(broker.socket, cache_bytes=0) as other:
+        opened = other.open(name)
+        del tensor
+        gc.collect()
+        assert gpushm.reductions.collect() == 1  # half is here
+        del half, each
+        gc.collect()
+        assert gpushm.reductions.collect() == 1  # open there
+        opened.close()
+        wait_until(lambda: gpushm.reductions.collect() == 0, "the memory is given back")
+    assert client.list("torch/") == []
 
 
 @GPU

@@ -7,15 +7,12 @@
 #include "gpushm/error.hpp"
 #include "streams/retired_pages.hpp"
 #include "streams/stream_operations.hpp"
-#include "sync/signal_page.hpp"
 
 namespace gpushm::streams {
 
 namespace {
 
 using driver::cuda_driver;
-
-constexpr std::size_t registered_bytes = sizeof(sync::signal_page::words);
 
 /// The primary context of the GPU of `stream`.
 cuda::CUcontext context_of(const cuda_driver& cu,
@@ -78,7 +75,7 @@ void registered_page::register_once(cuda::CUstream stream,
   const driver::context_scope scope(context, operation, object);
   const unsigned int flags = cuda::memhostregister_portable | cuda::memhostregister_devicemap |
                              (writable_ ? 0 : cuda::memhostregister_read_only);
-  const cuda::CUresult registered = cu->cuMemHostRegister_v2(first_, registered_bytes, flags);
+  const cuda::CUresult registered = cu->cuMemHostRegister_v2(first_, bytes_, flags);
   // It can outlive the context in which it was registered.
   if (registered != cuda::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
     check_operation(registered, operation, object, "cuMemHostRegister");

@@ -2,22 +2,27 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <string_view>
 
 #include "driver/cuda_abi.hpp"
+#include "sync/signal_page.hpp"
 
 namespace gpushm::streams {
 
-/// Words in shared memory, as streams of this process use them: registered with CUDA on the first
-/// use (measured: 100 µs), once for all GPUs and contexts. Not owning the memory.
+/// Host memory, as streams of this process use it: registered with CUDA on the first use (measured:
+/// 100 µs for a page of words), once for all GPUs and contexts. Not owning the memory.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: safe.
 class registered_page {
  public:
-  /// `first`: `sync::words_per_page` words at a page boundary, mapped as long as this exists.
-  registered_page(void* first, bool writable) noexcept : first_(first), writable_(writable) {}
+  /// `first`: at a page boundary, mapped as long as this exists. `bytes`: a page of words, or more.
+  registered_page(void* first,
+                  bool writable,
+                  std::size_t bytes = sizeof(sync::signal_page::words)) noexcept
+      : first_(first), bytes_(bytes), writable_(writable) {}
   registered_page(const registered_page&) = delete;
   registered_page& operator=(const registered_page&) = delete;
   /// Precondition: no stream uses it any more.
@@ -36,6 +41,7 @@ class registered_page {
   void register_once(cuda::CUstream stream, std::string_view operation, std::string_view object);
 
   void* const first_;
+  const std::size_t bytes_;
   const bool writable_;
   std::mutex mutex_;
   std::atomic<cuda::CUdeviceptr> address_{0};

@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weights/copy_lane.hpp"
 
+#include <sys/mman.h>
+
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
+#include "base/file.hpp"
 #include "driver/cuda.hpp"
 #include "driver/owners.hpp"
 #include "driver/primary_context.hpp"
 #include "gpushm/error.hpp"
+#include "streams/registered_page.hpp"
+#include "streams/retired_pages.hpp"
 
 namespace gpushm::weights {
 
@@ -59,6 +66,35 @@ class host_lane : public copy_lane {
       static_cast<std::byte*>(std::aligned_alloc(block_bytes, buffer_bytes))};
 };
 
+struct staging {
+  base::unique_mapping memory;
+  std::byte* first = nullptr;
+};
+
+/// Memory of huge pages, because each page is registered: measured for 16 lanes, 29 ms until the
+/// first copy instead of 66 ms with cuMemHostAlloc. A forked child does not get it.
+staging make_staging(std::size_t bytes, const std::string& name) {
+  constexpr std::size_t huge_page = 2U << 20U;
+  const std::size_t whole = bytes + huge_page;
+  void* const mapped =
+      ::mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) {
+    throw error(errc::out_of_memory,
+                operation,
+                name,
+                "no memory for " + std::to_string(bytes) + " bytes of a file",
+                "use fewer threads, or free memory");
+  }
+  staging result{base::unique_mapping({mapped, whole}), static_cast<std::byte*>(mapped)};
+  const auto address = reinterpret_cast<std::uintptr_t>(mapped);
+  result.first += (huge_page - address % huge_page) % huge_page;
+  // Without huge pages it is slower, and no less right.
+  static_cast<void>(::madvise(result.first, bytes, MADV_HUGEPAGE));
+  static_cast<void>(::madvise(mapped, whole, MADV_DONTFORK));
+  std::memset(result.first, 0, bytes);  // here, because the driver does it under its lock
+  return result;
+}
+
 /// Pinned buffers: few and small ones, because pinning costs a second for 2 GiB.
 class gpu_lane : public copy_lane {
  public:
@@ -71,8 +107,11 @@ class gpu_lane : public copy_lane {
     const cuda_driver& cu = cuda_driver::instance();
     try {
       check(cu->cuStreamCreate(&stream_, cuda::CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-      check(cu->cuMemHostAlloc(&pinned_, buffers_.size() * buffer_bytes, 0), "cuMemHostAlloc");
-      auto* next = static_cast<std::byte*>(pinned_);
+      staging_ = make_staging(buffers_.size() * buffer_bytes, name_);
+      pinned_ = std::make_unique<streams::registered_page>(
+          staging_.first, true, buffers_.size() * buffer_bytes);
+      static_cast<void>(pinned_->address_for(stream_, 0, operation, name_));
+      std::byte* next = staging_.first;
       for (one& each : buffers_) {
         each.memory = std::exchange(next, next + buffer_bytes);
         check(cu->cuEventCreate(&each.copied, cuda::CU_EVENT_DISABLE_TIMING), "cuEventCreate");
@@ -170,8 +209,10 @@ class gpu_lane : public copy_lane {
         cuda_driver::note(cu->cuEventDestroy_v2(each.copied), "cuEventDestroy");
       }
     }
+    // A stream of the process may wait for what the caller of this load is to signal, and the end
+    // of a registration would wait for that stream.
     if (pinned_ != nullptr) {
-      cuda_driver::note(cu->cuMemFreeHost(pinned_), "cuMemFreeHost");
+      streams::retired_pages::of_process().add(std::move(staging_.memory), std::move(pinned_));
     }
   }
 
@@ -180,7 +221,8 @@ class gpu_lane : public copy_lane {
   const cuda::CUcontext context_;
   done report_;
   cuda::CUstream stream_ = nullptr;
-  void* pinned_ = nullptr;
+  staging staging_;
+  std::unique_ptr<streams::registered_page> pinned_;
   std::array<one, buffers> buffers_;
   std::size_t current_ = 0;
 };

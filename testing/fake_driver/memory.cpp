@@ -245,7 +245,10 @@ CUresult cuda::cuMemHostAlloc(void** address, std::size_t size, unsigned int /*f
 
 CUresult cuda::cuMemFreeHost(void* address) {
   return entry("cuMemFreeHost", [&] {
-    static_cast<void>(fake::drain_blocking_streams());
+    // As the driver: streams may use the memory.
+    if (const CUresult drained = fake::drain_all_streams(); drained != CUDA_SUCCESS) {
+      return drained;
+    }
     const std::lock_guard lock(state().mutex);
     const fake::range* const found = state().ranges.find(as_address(address));
     if (found == nullptr || found->kind != range_kind::host || found->owner == nullptr ||
