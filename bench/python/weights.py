@@ -212,9 +212,10 @@ class Bench:
         answers.get(timeout=120)
         torch = start_context(self.options.device)
         where = "cpu" if self.options.device == "host" else f"cuda:{self.options.device}"
-        # As many tensors as the model has, each a storage of its own.
-        state = {f"layers.{i}.weight": torch.ones(1 << 20, dtype=torch.bfloat16, device=where)
-                 for i in range(self.options.tensors)}  # fmt: skip
+        # The same tensors as the model has, each a storage of its own.
+        entries = json.loads(table_of(self.options.tensors, self.options.gib))
+        state = {name: torch.ones(entry["shape"], dtype=torch.bfloat16, device=where)
+                 for name, entry in entries.items()}  # fmt: skip
         runs = []
         for _ in range(3):
             queue.put(time.monotonic())

@@ -305,9 +305,9 @@ def test_a_pool(client, start):
     assert isinstance(caught.value.__cause__, gpushm.Error)
     # A graph whose memory is of the pool.
     graph = torch.cuda.CUDAGraph()
-    with gpushm.MemPool("graph", client=client) as graph_pool:
-        with torch.cuda.graph(graph, pool=graph_pool.pool.id):
-            result = weights * 2
+    graph_pool = gpushm.MemPool("graph", client=client)
+    with torch.cuda.graph(graph, pool=graph_pool.pool.id):
+        result = weights * 2
     graph.replay()
     torch.cuda.synchronize()
     assert gpushm._core.find_memory(result.data_ptr(), 4 << 20) is not None
