@@ -120,8 +120,8 @@ bool drain(int socket) noexcept {
     if (peeked < 0 || (peeked == 0 && (header.msg_flags & MSG_TRUNC) == 0)) {
       return true;  // empty, or end of file
     }
-    std::byte none{};
-    static_cast<void>(base::retry([&] { return ::recv(socket, &none, 0, MSG_DONTWAIT); }));
+    header = {};  // no room: the packet is dropped. Not recv: the program refuses recvfrom
+    static_cast<void>(base::retry([&] { return ::recvmsg(socket, &header, MSG_DONTWAIT); }));
   }
   return false;
 }

@@ -93,7 +93,8 @@ received_notification peek_notification(int socket) {
 }
 
 void remove_notification(int socket) noexcept {
-  base::retry([&] { return ::recv(socket, nullptr, 0, MSG_DONTWAIT); });
+  msghdr header{};  // no room: the packet is dropped. Not recv: gpushm-brokerd refuses recvfrom
+  base::retry([&] { return ::recvmsg(socket, &header, MSG_DONTWAIT); });
 }
 
 }  // namespace gpushm::keeper

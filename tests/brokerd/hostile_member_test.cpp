@@ -52,6 +52,20 @@ class brokerd_with_hostile_member : public testing::Test {
   gpushm_testing::brokerd broker_{run_dir_, {"--domain", "default,other"}};
 };
 
+/// Packets behind the one that ends the session are dropped by calls that the program may make.
+TEST_F(brokerd_with_hostile_member, is_not_ended_by_packets_that_it_does_not_read) {
+  const pid_t before = broker_.pid();
+  const std::array<std::byte, 4> invalid{};
+  for (int member = 0; member != 200; ++member) {
+    const auto socket = gpushm::transport::connect_packet_socket(socket_, 5s);
+    for (int packet = 0; packet != 40; ++packet) {
+      static_cast<void>(gpushm::transport::send_packet(socket.get(), invalid, {}));
+    }
+  }
+  static_cast<void>(connect().list(""));
+  EXPECT_EQ(broker_.pid(), before) << log();
+}
+
 TEST_F(brokerd_with_hostile_member, is_replaced_although_a_thread_is_blocked_in_close) {
   if (const auto why = gpushm_testing::why_no_stuck_file()) {
     GTEST_SKIP() << *why;
