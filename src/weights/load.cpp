@@ -510,8 +510,16 @@ segment load(client& by,
   for (;;) {
     try {
       if (auto found = find(of, access::read); found && found->is_complete) {
-        // Its loader may have been killed before it has done this.
-        remove_quietly(of, of.journal_name(found->info));
+        try {
+          // Its loader may have been killed before it has done this.
+          of.by.remove(of.journal_name(found->info));
+        } catch (const error& why) {
+          if (losses.may_repeat_after(why)) {
+            base::pause_before_retry(retry_pause);
+            continue;  // nobody else would remove it
+          }
+          base::log(log_level::debug, why.what());
+        }
         return std::move(found->memory);
       }
       of.check_time();
