@@ -619,10 +619,10 @@ GPUSHM_API gpushm_errc gpushm_segment_write(gpushm_segment* segment,
                                             const void* source,
                                             size_t size);
 /* Copies `size` bytes at `source`, which is memory of a GPU that this process uses (of any GPU, and
- * of any allocator), into the segment, on any device; returns when done. Ordered on the legacy
- * default stream of the source's GPU: work that writes to the source must be complete, or that
- * stream must wait for it. Fails as gpushm_segment_write, and with invalid_argument for an address
- * that is not a GPU's, driver_unavailable. */
+ * of any allocator), into the segment, on any device; from another GPU through host memory. Returns
+ * when done. Ordered on the legacy default stream of the source's GPU: work that writes to the
+ * source must be complete, or that stream must wait for it. Fails as gpushm_segment_write, and with
+ * invalid_argument for an address that is not a GPU's, driver_unavailable. */
 GPUSHM_API gpushm_errc gpushm_segment_write_from_gpu(gpushm_segment* segment,
                                                      uint64_t offset_bytes,
                                                      const void* source,

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/c_interface.hpp"
 #include "client/c_handles.hpp"
@@ -60,6 +61,32 @@ void check_range(std::string_view operation,
 void check_reachable(std::string_view operation, const gpushm_segment& of) {
   if (of.info().device.kind != device_kind::host) {
     check_not_forked(of.forks(), operation, of.info().name);
+  }
+}
+
+void write_from_gpu(const gpushm_segment& into,
+                    std::uint64_t offset_bytes,
+                    const void* source,
+                    std::uint64_t size_bytes) {
+  const std::string& name = into.info().name;
+  const memory::gpu_source from = memory::find_gpu_source(source, name);
+  auto* const target = static_cast<std::byte*>(into.region().data()) + offset_bytes;
+  if (into.info().device.kind == device_kind::host) {
+    memory::copy_to_host(from, 0, {target, size_bytes}, name);
+    return;
+  }
+  if (from.ordinal == gpushm_segment_ordinal(&into)) {
+    memory::copy_on_gpu(from, target, size_bytes, name);
+    return;
+  }
+  // Neither GPU may use the other's memory: measured on 2x H200, a direct copy is refused.
+  constexpr std::uint64_t step_bytes = std::uint64_t{8} << 20U;
+  std::vector<std::byte> step(std::min(size_bytes, step_bytes));
+  for (std::uint64_t at = 0; at != size_bytes;) {
+    const std::uint64_t count = std::min<std::uint64_t>(step.size(), size_bytes - at);
+    memory::copy_to_host(from, at, {step.data(), count}, name);
+    into.region().write(offset_bytes + at, {step.data(), count});
+    at += count;
   }
 }
 
@@ -211,11 +238,9 @@ gpushm_errc gpushm_segment_write_from_gpu(gpushm_segment* segment,
     gpushm::detail::check_reachable("write", of);
     gpushm::detail::check_writable("write", of);
     gpushm::detail::check_range("write", of, offset_bytes, size);
-    gpushm::memory::copy_from_gpu(static_cast<std::byte*>(of.region().data()) + offset_bytes,
-                                  of.info().device.kind == gpushm::device_kind::host,
-                                  source,
-                                  size,
-                                  of.info().name);
+    if (size != 0) {
+      gpushm::detail::write_from_gpu(of, offset_bytes, source, size);
+    }
   });
 }
 

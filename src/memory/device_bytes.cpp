@@ -62,42 +62,46 @@ void device_bytes::fill(std::uint64_t offset_bytes,
   finish_work(cu, "fill", name_);
 }
 
-void copy_from_gpu(void* target,
-                   bool target_is_host,
-                   const void* source,
-                   std::uint64_t size_bytes,
-                   const std::string& name) {
-  constexpr std::string_view operation = "write";
-  if (size_bytes == 0) {
-    return;
-  }
+gpu_source find_gpu_source(const void* first, const std::string& name) {
   const cuda_driver& cu = cuda_driver::instance();
-  const auto from = static_cast<cuda::CUdeviceptr>(reinterpret_cast<std::uintptr_t>(source));
+  const auto address = static_cast<cuda::CUdeviceptr>(reinterpret_cast<std::uintptr_t>(first));
+  gpu_source result{first};
   unsigned int type = 0;
-  int ordinal = -1;
-  if (cu->cuPointerGetAttribute(&type, cuda::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, from) !=
+  if (cu->cuPointerGetAttribute(&type, cuda::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) !=
           cuda::CUDA_SUCCESS ||
       type != cuda::CU_MEMORYTYPE_DEVICE ||
-      cu->cuPointerGetAttribute(&ordinal, cuda::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, from) !=
-          cuda::CUDA_SUCCESS) {
+      cu->cuPointerGetAttribute(&result.ordinal,
+                                cuda::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                address) != cuda::CUDA_SUCCESS) {
     throw error(errc::invalid_argument,
-                operation,
+                "write",
                 name,
                 "the source is not memory of a GPU",
                 "pass an address of the GPU's memory, or copy host memory with write()");
   }
-  cuda::CUdevice device = 0;
-  cuda_driver::check(cu->cuDeviceGet(&device, ordinal), operation, name, "cuDeviceGet");
+  cuda_driver::check(cu->cuDeviceGet(&result.device, result.ordinal), "write", name, "cuDeviceGet");
+  return result;
+}
+
+void copy_to_host(const gpu_source& from,
+                  std::uint64_t offset_bytes,
+                  std::span<std::byte> target,
+                  const std::string& name) {
+  const auto first = static_cast<cuda::CUdeviceptr>(reinterpret_cast<std::uintptr_t>(from.first));
+  device_bytes(name, from.device, first).read(offset_bytes, target);
+}
+
+void copy_on_gpu(const gpu_source& from,
+                 void* target,
+                 std::uint64_t size_bytes,
+                 const std::string& name) {
+  const cuda_driver& cu = cuda_driver::instance();
   const driver::context_scope scope(
-      driver::primary_context(device, operation, name), operation, name);
-  if (target_is_host) {
-    cuda_driver::check(
-        cu->cuMemcpyDtoH_v2(target, from, size_bytes), operation, name, "cuMemcpyDtoH");
-    return;
-  }
+      driver::primary_context(from.device, "write", name), "write", name);
+  const auto first = static_cast<cuda::CUdeviceptr>(reinterpret_cast<std::uintptr_t>(from.first));
   const auto into = static_cast<cuda::CUdeviceptr>(reinterpret_cast<std::uintptr_t>(target));
-  cuda_driver::check(cu->cuMemcpyDtoD_v2(into, from, size_bytes), operation, name, "cuMemcpyDtoD");
-  finish_work(cu, operation, name);
+  cuda_driver::check(cu->cuMemcpyDtoD_v2(into, first, size_bytes), "write", name, "cuMemcpyDtoD");
+  finish_work(cu, "write", name);
 }
 
 }  // namespace gpushm::memory

@@ -36,14 +36,24 @@ class device_bytes {
   cuda::CUdeviceptr first_;
 };
 
-/// Copies memory of a GPU, whichever has allocated it, to `target`, which is host memory or a
-/// GPU's. On the legacy default stream of the source's GPU; blocks until done. Throws `error`:
-/// invalid_argument (the source is not a GPU's memory), driver_unavailable, driver_error, forked.
-void copy_from_gpu(void* target,
-                   bool target_is_host,
-                   const void* source,
-                   std::uint64_t size_bytes,
-                   const std::string& name);
+/// Memory of a GPU, of any allocator.
+struct gpu_source {
+  const void* first = nullptr;
+  cuda::CUdevice device = 0;
+  int ordinal = -1;
+};
+/// Throws `error`: invalid_argument (it is not a GPU's memory), driver_unavailable.
+[[nodiscard]] gpu_source find_gpu_source(const void* first, const std::string& name);
+/// Copies from it to host memory, or to addresses that its GPU can use; on the legacy default
+/// stream of its GPU. Blocks until done. Throws `error`: driver_error, forked.
+void copy_to_host(const gpu_source& from,
+                  std::uint64_t offset_bytes,
+                  std::span<std::byte> target,
+                  const std::string& name);
+void copy_on_gpu(const gpu_source& from,
+                 void* target,
+                 std::uint64_t size_bytes,
+                 const std::string& name);
 
 /// A region over such addresses. `Base` is `region` or `allocation`; `Owner` owns the memory.
 template <typename Base, typename Owner>
