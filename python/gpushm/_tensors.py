@@ -98,21 +98,20 @@ def refuse(name: str, cause: str) -> NoReturn:
     raise from_parts(code, "read tensors", name, cause, step, message)
 
 
-def tensor_of(table: Table, name: str, convert: Callable[[Array], Any]) -> Any:
-    """A framework's tensor, also of types that DLPack cannot express. Raises as Table.array."""
-    result = convert(table.array(name))
-    wanted = table.entries[name].get("framework_dtype")
-    if wanted is not None and convert is _to_torch:
-        from gpushm._torch import view_as
-
-        result = view_as(result, wanted)
-    return result
+def extent(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
+    """Bytes from the first element to the end of the last one. ``strides``: in elements."""
+    if 0 in shape:
+        return 0
+    last = sum((count - 1) * stride for count, stride in zip(shape, strides, strict=True))
+    return (last + 1) * itemsize
 
 
 class Table:
     """The tensors of a segment. The library has checked that all of them are within it."""
 
     def __init__(self, segment: Segment) -> None:
+        #: Those with tensors, and the one with the table.
+        self.segments = [segment]
         self.segment = segment
         try:
             entries = json.loads(segment.tensor_table())
@@ -121,12 +120,23 @@ class Table:
         self.metadata: dict[str, str] | None = entries.pop("__metadata__", None)
         self.entries: dict[str, dict[str, Any]] = entries
 
-    def segment_of(self, entry: dict[str, Any]) -> Segment:
-        """The segment that has a tensor of the table. Raises InvalidArgumentError after close()."""
-        return self.segment
+    def segment_number(self, entry: dict[str, Any]) -> int:
+        """Of ``segments``: the one that has this tensor."""
+        return 0
 
     def close(self) -> None:
-        self.segment.close()
+        for each in self.segments:
+            each.close()
+
+    def tensor(self, name: str, convert: Callable[[Array], Any]) -> Any:
+        """A framework's tensor, also of types that DLPack cannot express. Raises as array()."""
+        result = convert(self.array(name))
+        wanted = self.entries[name].get("framework_dtype")
+        if wanted is not None and convert is _to_torch:
+            from gpushm._torch import view_as
+
+            result = view_as(result, wanted)
+        return result
 
     def array(self, name: str) -> Array:
         """A view of the segment. Raises KeyError, ProtocolError, TypeError (F6)."""
@@ -143,7 +153,7 @@ class Table:
                 if "strides" in entry:
                     raise TypeError("strides of elements that are not bytes")
                 shape = [*shape[:-1], shape[-1] // 2]
-            result = self.segment_of(entry).view(
+            result = self.segment_of(name).view(
                 dtype, shape, offset=entry["data_offsets"][0], strides=entry.get("strides")
             )
         except (ValueError, TypeError, OverflowError) as error:
@@ -154,14 +164,15 @@ class Table:
                 result = result.view(entry["framework_dtype"])
         return result
 
+    def segment_of(self, name: str) -> Segment:
+        return self.segments[self.segment_number(self.entries[name])]
+
     def offset_keys(self) -> list[str]:
-        return sorted(
-            self.entries,
-            key=lambda name: (
-                self.entries[name].get("segment", 0),
-                self.entries[name]["data_offsets"][0],
-            ),
-        )
+        def place(name: str) -> tuple[int, int]:
+            entry = self.entries[name]
+            return self.segment_number(entry), entry["data_offsets"][0]
+
+        return sorted(self.entries, key=place)
 
 
 #: Metadata of a segment that says where other segments have the tensors.
@@ -219,15 +230,13 @@ class SharedTable(Table):
                 or type(entry.get("framework_dtype", "")) is not str
             ):
                 raise ValueError("an entry is not valid")
+        texts = self.metadata if self.metadata is not None else {}
+        if type(texts) is not dict or any(type(each) is not str for each in texts.values()):
+            raise ValueError("its metadata are not valid")
 
-    def segment_of(self, entry: dict[str, Any]) -> Segment:
-        self.segment.size  # noqa: B018 (raises after close)
+    def segment_number(self, entry: dict[str, Any]) -> int:
         number: int = entry["segment"]
-        return self.segments[number]
-
-    def close(self) -> None:
-        for each in self.segments:
-            each.close()
+        return number
 
 
 def require_same(segment: Segment, generation: int, epoch: bytes) -> None:
@@ -303,10 +312,10 @@ class safe_open:  # noqa: N801
         self._convert = converter(framework)
         with connected(client) as by:
             self._table = open_table(by, name, device=_to_device(device), timeout=timeout)
-        where = {self._table.segment_of(each).device for each in self._table.entries.values()}
-        if device == "cpu" and where - {"host"}:
+        gpus = {each.device for each in self._table.segments} - {"host"}
+        if device == "cpu" and gpus:
             self.close()
-            raise ValueError(f'"{name}" is on GPU {", ".join(where)}: pass device=None')
+            raise ValueError(f'"{name}" is on GPU {", ".join(gpus)}: pass device=None')
 
     def keys(self) -> list[str]:
         """The names of the tensors, sorted."""
@@ -322,7 +331,7 @@ class safe_open:  # noqa: N801
 
     def get_tensor(self, name: str) -> Any:
         """One tensor. Raises KeyError."""
-        return tensor_of(self._open(), name, self._convert)
+        return self._open().tensor(name, self._convert)
 
     def get_tensors(self) -> dict[str, Any]:
         """All tensors in the order of their places."""
@@ -381,9 +390,9 @@ class TensorSlice:
         if not any(each is Ellipsis for each in index):
             index = (*index, Ellipsis)  # NumPy's is then a view also of one element
         if self._convert is _FRAMEWORKS[None]:
-            segment = self._table.segment_of(self._entry)
+            segment = self._table.segment_of(self._name)
             return _part(segment, self._entry["data_offsets"][0], array, index)
-        return tensor_of(self._table, self._name, self._convert)[index]
+        return self._table.tensor(self._name, self._convert)[index]
 
 
 def _part(segment: Segment, begin: int, array: Array, index: tuple[Any, ...]) -> Array:

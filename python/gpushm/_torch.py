@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpushm import _core
-from gpushm._tensors import DTYPES, connected, safe_open
+from gpushm._tensors import DTYPES, connected, extent, safe_open
 
 if TYPE_CHECKING:
     from gpushm._core import Client
@@ -99,37 +98,27 @@ def make_private(module: Any, patterns: Sequence[str] = ("*",)) -> int:
                 key = f"{path}.{last}" if path else last
                 if old is None or not any(fnmatch.fnmatchcase(key, each) for each in patterns):
                     continue
-                if shared_bytes(old) is None:
+                if id(old) in copies or shared_bytes(old) is None:
                     continue
-                copies.setdefault(id(old), (old, None))
-    for identity, (old, _) in copies.items():
-        new = old.detach().clone()
-        if isinstance(old, torch.nn.Parameter):
-            new = torch.nn.Parameter(new, requires_grad=old.requires_grad)
-        copies[identity] = (old, new)
+                new = old.detach().clone()
+                if isinstance(old, torch.nn.Parameter):
+                    new = torch.nn.Parameter(new, requires_grad=old.requires_grad)
+                copies[id(old)] = new
     # All names of a tied tensor, also those that no pattern matches.
     for owner in module.modules():
         for members in (owner._parameters, owner._buffers):
             for last, old in members.items():
                 if id(old) in copies:
-                    members[last] = copies[id(old)][1]
+                    members[last] = copies[id(old)]
     return len(copies)
 
 
 # ---- tensors of PyTorch as bytes ----
 
 
-def extent(tensor: Any) -> int:
-    """Bytes from the first to the last element."""
-    if tensor.numel() == 0:
-        return 0
-    ends = ((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return int((sum(ends) + 1) * tensor.element_size())
-
-
 def shared_bytes(tensor: Any) -> _core.Array | None:
     """The bytes of a tensor, if they are those of a segment that this process has open."""
-    size = extent(tensor)
+    size = extent(tensor.shape, tensor.stride(), tensor.element_size())
     return _core.find_memory(tensor.data_ptr(), size) if size else None
 
 
@@ -204,8 +193,7 @@ def make_quantised(bytes_of: Any, how: dict[str, Any]) -> Any:
     shape, strides, offset = how["shape"], how["strides"], how["offset"]
     if any(type(each) is not int or each < 0 for each in (*shape, *strides, offset)):
         raise ValueError("a negative number")
-    ends = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
-    elements = offset + ends + 1 if math.prod(shape) else 0
+    elements = offset + extent(shape, strides, 1)
     if -(-elements * bits // 8) > bytes_of.numel():
         raise ValueError("it is larger than its memory")
     scheme = getattr(torch, how["scheme"])
@@ -234,7 +222,7 @@ class MemPool:
     :meth:`Client.share`, :class:`SharedTensor` and :mod:`gpushm.reductions` pass by name. As for
     every pool of PyTorch, the statement is for this thread, and memory of tensors that are gone is
     used again by the pool only. Segments end when PyTorch returns their memory
-    (``torch.cuda.empty_cache()``) and nobody else has them open.
+    (``torch.cuda.empty_cache()``) and no other process has them open.
 
     ``client``: None connects, as :func:`connect` without arguments does. ``device``: of the ``with``
     statement; None: PyTorch's current one. At most 32 pools of a process exist at a time.

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpushm import _core
 from gpushm._shared import place_of
-from gpushm._tensors import DTYPES, SHARED, Table, converter, open_table, refuse, tensor_of
+from gpushm._tensors import DTYPES, SHARED, Table, converter, extent, open_table, refuse
 
 if TYPE_CHECKING:
-    from gpushm._core import Array, Client, Segment
+    from gpushm._core import Client, Segment
 
 __all__ = ["SharedTree"]
 
@@ -22,8 +22,9 @@ _ALIGNMENT = 256
 _TREE = "gpushm.tree"
 _PLAIN = (str, int, float, bool, type(None))
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-#: Types of one byte that the table has no name for.
-_BYTES = ("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz")
+_FLOAT4 = "float4_e2m1fn_x2"
+#: Types of one byte that the table has no name for, at least not for every shape.
+_BYTES = ("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", _FLOAT4)
 
 
 class Leaf(NamedTuple):
@@ -31,23 +32,16 @@ class Leaf(NamedTuple):
 
     #: What is copied, and keeps the memory alive.
     source: Any
-    #: Its memory; None: a NumPy array of a type of ml_dtypes, which NumPy does not export.
-    array: Array | None
     address: int
+    #: Bytes of the elements, and from the first one to the end of the last one.
     size: int
+    extent: int
     dtype: str
-    shape: list[int]
+    shape: tuple[int, ...]
     #: In elements; None: C order.
-    strides: list[int] | None
+    strides: tuple[int, ...] | None
     #: The true type, if `dtype` is one of the same size.
     framework_dtype: str | None
-
-    @property
-    def gapless(self) -> bool:
-        if self.strides is None or self.array is None or self.array.contiguous:
-            return True
-        ends = [(n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True)]
-        return (sum(ends) + 1) * self.array.itemsize == self.size
 
 
 def leaf_of(source: Any) -> Leaf:
@@ -61,23 +55,23 @@ def leaf_of(source: Any) -> Leaf:
     try:
         array = _core.from_dlpack(source)
     except BufferError:
+        # A type of ml_dtypes, which NumPy does not export.
         flags = getattr(source, "flags", None)
         if flags is None or not hasattr(source, "ctypes") or not flags.c_contiguous:
             raise TypeError(
                 f"{type(source).__name__} of {getattr(source, 'dtype', '?')} has no DLPack tensor "
                 "(make a contiguous array of a type that gpushm knows)"
             ) from None
-        name = source.dtype.name
-        shape = list(source.shape)
-        return Leaf(source, None, source.ctypes.data, source.nbytes, name, shape, None, None)
+        size, dtype = source.nbytes, source.dtype.name
+        return Leaf(source, source.ctypes.data, size, size, dtype, source.shape, None, None)
     return Leaf(
         source,
-        array,
         array.data_ptr,
         array.nbytes,
+        extent(array.shape, array.strides, array.itemsize),
         array.dtype,
-        list(array.shape),
-        None if array.contiguous else list(array.strides),
+        array.shape,
+        None if array.contiguous else array.strides,
         framework_dtype,
     )
 
@@ -85,12 +79,12 @@ def leaf_of(source: Any) -> Leaf:
 def _describe(leaf: Leaf) -> dict[str, Any]:
     """The entry of a table, without a place."""
     result: dict[str, Any]
-    if leaf.dtype == "float4_e2m1fn_x2" and leaf.shape and leaf.strides is None:
+    if leaf.dtype == _FLOAT4 and leaf.shape and leaf.strides is None:
         result = {"dtype": "F4", "shape": [*leaf.shape[:-1], 2 * leaf.shape[-1]]}
-    elif leaf.dtype in _NAMES and leaf.dtype != "float4_e2m1fn_x2":
-        result = {"dtype": _NAMES[leaf.dtype], "shape": leaf.shape}
-    elif leaf.dtype in _BYTES or leaf.dtype == "float4_e2m1fn_x2":
+    elif leaf.dtype in _BYTES:
         result = {"dtype": "U8", "shape": leaf.shape, "framework_dtype": leaf.dtype}
+    elif leaf.dtype in _NAMES:
+        result = {"dtype": _NAMES[leaf.dtype], "shape": leaf.shape}
     else:
         raise TypeError(f"gpushm has no dtype {leaf.dtype}")
     if leaf.framework_dtype is not None:
@@ -151,7 +145,7 @@ class _Writer:
     def _entry(self, value: Any) -> dict[str, Any]:
         leaf = leaf_of(value)
         # Tied weights: one tensor under several names.
-        key = (leaf.address, leaf.dtype, leaf.framework_dtype, tuple(leaf.shape), str(leaf.strides))
+        key = (leaf.address, leaf.dtype, leaf.framework_dtype, leaf.shape, leaf.strides)
         if leaf.size and key in self._known:
             return self._known[key]
         leaf, place = self.place(leaf)
@@ -168,7 +162,7 @@ class _Copier(_Writer):
         self._end = 0
 
     def place(self, leaf: Leaf) -> tuple[Leaf, dict[str, Any]]:
-        if not leaf.gapless or (leaf.strides is not None and leaf.dtype == "float4_e2m1fn_x2"):
+        if leaf.extent != leaf.size or (leaf.strides is not None and leaf.dtype == _FLOAT4):
             if hasattr(leaf.source, "contiguous"):  # PyTorch, also on a GPU
                 leaf = leaf_of(leaf.source.contiguous())._replace(
                     framework_dtype=leaf.framework_dtype
@@ -263,31 +257,26 @@ class _Sharer(_Writer):
     def place(self, leaf: Leaf) -> tuple[Leaf, dict[str, Any]]:
         if leaf.size == 0:
             return leaf, {"data_offsets": [0, 0], "segment": 0}
-        self.used.append(leaf.source)
-        extent = leaf.size
-        if leaf.strides is not None and leaf.array is not None:
-            ends = [(n - 1) * stride for n, stride in zip(leaf.shape, leaf.strides, strict=True)]
-            extent = (sum(ends) + 1) * leaf.array.itemsize
-        found = _core.find_memory(leaf.address, extent)
-        if found is None or place_of(found).epoch != self._epoch:
-            self._share(leaf)
-            found = _core.find_memory(leaf.address, extent)
-        assert found is not None
-        self.used.append(found)
-        where = place_of(found)
-        known = (where.name, where.generation, found.__dlpack_device__()[0] == 1)
+        memory = _core.find_memory(leaf.address, leaf.extent)
+        if memory is None or place_of(memory).epoch != self._epoch:
+            memory = self._share(leaf).view()
+        self.used += (leaf.source, memory)
+        where = place_of(memory)
+        begin = where.offset + leaf.address - memory.data_ptr
+        known = (where.name, where.generation, memory.__dlpack_device__()[0] == 1)
         number = self.segments.setdefault(known, len(self.segments) + 1)
-        return leaf, {"data_offsets": [where.offset, where.offset + extent], "segment": number}
+        return leaf, {"data_offsets": [begin, begin + leaf.extent], "segment": number}
 
-    def _share(self, leaf: Leaf) -> None:
+    def _share(self, leaf: Leaf) -> Segment:
         """The whole storage: other arrays of it are in the same segment."""
         whole = leaf.source
         if hasattr(whole, "untyped_storage"):
             from gpushm._torch import whole_storage
 
             whole = whole_storage(whole)
-        number = len(self.owned)
-        self.owned.append(self._client.share(f"{self._name}/~{number}", whole))
+        name = f"{self._name}/~{len(self.owned)}"
+        self.owned.append(self._client.share(name, whole))
+        return self.owned[-1]
 
 
 def share(client: Client, name: str, tree: Any) -> SharedTree:
@@ -408,7 +397,7 @@ class _Reader:
         wanted = self._table.entries[name].get("framework_dtype")
         key = (array.data_ptr, array.dtype, wanted, array.shape, array.strides)
         if array.size == 0:
-            return tensor_of(self._table, name, self._convert)
+            return self._table.tensor(name, self._convert)
         if key not in self._known:
-            self._known[key] = tensor_of(self._table, name, self._convert)
+            self._known[key] = self._table.tensor(name, self._convert)
         return self._known[key]

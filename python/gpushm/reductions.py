@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["UNCLAIMED_SECONDS", "collect", "install", "uninstall"]
 
-#: How long memory is kept for a message that nobody has read, after the sender's own last tensor of
+#: How long memory is kept for a message that was not read, after the sender's own last tensor of
 #: it is gone.
 UNCLAIMED_SECONDS = 600.0
 
@@ -89,7 +89,7 @@ def install(client: Client | None = None) -> None:
 
     A tensor of a segment is mapped for reading only where it is so here; others can be written by
     both sides. Memory that is shared for a message is kept as long as this process has a tensor of
-    it, or a receiver does; after a message that nobody reads, for :data:`UNCLAIMED_SECONDS`.
+    it, or a receiver does; after a message that is not read, for :data:`UNCLAIMED_SECONDS`.
     Sending waits for PyTorch's current stream, so that a receiver sees what was written before.
 
     ``client``: None connects, as :func:`gpushm.connect` without arguments does, at the first tensor;
@@ -117,7 +117,7 @@ def uninstall() -> None:
 
 
 def collect() -> int:
-    """Give back the memory that was shared for messages and that nobody uses; returns how many
+    """Give back the memory that was shared for messages and is not used; returns how many
     storages are still shared. Each message does this, too. Blocks for round trips to the broker.
     """
     state = _state

@@ -551,6 +551,8 @@ def test_a_shared_structure_whose_segment_is_another_one(client, driver):
         b'{"segments":[],"tensors":{"a":{}}}',
         b'{"segments":[],"tensors":{"a":[]}}',
         b'{"segments":[1],"tensors":{}}',
+        b'{"segments":[],"tensors":{"__metadata__":[]}}',
+        b'{"segments":[],"tensors":{"__metadata__":{"gpushm.tree":5}}}',
         b'{"segments":[["s",1]],"tensors":{}}',
         b'{"segments":[],"tensors":{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"segment":1}}}',
         b'{"segments":[],"tensors":{"a":{"dtype":"F32","shape":[999],"data_offsets":[0,4],"segment":0}}}',

@@ -318,6 +318,8 @@ def test_a_table_that_is_not_valid(client, entry):
         {"shape": [2], "data_offsets": [0, 8], "framework_dtype": "float64"},
         {"shape": [2], "data_offsets": [0, 8], "framework_dtype": "\u0000 no such type"},
         {"shape": [2], "data_offsets": [0, 8], "other": [[[1]]]},
+        {"shape": [2], "data_offsets": [0, 8], "segment": "x"},
+        {"shape": [2], "data_offsets": [0, 8], "segment": 1 << 62},
         {"shape": [2], "data_offsets": [0, 4], "strides": [0]},
         {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]},
         {"dtype": "F4", "shape": [], "data_offsets": [0, 0]},
@@ -337,6 +339,18 @@ def test_tables_at_the_limit(client, extra):
         return
     assert array.dtype == "float32"
     assert len(array.tobytes()) == array.nbytes <= 8
+
+
+def test_a_table_of_one_segment_names_no_other_one(client):
+    """Only what `share` writes has numbers of segments; in a table they are unknown keys."""
+    entry = {"dtype": "U8", "shape": [4], "data_offsets": [256, 260]}
+    table = {"a": entry | {"segment": "x"}, "b": entry | {"data_offsets": [0, 4]}, "c": entry}
+    text = json.dumps(table)
+    segment = client.create("m", gpushm.tensors_size(text), device="host")
+    segment.publish_tensors(text)
+    with gpushm.safe_open("m", client=client) as opened:
+        assert opened.offset_keys() == ["b", "a", "c"]
+        assert sorted(opened.get_tensors()) == ["a", "b", "c"]
 
 
 def test_an_unknown_framework(client):
