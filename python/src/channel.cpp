@@ -267,19 +267,11 @@ nb::object producer_stats(producer_object& self) {
 template <typename Member>
 void def_close(nb::class_<Member>& type, const char* close_doc, const char* enter) {
   type.def(
-          "close",
-          [](Member& self) { self.handle.close(); },
-          nb::sig("def close(self) -> None"),
-          close_doc)
-      .def(
-          "__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig(enter))
-      .def(
-          "__exit__",
-          [](Member& self, nb::handle, nb::handle, nb::handle) { self.handle.close(); },
-          nb::arg("type").none(),
-          nb::arg("value").none(),
-          nb::arg("traceback").none(),
-          nb::sig("def __exit__(self, type: object, value: object, traceback: object, /) -> None"));
+      "close",
+      [](Member& self) { self.handle.close(); },
+      nb::sig("def close(self) -> None"),
+      close_doc);
+  def_context_manager(type, enter, [](Member& self) { self.handle.close(); });
 }
 
 template <typename Object>
@@ -339,18 +331,9 @@ void register_channel(nb::module_& module) {
       .def("abandon",
            abandon,
            nb::sig("def abandon(self) -> None"),
-           "Do not publish the item: the next one gets its number. No effect if it was published.")
-      .def(
-          "__enter__",
-          [](nb::handle self) { return nb::borrow(self); },
-          nb::sig("def __enter__(self) -> Slot"))
-      .def(
-          "__exit__",
-          [](slot_object& self, nb::handle, nb::handle, nb::handle) { abandon(self); },
-          nb::arg("type").none(),
-          nb::arg("value").none(),
-          nb::arg("traceback").none(),
-          nb::sig("def __exit__(self, type: object, value: object, traceback: object, /) -> None"));
+           "Do not publish the item: the next one gets its number. No effect if it was published.");
+  def_context_manager(
+      slot, "def __enter__(self) -> Slot", [](slot_object& self) { abandon(self); });
 
   nb::class_<item_object> item(
       module,
@@ -376,18 +359,9 @@ void register_channel(nb::module_& module) {
            nb::sig("def release(self, stream: object = None) -> None"),
            "The item will not be read any more; with ``stream``: when it has done what it was "
            "given before.\n"
-           "Again: no effect.")
-      .def(
-          "__enter__",
-          [](nb::handle self) { return nb::borrow(self); },
-          nb::sig("def __enter__(self) -> Item"))
-      .def(
-          "__exit__",
-          [](item_object& self, nb::handle, nb::handle, nb::handle) { release(self, nb::none()); },
-          nb::arg("type").none(),
-          nb::arg("value").none(),
-          nb::arg("traceback").none(),
-          nb::sig("def __exit__(self, type: object, value: object, traceback: object, /) -> None"));
+           "Again: no effect.");
+  def_context_manager(
+      item, "def __enter__(self) -> Item", [](item_object& self) { release(self, nb::none()); });
 
   nb::class_<producer_object> producer(module,
                                        "Producer",

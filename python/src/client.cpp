@@ -591,22 +591,13 @@ void register_client(nb::module_& module) {
           nb::sig("def closed(self) -> bool"),
           "Whether :meth:`close` was called.")
       .def(
-          "__enter__",
-          [](nb::handle self) { return nb::borrow(self); },
-          nb::sig("def __enter__(self) -> Client"))
-      .def(
-          "__exit__",
-          [](client_object& self, nb::handle, nb::handle, nb::handle) { self.handle.close(); },
-          nb::arg("type").none(),
-          nb::arg("value").none(),
-          nb::arg("traceback").none(),
-          nb::sig("def __exit__(self, type: object, value: object, traceback: object, /) -> None"))
-      .def(
           "__repr__",
           [](const client_object& self) -> string {
             return self.handle.is_closed() ? "<gpushm.Client, closed>" : "<gpushm.Client>";
           },
           nb::sig("def __repr__(self) -> str"));
+  def_context_manager(
+      type, "def __enter__(self) -> Client", [](client_object& self) { self.handle.close(); });
   register_channel_methods(type);
   register_tensors_methods(type);
   module.def("connect",

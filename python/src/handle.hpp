@@ -75,6 +75,38 @@ nb::object make_object(Arguments&&... arguments) {
   return nb::cast(new Object{std::forward<Arguments>(arguments)...}, nb::rv_policy::take_ownership);
 }
 
+/// `__enter__`, which returns the object, and `__exit__`, which calls `end(object)`. `enter`: the
+/// signature of the first, for the stub.
+template <typename Object, typename End>
+void def_context_manager(nb::class_<Object>& type, const char* enter, End end) {
+  type.def(
+          "__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig(enter))
+      .def(
+          "__exit__",
+          [end](Object& self, nb::handle, nb::handle, nb::handle) { end(self); },
+          nb::arg("type").none(),
+          nb::arg("value").none(),
+          nb::arg("traceback").none(),
+          nb::sig("def __exit__(self, type: object, value: object, traceback: object, /) -> None"));
+}
+
+/// The bytes of a path, as Python encodes them. Raises TypeError. Needs the GIL.
+inline std::string path_of(nb::handle path) {
+  const auto encoded = nb::cast<nb::bytes>(nb::module_::import_("os").attr("fsencode")(path));
+  return {encoded.c_str(), encoded.size()};
+}
+
+/// Calls `function()` without the GIL, and raises an exception unless the result is GPUSHM_OK.
+template <typename Function>
+void call_released(Function function) {
+  failure failed;
+  {
+    const nb::gil_scoped_release released;
+    failed = failure::of(function());
+  }
+  failed.raise_if_any();
+}
+
 /// Calls `function(handle)` without the GIL, releases the reference without it, too, and raises an
 /// exception unless the result is GPUSHM_OK.
 template <typename Handle, typename Function>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "log.hpp"
 
-#include "error.hpp"
 #include "gpushm/gpushm.h"
+#include "handle.hpp"
 
 namespace gpushm_python {
 namespace {
@@ -40,16 +40,12 @@ void register_log(nb::module_& module) {
   module.def(
       "set_log",
       [](nb::handle function) {
-        failure failed;
         if (function.is_none()) {
-          const nb::gil_scoped_release released;
-          failed = failure::of(gpushm_set_log_sink(nullptr, nullptr, nullptr));
+          call_released([] { return gpushm_set_log_sink(nullptr, nullptr, nullptr); });
         } else {
           function.inc_ref();
-          const nb::gil_scoped_release released;
-          failed = failure::of(gpushm_set_log_sink(to_python, function.ptr(), release));
+          call_released([&] { return gpushm_set_log_sink(to_python, function.ptr(), release); });
         }
-        failed.raise_if_any();
       },
       nb::arg("function").none(),
       nb::sig("def set_log(function: Callable[[int, str], object] | None) -> None"),

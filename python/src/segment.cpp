@@ -152,6 +152,12 @@ nb::object open_timeline(segment_object& self,
   return make_object<timeline_object>(work->result);
 }
 
+void close(segment_object& self) {
+  self.ready.reset();
+  self.handle.close();
+  self.client.close();
+}
+
 template <typename Result, Result (*Get)(const gpushm_segment*)>
 Result value_of(const segment_object& self) {
   return Get(self.handle.get("attribute").get());
@@ -372,36 +378,17 @@ void register_segment(nb::module_& module) {
            "most\n"
            "``timeout`` seconds. Raises gpushm.NoSuchSegmentError, InvalidArgumentError, "
            "CancelledError.")
-      .def(
-          "close",
-          [](segment_object& self) {
-            self.ready.reset();
-            self.handle.close();
-            self.client.close();
-          },
-          nb::sig("def close(self) -> None"),
-          "Give up this handle. Again: no effect. Does not wait for GPU work that uses the "
-          "memory:\n"
-          "synchronise first.")
-      .def(
-          "__enter__",
-          [](nb::handle self) { return nb::borrow(self); },
-          nb::sig("def __enter__(self) -> Segment"))
-      .def(
-          "__exit__",
-          [](segment_object& self, nb::handle, nb::handle, nb::handle) {
-            self.ready.reset();
-            self.handle.close();
-            self.client.close();
-          },
-          nb::arg("type").none(),
-          nb::arg("value").none(),
-          nb::arg("traceback").none(),
-          nb::sig("def __exit__(self, type: object, value: object, traceback: object, /) -> None"))
+      .def("close",
+           close,
+           nb::sig("def close(self) -> None"),
+           "Give up this handle. Again: no effect. Does not wait for GPU work that uses the "
+           "memory:\n"
+           "synchronise first.")
       .def("__len__",
            value_of<std::uint64_t, gpushm_segment_size_bytes>,
            nb::sig("def __len__(self) -> int"))
       .def("__repr__", repr, nb::sig("def __repr__(self) -> str"));
+  def_context_manager(type, "def __enter__(self) -> Segment", close);
   register_tensors_methods(type);
   register_ticket_methods(type);
 }

@@ -112,7 +112,7 @@ nb::object make_subscription(std::shared_ptr<gpushm_client> client, const std::s
 }
 
 void register_subscription(nb::module_& module) {
-  nb::class_<subscription_object>(
+  nb::class_<subscription_object> type(
       module,
       "Subscription",
       nb::is_final(),
@@ -120,8 +120,8 @@ void register_subscription(nb::module_& module) {
       "An asynchronous iterator, and a context manager. At most 1,024 unread events are kept; "
       "after\n"
       "that a ``\"resync\"`` event reports that older ones were dropped. May be shared between "
-      "threads.")
-      .def_prop_ro(
+      "threads.");
+  type.def_prop_ro(
           "present",
           [](const subscription_object& self) { return self.present; },
           nb::sig("def present(self) -> list[SegmentInfo]"),
@@ -153,20 +153,10 @@ void register_subscription(nb::module_& module) {
           "close",
           [](subscription_object& self) { self.handle.close(); },
           nb::sig("def close(self) -> None"),
-          "End the subscription. Again: no effect.")
-      .def(
-          "__enter__",
-          [](nb::handle self) { return nb::borrow(self); },
-          nb::sig("def __enter__(self) -> Subscription"))
-      .def(
-          "__exit__",
-          [](subscription_object& self, nb::handle, nb::handle, nb::handle) {
-            self.handle.close();
-          },
-          nb::arg("type").none(),
-          nb::arg("value").none(),
-          nb::arg("traceback").none(),
-          nb::sig("def __exit__(self, type: object, value: object, traceback: object, /) -> None"));
+          "End the subscription. Again: no effect.");
+  def_context_manager(type, "def __enter__(self) -> Subscription", [](subscription_object& self) {
+    self.handle.close();
+  });
 }
 
 }  // namespace gpushm_python

@@ -37,18 +37,13 @@ gpushm_reading to_reading(const string& text) {
 
 /// One path, or several.
 std::vector<string> to_paths(nb::handle what) {
-  const nb::object encode = nb::module_::import_("os").attr("fsencode");
-  const auto one = [&](nb::handle path) {
-    const auto bytes = nb::cast<nb::bytes>(encode(path));
-    return string(bytes.c_str(), bytes.size());
-  };
   if (nb::isinstance<nb::str>(what) || nb::isinstance<nb::bytes>(what) ||
       nb::hasattr(what, "__fspath__")) {
-    return {one(what)};
+    return {path_of(what)};
   }
   std::vector<string> result;
   for (const nb::handle path : nb::iter(what)) {
-    result.push_back(one(path));
+    result.push_back(path_of(path));
   }
   return result;
 }

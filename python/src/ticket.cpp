@@ -25,20 +25,10 @@ nb::bytes to_bytes(const gpushm_ticket& ticket) {
   return nb::bytes(ticket.bytes, ticket.size);
 }
 
-string path_of(nb::handle path) {
-  const auto encoded = nb::cast<nb::bytes>(nb::module_::import_("os").attr("fsencode")(path));
-  return {encoded.c_str(), encoded.size()};
-}
-
 nb::bytes export_memory(nb::handle tensor, nb::handle stream) {
   const array what = import_object(tensor, stream);
   gpushm_ticket ticket{};
-  failure failed;
-  {
-    const nb::gil_scoped_release released;
-    failed = failure::of(gpushm_export_memory(what.data, what.extent_bytes(), &ticket));
-  }
-  failed.raise_if_any();
+  call_released([&] { return gpushm_export_memory(what.data, what.extent_bytes(), &ticket); });
   return to_bytes(ticket);
 }
 
@@ -110,13 +100,9 @@ struct ticket_file_object {
 nb::object write_ticket_file(nb::handle path, const nb::bytes& ticket, std::uint32_t mode) {
   const string to = path_of(path);
   gpushm_ticket_file* made = nullptr;
-  failure failed;
-  {
-    const nb::gil_scoped_release released;
-    failed = failure::of(
-        gpushm_ticket_file_create(text(to), ticket.c_str(), ticket.size(), mode, &made));
-  }
-  failed.raise_if_any();
+  call_released([&] {
+    return gpushm_ticket_file_create(text(to), ticket.c_str(), ticket.size(), mode, &made);
+  });
   return make_object<ticket_file_object>(
       closable<gpushm_ticket_file>(made, gpushm_ticket_file_close));
 }
@@ -124,24 +110,14 @@ nb::object write_ticket_file(nb::handle path, const nb::bytes& ticket, std::uint
 nb::object import_timeline(const nb::bytes& ticket, nb::handle directory) {
   const string where = directory.is_none() ? "" : path_of(directory);
   gpushm_timeline* opened = nullptr;
-  failure failed;
-  {
-    const nb::gil_scoped_release released;
-    failed =
-        failure::of(gpushm_import_timeline(ticket.c_str(), ticket.size(), text(where), &opened));
-  }
-  failed.raise_if_any();
+  call_released(
+      [&] { return gpushm_import_timeline(ticket.c_str(), ticket.size(), text(where), &opened); });
   return make_object<timeline_object>(opened);
 }
 
 nb::object create_local_timeline() {
   gpushm_timeline* made = nullptr;
-  failure failed;
-  {
-    const nb::gil_scoped_release released;
-    failed = failure::of(gpushm_timeline_create_local(&made));
-  }
-  failed.raise_if_any();
+  call_released([&] { return gpushm_timeline_create_local(&made); });
   return make_object<timeline_object>(made);
 }
 
@@ -185,27 +161,19 @@ void register_ticket_methods(nb::class_<timeline_object>& type) {
 }
 
 void register_tickets(nb::module_& module) {
-  nb::class_<ticket_file_object>(
+  nb::class_<ticket_file_object> type(
       module,
       "TicketFile",
       nb::is_final(),
-      "A ticket in a file, which is removed when this is closed. A context manager.")
-      .def(
-          "close",
-          [](ticket_file_object& self) { self.handle.close(); },
-          nb::sig("def close(self) -> None"),
-          "Remove the file. Again: no effect.")
-      .def(
-          "__enter__",
-          [](nb::handle self) { return nb::borrow(self); },
-          nb::sig("def __enter__(self) -> TicketFile"))
-      .def(
-          "__exit__",
-          [](ticket_file_object& self, nb::handle, nb::handle, nb::handle) { self.handle.close(); },
-          nb::arg("type").none(),
-          nb::arg("value").none(),
-          nb::arg("traceback").none(),
-          nb::sig("def __exit__(self, type: object, value: object, traceback: object, /) -> None"));
+      "A ticket in a file, which is removed when this is closed. A context manager.");
+  type.def(
+      "close",
+      [](ticket_file_object& self) { self.handle.close(); },
+      nb::sig("def close(self) -> None"),
+      "Remove the file. Again: no effect.");
+  def_context_manager(type, "def __enter__(self) -> TicketFile", [](ticket_file_object& self) {
+    self.handle.close();
+  });
   module.def("export_memory",
              export_memory,
              nb::arg("tensor"),

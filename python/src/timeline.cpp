@@ -358,17 +358,6 @@ void register_timeline(nb::module_& module) {
           "most a\n"
           "second for streams. Arrays that refer to it keep it open.")
       .def(
-          "__enter__",
-          [](nb::handle self) { return nb::borrow(self); },
-          nb::sig("def __enter__(self) -> Timeline"))
-      .def(
-          "__exit__",
-          [](timeline_object& self, nb::handle, nb::handle, nb::handle) { self.handle.close(); },
-          nb::arg("type").none(),
-          nb::arg("value").none(),
-          nb::arg("traceback").none(),
-          nb::sig("def __exit__(self, type: object, value: object, traceback: object, /) -> None"))
-      .def(
           "__repr__",
           [](const timeline_object& self) -> std::string {
             if (self.handle.is_closed()) {
@@ -378,6 +367,8 @@ void register_timeline(nb::module_& module) {
             return "<gpushm.Timeline \"" + to_string(gpushm_timeline_name(timeline.get())) + "\">";
           },
           nb::sig("def __repr__(self) -> str"));
+  def_context_manager(
+      type, "def __enter__(self) -> Timeline", [](timeline_object& self) { self.handle.close(); });
   register_ticket_methods(type);
 }
 
