@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -121,6 +122,16 @@ class Child:
         assert status == 0, f"status {status}\n{out}\n{err}"
         assert err == ""
         return out
+
+
+def has_gpu() -> bool:
+    """Whether the real driver has a GPU."""
+    if "GPUSHM_FAKE_GPU_ROOT" in os.environ:
+        return False
+    try:
+        return bool(ctypes.CDLL("libcuda.so.1").cuInit(0) == 0)
+    except OSError:
+        return False
 
 
 def nvidia_devices() -> list[str]:

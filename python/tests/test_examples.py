@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from support import REPOSITORY, Container, nvidia_devices, why_no_containers
+from support import REPOSITORY, Container, has_gpu, why_no_containers
 
 EXAMPLES = REPOSITORY / "examples" / "python"
 pytestmark = pytest.mark.skipif(not EXAMPLES.exists(), reason="no examples on this machine")
-GPU = pytest.mark.skipif(not nvidia_devices(), reason="no GPU")
+GPU = pytest.mark.skipif(not has_gpu(), reason="no GPU")
 DEVICES = ["host", pytest.param("0", marks=GPU)]
 
 

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import time
 
 import numpy as np
@@ -12,19 +10,12 @@ import pytest
 
 import gpushm
 
+from support import has_gpu
+
 MIB = 1 << 20
 
 
-def _has_gpu() -> bool:
-    if "GPUSHM_FAKE_GPU_ROOT" in os.environ:
-        return False
-    try:
-        return ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
-    except OSError:
-        return False
-
-
-pytestmark = pytest.mark.skipif(not _has_gpu(), reason="no GPU")
+pytestmark = pytest.mark.skipif(not has_gpu(), reason="no GPU")
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import gc
 import mmap
 import os
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -18,21 +18,12 @@ import gpushm._shared
 import gpushm.reductions
 
 import torch_children
-from support import wait_until
+from support import has_gpu, wait_until
 
 torch = pytest.importorskip("torch")
 
 
-def _has_gpu() -> bool:
-    if "GPUSHM_FAKE_GPU_ROOT" in os.environ:
-        return False
-    try:
-        return ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
-    except OSError:
-        return False
-
-
-GPU = pytest.mark.skipif(not _has_gpu(), reason="no GPU")
+GPU = pytest.mark.skipif(not has_gpu(), reason="no GPU")
 
 
 @pytest.fixture(params=["host", pytest.param("0", marks=GPU)])
@@ -52,6 +43,24 @@ def default_broker(broker, monkeypatch) -> Iterator[None]:
     monkeypatch.setattr(gpushm.reductions, "_state", None)
     yield
     gpushm.reductions.uninstall()
+
+
+@pytest.fixture
+def add_one() -> Iterator[Callable[..., Any]]:
+    """Sends tensors to another process, which adds one to them (torch_children.add_one)."""
+    context = torch.multiprocessing.get_context("spawn")
+    requests, answers = context.Queue(), context.Queue()
+    process = context.Process(target=torch_children.add_one, args=(requests, answers))
+    process.start()
+
+    def send(*tensors: torch.Tensor) -> Any:
+        requests.put(tensors)
+        return answers.get(timeout=60)
+
+    yield send
+    requests.put(None)
+    process.join(60)
+    assert process.exitcode == 0
 
 
 def synchronize(on: torch.device) -> None:
@@ -317,50 +326,32 @@ def test_a_pool(client, start):
     wait_until(lambda: client.list("pool/") == [], "the segments of the pool end")
 
 
-def test_reductions_of_memory_of_segments(client, device, on):
+def test_reductions_of_memory_of_segments(client, device, on, add_one):
     """Through torch.multiprocessing, as code that knows nothing of gpushm does it."""
     gpushm.reductions.install()
     gpushm.reductions.install()
     state = {"w": torch.arange(12, dtype=torch.float32).reshape(3, 4), "h": torch.ones(3, 3).half()}
     client.put("m", state, device=device)
     mapped = client.get("m", "torch", access="read-write")
-    context = torch.multiprocessing.get_context("spawn")
-    requests, answers = context.Queue(), context.Queue()
-    process = context.Process(target=torch_children.add_one, args=(requests, answers))
-    process.start()
-    try:
-        requests.put((mapped["w"], mapped["w"].t()[1:], torch.nn.Parameter(mapped["h"])))
-        kinds, where, sums = answers.get(timeout=60)
-        assert kinds == ["Tensor", "Tensor", "Parameter"]
-        assert where == [str(on)] * 3
-        assert sums == [66.0, 63.0, 9.0]  # the second one is a part of the first one
-        expected = state["w"] + 1
-        expected[:, 1:] += 1
-        assert torch.equal(mapped["w"].cpu(), expected)
-    finally:
-        requests.put(None)
-        process.join(60)
-    assert process.exitcode == 0
+    kinds, where, sums = add_one(mapped["w"], mapped["w"].t()[1:], torch.nn.Parameter(mapped["h"]))
+    assert kinds == ["Tensor", "Tensor", "Parameter"]
+    assert where == [str(on)] * 3
+    assert sums == [66.0, 63.0, 9.0]  # the second one is a part of the first one
+    expected = state["w"] + 1
+    expected[:, 1:] += 1
+    assert torch.equal(mapped["w"].cpu(), expected)
 
 
-def test_what_is_not_shared_travels_as_before(client):
+def test_what_is_not_shared_travels_as_before(client, add_one):
     gpushm.reductions.install()
-    context = torch.multiprocessing.get_context("spawn")
-    requests, answers = context.Queue(), context.Queue()
-    process = context.Process(target=torch_children.add_one, args=(requests, answers))
-    process.start()
-    try:
-        requests.put((torch.ones(3), torch.nn.Parameter(torch.ones(2)), torch.eye(2).to_sparse()))
-        kinds, where, sums = answers.get(timeout=60)
-        assert (kinds, where) == (["Tensor", "Parameter", "Tensor"], ["cpu"] * 3)
-        assert sums == [3.0, 2.0, 2.0]
-    finally:
-        requests.put(None)
-        process.join(60)
+    kinds, where, sums = add_one(
+        torch.ones(3), torch.nn.Parameter(torch.ones(2)), torch.eye(2).to_sparse()
+    )
+    assert (kinds, where) == (["Tensor", "Parameter", "Tensor"], ["cpu"] * 3)
+    assert sums == [3.0, 2.0, 2.0]
     assert gpushm.reductions.collect() == 0
     gpushm.reductions.uninstall()
     gpushm.reductions.uninstall()
-    assert process.exitcode == 0
 
 
 def test_memory_of_messages_is_given_back(client, broker):
@@ -389,38 +380,28 @@ def test_memory_of_messages_is_given_back(client, broker):
 
 
 @GPU
-def test_reductions_of_memory_of_pytorch(client):
+def test_reductions_of_memory_of_pytorch(client, add_one):
     gpushm.reductions.install()
-    context = torch.multiprocessing.get_context("spawn")
-    requests, answers = context.Queue(), context.Queue()
-    process = context.Process(target=torch_children.add_one, args=(requests, answers))
-    process.start()
-    try:
-        tensor = torch.ones(1 << 20, device="cuda")
-        leaf = torch.ones(4, device="cuda", requires_grad=True)
-        half = tensor[: 1 << 19]
-        requests.put((tensor, half, leaf))
-        kinds, where, sums = answers.get(timeout=60)
-        assert (kinds, where) == (["Tensor"] * 3, ["cuda:0"] * 3)
-        assert sums == [float(1 << 20), float(1 << 20), 4.0]
-        torch.cuda.synchronize()
-        assert float(tensor.sum()) == (1 << 20) + (1 << 20) + (1 << 19)
-        # Kept as long as this process has a tensor of it, or the other one does.
-        assert gpushm.reductions.collect() == 2
-        address = tensor.data_ptr()
-        del tensor, half, leaf
-        gc.collect()
-        wait_until(lambda: gpushm.reductions.collect() == 0, "the memory is given back", 60)
-        assert torch.empty(1 << 20, device="cuda").data_ptr() == address
-    finally:
-        requests.put(None)
-        process.join(60)
-    assert process.exitcode == 0
+    tensor = torch.ones(1 << 20, device="cuda")
+    leaf = torch.ones(4, device="cuda", requires_grad=True)
+    half = tensor[: 1 << 19]
+    kinds, where, sums = add_one(tensor, half, leaf)
+    assert (kinds, where) == (["Tensor"] * 3, ["cuda:0"] * 3)
+    assert sums == [float(1 << 20), float(1 << 20), 4.0]
+    torch.cuda.synchronize()
+    assert float(tensor.sum()) == (1 << 20) + (1 << 20) + (1 << 19)
+    # Kept as long as this process has a tensor of it, or the other one does.
+    assert gpushm.reductions.collect() == 2
+    address = tensor.data_ptr()
+    del tensor, half, leaf
+    gc.collect()
+    wait_until(lambda: gpushm.reductions.collect() == 0, "the memory is given back", 60)
+    assert torch.empty(1 << 20, device="cuda").data_ptr() == address
     assert client.list("torch/") == []
 
 
 @GPU
-def test_a_message_that_nobody_reads(client, monkeypatch):
+def test_a_message_that_is_not_read(client, monkeypatch):
     from multiprocessing.reduction import ForkingPickler
 
     gpushm.reductions.install()
