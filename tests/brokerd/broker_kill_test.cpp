@@ -26,6 +26,7 @@
 #include "testing/brokerd/brokerd.hpp"
 #include "testing/process/child.hpp"
 #include "testing/process/deadline.hpp"
+#include "testing/process/environment.hpp"
 #include "testing/process/proc_counters.hpp"
 #include "testing/process/programs.hpp"
 #include "testing/process/temp_dir.hpp"
@@ -35,6 +36,7 @@ namespace {
 using namespace std::chrono_literals;
 using gpushm_testing::child;
 using gpushm_testing::eventually;
+using gpushm_testing::number_from_environment;
 using gpushm_testing::own_program;
 
 constexpr std::size_t segment_bytes = std::size_t{64} * 1024;
@@ -260,12 +262,6 @@ class load {
   std::atomic<std::int64_t> longest_connect_us_ = 0;
   std::vector<std::thread> threads_;
 };
-
-int number_from_environment(const char* variable, int otherwise) {
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment
-  const char* const wanted = std::getenv(variable);
-  return wanted != nullptr ? std::atoi(wanted) : otherwise;
-}
 
 class replaced_broker_with_readers : public replaced_broker {
  protected:

@@ -9,7 +9,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <future>
 #include <optional>
 #include <random>
@@ -20,6 +19,7 @@
 #include "testing/broker_process/holdings.hpp"
 #include "testing/brokerd/brokerd.hpp"
 #include "testing/process/deadline.hpp"
+#include "testing/process/environment.hpp"
 #include "testing/process/temp_dir.hpp"
 #include "tests/brokerd/broker_scenarios.hpp"
 #include "tests/brokerd/stepped_thread.hpp"
@@ -122,9 +122,8 @@ class stepped_broker : public testing::TestWithParam<scenario> {
   static constexpr std::size_t keepers_pidfds = 2;
 
   [[nodiscard]] static int number_of_kills() {
-    // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment
-    const char* const wanted = std::getenv("GPUSHM_BROKER_STEPS");
-    return wanted != nullptr ? std::atoi(wanted) : gpushm::base::under_sanitizer ? 2 : 6;
+    return gpushm_testing::number_from_environment("GPUSHM_BROKER_STEPS",
+                                                   gpushm::base::under_sanitizer ? 2 : 6);
   }
   [[nodiscard]] bool is_empty() const {
     return gpushm::client::connect({.socket_path = socket_}).list().empty();

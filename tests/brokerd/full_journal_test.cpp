@@ -16,7 +16,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <future>
@@ -35,6 +34,7 @@
 #include "testing/brokerd/brokerd.hpp"
 #include "testing/process/child.hpp"
 #include "testing/process/deadline.hpp"
+#include "testing/process/environment.hpp"
 #include "testing/process/programs.hpp"
 #include "testing/process/spawn.hpp"
 #include "testing/process/temp_dir.hpp"
@@ -328,9 +328,7 @@ class broker_with_full_journal : public journaled_broker,
   }
 
   [[nodiscard]] static int number_of_runs() {
-    // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment
-    const char* const wanted = std::getenv("GPUSHM_FULL_JOURNALS");
-    return wanted != nullptr ? std::atoi(wanted) : 3;
+    return gpushm_testing::number_from_environment("GPUSHM_FULL_JOURNALS", 3);
   }
 
   /// Those that a successor must have.

@@ -10,7 +10,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <thread>
 
@@ -18,6 +17,7 @@
 #include "elf/ld_cache.hpp"
 #include "testing/driver_tree/elf_stub.hpp"
 #include "testing/process/deadline.hpp"
+#include "testing/process/environment.hpp"
 #include "tests/hook/fixture.hpp"
 
 namespace gpushm_tests {
@@ -297,8 +297,7 @@ std::map<std::string, std::string> listing(const std::string& directory) {
 // Directories of the root become links to the host and back while the hooks run, as a process with
 // the root, or a volume in it, can do from another container.
 TEST_P(cdi_hook_ldcache, directories_replaced_by_links_do_not_escape) {
-  const char* asked = std::getenv("GPUSHM_HOOK_RACE_ROUNDS");
-  const int rounds = asked != nullptr ? std::atoi(asked) : 200;
+  const int rounds = gpushm_testing::number_from_environment("GPUSHM_HOOK_RACE_ROUNDS", 200);
   // In a container PID 1 is the runtime, outside of the root; this process takes its place.
   const std::string host = "proc/" + std::to_string(::getpid()) + "/root";
   const std::string there = "/" + host + outside();

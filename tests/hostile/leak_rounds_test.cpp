@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <functional>
 #include <iostream>
 #include <optional>
@@ -22,6 +21,7 @@
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
 #include "testing/process/deadline.hpp"
+#include "testing/process/environment.hpp"
 #include "testing/process/proc_counters.hpp"
 #include "testing/process/temp_dir.hpp"
 #include "testing/raw_session/raw_session.hpp"
@@ -49,8 +49,8 @@ std::size_t heap_bytes() {
 }
 
 std::size_t rounds() {
-  const char* const text = std::getenv("GPUSHM_LEAK_ROUNDS");
-  return text != nullptr ? std::max<std::size_t>(100, std::stoul(text)) : 2000;
+  return std::max<std::size_t>(
+      100, gpushm_testing::number_from_environment<std::size_t>("GPUSHM_LEAK_ROUNDS", 2000));
 }
 
 /// A broker and two clients in this process.

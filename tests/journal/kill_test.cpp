@@ -14,7 +14,6 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <span>
@@ -24,6 +23,7 @@
 #include "base/sanitizers.hpp"
 #include "base/unique_fd.hpp"
 #include "journal/journal.hpp"
+#include "testing/process/environment.hpp"
 #include "transport/packet_socket.hpp"
 #include "transport/reported_call.hpp"
 
@@ -209,11 +209,10 @@ class killed_server : public testing::Test {
 };
 
 std::uint64_t stride(std::uint64_t instructions) {
-  const char* const set = std::getenv("GPUSHM_KILL_STEP");
   // An odd number: a stride that divides a loop's length would always meet the same instruction.
   // Under a sanitizer there are four times as many.
   const std::uint64_t kills = gpushm::base::under_sanitizer ? 15 : 80;
-  return set != nullptr ? std::strtoull(set, nullptr, 10) : instructions / kills | 1U;
+  return gpushm_testing::number_from_environment("GPUSHM_KILL_STEP", instructions / kills | 1U);
 }
 
 TEST_F(killed_server, handles_and_answers_each_request_once) {

@@ -3,11 +3,11 @@
 #include <atomic>
 #include <csignal>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "testing/process/environment.hpp"
 #include "testing/process/proc_counters.hpp"
 #include "tests/timelines/timeline_world.hpp"
 
@@ -248,8 +248,7 @@ TEST_F(timelines, empty_ones_refuse_everything) {
 /// somebody has one open.
 /// $GPUSHM_TIMELINES: more of them.
 TEST_F(timelines, leave_neither_words_nor_pages) {
-  const char* const wanted = std::getenv("GPUSHM_TIMELINES");
-  const int count = wanted == nullptr ? 3'000 : std::stoi(wanted);
+  const int count = gpushm_testing::number_from_environment("GPUSHM_TIMELINES", 3'000);
   const client other = world_.connect();
   timeline kept = timeline::create(client_, "kept");
   const timeline reader = timeline::open(other, "kept");

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
-#include <cstdlib>
 #include <list>
 #include <map>
 #include <optional>
@@ -29,10 +28,12 @@
 #include "testing/fake_driver/fake_gpus.hpp"
 #include "testing/process/child.hpp"
 #include "testing/process/deadline.hpp"
+#include "testing/process/environment.hpp"
 #include "testing/process/harness_error.hpp"
 #include "testing/process/proc_counters.hpp"
 #include "testing/process/programs.hpp"
 #include "testing/process/temp_dir.hpp"
+#include "tests/weights/places.hpp"
 #include "tests/weights/sample_model.hpp"
 
 namespace {
@@ -41,17 +42,8 @@ using namespace std::chrono_literals;
 using namespace gpushm;
 using gpushm_testing::child;
 using gpushm_testing::eventually;
-
-enum class where : std::uint8_t { host, fake, real };
-std::string name_of(const testing::TestParamInfo<where>& info) {
-  return info.param == where::host ? "host" : info.param == where::fake ? "fake" : "real";
-}
-
-std::uint64_t number_from_environment(const char* variable, std::uint64_t otherwise) {
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment
-  const char* const wanted = std::getenv(variable);
-  return wanted != nullptr ? std::stoull(wanted) : otherwise;
-}
+using gpushm_testing::number_from_environment;
+using gpushm_tests::where;
 
 /// What a process is when it is killed.
 enum class kind : std::uint8_t {
@@ -107,14 +99,7 @@ struct participant {
 
  private:
   [[nodiscard]] std::string found() const {
-    const std::string& out = process.text(gpushm_testing::stream::out);
-    for (const char* const begin : {"ready ", "failed "}) {
-      if (const auto at = out.find(begin); at != std::string::npos) {
-        const auto end = out.find('\n', at);
-        return end == std::string::npos ? "" : out.substr(at, end - at);
-      }
-    }
-    return "";
+    return gpushm_tests::result_in(process.text(gpushm_testing::stream::out));
   }
 };
 
@@ -132,7 +117,9 @@ class killed_at_random : public testing::TestWithParam<where> {
     }
     for (std::uint64_t seed = 0; seed != 2; ++seed) {
       auto model = gpushm_tests::sample_model();
-      for (std::uint64_t i = 0; i != number_from_environment("GPUSHM_LOAD_TENSORS", 6); ++i) {
+      for (std::uint64_t i = 0;
+           i != number_from_environment<std::uint64_t>("GPUSHM_LOAD_TENSORS", 6);
+           ++i) {
         model.push_back({"big." + std::to_string(i), "U8", {5'000'001}, 5'000'001});
       }
       for (auto& each : model) {
@@ -161,27 +148,23 @@ class killed_at_random : public testing::TestWithParam<where> {
     client_.emplace(client::connect({.socket_path = socket_, .timeout = 20s}));
   }
 
-  [[nodiscard]] child start(std::vector<std::string> argv) const {
-    gpushm_testing::spawn_options wanted;
-    wanted.argv = std::move(argv);
-    if (fake_) {
-      for (const auto& [name, value] : fake_->environment()) {
-        wanted.env.emplace_back(name, value);
-      }
+  /// A slow one is not complete before it can be found and killed, on a busy machine, too.
+  void start_load(bool slow = false) {
+    std::vector<std::string> argv{gpushm_testing::own_program("weights_agent"),
+                                  socket_,
+                                  "w",
+                                  gpushm_tests::device_of(GetParam()),
+                                  paths_[model_]};
+    if (slow) {
+      argv.emplace_back("300");
     }
-    return child::start(wanted);
-  }
-  void start_load() {
-    loads_.push_back({start({gpushm_testing::own_program("weights_agent"),
-                             socket_,
-                             "w",
-                             GetParam() == where::host ? "host" : "0",
-                             paths_[model_]}),
-                      false});
+    loads_.push_back({gpushm_tests::start(std::move(argv), fake_), false});
   }
   void start_engine() {
     engines_.push_back(
-        {start({gpushm_testing::own_program("weights_engine"), socket_, "w", paths_[0], paths_[1]}),
+        {gpushm_tests::start(
+             {gpushm_testing::own_program("weights_engine"), socket_, "w", paths_[0], paths_[1]},
+             fake_),
          true});
   }
   /// It has nothing to do any more.
@@ -193,16 +176,7 @@ class killed_at_random : public testing::TestWithParam<where> {
 
   // ---- what is going on ----
 
-  /// Of all segments and timelines.
-  [[nodiscard]] std::vector<std::string> names() {
-    std::vector<std::string> result;
-    for (const auto& each : client_->list("")) {
-      if (each.backend != backend::signals) {
-        result.push_back(each.name);
-      }
-    }
-    return result;
-  }
+  [[nodiscard]] std::vector<std::string> names() { return gpushm_tests::names_of(*client_); }
   struct load_state {
     pid_t loader = 0;  ///< 0: none
     bool is_midway = false;
@@ -373,6 +347,14 @@ class killed_at_random : public testing::TestWithParam<where> {
       std::this_thread::sleep_for(1ms);
     }
   }
+  /// None of this kind was killed yet, or no loader after its first piece.
+  [[nodiscard]] bool is_missing(kind what) {
+    return killed_[what] == 0 || (what == kind::loader && midway_ == 0);
+  }
+  [[nodiscard]] bool is_any_missing() {
+    return std::any_of(
+        wanted_kinds.begin(), wanted_kinds.end(), [&](kind each) { return is_missing(each); });
+  }
   /// Each of `wanted_kinds` once, in random order, and so on.
   [[nodiscard]] kind next_hunted() {
     if (hunted_.empty()) {
@@ -401,7 +383,7 @@ class killed_at_random : public testing::TestWithParam<where> {
       new_model();
     }
     for (auto left = (needs_load ? 2 : 1) + random(2); left != 0; --left) {
-      start_load();
+      start_load(needs_load);
     }
     for (auto left = random(3); left != 0; --left) {
       start_engine();
@@ -429,7 +411,7 @@ class killed_at_random : public testing::TestWithParam<where> {
   }
   /// The model is complete, all that are left have one, others get it, and nothing else is there.
   void check() {
-    // Nothing has continued the node: what nobody has handed back in time is loaded again.
+    // Nothing has continued the node: what was not handed back in time is loaded again.
     const bool has_lost_node = std::exchange(has_lost_node_, false);
     if (has_lost_node) {
       generation_.clear();
@@ -525,7 +507,8 @@ class killed_at_random : public testing::TestWithParam<where> {
 };
 
 TEST_P(killed_at_random, processes_leave_a_model_that_others_load_and_serve) {
-  const auto kills = number_from_environment("GPUSHM_KILLS", base::under_sanitizer ? 25 : 100);
+  const auto kills =
+      number_from_environment<std::uint64_t>("GPUSHM_KILLS", base::under_sanitizer ? 25 : 100);
   const auto seed = number_from_environment("GPUSHM_SEED", std::random_device()());
   RecordProperty("seed", std::to_string(seed));
   random_.seed(seed);
@@ -547,7 +530,11 @@ TEST_P(killed_at_random, processes_leave_a_model_that_others_load_and_serve) {
   start = gpushm_testing::clock::now();
   int rounds = 0;
   try {
-    for (; kills_ < kills && !HasFailure(); ++rounds) {
+    // By chance one kind may be missing: then some rounds more.
+    const auto goes_on = [&] {
+      return kills_ < kills || (kills >= 100 && kills_ < 2 * kills && is_any_missing());
+    };
+    for (; goes_on() && !HasFailure(); ++rounds) {
       round();
     }
   } catch (const std::exception& why) {
@@ -580,9 +567,8 @@ TEST_P(killed_at_random, processes_leave_a_model_that_others_load_and_serve) {
       << " in the broker, before: " << gpushm_testing::to_text(in_broker);
   if (kills >= 100) {
     for (const kind each : wanted_kinds) {
-      EXPECT_GT(killed_[each], 0) << kind_names.at(static_cast<std::size_t>(each));
+      EXPECT_FALSE(is_missing(each)) << kind_names.at(static_cast<std::size_t>(each));
     }
-    EXPECT_GT(midway_, 0);
   }
 }
 
@@ -608,6 +594,6 @@ TEST_P(killed_at_random, engines_give_the_model_to_the_next_node) {
 INSTANTIATE_TEST_SUITE_P(on,
                          killed_at_random,
                          testing::Values(where::host, where::fake, where::real),
-                         name_of);
+                         gpushm_tests::name_of);
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdlib>
 #include <optional>
 #include <random>
 #include <string>
@@ -18,9 +17,11 @@
 #include "testing/fake_driver/fake_gpus.hpp"
 #include "testing/process/child.hpp"
 #include "testing/process/deadline.hpp"
+#include "testing/process/environment.hpp"
 #include "testing/process/proc_counters.hpp"
 #include "testing/process/programs.hpp"
 #include "testing/process/temp_dir.hpp"
+#include "tests/weights/places.hpp"
 #include "tests/weights/sample_model.hpp"
 
 namespace {
@@ -29,24 +30,15 @@ using namespace std::chrono_literals;
 using namespace gpushm;
 using gpushm_testing::child;
 using gpushm_testing::eventually;
+using gpushm_tests::where;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-enum class where : std::uint8_t { host, fake, real };
-std::string name_of(const testing::TestParamInfo<where>& info) {
-  return info.param == where::host ? "host" : info.param == where::fake ? "fake" : "real";
-}
-
 /// "ready GENERATION", or what the agent has printed instead; also if that was read before.
 std::string result_of(child& agent) {
-  const std::string& out = agent.text(gpushm_testing::stream::out);
-  for (const char* const begin : {"ready ", "failed "}) {
-    if (const auto at = out.find(begin); at != std::string::npos) {
-      return out.substr(at, out.find('\n', at) - at);
-    }
-  }
-  return agent.wait_for_line("ready .*|failed .*", 120s);
+  const std::string found = gpushm_tests::result_in(agent.text(gpushm_testing::stream::out));
+  return found.empty() ? agent.wait_for_line("ready .*|failed .*", 120s) : found;
 }
 bool has_read(child& agent) {
   return agent.text(gpushm_testing::stream::out).find(" here") != std::string::npos;
@@ -70,8 +62,7 @@ class loads : public testing::TestWithParam<where> {
     start_broker();
     auto model = gpushm_tests::sample_model();
     // A load lasts for several reports, on a slow machine.
-    const char* const wanted = std::getenv("GPUSHM_LOAD_TENSORS");
-    const int count = wanted == nullptr ? 12 : std::stoi(wanted);
+    const int count = gpushm_testing::number_from_environment("GPUSHM_LOAD_TENSORS", 12);
     for (int i = 0; i != count; ++i) {
       model.push_back({"big." + std::to_string(i), "U8", {5'000'001}, 5'000'001});
     }
@@ -87,29 +78,14 @@ class loads : public testing::TestWithParam<where> {
     client_.emplace(client::connect({.socket_path = socket_}));
   }
   [[nodiscard]] child start(const std::string& path = {}) const {
-    gpushm_testing::spawn_options wanted;
-    wanted.argv = {gpushm_testing::own_program("weights_agent"),
-                   socket_,
-                   "w",
-                   GetParam() == where::host ? "host" : "0",
-                   path.empty() ? path_ : path};
-    if (fake_) {
-      for (const auto& [name, value] : fake_->environment()) {
-        wanted.env.emplace_back(name, value);
-      }
-    }
-    return child::start(wanted);
+    return gpushm_tests::start({gpushm_testing::own_program("weights_agent"),
+                                socket_,
+                                "w",
+                                gpushm_tests::device_of(GetParam()),
+                                path.empty() ? path_ : path},
+                               fake_);
   }
-  /// Of all segments and timelines.
-  [[nodiscard]] std::vector<std::string> names() {
-    std::vector<std::string> result;
-    for (const auto& each : client_->list("")) {
-      if (each.backend != backend::signals) {
-        result.push_back(each.name);
-      }
-    }
-    return result;
-  }
+  [[nodiscard]] std::vector<std::string> names() { return gpushm_tests::names_of(*client_); }
   [[nodiscard]] bool only_the_model_is_left() {
     return eventually([&] { return names() == std::vector<std::string>{"w"}; }, 20s);
   }
@@ -158,8 +134,7 @@ TEST_P(loads, go_on_where_a_killed_one_has_ended) {
 
 /// Also without a process that waits.
 TEST_P(loads, succeed_whoever_is_killed) {
-  const char* const wanted = std::getenv("GPUSHM_KILLS");
-  const int rounds = wanted == nullptr ? 6 : std::stoi(wanted);
+  const int rounds = gpushm_testing::number_from_environment("GPUSHM_KILLS", 6);
   const unsigned seed = std::random_device()();
   RecordProperty("seed", std::to_string(seed));
   std::mt19937 random(seed);
@@ -236,7 +211,7 @@ TEST_P(loads, that_fail_leave_nothing) {
 INSTANTIATE_TEST_SUITE_P(on,
                          loads,
                          testing::Values(where::host, where::fake, where::real),
-                         name_of);
+                         gpushm_tests::name_of);
 
 class loads_of_one_process : public testing::Test {
  protected:

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// weights_agent SOCKET NAME DEVICE PATH
+// weights_agent SOCKET NAME DEVICE PATH [PAUSE_MS]
 // Loads a model, prints "report BYTES TOTAL here|there" while it does, then "ready GENERATION", and
-// for each line on standard input compares segment and files: "whole", or what differs.
+// for each line on standard input compares segment and files: "whole", or what differs. With a
+// pause, it does not go on for so long at each report of the load's own progress.
 #include <chrono>
 #include <iostream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gpushm/gpushm.hpp"
@@ -13,7 +15,7 @@
 using namespace gpushm;
 
 int main(int argc, char** argv) {
-  if (argc != 5) {
+  if (argc != 5 && argc != 6) {
     return 2;
   }
   try {
@@ -22,9 +24,13 @@ int main(int argc, char** argv) {
     options.device = argv[3];
     options.threads = 2;
     options.timeout = std::chrono::minutes(2);
-    options.report = [](const load_progress& far) {
+    const std::chrono::milliseconds pause(argc == 6 ? std::stoi(argv[5]) : 0);
+    options.report = [pause](const load_progress& far) {
       std::cout << "report " << far.bytes << ' ' << far.total_bytes << ' '
                 << (far.is_here ? "here" : "there") << std::endl;
+      if (far.is_here) {
+        std::this_thread::sleep_for(pause);
+      }
     };
     const std::vector<std::string> paths{argv[4]};
     const segment loaded = load_tensors(by, argv[2], paths, options);
