@@ -28,16 +28,20 @@ constexpr const char* operation = "load";
 /// Of each lane to a GPU: while one is filled, the others are copied.
 constexpr std::size_t buffers = 4;
 
+error no_memory(const std::string& name, std::size_t bytes) {
+  return {errc::out_of_memory,
+          operation,
+          name,
+          "no memory for " + std::to_string(bytes) + " bytes of a file",
+          "use fewer threads, or free memory"};
+}
+
 class host_lane : public copy_lane {
  public:
   host_lane(segment& into, done report)
       : first_(static_cast<std::byte*>(into.mutable_data())), report_(std::move(report)) {
     if (!buffer_) {
-      throw error(errc::out_of_memory,
-                  operation,
-                  into.name(),
-                  "no memory for " + std::to_string(buffer_bytes) + " bytes of a file",
-                  "use fewer threads, or free memory");
+      throw no_memory(into.name(), buffer_bytes);
     }
   }
   std::byte* buffer() override { return buffer_.get(); }
@@ -79,11 +83,7 @@ staging make_staging(std::size_t bytes, const std::string& name) {
   void* const mapped =
       ::mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) {
-    throw error(errc::out_of_memory,
-                operation,
-                name,
-                "no memory for " + std::to_string(bytes) + " bytes of a file",
-                "use fewer threads, or free memory");
+    throw no_memory(name, bytes);
   }
   staging result{base::unique_mapping({mapped, whole}), static_cast<std::byte*>(mapped)};
   const auto address = reinterpret_cast<std::uintptr_t>(mapped);
@@ -107,9 +107,9 @@ class gpu_lane : public copy_lane {
     const cuda_driver& cu = cuda_driver::instance();
     try {
       check(cu->cuStreamCreate(&stream_, cuda::CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-      staging_ = make_staging(buffers_.size() * buffer_bytes, name_);
-      pinned_ = std::make_unique<streams::registered_page>(
-          staging_.first, true, buffers_.size() * buffer_bytes);
+      constexpr std::size_t bytes = buffers * buffer_bytes;
+      staging_ = make_staging(bytes, name_);
+      pinned_ = std::make_unique<streams::registered_page>(staging_.first, true, bytes);
       static_cast<void>(pinned_->address_for(stream_, 0, operation, name_));
       std::byte* next = staging_.first;
       for (one& each : buffers_) {

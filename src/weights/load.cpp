@@ -2,30 +2,23 @@
 #include "weights/load.hpp"
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <cmath>
-#include <condition_variable>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "base/cpu_limit.hpp"
 #include "base/deadline.hpp"
 #include "base/has_gone.hpp"
-#include "base/hex.hpp"
 #include "base/log.hpp"
 #include "base/syscall.hpp"
-#include "base/thread.hpp"
 #include "gpushm/error.hpp"
 #include "gpushm/timeline.hpp"
-#include "weights/copy_lane.hpp"
+#include "weights/filling.hpp"
 #include "weights/hash.hpp"
 #include "weights/layout.hpp"
-#include "weights/piece_reader.hpp"
+#include "weights/load_job.hpp"
 #include "weights/slab.hpp"
 #include "weights/tensor_json.hpp"
 
@@ -37,9 +30,6 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr const char* operation = "load";
-/// Of the timeline's name.
-constexpr const char* load_suffix = "/~load";
-constexpr milliseconds report_pause{100};
 constexpr milliseconds retry_pause{10};
 /// How long loads and opens do without a broker.
 constexpr std::chrono::seconds without_broker{30};
@@ -76,73 +66,6 @@ class broker_losses {
   std::optional<steady_clock::time_point> until_;
 };
 
-/// In host memory beside a segment that is filled: what its next loader needs.
-struct journal_head {
-  slab_id id{};
-  std::atomic<std::uint64_t> verified_pieces{0};
-};
-
-/// The hashes of parts, and how many pieces are complete. Written before the timeline is signaled.
-class load_journal {
- public:
-  static std::uint64_t bytes_for(const layout& of) {
-    return sizeof(journal_head) + of.parts.size() * sizeof(std::uint64_t);
-  }
-  explicit load_journal(segment memory) : memory_(std::move(memory)) {}
-
-  [[nodiscard]] journal_head& head() const {
-    return *static_cast<journal_head*>(memory_.mutable_data());
-  }
-  [[nodiscard]] std::uint64_t* hashes() const {
-    return reinterpret_cast<std::uint64_t*>(static_cast<std::byte*>(memory_.mutable_data()) +
-                                            sizeof(journal_head));
-  }
-
- private:
-  segment memory_;
-};
-
-struct job {
-  client& by;
-  const std::string& name;
-  const load_options& options;
-  unsigned threads;
-  steady_clock::time_point until;
-  std::vector<model_file> files;
-  layout plan;
-  std::string table_of_zeros;  ///< its length is the table's
-  std::string fingerprint;
-
-  [[nodiscard]] std::string load_name() const { return name + load_suffix; }
-  [[nodiscard]] std::string journal_name(const slab_info& of) const {
-    return name + "/~loaded-" + base::hex_text(of.id);
-  }
-  [[nodiscard]] error exists(std::string_view what) const {
-    return {errc::already_exists,
-            operation,
-            name,
-            what,
-            "remove it first (gpushm rm), or load the model under another name"};
-  }
-  void check_time() const {
-    if (options.stop.stop_requested()) {
-      throw error(errc::cancelled, operation, name, "the load was stopped", "");
-    }
-    if (steady_clock::now() >= until) {
-      throw error(errc::timed_out,
-                  operation,
-                  name,
-                  "the model was not loaded in time",
-                  "allow more time; what is loaded stays, and the next load goes on from there");
-    }
-  }
-  void report(std::uint64_t bytes, std::uint64_t resumed_bytes, bool is_here) const {
-    if (options.report) {
-      options.report({bytes, plan.tensor_bytes, resumed_bytes, is_here});
-    }
-  }
-};
-
 /// The segment if it is published, and whether it is complete. Throws already_exists: it has
 /// something else.
 struct found_slab {
@@ -168,155 +91,6 @@ std::optional<found_slab> find(const job& of, access how) {
   const bool is_complete = is_sealed(*opened, *info);
   return found_slab{std::move(*opened), *info, is_complete};
 }
-
-// ---- reading ----
-
-/// Fills a segment, from the first piece that is not complete.
-class filling {
- public:
-  filling(const job& of, segment& into, const load_journal& journal, timeline& progress)
-      : job_(of),
-        into_(into),
-        journal_(journal),
-        progress_(progress),
-        reader_(of.files, of.options.reading),
-        first_(journal.head().verified_pieces.load(std::memory_order_acquire)),
-        next_(first_),
-        complete_(first_),
-        is_done_(of.plan.pieces.size()) {
-    for (std::size_t i = 0; i != first_; ++i) {
-      complete_bytes_ += of.plan.pieces[i].bytes;
-    }
-    resumed_bytes_ = complete_bytes_;
-    if (complete_bytes_ != 0 && first_ != of.plan.pieces.size()) {
-      progress_.signal(complete_bytes_);
-    }
-  }
-
-  /// Blocks. Throws what a thread has thrown.
-  void run() {
-    const std::size_t left = job_.plan.pieces.size() - first_;
-    std::vector<std::jthread> threads;
-    for (unsigned i = 0; i != std::min<std::size_t>(job_.threads, left); ++i) {
-      {
-        const std::lock_guard lock(mutex_);
-        ++running_;
-      }
-      threads.push_back(base::start_thread("gpushm-load", [this] { work(); }));
-    }
-    std::unique_lock lock(mutex_);
-    while (!ended_.wait_for(lock, report_pause, [this] { return running_ == 0; })) {
-      const std::uint64_t bytes = complete_bytes_;
-      lock.unlock();
-      try {
-        job_.report(bytes, resumed_bytes_, true);
-        job_.check_time();
-      } catch (...) {
-        fail();
-      }
-      lock.lock();
-    }
-    lock.unlock();
-    threads.clear();
-    if (failure_) {
-      std::rethrow_exception(failure_);
-    }
-    job_.report(complete_bytes_, resumed_bytes_, true);
-  }
-
- private:
-  void work() noexcept {
-    try {
-      const auto lane = copy_lane::open(into_, [this](std::size_t piece) { complete(piece); });
-      while (!has_failed_.load(std::memory_order_relaxed)) {
-        const std::size_t index = next_.fetch_add(1, std::memory_order_relaxed);
-        if (index >= job_.plan.pieces.size()) {
-          break;
-        }
-        copy_piece(*lane, index);
-      }
-      lane->finish();
-    } catch (...) {
-      fail();
-    }
-    const std::lock_guard lock(mutex_);
-    if (--running_ == 0) {
-      ended_.notify_all();
-    }
-  }
-
-  /// In steps, so that what is hashed is still in the cache of the core that has read it.
-  void copy_piece(copy_lane& lane, std::size_t index) {
-    const piece& what = job_.plan.pieces[index];
-    const part* next = job_.plan.parts.data() + what.first_part;
-    std::uint64_t* hash = journal_.hashes() + what.first_part;
-    std::uint64_t of_next = 0;  // bytes of it that were read
-    running_hash running;
-    std::vector<part> parts;
-    for (std::uint64_t at = 0; at != what.bytes;) {
-      const std::uint64_t offset = what.file_offset + at;
-      const std::uint64_t bytes = piece_reader::step(offset, what.bytes - at);
-      const std::byte* const first = reader_.read({what.file, offset, bytes}, lane.buffer());
-      at += bytes;
-      parts.clear();
-      for (std::uint64_t done = 0; done != bytes;) {
-        const std::uint64_t count = std::min(next->bytes - of_next, bytes - done);
-        running.add({first + done, count});
-        parts.push_back({next->segment_offset + of_next, count});
-        done += count;
-        of_next += count;
-        if (of_next == next->bytes) {
-          *hash++ = running.value();
-          running.restart();
-          ++next;
-          of_next = 0;
-        }
-      }
-      lane.copy(first, parts, at == what.bytes ? std::optional(index) : std::nullopt);
-    }
-  }
-
-  /// All pieces before it are complete, too: readers of the journal need no list.
-  void complete(std::size_t index) {
-    const std::lock_guard lock(mutex_);
-    is_done_[index] = true;
-    const std::size_t before = complete_;
-    while (complete_ != is_done_.size() && is_done_[complete_]) {
-      complete_bytes_ += job_.plan.pieces[complete_++].bytes;
-    }
-    if (complete_ != before) {
-      journal_.head().verified_pieces.store(complete_, std::memory_order_release);
-      if (complete_ != is_done_.size()) {  // the last signal says that the segment is sealed
-        progress_.signal(complete_bytes_);
-      }
-    }
-  }
-
-  void fail() noexcept {
-    const std::lock_guard lock(mutex_);
-    if (!failure_) {
-      failure_ = std::current_exception();
-    }
-    has_failed_ = true;
-  }
-
-  const job& job_;
-  segment& into_;
-  const load_journal& journal_;
-  timeline& progress_;
-  piece_reader reader_;
-  const std::size_t first_;
-  std::atomic<std::size_t> next_;
-  std::atomic<bool> has_failed_{false};
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  unsigned running_ = 0;
-  std::size_t complete_;
-  std::uint64_t complete_bytes_ = 0;
-  std::uint64_t resumed_bytes_ = 0;
-  std::vector<bool> is_done_;
-  std::exception_ptr failure_;
-};
 
 // ---- one loader, and others that wait ----
 
@@ -368,7 +142,21 @@ void remove_quietly(const job& of, const std::string& name) {
   }
 }
 
-/// After a failure: others may wait, and go on; what nobody has open is not left behind.
+/// Of a model that is complete: its loader may have been killed before it has done this. False: its
+/// broker has ended, and no other load would do it.
+bool remove_notes(const job& of, const slab_info& slab, broker_losses& losses) {
+  try {
+    of.by.remove(of.journal_name(slab));
+  } catch (const error& why) {
+    if (losses.may_repeat_after(why)) {
+      return false;
+    }
+    base::log(log_level::debug, why.what());
+  }
+  return true;
+}
+
+/// After a failure: others may wait, and go on; what no other process has open is not left behind.
 void remove_unless_awaited(const job& of, const slab_info& slab) noexcept {
   try {
     if (of.by.stat(of.name).leases <= 1) {
@@ -390,7 +178,7 @@ std::string complete_table(const job& of, const load_journal& journal) {
   return write_tensors(table);
 }
 
-/// `progress`: nobody else loads as long as this process has it.
+/// `progress`: no other process loads as long as this process has it.
 void lead(const job& of, timeline progress) {
   auto slab = find(of, access::read_write);
   if (slab && slab->is_complete) {
@@ -438,7 +226,8 @@ void follow(const job& of, std::optional<found_slab>& held) {
     if (auto now = find(of, access::read_write)) {
       held = std::move(now);
     }
-    const timeline progress = timeline::open(of.by, of.load_name(), report_pause, of.options.stop);
+    const timeline progress =
+        timeline::open(of.by, load_name(of.name), report_pause, of.options.stop);
     bool is_complete = false;
     while (!is_complete) {
       of.check_time();
@@ -458,7 +247,7 @@ void follow(const job& of, std::optional<found_slab>& held) {
 /// Nothing: another process loads.
 std::optional<timeline> try_to_lead(const job& of) {
   try {
-    return timeline::create(of.by, of.load_name());
+    return timeline::create(of.by, load_name(of.name));
   } catch (const error& why) {
     if (why.code() != errc::already_exists && why.code() != errc::writer_ending) {
       throw;
@@ -510,17 +299,11 @@ segment load(client& by,
   for (;;) {
     try {
       if (auto found = find(of, access::read); found && found->is_complete) {
-        try {
-          // Its loader may have been killed before it has done this.
-          of.by.remove(of.journal_name(found->info));
-        } catch (const error& why) {
-          if (losses.may_repeat_after(why)) {
-            base::pause_before_retry(retry_pause);
-            continue;  // nobody else would remove it
-          }
-          base::log(log_level::debug, why.what());
+        if (remove_notes(of, found->info, losses)) {
+          return std::move(found->memory);
         }
-        return std::move(found->memory);
+        base::pause_before_retry(retry_pause);
+        continue;
       }
       of.check_time();
       if (auto progress = try_to_lead(of)) {
@@ -548,7 +331,7 @@ void await_loader(client& by,
                   milliseconds timeout,
                   const std::stop_token& stop) {
   try {
-    const timeline progress = timeline::open(by, name + load_suffix, timeout, stop);
+    const timeline progress = timeline::open(by, load_name(name), timeout, stop);
     static_cast<void>(progress.wait(max_timeline_value, timeout, stop));
   } catch (const error& why) {
     base::log(log_level::debug, why.what());

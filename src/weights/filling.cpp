@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weights/filling.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <thread>
+
+#include "base/thread.hpp"
+#include "weights/hash.hpp"
+#include "weights/layout.hpp"
+
+namespace gpushm::weights {
+
+filling::filling(const job& of, segment& into, const load_journal& journal, timeline& progress)
+    : job_(of),
+      into_(into),
+      journal_(journal),
+      progress_(progress),
+      reader_(of.files, of.options.reading),
+      first_(journal.head().verified_pieces.load(std::memory_order_acquire)),
+      next_(first_),
+      complete_(first_),
+      is_done_(of.plan.pieces.size()) {
+  for (std::size_t i = 0; i != first_; ++i) {
+    complete_bytes_ += of.plan.pieces[i].bytes;
+  }
+  resumed_bytes_ = complete_bytes_;
+  if (complete_bytes_ != 0 && first_ != of.plan.pieces.size()) {
+    progress_.signal(complete_bytes_);
+  }
+}
+
+void filling::run() {
+  const std::size_t left = job_.plan.pieces.size() - first_;
+  std::vector<std::jthread> threads;
+  for (unsigned i = 0; i != std::min<std::size_t>(job_.threads, left); ++i) {
+    {
+      const std::lock_guard lock(mutex_);
+      ++running_;
+    }
+    threads.push_back(base::start_thread("gpushm-load", [this] { work(); }));
+  }
+  std::unique_lock lock(mutex_);
+  while (!ended_.wait_for(lock, report_pause, [this] { return running_ == 0; })) {
+    const std::uint64_t bytes = complete_bytes_;
+    lock.unlock();
+    try {
+      job_.report(bytes, resumed_bytes_, true);
+      job_.check_time();
+    } catch (...) {
+      fail();
+    }
+    lock.lock();
+  }
+  lock.unlock();
+  threads.clear();
+  if (failure_) {
+    std::rethrow_exception(failure_);
+  }
+  job_.report(complete_bytes_, resumed_bytes_, true);
+}
+
+void filling::work() noexcept {
+  try {
+    const auto lane = copy_lane::open(into_, [this](std::size_t piece) { complete(piece); });
+    while (!has_failed_.load(std::memory_order_relaxed)) {
+      const std::size_t index = next_.fetch_add(1, std::memory_order_relaxed);
+      if (index >= job_.plan.pieces.size()) {
+        break;
+      }
+      copy_piece(*lane, index);
+    }
+    lane->finish();
+  } catch (...) {
+    fail();
+  }
+  const std::lock_guard lock(mutex_);
+  if (--running_ == 0) {
+    ended_.notify_all();
+  }
+}
+
+void filling::copy_piece(copy_lane& lane, std::size_t index) {
+  const piece& what = job_.plan.pieces[index];
+  const part* next = job_.plan.parts.data() + what.first_part;
+  std::uint64_t* hash = journal_.hashes() + what.first_part;
+  std::uint64_t of_next = 0;  // bytes of it that were read
+  running_hash running;
+  std::vector<part> parts;
+  for (std::uint64_t at = 0; at != what.bytes;) {
+    const std::uint64_t offset = what.file_offset + at;
+    const std::uint64_t bytes = piece_reader::step(offset, what.bytes - at);
+    const std::byte* const first = reader_.read({what.file, offset, bytes}, lane.buffer());
+    at += bytes;
+    parts.clear();
+    for (std::uint64_t done = 0; done != bytes;) {
+      const std::uint64_t count = std::min(next->bytes - of_next, bytes - done);
+      running.add({first + done, count});
+      parts.push_back({next->segment_offset + of_next, count});
+      done += count;
+      of_next += count;
+      if (of_next == next->bytes) {
+        *hash++ = running.value();
+        running.restart();
+        ++next;
+        of_next = 0;
+      }
+    }
+    lane.copy(first, parts, at == what.bytes ? std::optional(index) : std::nullopt);
+  }
+}
+
+void filling::complete(std::size_t index) {
+  const std::lock_guard lock(mutex_);
+  is_done_[index] = true;
+  const std::size_t before = complete_;
+  while (complete_ != is_done_.size() && is_done_[complete_]) {
+    complete_bytes_ += job_.plan.pieces[complete_++].bytes;
+  }
+  if (complete_ != before) {
+    journal_.head().verified_pieces.store(complete_, std::memory_order_release);
+    if (complete_ != is_done_.size()) {  // the last signal says that the segment is sealed
+      progress_.signal(complete_bytes_);
+    }
+  }
+}
+
+void filling::fail() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) {
+    failure_ = std::current_exception();
+  }
+  has_failed_ = true;
+}
+
+}  // namespace gpushm::weights

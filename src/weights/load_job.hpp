@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/hex.hpp"
+#include "gpushm/error.hpp"
+#include "gpushm/tensors.hpp"
+#include "weights/layout.hpp"
+#include "weights/model_files.hpp"
+#include "weights/slab.hpp"
+
+namespace gpushm::weights {
+
+/// How often a load reports, and looks whether it is to stop.
+inline constexpr std::chrono::milliseconds report_pause{100};
+
+/// In host memory beside a segment that is filled: what its next loader needs.
+struct journal_head {
+  slab_id id{};
+  std::atomic<std::uint64_t> verified_pieces{0};
+};
+
+/// The hashes of parts, and how many pieces are complete. Written before the timeline is signaled.
+class load_journal {
+ public:
+  static std::uint64_t bytes_for(const layout& of) {
+    return sizeof(journal_head) + of.parts.size() * sizeof(std::uint64_t);
+  }
+  explicit load_journal(segment memory) : memory_(std::move(memory)) {}
+
+  [[nodiscard]] journal_head& head() const {
+    return *static_cast<journal_head*>(memory_.mutable_data());
+  }
+  [[nodiscard]] std::uint64_t* hashes() const {
+    return reinterpret_cast<std::uint64_t*>(static_cast<std::byte*>(memory_.mutable_data()) +
+                                            sizeof(journal_head));
+  }
+
+ private:
+  segment memory_;
+};
+
+/// Of the timeline whose signaler is the loader.
+[[nodiscard]] inline std::string load_name(const std::string& name) {
+  return name + "/~load";
+}
+
+/// What is loaded, and how.
+struct job {
+  client& by;
+  const std::string& name;
+  const load_options& options;
+  unsigned threads;
+  std::chrono::steady_clock::time_point until;
+  std::vector<model_file> files;
+  layout plan;
+  std::string table_of_zeros;  ///< its length is the table's
+  std::string fingerprint;
+
+  [[nodiscard]] std::string journal_name(const slab_info& of) const {
+    return name + "/~loaded-" + base::hex_text(of.id);
+  }
+  [[nodiscard]] error exists(std::string_view what) const {
+    return {errc::already_exists,
+            "load",
+            name,
+            what,
+            "remove it first (gpushm rm), or load the model under another name"};
+  }
+  void check_time() const {
+    if (options.stop.stop_requested()) {
+      throw error(errc::cancelled, "load", name, "the load was stopped", "");
+    }
+    if (std::chrono::steady_clock::now() >= until) {
+      throw error(errc::timed_out,
+                  "load",
+                  name,
+                  "the model was not loaded in time",
+                  "allow more time; what is loaded stays, and the next load goes on from there");
+    }
+  }
+  void report(std::uint64_t bytes, std::uint64_t resumed_bytes, bool is_here) const {
+    if (options.report) {
+      options.report({bytes, plan.tensor_bytes, resumed_bytes, is_here});
+    }
+  }
+};
+
+}  // namespace gpushm::weights
