@@ -854,6 +854,14 @@ def from_dlpack(tensor: object, /, *, stream: int | None = None) -> Array:
     Raises BufferError, TypeError, and what the tensor's ``__dlpack__`` raises.
     """
 
+def exchange(array: Array, table: object, /) -> Any:
+    """
+    A tensor of another library on the memory of the array, as its ``from_dlpack`` makes it.
+    ``table``: ``__dlpack_c_exchange_api__`` of its tensors' type. Does not block: the library's
+    current stream waits for :attr:`Array.ready`. Raises as :meth:`Array.__dlpack__`, and what
+    the library raises.
+    """
+
 def tensors_size(table: str | bytes) -> int:
     """
     The size of a segment for :meth:`Segment.publish_tensors` with this table, whose

@@ -59,10 +59,16 @@ def _to_numpy(array: Array) -> Any:
     return to_numpy(array)
 
 
-def _to_torch(array: Array) -> Any:
+def to_torch(array: Array) -> Any:
     import torch
 
-    return torch.from_dlpack(array)
+    table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    # PyTorch before 2.10; and what its table refuses, it does not release (2.11).
+    if table is None or not hasattr(torch, array.dtype):
+        return torch.from_dlpack(array)
+    if array.__dlpack_device__()[0] != 1:
+        torch.cuda.init()  # as from_dlpack does
+    return _core.exchange(array, table)
 
 
 def _to_cupy(array: Array) -> Any:
@@ -75,7 +81,7 @@ _FRAMEWORKS: dict[str | None, Callable[[Array], Any]] = {
     None: lambda array: array,
     "numpy": _to_numpy,
     "jax": _to_jax,
-    "torch": _to_torch,
+    "torch": to_torch,
     "cupy": _to_cupy,
 }
 # As safetensors names them, too.
@@ -132,7 +138,7 @@ class Table:
         """A framework's tensor, also of types that DLPack cannot express. Raises as array()."""
         result = convert(self.array(name))
         wanted = self.entries[name].get("framework_dtype")
-        if wanted is not None and convert is _to_torch:
+        if wanted is not None and convert is to_torch:
             from gpushm._torch import view_as
 
             result = view_as(result, wanted)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpushm import _core
 from gpushm._shared import Place, open_place, place_of
+from gpushm._tensors import to_torch
 from gpushm._torch import plain, shared_bytes, view_as, whole_storage
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ def _rebuild(
 ) -> Any:
     import torch
 
-    tensor = torch.from_dlpack(open_place(_current().client, Place(*place)))
+    tensor = to_torch(open_place(_current().client, Place(*place)))
     if dtype is not None:
         tensor = view_as(tensor, dtype)
     if is_parameter:

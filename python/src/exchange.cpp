@@ -108,7 +108,7 @@ nb::object to_capsule(std::unique_ptr<exported> tensor, bool versioned) {
   return nb::steal(capsule);
 }
 
-/// Makes the consumer's stream wait until the elements are complete; never this thread.
+/// `stream`: as Python passes it.
 void make_stream_wait(const array& what, nb::handle stream) {
   if (!stream.is_none()) {
     const auto value = nb::cast<std::int64_t>(stream);
@@ -121,13 +121,7 @@ void make_stream_wait(const array& what, nb::handle stream) {
           "one)");
     }
   }
-  if (!what.ready.has_value() || is_ready(*what.ready)) {
-    return;
-  }
-  void* const handle = stream.is_none() ? nullptr : to_stream(stream);
-  call(what.ready->timeline, [&](gpushm_timeline* timeline) {
-    return gpushm_timeline_wait_on(timeline, handle, what.ready->value, 0);
-  });
+  make_stream_wait(what, stream.is_none() ? nullptr : to_stream(stream));
 }
 
 nb::object to_dlpack(const array& self,
@@ -350,6 +344,15 @@ std::shared_ptr<const void> own(Managed* tensor) {
 }
 
 }  // namespace
+
+void make_stream_wait(const array& what, void* stream) {
+  if (!what.ready.has_value() || is_ready(*what.ready)) {
+    return;
+  }
+  call(what.ready->timeline, [&](gpushm_timeline* timeline) {
+    return gpushm_timeline_wait_on(timeline, stream, what.ready->value, 0);
+  });
+}
 
 std::unique_ptr<dl::managed_tensor_versioned, void (*)(dl::managed_tensor_versioned*)>
 export_versioned(const array& what, bool copied) {

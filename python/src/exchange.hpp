@@ -10,6 +10,10 @@
 
 namespace gpushm_python {
 
+/// Makes the consumer's CUDA stream (null: the legacy default one) wait until the elements are
+/// complete; never this thread. Needs the GIL.
+void make_stream_wait(const array& what, void* stream);
+
 /// A tensor for a consumer, which releases it by its deleter: on any thread, without the GIL, also
 /// after the interpreter has ended. Copied: one in host memory that the consumer alone has.
 std::unique_ptr<dl::managed_tensor_versioned, void (*)(dl::managed_tensor_versioned*)>

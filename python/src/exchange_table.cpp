@@ -102,7 +102,56 @@ int allocate(dl::tensor* prototype,
 dl::exchange_table table{
     {dl::current, nullptr}, allocate, from_object, to_object, describe, current_stream};
 
+/// A tensor of the library whose table this is: without its Python code, which for memory of a GPU
+/// takes longer than all else (it names the current stream for each tensor).
+nb::object exchange(const array& what, nb::handle capsule) {
+  auto* header = static_cast<dl::exchange_header*>(
+      PyCapsule_GetPointer(capsule.ptr(), dl::exchange_capsule_name));
+  if (header == nullptr) {
+    throw nb::python_error();
+  }
+  while (header->version.major != dl::current.major) {
+    header = header->previous;
+    if (header == nullptr) {
+      raise_buffer_error("the library has no table of DLPack 1", "use its from_dlpack");
+    }
+  }
+  const auto* const used = reinterpret_cast<dl::exchange_table*>(header);
+  if (what.is_host()) {
+    require_ready_on_cpu(what);
+  } else if (what.ready.has_value()) {
+    void* stream = nullptr;
+    if (used->current_stream(what.device.type, what.device.id, &stream) != 0) {
+      throw nb::python_error();
+    }
+    make_stream_wait(what, stream);
+  }
+  void* result = nullptr;
+  // The tensor is the library's, whatever it returns. PyTorch 2.11 does not release one whose type
+  // it lacks.
+  if (used->to_object(export_versioned(what, false).release(), &result) != 0) {
+    throw nb::python_error();
+  }
+  return nb::steal(static_cast<PyObject*>(result));
+}
+
 }  // namespace
+
+void register_exchange(nb::module_& module) {
+  module.def(
+      "exchange",
+      exchange,
+      nb::arg("array"),
+      nb::arg("table"),
+      nb::sig("def exchange(array: Array, table: object, /) -> Any"),
+      "A tensor of another library on the memory of the array, as its ``from_dlpack`` makes "
+      "it.\n"
+      "``table``: ``__dlpack_c_exchange_api__`` of its tensors' type. Does not block: the "
+      "library's\n"
+      "current stream waits for :attr:`Array.ready`. Raises as :meth:`Array.__dlpack__`, and "
+      "what\n"
+      "the library raises.");
+}
 
 void register_exchange_table(nb::class_<array>& type) {
   type.attr("__dlpack_c_exchange_api__") =

@@ -9,5 +9,7 @@ namespace gpushm_python {
 
 /// `__dlpack_c_exchange_api__` of gpushm.Array: the exchange without Python calls.
 void register_exchange_table(nanobind::class_<array>& type);
+/// The same with the table of another library.
+void register_exchange(nanobind::module_& module);
 
 }  // namespace gpushm_python

@@ -8,6 +8,7 @@
 #include "channel.hpp"
 #include "client.hpp"
 #include "exchange.hpp"
+#include "exchange_table.hpp"
 #include "known_memory.hpp"
 #include "log.hpp"
 #include "segment.hpp"
@@ -31,6 +32,7 @@ NB_MODULE(_core, module) {
   register_channel(module);
   register_client(module);
   register_from_dlpack(module);
+  register_exchange(module);
   register_tensors(module);
   register_known_memory(module);
   register_torch_pool(module);

@@ -79,6 +79,8 @@ _api = ctypes.pythonapi
 _api.PyCapsule_GetPointer.restype = ctypes.c_void_p
 _api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 _api.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_void_p]
+_api.PyCapsule_New.restype = ctypes.py_object
+_api.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 _api.PyCapsule_GetName.restype = ctypes.c_char_p
 _api.PyCapsule_GetName.argtypes = [ctypes.py_object]
 
@@ -109,6 +111,14 @@ def take(capsule: object) -> int:
 def delete(address: int) -> None:
     """Calls the deleter of a versioned tensor, without the GIL."""
     ManagedVersioned.from_address(address).deleter(address)
+
+
+_TABLE_NAME = ctypes.create_string_buffer(b"dlpack_exchange_api")
+
+
+def table_capsule(table: ExchangeTable) -> object:
+    """For a table that outlives it."""
+    return _api.PyCapsule_New(ctypes.addressof(table), _TABLE_NAME, None)
 
 
 def exchange_table(kind: type) -> ExchangeTable:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import gpushm
+from gpushm._core import exchange
 
 import dlpack
 
@@ -361,6 +362,49 @@ def test_c_exchange_table(segment):
     assert stream.value is None
     with pytest.raises(TypeError):
         table.from_object(object(), ctypes.byref(managed))
+
+
+def test_exchange_by_the_table_of_another_library(client, segment):
+    own = dlpack.exchange_table(gpushm.Array)
+    seen = []
+
+    def to_object(tensor, result):
+        seen.append((tensor.contents.flags, tensor.contents.tensor.shape[:2]))
+        return own.to_object(tensor, result)
+
+    wanted = dlpack.ToObject(to_object)
+    table = dlpack.ExchangeTable.from_buffer_copy(own)
+    table.to_object = wanted
+    array = segment.view("float32", (2, 3), offset=64)
+    made = exchange(array, dlpack.table_capsule(table))
+    assert (made.shape, made.data_ptr, made.readonly) == ((2, 3), array.data_ptr, False)
+    assert seen == [(0, [2, 3])]
+    # A newer table refers to one of version 1.
+    newer = dlpack.ExchangeTable(version=dlpack.Version(2, 0), previous=ctypes.addressof(table))
+    assert exchange(array, dlpack.table_capsule(newer)).data_ptr == array.data_ptr
+    newer.previous = None
+    with pytest.raises(BufferError, match="no table of DLPack 1"):
+        exchange(array, dlpack.table_capsule(newer))
+    with pytest.raises(ValueError, match="PyCapsule"):
+        exchange(array, array.__dlpack__(max_version=(1, 0)))
+    with pytest.raises((TypeError, ValueError)):
+        exchange(array, object())
+    segment.publish()
+    with client.open(segment.name) as opened:
+        readonly = exchange(opened.view(), dlpack.table_capsule(table))
+    assert readonly.readonly
+    assert seen[-1][0] == 1
+    assert readonly.tobytes() == bytes(segment.size)
+
+
+def test_exchange_by_a_table_needs_what_is_ready(client, segment):
+    table = gpushm.Array.__dlpack_c_exchange_api__
+    with client.create_timeline("exchange") as timeline:
+        array = segment.view("int32", 4, ready=(timeline, 1))
+        with pytest.raises(BufferError, match="not ready"):
+            exchange(array, table)
+        timeline.signal(1)
+        assert exchange(array, table).tobytes() == bytes(16)
 
 
 def test_c_exchange_allocates_in_host_memory():

@@ -16,6 +16,7 @@ import pytest
 import gpushm
 import gpushm._shared
 import gpushm.reductions
+from gpushm._tensors import to_torch
 
 import torch_children
 from support import has_gpu, wait_until
@@ -107,6 +108,16 @@ def test_all_types(client, device, on, name):
     with gpushm.safe_open("m", "pt", client=client) as opened:
         assert opened.get_tensor("w").dtype == dtype
         assert bytes_of(opened.get_slice("w")[1:3]) == bytes_of(tensor[1:3])
+
+
+def test_a_type_that_pytorch_lacks_is_refused_and_its_memory_released(client, device):
+    client.put("m", {"w": torch.zeros(4)}, device=device).close()
+    wait_until(lambda: client.stat("m").leases == 0, "no lease")
+    with client.open("m") as segment:
+        assert client.stat("m").leases == 1
+        with pytest.raises(BufferError):
+            to_torch(segment.view("float8_e3m4", 4))
+    wait_until(lambda: client.stat("m").leases == 0, "no lease")
 
 
 def test_orders_and_gaps(client, device, on):
