@@ -447,6 +447,10 @@ class server::impl final : public outbox {
     journal::journal log = journal::journal::create();
     records::encoder encoder;
     log.put(records::key_of(records::kind::broker), encoder.encode(std::move(self)));
+    // A successor must not begin with generations of an earlier start, whose segments members may
+    // hand back.
+    log.put(records::key_of({core::record_kind::numbers}),
+            encoder.encode(core::saved_numbers{.next_generation = first_generation_}));
     log.commit();
     shelf.put_journal(log.descriptor(), log.sequence());
     return {std::move(log), std::move(shelf), 1};

@@ -232,6 +232,28 @@ TEST_F(lost_broker, successors_take_back_too) {
   EXPECT_TRUE(has("w", generation)) << log();
 }
 
+TEST_F(lost_broker, a_successor_of_a_broker_that_has_recorded_nothing_gives_new_generations_out) {
+  start();
+  member creator(socket_);
+  const std::string old = creator.does("create w persistent 1");
+  ASSERT_EQ(creator.does("publish w"), "ok");
+  creator.process().kill(SIGSTOP);
+  lose();
+  static_cast<void>(connect());  // its domain is served
+  ASSERT_TRUE(broker_->kill());
+  member another(socket_);
+  const std::string generation = another.does("create n persistent 1");
+  EXPECT_GT(std::stoull(generation), std::stoull(old)) << "given out again";
+  ASSERT_EQ(another.does("publish n"), "ok");
+  creator.process().kill(SIGCONT);
+  ASSERT_TRUE(has("w", old)) << log();
+  const auto epoch = connect().broker().epoch;
+  ASSERT_TRUE(broker_->kill());
+  EXPECT_TRUE(has("w", old)) << log();
+  EXPECT_TRUE(has("n", generation)) << log();
+  EXPECT_EQ(connect().broker().epoch, epoch) << log();
+}
+
 TEST_F(lost_broker, reports_what_nobody_has) {
   start();
   {

@@ -125,7 +125,9 @@ class recorder final {
     if (!of_->bounds().names_changes) {
       return;
     }
-    recorded_.records.try_emplace({record_kind::numbers}, saved_numbers{});
+    // As server::make_recorder begins a journal.
+    recorded_.records.try_emplace({record_kind::numbers},
+                                  saved_numbers{.next_generation = of_->bounds().first_generation});
     if (done.too_many_records) {
       recorded_ = of_->save();
     }
