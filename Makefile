@@ -124,7 +124,7 @@ image: deps-image ## build the container image of the agent (podman or buildah, 
 wheel: deps-python ## build the Python package's wheel in build/python/dist
 	@scripts/python.sh wheel
 
-python-test: wheel deps-dev ## install the wheel in build/python/venv; check its sources and types, and run its tests
+python-test: wheel deps-dev deps-lint ## install the wheel in build/python/venv; check its sources and types, and run its tests
 	@scripts/build.sh dev $(JOBS) gpushm run-with-fake-gpus
 	@scripts/python.sh install
 	@scripts/python.sh lint

@@ -10,26 +10,18 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 jobs=${JOBS:-$(nproc)}
 
-tool() { # CI's version if it is installed, else the default one
-  if command -v "$1-14" >/dev/null; then
-    echo "$1-14"
-  else
-    echo "$1"
-  fi
-}
-
 tracked() { # git pathspec...
   git ls-files --cached --others --exclude-standard -- "$@" |
     while IFS= read -r file; do if [ -f "$file" ]; then echo "$file"; fi; done
 }
 
 check_format() {
-  tracked '*.cpp' '*.hpp' '*.h' '*.c' | xargs -r -d '\n' "$(tool clang-format)" --dry-run -Werror
+  tracked '*.cpp' '*.hpp' '*.h' '*.c' | xargs -r -d '\n' "$(scripts/tool.sh clang-format)" --dry-run -Werror
 }
 
 check_tidy() {
   scripts/build.sh lint
-  scripts/tidy.sh build/lint "$(tool clang-tidy)" "$jobs"
+  scripts/tidy.sh build/lint "$(scripts/tool.sh clang-tidy)" "$jobs"
 }
 
 check_cppcheck() {
@@ -52,7 +44,7 @@ check_rules() {
 }
 
 if [ "${1:-}" = --fix-format ]; then
-  tracked '*.cpp' '*.hpp' '*.h' '*.c' | xargs -r -d '\n' "$(tool clang-format)" -i
+  tracked '*.cpp' '*.hpp' '*.h' '*.c' | xargs -r -d '\n' "$(scripts/tool.sh clang-format)" -i
   exit 0
 fi
 stages=("$@")

@@ -8,7 +8,7 @@
 #   scripts/python.sh install           the wheel in the virtual environment
 #   scripts/python.sh stubs             writes python/gpushm/_core.pyi again, from the installed module
 #   scripts/python.sh reference         writes docs/python-api.md again, from the installed package
-#   scripts/python.sh lint              ruff, mypy, stubtest, and whether docs/python-api.md is that of the package
+#   scripts/python.sh lint              ruff, mypy, stubtest, whether docs/python-api.md is that of the package, clang-tidy
 #   scripts/python.sh format            formats and fixes the Python sources
 #   scripts/python.sh test [ARGUMENT...]   pytest; needs gpushm and run-with-fake-gpus in build/dev
 #
@@ -67,6 +67,11 @@ lint() {
      --allowlist ../../python/stubtest.txt gpushm)
   "$python" python/tools/reference.py | diff -u docs/python-api.md - ||
     { echo "docs/python-api.md is not that of the package (scripts/python.sh reference)" >&2; return 1; }
+  # Configured as scikit-build-core does it, with the compiler of clang-tidy.
+  cmake -S . -B "$root/tidy" -G Ninja -DGPUSHM_ONLY_PYTHON=ON -DCMAKE_EXPORT_COMPILE_COMMANDS=ON \
+        -DCMAKE_CXX_COMPILER="$(scripts/tool.sh clang++)" -DPython_EXECUTABLE="$PWD/$python" \
+        -Dnanobind_DIR="$("$python" -m nanobind --cmake_dir)" >/dev/null
+  TIDY_ROOT=python/src scripts/tidy.sh "$root/tidy" "$(scripts/tool.sh clang-tidy)"
 }
 
 format() {

@@ -4,6 +4,8 @@
 # tenth of the rest (tidy_files.py); with ALL=1 in the environment all files. Skips a file that was clean until it, a header
 # that it includes, its compile command, .clang-tidy or clang-tidy itself changes.
 #
+# With TIDY_ROOT in the environment: of that folder.
+#
 #   scripts/tidy.sh BUILD_DIR CLANG_TIDY [JOBS]
 set -euo pipefail
 
@@ -14,7 +16,8 @@ export BUILD=$build ROOT=$PWD
 CACHE=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/gpushm-tidy
 export CACHE
 mkdir -p "$CACHE"
-find "$CACHE" -type f -mtime +30 ! -name passed -delete
+passed=$CACHE/passed${TIDY_ROOT:+-${TIDY_ROOT//\//-}}
+find "$CACHE" -type f -mtime +30 ! -name 'passed*' -delete
 
 # Generated sources must exist before other sources can include them.
 ninja -C "$build" -t targets all | sed -n 's/^\(generated\/[^:]*\): .*/\1/p' | xargs -r ninja -C "$build" >/dev/null
@@ -52,10 +55,10 @@ one() { # FILE COMMAND
 }
 export -f one
 
-since=$(scripts/lint_base.sh "$CACHE/passed")
+since=$(scripts/lint_base.sh "$passed")
 
 # shellcheck disable=SC2016  # the inner shell's arguments
 scripts/tidy_files.py "$build" ${since:+"$since"} | xargs -0 -r -n 2 -P "$jobs" bash -c 'one "$1" "$2"' one
 if [ -z "$(git status --porcelain)" ]; then
-  git rev-parse HEAD >"$CACHE/passed"
+  git rev-parse HEAD >"$passed"
 fi

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Prints the files that clang-tidy must check, as "FILE\\0COMMAND\\0": sources of src/ and apps/, or files that include several
-of them (unity_groups.py), because clang-tidy spends most of its time on included headers.
+"""Prints the files that clang-tidy must check, as "FILE\\0COMMAND\\0": sources of src/ and apps/ (or
+of the folder that TIDY_ROOT in the environment names), or files that include several of them (unity_groups.py), because clang-tidy
+spends most of its time on included headers.
 
   tidy_files.py BUILD_DIR [BASE]
   tidy_files.py --sources [BASE]      prints paths of sources, one per line: those that `make aarch64` compiles separately
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import zlib
 
+ROOTS = tuple(name + "/" for name in os.environ.get("TIDY_ROOT", "src apps").split())
 PARTS = 10
 MAX_FILES = 25
 
@@ -80,7 +82,7 @@ def main():
                                 re.findall(r'^#include "(.+)"', group.read(), re.M)}
             elif name.endswith(".cpp"):
                 together = {name}
-            if together and all(one.split(os.sep)[0] in ("src", "apps") for one in together):
+            if together and all(one.startswith(ROOTS) for one in together):
                 sources[name] = entry
                 members[name] = together
     chosen = chosen_of(members, base)

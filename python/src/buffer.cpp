@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 
+#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -150,17 +151,17 @@ release_function release() {
 }  // namespace
 
 const PyType_Slot* array_buffer_slots() {
-  static const PyType_Slot slots[] = {{slot_getbuffer, slot(array_getbuffer)},
-                                      {slot_releasebuffer, slot(release_buffer)},
-                                      {0, nullptr}};
-  return slots;
+  static const std::array<PyType_Slot, 3> slots{{{slot_getbuffer, slot(array_getbuffer)},
+                                                 {slot_releasebuffer, slot(release_buffer)},
+                                                 {0, nullptr}}};
+  return slots.data();
 }
 
 const PyType_Slot* segment_buffer_slots() {
-  static const PyType_Slot slots[] = {{slot_getbuffer, slot(segment_getbuffer)},
-                                      {slot_releasebuffer, slot(release_buffer)},
-                                      {0, nullptr}};
-  return slots;
+  static const std::array<PyType_Slot, 3> slots{{{slot_getbuffer, slot(segment_getbuffer)},
+                                                 {slot_releasebuffer, slot(release_buffer)},
+                                                 {0, nullptr}}};
+  return slots.data();
 }
 
 std::optional<buffer_view> buffer_view::of(nb::handle object) {

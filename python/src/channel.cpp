@@ -40,7 +40,7 @@ struct part_object {
   Part part{};
   bool is_open = true;
 
-  Member& of() const { return nb::cast<Member&>(member); }
+  [[nodiscard]] Member& of() const { return nb::cast<Member&>(member); }
   [[nodiscard]] array view(nb::handle dtype, nb::handle shape, std::uint64_t offset) const {
     if (!is_open) {
       raise(GPUSHM_ERRC_INVALID_ARGUMENT,
@@ -108,7 +108,7 @@ gpushm_consumer_mode to_mode(const string& text) {
   if (text == "share") {
     return GPUSHM_CONSUMER_SHARE;
   }
-  throw nb::value_error("mode is \"block\", \"latest\" or \"share\"");
+  throw nb::value_error(R"(mode is "block", "latest" or "share")");
 }
 
 nb::object open_consumer(client_object& self,

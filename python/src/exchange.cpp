@@ -45,7 +45,7 @@ dl::tensor describe(exported& into, const array& what, void* data) {
 
 template <typename Managed>
 void delete_exported(Managed* self) {
-  delete static_cast<exported*>(self->context);
+  const std::unique_ptr<exported> last(static_cast<exported*>(self->context));
 }
 
 std::unique_ptr<exported> make_exported(const array& what, bool copied) {

@@ -14,8 +14,6 @@
 namespace gpushm_python {
 namespace {
 
-namespace nb = nanobind;
-
 struct known {
   std::uintptr_t end = 0;
   gpushm_segment* handle = nullptr;

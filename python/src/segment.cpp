@@ -172,12 +172,12 @@ std::string name_of(const segment_object& self) {
 
 std::shared_ptr<gpushm_segment> own_segment(gpushm_segment* segment,
                                             std::shared_ptr<const void> keep) {
-  const std::shared_ptr<gpushm_segment> result{
-      segment, [keep = std::move(keep)](gpushm_segment* last) mutable {
-        forget_memory(last);
-        gpushm_segment_close(last);
-        keep.reset();
-      }};
+  std::shared_ptr<gpushm_segment> result{segment,
+                                         [keep = std::move(keep)](gpushm_segment* last) mutable {
+                                           forget_memory(last);
+                                           gpushm_segment_close(last);
+                                           keep.reset();
+                                         }};
   remember_memory(result);
   return result;
 }
@@ -270,16 +270,16 @@ void register_segment(nb::module_& module) {
       .def_prop_ro("backend",
                    name_of<gpushm_backend, gpushm_segment_backend, gpushm_backend_name>,
                    nb::sig("def backend(self) -> str"),
-                   "How the memory is shared, such as ``\"host\"`` or ``\"cuda-vmm\"``.")
+                   R"(How the memory is shared, such as ``"host"`` or ``"cuda-vmm"``.)")
       .def_prop_ro("access",
                    name_of<gpushm_access, gpushm_segment_access, gpushm_access_name>,
                    nb::sig("def access(self) -> str"),
-                   "``\"read\"`` or ``\"read-write\"``.")
+                   R"(``"read"`` or ``"read-write"``.)")
       .def_prop_ro(
           "lifetime",
           name_of<gpushm_lifetime, gpushm_segment_lifetime, gpushm_lifetime_name>,
           nb::sig("def lifetime(self) -> str"),
-          "``\"leased\"`` (ends with its last lease) or ``\"persistent\"`` (until removed).")
+          R"(``"leased"`` (ends with its last lease) or ``"persistent"`` (until removed).)")
       .def_prop_ro("metadata",
                    metadata,
                    nb::sig("def metadata(self) -> bytes"),
