@@ -135,6 +135,70 @@ class Timeline:
         belongs to a segment.
         """
 
+class GraphOperations:
+    """
+    Signals and waits that a CUDA graph contains, of :meth:`StreamBatch.record`. Keeps their timelines
+    open: must live as long as the graph is launched.
+    """
+
+    def set_values(self, executable: object, stream: object, values: Sequence[int], timeout: float | None = 30.0) -> None:
+        """
+        Set the values of the next launch on ``stream``, one for each operation, in their order;
+        launches that are enqueued already keep theirs.
+
+        ``executable``: a ``cudaGraphExec_t`` as an integer, or a ``torch.cuda.CUDAGraph`` that was
+        made with ``keep_graph=True``; the graph of which it was made must still exist. Does not wait
+        for the GPU. Raises as :meth:`StreamBatch.enqueue`.
+        """
+
+class StreamBatch:
+    """
+    Up to 64 signals and waits of timelines, in this order, for a CUDA stream by one call of the
+    driver, or for a CUDA graph. Keeps the timelines open. Not for several threads at a time.
+
+    Methods that add an operation return the batch: ``StreamBatch().wait(a, 1).signal(b, 2)``.
+    They raise gpushm.InvalidArgumentError for a closed timeline.
+    """
+
+    def __init__(self) -> None: ...
+
+    def wait(self, timeline: Timeline, value: int) -> StreamBatch:
+        """
+        What is enqueued later begins when ``value`` is reached, or the timeline has ended.
+        """
+
+    def signal(self, timeline: Timeline, value: int) -> StreamBatch:
+        """Signal ``value`` when the stream has done what it was given before."""
+
+    def wait_flags(self, timeline: Timeline, flags: int) -> StreamBatch:
+        """As :meth:`wait`, until the timeline has any of these flags."""
+
+    def set_flags(self, timeline: Timeline, flags: int) -> StreamBatch:
+        """As :meth:`signal`: replace the flags."""
+
+    def clear(self) -> None:
+        """Remove all operations."""
+
+    def __len__(self) -> int: ...
+
+    def enqueue(self, stream: object, timeout: float | None = 30.0) -> None:
+        """
+        Enqueue all operations, or, if it raises, none; they stay in the batch. On a stream that is
+        captured they are recorded, the same at each launch: right for flags.
+
+        Does not block, unless too many streams wait: then at most ``timeout`` seconds. Raises as
+        :meth:`Timeline.signal` and :meth:`Timeline.wait` with a stream.
+        """
+
+    def record(self, stream: object) -> GraphOperations:
+        """
+        Record the operations in the graph into which ``stream`` is captured; their values are set
+        before each launch. The timelines must be prepared (:meth:`Timeline.prepare`).
+
+        Raises gpushm.InvalidArgumentError (not captured, not prepared), DriverError (driver 545 or
+        later is needed).
+        """
+
 class Array:
     """
     Elements in shared memory, or in memory of another library: what NumPy, PyTorch, JAX and CuPy

@@ -13,6 +13,7 @@
 #include "log.hpp"
 #include "segment.hpp"
 #include "stop.hpp"
+#include "stream_batch.hpp"
 #include "subscription.hpp"
 #include "tensors.hpp"
 #include "ticket.hpp"
@@ -26,6 +27,7 @@ NB_MODULE(_core, module) {
   module.doc() = "The compiled part of gpushm. Use the package gpushm.";
   register_stop(module);
   register_timeline(module);
+  register_stream_batch(module);
   register_array(module);
   register_segment(module);
   register_subscription(module);

@@ -17,7 +17,7 @@ from support import run_with_fake_gpus
 def test_gpu_tests_with_the_fake_driver():
     if "GPUSHM_FAKE_GPU_ROOT" in os.environ:
         pytest.skip("this is the run with the fake driver")
-    tests = Path(__file__).with_name("test_gpu.py")
+    tests = Path(__file__).with_name("gpu")
     arguments = ["-q", "-p", "no:cacheprovider", str(tests)]
     result = subprocess.run(
         [
@@ -38,4 +38,4 @@ def test_gpu_tests_with_the_fake_driver():
     assert result.returncode == 0, result.stdout + result.stderr
     passed = re.search(r"^(\d+) passed in", result.stdout, re.MULTILINE)
     assert passed is not None, result.stdout  # none was skipped
-    assert int(passed.group(1)) >= 14
+    assert int(passed.group(1)) >= 41

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gpushm
+from gpushm._tensors import to_torch
 
 from support import has_gpu
 
@@ -60,7 +61,33 @@ def test_pytorch_reads_what_is_mapped_for_reading(client, segment, torch):
     assert float((weights @ weights).sum()) == 32 * 32 * 32
 
 
-def test_the_stream_of_pytorch_waits_and_the_host_does_not(client, segment, torch):
+def test_a_graph_of_pytorch(client, segment, torch):
+    requests, answers = client.create_timeline("requests"), client.create_timeline("answers")
+    asked, answered = client.open_timeline("requests"), client.open_timeline("answers")
+    tensor = torch.from_dlpack(segment.view("float32", 1024))
+    stream = torch.cuda.Stream()
+    asked.prepare(stream)
+    answers.prepare(stream)
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        before = gpushm.StreamBatch().wait(asked, 1).record(stream)
+        tensor += 1
+        after = gpushm.StreamBatch().signal(answers, 1).record(stream)
+    graph.instantiate()
+    with torch.cuda.stream(stream):
+        for n in range(1, 4):
+            before.set_values(graph, stream, [n])
+            after.set_values(graph, stream, [n])
+            graph.replay()
+            assert answered.value == n - 1
+            requests.signal(n)
+            answered.wait(n, 20)
+            assert float(tensor[0]) == n
+    asked.check()
+
+
+@pytest.mark.parametrize("by_table", [False, True])
+def test_the_stream_of_pytorch_waits_and_the_host_does_not(client, segment, torch, by_table):
     timeline = client.create_timeline("t")
     produce, consume = torch.cuda.Stream(), torch.cuda.Stream()
     array = segment.view("float32", 1024, ready=(timeline, 1))
@@ -71,7 +98,7 @@ def test_the_stream_of_pytorch_waits_and_the_host_does_not(client, segment, torc
             float(torch.from_dlpack(segment.view("float32", 1024)).fill_(1).sum())
     started = time.monotonic()
     with torch.cuda.stream(consume):
-        tensor = torch.from_dlpack(array)
+        tensor = to_torch(array) if by_table else torch.from_dlpack(array)
         total = tensor.sum()
     assert time.monotonic() - started < 5
     time.sleep(0.1)

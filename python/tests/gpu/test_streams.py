@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streams that wait for timelines: frameworks, channels, graphs."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+
+import pytest
+
+import gpushm
+
+import dlpack
+from gpus import MIB, Graph
+from support import wait_until
+
+
+def test_the_stream_of_the_consumer_waits_and_the_host_does_not(client, segment, driver):
+    timeline = client.create_timeline("t")
+    array = segment.view("float32", 8, ready=(timeline, 1))
+    stream = driver.stream()
+    started = time.monotonic()
+    capsule = array.__dlpack__(max_version=(1, 0), stream=stream)
+    assert time.monotonic() - started < 5
+    time.sleep(0.05)
+    assert driver.is_busy(stream)
+    # The host may not read it, and says so at once.
+    with pytest.raises(BufferError, match="is not ready"):
+        array.tobytes()
+    with pytest.raises(BufferError, match="is not ready"):
+        array.__dlpack__(max_version=(1, 0), dl_device=(1, 0))
+    managed = ctypes.POINTER(dlpack.ManagedVersioned)()
+    with pytest.raises(BufferError, match="is not ready"):
+        dlpack.exchange_table(gpushm.Array).from_object(array, ctypes.byref(managed))
+    # A stream that waits for nothing.
+    other = driver.stream()
+    array.__dlpack__(max_version=(1, 0), stream=-1)
+    assert not driver.is_busy(other)
+    timeline.signal(1)
+    driver.synchronize(stream)
+    timeline.check()
+    del capsule
+    array.tobytes()
+
+
+def test_the_default_stream_waits_for_the_cuda_array_interface(client, segment, driver):
+    timeline = client.create_timeline("t")
+    array = segment.view("float32", 8, ready=(timeline, 1))
+    assert array.__cuda_array_interface__["stream"] == 1
+    time.sleep(0.05)
+    assert driver.is_busy(0)
+    timeline.signal(1)
+    driver.synchronize(0)
+    assert array.__cuda_array_interface__["stream"] is None
+
+
+def test_a_tensor_that_is_released_while_its_stream_waits(client, broker, segment, driver):
+    with gpushm.connect(broker.socket) as other:
+        timeline = other.create_timeline("t")
+        stream = driver.stream()
+        array = segment.view("float32", 8, ready=(client.open_timeline("t"), 1))
+        address = dlpack.take(array.__dlpack__(max_version=(1, 0), stream=stream))
+        del array
+        dlpack.delete(address)
+        assert driver.is_busy(stream)
+        timeline.signal(1)
+        driver.synchronize(stream)
+        client.open_timeline("t").close()  # closes what no stream waits for any more
+
+
+def test_too_many_streams_that_wait(client, segment, driver):
+    timeline = client.create_timeline("t")
+    array = segment.view("float32", 8, ready=(timeline, 1))
+    streams = [driver.stream() for _ in range(40)]
+    capsules = []
+    started = time.monotonic()
+
+    def export_for_all() -> None:
+        for stream in streams:
+            capsules.append(array.__dlpack__(max_version=(1, 0), stream=stream))
+
+    with pytest.raises(gpushm.TooManyWaitsError):
+        export_for_all()
+    assert time.monotonic() - started < 5
+    assert len(capsules) >= 4
+    timeline.signal(1)
+    for stream in streams:
+        driver.synchronize(stream)
+
+
+def test_streams_of_a_timeline(client, driver):
+    timeline = client.create_timeline("t")
+    opened = client.open_timeline("t")
+    first, second = driver.stream(), driver.stream()
+
+    class Torch:
+        cuda_stream = first
+
+    class Core:
+        def __cuda_stream__(self):
+            return 0, second
+
+    timeline.prepare(first)
+    opened.wait(1, stream=Core())
+    assert driver.is_busy(second)
+    timeline.signal(1, Torch())
+    driver.synchronize(second)
+    opened.check()
+    opened.wait(1, 5)
+
+
+def test_a_signaler_dies_while_a_stream_waits(client, segment, driver, start):
+    child = start("""
+        import gpushm, sys
+        timeline = gpushm.connect(sys.argv[1]).create_timeline('t')
+        print('ready', flush=True)
+        sys.stdin.readline()
+        """)
+    assert child.line() == "ready"
+    timeline = client.open_timeline("t")
+    array = segment.view("float32", 8, ready=(timeline, 1))
+    stream = driver.stream()
+    array.__dlpack__(max_version=(1, 0), stream=stream)
+    assert driver.is_busy(stream)
+    child.kill()
+    wait_until(lambda: not driver.is_busy(stream), "the stream is released")
+    with pytest.raises(gpushm.PeerDiedError):
+        timeline.check()
+    with pytest.raises(gpushm.PeerDiedError):
+        array.__dlpack__(max_version=(1, 0), stream=stream)
+
+
+def test_a_channel_on_streams(client, driver):
+    producer = client.producer("c", MIB, 4, device="0")
+    consumer = client.consumer("c", device="0")
+    fill, read = driver.stream(), driver.stream()
+    for number in range(1, 20):
+        slot = producer.acquire(20, stream=fill)
+        assert slot.view("float32").__dlpack_device__() == (2, 0)
+        slot.publish(b"m", stream=fill)
+        item = consumer.next(20, stream=read)
+        assert (item.number, item.metadata) == (number, b"m")
+        assert item.view().readonly
+        item.release(read)
+    driver.synchronize(read)
+    consumer.check()
+
+
+def test_a_batch(client, driver):
+    with (
+        client.create_timeline("a") as first,
+        client.create_timeline("b") as second,
+        client.create_timeline("f") as flags,
+    ):
+        flags.set_flags(0b1)
+        seen = client.open_timeline("b")
+        stream = driver.stream()
+        batch = gpushm.StreamBatch()
+        batch.enqueue(stream)  # nothing
+        assert batch.wait(first, 1).signal(second, 5).set_flags(flags, 0b10) is batch
+        assert len(batch) == 3
+        batch.enqueue(stream)
+        assert driver.is_busy(stream)
+        assert seen.value == 0
+        first.signal(1)
+        seen.wait(5, 20)
+        flags.wait_flags(0b10, 20)
+        driver.synchronize(stream)
+        # After an error nothing is enqueued.
+        second_again = gpushm.StreamBatch().wait_flags(flags, 0b100).signal(second, 5)
+        with pytest.raises(gpushm.InvalidArgumentError):
+            second_again.enqueue(stream)
+        assert not driver.is_busy(stream)
+        batch.clear()
+        for _ in range(65):
+            batch.signal(second, 6)
+        with pytest.raises(gpushm.InvalidArgumentError):
+            batch.enqueue(stream)
+        with pytest.raises(TypeError):
+            batch.enqueue("stream")
+    with pytest.raises(gpushm.InvalidArgumentError, match="closed"):
+        batch.signal(second, 7)
+
+
+def test_a_graph_with_values(client, driver):
+    requests, answers = client.create_timeline("requests"), client.create_timeline("answers")
+    asked, answered = client.open_timeline("requests"), client.open_timeline("answers")
+    stream = driver.stream()
+    batch = gpushm.StreamBatch().wait(asked, 1).signal(answers, 1)
+    with pytest.raises(gpushm.InvalidArgumentError):
+        batch.record(stream)  # is not captured
+    asked.prepare(stream)
+    answers.prepare(stream)
+    with Graph(driver, stream) as graph:
+        operations = batch.record(stream)
+    batch.clear()
+    for n, executable in ((1, graph), (2, graph.raw_cuda_graph_exec()), (7, graph)):
+        operations.set_values(executable, stream, [n, n])
+        graph.launch()
+        assert answered.value < n
+        requests.signal(n)
+        answered.wait(n, 20)
+    driver.synchronize(stream)
+    asked.check()
+    for values in ([8], [8, 9, 10], [8, 7]):
+        with pytest.raises(gpushm.InvalidArgumentError):
+            operations.set_values(graph, stream, values)
+    with pytest.raises(TypeError, match="cudaGraphExec_t"):
+        operations.set_values("graph", stream, [8, 8])
+    # The operations keep the timelines.
+    del requests, asked, answers
+    operations.set_values(graph, stream, [7, 8])
+    graph.launch()
+    answered.wait(8, 20)
+
+
+def test_a_graph_with_flags(client, driver):
+    full, empty = 1, 2
+    writer, reader = client.create_timeline("writer"), client.create_timeline("reader")
+    stream = driver.stream()
+    for each in (writer, reader):
+        each.set_flags(empty)
+        each.prepare(stream)
+    with Graph(driver, stream) as graph:
+        gpushm.StreamBatch().wait_flags(reader, empty).set_flags(writer, full).enqueue(stream)
+        gpushm.StreamBatch().wait_flags(reader, full).set_flags(writer, empty).enqueue(stream)
+    for _ in range(3):
+        graph.launch()
+        writer.wait_flags(full, 20)
+        reader.set_flags(full)
+        writer.wait_flags(empty, 20)
+        reader.set_flags(empty)
+    driver.synchronize(stream)
