@@ -7,7 +7,8 @@
 //   gpushm_load FOLDER [GIB [DEVICE [REPETITIONS [THREADS...]]]]   prints a line of JSON
 //
 // FOLDER gets the files, 1.25 x GIB (8), and must be able to keep them in the page cache; they are
-// removed. DEVICE: "0" (if there is a GPU), "host". Each figure is the best of REPETITIONS (5).
+// removed. DEVICE: "0" (if there is a GPU), "host". Each figure is the best of REPETITIONS (5). How
+// long the parts of each load have taken is on standard error.
 // THREADS: 4 8 12 16 and 0, the automatic choice.
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -23,6 +24,7 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -372,6 +374,11 @@ int main(int argc, char** argv) {
       std::fprintf(stderr, "usage: gpushm_load FOLDER [GIB [DEVICE [REPETITIONS [THREADS...]]]]\n");
       return 2;
     }
+    gpushm::set_log_sink([](gpushm::log_level, std::string_view text) {
+      if (text.starts_with("load \"")) {  // how long its parts have taken
+        std::fprintf(stderr, "%s\n", std::string(text).c_str());
+      }
+    });
     const gpushm::bench::broker_process broker;  // before this process uses the driver
     gpushm::bench::wanted what;
     what.folder = given[0];

@@ -118,6 +118,9 @@ void filling::complete(std::size_t index) {
     complete_bytes_ += job_.plan.pieces[complete_++].bytes;
   }
   if (complete_ != before) {
+    if (before == first_) {
+      first_complete_ = std::chrono::steady_clock::now();
+    }
     journal_.head().verified_pieces.store(complete_, std::memory_order_release);
     if (complete_ != is_done_.size()) {  // the last signal says that the segment is sealed
       progress_.signal(complete_bytes_);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -27,6 +28,10 @@ class filling {
 
   /// Blocks. Throws what a thread has thrown.
   void run();
+  /// When the first piece was complete, after `run`.
+  [[nodiscard]] std::chrono::steady_clock::time_point first_complete() const noexcept {
+    return first_complete_;
+  }
 
  private:
   void work() noexcept;
@@ -50,6 +55,7 @@ class filling {
   std::size_t complete_;
   std::uint64_t complete_bytes_ = 0;
   std::uint64_t resumed_bytes_ = 0;
+  std::chrono::steady_clock::time_point first_complete_;
   std::vector<bool> is_done_;
   std::exception_ptr failure_;
 };

@@ -178,8 +178,29 @@ std::string complete_table(const job& of, const load_journal& journal) {
   return write_tensors(table);
 }
 
+/// How long each part of a load has taken: what to look at when one is slow.
+class phases {
+ public:
+  explicit phases(const job& of) : of_(of), last_(of.begin) {}
+  void end(const char* what, steady_clock::time_point now = steady_clock::now()) {
+    const auto took = std::chrono::duration_cast<std::chrono::microseconds>(now - last_);
+    text_ += std::string(", ") + what + ' ' + std::to_string(took.count());
+    last_ = now;
+  }
+  void log() const {
+    base::log(log_level::debug, "load \"" + of_.name + "\": microseconds" + text_);
+  }
+
+ private:
+  const job& of_;
+  steady_clock::time_point last_;
+  std::string text_;
+};
+
 /// `progress`: no other process loads as long as this process has it.
 void lead(const job& of, timeline progress) {
+  phases took(of);
+  took.end("files and name");
   auto slab = find(of, access::read_write);
   if (slab && slab->is_complete) {
     return;  // by the loader before
@@ -202,8 +223,14 @@ void lead(const job& of, timeline progress) {
     memory.publish(to_metadata(info));
     slab = found_slab{std::move(memory), info, false};
   }
+  took.end("memory");
   try {
-    filling(of, slab->memory, *journal, progress).run();
+    filling work(of, slab->memory, *journal, progress);
+    work.run();
+    if (work.first_complete() != steady_clock::time_point()) {
+      took.end("first piece", work.first_complete());
+    }
+    took.end("other pieces");
     seal(slab->memory, slab->info, complete_table(of, *journal));
   } catch (const error& why) {
     if (!broker_losses::is_loss(why)) {  // after which this goes on
@@ -217,6 +244,10 @@ void lead(const job& of, timeline progress) {
   if (of.plan.tensor_bytes != 0) {
     progress.signal(of.plan.tensor_bytes);
   }
+  took.end("seal");
+  slab.reset();
+  took.end("unmap");
+  took.log();
 }
 
 /// Until the loader is done, or has ended. `held`: the segment, so that its loader does not remove

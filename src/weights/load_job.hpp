@@ -64,6 +64,7 @@ struct job {
   layout plan;
   std::string table_of_zeros;  ///< its length is the table's
   std::string fingerprint;
+  std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
 
   [[nodiscard]] std::string journal_name(const slab_info& of) const {
     return name + "/~loaded-" + base::hex_text(of.id);
