@@ -76,13 +76,20 @@ def engine(name: str, device: str) -> None:
     print("ready", flush=True)
     for _ in sys.stdin:
         before = used_mib(torch, device)
-        started = time.perf_counter()
-        with gpushm.safe_open(name, "torch", client=connect(), timeout=60) as opened:
+        times = [time.perf_counter()]
+        client = connect()
+        times.append(time.perf_counter())
+        with gpushm.safe_open(name, "torch", client=client, timeout=60) as opened:
+            times.append(time.perf_counter())
             tensors = opened.get_tensors()
-        seconds = time.perf_counter() - started
+        times.append(time.perf_counter())
         last = next(reversed(tensors.values()))
         result = {
-            "ms": seconds * 1e3,
+            "ms": (times[3] - times[0]) * 1e3,
+            "of_which": {
+                part: round((times[i + 1] - times[i]) * 1e3, 2)
+                for i, part in enumerate(("connect", "open", "tensors"))
+            },
             "tensors": len(tensors),
             "extra_mib": used_mib(torch, device) - before,
             "last": float(last[-1, -1]),
