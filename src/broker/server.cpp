@@ -123,9 +123,9 @@ class server::impl final : public outbox {
                                       from_->broker.slots,
                                       from_->broker.epoch)
                    : state_table_file(options.limits.max_segments, random_epoch(), is_resumable_)),
-        recorder_(is_resumable_ ? make_recorder(successors->short_name) : recorder()),
         ledger_(is_resumable_ ? std::optional<segment_ledger>(std::in_place, ledger_of(*successors))
                               : std::nullopt),
+        recorder_(is_resumable_ ? make_recorder(successors->short_name) : recorder()),
         closer_(std::make_shared<closer>(recorder_.another_shelf())),
         descriptor_receiver_([this] { return recorder_.another_shelf(); }),
         hub_(hub_config(), *this, &impl::on_slot, this),
@@ -502,8 +502,10 @@ class server::impl final : public outbox {
   std::optional<inheritance> from_;  ///< while this object is constructed
   transport::listener listener_;
   state_table_file table_;
+  /// If this has a successor. Before `recorder_`: who continues this start must not take the list
+  /// for that of the start before.
+  std::optional<segment_ledger> ledger_;
   recorder recorder_;
-  std::optional<segment_ledger> ledger_;  ///< if this has a successor
   std::shared_ptr<closer> closer_;
   descriptor_receiver descriptor_receiver_;
   asio::io_context io_{1};  // declared before the members that keep connections

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Broker and keeper are lost, and the next gpushm-brokerd is killed by SIGKILL between two of its
+// instructions while it starts: its successor still gets back what members have, and gives no
+// generation out again. The system calls of the start are spread evenly over the kills, the
+// instructions behind them are random. GPUSHM_BROKER_STEPS: how many kills.
+#include <gtest/gtest.h>
+#include <sys/ptrace.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "base/sanitizers.hpp"
+#include "gpushm/gpushm.hpp"
+#include "testing/brokerd/brokerd.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/environment.hpp"
+#include "testing/process/harness_error.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "tests/brokerd/stepped_thread.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using gpushm_testing::child;
+using gpushm_testing::eventually;
+using gpushm_tests::stepped_thread;
+
+bool is_stopped(pid_t process) {
+  std::ifstream status("/proc/" + std::to_string(process) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("State:")) {
+      return line.find("(stopped)") != std::string::npos;
+    }
+  }
+  return false;
+}
+
+class killed_at_start : public testing::Test {
+ protected:
+  void TearDown() override {
+    if (HasFailure() && keeper_) {
+      std::printf("%s\n", keeper_->output().all_output().c_str());
+    }
+  }
+  [[nodiscard]] gpushm::client connect() const {
+    return gpushm::client::connect({.socket_path = socket_, .timeout = 20s});
+  }
+  /// Each broker stops before its first instruction.
+  void start_keeper() {
+    gpushm_testing::make_run_directory(run_dir_);
+    auto command = gpushm_testing::brokerd_command(run_dir_, {"--domain", "default"});
+    const auto program = std::find(command.argv.begin(), command.argv.end(), "--") + 1;
+    command.argv.insert(program, {"/bin/sh", "-c", R"(kill -STOP $$; exec "$@")", "sh"});
+    keeper_.emplace(child::start(command));
+  }
+  void lose() {
+    ::kill(-keeper_->pid(), SIGKILL);
+    keeper_->wait_exit(20s);
+    keeper_.reset();
+    std::filesystem::remove(last_socket_);
+  }
+  [[nodiscard]] pid_t stopped_broker() const {
+    const pid_t found = gpushm_testing::program_kept_by(keeper_->pid());
+    return found != 0 && is_stopped(found) ? found : 0;
+  }
+  /// Lets brokers start while it exists.
+  [[nodiscard]] std::jthread continue_brokers() const {
+    return std::jthread([this](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        if (const pid_t found = stopped_broker(); found != 0) {
+          ::kill(found, SIGCONT);
+        }
+        std::this_thread::sleep_for(2ms);
+      }
+    });
+  }
+  /// Starts a keeper, kills its first broker after so many system calls and instructions, and lets
+  /// the next one start. Returns how many stops at system calls there were until the broker served
+  /// or was killed.
+  std::uint64_t start_and_kill(std::uint64_t stops, std::uint64_t steps) {
+    start_keeper();
+    pid_t broker = 0;
+    if (!eventually([&] { return (broker = stopped_broker()) != 0; }, 20s)) {
+      throw gpushm_testing::harness_error("no broker is started");
+    }
+    stepped_thread thread(broker);
+    if (!thread.is_attached()) {
+      throw gpushm_testing::harness_error("the broker cannot be traced");
+    }
+    ::kill(broker, SIGCONT);
+    const auto serves = [&] { return std::filesystem::exists(last_socket_); };
+    const std::uint64_t done = thread.run(PTRACE_SYSCALL, stops, serves);
+    if (done == stops && thread.run(PTRACE_SINGLESTEP, steps, serves) == steps) {
+      thread.kill(broker);
+      ++kills_;
+    }
+    return done;
+  }
+  [[nodiscard]] bool has(const std::string& name, gpushm::generation generation) const {
+    auto looks = connect();
+    return eventually(
+        [&] {
+          const auto all = looks.list(name);
+          return all.size() == 1 && all.front().generation == generation && all.front().published;
+        },
+        10s);
+  }
+  static gpushm::segment make(gpushm::client& by, const std::string& name) {
+    gpushm::segment result = by.create(
+        name, {.size_bytes = 4096, .device = "host", .lifetime = gpushm::lifetime::persistent});
+    result.publish();
+    return result;
+  }
+
+  gpushm_testing::temp_dir directory_{0755};
+  const std::string run_dir_ = directory_ / "run";
+  const std::string socket_ = run_dir_ + "/d/default/socket";
+  const std::string last_socket_ = run_dir_ + "/private/socket";  ///< that a start makes
+  std::optional<child> keeper_;
+  int kills_ = 0;
+};
+
+TEST_F(killed_at_start, a_broker_loses_nothing_and_repeats_no_generation) {
+  const auto wanted = gpushm_testing::number_from_environment<std::uint64_t>(
+      "GPUSHM_BROKER_STEPS", gpushm::base::under_sanitizer ? 3 : 12);
+  constexpr std::uint64_t most_bits = 14;  // of instructions between two system calls
+  std::minstd_rand random(std::random_device{}());
+  start_keeper();
+  std::optional<gpushm::client> member;
+  std::optional<gpushm::segment> old;
+  std::optional<gpushm::segment> last;  // of the start before
+  {
+    const auto going = continue_brokers();
+    member.emplace(connect());
+    old.emplace(make(*member, "old"));
+    last.emplace(make(*member, "last"));
+  }
+  lose();
+  const std::uint64_t whole = start_and_kill(UINT64_MAX, 0);
+  ASSERT_GT(whole, 100U);
+  for (std::uint64_t i = 0; i != wanted && !HasFailure(); ++i) {
+    lose();
+    const std::uint64_t stops = whole * i / wanted;
+    const std::uint64_t steps = random() % (std::uint64_t{1} << random() % most_bits);
+    start_and_kill(stops, steps);
+    const auto going = continue_brokers();
+    EXPECT_TRUE(has("old", old->generation()));
+    EXPECT_TRUE(has("last", last->generation()));
+    member->remove("last");
+    gpushm::segment next = make(*member, "last");
+    EXPECT_GT(next.generation(), last->generation()) << "given out again";
+    last = std::move(next);
+    ASSERT_FALSE(HasFailure()) << "killed " << steps << " instructions after stop " << stops
+                               << " of " << whole;
+  }
+  EXPECT_GT(kills_, 0);
+  std::printf("%llu stops, killed %d times\n", static_cast<unsigned long long>(whole), kills_);
+}
+
+}  // namespace
