@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -81,12 +82,16 @@ class Broker:
         self._folder.cleanup()
 
 
+# Python does not make it an exception if it is ignored, as in a job that a script has started with &.
+_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+
+
 class Child:
     """A Python process that runs `code`. Lines of its output are events."""
 
     def __init__(self, code: str, *arguments: str, prefix: tuple[str, ...] = ()) -> None:
         self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-c", textwrap.dedent(code), *arguments],
+            [*prefix, sys.executable, "-c", _CTRL_C + textwrap.dedent(code), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -95,8 +100,14 @@ class Child:
         )
 
     def line(self) -> str:
+        """The next one. A process that prints none in time is killed: then an empty one."""
         assert self.process.stdout is not None
-        return self.process.stdout.readline().rstrip("\n")
+        late = threading.Timer(TIME_LIMIT, self.process.kill)
+        late.start()
+        try:
+            return self.process.stdout.readline().rstrip("\n")
+        finally:
+            late.cancel()
 
     def say(self, text: str) -> None:
         assert self.process.stdin is not None
