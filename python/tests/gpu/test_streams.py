@@ -9,6 +9,7 @@ import time
 import pytest
 
 import gpushm
+from gpushm._core import exchange
 
 import dlpack
 from gpus import MIB, Graph
@@ -52,6 +53,27 @@ def test_the_default_stream_waits_for_the_cuda_array_interface(client, segment, 
     timeline.signal(1)
     driver.synchronize(0)
     assert array.__cuda_array_interface__["stream"] is None
+
+
+def test_the_stream_of_a_librarys_table_waits(client, segment, driver):
+    timeline = client.create_timeline("t")
+    array = segment.view("float32", 8, ready=(timeline, 1))
+    stream = driver.stream()
+
+    def current_stream(kind, ordinal, result):
+        assert (kind, ordinal) == (2, 0)
+        result[0] = stream
+        return 0
+
+    table = dlpack.ExchangeTable.from_buffer_copy(dlpack.exchange_table(gpushm.Array))
+    table.current_stream = dlpack.CurrentStream(current_stream)
+    made = exchange(array, dlpack.table_capsule(table))
+    assert (made.data_ptr, made.readonly) == (array.data_ptr, False)
+    assert driver.is_busy(stream)
+    timeline.signal(1)
+    driver.synchronize(stream)
+    exchange(array, dlpack.table_capsule(table))  # no wait
+    assert not driver.is_busy(stream)
 
 
 def test_a_tensor_that_is_released_while_its_stream_waits(client, broker, segment, driver):
