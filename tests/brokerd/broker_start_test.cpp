@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Broker and keeper are lost, and the next gpushm-brokerd is killed by SIGKILL between two of its
-// instructions while it starts: its successor still gets back what members have, and gives no
-// generation out again. The system calls of the start are spread evenly over the kills, the
-// instructions behind them are random. GPUSHM_BROKER_STEPS: how many kills.
+// gpushm-brokerd is killed by SIGKILL between two of its instructions while it starts: after the
+// loss of a broker and its keeper, whose segments members hand back, or as the successor of a
+// broker that was killed. The next one has all segments, and gives no generation out again. The
+// system calls of the start are spread evenly over the kills, the instructions behind them are
+// random. GPUSHM_BROKER_STEPS: how many kills.
 #include <gtest/gtest.h>
 #include <sys/ptrace.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <random>
 #include <string>
@@ -84,11 +86,9 @@ class killed_at_start : public testing::Test {
       }
     });
   }
-  /// Starts a keeper, kills its first broker after so many system calls and instructions, and lets
-  /// the next one start. Returns how many stops at system calls there were until the broker served
-  /// or was killed.
-  std::uint64_t start_and_kill(std::uint64_t stops, std::uint64_t steps) {
-    start_keeper();
+  /// Kills the broker that starts after so many system calls and instructions. Returns how many
+  /// stops at system calls there were until it served or was killed.
+  std::uint64_t kill_while_it_starts(std::uint64_t stops, std::uint64_t steps) {
     pid_t broker = 0;
     if (!eventually([&] { return (broker = stopped_broker()) != 0; }, 20s)) {
       throw gpushm_testing::harness_error("no broker is started");
@@ -121,6 +121,43 @@ class killed_at_start : public testing::Test {
     result.publish();
     return result;
   }
+  /// Kills many brokers while they start. `next`: begins a start.
+  void kill_many(const std::function<void()>& next, bool is_continued) {
+    const auto wanted = gpushm_testing::number_from_environment<std::uint64_t>(
+        "GPUSHM_BROKER_STEPS", gpushm::base::under_sanitizer ? 3 : 12);
+    constexpr std::uint64_t most_bits = 14;  // of instructions between two system calls
+    std::minstd_rand random(std::random_device{}());
+    start_keeper();
+    auto going = continue_brokers();
+    gpushm::client member = connect();
+    const gpushm::segment old = make(member, "old");
+    gpushm::segment last = make(member, "last");  // of the start before
+    going = {};
+    next();
+    const std::uint64_t whole = kill_while_it_starts(UINT64_MAX, 0);
+    ASSERT_GT(whole, 100U);
+    gpushm::epoch epoch = connect().broker().epoch;
+    for (std::uint64_t i = 0; i != wanted && !HasFailure(); ++i) {
+      next();
+      const std::uint64_t stops = whole * i / wanted;
+      const std::uint64_t steps = random() % (std::uint64_t{1} << random() % most_bits);
+      kill_while_it_starts(stops, steps);
+      going = continue_brokers();
+      EXPECT_TRUE(has("old", old.generation()));
+      EXPECT_TRUE(has("last", last.generation()));
+      EXPECT_EQ(connect().broker().epoch == epoch, is_continued);
+      epoch = connect().broker().epoch;
+      member.remove("last");
+      gpushm::segment another = make(member, "last");
+      EXPECT_GT(another.generation(), last.generation()) << "given out again";
+      last = std::move(another);
+      going = {};
+      ASSERT_FALSE(HasFailure()) << "killed " << steps << " instructions after stop " << stops
+                                 << " of " << whole;
+    }
+    EXPECT_GT(kills_, 0);
+    std::printf("%llu stops, killed %d times\n", static_cast<unsigned long long>(whole), kills_);
+  }
 
   gpushm_testing::temp_dir directory_{0755};
   const std::string run_dir_ = directory_ / "run";
@@ -130,41 +167,22 @@ class killed_at_start : public testing::Test {
   int kills_ = 0;
 };
 
-TEST_F(killed_at_start, a_broker_loses_nothing_and_repeats_no_generation) {
-  const auto wanted = gpushm_testing::number_from_environment<std::uint64_t>(
-      "GPUSHM_BROKER_STEPS", gpushm::base::under_sanitizer ? 3 : 12);
-  constexpr std::uint64_t most_bits = 14;  // of instructions between two system calls
-  std::minstd_rand random(std::random_device{}());
-  start_keeper();
-  std::optional<gpushm::client> member;
-  std::optional<gpushm::segment> old;
-  std::optional<gpushm::segment> last;  // of the start before
-  {
-    const auto going = continue_brokers();
-    member.emplace(connect());
-    old.emplace(make(*member, "old"));
-    last.emplace(make(*member, "last"));
-  }
-  lose();
-  const std::uint64_t whole = start_and_kill(UINT64_MAX, 0);
-  ASSERT_GT(whole, 100U);
-  for (std::uint64_t i = 0; i != wanted && !HasFailure(); ++i) {
-    lose();
-    const std::uint64_t stops = whole * i / wanted;
-    const std::uint64_t steps = random() % (std::uint64_t{1} << random() % most_bits);
-    start_and_kill(stops, steps);
-    const auto going = continue_brokers();
-    EXPECT_TRUE(has("old", old->generation()));
-    EXPECT_TRUE(has("last", last->generation()));
-    member->remove("last");
-    gpushm::segment next = make(*member, "last");
-    EXPECT_GT(next.generation(), last->generation()) << "given out again";
-    last = std::move(next);
-    ASSERT_FALSE(HasFailure()) << "killed " << steps << " instructions after stop " << stops
-                               << " of " << whole;
-  }
-  EXPECT_GT(kills_, 0);
-  std::printf("%llu stops, killed %d times\n", static_cast<unsigned long long>(whole), kills_);
+TEST_F(killed_at_start, a_broker_without_predecessor_loses_nothing) {
+  kill_many(
+      [this] {
+        lose();
+        start_keeper();
+      },
+      false);
+}
+
+TEST_F(killed_at_start, a_successor_loses_nothing) {
+  kill_many(
+      [this] {
+        ::kill(gpushm_testing::program_kept_by(keeper_->pid()), SIGKILL);
+        std::filesystem::remove(last_socket_);
+      },
+      true);
 }
 
 }  // namespace
