@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/file.hpp"
+#include "base/page_size.hpp"
 #include "driver/cuda.hpp"
 #include "driver/owners.hpp"
 #include "driver/primary_context.hpp"
@@ -91,7 +92,10 @@ staging make_staging(std::size_t bytes, const std::string& name) {
   // Without huge pages it is slower, and no less right.
   static_cast<void>(::madvise(result.first, bytes, MADV_HUGEPAGE));
   static_cast<void>(::madvise(mapped, whole, MADV_DONTFORK));
-  std::memset(result.first, 0, bytes);  // here, because the driver does it under its lock
+  // Its pages are made here, because the driver does it under its lock.
+  for (std::size_t at = 0; at < bytes; at += base::host_page_bytes()) {
+    result.first[at] = std::byte{};
+  }
   return result;
 }
 
