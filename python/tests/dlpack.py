@@ -123,4 +123,4 @@ def table_capsule(table: ExchangeTable) -> object:
 
 def exchange_table(kind: type) -> ExchangeTable:
     capsule = kind.__dlpack_c_exchange_api__  # type: ignore[attr-defined]
-    return ExchangeTable.from_address(_api.PyCapsule_GetPointer(capsule, b"dlpack_exchange_api"))
+    return ExchangeTable.from_address(_api.PyCapsule_GetPointer(capsule, _TABLE_NAME.value))

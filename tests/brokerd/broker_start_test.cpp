@@ -13,7 +13,6 @@
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <optional>
 #include <random>
@@ -27,6 +26,7 @@
 #include "testing/process/deadline.hpp"
 #include "testing/process/environment.hpp"
 #include "testing/process/harness_error.hpp"
+#include "testing/process/proc_counters.hpp"
 #include "testing/process/temp_dir.hpp"
 #include "tests/brokerd/stepped_thread.hpp"
 
@@ -36,16 +36,6 @@ using namespace std::chrono_literals;
 using gpushm_testing::child;
 using gpushm_testing::eventually;
 using gpushm_tests::stepped_thread;
-
-bool is_stopped(pid_t process) {
-  std::ifstream status("/proc/" + std::to_string(process) + "/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("State:")) {
-      return line.find("(stopped)") != std::string::npos;
-    }
-  }
-  return false;
-}
 
 class killed_at_start : public testing::Test {
  protected:
@@ -73,7 +63,7 @@ class killed_at_start : public testing::Test {
   }
   [[nodiscard]] pid_t stopped_broker() const {
     const pid_t found = gpushm_testing::program_kept_by(keeper_->pid());
-    return found != 0 && is_stopped(found) ? found : 0;
+    return gpushm_testing::state_in("/proc/" + std::to_string(found)) == 'T' ? found : 0;
   }
   /// Lets brokers start while it exists.
   [[nodiscard]] std::jthread continue_brokers() const {
