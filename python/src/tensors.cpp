@@ -207,22 +207,15 @@ nb::object open_tensors(client_object& self,
   work->device = device.value_or("");
   work->options.struct_size = sizeof work->options;
   work->options.device = text(work->device);
-  const std::int64_t timeout_ms = to_milliseconds(timeout);
+  work->options.timeout_ms = to_milliseconds(timeout);
   const auto open = [work](gpushm_stop* by) {
     work->options.stop = by;
     return gpushm_tensors_open(
         work->client.get(), text(work->name), &work->options, &work->segment);
   };
-  // Mostly it is complete already: then without another thread.
-  failure failed;
-  {
-    const nb::gil_scoped_release released;
-    failed = failure::of(open(nullptr));
-  }
-  if (timeout_ms == 0) {
-    failed.raise_if_any();
-  } else if (failed.code() != GPUSHM_OK) {
-    work->options.timeout_ms = timeout_ms;
+  if (work->options.timeout_ms == 0) {
+    call(work->client, [&](gpushm_client*) { return open(nullptr); });
+  } else {
     run_cancellable(stop, open);
   }
   return make_object<segment_object>(own_segment(std::exchange(work->segment, nullptr)),
