@@ -28,7 +28,9 @@
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using namespace std::chrono_literals;
 
 constexpr const char* systemd = "/usr/lib/systemd/systemd";
@@ -68,6 +70,22 @@ grep -q '^gpushm:' /etc/group || echo 'gpushm:x:64000:' >> /etc/group
 grep -q '^gpushm:' /etc/passwd || echo 'gpushm:x:64000:64000::/:/usr/sbin/nologin' >> /etc/passwd
 exec env -i container=test PATH=/usr/sbin:/usr/bin:/sbin:/bin )sh";
 
+/// Waits until systemd has started service $1 again, and it is ready: its process is not $2. One
+/// reading of all states each time: between two of them, process $2 can become "none".
+constexpr const char* wait_for_another = R"sh(
+wait_for_another() {
+  for i in $(seq 400); do
+    case "$(systemctl show "$1" -p ActiveState -p MainPID | sort | tr '\n' ' ')" in
+      "ActiveState=active MainPID=$2 ") ;;
+      "ActiveState=active MainPID="*) return 0 ;;
+    esac
+    sleep 0.05
+  done
+  echo "$1 was not started again"
+  return 1
+}
+)sh";
+
 /// What is done once the broker runs; $1 is the command `gpushm`.
 constexpr const char* check = R"sh(
 socket=/run/gpushm/d/default/socket
@@ -80,11 +98,24 @@ before=$(pid)
 systemctl restart gpushm-brokerd
 "$1" open weights --json --checksum --socket $socket
 [ "$before" != "$(pid)" ] && echo replaced by restart
-before=$(pid)
-systemctl kill -s KILL gpushm-brokerd
-for i in $(seq 200); do [ "$(pid)" != 0 ] && [ "$(pid)" != "$before" ] && break; sleep 0.05; done
+for i in $(seq 12); do  # systemd's own limit is 5 starts in 10 seconds
+  before=$(pid)
+  systemctl kill -s KILL gpushm-brokerd
+  wait_for_another gpushm-brokerd "$before" || exit
+done
 "$1" open weights --json --checksum --socket $socket
-[ "$before" != "$(pid)" ] && echo replaced after SIGKILL
+echo replaced after SIGKILL
+# A wrong setting: many starts fail, the segment stays, and the first start with another setting has it.
+wrong=/run/systemd/system/gpushm-brokerd.service.d/wrong.conf
+printf '[Service]\nEnvironment=GPUSHM_BROKERD_DOMAINS=a/b\n' > $wrong
+systemctl daemon-reload
+systemctl restart gpushm-brokerd && echo "a wrong setting was accepted"
+restarts() { systemctl show gpushm-brokerd --value -p NRestarts; }
+for i in $(seq 400); do [ "$(restarts)" -ge 12 ] && break; sleep 0.05; done
+rm $wrong
+systemctl daemon-reload
+wait_for_another gpushm-brokerd 0 && echo "failed starts: $(restarts)"
+"$1" open weights --json --checksum --socket $socket
 echo "with the segment: $(($(stored) > $first))"
 "$1" rm weights --socket $socket
 for i in $(seq 200); do [ "$(stored)" = "$first" ] && break; sleep 0.05; done
@@ -99,10 +130,12 @@ socket=/run/gpushm/d/team/socket
 pid() { systemctl show gpushmd --value -p MainPID; }
 for i in $(seq 200); do [ -S $socket ] && break; sleep 0.05; done
 "$1" create weights --device host --size 1MiB --fill 42 --lifetime persistent --socket $socket
-before=$(pid)
-systemctl kill -s KILL gpushmd
-for i in $(seq 200); do [ "$(pid)" != 0 ] && [ "$(pid)" != "$before" ] && break; sleep 0.05; done
-[ "$before" != "$(pid)" ] && echo agent started again
+for i in $(seq 6); do  # systemd's own limit is 5 starts in 10 seconds
+  before=$(pid)
+  systemctl kill -s KILL gpushmd
+  wait_for_another gpushmd "$before" || exit
+done
+echo agent started again
 systemctl restart gpushm-brokerd
 "$1" open weights --json --checksum --socket $socket && echo segment is there
 systemctl show gpushmd -p Result -p ActiveState
@@ -157,14 +190,15 @@ class booted : public ::testing::Test {
     // No other units of the machine; the build may be in a home directory.
     write(name + ".d/test.conf",
           "[Unit]\nDefaultDependencies=no\n" + more_of_unit +
-              "[Service]\nProtectHome=no\nPrivateTmp=no\n" + more);
+              "[Service]\nProtectHome=no\nPrivateTmp=no\nStandardError=append:" + services_log_ +
+              "\n" + more);
   }
   /// Boots, starts `services`, runs the script, and returns what that prints. Nothing: there is
   /// no control group to boot in. `details`: all output.
   [[nodiscard]] std::optional<std::string> run(const std::string& script,
                                                const std::string& services,
                                                std::string& details) const {
-    std::ofstream(directory_ / "check.sh") << script;
+    std::ofstream(directory_ / "check.sh") << wait_for_another << script;
     write("check.service",
           "[Unit]\nDefaultDependencies=no\nWants=" + services + "\nAfter=" + services +
               "\n[Service]\nType=oneshot\nTimeoutStartSec=60\nExecStart=/bin/bash " +
@@ -181,7 +215,7 @@ class booted : public ::testing::Test {
                     group_,
                     std::string(boot) + systemd + " --unit=test.target --log-target=console"};
     const auto done = gpushm_testing::run_program(options, gpushm_testing::scaled_timeout(120s));
-    details = done.out + done.err;
+    details = done.out + done.err + text_of(services_log_);
     if (done.status == gpushm_testing::exited(9)) {
       return std::nullopt;
     }
@@ -213,6 +247,7 @@ class booted : public ::testing::Test {
   const std::string group_ = "gpushm-systemd-" + std::to_string(::getpid());
   gpushm_testing::temp_dir directory_{0755};
   const std::string units_ = directory_ / "units";
+  const std::string services_log_ = directory_ / "services.log";  ///< what the services say
 };
 
 TEST_F(booted, keeps_segments_through_restart_and_sigkill) {
@@ -226,6 +261,8 @@ TEST_F(booted, keeps_segments_through_restart_and_sigkill) {
   SCOPED_TRACE(log + details);
   EXPECT_THAT(log, HasSubstr("replaced by restart\n"));
   EXPECT_THAT(log, HasSubstr("replaced after SIGKILL\n"));
+  EXPECT_THAT(log, Not(HasSubstr("a wrong setting was accepted")));
+  EXPECT_THAT(log, ContainsRegex("failed starts: [1-9][0-9]\n"));
   EXPECT_THAT(log, HasSubstr("with the segment: 1\n"));
   EXPECT_THAT(log, HasSubstr("left in the store: 0\n"));
   EXPECT_THAT(log, HasSubstr("750 gpushm /run/gpushm/private\n"));
@@ -238,7 +275,7 @@ TEST_F(booted, keeps_segments_through_restart_and_sigkill) {
   for (std::sregex_iterator at(log.begin(), log.end(), sum); at != std::sregex_iterator(); ++at) {
     sums.push_back((*at)[1]);
   }
-  ASSERT_EQ(sums.size(), 3U);
+  ASSERT_EQ(sums.size(), 4U);
   EXPECT_THAT(sums, ::testing::Each(sums.front()));
 }
 
@@ -252,7 +289,8 @@ TEST_F(booted, agent_is_started_again_and_costs_nothing) {
              "gpushmd",
              "ConditionPathExists=\n",
              "Environment=GPUSHMD_DEVICE_PLUGIN=off GPUSHMD_DRA=off GPUSHMD_GPUS=off "
-             "GPUSHMD_LISTEN=off GPUSHMD_DOMAINS=team\n");
+             "GPUSHMD_LISTEN=off GPUSHMD_DOMAINS=team GPUSHMD_STATE_DIR=" +
+                 directory_ / "agent" + "\n");
   std::string details;
   const auto log = run(check_agent, "gpushm-brokerd.service gpushmd.service", details);
   if (!log) {

@@ -34,6 +34,7 @@ namespace gpushm::domains {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 using namespace std::chrono_literals;
@@ -227,6 +228,17 @@ TEST_F(node_domains, second_process_is_rejected) {
                 "\": another process serves the domains of this directory (stop it, or choose "
                 "another directory: --run-dir DIR)");
   EXPECT_EQ(connect("default").broker().domain, "default");
+}
+
+TEST_F(node_domains, wrong_name_of_a_configured_domain_is_refused_and_changes_nothing) {
+  for (const char* wrong : {"", ".", "..", ".hidden", "a/b", "../outside", "/tmp"}) {
+    domain_set_options custom = options();
+    custom.domains = {"default", wrong};
+    EXPECT_THAT(text_of([&] { const serving_domains brokers(custom); }),
+                HasSubstr("not a valid domain name"))
+        << wrong;
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
+  }
 }
 
 TEST_F(node_domains, unserved_domain_is_retried_and_others_work) {

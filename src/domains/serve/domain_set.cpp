@@ -93,7 +93,8 @@ void check_name(const std::string& domain) {
     throw error(errc::invalid_argument,
                 "open domain",
                 domain,
-                "not a valid domain name: it must be usable as a directory name");
+                "not a valid domain name: it must be usable as a directory name",
+                "choose a name without '/' that does not begin with '.'");
   }
 }
 
@@ -193,6 +194,9 @@ domain_set::domain_set(domain_set_options options, std::optional<predecessor> be
       budget_(std::make_shared<core::process_budget>(options_.limits.memory_bytes,
                                                      options_.descriptors)),
       has_keeper_(before.has_value()) {
+  for (const std::string& domain : options_.domains) {
+    check_name(domain);
+  }
   create_directory(options_.run_dir, public_mode, true);
   create_directory(locks_, private_mode);
   lock_node();

@@ -70,8 +70,9 @@ class domain_set {
  public:
   /// Binds the sockets of the configured domains and continues those of `before`; nothing: this
   /// process has no keeper and no successor. Clients can connect, and requests wait for `serve`.
-  /// Throws `error` if no domain can be served: another process serves here (address_in_use), or
-  /// the directories cannot be created or belong to another user.
+  /// Throws `error` if no domain can be served: the name of a configured one is not valid
+  /// (invalid_argument; nothing was changed), another process serves here (address_in_use), or the
+  /// directories cannot be created or belong to another user.
   explicit domain_set(domain_set_options options, std::optional<predecessor> before = {});
   domain_set(const domain_set&) = delete;
   domain_set& operator=(const domain_set&) = delete;
