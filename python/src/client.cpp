@@ -149,24 +149,15 @@ nb::object open(client_object& self,
   work->options.expected_size_bytes = size.value_or(0);
   work->names = {name};
   work->results.resize(1);
-  const std::int64_t timeout_ms = std::exchange(work->options.timeout_ms, 0);
-  if (timeout_ms == 0) {
-    call(work->client, [&](gpushm_client* client) {
-      return gpushm_client_open(client, text(name), &work->options, &work->results[0].segment);
-    });
-    return make_segment(own_segment(take(work->results[0])), work->client);
-  }
-  // Mostly it is published already: then without another thread.
-  call(work->client, [&](gpushm_client* client) {
-    return gpushm_client_try_open(client, text(name), &work->options, &work->results[0].segment);
-  });
-  if (work->results[0].segment == nullptr) {
-    work->options.timeout_ms = timeout_ms;
-    run_cancellable(stop, [work](gpushm_stop* by) {
-      work->options.stop = by;
-      return gpushm_client_open(
-          work->client.get(), text(work->names[0]), &work->options, &work->results[0].segment);
-    });
+  const auto open_one = [work](gpushm_stop* by) {
+    work->options.stop = by;
+    return gpushm_client_open(
+        work->client.get(), text(work->names[0]), &work->options, &work->results[0].segment);
+  };
+  if (work->options.timeout_ms == 0) {
+    call_released([&] { return open_one(nullptr); });
+  } else {
+    run_cancellable(stop, open_one);
   }
   return make_segment(own_segment(take(work->results[0])), work->client);
 }
@@ -191,7 +182,7 @@ nb::list open_many(client_object& self,
         work->client.get(), texts.data(), texts.size(), &work->options, work->results.data());
   };
   if (work->options.timeout_ms == 0) {
-    call(work->client, [&](gpushm_client*) { return open_all(nullptr); });
+    call_released([&] { return open_all(nullptr); });
   } else {
     run_cancellable(stop, open_all);
   }

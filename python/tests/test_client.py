@@ -182,22 +182,25 @@ WAITS = {
     "segment_timeline": "segment.open_timeline(0, timeout=60, stop=stop)",
     "timeline": "timeline.wait(1, None, stop=stop)",
     "timeline_try": "timeline.try_wait(1, 60, stop=stop)",
-    "flags": "client.create_timeline('f').wait_flags(1, stop=stop)",
-    "take_over": "client.open_timeline('t').take_over(60, stop=stop)",
+    "flags": "other.wait_flags(1, stop=stop)",
+    "take_over": "opened.take_over(60, stop=stop)",
     "consumer": "client.consumer('never', timeout=60, stop=stop)",
-    "next": "client.consumer('c').next(60, stop=stop)",
+    "next": "reader.next(60, stop=stop)",
     "acquire": "producer.acquire(60, stop=stop)",
-    "subscription": "client.subscribe().next(60, stop=stop)",
+    "subscription": "events.next(60, stop=stop)",
 }
 PREPARE = """
 import gpushm, sys, threading
 client = gpushm.connect(sys.argv[1])
 segment = client.create('s', 8, device='host')
 timeline = client.create_timeline('t')
+opened = client.open_timeline('t')
+other = client.create_timeline('f')
+events = client.subscribe('none')
 producer = client.producer('c', 8, 2, device='host')
 stop = gpushm.Stop() if len(sys.argv) > 2 else None
+reader = client.consumer('c')
 if 'producer.acquire' in WAIT:
-    reader = client.consumer('c')
     for i in range(2):
         producer.acquire().publish()
 """
@@ -263,24 +266,29 @@ threading.Timer(0.1, stop.request).start()
     child.succeed()
 
 
-def test_a_broker_that_does_not_answer_does_not_hold_ctrl_c(start, broker):
-    child = start("""
-        import gpushm, sys
-        client = gpushm.connect(sys.argv[1])
-        print('ready', flush=True)
-        sys.stdin.readline()
-        try:
-            client.open_timeline('x', timeout=60)
-        except KeyboardInterrupt:
-            print('interrupted', flush=True)
-        """)
+@pytest.mark.parametrize("wait", WAITS)
+def test_a_broker_that_does_not_answer_does_not_hold_ctrl_c(start, broker, wait):
+    child = start(
+        f"WAIT = {WAITS[wait]!r}\n"
+        + PREPARE
+        + f"""
+print('ready', flush=True)
+sys.stdin.readline()
+try:
+    {WAITS[wait]}
+except KeyboardInterrupt:
+    print('interrupted', flush=True)
+"""
+    )
     assert child.line() == "ready"
     broker.process.send_signal(signal.SIGSTOP)
     try:
         child.say("go")
         time.sleep(0.2)
+        began = time.monotonic()
         child.process.send_signal(signal.SIGINT)
         assert child.line() == "interrupted"
+        assert time.monotonic() - began < 5  # a cancelled call may take a second
     finally:
         broker.process.send_signal(signal.SIGCONT)
     child.succeed()
