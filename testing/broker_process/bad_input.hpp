@@ -66,7 +66,7 @@ class bad_input : public ::testing::Test {
           }
           return ending.has_value();
         },
-        std::chrono::seconds(5)));
+        std::chrono::seconds(20)));
     return ending;
   }
   [[nodiscard]] gpushm::client connect() const {

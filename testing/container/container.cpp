@@ -90,7 +90,7 @@ pid_t container::host_pid() const {
     pid = bundle_->host_pid();
     return pid.has_value();
   };
-  if (!eventually(written, std::chrono::seconds(5))) {
+  if (!eventually(written, std::chrono::seconds(20))) {
     throw harness_error("container " + bundle_->id() + " has not started");
   }
   return *pid;

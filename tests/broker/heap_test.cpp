@@ -111,7 +111,7 @@ TEST_F(broker_without_memory, serves_after_one_failed_allocation) {
   }
   EXPECT_GT(failures, 100U);
   EXPECT_TRUE(gpushm_testing::eventually(
-      [&] { return gpushm_testing::count_descriptors(::getpid()) == descriptors; }, 5s));
+      [&] { return gpushm_testing::count_descriptors(::getpid()) == descriptors; }, 20s));
 }
 
 TEST_F(broker_without_memory, serves_after_a_period_without_memory) {

@@ -148,13 +148,17 @@ document=/var/run/cdi/nvidia.com-gpu.yaml
 for i in $(seq 200); do [ -s $document ] && break; sleep 0.05; done
 grep -c "name: " $document
 systemctl start gpushm-cdi-refresh.path
-rm $document
-cp /etc/ld.so.cache /run/copy; cat /run/copy > /etc/ld.so.cache
-for i in $(seq 200); do [ -s $document ] && break; sleep 0.05; done
-[ -s $document ] && echo written again
-for i in $(seq 200); do
-  [ "$(systemctl show gpushm-cdi-refresh --value -p ActiveState)" = inactive ] && break; sleep 0.05
+inactive() { [ "$(systemctl show gpushm-cdi-refresh --value -p ActiveState)" = inactive ]; }
+cp /etc/ld.so.cache /run/copy
+for change in $(seq 8); do  # systemd's own limit is 5 starts in 10 seconds
+  for i in $(seq 200); do inactive && break; sleep 0.05; done
+  rm $document
+  cat /run/copy > /etc/ld.so.cache
+  for i in $(seq 200); do [ -s $document ] && break; sleep 0.05; done
+  [ -s $document ] || exit
 done
+echo written again
+for i in $(seq 200); do inactive && break; sleep 0.05; done
 systemctl show gpushm-cdi-refresh -p Result
 )sh";
 

@@ -290,7 +290,7 @@ TEST_F(timeline_pages, leave_nothing) {
   const auto files = [&] {
     return gpushm_testing::total(gpushm_testing::count_descriptors(broker_->pid()));
   };
-  ASSERT_TRUE(eventually([&] { return greeted().request(wire::list{}).message.has_value(); }, 5s));
+  ASSERT_TRUE(eventually([&] { return greeted().request(wire::list{}).message.has_value(); }, 20s));
   const std::size_t before = files();
   for (int round = 0; round != 100; ++round) {
     auto session = greeted();

@@ -233,7 +233,7 @@ TEST_F(sharing, stop_ends_every_wait) {
     EXPECT_TRUE(stop.stop_requested());
   }));
   // The broker drops the open, and the client stays usable.
-  EXPECT_TRUE(eventually([&] { return broker_->statistics().waiting_opens == 0; }, 5s));
+  EXPECT_TRUE(eventually([&] { return broker_->statistics().waiting_opens == 0; }, 20s));
   segment created = user.create("kv", host(4096));
   created.publish();
   std::stop_source stopped;
@@ -258,7 +258,7 @@ TEST_F(sharing, stopped_open_many_returns_found_names) {
       EXPECT_EQ(results[i].failure()->object(), names[i]);
     }
   }));
-  EXPECT_TRUE(eventually([&] { return broker_->statistics().waiting_opens == 0; }, 5s));
+  EXPECT_TRUE(eventually([&] { return broker_->statistics().waiting_opens == 0; }, 20s));
 }
 
 // In either order, an open gets a segment or is cancelled, and no lease is left.
@@ -282,7 +282,7 @@ TEST_F(sharing, stop_racing_answer_leaves_no_lease) {
       EXPECT_EQ(why.code(), errc::cancelled) << why.what();
     }
     publishes.join();
-    EXPECT_TRUE(eventually([&] { return producer.stat(name).leases == 1; }, 5s)) << name;
+    EXPECT_TRUE(eventually([&] { return producer.stat(name).leases == 1; }, 20s)) << name;
   }
   EXPECT_GT(opened, 0);
   EXPECT_EQ(broker_->statistics().waiting_opens, 0U);
@@ -310,7 +310,7 @@ TEST_F(sharing, view_keeps_mapping_and_lease) {
   EXPECT_EQ(static_cast<const unsigned char*>(copy.data())[0], 9);
   std::thread([last = std::move(copy)] {}).join();
   copy = {};
-  EXPECT_TRUE(eventually([&] { return producer.stat("kv").leases == 1; }, 5s));
+  EXPECT_TRUE(eventually([&] { return producer.stat("kv").leases == 1; }, 20s));
 }
 
 TEST_F(sharing, open_many_returns_result_per_name) {

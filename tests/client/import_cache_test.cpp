@@ -111,7 +111,7 @@ class caching : public testing::Test {
   }
   std::uint32_t leases(const std::string& name) { return producer_->stat(name).leases; }
   [[nodiscard]] bool leases_become(const std::string& name, std::uint32_t count) {
-    return eventually([&] { return leases(name) == count; }, 1s);
+    return eventually([&] { return leases(name) == count; }, 4s);
   }
   static bool is_hit(client& user, const std::string& name) {
     const auto before = user.cache_stats();
@@ -481,8 +481,8 @@ TEST_F(caching, drops_removed_segment_without_a_call) {
   EXPECT_EQ(chunk_mappings(), 2U);
   EXPECT_EQ(chunk_descriptors(), 2U) << "the broker's own";
   producer_->remove("a");
-  EXPECT_TRUE(eventually([] { return chunk_mappings() == 1; }, 1s));
-  EXPECT_TRUE(eventually([] { return chunk_descriptors() == 1; }, 1s)) << "its lease remains";
+  EXPECT_TRUE(eventually([] { return chunk_mappings() == 1; }, 4s));
+  EXPECT_TRUE(eventually([] { return chunk_descriptors() == 1; }, 4s)) << "its lease remains";
   EXPECT_EQ(user.cache_stats().kept_entries, 1U);
   EXPECT_EQ(user.cache_stats().evictions, 0U);
   EXPECT_TRUE(is_hit(user, "b"));
@@ -506,7 +506,7 @@ TEST_F(caching, removed_segment_stays_while_used) {
   EXPECT_EQ(chunk_descriptors(), 1U) << "it may fetch chunks";
   second.reset();
   EXPECT_EQ(chunk_mappings(), 0U) << "it cannot be opened any more";
-  EXPECT_TRUE(eventually([] { return chunk_descriptors() == 0; }, 1s));
+  EXPECT_TRUE(eventually([] { return chunk_descriptors() == 0; }, 4s));
   EXPECT_EQ(user.cache_stats().kept_entries, 0U);
 }
 
@@ -526,7 +526,7 @@ TEST_F(caching, recreated_name_opens_new_memory) {
     }
     producer_->remove("w");
   }
-  EXPECT_TRUE(eventually([] { return chunk_mappings() == 0; }, 1s));
+  EXPECT_TRUE(eventually([] { return chunk_mappings() == 0; }, 4s));
 }
 
 TEST_F(caching, restarts_empty_with_next_broker) {
@@ -538,7 +538,7 @@ TEST_F(caching, restarts_empty_with_next_broker) {
   const auto old_epoch = used.epoch();
   EXPECT_EQ(chunk_mappings(), 2U);
   broker_.reset();
-  EXPECT_TRUE(eventually([] { return chunk_mappings() == 1; }, 1s)) << "without a call";
+  EXPECT_TRUE(eventually([] { return chunk_mappings() == 1; }, 4s)) << "without a call";
   EXPECT_EQ(user.cache_stats().kept_entries, 0U);
   EXPECT_EQ(used.state(), segment_state::broker_gone);
   EXPECT_EQ(error_of([&] { static_cast<void>(user.open("used")); }, errc::broker_unreachable),
@@ -562,7 +562,7 @@ TEST_F(caching, restarts_empty_with_next_broker) {
   EXPECT_EQ(user.cache_stats().kept_entries, 1U) << "the old broker's is not cached";
   EXPECT_EQ(chunk_mappings(), 1U);
   producer_->remove("used");  // the next broker's events arrive as well
-  EXPECT_TRUE(eventually([] { return chunk_mappings() == 0; }, 1s));
+  EXPECT_TRUE(eventually([] { return chunk_mappings() == 0; }, 4s));
 }
 
 // ---- threads ----
@@ -638,7 +638,7 @@ TEST_F(caching, consistent_under_concurrent_create_and_remove) {
   readers.clear();
   EXPECT_GT(created, 20U);
   EXPECT_GT(user.cache_stats().hits, created);
-  EXPECT_TRUE(eventually([] { return chunk_mappings() <= 1; }, 1s)) << "steady's";
+  EXPECT_TRUE(eventually([] { return chunk_mappings() <= 1; }, 4s)) << "steady's";
   user.trim();
   EXPECT_EQ(user.cache_stats().kept_entries, 0U);
   EXPECT_EQ(user.cache_stats().used_entries, 0U);

@@ -242,9 +242,9 @@ TEST_P(lanes, every_request_answered_and_every_lease_released) {
   EXPECT_EQ(offers, broker.offered());
   broker.only_answer();
   static_cast<void>(client->request(wire::list{}, {"list", {}}, deadline_after(20s)));
-  EXPECT_TRUE(eventually([&] { return broker.granted() == broker.released() + kept; }, 5s))
+  EXPECT_TRUE(eventually([&] { return broker.granted() == broker.released() + kept; }, 20s))
       << broker.granted() << " granted, " << broker.released() << " released, " << kept << " kept";
-  EXPECT_TRUE(eventually([&] { return broker.open_questions() == 0; }, 5s));
+  EXPECT_TRUE(eventually([&] { return broker.open_questions() == 0; }, 20s));
 }
 INSTANTIATE_TEST_SUITE_P(seeds, lanes, testing::Range(1U, 21U));
 
@@ -290,7 +290,7 @@ TEST(lanes_late, grant_after_deadline_is_released_immediately) {
   const late_granter served(300ms);
   const auto client = connection::establish(served.socket_path(), scaled_timeout(10s));
   open_too_late(*client, 50ms);
-  EXPECT_TRUE(eventually([&] { return served.released() == 1; }, 5s));
+  EXPECT_TRUE(eventually([&] { return served.released() == 1; }, 20s));
 }
 
 // While the second waits for its answer, no other thread reads the first one's.
@@ -300,7 +300,7 @@ TEST(lanes_late, grants_of_consecutive_timeouts_are_released) {
   for (int i = 0; i < 3; ++i) {
     open_too_late(*client, 100ms);
   }
-  EXPECT_TRUE(eventually([&] { return served.released() == 3; }, 5s)) << served.released();
+  EXPECT_TRUE(eventually([&] { return served.released() == 3; }, 20s)) << served.released();
 }
 
 // Every waiter for a late answer gets the end of the connection.
@@ -324,7 +324,7 @@ TEST(lanes_end, wakes_waiters_of_both_lanes) {
         EXPECT_EQ(why.code(), errc::broker_gone);
       }
     });
-    EXPECT_TRUE(eventually([&] { return asked.load(); }, 5s));
+    EXPECT_TRUE(eventually([&] { return asked.load(); }, 20s));
     served.reset();
   }
 }

@@ -97,7 +97,7 @@ class prefetching : public testing::Test {
   }
   std::uint32_t leases(const std::string& name) { return producer_->stat(name).leases; }
   [[nodiscard]] bool leases_become(const std::string& name, std::uint32_t count) {
-    return eventually([&] { return leases(name) == count; }, 5s);
+    return eventually([&] { return leases(name) == count; }, 20s);
   }
 
   gpushm_testing::temp_dir directory_;
@@ -194,8 +194,8 @@ TEST_F(prefetching, drops_removed_segments_without_a_call) {
   const auto bytes = [&] { return broker_->statistics().allocated_bytes; };
   EXPECT_EQ(bytes(), 2 * page);
   producer_->remove("a");
-  EXPECT_TRUE(eventually([&] { return bytes() == page; }, 5s));
-  EXPECT_TRUE(eventually([&] { return user_->leases().prefetched_count() == 1; }, 5s));
+  EXPECT_TRUE(eventually([&] { return bytes() == page; }, 20s));
+  EXPECT_TRUE(eventually([&] { return user_->leases().prefetched_count() == 1; }, 20s));
   EXPECT_EQ(user_->try_open("a", {}), nullptr);
   const auto again = make("a");
   EXPECT_EQ(written_in(*user_->open("a", {})), again);
@@ -224,7 +224,7 @@ TEST_F(prefetching, restarts_empty_with_next_broker) {
   EXPECT_EQ(prefetch(""), 1U);
   producer_.reset();
   broker_.reset();
-  EXPECT_TRUE(eventually([&] { return user_->leases().prefetched_count() == 0; }, 5s));
+  EXPECT_TRUE(eventually([&] { return user_->leases().prefetched_count() == 0; }, 20s));
   broker_.emplace(broker::start(options_));
   producer_.emplace(client::connect({.socket_path = options_.socket_path}));
   const auto again = make("a");

@@ -56,7 +56,7 @@ TEST(client_registry, imports_of_one_broker_share_client_and_mapping) {
     }
     EXPECT_EQ(from.opens(), 1U);
   }
-  EXPECT_TRUE(eventually([&] { return from.importers() == 0; }, 5s));
+  EXPECT_TRUE(eventually([&] { return from.importers() == 0; }, 20s));
 }
 
 TEST(client_registry, view_keeps_client_for_next_import) {
@@ -67,7 +67,7 @@ TEST(client_registry, view_keeps_client_for_next_import) {
   EXPECT_EQ(from.importers(), 1U);
   EXPECT_EQ(from.opens(), 1U);
   view = {};
-  EXPECT_TRUE(eventually([&] { return from.importers() == 0; }, 5s));
+  EXPECT_TRUE(eventually([&] { return from.importers() == 0; }, 20s));
 }
 
 }  // namespace

@@ -355,7 +355,7 @@ TEST_F(cli_test, held_segment_is_freed_with_its_holder) {
   EXPECT_EQ(cli_.run({"open", "held"}).status, exited(0));
   holder.kill(SIGTERM);
   EXPECT_EQ(holder.wait_exit(seconds(20)), exited(0)) << holder.output().all_output();
-  EXPECT_TRUE(eventually([&] { return listed() == 0; }, seconds(5)));
+  EXPECT_TRUE(eventually([&] { return listed() == 0; }, seconds(20)));
 }
 
 TEST_F(cli_test, until_released_ends_with_the_last_consumer) {

@@ -174,11 +174,11 @@ class isolation : public ::testing::TestWithParam<setting> {
     return gpushm::client::connect({.socket_path = domain_ / "socket"});
   }
   [[nodiscard]] static bool becomes_empty(gpushm::client& client) {
-    return eventually([&] { return client.list().empty(); }, seconds(1));
+    return eventually([&] { return client.list().empty(); }, seconds(4));
   }
   void expect_no_gpu_memory_in_use() const {
     if (fake_ && fake_->mounted()) {
-      EXPECT_TRUE(eventually([&] { return fake_->used_bytes(0) == 0; }, seconds(1)))
+      EXPECT_TRUE(eventually([&] { return fake_->used_bytes(0) == 0; }, seconds(4)))
           << fake_->used_bytes(0);
     }
   }
@@ -251,7 +251,7 @@ TEST_P(isolation, persistent_memory_outlives_its_producer) {
     EXPECT_EQ(producer.wait_exit(seconds(30)), exited(128 + SIGKILL)) << producer.all_output();
   }
   auto client = watch();
-  EXPECT_TRUE(eventually([&] { return !client.stat(segment_name).creator_alive; }, seconds(1)));
+  EXPECT_TRUE(eventually([&] { return !client.stat(segment_name).creator_alive; }, seconds(4)));
   auto consumer = consume();
   expect_correct_data(consumer);
   // Another uid may use the segment but not remove it; the broker's uid may remove it.
@@ -274,7 +274,7 @@ TEST_P(isolation, leased_memory_is_freed_when_its_producer_dies) {
   consumer.wait_for_line("\"opened\"", seconds(60));
   EXPECT_EQ(client.stat(segment_name).leases, 2U);
   consumer.kill(SIGKILL);
-  EXPECT_TRUE(eventually([&] { return client.stat(segment_name).leases == 1; }, seconds(1)));
+  EXPECT_TRUE(eventually([&] { return client.stat(segment_name).leases == 1; }, seconds(4)));
   producer.kill(SIGKILL);
   (void)producer.wait_exit(seconds(30));
   EXPECT_TRUE(becomes_empty(client));

@@ -83,7 +83,7 @@ TEST(child, kills_its_process_group) {
     grandchild = std::stoi(process.wait_for_line("[0-9]+", seconds(5)));
     EXPECT_TRUE(process_is_alive(grandchild));
   }
-  EXPECT_TRUE(eventually([&] { return !process_is_alive(grandchild); }, seconds(5)));
+  EXPECT_TRUE(eventually([&] { return !process_is_alive(grandchild); }, seconds(20)));
 }
 
 TEST(child, moved_from_owns_nothing) {
@@ -113,7 +113,7 @@ TEST(programs, finds_own_programs_and_their_tree) {
 
 TEST(eventually, retries_until_true_or_deadline) {
   int calls = 0;
-  EXPECT_TRUE(eventually([&] { return ++calls == 3; }, seconds(5)));
+  EXPECT_TRUE(eventually([&] { return ++calls == 3; }, seconds(20)));
   EXPECT_EQ(calls, 3);
   EXPECT_FALSE(eventually([] { return false; }, milliseconds(5)));
 }

@@ -75,7 +75,7 @@ TEST(proc_counters, counts_threads_and_memory) {
         });
         return count_threads(::getpid()) == before + 1;
       },
-      std::chrono::seconds(5)));
+      std::chrono::seconds(20)));
   EXPECT_GT(anonymous_bytes(::getpid()), 0U);
 }
 

@@ -90,7 +90,7 @@ TEST(traced_process, hanging_program_is_reported_and_killed) {
   traced_process process({.argv = {"/bin/cat"}}, 0);
   const auto pid = process.pid();
   EXPECT_THROW((void)process.wait_end(std::chrono::milliseconds(50)), harness_error);
-  EXPECT_TRUE(eventually([&] { return ::kill(pid, 0) != 0; }, seconds(5)));
+  EXPECT_TRUE(eventually([&] { return ::kill(pid, 0) != 0; }, seconds(20)));
 }
 
 }  // namespace

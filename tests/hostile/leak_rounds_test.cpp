@@ -202,7 +202,7 @@ TEST_P(leak, leaves_nothing) {
            std::to_string(mappings) + "; descriptors " +
            gpushm_testing::to_text(descriptors_after) + " after " + std::to_string(descriptors);
   };
-  EXPECT_TRUE(gpushm_testing::eventually(back, std::chrono::seconds(2))) << text();
+  EXPECT_TRUE(gpushm_testing::eventually(back, std::chrono::seconds(4))) << text();
   RecordProperty("heap_bytes_a_round",
                  std::to_string(grown(heap, heap_after) / static_cast<double>(half)));
 }

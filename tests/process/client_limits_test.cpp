@@ -116,7 +116,7 @@ TEST_F(stopped_broker, does_not_delay_end_of_segments) {
   const auto begin = gpushm_testing::clock::now();
   created.clear();
   // In an earlier version, the end of each segment after the 278th took a second.
-  EXPECT_LT(gpushm_testing::clock::now() - begin, scaled_timeout(seconds(2)));
+  EXPECT_LT(gpushm_testing::clock::now() - begin, scaled_timeout(seconds(60)));
   resume();
   EXPECT_TRUE(gpushm_testing::eventually(
       [&] { return bystander_.list().empty() && client.list().empty(); }, seconds(10)));
@@ -150,7 +150,7 @@ TEST_F(stopped_broker, client_timeout_applies) {
         {.socket_path = broker_.socket_path(), .timeout = milliseconds(500)});
   });
   EXPECT_TRUE(code == errc::timed_out || code == errc::broker_unreachable);
-  EXPECT_LT(gpushm_testing::clock::now() - begin, scaled_timeout(seconds(5)));
+  EXPECT_LT(gpushm_testing::clock::now() - begin, scaled_timeout(seconds(15)));
 }
 
 // ---- descriptors that the kernel refuses to send ----

@@ -101,9 +101,9 @@ class death_of_client : public ::testing::Test {
     RecordProperty("calls", static_cast<int>(k - 1));
   }
 
-  /// True if no segment is listed within a second.
+  /// True once no segment is listed: before a fence without proof would end.
   [[nodiscard]] bool nothing_listed() {
-    return eventually([&] { return client_.list().empty(); }, seconds(1));
+    return eventually([&] { return client_.list().empty(); }, seconds(4));
   }
 
   temp_dir directory_;
@@ -147,7 +147,7 @@ TEST_F(death_of_client, published_persistent_segment_survives_its_producer) {
           return listed.empty() || (listed.front().published && !listed.front().creator_alive &&
                                     listed.front().leases == 0);
         };
-        EXPECT_TRUE(eventually(settled, seconds(1)));
+        EXPECT_TRUE(eventually(settled, seconds(4)));
         {
           const auto found = client_.try_open(name);
           if (printed(victim, "published")) {
@@ -181,7 +181,7 @@ TEST_F(death_of_client, dead_consumer_leaves_no_lease) {
       {"consume", socket(), name},
       [] {},
       [&](traced_process&) {
-        EXPECT_TRUE(eventually([&] { return client_.stat(name).leases == 1; }, seconds(1)));
+        EXPECT_TRUE(eventually([&] { return client_.stat(name).leases == 1; }, seconds(4)));
         EXPECT_TRUE(back_to(before, survivors()));
         EXPECT_EQ(created.state(), gpushm::segment_state::live);
         EXPECT_TRUE(holds_pattern(created));
@@ -200,7 +200,7 @@ TEST_F(death_of_client, consumers_keep_their_mapping_when_the_producer_dies) {
     producer.kill(SIGKILL);
     (void)producer.wait_exit(seconds(5));
     EXPECT_TRUE(eventually([&] { return mapping.state() == gpushm::segment_state::exporter_gone; },
-                           seconds(1)));
+                           seconds(4)));
     EXPECT_TRUE(holds_pattern(mapping));
   }
   EXPECT_TRUE(nothing_listed());
@@ -256,7 +256,7 @@ TEST_P(death_of_parent, is_reported_despite_a_live_child) {
           const auto shown = client_.stat(name);
           return shown.ending == 1 && shown.ending_waits == gpushm::fence_wait::descendant;
         },
-        seconds(5)));
+        seconds(20)));
     parent.close_stdin();
     EXPECT_TRUE(nothing_listed());
     EXPECT_TRUE(back_to(before, survivors()));
@@ -267,7 +267,7 @@ TEST_P(death_of_parent, is_reported_despite_a_live_child) {
   ASSERT_TRUE(process_is_alive(survivor)) << "the child must have been alive throughout";
 
   parent.close_stdin();
-  EXPECT_TRUE(eventually([&] { return !process_is_alive(survivor); }, seconds(5)));
+  EXPECT_TRUE(eventually([&] { return !process_is_alive(survivor); }, seconds(20)));
 }
 
 INSTANTIATE_TEST_SUITE_P(,
@@ -289,7 +289,7 @@ TEST_F(death_of_client, forked_child_gets_errors_and_changes_nothing) {
     }
     parent.wait_for_line("^child waits$", seconds(10));
     parent.close_stdin();
-    EXPECT_TRUE(eventually([&] { return !process_is_alive(forked); }, seconds(5)));
+    EXPECT_TRUE(eventually([&] { return !process_is_alive(forked); }, seconds(20)));
     // The child's end must not be mistaken for its parent's.
     EXPECT_EQ(client_.list().size(), 1U);
     EXPECT_TRUE(client_.stat(name).creator_alive);
@@ -352,7 +352,7 @@ struct round_of_survivors {
 void expect_usable_without_broker(const std::optional<gpushm::segment>& segment, bool filled) {
   if (segment && *segment) {
     EXPECT_TRUE(eventually([&] { return segment->state() == gpushm::segment_state::broker_gone; },
-                           seconds(1)));
+                           seconds(4)));
     EXPECT_EQ(holds_pattern(*segment), filled);
   }
 }
@@ -380,7 +380,7 @@ class death_of_broker : public ::testing::Test {
 
   /// Waits for its exit: its output ends slightly earlier.
   static void expect_dead(traced_process& broker) {
-    EXPECT_TRUE(eventually([&] { return !process_is_alive(broker.pid()); }, seconds(5)))
+    EXPECT_TRUE(eventually([&] { return !process_is_alive(broker.pid()); }, seconds(20)))
         << broker.output().all_output();
   }
 

@@ -98,7 +98,7 @@ class guest : public ::testing::Test {
   void expect_socket_is_free(const std::vector<pid_t>& children) {
     const auto begin = clock::now();
     EXPECT_EQ(code_of([&] { (void)connect(); }), gpushm::errc::broker_unreachable);
-    EXPECT_LT(clock::now() - begin, scaled_timeout(seconds(1))) << "refused immediately";
+    EXPECT_LT(clock::now() - begin, scaled_timeout(seconds(10))) << "not after a request timeout";
     auto successor = gpushm::broker::start({.socket_path = socket_});
     EXPECT_TRUE(connect().list().empty());
     for (const pid_t each : children) {
@@ -123,13 +123,13 @@ TEST_P(dead_guest_host, frees_socket_and_memory_while_a_child_lives) {
   created.publish();
   const auto children = go();
   const pid_t survivor = children.front();
-  ASSERT_TRUE(eventually([&] { return guest_resources_of(survivor).empty(); }, seconds(5)))
+  ASSERT_TRUE(eventually([&] { return guest_resources_of(survivor).empty(); }, seconds(20)))
       << guest_resources_of(survivor);
   EXPECT_EQ(client.list().size(), 1U) << "the parent still serves";
 
   kill_host();
   EXPECT_TRUE(eventually([&] { return created.state() == gpushm::segment_state::broker_gone; },
-                         seconds(5)));
+                         seconds(20)));
   expect_socket_is_free(children);
   created.reset();
   client.trim();
@@ -246,7 +246,7 @@ TEST(create, of_too_much_host_memory_is_undone) {
   EXPECT_EQ(
       code_of([&] { (void)client.create("big", {.size_bytes = 1ULL << 42U, .device = "host"}); }),
       gpushm::errc::out_of_memory);
-  EXPECT_LT(clock::now() - begin, scaled_timeout(seconds(2)));
+  EXPECT_LT(clock::now() - begin, scaled_timeout(seconds(10)));
   EXPECT_TRUE(client.create("big", {.size_bytes = 4096, .device = "host"})) << "the name is free";
 }
 

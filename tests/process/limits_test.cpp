@@ -35,8 +35,9 @@ TEST_F(few_connections, excess_connection_is_refused_and_room_is_reused) {
   EXPECT_EQ(code_of([&] { (void)connect(); }), errc::too_many_connections);
   EXPECT_TRUE(bystander_.list().empty());
   others.pop_back();
-  EXPECT_TRUE(eventually(
-      [&] { return code_of([&] { (void)connect(); }) != errc::too_many_connections; }, seconds(5)));
+  EXPECT_TRUE(
+      eventually([&] { return code_of([&] { (void)connect(); }) != errc::too_many_connections; },
+                 seconds(20)));
 }
 
 class short_hello : public bad_input {
@@ -92,8 +93,7 @@ TEST_F(short_send, client_that_never_reads_is_dropped) {
     }
     const auto begin = gpushm_testing::clock::now();
     ASSERT_EQ(bystander_.stat("large-list").chunks, 1U);
-    ASSERT_LT(gpushm_testing::clock::now() - begin,
-              gpushm_testing::scaled_timeout(milliseconds(500)));
+    ASSERT_LT(gpushm_testing::clock::now() - begin, gpushm_testing::scaled_timeout(seconds(5)));
   }
   EXPECT_TRUE(reader.closed_within(seconds(20)));
 }

@@ -77,7 +77,7 @@ class scale : public ::testing::Test {
             return false;
           }
         },
-        seconds(5)));
+        seconds(20)));
     created.clear();
     EXPECT_TRUE(back_to(before, {broker.pid(), ::getpid()}, seconds(10)));
   }
@@ -160,7 +160,7 @@ TEST_F(scale, thousand_concurrent_clients) {
     crowd.write("leave\n");
     EXPECT_EQ(crowd.wait_exit(seconds(60)), exited(0)) << crowd.output().all_output();
   }
-  EXPECT_TRUE(eventually([&] { return client.stat("scale/clients").leases == 1; }, seconds(1)));
+  EXPECT_TRUE(eventually([&] { return client.stat("scale/clients").leases == 1; }, seconds(4)));
   EXPECT_TRUE(back_to(before, {broker.pid()}));
 }
 

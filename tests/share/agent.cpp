@@ -79,7 +79,7 @@ void agent::stop() {
         const std::string text{std::istreambuf_iterator<char>(status), {}};
         return text.find("State:\tT") != std::string::npos;
       },
-      std::chrono::seconds(5)));
+      std::chrono::seconds(20)));
 }
 
 void agent::kill_and_wait() {

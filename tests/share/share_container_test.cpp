@@ -74,7 +74,8 @@ TEST_P(share_container, memory_is_shared_if_both_are_pid_1) {
   // Its death is detected, and existing mappings stay.
   exporter.kill_and_wait();
   importer.request("use 0");
-  EXPECT_TRUE(eventually([&] { return importer.request("state") == "exporter-gone"; }, seconds(5)));
+  EXPECT_TRUE(
+      eventually([&] { return importer.request("state") == "exporter-gone"; }, seconds(20)));
   EXPECT_EQ(importer.request("check " + numbers({0, mib, 3})), "0");
   if (is_bound()) {
     EXPECT_EQ(importer.code("open kv"), "peer_died");
@@ -100,7 +101,7 @@ TEST_P(share_container, hidden_gpu_is_named) {
                          " at PCI " + gpu.pci_address + ": "));
   EXPECT_THAT(text, HasSubstr("/nvidia" + std::to_string(minors[0]) + "): "));
   EXPECT_EQ(importer.request("pid"), "1") << "the driver was not called: it would crash for a pool";
-  EXPECT_TRUE(eventually([&] { return watch().stat("kv").leases == 1; }, seconds(1)));
+  EXPECT_TRUE(eventually([&] { return watch().stat("kv").leases == 1; }, seconds(4)));
 }
 
 constexpr share_setting all[] = {{"malloc", false, false},

@@ -69,7 +69,8 @@ TEST_P(share, opened_memory_outlives_exporter) {
   exporter.request("share kv " + numbers({0, 4 * mib}));
   importer.request("open kv");
   exporter.kill_and_wait();
-  EXPECT_TRUE(eventually([&] { return importer.request("state") == "exporter-gone"; }, seconds(5)));
+  EXPECT_TRUE(
+      eventually([&] { return importer.request("state") == "exporter-gone"; }, seconds(20)));
   EXPECT_EQ(importer.request("check " + numbers({0, 4 * mib, 5})), "0");
   agent late = start();
   if (is_bound()) {
@@ -109,7 +110,7 @@ TEST_P(share, unshared_memory_cannot_be_opened) {
   exporter.request("drop kv");
   exporter.request("free");
   EXPECT_EQ(importer.request("check " + numbers({0, 4 * mib, 5})), "0");
-  EXPECT_TRUE(eventually([&] { return watch().list().empty(); }, seconds(1)));
+  EXPECT_TRUE(eventually([&] { return watch().list().empty(); }, seconds(4)));
 }
 
 TEST_P(share, reallocated_memory_is_not_opened_as_freed) {
@@ -242,7 +243,8 @@ TEST_P(share, identical_exporters_are_distinguished) {
   agent third = start();
   third.request("alloc " + kind() + " " + numbers({4 * mib, 0}));
   third.request("fill " + numbers({0, 4 * mib, 3}));
-  EXPECT_TRUE(eventually([&] { return importer.request("state") == "exporter-gone"; }, seconds(5)));
+  EXPECT_TRUE(
+      eventually([&] { return importer.request("state") == "exporter-gone"; }, seconds(20)));
   if (is_bound()) {
     third.request("share kv1 " + numbers({0, 4 * mib}));
     agent fresh = start();
@@ -478,7 +480,7 @@ TEST_P(share_watched, failed_import_leaves_nothing) {
     const std::string failure = importer.fails("open kv");
     EXPECT_THAT(failure, StartsWith("driver_error open \"kv\": ")) << call;
     EXPECT_THAT(failure, HasSubstr("CUDA_ERROR_UNKNOWN (999)")) << call;
-    EXPECT_TRUE(eventually([&] { return watch().stat("kv").leases == 1; }, seconds(1))) << call;
+    EXPECT_TRUE(eventually([&] { return watch().stat("kv").leases == 1; }, seconds(4))) << call;
     EXPECT_EQ(gpushm_testing::total(gpushm_testing::count_descriptors(pid)),
               gpushm_testing::total(before))
         << call;
@@ -493,7 +495,7 @@ TEST_P(share_watched, driver_and_exporter_overlap_in_an_open) {
   if (!opens.contains(kind())) {
     GTEST_SKIP() << "opens of this memory do not involve the exporter";
   }
-  constexpr std::chrono::milliseconds slow{500};
+  constexpr std::chrono::milliseconds slow{1000};
   const std::string after = ":*=after" + std::to_string(slow.count());
   agent exporter = start();
   agent importer = start_with("GPUSHM_FAKE_FAIL", opens.at(kind()) + after);
@@ -681,7 +683,7 @@ TEST_P(share_hidden, hidden_gpu_is_named_before_the_driver_is_called) {
               "device_not_visible");
   }
   EXPECT_EQ(importer.request("pid").empty(), false) << "it must not crash";
-  EXPECT_TRUE(eventually([&] { return watch().stat("kv").leases == 1; }, seconds(1)));
+  EXPECT_TRUE(eventually([&] { return watch().stat("kv").leases == 1; }, seconds(4)));
 }
 
 INSTANTIATE_TEST_SUITE_P(,
