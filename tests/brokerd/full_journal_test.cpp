@@ -126,8 +126,19 @@ class journaled_broker : public testing::Test {
     }
   }
 
-  /// The current journal, in the keeper; empty: there is none that can be read.
+  /// The current journal, in the keeper; empty: there is none that can be read. One reading of the
+  /// keeper's descriptors can miss it, when another one has just taken its place.
   [[nodiscard]] unique_fd find_journal() {
+    unique_fd result;
+    static_cast<void>(eventually(
+        [&] {
+          result = read_journal();
+          return static_cast<bool>(result);
+        },
+        1s));
+    return result;
+  }
+  [[nodiscard]] unique_fd read_journal() {
     unique_fd result;
     std::error_code failed;
     const std::string all = "/proc/" + std::to_string(broker_.keeper().pid()) + "/fd";

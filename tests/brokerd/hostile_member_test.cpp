@@ -18,8 +18,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <variant>
 
 #include "base/unique_fd.hpp"
@@ -155,8 +157,9 @@ TEST_F(brokerd_with_hostile_member, gives_its_state_table_to_readers_only) {
   EXPECT_EQ(attempts_on(table, 12'345, false), "");
 }
 
-/// The journal of the domain "default", from the keeper's copies.
-gpushm::journal::journal journal_of(pid_t keeper) {
+/// The journal of the domain "default", from the keeper's copies. Nothing: this reading of the
+/// keeper's descriptors has missed it, because another one has just taken its place.
+std::optional<gpushm::journal::journal> read_journal(pid_t keeper) {
   namespace records = gpushm::records;
   for (const auto& each : fs::directory_iterator("/proc/" + std::to_string(keeper) + "/fd")) {
     std::error_code failed;
@@ -164,8 +167,11 @@ gpushm::journal::journal journal_of(pid_t keeper) {
         std::string::npos) {
       continue;
     }
-    auto found = gpushm::journal::journal::open(
-        gpushm::base::unique_fd(::open(each.path().c_str(), O_RDWR | O_CLOEXEC)));
+    gpushm::base::unique_fd file(::open(each.path().c_str(), O_RDWR | O_CLOEXEC));
+    if (!file) {
+      continue;
+    }
+    auto found = gpushm::journal::journal::open(std::move(file));
     const auto bytes = found.find(records::key_of(records::kind::broker));
     if (bytes &&
         std::get<records::broker_record>(records::decode(records::kind::broker, *bytes)).domain ==
@@ -173,7 +179,20 @@ gpushm::journal::journal journal_of(pid_t keeper) {
       return found;
     }
   }
-  throw std::runtime_error("the keeper has no journal of this domain");
+  return std::nullopt;
+}
+
+gpushm::journal::journal journal_of(pid_t keeper) {
+  std::optional<gpushm::journal::journal> found;
+  if (!eventually(
+          [&] {
+            found = read_journal(keeper);
+            return found.has_value();
+          },
+          20s)) {
+    throw std::runtime_error("the keeper has no journal of this domain");
+  }
+  return std::move(*found);
 }
 
 /// As if a request of the session had ended two brokers already, and the third handled it now.
