@@ -595,15 +595,19 @@ bool gpushm_producer::has_ended(const channel::member& which) const {
 }
 
 /// A claim names the producer whose words and slots its consumer has open; another one may admit it
-/// only if that one did, because its consumer then continues with the next one.
+/// only if a producer before has done so, because its consumer then continues with the next one. A
+/// consumer has the page of the last producer that has admitted it, so that page exists.
 bool gpushm_producer::is_for_this(const detail::channel_claim& claim,
                                   std::uint64_t generation) const {
-  if (claim.producer == page_->lease().info().generation) {
+  const std::uint64_t own = page_->lease().info().generation;
+  if (claim.producer == own) {
     return true;
   }
-  for (const gpushm::wire::segment& each : client_->list(names::pages(name_))) {
-    if (each.generation != claim.producer || each.backend != gpushm::backend::signals) {
-      continue;
+  const auto all = client_->list(names::pages(name_));
+  return std::any_of(all.begin(), all.end(), [&](const gpushm::wire::segment& each) {
+    if (each.generation == own || each.backend != gpushm::backend::signals ||
+        each.creator_uid != slots_->info().creator_uid) {
+      return false;
     }
     try {
       const auto page = client_->open_page(each.name, each.generation);
@@ -613,9 +617,9 @@ bool gpushm_producer::is_for_this(const detail::channel_claim& claim,
       if (!base::has_gone(why)) {
         throw;
       }
+      return false;
     }
-  }
-  return true;  // its consumer does not have that page any more
+  });
 }
 
 void gpushm_producer::admit(const std::string& name, std::uint64_t generation) noexcept {

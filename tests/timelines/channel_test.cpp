@@ -764,6 +764,43 @@ TEST_F(channels, bring_thousands_of_frames) {
   producer.reset();
 }
 
+/// The claim of a consumer that has just given up a producer that ended before it could admit it:
+/// the page of that one is gone, and the claim goes next.
+TEST_F(channels, do_not_admit_a_claim_for_a_producer_that_has_gone) {
+  namespace sync = gpushm::sync;
+  namespace wire = gpushm::wire;
+  std::uint64_t gone = 0;
+  {
+    const client short_lived = world_.connect();
+    channel_producer before = create(short_lived, 4);
+    gone = client_.list("c/~page-").front().generation;
+  }
+  ASSERT_TRUE(eventually([&] { return client_.list("c/~page-").empty(); }, 20s));
+  auto session = gpushm_testing::raw_session::greeted(world_.socket_path());
+  wire::reserve page;
+  page.name = "page";
+  page.size_bytes = page.allocated_bytes = sync::signal_page_bytes;
+  page.chunk_count = 1;
+  page.backend = gpushm::backend::signals;
+  const auto reserved = session.request(page);
+  const auto generation = gpushm_testing::body_of<wire::reserved>(reserved)->generation;
+  static_cast<void>(session.request(wire::publish{generation, {}}));
+  wire::reserve claim;
+  claim.name = "c/~consumer-0";
+  claim.size_bytes = claim.allocated_bytes = 8;
+  claim.backend = gpushm::backend::timeline;
+  claim.ticket = sync::encode({page.name, generation, 0, gpushm::channel::first_held_word});
+  const auto claimed = session.request(claim);
+  static_cast<void>(session.request(wire::publish{
+      gpushm_testing::body_of<wire::reserved>(claimed)->generation, metadata_of(0, 0, gone)}));
+  channel_producer producer = create(client_, 4);
+  // Admitted after it: claims are looked at in the order of their names and of their publication.
+  const client other = world_.connect();
+  channel_consumer honest = channel_consumer::open(other, "c");
+  EXPECT_EQ(producer.stats().consumers, 1U);
+  EXPECT_EQ(producer.stats().dropped, 0U);
+}
+
 /// A member that writes random numbers into its words harms nobody: it is dropped.
 TEST_F(channels, drop_a_consumer_with_impossible_words) {
   namespace sync = gpushm::sync;
