@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <limits>
 #include <memory>
 #include <thread>
@@ -204,15 +205,20 @@ TEST_F(dra_slices, server_mutation_is_reported_and_not_rewritten) {
 TEST_F(dra_slices, repeated_foreign_changes_are_rate_limited) {
   start();
   ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
-  const auto end = std::chrono::steady_clock::now() + 1'500ms;
-  while (std::chrono::steady_clock::now() < end) {
-    if (const auto now = slice(); now && devices_of(*now) == 4) {
-      json modified = *now;
-      modified["spec"]["devices"].erase(0);
-      cluster_.put(slices_path() + "/node-a-gpushm.dev", modified);
+  const auto change_again_until = [&](const std::function<bool()>& done) {
+    const auto end = std::chrono::steady_clock::now() + timeout;
+    while (!done() && std::chrono::steady_clock::now() < end) {
+      if (const auto now = slice(); now && devices_of(*now) == 4) {
+        json modified = *now;
+        modified["spec"]["devices"].erase(0);
+        cluster_.put(slices_path() + "/node-a-gpushm.dev", modified);
+      }
+      std::this_thread::sleep_for(1ms);
     }
-    std::this_thread::sleep_for(1ms);
-  }
+  };
+  change_again_until([&] { return !publisher_->now().problem.empty(); });
+  const auto reported = std::chrono::steady_clock::now();
+  change_again_until([&] { return std::chrono::steady_clock::now() > reported + 300ms; });
   EXPECT_GE(cluster_.writes, 5U);
   EXPECT_LE(cluster_.writes, 10U);
   EXPECT_EQ(
