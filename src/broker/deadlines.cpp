@@ -58,15 +58,43 @@ void deadlines::arm() {
     return;
   }
   timer_.expires_after(housekeeping_period);
-  timer_.async_wait([this](asio::error_code code) {
+  timer_.async_wait([this, due = clock::now() + housekeeping_period](asio::error_code code) {
     is_armed_ = false;
     if (code) {
       return;
     }
-    log_.guarded([&] { close_late(clock::now()); });
+    log_.guarded([&] {
+      const auto now = clock::now();
+      if (now - due > housekeeping_period) {
+        forgive(now - due);
+      }
+      close_late(now);
+    });
     arm();
   });
   is_armed_ = true;
+}
+
+void deadlines::forgive(clock::duration time) noexcept {
+  for (const core::session_id each : silent_) {
+    if (connection* const of = find(each)) {
+      of->accepted += time;
+    }
+  }
+  const auto move = [&](const std::set<core::session_id>& all,
+                        std::optional<clock::time_point> lane::*since) {
+    for (const core::session_id each : all) {
+      if (connection* const of = find(each)) {
+        of->for_each_lane([&](lane& on) {
+          if (on.*since) {
+            *(on.*since) += time;
+          }
+        });
+      }
+    }
+  };
+  move(stalled_, &lane::blocked_since);
+  move(receiving_descriptors_, &lane::receiving_descriptors_since);
 }
 
 void deadlines::close_late(clock::time_point now) {

@@ -50,6 +50,9 @@ class deadlines {
     from.receiving_descriptors_since.reset();
   }
 
+  /// Later by `time`, in which the broker did not run: it was stopped, or its machine was. What
+  /// peers have done meanwhile it has not seen yet.
+  void forgive(clock::duration time) noexcept;
   /// Closes connections that are late at `now`. Throws std::bad_alloc; some may then be left.
   void close_late(clock::time_point now);
   /// Call if one of the above threw: starts the timer for deadlines already added. Throws

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "testing/process/deadline.hpp"
 #include "tests/client/connection_world.hpp"
 
 namespace gpushm::broker_detail {
@@ -86,6 +89,38 @@ TEST_F(broker_deadlines, deadlines_of_erased_sessions_have_no_effect) {
   hub_.hang_up(number);
   ASSERT_EQ(hub_.find(number), nullptr);
   EXPECT_EQ(late_at(seconds(100)), closed{});
+}
+
+TEST_F(broker_deadlines, time_in_which_the_broker_did_not_run_does_not_count) {
+  connection& silent = connect();
+  connection& slow = connect();
+  connection& sender = connect();
+  deadlines_.expect_hello(silent, begin_);
+  deadlines_.expect_reader(slow.requests, begin_);
+  deadlines_.expect_descriptors(sender.requests, begin_);
+  deadlines_.forgive(seconds(100));
+  EXPECT_EQ(late_at(seconds(104)), closed{});
+  EXPECT_EQ(late_at(seconds(105)), closed{silent.number});
+  EXPECT_EQ(late_at(seconds(107)), closed{});
+  EXPECT_EQ(late_at(seconds(108)), (closed{sender.number, slow.number}));
+}
+
+TEST_F(broker_deadlines, a_check_that_comes_late_closes_nothing_at_once) {
+  using std::chrono::milliseconds;
+  deadlines short_ones(io_, hub_, *this, log_, {milliseconds(200), milliseconds(200)});
+  connection& slow = connect();
+  short_ones.expect_reader(slow.requests, deadlines::clock::now());
+  std::this_thread::sleep_for(milliseconds(1'000));  // as if this process was stopped
+  io_.restart();
+  io_.poll();
+  EXPECT_EQ(closed_, closed{});
+  EXPECT_TRUE(gpushm_testing::eventually(
+      [&] {
+        io_.restart();
+        io_.poll();
+        return !closed_.empty();
+      },
+      seconds(20)));
 }
 
 TEST(broker_line_limit, counts_suppressed_lines) {
