@@ -252,8 +252,13 @@ void lead(const job& of, timeline progress) {
 
 /// Until the loader is done, or has ended. `held`: the segment, so that its loader does not remove
 /// it when it fails, and the next broker gets it if this one ends.
+///
+/// A loader that dies together with the broker and its keeper leaves a timeline that nobody ends.
+/// So this ends, too, with another broker that does not continue the first one: that one has been
+/// given the loader's name again, or there is no loader.
 void follow(const job& of, std::optional<found_slab>& held) {
   try {
+    const epoch followed = of.by.broker().epoch;
     if (auto now = find(of, access::read_write)) {
       held = std::move(now);
     }
@@ -267,6 +272,9 @@ void follow(const job& of, std::optional<found_slab>& held) {
       }
       of.report(progress.value(), 0, false);
       is_complete = progress.wait(of.plan.tensor_bytes, report_pause, of.options.stop);
+      if (!is_complete && of.by.broker().epoch != followed) {
+        return;
+      }
     }
   } catch (const error& why) {
     if (!base::has_gone(why)) {

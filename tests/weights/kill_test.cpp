@@ -591,6 +591,34 @@ TEST_P(killed_at_random, engines_give_the_model_to_the_next_node) {
   end_all();
 }
 
+/// Nothing is left that could end the timeline on which the other loads wait.
+TEST_P(killed_at_random, loads_go_on_when_loader_and_node_die_at_once) {
+  for (int i = 0; i != 3; ++i) {
+    epoch_ = client_->broker().epoch;
+    start_load(true);
+    ASSERT_TRUE(eventually([&] { return load_now().is_midway; }, 20s));
+    start_load();
+    participant& loader = loads_.front();
+    participant& waiter = loads_.back();
+    ASSERT_TRUE(eventually(
+        [&] {
+          static_cast<void>(waiter.result());
+          return waiter.process.text(gpushm_testing::stream::out).find(" there") !=
+                 std::string::npos;
+        },
+        20s));
+    ASSERT_EQ(loader.result(), "");
+    // The node first, so that its broker cannot end what the loader signals.
+    ::kill(-broker_->keeper().pid(), SIGKILL);
+    loader.process.kill(SIGKILL);
+    EXPECT_EQ(loader.process.wait_exit(20s), gpushm_testing::killed_by(SIGKILL));
+    loads_.pop_front();
+    kill_node();
+    check();
+    end_all();
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(on,
                          killed_at_random,
                          testing::Values(where::host, where::fake, where::real),
