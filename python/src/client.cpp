@@ -149,16 +149,11 @@ nb::object open(client_object& self,
   work->options.expected_size_bytes = size.value_or(0);
   work->names = {name};
   work->results.resize(1);
-  const auto open_one = [work](gpushm_stop* by) {
+  run_with_timeout(work->options.timeout_ms, stop, [work](gpushm_stop* by) {
     work->options.stop = by;
     return gpushm_client_open(
         work->client.get(), text(work->names[0]), &work->options, &work->results[0].segment);
-  };
-  if (work->options.timeout_ms == 0) {
-    call_released([&] { return open_one(nullptr); });
-  } else {
-    run_cancellable(stop, open_one);
-  }
+  });
   return make_segment(own_segment(take(work->results[0])), work->client);
 }
 
@@ -172,7 +167,7 @@ nb::list open_many(client_object& self,
   auto work = make_opening(self, access, timeout, device);
   work->names = std::move(names);
   work->results.resize(work->names.size());
-  const auto open_all = [work](gpushm_stop* by) {
+  run_with_timeout(work->options.timeout_ms, stop, [work](gpushm_stop* by) {
     std::vector<gpushm_string> texts;
     for (const string& name : work->names) {
       texts.push_back(text(name));
@@ -180,12 +175,7 @@ nb::list open_many(client_object& self,
     work->options.stop = by;
     return gpushm_client_open_many(
         work->client.get(), texts.data(), texts.size(), &work->options, work->results.data());
-  };
-  if (work->options.timeout_ms == 0) {
-    call_released([&] { return open_all(nullptr); });
-  } else {
-    run_cancellable(stop, open_all);
-  }
+  });
   nb::list list;
   for (gpushm_open_result& each : work->results) {
     if (each.segment != nullptr) {

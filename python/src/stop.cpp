@@ -143,6 +143,16 @@ void run_cancellable(const std::shared_ptr<stop_source>& source,
   work->result.raise_if_any();
 }
 
+void run_with_timeout(std::int64_t timeout_ms,
+                      const std::shared_ptr<stop_source>& source,
+                      std::function<gpushm_errc(gpushm_stop*)> call) {
+  if (timeout_ms == 0) {
+    call_released([&] { return call(nullptr); });
+  } else {
+    run_cancellable(source, std::move(call));
+  }
+}
+
 void register_stop(nb::module_& module) {
   nb::class_<stop_source>(module,
                           "Stop",

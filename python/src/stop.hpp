@@ -68,6 +68,12 @@ bool is_main_thread();
 void run_cancellable(const std::shared_ptr<stop_source>& source,
                      std::function<gpushm_errc(gpushm_stop*)> call);
 
+/// As `run_cancellable`; with a timeout of 0 it is one request, which takes at most the client's
+/// request timeout, and needs no other thread.
+void run_with_timeout(std::int64_t timeout_ms,
+                      const std::shared_ptr<stop_source>& source,
+                      std::function<gpushm_errc(gpushm_stop*)> call);
+
 /// One part of a wait.
 struct step {
   gpushm_errc code = GPUSHM_OK;

@@ -208,16 +208,11 @@ nb::object open_tensors(client_object& self,
   work->options.struct_size = sizeof work->options;
   work->options.device = text(work->device);
   work->options.timeout_ms = to_milliseconds(timeout);
-  const auto open = [work](gpushm_stop* by) {
+  run_with_timeout(work->options.timeout_ms, stop, [work](gpushm_stop* by) {
     work->options.stop = by;
     return gpushm_tensors_open(
         work->client.get(), text(work->name), &work->options, &work->segment);
-  };
-  if (work->options.timeout_ms == 0) {
-    call(work->client, [&](gpushm_client*) { return open(nullptr); });
-  } else {
-    run_cancellable(stop, open);
-  }
+  });
   return make_object<segment_object>(own_segment(std::exchange(work->segment, nullptr)),
                                      work->client);
 }

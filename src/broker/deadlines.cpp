@@ -63,16 +63,17 @@ void deadlines::arm() {
     if (code) {
       return;
     }
-    log_.guarded([&] {
-      const auto now = clock::now();
-      if (now - due > housekeeping_period) {
-        forgive(now - due);
-      }
-      close_late(now);
-    });
+    log_.guarded([&] { check(due, clock::now()); });
     arm();
   });
   is_armed_ = true;
+}
+
+void deadlines::check(clock::time_point due, clock::time_point now) {
+  if (now - due > housekeeping_period) {
+    forgive(now - due);
+  }
+  close_late(now);
 }
 
 void deadlines::forgive(clock::duration time) noexcept {

@@ -50,9 +50,10 @@ class deadlines {
     from.receiving_descriptors_since.reset();
   }
 
-  /// Later by `time`, in which the broker did not run: it was stopped, or its machine was. What
-  /// peers have done meanwhile it has not seen yet.
-  void forgive(clock::duration time) noexcept;
+  /// `close_late`. If this check comes much later than it was `due`, the broker did not run
+  /// meanwhile: it was stopped, or its machine was. What peers have done in that time it has not
+  /// seen yet, so it does not count. Throws std::bad_alloc, as `close_late`.
+  void check(clock::time_point due, clock::time_point now);
   /// Closes connections that are late at `now`. Throws std::bad_alloc; some may then be left.
   void close_late(clock::time_point now);
   /// Call if one of the above threw: starts the timer for deadlines already added. Throws
@@ -62,6 +63,8 @@ class deadlines {
  private:
   /// Null: closed or erased.
   [[nodiscard]] connection* find(core::session_id number) const noexcept;
+  /// Makes all deadlines later.
+  void forgive(clock::duration time) noexcept;
 
   const hub& sessions_;
   connection_ender& ender_;

@@ -110,7 +110,7 @@ void gpushm_producer::begin(const options& wanted) {
   existing.access = gpushm::access::read_write;
   existing.device = wanted.device == "auto" ? std::string() : wanted.device;
   slots_ = client_->try_open(name_, existing);
-  const auto last = last_producer();
+  const auto last = find_former([](const channel::table_view&) { return true; });
   const auto& view = last.table;
   if (view) {
     await_end(*view, wanted.stop);
@@ -166,8 +166,9 @@ void gpushm_producer::check_slots(const std::optional<channel::table_view>& last
               "continue a channel with its slot size and number, or remove the segment");
 }
 
-/// The producer before, if somebody still has its page.
-gpushm_producer::former_producer gpushm_producer::last_producer() const {
+/// The last producer before whose table is accepted, if somebody still has its page.
+gpushm_producer::former_producer gpushm_producer::find_former(
+    const std::function<bool(const channel::table_view&)>& accepts) const {
   auto all = client_->list(names::pages(name_));
   std::erase_if(all, [](const auto& each) { return each.backend != gpushm::backend::signals; });
   std::sort(all.begin(), all.end(), [](const auto& left, const auto& right) {
@@ -188,7 +189,7 @@ gpushm_producer::former_producer gpushm_producer::last_producer() const {
     try {
       auto page = client_->open_page(each->name, each->generation);
       const auto table = detail::table_in(*page);
-      if (table) {  // else it has not begun: there was another producer
+      if (table && accepts(*table)) {  // without one it has not begun: there was another producer
         return {std::move(page), table};
       }
     } catch (const error& why) {
@@ -599,27 +600,13 @@ bool gpushm_producer::has_ended(const channel::member& which) const {
 /// consumer has the page of the last producer that has admitted it, so that page exists.
 bool gpushm_producer::is_for_this(const detail::channel_claim& claim,
                                   std::uint64_t generation) const {
-  const std::uint64_t own = page_->lease().info().generation;
-  if (claim.producer == own) {
+  if (claim.producer == page_->lease().info().generation) {
     return true;
   }
-  const auto all = client_->list(names::pages(name_));
-  return std::any_of(all.begin(), all.end(), [&](const gpushm::wire::segment& each) {
-    if (each.generation == own || each.backend != gpushm::backend::signals ||
-        each.creator_uid != slots_->info().creator_uid) {
-      return false;
-    }
-    try {
-      const auto page = client_->open_page(each.name, each.generation);
-      const auto table = detail::table_in(*page);
-      return table && table->start_of(generation);
-    } catch (const error& why) {
-      if (!base::has_gone(why)) {
-        throw;
-      }
-      return false;
-    }
-  });
+  const auto has_admitted = [generation](const channel::table_view& former) {
+    return former.start_of(generation).has_value();
+  };
+  return find_former(has_admitted).table.has_value();
 }
 
 void gpushm_producer::admit(const std::string& name, std::uint64_t generation) noexcept {

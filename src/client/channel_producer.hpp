@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -72,7 +73,8 @@ struct gpushm_producer {
   void continue_channel(const former_producer& former);
   void keep_workers_of(const gpushm::channel::table_view& dead,
                        const std::vector<gpushm::wire::segment>& present);
-  [[nodiscard]] former_producer last_producer() const;
+  [[nodiscard]] former_producer find_former(
+      const std::function<bool(const gpushm::channel::table_view&)>& accepts) const;
   [[nodiscard]] bool has_ended(const gpushm::channel::member& which) const;
   [[nodiscard]] bool await_members() const;
   void check_usable(std::string_view operation) const;

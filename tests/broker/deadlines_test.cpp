@@ -4,11 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "testing/process/deadline.hpp"
 #include "tests/client/connection_world.hpp"
 
 namespace gpushm::broker_detail {
@@ -98,7 +96,8 @@ TEST_F(broker_deadlines, time_in_which_the_broker_did_not_run_does_not_count) {
   deadlines_.expect_hello(silent, begin_);
   deadlines_.expect_reader(slow.requests, begin_);
   deadlines_.expect_descriptors(sender.requests, begin_);
-  deadlines_.forgive(seconds(100));
+  deadlines_.check(begin_, begin_ + seconds(100));
+  EXPECT_EQ(closed_, closed{});
   EXPECT_EQ(late_at(seconds(104)), closed{});
   EXPECT_EQ(late_at(seconds(105)), closed{silent.number});
   EXPECT_EQ(late_at(seconds(107)), closed{});
@@ -106,21 +105,13 @@ TEST_F(broker_deadlines, time_in_which_the_broker_did_not_run_does_not_count) {
 }
 
 TEST_F(broker_deadlines, a_check_that_comes_late_closes_nothing_at_once) {
-  using std::chrono::milliseconds;
-  deadlines short_ones(io_, hub_, *this, log_, {milliseconds(200), milliseconds(200)});
   connection& slow = connect();
-  short_ones.expect_reader(slow.requests, deadlines::clock::now());
-  std::this_thread::sleep_for(milliseconds(1'000));  // as if this process was stopped
-  io_.restart();
-  io_.poll();
+  deadlines_.expect_reader(slow.requests, begin_);
+  deadlines_.check(begin_ + seconds(7), begin_ + seconds(1'000));  // as if it was stopped
   EXPECT_EQ(closed_, closed{});
-  EXPECT_TRUE(gpushm_testing::eventually(
-      [&] {
-        io_.restart();
-        io_.poll();
-        return !closed_.empty();
-      },
-      seconds(20)));
+  const auto in_time = begin_ + seconds(1'001);
+  deadlines_.check(in_time, in_time);
+  EXPECT_EQ(closed_, closed{slow.number});
 }
 
 TEST(broker_line_limit, counts_suppressed_lines) {

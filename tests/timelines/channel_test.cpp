@@ -75,6 +75,34 @@ std::vector<std::byte> metadata_of(int attempt, std::uint32_t held, gpushm::gene
   return result;
 }
 
+/// A page of timelines that no client library made. Its number is in the answer, with its file.
+auto reserve_page(gpushm_testing::raw_session& session, const std::string& name) {
+  gpushm::wire::reserve page;
+  page.name = name;
+  page.size_bytes = page.allocated_bytes = gpushm::sync::signal_page_bytes;
+  page.chunk_count = 1;
+  page.backend = gpushm::backend::signals;
+  return session.request(page);
+}
+
+/// The claim of a consumer whose words are the first ones of that page.
+void publish_claim(gpushm_testing::raw_session& session,
+                   const std::string& name,
+                   const std::string& page,
+                   gpushm::generation generation,
+                   std::uint32_t held,
+                   std::vector<std::byte> metadata) {
+  gpushm::wire::reserve claim;
+  claim.name = name;
+  claim.size_bytes = claim.allocated_bytes = 8;
+  claim.backend = gpushm::backend::timeline;
+  claim.ticket =
+      gpushm::sync::encode({page, generation, 0, gpushm::channel::first_held_word + held});
+  const auto answer = session.request(claim);
+  static_cast<void>(session.request(gpushm::wire::publish{
+      gpushm_testing::body_of<gpushm::wire::reserved>(answer)->generation, std::move(metadata)}));
+}
+
 class channels : public testing::Test {
  protected:
   [[nodiscard]] static channel_producer create(const client& by,
@@ -767,7 +795,6 @@ TEST_F(channels, bring_thousands_of_frames) {
 /// The claim of a consumer that has just given up a producer that ended before it could admit it:
 /// the page of that one is gone, and the claim goes next.
 TEST_F(channels, do_not_admit_a_claim_for_a_producer_that_has_gone) {
-  namespace sync = gpushm::sync;
   namespace wire = gpushm::wire;
   std::uint64_t gone = 0;
   {
@@ -777,22 +804,10 @@ TEST_F(channels, do_not_admit_a_claim_for_a_producer_that_has_gone) {
   }
   ASSERT_TRUE(eventually([&] { return client_.list("c/~page-").empty(); }, 20s));
   auto session = gpushm_testing::raw_session::greeted(world_.socket_path());
-  wire::reserve page;
-  page.name = "page";
-  page.size_bytes = page.allocated_bytes = sync::signal_page_bytes;
-  page.chunk_count = 1;
-  page.backend = gpushm::backend::signals;
-  const auto reserved = session.request(page);
-  const auto generation = gpushm_testing::body_of<wire::reserved>(reserved)->generation;
+  const auto page = reserve_page(session, "page");
+  const auto generation = gpushm_testing::body_of<wire::reserved>(page)->generation;
   static_cast<void>(session.request(wire::publish{generation, {}}));
-  wire::reserve claim;
-  claim.name = "c/~consumer-0";
-  claim.size_bytes = claim.allocated_bytes = 8;
-  claim.backend = gpushm::backend::timeline;
-  claim.ticket = sync::encode({page.name, generation, 0, gpushm::channel::first_held_word});
-  const auto claimed = session.request(claim);
-  static_cast<void>(session.request(wire::publish{
-      gpushm_testing::body_of<wire::reserved>(claimed)->generation, metadata_of(0, 0, gone)}));
+  publish_claim(session, "c/~consumer-0", "page", generation, 0, metadata_of(0, 0, gone));
   channel_producer producer = create(client_, 4);
   // Admitted after it: claims are looked at in the order of their names and of their publication.
   const client other = world_.connect();
@@ -818,28 +833,20 @@ TEST_F(channels, drop_a_consumer_with_impossible_words) {
   const auto page_of_producer = client_.list("c/~page-").front().generation;
   for (int attempt = 0; attempt != 20; ++attempt) {
     auto session = gpushm_testing::raw_session::greeted(world_.socket_path());
-    wire::reserve page;
-    page.name = "page" + std::to_string(attempt);
-    page.size_bytes = page.allocated_bytes = sync::signal_page_bytes;
-    page.chunk_count = 1;
-    page.backend = gpushm::backend::signals;
-    auto answer = session.request(page);
+    const std::string page = "page" + std::to_string(attempt);
+    const auto answer = reserve_page(session, page);
     const auto generation = gpushm_testing::body_of<wire::reserved>(answer)->generation;
     auto mapped = gpushm::base::map_file(
         "test", answer.descriptors.at(0).get(), sync::signal_page_bytes, true);
     auto& words = *static_cast<sync::signal_page*>(mapped.get().address);
     static_cast<void>(session.request(wire::publish{generation, {}}));
-    wire::reserve claim;
-    claim.name = "c/~consumer-" + std::to_string(attempt);
-    claim.size_bytes = claim.allocated_bytes = 8;
-    claim.backend = gpushm::backend::timeline;
     const auto held = static_cast<std::uint32_t>(attempt % 3);
-    claim.ticket =
-        sync::encode({page.name, generation, 0, gpushm::channel::first_held_word + held});
-    answer = session.request(claim);
-    static_cast<void>(
-        session.request(wire::publish{gpushm_testing::body_of<wire::reserved>(answer)->generation,
-                                      metadata_of(attempt, held, page_of_producer)}));
+    publish_claim(session,
+                  "c/~consumer-" + std::to_string(attempt),
+                  page,
+                  generation,
+                  held,
+                  metadata_of(attempt, held, page_of_producer));
     // All the time: words that stay as an honest consumer's could be make the producer wait.
     const std::jthread writer([&](const std::stop_token& stop) {
       std::mt19937_64 random(static_cast<std::uint64_t>(attempt));
