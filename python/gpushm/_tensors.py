@@ -147,19 +147,19 @@ class Table:
     def array(self, name: str) -> Array:
         """A view of the segment. Raises KeyError, ProtocolError, TypeError (F6)."""
         entry = self.entries[name]
-        dtype = DTYPES.get(entry["dtype"])
-        shape = entry["shape"]
-        if dtype is None or (entry["dtype"] == "F4" and (not shape or shape[-1] % 2 != 0)):
+        shape, kind = entry["shape"], entry["dtype"]
+        dtype = DTYPES.get(kind)
+        if dtype is None or (kind == "F4" and (not shape or shape[-1] % 2 != 0)):
             raise TypeError(
-                f"no framework has tensors of {entry['dtype']} and shape {shape}, such as {name} "
+                f"no framework has tensors of {kind} and shape {shape}, such as {name} "
                 f"(use the bytes: Segment.view at offset {entry['data_offsets'][0]})"
             )
         try:
-            if entry["dtype"] == "F4":  # two elements in a byte
+            if kind == "F4":  # two elements in a byte
                 if "strides" in entry:
                     raise TypeError("strides of elements that are not bytes")
                 shape = [*shape[:-1], shape[-1] // 2]
-            result = self.segment_of(name).view(
+            result = self.segment_of(entry).view(
                 dtype, shape, offset=entry["data_offsets"][0], strides=entry.get("strides")
             )
         except (ValueError, TypeError, OverflowError) as error:
@@ -170,8 +170,8 @@ class Table:
                 result = result.view(entry["framework_dtype"])
         return result
 
-    def segment_of(self, name: str) -> Segment:
-        return self.segments[self.segment_number(self.entries[name])]
+    def segment_of(self, entry: dict[str, Any]) -> Segment:
+        return self.segments[self.segment_number(entry)]
 
     def offset_keys(self) -> list[str]:
         def place(name: str) -> tuple[int, int]:
@@ -341,7 +341,8 @@ class safe_open:  # noqa: N801
 
     def get_tensors(self) -> dict[str, Any]:
         """All tensors in the order of their places."""
-        return {name: self.get_tensor(name) for name in self.offset_keys()}
+        table = self._open()
+        return {name: table.tensor(name, self._convert) for name in table.offset_keys()}
 
     def get_slice(self, name: str) -> TensorSlice:
         """One tensor, of which indices give parts. Raises KeyError."""
@@ -396,7 +397,7 @@ class TensorSlice:
         if not any(each is Ellipsis for each in index):
             index = (*index, Ellipsis)  # NumPy's is then a view also of one element
         if self._convert is _FRAMEWORKS[None]:
-            segment = self._table.segment_of(self._name)
+            segment = self._table.segment_of(self._entry)
             return _part(segment, self._entry["data_offsets"][0], array, index)
         return self._table.tensor(self._name, self._convert)[index]
 

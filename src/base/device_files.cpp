@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -180,6 +181,13 @@ bool may_share(pid_t other, const std::vector<int>& own) {
   return share_one(other, *others, own).value_or(!has_executed(other));
 }
 
+/// Whether this process may have children, also those that end without a signal. Linux before 4.7
+/// does not report this (EINVAL).
+bool may_have_children() noexcept {
+  siginfo_t unused{};
+  return ::waitid(P_ALL, 0, &unused, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0 || errno != ECHILD;
+}
+
 bool any_descendant_may_share(const std::vector<int>& own) {
   const auto children = children_by_parent();
   if (!children) {
@@ -243,6 +251,9 @@ bool replace_driver_files(int null) noexcept {
 }
 
 bool descendants_may_have_driver_files() noexcept {
+  if (!may_have_children()) {
+    return false;
+  }
   try {
     const auto own = driver_files_of("self");
     return !own || (!own->empty() && any_descendant_may_share(*own));

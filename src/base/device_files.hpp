@@ -15,7 +15,8 @@ bool replace_driver_files(int null) noexcept;
 
 /// True unless it is certain that no living descendant of this process has one of its driver files:
 /// a descendant that was forked before the handlers of fork_guard.hpp were installed, or without
-/// them. Reads /proc: milliseconds where a thousand processes run. Never throws; thread-safe.
+/// them. If this process has children and driver files, reads /proc: milliseconds where a hundred
+/// processes run. Never throws; thread-safe.
 [[nodiscard]] bool descendants_may_have_driver_files() noexcept;
 
 }  // namespace gpushm::base

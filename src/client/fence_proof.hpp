@@ -12,8 +12,8 @@ namespace gpushm::detail {
 /// Descriptors by which a broker determines when this process can no longer write.
 class fence_proof {
  public:
-  /// Reads /proc when this process has the driver open (base/device_files.hpp). Throws
-  /// too_many_descriptors.
+  /// Reads /proc if this process has the driver open, and children (base/device_files.hpp).
+  /// Throws too_many_descriptors.
   fence_proof();
 
   [[nodiscard]] fence kind() const noexcept { return kind_; }

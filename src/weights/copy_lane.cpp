@@ -27,7 +27,7 @@ namespace {
 using driver::cuda_driver;
 constexpr const char* operation = "load";
 /// Of each lane to a GPU: while one is filled, the others are copied.
-constexpr std::size_t buffers = 4;
+constexpr std::size_t buffers = 2;
 
 error no_memory(const std::string& name, std::size_t bytes) {
   return {errc::out_of_memory,
@@ -46,17 +46,13 @@ class host_lane : public copy_lane {
     }
   }
   std::byte* buffer() override { return buffer_.get(); }
-  void copy(const std::byte* first,
-            std::span<const part> parts,
-            std::optional<std::size_t> completes) override {
+  void add(const std::byte* first, std::span<const part> parts) override {
     for (const part& each : parts) {
       std::memcpy(first_ + each.segment_offset, first, each.bytes);
       first += each.bytes;
     }
-    if (completes) {
-      report_(*completes);
-    }
   }
+  void end_piece(std::size_t piece) override { report_(piece); }
   void finish() override {}
 
  private:
@@ -144,28 +140,25 @@ class gpu_lane : public copy_lane {
     wait_for(buffers_.at(current_));
     return buffers_.at(current_).memory;
   }
-  void copy(const std::byte* first,
-            std::span<const part> parts,
-            std::optional<std::size_t> completes) override {
-    const driver::context_scope scope(context_, operation, name_);
-    const cuda_driver& cu = cuda_driver::instance();
-    one& from = buffers_.at(current_);
-    while (!parts.empty()) {
-      // Tensors that follow each other also in the segment are copied at once.
-      std::size_t count = 1;
-      std::uint64_t bytes = parts.front().bytes;
-      while (count != parts.size() &&
-             parts[count].segment_offset == parts.front().segment_offset + bytes) {
-        bytes += parts[count++].bytes;
+  /// Tensors that follow each other also in the segment are copied at once: each copy costs the
+  /// GPU 2.5 us (measured: copies of 1 MiB reach 48 GB/s, of 4 MiB 53, of 16 MiB 55).
+  void add(const std::byte* first, std::span<const part> parts) override {
+    for (const part& each : parts) {
+      if (next_copy_.bytes == 0 || next_copy_.to + next_copy_.bytes != each.segment_offset ||
+          next_copy_.from + next_copy_.bytes != first) {
+        start_copy();
+        next_copy_ = {first, each.segment_offset, 0};
       }
-      check(cu->cuMemcpyHtoDAsync_v2(first_ + parts.front().segment_offset, first, bytes, stream_),
-            "cuMemcpyHtoDAsync");
-      first += bytes;
-      parts = parts.subspan(count);
+      next_copy_.bytes += each.bytes;
+      first += each.bytes;
     }
-    check(cu->cuEventRecord(from.copied, stream_), "cuEventRecord");
-    from.is_used = true;
-    from.completes = completes;
+  }
+  void end_piece(std::size_t piece) override {
+    start_copy();
+    const driver::context_scope scope(context_, operation, name_);
+    one& from = buffers_.at(current_);
+    check(cuda_driver::instance()->cuEventRecord(from.copied, stream_), "cuEventRecord");
+    from.piece = piece;
   }
   void finish() override {
     for (std::size_t i = 0; i != buffers_.size(); ++i) {
@@ -177,8 +170,12 @@ class gpu_lane : public copy_lane {
   struct one {
     std::byte* memory = nullptr;
     cuda::CUevent copied = nullptr;
-    bool is_used = false;  ///< a copy may still read it
-    std::optional<std::size_t> completes;
+    std::optional<std::size_t> piece;  ///< a copy may still read it
+  };
+  struct copy {
+    const std::byte* from = nullptr;
+    std::uint64_t to = 0;
+    std::uint64_t bytes = 0;
   };
 
   static cuda::CUcontext context_of(int ordinal, const std::string& name) {
@@ -191,13 +188,19 @@ class gpu_lane : public copy_lane {
     cuda_driver::check(result, operation, name_, call);
   }
   void wait_for(one& of) {
-    if (!std::exchange(of.is_used, false)) {
-      return;
+    if (const auto piece = std::exchange(of.piece, std::nullopt)) {
+      const driver::context_scope scope(context_, operation, name_);
+      check(cuda_driver::instance()->cuEventSynchronize(of.copied), "cuEventSynchronize");
+      report_(*piece);
     }
-    const driver::context_scope scope(context_, operation, name_);
-    check(cuda_driver::instance()->cuEventSynchronize(of.copied), "cuEventSynchronize");
-    if (of.completes) {
-      report_(*of.completes);  // the steps before it are before it in the stream
+  }
+  void start_copy() {
+    const copy now = std::exchange(next_copy_, {});
+    if (now.bytes != 0) {
+      const driver::context_scope scope(context_, operation, name_);
+      check(cuda_driver::instance()->cuMemcpyHtoDAsync_v2(
+                first_ + now.to, now.from, now.bytes, stream_),
+            "cuMemcpyHtoDAsync");
     }
   }
   /// With the context current.
@@ -229,6 +232,7 @@ class gpu_lane : public copy_lane {
   std::unique_ptr<streams::registered_page> pinned_;
   std::array<one, buffers> buffers_;
   std::size_t current_ = 0;
+  copy next_copy_;  ///< what was added last
 };
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 
 #include "gpushm/segment.hpp"
@@ -13,17 +12,17 @@
 
 namespace gpushm::weights {
 
-/// Copies pieces of one thread into a segment, step by step: reads of the next steps overlap with
-/// the copies of those before.
+/// Copies pieces of one thread into a segment: reads of the next piece overlap with the copies of
+/// those before.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class copy_lane {
  public:
   /// Reports that a piece is in the segment. Must not throw.
   using done = std::function<void(std::size_t piece)>;
-  /// Room for what a read brings in addition to the step, because the disk's blocks are larger.
+  /// Room for what a read brings in addition to the piece, because the disk's blocks are larger.
   static constexpr std::size_t block_bytes = 4'096;
-  static constexpr std::size_t buffer_bytes = step_bytes + 2 * block_bytes;
+  static constexpr std::size_t buffer_bytes = piece_bytes + 2 * block_bytes;
 
   /// For the memory of `into`, which must exist longer. Throws `error`: out_of_memory,
   /// driver_error.
@@ -34,14 +33,14 @@ class copy_lane {
   copy_lane& operator=(const copy_lane&) = delete;
   virtual ~copy_lane() = default;
 
-  /// `buffer_bytes` at a block's boundary that no copy uses any more. Blocks until one before has
-  /// ended.
+  /// `buffer_bytes` at a block's boundary for the next piece, which no copy uses any more. Blocks
+  /// until one before has ended.
   [[nodiscard]] virtual std::byte* buffer() = 0;
-  /// Copies these parts, which follow each other from `first` in that buffer. `completes`: the
-  /// piece of which they are the last ones.
-  virtual void copy(const std::byte* first,
-                    std::span<const part> parts,
-                    std::optional<std::size_t> completes) = 0;
+  /// Copies these parts, which follow each other from `first` in that buffer, now or together with
+  /// those that are added next.
+  virtual void add(const std::byte* first, std::span<const part> parts) = 0;
+  /// Nothing is added to that buffer any more: it has the whole piece.
+  virtual void end_piece(std::size_t piece) = 0;
   /// Blocks until all copies have ended.
   virtual void finish() = 0;
 };

@@ -87,11 +87,13 @@ void filling::copy_piece(copy_lane& lane, std::size_t index) {
   std::uint64_t of_next = 0;  // bytes of it that were read
   running_hash running;
   std::vector<part> parts;
+  std::byte* to = lane.buffer();
   for (std::uint64_t at = 0; at != what.bytes;) {
     const std::uint64_t offset = what.file_offset + at;
     const std::uint64_t bytes = piece_reader::step(offset, what.bytes - at);
-    const std::byte* const first = reader_.read({what.file, offset, bytes}, lane.buffer());
+    const std::byte* const first = reader_.read({what.file, offset, bytes}, to);
     at += bytes;
+    to += bytes + static_cast<std::size_t>(first - to);
     parts.clear();
     for (std::uint64_t done = 0; done != bytes;) {
       const std::uint64_t count = std::min(next->bytes - of_next, bytes - done);
@@ -106,8 +108,9 @@ void filling::copy_piece(copy_lane& lane, std::size_t index) {
         of_next = 0;
       }
     }
-    lane.copy(first, parts, at == what.bytes ? std::optional(index) : std::nullopt);
+    lane.add(first, parts);
   }
+  lane.end_piece(index);
 }
 
 void filling::complete(std::size_t index) {
@@ -118,8 +121,9 @@ void filling::complete(std::size_t index) {
     complete_bytes_ += job_.plan.pieces[complete_++].bytes;
   }
   if (complete_ != before) {
+    last_complete_ = std::chrono::steady_clock::now();
     if (before == first_) {
-      first_complete_ = std::chrono::steady_clock::now();
+      first_complete_ = last_complete_;
     }
     journal_.head().verified_pieces.store(complete_, std::memory_order_release);
     if (complete_ != is_done_.size()) {  // the last signal says that the segment is sealed

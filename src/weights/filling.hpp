@@ -32,6 +32,10 @@ class filling {
   [[nodiscard]] std::chrono::steady_clock::time_point first_complete() const noexcept {
     return first_complete_;
   }
+  /// The same of the last piece: what follows is the end of the threads' lanes.
+  [[nodiscard]] std::chrono::steady_clock::time_point last_complete() const noexcept {
+    return last_complete_;
+  }
 
  private:
   void work() noexcept;
@@ -56,6 +60,7 @@ class filling {
   std::uint64_t complete_bytes_ = 0;
   std::uint64_t resumed_bytes_ = 0;
   std::chrono::steady_clock::time_point first_complete_;
+  std::chrono::steady_clock::time_point last_complete_;
   std::vector<bool> is_done_;
   std::exception_ptr failure_;
 };

@@ -16,8 +16,8 @@ namespace gpushm::weights {
 inline constexpr std::uint64_t tensor_alignment = 256;
 /// Bytes that one thread reads, and that are complete together.
 inline constexpr std::uint64_t piece_bytes = hashed_bytes;
-/// Bytes of a piece that are read, hashed and copied at a time: they stay in the cache of a core
-/// until they are hashed, and all of them in that of the CPU until they are copied.
+/// Bytes of a piece that are read and hashed at a time: they stay in the cache of a core until they
+/// are hashed.
 inline constexpr std::uint64_t step_bytes = 1U << 20U;
 
 /// Bytes of a file that follow each other.

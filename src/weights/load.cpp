@@ -229,8 +229,9 @@ void lead(const job& of, timeline progress) {
     work.run();
     if (work.first_complete() != steady_clock::time_point()) {
       took.end("first piece", work.first_complete());
+      took.end("other pieces", work.last_complete());
     }
-    took.end("other pieces");
+    took.end("end of the threads");
     seal(slab->memory, slab->info, complete_table(of, *journal));
   } catch (const error& why) {
     if (!broker_losses::is_loss(why)) {  // after which this goes on

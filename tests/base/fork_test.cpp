@@ -321,8 +321,8 @@ bool leads_to(int fd, std::string_view path) {
 }
 
 /// Creates a child without fork handlers, like vfork and clone.
-pid_t raw_fork() {
-  return static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+pid_t raw_fork(int signal_at_its_end = SIGCHLD) {
+  return static_cast<pid_t>(::syscall(SYS_clone, signal_at_its_end, 0, 0, 0, 0));
 }
 
 /// A process with a life pipe that dies and leaves a running child.
@@ -467,7 +467,7 @@ TEST(driver_files, are_found_in_descendants) {
   const auto end = [](pid_t child) {
     ::kill(child, SIGKILL);
     int status = 0;
-    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(::waitpid(child, &status, __WALL), child);
   };
   EXPECT_FALSE(descendants_may_have_driver_files());  // none exist
   const unique_fd file = node.open();
@@ -490,6 +490,37 @@ TEST(driver_files, are_found_in_descendants) {
   EXPECT_FALSE(descendants_may_have_driver_files());
   end(own);
   end(handled);
+  const pid_t without_signal = pause_in(raw_fork(0));
+  EXPECT_TRUE(descendants_may_have_driver_files());
+  end(without_signal);
+}
+
+TEST(driver_files, are_not_looked_for_without_children) {
+  const driver_node node;
+  if (const std::string why = node.skip_reason(); !why.empty()) {
+    GTEST_SKIP() << why;
+  }
+  const gpushm_testing::temp_dir empty;
+  EXPECT_EQ(in_child([&] {
+              const unique_fd file = node.open();
+              if (::chroot(empty.path().c_str()) != 0) {  // no /proc
+                return 1;
+              }
+              if (descendants_may_have_driver_files()) {
+                return 2;
+              }
+              const pid_t child = raw_fork();
+              if (child == 0) {
+                ::alarm(20);
+                for (;;) {
+                  ::pause();
+                }
+              }
+              const bool seen = descendants_may_have_driver_files();
+              ::kill(child, SIGKILL);
+              return seen ? 0 : 3;
+            }),
+            0);
 }
 
 TEST(driver_files, of_executed_programs_are_separate_without_kcmp) {

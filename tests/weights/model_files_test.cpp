@@ -71,25 +71,28 @@ TEST_F(model_files, are_read_in_every_way) {
     const piece_reader reader(files, how);
     std::vector<std::byte> segment(planned.table_offset);
     std::vector<std::byte> memory(copy_lane::buffer_bytes + 4'096);
-    std::vector<std::byte> whole;
     auto* const buffer = reinterpret_cast<std::byte*>(
         (reinterpret_cast<std::uintptr_t>(memory.data()) + 4'095) / 4'096 * 4'096);
     for (const piece& each : planned.pieces) {
-      whole.clear();
-      while (whole.size() != each.bytes) {
-        const std::uint64_t offset = each.file_offset + whole.size();
-        const std::uint64_t count = piece_reader::step(offset, each.bytes - whole.size());
-        const std::byte* const first = reader.read({each.file, offset, count}, buffer);
-        EXPECT_LE(first + count, buffer + copy_lane::buffer_bytes);
-        whole.insert(whole.end(), first, first + count);
+      // Its bytes follow each other in the buffer.
+      std::byte* to = buffer;
+      const std::byte* from = nullptr;
+      for (std::uint64_t at = 0; at != each.bytes;) {
+        const std::uint64_t offset = each.file_offset + at;
+        const std::uint64_t count = piece_reader::step(offset, each.bytes - at);
+        const std::byte* const first = reader.read({each.file, offset, count}, to);
+        EXPECT_TRUE(from == nullptr || first == to);
+        from = from == nullptr ? first : from;
+        to += static_cast<std::uint64_t>(first - to) + count;
+        EXPECT_LE(to, buffer + copy_lane::buffer_bytes);
+        at += count;
       }
-      const std::byte* from = whole.data();
       for (std::size_t i = 0; i != each.parts; ++i) {
-        const part& to = planned.parts[each.first_part + i];
+        const part& next = planned.parts[each.first_part + i];
         std::copy(from,
-                  from + to.bytes,
-                  segment.begin() + static_cast<std::ptrdiff_t>(to.segment_offset));
-        from += to.bytes;
+                  from + next.bytes,
+                  segment.begin() + static_cast<std::ptrdiff_t>(next.segment_offset));
+        from += next.bytes;
       }
     }
     for (std::size_t i = 0; i != model.size(); ++i) {
