@@ -59,16 +59,31 @@ def _to_numpy(array: Array) -> Any:
     return to_numpy(array)
 
 
-def to_torch(array: Array) -> Any:
+def torch_converter(on_gpu: bool) -> Callable[[Array], Any]:
+    """What to_torch does, of many arrays: with what it looks up, once."""
     import torch
 
     table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-    # PyTorch before 2.10; and what its table refuses, it does not release (2.11).
-    if table is None or not hasattr(torch, array.dtype):
-        return torch.from_dlpack(array)
-    if array.__dlpack_device__()[0] != 1:
+    from_dlpack: Callable[[Array], Any] = torch.from_dlpack
+    if table is None:  # before 2.10
+        return from_dlpack
+    if on_gpu:
         torch.cuda.init()  # as from_dlpack does
-    return _core.exchange(array, table)
+    exchange, types = _core.exchange, set()
+
+    def convert(array: Array) -> Any:
+        dtype = array.dtype
+        if dtype not in types:
+            if not hasattr(torch, dtype):  # what the table refuses, it does not release (2.11)
+                return from_dlpack(array)
+            types.add(dtype)
+        return exchange(array, table)
+
+    return convert
+
+
+def to_torch(array: Array) -> Any:
+    return torch_converter(array.__dlpack_device__()[0] != 1)(array)
 
 
 def _to_cupy(array: Array) -> Any:
@@ -112,6 +127,15 @@ def extent(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
     return (last + 1) * itemsize
 
 
+def _as_in_table(result: Any, entry: dict[str, Any], of_torch: bool) -> Any:
+    """Of the framework's type that the table names, which DLPack may be unable to express."""
+    if of_torch and "framework_dtype" in entry:
+        from gpushm._torch import view_as
+
+        return view_as(result, entry["framework_dtype"])
+    return result
+
+
 class Table:
     """The tensors of a segment. The library has checked that all of them are within it."""
 
@@ -126,9 +150,13 @@ class Table:
         self.metadata: dict[str, str] | None = entries.pop("__metadata__", None)
         self.entries: dict[str, dict[str, Any]] = entries
 
-    def segment_number(self, entry: dict[str, Any]) -> int:
-        """Of ``segments``: the one that has this tensor."""
-        return 0
+    def segment_of(self, entry: dict[str, Any]) -> Segment:
+        """The one of ``segments`` that has this tensor."""
+        return self.segment
+
+    def place(self, name: str) -> tuple[int, int]:
+        """The number of that segment, and the place in it."""
+        return 0, self.entries[name]["data_offsets"][0]
 
     def close(self) -> None:
         for each in self.segments:
@@ -136,13 +164,17 @@ class Table:
 
     def tensor(self, name: str, convert: Callable[[Array], Any]) -> Any:
         """A framework's tensor, also of types that DLPack cannot express. Raises as array()."""
-        result = convert(self.array(name))
-        wanted = self.entries[name].get("framework_dtype")
-        if wanted is not None and convert is to_torch:
-            from gpushm._torch import view_as
+        return _as_in_table(convert(self.array(name)), self.entries[name], convert is to_torch)
 
-            result = view_as(result, wanted)
-        return result
+    def tensors(self, convert: Callable[[Array], Any]) -> dict[str, Any]:
+        """All of them, in the order of their places. Raises as array()."""
+        of_torch = convert is to_torch
+        if of_torch:
+            convert = torch_converter(any(each.device != "host" for each in self.segments))
+        return {
+            name: _as_in_table(convert(self.array(name)), self.entries[name], of_torch)
+            for name in self.offset_keys()
+        }
 
     def array(self, name: str) -> Array:
         """A view of the segment. Raises KeyError, ProtocolError, TypeError (F6)."""
@@ -170,15 +202,8 @@ class Table:
                 result = result.view(entry["framework_dtype"])
         return result
 
-    def segment_of(self, entry: dict[str, Any]) -> Segment:
-        return self.segments[self.segment_number(entry)]
-
     def offset_keys(self) -> list[str]:
-        def place(name: str) -> tuple[int, int]:
-            entry = self.entries[name]
-            return self.segment_number(entry), entry["data_offsets"][0]
-
-        return sorted(self.entries, key=place)
+        return sorted(self.entries, key=self.place)
 
 
 #: Metadata of a segment that says where other segments have the tensors.
@@ -240,9 +265,13 @@ class SharedTable(Table):
         if type(texts) is not dict or any(type(each) is not str for each in texts.values()):
             raise ValueError("its metadata are not valid")
 
-    def segment_number(self, entry: dict[str, Any]) -> int:
+    def segment_of(self, entry: dict[str, Any]) -> Segment:
         number: int = entry["segment"]
-        return number
+        return self.segments[number]
+
+    def place(self, name: str) -> tuple[int, int]:
+        entry = self.entries[name]
+        return entry["segment"], entry["data_offsets"][0]
 
 
 def require_same(segment: Segment, generation: int, epoch: bytes) -> None:
@@ -341,8 +370,7 @@ class safe_open:  # noqa: N801
 
     def get_tensors(self) -> dict[str, Any]:
         """All tensors in the order of their places."""
-        table = self._open()
-        return {name: table.tensor(name, self._convert) for name in table.offset_keys()}
+        return self._open().tensors(self._convert)
 
     def get_slice(self, name: str) -> TensorSlice:
         """One tensor, of which indices give parts. Raises KeyError."""

@@ -26,6 +26,7 @@
 #include "base/thread.hpp"
 #include "broker/chunk_kinds.hpp"
 #include "wire/messages.hpp"
+#include "wire/packet_buffer.hpp"
 
 namespace gpushm::broker_detail {
 
@@ -224,9 +225,9 @@ class descriptor_receiver::worker_pool
                                          std::vector<base::unique_fd>& foreign) {
     auto created = std::make_unique<received_packet>();
     created->session = what.what->session;
-    std::vector<std::byte> buffer(wire::max_packet_bytes);
+    const wire::packet_buffer buffer;
     try {
-      auto got = transport::peek_packet(what.socket.get(), buffer);
+      auto got = transport::peek_packet(what.socket.get(), buffer.bytes());
       created->status = got.status;
       // Nothing here would keep its descriptors open when the broker removes the packet.
       created->failed = got.status == transport::receive_status::descriptors_lost;

@@ -69,7 +69,6 @@ connection::connection(handshake&& done)
       token_(done.welcome.token),
       requests_(std::move(done.requests)),
       events_(std::move(done.events)),
-      buffer_(wire::max_packet_bytes),
       held_(max_held_descriptors()),
       worker_([this](wire::confirmed confirmed) {
         push(event_queue_, {0, std::move(confirmed)});

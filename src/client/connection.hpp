@@ -29,6 +29,7 @@
 #include "client/subject.hpp"
 #include "gpushm/client.hpp"
 #include "wire/messages.hpp"
+#include "wire/packet_buffer.hpp"
 #include "wire/state_table.hpp"
 
 namespace gpushm::detail {
@@ -218,7 +219,7 @@ class connection final : public lease_returner {
 
   request_lane requests_;
   base::guarded_fd events_;  ///< read by the connection's thread only
-  std::vector<std::byte> buffer_;
+  wire::packet_buffer buffer_;
   send_queue event_queue_{events_.get()};
   std::atomic<std::uint64_t> next_id_{1};
   held_descriptors held_;

@@ -120,7 +120,7 @@ void connection::flush(send_queue& queue) noexcept {
 /// Receives and dispatches all available packets. Returns false at the end of the lane.
 bool connection::read_available() {
   for (;;) {
-    received_packet got = receive_one(events_.get(), buffer_);
+    received_packet got = receive_one(events_.get(), buffer_.bytes());
     switch (got.what) {
       case received_packet::kind::nothing:
         return true;

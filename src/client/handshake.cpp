@@ -20,6 +20,7 @@
 #include "transport/credentials.hpp"
 #include "transport/packet_socket.hpp"
 #include "wire/codec.hpp"
+#include "wire/packet_buffer.hpp"
 #include "wire/state_table.hpp"
 
 namespace gpushm::detail {
@@ -88,8 +89,8 @@ std::optional<handshake> try_handshake(const subject& about,
                 "the broker does not answer",
                 "check whether it is stopped or overloaded, or use a longer timeout");
   }
-  std::vector<std::byte> buffer(wire::max_packet_bytes);
-  received_packet got = receive_one(socket, buffer);
+  const wire::packet_buffer buffer;
+  received_packet got = receive_one(socket, buffer.bytes());
   if (got.what == received_packet::kind::malformed) {
     throw unexpected_answer(about);
   }

@@ -15,7 +15,7 @@ constexpr std::chrono::microseconds spin{30};
 
 }  // namespace
 
-received_packet receive_one(int socket, std::vector<std::byte>& buffer) {
+received_packet receive_one(int socket, std::span<std::byte> buffer) {
   using kind = received_packet::kind;
   auto got = transport::receive_guarded(socket, buffer);
   switch (got.status) {
@@ -38,8 +38,7 @@ received_packet receive_one(int socket, std::vector<std::byte>& buffer) {
                  got.status == transport::receive_status::descriptors_lost}};
 }
 
-request_lane::request_lane(base::guarded_fd socket)
-    : socket_(std::move(socket)), buffer_(wire::max_packet_bytes) {}
+request_lane::request_lane(base::guarded_fd socket) : socket_(std::move(socket)) {}
 
 request_lane::turn request_lane::take_turn(steady_time deadline) {
   std::unique_lock lock(mutex_);
@@ -59,7 +58,7 @@ void request_lane::end_turn() noexcept {
 received_packet request_lane::receive(steady_time deadline) {
   const auto stop_spinning = std::chrono::steady_clock::now() + spin;
   for (;;) {
-    auto got = receive_one(socket_.get(), buffer_);
+    auto got = receive_one(socket_.get(), buffer_.bytes());
     if (got.what != received_packet::kind::nothing) {
       return got;
     }

@@ -6,12 +6,14 @@
 #include <cstddef>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "base/guarded_fd.hpp"
 #include "client/send_queue.hpp"
 #include "wire/messages.hpp"
+#include "wire/packet_buffer.hpp"
 
 namespace gpushm::detail {
 
@@ -31,9 +33,9 @@ struct received_packet {
   std::optional<detail::packet> one;  ///< if `what` is `packet`
 };
 
-/// Receives one packet without blocking. Precondition: `buffer` has `wire::max_packet_bytes`.
-/// Throws `errc::system_error`.
-[[nodiscard]] received_packet receive_one(int socket, std::vector<std::byte>& buffer);
+/// Receives one packet without blocking. `buffer`: of a `packet_buffer`. Throws
+/// `errc::system_error`.
+[[nodiscard]] received_packet receive_one(int socket, std::span<std::byte> buffer);
 
 /// The socket for a client's requests and their immediate answers. One thread has the turn: it
 /// sends its request and receives until its answer has arrived; no other thread reads the socket.
@@ -88,7 +90,7 @@ class request_lane {
 
   base::guarded_fd socket_;
   send_queue queue_{socket_.get()};
-  std::vector<std::byte> buffer_;  ///< used by the thread that has the turn
+  wire::packet_buffer buffer_;  ///< used by the thread that has the turn
   std::mutex mutex_;
   std::condition_variable free_;
   bool taken_ = false;
