@@ -243,8 +243,10 @@ TEST_F(brokerd_with_hostile_member, gives_up_a_journal_that_no_broker_can_contin
     ASSERT_TRUE(broker_.kill());
   }
   EXPECT_NE(connect().broker().epoch, epoch);
-  // It is handed back, as after the death of broker and keeper.
-  EXPECT_TRUE(eventually([&] { return lost.state() == gpushm::segment_state::live; }, 10s));
+  // It is handed back, as after the death of broker and keeper. Its own state is live also as long
+  // as its process has not noticed that they have died.
+  EXPECT_TRUE(eventually(
+      [&] { return connect().try_open("w") && lost.state() == gpushm::segment_state::live; }, 10s));
   EXPECT_EQ(connect().stat("w").generation, lost.generation());
   EXPECT_EQ(neighbour.stat("w").leases, 1U) << "another domain is lost, too";
   EXPECT_EQ(kept.state(), gpushm::segment_state::live);
