@@ -44,7 +44,7 @@ typedef struct gpushm_load_options {
  * one reads, the others wait. If it dies, one of them goes on behind its fence, from the last piece
  * that was copied and hashed; if nobody waits, the next call does. `paths`: safetensors files, an
  * index (*.index.json), or a folder of a model. Returns the segment, open for reading, when it is
- * complete; at once if it is. Blocks; several threads read. Uses 4 MiB of pinned memory a thread on
+ * complete; at once if it is. Blocks; several threads read. Uses 8 MiB of pinned memory a thread on
  * GPUs. GPUSHM_ERRC_INVALID_FILE, GPUSHM_ERRC_ALREADY_EXISTS (the name has another model, or
  * something else), GPUSHM_ERRC_TIMED_OUT, GPUSHM_ERRC_CANCELLED, and as gpushm_client_create and
  * gpushm_client_open. */
@@ -73,6 +73,27 @@ GPUSHM_API gpushm_errc gpushm_tensors_table_read(const gpushm_segment* segment,
                                                  gpushm_tensors_table** table);
 /* Valid as long as the table is. */
 GPUSHM_API gpushm_string gpushm_tensors_table_text(const gpushm_tensors_table* table);
+
+/* A tensor of a table. Texts and arrays are valid as long as the table is. */
+typedef struct gpushm_tensor {
+  size_t struct_size;
+  gpushm_string name;
+  gpushm_string dtype;           /* as safetensors names element types, such as "BF16" */
+  gpushm_string framework_dtype; /* what a framework calls it, if that differs; may be empty */
+  gpushm_string hash;            /* 16 hexadecimal digits (docs/tensors.md); empty: unknown */
+  uint64_t offset_bytes;         /* from the segment's first byte */
+  uint64_t size_bytes;
+  size_t rank; /* the number of dimensions */
+  const uint64_t* shape;
+  const int64_t* strides; /* in elements; NULL: as in C, the last dimension is contiguous */
+} gpushm_tensor;
+/* The number of tensors in a table. */
+GPUSHM_API size_t gpushm_tensors_table_count(const gpushm_tensors_table* table);
+/* The tensor number `index`, in the order of their places, then of their ends.
+ * GPUSHM_ERRC_INVALID_ARGUMENT: not below the count. */
+GPUSHM_API gpushm_errc gpushm_tensors_table_get(const gpushm_tensors_table* table,
+                                                size_t index,
+                                                gpushm_tensor* tensor);
 GPUSHM_API void gpushm_tensors_table_free(gpushm_tensors_table* table);
 
 /* The size of a segment for tensors with this table. Their places ("data_offsets") are from the

@@ -51,7 +51,7 @@ struct load_options {
 /// the last piece that was copied and hashed; if nobody waits, the next call does. `paths`:
 /// safetensors files, an index (*.index.json), or a folder of a model. Returns the segment, open
 /// for reading, when it is complete; at once if it is. If the broker ends and no other one
-/// continues it, goes on with the next one, for which it waits at most 30 s. Uses 4 MiB of pinned
+/// continues it, goes on with the next one, for which it waits at most 30 s. Uses 8 MiB of pinned
 /// memory a thread on GPUs. Throws `error`: invalid_file, already_exists (the name has another
 /// model, or something else), timed_out, cancelled, and as `client::create` and `client::open`.
 [[nodiscard]] inline segment load_tensors(client& by,
@@ -115,19 +115,57 @@ struct load_options {
   return segment(opened);
 }
 
+namespace glue {
+struct table_freed {
+  void operator()(gpushm_tensors_table* table) const noexcept { gpushm_tensors_table_free(table); }
+};
+[[nodiscard]] inline std::unique_ptr<gpushm_tensors_table, table_freed> read_table(
+    const segment& of) {
+  gpushm_tensors_table* read = nullptr;
+  check(gpushm_tensors_table_read(of.handle(), &read));
+  return std::unique_ptr<gpushm_tensors_table, table_freed>(read);
+}
+}  // namespace glue
+
 /// The table of the tensors of a segment: JSON in UTF-8 (docs/tensors.md). All tensors are within
 /// the segment. Blocks while it is copied from a GPU. Throws `error`: invalid_argument (a segment
 /// without tensors, or not complete), protocol_error (damaged, or hostile).
 [[nodiscard]] inline std::string tensor_table(const segment& of) {
-  struct freed {
-    void operator()(gpushm_tensors_table* table) const noexcept {
-      gpushm_tensors_table_free(table);
+  return std::string(glue::view(gpushm_tensors_table_text(glue::read_table(of).get())));
+}
+
+/// A tensor of a segment.
+struct tensor_place {
+  std::string name;
+  std::string dtype;               ///< as safetensors names element types, such as "BF16"
+  std::string framework_dtype;     ///< what a framework calls it, if that differs
+  std::string hash;                ///< 16 hexadecimal digits (docs/tensors.md); empty: unknown
+  std::uint64_t offset_bytes = 0;  ///< from the segment's first byte
+  std::uint64_t size_bytes = 0;
+  std::vector<std::uint64_t> shape;
+  std::vector<std::int64_t> strides;  ///< in elements; empty: as in C
+};
+
+/// The tensors of a segment, in the order of their places. Blocks and throws as `tensor_table`.
+[[nodiscard]] inline std::vector<tensor_place> tensor_places(const segment& of) {
+  const auto table = glue::read_table(of);
+  std::vector<tensor_place> result(gpushm_tensors_table_count(table.get()));
+  for (std::size_t i = 0; i != result.size(); ++i) {
+    auto from = glue::sized<gpushm_tensor>();
+    glue::check(gpushm_tensors_table_get(table.get(), i, &from));
+    tensor_place& to = result[i];
+    to.name = glue::view(from.name);
+    to.dtype = glue::view(from.dtype);
+    to.framework_dtype = glue::view(from.framework_dtype);
+    to.hash = glue::view(from.hash);
+    to.offset_bytes = from.offset_bytes;
+    to.size_bytes = from.size_bytes;
+    to.shape.assign(from.shape, from.shape + from.rank);
+    if (from.strides != nullptr) {
+      to.strides.assign(from.strides, from.strides + from.rank);
     }
-  };
-  gpushm_tensors_table* read = nullptr;
-  glue::check(gpushm_tensors_table_read(of.handle(), &read));
-  const std::unique_ptr<gpushm_tensors_table, freed> owned(read);
-  return std::string(glue::view(gpushm_tensors_table_text(read)));
+  }
+  return result;
 }
 
 /// The size of a segment for tensors with this table, whose places are from the segment's first

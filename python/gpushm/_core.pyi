@@ -926,6 +926,22 @@ def exchange(array: Array, table: object, /) -> Any:
     the library raises.
     """
 
+class TensorTable:
+    """A table of tensors that the library has checked."""
+
+    def text(self) -> str:
+        """The table as JSON."""
+
+    def exchange(self, segment: Segment, types: dict[str, str], table: object, /) -> dict[str, Any]:
+        """
+        All tensors by name, in the order of their places, as tensors of another library: see
+        ``exchange``. ``types``: names of element types, by their names in the table. None for
+        a tensor of another type, or that cannot be exchanged.
+        """
+
+def read_tensor_table(segment: Segment, /) -> TensorTable:
+    """The table of a segment, as Segment.tensor_table."""
+
 def tensors_size(table: str | bytes) -> int:
     """
     The size of a segment for :meth:`Segment.publish_tensors` with this table, whose

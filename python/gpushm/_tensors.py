@@ -59,31 +59,23 @@ def _to_numpy(array: Array) -> Any:
     return to_numpy(array)
 
 
-def torch_converter(on_gpu: bool) -> Callable[[Array], Any]:
-    """What to_torch does, of many arrays: with what it looks up, once."""
+def _torch_table() -> Any:
+    """PyTorch's table of C functions for DLPack; None before 2.10."""
     import torch
 
-    table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-    from_dlpack: Callable[[Array], Any] = torch.from_dlpack
-    if table is None:  # before 2.10
-        return from_dlpack
-    if on_gpu:
-        torch.cuda.init()  # as from_dlpack does
-    exchange, types = _core.exchange, set()
-
-    def convert(array: Array) -> Any:
-        dtype = array.dtype
-        if dtype not in types:
-            if not hasattr(torch, dtype):  # what the table refuses, it does not release (2.11)
-                return from_dlpack(array)
-            types.add(dtype)
-        return exchange(array, table)
-
-    return convert
+    return getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 
 
 def to_torch(array: Array) -> Any:
-    return torch_converter(array.__dlpack_device__()[0] != 1)(array)
+    import torch
+
+    table = _torch_table()
+    # What its table refuses, it does not release (2.11).
+    if table is None or not hasattr(torch, array.dtype):
+        return torch.from_dlpack(array)
+    if array.__dlpack_device__()[0] != 1:
+        torch.cuda.init()  # as from_dlpack does
+    return _core.exchange(array, table)
 
 
 def _to_cupy(array: Array) -> Any:
@@ -127,15 +119,6 @@ def extent(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
     return (last + 1) * itemsize
 
 
-def _as_in_table(result: Any, entry: dict[str, Any], of_torch: bool) -> Any:
-    """Of the framework's type that the table names, which DLPack may be unable to express."""
-    if of_torch and "framework_dtype" in entry:
-        from gpushm._torch import view_as
-
-        return view_as(result, entry["framework_dtype"])
-    return result
-
-
 class Table:
     """The tensors of a segment. The library has checked that all of them are within it."""
 
@@ -143,20 +126,38 @@ class Table:
         #: Those with tensors, and the one with the table.
         self.segments = [segment]
         self.segment = segment
-        try:
-            entries = json.loads(segment.tensor_table())
-        except (ValueError, RecursionError) as error:  # numbers of thousands of digits
-            refuse(segment.name, f"its table is not valid ({type(error).__name__}: {error})")
-        self.metadata: dict[str, str] | None = entries.pop("__metadata__", None)
-        self.entries: dict[str, dict[str, Any]] = entries
+        self._read: _core.TensorTable | None = _core.read_tensor_table(segment)
+        self._content: tuple[dict[str, dict[str, Any]], dict[str, str] | None] | None = None
+
+    def _parsed(self) -> tuple[dict[str, dict[str, Any]], dict[str, str] | None]:
+        if self._content is None:
+            assert self._read is not None
+            try:
+                entries = json.loads(self._read.text())
+            except (ValueError, RecursionError) as error:  # numbers of thousands of digits
+                refuse(
+                    self.segment.name, f"its table is not valid ({type(error).__name__}: {error})"
+                )
+            metadata = entries.pop("__metadata__", None)
+            self._content = entries, metadata
+        return self._content
+
+    @property
+    def entries(self) -> dict[str, dict[str, Any]]:
+        return self._parsed()[0]
+
+    @property
+    def metadata(self) -> dict[str, str] | None:
+        return self._parsed()[1]
 
     def segment_of(self, entry: dict[str, Any]) -> Segment:
         """The one of ``segments`` that has this tensor."""
         return self.segment
 
-    def place(self, name: str) -> tuple[int, int]:
+    def place(self, name: str) -> tuple[int, int, int]:
         """The number of that segment, and the place in it."""
-        return 0, self.entries[name]["data_offsets"][0]
+        begin, end = self.entries[name]["data_offsets"]
+        return 0, begin, end
 
     def close(self) -> None:
         for each in self.segments:
@@ -164,17 +165,35 @@ class Table:
 
     def tensor(self, name: str, convert: Callable[[Array], Any]) -> Any:
         """A framework's tensor, also of types that DLPack cannot express. Raises as array()."""
-        return _as_in_table(convert(self.array(name)), self.entries[name], convert is to_torch)
+        result = convert(self.array(name))
+        wanted = self.entries[name].get("framework_dtype")
+        if wanted is not None and convert is to_torch:
+            from gpushm._torch import view_as
+
+            result = view_as(result, wanted)
+        return result
 
     def tensors(self, convert: Callable[[Array], Any]) -> dict[str, Any]:
         """All of them, in the order of their places. Raises as array()."""
-        of_torch = convert is to_torch
-        if of_torch:
-            convert = torch_converter(any(each.device != "host" for each in self.segments))
+        known = self._all_of_torch() if convert is to_torch else None
+        if known is None:
+            return {name: self.tensor(name, convert) for name in self.offset_keys()}
         return {
-            name: _as_in_table(convert(self.array(name)), self.entries[name], of_torch)
-            for name in self.offset_keys()
+            name: self.tensor(name, convert) if each is None else each
+            for name, each in known.items()
         }
+
+    def _all_of_torch(self) -> dict[str, Any] | None:
+        """Those that need no Python code for each; None for the others, or instead of all."""
+        import torch
+
+        table = _torch_table()
+        if table is None or self._read is None:
+            return None
+        if self.segment.device != "host":
+            torch.cuda.init()
+        types = {key: each for key, each in DTYPES.items() if key != "F4" and hasattr(torch, each)}
+        return self._read.exchange(self.segment, types, table)
 
     def array(self, name: str) -> Array:
         """A view of the segment. Raises KeyError, ProtocolError, TypeError (F6)."""
@@ -226,8 +245,9 @@ class SharedTable(Table):
         self.segments = [segment]
         try:
             content = json.loads(segment.read())
-            self.entries = dict(content["tensors"])
-            self.metadata = self.entries.pop("__metadata__", None)
+            entries = dict(content["tensors"])
+            self._content = entries, entries.pop("__metadata__", None)
+            self._read = None
             places = [
                 (str(name), int(generation), bool(on_host))
                 for name, generation, on_host in content["segments"]
@@ -269,9 +289,10 @@ class SharedTable(Table):
         number: int = entry["segment"]
         return self.segments[number]
 
-    def place(self, name: str) -> tuple[int, int]:
+    def place(self, name: str) -> tuple[int, int, int]:
         entry = self.entries[name]
-        return entry["segment"], entry["data_offsets"][0]
+        begin, end = entry["data_offsets"]
+        return entry["segment"], begin, end
 
 
 def require_same(segment: Segment, generation: int, epoch: bytes) -> None:

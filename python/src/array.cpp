@@ -172,20 +172,43 @@ array make_array(const memory_range& range,
                  std::uint64_t offset,
                  nb::handle strides,
                  std::optional<readiness> ready) {
+  const gpushm_python::dtype& type = find_dtype(dtype);
+  std::vector<std::int64_t> sizes;
+  std::vector<std::int64_t> steps;
+  if (!shape.is_none()) {
+    sizes = to_integers(shape, "shape");
+  }
+  if (!strides.is_none()) {
+    steps = to_integers(strides, "strides");
+  }
+  return make_array(range,
+                    type,
+                    shape.is_none() ? nullptr : &sizes,
+                    offset,
+                    strides.is_none() ? nullptr : &steps,
+                    std::move(ready));
+}
+
+array make_array(const memory_range& range,
+                 const dtype& type,
+                 const std::vector<std::int64_t>* shape,
+                 std::uint64_t offset,
+                 const std::vector<std::int64_t>* strides,
+                 std::optional<readiness> ready) {
   __extension__ using wide = __int128;
   array result;
-  result.type = &find_dtype(dtype);
+  result.type = &type;
   const wide itemsize = result.type->itemsize;
   if (offset > range.bytes) {
     raise_outside(range, "bytes from " + std::to_string(offset) + " on");
   }
-  if (shape.is_none()) {
-    if (!strides.is_none()) {
+  if (shape == nullptr) {
+    if (strides != nullptr) {
       throw nb::value_error("strides need a shape");
     }
     result.shape = {static_cast<std::int64_t>((range.bytes - offset) / result.type->itemsize)};
   } else {
-    result.shape = to_integers(shape, "shape");
+    result.shape = *shape;
   }
   wide count = 1;
   for (const std::int64_t each : result.shape) {
@@ -194,10 +217,10 @@ array make_array(const memory_range& range,
       raise_outside(range, "the elements of shape " + tuple_text(result.shape));
     }
   }
-  if (strides.is_none()) {
+  if (strides == nullptr) {
     result.strides = contiguous_strides(result.shape);
   } else {
-    result.strides = to_integers(strides, "strides");
+    result.strides = *strides;
     if (result.strides.size() != result.shape.size()) {
       throw nb::value_error("shape and strides have different lengths");
     }

@@ -64,9 +64,16 @@ struct memory_range {
   std::string name;
 };
 
-/// An array on a part of `range`. `shape`: None for one dimension of all whole elements after
-/// `offset` bytes; `strides` in elements, None for contiguous. Raises TypeError, ValueError, and
-/// gpushm.SizeMismatchError for what is not within the range. Needs the GIL.
+/// An array on a part of `range`. `shape`: null for one dimension of all whole elements after
+/// `offset` bytes; `strides` in elements, null for contiguous; neither is negative. Raises
+/// ValueError, and gpushm.SizeMismatchError for what is not within the range. Needs the GIL.
+array make_array(const memory_range& range,
+                 const dtype& type,
+                 const std::vector<std::int64_t>* shape,
+                 std::uint64_t offset,
+                 const std::vector<std::int64_t>* strides,
+                 std::optional<readiness> ready);
+/// The same, of Python's arguments. Also raises TypeError.
 array make_array(const memory_range& range,
                  nanobind::handle dtype,
                  nanobind::handle shape,

@@ -49,24 +49,6 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 5> aliases =
     {"half", "float16"},
 }};
 
-const dtype* by_name(std::string_view name) noexcept {
-  for (const auto& [alias, real] : aliases) {
-    if (name == alias) {
-      name = real;
-    }
-  }
-  for (const dtype& each : table) {
-    // "<f4", "=f4" and "f4" are the same here: the library runs on little-endian machines only.
-    const std::string_view typestr = each.typestr == nullptr ? "" : each.typestr;
-    if (name == each.name ||
-        (!typestr.empty() && (name == typestr || name == typestr.substr(1) ||
-                              (name.starts_with('=') && name.substr(1) == typestr.substr(1))))) {
-      return &each;
-    }
-  }
-  return nullptr;
-}
-
 /// "float32" of "torch.float32", "jax.numpy.float32".
 std::string_view last_part(std::string_view name) {
   return name.substr(name.rfind('.') + 1);
@@ -89,12 +71,30 @@ std::string text_of(nb::handle what) {
 
 }  // namespace
 
+const dtype* find_dtype(std::string_view name) noexcept {
+  for (const auto& [alias, real] : aliases) {
+    if (name == alias) {
+      name = real;
+    }
+  }
+  for (const dtype& each : table) {
+    // "<f4", "=f4" and "f4" are the same here: the library runs on little-endian machines only.
+    const std::string_view typestr = each.typestr == nullptr ? "" : each.typestr;
+    if (name == each.name ||
+        (!typestr.empty() && (name == typestr || name == typestr.substr(1) ||
+                              (name.starts_with('=') && name.substr(1) == typestr.substr(1))))) {
+      return &each;
+    }
+  }
+  return nullptr;
+}
+
 const dtype& find_dtype(nb::handle what) {
   const std::string name = text_of(what);
   // A big-endian NumPy dtype has the name of the native one.
   const nb::object order = nb::getattr(what, "byteorder", nb::none());
   const bool swapped = nb::isinstance<nb::str>(order) && nb::cast<std::string>(order) == ">";
-  if (const dtype* const found = by_name(last_part(name)); found != nullptr && !swapped) {
+  if (const dtype* const found = find_dtype(last_part(name)); found != nullptr && !swapped) {
     return *found;
   }
   std::string known;

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <string_view>
 
 #include "dlpack.hpp"
 
@@ -25,6 +26,8 @@ struct dtype {
 /// Of a name ("float32", "<f4", "torch.bfloat16"), a NumPy, ml_dtypes or PyTorch dtype, or a NumPy
 /// or Python scalar type. Raises TypeError that lists the known ones. Needs the GIL.
 const dtype& find_dtype(nanobind::handle what);
+/// Null: unknown.
+const dtype* find_dtype(std::string_view name) noexcept;
 /// Null: unknown. DLPack's.
 const dtype* find_dtype(dl::data_type what) noexcept;
 

@@ -102,9 +102,9 @@ int allocate(dl::tensor* prototype,
 dl::exchange_table table{
     {dl::current, nullptr}, allocate, from_object, to_object, describe, current_stream};
 
-/// A tensor of the library whose table this is: without its Python code, which for memory of a GPU
-/// takes longer than all else (it names the current stream for each tensor).
-nb::object exchange(const array& what, nb::handle capsule) {
+}  // namespace
+
+const dl::exchange_table& table_in(nb::handle capsule) {
   auto* header = static_cast<dl::exchange_header*>(
       PyCapsule_GetPointer(capsule.ptr(), dl::exchange_capsule_name));
   if (header == nullptr) {
@@ -116,12 +116,15 @@ nb::object exchange(const array& what, nb::handle capsule) {
       raise_buffer_error("the library has no table of DLPack 1", "use its from_dlpack");
     }
   }
-  const auto* const used = reinterpret_cast<dl::exchange_table*>(header);
+  return *reinterpret_cast<dl::exchange_table*>(header);
+}
+
+nb::object exchange(const array& what, const dl::exchange_table& by) {
   if (what.is_host()) {
     require_ready_on_cpu(what);
   } else if (what.ready.has_value()) {
     void* stream = nullptr;
-    if (used->current_stream(what.device.type, what.device.id, &stream) != 0) {
+    if (by.current_stream(what.device.type, what.device.id, &stream) != 0) {
       throw nb::python_error();
     }
     make_stream_wait(what, stream);
@@ -129,18 +132,16 @@ nb::object exchange(const array& what, nb::handle capsule) {
   void* result = nullptr;
   // The tensor is the library's, whatever it returns. PyTorch 2.11 does not release one whose type
   // it lacks.
-  if (used->to_object(export_versioned(what, false).release(), &result) != 0) {
+  if (by.to_object(export_versioned(what, false).release(), &result) != 0) {
     throw nb::python_error();
   }
   return nb::steal(static_cast<PyObject*>(result));
 }
 
-}  // namespace
-
 void register_exchange(nb::module_& module) {
   module.def(
       "exchange",
-      exchange,
+      [](const array& what, nb::handle capsule) { return exchange(what, table_in(capsule)); },
       nb::arg("array"),
       nb::arg("table"),
       nb::sig("def exchange(array: Array, table: object, /) -> Any"),

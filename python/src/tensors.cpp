@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "dtype.hpp"
+#include "exchange_table.hpp"
 #include "gpushm/tensors.h"
 #include "stop.hpp"
 
@@ -217,14 +219,105 @@ nb::object open_tensors(client_object& self,
                                      work->client);
 }
 
-nb::str tensor_table(const segment_object& self) {
+/// A table that the library has checked.
+struct read_table {
+  std::unique_ptr<gpushm_tensors_table, void (*)(gpushm_tensors_table*)> handle{
+      nullptr, gpushm_tensors_table_free};
+};
+
+read_table read_table_of(const segment_object& self) {
   gpushm_tensors_table* raw = nullptr;
   call(self.handle.get("tensor_table"),
        [&](gpushm_segment* segment) { return gpushm_tensors_table_read(segment, &raw); });
-  const std::unique_ptr<gpushm_tensors_table, void (*)(gpushm_tensors_table*)> table(
-      raw, gpushm_tensors_table_free);
-  const gpushm_string read = gpushm_tensors_table_text(table.get());
+  read_table result;
+  result.handle.reset(raw);
+  return result;
+}
+
+nb::str table_text(const read_table& self) {
+  const gpushm_string read = gpushm_tensors_table_text(self.handle.get());
   return nb::str(read.data, read.size);
+}
+
+nb::str tensor_table(const segment_object& self) {
+  return table_text(read_table_of(self));
+}
+
+/// Nothing if one is negative, or does not fit.
+template <typename Number>
+std::optional<std::vector<std::int64_t>> to_sizes(const Number* numbers, std::size_t count) {
+  std::vector<std::int64_t> result(count);
+  for (std::size_t i = 0; i != count; ++i) {
+    if (!std::in_range<std::int64_t>(numbers[i]) || static_cast<std::int64_t>(numbers[i]) < 0) {
+      return std::nullopt;
+    }
+    result[i] = static_cast<std::int64_t>(numbers[i]);
+  }
+  return result;
+}
+
+/// The element types of a table that the caller passes on: by their names in it.
+class wanted_types {
+ public:
+  explicit wanted_types(const nb::dict& names) {
+    for (const auto& [in_table, name] : names) {
+      if (const dtype* const type = find_dtype(nb::cast<string>(name))) {
+        all_.emplace_back(nb::cast<string>(in_table), type);
+      }
+    }
+  }
+  [[nodiscard]] const dtype* find(std::string_view name) const {
+    const auto at = std::find_if(
+        all_.begin(), all_.end(), [&](const auto& each) { return each.first == name; });
+    return at == all_.end() ? nullptr : at->second;
+  }
+
+ private:
+  std::vector<std::pair<string, const dtype*>> all_;
+};
+
+/// Null: Python code does it, or says why it cannot be done.
+nb::object exchange_one(const gpushm_tensor& from,
+                        const wanted_types& types,
+                        const segment_object& segment,
+                        const memory_range& range,
+                        const dl::exchange_table& by) {
+  const dtype* const type = types.find({from.dtype.data, from.dtype.size});
+  const auto shape = to_sizes(from.shape, from.rank);
+  const auto strides = to_sizes(from.strides, from.strides == nullptr ? 0 : from.rank);
+  if (type == nullptr || from.framework_dtype.size != 0 || !shape || !strides) {
+    return {};
+  }
+  try {
+    return exchange(make_array(range,
+                               *type,
+                               &*shape,
+                               from.offset_bytes,
+                               from.strides == nullptr ? nullptr : &*strides,
+                               segment.ready),
+                    by);
+  } catch (const std::exception&) {
+    return {};
+  }
+}
+
+nb::dict exchange_all(const read_table& self,
+                      const segment_object& segment,
+                      const nb::dict& names,
+                      nb::handle capsule) {
+  const dl::exchange_table& by = table_in(capsule);
+  const wanted_types types(names);
+  const memory_range range = segment.range("view");
+  nb::dict result;
+  const std::size_t count = gpushm_tensors_table_count(self.handle.get());
+  for (std::size_t i = 0; i != count; ++i) {
+    gpushm_tensor from{};
+    from.struct_size = sizeof from;
+    failure::of(gpushm_tensors_table_get(self.handle.get(), i, &from)).raise_if_any();
+    nb::object tensor = exchange_one(from, types, segment, range, by);
+    result[nb::str(from.name.data, from.name.size)] = tensor.is_valid() ? tensor : nb::none();
+  }
+  return result;
 }
 
 void publish_tensors(segment_object& self, nb::handle table) {
@@ -316,6 +409,25 @@ void register_tensors_methods(nb::class_<segment_object>& type) {
 }
 
 void register_tensors(nb::module_& module) {
+  nb::class_<read_table>(module, "TensorTable", "A table of tensors that the library has checked.")
+      .def("text", table_text, nb::sig("def text(self) -> str"), "The table as JSON.")
+      .def(
+          "exchange",
+          exchange_all,
+          nb::arg("segment"),
+          nb::arg("types"),
+          nb::arg("table"),
+          nb::sig(
+              "def exchange(self, segment: Segment, types: dict[str, str], table: object, /) -> "
+              "dict[str, Any]"),
+          "All tensors by name, in the order of their places, as tensors of another library: see\n"
+          "``exchange``. ``types``: names of element types, by their names in the table. None for\n"
+          "a tensor of another type, or that cannot be exchanged.");
+  module.def("read_tensor_table",
+             read_table_of,
+             nb::arg("segment"),
+             nb::sig("def read_tensor_table(segment: Segment, /) -> TensorTable"),
+             "The table of a segment, as Segment.tensor_table.");
   module.def("tensors_size",
              tensors_size,
              nb::arg("table"),

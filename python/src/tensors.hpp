@@ -12,7 +12,7 @@ namespace gpushm_python {
 void register_tensors_methods(nanobind::class_<client_object>& type);
 /// Methods of gpushm.Segment: tensor_table, publish_tensors.
 void register_tensors_methods(nanobind::class_<segment_object>& type);
-/// gpushm.tensors_size.
+/// gpushm.tensors_size, gpushm._core.TensorTable.
 void register_tensors(nanobind::module_& module);
 
 }  // namespace gpushm_python

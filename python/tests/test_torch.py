@@ -106,6 +106,12 @@ def test_all_types(client, device, on, name):
     if name != "float4_e2m1fn_x2":
         assert result["column"].stride() == (1, 6)
     with gpushm.safe_open("m", "pt", client=client) as opened:
+        every = opened.get_tensors()
+        assert list(every) == opened.offset_keys()
+        for key, got in every.items():
+            one = opened.get_tensor(key)
+            assert (got.dtype, got.shape, got.stride()) == (one.dtype, one.shape, one.stride())
+            assert (got.data_ptr(), got.device) == (one.data_ptr(), one.device)
         assert opened.get_tensor("w").dtype == dtype
         assert bytes_of(opened.get_slice("w")[1:3]) == bytes_of(tensor[1:3])
 

@@ -19,12 +19,14 @@
 using gpushm::base::c_call;
 using gpushm::base::c_text;
 using gpushm::base::out;
+using gpushm::base::result_out;
 using gpushm::base::text_in;
 using gpushm::base::throw_invalid;
 namespace weights = gpushm::weights;
 
 struct gpushm_tensors_table {
   std::string text;
+  weights::tensors content;
 };
 
 namespace {
@@ -87,7 +89,7 @@ gpushm::load_options options_in(const gpushm_load_options* given) {
 }
 
 /// The table of a segment that is complete.
-std::string read_table(gpushm_segment* from) {
+gpushm_tensors_table read_table(gpushm_segment* from) {
   borrowed segment(from);
   const auto info = weights::info_of(segment.get());
   auto text = info ? weights::table_of(segment.get(), *info) : std::nullopt;
@@ -100,8 +102,8 @@ std::string read_table(gpushm_segment* from) {
                         info ? "wait until it is (gpushm_tensors_open), or load it again"
                              : "open it as memory, or pass the name of loaded weights");
   }
-  static_cast<void>(weights::checked_table(segment.get().name(), *text, *info));
-  return *std::move(text);
+  auto content = weights::checked_table(segment.get().name(), *text, *info);
+  return {*std::move(text), std::move(content)};
 }
 
 /// What a segment with this table has.
@@ -170,13 +172,42 @@ gpushm_errc gpushm_tensors_table_read(const gpushm_segment* segment, gpushm_tens
     gpushm_tensors_table*& result = out(table, "read tensors");
     // Only read; the wrapper has no const form that does not own.
     auto* const from = const_cast<gpushm_segment*>(segment);  // NOLINT(*-const-cast): see above
-    result =
-        std::make_unique<gpushm_tensors_table>(gpushm_tensors_table{read_table(from)}).release();
+    result = std::make_unique<gpushm_tensors_table>(read_table(from)).release();
   });
 }
 
 gpushm_string gpushm_tensors_table_text(const gpushm_tensors_table* table) {
   return table == nullptr ? gpushm_string{} : c_text(table->text);
+}
+
+size_t gpushm_tensors_table_count(const gpushm_tensors_table* table) {
+  return table == nullptr ? 0 : table->content.all.size();
+}
+
+gpushm_errc gpushm_tensors_table_get(const gpushm_tensors_table* table,
+                                     size_t index,
+                                     gpushm_tensor* tensor) {
+  return c_call([&] {
+    constexpr const char* operation = "read tensors";
+    if (table == nullptr || index >= table->content.all.size()) {
+      throw_invalid(
+          operation,
+          table == nullptr ? "the table is NULL" : "there is no tensor " + std::to_string(index),
+          "pass a table, and a number below gpushm_tensors_table_count");
+    }
+    const weights::tensor& from = table->content.all[index];
+    gpushm_tensor result{};
+    result.name = c_text(from.name);
+    result.dtype = c_text(from.type.name);
+    result.framework_dtype = c_text(from.framework_dtype);
+    result.hash = c_text(from.hash);
+    result.offset_bytes = from.begin;
+    result.size_bytes = from.end - from.begin;
+    result.rank = from.shape.size();
+    result.shape = from.shape.data();
+    result.strides = from.strides.empty() ? nullptr : from.strides.data();
+    result_out(result, tensor, operation);
+  });
 }
 
 void gpushm_tensors_table_free(gpushm_tensors_table* table) {

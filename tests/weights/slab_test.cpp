@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstddef>
 #include <optional>
 #include <random>
 #include <string>
@@ -59,6 +60,49 @@ TEST_F(tensors_in_segments, are_published_and_read) {
   const segment opened = open_tensors(other, "w");
   EXPECT_EQ(tensor_table(opened), table_);
   EXPECT_EQ(opened.access(), access::read);
+}
+
+TEST_F(tensors_in_segments, are_listed) {
+  const std::string table =
+      R"({"b":{"dtype":"F32","shape":[2,2],"data_offsets":[256,272],"strides":[1,2]},)"
+      R"("a":{"dtype":"U8","shape":[3],"data_offsets":[0,3],"hash":"0123456789abcdef",)"
+      R"("framework_dtype":"bits8"},"scalar":{"dtype":"I16","shape":[],"data_offsets":[512,514]},)"
+      R"("none":{"dtype":"BF16","shape":[0,9223372036854775807],"data_offsets":[256,256]}})";
+  segment made = create("w", tensors_size(table));
+  publish_tensors(made, table);
+  std::string read;
+  for (const tensor_place& each : tensor_places(made)) {
+    read += each.name + ' ' + each.dtype + ' ' + each.framework_dtype + ' ' + each.hash + ' ' +
+            std::to_string(each.offset_bytes) + ' ' + std::to_string(each.size_bytes) + " [";
+    for (const std::uint64_t size : each.shape) {
+      read += std::to_string(size) + ' ';
+    }
+    for (const std::int64_t stride : each.strides) {
+      read += '/' + std::to_string(stride);
+    }
+    read += "]\n";
+  }
+  EXPECT_EQ(read,
+            "a U8 bits8 0123456789abcdef 0 3 [3 ]\n"
+            "none BF16   256 0 [0 9223372036854775807 ]\n"
+            "b F32   256 16 [2 2 /1/2]\n"
+            "scalar I16   512 2 []\n");
+
+  gpushm_tensors_table* raw = nullptr;
+  ASSERT_EQ(gpushm_tensors_table_read(made.handle(), &raw), GPUSHM_OK);
+  gpushm_tensor one{};
+  one.struct_size = sizeof one;
+  EXPECT_EQ(gpushm_tensors_table_get(raw, 4, &one), GPUSHM_ERRC_INVALID_ARGUMENT);
+  EXPECT_EQ(gpushm_tensors_table_get(raw, 0, nullptr), GPUSHM_ERRC_INVALID_ARGUMENT);
+  EXPECT_EQ(gpushm_tensors_table_get(nullptr, 0, &one), GPUSHM_ERRC_INVALID_ARGUMENT);
+  EXPECT_EQ(gpushm_tensors_table_count(nullptr), 0U);
+  // A program of an older version of the structure.
+  one.rank = 77;
+  one.struct_size = offsetof(gpushm_tensor, rank);
+  EXPECT_EQ(gpushm_tensors_table_get(raw, 3, &one), GPUSHM_OK);
+  EXPECT_EQ(one.offset_bytes, 512U);
+  EXPECT_EQ(one.rank, 77U);
+  gpushm_tensors_table_free(raw);
 }
 
 TEST_F(tensors_in_segments, refuse_wrong_tables_and_sizes) {
