@@ -18,9 +18,8 @@ class packet_buffer {
   }
 
  private:
-  // NOLINTNEXTLINE(*-avoid-c-arrays): a vector would be zeroed
-  std::unique_ptr<std::byte[]> memory_ =
-      std::make_unique_for_overwrite<std::byte[]>(max_packet_bytes);  // NOLINT(*-avoid-c-arrays)
+  using memory = std::byte[];  // NOLINT(*-avoid-c-arrays): a vector would be zeroed
+  std::unique_ptr<memory> memory_ = std::make_unique_for_overwrite<memory>(max_packet_bytes);
 };
 
 }  // namespace gpushm::wire
