@@ -596,17 +596,23 @@ bool gpushm_producer::has_ended(const channel::member& which) const {
 }
 
 /// A claim names the producer whose words and slots its consumer has open; another one may admit it
-/// only if a producer before has done so, because its consumer then continues with the next one. A
-/// consumer has the page of the last producer that has admitted it, so that page exists.
+/// only if a producer before has done so, because its consumer then continues with the next one;
+/// but not if its producer has closed the channel: it ends with that one, also if it does not know
+/// yet that it was admitted. A consumer has the page of the last producer that has admitted it, so
+/// that page exists.
 bool gpushm_producer::is_for_this(const detail::channel_claim& claim,
-                                  std::uint64_t generation) const {
+                                  const channel::member& which) const {
   if (claim.producer == page_->lease().info().generation) {
     return true;
   }
-  const auto has_admitted = [generation](const channel::table_view& former) {
-    return former.start_of(generation).has_value();
-  };
-  return find_former(has_admitted).table.has_value();
+  const auto former = find_former(
+      [&](const channel::table_view& each) { return each.start_of(which.id).has_value(); });
+  if (!former.table) {
+    return false;
+  }
+  const std::uint64_t attached = which.word(channel::attached_word).read().word;
+  const std::uint64_t current = attached != 0 ? attached : claim.producer;
+  return !former.table->closed() || current != former.page->lease().info().generation;
 }
 
 void gpushm_producer::admit(const std::string& name, std::uint64_t generation) noexcept {
@@ -619,14 +625,14 @@ void gpushm_producer::admit(const std::string& name, std::uint64_t generation) n
     }
     auto opened = client_->open_words(name, generation, {});
     const auto claim = detail::decode_claim(opened.lease->metadata());
-    if (claim && !is_for_this(*claim, generation)) {
-      return;
-    }
     channel::member joined;
     joined.id = generation;
     joined.page = &opened.words.page->page();
     joined.first_word = opened.words.first;
     const bool is_valid = describe_consumer(claim, opened.count, joined);
+    if (is_valid && !is_for_this(*claim, joined)) {
+      return;
+    }
     const std::lock_guard lock(mutex_);
     if (is_valid && has_ended(joined)) {
       return;

@@ -106,7 +106,7 @@ struct gpushm_producer {
   void admit_present(const std::vector<gpushm::wire::segment>& present);
   void admit(const std::string& name, std::uint64_t generation) noexcept;
   [[nodiscard]] bool is_for_this(const gpushm::detail::channel_claim& claim,
-                                 std::uint64_t generation) const;
+                                 const gpushm::channel::member& which) const;
 
   std::shared_ptr<gpushm::detail::client_impl> client_;  // destroyed last
   const std::string name_;

@@ -816,6 +816,30 @@ TEST_F(channels, do_not_admit_a_claim_for_a_producer_that_has_gone) {
   EXPECT_EQ(producer.stats().dropped, 0U);
 }
 
+/// The claim of a consumer that has been admitted, but has not seen it before the producer has
+/// closed the channel: it ends with that producer.
+TEST_F(channels, do_not_admit_a_claim_that_a_closed_producer_has_admitted) {
+  namespace wire = gpushm::wire;
+  const client short_lived = world_.connect();
+  channel_producer before = create(short_lived, 4);
+  const std::uint64_t closed = client_.list("c/~page-").front().generation;
+  const client other = world_.connect();
+  const channel_consumer keeps_the_page = channel_consumer::open(other, "c");
+  auto session = gpushm_testing::raw_session::greeted(world_.socket_path());
+  const auto page = reserve_page(session, "page");
+  const auto generation = gpushm_testing::body_of<wire::reserved>(page)->generation;
+  static_cast<void>(session.request(wire::publish{generation, {}}));
+  publish_claim(session, "c/~consumer-0", "page", generation, 0, metadata_of(0, 0, closed));
+  ASSERT_TRUE(eventually([&] { return before.stats().consumers == 2; }, 20s));
+  before.reset();
+  for (int round = 0; round != 2; ++round) {  // also not the one after the next one
+    channel_producer producer = create(client_, 4);
+    const channel_consumer honest = channel_consumer::open(other, "c");
+    EXPECT_EQ(producer.stats().consumers, 1U);
+    EXPECT_EQ(producer.stats().dropped, 0U);
+  }
+}
+
 /// A member that writes random numbers into its words harms nobody: it is dropped.
 TEST_F(channels, drop_a_consumer_with_impossible_words) {
   namespace sync = gpushm::sync;
