@@ -205,26 +205,27 @@ void lead(const job& of, timeline progress) {
   if (slab && slab->is_complete) {
     return;  // by the loader before
   }
-  std::optional<load_journal> journal;
-  if (slab) {
-    journal = find_journal(of, slab->info);
-    if (!journal) {
-      remove_quietly(of, of.journal_name(slab->info));
-      journal.emplace(make_or_await([&] { return make_journal(of, slab->info); }));
-    }
-  } else {
+  const bool is_new = !slab;
+  if (is_new) {
     const slab_info info = new_slab(of.fingerprint, of.plan.table_offset, of.table_of_zeros.size());
     create_options wanted;
     wanted.size_bytes = slab_bytes(info);
     wanted.device = of.options.device;
     wanted.lifetime = lifetime::persistent;
     segment memory = make_or_await([&] { return of.by.create(of.name, wanted); });
-    journal.emplace(make_journal(of, info));
     memory.publish(to_metadata(info));
     slab = found_slab{std::move(memory), info, false};
   }
-  took.end("memory");
   try {
+    // After the slab, whose next loader removes it: without a slab nothing would end it.
+    auto journal = is_new ? std::nullopt : find_journal(of, slab->info);
+    if (!journal) {
+      if (!is_new) {
+        remove_quietly(of, of.journal_name(slab->info));
+      }
+      journal.emplace(make_or_await([&] { return make_journal(of, slab->info); }));
+    }
+    took.end("memory");
     filling work(of, slab->memory, *journal, progress);
     work.run();
     if (work.first_complete() != steady_clock::time_point()) {
