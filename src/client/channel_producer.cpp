@@ -166,7 +166,7 @@ void gpushm_producer::check_slots(const std::optional<channel::table_view>& last
               "continue a channel with its slot size and number, or remove the segment");
 }
 
-/// The last producer before whose table is accepted, if somebody still has its page.
+/// The last producer before whose table is accepted, if a process still has its page.
 gpushm_producer::former_producer gpushm_producer::find_former(
     const std::function<bool(const channel::table_view&)>& accepts) const {
   auto all = client_->list(names::pages(name_));

@@ -325,6 +325,17 @@ pid_t raw_fork(int signal_at_its_end = SIGCHLD) {
   return static_cast<pid_t>(::syscall(SYS_clone, signal_at_its_end, 0, 0, 0, 0));
 }
 
+/// Returns in the parent only: the child waits until it is killed, for 20 s at most.
+pid_t pause_in(pid_t child) {
+  if (child == 0) {
+    ::alarm(20);
+    for (;;) {
+      ::pause();
+    }
+  }
+  return child;
+}
+
 /// A process with a life pipe that dies and leaves a running child.
 class dying_parent {
  public:
@@ -338,13 +349,7 @@ class dying_parent {
     if (parent == 0) {
       ::alarm(20);
       const int life = life_pipe();
-      const pid_t child = how == kind::with_handlers ? ::fork() : raw_fork();
-      if (child == 0) {
-        ::alarm(20);
-        for (;;) {
-          ::pause();
-        }
-      }
+      const pid_t child = pause_in(how == kind::with_handlers ? ::fork() : raw_fork());
       std::array<std::byte, sizeof child> packet{};
       std::memcpy(packet.data(), &child, sizeof child);
       send_with(far.get(), packet, life);
@@ -455,15 +460,6 @@ TEST(driver_files, are_found_in_descendants) {
   if (const std::string why = node.skip_reason(); !why.empty()) {
     GTEST_SKIP() << why;
   }
-  const auto pause_in = [](pid_t child) {
-    if (child == 0) {
-      ::alarm(20);
-      for (;;) {
-        ::pause();
-      }
-    }
-    return child;
-  };
   const auto end = [](pid_t child) {
     ::kill(child, SIGKILL);
     int status = 0;
@@ -509,13 +505,7 @@ TEST(driver_files, are_not_looked_for_without_children) {
               if (descendants_may_have_driver_files()) {
                 return 2;
               }
-              const pid_t child = raw_fork();
-              if (child == 0) {
-                ::alarm(20);
-                for (;;) {
-                  ::pause();
-                }
-              }
+              const pid_t child = pause_in(raw_fork());
               const bool seen = descendants_may_have_driver_files();
               ::kill(child, SIGKILL);
               return seen ? 0 : 3;
@@ -550,13 +540,7 @@ TEST(driver_files, of_executed_programs_are_separate_without_kcmp) {
               }
               const bool cleared = gpushm_testing::eventually(
                   [] { return !descendants_may_have_driver_files(); }, 10s);
-              const pid_t forked = raw_fork();
-              if (forked == 0) {
-                ::alarm(20);
-                for (;;) {
-                  ::pause();
-                }
-              }
+              const pid_t forked = pause_in(raw_fork());
               const bool seen = descendants_may_have_driver_files();
               ::kill(executes, SIGKILL);
               ::kill(forked, SIGKILL);
