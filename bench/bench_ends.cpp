@@ -22,6 +22,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/signals.hpp"
 #include "base/unique_fd.hpp"
 #include "bench/bench_support.hpp"
 #include "driver/cuda.hpp"
@@ -121,7 +122,7 @@ int run(std::size_t count, const gpu_use& gpu) {
   }
   const auto killed = steady_clock::now();
   for (const watched& each : all) {
-    ::kill(each.pid, SIGKILL);
+    gpushm::base::signal_process(each.pid, SIGKILL);
   }
   std::vector<pollfd> files;
   for (const watched& each : all) {

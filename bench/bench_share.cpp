@@ -16,6 +16,7 @@
 #include <iostream>
 #include <memory>
 
+#include "base/signals.hpp"
 #include "base/size_text.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
@@ -85,7 +86,7 @@ class exporter_process {
   exporter_process(const exporter_process&) = delete;
   exporter_process& operator=(const exporter_process&) = delete;
   ~exporter_process() {
-    ::kill(pid_, SIGKILL);
+    gpushm::base::signal_process(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }
   [[nodiscard]] const std::vector<std::byte>& ticket() const { return ticket_; }

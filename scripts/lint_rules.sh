@@ -17,8 +17,8 @@ report() { # TEXT, with the places on standard input
   fi
 }
 
-# Reads file names from standard input and prints those that match a pattern (grep -E).
-names() { grep -E "$1" || true; }
+# Reads file names from standard input and prints those that match a pattern (grep -E, with its options).
+names() { grep -E "$@" || true; }
 
 search() { # PATTERN, file names on standard input
   xargs -r -d '\n' grep -nHE "$1" || true
@@ -69,6 +69,8 @@ check() {
   names '\.(cpp|hpp|sh|cmake|py)$' <<<"$files" | search '\b(TODO|FIXME|XXX)\b' | report "unfinished work"
   search 'NOLINT(NEXTLINE|BEGIN)?([^(:A-Z]|$|\([^)]*\)[[:space:]]*$)' <<<"$sources" |
     report "NOLINT without a check's name and a reason: NOLINT(check): why"
+  names '\.(cpp|hpp|c)$' <<<"$files" | names -v '^src/base/signals\.hpp$' | search '(^|[^[:alnum:]_>])(::|std::)?(kill|killpg) ?\([^)]*,' |
+    report "kill(2): -1 and 0 are many processes; use base/signals.hpp"
   words <<<"$files" | report "a word that plain English does not use here (scripts/lint_rules.sh, words)"
   search '#include "(src/|\.\.)' <<<"$(names '\.(cpp|hpp|h|c)$' <<<"$files")" |
     report "an include that bypasses the include roots, by which the compiler enforces the layers"
@@ -111,6 +113,8 @@ self_test() {
   plant "NOLINT without a reason" 'int z;  // NOLINT(misc-x)'
   plant "include past the roots" '#include "src/high/b.hpp"'
   plant "include of a folder above" '#include "../high/b.hpp"'
+  plant "kill" 'void y(int child) { ::kill(child, 9); }'
+  plant "killpg" 'void y(int child) { killpg(child, 9); }'
   plant "old word" '// The socket is made anew.'
   plant "is no" 'auto p = "this is no path";'
   echo 'int z;' >src/low/a.cpp

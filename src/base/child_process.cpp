@@ -17,6 +17,7 @@
 #include <filesystem>
 
 #include "base/fork_guard.hpp"
+#include "base/signals.hpp"
 #include "base/syscall.hpp"
 
 namespace gpushm::base {
@@ -274,7 +275,7 @@ std::optional<int> child_process::wait(deadline until) {
     return std::nullopt;
   }
   // Kills the rest of its process group, before reaping the child frees the group's number.
-  ::kill(-pid_, SIGKILL);
+  base::signal_group(pid_, SIGKILL);
   int status = 0;
   base::checked("wait for process", std::to_string(pid_), "waitpid", [&] {
     return ::waitpid(pid_, &status, 0);
@@ -285,7 +286,7 @@ std::optional<int> child_process::wait(deadline until) {
 
 void child_process::kill(int signal_number) noexcept {
   if (pid_ > 0) {
-    ::kill(-pid_, signal_number);
+    base::signal_group(pid_, signal_number);
   }
 }
 

@@ -18,6 +18,7 @@
 #include <csignal>
 #include <set>
 
+#include "base/signals.hpp"
 #include "base/syscall.hpp"
 #include "base/text.hpp"
 #include "gpushm/error.hpp"
@@ -361,7 +362,7 @@ root_sandbox::ending root_sandbox::run(int program,
       need(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)), "pidfd_open"));
   result.ended = read_end(input.get(), result.output, until) && wait_readable(process.get(), until);
   if (!result.ended) {
-    ::kill(pid, SIGKILL);
+    base::signal_process(pid, SIGKILL);
     // A file system that hangs can delay even SIGKILL.
     static_cast<void>(
         wait_readable(process.get(), std::chrono::steady_clock::now() + std::chrono::seconds(1)));

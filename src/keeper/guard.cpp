@@ -16,6 +16,7 @@
 #include "base/deadline.hpp"
 #include "base/fork_guard.hpp"
 #include "base/log.hpp"
+#include "base/signals.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
 #include "gpushm/error.hpp"
@@ -79,7 +80,7 @@ int guard(const guarded_work& what, pid_t worker) {
     const int number = ::sigwaitinfo(&awaited, nullptr);
     if (number > 0 && number != SIGCHLD) {
       what.note(number);
-      ::kill(worker, number);
+      base::signal_process(worker, number);
     }
   }
 }

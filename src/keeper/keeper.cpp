@@ -14,6 +14,7 @@
 
 #include "base/deadline.hpp"
 #include "base/log.hpp"
+#include "base/signals.hpp"
 #include "base/syscall.hpp"
 #include "base/text.hpp"
 #include "base/unique_handle.hpp"
@@ -87,7 +88,7 @@ std::optional<int> work_or_die(const worker_context& in) {
       throw;
     }
     base::log(log_level::error, why.what());
-    ::kill(::getpid(), SIGKILL);
+    base::signal_process(::getpid(), SIGKILL);
     throw;
   }
 }

@@ -19,6 +19,7 @@
 
 #include "base/deadline.hpp"
 #include "base/fork_guard.hpp"
+#include "base/signals.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
 #include "keeper/inherited_descriptors.hpp"
@@ -167,7 +168,7 @@ void start_program(const program_start& what,
       return static_cast<int>(::syscall(SYS_pidfd_open, child, 0));
     })));
   } catch (...) {
-    ::kill(child, SIGKILL);  // it still waits
+    base::signal_process(child, SIGKILL);  // it still waits
     ::waitpid(child, nullptr, 0);
     throw;
   }

@@ -20,6 +20,7 @@
 #include "base/deadline.hpp"
 #include "base/guarded_fd.hpp"
 #include "base/log.hpp"
+#include "base/signals.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
 #include "keeper/notification.hpp"
@@ -121,7 +122,7 @@ class worker {
     const auto now = clock::now();
     if (has_program() && shared_.gone_at.is_past(now)) {
       log("the program has ended, but one of its threads is blocked: not waiting for it");
-      ::kill(shared_.child, SIGKILL);
+      base::signal_process(shared_.child, SIGKILL);
       if (const auto code = handle_exit(SIGKILL)) {
         return code;
       }
@@ -129,7 +130,7 @@ class worker {
     if (shared_.kill_at.is_past(now)) {
       shared_.kill_at.reset();
       log("the program did not exit after SIGTERM: SIGKILL");
-      ::kill(shared_.child, SIGKILL);
+      base::signal_process(shared_.child, SIGKILL);
     }
     if (shared_.ready_by.is_past(now)) {
       log("the program is not ready in time: the keeper before continues");
@@ -330,7 +331,7 @@ class worker {
 
   void stop_program() {
     if (has_program() && !shared_.kill_at) {
-      ::kill(shared_.child, SIGTERM);
+      base::signal_process(shared_.child, SIGTERM);
       shared_.kill_at.set(clock::now() + in_.options.stop_timeout);
     }
   }
@@ -535,7 +536,7 @@ class worker {
   /// Leaves no program and no file.
   void end() {
     if (has_program()) {
-      ::kill(shared_.child, SIGKILL);
+      base::signal_process(shared_.child, SIGKILL);
       static_cast<void>(has_exited(time_to_die));
       ::waitpid(shared_.child, nullptr, WNOHANG);
       forget_program();

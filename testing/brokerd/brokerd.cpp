@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "base/sanitizers.hpp"
+#include "base/signals.hpp"
 #include "testing/process/deadline.hpp"
 #include "testing/process/harness_error.hpp"
 #include "testing/process/proc_counters.hpp"
@@ -104,7 +105,7 @@ pid_t worker_of_keeper(pid_t keeper, pid_t before) {
 bool kill_program_kept_by(pid_t keeper) {
   const pid_t before = program_kept_by(keeper);
   if (before != 0) {
-    ::kill(before, SIGKILL);
+    gpushm::base::signal_process(before, SIGKILL);
   }
   const auto has_another = [&] {
     const pid_t now = program_kept_by(keeper);

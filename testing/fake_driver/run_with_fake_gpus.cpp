@@ -16,6 +16,7 @@
 #include <exception>
 #include <string_view>
 
+#include "base/signals.hpp"
 #include "base/size_text.hpp"
 #include "testing/fake_driver/fake_gpus.hpp"
 
@@ -28,7 +29,7 @@ volatile sig_atomic_t child = 0;
 
 extern "C" void forward(int number) {
   if (child > 0) {
-    ::kill(child, number);
+    gpushm::base::signal_process(child, number);
   }
 }
 

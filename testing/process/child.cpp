@@ -8,6 +8,7 @@
 
 #include <csignal>
 
+#include "base/signals.hpp"
 #include "base/syscall.hpp"
 #include "testing/process/harness_error.hpp"
 
@@ -63,9 +64,10 @@ child::~child() {
 
 void child::stop() noexcept {
   if (pid_ > 0) {
-    ::kill(-pid_, SIGKILL);  // also its own children; the group outlives its leader
+    // Also its own children; the group outlives its leader.
+    gpushm::base::signal_group(pid_, SIGKILL);
     if (!status_) {
-      ::kill(pid_, SIGKILL);
+      gpushm::base::signal_process(pid_, SIGKILL);
       reap(true);
     }
     pid_ = -1;
@@ -125,7 +127,7 @@ bool child::running() {
 
 void child::kill(int signal_number) {
   if (running()) {
-    ::kill(pid_, signal_number);
+    gpushm::base::signal_process(pid_, signal_number);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <array>
 #include <csignal>
 
+#include "base/signals.hpp"
 #include "base/syscall.hpp"
 #include "testing/process/harness_error.hpp"
 
@@ -44,7 +45,7 @@ traced_process::traced_process(spawn_options options, std::uint64_t kill_at) {
       started.set_value(std::move(process));
     } catch (...) {
       if (pid > 0) {
-        ::kill(pid, SIGKILL);
+        gpushm::base::signal_process(pid, SIGKILL);
         gpushm::base::retry([&] { return ::waitpid(pid, nullptr, __WALL); });
       }
       started.set_exception(std::current_exception());
@@ -65,7 +66,7 @@ traced_process::traced_process(spawn_options options, std::uint64_t kill_at) {
 traced_process::~traced_process() {
   // The thread reaps the program, so the pid is valid until the result is set.
   if (result_.valid() && result_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-    ::kill(process_.pid, SIGKILL);
+    gpushm::base::signal_process(process_.pid, SIGKILL);
   }
 }
 
@@ -80,7 +81,7 @@ trace_result traced_process::wait_end(std::chrono::milliseconds timeout) {
   bool open = true;
   while (result_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
     if (clock::now() >= deadline) {
-      ::kill(process_.pid, SIGKILL);
+      gpushm::base::signal_process(process_.pid, SIGKILL);
       throw harness_error("the traced program did not exit in time\n" + output_.all_output());
     }
     const auto slice = std::min(deadline, clock::now() + std::chrono::milliseconds(5));

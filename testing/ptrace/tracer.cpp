@@ -7,6 +7,7 @@
 
 #include <csignal>
 
+#include "base/signals.hpp"
 #include "base/syscall.hpp"
 #include "testing/process/harness_error.hpp"
 #include "testing/ptrace/marker.hpp"
@@ -83,7 +84,7 @@ class follower {
       result_.killed = true;
       result_.fatal_call = syscall_name(number);
       result_.fatal_in_main = task == pid_;
-      ::kill(pid_, SIGKILL);
+      gpushm::base::signal_process(pid_, SIGKILL);
     }
   }
 

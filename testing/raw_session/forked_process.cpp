@@ -20,6 +20,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/signals.hpp"
 #include "base/syscall.hpp"
 #include "testing/process/deadline.hpp"
 #include "testing/process/harness_error.hpp"
@@ -150,12 +151,12 @@ void forked_process::go() const {
 }
 
 void forked_process::kill() const {
-  ::kill(pid_, SIGKILL);
+  gpushm::base::signal_process(pid_, SIGKILL);
 }
 
 void forked_process::stop() noexcept {
   if (pid_ > 0) {
-    ::kill(-pid_, SIGKILL);
+    gpushm::base::signal_group(pid_, SIGKILL);
     int status = 0;
     retry([&] { return ::waitpid(pid_, &status, 0); });
     pid_ = -1;

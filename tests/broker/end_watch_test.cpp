@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 
+#include "base/signals.hpp"
 #include "testing/process/deadline.hpp"
 #include "testing/process/proc_counters.hpp"
 
@@ -37,7 +38,7 @@ class idle_process {
     end();
     ::waitpid(pid_, nullptr, 0);
   }
-  void end() const { ::kill(pid_, SIGKILL); }
+  void end() const { gpushm::base::signal_process(pid_, SIGKILL); }
   [[nodiscard]] base::guarded_fd pidfd() const {
     return base::unique_fd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
   }

@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/signals.hpp"
 #include "testing/process/deadline.hpp"
 
 namespace gpushm::broker_detail {
@@ -40,7 +41,7 @@ class fenced_process : public testing::Test {
     end_process();
     ::waitpid(pid_, nullptr, 0);
   }
-  void end_process() const { ::kill(pid_, SIGKILL); }
+  void end_process() const { gpushm::base::signal_process(pid_, SIGKILL); }
 
   void watch(fence kind, milliseconds delay) {
     base::guarded_fd pidfd = base::unique_fd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));

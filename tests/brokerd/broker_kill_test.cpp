@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/signals.hpp"
 #include "gpushm/gpushm.hpp"
 #include "testing/broker_process/holdings.hpp"
 #include "testing/brokerd/brokerd.hpp"
@@ -307,7 +308,7 @@ TEST_F(replaced_broker, leaves_nothing_in_a_keeper_that_did_not_read_for_a_while
     clients.push_back(connect());
   }
   const pid_t worker = gpushm_testing::worker_of_keeper(keeper_.pid());
-  ASSERT_EQ(::kill(worker, SIGSTOP), 0);
+  ASSERT_EQ(gpushm::base::signal_process(worker, SIGSTOP), 0);
   clients.clear();
   EXPECT_TRUE(eventually(
       [&] {
@@ -315,7 +316,7 @@ TEST_F(replaced_broker, leaves_nothing_in_a_keeper_that_did_not_read_for_a_while
       },
       20s))
       << "connections are left";
-  ASSERT_EQ(::kill(worker, SIGCONT), 0);
+  ASSERT_EQ(gpushm::base::signal_process(worker, SIGCONT), 0);
   EXPECT_TRUE(eventually([&] { return descriptors_of(keeper_.pid()) == before; }, 20s))
       << gpushm_testing::to_text(descriptors_of(keeper_.pid()))
       << ", before: " << gpushm_testing::to_text(before);
@@ -454,7 +455,7 @@ TEST_F(replaced_broker_under_load, loses_and_repeats_nothing_when_its_keeper_is_
     const auto which = random() % 3;
     if (which != 0) {
       const pid_t worker = gpushm_testing::worker_of_keeper(keeper_.pid());
-      ::kill(worker, SIGKILL);
+      gpushm::base::signal_process(worker, SIGKILL);
       if (which == 1) {
         EXPECT_NE(gpushm_testing::worker_of_keeper(keeper_.pid(), worker), 0);
         return;

@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "base/sanitizers.hpp"
+#include "base/signals.hpp"
 #include "gpushm/gpushm.hpp"
 #include "testing/brokerd/brokerd.hpp"
 #include "testing/process/child.hpp"
@@ -56,7 +57,7 @@ class killed_at_start : public testing::Test {
     keeper_.emplace(child::start(command));
   }
   void lose() {
-    ::kill(-keeper_->pid(), SIGKILL);
+    gpushm::base::signal_group(keeper_->pid(), SIGKILL);
     keeper_->wait_exit(20s);
     keeper_.reset();
     std::filesystem::remove(last_socket_);
@@ -70,7 +71,7 @@ class killed_at_start : public testing::Test {
     return std::jthread([this](const std::stop_token& stop) {
       while (!stop.stop_requested()) {
         if (const pid_t found = stopped_broker(); found != 0) {
-          ::kill(found, SIGCONT);
+          gpushm::base::signal_process(found, SIGCONT);
         }
         std::this_thread::sleep_for(2ms);
       }
@@ -87,7 +88,7 @@ class killed_at_start : public testing::Test {
     if (!thread.is_attached()) {
       throw gpushm_testing::harness_error("the broker cannot be traced");
     }
-    ::kill(broker, SIGCONT);
+    gpushm::base::signal_process(broker, SIGCONT);
     const auto serves = [&] { return std::filesystem::exists(last_socket_); };
     const std::uint64_t done = thread.run(PTRACE_SYSCALL, stops, serves);
     if (done == stops && thread.run(PTRACE_SINGLESTEP, steps, serves) == steps) {
@@ -169,7 +170,7 @@ TEST_F(killed_at_start, a_broker_without_predecessor_loses_nothing) {
 TEST_F(killed_at_start, a_successor_loses_nothing) {
   kill_many(
       [this] {
-        ::kill(gpushm_testing::program_kept_by(keeper_->pid()), SIGKILL);
+        gpushm::base::signal_process(gpushm_testing::program_kept_by(keeper_->pid()), SIGKILL);
         std::filesystem::remove(last_socket_);
       },
       true);

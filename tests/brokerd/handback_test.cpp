@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/signals.hpp"
 #include "gpushm/gpushm.hpp"
 #include "testing/brokerd/brokerd.hpp"
 #include "testing/process/child.hpp"
@@ -108,7 +109,7 @@ class lost_broker : public testing::Test {
   }
   /// Kills the broker and its keeper: nothing continues.
   void kill_all() {
-    ::kill(-broker_->keeper().pid(), SIGKILL);
+    gpushm::base::signal_group(broker_->keeper().pid(), SIGKILL);
     broker_->keeper().wait_exit(20s);
     broker_.reset();
   }

@@ -24,6 +24,7 @@
 #include <utility>
 #include <variant>
 
+#include "base/signals.hpp"
 #include "base/unique_fd.hpp"
 #include "gpushm/gpushm.hpp"
 #include "journal/journal.hpp"
@@ -85,7 +86,7 @@ TEST_F(brokerd_with_hostile_member, is_replaced_although_a_thread_is_blocked_in_
     ASSERT_EQ(gpushm::transport::send_packet(member.get(), invalid, descriptors),
               gpushm::transport::send_result::sent);
     ASSERT_TRUE(eventually([&] { return file.is_being_closed(); }, 10s));
-    ::kill(blocked, SIGKILL);
+    gpushm::base::signal_process(blocked, SIGKILL);
     EXPECT_TRUE(eventually(
         [&] { return broker_.pid() != 0 && broker_.pid() != blocked && connect().try_open("w"); },
         10s))

@@ -18,6 +18,8 @@
 #include <string>
 #include <thread>
 
+#include "base/signals.hpp"
+
 namespace gpushm_tests {
 
 /// The thread with this name; 0: none.
@@ -89,7 +91,7 @@ class stepped_thread {
     return count;
   }
   void kill(pid_t process) {
-    ::kill(process, SIGKILL);
+    gpushm::base::signal_process(process, SIGKILL);
     static_cast<void>(wait());
     is_attached_ = false;
   }

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/signals.hpp"
 #include "base/unique_fd.hpp"
 #include "gpushm/gpushm.hpp"
 #include "sync/cpu_wait.hpp"
@@ -237,9 +238,9 @@ TEST_F(timeline_pages, are_ended_by_a_successor) {
   EXPECT_EQ(sync::wait({seen.page(), 0}, 5, {}), wait_result::reached);
   // Also one that dies while there is no broker.
   const pid_t broker = broker_->pid();
-  ::kill(broker, SIGSTOP);
+  gpushm::base::signal_process(broker, SIGSTOP);
   second.hang_up();
-  ::kill(broker, SIGKILL);
+  gpushm::base::signal_process(broker, SIGKILL);
   EXPECT_EQ(sync::wait({other_seen.page(), 1}, 1, std::chrono::steady_clock::now() + 20s),
             wait_result::ended);
   EXPECT_EQ(sync::try_wait({seen.page(), 0}, 6), wait_result::timed_out) << "it is alive";
@@ -257,7 +258,7 @@ TEST_F(timeline_pages, are_handed_back_after_a_loss) {
   const own_page own = make(signaler, "page");
   sync::timeline_writer writer(own.memory->page(), 2);
   writer.signal(11);
-  ::kill(-broker_->keeper().pid(), SIGKILL);
+  gpushm::base::signal_group(broker_->keeper().pid(), SIGKILL);
   broker_->keeper().wait_exit(20s);
   broker_.reset();
   start();

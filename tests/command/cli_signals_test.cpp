@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/sanitizers.hpp"
+#include "base/signals.hpp"
 #include "testing/broker_process/cli.hpp"
 #include "testing/process/deadline.hpp"
 
@@ -183,12 +184,12 @@ TEST_P(cli_pid_1, waiting_commands_exit_immediately) {
     // The kernel drops signals that PID 1 does not handle, so a signal before `main` is lost.
     ASSERT_TRUE(eventually([&] { return handles(pid_1, GetParam()); }, seconds(20)))
         << arguments.front();
-    ::kill(pid_1, GetParam());
+    gpushm::base::signal_process(pid_1, GetParam());
     if (gpushm::base::under_thread_sanitizer) {
       // ThreadSanitizer loses about one in a thousand signals during program start.
       static_cast<void>(eventually(
           [&] {
-            ::kill(pid_1, GetParam());
+            gpushm::base::signal_process(pid_1, GetParam());
             return !parent.running();
           },
           seconds(10)));

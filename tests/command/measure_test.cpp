@@ -11,6 +11,7 @@
 #include <fstream>
 #include <optional>
 
+#include "base/signals.hpp"
 #include "gpushm/error.hpp"
 #include "testing/broker_process/scoped_variable.hpp"
 #include "testing/fake_driver/fake_gpus.hpp"
@@ -157,7 +158,7 @@ TEST_F(measuring, hang_is_an_error_and_leaves_no_process) {
   pid_t pid = 0;
   std::ifstream(directory / "pid") >> pid;
   ASSERT_GT(pid, 0);
-  EXPECT_NE(::kill(pid, 0), 0);
+  EXPECT_NE(gpushm::base::signal_process(pid, 0), 0);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 
 #include "base/file.hpp"
 #include "base/sanitizers.hpp"
+#include "base/signals.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/error.hpp"
 #include "testing/fake_driver/fake_gpus.hpp"
@@ -399,7 +400,7 @@ TEST_F(trial, hanging_side_is_killed_and_reported) {
   const auto line = exporter.read_line(deadline_in(scaled_timeout(seconds(10))));
   ASSERT_TRUE(line);
   const pid_t pid = nlohmann::json::parse(*line).at("pid").get<pid_t>();
-  ASSERT_EQ(::kill(pid, SIGSTOP), 0);
+  ASSERT_EQ(gpushm::base::signal_process(pid, SIGSTOP), 0);
   const auto outcome =
       run_trial(exporter, importer, setup(way::host), deadline_in(std::chrono::milliseconds(500)));
   expect_ends(outcome,
@@ -407,7 +408,7 @@ TEST_F(trial, hanging_side_is_killed_and_reported) {
               "exporter",
               "timed_out",
               "no reply to \"export\" in time: its process was killed");
-  EXPECT_NE(::kill(pid, 0), 0);
+  EXPECT_NE(gpushm::base::signal_process(pid, 0), 0);
   expect_works(run(exporter, importer, way::vmm));
 }
 
@@ -415,7 +416,7 @@ TEST_F(trial, dead_program_is_an_error_with_its_status) {
   auto exporter = worker();
   auto importer = worker();
   expect_works(run(exporter, importer, way::host));
-  ::kill(importer.pid(), SIGKILL);
+  gpushm::base::signal_process(importer.pid(), SIGKILL);
   try {
     static_cast<void>(run(exporter, importer, way::vmm));
     FAIL() << "no error";
@@ -467,7 +468,7 @@ TEST_F(trial, sigterm_terminates_worker_and_children) {
     auto process = isolated ? worker({"--own-namespaces"}) : worker();
     process.write_line(R"({"way":"host","order":"hello"})");
     ASSERT_TRUE(process.read_line(deadline_in(scaled_timeout(seconds(10)))));
-    ::kill(process.pid(), SIGTERM);
+    gpushm::base::signal_process(process.pid(), SIGTERM);
     ASSERT_TRUE(process.wait(deadline_in(scaled_timeout(seconds(10)))));
     EXPECT_TRUE(eventually([&] { return workers_of(gpus_.root()).empty(); }, seconds(10)));
   }

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "base/signals.hpp"
 #include "base/syscall.hpp"
 #include "testing/process/deadline.hpp"
 
@@ -185,7 +186,7 @@ answer agent::request(
 }
 
 void agent::kill() {
-  ::kill(pid_, SIGKILL);
+  gpushm::base::signal_process(pid_, SIGKILL);
   static_cast<void>(wait());
 }
 

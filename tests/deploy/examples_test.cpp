@@ -16,6 +16,7 @@
 #include <regex>
 #include <set>
 
+#include "base/signals.hpp"
 #include "testing/process/child.hpp"
 #include "testing/process/deadline.hpp"
 #include "testing/process/programs.hpp"
@@ -281,7 +282,7 @@ TEST(pair_program, exits_immediately_on_sigterm_as_pid_1) {
                           std::chrono::seconds(20));
     const auto first = children_of(outside.pid());
     ASSERT_EQ(first.size(), 1U);
-    ASSERT_EQ(::kill(first[0], SIGTERM), 0);
+    ASSERT_EQ(gpushm::base::signal_process(first[0], SIGTERM), 0);
     const auto status = outside.wait_exit(gpushm_testing::scaled_timeout(std::chrono::seconds(5)));
     EXPECT_FALSE(status.success()) << role;
   }

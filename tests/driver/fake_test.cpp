@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/signals.hpp"
 #include "driver/cuda.hpp"
 #include "driver/devices.hpp"
 #include "driver/nvml.hpp"
@@ -457,7 +458,7 @@ TEST_F(driver_fake, killed_exporter_leaks_nothing) {
     char created = 0;
     ASSERT_EQ(::read(ends[0], &created, 1), 1);
     EXPECT_EQ(created, 'y');
-    ::kill(child, SIGKILL);
+    gpushm::base::signal_process(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
     const cuda_driver& cu = cuda_driver::instance();
     const unique_primary_context context = retain_primary_context(0, "test", "");

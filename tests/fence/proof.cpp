@@ -29,6 +29,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/signals.hpp"
 #include "driver/cuda.hpp"
 #include "driver/devices.hpp"
 #include "driver/primary_context.hpp"
@@ -282,7 +283,7 @@ proof_round run_round(const proof_case& what, const std::string& socket, unsigne
     }
     if (child_lives && clock_type::now() - killed > with_child) {
       const auto& output = writer.text(gpushm_testing::stream::out);
-      ::kill(std::stoi(output.substr(output.find("child ") + 6)), SIGKILL);
+      gpushm::base::signal_process(std::stoi(output.substr(output.find("child ") + 6)), SIGKILL);
       child_lives = false;
     }
     if (clock_type::now() - killed > max_report_time) {

@@ -20,6 +20,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "base/signals.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
 #include "driver/cuda.hpp"
@@ -185,7 +186,7 @@ void release(watched& one) {
   kill(one.pidfd);
   kill(one.child);
   if (one.pid > 0) {
-    ::kill(one.pid, SIGKILL);
+    gpushm::base::signal_process(one.pid, SIGKILL);
     int status = 0;
     base::retry([&] { return ::waitpid(one.pid, &status, 0); });
   }

@@ -6,6 +6,7 @@
 
 #include <csignal>
 
+#include "base/signals.hpp"
 #include "testing/process/child.hpp"
 #include "testing/process/harness_error.hpp"
 #include "testing/process/programs.hpp"
@@ -90,7 +91,7 @@ TEST(traced_process, hanging_program_is_reported_and_killed) {
   traced_process process({.argv = {"/bin/cat"}}, 0);
   const auto pid = process.pid();
   EXPECT_THROW((void)process.wait_end(std::chrono::milliseconds(50)), harness_error);
-  EXPECT_TRUE(eventually([&] { return ::kill(pid, 0) != 0; }, seconds(20)));
+  EXPECT_TRUE(eventually([&] { return gpushm::base::signal_process(pid, 0) != 0; }, seconds(20)));
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/sanitizers.hpp"
+#include "base/signals.hpp"
 #include "base/unique_fd.hpp"
 #include "journal/journal.hpp"
 #include "testing/process/environment.hpp"
@@ -162,7 +163,7 @@ class killed_server : public testing::Test {
         return false;
       }
     }
-    ::kill(child, SIGKILL);
+    gpushm::base::signal_process(child, SIGKILL);
     EXPECT_EQ(::waitpid(child, &status, 0), child);
     EXPECT_TRUE(WIFSIGNALED(status));
     return true;

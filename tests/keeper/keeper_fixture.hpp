@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <string>
 
+#include "base/signals.hpp"
 #include "testing/brokerd/brokerd.hpp"
 #include "testing/process/child.hpp"
 #include "testing/process/proc_counters.hpp"
@@ -38,7 +39,7 @@ class keeper_fixture : public testing::Test {
   /// Kills both processes.
   static void kill_all_of(gpushm_testing::child& keeper) {
     keeper.kill(SIGSTOP);  // or it would start another worker
-    ::kill(gpushm_testing::worker_of_keeper(keeper.pid()), SIGKILL);
+    gpushm::base::signal_process(gpushm_testing::worker_of_keeper(keeper.pid()), SIGKILL);
     keeper.kill(SIGKILL);
     EXPECT_EQ(keeper.wait_exit(patience), gpushm_testing::killed_by(SIGKILL));
   }

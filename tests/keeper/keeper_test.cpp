@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/signals.hpp"
 #include "base/unique_fd.hpp"
 #include "testing/process/child.hpp"
 #include "testing/process/deadline.hpp"
@@ -192,7 +193,7 @@ TEST_F(kept_program, loses_nothing_when_its_keeper_is_killed_again_and_again) {
       keeper.write("rounds 300\n");
       std::this_thread::sleep_for(std::chrono::microseconds(random() % 5'000));
     }
-    ::kill(is_guard ? guard : worker, SIGKILL);
+    gpushm::base::signal_process(is_guard ? guard : worker, SIGKILL);
     guard = is_guard ? worker : guard;
     worker = worker_of_keeper(guard, worker);
     if (is_busy) {
@@ -203,7 +204,7 @@ TEST_F(kept_program, loses_nothing_when_its_keeper_is_killed_again_and_again) {
       EXPECT_EQ(inherited(keeper), "inherited 300 all right");
     }
   }
-  ::kill(guard, SIGTERM);
+  gpushm::base::signal_process(guard, SIGTERM);
   const auto has_ended = [&] {
     return !gpushm_testing::process_is_alive(guard) && !gpushm_testing::process_is_alive(worker);
   };
@@ -215,7 +216,7 @@ TEST_F(kept_program, is_told_to_end_by_a_keeper_whose_worker_has_been_killed) {
   for (int i = 0; i < 20; ++i) {
     child keeper = start();
     inherited(keeper);
-    ::kill(worker_of_keeper(keeper.pid()), SIGKILL);
+    gpushm::base::signal_process(worker_of_keeper(keeper.pid()), SIGKILL);
     keeper.kill(i % 2 == 0 ? SIGTERM : SIGHUP);
     if (i % 2 != 0) {
       EXPECT_EQ(inherited(keeper), "inherited 0");
@@ -264,7 +265,7 @@ TEST_F(kept_program, leaves_no_descriptor_in_a_keeper_that_is_killed) {
     worker = worker_of_keeper(keeper.pid(), worker);
     keeper.write("rounds 400\n");
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 4'000));
-    ::kill(worker, SIGKILL);
+    gpushm::base::signal_process(worker, SIGKILL);
     EXPECT_EQ(keeper.wait_for_line("done|error", patience), "done");
   }
   EXPECT_EQ(descriptors(keeper), before);

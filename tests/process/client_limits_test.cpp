@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/page_size.hpp"
+#include "base/signals.hpp"
 #include "base/unique_fd.hpp"
 #include "gpushm/gpushm.hpp"
 #include "testing/broker_process/bad_input.hpp"
@@ -94,11 +95,11 @@ class stopped_broker : public bad_input {
 
   /// Blocks until all of its threads are stopped.
   void stop() {
-    ASSERT_EQ(::kill(broker_.pid(), SIGSTOP), 0);
+    ASSERT_EQ(gpushm::base::signal_process(broker_.pid(), SIGSTOP), 0);
     siginfo_t stopped{};
     ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(broker_.pid()), &stopped, WSTOPPED | WNOWAIT), 0);
   }
-  void resume() { ASSERT_EQ(::kill(broker_.pid(), SIGCONT), 0); }
+  void resume() { ASSERT_EQ(gpushm::base::signal_process(broker_.pid(), SIGCONT), 0); }
   void TearDown() override {
     resume();
     bad_input::TearDown();

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/sanitizers.hpp"
+#include "base/signals.hpp"
 #include "gpushm/gpushm.hpp"
 #include "testing/broker_process/broker_process.hpp"
 #include "testing/broker_process/holdings.hpp"
@@ -398,7 +399,7 @@ class death_of_broker : public ::testing::Test {
   static trace_result finish(traced_process& broker) {
     try {
       broker.wait_for_line("^did end$", seconds(10));
-      ::kill(broker.pid(), SIGKILL);
+      gpushm::base::signal_process(broker.pid(), SIGKILL);
     } catch (const gpushm_testing::harness_error&) {
       expect_dead(broker);
     }

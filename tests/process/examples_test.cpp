@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/signals.hpp"
 #include "testing/fake_driver/fake_gpus.hpp"
 #include "testing/process/child.hpp"
 #include "testing/process/programs.hpp"
@@ -164,7 +165,7 @@ TEST_P(examples, dead_exporter_is_reported_and_replaced) {
   dead.wait_for_line("^exported ", seconds(60));
   const pid_t killed = GetParam() == placement::together ? dead.pid() : only_child_of(dead.pid());
   ASSERT_GT(killed, 0);
-  ASSERT_EQ(::kill(killed, SIGKILL), 0);
+  ASSERT_EQ(gpushm::base::signal_process(killed, SIGKILL), 0);
   // unshare(1) has no fixed exit status for this case.
   const auto end = dead.wait_exit(seconds(60));
   EXPECT_FALSE(end.success()) << end.text();

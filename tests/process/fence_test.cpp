@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/signals.hpp"
 #include "gpushm/gpushm.hpp"
 #include "testing/broker_process/bad_input.hpp"
 #include "testing/process/child.hpp"
@@ -159,7 +160,7 @@ TEST_F(fence, child_without_fork_handlers_is_waited_for) {
       [&] { return bystander_.stat("kv").ending_waits == fence_wait::descendant; }, seconds(10)));
   EXPECT_TRUE(changes(reader, seconds(5)));
   EXPECT_FALSE(next_of(events, event_kind::peer_died, milliseconds(500)));  // no delay applies here
-  ASSERT_EQ(::kill(descendant, SIGKILL), 0);
+  ASSERT_EQ(gpushm::base::signal_process(descendant, SIGKILL), 0);
   ASSERT_TRUE(next_of(events, event_kind::peer_died, seconds(10)));
   EXPECT_FALSE(changes(reader, milliseconds(100)));
 }
@@ -171,8 +172,8 @@ TEST_F(fence, forked_child_is_not_waited_for) {
   const pid_t descendant =
       std::stoi(writer.wait_for_line("^child [0-9]+$", seconds(10), stream::err).substr(6));
   EXPECT_TRUE(next_of(events, event_kind::peer_died, seconds(10)));
-  EXPECT_EQ(::kill(descendant, 0), 0);  // it is alive
-  EXPECT_EQ(::kill(descendant, SIGKILL), 0);
+  EXPECT_EQ(gpushm::base::signal_process(descendant, 0), 0);  // it is alive
+  EXPECT_EQ(gpushm::base::signal_process(descendant, SIGKILL), 0);
 }
 
 TEST_F(fence, executed_program_is_waited_for_until_the_delay) {
@@ -222,7 +223,7 @@ class dropped : public bad_input {
 
   /// Stops the guest until the broker drops it because it does not read its events.
   void wait_until_dropped(child& guest) {
-    ASSERT_EQ(::kill(guest.pid(), SIGSTOP), 0);
+    ASSERT_EQ(gpushm::base::signal_process(guest.pid(), SIGSTOP), 0);
     auto producer = connect();
     EXPECT_TRUE(eventually(
         [&] {
@@ -232,7 +233,7 @@ class dropped : public bad_input {
           return bystander_.stat("kept").ending != 0;
         },
         scaled_timeout(seconds(30))));
-    ASSERT_EQ(::kill(guest.pid(), SIGCONT), 0);
+    ASSERT_EQ(gpushm::base::signal_process(guest.pid(), SIGCONT), 0);
   }
 };
 

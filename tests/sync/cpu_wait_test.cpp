@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/file.hpp"
+#include "base/signals.hpp"
 #include "base/unique_fd.hpp"
 #include "testing/process/deadline.hpp"
 
@@ -157,9 +158,9 @@ TEST_F(shared_page, orders_two_processes) {
   for (std::uint64_t round = 1; round <= rounds; ++round) {
     writer(0).signal(round);
     if (round % 500 == 0) {
-      ::kill(other, SIGSTOP);
+      gpushm::base::signal_process(other, SIGSTOP);
       EXPECT_EQ(wait(reader(1), round + 1, clock::now() + 2ms), wait_result::timed_out);
-      ::kill(other, SIGCONT);
+      gpushm::base::signal_process(other, SIGCONT);
     }
     ASSERT_EQ(wait(reader(1), round, soon()), wait_result::reached);
   }

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/sanitizers.hpp"
+#include "base/signals.hpp"
 #include "gpushm/gpushm.hpp"
 #include "testing/broker_process/holdings.hpp"
 #include "testing/brokerd/brokerd.hpp"
@@ -217,7 +218,7 @@ class killed_at_random : public testing::TestWithParam<where> {
     ++kills_;
   }
   /// One of `from`, at this moment.
-  void kill(std::list<participant>& from, std::list<participant>::iterator which) {
+  void kill_one(std::list<participant>& from, std::list<participant>::iterator which) {
     const load_state load = load_now();
     const kind what = kind_of(*which, load);
     which->process.kill(SIGKILL);
@@ -273,7 +274,7 @@ class killed_at_random : public testing::TestWithParam<where> {
       }
     }
     for (const pid_t each : killed) {
-      ::kill(each, SIGKILL);
+      gpushm::base::signal_process(each, SIGKILL);
     }
     EXPECT_TRUE(eventually(
         [&] {
@@ -283,7 +284,7 @@ class killed_at_random : public testing::TestWithParam<where> {
     return true;
   }
   void kill_node() {
-    ::kill(-broker_->keeper().pid(), SIGKILL);
+    gpushm::base::signal_group(broker_->keeper().pid(), SIGKILL);
     EXPECT_TRUE(eventually(
         [&] { return processes("gpushm-keeper").empty() && processes("gpushm-brokerd").empty(); },
         20s));
@@ -315,7 +316,7 @@ class killed_at_random : public testing::TestWithParam<where> {
     for (auto* const all : {&loads_, &engines_}) {
       for (auto each = all->begin(); each != all->end(); ++each) {
         if (kind_of(*each, load) == what) {
-          kill(*all, each);
+          kill_one(*all, each);
           return true;
         }
       }
@@ -328,7 +329,7 @@ class killed_at_random : public testing::TestWithParam<where> {
     std::uint64_t which = random(own + 3);
     for (auto* const all : {&loads_, &engines_}) {
       if (which < all->size()) {
-        kill(*all, std::next(all->begin(), static_cast<std::ptrdiff_t>(which)));
+        kill_one(*all, std::next(all->begin(), static_cast<std::ptrdiff_t>(which)));
         return;
       }
       which -= all->size();
@@ -612,7 +613,7 @@ TEST_P(killed_at_random, loads_go_on_when_loader_and_node_die_at_once) {
         20s));
     waited += waiter.result().empty() ? 1 : 0;
     // The node first, so that its broker cannot end what the loader signals.
-    ::kill(-broker_->keeper().pid(), SIGKILL);
+    gpushm::base::signal_group(broker_->keeper().pid(), SIGKILL);
     loader.process.kill(SIGKILL);
     EXPECT_EQ(loader.process.wait_exit(20s), gpushm_testing::killed_by(SIGKILL));
     loads_.pop_front();

@@ -7,6 +7,8 @@
 #include <array>
 #include <csignal>
 
+#include "base/signals.hpp"
+
 namespace gpushm::cli {
 
 namespace {
@@ -89,7 +91,7 @@ void role_process::finish(base::deadline until) {
 }
 
 void role_process::kill_and_wait(base::deadline until) {
-  ::kill(pid_, SIGKILL);
+  base::signal_process(pid_, SIGKILL);
   const auto status = child_.wait(until);
   if (!status || !WIFSIGNALED(*status) || WTERMSIG(*status) != SIGKILL) {
     throw error(errc::system_error,

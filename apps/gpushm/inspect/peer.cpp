@@ -21,6 +21,7 @@
 
 #include "base/child_process.hpp"
 #include "base/file.hpp"
+#include "base/signals.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
 #include "driver/device_text.hpp"
@@ -355,7 +356,7 @@ peer_nodes query_child(const plan& how, base::deadline until) {
     }
     break;
   }
-  ::kill(child, SIGKILL);
+  base::signal_process(child, SIGKILL);
   base::retry([&] { return ::waitpid(child, nullptr, 0); });
   return found;
 }

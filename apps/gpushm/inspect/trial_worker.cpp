@@ -18,6 +18,7 @@
 #include "apps/gpushm/inspect/trial/protocol.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "base/child_process.hpp"
+#include "base/signals.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
 
@@ -103,7 +104,7 @@ class worker {
   ~worker() {
     for (const worker_child& each : children_) {
       if (!each.status) {
-        ::kill(each.pid, SIGKILL);
+        base::signal_process(each.pid, SIGKILL);
         base::retry([&] { return ::waitpid(each.pid, nullptr, 0); });
       }
     }
@@ -241,7 +242,7 @@ class worker {
       } else if (what == "hello") {
         report(json{{"event", "ready"}, {"way", name}, {"pid", each.pid}});
       } else if (what == "kill") {
-        ::kill(each.pid, SIGKILL);
+        base::signal_process(each.pid, SIGKILL);
       } else {
         send_line(each.orders.get(), line);
       }
