@@ -134,19 +134,27 @@ std::optional<load_journal> find_journal(const job& of, const slab_info& info) {
   return result;
 }
 
-void remove_quietly(const job& of, const std::string& name) {
-  try {
-    of.by.remove(name);
-  } catch (const error& why) {
-    base::log(log_level::debug, why.what());
+/// Removes all notes beside the model, also of slabs that were removed before they were complete.
+/// If another process begins to load the model meanwhile, its successor would read all of it again.
+/// Throws what a client throws, but for notes that cannot be removed.
+void remove_notes(const job& of) {
+  for (const auto& each : of.by.list(of.notes_name())) {
+    try {
+      of.by.remove(each.name);
+    } catch (const error& why) {
+      if (broker_losses::is_loss(why)) {
+        throw;
+      }
+      base::log(log_level::debug, why.what());
+    }
   }
 }
 
 /// Of a model that is complete: its loader may have been killed before it has done this. False: its
 /// broker has ended, and no other load would do it.
-bool remove_notes(const job& of, const slab_info& slab, broker_losses& losses) {
+bool remove_notes_of_complete(const job& of, broker_losses& losses) {
   try {
-    of.by.remove(of.journal_name(slab));
+    remove_notes(of);
   } catch (const error& why) {
     if (losses.may_repeat_after(why)) {
       return false;
@@ -157,11 +165,11 @@ bool remove_notes(const job& of, const slab_info& slab, broker_losses& losses) {
 }
 
 /// After a failure: others may wait, and go on; what no other process has open is not left behind.
-void remove_unless_awaited(const job& of, const slab_info& slab) noexcept {
+void remove_unless_awaited(const job& of) noexcept {
   try {
     if (of.by.stat(of.name).leases <= 1) {
-      remove_quietly(of, of.name);
-      remove_quietly(of, of.journal_name(slab));
+      remove_notes(of);
+      of.by.remove(of.name);
     }
   } catch (const std::exception& why) {
     base::log(log_level::debug, why.what());
@@ -205,8 +213,7 @@ void lead(const job& of, timeline progress) {
   if (slab && slab->is_complete) {
     return;  // by the loader before
   }
-  const bool is_new = !slab;
-  if (is_new) {
+  if (!slab) {
     const slab_info info = new_slab(of.fingerprint, of.plan.table_offset, of.table_of_zeros.size());
     create_options wanted;
     wanted.size_bytes = slab_bytes(info);
@@ -218,11 +225,9 @@ void lead(const job& of, timeline progress) {
   }
   try {
     // After the slab, whose next loader removes it: without a slab nothing would end it.
-    auto journal = is_new ? std::nullopt : find_journal(of, slab->info);
+    auto journal = find_journal(of, slab->info);
     if (!journal) {
-      if (!is_new) {
-        remove_quietly(of, of.journal_name(slab->info));
-      }
+      remove_notes(of);
       journal.emplace(make_or_await([&] { return make_journal(of, slab->info); }));
     }
     took.end("memory");
@@ -236,11 +241,11 @@ void lead(const job& of, timeline progress) {
     seal(slab->memory, slab->info, complete_table(of, *journal));
   } catch (const error& why) {
     if (!broker_losses::is_loss(why)) {  // after which this goes on
-      remove_unless_awaited(of, slab->info);
+      remove_unless_awaited(of);
     }
     throw;
   } catch (...) {
-    remove_unless_awaited(of, slab->info);
+    remove_unless_awaited(of);
     throw;
   }
   if (of.plan.tensor_bytes != 0) {
@@ -340,7 +345,7 @@ segment load(client& by,
   for (;;) {
     try {
       if (auto found = find(of, access::read); found && found->is_complete) {
-        if (remove_notes(of, found->info, losses)) {
+        if (remove_notes_of_complete(of, losses)) {
           return std::move(found->memory);
         }
         base::pause_before_retry(retry_pause);

@@ -66,8 +66,10 @@ struct job {
   std::string fingerprint;
   std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
 
+  /// What the names of all its journals begin with.
+  [[nodiscard]] std::string notes_name() const { return name + "/~loaded-"; }
   [[nodiscard]] std::string journal_name(const slab_info& of) const {
-    return name + "/~loaded-" + base::hex_text(of.id);
+    return notes_name() + base::hex_text(of.id);
   }
   [[nodiscard]] error exists(std::string_view what) const {
     return {errc::already_exists,

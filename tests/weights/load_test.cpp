@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/sanitizers.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
 #include "testing/container/gpu_access.hpp"
@@ -21,6 +22,8 @@
 #include "testing/process/proc_counters.hpp"
 #include "testing/process/programs.hpp"
 #include "testing/process/temp_dir.hpp"
+#include "testing/ptrace/traced_process.hpp"
+#include "tests/weights/model_compare.hpp"
 #include "tests/weights/places.hpp"
 #include "tests/weights/sample_model.hpp"
 
@@ -279,6 +282,52 @@ TEST_F(loads_of_one_process, leave_no_descriptor) {
   }
   EXPECT_TRUE(eventually([&] { return open_files() <= before; }, 20s))
       << open_files() << " and before " << before;
+}
+
+/// Killed at each of its system calls in turn, also where the model is removed before it is loaded
+/// again.
+TEST_F(loads_of_one_process, leave_nothing_where_they_are_killed) {
+  if (base::under_thread_sanitizer) {
+    GTEST_SKIP() << "ThreadSanitizer makes calls of its own, ten times as many";
+  }
+  gpushm_tests::write_file(paths_.front(),
+                           gpushm_tests::safetensors_of(gpushm_tests::sample_model()));
+  load_options wanted;
+  wanted.device = "host";
+  wanted.timeout = 60s;
+  const auto step = static_cast<std::uint64_t>(gpushm_testing::number_from_environment(
+      "GPUSHM_STEP_BETWEEN_KILLS", base::under_sanitizer ? 29 : 5));
+  const std::uint64_t first = 1 + std::random_device()() % step;
+  std::uint64_t removed = 0;
+  bool is_killed = true;
+  std::uint64_t at = first;
+  for (; is_killed; at += step) {
+    ASSERT_LT(at, 5'000U) << "the loader does not end";
+    gpushm_testing::spawn_options program;
+    program.argv = {
+        gpushm_testing::own_program("weights_agent"), socket_, "w", "host", paths_.front()};
+    gpushm_testing::traced_process loader(program, at);
+    loader.write("end\n");
+    const auto result = loader.wait_end(60s);
+    const std::string where = "at call " + std::to_string(at) + ", " + result.fatal_call;
+    ASSERT_TRUE(result.began) << loader.output().all_output();
+    is_killed = result.killed;
+    if (at / step % 2 == 0 && client_.try_open("w")) {
+      client_.remove("w");
+      ++removed;
+    }
+    {
+      const segment loaded = load_tensors(client_, "w", paths_, wanted);
+      ASSERT_EQ(gpushm_tests::model_comparison(loaded, paths_.front()).all(), "whole") << where;
+    }
+    ASSERT_TRUE(eventually(
+        [&] { return gpushm_tests::names_of(client_) == std::vector<std::string>{"w"}; }, 20s))
+        << where << ": " << testing::PrintToString(gpushm_tests::names_of(client_));
+    client_.remove("w");
+  }
+  EXPECT_GT(at, 50U) << "a load cannot have so few calls: the marks are wrong";
+  EXPECT_GT(removed, 0U);
+  RecordProperty("calls", std::to_string(at));
 }
 
 TEST_F(loads_of_one_process, refuse_wrong_options) {

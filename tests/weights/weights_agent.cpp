@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gpushm/gpushm.hpp"
+#include "testing/ptrace/marker.hpp"
 #include "tests/weights/model_compare.hpp"
 
 using namespace gpushm;
@@ -33,9 +34,11 @@ int main(int argc, char** argv) {
       }
     };
     const std::vector<std::string> paths{argv[4]};
+    gpushm_testing::mark_begin();
     const segment loaded = load_tensors(by, argv[2], paths, options);
+    gpushm_testing::mark_end();
     std::cout << "ready " << loaded.generation() << std::endl;
-    for (std::string line; std::getline(std::cin, line);) {
+    for (std::string line; std::getline(std::cin, line) && line != "end";) {
       std::cout << gpushm_tests::model_comparison(loaded, argv[4]).all() << std::endl;
     }
     return 0;
