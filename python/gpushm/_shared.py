@@ -7,7 +7,8 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpushm import _core
-from gpushm._tensors import converter, require_same
+from gpushm._frameworks import converter
+from gpushm._table import require_same
 
 if TYPE_CHECKING:
     from gpushm._core import Array, Client

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpushm import _core
-from gpushm._tensors import DTYPES, connected, extent, safe_open
+from gpushm._frameworks import DTYPES
+from gpushm._table import extent
+from gpushm._tensors import connected, safe_open
 
 if TYPE_CHECKING:
     from gpushm._core import Client

@@ -8,8 +8,9 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpushm import _core
+from gpushm._frameworks import DTYPES, converter
 from gpushm._shared import place_of
-from gpushm._tensors import DTYPES, SHARED, Table, converter, extent, open_table, refuse
+from gpushm._table import SHARED, Table, extent, open_table, refuse
 
 if TYPE_CHECKING:
     from gpushm._core import Client, Segment

@@ -22,8 +22,8 @@ from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
 from gpushm import _core
+from gpushm._frameworks import to_torch
 from gpushm._shared import Place, open_place, place_of
-from gpushm._tensors import to_torch
 from gpushm._torch import plain, shared_bytes, view_as, whole_storage
 
 if TYPE_CHECKING:

@@ -82,8 +82,7 @@ nb::object create_producer(client_object& self,
                            std::uint32_t slots,
                            const string& device,
                            bool huge_pages) {
-  gpushm_channel_options options{};
-  options.struct_size = sizeof options;
+  auto options = with_size<gpushm_channel_options>();
   options.slot_bytes = slot_size;
   options.slots = slots;
   options.device = text(device);
@@ -122,14 +121,13 @@ nb::object open_consumer(client_object& self,
     std::shared_ptr<gpushm_client> client;
     string name;
     string device;
-    gpushm_consumer_options options{};
+    gpushm_consumer_options options = with_size<gpushm_consumer_options>();
     std::shared_ptr<gpushm_consumer> result;
   };
   auto work = std::make_shared<state>();
   work->client = self.handle.get("consumer");
   work->name = name;
   work->device = device.value_or("");
-  work->options.struct_size = sizeof work->options;
   work->options.mode = to_mode(mode);
   work->options.held = held;
   work->options.device = text(work->device);
@@ -251,8 +249,7 @@ void release(item_object& self, nb::handle stream) {
 }
 
 nb::object producer_stats(producer_object& self) {
-  gpushm_producer_stats stats{};
-  stats.struct_size = sizeof stats;
+  auto stats = with_size<gpushm_producer_stats>();
   call(self.handle.get("stats"),
        [&](gpushm_producer* producer) { return gpushm_producer_stats_get(producer, &stats); });
   nb::dict fields;

@@ -4,16 +4,13 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "channel.hpp"
-#include "exchange.hpp"
-#include "in_python.hpp"
 #include "segment.hpp"
 #include "stop.hpp"
 #include "subscription.hpp"
@@ -25,28 +22,6 @@ namespace {
 
 using std::string;
 
-template <typename Options>
-Options make_options() {
-  Options result{};
-  result.struct_size = sizeof result;
-  return result;
-}
-
-gpushm_lifetime to_lifetime(const string& text) {
-  if (text == "leased") {
-    return GPUSHM_LIFETIME_LEASED;
-  }
-  if (text == "persistent") {
-    return GPUSHM_LIFETIME_PERSISTENT;
-  }
-  throw nb::value_error(R"(lifetime is "leased" or "persistent")");
-}
-
-nb::object make_segment(std::shared_ptr<gpushm_segment> segment,
-                        std::shared_ptr<gpushm_client> client) {
-  return make_object<segment_object>(std::move(segment), std::move(client));
-}
-
 nb::object connect(nb::handle socket,
                    std::optional<double> timeout,
                    std::optional<double> request_timeout,
@@ -55,7 +30,7 @@ nb::object connect(nb::handle socket,
                    std::shared_ptr<stop_source> stop) {
   struct state {
     string socket;
-    gpushm_connect_options options = make_options<gpushm_connect_options>();
+    gpushm_connect_options options = with_size<gpushm_connect_options>();
     gpushm_client* client = nullptr;
     state() = default;
     state(const state&) = delete;
@@ -88,7 +63,7 @@ nb::object create(client_object& self,
                   const string& lifetime,
                   std::uint64_t chunk_size,
                   bool huge_pages) {
-  auto options = make_options<gpushm_create_options>();
+  auto options = with_size<gpushm_create_options>();
   options.size_bytes = size;
   options.device = text(device);
   options.lifetime = to_lifetime(lifetime);
@@ -99,122 +74,7 @@ nb::object create(client_object& self,
   call(client, [&](gpushm_client* handle) {
     return gpushm_client_create(handle, text(name), &options, &created);
   });
-  return make_segment(own_segment(created), client);
-}
-
-/// Arguments of an open that may wait, and what it has got.
-struct opening {
-  std::shared_ptr<gpushm_client> client;
-  std::vector<string> names;
-  string device;
-  gpushm_open_options options = make_options<gpushm_open_options>();
-  std::vector<gpushm_open_result> results;
-
-  opening() = default;
-  opening(const opening&) = delete;
-  opening& operator=(const opening&) = delete;
-  ~opening() {
-    for (const gpushm_open_result& each : results) {
-      gpushm_segment_close(each.segment);
-      gpushm_error_free(each.failure);
-    }
-  }
-};
-
-std::shared_ptr<opening> make_opening(client_object& self,
-                                      const string& access,
-                                      std::optional<double> timeout,
-                                      const std::optional<string>& device) {
-  auto result = std::make_shared<opening>();
-  result->client = self.handle.get("open");
-  result->device = device.value_or("");
-  result->options.access = to_access(access);
-  result->options.timeout_ms = to_milliseconds(timeout);
-  result->options.device = text(result->device);
-  return result;
-}
-
-gpushm_segment* take(gpushm_open_result& result) {
-  return std::exchange(result.segment, nullptr);
-}
-
-nb::object open(client_object& self,
-                const string& name,
-                const string& access,
-                std::optional<double> timeout,
-                const std::optional<string>& device,
-                std::optional<std::uint64_t> size,
-                std::shared_ptr<stop_source> stop) {
-  auto work = make_opening(self, access, timeout, device);
-  work->options.expected_size_bytes = size.value_or(0);
-  work->names = {name};
-  work->results.resize(1);
-  run_with_timeout(work->options.timeout_ms, stop, [work](gpushm_stop* by) {
-    work->options.stop = by;
-    return gpushm_client_open(
-        work->client.get(), text(work->names[0]), &work->options, &work->results[0].segment);
-  });
-  return make_segment(own_segment(take(work->results[0])), work->client);
-}
-
-nb::list open_many(client_object& self,
-                   std::vector<string> names,
-                   const string& access,
-                   std::optional<double> timeout,
-                   const std::optional<string>& device,
-                   bool return_errors,
-                   std::shared_ptr<stop_source> stop) {
-  auto work = make_opening(self, access, timeout, device);
-  work->names = std::move(names);
-  work->results.resize(work->names.size());
-  run_with_timeout(work->options.timeout_ms, stop, [work](gpushm_stop* by) {
-    std::vector<gpushm_string> texts;
-    for (const string& name : work->names) {
-      texts.push_back(text(name));
-    }
-    work->options.stop = by;
-    return gpushm_client_open_many(
-        work->client.get(), texts.data(), texts.size(), &work->options, work->results.data());
-  });
-  nb::list list;
-  for (gpushm_open_result& each : work->results) {
-    if (each.segment != nullptr) {
-      list.append(make_segment(own_segment(take(each)), work->client));
-      continue;
-    }
-    const nb::object exception = make_exception(each.failure);
-    if (!return_errors) {
-      PyErr_SetObject(exception.type().ptr(), exception.ptr());
-      throw nb::python_error();
-    }
-    list.append(exception);
-  }
-  return list;
-}
-
-nb::object share(client_object& self,
-                 const string& name,
-                 nb::handle tensor,
-                 const string& lifetime,
-                 bool publish,
-                 const nb::bytes& metadata,
-                 nb::handle stream) {
-  const array what = import_object(tensor, stream);
-  if (what.elements() == 0) {
-    throw nb::value_error("a tensor without elements has no memory to share");
-  }
-  auto options = make_options<gpushm_share_options>();
-  options.lifetime = to_lifetime(lifetime);
-  options.unpublished = !publish;
-  options.metadata = metadata.data();
-  options.metadata_size = metadata.size();
-  gpushm_segment* shared = nullptr;
-  const auto client = self.handle.get("share");
-  call(client, [&](gpushm_client* handle) {
-    return gpushm_client_share(
-        handle, text(name), what.data, what.extent_bytes(), &options, &shared);
-  });
-  return make_segment(own_segment(shared, what.owner), client);
+  return make_object<segment_object>(own_segment(created), client);
 }
 
 nb::list list(client_object& self, const string& prefix) {
@@ -225,7 +85,7 @@ nb::list list(client_object& self, const string& prefix) {
 }
 
 nb::object stat(client_object& self, const string& name) {
-  auto info = make_options<gpushm_segment_info>();
+  auto info = with_size<gpushm_segment_info>();
   call(self.handle.get("stat"),
        [&](gpushm_client* client) { return gpushm_client_stat(client, text(name), &info); });
   return to_info(info);
@@ -244,7 +104,7 @@ std::size_t prefetch(client_object& self, const string& prefix) {
 }
 
 nb::object broker(client_object& self) {
-  auto info = make_options<gpushm_broker_info>();
+  auto info = with_size<gpushm_broker_info>();
   call(self.handle.get("broker"),
        [&](gpushm_client* client) { return gpushm_client_broker(client, &info); });
   nb::dict fields;
@@ -295,28 +155,14 @@ nb::object subscribe(client_object& self, const string& prefix) {
 
 }  // namespace
 
-gpushm_access to_access(const string& text) {
-  if (text == "read") {
-    return GPUSHM_ACCESS_READ;
+gpushm_lifetime to_lifetime(const string& text) {
+  if (text == "leased") {
+    return GPUSHM_LIFETIME_LEASED;
   }
-  if (text == "read-write") {
-    return GPUSHM_ACCESS_READ_WRITE;
+  if (text == "persistent") {
+    return GPUSHM_LIFETIME_PERSISTENT;
   }
-  throw nb::value_error(R"(access is "read" or "read-write")");
-}
-
-std::shared_ptr<gpushm_segment> open_now(const std::shared_ptr<gpushm_client>& client,
-                                         const std::string& name,
-                                         gpushm_access access,
-                                         const std::string& device) {
-  auto options = make_options<gpushm_open_options>();
-  options.access = access;
-  options.device = text(device);
-  gpushm_segment* opened = nullptr;
-  call(client, [&](gpushm_client* handle) {
-    return gpushm_client_try_open(handle, text(name), &options, &opened);
-  });
-  return opened == nullptr ? nullptr : own_segment(opened);
+  throw nb::value_error(R"(lifetime is "leased" or "persistent")");
 }
 
 void register_client(nb::module_& module) {
@@ -354,160 +200,10 @@ void register_client(nb::module_& module) {
            "0: a\n"
            "single one. ``huge_pages``: 2 MiB pages, host only.\n\n"
            "Raises gpushm.AlreadyExistsError, QuotaExceededError, OutOfMemoryError,\n"
-           "DeviceNotFoundError, DriverUnavailableError, InvalidArgumentError.")
-      .def(
-          "open",
-          open,
-          nb::arg("name"),
-          nb::kw_only(),
-          nb::arg("access") = "read",
-          nb::arg("timeout").none() = 0.0,
-          nb::arg("device").none() = nb::none(),
-          nb::arg("size").none() = nb::none(),
-          nb::arg("stop").none() = nb::none(),
-          nb::sig("def open(self, name: str, *, access: str = 'read', timeout: float | None = 0.0, "
-                  "device: str "
-                  "| None = None, size: int | None = None, stop: Stop | None = None) -> Segment"),
-          "Open a published segment. Blocks until it is published, at most ``timeout`` seconds.\n\n"
-          "``access``: ``\"read\"`` (mapped for reading only) or ``\"read-write\"``. ``device``: "
-          "the GPU\n"
-          "that uses the memory; None: where the memory is. ``size``: what the segment must "
-          "have.\n\n"
-          "Raises gpushm.NoSuchSegmentError (not published in time), SizeMismatchError,\n"
-          "DeviceNotVisibleError, PeerDiedError, CancelledError.")
-      .def("open_many",
-           open_many,
-           nb::arg("names"),
-           nb::kw_only(),
-           nb::arg("access") = "read",
-           nb::arg("timeout").none() = 0.0,
-           nb::arg("device").none() = nb::none(),
-           nb::arg("return_errors") = false,
-           nb::arg("stop").none() = nb::none(),
-           nb::sig("def open_many(self, names: Sequence[str], *, access: str = 'read', timeout: "
-                   "float | None = "
-                   "0.0, device: str | None = None, return_errors: bool = False, stop: Stop | None "
-                   "= None) -> "
-                   "list[Any]"),
-           "Open any number of segments with few round trips, in the order of ``names``. "
-           "``timeout`` is for\n"
-           "all of them together.\n\n"
-           "Raises the first failure; with ``return_errors``, the list has exceptions in the "
-           "places of\n"
-           "segments that cannot be opened. Otherwise as :meth:`open`.")
-      .def(
-          "open_async",
-          [](nb::handle self,
-             const string& name,
-             const string& access,
-             std::optional<double> timeout,
-             const std::optional<string>& device) {
-            return aio("client_open", self, name, access, timeout, device);
-          },
-          nb::arg("name"),
-          nb::kw_only(),
-          nb::arg("access") = "read",
-          nb::arg("timeout").none() = 30.0,
-          nb::arg("device").none() = nb::none(),
-          nb::sig("def open_async(self, name: str, *, access: str = 'read', timeout: float | None "
-                  "= 30.0, device: "
-                  "str | None = None) -> Coroutine[Any, Any, Segment]"),
-          "As :meth:`open`, for asyncio: waits for the broker's event on its descriptor, without a "
-          "thread.")
-      .def(
-          "share",
-          [](nb::handle self, const string& name, nb::handle tree) {
-            if (!nb::isinstance<nb::dict>(tree) && !nb::isinstance<nb::list>(tree) &&
-                !nb::isinstance<nb::tuple>(tree)) {
-              throw nb::next_overload();
-            }
-            return in_python("gpushm._tree", "share", self, name, tree);
-          },
-          nb::arg("name"),
-          nb::arg("tree"),
-          nb::sig("def share(self, name: str, tree: dict[Any, Any] | list[Any] | tuple[Any, ...]) "
-                  "-> SharedTree"),
-          "Share the memory of all arrays of a structure (a state dict) as it is, without a "
-          "copy.\n\n"
-          "Structures and arrays as in :meth:`put`, of memory that can be shared; a reader calls\n"
-          ":meth:`get`. Each storage becomes a segment ``name/~0``, ``name/~1``, …, unless it is "
-          "in\n"
-          "a segment already (``MemPool``). The arrays stay alive until the result is closed.\n"
-          "Finish the writes that readers rely on first. Blocks for round trips to the broker.\n\n"
-          "Raises gpushm.NotExportableError, which names the allocator and the remedy, TypeError,\n"
-          "and as :meth:`create`; nothing is shared then.")
-      .def("share",
-           share,
-           nb::arg("name"),
-           nb::arg("tensor"),
-           nb::kw_only(),
-           nb::arg("lifetime") = "leased",
-           nb::arg("publish") = true,
-           nb::arg("metadata") = nb::bytes("", 0),
-           nb::arg("stream").none() = nb::none(),
-           nb::sig("def share(self, name: str, tensor: object, *, lifetime: str = 'leased', "
-                   "publish: bool = True, "
-                   "metadata: bytes = b'', stream: int | None = None) -> Segment"),
-           "Turn the memory of a tensor (an object with ``__dlpack__``) into a segment, without a "
-           "copy.\n\n"
-           "The segment is the bytes from the first to the last element. The tensor stays alive as "
-           "long as\n"
-           "the segment is open here. Finish the writes that readers rely on first.\n"
-           "Raises gpushm.NotExportableError, which names the allocator and the remedy, and as\n"
-           ":meth:`create`.")
-      .def(
-          "put",
-          [](nb::handle self,
-             const string& name,
-             nb::handle tree,
-             const string& device,
-             const string& lifetime) {
-            return in_python("gpushm._tree", "put", self, name, tree, device, lifetime);
-          },
-          nb::arg("name"),
-          nb::arg("tree"),
-          nb::kw_only(),
-          nb::arg("device") = "auto",
-          nb::arg("lifetime") = "persistent",
-          nb::sig("def put(self, name: str, tree: object, *, device: str = 'auto', lifetime: str = "
-                  "'persistent') -> Segment"),
-          "Copy a structure of arrays (a state dict) into one new segment, and publish it.\n\n"
-          "``tree``: dicts with str or int keys, lists and tuples, nested, of arrays in memory of "
-          "the\n"
-          "host or of any GPU (objects with ``__dlpack__``, NumPy arrays of ml_dtypes, tensors of "
-          "all\n"
-          "types of PyTorch) and of str, int, float, bool and None. An array under several names "
-          "is\n"
-          "copied once, and keeps its strides if it has no gaps. ``device``, ``lifetime``: as\n"
-          ":meth:`create`. Blocks until all is copied.\n\n"
-          "Raises TypeError for what cannot be put, and as :meth:`create`.")
-      .def(
-          "get",
-          [](nb::handle self,
-             const string& name,
-             const std::optional<string>& framework,
-             const string& access,
-             std::optional<double> timeout,
-             const std::optional<string>& device) {
-            return in_python("gpushm._tree", "get", self, name, framework, access, timeout, device);
-          },
-          nb::arg("name"),
-          nb::arg("framework").none() = nb::none(),
-          nb::kw_only(),
-          nb::arg("access") = "read",
-          nb::arg("timeout").none() = 0.0,
-          nb::arg("device").none() = nb::none(),
-          nb::sig("def get(self, name: str, framework: str | None = None, *, access: str = 'read', "
-                  "timeout: float | None = 0.0, device: str | None = None) -> Any"),
-          "The structure that :meth:`put` has published, without a copy: its arrays are views of "
-          "the\n"
-          "segment, which stays open as long as one of them.\n\n"
-          "``framework``: ``\"numpy\"``, ``\"jax\"``, ``\"torch\"`` or ``\"cupy\"``; None:\n"
-          ":class:`gpushm.Array`. Otherwise as :meth:`open`.\n"
-          "A segment that :meth:`load_tensors` has loaded is a dict. Raises "
-          "gpushm.InvalidArgumentError for\n"
-          "a segment without tensors, and ProtocolError for a damaged or hostile one.")
-      .def("list",
+           "DeviceNotFoundError, DriverUnavailableError, InvalidArgumentError.");
+  register_open_methods(type);
+  register_share_methods(type);
+  type.def("list",
            list,
            nb::arg("prefix") = "",
            nb::sig("def list(self, prefix: str = '') -> list[SegmentInfo]"),

@@ -16,6 +16,9 @@ struct client_object {
   closable<gpushm_client> handle;
 };
 
+/// "leased" or "persistent". Raises ValueError. Needs the GIL.
+gpushm_lifetime to_lifetime(const std::string& text);
+
 /// "read" or "read-write". Raises ValueError. Needs the GIL.
 gpushm_access to_access(const std::string& text);
 
@@ -24,6 +27,10 @@ std::shared_ptr<gpushm_segment> open_now(const std::shared_ptr<gpushm_client>& c
                                          const std::string& name,
                                          gpushm_access access,
                                          const std::string& device);
+
+/// Parts of the class, for `register_client`.
+void register_open_methods(nanobind::class_<client_object>& type);
+void register_share_methods(nanobind::class_<client_object>& type);
 
 void register_client(nanobind::module_& module);
 

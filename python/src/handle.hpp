@@ -22,6 +22,14 @@ inline std::string to_string(gpushm_string value) {
   return value.size == 0 ? std::string() : std::string(value.data, value.size);
 }
 
+/// A structure of the C interface, with its size.
+template <typename Structure>
+[[nodiscard]] Structure with_size() {
+  Structure result{};
+  result.struct_size = sizeof result;
+  return result;
+}
+
 /// A handle of the C interface in a Python object, which Python's threads share. Each call holds a
 /// reference while it runs without the GIL, so that close() in another thread releases the handle
 /// after the last call. Releasing may block, and is done without the GIL.

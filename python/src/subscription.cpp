@@ -38,8 +38,7 @@ nb::object next(subscription_object& self,
                 std::optional<double> timeout,
                 std::shared_ptr<stop_source> stop) {
   const auto subscription = self.handle.get("next");
-  gpushm_event event{};
-  event.struct_size = sizeof event;
+  auto event = with_size<gpushm_event>();
   const bool arrived = wait_in_parts(
       to_milliseconds(timeout), stop, GPUSHM_OK, "next", [&](std::int64_t part, gpushm_stop* by) {
         const std::lock_guard lock(self.one_call);
@@ -92,8 +91,7 @@ nb::list to_infos(gpushm_segment_list* list) {
       list, gpushm_segment_list_free);
   nb::list result;
   for (std::size_t i = 0; i < gpushm_segment_list_size(list); ++i) {
-    gpushm_segment_info info{};
-    info.struct_size = sizeof info;
+    auto info = with_size<gpushm_segment_info>();
     failure::of(gpushm_segment_list_get(list, i, &info)).raise_if_any();
     result.append(to_info(info));
   }

@@ -115,7 +115,7 @@ struct loading {
   string name;
   string device;
   std::vector<string> paths;
-  gpushm_load_options options{};
+  gpushm_load_options options = with_size<gpushm_load_options>();
   gpushm_segment* segment = nullptr;
   std::optional<progress_calls> progress;
 
@@ -161,7 +161,6 @@ nb::object load_tensors(client_object& self,
   work->name = name;
   work->device = device;
   work->paths = to_paths(paths);
-  work->options.struct_size = sizeof work->options;
   work->options.device = text(work->device);
   work->options.threads = threads.value_or(0);
   work->options.reading = to_reading(reading);
@@ -196,7 +195,7 @@ nb::object open_tensors(client_object& self,
     std::shared_ptr<gpushm_client> client;
     string name;
     string device;
-    gpushm_open_options options{};
+    gpushm_open_options options = with_size<gpushm_open_options>();
     gpushm_segment* segment = nullptr;
     state() = default;
     state(const state&) = delete;
@@ -207,7 +206,6 @@ nb::object open_tensors(client_object& self,
   work->client = self.handle.get("open_tensors");
   work->name = name;
   work->device = device.value_or("");
-  work->options.struct_size = sizeof work->options;
   work->options.device = text(work->device);
   work->options.timeout_ms = to_milliseconds(timeout);
   run_with_timeout(work->options.timeout_ms, stop, [work](gpushm_stop* by) {
@@ -311,8 +309,7 @@ nb::dict exchange_all(const read_table& self,
   nb::dict result;
   const std::size_t count = gpushm_tensors_table_count(self.handle.get());
   for (std::size_t i = 0; i != count; ++i) {
-    gpushm_tensor from{};
-    from.struct_size = sizeof from;
+    auto from = with_size<gpushm_tensor>();
     failure::of(gpushm_tensors_table_get(self.handle.get(), i, &from)).raise_if_any();
     nb::object tensor = exchange_one(from, types, segment, range, by);
     result[nb::str(from.name.data, from.name.size)] = tensor.is_valid() ? tensor : nb::none();

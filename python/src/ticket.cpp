@@ -37,7 +37,7 @@ struct importing {
   string source;
   string device;
   string directory;
-  gpushm_import_options options{};
+  gpushm_import_options options = with_size<gpushm_import_options>();
   gpushm_segment* segment = nullptr;
 
   importing() = default;
@@ -52,7 +52,6 @@ std::shared_ptr<importing> make_importing(string source,
   auto result = std::make_shared<importing>();
   result->source = std::move(source);
   result->device = device.value_or("");
-  result->options.struct_size = sizeof result->options;
   result->options.access = to_access(access);
   result->options.device = text(result->device);
   return result;

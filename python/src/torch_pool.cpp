@@ -61,8 +61,7 @@ void* allocate(std::size_t slot, ssize_t size, int device) noexcept {
       }
       name = of->name + "/" + std::to_string(of->next++);
     }
-    gpushm_create_options options{};
-    options.struct_size = sizeof options;
+    auto options = with_size<gpushm_create_options>();
     const std::string ordinal = std::to_string(device);
     options.size_bytes = static_cast<std::uint64_t>(size);
     options.device = text(ordinal);

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gpushm
-from gpushm._tensors import to_torch
+from gpushm._frameworks import to_torch
 
 from support import has_gpu
 

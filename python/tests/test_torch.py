@@ -16,7 +16,7 @@ import pytest
 import gpushm
 import gpushm._shared
 import gpushm.reductions
-from gpushm._tensors import to_torch
+from gpushm._frameworks import to_torch
 
 import torch_children
 from support import has_gpu, wait_until

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of the tensors of a segment, or of several."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from gpushm import _core
+from gpushm._errors import ErrorCode, InvalidArgumentError, from_parts
+from gpushm._frameworks import DTYPES, to_torch, torch_table
+
+if TYPE_CHECKING:
+    from gpushm._core import Array, Client, Segment
+
+
+def refuse(name: str, cause: str) -> NoReturn:
+    """Raises ProtocolError: the table is another process's, and damaged or hostile."""
+    code, step = int(ErrorCode.PROTOCOL_ERROR), "load or put it again under another name"
+    message = f'read tensors "{name}": {cause} ({step})'
+    raise from_parts(code, "read tensors", name, cause, step, message)
+
+
+def extent(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
+    """Bytes from the first element to the end of the last one. ``strides``: in elements."""
+    if 0 in shape:
+        return 0
+    last = sum((count - 1) * stride for count, stride in zip(shape, strides, strict=True))
+    return (last + 1) * itemsize
+
+
+class Table:
+    """The tensors of a segment. The library has checked that all of them are within it."""
+
+    def __init__(self, segment: Segment) -> None:
+        #: Those with tensors, and the one with the table.
+        self.segments = [segment]
+        self.segment = segment
+        self._read: _core.TensorTable | None = _core.read_tensor_table(segment)
+        self._content: tuple[dict[str, dict[str, Any]], dict[str, str] | None] | None = None
+
+    def _parsed(self) -> tuple[dict[str, dict[str, Any]], dict[str, str] | None]:
+        if self._content is None:
+            assert self._read is not None
+            try:
+                entries = json.loads(self._read.text())
+            except (ValueError, RecursionError) as error:  # numbers of thousands of digits
+                refuse(
+                    self.segment.name, f"its table is not valid ({type(error).__name__}: {error})"
+                )
+            metadata = entries.pop("__metadata__", None)
+            self._content = entries, metadata
+        return self._content
+
+    @property
+    def entries(self) -> dict[str, dict[str, Any]]:
+        return self._parsed()[0]
+
+    @property
+    def metadata(self) -> dict[str, str] | None:
+        return self._parsed()[1]
+
+    def segment_of(self, entry: dict[str, Any]) -> Segment:
+        """The one of ``segments`` that has this tensor."""
+        return self.segment
+
+    def place(self, name: str) -> tuple[int, int, int]:
+        """The number of that segment, and the place in it."""
+        begin, end = self.entries[name]["data_offsets"]
+        return 0, begin, end
+
+    def close(self) -> None:
+        for each in self.segments:
+            each.close()
+
+    def tensor(self, name: str, convert: Callable[[Array], Any]) -> Any:
+        """A framework's tensor, also of types that DLPack cannot express. Raises as array()."""
+        result = convert(self.array(name))
+        wanted = self.entries[name].get("framework_dtype")
+        if wanted is not None and convert is to_torch:
+            from gpushm._torch import view_as
+
+            result = view_as(result, wanted)
+        return result
+
+    def tensors(self, convert: Callable[[Array], Any]) -> dict[str, Any]:
+        """All of them, in the order of their places. Raises as array()."""
+        known = self._all_of_torch() if convert is to_torch else None
+        if known is None:
+            return {name: self.tensor(name, convert) for name in self.offset_keys()}
+        return {
+            name: self.tensor(name, convert) if each is None else each
+            for name, each in known.items()
+        }
+
+    def _all_of_torch(self) -> dict[str, Any] | None:
+        """Those that need no Python code for each; None for the others, or instead of all."""
+        import torch
+
+        table = torch_table()
+        if table is None or self._read is None:
+            return None
+        if self.segment.device != "host":
+            torch.cuda.init()
+        types = {key: each for key, each in DTYPES.items() if key != "F4" and hasattr(torch, each)}
+        return self._read.exchange(self.segment, types, table)
+
+    def array(self, name: str) -> Array:
+        """A view of the segment. Raises KeyError, ProtocolError, TypeError (F6)."""
+        entry = self.entries[name]
+        shape, kind = entry["shape"], entry["dtype"]
+        dtype = DTYPES.get(kind)
+        if dtype is None or (kind == "F4" and (not shape or shape[-1] % 2 != 0)):
+            raise TypeError(
+                f"no framework has tensors of {kind} and shape {shape}, such as {name} "
+                f"(use the bytes: Segment.view at offset {entry['data_offsets'][0]})"
+            )
+        try:
+            if kind == "F4":  # two elements in a byte
+                if "strides" in entry:
+                    raise TypeError("strides of elements that are not bytes")
+                shape = [*shape[:-1], shape[-1] // 2]
+            result = self.segment_of(entry).view(
+                dtype, shape, offset=entry["data_offsets"][0], strides=entry.get("strides")
+            )
+        except (ValueError, TypeError, OverflowError) as error:
+            refuse(self.segment.name, f'the tensor "{name}" is not valid: {error}')
+        if "framework_dtype" in entry:
+            # Of another size, or of a framework only: the type of the table is right, too.
+            with contextlib.suppress(TypeError):
+                result = result.view(entry["framework_dtype"])
+        return result
+
+    def offset_keys(self) -> list[str]:
+        return sorted(self.entries, key=self.place)
+
+
+#: Metadata of a segment that says where other segments have the tensors.
+SHARED = b'{"format":"gpushm-shared/1"}'
+
+
+class SharedTable(Table):
+    """Tensors in several segments of one process, which ``share`` has described in a segment."""
+
+    def __init__(
+        self,
+        segment: Segment,
+        client: Client,
+        access: str,
+        device: str | None,
+        timeout: float | None,
+    ) -> None:
+        self.segment = segment
+        #: Number 0 is the one with the description.
+        self.segments = [segment]
+        try:
+            content = json.loads(segment.read())
+            entries = dict(content["tensors"])
+            self._content = entries, entries.pop("__metadata__", None)
+            self._read = None
+            places = [
+                (str(name), int(generation), bool(on_host))
+                for name, generation, on_host in content["segments"]
+            ]
+            self._check(len(places) + 1)
+        except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+            name = segment.name
+            segment.close()
+            refuse(name, f"it is not valid ({type(error).__name__}: {error})")
+        try:
+            for name, generation, on_host in places:
+                opened = client.open(
+                    name, access=access, device=None if on_host else device, timeout=timeout
+                )
+                self.segments.append(opened)
+                require_same(opened, generation, segment.epoch)
+        except BaseException:
+            self.close()
+            raise
+
+    def _check(self, segments: int) -> None:
+        """What the library checks of other tables: another process has written it."""
+        for entry in self.entries.values():
+            offsets = entry["data_offsets"]
+            numbers = [*entry["shape"], *offsets, *entry.get("strides", []), entry["segment"]]
+            if (
+                any(type(each) is not int or each < 0 for each in numbers)
+                or len(offsets) != 2
+                or entry["segment"] >= segments
+                or type(entry["dtype"]) is not str
+                or type(entry.get("framework_dtype", "")) is not str
+            ):
+                raise ValueError("an entry is not valid")
+        texts = self.metadata if self.metadata is not None else {}
+        if type(texts) is not dict or any(type(each) is not str for each in texts.values()):
+            raise ValueError("its metadata are not valid")
+
+    def segment_of(self, entry: dict[str, Any]) -> Segment:
+        number: int = entry["segment"]
+        return self.segments[number]
+
+    def place(self, name: str) -> tuple[int, int, int]:
+        entry = self.entries[name]
+        begin, end = entry["data_offsets"]
+        return entry["segment"], begin, end
+
+
+def require_same(segment: Segment, generation: int, epoch: bytes) -> None:
+    """Raises StaleGenerationError unless it is that segment, and not a later one of its name."""
+    if (segment.generation, segment.epoch) != (generation, epoch):
+        name = segment.name
+        segment.close()
+        code, cause = int(ErrorCode.STALE_GENERATION), "the name has another segment by now"
+        step = "keep the segment until all receivers have opened it, and do not reuse its name"
+        raise from_parts(code, "open", name, cause, step, f'open "{name}": {cause} ({step})')
+
+
+def open_table(
+    client: Client,
+    name: str,
+    *,
+    access: str = "read",
+    device: str | None = None,
+    timeout: float | None = 0.0,
+) -> Table:
+    """The tensors of a name: loaded, put or shared. Raises as Client.open_tensors."""
+    try:
+        segment = client.open_tensors(name, device=device, timeout=timeout)
+    except InvalidArgumentError:
+        other = client.open(name)
+        if other.metadata != SHARED:
+            other.close()
+            raise
+        return SharedTable(other, client, access, device, timeout)
+    if access != "read":
+        with segment:
+            segment = client.open(name, access=access, device=device)
+    try:
+        return Table(segment)
+    except BaseException:
+        segment.close()
+        raise
