@@ -13,11 +13,13 @@
 #include <csignal>
 #include <fstream>
 #include <functional>
+#include <iostream>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/sanitizers.hpp"
 #include "gpushm/error.hpp"
 #include "memory/backend.hpp"
 #include "memory/host_room.hpp"
@@ -253,6 +255,10 @@ INSTANTIATE_TEST_SUITE_P(host_memory,
                                            crowd_case{"small_container", 64, 16, 1, 8 * mib}),
                          [](const auto& values) { return std::string(values.param.name); });
 
+/// Of 64 MiB; the process itself uses some, and the kernel needs more than its pages for each
+/// segment. Measured: 58 MiB; 41 MiB with AddressSanitizer, whose shadow is touched, too.
+constexpr std::uint64_t nearly_full = (base::under_sanitizer ? 24 : 40) * mib;
+
 /// Smaller segments would need more descriptors than the usual limit of open files.
 TEST(host_memory, of_small_segments_ends_in_an_error) {
   const limited_cgroup group(64 * mib);
@@ -268,10 +274,12 @@ TEST(host_memory, of_small_segments_ends_in_an_error) {
                            all.push_back(allocate(bytes));
                          }
                        } catch (const error& why) {
-                         // The process itself uses some of the 64 MiB, and the kernel needs more
-                         // than its pages for each segment.
-                         const bool nearly_full = all.size() * bytes >= 40 * mib;
-                         return why.code() == errc::out_of_memory && nearly_full ? 0 : 1;
+                         const bool is_good =
+                             why.code() == errc::out_of_memory && all.size() * bytes >= nearly_full;
+                         if (!is_good) {
+                           std::cerr << all.size() << " segments, then: " << why.what() << '\n';
+                         }
+                         return is_good ? 0 : 1;
                        }
                      }),
               0)
