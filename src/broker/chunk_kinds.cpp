@@ -99,8 +99,8 @@ void throw_wrong_chunk_kind(gpushm::backend kind) {
       throw error(errc::wrong_descriptor_kind,
                   {},
                   {},
-                  "this is not the writable descriptor of a page that this broker's user has made",
-                  "hand back what `Reserved` brought");
+                  "this is not a descriptor of that page, which this broker's user has made",
+                  "hand back what `Reserved` or `Opened` brought");
     case gpushm::backend::cuda_vmm:
     case gpushm::backend::cuda_pool:
       break;

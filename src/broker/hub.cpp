@@ -825,6 +825,9 @@ void hub::make_page(const core::segment& what, segment_files& files) {
   what.held->take(core::resource::memory_bytes, what.allocated_bytes);
   files.chunks.reserve(2);
   kept_fd writable = keep(sync::make_signal_page(what.allocated_bytes));
+  if (config_.ledger != nullptr) {
+    sync::store_code(writable.get(), config_.ledger->page_code(what.name, what.generation));
+  }
   files.chunks.push_back(keep(reopen_for_reading("make a page of timelines", writable.get())));
   files.chunks.push_back(std::move(writable));
   files.chunk_bytes = {what.allocated_bytes};
@@ -839,6 +842,20 @@ void hub::end_page(gpushm::generation generation) noexcept {
   if (const kept_fd* const writable = files_of(*what).writable()) {
     sync::end_signals(writable->get());
   }
+}
+
+/// Makes `given` what openers get, and returns the writable descriptor. By a reader, whose own
+/// descriptor is for reading, because its signaler has not come back: it must be that very page.
+kept_fd hub::take_back_page(const core::segment& what, kept_fd& given) {
+  constexpr const char* operation = "hand back a page of timelines";
+  if (sync::is_open_for_writing(given.get())) {
+    return std::exchange(given, keep(reopen_for_reading(operation, given.get())));
+  }
+  if (config_.ledger == nullptr ||
+      !sync::has_code(given.get(), config_.ledger->page_code(what.name, what.generation))) {
+    throw_wrong_chunk_kind(what.backend);
+  }
+  return keep(reopen_for_writing(operation, given.get()));
 }
 
 core::lost_segment hub::check_return(const context& at, const wire::reserve& message) const {
@@ -889,10 +906,10 @@ prepared hub::handle(const context& at, const wire::attach& message) {
   files.chunks.reserve(files.chunks.size() + at.descriptors.size());
   files.chunk_bytes.reserve(files.chunk_bytes.size() + at.descriptors.size());
   kept_fd writable;
-  if (what.backend == backend::signals) {  // handed back: openers get it for reading only
-    writable = std::exchange(
-        at.descriptors.front(),
-        keep(reopen_for_reading("hand back a page of timelines", at.descriptors.front().get())));
+  const bool has_no_signaler =
+      what.backend == backend::signals && !sync::is_open_for_writing(at.descriptors.front().get());
+  if (what.backend == backend::signals) {
+    writable = take_back_page(what, at.descriptors.front());
     files.chunks.reserve(2);
   }
   domain_.attach(at.number, message.generation, message.first_chunk, at.descriptors.size());
@@ -904,6 +921,9 @@ prepared hub::handle(const context& at, const wire::attach& message) {
     files.chunks.push_back(std::move(writable));
   }
   record_files(files);
+  if (has_no_signaler) {
+    sync::end_signals(files.writable()->get());
+  }
   return answer;
 }
 

@@ -11,14 +11,24 @@
 
 namespace gpushm::broker_detail {
 
-/// The same memory, open for reading only, so that it cannot be mapped for writing either. Throws
-/// too_many_descriptors, system_error.
-[[nodiscard]] inline base::guarded_fd reopen_for_reading(std::string_view operation, int file) {
+[[nodiscard]] inline base::guarded_fd reopen(std::string_view operation, int file, int access) {
   const std::string path = "/proc/self/fd/" + std::to_string(file);
   return base::guarded_fd::open([&] {
     return base::checked(
-        operation, path, "open", [&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); });
+        operation, path, "open", [&] { return ::open(path.c_str(), access | O_CLOEXEC); });
   });
+}
+
+/// The same memory, open for reading only, so that it cannot be mapped for writing either. Throws
+/// too_many_descriptors, system_error.
+[[nodiscard]] inline base::guarded_fd reopen_for_reading(std::string_view operation, int file) {
+  return reopen(operation, file, O_RDONLY);
+}
+
+/// For reading and writing: only what this process's user has made, and the descriptor of which was
+/// opened for reading.
+[[nodiscard]] inline base::guarded_fd reopen_for_writing(std::string_view operation, int file) {
+  return reopen(operation, file, O_RDWR);
 }
 
 }  // namespace gpushm::broker_detail

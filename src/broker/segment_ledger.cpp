@@ -196,6 +196,20 @@ wire::receipt segment_ledger::receipt_for(std::string_view name,
   return with_.code(all.bytes());
 }
 
+wire::receipt segment_ledger::page_code(std::string_view name,
+                                        gpushm::generation generation) const {
+  byte_sequence all("page");
+  all.add(with_.domain);
+  all.add(name);
+  all.add(generation);
+  return with_.code(all.bytes());
+}
+
+core::time_point segment_ledger::signalers_until() const noexcept {
+  return last_return_ - with_.return_time +
+         std::min<std::chrono::milliseconds>(time_of_signalers, with_.return_time / 2);
+}
+
 wire::receipt segment_ledger::code_of_facts(const base::reservation& of,
                                             std::uint32_t creator_uid) const {
   byte_sequence all("facts");
@@ -253,7 +267,10 @@ core::lost_segment segment_ledger::check_return(const wire::reserve& offered,
       !are_equal(known->facts, code_of_facts(offered, creator_uid))) {
     throw not_missing();
   }
-  if (!is_creator && offered.lifetime != lifetime::persistent) {
+  const bool may_be_readers = offered.lifetime == lifetime::persistent ||
+                              (offered.backend == backend::signals &&
+                               std::chrono::steady_clock::now() >= signalers_until());
+  if (!is_creator && !may_be_readers) {
     throw error(errc::permission_denied,
                 {},
                 {},

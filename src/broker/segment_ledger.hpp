@@ -36,6 +36,8 @@ class segment_ledger {
   /// How long a domain takes segments back after its start. Clients connect again within a second,
   /// unless they are stopped.
   static constexpr std::chrono::minutes default_return_time{5};
+  /// How long only its signaler hands a page of timelines back; at most half of that time.
+  static constexpr std::chrono::seconds time_of_signalers{5};
 
   struct config {
     std::string path;
@@ -59,9 +61,12 @@ class segment_ledger {
                                           gpushm::generation generation,
                                           std::uint32_t uid,
                                           bool is_creator) const;
+  /// What a page of timelines has behind its words, so that a reader cannot hand back another one.
+  [[nodiscard]] wire::receipt page_code(std::string_view name, gpushm::generation generation) const;
   /// Returns the segment that a member of this uid hands back by `offered`. Throws if it may not:
-  /// permission_denied (no valid receipt, or leased memory that is another's), gone_or_replaced
-  /// (it is not missing), already_exists (it has been handed back).
+  /// permission_denied (no valid receipt, or leased memory that is another's; of a page of
+  /// timelines only before `time_of_signalers`), gone_or_replaced (it is not missing),
+  /// already_exists (it has been handed back).
   [[nodiscard]] core::lost_segment check_return(const wire::reserve& offered,
                                                 std::optional<std::uint32_t> uid) const;
   /// Throws permission_denied if a segment that is being handed back was published with other
@@ -101,6 +106,7 @@ class segment_ledger {
   void write(std::uint32_t index, const row& what);
   [[nodiscard]] std::optional<row> read(std::uint32_t index) const noexcept;
   [[nodiscard]] row row_of(const core::segment& what) const;
+  [[nodiscard]] core::time_point signalers_until() const noexcept;
   [[nodiscard]] wire::receipt code_of_facts(const base::reservation& of,
                                             std::uint32_t creator_uid) const;
   [[nodiscard]] wire::receipt code_of_metadata(std::span<const std::byte> metadata) const;

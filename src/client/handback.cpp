@@ -65,6 +65,11 @@ void hand_back_one(lease_table& leases,
   got.granted.keep();
 }
 
+/// Whether its signaler must do that: a reader does so when that one does not come back.
+bool is_of_another_signaler(const segment_lease& lease) {
+  return lease.info().backend == backend::signals && !lease.is_creator();
+}
+
 /// Returns false if another process may still hand it back.
 bool open_one(lease_table& leases,
               const std::shared_ptr<segment_lease>& lease,
@@ -89,6 +94,27 @@ bool open_one(lease_table& leases,
   return true;
 }
 
+/// Hands back a page whose signaler has not come back: the broker ends its words. False: it stays
+/// lost.
+bool end_page(lease_table& leases,
+              const std::shared_ptr<segment_lease>& lease,
+              const std::shared_ptr<connection>& to,
+              const std::stop_token& stop,
+              milliseconds timeout) {
+  try {
+    hand_back_one(leases, lease, to, timeout);
+  } catch (const error& why) {
+    if (to->broken() || why.code() == errc::timed_out) {
+      throw;
+    }
+    base::log(log_level::debug, why.what());
+    if (why.code() == errc::already_exists) {  // another reader was faster
+      return open_one(leases, lease, to, stop, timeout);
+    }
+  }
+  return !lease->is_lost();
+}
+
 }  // namespace
 
 void hand_back(lease_table& leases,
@@ -96,6 +122,9 @@ void hand_back(lease_table& leases,
                milliseconds timeout) noexcept {
   try {
     for (const auto& lease : leases.lost()) {
+      if (is_of_another_signaler(*lease)) {
+        continue;
+      }
       try {
         hand_back_one(leases, lease, to, timeout);
       } catch (const error& why) {
@@ -131,8 +160,13 @@ void open_again(lease_table& leases,
       base::pause_before_retry(pause);
     }
   }
-  if (!stop.stop_requested()) {
-    std::for_each(left.begin(), left.end(), [](const auto& each) { each->give_up(); });
+  for (const auto& each : left) {
+    if (stop.stop_requested()) {
+      break;
+    }
+    if (!is_of_another_signaler(*each) || !end_page(leases, each, to, stop, timeout)) {
+      each->give_up();
+    }
   }
 }
 

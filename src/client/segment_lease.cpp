@@ -115,7 +115,8 @@ std::optional<segment_lease::kept_chunks> segment_lease::begin_keeping() {
   const auto table = table_.lock();
   const std::lock_guard lock(mutex_);
   if (!table || !receipt_ || keeps_all_ ||
-      !(is_creator_ || info_.lifetime == lifetime::persistent)) {
+      !(is_creator_ || info_.lifetime == lifetime::persistent ||
+        info_.backend == backend::signals)) {
     return std::nullopt;
   }
   kept_chunks result;

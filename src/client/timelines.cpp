@@ -203,8 +203,9 @@ std::shared_ptr<mapped_page> client_impl::open_page(const std::string& name,
     throw unexpected_answer({"open", name});
   }
   lease->note_used();
-  return pages_.remember(
-      std::make_shared<mapped_page>(lease, answered.got.descriptors.front().get(), false));
+  auto result = std::make_shared<mapped_page>(lease, answered.got.descriptors.front().get(), false);
+  keep_chunks(*lease, std::move(answered.got.descriptors));
+  return pages_.remember(std::move(result));
 }
 
 client_impl::opened_words client_impl::open_words(std::string_view name,

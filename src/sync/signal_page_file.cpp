@@ -115,7 +115,32 @@ bool is_signal_page(int fd, std::uint64_t bytes) noexcept {
   struct stat info {};
   return ::fcntl(fd, F_GET_SEALS) == seals && ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) &&
          (info.st_mode & 0777U) == 0600U && is_signal_page_size(bytes) &&
-         info.st_size == static_cast<off_t>(bytes) && (::fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR;
+         info.st_size == static_cast<off_t>(bytes);
+}
+
+bool is_open_for_writing(int fd) noexcept {
+  return (::fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR;
+}
+
+static_assert(page_code_offset + sizeof(page_code) <= signal_page_bytes);
+
+void store_code(int writable, const page_code& code) {
+  base::checked(operation, {}, "pwrite", [&] {
+    return ::pwrite(writable, code.data(), code.size(), page_code_offset);
+  });
+}
+
+bool has_code(int fd, const page_code& code) noexcept {
+  page_code found{};
+  if (::pread(fd, found.data(), found.size(), page_code_offset) !=
+      static_cast<ssize_t>(found.size())) {
+    return false;
+  }
+  std::byte differs{};
+  for (std::size_t i = 0; i != code.size(); ++i) {
+    differs |= code[i] ^ found[i];
+  }
+  return differs == std::byte{};
 }
 
 void end_signals(int writable) noexcept {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "base/guarded_fd.hpp"
@@ -12,8 +14,17 @@ namespace gpushm::sync {
 /// The writable descriptor of a new page, which is zero. Precondition: `sync::is_signal_page_size`.
 /// Throws too_many_descriptors, out_of_memory, system_error.
 [[nodiscard]] base::guarded_fd make_signal_page(std::uint64_t bytes);
-/// Whether this is the writable descriptor of a page of that size.
+/// Whether this is a page of that size.
 [[nodiscard]] bool is_signal_page(int fd, std::uint64_t bytes) noexcept;
+/// Whether it is open for reading and writing, as only its signaler and the broker have it.
+[[nodiscard]] bool is_open_for_writing(int fd) noexcept;
+
+/// Says which page it is. The signaler can write another one, into its own page.
+using page_code = std::array<std::byte, 32>;
+/// Throws system_error.
+void store_code(int writable, const page_code& code);
+/// In constant time.
+[[nodiscard]] bool has_code(int fd, const page_code& code) noexcept;
 
 /// Ends all words, those in use first, and wakes waiters. The signaler may have punched holes: this
 /// never stores through a mapping. Precondition: the signaler can no longer write. About 20 µs.

@@ -260,9 +260,10 @@ void lead(const job& of, timeline progress) {
 /// Until the loader is done, or has ended. `held`: the segment, so that its loader does not remove
 /// it when it fails, and the next broker gets it if this one ends.
 ///
-/// A loader that dies together with the broker and its keeper leaves a timeline that no process
-/// ends. So this ends, too, with another broker that does not continue the first one: that one has
-/// been given the loader's name again, or there is no loader.
+/// A loader that dies together with the broker and its keeper leaves a timeline that is ended late,
+/// or, with a broker that takes nothing back, never. So this ends, too, with another broker that
+/// does not continue the first one: that one has been given the loader's name again, or there is no
+/// loader.
 void follow(const job& of, std::optional<found_slab>& held) {
   try {
     const epoch followed = of.by.broker().epoch;

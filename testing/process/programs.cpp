@@ -56,6 +56,7 @@ std::optional<std::string> find_own_program(const std::string& name) {
                                 build / "apps" / "gpushmd",
                                 build / "tests" / "process",
                                 build / "tests" / "container",
+                                build / "tests" / "timelines",
                                 build / "testing" / "fake_driver",
                                 build / "testing" / "fake_kube_api",
                                 build / "testing" / "fake_kubelet"}) {

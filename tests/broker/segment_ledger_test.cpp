@@ -40,8 +40,10 @@ wire::receipt code_of(std::span<const std::byte> bytes) {
 class ledger : public testing::Test {
  protected:
   /// Of a domain that begins; nothing: that is continued.
-  [[nodiscard]] segment_ledger make(std::optional<gpushm::generation> first) const {
-    return segment_ledger({path_, "default", code_of, first, std::chrono::minutes(1)});
+  [[nodiscard]] segment_ledger make(
+      std::optional<gpushm::generation> first,
+      std::chrono::milliseconds time = std::chrono::minutes(1)) const {
+    return segment_ledger({path_, "default", code_of, first, time});
   }
   [[nodiscard]] static std::shared_ptr<core::segment> make_segment(
       gpushm::generation generation,
@@ -182,6 +184,41 @@ TEST_F(ledger, leased_memory_is_handed_back_by_its_creator_and_not_reported_as_l
             errc::permission_denied);
   second.give_up();
   EXPECT_EQ(second.lost(), 0U);
+}
+
+/// Its readers need its end, if its signaler does not come back.
+TEST_F(ledger, a_page_of_timelines_is_handed_back_by_readers_later) {
+  const auto page = make_segment(1, "page", lifetime::leased);
+  const auto memory = make_segment(2, "memory", lifetime::leased);
+  page->backend = backend::signals;
+  {
+    auto first = make(1);
+    for (const auto& each : {page, memory}) {
+      first.note(*each);
+      publish(first, *each);
+    }
+  }
+  const auto refusals = [&](segment_ledger by) {
+    return std::array{refusal(by, offer_of(by, *page, creator_uid), creator_uid),
+                      refusal(by, offer_of(by, *page, reader_uid), reader_uid),
+                      refusal(by, offer_of(by, *memory, reader_uid), reader_uid)};
+  };
+  using result = std::array<std::optional<errc>, 3>;
+  EXPECT_EQ(refusals(make(100)),
+            (result{std::nullopt, errc::permission_denied, errc::permission_denied}));
+  EXPECT_EQ(refusals(make(200, std::chrono::milliseconds(0))),
+            (result{std::nullopt, std::nullopt, errc::permission_denied}))
+      << "the time of signalers is at most half of that for all";
+}
+
+TEST_F(ledger, codes_of_pages_differ) {
+  const auto by = make(1);
+  const segment_ledger other({directory_ / "other", "other", code_of, 1, std::chrono::minutes(1)});
+  EXPECT_EQ(by.page_code("w", 1), by.page_code("w", 1));
+  EXPECT_NE(by.page_code("w", 1), by.page_code("w", 2));
+  EXPECT_NE(by.page_code("w", 1), by.page_code("v", 1));
+  EXPECT_NE(by.page_code("w", 1), other.page_code("w", 1));
+  EXPECT_NE(by.page_code("w", 1), by.receipt_for("w", 1, creator_uid, true));
 }
 
 TEST_F(ledger, is_continued_by_a_successor) {

@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <iterator>
 #include <optional>
 #include <random>
@@ -253,6 +254,76 @@ TEST_F(lost_broker, a_successor_of_a_broker_that_has_recorded_nothing_gives_new_
   EXPECT_TRUE(has("w", old)) << log();
   EXPECT_TRUE(has("n", generation)) << log();
   EXPECT_EQ(connect().broker().epoch, epoch) << log();
+}
+
+/// Timelines and channels whose other side dies with broker and keeper: nobody is left who knows of
+/// that death, but those that wait must end.
+TEST_F(lost_broker, ends_waits_for_processes_that_have_died_with_it) {
+  start();
+  const auto start_agent = [&] {
+    return child::start({.argv = {gpushm_testing::own_program("timeline_agent")}});
+  };
+  const auto does = [](child& agent, const std::string& order) {
+    agent.write(order + "\n");
+    const std::string answer = agent.wait_for_line("ok.*|error.*", 20s);
+    EXPECT_EQ(answer.substr(0, 2), "ok") << order << ": " << answer;
+    return answer;
+  };
+  auto client = connect();
+  auto producer = gpushm::channel_producer::create(
+      client, "here", {.slot_bytes = 64, .slots = 2, .device = "host"});
+  child dies = start_agent();
+  for (const std::string& order : {"connect " + socket_,
+                                   std::string("create t"),
+                                   std::string("signal t 3"),
+                                   std::string("produce there 4 64 host"),
+                                   std::string("consume here 0 host")}) {
+    does(dies, order);
+  }
+  const auto seen = gpushm::timeline::open(client, "t");
+  auto consumer = gpushm::channel_consumer::open(client, "there", {.device = "host"});
+  does(dies, "fill_items 1");
+  const auto first = consumer.next(20s);
+  ASSERT_TRUE(first);
+  consumer.release(*first);
+  for (int i = 0; i != 2; ++i) {
+    ASSERT_TRUE(producer.acquire(20s));
+    producer.publish();
+  }
+  const auto code_of = [](const std::function<void()>& wait) {
+    return std::async(std::launch::async, [wait] {
+      try {
+        wait();
+        return errc();
+      } catch (const gpushm::error& why) {
+        return why.code();
+      }
+    });
+  };
+  auto value = code_of([&] { static_cast<void>(seen.wait(4, 120s)); });
+  bool has_room = false;
+  auto room = code_of([&] { has_room = producer.acquire(120s).has_value(); });
+  std::uint64_t number = 0;
+  auto item = code_of([&] {
+    if (const auto next = consumer.next(120s)) {
+      number = next->number();
+    }
+  });
+  kill_all();
+  dies.kill(SIGKILL);
+  start();
+  ASSERT_EQ(value.wait_for(60s), std::future_status::ready) << log();
+  EXPECT_EQ(value.get(), errc::peer_died);
+  EXPECT_EQ(seen.value(), 3U);
+  EXPECT_EQ(room.get(), errc());
+  EXPECT_TRUE(has_room);
+  // The channel goes on with another producer.
+  child follows = start_agent();
+  does(follows, "connect " + socket_);
+  does(follows, "produce there 4 64 host");
+  does(follows, "fill_items 1");
+  EXPECT_EQ(item.get(), errc());
+  EXPECT_EQ(number, 2U);
 }
 
 TEST_F(lost_broker, reports_what_nobody_has) {

@@ -107,11 +107,29 @@ class timeline_pages : public testing::Test {
     EXPECT_TRUE(body_of<wire::done>(session.request(wire::publish{reserved->generation, {}})));
     return result;
   }
-  /// As a reader has it.
-  unique_fd open(raw_session& session, const std::string& name) {
+  /// As a reader has it. Sets `receipt`, if it is not null.
+  unique_fd open(raw_session& session,
+                 const std::string& name,
+                 std::optional<wire::receipt>* receipt = nullptr) {
     auto answer = session.request(wire::open{name});
-    EXPECT_TRUE(body_of<wire::opened>(answer) != nullptr && answer.descriptors.size() == 1);
+    const auto* const opened = body_of<wire::opened>(answer);
+    EXPECT_TRUE(opened != nullptr && answer.descriptors.size() == 1);
+    if (receipt != nullptr) {
+      *receipt = opened->receipt;
+    }
     return std::move(answer.descriptors.at(0));
+  }
+  void lose() {
+    gpushm::base::signal_group(broker_->keeper().pid(), SIGKILL);
+    broker_->keeper().wait_exit(20s);
+    broker_.reset();
+    start();
+  }
+  /// The answer to an offer of this page, with this file.
+  static std::optional<errc> attach(raw_session& by, const own_page& of, int file) {
+    const std::array<int, 1> files{file};
+    return failure_of(
+        by.request(wire::attach{of.offer.generation, 0, {sync::signal_page_bytes}}, files));
   }
 
   gpushm_testing::temp_dir directory_{0755};
@@ -258,22 +276,15 @@ TEST_F(timeline_pages, are_handed_back_after_a_loss) {
   const own_page own = make(signaler, "page");
   sync::timeline_writer writer(own.memory->page(), 2);
   writer.signal(11);
-  gpushm::base::signal_group(broker_->keeper().pid(), SIGKILL);
-  broker_->keeper().wait_exit(20s);
-  broker_.reset();
-  start();
+  lose();
   auto again = greeted();
   auto answer = again.request(own.offer);
   ASSERT_TRUE(body_of<wire::reserved>(answer));
   EXPECT_TRUE(answer.descriptors.empty()) << "another page";
-  const auto attach = [&](int file) {
-    const std::array<int, 1> files{file};
-    return failure_of(
-        again.request(wire::attach{own.offer.generation, 0, {sync::signal_page_bytes}}, files));
-  };
   const unique_fd forged = gpushm_testing::make_chunk(sync::signal_page_bytes);
-  EXPECT_EQ(attach(forged.get()), errc::wrong_descriptor_kind) << "not made by a broker";
-  ASSERT_EQ(attach(own.file.get()), std::nullopt);
+  EXPECT_EQ(attach(again, own, forged.get()), errc::wrong_descriptor_kind)
+      << "not made by a broker";
+  ASSERT_EQ(attach(again, own, own.file.get()), std::nullopt);
   ASSERT_TRUE(body_of<wire::done>(again.request(wire::publish{own.offer.generation, {}})));
   auto reader = greeted();
   const unique_fd file = open(reader, "page");
@@ -283,6 +294,48 @@ TEST_F(timeline_pages, are_handed_back_after_a_loss) {
   again.hang_up();
   EXPECT_EQ(sync::wait({seen.page(), 2}, 12, std::chrono::steady_clock::now() + 20s),
             wait_result::ended);
+}
+
+/// A reader hands it back, when its signaler has had the time to do so. It cannot end another one.
+TEST_F(timeline_pages, end_if_their_signaler_does_not_come_back) {
+  start();
+  auto signaler = greeted();
+  const own_page own = make(signaler, "page");
+  const own_page other = make(signaler, "other");
+  sync::timeline_writer(own.memory->page(), 2).signal(11);
+  sync::timeline_writer(other.memory->page(), 2).signal(12);
+  auto reader = greeted();
+  wire::reserve offer = own.offer;
+  offer.creator_uid = ::geteuid();
+  const unique_fd file = open(reader, "page", &offer.receipt);
+  const unique_fd other_file = open(reader, "other");
+  const mapped_page seen(file.get(), PROT_READ);
+  lose();
+  auto back = greeted();
+  EXPECT_EQ(failure_of(back.request(offer)), errc::permission_denied) << "its signaler may come";
+  EXPECT_EQ(sync::try_wait({seen.page(), 2}, 12), wait_result::timed_out);
+  ASSERT_TRUE(body_of<wire::reserved>(back.request(other.offer)));
+  ASSERT_EQ(attach(back, other, other.file.get()), std::nullopt);
+
+  auto returns = greeted();
+  ASSERT_TRUE(
+      eventually([&] { return body_of<wire::reserved>(returns.request(offer)) != nullptr; }, 30s));
+  EXPECT_EQ(attach(returns, own, other_file.get()), errc::wrong_descriptor_kind)
+      << "the page of a process that lives";
+  const unique_fd forged = gpushm_testing::make_chunk(sync::signal_page_bytes);
+  EXPECT_EQ(attach(returns, own, forged.get()), errc::wrong_descriptor_kind);
+  EXPECT_EQ(sync::try_wait({other.memory->page(), 2}, 13), wait_result::timed_out);
+  EXPECT_EQ(sync::try_wait({seen.page(), 2}, 12), wait_result::timed_out);
+
+  ASSERT_EQ(attach(returns, own, file.get()), std::nullopt);
+  EXPECT_EQ(sync::try_wait({seen.page(), 2}, 12), wait_result::ended);
+  EXPECT_EQ(sync::timeline_reader(seen.page(), 2).read().value(), 11U);
+  EXPECT_EQ(sync::timeline_writer(own.memory->page(), 2).signal(12), sync::signal_result::closed);
+  ASSERT_TRUE(body_of<wire::done>(returns.request(wire::publish{own.offer.generation, {}})));
+  EXPECT_EQ(failure_of(back.request(own.offer)), errc::already_exists) << "too late";
+  auto third = greeted();
+  const unique_fd again = open(third, "page");
+  EXPECT_FALSE(mapped_page(again.get(), PROT_READ | PROT_WRITE).is_mapped());
 }
 
 TEST_F(timeline_pages, leave_nothing) {
