@@ -38,7 +38,8 @@ namespace sync = gpushm::sync;
 
 /// Interval at which a wait for a producer's answer looks whether there is another one.
 constexpr milliseconds look_again{50};
-/// As above, for one that has come and gone.
+/// As above, for one that has come and gone; and for a producer that knows the members of the one
+/// before: it has admitted them before it can be found.
 constexpr milliseconds look_for_pages{1'000};
 
 error invalid_producer(std::string_view operation, std::string_view name) {
@@ -159,12 +160,12 @@ bool gpushm_consumer::join(detail::client_impl::opened_words producer,
     const detail::channel_claim claim{
         options_.mode, options_.held, producer.words.page->lease().info().generation};
     claim_->publish(detail::encode(claim), "open", request_deadline);
-    bool has_ended = false;
-    if (!attach(until, stop, std::move(producer), &has_ended)) {
-      if (has_ended) {
-        client_->pages().end(words_, word_count_, *claim_);
-        return false;
-      }
+    const attachment found = attach(until, stop, std::move(producer));
+    if (found == attachment::producer_has_ended) {
+      client_->pages().end(words_, word_count_, *claim_);
+      return false;
+    }
+    if (found != attachment::done) {
       throw error(stop.stop_requested() ? errc::cancelled : errc::timed_out,
                   "open",
                   name_,
@@ -206,12 +207,11 @@ std::shared_ptr<detail::mapped_page> gpushm_consumer::next_page() const {
   return nullptr;
 }
 
-/// `first`: only of this producer; sets `has_ended` if it ends before. Otherwise: of the next one
-/// after that of this consumer.
-bool gpushm_consumer::attach(time_point until,
-                             const std::stop_token& stop,
-                             detail::client_impl::opened_words first,
-                             bool* has_ended) {
+/// `first`: only of this producer. Otherwise: of the next one after that of this consumer.
+gpushm_consumer::attachment gpushm_consumer::attach(time_point until,
+                                                    const std::stop_token& stop,
+                                                    detail::client_impl::opened_words first) {
+  const bool has_first = first.words.page != nullptr;
   const std::uint64_t own = claim_->info().generation;
   while (!stop.stop_requested()) {
     const milliseconds left = base::time_left(until);
@@ -231,7 +231,7 @@ bool gpushm_consumer::attach(time_point until,
     } catch (const error& why) {
       const bool may_come = has_gone(why);
       if (why.code() == errc::cancelled || (may_come && left <= milliseconds(0))) {
-        return false;
+        return attachment::not_in_time;
       }
       if (!may_come) {
         throw;
@@ -244,6 +244,7 @@ bool gpushm_consumer::attach(time_point until,
       throw invalid_producer("open", name_);
     }
     const sync::timeline_reader changes = view->word(channel::members_word);
+    const auto is_unknown_at = has_first ? time_point::max() : steady_clock::now() + look_for_pages;
     for (;;) {
       const std::uint64_t seen = changes.read().word;
       const auto entry = view->entry_of(own);
@@ -274,27 +275,29 @@ bool gpushm_consumer::attach(time_point until,
           expected_ = *start;
         }
         table_->attach(*view, *start, *entry, page->lease().info().generation);
-        return true;
+        return attachment::done;
       }
       if (sync::kind_of(seen) != word_kind::value) {
         break;  // this producer has ended: look for the next one
       }
       const auto now = steady_clock::now();
       if (now >= until || stop.stop_requested()) {
-        return false;
+        return attachment::not_in_time;
+      }
+      if (now >= is_unknown_at) {
+        return attachment::is_unknown;
       }
       static_cast<void>(sync::wait(changes, seen + 1, std::min(until, now + look_again), stop));
     }
-    if (has_ended != nullptr) {
-      *has_ended = true;
-      return false;
+    if (has_first) {
+      return attachment::producer_has_ended;
     }
     if (steady_clock::now() >= until) {
-      return false;
+      return attachment::not_in_time;
     }
     base::pause_before_retry(milliseconds(1));  // its name is free soon
   }
-  return false;
+  return attachment::not_in_time;
 }
 
 void gpushm_consumer::open_slots(const channel::table_view& producer) {
@@ -325,30 +328,7 @@ gpushm_consumer::~gpushm_consumer() {
     return;
   }
   const std::lock_guard lock(mutex_);
-  // Later stores of a stream would overwrite the terminal words.
-  const auto until = base::deadline_after(detail::close_limit);
-  bool is_idle = true;
-  if (streams_release_) {
-    if (options_.mode != consumer_mode::latest) {
-      is_idle = sync::wait(own_word(channel::released_word).reader(), released_, until) !=
-                wait_result::timed_out;
-    } else {
-      const auto is_held = [&](std::uint32_t i) {
-        const std::uint32_t word = words_.first + channel::first_held_word + i;
-        return words_.page->page().words[word].load(std::memory_order_acquire) != 0 &&
-               std::none_of(held_.begin(), held_.end(), [&](const held_item& each) {
-                 return each.held_word == word;
-               });
-      };
-      for (std::uint32_t i = 0; i != options_.held; ++i) {
-        while (is_held(i) && is_idle) {
-          is_idle = steady_clock::now() < until;
-          std::this_thread::yield();
-        }
-      }
-    }
-  }
-  if (!is_idle) {
+  if (!await_releases(base::deadline_after(detail::close_limit))) {
     base::log(gpushm::log_level::warning,
               "channel \"" + name_ +
                   "\": closed before a stream has released what it was given; the producer waits "
@@ -359,6 +339,34 @@ gpushm_consumer::~gpushm_consumer() {
     return;
   }
   client_->pages().end(words_, word_count_, *claim_);
+}
+
+/// Until streams have released what they were given: later stores of theirs would overwrite
+/// terminal words. False: not in time.
+bool gpushm_consumer::await_releases(time_point until) const {
+  if (!streams_release_) {
+    return true;
+  }
+  if (options_.mode != consumer_mode::latest) {
+    return sync::wait(own_word(channel::released_word).reader(), released_, until) !=
+           wait_result::timed_out;
+  }
+  const auto is_held = [&](std::uint32_t i) {
+    const std::uint32_t word = words_.first + channel::first_held_word + i;
+    return words_.page->page().words[word].load(std::memory_order_acquire) != 0 &&
+           std::none_of(held_.begin(), held_.end(), [&](const held_item& each) {
+             return each.held_word == word;
+           });
+  };
+  for (std::uint32_t i = 0; i != options_.held; ++i) {
+    while (is_held(i)) {
+      if (steady_clock::now() >= until) {
+        return false;
+      }
+      std::this_thread::yield();
+    }
+  }
+  return true;
 }
 
 void gpushm_consumer::check_usable(std::string_view operation) const {
@@ -389,9 +397,10 @@ void gpushm_consumer::note_last_producer() {
   }
 }
 
-/// A consumer that shares the work counts what it was given by one producer: it joins the next one
-/// with other words. It ends the ones that it has had after that: until then the producer knows
-/// that there are consumers. False: there was none in time.
+/// A consumer that shares the work counts what it was given by one producer, and one that the next
+/// producer does not know has nothing in common with it: it joins that one with other words. It
+/// ends the ones that it has had after that: until then the producer knows that there are
+/// consumers. False: there was none in time.
 bool gpushm_consumer::join_next_producer(time_point until, const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   if (!held_.empty()) {
@@ -402,9 +411,7 @@ bool gpushm_consumer::join_next_producer(time_point until, const std::stop_token
                     std::to_string(held_.size()) + " of its items",
                 "release them first");
   }
-  // Nothing changes the word any more: no item is held.
-  if (streams_release_ && sync::wait(own_word(channel::released_word).reader(), released_, until) ==
-                              wait_result::timed_out) {
+  if (!await_releases(until)) {
     return false;
   }
   const auto words = words_;
@@ -429,6 +436,18 @@ bool gpushm_consumer::join_next_producer(time_point until, const std::stop_token
   streams_release_ = false;
   on_streams_ = 0;
   return true;
+}
+
+/// With the next producer. That one does not know this consumer if broker and keeper have died with
+/// the producer before, whose page was not handed back yet when the next one began.
+bool gpushm_consumer::go_on(time_point until, const std::stop_token& stop) {
+  if (options_.mode != consumer_mode::share) {
+    const attachment found = attach(until, stop, {});
+    if (found != attachment::is_unknown) {
+      return found == attachment::done;
+    }
+  }
+  return join_next_producer(until, stop);
 }
 
 /// Waits for what `why` says; false: not in time, or at the end.
@@ -467,8 +486,7 @@ bool gpushm_consumer::wait_for_items(consumer_table::outcome why,
         return false;
       }
       note_last_producer();
-      if (options_.mode == consumer_mode::share ? join_next_producer(until, stop)
-                                                : attach(until, stop)) {
+      if (go_on(until, stop)) {
         return true;
       }
       if (stop.stop_requested()) {

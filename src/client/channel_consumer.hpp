@@ -65,12 +65,18 @@ struct gpushm_consumer {
                           time_point until,
                           const std::stop_token& stop);
   [[nodiscard]] bool join_next_producer(time_point until, const std::stop_token& stop);
-  /// False: there was no producer, or no answer of one, in time. Throws if it was refused.
-  /// `first`: the producer's words, if they are open.
-  [[nodiscard]] bool attach(time_point until,
-                            const std::stop_token& stop,
-                            gpushm::detail::client_impl::opened_words first = {},
-                            bool* has_ended = nullptr);
+  [[nodiscard]] bool go_on(time_point until, const std::stop_token& stop);
+  [[nodiscard]] bool await_releases(time_point until) const;
+  enum class attachment : std::uint8_t {
+    done,
+    not_in_time,         ///< there was no producer, or no answer of one
+    producer_has_ended,  ///< that of `first`
+    is_unknown,          ///< the next producer does not know this member of the one before
+  };
+  /// Throws if it was refused. `first`: the producer's words, if they are open.
+  [[nodiscard]] attachment attach(time_point until,
+                                  const std::stop_token& stop,
+                                  gpushm::detail::client_impl::opened_words first);
   [[nodiscard]] std::shared_ptr<gpushm::detail::mapped_page> next_page() const;
   void open_slots(const gpushm::channel::table_view& producer);
   [[nodiscard]] bool try_open_slots(const gpushm::channel::table_view& producer);

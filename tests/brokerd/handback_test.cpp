@@ -256,33 +256,36 @@ TEST_F(lost_broker, a_successor_of_a_broker_that_has_recorded_nothing_gives_new_
   EXPECT_EQ(connect().broker().epoch, epoch) << log();
 }
 
+/// What a process does with timelines and channels, by lines on its standard input.
+class timeline_agent {
+ public:
+  explicit timeline_agent(const std::string& socket) { does("connect " + socket); }
+  void does(const std::string& order) {
+    process_.write(order + "\n");
+    const std::string answer = process_.wait_for_line("ok.*|error.*", 20s);
+    EXPECT_EQ(answer.substr(0, 2), "ok") << order << ": " << answer;
+  }
+  void kill() { process_.kill(SIGKILL); }
+
+ private:
+  child process_ = child::start({.argv = {gpushm_testing::own_program("timeline_agent")}});
+};
+
 /// Timelines and channels whose other side dies with broker and keeper: nobody is left who knows of
 /// that death, but those that wait must end.
 TEST_F(lost_broker, ends_waits_for_processes_that_have_died_with_it) {
   start();
-  const auto start_agent = [&] {
-    return child::start({.argv = {gpushm_testing::own_program("timeline_agent")}});
-  };
-  const auto does = [](child& agent, const std::string& order) {
-    agent.write(order + "\n");
-    const std::string answer = agent.wait_for_line("ok.*|error.*", 20s);
-    EXPECT_EQ(answer.substr(0, 2), "ok") << order << ": " << answer;
-    return answer;
-  };
   auto client = connect();
   auto producer = gpushm::channel_producer::create(
       client, "here", {.slot_bytes = 64, .slots = 2, .device = "host"});
-  child dies = start_agent();
-  for (const std::string& order : {"connect " + socket_,
-                                   std::string("create t"),
-                                   std::string("signal t 3"),
-                                   std::string("produce there 4 64 host"),
-                                   std::string("consume here 0 host")}) {
-    does(dies, order);
+  timeline_agent dies(socket_);
+  for (const char* const order :
+       {"create t", "signal t 3", "produce there 4 64 host", "consume here 0 host"}) {
+    dies.does(order);
   }
   const auto seen = gpushm::timeline::open(client, "t");
   auto consumer = gpushm::channel_consumer::open(client, "there", {.device = "host"});
-  does(dies, "fill_items 1");
+  dies.does("fill_items 1");
   const auto first = consumer.next(20s);
   ASSERT_TRUE(first);
   consumer.release(*first);
@@ -310,7 +313,7 @@ TEST_F(lost_broker, ends_waits_for_processes_that_have_died_with_it) {
     }
   });
   kill_all();
-  dies.kill(SIGKILL);
+  dies.kill();
   start();
   ASSERT_EQ(value.wait_for(60s), std::future_status::ready) << log();
   EXPECT_EQ(value.get(), errc::peer_died);
@@ -318,12 +321,60 @@ TEST_F(lost_broker, ends_waits_for_processes_that_have_died_with_it) {
   EXPECT_EQ(room.get(), errc());
   EXPECT_TRUE(has_room);
   // The channel goes on with another producer.
-  child follows = start_agent();
-  does(follows, "connect " + socket_);
-  does(follows, "produce there 4 64 host");
-  does(follows, "fill_items 1");
+  timeline_agent follows(socket_);
+  follows.does("produce there 4 64 host");
+  follows.does("fill_items 1");
   EXPECT_EQ(item.get(), errc());
   EXPECT_EQ(number, 2U);
+}
+
+/// It begins before anything shows that there was another one: its consumers join it as new ones.
+TEST_F(lost_broker, channels_go_on_with_a_producer_that_comes_early) {
+  using gpushm::consumer_mode;
+  start();
+  auto client = connect();
+  timeline_agent dies(socket_);
+  dies.does("produce c 4 64 host");
+  std::vector<gpushm::channel_consumer> consumers;
+  for (const consumer_mode mode :
+       {consumer_mode::block, consumer_mode::latest, consumer_mode::share}) {
+    gpushm::consumer_options wanted;
+    wanted.mode = mode;
+    wanted.device = "host";
+    consumers.push_back(gpushm::channel_consumer::open(client, "c", wanted));
+  }
+  dies.does("fill_items 1");
+  for (auto& each : consumers) {
+    const auto first = each.next(20s);
+    ASSERT_TRUE(first);
+    each.release(*first);
+  }
+  kill_all();
+  dies.kill();
+  start();
+  timeline_agent follows(socket_);
+  follows.does("produce c 4 64 host");
+  std::vector<std::future<std::uint64_t>> numbers;
+  numbers.reserve(consumers.size());
+  for (auto& each : consumers) {
+    numbers.push_back(std::async(std::launch::async, [&] {
+      const auto next = each.next(120s);
+      if (next) {
+        each.release(*next);
+      }
+      return next ? next->number() : 0;
+    }));
+  }
+  // Each of those that join gets the items that are published then.
+  std::vector<std::uint64_t> got;
+  for (auto& each : numbers) {
+    while (each.wait_for(500ms) != std::future_status::ready) {
+      follows.does("fill_items 1");
+    }
+    got.push_back(each.get());
+  }
+  EXPECT_TRUE(std::all_of(got.begin(), got.end(), [](std::uint64_t each) { return each != 0; }))
+      << testing::PrintToString(got);
 }
 
 TEST_F(lost_broker, reports_what_nobody_has) {
