@@ -244,7 +244,10 @@ gpushm_consumer::attachment gpushm_consumer::attach(time_point until,
       throw invalid_producer("open", name_);
     }
     const sync::timeline_reader changes = view->word(channel::members_word);
-    const auto is_unknown_at = has_first ? time_point::max() : steady_clock::now() + look_for_pages;
+    const std::uint64_t producer = page->lease().info().generation;
+    if (!has_first && doubtful_.producer != producer) {
+      doubtful_ = {producer, steady_clock::now()};
+    }
     for (;;) {
       const std::uint64_t seen = changes.read().word;
       const auto entry = view->entry_of(own);
@@ -274,18 +277,18 @@ gpushm_consumer::attachment gpushm_consumer::attach(time_point until,
           released_ = *start - 1;
           expected_ = *start;
         }
-        table_->attach(*view, *start, *entry, page->lease().info().generation);
+        table_->attach(*view, *start, *entry, producer);
         return attachment::done;
       }
       if (sync::kind_of(seen) != word_kind::value) {
         break;  // this producer has ended: look for the next one
       }
       const auto now = steady_clock::now();
+      if (!has_first && now >= doubtful_.since + look_for_pages) {
+        return attachment::is_unknown;
+      }
       if (now >= until || stop.stop_requested()) {
         return attachment::not_in_time;
-      }
-      if (now >= is_unknown_at) {
-        return attachment::is_unknown;
       }
       static_cast<void>(sync::wait(changes, seen + 1, std::min(until, now + look_again), stop));
     }

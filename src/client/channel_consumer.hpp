@@ -113,6 +113,12 @@ struct gpushm_consumer {
   std::mutex next_mutex_;        ///< held by `next`, also while it waits
   std::optional<item> pending_;  ///< taken, and not complete when the call before had to return
   std::atomic<bool> ended_{false};
+  /// A producer that may not know this consumer, and since when `next` has seen it.
+  struct doubtful {
+    std::uint64_t producer = 0;
+    std::chrono::steady_clock::time_point since{};
+  };
+  doubtful doubtful_;
 
   mutable std::mutex mutex_;  ///< for short; acquired after the other one
   /// Changed by `next` only, with both locks held.
