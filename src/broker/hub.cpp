@@ -922,7 +922,7 @@ prepared hub::handle(const context& at, const wire::attach& message) {
   }
   record_files(files);
   if (has_no_signaler) {
-    sync::end_signals(files.writable()->get());
+    end_page(message.generation);
   }
   return answer;
 }
