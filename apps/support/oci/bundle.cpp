@@ -128,13 +128,18 @@ void bundle::remove(const std::function<bool()>& running) noexcept {
   };
   wait_while([&] { return running() && !host_pid(); });
   guard_.finish();
-  std::error_code ignored;
-  if (std::filesystem::exists(guard_.directory(), ignored)) {
-    return;  // something may be mounted there
-  }
-  // crun ends after its container, and may then create its state directory again.
+  // crun ends after its container, and may then create its state directory again, also before the
+  // guard has ended.
   wait_while(running);
-  std::filesystem::remove_all(guard_.directory(), ignored);
+  const std::filesystem::path directory = guard_.directory();
+  if (directory.empty()) {
+    return;  // moved from
+  }
+  // Only empty ones: something may be mounted there.
+  std::error_code ignored;
+  for (const auto& each : {directory / "state" / id_, directory / "state", directory}) {
+    std::filesystem::remove(each, ignored);
+  }
 }
 
 }  // namespace gpushm::app::oci
