@@ -844,11 +844,11 @@ void hub::end_page(gpushm::generation generation) noexcept {
   }
 }
 
-/// Makes `given` what openers get, and returns the writable descriptor. By a reader, whose own
-/// descriptor is for reading, because its signaler has not come back: it must be that very page.
-kept_fd hub::take_back_page(const core::segment& what, kept_fd& given) {
+/// Makes `given` what openers get, and returns the writable descriptor. A reader, whose descriptor
+/// is for reading, must hand back that very page.
+kept_fd hub::take_back_page(const core::segment& what, kept_fd& given, bool by_signaler) {
   constexpr const char* operation = "hand back a page of timelines";
-  if (sync::is_open_for_writing(given.get())) {
+  if (by_signaler) {
     return std::exchange(given, keep(reopen_for_reading(operation, given.get())));
   }
   if (config_.ledger == nullptr ||
@@ -906,10 +906,11 @@ prepared hub::handle(const context& at, const wire::attach& message) {
   files.chunks.reserve(files.chunks.size() + at.descriptors.size());
   files.chunk_bytes.reserve(files.chunk_bytes.size() + at.descriptors.size());
   kept_fd writable;
-  const bool has_no_signaler =
-      what.backend == backend::signals && !sync::is_open_for_writing(at.descriptors.front().get());
+  bool by_signaler = true;
   if (what.backend == backend::signals) {
-    writable = take_back_page(what, at.descriptors.front());
+    kept_fd& given = at.descriptors.front();
+    by_signaler = sync::is_open_for_writing(given.get());
+    writable = take_back_page(what, given, by_signaler);
     files.chunks.reserve(2);
   }
   domain_.attach(at.number, message.generation, message.first_chunk, at.descriptors.size());
@@ -921,7 +922,7 @@ prepared hub::handle(const context& at, const wire::attach& message) {
     files.chunks.push_back(std::move(writable));
   }
   record_files(files);
-  if (has_no_signaler) {
+  if (!by_signaler) {  // it has not come back
     end_page(message.generation);
   }
   return answer;

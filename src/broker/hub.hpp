@@ -303,7 +303,7 @@ class hub final {
                                         const std::string& after) const;
   [[nodiscard]] kept_fd keep(base::guarded_fd file);
   void make_page(const core::segment& what, segment_files& files);
-  [[nodiscard]] kept_fd take_back_page(const core::segment& what, kept_fd& given);
+  [[nodiscard]] kept_fd take_back_page(const core::segment& what, kept_fd& given, bool by_signaler);
   void end_page(gpushm::generation generation) noexcept;
   void close(std::vector<kept_fd> files) noexcept;
 

@@ -83,8 +83,7 @@ base::guarded_fd open_page_file(const base::process_identity& of, const wire::wo
     throw gone("its process has closed it");
   }
   auto result = reopen(found, O_RDWR);
-  if (!sync::is_signal_page(result.get(), sync::signal_page_bytes) ||
-      !sync::is_open_for_writing(result.get())) {
+  if (!sync::is_signal_page(result.get(), sync::signal_page_bytes)) {
     throw error(errc::invalid_ticket,
                 operation,
                 {},

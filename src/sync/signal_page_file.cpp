@@ -132,15 +132,9 @@ void store_code(int writable, const page_code& code) {
 
 bool has_code(int fd, const page_code& code) noexcept {
   page_code found{};
-  if (::pread(fd, found.data(), found.size(), page_code_offset) !=
-      static_cast<ssize_t>(found.size())) {
-    return false;
-  }
-  std::byte differs{};
-  for (std::size_t i = 0; i != code.size(); ++i) {
-    differs |= code[i] ^ found[i];
-  }
-  return differs == std::byte{};
+  return ::pread(fd, found.data(), found.size(), page_code_offset) ==
+             static_cast<ssize_t>(found.size()) &&
+         found == code;
 }
 
 void end_signals(int writable) noexcept {

@@ -23,7 +23,7 @@ namespace gpushm::sync {
 using page_code = std::array<std::byte, 32>;
 /// Throws system_error.
 void store_code(int writable, const page_code& code);
-/// In constant time.
+/// Not in constant time: who has the page can read its code.
 [[nodiscard]] bool has_code(int fd, const page_code& code) noexcept;
 
 /// Ends all words, those in use first, and wakes waiters. The signaler may have punched holes: this

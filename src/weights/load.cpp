@@ -213,7 +213,8 @@ void lead(const job& of, timeline progress) {
   if (slab && slab->is_complete) {
     return;  // by the loader before
   }
-  if (!slab) {
+  const bool is_new = !slab;
+  if (is_new) {
     const slab_info info = new_slab(of.fingerprint, of.plan.table_offset, of.table_of_zeros.size());
     create_options wanted;
     wanted.size_bytes = slab_bytes(info);
@@ -225,7 +226,7 @@ void lead(const job& of, timeline progress) {
   }
   try {
     // After the slab, whose next loader removes it: without a slab nothing would end it.
-    auto journal = find_journal(of, slab->info);
+    auto journal = is_new ? std::nullopt : find_journal(of, slab->info);
     if (!journal) {
       remove_notes(of);
       journal.emplace(make_or_await([&] { return make_journal(of, slab->info); }));

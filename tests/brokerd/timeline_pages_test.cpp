@@ -120,9 +120,7 @@ class timeline_pages : public testing::Test {
     return std::move(answer.descriptors.at(0));
   }
   void lose() {
-    gpushm::base::signal_group(broker_->keeper().pid(), SIGKILL);
-    broker_->keeper().wait_exit(20s);
-    broker_.reset();
+    broker_.reset();  // kills its process group
     start();
   }
   /// The answer to an offer of this page, with this file.
