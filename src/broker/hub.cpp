@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 #include <numeric>
+#include <unordered_set>
 #include <utility>
 
 #include "base/file.hpp"
@@ -536,14 +537,20 @@ void hub::record_files(const segment_files& of) noexcept {
 void hub::catch_up() noexcept {
   recorder_.catch_up([this] {
     try {
+      std::unordered_set<gpushm::generation> existing;
       for (const auto& [name, value] : domain_.save().records) {
         recorder_.put(name, value);
         if (name.kind == core::record_kind::segment) {
+          existing.insert(name.first);
+          note_in_ledger(name.first, true);
           const core::segment& of = domain_.segment_of(name.first);
           if (of.payload && !files_of(of).chunks.empty()) {
             record_files(files_of(of));
           }
         }
+      }
+      if (config_.ledger != nullptr) {
+        config_.ledger->erase_others(existing);
       }
     } catch (const std::bad_alloc&) {
       recorder_.fall_behind();

@@ -395,6 +395,15 @@ void segment_ledger::erase(gpushm::generation generation) noexcept {
   }
 }
 
+void segment_ledger::erase_others(const std::unordered_set<gpushm::generation>& existing) noexcept {
+  for (auto at = places_.begin(); at != places_.end();) {
+    const auto one = at++;
+    if (!one->second.is_missing && existing.count(one->first) == 0) {
+      drop(one);
+    }
+  }
+}
+
 void segment_ledger::drop(places::iterator at) noexcept {
   const std::uint32_t index = at->second.index;
   places_.erase(at);

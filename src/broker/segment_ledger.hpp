@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/unique_fd.hpp"
@@ -77,6 +78,8 @@ class segment_ledger {
   void note(const core::segment& what) noexcept;
   /// The segment has ended. One that was being handed back is missing again.
   void erase(gpushm::generation generation) noexcept;
+  /// Changes have not been noted one by one: erases all but these and those that are missing.
+  void erase_others(const std::unordered_set<gpushm::generation>& existing) noexcept;
   /// The segments of a continued domain have been noted: forgets others that are not missing.
   void end_continuing() noexcept;
 

@@ -92,6 +92,32 @@ class ledger : public testing::Test {
   const std::string path_ = directory_ / "segments";
 };
 
+TEST_F(ledger, forgets_what_ended_unnoticed) {
+  const auto kept = make_segment(101, "kept");
+  const auto ended = make_segment(102, "ended");
+  const auto missing = make_segment(1, "missing");
+  {
+    auto first = make(1);
+    first.note(*missing);
+    publish(first, *missing);
+  }
+  {
+    auto second = make(100);
+    for (const auto& each : {kept, ended}) {
+      second.note(*each);
+      publish(second, *each);
+    }
+    second.erase_others({kept->generation});
+    EXPECT_EQ(second.missing(), 1U);
+  }
+  auto third = make(200);
+  EXPECT_EQ(third.missing(), 2U);
+  EXPECT_EQ(refusal(third, offer_of(third, *ended, creator_uid), creator_uid),
+            errc::gone_or_replaced);
+  EXPECT_EQ(refusal(third, offer_of(third, *kept, creator_uid), creator_uid), std::nullopt);
+  EXPECT_EQ(refusal(third, offer_of(third, *missing, creator_uid), creator_uid), std::nullopt);
+}
+
 TEST_F(ledger, misses_what_existed_when_it_ended) {
   const auto kept = make_segment(1, "kept");
   const auto unpublished = make_segment(2, "unpublished");

@@ -16,7 +16,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <map>
@@ -118,6 +120,19 @@ class journaled_broker : public testing::Test {
     }
   }
 
+  /// Segments in the domain's ledger: rows of 512 bytes behind the first one, which begin with a
+  /// generation.
+  [[nodiscard]] std::size_t rows_of_ledger() const {
+    std::ifstream file(run_dir_ + "/locks/d.default.segments", std::ios::binary);
+    std::array<char, 512> row{};
+    std::size_t result = 0;
+    for (bool is_first = true; file.read(row.data(), row.size()); is_first = false) {
+      std::uint64_t generation = 0;
+      std::memcpy(&generation, row.data(), sizeof generation);
+      result += !is_first && generation != 0 ? 1 : 0;
+    }
+    return result;
+  }
   [[nodiscard]] bool can_connect() const {
     try {
       return gpushm::client::connect({.socket_path = socket_}).list().empty();
@@ -391,6 +406,13 @@ TEST_F(journaled_broker, is_continued_after_too_many_changes_to_record_each) {
   auto kept = exporter.create("kept", {.size_bytes = 4096, .device = "host"});
   kept.publish();
   gpushm_testing::raw_session waiting = gpushm_testing::raw_session::greeted(socket_);
+  constexpr std::size_t ending = 20;  // segments that end with the session
+  for (std::size_t i = 0; i != ending; ++i) {
+    const auto answer =
+        waiting.request(gpushm_testing::reserve_exported("ends/" + std::to_string(i)));
+    ASSERT_NE(gpushm_testing::body_of<gpushm::wire::reserved>(answer), nullptr);
+  }
+  EXPECT_EQ(rows_of_ledger(), 1 + ending);
   constexpr std::size_t most = 4'096;
   for (std::size_t asked = 0; asked < most;) {
     gpushm::wire::open_many request;
@@ -411,6 +433,7 @@ TEST_F(journaled_broker, is_continued_after_too_many_changes_to_record_each) {
   waiting.hang_up();
   EXPECT_TRUE(
       eventually([&] { return extent_of(find_journal().get()).sequence > before.sequence; }, 20s));
+  EXPECT_TRUE(eventually([&] { return rows_of_ledger() == 1; }, 20s)) << rows_of_ledger();
   EXPECT_TRUE(broker_.kill());
   EXPECT_EQ(exporter.list().size(), 1U);
   EXPECT_EQ(kept.state(), gpushm::segment_state::live);
