@@ -12,6 +12,7 @@
 #include <exception>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -215,15 +216,18 @@ int serve(options chosen) {
   }
   chosen.domains.descriptors = descriptors_for_domains();
   auto before = gpushm::domains::take_predecessor(*store);
-  gpushm::domains::domain_set domains(chosen.domains, std::move(before));
-  gpushm::domains::service requests(domains, chosen.domains.run_dir, chosen.group);
+  // Neither is destroyed, also not after an exception: everything is for the successor.
+  auto& domains =
+      *std::make_unique<gpushm::domains::domain_set>(chosen.domains, std::move(before)).release();
+  static_cast<void>(
+      std::make_unique<gpushm::domains::service>(domains, chosen.domains.run_dir, chosen.group)
+          .release());
   store->ready(keeper_timeout);
   domains.serve();
   ::prctl(PR_SET_PDEATHSIG, 0);
   int number = 0;
   ::sigwait(&stop, &number);
-  // Like SIGKILL: everything is for the successor, and no destructor may take it away.
-  ::_exit(0);
+  ::_exit(0);  // like SIGKILL
 }
 
 /// Whether the broker of this container serves: while a new pod takes over from another, the socket

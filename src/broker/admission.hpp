@@ -42,6 +42,12 @@ class admission {
 
   /// Starts accepting connections. Does not block.
   void start();
+  /// Call before the listener has another socket, then `start`.
+  void stop_listening() { events_.release(); }
+  void listen_again() {
+    events_.assign(listener_.descriptor());
+    start();
+  }
   /// Lets a connection, which the hub knows, take part: turns, deadlines, the end of its process.
   /// Throws; the connection then takes no part.
   void start(const std::shared_ptr<connection>& created,

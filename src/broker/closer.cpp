@@ -18,6 +18,7 @@ struct closer::state {
   std::condition_variable changed;
   std::vector<kept_fd> waiting;
   std::optional<descriptor_shelf> shelf;  ///< used by the thread only
+  bool keeps_copies = false;              ///< in the keeper
   bool busy = false;
   bool stopped = false;
 };
@@ -49,8 +50,9 @@ closer::closer(std::optional<descriptor_shelf> shelf) : state_(std::make_shared<
       }
       auto files = std::exchange(shared->waiting, {});
       shared->busy = true;
+      const bool removes_copies = shared->shelf && !shared->keeps_copies;
       lock.unlock();
-      if (shared->shelf) {
+      if (removes_copies) {
         take_from_keeper(*shared->shelf, files);
       }
       files.clear();
@@ -77,6 +79,11 @@ void closer::close(std::vector<kept_fd> files) noexcept {
   } catch (const std::bad_alloc&) {
     files.clear();
   }
+}
+
+void closer::leave_to_successor() noexcept {
+  const std::lock_guard lock(state_->mutex);
+  state_->keeps_copies = true;
 }
 
 void closer::flush() noexcept {

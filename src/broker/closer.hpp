@@ -31,6 +31,8 @@ class closer {
   void close(std::vector<kept_fd> files) noexcept;
   /// Call when no record refers to them any longer. Does not block.
   void flush() noexcept;
+  /// From here on, the keeper's copies stay: records of a successor refer to them.
+  void leave_to_successor() noexcept;
 
  private:
   static constexpr std::chrono::seconds close_timeout{2};

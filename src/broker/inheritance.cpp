@@ -161,8 +161,11 @@ std::map<std::string, std::optional<inheritance>> read_inheritances(
       if (!of.log || of.log->sequence() < found.sequence()) {
         of.log = std::move(found);
       }
-    } catch (const error& why) {  // one that was not complete when its writer was killed
-      base::log(log_level::info, why.what());
+    } catch (const error& why) {
+      if (why.code() != errc::invalid_argument) {
+        throw;
+      }
+      base::log(log_level::info, why.what());  // not complete when its writer was killed
     }
   }
   std::map<std::string, std::optional<inheritance>> result;
@@ -173,6 +176,9 @@ std::map<std::string, std::optional<inheritance>> read_inheritances(
         into.emplace(std::move(*of.log), std::move(of.descriptors));
       }
     } catch (const error& why) {
+      if (why.code() != errc::invalid_argument) {
+        throw;
+      }
       base::log(log_level::error, why.what());
     }
   }

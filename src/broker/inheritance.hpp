@@ -61,7 +61,7 @@ struct inheritance {
 
 /// The inherited descriptors of each domain, by its short name. Nothing: there is no journal that
 /// can be read, and why is logged; the domain cannot be continued. Descriptors of other names are
-/// closed.
+/// closed. Throws `error` and std::bad_alloc if one cannot be read now, but perhaps later.
 [[nodiscard]] std::map<std::string, std::optional<inheritance>> read_inheritances(
     std::vector<keeper::named_descriptor> inherited);
 

@@ -16,6 +16,38 @@ records::descriptor_id recorder::keep(int descriptor) {
   return on_ ? on_->shelf.put(descriptor) : 0;
 }
 
+void recorder::replace_listener(int descriptor, const transport::file_identity& file) {
+  if (!on_) {
+    return;
+  }
+  if (is_behind_) {
+    throw error(errc::out_of_memory,
+                "bind the socket again",
+                {},
+                "the domain's journal is full at the moment",
+                "it is tried again");
+  }
+  const auto key = records::key_of(records::kind::broker);
+  auto self = std::get<records::broker_record>(
+      records::decode(records::kind::broker, on_->log.find(key).value()));
+  const records::descriptor_id old = self.listener;
+  self.listener = keep(descriptor);
+  self.socket_device = file.device;
+  self.socket_inode = file.inode;
+  const records::descriptor_id added = self.listener;
+  put(key, std::move(self));
+  if (is_behind_) {
+    forget(added);
+    throw error(errc::out_of_memory,
+                "bind the socket again",
+                {},
+                "the domain's journal is full",
+                "it is tried again");
+  }
+  forget(old);
+  commit();
+}
+
 void recorder::forget(records::descriptor_id number) noexcept {
   if (!on_ || number == 0) {
     return;

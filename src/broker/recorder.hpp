@@ -12,6 +12,7 @@
 #include "core/saved_state.hpp"
 #include "journal/journal.hpp"
 #include "records/records.hpp"
+#include "transport/listener.hpp"
 #include "transport/reported_call.hpp"
 
 namespace gpushm::broker_detail {
@@ -52,6 +53,10 @@ class recorder {
 
   /// Returns its number in the keeper; 0 if off. Blocks and throws as descriptor_shelf::put.
   [[nodiscard]] records::descriptor_id keep(int descriptor);
+  /// Another socket of the domain, in place of that in the domain's broker_record. No effect if
+  /// off. Blocks and throws as descriptor_shelf::put, and out_of_memory while behind; nothing has
+  /// changed then.
+  void replace_listener(int descriptor, const transport::file_identity& file);
   /// Lets the keeper close its copy, after the next commit. 0: no effect.
   void forget(records::descriptor_id number) noexcept;
   /// The keeper has not read some of it: another commit tries again.

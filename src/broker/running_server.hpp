@@ -27,6 +27,7 @@ class running_server {
   /// Stops it, and blocks until it has.
   ~running_server();
 
+  [[nodiscard]] server& get() noexcept { return server_; }
   [[nodiscard]] const server& get() const noexcept { return server_; }
 
  private:

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <asio/io_context.hpp>
+#include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
 #include <chrono>
+#include <mutex>
 #include <utility>
 
 #include "base/cpu_limit.hpp"
@@ -177,34 +179,29 @@ class server::impl final : public outbox {
         forget_(io_),
         give_up_(io_) {
     if (from_) {
-      restorer(*from_,
-               io_,
-               hub_,
-               table_,
-               recorder_,
-               closer_,
-               loop_,
-               session_ender_,
-               admission_,
-               options_.limits.max_inflight_descriptors)
-          .restore();
+      try {
+        restorer(*from_,
+                 io_,
+                 hub_,
+                 table_,
+                 recorder_,
+                 closer_,
+                 loop_,
+                 session_ender_,
+                 admission_,
+                 options_.limits.max_inflight_descriptors)
+            .restore();
+      } catch (...) {
+        leave();
+        throw;
+      }
       from_.reset();
-      recorder_.end_continuing();
     }
+    starting_.reset();
   }
   impl(const impl&) = delete;
   impl& operator=(const impl&) = delete;
-  ~impl() override {
-    // Handlers queued in `io_` keep connections alive longer than the objects that they use.
-    hub_.for_each_session([this](session& each) {
-      connection& of = connection_of(each);
-      of.process.stop();
-      of.ending.reset();
-      loop_.leave(of);
-      of.for_each_lane([](lane& one) { one.queue.clear(); });
-      of.held.reset();
-    });
-  }
+  ~impl() override { leave(); }
 
   void run(void (*ready)(void*), void* context) {
     table_.lock();
@@ -228,7 +225,11 @@ class server::impl final : public outbox {
 
   [[nodiscard]] const std::string& socket_path() const noexcept { return options_.socket_path; }
   [[nodiscard]] bool is_at_path() const noexcept {
+    const std::lock_guard lock(bound_mutex_);
     return transport::identity_of(options_.socket_path) == listener_.file();
+  }
+  void bind_again() {
+    asio::post(io_, [this] { log_.guarded([this] { bind_now(); }); });
   }
   [[nodiscard]] const gpushm::epoch& epoch() const noexcept { return table_.epoch(); }
   [[nodiscard]] broker_statistics statistics() const { return hub_.statistics(); }
@@ -298,6 +299,38 @@ class server::impl final : public outbox {
   }
 
  private:
+  /// A successor finds either the old socket, which it binds again, or the new one.
+  void bind_now() {
+    if (is_at_path()) {
+      return;
+    }
+    auto next = listener_.bind_again(options_.mode, options_.group);
+    recorder_.replace_listener(next.socket.get(), next.file);
+    admission_.stop_listening();
+    {
+      const std::lock_guard lock(bound_mutex_);
+      listener_.adopt(std::move(next));
+    }
+    admission_.listen_again();
+    log_.write("its socket is bound again: " + options_.socket_path);
+  }
+
+  /// Before the members are destroyed. What exists still, `run` has not ended: it is a successor's.
+  void leave() noexcept {
+    if (recorder_.is_on()) {
+      closer_->leave_to_successor();
+    }
+    // Handlers queued in `io_` keep connections alive longer than the objects that they use.
+    hub_.for_each_session([this](session& each) {
+      connection& of = connection_of(each);
+      of.process.stop();
+      of.ending.reset();
+      loop_.leave(of);
+      of.for_each_lane([](lane& one) { one.queue.clear(); });
+      of.held.reset();
+    });
+  }
+
   /// Returns when stopped.
   void handle_events() {
     while (io_.run_one() != 0) {
@@ -501,11 +534,24 @@ class server::impl final : public outbox {
   gpushm::generation first_generation_;
   std::optional<inheritance> from_;  ///< while this object is constructed
   transport::listener listener_;
+  mutable std::mutex bound_mutex_;  ///< for the identity of the listener's file
   state_table_file table_;
   /// If this has a successor. Before `recorder_`: who continues this start must not take the list
   /// for that of the start before.
   std::optional<segment_ledger> ledger_;
   recorder recorder_;
+  /// A start that succeeds, or that ends with an exception, is none that has ended the process.
+  class end_of_start {
+   public:
+    explicit end_of_start(recorder& of) : of_(of) {}
+    end_of_start(const end_of_start&) = delete;
+    end_of_start& operator=(const end_of_start&) = delete;
+    ~end_of_start() { of_.end_continuing(); }
+
+   private:
+    recorder& of_;
+  };
+  std::optional<end_of_start> starting_{std::in_place, recorder_};
   std::shared_ptr<closer> closer_;
   descriptor_receiver descriptor_receiver_;
   asio::io_context io_{1};  // declared before the members that keep connections
@@ -544,6 +590,9 @@ const std::string& server::socket_path() const noexcept {
 }
 bool server::is_at_path() const noexcept {
   return impl_->is_at_path();
+}
+void server::bind_again() {
+  impl_->bind_again();
 }
 broker_statistics server::statistics() const {
   return impl_->statistics();

@@ -51,6 +51,10 @@ class server {
   [[nodiscard]] const std::string& socket_path() const noexcept;
   /// Thread-safe. Whether clients find its socket at the path.
   [[nodiscard]] bool is_at_path() const noexcept;
+  /// Thread-safe. Binds the path again, whose socket or directory was removed or replaced; members
+  /// stay connected. Does not block: it is done, or has failed and is logged, a moment later. The
+  /// directory must exist.
+  void bind_again();
   [[nodiscard]] const gpushm::epoch& epoch() const noexcept;
   /// Thread-safe.
   [[nodiscard]] broker_statistics statistics() const;

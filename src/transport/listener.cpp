@@ -75,21 +75,15 @@ void reject_other_listener(const std::string& path, const sockaddr_un& address) 
   }
 }
 
-}  // namespace
-
-listener::listener(const std::string& path,
-                   mode_t mode,
-                   std::optional<gid_t> group,
-                   const std::string& lock_path)
-    : path_(path), lock_path_(lock_path.empty() ? path + ".lock" : lock_path) {
+/// With the lock.
+listener::bound_socket bind_at(const std::string& path, mode_t mode, std::optional<gid_t> group) {
   const sockaddr_un address = unix_address("serve", path);
   const std::string temporary = path + ".new";
   const sockaddr_un bind_address = unix_address("serve", temporary);
-
-  lock_ = lock_file(path, lock_path_);
   reject_other_listener(path, address);
 
-  socket_ = base::guarded_fd::open([&] {
+  listener::bound_socket result;
+  result.socket = base::guarded_fd::open([&] {
     return base::checked("serve", path, "socket", [] {
       return ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     });
@@ -97,7 +91,7 @@ listener::listener(const std::string& path,
   base::checked("serve", path, "unlink", [&] { return ::unlink(temporary.c_str()); }, {ENOENT});
   base::checked("serve", path, "bind", [&] {
     return ::bind(
-        socket_.get(), reinterpret_cast<const sockaddr*>(&bind_address), sizeof bind_address);
+        result.socket.get(), reinterpret_cast<const sockaddr*>(&bind_address), sizeof bind_address);
   });
   try {
     if (group) {
@@ -107,10 +101,11 @@ listener::listener(const std::string& path,
     }
     base::checked("serve", path, "chmod", [&] { return ::chmod(temporary.c_str(), mode); });
     // The kernel limits SOMAXCONN to net.core.somaxconn.
-    base::checked("serve", path, "listen", [&] { return ::listen(socket_.get(), SOMAXCONN); });
+    base::checked(
+        "serve", path, "listen", [&] { return ::listen(result.socket.get(), SOMAXCONN); });
     base::checked("serve", path, "stat", [&] {
       const auto found = identity_of(temporary);
-      file_ = found.value_or(file_identity());
+      result.file = found.value_or(file_identity());
       return found ? 0 : -1;
     });
     base::checked(
@@ -119,6 +114,28 @@ listener::listener(const std::string& path,
     ::unlink(temporary.c_str());
     throw;
   }
+  return result;
+}
+
+}  // namespace
+
+listener::listener(const std::string& path,
+                   mode_t mode,
+                   std::optional<gid_t> group,
+                   const std::string& lock_path)
+    : path_(path), lock_path_(lock_path.empty() ? path + ".lock" : lock_path) {
+  static_cast<void>(unix_address("serve", path + ".new"));  // before the lock's file exists
+  lock_ = lock_file(path, lock_path_);
+  adopt(bind_again(mode, group));
+}
+
+listener::bound_socket listener::bind_again(mode_t mode, std::optional<gid_t> group) const {
+  return bind_at(path_, mode, group);
+}
+
+void listener::adopt(bound_socket next) noexcept {
+  socket_ = std::move(next.socket);
+  file_ = next.file;
 }
 
 listener::listener(const std::string& path,

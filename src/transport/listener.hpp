@@ -46,6 +46,16 @@ class listener {
            const file_identity& file = {},
            bool removes_files = false);
   listener(listener&& other) noexcept;
+
+  struct bound_socket {
+    base::guarded_fd socket;
+    file_identity file;
+  };
+  /// Another socket at the same path, with the same lock: the file, or its directory, has been
+  /// removed or replaced. This object is unchanged. Throws as the first constructor.
+  [[nodiscard]] bound_socket bind_again(mode_t mode, std::optional<gid_t> group) const;
+  /// Continues with it; closes the socket before.
+  void adopt(bound_socket next) noexcept;
   listener& operator=(listener&&) = delete;
   listener(const listener&) = delete;
   listener& operator=(const listener&) = delete;

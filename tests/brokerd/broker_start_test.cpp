@@ -6,9 +6,11 @@
 // random. GPUSHM_BROKER_STEPS: how many kills.
 #include <gtest/gtest.h>
 #include <sys/ptrace.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
@@ -97,6 +99,56 @@ class killed_at_start : public testing::Test {
     }
     return done;
   }
+#if defined(__x86_64__)
+  /// Of the next broker that starts: one of the calls that fail if a resource is short. Lets the
+  /// broker do what it wants then. Returns how many such calls there were until it served.
+  std::uint64_t fail_one_call_while_it_starts(std::uint64_t wanted) {
+    pid_t broker = 0;
+    if (!eventually([&] { return (broker = stopped_broker()) != 0; }, 20s)) {
+      throw gpushm_testing::harness_error("no broker is started");
+    }
+    stepped_thread thread(broker);
+    if (!thread.is_attached()) {
+      throw gpushm_testing::harness_error("the broker cannot be traced");
+    }
+    gpushm::base::signal_process(broker, SIGCONT);
+    const auto serves = [&] { return std::filesystem::exists(last_socket_); };
+    std::uint64_t calls = 0;
+    bool has_begun = false;  // before, the program is loaded
+    while (thread.run(PTRACE_SYSCALL, 1, serves) == 1) {
+      const auto number = thread.entered_call();
+      has_begun = has_begun || number == SYS_prctl;
+      const int error = has_begun && number ? error_without_resources(*number) : 0;
+      if (error != 0 && calls++ == wanted) {
+        failures_ += thread.fail_call(error) ? 1 : 0;
+        break;
+      }
+    }
+    return calls;
+  }
+  /// 0: it does not fail then.
+  static int error_without_resources(std::uint64_t call) {
+    switch (call) {
+      case SYS_clone:
+      case SYS_clone3:
+        return EAGAIN;
+      case SYS_mmap:
+        return ENOMEM;
+      case SYS_openat:
+      case SYS_socket:
+      case SYS_eventfd2:
+      case SYS_epoll_create1:
+      case SYS_timerfd_create:
+      case SYS_memfd_create:
+      case SYS_pipe2:
+      case SYS_socketpair:
+      case SYS_pidfd_open:
+        return EMFILE;
+      default:
+        return 0;
+    }
+  }
+#endif
   [[nodiscard]] bool has(const std::string& name, gpushm::generation generation) const {
     auto looks = connect();
     return eventually(
@@ -156,6 +208,7 @@ class killed_at_start : public testing::Test {
   const std::string last_socket_ = run_dir_ + "/private/socket";  ///< that a start makes
   std::optional<child> keeper_;
   int kills_ = 0;
+  int failures_ = 0;
 };
 
 TEST_F(killed_at_start, a_broker_without_predecessor_loses_nothing) {
@@ -174,6 +227,39 @@ TEST_F(killed_at_start, a_successor_loses_nothing) {
         std::filesystem::remove(last_socket_);
       },
       true);
+}
+
+// It starts once it has what it needs: a lack ends no domain.
+TEST_F(killed_at_start, a_successor_that_lacks_resources_loses_nothing) {
+#if defined(__x86_64__)
+  const auto wanted = gpushm_testing::number_from_environment<std::uint64_t>(
+      "GPUSHM_BROKER_ERRORS", gpushm::base::under_sanitizer ? 3 : 12);
+  start_keeper();
+  auto going = continue_brokers();
+  gpushm::client member = connect();
+  const gpushm::segment kept = make(member, "kept");
+  const gpushm::epoch epoch = connect().broker().epoch;
+  going = {};
+  const auto next = [this] {
+    gpushm::base::signal_process(gpushm_testing::program_kept_by(keeper_->pid()), SIGKILL);
+    std::filesystem::remove(last_socket_);
+  };
+  next();
+  const std::uint64_t whole = fail_one_call_while_it_starts(UINT64_MAX);
+  ASSERT_GT(whole, 20U);
+  for (std::uint64_t i = 0; i != wanted && !HasFailure(); ++i) {
+    next();
+    fail_one_call_while_it_starts(whole * i / wanted);
+    going = continue_brokers();
+    EXPECT_TRUE(has("kept", kept.generation()));
+    EXPECT_EQ(connect().broker().epoch, epoch) << "the domain has begun again";
+    going = {};
+    ASSERT_FALSE(HasFailure()) << "call " << whole * i / wanted << " of " << whole;
+  }
+  EXPECT_GT(failures_, 0);
+#else
+  GTEST_SKIP() << "system calls are replaced on x86-64 only";
+#endif
 }
 
 }  // namespace

@@ -4,7 +4,9 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/ptrace.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
+#include <sys/user.h>
 #include <sys/wait.h>
 
 #include <atomic>
@@ -15,6 +17,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -41,7 +44,7 @@ class stepped_thread {
  public:
   explicit stepped_thread(pid_t thread) : thread_(thread) {
     share_one_cpu();
-    is_attached_ = ::ptrace(PTRACE_SEIZE, thread, nullptr, nullptr) == 0 &&
+    is_attached_ = ::ptrace(PTRACE_SEIZE, thread, nullptr, PTRACE_O_TRACESYSGOOD) == 0 &&
                    ::ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr) == 0 && wait();
   }
   stepped_thread(const stepped_thread&) = delete;
@@ -90,6 +93,34 @@ class stepped_thread {
     }
     return count;
   }
+#if defined(__x86_64__)
+  /// The number of the system call that it has stopped at the begin of; nothing: it has not.
+  [[nodiscard]] std::optional<std::uint64_t> entered_call() const {
+    __ptrace_syscall_info info{};
+    // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast,performance-no-int-to-ptr)
+    auto* const size = reinterpret_cast<void*>(sizeof info);
+    if (::ptrace(PTRACE_GET_SYSCALL_INFO, thread_, size, &info) <= 0 ||
+        info.op != PTRACE_SYSCALL_INFO_ENTRY) {
+      return std::nullopt;
+    }
+    return info.entry.nr;
+  }
+  /// The call that it has entered returns this error, and has no effect. Returns whether it did.
+  bool fail_call(int number) {
+    user_regs_struct registers{};
+    if (::ptrace(PTRACE_GETREGS, thread_, nullptr, &registers) != 0) {
+      return false;
+    }
+    registers.orig_rax = SYS_getpid;  // allowed by each filter
+    if (::ptrace(PTRACE_SETREGS, thread_, nullptr, &registers) != 0 ||
+        ::ptrace(PTRACE_SYSCALL, thread_, nullptr, nullptr) != 0 || !wait() ||
+        ::ptrace(PTRACE_GETREGS, thread_, nullptr, &registers) != 0) {
+      return false;
+    }
+    registers.rax = static_cast<unsigned long long>(-static_cast<long long>(number));
+    return ::ptrace(PTRACE_SETREGS, thread_, nullptr, &registers) == 0;
+  }
+#endif
   void kill(pid_t process) {
     gpushm::base::signal_process(process, SIGKILL);
     static_cast<void>(wait());

@@ -14,6 +14,7 @@
 #include "base/deadline.hpp"
 #include "base/file.hpp"
 #include "base/log.hpp"
+#include "base/retry.hpp"
 #include "base/staged_file.hpp"
 #include "base/syscall.hpp"
 #include "base/text.hpp"
@@ -128,6 +129,20 @@ bool stop_broker(hosted_broker one, std::chrono::milliseconds timeout) {
   return stop_all(std::move(all), timeout);
 }
 
+/// In a directory; none if it cannot be read.
+std::vector<std::string> names_in(const std::string& directory) {
+  std::error_code failed;
+  std::vector<std::string> names;
+  for (std::filesystem::directory_iterator at(directory, failed), end_; !failed && at != end_;
+       at.increment(failed)) {
+    names.push_back(at->path().filename().string());
+  }
+  return names;
+}
+
+constexpr std::string_view ledger_prefix = "d.";
+constexpr std::string_view ledger_suffix = ".segments";
+
 constexpr char short_name_mark = 'd';
 
 /// Of a domain in the keeper; nothing: it is not of this form.
@@ -191,6 +206,7 @@ domain_set::domain_set(domain_set_options options, std::optional<predecessor> be
     : options_(std::move(options)),
       directory_(options_.run_dir + "/d"),
       locks_(options_.run_dir + "/locks"),
+      locked_until_(base::deadline_after(base::dying_process_timeout)),
       budget_(std::make_shared<core::process_budget>(options_.limits.memory_bytes,
                                                      options_.descriptors)),
       has_keeper_(before.has_value()) {
@@ -221,6 +237,11 @@ void domain_set::start_all(std::optional<predecessor>& before) {
   }
   for (const std::string& domain : options_.domains) {
     check(domain);
+  }
+  if (has_keeper_) {
+    for (const std::string& domain : domains_with_ledgers()) {
+      open_again(domain);
+    }
   }
   checker_ = std::jthread([this](const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
@@ -284,7 +305,33 @@ std::string domain_set::lock_path_of(const std::string& domain) const {
 }
 
 std::string domain_set::ledger_path_of(const std::string& domain) const {
-  return fmt::format("{}/d.{}.segments", locks_, domain);
+  return fmt::format("{}/{}{}{}", locks_, ledger_prefix, domain, ledger_suffix);
+}
+
+/// Domains that were open when the last process and its keeper died: closing one removes its
+/// ledger.
+std::vector<std::string> domain_set::domains_with_ledgers() const {
+  std::vector<std::string> result;
+  for (const std::string& name : names_in(locks_)) {
+    if (name.size() > ledger_prefix.size() + ledger_suffix.size() &&
+        name.starts_with(ledger_prefix) && name.ends_with(ledger_suffix)) {
+      result.push_back(name.substr(ledger_prefix.size(),
+                                   name.size() - ledger_prefix.size() - ledger_suffix.size()));
+    }
+  }
+  return result;
+}
+
+/// Members wait for it, and have its directory mounted. One that cannot be served is retried.
+void domain_set::open_again(const std::string& domain) {
+  try {
+    check_name(domain);
+    open(domain);
+  } catch (const std::exception& why) {
+    const std::lock_guard lock(mutex_);
+    note_problem(
+        domain, open_[domain], fmt::format("domain {} is not served: {}", domain, why.what()));
+  }
 }
 
 bool domain_set::is_configured(const std::string& domain) const {
@@ -304,26 +351,23 @@ std::set<std::string> domain_set::names() const {
 void domain_set::lock_node() {
   const std::string path = locks_ + "/brokerd.lock";
   constexpr const char* operation = "lock the run directory";
-  node_lock_ = base::try_lock_file(operation, path);
-  if (!node_lock_) {
-    throw error(errc::address_in_use,
-                operation,
-                path,
-                "another process serves the domains of this directory",
-                "stop it, or choose another directory: --run-dir DIR");
-  }
+  node_lock_ = base::retry_while_in_use(locked_until_, [&] {
+    auto lock = base::try_lock_file(operation, path);
+    if (!lock) {
+      throw error(errc::address_in_use,
+                  operation,
+                  path,
+                  "another process serves the domains of this directory",
+                  "stop it, or choose another directory: --run-dir DIR");
+    }
+    return lock;
+  });
 }
 
 /// Removes directories of domains that are no longer configured. Keeps directories that are not
 /// empty.
 void domain_set::remove_empty_directories() const {
-  std::error_code failed;
-  std::vector<std::string> names;
-  for (std::filesystem::directory_iterator at(directory_, failed), end_; !failed && at != end_;
-       at.increment(failed)) {
-    names.push_back(at->path().filename().string());
-  }
-  for (const std::string& name : names) {
+  for (const std::string& name : names_in(directory_)) {
     if (!name.starts_with("claim-") && !is_configured(name)) {
       ::rmdir(directory_of(name).c_str());
     }
@@ -331,17 +375,18 @@ void domain_set::remove_empty_directories() const {
 }
 
 hosted_broker domain_set::start(const std::string& domain) {
+  // The locks of a predecessor's domains may be released later than the node's.
   if (!has_keeper_) {
-    return start(domain, std::nullopt);
+    return base::retry_while_in_use(locked_until_, [&] { return start(domain, std::nullopt); });
   }
-  return start(
-      domain,
-      broker_detail::succession{short_name_mark + std::to_string(next_short_name_.fetch_add(1)),
-                                std::nullopt,
-                                next_first_generation(),
-                                ledger_path_of(domain),
-                                code_,
-                                options_.return_time});
+  const std::string short_name = short_name_mark + std::to_string(next_short_name_.fetch_add(1));
+  const gpushm::generation first = next_first_generation();
+  return base::retry_while_in_use(locked_until_, [&] {
+    return start(
+        domain,
+        broker_detail::succession{
+            short_name, std::nullopt, first, ledger_path_of(domain), code_, options_.return_time});
+  });
 }
 
 /// A domain that has been lost with its keeper has the same name again; members still have its
@@ -409,7 +454,12 @@ void domain_set::continue_all(predecessor& before) {
           broker_detail::succession{
               short_name, std::move(from), 1, ledger_path_of(domain), code_, options_.return_time});
       open_[domain].serving = std::move(serving);
-    } catch (const std::exception& why) {
+    } catch (const error& why) {
+      // Only a state that is wrong. Anything else, such as a lack of memory, threads or
+      // descriptors, ends this process with everything in the keeper: the next one tries again.
+      if (why.code() != errc::invalid_argument) {
+        throw;
+      }
       base::log(
           log_level::error,
           fmt::format(
@@ -460,7 +510,9 @@ void domain_set::close(const std::string& domain) {
                           last.segments,
                           last.connections));
   }
-  ::unlink(lock_path_of(domain).c_str());  // of a continued broker, or of one that was killed
+  // Of a continued broker, or of one that was killed.
+  ::unlink(lock_path_of(domain).c_str());
+  ::unlink(ledger_path_of(domain).c_str());
   std::error_code failed;
   std::filesystem::remove_all(directory_of(domain), failed);
   if (failed) {
@@ -499,30 +551,30 @@ void domain_set::check(const std::string& domain) {
   }
   served& entry = one.entry();
   if (entry.serving) {
-    const broker_detail::server& now_served = entry.serving->get();
-    if (now_served.is_at_path()) {
+    if (entry.serving->get().is_at_path()) {
+      note_problem(domain, entry, {});
       return;
     }
-    const broker_statistics now = now_served.statistics();
-    if (now.connections > 0 || now.segments > 0) {
-      note_problem(domain,
-                   entry,
-                   fmt::format("the socket of domain {} was removed or replaced ({}): new clients "
-                               "cannot connect until all clients have disconnected and all "
-                               "segments are removed",
-                               domain,
-                               now_served.socket_path()));
-      return;
+    one.unlock();
+    std::string problem = fmt::format(
+        "the socket of domain {} was removed or replaced ({}): it is bound again, clients that are "
+        "connected stay so",
+        domain,
+        entry.serving->get().socket_path());
+    try {
+      create_directory(directory_of(domain), public_mode);
+      entry.serving->get().bind_again();
+    } catch (const std::exception& why) {
+      problem = fmt::format("domain {} accepts no new clients: {}", domain, why.what());
     }
+    one.lock();
+    note_problem(domain, entry, problem);
+    return;
   }
-  hosted_broker ending = std::move(entry.serving);
   one.unlock();
   hosted_broker fresh;
   std::string problem;
   try {
-    if (ending) {
-      stop_broker(std::move(ending), options_.timeout);
-    }
     fresh = start(domain);
   } catch (const std::exception& why) {
     problem = fmt::format("domain {} is not served: {}", domain, why.what());

@@ -61,8 +61,8 @@ using predecessor = std::map<std::string, broker_detail::inheritance>;
 /// process that has it mounted can connect under any uid, so `<run_dir>/d` is accessible only to
 /// this process's user. Locks are in `<run_dir>/locks`, which no pod mounts. A domain that cannot
 /// be served (its lock is held, its directory belongs to another user) does not delay the others:
-/// it is retried, logged and reported by `read`. A domain whose socket disappears is served again
-/// as soon as it has no clients and no segments.
+/// it is retried, logged and reported by `read`. A socket or a directory that has disappeared, or
+/// was replaced, is made again within `check_interval`; members stay connected.
 ///
 /// Thread-safety: distinct objects: safe, with distinct directories; shared objects: safe. Calls
 /// for different domains do not wait for each other.
@@ -114,6 +114,8 @@ class domain_set {
   /// Throws `error` (timed_out) if another call uses the domain for too long.
   [[nodiscard]] base::busy_names::hold take(const std::string& domain);
   void lock_node();
+  [[nodiscard]] std::vector<std::string> domains_with_ledgers() const;
+  void open_again(const std::string& domain);
   void remove_empty_directories() const;
   /// Creates the directory and starts the broker. Called without the mutex.
   [[nodiscard]] hosted_broker start(const std::string& domain);
@@ -130,6 +132,8 @@ class domain_set {
   const domain_set_options options_;
   const std::string directory_;
   const std::string locks_;
+  /// Until then, the locks of this directory may still be those of a process that is dying.
+  const std::chrono::steady_clock::time_point locked_until_;
   const std::shared_ptr<core::process_budget> budget_;
   const bool has_keeper_;
   broker_detail::authenticator code_;  ///< if it has a keeper

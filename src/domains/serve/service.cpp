@@ -46,12 +46,21 @@ service::service(domain_set& of, const std::string& run_dir, std::optional<gid_t
     : domains_(of), listener_(listen(run_dir, group)), stop_(base::guarded_fd::open([] {
         return base::checked("serve", {}, "eventfd", [] { return ::eventfd(0, EFD_CLOEXEC); });
       })) {
-  for (int i = 0; i < max_concurrent; ++i) {
-    threads_.push_back(base::start_thread("gpushm-domains", [this] { serve(); }));
+  try {
+    for (int i = 0; i < max_concurrent; ++i) {
+      threads_.push_back(base::start_thread("gpushm-domains", [this] { serve(); }));
+    }
+  } catch (...) {  // no further thread: those that run are joined
+    stop_threads();
+    throw;
   }
 }
 
 service::~service() {
+  stop_threads();
+}
+
+void service::stop_threads() noexcept {
   const std::uint64_t one = 1;
   static_cast<void>(!::write(stop_.get(), &one, sizeof one));
 }

@@ -29,6 +29,7 @@ class service {
   ~service();
 
  private:
+  void stop_threads() noexcept;
   void serve();
   void answer_one(int socket);
   [[nodiscard]] answer carry_out(const request& what);

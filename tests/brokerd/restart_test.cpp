@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a node's broker finds again by itself: its domains, its sockets, and the locks of a
+// predecessor that is dying.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/unique_fd.hpp"
+#include "domains/protocol/private_socket.hpp"
+#include "gpushm/gpushm.hpp"
+#include "testing/brokerd/brokerd.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/temp_dir.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using gpushm_testing::eventually;
+
+class node_broker : public testing::Test {
+ protected:
+  void TearDown() override {
+    if (HasFailure() && broker_) {
+      std::printf("%s\n", broker_->keeper().output().all_output().c_str());
+    }
+  }
+  [[nodiscard]] std::string socket_of(const std::string& domain) const {
+    return run_dir_ + "/d/" + domain + "/socket";
+  }
+  [[nodiscard]] gpushm::client connect(const std::string& domain) const {
+    return gpushm::client::connect({.socket_path = socket_of(domain), .timeout = 20s});
+  }
+  static gpushm::segment make(gpushm::client& by, const std::string& name) {
+    gpushm::segment result = by.create(
+        name, {.size_bytes = 4096, .device = "host", .lifetime = gpushm::lifetime::persistent});
+    result.publish();
+    return result;
+  }
+  [[nodiscard]] bool has(const std::string& domain,
+                         const std::string& name,
+                         gpushm::generation generation) const {
+    return eventually(
+        [&] {
+          try {
+            const auto all = connect(domain).list(name);
+            return all.size() == 1 && all.front().generation == generation && all.front().published;
+          } catch (const gpushm::error&) {
+            return false;
+          }
+        },
+        20s);
+  }
+
+  gpushm_testing::temp_dir directory_{0755};
+  const std::string run_dir_ = directory_ / "run";
+  std::optional<gpushm_testing::brokerd> broker_;
+};
+
+/// Without the node's agent, which has asked for it.
+TEST_F(node_broker, opens_its_domains_again_after_a_loss) {
+  broker_.emplace(run_dir_);
+  const gpushm::domains::private_socket agent(run_dir_);
+  for (const char* domain : {"claim-a", "claim-b"}) {
+    EXPECT_EQ(agent.open(domain, 20s), run_dir_ + "/d/" + domain);
+  }
+  gpushm::client member = connect("claim-a");
+  const gpushm::segment kept = make(member, "kept");
+  agent.close("claim-b", 20s);
+  broker_.reset();  // and its keeper
+  broker_.emplace(run_dir_);
+  EXPECT_TRUE(has("claim-a", "kept", kept.generation())) << "handed back";
+  EXPECT_FALSE(std::filesystem::exists(run_dir_ + "/d/claim-b"));
+  const auto all = agent.read(20s);
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_TRUE(all.front().serving);
+  agent.close("claim-a", 20s);
+  broker_.reset();
+  broker_.emplace(run_dir_);
+  EXPECT_TRUE(agent.read(20s).empty());
+}
+
+TEST_F(node_broker, binds_its_socket_again_and_so_does_a_successor) {
+  broker_.emplace(run_dir_, std::vector<std::string>{"--domain", "default"});
+  gpushm::client member = connect("default");
+  const gpushm::segment kept = make(member, "kept");
+  const gpushm::epoch epoch = member.broker().epoch;
+  std::filesystem::remove_all(run_dir_ + "/d/default");
+  EXPECT_TRUE(has("default", "kept", kept.generation()));
+  EXPECT_TRUE(broker_->kill());
+  EXPECT_TRUE(has("default", "kept", kept.generation()));
+  std::filesystem::remove(socket_of("default"));
+  EXPECT_TRUE(broker_->kill());
+  EXPECT_TRUE(has("default", "kept", kept.generation()));
+  EXPECT_EQ(connect("default").broker().epoch, epoch);
+  EXPECT_EQ(member.list("kept").size(), 1U);
+}
+
+/// A process that was killed can have them for a while.
+TEST_F(node_broker, waits_for_the_socket_and_the_lock_of_a_dying_predecessor) {
+  gpushm_testing::make_run_directory(run_dir_);
+  auto command = gpushm_testing::brokerd_command(run_dir_, {"--domain", "default"});
+  std::filesystem::create_directory(run_dir_ + "/locks");
+  std::filesystem::permissions(run_dir_ + "/locks", std::filesystem::perms::owner_all);
+  ASSERT_EQ(::chown((run_dir_ + "/locks").c_str(), gpushm_testing::brokerd_uid(), 0), 0);
+  const std::string lock_path = run_dir_ + "/locks/brokerd.lock";
+  gpushm::base::unique_fd lock(
+      ::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  ASSERT_EQ(::chown(lock_path.c_str(), gpushm_testing::brokerd_uid(), 0), 0);
+  ASSERT_EQ(::flock(lock.get(), LOCK_EX | LOCK_NB), 0);
+
+  const std::string notify = *(std::find(command.argv.begin(), command.argv.end(), "--socket") + 1);
+  std::filesystem::create_directory(std::filesystem::path(notify).parent_path());
+  ASSERT_EQ(
+      ::chown(
+          std::filesystem::path(notify).parent_path().c_str(), gpushm_testing::brokerd_uid(), 0),
+      0);
+  gpushm::base::unique_fd last(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  ASSERT_LT(notify.size(), sizeof address.sun_path);
+  std::memcpy(&address.sun_path[0], notify.c_str(), notify.size() + 1);
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): as bind expects
+  ASSERT_EQ(::bind(last.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::chmod(notify.c_str(), 0666), 0);
+
+  gpushm_testing::child keeper = gpushm_testing::child::start(command);
+  std::this_thread::sleep_for(200ms);
+  EXPECT_TRUE(keeper.running()) << keeper.output().all_output();
+  last.reset();
+  EXPECT_TRUE(eventually([&] { return gpushm_testing::program_kept_by(keeper.pid()) != 0; }, 20s));
+  lock.reset();
+  EXPECT_EQ(connect("default").broker().domain, "default");
+}
+
+}  // namespace
