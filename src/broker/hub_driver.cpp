@@ -5,8 +5,14 @@
 
 namespace gpushm::broker_detail {
 
-hub_driver::hub_driver(asio::io_context& io, hub& driven, turn_loop& loop, member_log& log)
-    : hub_(driven), loop_(loop), log_(log), work_([this] { work(); }), timer_(io) {
+hub_driver::hub_driver(
+    asio::io_context& io, hub& driven, turn_loop& loop, member_log& log, recorder& records)
+    : hub_(driven),
+      loop_(loop),
+      log_(log),
+      recorder_(records),
+      work_([this] { work(); }),
+      timer_(io) {
   loop_.join(work_, "work");
 }
 
@@ -18,7 +24,10 @@ void hub_driver::schedule() {
 }
 
 void hub_driver::work() {
-  log_.guarded([&] { hub_.work(); });
+  {
+    const recorder::step named(recorder_, {step_kind::work, 0});
+    log_.guarded([&] { hub_.work(); });
+  }
   if (hub_.has_work()) {
     loop_.request_turn(work_);
   }
@@ -35,7 +44,10 @@ void hub_driver::arm_deadline() {
       return;  // rearmed for an earlier deadline
     }
     armed_for_.reset();
-    log_.guarded([&] { hub_.tick(std::chrono::steady_clock::now()); });
+    {
+      const recorder::step named(recorder_, {step_kind::deadlines, 0});
+      log_.guarded([&] { hub_.tick(std::chrono::steady_clock::now()); });
+    }
     schedule();
   });
   armed_for_ = next;

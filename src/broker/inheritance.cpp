@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/log.hpp"
+#include "broker/step.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::broker_detail {
@@ -37,8 +38,15 @@ void inheritance::read_notes() {
     notes.blamed = notes.handling;
     notes.handling = 0;
   }
-  if (notes.deaths >= max_deaths) {
-    suspect = notes.blamed;
+  if (notes.deaths >= max_deaths && session_in(notes.blamed) != 0) {
+    suspect = session_in(notes.blamed);
+  }
+  if (notes.deaths >= max_failed_starts) {  // in what no session alone has caused
+    throw error(errc::invalid_argument,
+                "read the journal",
+                {},
+                std::to_string(notes.deaths) + " brokers have ended in the same step",
+                "report this as a bug; a new one starts without it");
   }
 }
 

@@ -22,7 +22,7 @@ namespace gpushm::broker_detail {
 
 /// In a row. With the keeper's pauses, more than a minute.
 inline constexpr std::uint32_t max_failed_starts = 30;
-/// In a row, in requests of one session.
+/// In a row, in steps of one kind for one session.
 inline constexpr std::uint32_t max_deaths = 3;
 
 /// What a predecessor has left of one domain: its journal and its descriptors.
@@ -42,7 +42,7 @@ struct inheritance {
   journal::journal log;
   std::unordered_map<records::descriptor_id, base::unique_fd> descriptors;
   std::vector<records::descriptor_id> stored;  ///< numbers of all `descriptors` at first
-  /// The session in whose requests the last broker and those before it have died; nothing: none.
+  /// The session in whose steps the last broker and those before it have died; nothing: none.
   std::optional<core::session_id> suspect;
   records::broker_record broker;
   core::saved_state state;

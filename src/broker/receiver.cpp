@@ -103,6 +103,7 @@ void receiver::read_one(lane& on) {
 
 /// A packet without descriptors, the first one in the socket.
 void receiver::handle(lane& on, const transport::peeked& got) {
+  const recorder::step handled(recorder_, {step_kind::request, on.of.number});
   begin_handling(on);
   hub_.receive(on.of, got.packet, {}, clock::now(), 0, on.kind);
   finish_handling(on);
@@ -110,13 +111,11 @@ void receiver::handle(lane& on, const transport::peeked& got) {
 
 /// The hub records this with the packet's effects.
 void receiver::begin_handling(lane& on) {
-  recorder_.begin_handling(on.of.number);
   on.handled = true;
   recorder_.mark(connection::key_of_handled(on));
 }
 
 void receiver::finish_handling(lane& on) {
-  recorder_.end_handling();
   ++received_;
   static_cast<void>(remove_handled(on));
   sender_.settle_after_request(on.of);
@@ -181,6 +180,7 @@ void receiver::take(std::unique_ptr<descriptor_receiver::received_packet> whole)
     return;
   }
   on.peeked = got;
+  const recorder::step handled(recorder_, {step_kind::request, from.number});
   switch (got->status) {
     case transport::receive_status::would_block:
     case transport::receive_status::closed:

@@ -71,16 +71,16 @@ void recorder::end() noexcept {
   is_behind_ = false;
 }
 
-void recorder::end_handling() noexcept {
+void recorder::end_step(std::uint64_t what, std::uint64_t outer) noexcept {
   if (!on_) {
     return;
   }
   journal::death_notes& notes = on_->log.notes();
-  if (notes.blamed == notes.handling) {  // one of its requests has not been the cause
+  if (notes.blamed == what) {  // one of this kind has not been the cause
     notes.blamed = 0;
     notes.deaths = 0;
   }
-  notes.handling = 0;
+  notes.handling = outer;
 }
 
 void recorder::write() noexcept {

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "broker/descriptor_shelf.hpp"
+#include "broker/step.hpp"
 #include "core/domain.hpp"
 #include "core/saved_state.hpp"
 #include "journal/journal.hpp"
@@ -35,13 +37,21 @@ class recorder {
   [[nodiscard]] bool is_on() const noexcept { return on_ != nullptr; }
   /// For system calls that report in the journal.
   [[nodiscard]] transport::reported_call& call() noexcept { return on_ ? on_->log.call() : call_; }
-  /// Between these two, a request of the session is handled (`journal::death_notes`).
-  void begin_handling(core::session_id session) noexcept {
-    if (on_) {
-      on_->log.notes().handling = session;
-    }
-  }
-  void end_handling() noexcept;
+  /// While it exists, this step is what the process dies of, if it does (`journal::death_notes`).
+  /// One within another one takes its place meanwhile.
+  class step {
+   public:
+    step(recorder& by, step_note what) noexcept
+        : by_(by), value_(what.value()), outer_(by.begin_step(value_)) {}
+    step(const step&) = delete;
+    step& operator=(const step&) = delete;
+    ~step() { by_.end_step(value_, outer_); }
+
+   private:
+    recorder& by_;
+    std::uint64_t value_;
+    std::uint64_t outer_;
+  };
   /// The domain of a predecessor is complete again: it has not ended this process.
   void end_continuing() noexcept {
     if (on_) {
@@ -104,6 +114,10 @@ class recorder {
     std::vector<records::descriptor_id> to_forget;  ///< after the next commit
     std::optional<journal::journal> next;           ///< written by `catch_up`
   };
+  std::uint64_t begin_step(std::uint64_t what) noexcept {
+    return on_ ? std::exchange(on_->log.notes().handling, what) : 0;
+  }
+  void end_step(std::uint64_t what, std::uint64_t outer) noexcept;
   template <typename Make>
   void put_bytes(const journal::record_key& key, Make&& make) noexcept;
   void begin_all() noexcept;

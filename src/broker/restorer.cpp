@@ -63,8 +63,8 @@ void restorer::drop_sessions() {
       session_ender_.drop(connection_of(*found), why);
     }
   };
-  if (from_.suspect) {  // its request would end this process, too
-    drop(*from_.suspect, "several brokers in a row have ended in its requests");
+  if (from_.suspect) {  // its next step would end this process, too
+    drop(*from_.suspect, "several brokers in a row have ended in a step for it");
   }
   for (const core::session_id each : dropped_) {
     drop(each, "the memory of an answer is lost");

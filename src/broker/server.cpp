@@ -133,7 +133,7 @@ class server::impl final : public outbox {
         hub_(hub_config(), *this, &impl::on_slot, this),
         loop_(
             io_, log_, [this](connection& of) { step(of); }, [this] { driver_.schedule(); }),
-        driver_(io_, hub_, loop_, log_),
+        driver_(io_, hub_, loop_, log_, recorder_),
         session_ender_(io_,
                        hub_,
                        driver_,
@@ -509,16 +509,20 @@ class server::impl final : public outbox {
     }
     try {
       if (of.may_flush()) {
+        const recorder::step named(recorder_, {step_kind::answers, of.number});
         sender_.flush(of);
       } else if (of.may_answer() && of.rest) {
+        const recorder::step named(recorder_, {step_kind::open_rest, of.number});
         hub_.resume(of);
       } else if (of.last_packets) {
+        const recorder::step named(recorder_, {step_kind::end, of.number});
         receiver_.read_last(of);
       } else if (of.may_read_events()) {
         receiver_.read_one(*of.events);
       } else if (of.may_read()) {
         receiver_.read_one(of.requests);
       } else if (of.is_over()) {
+        const recorder::step named(recorder_, {step_kind::end, of.number});
         session_ender_.close(of);
       }
     } catch (const std::exception& why) {

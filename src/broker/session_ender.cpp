@@ -154,7 +154,10 @@ void session_ender::watch_fence(connection& gone) {
 }
 
 void session_ender::fence_reached(core::session_id number) {
-  log_.guarded([&] { hub_.hang_up(number); });
+  {
+    const recorder::step named(recorder_, {step_kind::fence, number});
+    log_.guarded([&] { hub_.hang_up(number); });
+  }
   driver_.schedule();
 }
 

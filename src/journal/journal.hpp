@@ -28,9 +28,9 @@ struct record_key {
 /// Who may be the cause when processes die again and again. In the file, and not part of a commit:
 /// each field is a store that takes effect at once. All zero: nothing.
 struct death_notes {
-  std::uint64_t handling = 0;       ///< whose request is being handled; 0: none
-  std::uint64_t blamed = 0;         ///< whose request was being handled at the last death
-  std::uint32_t deaths = 0;         ///< in a row, while a request of `blamed` was being handled
+  std::uint64_t handling = 0;       ///< the step that is being taken; 0: none
+  std::uint64_t blamed = 0;         ///< the step that was being taken at the last death
+  std::uint32_t deaths = 0;         ///< in a row, in that step
   std::uint32_t failed_starts = 0;  ///< in a row: processes that have ended while they read it
 };
 

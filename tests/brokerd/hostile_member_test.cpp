@@ -26,6 +26,7 @@
 
 #include "base/signals.hpp"
 #include "base/unique_fd.hpp"
+#include "broker/step.hpp"
 #include "gpushm/gpushm.hpp"
 #include "journal/journal.hpp"
 #include "records/records.hpp"
@@ -34,6 +35,7 @@
 #include "testing/process/temp_dir.hpp"
 #include "testing/raw_session/raw_session.hpp"
 #include "testing/stuck_file/stuck_file.hpp"
+#include "tests/brokerd/stepped_thread.hpp"
 #include "transport/packet_socket.hpp"
 
 namespace {
@@ -214,12 +216,66 @@ TEST_F(brokerd_with_hostile_member, drops_a_session_after_three_deaths_in_its_re
   EXPECT_EQ(first.list().size(), 1U);  // it connects again
   EXPECT_NE(
       broker_.keeper().wait_for_line(
-          "several brokers in a row have ended in its requests", 10s, gpushm_testing::stream::err),
+          "several brokers in a row have ended in a step for it", 10s, gpushm_testing::stream::err),
       "");
   // Its new session is not suspected.
   ASSERT_TRUE(broker_.kill());
   EXPECT_EQ(first.list().size(), 1U);
   EXPECT_EQ(second.stat("w").leases, 1U);
+}
+
+/// Steps that no packet begins: the rest of an open_many, and a deadline. Each would end every
+/// broker in turn, if the third one, or the thirtieth, did not give up what it is for.
+TEST_F(brokerd_with_hostile_member, names_what_it_does_when_it_dies) {
+  using gpushm::broker_detail::step_kind;
+  using gpushm::broker_detail::step_note;
+  constexpr std::uint64_t most_calls = 3'000;
+  gpushm::client good = connect();
+  gpushm::segment kept = good.create("w", {.size_bytes = 4'096, .device = "host"});
+  kept.publish();
+  // It is killed in a step of this kind, in which `deaths` brokers before it have died.
+  const auto kill_in = [&](step_note what, std::uint32_t deaths, std::uint32_t timeout_ms) {
+    auto journal = journal_of(broker_.keeper().pid());
+    auto hostile = gpushm_testing::raw_session::greeted(socket_);
+    gpushm_tests::stepped_thread thread(gpushm_tests::thread_named(broker_.pid(), "gpushm-broker"));
+    ASSERT_TRUE(thread.is_attached());
+    gpushm::wire::open_many request;
+    request.timeout_ms = timeout_ms;
+    for (int i = 0; i != 100; ++i) {
+      request.names.push_back("none/" + std::to_string(i));
+    }
+    ASSERT_TRUE(hostile.send(request));
+    ASSERT_TRUE(thread.run_until(
+        [&] {
+          const std::uint64_t now = journal.notes().handling;
+          const bool is_it =
+              now >> step_note::session_bits == static_cast<std::uint64_t>(what.kind);
+          if (is_it && now != 0) {
+            journal.notes().blamed = now;
+            journal.notes().deaths = deaths;
+          }
+          return is_it && now != 0;
+        },
+        most_calls));
+    const pid_t before = broker_.pid();
+    thread.kill(before);
+    ASSERT_TRUE(eventually([&] { return broker_.pid() != 0 && broker_.pid() != before; }, 20s));
+  };
+  kill_in({step_kind::open_rest}, 1, 60'000);
+  EXPECT_EQ(good.stat("w").leases, 1U);
+  EXPECT_EQ(log().find("several brokers"), std::string::npos);
+  kill_in({step_kind::open_rest}, 2, 60'000);
+  EXPECT_EQ(good.stat("w").leases, 1U);
+  EXPECT_NE(
+      broker_.keeper().wait_for_line(
+          "several brokers in a row have ended in a step for it", 20s, gpushm_testing::stream::err),
+      "");
+  const auto epoch = connect().broker().epoch;
+  kill_in({step_kind::deadlines}, 2, 1);
+  EXPECT_EQ(connect().broker().epoch, epoch) << "a domain is given up later than a session";
+  kill_in({step_kind::deadlines}, 29, 1);
+  EXPECT_NE(connect().broker().epoch, epoch);
+  EXPECT_TRUE(eventually([&] { return good.stat("w").leases == 1; }, 20s)) << "handed back";
 }
 
 /// As if no broker could read it.

@@ -93,6 +93,20 @@ class stepped_thread {
     }
     return count;
   }
+  /// Runs until `reached` returns true, which is asked at the begin and the end of each system
+  /// call, at most so often. The thread must have something to do meanwhile. Returns whether it was
+  /// reached.
+  bool run_until(const std::function<bool()>& reached, std::uint64_t most) {
+    for (std::uint64_t done = 0; done != most; ++done) {
+      if (reached()) {
+        return true;
+      }
+      if (::ptrace(PTRACE_SYSCALL, thread_, nullptr, nullptr) != 0 || !wait()) {
+        return false;
+      }
+    }
+    return false;
+  }
 #if defined(__x86_64__)
   /// The number of the system call that it has stopped at the begin of; nothing: it has not.
   [[nodiscard]] std::optional<std::uint64_t> entered_call() const {

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "core/domain.hpp"
+
+namespace gpushm::broker_detail {
+
+/// Work that can end the broker's process, if it has a fault. Stored in `journal::death_notes`:
+/// never renumber.
+enum class step_kind : std::uint8_t {
+  request = 0,    ///< a packet of the session
+  open_rest = 1,  ///< the next names of its open_many
+  answers = 2,    ///< packets to it
+  end = 3,        ///< its end, or what its last packets ask for
+  fence = 4,      ///< what its end has left, once it cannot write any more
+  work = 5,       ///< of the domain
+  deadlines = 6,  ///< of the domain
+};
+
+/// As `journal::death_notes` has it. Session 0: the domain. Not 0, because no request is the
+/// domain's.
+struct step_note {
+  step_kind kind = step_kind::request;
+  core::session_id session = 0;
+
+  static constexpr unsigned session_bits = 56;
+  [[nodiscard]] constexpr std::uint64_t value() const noexcept {
+    return (std::uint64_t{static_cast<std::uint8_t>(kind)} << session_bits) | session;
+  }
+};
+
+/// Of a `step_note`; 0: the domain.
+[[nodiscard]] constexpr core::session_id session_in(std::uint64_t note) noexcept {
+  return note & ((std::uint64_t{1} << step_note::session_bits) - 1);
+}
+
+}  // namespace gpushm::broker_detail
