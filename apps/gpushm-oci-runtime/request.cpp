@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 
+#include "apps/gpushm-oci-runtime/provenance.hpp"
 #include "base/text.hpp"
 #include "cdi/document/name.hpp"
 #include "gpushm/error.hpp"
@@ -19,6 +20,8 @@ using cdi::oci_config;
 
 constexpr std::string_view devices_variable = "NVIDIA_VISIBLE_DEVICES";
 constexpr std::string_view capabilities_variable = "NVIDIA_DRIVER_CAPABILITIES";
+/// The prefix of engines and of Kubernetes' device plugins.
+constexpr std::string_view usual_prefix = "cdi.k8s.io/";
 constexpr std::string_view mounts_root = "/var/run/nvidia-container-devices/";
 
 const oci_config* member(const oci_config* object, const char* key) {
@@ -76,12 +79,15 @@ void read_annotations(const oci_config& config, const settings& chosen, request&
   if (all == nullptr || !all->is_object()) {
     return;
   }
+  const permission allowed = permitted(source::annotation, chosen, is_privileged(config));
   std::map<std::string, std::string> asking;
   for (const auto& [key, value] : all->items()) {
     if (std::any_of(chosen.annotation_prefixes.begin(),
                     chosen.annotation_prefixes.end(),
                     [&key = key](const std::string& prefix) { return key.starts_with(prefix); })) {
       asking.emplace(key, text_of(&value));
+    } else if (!allowed.accepted && key.starts_with(usual_prefix)) {
+      out.ignored.push_back(fmt::format("annotation {}: {}", key, allowed.why_not));
     }
   }
   for (const auto& [key, value] : asking) {
@@ -122,12 +128,13 @@ void read_mounts(const oci_config& config, const settings& chosen, request& out)
   if (mounts == nullptr || !mounts->is_array()) {
     return;
   }
+  const permission allowed = permitted(source::mount, chosen, is_privileged(config));
   for (const oci_config& each : *mounts) {
-    const std::string source =
+    const std::string origin =
         std::filesystem::path(text_of(member(&each, "source"))).lexically_normal();
     const std::string place =
         std::filesystem::path(text_of(member(&each, "destination"))).lexically_normal();
-    if (source != "/dev/null" || !place.starts_with(mounts_root) ||
+    if (origin != "/dev/null" || !place.starts_with(mounts_root) ||
         place.size() == mounts_root.size()) {
       continue;
     }
@@ -135,8 +142,8 @@ void read_mounts(const oci_config& config, const settings& chosen, request& out)
     if (requested.ends_with('/')) {
       requested.remove_suffix(1);
     }
-    if (!chosen.accept_mounts) {
-      out.ignored.push_back(fmt::format("mount {}: accept_mounts is off", place));
+    if (!allowed.accepted) {
+      out.ignored.push_back(fmt::format("mount {}: {}", place, allowed.why_not));
     } else if (requested.starts_with("imex/")) {
       out.ignored.push_back(fmt::format("mount {}: IMEX channels are not provided", place));
     } else {
@@ -148,16 +155,14 @@ void read_mounts(const oci_config& config, const settings& chosen, request& out)
   }
 }
 
-// An image can set the variable: it can request GPUs, but not join a domain or request another
-// vendor's device.
-void check_kind(std::string_view name, const settings& chosen) {
+void check_kind(std::string_view name, const permission& allowed, const settings& chosen) {
   const auto qualified = cdi::parse_qualified_name(name);
-  if (qualified && qualified->kind != chosen.default_kind) {
+  if (!allowed.any_kind && qualified && qualified->kind != chosen.default_kind) {
     throw error(errc::invalid_argument,
                 fmt::format("read {}", devices_variable),
                 name,
                 "it names a device of another kind than " + chosen.default_kind,
-                "request it by the annotation cdi.k8s.io/NAME, which the engine's user sets");
+                "request it from the engine, for instance by --device");
   }
 }
 
@@ -171,9 +176,9 @@ void read_variable(const oci_config& config, const settings& chosen, request& ou
     return;
   }
   const std::string reason = assignment_text(devices_variable, *value);
-  if (!chosen.accept_variable_unprivileged && !is_privileged(config)) {
-    out.ignored.push_back(
-        reason + ": the container is not privileged, and accept_variable_unprivileged is off");
+  const permission allowed = permitted(source::variable, chosen, is_privileged(config));
+  if (!allowed.accepted) {
+    out.ignored.push_back(fmt::format("{}: {}", reason, allowed.why_not));
     return;
   }
   // "all" or "none" overrides the other names.
@@ -184,7 +189,7 @@ void read_variable(const oci_config& config, const settings& chosen, request& ou
     }
   }
   for (const std::string_view name : names) {
-    check_kind(name, chosen);
+    check_kind(name, allowed, chosen);
     out.devices.push_back({std::string(name), reason});
   }
 }

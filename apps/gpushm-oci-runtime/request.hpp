@@ -26,9 +26,9 @@ struct request {
   std::vector<std::string> ignored;
 };
 
-/// Returns a container's requests: by annotations, else by mounts if they are accepted, else by
-/// NVIDIA_VISIBLE_DEVICES. Throws `error` (invalid_argument) for an annotation that contains
-/// anything but qualified names, and for an invalid config. Pure.
+/// Returns a container's requests: by annotations, else by mounts, else by NVIDIA_VISIBLE_DEVICES,
+/// each as far as `permitted` (provenance.hpp) allows. Throws `error` (invalid_argument) for an
+/// annotation that contains anything but qualified names, and for an invalid config. Pure.
 [[nodiscard]] request read_request(const cdi::oci_config& config, const settings& chosen);
 
 }  // namespace gpushm::oci_runtime

@@ -14,7 +14,8 @@ struct settings {
   std::vector<std::string> spec_dirs{"/etc/cdi", "/var/run/cdi"};
   /// The kind of devices that are requested without a qualified name.
   std::string default_kind = "nvidia.com/gpu";
-  std::vector<std::string> annotation_prefixes{"cdi.k8s.io/"};
+  /// Empty: annotations request nothing. podman copies those of images (provenance.hpp).
+  std::vector<std::string> annotation_prefixes;
   bool accept_mounts = false;
   bool accept_variable_unprivileged = true;
   bool filter_by_capabilities = true;

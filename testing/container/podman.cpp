@@ -90,6 +90,25 @@ podman::podman(const std::vector<std::string>& others) {
   }
 }
 
+void podman::build_image(const std::string& name,
+                         const std::string& changes,
+                         const std::vector<std::string>& annotations) const {
+  const temp_dir context{0755};
+  std::ofstream(context / "Containerfile") << "FROM " << image << "\n" << changes;
+  std::vector<std::string> arguments{"build", "--quiet", "--isolation", "chroot", "--pull=never"};
+  for (const std::string& each : annotations) {
+    arguments.insert(arguments.end(), {"--annotation", each});
+  }
+  arguments.insert(arguments.end(), {"--tag", name, context.path()});
+  spawn_options build;
+  build.argv = command(arguments);
+  build.env = environment();
+  const auto done = run_program(build, scaled_timeout(std::chrono::seconds(60)));
+  if (!done.status.success()) {
+    throw harness_error("podman build: " + done.status.text() + "\n" + done.err);
+  }
+}
+
 podman::~podman() {
   const auto removed = [] {
     bool left = false;
@@ -141,17 +160,22 @@ std::vector<std::pair<std::string, std::string>> podman::environment() const {
 
 spawn_options podman::run(const podman_options& options) const {
   static std::atomic<int> count{0};
-  std::vector<std::string> arguments{"run",
-                                     "--rm",
-                                     "--interactive",
-                                     "--network",
-                                     "none",
-                                     "--cgroup-parent",
-                                     "/" + cgroup_parent(),
-                                     "--name",
-                                     "gpushm-" + std::to_string(++count),
-                                     "--volume",
-                                     own_program("gpushm") + ":" + command_inside() + ":ro"};
+  std::vector<std::string> arguments;
+  if (!options.runtime.empty()) {
+    arguments = {"--runtime", options.runtime};
+  }
+  arguments.insert(arguments.end(),
+                   {"run",
+                    "--rm",
+                    "--interactive",
+                    "--network",
+                    "none",
+                    "--cgroup-parent",
+                    "/" + cgroup_parent(),
+                    "--name",
+                    "gpushm-" + std::to_string(++count),
+                    "--volume",
+                    own_program("gpushm") + ":" + command_inside() + ":ro"});
   for (const std::string& device : options.devices) {
     arguments.insert(arguments.end(), {"--device", device});
   }
@@ -164,7 +188,7 @@ spawn_options podman::run(const podman_options& options) const {
     arguments.insert(arguments.end(), {"--env", name + "=" + value});
   }
   arguments.insert(arguments.end(), options.more.begin(), options.more.end());
-  arguments.emplace_back(image);
+  arguments.push_back(options.image.empty() ? image : options.image);
   arguments.insert(arguments.end(), options.argv.begin(), options.argv.end());
   spawn_options started;
   started.argv = command(arguments);

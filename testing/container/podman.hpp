@@ -19,6 +19,8 @@ struct podman_options {
   std::vector<bind_mount> mounts;
   std::vector<std::pair<std::string, std::string>> env;
   std::vector<std::string> more;  ///< other options of `podman run`
+  std::string image;              ///< one of `build_image`; empty: the image of this object
+  std::string runtime;            ///< a path; empty: runc
 };
 
 /// The reason why podman's containers cannot run here, for GTEST_SKIP; nullopt when they can. Tried
@@ -45,6 +47,12 @@ class podman {
   [[nodiscard]] std::string domains_directory() const { return directory_ / "domains"; }
   /// The path of the project's command inside the containers.
   [[nodiscard]] static std::string command_inside() { return "/bin/gpushm"; }
+
+  /// Builds image `name` by the instructions `changes` (a Containerfile without FROM and RUN) upon
+  /// this object's image, with annotations in its manifest. Throws `harness_error`.
+  void build_image(const std::string& name,
+                   const std::string& changes,
+                   const std::vector<std::string>& annotations) const;
 
   /// `podman run` with these options, for the caller to start; killing it also removes its
   /// container.

@@ -228,6 +228,8 @@ TEST_P(oci_runtime_container, engine_devices_are_not_added_twice) {
   json config = json::parse(contents(file));
   config["annotations"]["cdi.k8s.io/plugin_1"] = "nvidia.com/gpu=0";
   std::ofstream(file) << config.dump(2);
+  std::ofstream(directory_ / "settings.yaml", std::ios::app)
+      << "annotation_prefixes: [cdi.k8s.io/]\n";
   spawn_options inject;
   inject.argv = {own_program("gpushm"),
                  "cdi",

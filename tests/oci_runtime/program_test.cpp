@@ -132,11 +132,20 @@ TEST_F(oci_runtime, image_cannot_join_domain) {
   EXPECT_EQ(ran.out, "");
   EXPECT_EQ(ran.err,
             "gpushm-oci-runtime: read NVIDIA_VISIBLE_DEVICES \"gpushm.dev/share=b\": it names a "
-            "device of another kind than nvidia.com/gpu (request it by the annotation "
-            "cdi.k8s.io/NAME, which the engine's user sets)\n");
+            "device of another kind than nvidia.com/gpu (request it from the engine, for instance "
+            "by --device)\n");
   EXPECT_EQ(contents(spec()), "{" + request);
-  // The engine's user can request it.
-  write(spec(), R"({"annotations":{"cdi.k8s.io/x":"gpushm.dev/share=b"},)" + request);
+  // podman copies the annotations of images.
+  const std::string annotated =
+      R"({"annotations":{"cdi.k8s.io/x":"gpushm.dev/share=b"},"process":{"env":["A=1"]}})";
+  write(spec(), annotated);
+  EXPECT_EQ(run(create()).status, exited(7));
+  EXPECT_EQ(contents(spec()), annotated);
+  EXPECT_THAT(contents(log()),
+              HasSubstr(" warning box: ignored annotation cdi.k8s.io/x: annotation_prefixes is "
+                        "empty\n"));
+  // The operator's setting accepts them, for engines that copy none.
+  set("annotation_prefixes: [cdi.k8s.io/]\n");
   EXPECT_EQ(run(create()).status, exited(7));
   EXPECT_THAT(contents(spec()), HasSubstr("/run/gpushm/d/b"));
 }
@@ -223,6 +232,7 @@ TEST_F(oci_runtime, container_without_request_keeps_its_file) {
 }
 
 TEST_F(oci_runtime, second_run_changes_nothing) {
+  set("annotation_prefixes: [cdi.k8s.io/]\n");
   write(spec(), R"({"annotations":{"cdi.k8s.io/x":"nvidia.com/gpu=0"},"process":{"env":["A=1"]}})");
   EXPECT_EQ(run(create()).status, exited(7));
   const std::string once = contents(spec());

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "apps/gpushm-oci-runtime/provenance.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::oci_runtime {
@@ -41,6 +42,7 @@ TEST(oci_runtime_request, config_without_request_requests_nothing) {
                              R"({"process":{"env":null}})",
                              R"({"process":{"env":["NVIDIA_VISIBLE_DEVICES"]}})",
                              R"({"process":{"env":["NVIDIA_VISIBLE_DEVICES_X=1",7]}})",
+                             R"({"annotations":{"cdi.k8s.io/x":"nvidia.com/gpu=0"}})",
                              R"({"annotations":{"other/x":"nvidia.com/gpu=0"}})"}) {
     EXPECT_THAT(names(read_request(cdi::parse_config(config, "c"), {})), IsEmpty()) << config;
   }
@@ -72,8 +74,8 @@ TEST(oci_runtime_request, variable_accepts_only_default_kind) {
       } catch (const error& failure) {
         EXPECT_EQ(failure.what(),
                   std::string("read NVIDIA_VISIBLE_DEVICES \"") + name +
-                      "\": it names a device of another kind than nvidia.com/gpu (request it by "
-                      "the annotation cdi.k8s.io/NAME, which the engine's user sets)");
+                      "\": it names a device of another kind than nvidia.com/gpu (request it from "
+                      "the engine, for instance by --device)");
       }
     }
   }
@@ -81,10 +83,57 @@ TEST(oci_runtime_request, variable_accepts_only_default_kind) {
   chosen.default_kind = "amd.com/gpu";
   EXPECT_THAT(requested_by("amd.com/gpu=0", chosen), ElementsAre("amd.com/gpu=0"));
   EXPECT_THROW((void)requested_by("nvidia.com/gpu=0", chosen), error);
-  // The engine's user can request it.
-  cdi::oci_config config = with_variables({"NVIDIA_VISIBLE_DEVICES=gpushm.dev/share=b"});
-  config["annotations"] = {{"cdi.k8s.io/a", "gpushm.dev/share=a"}};
-  EXPECT_THAT(names(read_request(config, {})), ElementsAre("gpushm.dev/share=a"));
+}
+
+// Images can also set annotations: podman copies them.
+TEST(oci_runtime_request, annotations_apply_only_if_operator_lists_prefixes) {
+  cdi::oci_config config;
+  config["annotations"] = {{"cdi.k8s.io/a", "gpushm.dev/share=a"},
+                           {"cdi.k8s.io/b", "nvidia.com/gpu=0"},
+                           {"io.container.manager", "cri-o"},
+                           {"other/x", "nvidia.com/gpu=0"}};
+  const auto off = read_request(config, {});
+  EXPECT_THAT(off.devices, IsEmpty());
+  EXPECT_THAT(off.ignored,
+              ElementsAre("annotation cdi.k8s.io/a: annotation_prefixes is empty",
+                          "annotation cdi.k8s.io/b: annotation_prefixes is empty"));
+  // Also in a privileged container: a domain is not a device of the kernel.
+  config["process"]["capabilities"]["bounding"] = {"CAP_SYS_ADMIN"};
+  EXPECT_THAT(read_request(config, {}).devices, IsEmpty());
+  settings chosen;
+  chosen.annotation_prefixes = {"cdi.k8s.io/"};
+  const auto on = read_request(config, chosen);
+  EXPECT_THAT(names(on), ElementsAre("gpushm.dev/share=a", "nvidia.com/gpu=0"));
+  EXPECT_THAT(on.ignored, IsEmpty());
+}
+
+// ---- provenance ----
+
+TEST(oci_runtime_provenance, what_an_image_can_set_never_has_another_kind) {
+  for (const source from : {source::annotation, source::mount, source::variable}) {
+    for (const bool mounts : {false, true}) {
+      for (const bool variable : {false, true}) {
+        for (const bool annotations : {false, true}) {
+          for (const bool privileged : {false, true}) {
+            settings chosen;
+            chosen.accept_mounts = mounts;
+            chosen.accept_variable_unprivileged = variable;
+            if (annotations) {
+              chosen.annotation_prefixes = {"a/"};
+            }
+            const permission allowed = permitted(from, chosen, privileged);
+            EXPECT_EQ(allowed.any_kind, set_by(from, chosen) == provenance::engine_user);
+            EXPECT_EQ(allowed.accepted, allowed.why_not.empty());
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(set_by(source::annotation, {}), provenance::image);
+  EXPECT_EQ(set_by(source::variable, {}), provenance::image);
+  EXPECT_EQ(set_by(source::mount, {}), provenance::engine_user);
+  EXPECT_FALSE(permitted(source::annotation, {}, true).accepted);
+  EXPECT_FALSE(permitted(source::mount, {}, true).accepted);
 }
 
 TEST(oci_runtime_request, variable_can_require_privileged_container) {
@@ -108,6 +157,7 @@ TEST(oci_runtime_request, annotations_take_precedence) {
       {"cdi.k8s.io/b", "v.com/c=2"}, {"x", "y"}, {"cdi.k8s.io/a", "v.com/c=1, v.com/d=3"}};
   settings chosen;
   chosen.accept_mounts = true;
+  chosen.annotation_prefixes = {"cdi.k8s.io/"};
   EXPECT_THAT(read_request(config, chosen).devices,
               ElementsAre(requested_device{"v.com/c=1", "annotation cdi.k8s.io/a"},
                           requested_device{"v.com/d=3", "annotation cdi.k8s.io/a"},
@@ -122,8 +172,10 @@ TEST(oci_runtime_request, annotations_take_precedence) {
 TEST(oci_runtime_request, annotation_requires_qualified_names) {
   cdi::oci_config config;
   config["annotations"] = {{"cdi.k8s.io/a", "v.com/c=1,0"}};
+  settings chosen;
+  chosen.annotation_prefixes = {"cdi.k8s.io/"};
   try {
-    (void)read_request(config, {});
+    (void)read_request(config, chosen);
     FAIL() << "taken";
   } catch (const error& failure) {
     EXPECT_STREQ(failure.what(),
