@@ -18,7 +18,7 @@ struct system_call {
 
 /// What happens at another one.
 enum class forbidden_call : unsigned char {
-  refuse,  ///< it fails with EPERM, and the kernel's audit log has a line
+  refuse,  ///< it fails with EPERM, and the kernel's audit log has a line (clone3: ENOSYS, no line)
   kill,    ///< it ends the process
   allow,   ///< no filter
 };
