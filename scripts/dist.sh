@@ -23,7 +23,8 @@ mkdir -p "$tree/bin" "$tree/lib" "$tree/share/abi"
 
 cmake --install "$build" --component dist --prefix "$tree" >/dev/null
 
-is_dynamic() { [[ $(readelf -lW "$1" 2>/dev/null) == *"  DYNAMIC "* ]]; }
+# A static position-independent program has a dynamic section, and needs no library.
+is_dynamic() { [[ $(readelf -dW "$1" 2>/dev/null) == *"(NEEDED)"* ]]; }
 
 # glibc's own libraries belong to the machine, and so does the driver.
 is_foreign() {

@@ -2,18 +2,21 @@
 // `gpushm cdi hook` as run by container engines: the state of a container on standard input, and
 // image roots, some of them hostile.
 
+#include <elf.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "base/file.hpp"
+#include "base/sanitizers.hpp"
 #include "tests/hook/fixture.hpp"
 
 namespace gpushm_tests {
@@ -256,6 +259,23 @@ TEST_P(cdi_hook_params, hostile_image_gets_no_mount_outside) {
     const auto result =
         run({"disable-device-node-modification", "--params", params_}, script, true);
     EXPECT_EQ(result.out, "outside\n0\n") << link << result.err;
+  }
+}
+
+// It runs as root in namespaces of containers, with nothing of the machine but the kernel.
+TEST(cdi_hook_program, is_static_and_position_independent) {
+  const std::string bytes = content_of(gpushm_testing::own_program("gpushm-cdi-hook"));
+  Elf64_Ehdr header{};
+  ASSERT_GT(bytes.size(), sizeof header);
+  std::memcpy(&header, bytes.data(), sizeof header);
+  EXPECT_EQ(header.e_type, ET_DYN);
+  ASSERT_EQ(header.e_phentsize, sizeof(Elf64_Phdr));
+  ASSERT_GE(bytes.size(), header.e_phoff + header.e_phnum * sizeof(Elf64_Phdr));
+  for (std::size_t i = 0; i < header.e_phnum; ++i) {
+    Elf64_Phdr part{};
+    std::memcpy(&part, bytes.data() + header.e_phoff + i * sizeof part, sizeof part);
+    // A sanitizer's library needs the loader.
+    EXPECT_TRUE(part.p_type != PT_INTERP || gpushm::base::under_sanitizer);
   }
 }
 
