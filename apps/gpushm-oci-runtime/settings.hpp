@@ -17,7 +17,7 @@ struct settings {
   /// Empty: annotations request nothing. podman copies those of images (provenance.hpp).
   std::vector<std::string> annotation_prefixes;
   bool accept_mounts = false;
-  bool accept_variable_unprivileged = true;
+  bool accept_variable_unprivileged = false;  ///< on: any image can request GPUs
   bool filter_by_capabilities = true;
   std::vector<std::string> default_capabilities{"utility", "compute"};
   std::vector<std::string> supported_capabilities{

@@ -90,8 +90,9 @@ class hostile_image : public ::testing::Test {
   std::unique_ptr<podman> engine_;
 };
 
-TEST_F(hostile_image, gets_nothing_by_annotations_labels_and_volumes) {
+TEST_F(hostile_image, gets_nothing_without_the_operators_word) {
   engine_->build_image(image,
+                       "ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=all\n"
                        "LABEL cdi.k8s.io/l=gpushm.dev/share=default "
                        "io.containers.capabilities=SYS_ADMIN\n"
                        "VOLUME /run/gpushm/d/default /var/run/nvidia-container-devices/0\n"
@@ -101,7 +102,7 @@ TEST_F(hostile_image, gets_nothing_by_annotations_labels_and_volumes) {
                         "cdi.k8s.io/b=nvidia.com/gpu=0",
                         "cdi.k8s.io/c=vendor.example/device=x",
                         "io.container.manager=cri-o"});
-  for (const char* settings : {"", "accept_mounts: true\naccept_variable_unprivileged: true\n"}) {
+  for (const char* settings : {"", "accept_mounts: true\n"}) {
     set(settings);
     const auto ran = run();
     EXPECT_EQ(ran.status, exited(0)) << ran.err;
@@ -112,8 +113,12 @@ TEST_F(hostile_image, gets_nothing_by_annotations_labels_and_volumes) {
               AllOf(HasSubstr("ignored annotation cdi.k8s.io/a: annotation_prefixes is empty\n"),
                     HasSubstr("ignored annotation cdi.k8s.io/b: annotation_prefixes is empty\n"),
                     HasSubstr("ignored annotation cdi.k8s.io/c: annotation_prefixes is empty\n"),
+                    HasSubstr("ignored NVIDIA_VISIBLE_DEVICES=all: "),
                     Not(HasSubstr(" info "))));
-  // The operator's word, which the documentation advises against on podman.
+  // The operator's word for the variable: GPUs, and nothing else.
+  set("accept_variable_unprivileged: true\n");
+  EXPECT_EQ(run().out, "gpu=1 other= domain=\n");
+  // And for annotations, which the documentation advises against on podman.
   set("annotation_prefixes: [cdi.k8s.io/]\n");
   const auto ran = run();
   EXPECT_EQ(ran.status, exited(0)) << ran.err;

@@ -73,7 +73,8 @@ class oci_runtime_container : public ::testing::TestWithParam<const char*> {
     std::ofstream(directory_ / "cdi/nvidia.json") << document("1.1.0");
     std::ofstream(directory_ / "settings.yaml")
         << "runtimes: [" << real_.path << "]\nspec_dirs: [" << (directory_ / "cdi")
-        << "]\nlog: " << (directory_ / "log") << "\nlog_format: json\n";
+        << "]\nlog: " << (directory_ / "log")
+        << "\nlog_format: json\naccept_variable_unprivileged: true\n";
   }
 
   [[nodiscard]] std::string gpu_node(unsigned minor) const {

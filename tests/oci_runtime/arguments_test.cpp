@@ -143,7 +143,8 @@ TEST(oci_runtime_settings, have_defaults) {
     EXPECT_THAT(chosen.spec_dirs, ElementsAre("/etc/cdi", "/var/run/cdi"));
     EXPECT_EQ(chosen.default_kind, "nvidia.com/gpu");
     EXPECT_FALSE(chosen.accept_mounts);
-    EXPECT_TRUE(chosen.accept_variable_unprivileged);
+    EXPECT_FALSE(chosen.accept_variable_unprivileged);
+    EXPECT_THAT(chosen.annotation_prefixes, ElementsAre());
     EXPECT_TRUE(chosen.filter_by_capabilities);
     EXPECT_THAT(chosen.default_capabilities, ElementsAre("utility", "compute"));
     EXPECT_EQ(chosen.log, "");
@@ -157,9 +158,9 @@ spec_dirs:
 - /a
 - /b
 default_kind: other.org/gpu
-annotation_prefixes: []
+annotation_prefixes: [a/]
 accept_mounts: true
-accept_variable_unprivileged: false
+accept_variable_unprivileged: true
 filter_by_capabilities: false
 default_capabilities: [compute]
 supported_capabilities: [compute, video]
@@ -170,9 +171,9 @@ log_format: json
   EXPECT_THAT(chosen.runtimes, ElementsAre("/opt/runc"));
   EXPECT_THAT(chosen.spec_dirs, ElementsAre("/a", "/b"));
   EXPECT_EQ(chosen.default_kind, "other.org/gpu");
-  EXPECT_THAT(chosen.annotation_prefixes, ElementsAre());
+  EXPECT_THAT(chosen.annotation_prefixes, ElementsAre("a/"));
   EXPECT_TRUE(chosen.accept_mounts);
-  EXPECT_FALSE(chosen.accept_variable_unprivileged);
+  EXPECT_TRUE(chosen.accept_variable_unprivileged);
   EXPECT_FALSE(chosen.filter_by_capabilities);
   EXPECT_THAT(chosen.default_capabilities, ElementsAre("compute"));
   EXPECT_THAT(chosen.supported_capabilities, ElementsAre("compute", "video"));

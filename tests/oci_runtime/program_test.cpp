@@ -62,6 +62,9 @@ class oci_runtime : public ::testing::Test {
     text << "runtimes: [" << runc() << "]\nspec_dirs: [" << (directory_ / "cdi")
          << "]\nlog: " << log() << "\n"
          << more;
+    if (more.find("accept_variable") == std::string::npos) {
+      text << "accept_variable_unprivileged: true\n";
+    }
     write(directory_ / "settings.yaml", text.str());
   }
   [[nodiscard]] run_result run(const std::vector<std::string>& arguments,

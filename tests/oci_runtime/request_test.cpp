@@ -28,7 +28,14 @@ std::vector<std::string> names(const request& parsed) {
   return all;
 }
 
-std::vector<std::string> requested_by(const std::string& value, const settings& chosen = {}) {
+settings accepting_variable() {
+  settings chosen;
+  chosen.accept_variable_unprivileged = true;
+  return chosen;
+}
+
+std::vector<std::string> requested_by(const std::string& value,
+                                      const settings& chosen = accepting_variable()) {
   return names(read_request(with_variables({"NVIDIA_VISIBLE_DEVICES=" + value}), chosen));
 }
 
@@ -60,7 +67,8 @@ TEST(oci_runtime_request, variable_lists_devices) {
   EXPECT_THAT(requested_by("void"), IsEmpty());
   EXPECT_THAT(requested_by("0,void"), IsEmpty());
   const auto last =
-      read_request(with_variables({"NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_VISIBLE_DEVICES=1"}), {});
+      read_request(with_variables({"NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_VISIBLE_DEVICES=1"}),
+                   accepting_variable());
   EXPECT_THAT(last.devices, ElementsAre(requested_device{"1", "NVIDIA_VISIBLE_DEVICES=1"}));
 }
 
@@ -79,7 +87,7 @@ TEST(oci_runtime_request, variable_accepts_only_default_kind) {
       }
     }
   }
-  settings chosen;
+  settings chosen = accepting_variable();
   chosen.default_kind = "amd.com/gpu";
   EXPECT_THAT(requested_by("amd.com/gpu=0", chosen), ElementsAre("amd.com/gpu=0"));
   EXPECT_THROW((void)requested_by("nvidia.com/gpu=0", chosen), error);
@@ -134,11 +142,11 @@ TEST(oci_runtime_provenance, what_an_image_can_set_never_has_another_kind) {
   EXPECT_EQ(set_by(source::mount, {}), provenance::engine_user);
   EXPECT_FALSE(permitted(source::annotation, {}, true).accepted);
   EXPECT_FALSE(permitted(source::mount, {}, true).accepted);
+  EXPECT_FALSE(permitted(source::variable, {}, false).accepted);
 }
 
-TEST(oci_runtime_request, variable_can_require_privileged_container) {
-  settings chosen;
-  chosen.accept_variable_unprivileged = false;
+TEST(oci_runtime_request, variable_requires_privileged_container_or_setting) {
+  const settings chosen;
   auto config = with_variables({"NVIDIA_VISIBLE_DEVICES=0"});
   config["process"]["capabilities"]["bounding"] = {"CAP_CHOWN"};
   const auto refused = read_request(config, chosen);
@@ -148,6 +156,9 @@ TEST(oci_runtime_request, variable_can_require_privileged_container) {
                           "accept_variable_unprivileged is off"));
   config["process"]["capabilities"]["bounding"].push_back("CAP_SYS_ADMIN");
   EXPECT_THAT(names(read_request(config, chosen)), ElementsAre("0"));
+  config["process"].erase("capabilities");
+  EXPECT_THAT(names(read_request(config, chosen)), IsEmpty());
+  EXPECT_THAT(names(read_request(config, accepting_variable())), ElementsAre("0"));
 }
 
 TEST(oci_runtime_request, annotations_take_precedence) {
@@ -195,7 +206,7 @@ TEST(oci_runtime_request, mounts_take_precedence_over_variable) {
   mount(config, "/dev/null", "/var/run/nvidia-container-devices/cdi/v.com/c/0");
   mount(config, "/dev/null", "/var/run/nvidia-container-devices/cdi/v.com/c=1:0");
   mount(config, "/dev/null", "/var/run/nvidia-container-devices/imex/0");
-  settings chosen;
+  settings chosen = accepting_variable();
   const auto off = read_request(config, chosen);
   EXPECT_THAT(names(off), ElementsAre("9"));
   EXPECT_EQ(off.ignored.size(), 6U);
