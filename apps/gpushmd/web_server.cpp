@@ -5,6 +5,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
 #include <asio/awaitable.hpp>
 #include <asio/co_spawn.hpp>
@@ -38,10 +39,9 @@ namespace {
 using asio::awaitable;
 using asio::ip::tcp;
 
-/// Another connection closes the oldest one.
-constexpr std::size_t max_connections = 32;
-/// From accepting the connection to the end of the response.
-constexpr std::chrono::seconds timeout{2};
+/// Connections that wait to be accepted need no descriptor. If they do not fit, the kernel drops
+/// the first packet of others, which is sent again after a second: a probe's timeout.
+constexpr int backlog = 1'024;
 constexpr std::size_t max_request_bytes = 8'192;
 constexpr std::chrono::milliseconds accept_backoff{50};
 
@@ -106,7 +106,7 @@ tcp::acceptor listen_on(asio::io_context& io, const std::string& address) {
     acceptor.bind(*where, failed);
   }
   check("bind", failed);
-  acceptor.listen(static_cast<int>(max_connections), failed);
+  acceptor.listen(backlog, failed);
   check("listen", failed);
   return acceptor;
 }
@@ -132,8 +132,8 @@ constexpr std::string_view exposition = "text/plain; version=0.0.4; charset=utf-
 
 class web_server::impl {
  public:
-  impl(const std::string& address, web_sources sources)
-      : sources_(std::move(sources)), acceptor_(listen_on(io_, address)) {
+  impl(const std::string& address, web_sources sources, web_limits limits)
+      : sources_(std::move(sources)), limits_(limits), acceptor_(listen_on(io_, address)) {
     port_ = acceptor_.local_endpoint().port();
     asio::co_spawn(io_, accept_loop(), asio::detached);
     thread_ = std::jthread([this] { io_.run(); });
@@ -145,13 +145,23 @@ class web_server::impl {
   [[nodiscard]] int port() const noexcept { return port_; }
 
  private:
-  using socket_list = std::list<std::shared_ptr<tcp::socket>>;
+  struct connection {
+    explicit connection(asio::io_context& io) : socket(io) {}
+    void close() {
+      asio::error_code ignored;
+      socket.close(ignored);
+    }
+    tcp::socket socket;
+    asio::ip::address peer;
+    bool is_answered = false;  ///< its response is being written
+  };
+  using connection_list = std::list<std::shared_ptr<connection>>;  // the oldest first
 
   awaitable<void> accept_loop() {
     for (;;) {
       asio::error_code code;
-      auto socket = std::make_shared<tcp::socket>(io_);
-      co_await acceptor_.async_accept(*socket, into(code));
+      auto accepted = std::make_shared<connection>(io_);
+      co_await acceptor_.async_accept(accepted->socket, into(code));
       if (code == asio::error::operation_aborted) {
         co_return;
       }
@@ -161,42 +171,61 @@ class web_server::impl {
         co_await pause.async_wait(into(code));
         continue;
       }
-      if (open_.size() >= max_connections) {
-        asio::error_code ignored;
-        open_.front()->close(ignored);
-        open_.pop_front();
+      accepted->peer = accepted->socket.remote_endpoint(code).address();
+      if (open_.size() >= limits_.connections) {
+        const auto victim = least_worthy();
+        (*victim)->close();
+        open_.erase(victim);
       }
-      open_.push_back(socket);
-      asio::co_spawn(io_, serve(std::move(socket)), asio::detached);
+      open_.push_back(accepted);
+      asio::co_spawn(io_, serve(std::move(accepted)), asio::detached);
     }
   }
 
-  awaitable<void> serve(std::shared_ptr<tcp::socket> socket) {
+  /// A flood from one address closes its own connections, and never a response of another address.
+  [[nodiscard]] connection_list::const_iterator least_worthy() const {
+    const auto worth = [this](const std::shared_ptr<connection>& each) {
+      const auto of_peer =
+          std::count_if(open_.begin(), open_.end(), [&](const std::shared_ptr<connection>& other) {
+            return other->peer == each->peer;
+          });
+      return std::pair(-of_peer, each->is_answered);
+    };
+    return std::min_element(
+        open_.begin(),
+        open_.end(),
+        [&](const std::shared_ptr<connection>& left, const std::shared_ptr<connection>& right) {
+          return worth(left) < worth(right);
+        });
+  }
+
+  awaitable<void> serve(std::shared_ptr<connection> served) {
+    tcp::socket& socket = served->socket;
     // Cancels a pending read or write.
-    asio::steady_timer deadline(io_, timeout);
-    deadline.async_wait([socket](const asio::error_code& cancelled) {
+    asio::steady_timer deadline(io_, limits_.timeout);
+    deadline.async_wait([served](const asio::error_code& cancelled) {
       if (!cancelled) {
-        asio::error_code ignored;
-        socket->close(ignored);
+        served->close();
       }
     });
     asio::error_code code;
     std::string request;
     co_await asio::async_read_until(
-        *socket, asio::dynamic_buffer(request, max_request_bytes), "\r\n\r\n", into(code));
+        socket, asio::dynamic_buffer(request, max_request_bytes), "\r\n\r\n", into(code));
     if (!code || code == asio::error::not_found) {
       const std::string text = code ? too_large() : reply_to(request);
-      co_await asio::async_write(*socket, asio::buffer(text), into(code));
-      socket->shutdown(tcp::socket::shutdown_send, code);
+      served->is_answered = true;
+      co_await asio::async_write(socket, asio::buffer(text), into(code));
+      served->is_answered = false;
+      socket.shutdown(tcp::socket::shutdown_send, code);
       // If data is unread at the close, the kernel sends RST and the client may lose the response.
       std::array<char, 1'024> rest{};
       while (!code) {
-        co_await socket->async_read_some(asio::buffer(rest), into(code));
+        co_await socket.async_read_some(asio::buffer(rest), into(code));
       }
     }
-    asio::error_code ignored;
-    socket->close(ignored);
-    open_.remove(socket);
+    served->close();
+    open_.remove(served);
   }
 
   static std::string too_large() {
@@ -243,10 +272,11 @@ class web_server::impl {
   }
 
   web_sources sources_;
+  web_limits limits_;
   asio::io_context io_{1};
   tcp::acceptor acceptor_;
   int port_ = 0;
-  socket_list open_;
+  connection_list open_;
   std::jthread thread_;  // joined before the other members are destroyed
 };
 
@@ -254,8 +284,8 @@ bool is_web_address(std::string_view address) {
   return endpoint_of(address).has_value();
 }
 
-web_server::web_server(const std::string& address, web_sources sources)
-    : impl_(std::make_unique<impl>(address, std::move(sources))) {}
+web_server::web_server(const std::string& address, web_sources sources, web_limits limits)
+    : impl_(std::make_unique<impl>(address, std::move(sources), limits)) {}
 web_server::~web_server() = default;
 
 int web_server::port() const noexcept {

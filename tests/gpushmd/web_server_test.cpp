@@ -27,8 +27,13 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using namespace std::chrono_literals;
 
-base::unique_fd connect_to(int port) {
+/// `from`: an address of the network 127/8.
+base::unique_fd connect_to(int port, in_addr_t from = INADDR_LOOPBACK) {
   base::unique_fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in own{};
+  own.sin_family = AF_INET;
+  own.sin_addr.s_addr = htonl(from);
+  EXPECT_EQ(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&own), sizeof own), 0);
   sockaddr_in to{};
   to.sin_family = AF_INET;
   to.sin_port = htons(static_cast<std::uint16_t>(port));
@@ -54,10 +59,14 @@ std::string receive_all(const base::unique_fd& socket) {
   }
 }
 
-std::string send_request(int port, const std::string& request) {
-  const base::unique_fd socket = connect_to(port);
+void send_all(const base::unique_fd& socket, const std::string& request) {
   EXPECT_EQ(::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(request.size()));
+}
+
+std::string send_request(int port, const std::string& request) {
+  const base::unique_fd socket = connect_to(port);
+  send_all(socket, request);
   return receive_all(socket);
 }
 
@@ -136,6 +145,46 @@ TEST_F(agent_web_server, connection_flood_is_bounded_and_delays_no_probe) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, gpushm_testing::scaled_timeout(1800ms));
   // This process's hundred ends, and the connections that the server keeps.
   EXPECT_LE(count(), before + 100 + 32);
+}
+
+std::vector<base::unique_fd> silent_connections(int port, in_addr_t from) {
+  std::vector<base::unique_fd> all;
+  for (int i = 0; i < 100; ++i) {
+    all.push_back(connect_to(port, from));
+  }
+  return all;
+}
+
+/// A request that is answered has been accepted, and with it all connections before it.
+void expect_all_accepted(int port) {
+  EXPECT_THAT(get(port, "/healthz"), StartsWith("HTTP/1.1 200"));
+}
+
+constexpr web_limits patient{.connections = 32, .timeout = 120s};
+constexpr in_addr_t other_address = INADDR_LOOPBACK + 1;
+
+TEST(agent_web_server_flood, does_not_close_a_response_that_is_being_written) {
+  // More than the kernel buffers of both ends.
+  const std::string body(std::size_t{48} << 20U, 'x');
+  const auto nothing = [] { return std::string(); };
+  const web_server server("127.0.0.1:0", {nothing, nothing, [&] { return body; }}, patient);
+  const base::unique_fd slow = connect_to(server.port());
+  send_all(slow, "GET /metrics HTTP/1.1\r\n\r\n");
+  pollfd answered{slow.get(), POLLIN, 0};
+  ASSERT_EQ(::poll(&answered, 1, 60'000), 1);
+  const auto flood = silent_connections(server.port(), INADDR_LOOPBACK);
+  expect_all_accepted(server.port());
+  EXPECT_THAT(receive_all(slow).size(), ::testing::Gt(body.size()));
+}
+
+TEST(agent_web_server_flood, does_not_close_connections_of_another_address) {
+  const auto nothing = [] { return std::string(); };
+  const web_server server("127.0.0.1:0", {nothing, nothing, nothing}, patient);
+  const base::unique_fd slow = connect_to(server.port());
+  const auto flood = silent_connections(server.port(), other_address);
+  expect_all_accepted(server.port());
+  send_all(slow, "GET /healthz HTTP/1.1\r\n\r\n");
+  EXPECT_THAT(receive_all(slow), StartsWith("HTTP/1.1 200"));
 }
 
 TEST_F(agent_web_server, silent_connection_is_closed) {
