@@ -337,6 +337,38 @@ TEST_F(booted, writes_the_cdi_document_at_boot_and_when_the_driver_changes) {
   EXPECT_THAT(*log, HasSubstr("Result=success\n"));
 }
 
+/// systemd's own estimate of what a unit could do, in tenths of 0 (nothing) to 10. It was 83 for
+/// the agent before it was confined.
+TEST_F(booted, units_are_confined) {
+  const auto analyze = gpushm_testing::find_in_path("systemd-analyze");
+  if (!analyze) {
+    GTEST_SKIP() << "no systemd-analyze";
+  }
+  const std::pair<const char*, const char*> units[] = {{"gpushm-brokerd.service", "26"},
+                                                       {"gpushmd.service", "30"},
+                                                       {"gpushm-cdi-refresh.service", "42"}};
+  for (const auto& [name, most] : units) {
+    gpushm_testing::spawn_options options;
+    options.argv = {*analyze,
+                    "security",
+                    "--no-pager",
+                    "--offline=true",
+                    "--threshold",
+                    most,
+                    std::string(GPUSHM_UNIT_DIR) + "/" + name};
+    const auto done = gpushm_testing::run_program(options, gpushm_testing::scaled_timeout(60s));
+    if (done.err.find("unrecognized option") != std::string::npos) {
+      GTEST_SKIP() << "systemd-analyze is older than 250";
+    }
+    EXPECT_EQ(done.status, gpushm_testing::exited(0)) << name << done.out << done.err;
+  }
+  for (const char* const name : {"gpushm-brokerd.service", "gpushmd.service"}) {
+    const std::string unit = text_of(std::string(GPUSHM_UNIT_DIR) + "/" + name);
+    EXPECT_THAT(unit, HasSubstr("\nMemoryMax="));
+    EXPECT_THAT(unit, HasSubstr("\nTasksMax="));
+  }
+}
+
 /// systemd's own check of all units, with the programs in the places that they name.
 TEST_F(booted, units_are_valid) {
   const auto analyze = gpushm_testing::find_in_path("systemd-analyze");
