@@ -68,6 +68,7 @@ constexpr std::array needed{
     system_call{"fstatfs", descriptors},
     system_call{"ftruncate", tables},
     system_call{"futex", threads},
+    system_call{"get_robust_list", threads},
     system_call{"getdents64", files},
     system_call{"geteuid", process},
     system_call{"getpid", process},

@@ -2,12 +2,15 @@
 #include "broker/state_table_file.hpp"
 
 #include <fcntl.h>
-#include <pthread.h>
+#include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <string_view>
 
 #include "base/syscall.hpp"
@@ -16,19 +19,6 @@
 namespace gpushm::broker_detail {
 
 namespace {
-
-// Clients read the futex word at `owner_futex`: glibc stores it first (nptl, __pthread_mutex_s).
-static_assert(sizeof(pthread_mutex_t) <= 64);
-
-pthread_mutex_t* mutex_in(wire::state_table_header* header) {
-  return reinterpret_cast<pthread_mutex_t*>(&header->owner_futex);
-}
-
-void check_pthread(int result, std::string_view call) {
-  if (result != 0) {
-    base::throw_errno(result, "serve", {}, call);
-  }
-}
 
 wire::slot_state stored(std::optional<segment_state> state) {
   if (!state) {
@@ -47,7 +37,24 @@ wire::slot_state stored(std::optional<segment_state> state) {
   return wire::slot_state::removed;
 }
 
+void check(std::string_view call, long result) {
+  if (result != 0) {
+    base::throw_errno(errno, "serve", {}, call);
+  }
+}
+
 }  // namespace
+
+/// Private memory of the owner's thread, which the kernel walks when the thread ends. It sets
+/// FUTEX_OWNER_DIED in the word of each node if that has the thread's id. The word is in the
+/// table, which others may be able to write; the list is not.
+struct state_table_file::owner_list {
+  robust_list_head head{};
+  robust_list node{};
+  robust_list_head* previous = nullptr;  ///< that of the C library
+};
+
+state_table_file::~state_table_file() = default;
 
 state_table_file::state_table_file(std::uint32_t slots, const gpushm::epoch& epoch, bool resumable)
     : slots_(slots), epoch_(epoch) {
@@ -78,14 +85,6 @@ state_table_file::state_table_file(std::uint32_t slots, const gpushm::epoch& epo
   table->slots = slots;
   table->epoch = epoch;
   table->resumable = resumable ? 1 : 0;
-
-  pthread_mutexattr_t attributes;
-  check_pthread(::pthread_mutexattr_init(&attributes), "pthread_mutexattr_init");
-  ::pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
-  ::pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
-  const int result = ::pthread_mutex_init(mutex_in(table), &attributes);
-  ::pthread_mutexattr_destroy(&attributes);
-  check_pthread(result, "pthread_mutex_init");
 }
 
 state_table_file::state_table_file(base::guarded_fd file,
@@ -136,17 +135,36 @@ void state_table_file::set(std::uint32_t slot,
                     std::memory_order_release);
 }
 
+std::atomic_ref<std::uint32_t> state_table_file::owner() noexcept {
+  return std::atomic_ref<std::uint32_t>(header()->owner_futex);
+}
+
 void state_table_file::lock() {
-  const int result = ::pthread_mutex_lock(mutex_in(header()));
-  if (result == EOWNERDEAD) {  // a predecessor's thread has ended
-    check_pthread(::pthread_mutex_consistent(mutex_in(header())), "pthread_mutex_consistent");
-    return;
+  auto list = std::make_unique<owner_list>();
+  list->head.list.next = &list->node;
+  list->node.next = &list->head.list;
+  list->head.futex_offset =
+      static_cast<long>(reinterpret_cast<std::intptr_t>(&header()->owner_futex) -
+                        reinterpret_cast<std::intptr_t>(&list->node));
+  std::size_t size = 0;
+  const long found = ::syscall(SYS_get_robust_list, 0, &list->previous, &size);
+  // QEMU's emulator of programs has none: there readers see an orderly end only.
+  if (found == 0 || errno != ENOSYS) {
+    check("get_robust_list", found);
+    check("set_robust_list", ::syscall(SYS_set_robust_list, &list->head, sizeof(list->head)));
+    owner_list_ = std::move(list);
   }
-  check_pthread(result, "pthread_mutex_lock");
+  owner().store(static_cast<std::uint32_t>(::gettid()), std::memory_order_release);
 }
 
 void state_table_file::unlock() noexcept {
-  ::pthread_mutex_unlock(mutex_in(header()));
+  owner().store(0, std::memory_order_release);
+  ::syscall(SYS_futex, &header()->owner_futex, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  if (owner_list_) {
+    // Cannot fail: it succeeded in `lock`.
+    ::syscall(SYS_set_robust_list, owner_list_->previous, sizeof(robust_list_head));
+    owner_list_.reset();
+  }
 }
 
 }  // namespace gpushm::broker_detail

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "base/file.hpp"
@@ -21,6 +23,10 @@ class state_table_file {
   state_table_file(std::uint32_t slots, const gpushm::epoch& epoch, bool resumable);
   /// Continues with the table of a predecessor. Throws invalid_argument if it is another one.
   state_table_file(base::guarded_fd file, std::uint32_t slots, const gpushm::epoch& epoch);
+  state_table_file(const state_table_file&) = delete;
+  state_table_file& operator=(const state_table_file&) = delete;
+  /// Precondition: it is unlocked, or the thread that called `lock` has ended.
+  ~state_table_file();
 
   /// For clients, which can map it for reading only.
   [[nodiscard]] int descriptor() const noexcept {
@@ -40,15 +46,20 @@ class state_table_file {
            gpushm::generation generation,
            std::optional<segment_state> state) noexcept;
 
-  /// Locks the header's robust mutex for the calling thread. When that thread ends, in any way,
-  /// clients see that the broker is gone.
+  /// Makes the calling thread the table's owner, whatever the word has been. Does not block: the
+  /// lock of the broker's socket excludes another owner. When that thread ends, in any way, clients
+  /// see that the broker is gone. Until `unlock` the thread has a robust list of this object's own
+  /// (set_robust_list): robust mutexes of the C library that it locks are not marked at its end.
+  /// Throws system_error.
   void lock();
-  /// Unlocks it, so that clients see this before the thread ends. Precondition: called from the
+  /// Ends that, so that clients see this before the thread ends. Precondition: called from the
   /// thread that called `lock`.
   void unlock() noexcept;
 
  private:
+  struct owner_list;
   [[nodiscard]] wire::state_table_header* header() noexcept;
+  [[nodiscard]] std::atomic_ref<std::uint32_t> owner() noexcept;
   void map(std::size_t bytes);
   void open_for_members();
 
@@ -57,6 +68,7 @@ class state_table_file {
   base::guarded_fd fd_;
   base::guarded_fd for_members_;  ///< empty: `fd_`, which is sealed against writing
   base::unique_mapping mapping_;
+  std::unique_ptr<owner_list> owner_list_;  ///< while locked
 };
 
 }  // namespace gpushm::broker_detail

@@ -30,11 +30,11 @@ struct state_table_header {
   /// 1: when the owner dies, a successor continues soon; 0: the domain is gone. Written once.
   std::uint32_t resumable;
   std::uint8_t reserved[28];
-  /// A glibc robust process-shared mutex that the broker's thread holds. Its first 32-bit word is
-  /// the futex word: the owner's thread id; the kernel sets bit 30 when the owner dies; 0 after
-  /// unlock.
+  /// A robust futex word (get_robust_list(2)), which the broker stores and never reads: the id of
+  /// its thread; the kernel sets bit 30 when that dies; 0 after an orderly exit. No other part of
+  /// the table refers to memory of the broker.
   alignas(64) std::uint32_t owner_futex;
-  std::uint8_t owner_rest[60];
+  std::uint8_t owner_rest[60];  ///< 0
 };
 // NOLINTEND(modernize-avoid-c-arrays)
 static_assert(offsetof(state_table_header, slots) == 12);
