@@ -91,15 +91,8 @@ void restorer::restore_segment(gpushm::generation generation, const core::saved_
     lost_.push_back(generation);
   }
   hub_.restore(generation, std::move(files));
-  // The predecessor has written the word before it recorded the change. A live segment's word may
-  // say that its exporter is gone, which no record says.
-  const bool exporter_gone =
-      table_.view().state(what.slot, generation) == segment_state::exporter_gone;
-  table_.set(what.slot,
-             generation,
-             what.removed    ? segment_state::removed
-             : exporter_gone ? segment_state::exporter_gone
-                             : segment_state::live);
+  // The predecessor has written the word before it recorded the change, and others may write it.
+  table_.set(what.slot, generation, hub_.domain().segment_of(generation).state());
   used_slots_[what.slot] = true;
 }
 

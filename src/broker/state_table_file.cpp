@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cerrno>
 #include <climits>
+#include <cstring>
 #include <string_view>
 
 #include "base/syscall.hpp"
@@ -78,13 +79,7 @@ state_table_file::state_table_file(std::uint32_t slots, const gpushm::epoch& epo
     base::checked("serve", {}, "fchmod", [&] { return ::fchmod(fd_.get(), 0600); });
     open_for_members();
   }
-
-  wire::state_table_header* table = header();
-  table->magic = wire::state_table_magic;
-  table->version = wire::state_table_version;
-  table->slots = slots;
-  table->epoch = epoch;
-  table->resumable = resumable ? 1 : 0;
+  write_header(resumable);
 }
 
 state_table_file::state_table_file(base::guarded_fd file,
@@ -97,17 +92,33 @@ state_table_file::state_table_file(base::guarded_fd file,
   const bool can_map = ::fstat(fd_.get(), &found) == 0 && seals != -1 &&
                        (seals & F_SEAL_SHRINK) != 0 &&
                        static_cast<std::size_t>(found.st_size) >= bytes;
-  if (can_map) {
-    map(bytes);
-  }
-  if (!can_map || !view()) {
+  if (!can_map) {
     throw error(errc::invalid_argument,
                 "serve",
                 {},
                 "the inherited state table is not that of this domain",
                 "start the broker without it; its clients connect again");
   }
+  map(bytes);
+  // root among the members may have changed the mode. A change of the owner cannot be undone.
+  static_cast<void>(::fchmod(fd_.get(), 0600));
   open_for_members();
+  write_header(true);
+  owner().store(FUTEX_OWNER_DIED, std::memory_order_release);
+}
+
+/// Readers of an intact header, of which there may be some, see no change.
+void state_table_file::write_header(bool resumable) {
+  wire::state_table_header* table = header();
+  table->magic = wire::state_table_magic;
+  table->version = wire::state_table_version;
+  table->slots = slots_;
+  table->epoch = epoch_;
+  table->resumable = resumable ? 1 : 0;
+  std::memset(&table->reserved, 0, sizeof(table->reserved));
+  std::memset(&table->owner_rest, 0, sizeof(table->owner_rest));
+  auto* const rest = static_cast<std::byte*>(mapping_.get().address) + sizeof(*table);
+  std::memset(rest, 0, wire::state_table_words_offset - sizeof(*table));
 }
 
 void state_table_file::map(std::size_t bytes) {

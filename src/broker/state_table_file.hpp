@@ -13,7 +13,8 @@
 
 namespace gpushm::broker_detail {
 
-/// The broker's side of the state table: its only writable mapping.
+/// The broker's side of the state table. It only writes: what a successor can write, others may be
+/// able to write, too (docs/adr/0031).
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class state_table_file {
@@ -21,7 +22,9 @@ class state_table_file {
   /// `resumable`: a successor can write it (docs/adr/0031). Throws out_of_memory,
   /// too_many_descriptors.
   state_table_file(std::uint32_t slots, const gpushm::epoch& epoch, bool resumable);
-  /// Continues with the table of a predecessor. Throws invalid_argument if it is another one.
+  /// Continues with the table of a predecessor, whatever is in it: writes the header; the caller
+  /// sets every word. Until `lock` readers take it for paused. Throws invalid_argument if it is not
+  /// a sealed memfd of that size.
   state_table_file(base::guarded_fd file, std::uint32_t slots, const gpushm::epoch& epoch);
   state_table_file(const state_table_file&) = delete;
   state_table_file& operator=(const state_table_file&) = delete;
@@ -36,10 +39,6 @@ class state_table_file {
   [[nodiscard]] int writable_descriptor() const noexcept { return fd_.get(); }
   [[nodiscard]] std::uint32_t slots() const noexcept { return slots_; }
   [[nodiscard]] const gpushm::epoch& epoch() const noexcept { return epoch_; }
-  /// As clients see it.
-  [[nodiscard]] wire::state_table_view view() const noexcept {
-    return {mapping_.get().address, mapping_.get().size_bytes, epoch_};
-  }
 
   /// `state` nullopt: the slot is free.
   void set(std::uint32_t slot,
@@ -61,6 +60,7 @@ class state_table_file {
   [[nodiscard]] wire::state_table_header* header() noexcept;
   [[nodiscard]] std::atomic_ref<std::uint32_t> owner() noexcept;
   void map(std::size_t bytes);
+  void write_header(bool resumable);
   void open_for_members();
 
   std::uint32_t slots_ = 0;

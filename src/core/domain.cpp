@@ -167,8 +167,9 @@ void domain::refuse(session_id session,
       {session, request.request, request.index, nullptr, std::move(why), request.waits});
 }
 
-void domain::set_word(const segment& what, std::optional<segment_state> state) {
-  effects_.slots.push_back({what.slot, what.generation, state});
+void domain::show(const segment& what) {
+  note(record_kind::segment, what.generation);
+  effects_.slots.push_back({what.slot, what.generation, what.state()});
 }
 
 // ---- permissions ----
@@ -348,9 +349,8 @@ const segment& domain::reserve(session_id session,
   }
   created.slot = take_slot();
   note(record_kind::numbers);
-  note(record_kind::segment, generation);
   note(record_kind::lease, generation, session);
-  set_word(created, segment_state::live);
+  show(created);
   return created;
 }
 
@@ -462,12 +462,12 @@ void domain::publish(session_id session,
 
 // ---- removal ----
 
-void domain::unname(segment& what, segment_state state) {
+void domain::unname(segment& what, bool exporter_gone) {
   if (what.removed) {
     return;
   }
   what.removed = true;
-  note(record_kind::segment, what.generation);
+  what.exporter_gone = exporter_gone;
   if (what.published) {
     published_.erase(what.name);
   } else {
@@ -476,7 +476,7 @@ void domain::unname(segment& what, segment_state state) {
       creator->second.unpublished.erase(what.name);
     }
   }
-  set_word(what, state);
+  show(what);
   for (const lease& claim : what.leases) {
     if (ending_sessions_ != 0 && is_ending(claim.holder)) {
       continue;  // it has no connection; a client that resumes reads the state table
@@ -564,7 +564,7 @@ void domain::free_if_unused(segment& what) {
     return;
   }
   withdraw(what);
-  set_word(what, std::nullopt);
+  effects_.slots.push_back({what.slot, what.generation, std::nullopt});
   release_slot(what.slot);
   if (const auto creator = sessions_.find(what.creator_session); creator != sessions_.end()) {
     creator->second.created.erase(what.generation);

@@ -464,11 +464,12 @@ class domain {
       refuse(session, request, std::nullopt);
     }
   }
-  void set_word(const segment& what, std::optional<segment_state> state);
+  /// After a change of what the state table shows of it: also records it.
+  void show(const segment& what);
 
   void take_lease(session_id session, segment& what);
   void end_lease(session_id session, segment& what, std::uint32_t count, bool never_mapped = false);
-  void unname(segment& what, segment_state state = segment_state::removed);
+  void unname(segment& what, bool exporter_gone = false);
   void remember_dead(const std::string& name);
   void confirm_with_exporter(session_id session,
                              open_request request,

@@ -59,6 +59,7 @@ saved_value domain::saved(const record_name& which) const {
         to.used = from.used;
         to.creator = from.creator;
         to.creator_session = from.creator_session;
+        to.exporter_gone = from.exporter_gone;
         return to;
       }
       break;
@@ -240,6 +241,7 @@ void domain::restore_segment(gpushm::generation generation, const saved_segment&
   to.used = from.used;
   to.creator = from.creator;
   to.creator_session = from.creator_session;
+  to.exporter_gone = from.exporter_gone;
   to.held = std::make_shared<charges>(charges_of(from.creator));
   to.held->charge(resource::segments, 1);
   to.held->charge(resource::segment_bytes, from.allocated_bytes);

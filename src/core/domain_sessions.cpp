@@ -245,7 +245,8 @@ void domain::end_lease_of_ended_session(session_id id,
     end_with_exporter(what, how);
   } else if ((how != end_kind::goodbye || what.backend == backend::signals) && !what.removed &&
              is_in_use(what)) {  // nobody signals the words of such a page any more
-    set_word(what, segment_state::exporter_gone);
+    what.exporter_gone = true;
+    show(what);
   }
   free_if_unused(what);
 }
@@ -257,7 +258,7 @@ void domain::end_with_exporter(segment& what, end_kind how) {
     if (!clean && what.published) {
       remember_dead(what.name);
     }
-    unname(what, clean ? segment_state::removed : segment_state::exporter_gone);
+    unname(what, !clean);
     if (what.published) {
       emit(event_kind::removed, what, session_id{0});
     }

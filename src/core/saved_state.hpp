@@ -55,6 +55,7 @@ struct saved_segment : reservation {
   bool used = false;
   peer creator;
   session_id creator_session = 0;
+  bool exporter_gone = false;
   friend bool operator==(const saved_segment&, const saved_segment&) = default;
 };
 

@@ -60,7 +60,8 @@ struct segment : base::reservation, std::enable_shared_from_this<segment> {
   std::uint32_t attached_chunks = 0;
   bool published = false;
   bool removed = false;
-  bool used = false;  ///< a lease other than the creator's ended since the last `released`
+  bool exporter_gone = false;  ///< its exporter has died; false again once it is removed by name
+  bool used = false;           ///< a lease other than the creator's ended since the last `released`
   peer creator;
   session_id creator_session = 0;  ///< 0 once that session has ended
   std::vector<lease> leases;
@@ -70,6 +71,12 @@ struct segment : base::reservation, std::enable_shared_from_this<segment> {
   std::shared_ptr<charges> held;
   std::shared_ptr<core::payload> payload;
 
+  /// As clients see it in the state table.
+  [[nodiscard]] segment_state state() const noexcept {
+    return exporter_gone ? segment_state::exporter_gone
+           : removed     ? segment_state::removed
+                         : segment_state::live;
+  }
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     return metadata ? metadata->bytes.size() : 0;
   }

@@ -80,7 +80,8 @@ class writer {
                              v.removed,
                              v.used,
                              creator,
-                             v.creator_session);
+                             v.creator_session,
+                             v.exporter_gone);
   }
   fbs::Offset<fb::Bytes> add(const core::saved_metadata& v) {
     return fb::CreateBytes(to_, bytes(v.bytes));
@@ -346,6 +347,7 @@ core::saved_segment segment(const fb::Segment& v) {
   result.used = v.used();
   result.creator = peer(v.creator());
   result.creator_session = v.creator_session();
+  result.exporter_gone = v.exporter_gone();
   return result;
 }
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include "base/file.hpp"
@@ -101,6 +103,72 @@ TEST(state_table_file, owner_ends_whatever_is_written_to_the_page) {
       table.unlock();
     }).join();
     ASSERT_EQ(member.owner().load(), 0U) << at;
+  }
+}
+
+class written_table : public testing::Test {
+ protected:
+  /// As the restorer of a successor does it. Precondition: no other owner.
+  void continue_and_check() {
+    state_table_file successor(base::guarded_fd(base::unique_fd(
+                                   ::fcntl(table_.writable_descriptor(), F_DUPFD_CLOEXEC, 0))),
+                               slots,
+                               epoch);
+    const auto mapping = base::map_file("test", successor.descriptor(), table_bytes, false);
+    EXPECT_EQ(member_.owner().load(), owner_died) << "not paused";
+    for (std::uint32_t slot = 0; slot != slots; ++slot) {
+      successor.set(slot,
+                    slot % 2 * 99,
+                    slot % 2 == 0 ? std::nullopt : std::optional(segment_state::exporter_gone));
+    }
+    const wire::state_table_view view(mapping.get().address, table_bytes, epoch);
+    ASSERT_TRUE(view);
+    for (std::uint32_t slot = 0; slot != slots; ++slot) {
+      EXPECT_EQ(view.state(slot, 99),
+                slot % 2 == 0 ? segment_state::removed : segment_state::exporter_gone);
+    }
+    std::thread([&] {
+      successor.lock();
+      EXPECT_TRUE(view.broker_alive());
+      successor.unlock();
+    }).join();
+    EXPECT_FALSE(view.broker_alive());
+    const auto* const bytes = static_cast<const std::byte*>(mapping.get().address);
+    EXPECT_TRUE(std::all_of(bytes + 36, bytes + wire::state_table_words_offset, [](std::byte each) {
+      return each == std::byte{0};
+    }));
+  }
+
+  state_table_file table_{slots, epoch, true};
+  const writing_member member_{table_};
+};
+
+TEST_F(written_table, is_continued_whatever_is_in_it) {
+  constexpr std::size_t step = 8;
+  for (const int garbage : {0, 0xA5, 0xFF}) {
+    for (std::size_t at = 0; at != table_bytes; at += step) {
+      std::memset(member_.bytes() + at, garbage, step);
+      continue_and_check();
+      ASSERT_FALSE(HasFailure()) << at << ", " << garbage;
+    }
+    std::memset(member_.bytes(), garbage, table_bytes);
+    continue_and_check();
+  }
+  // Its pages can also be taken away.
+  EXPECT_EQ(
+      ::fallocate(
+          table_.writable_descriptor(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, table_bytes),
+      0);
+  continue_and_check();
+}
+
+TEST_F(written_table, is_continued_whatever_its_mode_is) {
+  for (const mode_t mode : {0U, 0444U, 0777U}) {
+    ASSERT_EQ(::fchmod(table_.writable_descriptor(), mode), 0);
+    continue_and_check();
+    struct stat found {};
+    ASSERT_EQ(::fstat(table_.writable_descriptor(), &found), 0);
+    EXPECT_EQ(found.st_mode & 07777U, 0600U);
   }
 }
 

@@ -542,6 +542,13 @@ class random_world {
         EXPECT_EQ(successor->budget().used(what), domain_->budget().used(what)) << i;
       }
     }
+    // It writes the whole state table from the records.
+    EXPECT_EQ(seen_.slots().size(), successor->segment_count());
+    for (const auto& [slot, word] : seen_.slots()) {
+      const segment& of = successor->segment_of(word.generation);
+      EXPECT_EQ(of.slot, slot);
+      EXPECT_EQ(of.state(), word.state);
+    }
     EXPECT_EQ(successor->lease_count(), domain_->lease_count());
     EXPECT_EQ(successor->has_work(), domain_->has_work());
     seen_.follow(*successor);

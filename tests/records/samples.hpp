@@ -87,6 +87,7 @@ static_assert(adds_exactly<core::saved_segment,
                            anything,
                            anything,
                            anything,
+                           anything,
                            anything>,
               "list the new field of saved_segment in fields_of");
 template <is<core::saved_segment> T>
@@ -101,7 +102,8 @@ auto fields_of(T& v) {
                                  v.removed,
                                  v.used,
                                  v.creator,
-                                 v.creator_session));
+                                 v.creator_session,
+                                 v.exporter_gone));
 }
 template <is<core::saved_metadata> T>
 auto fields_of(T& v) {
@@ -214,6 +216,7 @@ inline auto full_values() {
   segment.used = true;
   segment.creator = {102, 0xFFFF'FFFFU, true, {"uid 4294967295", false}};
   segment.creator_session = 39;
+  segment.exporter_gone = true;
 
   broker_record broker{"default", {}, 41, "/run/gpushm/s", 42, 43, 44, 45, 46};
   broker.epoch = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
