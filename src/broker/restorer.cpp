@@ -50,6 +50,14 @@ void restorer::restore() {
   for (const gpushm::generation each : lost_) {
     hub_.lose_memory(each);
   }
+  if (table_.is_replacement()) {
+    base::log(log_level::error,
+              "the state table is lost, or belongs to another user (root among the members can do "
+              "that): all clients connect again, for another one");
+    hub_.for_each_session([&](session& each) {
+      dropped_.emplace(connection_of(each).number, "the state table is replaced");
+    });
+  }
   drop_sessions();
   hub_.for_each_session([&](session& each) { loop_.request_turn(connection_of(each)); });
 }
@@ -66,8 +74,8 @@ void restorer::drop_sessions() {
   if (from_.suspect) {  // its next step would end this process, too
     drop(*from_.suspect, "several brokers in a row have ended in a step for it");
   }
-  for (const core::session_id each : dropped_) {
-    drop(each, "the memory of an answer is lost");
+  for (const auto& [number, why] : dropped_) {
+    drop(number, why);
   }
 }
 
@@ -170,7 +178,7 @@ void restorer::restore_packet(std::uint64_t number, records::packet_record& reco
   if (packet.files && packet.files->is_lost) {
     // It cannot be sent. The client connects again, and keeps the leases that it knows.
     recorder_.erase(records::key_of(records::kind::packet, number));
-    dropped_.insert(record.session);
+    dropped_.emplace(record.session, "the memory of an answer is lost");
     return;
   }
   for (const records::descriptor_id each : record.descriptors) {

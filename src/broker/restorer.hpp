@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -74,8 +75,8 @@ class restorer {
   admission& admission_;
   std::uint32_t max_inflight_descriptors_;
 
-  std::vector<gpushm::generation> lost_;  ///< segments whose memory is not complete
-  std::set<core::session_id> dropped_;    ///< sessions that cannot be continued
+  std::vector<gpushm::generation> lost_;                  ///< segments whose memory is not complete
+  std::map<core::session_id, std::string_view> dropped_;  ///< cannot be continued, and why
   std::vector<bool> used_slots_;
   std::map<core::session_id, std::set<std::uint64_t>> places_;  ///< of recorded packets
   /// Chunks of segments that are freed, for packets that carry them.

@@ -466,6 +466,14 @@ class server::impl final : public outbox {
                                  : std::span<const records::descriptor_id>());
     if (from_) {
       ++from_->log.notes().failed_starts;  // until `end_continuing`
+      if (table_.is_replacement()) {
+        const auto old =
+            std::exchange(from_->broker.table, shelf.put(table_.writable_descriptor()));
+        from_->log.put(records::key_of(records::kind::broker),
+                       records::encoder().encode(from_->broker));
+        from_->log.commit();
+        static_cast<void>(shelf.remove(old));  // else a successor does it
+      }
       return {std::move(from_->log), std::move(shelf), from_->next_packet()};
     }
     records::broker_record self{options_.domain,

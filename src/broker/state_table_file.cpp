@@ -38,6 +38,18 @@ wire::slot_state stored(std::optional<segment_state> state) {
   return wire::slot_state::removed;
 }
 
+constexpr mode_t owner_mode = 0600;
+
+/// False if it cannot be protected any more, or was lost. Members that are root can have changed
+/// its mode, which is set again, and its owner, which cannot be.
+bool is_own_table(int file, std::size_t bytes) {
+  struct stat found {};
+  const int seals = ::fcntl(file, F_GET_SEALS);
+  return ::fstat(file, &found) == 0 && seals != -1 && (seals & F_SEAL_SHRINK) != 0 &&
+         static_cast<std::size_t>(found.st_size) >= bytes && found.st_uid == ::geteuid() &&
+         ::fchmod(file, owner_mode) == 0;
+}
+
 void check(std::string_view call, long result) {
   if (result != 0) {
     base::throw_errno(errno, "serve", {}, call);
@@ -59,16 +71,35 @@ state_table_file::~state_table_file() = default;
 
 state_table_file::state_table_file(std::uint32_t slots, const gpushm::epoch& epoch, bool resumable)
     : slots_(slots), epoch_(epoch) {
-  const std::size_t bytes = wire::state_table_bytes(slots);
+  create(resumable);
+}
+
+state_table_file::state_table_file(base::guarded_fd file,
+                                   std::uint32_t slots,
+                                   const gpushm::epoch& epoch)
+    : slots_(slots), epoch_(epoch) {
+  if (!is_own_table(file.get(), wire::state_table_bytes(slots))) {
+    is_replacement_ = true;
+    create(true);
+    return;
+  }
+  fd_ = std::move(file);
+  map();
+  open_for_members();
+  write_header(true);
+  owner().store(FUTEX_OWNER_DIED, std::memory_order_release);
+}
+
+void state_table_file::create(bool resumable) {
   fd_ = base::guarded_fd::open([] {
     return base::checked("serve", {}, "memfd_create", [] {
       return ::memfd_create("gpushm-state", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     });
   });
-  const auto size = static_cast<off_t>(bytes);
+  const auto size = static_cast<off_t>(wire::state_table_bytes(slots_));
   base::checked("serve", {}, "ftruncate", [&] { return ::ftruncate(fd_.get(), size); });
   base::checked("serve", {}, "fallocate", [&] { return ::fallocate(fd_.get(), 0, 0, size); });
-  map(bytes);
+  map();
   // With FUTURE_WRITE no process, not even this one, can create a writable mapping from here on.
   const int against_writing = resumable ? 0 : F_SEAL_FUTURE_WRITE;
   base::checked("serve", {}, "fcntl(F_ADD_SEALS)", [&] {
@@ -76,35 +107,10 @@ state_table_file::state_table_file(std::uint32_t slots, const gpushm::epoch& epo
         fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | against_writing);
   });
   if (resumable) {
-    base::checked("serve", {}, "fchmod", [&] { return ::fchmod(fd_.get(), 0600); });
+    base::checked("serve", {}, "fchmod", [&] { return ::fchmod(fd_.get(), owner_mode); });
     open_for_members();
   }
   write_header(resumable);
-}
-
-state_table_file::state_table_file(base::guarded_fd file,
-                                   std::uint32_t slots,
-                                   const gpushm::epoch& epoch)
-    : slots_(slots), epoch_(epoch), fd_(std::move(file)) {
-  const std::size_t bytes = wire::state_table_bytes(slots);
-  struct stat found {};
-  const int seals = ::fcntl(fd_.get(), F_GET_SEALS);
-  const bool can_map = ::fstat(fd_.get(), &found) == 0 && seals != -1 &&
-                       (seals & F_SEAL_SHRINK) != 0 &&
-                       static_cast<std::size_t>(found.st_size) >= bytes;
-  if (!can_map) {
-    throw error(errc::invalid_argument,
-                "serve",
-                {},
-                "the inherited state table is not that of this domain",
-                "start the broker without it; its clients connect again");
-  }
-  map(bytes);
-  // root among the members may have changed the mode. A change of the owner cannot be undone.
-  static_cast<void>(::fchmod(fd_.get(), 0600));
-  open_for_members();
-  write_header(true);
-  owner().store(FUTEX_OWNER_DIED, std::memory_order_release);
 }
 
 /// Readers of an intact header, of which there may be some, see no change.
@@ -121,8 +127,8 @@ void state_table_file::write_header(bool resumable) {
   std::memset(rest, 0, wire::state_table_words_offset - sizeof(*table));
 }
 
-void state_table_file::map(std::size_t bytes) {
-  mapping_ = base::map_file("serve", fd_.get(), bytes, true);
+void state_table_file::map() {
+  mapping_ = base::map_file("serve", fd_.get(), wire::state_table_bytes(slots_), true);
   // No child inherits the mapping. A child never touches its copy of this object.
   base::checked("serve", {}, "madvise", [&] {
     return ::madvise(mapping_.get().address, mapping_.get().size_bytes, MADV_DONTFORK);

@@ -23,8 +23,8 @@ class state_table_file {
   /// too_many_descriptors.
   state_table_file(std::uint32_t slots, const gpushm::epoch& epoch, bool resumable);
   /// Continues with the table of a predecessor, whatever is in it: writes the header; the caller
-  /// sets every word. Until `lock` readers take it for paused. Throws invalid_argument if it is not
-  /// a sealed memfd of that size.
+  /// sets every word. Until `lock` readers take it for paused. Another table replaces a file that
+  /// is not a sealed memfd of that size and of this user. Throws as the constructor above.
   state_table_file(base::guarded_fd file, std::uint32_t slots, const gpushm::epoch& epoch);
   state_table_file(const state_table_file&) = delete;
   state_table_file& operator=(const state_table_file&) = delete;
@@ -37,6 +37,8 @@ class state_table_file {
   }
   /// For a successor: it can be mapped for writing, if `resumable`.
   [[nodiscard]] int writable_descriptor() const noexcept { return fd_.get(); }
+  /// Readers of the predecessor's table see that broker end.
+  [[nodiscard]] bool is_replacement() const noexcept { return is_replacement_; }
   [[nodiscard]] std::uint32_t slots() const noexcept { return slots_; }
   [[nodiscard]] const gpushm::epoch& epoch() const noexcept { return epoch_; }
 
@@ -59,12 +61,14 @@ class state_table_file {
   struct owner_list;
   [[nodiscard]] wire::state_table_header* header() noexcept;
   [[nodiscard]] std::atomic_ref<std::uint32_t> owner() noexcept;
-  void map(std::size_t bytes);
+  void create(bool resumable);
+  void map();
   void write_header(bool resumable);
   void open_for_members();
 
   std::uint32_t slots_ = 0;
   gpushm::epoch epoch_{};
+  bool is_replacement_ = false;
   base::guarded_fd fd_;
   base::guarded_fd for_members_;  ///< empty: `fd_`, which is sealed against writing
   base::unique_mapping mapping_;

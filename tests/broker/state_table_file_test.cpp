@@ -16,6 +16,7 @@
 #include <cstring>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "base/file.hpp"
 #include "base/guarded_fd.hpp"
@@ -114,6 +115,7 @@ class written_table : public testing::Test {
                                    ::fcntl(table_.writable_descriptor(), F_DUPFD_CLOEXEC, 0))),
                                slots,
                                epoch);
+    EXPECT_FALSE(successor.is_replacement());
     const auto mapping = base::map_file("test", successor.descriptor(), table_bytes, false);
     EXPECT_EQ(member_.owner().load(), owner_died) << "not paused";
     for (std::uint32_t slot = 0; slot != slots; ++slot) {
@@ -169,6 +171,28 @@ TEST_F(written_table, is_continued_whatever_its_mode_is) {
     struct stat found {};
     ASSERT_EQ(::fstat(table_.writable_descriptor(), &found), 0);
     EXPECT_EQ(found.st_mode & 07777U, 0600U);
+  }
+}
+
+TEST_F(written_table, is_replaced_if_it_is_lost_or_of_another_user) {
+  const auto expect_another = [&](base::guarded_fd left) {
+    const state_table_file successor(std::move(left), slots, epoch);
+    EXPECT_TRUE(successor.is_replacement());
+    const auto mapping = base::map_file("test", successor.descriptor(), table_bytes, false);
+    EXPECT_TRUE(wire::state_table_view(mapping.get().address, table_bytes, epoch));
+    struct stat old {};
+    struct stat found {};
+    EXPECT_EQ(::fstat(table_.descriptor(), &old), 0);
+    EXPECT_EQ(::fstat(successor.descriptor(), &found), 0);
+    EXPECT_NE(found.st_ino, old.st_ino);
+    EXPECT_EQ(found.st_uid, ::geteuid());
+    EXPECT_EQ(found.st_mode & 07777U, 0600U);
+  };
+  expect_another({});
+  expect_another(base::unique_fd(::memfd_create("not-sealed", MFD_CLOEXEC)));
+  if (::geteuid() == 0) {
+    ASSERT_EQ(::fchown(table_.writable_descriptor(), 12'345, 12'345), 0);
+    expect_another(base::unique_fd(::fcntl(table_.writable_descriptor(), F_DUPFD_CLOEXEC, 0)));
   }
 }
 
