@@ -390,8 +390,8 @@ class domain {
     std::set<std::uint64_t> confirming;  ///< its opens that wait for an exporter's confirmation
     std::uint32_t subscriptions = 0;
     names unpublished;
-    std::list<std::uint64_t> unanswered;        ///< confirmations sent and not answered
-    std::list<std::uint64_t> queued_questions;  ///< queued until some of those are answered
+    std::set<std::uint64_t> unanswered;        ///< confirmations sent and not answered
+    std::set<std::uint64_t> queued_questions;  ///< queued until some of those are answered
     bool is_operator = false;
     charges held;
     /// Set when it ended without a goodbye and its fence is not reached.

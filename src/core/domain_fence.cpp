@@ -165,8 +165,8 @@ bool domain::resume(session_id lost, session_id session) {
   successor.created.merge(gone.created);
   successor.unpublished.merge(gone.unpublished);
   // Unanswered questions are sent again once it has reported what it keeps.
-  successor.queued_questions.splice(successor.queued_questions.end(), gone.unanswered);
-  successor.queued_questions.splice(successor.queued_questions.end(), gone.queued_questions);
+  successor.queued_questions.merge(gone.unanswered);
+  successor.queued_questions.merge(gone.queued_questions);
   for (const std::uint64_t id : successor.queued_questions) {
     if (const auto question = confirming_.find(id); question != confirming_.end()) {
       question->second.exporter = session;

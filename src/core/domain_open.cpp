@@ -208,7 +208,7 @@ void domain::confirm_with_exporter(session_id session,
     all.insert(id);
     make_room(0, all.size());  // all are refused if the exporter ends
     waiter.confirming.insert(id);
-    exporter.queued_questions.push_back(id);
+    exporter.queued_questions.insert(id);
   } catch (...) {
     waiter.confirming.erase(id);
     confirming_by_deadline_.erase({deadline, id});
@@ -244,10 +244,10 @@ void domain::send_questions(session_id exporter) noexcept {
   }
   participant& to = at->second;
   while (!to.queued_questions.empty() && to.unanswered.size() < limits_.max_confirmations) {
-    const std::uint64_t id = to.queued_questions.front();
+    const std::uint64_t id = *to.queued_questions.begin();
     const auto question = confirming_.find(id);
     if (question == confirming_.end()) {
-      to.queued_questions.pop_front();
+      to.queued_questions.erase(id);
       continue;
     }
     try {
@@ -255,7 +255,7 @@ void domain::send_questions(session_id exporter) noexcept {
     } catch (const std::bad_alloc&) {
       return;
     }
-    to.unanswered.splice(to.unanswered.end(), to.queued_questions, to.queued_questions.begin());
+    to.unanswered.insert(to.queued_questions.extract(to.queued_questions.begin()));
     if (!std::exchange(question->second.sent, true)) {
       note(record_kind::confirmation, id);
     }
@@ -272,7 +272,7 @@ void domain::resend_questions(session_id exporter) noexcept {
         note(record_kind::confirmation, id);
       }
     }
-    to.queued_questions.splice(to.queued_questions.begin(), to.unanswered);
+    to.queued_questions.merge(to.unanswered);
     send_questions(exporter);
   }
 }
@@ -292,12 +292,17 @@ domain::waiting_confirmation domain::take_confirmation(std::uint64_t id) {
     waiter->second.confirming.erase(id);
     release_waiting_open(waiter->second.held, taken.request);
   }
+  // Its charge is returned, so a silent exporter's queue must not keep it. A question that was sent
+  // keeps its place in `unanswered`, which is bounded.
+  if (const auto exporter = sessions_.find(taken.exporter); exporter != sessions_.end()) {
+    exporter->second.queued_questions.erase(id);
+  }
   return taken;
 }
 
 void domain::confirmed(session_id exporter, std::uint64_t confirmation, verdict result) {
   if (const auto who = sessions_.find(exporter); who != sessions_.end()) {
-    who->second.unanswered.remove(confirmation);
+    who->second.unanswered.erase(confirmation);
   }
   const auto at = confirming_.find(confirmation);
   if (at == confirming_.end()) {
@@ -335,7 +340,7 @@ void domain::confirmed(session_id exporter, std::uint64_t confirmation, verdict 
 
 void domain::question_not_sent(const question& what) {
   if (const auto exporter = sessions_.find(what.exporter); exporter != sessions_.end()) {
-    exporter->second.unanswered.remove(what.confirmation);
+    exporter->second.unanswered.erase(what.confirmation);
   }
   if (confirming_.contains(what.confirmation)) {
     const waiting_confirmation open = take_confirmation(what.confirmation);

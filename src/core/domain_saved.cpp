@@ -336,7 +336,7 @@ void domain::restore_confirmation(std::uint64_t id, const saved_confirmation& fr
   all.insert(id);
   make_room(0, all.size());
   if (const auto exporter = sessions_.find(from.exporter); exporter != sessions_.end()) {
-    (from.sent ? exporter->second.unanswered : exporter->second.queued_questions).push_back(id);
+    (from.sent ? exporter->second.unanswered : exporter->second.queued_questions).insert(id);
   }
 }
 

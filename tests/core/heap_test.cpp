@@ -70,6 +70,42 @@ TEST(core_heap, segment_uses_less_than_1_kib_of_heap) {
   EXPECT_EQ(domain.allocated_bytes(), 0U);
 }
 
+/// An exporter that does not answer: what opens leave in its queue ends with them.
+TEST(core_heap, opens_that_have_ended_leave_no_questions) {
+  core::domain domain("default", 42, {});
+  domain.connect(1, {101, 1000, true});
+  domain.connect(2, {201, 2000, true});
+  auto wanted = host_segment("kv");
+  wanted.backend = backend::cuda_ipc;
+  wanted.device = {device_kind::gpu, "GPU-0", "0000:00:00.0", 0};
+  wanted.chunk_count = 0;
+  wanted.ticket.resize(8);
+  const auto shared = domain.reserve(1, wanted).generation;
+  domain.publish(1, shared, {});
+  domain.pending().clear();
+  std::uint64_t request = 0;
+  const auto open_and_cancel = [&](std::size_t times) {
+    for (std::size_t i = 0; i < times; ++i) {
+      domain.open(2, {++request, 0, "kv", 0, {}});
+      EXPECT_TRUE(domain.cancel(2, request));
+      domain.pending().clear();
+    }
+  };
+  const auto open_and_wait = [&](std::size_t times) {
+    for (std::size_t i = 0; i < times; ++i) {
+      domain.open(2, {++request, 0, "kv", 0, {}});
+      domain.tick(at_ms(1'000'000));
+      domain.pending().clear();
+    }
+  };
+  open_and_cancel(200);  // as many questions as the exporter gets without an answer
+  open_and_wait(2);
+  const std::size_t before = heap_bytes_in_use();
+  open_and_cancel(20'000);
+  open_and_wait(2'000);
+  EXPECT_EQ(heap_bytes_in_use(), before);
+}
+
 class hub_heap : public broker_detail::testing_world::hub_test {};
 
 TEST_F(hub_heap, segment_uses_less_than_1_kib_of_heap) {
