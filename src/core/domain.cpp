@@ -34,6 +34,13 @@ bool is_plain_text(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char each) { return each > ' ' && each < 0x7f; });
 }
 
+/// Who to ask about a segment.
+std::string party_of(const peer& creator) {
+  const principal& of = creator.principal;
+  const std::string uid = "uid " + std::to_string(creator.uid);
+  return of.key.empty() || !of.vouched_for || of.key == uid ? uid : uid + " in " + of.key;
+}
+
 error stale(gpushm::generation generation) {
   return {errc::stale_generation,
           {},
@@ -98,6 +105,14 @@ void check_reservation(const reservation& wanted) {
 }
 
 }  // namespace
+
+bool is_same_member(const peer& one, const peer& other) {
+  if (!one.uid_known || !other.uid_known || one.uid != other.uid) {
+    return false;
+  }
+  const principal& of = one.principal;
+  return of.key.empty() || !of.vouched_for || of == other.principal;
+}
 
 domain::domain(std::string name,
                std::uint32_t owner_uid,
@@ -178,16 +193,19 @@ bool domain::may_see(session_id session, const segment& what) const {
   return what.published || what.creator_session == session;
 }
 
+bool domain::is_operator(session_id session) const {
+  const auto at = sessions_.find(session);
+  return at != sessions_.end() && at->second.is_operator;
+}
+
+/// Different containers may use one uid: where a member's principal is known, it must be the same,
+/// too.
 bool domain::may_manage(session_id session, const segment& what) const {
-  if (what.creator_session == session) {
+  if (what.creator_session == session || is_operator(session)) {
     return true;
   }
   const auto at = sessions_.find(session);
-  if (at == sessions_.end() || !at->second.who.uid_known) {
-    return false;
-  }
-  const std::uint32_t uid = at->second.who.uid;
-  return uid == owner_uid_ || (what.creator.uid_known && uid == what.creator.uid);
+  return at != sessions_.end() && is_same_member(what.creator, at->second.who);
 }
 
 // ---- look-up ----
@@ -405,7 +423,8 @@ void domain::publish(session_id session,
     throw error(errc::permission_denied,
                 {},
                 {},
-                "only its creator's connection, uid, or the broker's uid may publish a segment",
+                "only its creator's connection, its uid in the same pod or container, or the "
+                "broker's uid may publish a segment",
                 "publish it where it was created");
   }
   if (what.published) {
@@ -525,10 +544,10 @@ void domain::remove(session_id session, std::string_view name, gpushm::generatio
     throw error(errc::permission_denied,
                 {},
                 {},
-                "only its creator's connection, uid, or the broker's uid may remove a segment",
-                what.creator.uid_known
-                    ? "ask uid " + std::to_string(what.creator.uid) + " to remove it"
-                    : "have its creator or the broker's user remove it");
+                "only its creator's connection, its uid in the same pod or container, or the "
+                "broker's uid may remove a segment",
+                what.creator.uid_known ? "ask " + party_of(what.creator) + " to remove it"
+                                       : "have its creator or the broker's user remove it");
   }
   unname(what);
   if (what.published) {  // unpublished segments cause no events

@@ -100,6 +100,10 @@ struct lost_segment {
   std::uint32_t creator_uid = 0;
 };
 
+/// Whether `other` has the uid of `one`, and its principal where that is vouched for. False if a
+/// uid is not known.
+[[nodiscard]] bool is_same_member(const peer& one, const peer& other);
+
 /// An exporter's answer about its exporter-bound memory.
 enum class verdict : std::uint8_t { unchanged, changed, not_shared };
 
@@ -178,7 +182,8 @@ class domain {
   /// Sets what `ending_of` reports. No effect unless the session is ending.
   void set_fence_wait(session_id session, fence_wait what);
   [[nodiscard]] std::optional<ending_leases> ending_of(const segment& what) const;
-  /// Ends leases of ending sessions on the segment without a fence. Throws no_such_segment,
+  /// Ends leases of ending sessions on the segment without a fence: for the operator all of them,
+  /// for a member that may manage the segment those of its own principal. Throws no_such_segment,
   /// permission_denied, invalid_argument (none of its leases waits for a fence).
   void unfence(session_id session, std::string_view name);
   /// Transfers everything that the ending session `lost` has to the new session `session`. Returns
@@ -430,6 +435,7 @@ class domain {
   [[nodiscard]] const segment* published_or_own(session_id session, std::string_view name) const;
   [[nodiscard]] bool may_see(session_id session, const segment& what) const;
   [[nodiscard]] bool may_manage(session_id session, const segment& what) const;
+  [[nodiscard]] bool is_operator(session_id session) const;
   [[nodiscard]] error no_such_segment(std::string_view name) const;
   [[nodiscard]] error exporter_died() const;
 

@@ -361,8 +361,8 @@ TEST_F(domain_publish, permissions_of_attach_and_publish) {
     errc code{};
     EXPECT_EQ(
         error_of([&] { domain_.publish(stranger, created, {}); }, &code),
-        "only its creator's connection, uid, or the broker's uid may publish a segment (publish "
-        "it where it was created)");
+        "only its creator's connection, its uid in the same pod or container, or the broker's uid "
+        "may publish a segment (publish it where it was created)");
     EXPECT_EQ(code, errc::permission_denied);
   }
   domain_.publish(3, created, {});  // the same uid
@@ -665,12 +665,48 @@ TEST_F(domain_remove, creator_its_uid_and_the_broker_may_remove) {
     errc code{};
     for (const session_id unable : {2U, 5U}) {
       EXPECT_EQ(error_of([&] { domain_.remove(unable, "kv"); }, &code),
-                "only its creator's connection, uid, or the broker's uid may remove a segment (ask "
-                "uid 1000 to remove it)");
+                "only its creator's connection, its uid in the same pod or container, or the "
+                "broker's uid may remove a segment (ask uid 1000 to remove it)");
       EXPECT_EQ(code, errc::permission_denied);
     }
     domain_.remove(able, "kv");
     EXPECT_THROW(static_cast<void>(domain_.stat(1, "kv")), error);
+  }
+  expect_nothing_left();
+}
+
+/// Many containers run as uid 0.
+TEST_F(domain_remove, another_pod_of_that_uid_may_not_manage) {
+  const auto in = [](std::int32_t pid, std::uint32_t uid, const char* pod, bool vouched = true) {
+    return peer{pid, uid, true, {pod, vouched}};
+  };
+  domain_.connect(11, in(401, 0, "pod a"));
+  domain_.connect(12, in(402, 0, "pod b"));
+  domain_.connect(13, in(403, 0, "pod a"));
+  domain_.connect(14, in(404, 1, "pod a"));
+  domain_.connect(15, in(405, 0, "process 405", false));
+  const auto created = reserve(11, host_segment("kv", 4096, lifetime::persistent));
+  domain_.attach(11, created, 0, 1);
+  errc code{};
+  for (const session_id stranger : {12U, 14U, 15U}) {
+    static_cast<void>(error_of([&] { domain_.publish(stranger, created, {}); }, &code));
+    EXPECT_EQ(code, errc::permission_denied) << stranger;
+  }
+  domain_.publish(13, created, {});
+  domain_.disconnect(11, true);
+  for (const session_id stranger : {12U, 14U, 15U}) {
+    EXPECT_EQ(error_of([&] { domain_.remove(stranger, "kv"); }, &code),
+              "only its creator's connection, its uid in the same pod or container, or the "
+              "broker's uid may remove a segment (ask uid 0 in pod a to remove it)");
+    EXPECT_EQ(code, errc::permission_denied) << stranger;
+  }
+  domain_.remove(13, "kv");
+  // A creator that is not vouched for: only the uid is known.
+  domain_.release(15, make(15, "kv", lifetime::persistent), 1);
+  EXPECT_THROW(domain_.remove(14, "kv"), error);
+  domain_.remove(12, "kv");
+  for (session_id session = 11; session <= 15; ++session) {
+    domain_.disconnect(session, true);
   }
   expect_nothing_left();
 }

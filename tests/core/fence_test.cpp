@@ -293,6 +293,43 @@ TEST_F(core_fence, unfence_is_refused_without_waiting_leases_or_permission) {
   expect_nothing_left();
 }
 
+/// Others may still write: only the operator ends their leases.
+TEST_F(core_fence, unfence_ends_leases_of_the_own_principal_only) {
+  const auto in = [](std::int32_t pid, const char* pod) { return peer{pid, 0, true, {pod, true}}; };
+  for (const session_id mine : {11U, 12U, 13U}) {
+    domain_.connect(mine, in(200 + static_cast<std::int32_t>(mine), "pod a"));
+  }
+  domain_.connect(21, in(221, "pod b"));
+  domain_.connect(22, in(222, "pod b"));
+  const auto kv = make(11, "kv", lifetime::persistent);
+  open(12, "kv");
+  open(21, "kv");
+  seen_.settle();
+  for (const session_id each : {11U, 12U, 21U}) {
+    EXPECT_TRUE(domain_.lose(each, at_ms(0)));
+  }
+  errc code{};
+  static_cast<void>(error_of([&] { domain_.unfence(22, "kv"); }, &code));
+  EXPECT_EQ(code, errc::permission_denied) << "its own lease, but a segment of others";
+  EXPECT_EQ(domain_.ending_of(domain_.segment_of(kv))->count, 3U);
+  domain_.unfence(13, "kv");
+  seen_.settle();
+  EXPECT_EQ(domain_.ending_of(domain_.segment_of(kv))->count, 1U);
+  EXPECT_TRUE(domain_.is_ending(21));
+  static_cast<void>(error_of([&] { domain_.unfence(13, "kv"); }, &code));
+  EXPECT_EQ(code, errc::permission_denied);
+  EXPECT_TRUE(domain_.is_ending(21));
+  domain_.unfence(6, "kv");
+  EXPECT_FALSE(domain_.is_ending(21));
+  seen_.settle();
+  domain_.remove(13, "kv");
+  for (const session_id each : {11U, 12U, 13U, 21U, 22U}) {
+    domain_.disconnect(each, true);
+  }
+  work();
+  expect_nothing_left();
+}
+
 // ---- resume ----
 
 TEST_F(core_fence, resumed_session_keeps_what_it_reports) {

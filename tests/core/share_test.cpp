@@ -722,8 +722,8 @@ TEST_P(exporter_bound_memory, remove_by_generation_needs_the_current_one) {
   }
   EXPECT_EQ(
       error_of([&] { domain_.remove(importer, "kv", created); }, &code),
-      "only its creator's connection, uid, or the broker's uid may remove a segment (ask uid 1000 "
-      "to remove it)");
+      "only its creator's connection, its uid in the same pod or container, or the broker's uid "
+      "may remove a segment (ask uid 1000 to remove it)");
   EXPECT_EQ(to_string(code), to_string(errc::permission_denied));
   domain_.remove(exporter, "kv", created);
   EXPECT_EQ(state_of(created), segment_state::removed);
