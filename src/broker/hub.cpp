@@ -107,6 +107,18 @@ error wrong_count(std::size_t descriptors, std::size_t announced) {
           "send exactly the announced descriptors"};
 }
 
+/// Throws size_mismatch.
+void check_page_size(std::uint64_t bytes) {
+  if (!sync::is_signal_page_size(bytes)) {
+    throw error(errc::size_mismatch,
+                {},
+                {},
+                "a page of timelines has " + std::to_string(sync::signal_page_bytes) + " to " +
+                    std::to_string(sync::max_signal_page_bytes) + " bytes, a multiple of 4,096",
+                "reserve such a size");
+  }
+}
+
 }  // namespace
 
 segment_files::~segment_files() {
@@ -777,6 +789,9 @@ wire::segment hub::describe(const core::segment& what) const {
 }
 
 prepared hub::handle(const context& at, const wire::reserve& message) {
+  if (message.backend == backend::signals) {
+    check_page_size(message.allocated_bytes);
+  }
   std::optional<core::lost_segment> back;
   if (message.generation != 0) {
     back = check_return(at, message);
@@ -820,16 +835,6 @@ kept_fd hub::keep(base::guarded_fd file) {
 
 /// Its memory is the only kind that a broker makes.
 void hub::make_page(const core::segment& what, segment_files& files) {
-  if (!sync::is_signal_page_size(what.allocated_bytes)) {
-    throw error(errc::size_mismatch,
-                {},
-                {},
-                "a page of timelines has " + std::to_string(sync::signal_page_bytes) + " to " +
-                    std::to_string(sync::max_signal_page_bytes) + " bytes, a multiple of 4,096",
-                "reserve such a size");
-  }
-  what.held->take(core::resource::descriptors, 1);
-  what.held->take(core::resource::memory_bytes, what.allocated_bytes);
   files.chunks.reserve(2);
   kept_fd writable = keep(sync::make_signal_page(what.allocated_bytes));
   if (config_.ledger != nullptr) {

@@ -277,7 +277,7 @@ core::lost_segment segment_ledger::check_return(const wire::reserve& offered,
                 "leased memory is handed back by the process that created or shared it",
                 "open it when that process has done so");
   }
-  return {offered.generation, creator_uid};
+  return {offered.generation, creator_uid, is_creator, {}};
 }
 
 void segment_ledger::check_publication(gpushm::generation generation,

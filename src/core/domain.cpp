@@ -114,6 +114,22 @@ bool is_same_member(const peer& one, const peer& other) {
   return of.key.empty() || !of.vouched_for || of == other.principal;
 }
 
+budget::amounts cost_of(const reservation& what) {
+  // The broker makes a page of timelines, and has a second descriptor of it, for writing.
+  const bool is_page = what.backend == backend::signals;
+  budget::amounts result{};
+  const auto set = [&](resource of, std::uint64_t amount) {
+    result[static_cast<std::size_t>(of)] = amount;
+  };
+  set(resource::segments, 1);
+  set(resource::segment_bytes, what.allocated_bytes);
+  set(resource::descriptors, std::uint64_t{what.chunk_count} + (is_page ? 1 : 0));
+  set(resource::memory_bytes,
+      cost::segment + cost::lease + what.name.size() + what.ticket.size() +
+          cost::chunk * what.chunk_count + (is_page ? what.allocated_bytes : 0));
+  return result;
+}
+
 domain::domain(std::string name,
                std::uint32_t owner_uid,
                const limits& bounds,
@@ -320,14 +336,22 @@ const segment& domain::reserve(session_id session,
                                       std::to_string(other.creator.pid),
                 "open it, remove it first, or choose another name");
   }
-  const auto held = std::make_shared<charges>(budget_, creator.held.who(), creator.is_operator);
-  held->take(resource::segments, 1);
-  check_quota_of(*held->who(), wanted.allocated_bytes);
-  held->take(resource::segment_bytes, wanted.allocated_bytes);
-  held->take(resource::descriptors, std::uint64_t{wanted.chunk_count});
-  held->take(resource::memory_bytes,
-             cost::segment + cost::lease + wanted.name.size() + wanted.ticket.size() +
-                 cost::chunk * wanted.chunk_count);
+  // Another process that hands it back does not become its creator: who pays and who may manage it
+  // stays the same, and is the same after a restart.
+  const peer made_by = back && !back->is_creator
+                           ? peer{0, back->creator_uid, true, back->creator_principal}
+                           : creator.who;
+  const auto held = std::make_shared<charges>(charges_of(made_by));
+  const budget::amounts price = cost_of(wanted);
+  for (const resource what : {resource::segments,
+                              resource::segment_bytes,
+                              resource::descriptors,
+                              resource::memory_bytes}) {
+    if (what == resource::segment_bytes) {
+      check_quota_of(*held->who(), wanted.allocated_bytes);
+    }
+    held->take(what, price[static_cast<std::size_t>(what)]);
+  }
 
   const gpushm::generation generation = back ? back->generation : next_generation_;
   if (free_slots_.capacity() <= unused_slots_from_) {  // release_slot must not fail
@@ -338,10 +362,7 @@ const segment& domain::reserve(session_id session,
   try {
     static_cast<reservation&>(created) = wanted;
     created.generation = generation;
-    created.creator = creator.who;
-    if (back && !(creator.who.uid_known && creator.who.uid == back->creator_uid)) {
-      created.creator = {0, back->creator_uid, true, {}};  // who may manage it stays the same
-    }
+    created.creator = made_by;
     created.creator_session = session;
     created.leases.push_back({session, 1});
     creator.leased.insert(generation);

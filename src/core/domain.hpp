@@ -98,11 +98,17 @@ struct open_request {
 struct lost_segment {
   gpushm::generation generation = 0;
   std::uint32_t creator_uid = 0;
+  bool is_creator = false;              ///< its creator hands it back
+  core::principal creator_principal{};  ///< an empty key: not known
 };
 
 /// Whether `other` has the uid of `one`, and its principal where that is vouched for. False if a
 /// uid is not known.
 [[nodiscard]] bool is_same_member(const peer& one, const peer& other);
+
+/// What is charged for a segment as long as it exists, without its metadata and the leases of
+/// others. The same when it is reserved, handed back and continued.
+[[nodiscard]] budget::amounts cost_of(const reservation& what);
 
 /// An exporter's answer about its exporter-bound memory.
 enum class verdict : std::uint8_t { unchanged, changed, not_shared };

@@ -243,12 +243,10 @@ void domain::restore_segment(gpushm::generation generation, const saved_segment&
   to.creator_session = from.creator_session;
   to.exporter_gone = from.exporter_gone;
   to.held = std::make_shared<charges>(charges_of(from.creator));
-  to.held->charge(resource::segments, 1);
-  to.held->charge(resource::segment_bytes, from.allocated_bytes);
-  to.held->charge(resource::descriptors, from.chunk_count);
-  to.held->charge(resource::memory_bytes,
-                  cost::segment + cost::lease + from.name.size() + from.ticket.size() +
-                      cost::chunk * from.chunk_count);
+  const budget::amounts price = cost_of(from);
+  for (std::size_t i = 0; i != price.size(); ++i) {
+    to.held->charge(static_cast<resource>(i), price[i]);
+  }
   const auto creator = sessions_.find(from.creator_session);
   if (creator != sessions_.end()) {
     creator->second.created.insert(generation);

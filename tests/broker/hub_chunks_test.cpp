@@ -11,6 +11,7 @@
 
 #include "broker/closer.hpp"
 #include "broker/state_table_file.hpp"
+#include "sync/signal_page.hpp"
 #include "tests/broker/hub_world.hpp"
 #include "transport/packet_socket.hpp"
 
@@ -248,6 +249,27 @@ TEST_F(hub_chunks, reservation_has_no_chunks_and_a_live_slot) {
 }
 
 /// A hub that closes files in another thread, as a server's does.
+TEST_F(hub_chunks, a_page_of_timelines_costs_the_same_after_a_restart) {
+  const auto creator = greet();
+  wire::reserve wanted;
+  wanted.name = "page";
+  wanted.size_bytes = wanted.allocated_bytes = sync::max_signal_page_bytes;
+  wanted.chunk_count = 1;
+  wanted.backend = backend::signals;
+  const auto page = expect<wire::reserved>(round_trip(creator, wanted)).generation;
+  expect<wire::done>(round_trip(creator, wire::publish{page, {}}));
+  make(creator, "memory", lifetime::persistent);
+  const core::domain& before = hub_.domain();
+  const core::domain after("default", broker_uid, before.bounds(), nullptr, before.save());
+  for (std::size_t i = 0; i != core::resource_count; ++i) {
+    const auto what = static_cast<core::resource>(i);
+    EXPECT_EQ(after.budget().used(what), before.budget().used(what)) << "resource " << i;
+  }
+  EXPECT_GT(before.budget().used(core::resource::memory_bytes), sync::max_signal_page_bytes);
+  round_trip(creator, wire::remove{"memory"});
+  expect_nothing_left();
+}
+
 TEST(hub_with_closer, closes_what_is_not_handled_without_another_request) {
   recorded_outbox out;
   hub::config options;

@@ -198,6 +198,47 @@ TEST_F(domain_after_a_loss, the_creator_of_a_segment_stays) {
   expect_nothing_left();
 }
 
+/// Also of who manages it.
+TEST_F(domain_after_a_loss, the_payer_of_a_segment_stays_and_is_the_same_after_a_restart) {
+  const principal pod{"pod a", true};
+  domain_.connect(11, {401, alice.uid, true, pod});
+  domain_.connect(12, {402, alice.uid, true, {"pod b", true}});
+  const auto wanted = [](const std::string& name) {
+    return host_segment(name, 4096, lifetime::persistent);
+  };
+  // By another process, once without and once with the principal of the creator.
+  domain_.reserve(2, wanted("w"), lost_segment{7, alice.uid, false, {}});
+  domain_.reserve(12, wanted("v"), lost_segment{8, alice.uid, false, pod});
+  domain_.reserve(11, wanted("u"), lost_segment{9, alice.uid, true, {}});
+  for (const gpushm::generation each : {7U, 8U, 9U}) {
+    const session_id by = domain_.segment_of(each).creator_session;
+    domain_.attach(by, each, 0, 1);
+    domain_.publish(by, each, {});
+  }
+  EXPECT_EQ(domain_.segment_of(8).creator.principal, pod);
+  EXPECT_EQ(domain_.segment_of(8).creator.pid, 0) << "it is another process";
+  seen_.settle();
+  domain successor("default", broker_uid, domain_.bounds(), nullptr, domain_.save());
+  for (const gpushm::generation each : {7U, 8U, 9U}) {
+    const auto& before = domain_.segment_of(each);
+    const auto& after = successor.segment_of(each);
+    EXPECT_EQ(after.held->who()->name(), before.held->who()->name());
+    EXPECT_EQ(before.held->who()->name(), each == 7 ? "uid 1000" : "pod a");
+  }
+  domain_.disconnect(12, true);
+  domain_.disconnect(11, true);
+  domain_.connect(11, {401, alice.uid, true, pod});
+  domain_.connect(12, {402, alice.uid, true, {"pod b", true}});
+  EXPECT_THROW(domain_.remove(12, "v"), error);
+  for (const char* name : {"v", "u"}) {
+    domain_.remove(11, name);
+  }
+  domain_.remove(1, "w");
+  domain_.disconnect(11, true);
+  domain_.disconnect(12, true);
+  expect_nothing_left();
+}
+
 TEST_F(domain_after_a_loss, what_is_not_handed_back_completely_ends_with_its_connection) {
   domain_.reserve(2, host_segment("w", 4096, lifetime::persistent), lost_segment{7, alice.uid});
   domain_.disconnect(2, false);
