@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/hub.hpp"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -107,6 +109,13 @@ error wrong_count(std::size_t descriptors, std::size_t announced) {
           "send exactly the announced descriptors"};
 }
 
+/// Not known if the file is none.
+page_identity identity_of(int file) noexcept {
+  struct stat status {};
+  return ::fstat(file, &status) == 0 ? page_identity{status.st_dev, status.st_ino}
+                                     : page_identity{};
+}
+
 /// Throws size_mismatch.
 void check_page_size(std::uint64_t bytes) {
   if (!sync::is_signal_page_size(bytes)) {
@@ -201,7 +210,11 @@ void hub::restore(gpushm::generation generation, std::shared_ptr<segment_files> 
   files->generation = generation;
   files->held = domain_.segment_of(generation).held;
   files->closed_by = config_.closer;
+  const bool is_page = files->writable() != nullptr;
   domain_.set_payload(generation, std::move(files));
+  if (is_page) {
+    note_in_ledger(generation, true);  // an earlier version did not say which page it is
+  }
 }
 
 void hub::lose_memory(gpushm::generation generation) {
@@ -500,7 +513,10 @@ void hub::note_in_ledger(gpushm::generation generation, bool exists) noexcept {
     return;
   }
   if (exists) {
-    config_.ledger->note(domain_.segment_of(generation));
+    const core::segment& what = domain_.segment_of(generation);
+    const kept_fd* const page =
+        what.backend == backend::signals && what.payload ? files_of(what).writable() : nullptr;
+    config_.ledger->note(what, page != nullptr ? identity_of(page->get()) : page_identity{});
   } else {
     config_.ledger->erase(generation);
   }
@@ -522,8 +538,10 @@ std::optional<wire::receipt> hub::receipt_for(core::session_id member,
   if (!who.uid_known) {
     return std::nullopt;
   }
-  // A member of another uid that has handed it back is not its creator.
-  const bool is_creator = what.creator_session == member && what.creator.uid == who.uid;
+  // Another member that has handed it back is not its creator.
+  const bool is_by_another = what.payload && !files_of(what).is_by_creator.value_or(true);
+  const bool is_creator =
+      what.creator_session == member && what.creator.uid == who.uid && !is_by_another;
   return config_.ledger->receipt_for(what.name, what.generation, who.uid, is_creator);
 }
 
@@ -804,6 +822,10 @@ prepared hub::handle(const context& at, const wire::reserve& message) {
     files->generation = generation;
     files->held = created.held;
     files->closed_by = config_.closer;
+    if (back) {
+      files->is_by_creator = back->is_creator;
+    }
+    domain_.set_payload(generation, files);
     outgoing packet;
     if (message.backend == backend::signals && !back) {
       make_page(created, *files);
@@ -815,7 +837,6 @@ prepared hub::handle(const context& at, const wire::reserve& message) {
     prepared answer = prepare(at.id,
                               wire::reserved{generation, slot, receipt_for(at.number, created)},
                               std::move(packet));
-    domain_.set_payload(generation, files);
     if (files->writable() != nullptr) {
       domain_.attach(at.number, generation, 0, 1);
       record_files(*files);
@@ -837,9 +858,6 @@ kept_fd hub::keep(base::guarded_fd file) {
 void hub::make_page(const core::segment& what, segment_files& files) {
   files.chunks.reserve(2);
   kept_fd writable = keep(sync::make_signal_page(what.allocated_bytes));
-  if (config_.ledger != nullptr) {
-    sync::store_code(writable.get(), config_.ledger->page_code(what.name, what.generation));
-  }
   files.chunks.push_back(keep(reopen_for_reading("make a page of timelines", writable.get())));
   files.chunks.push_back(std::move(writable));
   files.chunk_bytes = {what.allocated_bytes};
@@ -856,18 +874,19 @@ void hub::end_page(gpushm::generation generation) noexcept {
   }
 }
 
-/// Makes `given` what openers get, and returns the writable descriptor. A reader, whose descriptor
-/// is for reading, must hand back that very page.
-kept_fd hub::take_back_page(const core::segment& what, kept_fd& given, bool by_signaler) {
-  constexpr const char* operation = "hand back a page of timelines";
-  if (by_signaler) {
-    return std::exchange(given, keep(reopen_for_reading(operation, given.get())));
-  }
-  if (config_.ledger == nullptr ||
-      !sync::has_code(given.get(), config_.ledger->page_code(what.name, what.generation))) {
+/// Throws wrong_descriptor_kind. A page is handed back as itself: its readers have it mapped. What
+/// its words are is up to the member that can write them, and so cannot show which page it is.
+void hub::check_page_of_return(const core::segment& what, const kept_fd& given) const {
+  const page_identity lost =
+      config_.ledger != nullptr ? config_.ledger->page_of(what.generation) : page_identity{};
+  const std::optional<bool> is_by_creator = files_of(what).is_by_creator;
+  const bool is_that_page =
+      lost.is_known() ? identity_of(given.get()) == lost : is_by_creator.value_or(false);
+  // Only the creator was given a descriptor that is open for writing.
+  const bool is_anothers = !is_by_creator.value_or(true) && sync::is_open_for_writing(given.get());
+  if (!is_that_page || is_anothers) {
     throw_wrong_chunk_kind(what.backend);
   }
-  return keep(reopen_for_writing(operation, given.get()));
 }
 
 core::lost_segment hub::check_return(const context& at, const wire::reserve& message) const {
@@ -920,9 +939,13 @@ prepared hub::handle(const context& at, const wire::attach& message) {
   kept_fd writable;
   bool by_signaler = true;
   if (what.backend == backend::signals) {
+    constexpr const char* operation = "hand back a page of timelines";
     kept_fd& given = at.descriptors.front();
+    check_page_of_return(what, given);
     by_signaler = sync::is_open_for_writing(given.get());
-    writable = take_back_page(what, given, by_signaler);
+    // Openers get one for reading, and the broker keeps the other one.
+    writable = by_signaler ? std::exchange(given, keep(reopen_for_reading(operation, given.get())))
+                           : keep(reopen_for_writing(operation, given.get()));
     files.chunks.reserve(2);
   }
   domain_.attach(at.number, message.generation, message.first_chunk, at.descriptors.size());

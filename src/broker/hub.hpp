@@ -37,6 +37,8 @@ struct segment_files final : core::payload {
   std::shared_ptr<const core::charges> held;
   std::shared_ptr<closer> closed_by;
   bool is_lost = false;  ///< a predecessor had more chunks than these
+  /// Of what is handed back: whether its creator does so. Not known after a restart.
+  std::optional<bool> is_by_creator;
 
   /// The page, open for writing; null: these are no page of timelines.
   [[nodiscard]] const kept_fd* writable() const noexcept {
@@ -303,7 +305,7 @@ class hub final {
                                         const std::string& after) const;
   [[nodiscard]] kept_fd keep(base::guarded_fd file);
   void make_page(const core::segment& what, segment_files& files);
-  [[nodiscard]] kept_fd take_back_page(const core::segment& what, kept_fd& given, bool by_signaler);
+  void check_page_of_return(const core::segment& what, const kept_fd& given) const;
   void end_page(gpushm::generation generation) noexcept;
   void close(std::vector<kept_fd> files) noexcept;
 

@@ -30,6 +30,8 @@ constexpr std::uint64_t magic = 0x4753484D53454701;
 constexpr std::size_t row_bytes = 512;
 /// Names in the report of what is lost.
 constexpr std::size_t names_in_report = 10;
+/// Longer than any name that a broker gives to a principal it can vouch for.
+constexpr std::size_t max_principal_bytes = 128;
 
 struct header {
   std::uint64_t magic = broker_detail::magic;
@@ -96,9 +98,20 @@ struct segment_ledger::row {
   std::uint8_t is_persistent = 0;
   std::uint16_t name_bytes = 0;
   std::array<char, max_name_bytes> name_text{};
+  // From here on 0 in rows of earlier versions.
+  std::uint8_t has_creator = 0;
+  std::uint8_t principal_bytes = 0;
+  std::uint32_t creator_uid = 0;
+  page_identity page;
+  std::array<char, max_principal_bytes> principal_text{};
 
   [[nodiscard]] std::string_view name() const noexcept {
     return {name_text.data(), std::min<std::size_t>(name_bytes, name_text.size())};
+  }
+  /// An empty key: none that was vouched for.
+  [[nodiscard]] core::principal principal() const {
+    return {{principal_text.data(), std::min<std::size_t>(principal_bytes, principal_text.size())},
+            true};
   }
 };
 
@@ -147,7 +160,8 @@ void segment_ledger::load() {
       free_.push_back(next_index_);
       continue;
     }
-    places_[one->generation] = {next_index_, one->is_published != 0, one->is_persistent != 0, true};
+    places_[one->generation] = {
+        next_index_, one->is_published != 0, one->is_persistent != 0, true, one->page.is_known()};
     const auto [at, is_first] = missing_.try_emplace(std::string(one->name()), one->generation);
     if (!is_first) {  // it has replaced the other one, whose end the last broker could not write
       const gpushm::generation older = std::min(at->second, one->generation);
@@ -196,18 +210,14 @@ wire::receipt segment_ledger::receipt_for(std::string_view name,
   return with_.code(all.bytes());
 }
 
-wire::receipt segment_ledger::page_code(std::string_view name,
-                                        gpushm::generation generation) const {
-  byte_sequence all("page");
-  all.add(with_.domain);
-  all.add(name);
-  all.add(generation);
-  return with_.code(all.bytes());
+page_identity segment_ledger::page_of(gpushm::generation generation) const noexcept {
+  const auto at = places_.find(generation);
+  const auto known = at == places_.end() ? std::nullopt : read(at->second.index);
+  return known && known->generation == generation ? known->page : page_identity{};
 }
 
-core::time_point segment_ledger::signalers_until() const noexcept {
-  return last_return_ - with_.return_time +
-         std::min<std::chrono::milliseconds>(time_of_signalers, with_.return_time / 2);
+core::time_point segment_ledger::end_of(std::chrono::milliseconds time) const noexcept {
+  return last_return_ - with_.return_time + time;
 }
 
 wire::receipt segment_ledger::code_of_facts(const base::reservation& of,
@@ -267,9 +277,11 @@ core::lost_segment segment_ledger::check_return(const wire::reserve& offered,
       !are_equal(known->facts, code_of_facts(offered, creator_uid))) {
     throw not_missing();
   }
-  const bool may_be_readers = offered.lifetime == lifetime::persistent ||
-                              (offered.backend == backend::signals &&
-                               std::chrono::steady_clock::now() >= signalers_until());
+  const bool may_be_readers =
+      offered.lifetime == lifetime::persistent ||
+      (offered.backend == backend::signals &&
+       std::chrono::steady_clock::now() >=
+           end_of(std::min<std::chrono::milliseconds>(time_of_signalers, with_.return_time / 2)));
   if (!is_creator && !may_be_readers) {
     throw error(errc::permission_denied,
                 {},
@@ -277,7 +289,7 @@ core::lost_segment segment_ledger::check_return(const wire::reserve& offered,
                 "leased memory is handed back by the process that created or shared it",
                 "open it when that process has done so");
   }
-  return {offered.generation, creator_uid, is_creator, {}};
+  return {offered.generation, creator_uid, is_creator, known->principal()};
 }
 
 void segment_ledger::check_publication(gpushm::generation generation,
@@ -305,8 +317,17 @@ void segment_ledger::found(place& of, const std::string& name) noexcept {
 
 // ---- what exists ----
 
-segment_ledger::row segment_ledger::row_of(const core::segment& what) const {
+segment_ledger::row segment_ledger::row_of(const core::segment& what,
+                                           const page_identity& page) const {
   row result;
+  result.page = page;
+  result.has_creator = 1;
+  result.creator_uid = what.creator.uid;
+  if (const core::principal& of = what.creator.principal;
+      of.vouched_for && of.key.size() <= result.principal_text.size()) {
+    result.principal_bytes = static_cast<std::uint8_t>(of.key.size());
+    std::copy(of.key.begin(), of.key.end(), result.principal_text.begin());
+  }
   result.generation = what.generation;
   result.allocated_bytes = what.allocated_bytes;
   result.facts = code_of_facts(what, what.creator.uid);
@@ -323,7 +344,7 @@ segment_ledger::row segment_ledger::row_of(const core::segment& what) const {
   return result;
 }
 
-void segment_ledger::note(const core::segment& what) noexcept {
+void segment_ledger::note(const core::segment& what, const page_identity& page) noexcept {
   const auto at = places_.find(what.generation);
   if (what.removed) {
     if (at != places_.end()) {
@@ -336,23 +357,26 @@ void segment_ledger::note(const core::segment& what) noexcept {
   }
   try {
     if (at == places_.end()) {
-      add(what);
+      add(what, page);
       return;
     }
     place& known = at->second;
     if (known.is_missing && (what.published || !known.is_published)) {
       found(known, what.name);
     }
-    if (what.published && !known.is_published) {
-      write(known.index, row_of(what));
-      known.is_published = true;
+    const bool is_published_now = what.published && !known.is_published;
+    const bool is_page_now = page.is_known() && !known.has_page && !known.is_missing;
+    if (is_published_now || is_page_now) {
+      write(known.index, row_of(what, page));
+      known.is_published = what.published;
+      known.has_page = page.is_known();
     }
   } catch (const std::exception& why) {
     failed(why.what());
   }
 }
 
-void segment_ledger::add(const core::segment& what) {
+void segment_ledger::add(const core::segment& what, const page_identity& page) {
   if (!what.creator.uid_known) {  // nobody could have a receipt
     return;
   }
@@ -375,9 +399,10 @@ void segment_ledger::add(const core::segment& what) {
     free_.reserve(std::size_t{next_index_} * 2 + 16);
   }
   const auto at = places_.emplace(
-      what.generation, place{index, what.published, what.lifetime == lifetime::persistent, false});
+      what.generation,
+      place{index, what.published, what.lifetime == lifetime::persistent, false, page.is_known()});
   try {
-    write(index, row_of(what));
+    write(index, row_of(what, page));
   } catch (...) {
     places_.erase(at.first);
     throw;

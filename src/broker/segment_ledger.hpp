@@ -23,6 +23,15 @@ namespace gpushm::broker_detail {
 /// HMAC-SHA256 of the bytes, with a key that no member can read. Must not throw. Thread-safe.
 using authenticator = std::function<wire::receipt(std::span<const std::byte>)>;
 
+/// Which file a page of timelines is. No other one has it while the machine runs, so that nobody
+/// can hand back another page in its place.
+struct page_identity {
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;  ///< 0: not known
+  [[nodiscard]] bool is_known() const noexcept { return inode != 0; }
+  friend bool operator==(const page_identity&, const page_identity&) = default;
+};
+
 /// A domain's segments in a file, which outlives the broker and its keeper (docs/adr/0031). If both
 /// have died, the next broker of the domain reads from it what is missing, takes that back from
 /// members that still have it, and reports the rest as lost. A segment that has been removed or
@@ -62,8 +71,9 @@ class segment_ledger {
                                           gpushm::generation generation,
                                           std::uint32_t uid,
                                           bool is_creator) const;
-  /// What a page of timelines has behind its words, so that a reader cannot hand back another one.
-  [[nodiscard]] wire::receipt page_code(std::string_view name, gpushm::generation generation) const;
+  /// The page that this segment is. Not known for other segments, and if an earlier version of the
+  /// broker has made it.
+  [[nodiscard]] page_identity page_of(gpushm::generation generation) const noexcept;
   /// Returns the segment that a member of this uid hands back by `offered`. Throws if it may not:
   /// permission_denied (no valid receipt, or leased memory that is another's; of a page of
   /// timelines only before `time_of_signalers`), gone_or_replaced (it is not missing),
@@ -74,8 +84,9 @@ class segment_ledger {
   /// metadata.
   void check_publication(gpushm::generation generation, std::span<const std::byte> metadata) const;
 
-  /// The segment is new or has changed. What cannot be written is logged once.
-  void note(const core::segment& what) noexcept;
+  /// The segment is new or has changed. `page`: of a page of timelines. What cannot be written is
+  /// logged once.
+  void note(const core::segment& what, const page_identity& page = {}) noexcept;
   /// The segment has ended. One that was being handed back is missing again.
   void erase(gpushm::generation generation) noexcept;
   /// Changes have not been noted one by one: erases all but these and those that are missing.
@@ -100,16 +111,18 @@ class segment_ledger {
     bool is_published = false;
     bool is_persistent = false;
     bool is_missing = false;
+    bool has_page = false;
   };
   using places = std::unordered_map<gpushm::generation, place>;
 
   void open();
   void load();
-  void add(const core::segment& what);
+  void add(const core::segment& what, const page_identity& page);
   void write(std::uint32_t index, const row& what);
   [[nodiscard]] std::optional<row> read(std::uint32_t index) const noexcept;
-  [[nodiscard]] row row_of(const core::segment& what) const;
-  [[nodiscard]] core::time_point signalers_until() const noexcept;
+  [[nodiscard]] row row_of(const core::segment& what, const page_identity& page) const;
+  /// The end of a time that begins with the domain.
+  [[nodiscard]] core::time_point end_of(std::chrono::milliseconds time) const noexcept;
   [[nodiscard]] wire::receipt code_of_facts(const base::reservation& of,
                                             std::uint32_t creator_uid) const;
   [[nodiscard]] wire::receipt code_of_metadata(std::span<const std::byte> metadata) const;

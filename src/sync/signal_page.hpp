@@ -33,8 +33,6 @@ static_assert(sizeof(signal_page) == 10'240);
 /// Of the memfd: whole pages of 4 KiB. Behind it there may be other memory that only the signaler
 /// writes, in all at most `max_signal_page_bytes`.
 inline constexpr std::size_t signal_page_bytes = 12'288;
-/// Behind the words: a code of the broker (signal_page_file.hpp).
-inline constexpr std::size_t page_code_offset = sizeof(signal_page);
 inline constexpr std::size_t max_signal_page_bytes = std::size_t{1} << 20U;
 [[nodiscard]] constexpr bool is_signal_page_size(std::uint64_t bytes) noexcept {
   return bytes >= signal_page_bytes && bytes <= max_signal_page_bytes && bytes % 4'096 == 0;

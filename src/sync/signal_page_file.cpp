@@ -122,21 +122,6 @@ bool is_open_for_writing(int fd) noexcept {
   return (::fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR;
 }
 
-static_assert(page_code_offset + sizeof(page_code) <= signal_page_bytes);
-
-void store_code(int writable, const page_code& code) {
-  base::checked(operation, {}, "pwrite", [&] {
-    return ::pwrite(writable, code.data(), code.size(), page_code_offset);
-  });
-}
-
-bool has_code(int fd, const page_code& code) noexcept {
-  page_code found{};
-  return ::pread(fd, found.data(), found.size(), page_code_offset) ==
-             static_cast<ssize_t>(found.size()) &&
-         found == code;
-}
-
 void end_signals(int writable) noexcept {
   ender(writable).end();
 }

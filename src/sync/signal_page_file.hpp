@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -18,13 +17,6 @@ namespace gpushm::sync {
 [[nodiscard]] bool is_signal_page(int fd, std::uint64_t bytes) noexcept;
 /// Whether it is open for reading and writing, as only its signaler and the broker have it.
 [[nodiscard]] bool is_open_for_writing(int fd) noexcept;
-
-/// Says which page it is. The signaler can write another one, into its own page.
-using page_code = std::array<std::byte, 32>;
-/// Throws system_error.
-void store_code(int writable, const page_code& code);
-/// Not in constant time: who has the page can read its code.
-[[nodiscard]] bool has_code(int fd, const page_code& code) noexcept;
 
 /// Ends all words, those in use first, and wakes waiters. The signaler may have punched holes: this
 /// never stores through a mapping. Precondition: the signaler can no longer write. About 20 µs.

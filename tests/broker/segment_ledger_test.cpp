@@ -237,14 +237,51 @@ TEST_F(ledger, a_page_of_timelines_is_handed_back_by_readers_later) {
       << "the time of signalers is at most half of that for all";
 }
 
-TEST_F(ledger, codes_of_pages_differ) {
-  const auto by = make(1);
-  const segment_ledger other({directory_ / "other", "other", code_of, 1, std::chrono::minutes(1)});
-  EXPECT_EQ(by.page_code("w", 1), by.page_code("w", 1));
-  EXPECT_NE(by.page_code("w", 1), by.page_code("w", 2));
-  EXPECT_NE(by.page_code("w", 1), by.page_code("v", 1));
-  EXPECT_NE(by.page_code("w", 1), other.page_code("w", 1));
-  EXPECT_NE(by.page_code("w", 1), by.receipt_for("w", 1, creator_uid, true));
+/// By another page, its words would be those of another process.
+TEST_F(ledger, has_the_identities_of_pages) {
+  const auto page = make_segment(1, "page", lifetime::leased);
+  const auto old = make_segment(2, "of an earlier version", lifetime::leased);
+  const auto memory = make_segment(3, "memory");
+  page->backend = old->backend = backend::signals;
+  const page_identity first_page{5, 1'000'000'000'000};
+  const page_identity second_page{5, 7};
+  const auto expect_all = [&](const segment_ledger& by, const page_identity& of_old) {
+    EXPECT_EQ(by.page_of(1), first_page);
+    EXPECT_EQ(by.page_of(2), of_old);
+    EXPECT_FALSE(by.page_of(3).is_known());
+    EXPECT_FALSE(by.page_of(4).is_known());
+  };
+  {
+    auto first = make(1);
+    first.note(*page, first_page);
+    page->published = true;
+    first.note(*page, first_page);
+    first.note(*old);
+    publish(first, *old);
+    first.note(*memory);
+    expect_all(first, {});
+  }
+  {
+    auto successor = make(std::nullopt);
+    for (const auto& each : {page, old, memory}) {
+      successor.note(*each);
+    }
+    successor.note(*page, first_page);
+    successor.note(*old, second_page);
+    successor.end_continuing();
+    expect_all(successor, second_page);
+  }
+  auto after_a_loss = make(100);
+  expect_all(after_a_loss, second_page);
+  EXPECT_EQ(refusal(after_a_loss, offer_of(after_a_loss, *old, creator_uid), creator_uid),
+            std::nullopt);
+  // Handed back: reserved with nothing, then with its page.
+  old->published = false;
+  after_a_loss.note(*old);
+  after_a_loss.note(*old, second_page);
+  EXPECT_EQ(after_a_loss.missing(), 3U);
+  publish(after_a_loss, *old);
+  expect_all(after_a_loss, second_page);
 }
 
 TEST_F(ledger, is_continued_by_a_successor) {

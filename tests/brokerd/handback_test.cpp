@@ -548,7 +548,10 @@ TEST_F(lost_broker_with_hostile_member, believes_nobody_without_a_valid_receipt)
   EXPECT_TRUE(connect().list().empty()) << "something of that was accepted";
 
   // Other memory in a valid frame: fails where a creation fails.
-  ASSERT_TRUE(body_of<wire::reserved>(session.request(opened.offer)));
+  const auto again = session.request(opened.offer);
+  ASSERT_TRUE(body_of<wire::reserved>(again));
+  EXPECT_EQ(body_of<wire::reserved>(again)->receipt, opened.offer.receipt)
+      << "it has become the creator";
   EXPECT_EQ(failure_of(session.request(wire::attach{opened.offer.generation, 0, {2 * page_}})),
             errc::wrong_descriptor_count);
   ASSERT_EQ(attach(session, opened), std::nullopt);

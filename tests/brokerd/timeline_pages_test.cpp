@@ -13,6 +13,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -69,6 +70,7 @@ class mapped_page {
     }
   }
   [[nodiscard]] bool is_mapped() const { return address_ != MAP_FAILED; }
+  [[nodiscard]] void* bytes() const { return address_; }
   [[nodiscard]] sync::signal_page& page() const {
     return *static_cast<sync::signal_page*>(address_);
   }
@@ -272,6 +274,7 @@ TEST_F(timeline_pages, are_handed_back_after_a_loss) {
   start();
   auto signaler = greeted();
   const own_page own = make(signaler, "page");
+  const own_page another = make(signaler, "another");
   sync::timeline_writer writer(own.memory->page(), 2);
   writer.signal(11);
   lose();
@@ -282,6 +285,8 @@ TEST_F(timeline_pages, are_handed_back_after_a_loss) {
   const unique_fd forged = gpushm_testing::make_chunk(sync::signal_page_bytes);
   EXPECT_EQ(attach(again, own, forged.get()), errc::wrong_descriptor_kind)
       << "not made by a broker";
+  EXPECT_EQ(attach(again, own, another.file.get()), errc::wrong_descriptor_kind)
+      << "its readers have the first one";
   ASSERT_EQ(attach(again, own, own.file.get()), std::nullopt);
   ASSERT_TRUE(body_of<wire::done>(again.request(wire::publish{own.offer.generation, {}})));
   auto reader = greeted();
@@ -307,6 +312,7 @@ TEST_F(timeline_pages, end_if_their_signaler_does_not_come_back) {
   offer.creator_uid = ::geteuid();
   const unique_fd file = open(reader, "page", &offer.receipt);
   const unique_fd other_file = open(reader, "other");
+  const own_page mine = make(reader, "mine");  // it signals, too
   const mapped_page seen(file.get(), PROT_READ);
   lose();
   auto back = greeted();
@@ -322,6 +328,16 @@ TEST_F(timeline_pages, end_if_their_signaler_does_not_come_back) {
       << "the page of a process that lives";
   const unique_fd forged = gpushm_testing::make_chunk(sync::signal_page_bytes);
   EXPECT_EQ(attach(returns, own, forged.get()), errc::wrong_descriptor_kind);
+  // Another page in its place, with the same bytes, would be signaled by the reader.
+  std::memcpy(mine.memory->bytes(), own.memory->bytes(), sync::signal_page_bytes);
+  const std::string path = "/proc/self/fd/" + std::to_string(mine.file.get());
+  const unique_fd for_reading(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(for_reading);
+  for (const int replacement : {mine.file.get(), for_reading.get()}) {
+    EXPECT_EQ(attach(returns, own, replacement), errc::wrong_descriptor_kind);
+  }
+  EXPECT_EQ(attach(returns, own, own.file.get()), errc::wrong_descriptor_kind)
+      << "a reader was given none that is open for writing";
   EXPECT_EQ(sync::try_wait({other.memory->page(), 2}, 13), wait_result::timed_out);
   EXPECT_EQ(sync::try_wait({seen.page(), 2}, 12), wait_result::timed_out);
 
