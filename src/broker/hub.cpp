@@ -813,6 +813,8 @@ prepared hub::handle(const context& at, const wire::reserve& message) {
   std::optional<core::lost_segment> back;
   if (message.generation != 0) {
     back = check_return(at, message);
+  } else if (config_.ledger != nullptr) {
+    check_name(at, message.name);
   }
   const core::segment& created = domain_.reserve(at.number, message, back);
   const gpushm::generation generation = created.generation;
@@ -886,6 +888,14 @@ void hub::check_page_of_return(const core::segment& what, const kept_fd& given) 
   const bool is_anothers = !is_by_creator.value_or(true) && sync::is_open_for_writing(given.get());
   if (!is_that_page || is_anothers) {
     throw_wrong_chunk_kind(what.backend);
+  }
+}
+
+/// Names of what was lost wait for those that have it.
+void hub::check_name(const context& at, std::string_view name) const {
+  const core::peer& who = domain_.peer_of(at.number);
+  if (!who.uid_known || who.uid != config_.owner_uid) {
+    config_.ledger->check_name(name, who);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "broker/closer.hpp"
@@ -297,6 +298,7 @@ class hub final {
   void drop(session& of, std::string_view why) noexcept;
   [[nodiscard]] core::lost_segment check_return(const context& at,
                                                 const wire::reserve& message) const;
+  void check_name(const context& at, std::string_view name) const;
   void take_fence(const context& at, const wire::hello& message);
   [[nodiscard]] bool resume_lost(const session& successor, const wire::session_token& token);
   [[nodiscard]] wire::segment describe(const core::segment& what) const;

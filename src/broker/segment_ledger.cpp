@@ -292,6 +292,30 @@ core::lost_segment segment_ledger::check_return(const wire::reserve& offered,
   return {offered.generation, creator_uid, is_creator, known->principal()};
 }
 
+void segment_ledger::check_name(std::string_view name, const core::peer& who) const {
+  const auto missing = missing_.find(name);
+  if (missing == missing_.end()) {
+    return;
+  }
+  const auto left = end_of(std::min<std::chrono::milliseconds>(time_of_names, with_.return_time)) -
+                    std::chrono::steady_clock::now();
+  if (left <= core::time_point::duration::zero()) {
+    return;
+  }
+  const auto known = read(places_.at(missing->second).index);
+  if (known && known->has_creator != 0 &&
+      core::is_same_member({0, known->creator_uid, true, known->principal()}, who)) {
+    return;  // it could remove the segment, too
+  }
+  throw error(errc::writer_ending,
+              {},
+              {},
+              "the segment of this name was lost with the broker and its keeper, and members may "
+              "hand it back for another " +
+                  std::to_string(std::chrono::ceil<std::chrono::seconds>(left).count()) + " s",
+              "try again then; an open with a timeout waits for the segment");
+}
+
 void segment_ledger::check_publication(gpushm::generation generation,
                                        std::span<const std::byte> metadata) const {
   const auto at = places_.find(generation);

@@ -48,6 +48,8 @@ class segment_ledger {
   static constexpr std::chrono::minutes default_return_time{5};
   /// How long only its signaler hands a page of timelines back; at most half of that time.
   static constexpr std::chrono::seconds time_of_signalers{5};
+  /// How long the name of a missing segment is kept for those that may hand it back.
+  static constexpr std::chrono::seconds time_of_names{10};
 
   struct config {
     std::string path;
@@ -80,6 +82,9 @@ class segment_ledger {
   /// already_exists (it has been handed back).
   [[nodiscard]] core::lost_segment check_return(const wire::reserve& offered,
                                                 std::optional<std::uint32_t> uid) const;
+  /// For a new segment. Throws writer_ending if a missing segment has that name, `who` is not a
+  /// member that may manage that one, and `time_of_names` is not over.
+  void check_name(std::string_view name, const core::peer& who) const;
   /// Throws permission_denied if a segment that is being handed back was published with other
   /// metadata.
   void check_publication(gpushm::generation generation, std::span<const std::byte> metadata) const;

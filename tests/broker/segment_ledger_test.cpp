@@ -284,6 +284,53 @@ TEST_F(ledger, has_the_identities_of_pages) {
   expect_all(after_a_loss, second_page);
 }
 
+TEST_F(ledger, names_wait_for_those_that_may_hand_back) {
+  const core::principal pod{"pod a", true};
+  const auto in_pod = make_segment(1, "in a pod");
+  const auto elsewhere = make_segment(2, "elsewhere");
+  in_pod->creator.principal = pod;
+  elsewhere->creator.principal = {"process 1", false};
+  {
+    auto first = make(1);
+    for (const auto& each : {in_pod, elsewhere}) {
+      first.note(*each);
+      publish(first, *each);
+      EXPECT_NO_THROW(first.check_name(each->name, {9, reader_uid, true, {}}));
+    }
+  }
+  const auto refusals = [&](const segment_ledger& by, const core::peer& who) {
+    std::array<std::optional<errc>, 3> result;
+    std::size_t i = 0;
+    for (const char* name : {"in a pod", "elsewhere", "another"}) {
+      try {
+        by.check_name(name, who);
+      } catch (const error& why) {
+        result[i] = why.code();
+        EXPECT_NE(why.cause().find("hand it back for another "), std::string::npos);
+      }
+      ++i;
+    }
+    return result;
+  };
+  using result = std::array<std::optional<errc>, 3>;
+  constexpr auto waits = errc::writer_ending;
+  auto second = make(100);
+  EXPECT_EQ(refusals(second, {9, reader_uid, true, {}}), (result{waits, waits, std::nullopt}));
+  EXPECT_EQ(refusals(second, {9, creator_uid, false, pod}), (result{waits, waits, std::nullopt}));
+  EXPECT_EQ(refusals(second, {9, creator_uid, true, {"pod b", true}}),
+            (result{waits, std::nullopt, std::nullopt}));
+  EXPECT_EQ(refusals(second, {9, creator_uid, true, pod}), result{});
+  EXPECT_EQ(
+      second.check_return(offer_of(second, *in_pod, reader_uid), reader_uid).creator_principal,
+      pod);
+  // Handed back.
+  publish(second, *in_pod);
+  EXPECT_EQ(refusals(second, {9, reader_uid, true, {}}),
+            (result{std::nullopt, waits, std::nullopt}));
+  EXPECT_EQ(refusals(make(200, std::chrono::milliseconds(0)), {9, reader_uid, true, {}}), result{})
+      << "the time of names is at most that for all";
+}
+
 TEST_F(ledger, is_continued_by_a_successor) {
   const auto old = make_segment(1, "old");
   const auto again = make_segment(2, "again");

@@ -591,6 +591,27 @@ TEST_F(lost_broker_with_hostile_member, receipts_are_for_one_uid) {
   EXPECT_TRUE(body_of<wire::reserved>(honest.request(created.offer)));
 }
 
+TEST_F(lost_broker_with_hostile_member, names_wait_for_those_that_have_them) {
+  if (::geteuid() != 0) {
+    GTEST_SKIP() << "needs root, to become members of several uids";
+  }
+  start();
+  auto first = greeted();
+  const holding created = create(first, "w", gpushm::lifetime::persistent);
+  lose();
+  ASSERT_EQ(::seteuid(other_uid), 0);
+  auto thief = raw_session::greeted(socket_);
+  ASSERT_EQ(::seteuid(0), 0);
+  EXPECT_EQ(failure_of(thief.request(gpushm_testing::reserve_pages("w", 1))), errc::writer_ending);
+  EXPECT_TRUE(body_of<wire::reserved>(thief.request(gpushm_testing::reserve_pages("v", 1))));
+  auto honest = greeted();
+  ASSERT_TRUE(body_of<wire::reserved>(honest.request(created.offer)));
+  ASSERT_EQ(attach(honest, created), std::nullopt);
+  ASSERT_TRUE(body_of<wire::done>(
+      honest.request(wire::publish{created.offer.generation, created.metadata})));
+  EXPECT_EQ(failure_of(thief.request(gpushm_testing::reserve_pages("w", 1))), errc::already_exists);
+}
+
 TEST_F(lost_broker_with_hostile_member, survives_any_list_of_segments) {
   std::mt19937_64 random(5);
   const std::string path = run_dir_ + "/locks/d.default.segments";
