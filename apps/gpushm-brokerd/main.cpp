@@ -36,8 +36,6 @@ using gpushm::domains::domain_set_options;
 
 constexpr std::chrono::milliseconds keeper_timeout{5'000};
 constexpr std::chrono::milliseconds check_timeout{2'000};
-/// The journal of a domain is limited to four times as much.
-constexpr std::uint64_t largest_default_memory = 1024ULL * 1024 * 1024;
 /// For the private socket, the keeper's sockets, and each domain's own.
 constexpr std::uint64_t reserved_descriptors = 512;
 
@@ -83,8 +81,8 @@ void add_limits(CLI::App& app, gpushm::broker_limits& limits) {
       ->capture_default_str();
   app.add_option("--memory-bytes",
                  limits.memory_bytes,
-                 "memory of this process that clients can occupy, over all domains; 0: half of "
-                 "what it may use, at most 1 GiB")
+                 "memory of this process and its journals that clients can occupy, over all "
+                 "domains; 0: half of what it may use, at most 1 GiB")
       ->envname("GPUSHM_BROKERD_MEMORY_BYTES")
       ->capture_default_str();
   app.add_option("--max-descriptors",
@@ -212,7 +210,7 @@ int serve(options chosen) {
   }
   if (chosen.domains.limits.memory_bytes == 0) {
     chosen.domains.limits.memory_bytes =
-        std::min(gpushm::base::memory_limit_bytes() / 2, largest_default_memory);
+        gpushm::base::memory_for_members(gpushm::base::memory_limit_bytes());
   }
   chosen.domains.descriptors = descriptors_for_domains();
   auto before = gpushm::domains::take_predecessor(*store);

@@ -568,7 +568,7 @@ void hub::catch_up() noexcept {
   recorder_.catch_up([this] {
     try {
       std::unordered_set<gpushm::generation> existing;
-      for (const auto& [name, value] : domain_.save().records) {
+      domain_.visit_saved([&](const core::record_name& name, const core::saved_value& value) {
         recorder_.put(name, value);
         if (name.kind == core::record_kind::segment) {
           existing.insert(name.first);
@@ -578,7 +578,7 @@ void hub::catch_up() noexcept {
             record_files(files_of(of));
           }
         }
-      }
+      });
       if (config_.ledger != nullptr) {
         config_.ledger->erase_others(existing);
       }

@@ -154,7 +154,7 @@ class hub final {
     /// Must outlive the hub. Null: nothing that was lost is handed back.
     segment_ledger* ledger = nullptr;
     /// The domain of a predecessor. Null: an empty one.
-    const core::saved_state* from = nullptr;
+    core::saved_state* from = nullptr;
   };
   /// Called when a slot of the state table changes.
   using slot_listener = void (*)(void* context,

@@ -103,11 +103,13 @@ void recorder::put_bytes(const journal::record_key& key, Make&& make) noexcept {
   try {
     (on_->next ? *on_->next : on_->log).put(key, make());
   } catch (const error& why) {
+    is_full_ = true;
     if (!std::exchange(is_behind_, true) && !on_->next) {
       base::log(log_level::error, why.what());
     }
   } catch (const std::bad_alloc&) {
     is_behind_ = true;
+    is_full_ = true;
   }
 }
 
@@ -134,12 +136,8 @@ void recorder::erase(const journal::record_key& key) noexcept {
 }
 
 void recorder::commit() noexcept {
-  if (is_behind_) {
-    return;
-  }
-  write();
-  if (on_ && call().what == transport::reported_call::kind::none && on_->log.needs_compaction()) {
-    compact();
+  if (!is_behind_) {
+    write();
   }
 }
 
@@ -147,14 +145,6 @@ void recorder::commit_call() noexcept {
   if (!is_behind_) {
     write();
     call().clear();
-  }
-}
-
-void recorder::compact() noexcept {
-  try {
-    replace_journal(on_->log.compacted());
-  } catch (const std::exception& why) {  // tried again after the next commit
-    base::log(log_level::warning, why.what());
   }
 }
 
@@ -170,15 +160,20 @@ void recorder::replace_journal(journal::journal next) {
   }
 }
 
-/// In the old journal, which may be at its limit, there would be no room for everything once more.
+/// A journal at its limit has no room for what differs.
 void recorder::begin_all() noexcept {
   if (!on_) {
     return;
   }
   try {
-    on_->next = on_->log.emptied();
     const auto self = records::key_of(records::kind::broker);
-    on_->next->put(self, on_->log.find(self).value());
+    if (is_full_) {
+      on_->next = on_->log.emptied();
+      on_->next->put(self, on_->log.find(self).value());
+    } else {
+      on_->log.begin_rewrite();
+      on_->log.put(self, on_->log.find(self).value());
+    }
     is_behind_ = false;
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): still behind
   }
@@ -188,11 +183,15 @@ void recorder::end_all() noexcept {
   if (!on_) {
     return;
   }
-  if (!is_behind_) {
+  if (!is_behind_ && !on_->next) {
+    on_->log.end_rewrite();
+    commit_call();  // its effect is recorded
+  } else if (!is_behind_) {
     try {
       on_->next->commit();
       on_->next->call().clear();  // its effect is recorded
       replace_journal(std::move(*on_->next));
+      is_full_ = false;
     } catch (const std::exception& why) {
       is_behind_ = true;
       base::log(log_level::warning, why.what());

@@ -94,9 +94,10 @@ class recorder {
   /// The same after `call()` has been recorded, which it forgets.
   void commit_call() noexcept;
 
-  /// Records everything again, in a new journal: `record` must call `put` or `mark` for everything
-  /// that exists, except the domain's broker_record. If that fails, this is still behind. Blocks as
-  /// descriptor_shelf::put.
+  /// Records everything again: `record` must call `put` or `mark` for everything that exists,
+  /// except the domain's broker_record. In the same journal, which then changes only where it
+  /// differs; in a new one if the journal has refused a change. If that fails, this is still
+  /// behind. Blocks as descriptor_shelf::put.
   template <typename Record>
   void catch_up(Record&& record) noexcept {
     begin_all();
@@ -123,13 +124,13 @@ class recorder {
   void begin_all() noexcept;
   void end_all() noexcept;
   void write() noexcept;
-  void compact() noexcept;
   void replace_journal(journal::journal next);
 
   std::unique_ptr<parts> on_;
   transport::reported_call call_{};
   std::uint64_t next_packet_ = 1;
   bool is_behind_ = false;
+  bool is_full_ = false;  ///< the journal has refused a change: it must be replaced
 };
 
 }  // namespace gpushm::broker_detail

@@ -82,12 +82,17 @@ gpushm::epoch random_epoch() {
   return value;
 }
 
-/// Half of this process's memory limit, for data kept on behalf of members; the other half is for
-/// the program itself and for overhead of the kernel and the allocator.
+/// Of a journal of which at most `memory_bytes` are charged: its page tables grow with it. A
+/// successor that may keep more replaces one that is full.
+std::uint64_t journal_bytes(std::uint64_t memory_bytes) {
+  constexpr std::uint64_t unshared = std::uint64_t{16} << 20U;
+  constexpr std::uint64_t most = journal::journal::default_max_bytes;
+  return memory_bytes == 0 ? most : std::min(memory_bytes, most - unshared) + unshared;
+}
+
 std::uint64_t default_memory_limit() {
-  constexpr std::uint64_t most = 1024ULL * 1024 * 1024;
   constexpr std::uint64_t least = 16ULL * 1024 * 1024;
-  return std::clamp(base::memory_limit_bytes() / 2, least, most);
+  return std::max(base::memory_for_members(base::memory_limit_bytes()), least);
 }
 
 core::limits core_limits(const broker_limits& limits, std::uint64_t available) {
@@ -438,6 +443,7 @@ class server::impl final : public outbox {
                                           inherited);
     result.max_segments = table_.slots();
     result.names_changes = is_resumable_;
+    result.memory_copies = is_resumable_ ? 2 : 1;
     result.first_generation = first_generation_;
     return result;
   }
@@ -485,7 +491,7 @@ class server::impl final : public outbox {
                                 shelf.put(listener_.lock_descriptor()),
                                 listener_.file().device,
                                 listener_.file().inode};
-    journal::journal log = journal::journal::create();
+    journal::journal log = journal::journal::create(journal_bytes(options_.limits.memory_bytes));
     records::encoder encoder;
     log.put(records::key_of(records::kind::broker), encoder.encode(std::move(self)));
     // A successor must not begin with generations of an earlier start, whose segments members may

@@ -140,8 +140,10 @@ account::~account() {
 
 // ---- budget ----
 
-budget::budget(const amounts& capacity, std::shared_ptr<process_budget> process)
-    : capacity_(capacity), process_(std::move(process)) {
+budget::budget(const amounts& capacity,
+               std::shared_ptr<process_budget> process,
+               std::uint64_t memory_copies)
+    : capacity_(capacity), memory_copies_(memory_copies), process_(std::move(process)) {
   if (process_) {
     process_->add_domain();
   }
@@ -205,6 +207,13 @@ budget::answer budget::may_take(const account& who,
   return greedy ? answer::share : answer::yes;
 }
 
+std::uint64_t budget::counted(resource what, std::uint64_t amount) const noexcept {
+  if (what != resource::memory_bytes) {
+    return amount;
+  }
+  return amount > unlimited / memory_copies_ ? unlimited : amount * memory_copies_;
+}
+
 void budget::add(account& who, resource what, std::uint64_t amount) noexcept {
   const auto at = static_cast<std::size_t>(what);
   account& tenant = who.bucket_ ? *who.bucket_ : who;
@@ -231,6 +240,7 @@ bool budget::try_take(account& who,
                       resource what,
                       std::uint64_t amount,
                       bool is_operator) noexcept {
+  amount = counted(what, amount);
   if (may_take(who, what, amount, is_operator) != answer::yes ||
       (process_ && process_budget::is_limited(what) && !process_->take(what, amount, used(what)))) {
     return false;
@@ -243,6 +253,7 @@ std::optional<error> budget::take(account& who,
                                   resource what,
                                   std::uint64_t amount,
                                   bool is_operator) {
+  amount = counted(what, amount);
   if (const answer why = may_take(who, what, amount, is_operator); why != answer::yes) {
     return refusal(who, what, amount, why);
   }
@@ -254,6 +265,7 @@ std::optional<error> budget::take(account& who,
 }
 
 void budget::charge(account& who, resource what, std::uint64_t amount) noexcept {
+  amount = counted(what, amount);
   if (process_ && process_budget::is_limited(what)) {
     process_->charge(what, amount);
   }
@@ -261,6 +273,7 @@ void budget::charge(account& who, resource what, std::uint64_t amount) noexcept 
 }
 
 void budget::release(account& who, resource what, std::uint64_t amount) noexcept {
+  amount = counted(what, amount);
   remove(who, what, amount);
   if (process_ && process_budget::is_limited(what)) {
     process_->release(what, amount);

@@ -130,7 +130,10 @@ class budget {
   using amounts = std::array<std::uint64_t, resource_count>;
 
   /// Capacities by resource; 0: no limit. `process` may be null: the only domain of the process.
-  budget(const amounts& capacity, std::shared_ptr<process_budget> process);
+  /// Memory is taken `memory_copies` times: 2 if what is charged is also in a journal.
+  budget(const amounts& capacity,
+         std::shared_ptr<process_budget> process,
+         std::uint64_t memory_copies = 1);
   budget(const budget&) = delete;
   budget& operator=(const budget&) = delete;
   ~budget();
@@ -178,7 +181,11 @@ class budget {
                               std::uint64_t amount,
                               answer why) const;
 
+  /// What is counted for an amount that a caller takes or releases.
+  [[nodiscard]] std::uint64_t counted(resource what, std::uint64_t amount) const noexcept;
+
   amounts capacity_;
+  std::uint64_t memory_copies_;
   amounts used_{};
   std::shared_ptr<process_budget> process_;
   std::map<std::string, std::weak_ptr<account>> accounts_;

@@ -137,7 +137,7 @@ domain::domain(std::string name,
     : name_(std::move(name)),
       owner_uid_(owner_uid),
       limits_(bounds),
-      budget_(capacities(bounds), std::move(process)),
+      budget_(capacities(bounds), std::move(process), bounds.memory_copies),
       next_generation_(bounds.first_generation) {
   effects_.slots.reserve(min_capacity);
   effects_.waits.reserve(min_capacity);

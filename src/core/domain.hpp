@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -38,8 +39,9 @@ struct limits {
   std::uint64_t quota_bytes_per_principal = 0;  ///< 0: no limit
   std::uint64_t max_descriptors = 0;            ///< for chunks and connections; 0: no limit
   std::uint64_t max_memory_bytes = 0;           ///< kept by the broker for members; 0: no limit
-  std::uint32_t max_connections = 0;            ///< 0: no limit
-  std::uint32_t descriptors_per_session = 4;    ///< two sockets, pidfd and life pipe
+  std::uint64_t memory_copies = 1;    ///< of what is kept: 2 if a journal has each object, too
+  std::uint32_t max_connections = 0;  ///< 0: no limit
+  std::uint32_t descriptors_per_session = 4;         ///< two sockets, pidfd and life pipe
   std::uint32_t descriptors_per_ending_session = 2;  ///< without the sockets
   std::uint32_t max_pending_opens = 4'096;           ///< per session
   std::uint32_t max_waiting_opens = 65'536;          ///< of all sessions
@@ -141,15 +143,18 @@ class domain {
          std::shared_ptr<process_budget> process = nullptr);
 
   /// Continues from the state of another domain. Segments and sessions have no payloads. What
-  /// exists is charged without a check. Throws invalid_argument if parts of the state contradict
-  /// each other.
+  /// exists is charged without a check. The metadata is moved out of `from`. Throws
+  /// invalid_argument if parts of the state contradict each other.
   domain(std::string name,
          std::uint32_t owner_uid,
          const limits& bounds,
          std::shared_ptr<process_budget> process,
-         const saved_state& from);
+         saved_state& from);
   /// Precondition: `pending()` is empty. Throws std::bad_alloc.
   [[nodiscard]] saved_state save() const;
+  /// Calls `visit` for each object of `save`, in another order, without a copy of them all. Throws
+  /// std::bad_alloc, and what `visit` throws.
+  void visit_saved(const std::function<void(const record_name&, saved_value)>& visit) const;
   /// One object as it is now. Throws std::bad_alloc.
   [[nodiscard]] saved_value saved(const record_name& which) const;
 
@@ -425,7 +430,7 @@ class domain {
   [[nodiscard]] charges charges_of(const peer& who);
   void restore_session(session_id id, const saved_session& from);
   void restore_segment(gpushm::generation generation, const saved_segment& from);
-  void restore_metadata(gpushm::generation generation, const saved_metadata& from);
+  void restore_metadata(gpushm::generation generation, saved_metadata from);
   void restore_lease(gpushm::generation generation, session_id holder, const saved_lease& from);
   void restore_subscription(session_id session, std::uint64_t id, const saved_subscription& from);
   void restore_waiting(std::uint64_t id, const saved_open& from);

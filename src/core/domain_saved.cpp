@@ -126,11 +126,18 @@ saved_value domain::saved(const record_name& which) const {
 
 saved_state domain::save() const {
   saved_state result;
+  visit_saved([&](const record_name& which, saved_value value) {
+    result.records.emplace(which, std::move(value));
+  });
+  return result;
+}
+
+void domain::visit_saved(const std::function<void(const record_name&, saved_value)>& visit) const {
   const auto add = [&](record_kind kind, std::uint64_t first = 0, std::uint64_t second = 0) {
     const record_name which{kind, first, second};
     saved_value value = saved(which);
     if (value.index() != 0) {
-      result.records.emplace(which, std::move(value));
+      visit(which, std::move(value));
     }
   };
   add(record_kind::numbers);
@@ -162,16 +169,15 @@ saved_state domain::save() const {
   for (const auto& [place, name] : dead_names_in_order_) {
     add(record_kind::dead_name, place);
   }
-  return result;
 }
 
 domain::domain(std::string name,
                std::uint32_t owner_uid,
                const limits& bounds,
                std::shared_ptr<process_budget> process,
-               const saved_state& from)
+               saved_state& from)
     : domain(std::move(name), owner_uid, bounds, std::move(process)) {
-  for (const auto& [which, value] : from.records) {
+  for (auto& [which, value] : from.records) {
     const std::uint64_t key = which.first;
     if (const auto* const numbers = std::get_if<saved_numbers>(&value)) {
       next_generation_ = numbers->next_generation;
@@ -182,8 +188,8 @@ domain::domain(std::string name,
       restore_session(key, *session);
     } else if (const auto* const found = std::get_if<saved_segment>(&value)) {
       restore_segment(key, *found);
-    } else if (const auto* const metadata = std::get_if<saved_metadata>(&value)) {
-      restore_metadata(key, *metadata);
+    } else if (auto* const metadata = std::get_if<saved_metadata>(&value)) {
+      restore_metadata(key, std::move(*metadata));
     } else if (const auto* const claim = std::get_if<saved_lease>(&value)) {
       restore_lease(key, which.second, *claim);
     } else if (const auto* const subscribed = std::get_if<saved_subscription>(&value)) {
@@ -261,13 +267,13 @@ void domain::restore_segment(gpushm::generation generation, const saved_segment&
   }
 }
 
-void domain::restore_metadata(gpushm::generation generation, const saved_metadata& from) {
+void domain::restore_metadata(gpushm::generation generation, saved_metadata from) {
   const auto of = segments_.find(generation);
   require(of != segments_.end(), "metadata belongs to no segment");
   auto kept = std::make_shared<metadata_block>();
-  kept->bytes = from.bytes;
+  kept->bytes = std::move(from.bytes);
   kept->held = of->second->held;
-  of->second->held->charge(resource::memory_bytes, from.bytes.size());
+  of->second->held->charge(resource::memory_bytes, kept->bytes.size());
   of->second->metadata = std::move(kept);
 }
 

@@ -3,17 +3,21 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
+#include <exception>
 #include <new>
 #include <string>
 #include <unordered_map>
 #include <utility>
 
 #include "base/file.hpp"
+#include "base/page_size.hpp"
 #include "base/syscall.hpp"
 #include "gpushm/error.hpp"
 
@@ -23,30 +27,61 @@ namespace {
 
 constexpr std::string_view operation = "journal";
 constexpr std::uint64_t magic = 0x314c4e4a'4d534847ULL;  // "GHSMJNL1"
-constexpr std::uint32_t version = 1;
-constexpr std::uint64_t log_offset = 4'096;
+constexpr std::uint32_t version = 2;
+// Of the machine, as every reader of a journal has it.
+const std::uint64_t page_bytes = base::host_page_bytes();
+const std::uint64_t log_offset = page_bytes;
 constexpr std::uint64_t growth_bytes = std::uint64_t{1} << 20U;
-/// A journal is compacted when it is longer than this and this many times its records.
-constexpr std::uint64_t least_compaction_bytes = std::uint64_t{1} << 22U;
-constexpr std::uint64_t compaction_factor = 4;
+/// Larger rings are not reserved, and in a file are a sign of damage.
+constexpr std::uint64_t largest_ring_bytes = std::uint64_t{1} << 36U;
+
+// History: entries that a later one has replaced. From this much on, commits move the beginning of
+// the log.
+constexpr std::uint64_t least_history_bytes = std::uint64_t{1} << 20U;
+constexpr std::uint64_t history_fraction = 4;  ///< of the records' bytes
+/// A commit reads this much of the log's beginning, and this many times the history that it has
+/// made. Each byte of history lies among at most `history_fraction` bytes of records, and at worst
+/// all records lie before it: then as much is added as 1/`turn_factor` of them.
+constexpr std::uint64_t least_turn_bytes = std::uint64_t{64} << 10U;
+constexpr std::uint64_t turn_factor = 2 * history_fraction;
+/// Of a small ring, at most this part is history.
+constexpr std::uint64_t ring_fraction = 8;
+/// Pages are given back in pieces of this size.
+constexpr std::uint64_t freed_piece_bytes = std::uint64_t{256} << 10U;
 
 /// The first page of the file. Never change an offset: raise `version` instead.
 struct file_header {
   std::uint64_t magic = 0;
   std::uint32_t version = 0;
-  std::uint32_t complete = 0;  ///< 0 while `compacted` writes it
+  std::uint32_t complete = 0;  ///< 0 until it can be read
   std::uint64_t sequence = 0;
-  std::uint64_t committed = 0;  ///< the log ends at this offset of the file
+  std::uint64_t committed = 0;  ///< the log ends at this position
+  std::uint64_t start = 0;      ///< and begins at this one
+  std::uint64_t ring_bytes = 0;
   transport::reported_call call;
   death_notes notes;
 };
-static_assert(sizeof(file_header) <= log_offset);
+static_assert(sizeof(file_header) <= 4'096);
 static_assert(offsetof(file_header, sequence) == 16);
 static_assert(offsetof(file_header, committed) == 24);
-static_assert(offsetof(file_header, call) == 32);
-static_assert(offsetof(file_header, notes) == 112);
+static_assert(offsetof(file_header, start) == 32);
+static_assert(offsetof(file_header, ring_bytes) == 40);
+static_assert(offsetof(file_header, call) == 48);
+static_assert(offsetof(file_header, notes) == 128);
 
 enum class change_kind : std::uint32_t { put = 1, erase = 2 };
+
+/// Positions grow without end. The byte at a position is at this offset of the file: the ring
+/// begins after the header.
+inline std::uint64_t offset_of(std::uint64_t position, std::uint64_t ring_bytes) noexcept {
+  return log_offset + (position - log_offset) % ring_bytes;
+}
+inline std::uint64_t page_of(std::uint64_t position) noexcept {
+  return position / page_bytes * page_bytes;
+}
+inline std::uint64_t page_after(std::uint64_t position) noexcept {
+  return page_of(position + page_bytes - 1);
+}
 
 /// Before each record's bytes, which are padded to `alignment`.
 struct entry_header {
@@ -80,6 +115,19 @@ error full(std::uint64_t max_bytes) {
           "remove segments, or end clients"};
 }
 
+bool is_equal(std::span<const std::byte> one, std::span<const std::byte> other) noexcept {
+  return std::equal(one.begin(), one.end(), other.begin(), other.end());
+}
+
+/// A ring that needs larger files than this process may write would seem full before its end.
+std::uint64_t ring_bytes_of(std::uint64_t max_bytes) noexcept {
+  rlimit files{};
+  if (::getrlimit(RLIMIT_FSIZE, &files) == 0 && files.rlim_cur != RLIM_INFINITY) {
+    max_bytes = std::min<std::uint64_t>(max_bytes, files.rlim_cur);
+  }
+  return std::clamp(page_of(max_bytes), 3 * page_bytes, largest_ring_bytes) - log_offset;
+}
+
 struct key_hash {
   std::size_t operator()(const record_key& key) const noexcept {
     std::uint64_t mixed = key.kind;
@@ -95,25 +143,27 @@ struct key_hash {
 
 class journal::impl {
  public:
-  impl(base::unique_fd file, std::uint64_t file_bytes, std::uint64_t max_bytes)
-      : file_(std::move(file)),
-        file_bytes_(file_bytes),
-        max_bytes_(std::max(max_bytes, file_bytes)) {
-    mapping_ = base::map_file(operation, file_.get(), max_bytes_, true);
-    // A forked child neither writes the journal nor keeps its memory.
-    base::checked(operation, {}, "madvise", [&] {
-      return ::madvise(mapping_.get().address, mapping_.get().size_bytes, MADV_DONTFORK);
+  /// A new file.
+  impl(base::unique_fd file, std::uint64_t max_bytes)
+      : file_(std::move(file)), ring_(ring_bytes_of(max_bytes)) {
+    base::checked(operation, {}, "fallocate", [&] {
+      return ::fallocate(file_.get(), 0, 0, static_cast<off_t>(log_offset));
     });
+    map_header();
+    map_ring();
   }
 
+  /// An existing one, whose header is complete.
+  explicit impl(base::unique_fd file) : file_(std::move(file)) { map_header(); }
+
   void initialise(std::uint64_t sequence) {
-    grow_to(log_offset);
     file_header* const top = header();
     top->magic = magic;
     top->version = version;
     top->sequence = sequence;
+    top->ring_bytes = ring_;
+    top->start = log_offset;
     set_committed(log_offset);
-    end_ = log_offset;
   }
 
   void set_complete() noexcept {
@@ -121,8 +171,7 @@ class journal::impl {
     header()->complete = 1;
   }
 
-  /// Precondition: the file has a header.
-  void read() {
+  void read(std::uint64_t file_bytes) {
     const file_header* const top = header();
     if (top->magic != magic) {
       throw damaged("it does not begin as one");
@@ -133,11 +182,19 @@ class journal::impl {
     if (top->complete == 0) {
       throw damaged("it is not complete");
     }
+    ring_ = top->ring_bytes;
+    if (ring_ == 0 || ring_ % page_bytes != 0 || ring_ > largest_ring_bytes) {
+      throw damaged("its ring has an impossible size");
+    }
     const std::uint64_t committed = top->committed;
-    if (committed < log_offset || committed > file_bytes_) {
+    start_ = top->start;
+    const bool is_ordered = start_ >= log_offset && committed >= start_;
+    if (!is_ordered || committed - page_of(start_) > ring_ ||
+        std::min(committed, log_offset + ring_) > file_bytes) {
       throw damaged("its end is outside of the file");
     }
-    for (std::uint64_t at = log_offset; at < committed;) {
+    map_ring();
+    for (std::uint64_t at = start_; at < committed;) {
       entry_header entry{};
       if (committed - at < sizeof(entry)) {
         throw damaged("its last entry is incomplete");
@@ -164,18 +221,47 @@ class journal::impl {
       apply();
     }
     end_ = committed;
+    committed_history_ = history_from(start_);
+    freed_ = page_of(start_);
+    allocated_ =
+        std::min(page_after(end_ + records_.size() * sizeof(entry_header)), freed_ + ring_);
+    // A predecessor was killed before it had given these pages back, or used them.
+    static_cast<void>(free_pages(allocated_, freed_ + ring_));
   }
 
   void put(const record_key& key, std::span<const std::byte> value) {
     constexpr std::uint64_t largest = std::uint32_t(-1);
     if (value.size() > largest) {
-      throw full(max_bytes_);
+      throw full(max_bytes());
+    }
+    if (rewritten_ != 0) {
+      if (const auto at = records_.find(key); at != records_.end()) {
+        at->second.rewritten = rewritten_;
+        if (!at->second.is_changed && is_equal(value_of(at->second.committed), value)) {
+          return;
+        }
+      }
     }
     // After this record there must be room to erase every record.
     const std::uint64_t length = entry_bytes(value.size());
     grow_to(end_ + length + (records_.size() + 1) * sizeof(entry_header));
-    change(key, {end_ + sizeof(entry_header), value.size(), true});
+    change(key, {end_ + sizeof(entry_header), static_cast<std::uint32_t>(value.size()), true});
     append(key, change_kind::put, value);
+  }
+
+  void begin_rewrite() noexcept {
+    roll_back();
+    rewritten_ = ++rewrites_;
+  }
+
+  void end_rewrite() noexcept {
+    for (auto& each : records_) {
+      if (each.second.rewritten != rewritten_ && each.second.latest().exists) {
+        mark(each, {});
+        append(each.first, change_kind::erase, {});
+      }
+    }
+    rewritten_ = 0;
   }
 
   void erase(const record_key& key) noexcept {
@@ -188,11 +274,18 @@ class journal::impl {
   }
 
   void commit() noexcept {
+    const std::uint64_t before = committed_history_;
     set_committed(end_);
     apply();
+    const std::uint64_t history = history_from(start_);
+    if (history > history_bound()) {
+      clean(least_turn_bytes + turn_factor * (history - std::min(before, history)));
+    }
+    committed_history_ = history_from(start_);
   }
 
   void roll_back() noexcept {
+    rewritten_ = 0;
     for (node* each = std::exchange(changed_, nullptr); each != nullptr;) {
       node* const next = each->second.next_changed;
       each->second.is_changed = false;
@@ -224,17 +317,16 @@ class journal::impl {
 
   [[nodiscard]] int descriptor() const noexcept { return file_.get(); }
   [[nodiscard]] std::size_t size() const noexcept { return count_; }
-  [[nodiscard]] std::uint64_t live_bytes() const noexcept { return live_bytes_; }
-  [[nodiscard]] std::uint64_t end() const noexcept { return end_; }
-  [[nodiscard]] std::uint64_t max_bytes() const noexcept { return max_bytes_; }
+  [[nodiscard]] std::uint64_t used_bytes() const noexcept { return end_ - start_ + log_offset; }
+  [[nodiscard]] std::uint64_t max_bytes() const noexcept { return ring_ + log_offset; }
   [[nodiscard]] file_header* header() const noexcept {
-    return static_cast<file_header*>(mapping_.get().address);
+    return static_cast<file_header*>(header_.get().address);
   }
 
  private:
   struct place {
-    std::uint64_t offset = 0;
-    std::uint64_t size_bytes = 0;
+    std::uint64_t position = 0;
+    std::uint32_t size_bytes = 0;
     bool exists = false;
   };
   struct record;
@@ -242,37 +334,156 @@ class journal::impl {
   struct record {
     place committed;
     place changed;  ///< if `is_changed`
-    bool is_changed = false;
     node* next_changed = nullptr;
+    std::uint32_t rewritten = 0;  ///< the last rewrite that has put it
+    bool is_changed = false;
 
     [[nodiscard]] const place& latest() const noexcept { return is_changed ? changed : committed; }
   };
 
-  [[nodiscard]] std::byte* bytes_at(std::uint64_t offset) const noexcept {
-    return static_cast<std::byte*>(mapping_.get().address) + offset;
+  /// The ring is mapped twice in a row: what crosses its end is contiguous, too.
+  [[nodiscard]] std::byte* bytes_at(std::uint64_t position) const noexcept {
+    return static_cast<std::byte*>(ring_mapping_.get().address) + (position - log_offset) % ring_;
   }
   [[nodiscard]] std::span<const std::byte> value_of(const place& where) const noexcept {
-    return {bytes_at(where.offset), static_cast<std::size_t>(where.size_bytes)};
+    return {bytes_at(where.position), std::size_t{where.size_bytes}};
+  }
+
+  /// A forked child neither writes the journal nor keeps its memory.
+  static void keep_from_children(const base::unique_mapping& mapping) {
+    base::checked(operation, {}, "madvise", [&] {
+      return ::madvise(mapping.get().address, mapping.get().size_bytes, MADV_DONTFORK);
+    });
+  }
+
+  void map_header() {
+    header_ = base::map_file(operation, file_.get(), log_offset, true);
+    keep_from_children(header_);
+  }
+
+  void map_ring() {
+    const std::size_t size_bytes = 2 * ring_;
+    void* const address =
+        ::mmap(nullptr, size_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (address == MAP_FAILED) {  // NOLINT(performance-no-int-to-ptr): the macro is a cast
+      base::throw_errno(errno, operation, {}, "mmap");
+    }
+    ring_mapping_ = base::unique_mapping(base::mapping_value{address, size_bytes});
+    for (const std::uint64_t at : {std::uint64_t{0}, ring_}) {
+      void* const part = ::mmap(static_cast<std::byte*>(address) + at,
+                                ring_,
+                                PROT_READ | PROT_WRITE,
+                                MAP_SHARED | MAP_FIXED,
+                                file_.get(),
+                                static_cast<off_t>(log_offset));
+      if (part == MAP_FAILED) {  // NOLINT(performance-no-int-to-ptr): the macro is a cast
+        base::throw_errno(errno, operation, {}, "mmap");
+      }
+    }
+    keep_from_children(ring_mapping_);
   }
 
   void set_committed(std::uint64_t end) noexcept {
     std::atomic_ref(header()->committed).store(end, std::memory_order_release);
   }
 
-  void grow_to(std::uint64_t bytes) {
-    if (bytes <= file_bytes_) {
+  /// Calls `use(offset, bytes)` for the one or two pieces of the file; stops when one returns
+  /// false.
+  template <typename Use>
+  bool for_pieces(std::uint64_t from, std::uint64_t to, Use&& use) const {
+    while (from < to) {
+      const std::uint64_t offset = offset_of(from, ring_);
+      const std::uint64_t size_bytes = std::min(to - from, log_offset + ring_ - offset);
+      if (!use(static_cast<off_t>(offset), static_cast<off_t>(size_bytes))) {
+        return false;
+      }
+      from += size_bytes;
+    }
+    return true;
+  }
+
+  void grow_to(std::uint64_t end) {
+    if (end <= allocated_) {
       return;
     }
-    if (bytes > max_bytes_) {
-      throw full(max_bytes_);
+    if (end > freed_ + ring_) {
+      free_history();
+    }
+    if (end > freed_ + ring_) {
+      throw full(max_bytes());
     }
     const std::uint64_t wanted =
-        std::min(max_bytes_, (bytes + growth_bytes - 1) / growth_bytes * growth_bytes);
+        std::min(freed_ + ring_, (end + growth_bytes - 1) / growth_bytes * growth_bytes);
     // Not ftruncate: a write to a page without memory would end this process (SIGBUS).
-    base::checked(operation, {}, "fallocate", [&] {
-      return ::fallocate(file_.get(), 0, 0, static_cast<off_t>(wanted));
+    for_pieces(allocated_, wanted, [this](off_t offset, off_t size_bytes) {
+      base::checked(operation, {}, "fallocate", [&] {
+        return ::fallocate(file_.get(), 0, offset, size_bytes);
+      });
+      return true;
     });
-    file_bytes_ = wanted;
+    allocated_ = wanted;
+  }
+
+  /// Of whole pages. Returns false if the kernel refuses it.
+  [[nodiscard]] bool free_pages(std::uint64_t from, std::uint64_t to) const noexcept {
+    return for_pieces(from, to, [this](off_t offset, off_t size_bytes) {
+      constexpr int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+      return base::retry([&] { return ::fallocate(file_.get(), mode, offset, size_bytes); }) == 0;
+    });
+  }
+
+  /// The pages before the log's beginning.
+  void free_history() noexcept {
+    if (free_pages(freed_, page_of(start_))) {
+      freed_ = page_of(start_);
+    }
+  }
+
+  /// Bytes from this position to the end that no record needs.
+  [[nodiscard]] std::uint64_t history_from(std::uint64_t position) const noexcept {
+    return end_ - position - live_bytes_;
+  }
+  [[nodiscard]] std::uint64_t history_bound() const noexcept {
+    const std::uint64_t least = std::min(least_history_bytes, ring_ / ring_fraction);
+    return std::max(least, live_bytes_ / history_fraction);
+  }
+
+  /// Moves the log's beginning by up to `turn_bytes`: copies records from there to the end, commits
+  /// the copies, and only then drops the originals. So a file that is read after a SIGKILL has each
+  /// record at least once, and the same value twice at most. Precondition: nothing has changed
+  /// since the last commit.
+  void clean(std::uint64_t turn_bytes) noexcept {
+    const std::uint64_t committed = end_;
+    std::uint64_t at = start_;
+    while (at < committed && at - start_ < turn_bytes && history_from(at) > history_bound()) {
+      entry_header entry{};
+      std::memcpy(&entry, bytes_at(at), sizeof(entry));
+      const std::uint64_t length = entry_bytes(entry.size_bytes);
+      // What an erasure has erased was before it, and is gone.
+      const auto found = entry.what == change_kind::put
+                             ? records_.find({entry.kind, entry.first, entry.second})
+                             : records_.end();
+      if (found != records_.end() && found->second.committed.position == at + sizeof(entry)) {
+        try {
+          grow_to(end_ + length + records_.size() * sizeof(entry_header));
+        } catch (const std::exception&) {  // full, or memory is short: a later commit tries again
+          break;
+        }
+        std::memcpy(bytes_at(end_), bytes_at(at), length);
+        mark(*found, {end_ + sizeof(entry), entry.size_bytes, true});
+        end_ += length;
+      }
+      at += length;
+    }
+    if (end_ != committed) {
+      set_committed(end_);
+      apply();
+    }
+    start_ = at;
+    std::atomic_ref(header()->start).store(at, std::memory_order_release);
+    if (page_of(start_) - freed_ >= std::min(freed_piece_bytes, ring_ / ring_fraction)) {
+      free_history();
+    }
   }
 
   void append(const record_key& key, change_kind what, std::span<const std::byte> value) noexcept {
@@ -292,6 +503,7 @@ class journal::impl {
   void mark(node& which, const place& to) noexcept {
     record& of = which.second;
     of.changed = to;
+    of.rewritten = rewritten_;
     if (!std::exchange(of.is_changed, true)) {
       of.next_changed = std::exchange(changed_, &which);
     }
@@ -318,14 +530,21 @@ class journal::impl {
   }
 
   base::unique_fd file_;
-  std::uint64_t file_bytes_;
-  std::uint64_t max_bytes_;
-  base::unique_mapping mapping_;
+  std::uint64_t ring_ = page_bytes;
+  base::unique_mapping header_;
+  base::unique_mapping ring_mapping_;
+  // Positions. Pages from `freed_` to `allocated_`, which are less than the ring, have memory.
+  std::uint64_t freed_ = log_offset;
+  std::uint64_t start_ = log_offset;
   std::uint64_t end_ = log_offset;  ///< of the log, with changes that are not committed
+  std::uint64_t allocated_ = log_offset;
   std::unordered_map<record_key, record, key_hash> records_;
   node* changed_ = nullptr;  ///< records with changes, linked
   std::size_t count_ = 0;
   std::uint64_t live_bytes_ = 0;
+  std::uint64_t committed_history_ = 0;
+  std::uint32_t rewrites_ = 0;
+  std::uint32_t rewritten_ = 0;  ///< the rewrite that is being made; 0: none
 };
 
 journal::journal(std::unique_ptr<impl> all) : impl_(std::move(all)) {}
@@ -343,21 +562,21 @@ base::unique_fd new_file() {
 }  // namespace
 
 journal journal::create(std::uint64_t max_bytes) {
-  journal result(std::make_unique<impl>(new_file(), 0, max_bytes));
+  journal result(std::make_unique<impl>(new_file(), max_bytes));
   result.impl_->initialise(1);
   result.impl_->set_complete();
   return result;
 }
 
-journal journal::open(base::unique_fd file, std::uint64_t max_bytes) {
+journal journal::open(base::unique_fd file) {
   struct stat status {};
   base::checked(operation, {}, "fstat", [&] { return ::fstat(file.get(), &status); });
-  if (!S_ISREG(status.st_mode) || static_cast<std::uint64_t>(status.st_size) < log_offset) {
+  const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
+  if (!S_ISREG(status.st_mode) || file_bytes < log_offset) {
     throw damaged("it is too short");
   }
-  journal result(std::make_unique<impl>(
-      std::move(file), static_cast<std::uint64_t>(status.st_size), max_bytes));
-  result.impl_->read();
+  journal result(std::make_unique<impl>(std::move(file)));
+  result.impl_->read(file_bytes);
   return result;
 }
 
@@ -387,22 +606,15 @@ void journal::visit_all(visitor visit, const void* context) const {
       [&](const record_key& key, std::span<const std::byte> value) { visit(context, key, value); });
 }
 
-bool journal::needs_compaction() const noexcept {
-  const std::uint64_t used = impl_->end() - log_offset;
-  return used > least_compaction_bytes && used / compaction_factor > impl_->live_bytes();
+void journal::begin_rewrite() noexcept {
+  impl_->begin_rewrite();
+}
+void journal::end_rewrite() noexcept {
+  impl_->end_rewrite();
 }
 
-journal journal::compacted() const {
-  journal result = emptied();
-  for_each([&](const record_key& key, std::span<const std::byte> value) {
-    result.impl_->put(key, value);
-  });
-  result.impl_->commit();
-  return result;
-}
-
-journal journal::emptied() const {
-  journal result(std::make_unique<impl>(new_file(), 0, impl_->max_bytes()));
+journal journal::emptied(std::uint64_t max_bytes) const {
+  journal result(std::make_unique<impl>(new_file(), std::max(max_bytes, impl_->max_bytes())));
   result.impl_->initialise(sequence() + 1);
   result.call() = impl_->header()->call;
   result.notes() = impl_->header()->notes;
@@ -414,7 +626,7 @@ std::uint64_t journal::sequence() const noexcept {
   return impl_->header()->sequence;
 }
 std::uint64_t journal::used_bytes() const noexcept {
-  return impl_->end();
+  return impl_->used_bytes();
 }
 transport::reported_call& journal::call() noexcept {
   return impl_->header()->call;

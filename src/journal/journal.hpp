@@ -39,21 +39,22 @@ struct death_notes {
 ///
 /// Changes (`put`, `erase`) take effect together, at `commit`, by a single store. After a SIGKILL
 /// at any instruction, `open` of the same descriptor has the records as of the last commit
-/// (docs/adr/0031).
+/// (docs/adr/0031). A commit also gives back memory: the file has its records, and of their history
+/// at most 3/8 of that or 2 MiB, and 1 MiB in advance (docs/adr/0036).
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class journal {
  public:
-  /// Address space reserved, and the largest size of the file. Four times what clients can occupy
-  /// of gpushm-brokerd's memory by default: a journal that its state alone fills stops the domain.
+  /// The largest size of the file; twice as much address space is reserved. More than what clients
+  /// can occupy of gpushm-brokerd's memory: a journal that its state alone fills stops the domain.
   static constexpr std::uint64_t default_max_bytes = std::uint64_t{4} << 30U;
 
   /// A new, empty journal. Throws `error`: out_of_memory, too_many_descriptors, system_error.
   [[nodiscard]] static journal create(std::uint64_t max_bytes = default_max_bytes);
-  /// Reads an existing journal; uncommitted changes in it are dropped. Throws `error`:
-  /// invalid_argument if the file is not a complete journal of this version, or is damaged.
-  [[nodiscard]] static journal open(base::unique_fd file,
-                                    std::uint64_t max_bytes = default_max_bytes);
+  /// Reads an existing journal; uncommitted changes in it are dropped. It keeps its limit. Throws
+  /// `error`: invalid_argument if the file is not a complete journal of this version, or is
+  /// damaged.
+  [[nodiscard]] static journal open(base::unique_fd file);
 
   journal(journal&&) noexcept;
   journal& operator=(journal&&) noexcept;
@@ -73,7 +74,7 @@ class journal {
   /// Drops the changes since the last commit.
   void roll_back() noexcept;
 
-  /// The committed record. The bytes are valid until this object is destroyed or moved from.
+  /// The committed record. The bytes are valid until the next commit.
   [[nodiscard]] std::optional<std::span<const std::byte>> find(
       const record_key& key) const noexcept;
   [[nodiscard]] std::size_t size() const noexcept;
@@ -89,14 +90,16 @@ class journal {
         &called);
   }
 
-  /// True if most of the file is history. Write a `compacted` copy then.
-  [[nodiscard]] bool needs_compaction() const noexcept;
-  /// A new journal with the committed records and the next `sequence`. This one is unchanged; use
-  /// only the copy from then on. If both are found, the one with the higher sequence is the current
-  /// one. Precondition: no changes since the last commit. Throws as `create` and `put`.
-  [[nodiscard]] journal compacted() const;
-  /// The same without the records: for a caller that puts everything again. Throws as `create`.
-  [[nodiscard]] journal emptied() const;
+  /// Drops the changes since the last commit. From here to `end_rewrite`, `put` must be called for
+  /// every record that is to exist; it writes only those that differ.
+  void begin_rewrite() noexcept;
+  /// Erases the records that were not put since `begin_rewrite`. `commit` makes it permanent.
+  void end_rewrite() noexcept;
+
+  /// A new journal without records and with the next `sequence`, for a caller that puts everything
+  /// again. It is at least as large. This one is unchanged; use only the new one from then on. If
+  /// both are found, the one with the higher sequence is the current one. Throws as `create`.
+  [[nodiscard]] journal emptied(std::uint64_t max_bytes = default_max_bytes) const;
   [[nodiscard]] std::uint64_t sequence() const noexcept;
   /// Bytes of the file that are in use.
   [[nodiscard]] std::uint64_t used_bytes() const noexcept;

@@ -530,8 +530,8 @@ class random_world {
   /// Replaces the domain by one that is made from the records, as after a restart of the broker.
   void restart() {
     const saved_state saved = domain_->save();
-    auto successor =
-        std::make_unique<domain>("default", broker_uid, bounds, nullptr, seen_.recorded());
+    saved_state recorded = seen_.recorded();
+    auto successor = std::make_unique<domain>("default", broker_uid, bounds, nullptr, recorded);
     EXPECT_TRUE(successor->save() == saved);
     const bool has_ended = std::any_of(saved.records.begin(), saved.records.end(), [](auto& each) {
       return each.first.kind == record_kind::end;

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpushm-brokerd and its keeper in a memory cgroup, as in a container, with default settings:
+// members fill what they may occupy, change it, and the broker is killed while it is full. The
+// kernel kills nothing, and there is room left.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpushm/gpushm.hpp"
+#include "testing/brokerd/brokerd.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/environment.hpp"
+#include "testing/process/programs.hpp"
+#include "testing/process/spawn.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "testing/raw_session/memory_group.hpp"
+#include "testing/raw_session/raw_session.hpp"
+#include "wire/messages.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using gpushm_testing::body_of;
+using gpushm_testing::eventually;
+using gpushm_testing::memory_group;
+using gpushm_testing::raw_session;
+
+constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20U;
+
+/// The page cache of a file is charged to the cgroup that reads it first.
+void read_program(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::array<char, 65'536> piece{};
+  while (file.read(piece.data(), piece.size())) {
+  }
+}
+
+/// A member that has as many segments with the largest metadata as it may.
+class hoarder {
+ public:
+  explicit hoarder(std::string socket, std::string prefix)
+      : socket_(std::move(socket)), prefix_(std::move(prefix)) {
+    session_.emplace(raw_session::greeted(socket_));
+  }
+
+  /// Returns false if it is refused.
+  bool add() {
+    gpushm::wire::reserve wanted;
+    wanted.name = prefix_ + std::to_string(++number_);
+    wanted.size_bytes = 8;
+    wanted.allocated_bytes = 8;
+    wanted.backend = gpushm::backend::cuda_ipc;
+    wanted.device.kind = gpushm::device_kind::gpu;
+    wanted.device.uuid = "GPU-1";
+    wanted.device.pci_address = "0000:01:00.0";
+    wanted.device.minor = 0;
+    wanted.ticket = {std::byte{1}};
+    const auto reserved = session_->request(wanted);
+    const auto* const created = body_of<gpushm::wire::reserved>(reserved);
+    if (created == nullptr) {
+      why_ = cause_of(reserved);
+      return false;
+    }
+    const auto published = session_->request(gpushm::wire::publish{
+        created->generation, std::vector<std::byte>(gpushm::max_metadata_bytes, std::byte{'m'})});
+    if (body_of<gpushm::wire::done>(published) != nullptr) {
+      held_.push_back(created->generation);
+      return true;
+    }
+    why_ = cause_of(published);
+    session_->send_as(0, gpushm::wire::release{created->generation, 1});
+    return false;
+  }
+  void remove_last() {
+    session_->send_as(0, gpushm::wire::release{held_.back(), 1});
+    held_.pop_back();
+  }
+  [[nodiscard]] std::size_t count() const { return held_.size(); }
+  /// Why the last one was refused.
+  [[nodiscard]] const std::string& why() const { return why_; }
+
+ private:
+  [[nodiscard]] static std::string cause_of(const gpushm_testing::raw_answer& from) {
+    const auto* const failed = body_of<gpushm::wire::failure>(from);
+    return failed == nullptr ? "no answer" : failed->cause;
+  }
+
+  std::string socket_;
+  std::string prefix_;
+  std::optional<raw_session> session_;
+  std::vector<gpushm::generation> held_;
+  std::string why_;
+  std::uint64_t number_ = 0;
+};
+
+class container_memory : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (gpushm_testing::timeout_factor > 1) {
+      GTEST_SKIP() << "instrumented programs use more memory than the container has";
+    }
+    std::string why_not;
+    auto made = memory_group::make(limit_bytes_, why_not);
+    if (!made) {
+      GTEST_SKIP() << why_not;
+    }
+    group_.emplace(std::move(*made));
+    for (const char* const each : {"gpushm-keeper", "gpushm-brokerd"}) {
+      read_program(gpushm_testing::own_program(each));
+    }
+    gpushm_testing::make_run_directory(run_dir_);
+    auto command = gpushm_testing::brokerd_command(run_dir_, {"--domain", "default"});
+    const std::vector<std::string> wait{"/bin/sh", "-c", "read go; exec \"$0\" \"$@\""};
+    command.argv.insert(command.argv.begin(), wait.begin(), wait.end());
+    keeper_.emplace(gpushm_testing::child::start(command));
+    if (!group_->add(keeper_->pid())) {
+      GTEST_SKIP() << "a process cannot be moved into the cgroup";
+    }
+    keeper_->write("go\n");
+    ASSERT_TRUE(eventually([&] { return can_connect(); }, 30s));
+  }
+  void TearDown() override {
+    if (HasFailure() && keeper_) {
+      std::printf("%s\n", keeper_->output().all_output().c_str());
+    }
+    if (keeper_) {
+      keeper_->kill(SIGKILL);
+      static_cast<void>(keeper_->wait_exit(20s));
+    }
+  }
+  [[nodiscard]] bool can_connect() const {
+    try {
+      static_cast<void>(gpushm::client::connect({.socket_path = socket_}));
+      return true;
+    } catch (const gpushm::error&) {
+      return false;
+    }
+  }
+
+  const std::uint64_t limit_bytes_ =
+      gpushm_testing::number_from_environment("GPUSHM_CONTAINER_MIB", std::uint64_t{128}) *
+      mebibyte;
+  std::optional<memory_group> group_;
+  gpushm_testing::temp_dir directory_{0755};
+  const std::string run_dir_ = directory_ / "run";
+  const std::string socket_ = run_dir_ + "/d/default/socket";
+  std::optional<gpushm_testing::child> keeper_;
+};
+
+TEST_F(container_memory, is_enough_for_what_members_may_occupy_and_change) {
+  hoarder member(socket_, "m/");
+  while (member.add()) {
+  }
+  const std::size_t all = member.count();
+  ASSERT_GT(all, 0U) << member.why();
+  EXPECT_NE(member.why().find("the rest is reserved for other members"), std::string::npos)
+      << member.why();
+  // Journal and heap have each byte of it once; a single member gets 8/9 of its half of the limit.
+  EXPECT_GE(all * gpushm::max_metadata_bytes, limit_bytes_ / 6);
+  constexpr std::size_t changed = 16;
+  const std::size_t changes = limit_bytes_ / gpushm::max_metadata_bytes / 8;
+  for (int kills = 0; kills < 3; ++kills) {
+    for (std::size_t i = 0; i < changes; i += changed) {
+      for (std::size_t each = 0; each < changed; ++each) {
+        member.remove_last();
+      }
+      while (member.count() < all && member.add()) {
+      }
+      ASSERT_EQ(member.count(), all) << member.why();
+    }
+    ASSERT_TRUE(gpushm_testing::kill_program_kept_by(keeper_->pid()));
+    ASSERT_TRUE(eventually([&] { return can_connect(); }, 60s));
+    EXPECT_EQ(gpushm::client::connect({.socket_path = socket_}).list().size(), all);
+  }
+  EXPECT_EQ(group_->kills(), 0U);
+  const std::uint64_t peak = group_->peak_bytes();
+  std::printf(
+      "%zu segments, %llu MiB at most\n", all, static_cast<unsigned long long>(peak / mebibyte));
+  EXPECT_LE(peak, limit_bytes_ / 10 * 9);
+}
+
+}  // namespace
