@@ -260,7 +260,8 @@ TEST_F(hub_chunks, a_page_of_timelines_costs_the_same_after_a_restart) {
   expect<wire::done>(round_trip(creator, wire::publish{page, {}}));
   make(creator, "memory", lifetime::persistent);
   const core::domain& before = hub_.domain();
-  const core::domain after("default", broker_uid, before.bounds(), nullptr, before.save());
+  core::saved_state saved = before.save();
+  const core::domain after("default", broker_uid, before.bounds(), nullptr, saved);
   for (std::size_t i = 0; i != core::resource_count; ++i) {
     const auto what = static_cast<core::resource>(i);
     EXPECT_EQ(after.budget().used(what), before.budget().used(what)) << "resource " << i;

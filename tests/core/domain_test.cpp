@@ -218,7 +218,8 @@ TEST_F(domain_after_a_loss, the_payer_of_a_segment_stays_and_is_the_same_after_a
   EXPECT_EQ(domain_.segment_of(8).creator.principal, pod);
   EXPECT_EQ(domain_.segment_of(8).creator.pid, 0) << "it is another process";
   seen_.settle();
-  domain successor("default", broker_uid, domain_.bounds(), nullptr, domain_.save());
+  saved_state saved = domain_.save();
+  domain successor("default", broker_uid, domain_.bounds(), nullptr, saved);
   for (const gpushm::generation each : {7U, 8U, 9U}) {
     const auto& before = domain_.segment_of(each);
     const auto& after = successor.segment_of(each);
