@@ -8,6 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "gpushm/error.hpp"
 #include "sync/signal_page_file.hpp"
 
@@ -19,6 +21,8 @@ namespace {
 // nv-frontend gives minor 255 to nvidiactl. Exported allocations are open files of that node.
 constexpr unsigned nvidia_major = 195;
 constexpr unsigned nvidiactl_minor = 255;
+// Of all machines; creators use the size of theirs.
+constexpr std::uint64_t smallest_page_bytes = 4'096;
 constexpr int required_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 // Nothing here may call a file's server: fstat of a FUSE file blocks until its server answers.
@@ -131,6 +135,26 @@ void check_chunk(int fd, gpushm::backend kind, std::uint64_t chunk_bytes, bool a
   }
   if (!is_valid || !is_usable(fd)) {
     throw_wrong_chunk_kind(kind);
+  }
+}
+
+void check_whole_pages(gpushm::backend kind,
+                       std::span<const std::uint64_t> chunk_bytes,
+                       bool has_last) {
+  if (kind != gpushm::backend::host || chunk_bytes.empty()) {
+    return;
+  }
+  const auto followed = has_last ? chunk_bytes.first(chunk_bytes.size() - 1) : chunk_bytes;
+  const auto ends_within_page = [](std::uint64_t bytes) {
+    return bytes % smallest_page_bytes != 0;
+  };
+  if (std::any_of(followed.begin(), followed.end(), ends_within_page)) {
+    throw error(errc::size_mismatch,
+                {},
+                {},
+                "a host chunk that another one follows is not a multiple of the page size, so "
+                "that chunks cannot be mapped back to back",
+                "attach whole pages; only the last chunk can end within one");
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "gpushm/types.hpp"
 
@@ -12,6 +13,12 @@ namespace gpushm::broker_detail {
 /// `accept_fake` an unnamed tmpfs file, as created by the tests' fake driver. A broker can check
 /// the kind of a GPU chunk, but not its size or contents.
 void check_chunk(int fd, gpushm::backend kind, std::uint64_t chunk_bytes, bool accept_fake);
+/// Throws `errc::size_mismatch` if host chunks of these sizes cannot be mapped back to back, as
+/// each opener does: only the last chunk of a segment can end within a page. `has_last`: the last
+/// of `chunk_bytes` is the segment's last.
+void check_whole_pages(gpushm::backend kind,
+                       std::span<const std::uint64_t> chunk_bytes,
+                       bool has_last);
 [[noreturn]] void throw_wrong_chunk_kind(gpushm::backend kind);
 
 /// True if members have a reason to send `fd` and closing or inspecting it cannot block: a memory

@@ -944,6 +944,7 @@ prepared hub::handle(const context& at, const wire::attach& message) {
                 "the chunks' sizes do not add up to the reserved bytes",
                 "attach chunks that add up to the reserved bytes");
   }
+  check_whole_pages(what.backend, message.chunk_bytes, last);
   files.chunks.reserve(files.chunks.size() + at.descriptors.size());
   files.chunk_bytes.reserve(files.chunk_bytes.size() + at.descriptors.size());
   kept_fd writable;

@@ -145,15 +145,38 @@ TEST_F(hub_chunks, chunk_sizes_must_add_up_to_the_reserved_bytes) {
                 session, wire::attach{created, 0, {8192, 0}}, descriptors(memfd(8192), memfd(0)))),
             text);
   expect<wire::done>(
-      round_trip(session, wire::attach{created, 0, {2048}}, descriptors(memfd(2048))));
+      round_trip(session, wire::attach{created, 0, {4096}}, descriptors(memfd(4096))));
   EXPECT_EQ(
       failure(round_trip(session, wire::attach{created, 1, {2048}}, descriptors(memfd(2048)))),
       text);
   expect<wire::done>(
-      round_trip(session, wire::attach{created, 1, {6144}}, descriptors(memfd(6144))));
+      round_trip(session, wire::attach{created, 1, {4096}}, descriptors(memfd(4096))));
   expect<wire::done>(round_trip(session, wire::publish{created, {}}));
   const auto found = expect<wire::opened>(round_trip(greet(), wire::open{"kv", 0, 0}));
-  EXPECT_EQ(found.chunk_bytes, (std::vector<std::uint64_t>{2048, 6144}));
+  EXPECT_EQ(found.chunk_bytes, (std::vector<std::uint64_t>{4096, 4096}));
+  expect_nothing_left();
+}
+
+// Openers map chunks back to back: a name that nobody can open would be published.
+TEST_F(hub_chunks, only_the_last_host_chunk_ends_within_a_page) {
+  const auto session = greet();
+  const auto created = reserve(session, "kv", 2, lifetime::leased, 4500);
+  const std::string text =
+      "size_mismatch: a host chunk that another one follows is not a multiple of the page size, so "
+      "that chunks cannot be mapped back to back (attach whole pages; only the last chunk can end "
+      "within one)";
+  EXPECT_EQ(
+      failure(round_trip(
+          session, wire::attach{created, 0, {4500, 4500}}, descriptors(memfd(4500), memfd(4500)))),
+      text);
+  EXPECT_EQ(
+      failure(round_trip(session, wire::attach{created, 0, {4500}}, descriptors(memfd(4500)))),
+      text);
+  expect<wire::done>(
+      round_trip(session, wire::attach{created, 0, {4096}}, descriptors(memfd(4096))));
+  expect<wire::done>(
+      round_trip(session, wire::attach{created, 1, {4904}}, descriptors(memfd(4904))));
+  expect<wire::done>(round_trip(session, wire::publish{created, {}}));
   expect_nothing_left();
 }
 
@@ -193,9 +216,9 @@ TEST_F(hub_chunks, chunks_stay_open_while_a_packet_carries_them) {
 TEST_F(hub_chunks, chunks_are_fetched_in_batches) {
   constexpr std::uint32_t count = 600;
   const auto creator = greet();
-  const auto created = reserve(creator, "kv", count);
+  const auto created = reserve(creator, "kv", count, lifetime::leased, 6144);
   // Different sizes identify the chunks; the total is the same.
-  const auto size_of = [](std::uint32_t i) { return std::uint64_t{i % 2 == 0 ? 4000U : 4192U}; };
+  const auto size_of = [](std::uint32_t i) { return std::uint64_t{i % 2 == 0 ? 4096U : 8192U}; };
   for (std::uint32_t first = 0; first < count; first += 253) {
     wire::attach batch{created, first, {}};
     std::vector<base::unique_fd> fds;
