@@ -485,6 +485,12 @@ void overlay::next_broker_takes_over() const {
   EXPECT_THAT(arguments, ::testing::IsSupersetOf({"--takeover", "--stay"}));
   EXPECT_THAT(texts(find(broker, {"readinessProbe", "exec", "command"})),
               ElementsAre("/opt/gpushm/bin/gpushm-brokerd", "check"));
+  // Without a predecessor, the default domain does not wait for the agent.
+  std::map<std::string, std::string> variables;
+  for (const gpushm::yaml::node* each : elements(find(broker, {"env"}))) {
+    variables.emplace(text_at(*each, {"name"}), text_at(*each, {"value"}));
+  }
+  EXPECT_EQ(variables["GPUSHM_BROKERD_DOMAINS"], "default");
 }
 
 TEST_P(part, is_well_formed) {
