@@ -102,12 +102,11 @@ TEST_F(hostile_image, gets_nothing_without_the_operators_word) {
                         "cdi.k8s.io/b=nvidia.com/gpu=0",
                         "cdi.k8s.io/c=vendor.example/device=x",
                         "io.container.manager=cri-o"});
-  for (const char* settings : {"", "accept_mounts: true\n"}) {
-    set(settings);
-    const auto ran = run();
-    EXPECT_EQ(ran.status, exited(0)) << ran.err;
-    EXPECT_EQ(ran.out, nothing) << settings;
-  }
+  // The default, except that mounts are accepted: a volume of an image is not such a mount.
+  set("accept_mounts: true\n");
+  auto ran = run();
+  EXPECT_EQ(ran.status, exited(0)) << ran.err;
+  EXPECT_EQ(ran.out, nothing);
   // podman has copied them.
   EXPECT_THAT(log(),
               AllOf(HasSubstr("ignored annotation cdi.k8s.io/a: annotation_prefixes is empty\n"),
@@ -120,7 +119,7 @@ TEST_F(hostile_image, gets_nothing_without_the_operators_word) {
   EXPECT_EQ(run().out, "gpu=1 other= domain=\n");
   // And for annotations, which the documentation advises against on podman.
   set("annotation_prefixes: [cdi.k8s.io/]\n");
-  const auto ran = run();
+  ran = run();
   EXPECT_EQ(ran.status, exited(0)) << ran.err;
   EXPECT_EQ(ran.out, "gpu=1 other=1 domain=1\nfile /run/gpushm/d/default/socket\n");
 }
@@ -128,16 +127,11 @@ TEST_F(hostile_image, gets_nothing_without_the_operators_word) {
 TEST_F(hostile_image, gets_no_device_of_another_kind_by_variable) {
   engine_->build_image(
       image, "ENV NVIDIA_VISIBLE_DEVICES=gpushm.dev/share=default,vendor.example/device=x\n", {});
-  for (const bool accepted : {false, true}) {
-    set(accepted ? "accept_variable_unprivileged: true\n"
-                 : "accept_variable_unprivileged: false\n");
-    const auto ran = run();
-    EXPECT_EQ(ran.out, accepted ? "" : nothing);
-    EXPECT_EQ(ran.status.success(), !accepted) << ran.err;
-    EXPECT_THAT(log(),
-                HasSubstr(accepted ? "it names a device of another kind than nvidia.com/gpu"
-                                   : "ignored NVIDIA_VISIBLE_DEVICES=gpushm.dev/share=default"));
-  }
+  set("accept_variable_unprivileged: true\n");
+  const auto ran = run();
+  EXPECT_FALSE(ran.status.success());
+  EXPECT_EQ(ran.out, "");
+  EXPECT_THAT(log(), HasSubstr("it names a device of another kind than nvidia.com/gpu"));
 }
 
 }  // namespace
