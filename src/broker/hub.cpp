@@ -872,7 +872,21 @@ void hub::end_page(gpushm::generation generation) noexcept {
     return;
   }
   if (const kept_fd* const writable = files_of(*what).writable()) {
-    sync::end_signals(writable->get());
+    const bool is_paid = !sync::has_holes(writable->get()) || charge_for_end(*what);
+    sync::end_signals(writable->get(), is_paid ? sync::holes::fill : sync::holes::leave);
+  }
+}
+
+/// The member has not filled the page, or has punched holes: what the broker must write there is
+/// memory of its own control group, as long as any process has the page mapped, which no broker
+/// sees. So that is charged for good. Members that use this library never pay that.
+bool hub::charge_for_end(const core::segment& of) noexcept {
+  try {
+    core::charges price = domain_.new_charges(of);
+    const auto at = for_ended_pages_.try_emplace(price.who().get(), std::move(price)).first;
+    return at->second.try_take(core::resource::memory_bytes, sync::ended_bytes);
+  } catch (const std::bad_alloc&) {
+    return false;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -309,6 +310,7 @@ class hub final {
   void make_page(const core::segment& what, segment_files& files);
   void check_page_of_return(const core::segment& what, const kept_fd& given) const;
   void end_page(gpushm::generation generation) noexcept;
+  [[nodiscard]] bool charge_for_end(const core::segment& of) noexcept;
   void close(std::vector<kept_fd> files) noexcept;
 
   config config_;
@@ -318,6 +320,8 @@ class hub final {
   slot_listener listener_;
   void* listener_context_;
   core::domain domain_;
+  /// Charges that are never returned, by their accounts.
+  std::map<const core::account*, core::charges> for_ended_pages_;
   counters counters_;
   core::time_point now_{};  ///< of the last packet or tick
 };

@@ -148,6 +148,7 @@ std::pair<std::shared_ptr<mapped_page>, wire::ticket> create_page() {
         "use a timeline of a broker, which then waits for a documented time");
   }
   auto file = std::make_shared<base::guarded_fd>(sync::make_signal_page(sync::signal_page_bytes));
+  sync::fill_signal_page(file->get(), sync::signal_page_bytes);
   struct stat info {};
   base::checked("create", {}, "fstat", [&] { return ::fstat(file->get(), &info); });
   wire::ticket described;

@@ -94,7 +94,7 @@ bool signaler_watch::poll_once() {
       each.certain_at = now + end_of_executed;
     }
     if (each.life_has_ended && (each.process_has_ended || now >= each.certain_at)) {
-      sync::end_signals(each.who.page->get());
+      sync::end_signals(each.who.page->get(), sync::holes::fill);
       remove(each.number);
     }
   }

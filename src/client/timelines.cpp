@@ -13,6 +13,7 @@
 #include "client/segment_impl.hpp"
 #include "client/timeline_impl.hpp"
 #include "client/unique_name.hpp"
+#include "sync/signal_page_file.hpp"
 #include "sync/timeline_place.hpp"
 
 namespace gpushm::detail {
@@ -53,6 +54,7 @@ std::shared_ptr<mapped_page> client_impl::make_page(std::string name,
                                                     steady_time deadline) {
   auto [lease, file] =
       reserve_with(reservation(std::move(name), bytes, backend::signals), "create", deadline);
+  sync::fill_signal_page(file.get(), bytes);  // the broker has allocated nothing
   auto result = std::make_shared<mapped_page>(lease, file.get(), true);
   lease->note_used();
   std::vector<base::guarded_fd> files;

@@ -115,7 +115,8 @@ bool is_same_member(const peer& one, const peer& other) {
 }
 
 budget::amounts cost_of(const reservation& what) {
-  // The broker makes a page of timelines, and has a second descriptor of it, for writing.
+  // Of a page of timelines the broker has a second descriptor, for writing. Its memory is allocated
+  // by the member.
   const bool is_page = what.backend == backend::signals;
   budget::amounts result{};
   const auto set = [&](resource of, std::uint64_t amount) {
@@ -126,7 +127,7 @@ budget::amounts cost_of(const reservation& what) {
   set(resource::descriptors, std::uint64_t{what.chunk_count} + (is_page ? 1 : 0));
   set(resource::memory_bytes,
       cost::segment + cost::lease + what.name.size() + what.ticket.size() +
-          cost::chunk * what.chunk_count + (is_page ? what.allocated_bytes : 0));
+          cost::chunk * what.chunk_count);
   return result;
 }
 

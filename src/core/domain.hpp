@@ -216,6 +216,8 @@ class domain {
   /// Empty charges on the session's account, for other things kept for it. Precondition: the
   /// session is connected.
   [[nodiscard]] charges new_charges(session_id session);
+  /// The same on the account that pays for the segment.
+  [[nodiscard]] charges new_charges(const segment& what);
   /// The session is about to end with others of its process: it receives no more events.
   void mute(session_id session);
 

@@ -66,6 +66,10 @@ charges domain::new_charges(session_id session) {
   return {budget_, of.held.who(), of.is_operator};
 }
 
+charges domain::new_charges(const segment& what) {
+  return {budget_, what.held->who(), false};
+}
+
 void domain::mute(session_id session) {
   const auto at = sessions_.find(session);
   if (at == sessions_.end() || at->second.subscriptions == 0) {

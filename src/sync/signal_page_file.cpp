@@ -31,9 +31,20 @@ struct rows {
 };
 static_assert(sizeof(rows) == sizeof(signal_page));
 
+/// Whether these bytes are allocated.
+bool has_memory(int page, std::size_t offset, std::size_t count) noexcept {
+  constexpr off_t block_bytes = 512;
+  struct stat info {};
+  if (::fstat(page, &info) == 0 && info.st_blocks * block_bytes >= info.st_size) {
+    return true;
+  }
+  // Memory that was only reserved, by `fallocate`, is a hole here, too.
+  return ::lseek(page, static_cast<off_t>(offset), SEEK_HOLE) >= static_cast<off_t>(offset + count);
+}
+
 class ender {
  public:
-  explicit ender(int file) noexcept : file_(file) {}
+  ender(int file, holes what) noexcept : file_(file), may_fill_(what == holes::fill) {}
 
   void end() noexcept {
     rows page;
@@ -53,8 +64,9 @@ class ender {
       if (may_be_used && !is_terminal(page.words[i])) {
         // Little-endian: the first byte of the number is the last one in memory.
         const std::uint8_t first = ended_byte;
-        write(&first, 1, i * sizeof(page.words[i]) + sizeof(page.words[i]) - 1);
-        used[count++] = i;
+        if (write(&first, 1, i * sizeof(page.words[i]) + sizeof(page.words[i]) - 1)) {
+          used[count++] = i;  // a wake of a hole would allocate it, too
+        }
       }
     }
     wake({used.data(), count});
@@ -65,10 +77,15 @@ class ender {
   }
 
  private:
-  void write(const void* bytes, std::size_t count, std::size_t offset) noexcept {
+  /// Returns false if these bytes are a hole, which stays.
+  bool write(const void* bytes, std::size_t count, std::size_t offset) noexcept {
+    if (!may_fill_ && !has_memory(file_, offset, count)) {
+      return false;
+    }
     if (::pwrite(file_, bytes, count, static_cast<off_t>(offset)) != static_cast<ssize_t>(count)) {
       failed();
     }
+    return true;
   }
   /// Those who wait for a word that its signaler has never used look again within 100 ms.
   void wake(std::span<const std::size_t> ended) noexcept {
@@ -90,6 +107,7 @@ class ender {
   }
 
   int file_;
+  bool may_fill_;
   bool has_failed_ = false;
 };
 
@@ -104,11 +122,16 @@ base::guarded_fd make_signal_page(std::uint64_t bytes) {
   });
   const int fd = result.get();
   base::checked(operation, {}, "ftruncate", [&] { return ::ftruncate(fd, size); });
-  base::checked(operation, {}, "fallocate", [&] { return ::fallocate(fd, 0, 0, size); });
   base::checked(
       operation, {}, "fcntl(F_ADD_SEALS)", [&] { return ::fcntl(fd, F_ADD_SEALS, seals); });
   base::checked(operation, {}, "fchmod", [&] { return ::fchmod(fd, 0600); });
   return result;
+}
+
+void fill_signal_page(int writable, std::uint64_t bytes) {
+  base::checked(operation, {}, "fallocate", [&] {
+    return ::fallocate(writable, 0, 0, static_cast<off_t>(bytes));
+  });
 }
 
 bool is_signal_page(int fd, std::uint64_t bytes) noexcept {
@@ -122,8 +145,14 @@ bool is_open_for_writing(int fd) noexcept {
   return (::fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR;
 }
 
-void end_signals(int writable) noexcept {
-  ender(writable).end();
+static_assert(ended_bytes == sizeof(rows::words) + sizeof(rows::last));
+
+bool has_holes(int page) noexcept {
+  return !has_memory(page, 0, ended_bytes);
+}
+
+void end_signals(int writable, holes what) noexcept {
+  ender(writable, what).end();
 }
 
 }  // namespace gpushm::sync

@@ -4,14 +4,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstddef>
 #include <memory>
 #include <vector>
 
 #include "broker/closer.hpp"
 #include "broker/state_table_file.hpp"
 #include "sync/signal_page.hpp"
+#include "sync/signal_page_file.hpp"
+#include "sync/word.hpp"
 #include "tests/broker/hub_world.hpp"
 #include "transport/packet_socket.hpp"
 
@@ -289,9 +293,104 @@ TEST_F(hub_chunks, a_page_of_timelines_costs_the_same_after_a_restart) {
     const auto what = static_cast<core::resource>(i);
     EXPECT_EQ(after.budget().used(what), before.budget().used(what)) << "resource " << i;
   }
-  EXPECT_GT(before.budget().used(core::resource::memory_bytes), sync::max_signal_page_bytes);
+  EXPECT_LT(before.budget().used(core::resource::memory_bytes), sync::max_signal_page_bytes)
+      << "it is the member's memory";
   round_trip(creator, wire::remove{"memory"});
   expect_nothing_left();
+}
+
+/// Signaler and reader of pages of timelines.
+class hub_pages : public hub_test {
+ protected:
+  explicit hub_pages(const core::limits& bounds = {}) : hub_test(bounds) {}
+
+  core::session_id greet_reader() {
+    const auto session = accept({201, 2000, true});
+    wire::hello hello;
+    hello.known_kinds = wire::known_kinds;
+    expect<wire::welcome>(round_trip(session, std::move(hello)));
+    return session;
+  }
+  /// Of the largest size, with so much memory of this process, in place of the member. A copy of
+  /// the descriptor stays open.
+  gpushm::generation make_page(core::session_id creator, std::uint64_t filled) {
+    wire::reserve wanted;
+    wanted.name = "page";
+    wanted.size_bytes = wanted.allocated_bytes = sync::max_signal_page_bytes;
+    wanted.chunk_count = 1;
+    wanted.backend = backend::signals;
+    const auto answer = round_trip(creator, wanted);
+    const auto page = expect<wire::reserved>(answer).generation;
+    file_ = base::unique_fd(::fcntl(answer.at(0).descriptors.at(0), F_DUPFD_CLOEXEC, 0));
+    EXPECT_EQ(allocated_bytes(), 0U);
+    if (filled != 0) {
+      sync::fill_signal_page(file_.get(), filled);
+    }
+    expect<wire::done>(round_trip(creator, wire::publish{page, {}}));
+    return page;
+  }
+  [[nodiscard]] std::uint64_t allocated_bytes() const {
+    struct stat info {};
+    EXPECT_EQ(::fstat(file_.get(), &info), 0);
+    return static_cast<std::uint64_t>(info.st_blocks) * 512;
+  }
+  [[nodiscard]] std::uint64_t first_word() const {
+    std::uint64_t result = 0;
+    EXPECT_EQ(::pread(file_.get(), &result, sizeof result, 0), static_cast<ssize_t>(sizeof result));
+    return result;
+  }
+  [[nodiscard]] std::uint64_t charged() const {
+    return hub_.domain().budget().used(core::resource::memory_bytes);
+  }
+
+  base::unique_fd file_;
+};
+
+/// The broker writes the ends of words whose memory the member has not filled. It cannot see how
+/// long that is kept.
+TEST_F(hub_pages, ends_in_holes_stay_charged) {
+  const auto reader = greet_reader();
+  const std::uint64_t before = charged();
+  for (const std::uint64_t filled : {sync::max_signal_page_bytes, std::size_t{4'096}}) {
+    const auto creator = greet();
+    const auto page = make_page(creator, filled);
+    expect<wire::opened>(round_trip(reader, wire::open{"page"}));
+    hub_.hang_up(creator);
+    EXPECT_EQ(first_word(), sync::ended_word);
+    EXPECT_EQ(allocated_bytes(), std::max<std::uint64_t>(filled, sync::ended_bytes));
+    round_trip(reader, wire::release{page, 1});
+    EXPECT_EQ(charged(), before + (filled == 4'096 ? sync::ended_bytes : 0));
+    EXPECT_EQ(hub_.domain().segment_count(), 0U);
+  }
+  file_.reset();
+  expect_nothing_left();
+  EXPECT_EQ(charged(), sync::ended_bytes);
+}
+
+class hub_pages_without_memory : public hub_pages {
+ protected:
+  hub_pages_without_memory() : hub_pages({.max_memory_bytes = 256'000}) {}
+};
+
+TEST_F(hub_pages_without_memory, ends_in_holes_are_left_out) {
+  const auto reader = greet_reader();
+  const auto creator = greet();
+  const auto page = make_page(creator, 0);
+  const std::uint32_t used = sync::in_use;
+  const auto flag = static_cast<off_t>(offsetof(sync::signal_page, flags));
+  ASSERT_EQ(::pwrite(file_.get(), &used, sizeof used, flag), static_cast<ssize_t>(sizeof used));
+  const std::uint64_t filled = allocated_bytes();
+  expect<wire::opened>(round_trip(reader, wire::open{"page"}));
+  core::charges all = hub_.new_charges(*hub_.find(creator));
+  all.charge(core::resource::memory_bytes, 1'000'000);
+  hub_.hang_up(creator);
+  all.reset();
+  EXPECT_EQ(first_word(), 0U);
+  EXPECT_EQ(allocated_bytes(), filled);
+  round_trip(reader, wire::release{page, 1});
+  file_.reset();
+  expect_nothing_left();
+  EXPECT_EQ(charged(), 0U);
 }
 
 TEST(hub_with_closer, closes_what_is_not_handled_without_another_request) {

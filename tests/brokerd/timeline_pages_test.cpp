@@ -12,6 +12,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -26,6 +27,7 @@
 #include "gpushm/gpushm.hpp"
 #include "sync/cpu_wait.hpp"
 #include "sync/signal_page.hpp"
+#include "sync/signal_page_file.hpp"
 #include "testing/brokerd/brokerd.hpp"
 #include "testing/process/child.hpp"
 #include "testing/process/deadline.hpp"
@@ -79,6 +81,12 @@ class mapped_page {
   void* address_;
 };
 
+std::uint64_t allocated_bytes(int file) {
+  struct stat info {};
+  EXPECT_EQ(::fstat(file, &info), 0);
+  return static_cast<std::uint64_t>(info.st_blocks) * 512;
+}
+
 /// As its signaler has it.
 struct own_page {
   wire::reserve offer;
@@ -104,6 +112,7 @@ class timeline_pages : public testing::Test {
     result.offer.generation = reserved->generation;
     result.offer.receipt = reserved->receipt;
     result.file = std::move(answer.descriptors.at(0));
+    sync::fill_signal_page(result.file.get(), sync::signal_page_bytes);
     result.memory = std::make_unique<mapped_page>(result.file.get(), PROT_READ | PROT_WRITE);
     EXPECT_TRUE(result.memory->is_mapped());
     EXPECT_TRUE(body_of<wire::done>(session.request(wire::publish{reserved->generation, {}})));
@@ -236,6 +245,37 @@ TEST_F(timeline_pages, end_although_their_process_has_punched_holes) {
   EXPECT_EQ(sync::wait({seen.page(), 3}, 1, std::chrono::steady_clock::now() + 20s),
             wait_result::ended);
   EXPECT_TRUE(body_of<wire::listing>(greeted().request(wire::list{}))) << "the broker has ended";
+}
+
+/// A member pays for its pages also when the broker has forgotten them.
+TEST_F(timeline_pages, have_no_memory_of_the_broker) {
+  start();
+  auto signaler = greeted();
+  wire::reserve offer = page_offer("page");
+  offer.size_bytes = offer.allocated_bytes = sync::max_signal_page_bytes;
+  auto answer = signaler.request(offer);
+  const auto* const reserved = body_of<wire::reserved>(answer);
+  ASSERT_TRUE(reserved != nullptr && answer.descriptors.size() == 1);
+  const unique_fd file = std::move(answer.descriptors.at(0));
+  EXPECT_EQ(allocated_bytes(file.get()), 0U);
+  ASSERT_TRUE(body_of<wire::done>(signaler.request(wire::publish{reserved->generation, {}})));
+  auto reader = greeted();
+  const unique_fd seen = open(reader, "page");
+  signaler.hang_up();
+  EXPECT_TRUE(eventually(
+      [&] {
+        auto found = greeted().request(wire::stat{"page"});
+        return !body_of<wire::listing>(found)->segments.at(0).creator_alive;
+      },
+      20s));
+  EXPECT_LE(allocated_bytes(seen.get()), sync::ended_bytes) << "the ends of its words";
+
+  auto client = gpushm::client::connect({.socket_path = socket_, .timeout = 20s});
+  const auto timeline = gpushm::timeline::create(client, "t");
+  const auto pages = client.list("~signals-");
+  ASSERT_EQ(pages.size(), 1U);
+  const unique_fd filled = open(reader, pages.front().name);
+  EXPECT_EQ(allocated_bytes(filled.get()), sync::signal_page_bytes) << "by the library";
 }
 
 TEST_F(timeline_pages, are_ended_by_a_successor) {

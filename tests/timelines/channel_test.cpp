@@ -18,6 +18,7 @@
 #include "channel/layout.hpp"
 #include "client/channel_claim.hpp"
 #include "sync/signal_page.hpp"
+#include "sync/signal_page_file.hpp"
 #include "sync/timeline_place.hpp"
 #include "testing/process/quiet_fork.hpp"
 #include "testing/raw_session/raw_session.hpp"
@@ -82,7 +83,9 @@ auto reserve_page(gpushm_testing::raw_session& session, const std::string& name)
   page.size_bytes = page.allocated_bytes = gpushm::sync::signal_page_bytes;
   page.chunk_count = 1;
   page.backend = gpushm::backend::signals;
-  return session.request(page);
+  auto answer = session.request(page);
+  gpushm::sync::fill_signal_page(answer.descriptors.at(0).get(), page.allocated_bytes);
+  return answer;
 }
 
 /// The claim of a consumer whose words are the first ones of that page.
