@@ -1011,7 +1011,21 @@ prepared hub::handle(const context& at, const wire::open& message) {
 }
 
 prepared hub::handle(const context& at, const wire::open_many& message) {
-  at.from.rest = open_rest{at.id, message, 0, deadline_of(message.timeout_ms, at.now), at.now};
+  open_rest rest{at.id, message, 0, deadline_of(message.timeout_ms, at.now), at.now};
+  const auto count = static_cast<std::uint32_t>(message.names.size());
+  // The client may read no answers, and the rest stays, in the heap and in the journal.
+  if (count > opens_per_turn) {
+    rest.held = domain_.new_charges(at.number);
+    try {
+      rest.held.take(core::resource::memory_bytes, rest.memory_bytes());
+    } catch (const error& why) {
+      for (std::uint32_t index = 0; index < count && !at.from.dropped; ++index) {
+        fail(&at.from, at.id, index, &why);
+      }
+      return {};
+    }
+  }
+  at.from.rest = std::move(rest);
   open_some(at.from);
   return {};
 }

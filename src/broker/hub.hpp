@@ -74,13 +74,23 @@ using prepared = std::list<outgoing>;
 /// The socket that a packet was received on.
 enum class lane_kind : unsigned char { requests, events };
 
-/// The remaining names of an `open_many`.
+/// The remaining names of an `open_many`. Move-only.
 struct open_rest {
   std::uint64_t id = 0;
   wire::open_many request;
   std::uint32_t next = 0;
   std::optional<core::time_point> deadline;
   core::time_point asked;
+  core::charges held = {};  ///< if there are more names than one turn opens
+
+  [[nodiscard]] std::uint64_t memory_bytes() const noexcept {
+    constexpr std::uint64_t each_name = 64;
+    std::uint64_t result = 0;
+    for (const std::string& name : request.names) {
+      result += each_name + name.size();
+    }
+    return result;
+  }
 };
 
 /// The hub's state of a session. The server's `connection` derives from it. The domain's map of

@@ -121,6 +121,10 @@ void restorer::restore_session(core::session_id number, const core::saved_sessio
         r.id, {std::move(r.names), r.expected_size_bytes, 0}, r.next, r.deadline, r.asked};
   }
   hub_.restore(created);
+  if (created->rest) {
+    created->rest->held = hub_.new_charges(*created);
+    created->rest->held.charge(core::resource::memory_bytes, created->rest->memory_bytes());
+  }
   kept_fd process = from_.take(record.process);
   created->process_id = process.id;
   kept_fd life = from_.take(record.life);

@@ -333,6 +333,7 @@ class server::impl final : public outbox {
       loop_.leave(of);
       of.for_each_lane([](lane& one) { one.queue.clear(); });
       of.held.reset();
+      of.rest.reset();
     });
   }
 

@@ -363,5 +363,50 @@ TEST_F(hub_conversation, stat_describes_a_segment) {
   expect_nothing_left();
 }
 
+// A client that reads no answers keeps them from being opened.
+TEST_F(hub_conversation, names_that_wait_for_their_turn_are_charged) {
+  const auto reader = greet();
+  const auto used = [&] { return hub_.domain().budget().used(core::resource::memory_bytes); };
+  const std::uint64_t before = used();
+  constexpr std::size_t count = 600;
+  constexpr std::size_t name_bytes = 200;
+  const wire::open_many request{
+      std::vector<std::string>(count, std::string(name_bytes, 'n')), 0, 0};
+  session& from = *hub_.find(reader);
+  hub_.receive(from, wire::encode({1, request}), not_kept({}), now_, 0, lane_kind::requests);
+  ASSERT_TRUE(from.rest);
+  EXPECT_GE(used(), before + count * name_bytes);
+  while (from.rest) {
+    hub_.resume(from);
+  }
+  EXPECT_EQ(take(reader).size(), count);
+  EXPECT_EQ(used(), before);
+  expect_nothing_left();
+}
+
+class hub_without_memory : public hub_test {
+ protected:
+  static core::limits bounds() {
+    core::limits result;
+    result.max_memory_bytes = 50'000;
+    return result;
+  }
+  hub_without_memory() : hub_test(bounds()) {}
+};
+
+TEST_F(hub_without_memory, each_name_that_cannot_wait_is_refused) {
+  const auto reader = greet();
+  constexpr std::size_t count = 300;
+  const auto answers = round_trip(
+      reader, wire::open_many{std::vector<std::string>(count, std::string(200, 'n')), 0, 0});
+  ASSERT_EQ(answers.size(), count);
+  for (std::uint32_t index = 0; index < count; ++index) {
+    const auto& why = std::get<wire::failure>(answers[index].message.body);
+    EXPECT_EQ(why.index, index);
+    EXPECT_EQ(why.code, errc::out_of_memory);
+  }
+  expect_nothing_left();
+}
+
 }  // namespace
 }  // namespace gpushm::broker_detail
