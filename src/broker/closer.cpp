@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <utility>
 
-#include "base/log.hpp"
 #include "base/thread.hpp"
 
 namespace gpushm::broker_detail {
@@ -25,16 +25,20 @@ struct closer::state {
 
 namespace {
 
-/// What remains in the keeper is removed by a successor.
-void take_from_keeper(descriptor_shelf& shelf, const std::vector<kept_fd>& files) {
-  try {
-    std::vector<records::descriptor_id> numbers(files.size());
-    std::transform(
-        files.begin(), files.end(), numbers.begin(), [](const kept_fd& each) { return each.id; });
-    shelf.remove_and_wait(numbers);
-  } catch (const std::exception& why) {
-    base::log(log_level::warning, why.what());
-  }
+/// Until the keeper has closed its copies: their memory would belong to no account. What remains
+/// once the domain has ended is removed by `descriptor_shelf::end`.
+void take_from_keeper(descriptor_shelf& shelf,
+                      const std::vector<kept_fd>& files,
+                      const std::function<bool()>& has_ended) {
+  retry_with_keeper(
+      [&] {
+        std::vector<records::descriptor_id> numbers(files.size());
+        std::transform(files.begin(), files.end(), numbers.begin(), [](const kept_fd& each) {
+          return each.id;
+        });
+        shelf.remove_and_wait(numbers);
+      },
+      has_ended);
 }
 
 }  // namespace
@@ -53,7 +57,10 @@ closer::closer(std::optional<descriptor_shelf> shelf) : state_(std::make_shared<
       const bool removes_copies = shared->shelf && !shared->keeps_copies;
       lock.unlock();
       if (removes_copies) {
-        take_from_keeper(*shared->shelf, files);
+        take_from_keeper(*shared->shelf, files, [&] {
+          const std::lock_guard ending(shared->mutex);
+          return shared->stopped;
+        });
       }
       files.clear();
       lock.lock();

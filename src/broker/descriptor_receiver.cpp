@@ -302,10 +302,17 @@ class descriptor_receiver::worker_pool
 
   /// Lets the keeper close its copy first, which then cannot block it.
   void take_from_keeper(records::descriptor_id number) {
-    const std::lock_guard lock(keeping_);
-    if (shelf_ && number != 0) {
-      shelf_->remove_and_wait(std::span(&number, 1));
+    if (number == 0) {
+      return;
     }
+    retry_with_keeper(
+        [&] {
+          const std::lock_guard lock(keeping_);
+          if (shelf_) {
+            shelf_->remove_and_wait(std::span(&number, 1));
+          }
+        },
+        [&] { return stopped_.load(std::memory_order_relaxed); });
   }
 
   /// May block.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/log.hpp"
+#include "base/syscall.hpp"
 
 namespace gpushm::broker_detail {
 
@@ -22,6 +23,8 @@ using std::chrono::milliseconds;
 /// How long the keeper may take to read a notification, before that fails.
 constexpr milliseconds put_timeout{2'000};
 constexpr milliseconds barrier_timeout{5'000};
+/// Before another attempt of something that the keeper did not do.
+constexpr milliseconds retry_pause{100};
 constexpr int base_of_numbers = 36;  // short names: systemd has little room for them
 constexpr char descriptor_mark = '.';
 constexpr char journal_mark = '+';
@@ -120,18 +123,29 @@ bool descriptor_shelf::remove(records::descriptor_id number) noexcept {
   }
 }
 
+bool descriptor_shelf::is_stored(records::descriptor_id number) const {
+  const std::lock_guard lock(contents_->mutex);
+  return contents_->stored.count(number) != 0;
+}
+
+/// Until the keeper has processed everything. What it could not store was sent by any thread, and
+/// is in the keeper's log.
+void descriptor_shelf::wait() {
+  static_cast<void>(store_.flush(barrier_timeout));
+}
+
 void descriptor_shelf::remove_and_wait(std::span<const records::descriptor_id> numbers) {
   for (const records::descriptor_id each : numbers) {
-    while (each != 0 && !remove(each)) {
-      store_.barrier(barrier_timeout);
+    while (each != 0 && is_stored(each) && !remove(each)) {
+      wait();
     }
   }
-  store_.barrier(barrier_timeout);
+  wait();
 }
 
 void descriptor_shelf::end(std::uint64_t journal_sequence) {
   remove_journal(journal_sequence);
-  store_.barrier(barrier_timeout);  // from here on, nothing can be continued
+  wait();  // from here on, nothing can be continued
   {
     const std::unique_lock all_stored(contents_->ending);
     contents_->ended = true;
@@ -142,6 +156,28 @@ void descriptor_shelf::end(std::uint64_t journal_sequence) {
     left.assign(contents_->stored.begin(), contents_->stored.end());
   }
   remove_and_wait(left);
+}
+
+void retry_with_keeper(const std::function<void()>& attempt,
+                       const std::function<bool()>& gives_up) noexcept {
+  for (bool is_first = true;; is_first = false) {
+    try {
+      attempt();
+      return;
+    } catch (const std::exception& why) {
+      if (is_first) {
+        base::log(log_level::warning, why.what());
+      }
+      const auto* const known = dynamic_cast<const error*>(&why);
+      if (known != nullptr && known->code() == errc::broker_unreachable) {
+        return;
+      }
+    }
+    if (gives_up()) {
+      return;
+    }
+    base::pause_before_retry(retry_pause);
+  }
 }
 
 }  // namespace gpushm::broker_detail

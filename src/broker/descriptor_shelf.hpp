@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -37,12 +38,13 @@ class descriptor_shelf {
   /// Lets the keeper close its copy. Returns false if the keeper does not read: try again later.
   [[nodiscard]] bool remove(records::descriptor_id number) noexcept;
   /// Blocks until the keeper has closed its copies of these, up to 5 s each time that it does not
-  /// read; 0: none. Call before the last close of a descriptor that could block the keeper. Throws
-  /// as descriptor_store::barrier.
+  /// read; 0: none. Call before the last close of a descriptor that could block the keeper. What
+  /// the keeper could not store is not an error here. Throws as descriptor_store::flush; another
+  /// call with the same numbers removes the rest.
   void remove_and_wait(std::span<const records::descriptor_id> numbers);
   /// Removes this journal and all descriptors, of every object of the domain: nothing remains for a
   /// successor. Blocks until the keeper has closed its copies, or for 5 s. Throws as
-  /// descriptor_store::barrier; a successor removes the rest.
+  /// descriptor_store::flush; another call removes the rest.
   void end(std::uint64_t journal_sequence);
 
   /// What the name of a descriptor says. Nothing: it is not of this form.
@@ -55,6 +57,8 @@ class descriptor_shelf {
 
  private:
   struct contents;
+  [[nodiscard]] bool is_stored(records::descriptor_id number) const;
+  void wait();
   descriptor_shelf(keeper::descriptor_store store,
                    std::string domain,
                    std::shared_ptr<contents> shared)
@@ -65,5 +69,12 @@ class descriptor_shelf {
   std::string domain_;
   std::shared_ptr<contents> contents_;
 };
+
+/// Calls `attempt` again and again, until it returns or `gives_up` returns true after a failure:
+/// what the keeper has is not forgotten because the keeper was slow, or this process had no
+/// descriptor left. Blocks for as long. Returns, too, if there is no keeper any more. Logs the
+/// first failure.
+void retry_with_keeper(const std::function<void()>& attempt,
+                       const std::function<bool()>& gives_up) noexcept;
 
 }  // namespace gpushm::broker_detail

@@ -5,8 +5,25 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/thread.hpp"
 
 namespace gpushm::broker_detail {
+
+namespace {
+
+/// For a keeper that does not read: its copies would stay as long as this process serves others.
+void end_later(descriptor_shelf shelf, std::uint64_t journal_sequence) noexcept {
+  try {
+    const auto kept = std::make_shared<descriptor_shelf>(std::move(shelf));
+    base::start_thread("gpushm-ender", [kept, journal_sequence] {
+      retry_with_keeper([&] { kept->end(journal_sequence); }, [] { return false; });
+    }).detach();
+  } catch (const std::exception& why) {  // a successor removes the rest
+    base::log(log_level::error, why.what());
+  }
+}
+
+}  // namespace
 
 std::optional<descriptor_shelf> recorder::another_shelf() const {
   return on_ ? std::optional(on_->shelf.another()) : std::nullopt;
@@ -62,10 +79,12 @@ void recorder::end() noexcept {
   if (!on_) {
     return;
   }
+  const std::uint64_t sequence = on_->log.sequence();
   try {
-    on_->shelf.end(on_->log.sequence());
+    on_->shelf.end(sequence);
   } catch (const std::exception& why) {
     base::log(log_level::error, why.what());
+    end_later(std::move(on_->shelf), sequence);
   }
   on_.reset();
   is_behind_ = false;

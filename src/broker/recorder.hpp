@@ -75,7 +75,7 @@ class recorder {
   [[nodiscard]] std::optional<descriptor_shelf> another_shelf() const;
 
   /// Removes everything from the keeper and the journal; off from then on. Blocks for seconds at
-  /// most; what the keeper does not remove meanwhile, a successor does.
+  /// most; what the keeper does not remove meanwhile is removed later, by another thread.
   void end() noexcept;
 
   // No effect if off.

@@ -131,6 +131,12 @@ void descriptor_store::ready(std::chrono::milliseconds timeout) {
 }
 
 void descriptor_store::barrier(std::chrono::milliseconds timeout) {
+  if (const auto problem = flush(timeout)) {
+    throw error(*problem);
+  }
+}
+
+std::optional<error> descriptor_store::flush(std::chrono::milliseconds timeout) {
   std::array<int, 2> ends{};
   base::checked(operation, {}, "pipe2", [&] { return ::pipe2(ends.data(), O_CLOEXEC); });
   const base::unique_fd read_end(ends[0]);
@@ -144,13 +150,14 @@ void descriptor_store::barrier(std::chrono::milliseconds timeout) {
   std::array<char, 256> text{};
   const auto size = base::checked(
       operation, {}, "read", [&] { return ::read(read_end.get(), text.data(), text.size()); });
-  if (size > 0) {
-    throw error(errc::too_many_descriptors,
-                std::string(operation),
-                {},
-                std::string(text.data(), static_cast<std::size_t>(size)),
-                "raise the keeper's open file limit and --max-descriptors");
+  if (size == 0) {
+    return std::nullopt;
   }
+  return error(errc::too_many_descriptors,
+               std::string(operation),
+               {},
+               std::string(text.data(), static_cast<std::size_t>(size)),
+               "raise the keeper's open file limit and --max-descriptors");
 }
 
 }  // namespace gpushm::keeper

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/unique_fd.hpp"
+#include "gpushm/error.hpp"
 
 namespace gpushm::keeper {
 
@@ -32,6 +33,10 @@ class descriptor_store {
   /// Blocks until everything sent before has been processed. Throws `error`: timed_out;
   /// too_many_descriptors if the keeper could not store some of it (systemd does not report that).
   void barrier(std::chrono::milliseconds timeout);
+  /// The same, but returns what the keeper could not store since the last barrier of any sender:
+  /// everything sent before has been processed then, too. Throws `error`: timed_out, system_error,
+  /// too_many_descriptors (this process has none left).
+  [[nodiscard]] std::optional<error> flush(std::chrono::milliseconds timeout);
   /// Tells the keeper that this program has started (READY=1).
   void ready(std::chrono::milliseconds timeout);
 

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// The keeper's copies of closed files, with a keeper that is slow or reports problems: none stays.
+#include "broker/closer.hpp"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <mutex>
+#include <set>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/unique_fd.hpp"
+#include "broker/descriptor_shelf.hpp"
+#include "gpushm/client.hpp"
+#include "keeper/descriptor_store.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/temp_dir.hpp"
+
+namespace gpushm::broker_detail {
+namespace {
+
+using namespace std::chrono_literals;
+using gpushm_testing::eventually;
+
+/// Receives notifications as gpushm-keeper does, but only while it is `reading`, and reports a
+/// problem of another program in each barrier if it `is_full`.
+class fake_keeper {
+ public:
+  explicit fake_keeper(const std::string& path)
+      : socket_(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(&address.sun_path[0], path.data(), path.size());
+    EXPECT_EQ(::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address),
+              0);
+    thread_ = std::jthread([this](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        pollfd entry{reading ? socket_.get() : -1, POLLIN, 0};
+        if (::poll(&entry, 1, 5) > 0) {
+          receive();
+        }
+      }
+    });
+  }
+
+  [[nodiscard]] std::size_t removed() const {
+    const std::lock_guard lock(mutex_);
+    return removed_.size();
+  }
+
+  std::atomic<bool> reading = true;
+  std::atomic<bool> is_full = false;
+
+ private:
+  void receive() {
+    std::array<char, 512> text{};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    iovec part{text.data(), text.size()};
+    msghdr header{};
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+    const ssize_t size = ::recvmsg(socket_.get(), &header, MSG_CMSG_CLOEXEC);
+    if (size < 0) {
+      return;
+    }
+    int number = -1;
+    if (const cmsghdr* const entry = CMSG_FIRSTHDR(&header); entry != nullptr) {
+      std::memcpy(&number, CMSG_DATA(entry), sizeof number);
+    }
+    const base::unique_fd carried(number);
+    const std::string_view got(text.data(), static_cast<std::size_t>(size));
+    if (got.starts_with("BARRIER=1") && is_full) {
+      EXPECT_EQ(::write(carried.get(), "full", 4), 4);
+    } else if (got.starts_with("FDSTOREREMOVE=1")) {
+      const std::lock_guard lock(mutex_);
+      removed_.emplace(got.substr(got.find("FDNAME=")));
+    }
+  }
+
+  base::unique_fd socket_;
+  mutable std::mutex mutex_;
+  std::set<std::string> removed_;
+  std::jthread thread_;
+};
+
+class kept_files : public testing::Test {
+ protected:
+  kept_files() {
+    gpushm::set_log_sink([this](gpushm::log_level, std::string_view) { ++logged_; });
+  }
+  ~kept_files() override { gpushm::set_log_sink(nullptr); }
+  kept_files(const kept_files&) = delete;
+  kept_files& operator=(const kept_files&) = delete;
+
+  /// More than the keeper's queue has room for.
+  static std::size_t more_than_its_queue() {
+    std::size_t length = 512;
+    std::ifstream("/proc/sys/net/unix/max_dgram_qlen") >> length;
+    return length * 2 + 10;
+  }
+
+  /// `count` files, which the keeper has.
+  std::vector<kept_fd> files(std::size_t count) {
+    std::vector<kept_fd> result;
+    const int file = ::eventfd(0, EFD_CLOEXEC);
+    const base::unique_fd owned(file);
+    for (std::size_t i = 0; i < count; ++i) {
+      result.emplace_back(base::guarded_fd(), shelf_.put(file));
+    }
+    return result;
+  }
+
+  static descriptor_shelf shelf_at(const std::string& path) {
+    ::setenv(
+        "NOTIFY_SOCKET", path.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): no thread reads it
+    auto store = keeper::descriptor_store::from_environment();
+    return {std::move(store).value(), "d1"};
+  }
+
+  gpushm_testing::temp_dir directory_;
+  std::atomic<int> logged_ = 0;
+  fake_keeper keeper_{directory_ / "notify"};
+  descriptor_shelf shelf_ = shelf_at(directory_ / "notify");
+};
+
+/// The problem is that of another descriptor, and is reported to another one.
+TEST_F(kept_files, are_all_removed_from_a_keeper_that_is_full) {
+  closer closes(shelf_.another());
+  const std::size_t count = more_than_its_queue();
+  auto all = files(count);
+  keeper_.is_full = true;
+  closes.close(std::move(all));
+  closes.flush();
+  EXPECT_TRUE(eventually([&] { return keeper_.removed() == count; }, 30s))
+      << keeper_.removed() << " of " << count;
+}
+
+TEST_F(kept_files, are_all_removed_although_no_descriptor_was_left_meanwhile) {
+  closer closes(shelf_.another());
+  const std::size_t count = more_than_its_queue();
+  auto all = files(count);
+  // With no descriptor left, the closer cannot wait for the keeper, whose queue is full.
+  keeper_.reading = false;
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 3;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  closes.close(std::move(all));
+  closes.flush();
+  const bool has_failed = eventually([&] { return logged_ != 0; }, 30s);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  keeper_.reading = true;
+  ASSERT_TRUE(has_failed);
+  EXPECT_TRUE(eventually([&] { return keeper_.removed() == count; }, 30s))
+      << keeper_.removed() << " of " << count;
+}
+
+}  // namespace
+}  // namespace gpushm::broker_detail
