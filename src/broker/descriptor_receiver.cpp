@@ -130,17 +130,19 @@ bool drain(int socket) noexcept {
 /// A job for the worker pool, sent with its socket. It is on this process's heap; only its address
 /// is sent.
 struct descriptor_receiver::job {
-  job(std::uint64_t number,
-      std::string whose,
-      std::shared_ptr<gate> copy_open,
-      records::descriptor_id id)
-      : session(number), principal(std::move(whose)), broker_copy(std::move(copy_open)), kept(id) {}
-  std::uint64_t session;
+  /// Receives a packet.
+  job(std::uint64_t number, std::string whose, std::size_t count)
+      : session(number), principal(std::move(whose)), taken(count) {}
+  /// Closes the socket.
+  job(std::string whose, std::shared_ptr<gate> copy_open, records::descriptor_id id)
+      : principal(std::move(whose)), broker_copy(std::move(copy_open)), kept(id) {}
+  std::uint64_t session = 0;
   std::string principal;
+  std::size_t taken = 0;  ///< descriptors that the packet's request takes
   /// If set, only close the socket once the broker has closed its copy: only the last close may
   /// block.
   std::shared_ptr<gate> broker_copy;
-  records::descriptor_id kept;         ///< the keeper has a copy
+  records::descriptor_id kept = 0;     ///< the keeper has a copy
   std::atomic<bool> complete = false;  ///< as in `received_packet`
 };
 
@@ -232,8 +234,9 @@ class descriptor_receiver::worker_pool
       // Nothing here would keep its descriptors open when the broker removes the packet.
       created->failed = got.status == transport::receive_status::descriptors_lost;
       created->packet.assign(got.packet.begin(), got.packet.end());
+      const bool is_as_announced = got.descriptors.size() == what.what->taken;
       for (auto& fd : got.descriptors) {
-        if (is_of_member_kind(fd.get())) {
+        if (is_as_announced && is_of_member_kind(fd.get())) {
           chunks.push_back(std::move(fd));
         } else {
           foreign.push_back(std::move(fd));
@@ -451,8 +454,11 @@ descriptor_receiver::descriptor_receiver(
 
 descriptor_receiver::~descriptor_receiver() = default;
 
-bool descriptor_receiver::fetch(std::uint64_t session, const std::string& principal, int socket) {
-  auto created = std::make_unique<job>(session, principal, nullptr, 0);
+bool descriptor_receiver::fetch(std::uint64_t session,
+                                const std::string& principal,
+                                int socket,
+                                std::size_t taken) {
+  auto created = std::make_unique<job>(session, principal, taken);
   const address_text text = text_of(created.get());
   const std::array<int, 1> fds{socket};
   try {
@@ -472,7 +478,7 @@ bool descriptor_receiver::fetch(std::uint64_t session, const std::string& princi
 void descriptor_receiver::close_elsewhere(const std::string& principal, kept_fd socket) noexcept {
   try {
     const auto broker_copy = std::make_shared<gate>();
-    auto created = std::make_unique<job>(0, principal, broker_copy, socket.id);
+    auto created = std::make_unique<job>(principal, broker_copy, socket.id);
     const address_text text = text_of(created.get());
     const std::array<int, 1> fds{socket.get()};
     if (transport::send_packet(broker_end_.get(), text, fds) == transport::send_result::sent) {

@@ -22,7 +22,8 @@ namespace gpushm::broker_detail {
 /// likes; a thread blocked this way cannot be killed and keeps every descriptor of its process
 /// open. So these packets are received by threads with a separate descriptor table
 /// (CLOSE_RANGE_UNSHARE), which give the keeper and pass on only descriptors of harmless kinds and
-/// close the rest. Each principal's packets are received one at a time: it only blocks itself.
+/// close the rest. Each principal's packets are received one at a time: it only blocks itself. What
+/// a request does not take reaches neither the keeper nor the broker's table.
 ///
 /// Packets are only read, not removed. The threads keep a packet's descriptors open until its
 /// `received_packet` is destroyed: remove the packet before that, and the removal closes nothing.
@@ -43,7 +44,7 @@ class descriptor_receiver {
     std::vector<std::byte> packet;
     std::vector<kept_fd> descriptors;          ///< of kinds that members have a reason to send
     std::vector<records::descriptor_id> kept;  ///< their numbers, also if `descriptors` is empty
-    std::size_t foreign = 0;                   ///< number of others, which are closed
+    std::size_t foreign = 0;  ///< number of others, or of all if not as many as are taken
     bool failed = false;  ///< an unexpected socket error, or descriptors that cannot be received
     std::shared_ptr<gate> open;  ///< keeps copies of the descriptors open
     /// Set by the thread that fills the packet, read by the one that takes it. The kernel
@@ -63,9 +64,13 @@ class descriptor_receiver {
 
   /// Readable when `next` would return a packet.
   [[nodiscard]] int descriptor() const noexcept { return broker_end_.get(); }
-  /// Starts receiving one packet from `socket`; `next` returns it later. Returns false if the
-  /// receiver is busy: try again later.
-  [[nodiscard]] bool fetch(std::uint64_t session, const std::string& principal, int socket);
+  /// Starts receiving one packet from `socket`; `next` returns it later. `taken`: the number of
+  /// descriptors that its request takes (`hub::descriptors_taken`). Returns false if the receiver
+  /// is busy: try again later.
+  [[nodiscard]] bool fetch(std::uint64_t session,
+                           const std::string& principal,
+                           int socket,
+                           std::size_t taken);
   /// Closes a socket that may contain unread descriptors in another thread, and the keeper's copy.
   /// If that fails, the socket stays open, which only costs a descriptor.
   void close_elsewhere(const std::string& principal, kept_fd socket) noexcept;

@@ -100,6 +100,9 @@ error unknown_kind() {
           "update the client"};
 }
 
+/// Of Hello: a pidfd and a life pipe.
+constexpr std::size_t fence_descriptors = 2;
+
 error wrong_count(std::size_t descriptors, std::size_t announced) {
   return {errc::wrong_descriptor_count,
           {},
@@ -342,6 +345,28 @@ void hub::receive_one(session& from,
     fail(&from, message->id, 0, refused ? &*refused : nullptr);
   }
   close(std::move(descriptors));  // those not moved from
+}
+
+std::size_t hub::descriptors_taken(const session& by, std::span<const std::byte> packet) const {
+  const std::optional<wire::message> message = wire::decode(packet);
+  if (!message || by.dropped) {
+    return 0;
+  }
+  if (const auto* const hello = std::get_if<wire::hello>(&message->body)) {
+    return by.greeted || hello->fence == fence::none ? 0 : fence_descriptors;
+  }
+  const auto* const attach = std::get_if<wire::attach>(&message->body);
+  if (attach == nullptr || !by.greeted) {
+    return 0;
+  }
+  const std::size_t count = attach->chunk_bytes.size();
+  try {
+    static_cast<void>(
+        domain_.check_attach(by.number, attach->generation, attach->first_chunk, count));
+  } catch (const error&) {
+    return 0;  // the answer will say why
+  }
+  return count;
 }
 
 void hub::receive_without_descriptors(session& from, std::span<const std::byte> packet) {
@@ -769,7 +794,7 @@ prepared hub::handle(const context& at, const wire::hello& message) {
 }
 
 void hub::take_fence(const context& at, const wire::hello& message) {
-  const std::size_t announced = message.fence == fence::none ? 0 : 2;
+  const std::size_t announced = message.fence == fence::none ? 0 : fence_descriptors;
   if (at.came() != announced) {
     throw wrong_count(at.came(), announced);
   }

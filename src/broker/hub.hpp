@@ -188,8 +188,12 @@ class hub final {
   void for_each_session(Visit&& visit) const {
     domain_.for_each_payload([&](core::payload& each) { visit(static_cast<session&>(each)); });
   }
-  /// `foreign`: number of descriptors received with the packet and closed because they are not of a
-  /// kind that members send.
+  /// How many descriptors a packet must have for its request to take them; 0: it takes none, and is
+  /// refused if it has any. Changes nothing. Throws std::bad_alloc.
+  [[nodiscard]] std::size_t descriptors_taken(const session& by,
+                                              std::span<const std::byte> packet) const;
+  /// `foreign`: number of descriptors that came with the packet and are not taken: they are not of
+  /// a kind that members send, or not as many as the request takes.
   void receive(session& from,
                std::span<const std::byte> packet,
                std::vector<kept_fd> descriptors,

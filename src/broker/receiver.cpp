@@ -2,6 +2,8 @@
 #include "broker/receiver.hpp"
 
 #include <chrono>
+#include <new>
+#include <optional>
 #include <utility>
 
 #include "transport/packet_socket.hpp"
@@ -78,7 +80,14 @@ void receiver::read_one(lane& on) {
     return;
   }
   if (got.has_descriptors) {
-    if (descriptor_receiver_.fetch(from.number, from.principal.key, on.socket.get())) {
+    // Before they are received: until then they are the kernel's.
+    std::optional<std::size_t> taken;
+    try {
+      taken = hub_.descriptors_taken(from, got.packet);
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): retried as if it were busy
+    }
+    if (taken &&
+        descriptor_receiver_.fetch(from.number, from.principal.key, on.socket.get(), *taken)) {
       deadlines_.expect_descriptors(on, clock::now());
     } else {
       on.readable = false;  // the descriptor receiver is busy: retry soon

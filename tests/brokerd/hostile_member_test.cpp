@@ -23,6 +23,7 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "base/signals.hpp"
 #include "base/unique_fd.hpp"
@@ -37,6 +38,7 @@
 #include "testing/stuck_file/stuck_file.hpp"
 #include "tests/brokerd/stepped_thread.hpp"
 #include "transport/packet_socket.hpp"
+#include "wire/messages.hpp"
 
 namespace {
 
@@ -357,6 +359,42 @@ TEST_F(brokerd_with_hostile_member, loses_only_the_segment_that_the_keeper_has_l
   ASSERT_TRUE(broker_.kill());
   EXPECT_EQ(again.state(), gpushm::segment_state::live);
   EXPECT_EQ(connect().list().size(), 2U);
+}
+
+/// The numbers of descriptors in the keeper follow one another.
+TEST_F(brokerd_with_hostile_member, takes_no_descriptors_that_its_requests_do_not_take) {
+  namespace wire = gpushm::wire;
+  auto member = gpushm_testing::raw_session::greeted(socket_);
+  const auto number_of_next = [&](const std::string& name) {
+    const auto generation =
+        gpushm_testing::publish_segment(member, gpushm_testing::reserve_pages(name, 1));
+    const auto journal = journal_of(broker_.keeper().pid());
+    const auto found =
+        journal.find(gpushm::records::key_of(gpushm::records::kind::files, generation));
+    return std::get<gpushm::records::files_record>(
+               gpushm::records::decode(gpushm::records::kind::files, found.value()))
+        .chunks.at(0);
+  };
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  const gpushm::base::unique_fd reader(ends[0]);
+  const gpushm::base::unique_fd writer(ends[1]);
+  const std::vector<int> many(250, reader.get());
+  const auto reserved = member.request(gpushm_testing::reserve_pages("reserved", 250));
+  const auto* const grant = gpushm_testing::body_of<wire::reserved>(reserved);
+  ASSERT_NE(grant, nullptr);
+  const auto first = number_of_next("first");
+  const std::vector<std::uint64_t> sizes(250, 4'096);
+  const std::vector<wire::body> requests{
+      wire::list{},
+      wire::attach{grant->generation, 0, {4'096}},     // another number
+      wire::attach{grant->generation, 1, sizes},       // not the next chunks
+      wire::attach{grant->generation + 1, 0, sizes}};  // not reserved
+  for (const wire::body& each : requests) {
+    const auto answer = member.request(each, many);
+    EXPECT_TRUE(gpushm_testing::failure_of(answer)) << answer.closed;
+  }
+  EXPECT_LT(number_of_next("second"), first + 10) << "they were given to the keeper";
 }
 
 }  // namespace
