@@ -101,14 +101,23 @@ void admission::accept_some() {
   loop_.request_turn(accept_);
 }
 
-void admission::welcome(base::guarded_fd socket) {
-  const records::descriptor_id kept = recorder_.keep(socket.get());
-  const auto peer = transport::peer_of(socket.get());
-  base::guarded_fd process = transport::pidfd_of_peer(socket.get(), peer);
-  const auto payer = transport::principal_of(peer, process.get());
-  const core::principal who{payer.key, payer.vouched_for};
-  const auto created = std::make_shared<connection>(
-      io_, next_session_++, kept_fd(std::move(socket), kept), recorder_);
+void admission::welcome(base::guarded_fd accepted) {
+  core::principal who{"clients of this broker", true};
+  kept_fd socket(std::move(accepted));
+  transport::peer_credentials peer;
+  base::guarded_fd process;
+  std::shared_ptr<connection> created;
+  try {
+    peer = transport::peer_of(socket.get());
+    process = transport::pidfd_of_peer(socket.get(), peer);
+    const auto payer = transport::principal_of(peer, process.get());
+    who = {payer.key, payer.vouched_for};
+    socket.id = recorder_.keep(socket.get());
+    created = std::make_shared<connection>(io_, next_session_++, std::move(socket), recorder_);
+  } catch (...) {
+    session_ender_.close_socket(who, std::move(socket));  // descriptors may have arrived already
+    throw;
+  }
   try {
     created->process_id = process ? recorder_.keep(process.get()) : 0;
     hub_.accept(created, {peer.pid, peer.uid, peer.uid_known, who});

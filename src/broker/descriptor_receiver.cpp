@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/descriptor_receiver.hpp"
 
-#include <linux/close_range.h>
-#include <sched.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,6 +22,8 @@
 #include "base/syscall.hpp"
 #include "base/thread.hpp"
 #include "broker/chunk_kinds.hpp"
+#include "broker/own_table.hpp"
+#include "transport/unread.hpp"
 #include "wire/messages.hpp"
 #include "wire/packet_buffer.hpp"
 
@@ -64,20 +63,6 @@ constexpr std::chrono::milliseconds stop_check{100};
 /// Packets without descriptors that are read from a socket before it is closed.
 constexpr int max_drained = 1024;
 
-/// Gives this thread a separate descriptor table that contains only the standard streams and
-/// `kept`. Returns false if the kernel refuses.
-bool unshare_table(int kept) noexcept {
-  const auto close_from = [](unsigned first, unsigned last, unsigned flags) {
-    return ::syscall(SYS_close_range, first, last, flags) == 0;
-  };
-  const auto number = static_cast<unsigned>(kept);
-  if (!close_from(number + 1, ~0U, CLOSE_RANGE_UNSHARE)) {
-    // Linux before 5.9, or a system call filter.
-    return false;
-  }
-  return number <= 3 || close_from(3, number - 1, 0);
-}
-
 }  // namespace
 
 /// Holds a thread of the pool until the broker is done. Thread-safety: shared objects: safe.
@@ -109,19 +94,16 @@ descriptor_receiver::received_packet::~received_packet() {
 
 bool drain(int socket) noexcept {
   for (int i = 0; i < max_drained; ++i) {
-    msghdr header{};
-    const auto peeked =
-        base::retry([&] { return ::recvmsg(socket, &header, MSG_PEEK | MSG_DONTWAIT); });
-    if ((header.msg_flags & MSG_CTRUNC) != 0) {
-      return false;
+    switch (transport::first_unread(socket)) {
+      case transport::unread::descriptors:
+        return false;
+      case transport::unread::nothing:
+      case transport::unread::unknown:
+        return true;
+      case transport::unread::plain:
+        break;
     }
-    if (peeked < 0 && errno == ECONNRESET) {  // reported once, before queued packets
-      continue;
-    }
-    if (peeked < 0 || (peeked == 0 && (header.msg_flags & MSG_TRUNC) == 0)) {
-      return true;  // empty, or end of file
-    }
-    header = {};  // no room: the packet is dropped. Not recv: the program refuses recvfrom
+    msghdr header{};  // no room: the packet is dropped. Not recv: the program refuses recvfrom
     static_cast<void>(base::retry([&] { return ::recvmsg(socket, &header, MSG_DONTWAIT); }));
   }
   return false;
@@ -406,49 +388,37 @@ descriptor_receiver::descriptor_receiver(
   broker_end_ = base::unique_fd(pair[0]);
   base::unique_fd worker_end(pair[1]);
 
-  struct start {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool done = false;
-    bool has_own_table = false;
-    std::exception_ptr failed;
-  };
-  const auto begun = std::make_shared<start>();
   const auto created = std::make_shared<worker_pool>(worker_end.get());
   // Once the thread has its own table, `worker_end` is the same number in both tables; until then
   // only the thread may use it.
+  bool has_own_table = false;
+  std::exception_ptr failed;
   try {
-    base::start_thread("gpushm-receiver", [begun, created, shelf, number = worker_end.get()] {
-      {
-        const bool left = unshare_table(number);
-        const std::lock_guard lock(begun->mutex);
-        try {
+    has_own_table = start_with_own_table(
+        "gpushm-receiver",
+        {worker_end.get()},
+        [created, &shelf, &failed] {
           const base::own_table_scope own;
-          created->set_shelf(shelf());
-        } catch (...) {
-          begun->failed = std::current_exception();
-        }
-        begun->done = true;
-        begun->has_own_table = left;
-        begun->changed.notify_all();
-      }
-      created->run();
-    }).detach();
+          try {
+            created->set_shelf(shelf());
+          } catch (...) {
+            failed = std::current_exception();
+          }
+        },
+        [created] { created->run(); });
   } catch (...) {
     static_cast<void>(worker_end.release());  // owned by the worker pool
     throw;
   }
-  std::unique_lock lock(begun->mutex);
-  begun->changed.wait(lock, [&] { return begun->done; });
-  if (!begun->has_own_table) {
+  if (!has_own_table) {
     static_cast<void>(worker_end.release());
     base::log(log_level::warning,
               "serve: the kernel or a system call filter rejects close_range with "
               "CLOSE_RANGE_UNSHARE: a member that sends a descriptor whose close blocks can keep "
               "this process from exiting (allow close_range)");
   }
-  if (begun->failed) {
-    std::rethrow_exception(begun->failed);
+  if (failed) {
+    std::rethrow_exception(failed);
   }
 }
 

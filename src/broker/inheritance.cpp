@@ -2,21 +2,55 @@
 #include "broker/inheritance.hpp"
 
 #include <algorithm>
+#include <new>
 #include <span>
 #include <string>
 
 #include "base/log.hpp"
+#include "broker/own_table.hpp"
 #include "broker/step.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::broker_detail {
 
-inheritance::inheritance(journal::journal from,
-                         std::unordered_map<records::descriptor_id, base::unique_fd> left)
-    : log(std::move(from)), descriptors(std::move(left)) {
-  for (const auto& [number, descriptor] : descriptors) {
-    stored.push_back(number);
+stored_files::~stored_files() {
+  std::vector<base::unique_fd> left;
+  try {
+    left.reserve(files_.size());
+  } catch (const std::bad_alloc&) {
+    return;  // closed here
   }
+  for (auto& [number, file] : files_) {
+    left.push_back(std::move(file));
+  }
+  close_apart(std::move(left));
+}
+
+void stored_files::add(records::descriptor_id number, base::unique_fd file) {
+  files_.emplace(number, std::move(file));
+}
+
+base::unique_fd stored_files::take(records::descriptor_id number) {
+  const auto found = files_.find(number);
+  if (found == files_.end()) {
+    return {};
+  }
+  base::unique_fd result = std::move(found->second);
+  files_.erase(found);
+  return result;
+}
+
+std::vector<records::descriptor_id> stored_files::numbers() const {
+  std::vector<records::descriptor_id> result;
+  result.reserve(files_.size());
+  for (const auto& [number, file] : files_) {
+    result.push_back(number);
+  }
+  return result;
+}
+
+inheritance::inheritance(journal::journal from, stored_files left)
+    : log(std::move(from)), descriptors(std::move(left)), stored(descriptors.numbers()) {
   read_notes();
   read();
   finish_call();
@@ -51,13 +85,8 @@ void inheritance::read_notes() {
 }
 
 kept_fd inheritance::take(records::descriptor_id number) {
-  const auto found = descriptors.find(number);
-  if (found == descriptors.end()) {
-    return {};
-  }
-  kept_fd result(std::move(found->second), number);
-  descriptors.erase(found);
-  return result;
+  base::unique_fd found = descriptors.take(number);
+  return found ? kept_fd(std::move(found), number) : kept_fd();
 }
 
 core::session_id inheritance::next_session() const noexcept {
@@ -151,17 +180,19 @@ std::map<std::string, std::optional<inheritance>> read_inheritances(
     std::vector<keeper::named_descriptor> inherited) {
   struct left {
     std::optional<journal::journal> log;
-    std::unordered_map<records::descriptor_id, base::unique_fd> descriptors;
+    stored_files descriptors;
   };
   std::map<std::string, left> all;
+  std::vector<base::unique_fd> foreign;
   for (keeper::named_descriptor& each : inherited) {
     const auto label = descriptor_shelf::parse(each.name);
     if (!label) {
+      foreign.push_back(std::move(each.descriptor));
       continue;
     }
     left& of = all[label->domain];
     if (!label->is_journal) {
-      of.descriptors.emplace(label->number, std::move(each.descriptor));
+      of.descriptors.add(label->number, std::move(each.descriptor));
       continue;
     }
     try {
@@ -176,6 +207,7 @@ std::map<std::string, std::optional<inheritance>> read_inheritances(
       base::log(log_level::info, why.what());  // not complete when its writer was killed
     }
   }
+  close_apart(std::move(foreign));
   std::map<std::string, std::optional<inheritance>> result;
   for (auto& [domain, of] : all) {
     auto& into = result[domain];

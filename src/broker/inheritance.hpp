@@ -25,13 +25,31 @@ inline constexpr std::uint32_t max_failed_starts = 30;
 /// In a row, in steps of one kind for one session.
 inline constexpr std::uint32_t max_deaths = 3;
 
+/// Descriptors by their numbers in the keeper. Those that are not taken may be connections with
+/// unread descriptors of members, whose close may block: the destructor leaves it to another thread
+/// (own_table.hpp). Move-only.
+class stored_files {
+ public:
+  stored_files() = default;
+  stored_files(stored_files&&) = default;
+  stored_files& operator=(stored_files&&) = delete;
+  ~stored_files();
+
+  void add(records::descriptor_id number, base::unique_fd file);
+  /// Empty: there is none with this number.
+  [[nodiscard]] base::unique_fd take(records::descriptor_id number);
+  [[nodiscard]] std::vector<records::descriptor_id> numbers() const;
+
+ private:
+  std::unordered_map<records::descriptor_id, base::unique_fd> files_;
+};
+
 /// What a predecessor has left of one domain: its journal and its descriptors.
 struct inheritance {
   /// Reads the journal, and records the effect of the system call in which the predecessor was
   /// killed. Throws `error`: invalid_argument, also if as many brokers as `max_failed_starts` have
   /// ended while they continued this domain.
-  inheritance(journal::journal from,
-              std::unordered_map<records::descriptor_id, base::unique_fd> left);
+  inheritance(journal::journal from, stored_files left);
 
   /// The descriptor with this number; empty: there is none.
   [[nodiscard]] kept_fd take(records::descriptor_id number);
@@ -40,7 +58,7 @@ struct inheritance {
   [[nodiscard]] std::uint64_t next_packet() const noexcept;
 
   journal::journal log;
-  std::unordered_map<records::descriptor_id, base::unique_fd> descriptors;
+  stored_files descriptors;
   std::vector<records::descriptor_id> stored;  ///< numbers of all `descriptors` at first
   /// The session in whose steps the last broker and those before it have died; nothing: none.
   std::optional<core::session_id> suspect;
@@ -60,8 +78,9 @@ struct inheritance {
 };
 
 /// The inherited descriptors of each domain, by its short name. Nothing: there is no journal that
-/// can be read, and why is logged; the domain cannot be continued. Descriptors of other names are
-/// closed. Throws `error` and std::bad_alloc if one cannot be read now, but perhaps later.
+/// can be read, and why is logged; the domain cannot be continued. Other descriptors are closed, by
+/// another thread. Does not block. Throws `error` and std::bad_alloc if one cannot be read now, but
+/// perhaps later.
 [[nodiscard]] std::map<std::string, std::optional<inheritance>> read_inheritances(
     std::vector<keeper::named_descriptor> inherited);
 

@@ -43,7 +43,7 @@ void restorer::restore() {
     restore_packet(number, packet);
   }
   hub_.for_each_session([&](session& each) { restore_events(connection_of(each)); });
-  for (const auto& [number, left] : from_.descriptors) {
+  for (const records::descriptor_id number : from_.descriptors.numbers()) {
     recorder_.forget(number);  // the predecessor was killed before it had recorded it
   }
   recorder_.commit();
@@ -138,6 +138,9 @@ void restorer::restore_session(core::session_id number, const core::saved_sessio
   if (!created->requests.socket || (record.events != 0 && !events)) {
     created->peer.pid = what.who.pid;
     created->process = end_watch(io_, std::move(process.file));
+    // One socket is lost: the other one may have unread descriptors.
+    session_ender_.close_socket(created->principal, created->requests.take_socket());
+    session_ender_.close_socket(created->principal, std::move(events));
     session_ender_.restore_closed(*created);
     created->record();
     return;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 
 namespace gpushm::keeper {
 
@@ -40,10 +41,10 @@ bool stored_descriptors::add(std::string_view name,
   return true;
 }
 
-void stored_descriptors::forget(int number) noexcept {
-  // In this order: a process that continues closes what is open and has no name.
+base::unique_fd stored_descriptors::forget(int number) noexcept {
+  // Before it is closed: a process that continues closes what is open and has no name.
   entries_[static_cast<std::size_t>(number)].length.store(0, std::memory_order_release);
-  ::close(number);
+  return base::unique_fd(number);
 }
 
 void stored_descriptors::undo(std::uint64_t message,
@@ -59,7 +60,7 @@ void stored_descriptors::undo(std::uint64_t message,
   while (at != last) {
     const int number = at->second;
     if (entries_[static_cast<std::size_t>(number)].message == message && is_copied(number)) {
-      forget(number);
+      forget(number).reset();
       at = index_.erase(at);
     } else {
       ++at;
@@ -67,15 +68,18 @@ void stored_descriptors::undo(std::uint64_t message,
   }
 }
 
-void stored_descriptors::remove(const std::string& name) {
+std::vector<base::unique_fd> stored_descriptors::remove(const std::string& name) {
   const auto [first, last] = index_.equal_range(name);
-  std::for_each(first, last, [&](const auto& each) { forget(each.second); });
+  std::vector<base::unique_fd> result;
+  result.reserve(static_cast<std::size_t>(std::distance(first, last)));
+  std::for_each(first, last, [&](const auto& each) { result.push_back(forget(each.second)); });
   index_.erase(first, last);
+  return result;
 }
 
 void stored_descriptors::clear() noexcept {
   for (const auto& [name, number] : index_) {
-    forget(number);
+    forget(number).reset();
   }
   index_.clear();
 }

@@ -40,8 +40,8 @@ class stored_descriptors {
   void undo(std::uint64_t message,
             const std::string& name,
             const std::vector<base::unique_fd>& copies);
-  /// Closes all with this name, in constant time for each.
-  void remove(const std::string& name);
+  /// Removes all with this name, in constant time for each; the caller closes them.
+  [[nodiscard]] std::vector<base::unique_fd> remove(const std::string& name);
   void clear() noexcept;
   /// After another process has used it.
   void read_again();
@@ -57,7 +57,7 @@ class stored_descriptors {
     std::atomic<unsigned char> length;  ///< of `name`; 0: there is no such descriptor
     char name[255];                     // NOLINT(modernize-avoid-c-arrays): in shared memory
   };
-  void forget(int number) noexcept;
+  [[nodiscard]] base::unique_fd forget(int number) noexcept;
 
   shared_memory<entry> entries_;
   shared_memory<std::atomic<std::size_t>> end_;  ///< no entry from here on has been used

@@ -23,6 +23,7 @@
 #include "base/signals.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
+#include "keeper/closing_child.hpp"
 #include "keeper/notification.hpp"
 #include "keeper/notification_socket.hpp"
 #include "keeper/start_program.hpp"
@@ -53,6 +54,8 @@ constexpr milliseconds time_to_be_reaped{200};
 constexpr milliseconds time_to_die{5'000};
 /// A notification in which this many workers have been killed is dropped.
 constexpr unsigned max_attempts = 3;
+/// Descriptors that are closed together in a child; fewer than the keeper's reserve.
+constexpr std::size_t max_removed = 16;
 
 void log(const std::string& text) noexcept {
   base::log(log_level::info, text);
@@ -433,6 +436,7 @@ class worker {
       try {
         received_notification got = peek_notification(shared_.socket.get());
         if (!got.any) {
+          close_removed();
           return;
         }
         const unsigned before = shared_.attempts++;
@@ -447,8 +451,22 @@ class worker {
       remove_notification(shared_.socket.get());
       shared_.attempts = 0;
       ++shared_.message;
+      if (removed_.size() >= max_removed) {
+        close_removed();
+      }
     }
   }
+
+  /// Those whose close may block are closed together: each time costs a process.
+  void close_when_possible(std::vector<base::unique_fd> descriptors) {
+    for (base::unique_fd& each : descriptors) {
+      if (may_block_when_closed(each.get())) {
+        removed_.push_back(std::move(each));
+      }
+    }
+  }
+
+  void close_removed() noexcept { close_in_child(std::exchange(removed_, {})); }
 
   void handle(received_notification& got, bool may_be_repeated) {
     const notification what = parse_notification(got.text);
@@ -465,7 +483,7 @@ class worker {
       }
     }
     if (what.remove) {
-      stored_.remove(what.name);
+      close_when_possible(stored_.remove(what.name));
     }
     if (what.store) {
       for (base::unique_fd& each : got.descriptors) {
@@ -475,6 +493,9 @@ class worker {
           break;
         }
       }
+    }
+    if (what.barrier) {
+      close_removed();
     }
     if (what.barrier && got.descriptors.size() == 1 && shared_.last_problem != problem::none) {
       const std::string text = problem_text();
@@ -550,6 +571,7 @@ class worker {
   stored_descriptors& stored_;
   const base::unique_fd signals_;
   std::optional<transport::listener> listener_;
+  std::vector<base::unique_fd> removed_;  ///< open, until they are closed in a child
   bool is_guard_gone_ = false;
 };
 

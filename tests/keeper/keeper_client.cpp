@@ -11,6 +11,7 @@
 #include <array>
 #include <chrono>
 #include <csignal>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -24,6 +25,8 @@
 #include "base/unique_fd.hpp"
 #include "keeper/descriptor_store.hpp"
 #include "keeper/inherited_descriptors.hpp"
+#include "testing/raw_session/traps.hpp"
+#include "transport/packet_socket.hpp"
 
 namespace {
 
@@ -134,6 +137,15 @@ void follow(gpushm::keeper::descriptor_store& store, const std::string& line, bo
     const unique_fd read_end(ends[0]);
     ::close(ends[1]);
     put(store, name, ends[0]);
+  } else if (verb == "put-trap") {  // a socket with an unread descriptor whose close lingers
+    static std::vector<gpushm_testing::lingering_socket> traps;
+    gpushm_testing::lingering_socket& trap = traps.emplace_back(seconds(600));
+    const auto pair = gpushm::transport::connected_pair();
+    const std::array<std::byte, 1> bytes{};
+    const std::array<int, 1> sent{trap.trap.get()};
+    static_cast<void>(gpushm::transport::send_packet(pair.first.get(), bytes, sent));
+    trap.trap.reset();
+    put(store, name, pair.second.get());
   } else if (verb == "remove") {
     store.remove(name, seconds(5));
     store.barrier(seconds(5));

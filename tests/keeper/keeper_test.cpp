@@ -83,6 +83,20 @@ TEST_F(kept_program, finds_its_descriptors_after_sigkill) {
   EXPECT_EQ(inherited(keeper), "inherited 1 one=first");
 }
 
+/// As a connection of a member that the broker has dropped.
+TEST_F(kept_program, is_not_kept_waiting_by_a_close_that_lingers) {
+  child keeper = start();
+  inherited(keeper);
+  EXPECT_EQ(command(keeper, "put one first"), "done");
+  const std::size_t before = descriptors(keeper);
+  EXPECT_EQ(command(keeper, "put-trap trap"), "done");
+  EXPECT_EQ(command(keeper, "put-trap trap"), "done");
+  EXPECT_EQ(command(keeper, "remove trap"), "done");
+  EXPECT_EQ(descriptors(keeper), before);
+  keeper.write("die\n");
+  EXPECT_EQ(inherited(keeper), "inherited 1 one=first");
+}
+
 TEST_F(kept_program, may_use_libsystemd) {
   child keeper = start({}, 0, {"systemd"});
   const std::string first = inherited(keeper);

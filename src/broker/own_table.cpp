@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/own_table.hpp"
+
+#include <linux/close_range.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "base/log.hpp"
+#include "base/own_table.hpp"
+#include "base/thread.hpp"
+
+namespace gpushm::broker_detail {
+
+namespace {
+
+/// Gives this thread a table with the standard streams and `kept`. Returns false if the kernel
+/// refuses.
+bool unshare_table(std::vector<int> kept) noexcept {
+  const auto close_from = [](unsigned first, unsigned last, unsigned flags) {
+    return first > last || ::syscall(SYS_close_range, first, last, flags) == 0;
+  };
+  std::sort(kept.begin(), kept.end());
+  const auto end = static_cast<unsigned>(std::max(kept.empty() ? 0 : kept.back(), 2)) + 1;
+  if (!close_from(end, ~0U, CLOSE_RANGE_UNSHARE)) {
+    // Linux before 5.9, or a system call filter.
+    return false;
+  }
+  unsigned first = 3;
+  for (const int each : kept) {
+    const auto number = static_cast<unsigned>(each);
+    if (number < first) {
+      continue;
+    }
+    if (first < number && !close_from(first, number - 1, 0)) {
+      return false;
+    }
+    first = number + 1;
+  }
+  return true;
+}
+
+bool is_socket(int file) noexcept {
+  int type = 0;
+  socklen_t size = sizeof type;
+  return ::getsockopt(file, SOL_SOCKET, SO_TYPE, &type, &size) == 0;
+}
+
+/// Opened once.
+class latch {
+ public:
+  void open() {
+    const std::lock_guard lock(mutex_);
+    is_open_ = true;
+    changed_.notify_all();
+  }
+  /// Blocks until it is open.
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return is_open_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_open_ = false;
+};
+
+}  // namespace
+
+bool start_with_own_table(const char* name,
+                          std::vector<int> kept,
+                          const std::function<void()>& begin,
+                          std::function<void()> run) {
+  struct start {
+    latch done;
+    bool has_own_table = false;
+  };
+  const auto begun = std::make_shared<start>();
+  base::start_thread(name, [begun, numbers = std::move(kept), begin, what = std::move(run)] {
+    begun->has_own_table = unshare_table(numbers);
+    begin();
+    begun->done.open();
+    what();
+  }).detach();
+  begun->done.wait();
+  return begun->has_own_table;
+}
+
+void close_apart(std::vector<base::unique_fd> files) noexcept {
+  if (files.empty()) {
+    return;
+  }
+  try {
+    // What frees memory comes first: a socket may keep the thread.
+    std::stable_partition(
+        files.begin(), files.end(), [](const auto& each) { return !is_socket(each.get()); });
+    std::vector<int> numbers(files.size());
+    std::transform(
+        files.begin(), files.end(), numbers.begin(), [](const auto& each) { return each.get(); });
+    // Only the thread's close may be the last one.
+    const auto is_closed_here = std::make_shared<latch>();
+    const bool is_apart = start_with_own_table(
+        "gpushm-leftover",
+        numbers,
+        [] {},
+        [numbers, is_closed_here] {
+          is_closed_here->wait();
+          const base::own_table_scope own;
+          for (const int each : numbers) {
+            ::close(each);
+          }
+        });
+    if (is_apart) {
+      files.clear();
+    }
+    for (base::unique_fd& each : files) {  // the thread closes them, in this table
+      static_cast<void>(each.release());
+    }
+    is_closed_here->open();
+  } catch (const std::exception& why) {
+    base::log(log_level::warning, why.what());
+    for (base::unique_fd& each : files) {
+      static_cast<void>(each.release());
+    }
+  }
+}
+
+}  // namespace gpushm::broker_detail

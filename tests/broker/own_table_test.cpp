@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Descriptors whose close blocks, and which files may have them.
+#include "broker/own_table.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <future>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/unique_fd.hpp"
+#include "broker/descriptor_receiver.hpp"
+#include "broker/inheritance.hpp"
+#include "testing/raw_session/traps.hpp"
+#include "transport/packet_socket.hpp"
+
+namespace gpushm::broker_detail {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Whether `call` returns, although the close of what it closes blocks for much longer.
+template <typename Call>
+bool returns(Call&& call) {
+  const auto done = std::make_shared<std::promise<void>>();
+  auto future = done->get_future();
+  std::thread([done, what = std::forward<Call>(call)]() mutable {
+    what();
+    done->set_value();
+  }).detach();
+  return future.wait_for(20s) == std::future_status::ready;
+}
+
+TEST(close_apart, closes_everything_and_does_not_wait) {
+  gpushm_testing::lingering_socket first(600s);
+  gpushm_testing::lingering_socket second(600s);
+  base::unique_fd file(::eventfd(0, EFD_CLOEXEC));
+  const std::array numbers{first.trap.get(), second.trap.get(), file.get()};
+  std::vector<base::unique_fd> all;
+  all.push_back(std::move(first.trap));
+  all.push_back(std::move(second.trap));
+  all.push_back(std::move(file));
+  const auto kept = std::make_shared<std::vector<base::unique_fd>>(std::move(all));
+  ASSERT_TRUE(returns([kept] { close_apart(std::move(*kept)); }));
+  for (const int each : numbers) {
+    EXPECT_EQ(::fcntl(each, F_GETFD), -1) << each;
+  }
+}
+
+TEST(close_apart, closes_nothing_else) {
+  const base::unique_fd stays(::eventfd(0, EFD_CLOEXEC));
+  std::vector<base::unique_fd> all;
+  all.emplace_back(::eventfd(0, EFD_CLOEXEC));
+  close_apart(std::move(all));
+  close_apart({});
+  EXPECT_NE(::fcntl(stays.get(), F_GETFD), -1);
+}
+
+/// What is left of a predecessor and cannot be used.
+TEST(read_inheritances, does_not_wait_for_what_it_closes) {
+  const auto inherited = std::make_shared<std::vector<keeper::named_descriptor>>();
+  std::vector<gpushm_testing::lingering_socket> traps;
+  for (const char* const name : {"no-name", "d1.a", "d1.b"}) {
+    traps.emplace_back(600s);
+    inherited->push_back({name, std::move(traps.back().trap)});
+  }
+  EXPECT_TRUE(returns([inherited] {
+    const auto all = read_inheritances(std::move(*inherited));
+    EXPECT_EQ(all.size(), 1U);
+    EXPECT_FALSE(all.at("d1")) << "it has no journal";
+  }));
+}
+
+class unread_packets : public testing::Test {
+ protected:
+  void send(std::size_t bytes, bool with_descriptor = false) {
+    const std::array<std::byte, 4> text{};
+    const std::array<int, 1> descriptors{file_.get()};
+    ASSERT_EQ(transport::send_packet(pair_.first.get(),
+                                     std::span(text).first(bytes),
+                                     std::span(descriptors).first(with_descriptor ? 1 : 0)),
+              transport::send_result::sent);
+  }
+  /// As the broker does it when it closes a connection.
+  bool shut_down_and_drain() {
+    ::shutdown(pair_.second.get(), SHUT_RDWR);
+    return drain(pair_.second.get());
+  }
+
+  transport::packet_socket_pair pair_ = transport::connected_pair();
+  base::unique_fd file_{::eventfd(0, EFD_CLOEXEC)};
+};
+
+TEST_F(unread_packets, without_descriptors_are_removed) {
+  send(4);
+  send(0);
+  send(1);
+  EXPECT_TRUE(shut_down_and_drain());
+}
+
+TEST_F(unread_packets, of_a_peer_that_has_died_are_removed) {
+  send(4);
+  pair_.first.reset();
+  EXPECT_TRUE(shut_down_and_drain());
+}
+
+TEST_F(unread_packets, with_descriptors_behind_others_are_noticed) {
+  send(4);
+  send(4, true);
+  EXPECT_FALSE(shut_down_and_drain());
+}
+
+/// Which looks like the end of file.
+TEST_F(unread_packets, with_descriptors_behind_an_empty_one_are_noticed) {
+  send(0);
+  send(0, true);
+  EXPECT_FALSE(shut_down_and_drain());
+}
+
+TEST_F(unread_packets, that_are_empty_are_removed) {
+  EXPECT_TRUE(shut_down_and_drain());
+}
+
+}  // namespace
+}  // namespace gpushm::broker_detail
