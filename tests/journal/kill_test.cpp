@@ -224,8 +224,8 @@ class killed_server : public testing::Test {
 
 std::uint64_t stride(std::uint64_t instructions) {
   // An odd number: a stride that divides a loop's length would always meet the same instruction.
-  // Under a sanitizer there are four times as many.
-  const std::uint64_t kills = gpushm::base::under_sanitizer ? 10 : 30;
+  // Under a sanitizer there are five times as many.
+  const std::uint64_t kills = gpushm::base::under_sanitizer ? 5 : 30;
   return gpushm_testing::number_from_environment("GPUSHM_KILL_STEP", instructions / kills | 1U);
 }
 
@@ -253,7 +253,7 @@ TEST_F(killed_server, successor_of_a_successor_completes_the_work) {
   expect_answer();
   const std::uint64_t whole = instructions_;
   std::uint64_t random = 1;
-  for (int round = 0; round < (gpushm::base::under_sanitizer ? 3 : 8); ++round) {
+  for (int round = 0; round < (gpushm::base::under_sanitizer ? 2 : 8); ++round) {
     request_next();
     std::vector<std::uint64_t> kills;
     for (int i = 0; i < 4; ++i) {
