@@ -122,7 +122,7 @@ class container_memory : public testing::Test {
     gpushm_testing::make_run_directory(run_dir_);
     auto command =
         gpushm_testing::brokerd_command(run_dir_, {"--domain", "default", "--domain", "other"});
-    const std::vector<std::string> wait{"/bin/sh", "-c", "read go; exec \"$0\" \"$@\""};
+    const std::vector<std::string> wait{"/bin/sh", "-c", R"(read go; exec "$0" "$@")"};
     command.argv.insert(command.argv.begin(), wait.begin(), wait.end());
     keeper_.emplace(gpushm_testing::child::start(command));
     if (!group_->add(keeper_->pid())) {

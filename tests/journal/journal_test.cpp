@@ -205,7 +205,7 @@ TEST(journal, has_little_history_of_much_that_does_not_change) {
     one.put({1, i, 0}, bytes_of(large));
     one.commit();
   }
-  constexpr std::uint64_t live = large_ones * 65'600 + 10 * 1'040;
+  constexpr std::uint64_t live = large_ones * 65'600 + std::uint64_t{10} * 1'040;
   const std::string text(1'000, 'y');
   for (std::uint64_t i = 0; i < 40'000; ++i) {
     one.put({2, i % 10, 0}, bytes_of(text));
