@@ -120,7 +120,7 @@ class written_table : public testing::Test {
     EXPECT_EQ(member_.owner().load(), owner_died) << "not paused";
     for (std::uint32_t slot = 0; slot != slots; ++slot) {
       successor.set(slot,
-                    slot % 2 * 99,
+                    slot % 2 == 0 ? 0 : 99,
                     slot % 2 == 0 ? std::nullopt : std::optional(segment_state::exporter_gone));
     }
     const wire::state_table_view view(mapping.get().address, table_bytes, epoch);
