@@ -6,10 +6,13 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <string>
 #include <string_view>
 
+#include "base/deadline.hpp"
 #include "base/syscall.hpp"
 #include "gpushm/error.hpp"
 #include "keeper/notification.hpp"
@@ -21,22 +24,40 @@ namespace gpushm::keeper {
 namespace {
 
 constexpr std::string_view operation = "keep descriptors";
+/// The processes of a keeper that was killed have its socket until the kernel has ended them.
+constexpr std::chrono::seconds longest_end{3};
+constexpr std::chrono::milliseconds retry_pause{10};
+
+base::unique_fd new_socket(const std::string& path) {
+  return base::unique_fd(base::checked(operation, path, "socket", [] {
+    return ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  }));
+}
+
+/// Whether a process has the socket at this path.
+bool is_in_use(const std::string& path, const sockaddr_un& address) {
+  // With a socket of its own: one that was connected once receives from its peer only.
+  const base::unique_fd socket = new_socket(path);
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): as connect expects
+  return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+}
 
 }  // namespace
 
 base::unique_fd bind_notification_socket(const std::string& path) {
   const sockaddr_un address = transport::unix_address(operation, path);
-  base::unique_fd socket(base::checked(operation, path, "socket", [] {
-    return ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  }));
-  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): as connect expects
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
-    throw error(errc::address_in_use,
-                std::string(operation),
-                path,
-                "a living keeper has this socket",
-                "give each keeper a socket of its own (--socket)");
+  const auto deadline = base::deadline_after(longest_end);
+  while (is_in_use(path, address)) {
+    if (base::time_left(deadline).count() == 0) {
+      throw error(errc::address_in_use,
+                  std::string(operation),
+                  path,
+                  "a living keeper has this socket",
+                  "give each keeper a socket of its own (--socket)");
+    }
+    base::pause_before_retry(retry_pause);
   }
+  base::unique_fd socket = new_socket(path);
   ::unlink(path.c_str());
   base::checked(operation, path, "bind", [&] {
     // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): as bind expects

@@ -10,9 +10,9 @@
 /// descriptor, which the caller owns.
 namespace gpushm::keeper {
 
-/// Replaces the socket of a dead keeper. The socket is non-blocking and close-on-exec. Throws
-/// `error`: address_in_use (a living keeper has it), invalid_argument (too long for an address),
-/// system_error.
+/// Replaces the socket of a dead keeper; waits up to 3 s for the end of one that has it, which may
+/// be dying. The socket is non-blocking and close-on-exec. Throws `error`: address_in_use (a living
+/// keeper has it), invalid_argument (too long for an address), system_error.
 [[nodiscard]] base::unique_fd bind_notification_socket(const std::string& path);
 
 struct received_notification {

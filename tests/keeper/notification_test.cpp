@@ -2,15 +2,39 @@
 #include "keeper/notification.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
 #include <random>
 #include <string>
+
+#include "base/syscall.hpp"
+#include "keeper/notification_socket.hpp"
 
 namespace {
 
 using gpushm::keeper::is_valid_name;
 using gpushm::keeper::notification;
 using gpushm::keeper::parse_notification;
+
+/// Whether a packet can be sent to the socket at this path.
+bool send_to(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  const gpushm::base::unique_fd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  return ::sendto(socket.get(),
+                  "READY=1",
+                  7,
+                  0,
+                  reinterpret_cast<const sockaddr*>(&address),
+                  sizeof(address)) == 7;
+}
 
 TEST(notification, has_the_assignments_about_descriptors) {
   const notification stored = parse_notification("FDSTORE=1\nFDPOLL=0\nFDNAME=chunk.7\n");
@@ -61,6 +85,28 @@ TEST(notification, any_bytes_are_parsed) {
     }
     EXPECT_TRUE(is_valid_name(parse_notification(text).name));
   }
+}
+
+/// A node's keeper that is killed and started again at once.
+TEST(notification_socket, waits_for_the_end_of_a_keeper_that_dies) {
+  std::string folder = "/tmp/gpushm-test-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const std::string path = folder + "/notify";
+  auto old = gpushm::keeper::bind_notification_socket(path);
+  const pid_t dying = ::fork();
+  if (dying == 0) {
+    gpushm::base::pause_before_retry(std::chrono::milliseconds(100));
+    ::_exit(0);
+  }
+  old.reset();
+  const auto next = gpushm::keeper::bind_notification_socket(path);
+  // It receives from any process.
+  EXPECT_TRUE(send_to(path));
+  int status = 0;
+  EXPECT_EQ(::waitpid(dying, &status, 0), dying);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(gpushm::keeper::peek_notification(next.get()).any);
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace
