@@ -14,7 +14,6 @@
 
 #include "base/deadline.hpp"
 #include "base/log.hpp"
-#include "base/retry.hpp"
 #include "base/signals.hpp"
 #include "base/syscall.hpp"
 #include "base/text.hpp"
@@ -110,9 +109,7 @@ class keeper::impl {
     if (options_.max_descriptors == 0) {
       options_.max_descriptors = default_max_descriptors();
     }
-    shared_->socket.take(base::retry_while_in_use(
-        base::deadline_after(base::dying_process_timeout),
-        [this] { return bind_notification_socket(with_directory(options_.socket_path)); }));
+    shared_->socket.take(bind_notification_socket(with_directory(options_.socket_path)));
     try {
       if (!options_.takeover_path.empty()) {
         take_over_or_listen();

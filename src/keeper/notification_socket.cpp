@@ -6,13 +6,12 @@
 #include <unistd.h>
 
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <string>
 #include <string_view>
 
-#include "base/deadline.hpp"
+#include "base/retry.hpp"
 #include "base/syscall.hpp"
 #include "gpushm/error.hpp"
 #include "keeper/notification.hpp"
@@ -24,9 +23,6 @@ namespace gpushm::keeper {
 namespace {
 
 constexpr std::string_view operation = "keep descriptors";
-/// The processes of a keeper that was killed have its socket until the kernel has ended them.
-constexpr std::chrono::seconds longest_end{3};
-constexpr std::chrono::milliseconds retry_pause{10};
 
 base::unique_fd new_socket(const std::string& path) {
   return base::unique_fd(base::checked(operation, path, "socket", [] {
@@ -46,17 +42,15 @@ bool is_in_use(const std::string& path, const sockaddr_un& address) {
 
 base::unique_fd bind_notification_socket(const std::string& path) {
   const sockaddr_un address = transport::unix_address(operation, path);
-  const auto deadline = base::deadline_after(longest_end);
-  while (is_in_use(path, address)) {
-    if (base::time_left(deadline).count() == 0) {
+  base::retry_while_in_use(base::deadline_after(base::dying_process_timeout), [&] {
+    if (is_in_use(path, address)) {
       throw error(errc::address_in_use,
                   std::string(operation),
                   path,
                   "a living keeper has this socket",
                   "give each keeper a socket of its own (--socket)");
     }
-    base::pause_before_retry(retry_pause);
-  }
+  });
   base::unique_fd socket = new_socket(path);
   ::unlink(path.c_str());
   base::checked(operation, path, "bind", [&] {
