@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <mutex>
@@ -35,6 +36,8 @@ constexpr char journal_mark = '+';
 struct descriptor_shelf::contents {
   std::shared_mutex ending;  ///< shared: a descriptor is being stored
   bool ended = false;        ///< guarded by `ending`
+
+  std::atomic<bool> is_keeper_gone = false;
 
   std::mutex mutex;  ///< guards the rest
   records::descriptor_id next = 1;
@@ -95,16 +98,45 @@ records::descriptor_id descriptor_shelf::put(int descriptor) {
     number = contents_->next++;
     contents_->stored.insert(number);
   }
-  store_.put(name_of(descriptor_mark, number), std::span(&descriptor, 1), put_timeout);
-  return number;
+  const bool is_kept = has_sent([&] {
+    store_.put(name_of(descriptor_mark, number), std::span(&descriptor, 1), put_timeout);
+  });
+  if (is_kept) {
+    return number;
+  }
+  const std::lock_guard lock(contents_->mutex);
+  contents_->stored.erase(number);
+  return 0;
 }
 
 void descriptor_shelf::put_journal(int descriptor, std::uint64_t sequence) {
-  store_.put(name_of(journal_mark, sequence), std::span(&descriptor, 1), put_timeout);
+  static_cast<void>(has_sent([&] {
+    store_.put(name_of(journal_mark, sequence), std::span(&descriptor, 1), put_timeout);
+  }));
 }
 
 void descriptor_shelf::remove_journal(std::uint64_t sequence) {
-  store_.remove(name_of(journal_mark, sequence), put_timeout);
+  static_cast<void>(has_sent([&] { store_.remove(name_of(journal_mark, sequence), put_timeout); }));
+}
+
+/// Returns false if there is no keeper any more. Its socket is then refused from then on; one of
+/// its two processes would have kept it.
+bool descriptor_shelf::has_sent(const std::function<void()>& send) {
+  try {
+    send();
+    return true;
+  } catch (const error& why) {
+    if (why.code() != errc::broker_unreachable) {
+      throw;
+    }
+    if (!contents_->is_keeper_gone.exchange(true)) {
+      base::log(log_level::error,
+                std::string("the keeper has ended: the broker continues without one, and has no "
+                            "successor (restart both when no process needs its segments): ") +
+                    why.what());
+    }
+    return false;
+  }
 }
 
 bool descriptor_shelf::remove(records::descriptor_id number) noexcept {
@@ -131,7 +163,9 @@ bool descriptor_shelf::is_stored(records::descriptor_id number) const {
 /// Until the keeper has processed everything. What it could not store was sent by any thread, and
 /// is in the keeper's log.
 void descriptor_shelf::wait() {
-  static_cast<void>(store_.flush(barrier_timeout));
+  if (!contents_->is_keeper_gone) {
+    static_cast<void>(store_.flush(barrier_timeout));
+  }
 }
 
 void descriptor_shelf::remove_and_wait(std::span<const records::descriptor_id> numbers) {

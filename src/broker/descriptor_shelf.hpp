@@ -29,7 +29,8 @@ class descriptor_shelf {
   /// The same descriptors, through a socket of its own. Throws as descriptor_store.
   [[nodiscard]] descriptor_shelf another() const;
 
-  /// Gives the keeper a copy. Returns 0, and does nothing, after `end`. Blocks only if the keeper
+  /// Gives the keeper a copy. Returns 0, and does nothing, after `end`, or if the keeper has ended:
+  /// the broker continues without one, which is logged once. Blocks only if the keeper
   /// does not read, up to 2 s. Throws `error`: timed_out, system_error.
   [[nodiscard]] records::descriptor_id put(int descriptor);
   /// The same for a journal; only the one with the highest sequence is used.
@@ -59,6 +60,7 @@ class descriptor_shelf {
   struct contents;
   [[nodiscard]] bool is_stored(records::descriptor_id number) const;
   void wait();
+  [[nodiscard]] bool has_sent(const std::function<void()>& send);
   descriptor_shelf(keeper::descriptor_store store,
                    std::string domain,
                    std::shared_ptr<contents> shared)

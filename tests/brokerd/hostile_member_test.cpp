@@ -368,6 +368,30 @@ TEST_F(brokerd_with_hostile_member, loses_only_the_segment_that_the_keeper_has_l
   EXPECT_EQ(connect().list().size(), 2U);
 }
 
+/// Outside of a container nothing else ends the broker then.
+TEST_F(brokerd_with_hostile_member, serves_clients_without_its_keeper) {
+  gpushm::client before = connect();
+  static_cast<void>(before.list());
+  const pid_t broker = broker_.pid();
+  broker_.keeper().kill(SIGSTOP);  // or it would start another worker
+  gpushm::base::signal_process(gpushm_testing::worker_of_keeper(broker_.keeper().pid()), SIGKILL);
+  broker_.keeper().kill(SIGKILL);
+  static_cast<void>(broker_.keeper().wait_exit(20s));
+  try {
+    gpushm::client after = connect();
+    for (gpushm::client* each : {&before, &after}) {
+      gpushm::segment created = each->create("w", {.size_bytes = 4'096, .device = "host"});
+      created.publish();
+      EXPECT_TRUE(connect().try_open("w"));
+      each->remove("w");
+    }
+    EXPECT_EQ(after.list().size(), 0U);
+  } catch (const gpushm::error& why) {
+    ADD_FAILURE() << why.what();
+  }
+  gpushm::base::signal_process(broker, SIGKILL);  // no child of this process's any longer
+}
+
 /// The numbers of descriptors in the keeper follow one another.
 TEST_F(brokerd_with_hostile_member, takes_no_descriptors_that_its_requests_do_not_take) {
   namespace wire = gpushm::wire;
