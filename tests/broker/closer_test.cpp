@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/sanitizers.hpp"
 #include "base/unique_fd.hpp"
 #include "broker/descriptor_shelf.hpp"
 #include "gpushm/client.hpp"
@@ -154,6 +155,9 @@ TEST_F(kept_files, are_all_removed_from_a_keeper_that_is_full) {
 }
 
 TEST_F(kept_files, are_all_removed_although_no_descriptor_was_left_meanwhile) {
+  if (base::under_sanitizer) {
+    GTEST_SKIP() << "a sanitizer needs descriptors to look at an exception";
+  }
   closer closes(shelf_.another());
   const std::size_t count = more_than_its_queue();
   auto all = files(count);
