@@ -124,7 +124,9 @@ listener::listener(const std::string& path,
                    std::optional<gid_t> group,
                    const std::string& lock_path)
     : path_(path), lock_path_(lock_path.empty() ? path + ".lock" : lock_path) {
-  static_cast<void>(unix_address("serve", path + ".new"));  // before the lock's file exists
+  for (const char* const suffix : {"", ".new"}) {  // before the lock's file exists
+    static_cast<void>(unix_address("serve", path + suffix));
+  }
   lock_ = lock_file(path, lock_path_);
   adopt(bind_again(mode, group));
 }
