@@ -46,7 +46,7 @@ class memory_bounds {
   return memory_bounds().lowest_limit_bytes();
 }
 
-/// What a broker keeps for its members unless it is told otherwise, its journals included: half of
+/// What a broker keeps for its members unless an option says otherwise, journals included: half of
 /// `limit_bytes`, at most 1 GiB. The other half is for the journals' history (3/8 of them),
 /// the overhead of allocator and kernel, and the program itself (docs/adr/0036).
 [[nodiscard]] constexpr std::uint64_t memory_for_members(std::uint64_t limit_bytes) noexcept {

@@ -115,7 +115,10 @@ void admission::welcome(base::guarded_fd accepted) {
     socket.id = recorder_.keep(socket.get());
     created = std::make_shared<connection>(io_, next_session_++, std::move(socket), recorder_);
   } catch (...) {
-    session_ender_.close_socket(who, std::move(socket));  // descriptors may have arrived already
+    // If there is no memory for the connection, it has not been moved. Descriptors may have arrived
+    // already.
+    // cppcheck-suppress accessMoved
+    session_ender_.close_socket(who, std::move(socket));
     throw;
   }
   try {

@@ -33,6 +33,8 @@ class stored_files {
   stored_files() = default;
   stored_files(stored_files&&) = default;
   stored_files& operator=(stored_files&&) = delete;
+  stored_files(const stored_files&) = delete;
+  stored_files& operator=(const stored_files&) = delete;
   ~stored_files();
 
   void add(records::descriptor_id number, base::unique_fd file);
