@@ -43,14 +43,25 @@ void print_line(std::string_view text) {
   gpushm::app::write_log_line("gpushm-brokerd", gpushm::base::printable(std::string(text)));
 }
 
+std::uint64_t less_reserved(std::uint64_t all) {
+  return all > 2 * reserved_descriptors ? all - reserved_descriptors : all / 2;
+}
+
 /// Descriptors for all domains together.
-std::uint64_t descriptors_for_domains() {
+void limit_descriptors(domain_set_options& of) {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_max == RLIM_INFINITY) {
-    return 0;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max != RLIM_INFINITY) {
+    of.descriptors = less_reserved(limit.rlim_max);
   }
-  return limit.rlim_max > 2 * reserved_descriptors ? limit.rlim_max - reserved_descriptors
-                                                   : limit.rlim_max / 2;
+  // What the keeper cannot store would be lost with this process. The reserve has room for each
+  // domain's own, for a journal that replaces another, and for copies that are being removed.
+  const std::uint64_t kept = gpushm::keeper::descriptor_store::capacity();
+  if (kept != 0) {
+    const std::uint64_t most = less_reserved(kept);
+    of.descriptors = of.descriptors == 0 ? most : std::min(of.descriptors, most);
+    std::uint64_t& by_domain = of.limits.max_descriptors;  // its members' shares are parts of it
+    by_domain = by_domain == 0 ? of.descriptors : std::min(by_domain, of.descriptors);
+  }
 }
 
 struct options {
@@ -212,7 +223,7 @@ int serve(options chosen) {
     chosen.domains.limits.memory_bytes =
         gpushm::base::memory_for_members(gpushm::base::memory_limit_bytes());
   }
-  chosen.domains.descriptors = descriptors_for_domains();
+  limit_descriptors(chosen.domains);
   auto before = gpushm::domains::take_predecessor(*store);
   // Neither is destroyed, also not after an exception: everything is for the successor.
   auto& domains =

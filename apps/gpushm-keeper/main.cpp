@@ -52,7 +52,9 @@ void add_options(CLI::App& app, gpushm::keeper::keeper_options& into) {
                "started again must");
   app.add_option("--max-descriptors",
                  into.max_descriptors,
-                 "most descriptors to keep [the open file limit less 32]")
+                 "most descriptors to keep, up to the open file limit less 32, which is the "
+                 "default; PROGRAM "
+                 "finds the number in $FDSTORE")
       ->type_name("N")
       ->check(CLI::Range(1, 1'048'576));
   add_seconds(app,

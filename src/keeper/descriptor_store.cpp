@@ -17,6 +17,7 @@
 
 #include "base/deadline.hpp"
 #include "base/syscall.hpp"
+#include "base/text.hpp"
 #include "gpushm/error.hpp"
 #include "keeper/notification.hpp"
 #include "transport/packet_socket.hpp"
@@ -75,6 +76,12 @@ std::optional<descriptor_store> descriptor_store::from_environment() {
     throw gone(path, errno);
   }
   return descriptor_store(std::move(socket));
+}
+
+std::uint64_t descriptor_store::capacity() noexcept {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no code of this program changes the environment
+  const char* const text = std::getenv(capacity_variable.data());
+  return text == nullptr ? 0 : base::number<std::uint64_t>(text).value_or(0);
 }
 
 void descriptor_store::send(std::string_view text,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -10,6 +11,9 @@
 #include "gpushm/error.hpp"
 
 namespace gpushm::keeper {
+
+/// How many descriptors the keeper stores: set by systemd since version 254, and by `keeper`.
+inline constexpr std::string_view capacity_variable = "FDSTORE";
 
 /// This program's side of the notification protocol: descriptors that systemd or `keeper` keeps
 /// while it is replaced.
@@ -20,6 +24,10 @@ class descriptor_store {
   /// The store that $NOTIFY_SOCKET names; nothing if it is not set. Throws `error`:
   /// broker_unreachable if no process reads it, invalid_argument.
   [[nodiscard]] static std::optional<descriptor_store> from_environment();
+
+  /// How many descriptors the store of this program's keeper has room for, of all names together.
+  /// 0: not known. Does not block.
+  [[nodiscard]] static std::uint64_t capacity() noexcept;
 
   /// Sends descriptors (at most 253), which this program also keeps. They are all stored under
   /// `name`, in no particular order. Blocks while the keeper's queue is full, at most `timeout`.

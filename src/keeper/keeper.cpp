@@ -40,14 +40,18 @@ constexpr std::size_t largest_number = 1'048'576;
 /// Between two attempts to find out whether another keeper starts at this moment.
 constexpr milliseconds retry_pause{10};
 
-std::size_t open_file_limit() {
+/// Raises the soft limit first: a broker does that, too, and stores as many here.
+std::size_t raised_open_file_limit() {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
+  const rlimit raised{limit.rlim_max, limit.rlim_max};
+  if (::setrlimit(RLIMIT_NOFILE, &raised) == 0) {
+    limit = raised;
+  }
   return std::min(static_cast<std::size_t>(limit.rlim_cur), largest_number);
 }
 
-std::size_t default_max_descriptors() {
-  const std::size_t all = open_file_limit();
+std::size_t most_descriptors(std::size_t all) {
   return all > 2 * reserved_descriptors ? all - reserved_descriptors : reserved_descriptors;
 }
 
@@ -98,7 +102,7 @@ std::optional<int> work_or_die(const worker_context& in) {
 class keeper::impl {
  public:
   explicit impl(keeper_options options)
-      : options_(std::move(options)), foreign_(open_descriptors()), stored_(open_file_limit()) {
+      : options_(std::move(options)), foreign_(open_descriptors()), stored_(open_file_limit_) {
     if (options_.argv.empty()) {
       throw error(errc::invalid_argument,
                   std::string(operation),
@@ -106,9 +110,10 @@ class keeper::impl {
                   "no program to start",
                   "name it after --");
     }
-    if (options_.max_descriptors == 0) {
-      options_.max_descriptors = default_max_descriptors();
-    }
+    // The program relies on it.
+    const std::size_t most = most_descriptors(open_file_limit_);
+    options_.max_descriptors =
+        options_.max_descriptors == 0 ? most : std::min(options_.max_descriptors, most);
     shared_->socket.take(bind_notification_socket(with_directory(options_.socket_path)));
     try {
       if (!options_.takeover_path.empty()) {
@@ -204,6 +209,7 @@ class keeper::impl {
   }
 
   keeper_options options_;
+  const std::size_t open_file_limit_ = raised_open_file_limit();
   std::vector<int> foreign_;
   shared_memory<shared_state> shared_;
   stored_descriptors stored_;

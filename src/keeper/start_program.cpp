@@ -22,6 +22,7 @@
 #include "base/signals.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
+#include "keeper/descriptor_store.hpp"
 #include "keeper/inherited_descriptors.hpp"
 
 namespace gpushm::keeper {
@@ -122,14 +123,15 @@ void wait_until_known(const std::atomic<pid_t>& pid, pid_t parent) noexcept {
   }
   std::vector<std::string> environment{
       "NOTIFY_SOCKET=" + what.notification_path,
+      std::string(capacity_variable) + "=" + std::to_string(what.capacity),
       "LISTEN_PID=" + std::to_string(::getpid()),
       "LISTEN_FDS=" + std::to_string(what.stored.size()),
       names_number == -1 ? std::string(names_variable) + "=" + names
                          : std::string(names_file_variable) + "=" + std::to_string(others[0])};
   for (char** each = environ; *each != nullptr; ++each) {
     const std::string_view name(*each, std::string_view(*each).find('='));
-    if (name != "NOTIFY_SOCKET" && name != "LISTEN_PID" && name != "LISTEN_FDS" &&
-        name != names_variable && name != names_file_variable) {
+    if (name != "NOTIFY_SOCKET" && name != capacity_variable && name != "LISTEN_PID" &&
+        name != "LISTEN_FDS" && name != names_variable && name != names_file_variable) {
       environment.emplace_back(*each);
     }
   }

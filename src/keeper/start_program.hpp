@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <csignal>
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@ inline constexpr int cannot_execute = 127;
 struct program_start {
   const std::vector<std::string>& argv;  ///< the program: absolute or found in $PATH
   const std::string& notification_path;  ///< NOTIFY_SOCKET
+  std::size_t capacity;  ///< FDSTORE, as systemd names it: descriptors that it can store
   /// Inherited, with their names (`take_inherited_descriptors`). Must not be close-on-exec, or the
   /// handlers of fork_guard.hpp replace driver files, among them GPU memory.
   const std::vector<stored_descriptor>& stored;

@@ -547,6 +547,7 @@ class worker {
     shared_.program_life.take(std::move(read_end));
     start_program({in_.options.argv,
                    in_.options.socket_path,
+                   in_.options.max_descriptors,
                    stored_.all(),
                    {shared_.life.get(), write_end.get()},
                    in_.original_mask,

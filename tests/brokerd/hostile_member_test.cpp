@@ -375,6 +375,39 @@ TEST_F(brokerd_with_hostile_member, loses_only_the_segment_that_the_keeper_has_l
   EXPECT_EQ(connect().list().size(), 2U);
 }
 
+TEST(brokerd_with_small_keeper, acknowledges_only_what_has_room_there) {
+  const gpushm_testing::temp_dir directory(0755);
+  const std::string run_dir = directory / "run";
+  const std::string socket = run_dir + "/d/default/socket";
+  gpushm_testing::make_run_directory(run_dir);
+  auto keeper = gpushm_testing::child::start(gpushm_testing::brokerd_command(
+      run_dir, {"--domain", "default,other"}, {"--max-descriptors", "60"}));
+  ASSERT_TRUE(eventually([&] { return fs::exists(socket); }, 20s));
+  gpushm::client user = gpushm::client::connect({.socket_path = socket, .timeout = 20s});
+  std::vector<gpushm::segment> all;
+  std::optional<gpushm::errc> refused;
+  while (all.size() != 80 && !refused) {
+    try {
+      gpushm::segment created = user.create(
+          "w/" + std::to_string(all.size()),
+          {.size_bytes = 4'096, .device = "host", .lifetime = gpushm::lifetime::persistent});
+      created.publish();
+      all.push_back(std::move(created));
+    } catch (const gpushm::error& why) {
+      refused = why.code();
+    }
+  }
+  EXPECT_EQ(refused, gpushm::errc::too_many_descriptors);
+  EXPECT_GE(all.size(), 16U);
+  for (int kills = 0; kills != 2; ++kills) {
+    ASSERT_TRUE(gpushm_testing::kill_program_kept_by(keeper.pid()));
+    EXPECT_EQ(user.list().size(), all.size()) << keeper.output().all_output();
+    for (const gpushm::segment& each : all) {
+      EXPECT_EQ(each.state(), gpushm::segment_state::live);
+    }
+  }
+}
+
 /// Outside of a container nothing else ends the broker then.
 TEST_F(brokerd_with_hostile_member, serves_clients_without_its_keeper) {
   gpushm::client before = connect();
