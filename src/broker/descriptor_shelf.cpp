@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/deadline.hpp"
 #include "base/log.hpp"
 #include "base/syscall.hpp"
 
@@ -115,6 +116,29 @@ void descriptor_shelf::put_journal(int descriptor, std::uint64_t sequence) {
   }));
 }
 
+void descriptor_shelf::put_confirmed_journal(int descriptor, std::uint64_t sequence) {
+  const std::string name = name_of(journal_mark, sequence);
+  const auto deadline = base::deadline_after(put_timeout);
+  try {
+    std::optional<error> problem;
+    static_cast<void>(has_sent([&] {
+      store_.remove(name, base::time_left(deadline));  // of a call that has failed
+      store_.put(name, std::span(&descriptor, 1), base::time_left(deadline));
+      problem = store_.confirm(name, base::time_left(deadline));
+    }));
+    if (problem) {
+      throw error(*problem);
+    }
+  } catch (const error&) {
+    try {
+      static_cast<void>(has_sent([&] { store_.remove(name, milliseconds(0)); }));
+    } catch (const error& why) {
+      base::log(log_level::debug, why.what());
+    }
+    throw;
+  }
+}
+
 void descriptor_shelf::remove_journal(std::uint64_t sequence) {
   static_cast<void>(has_sent([&] { store_.remove(name_of(journal_mark, sequence), put_timeout); }));
 }
@@ -178,7 +202,11 @@ void descriptor_shelf::remove_and_wait(std::span<const records::descriptor_id> n
 }
 
 void descriptor_shelf::end(std::uint64_t journal_sequence) {
-  remove_journal(journal_sequence);
+  // Also the one before and the next one, if it was replaced, or should have been, while the keeper
+  // did not read.
+  for (const std::uint64_t each : {journal_sequence - 1, journal_sequence + 1, journal_sequence}) {
+    remove_journal(each);
+  }
   wait();  // from here on, nothing can be continued
   {
     const std::unique_lock all_stored(contents_->ending);

@@ -35,6 +35,11 @@ class descriptor_shelf {
   [[nodiscard]] records::descriptor_id put(int descriptor);
   /// The same for a journal; only the one with the highest sequence is used.
   void put_journal(int descriptor, std::uint64_t sequence);
+  /// The same, and blocks until the keeper has confirmed that it has stored it, up to 2 s; systemd
+  /// confirms only that it has processed it. If that fails, a successor does not find it unless the
+  /// keeper did not read, which ends with the next call for this sequence, or with `end`. Throws
+  /// as `put`, and too_many_descriptors.
+  void put_confirmed_journal(int descriptor, std::uint64_t sequence);
   void remove_journal(std::uint64_t sequence);
   /// Lets the keeper close its copy. Returns false if the keeper does not read: try again later.
   [[nodiscard]] bool remove(records::descriptor_id number) noexcept;

@@ -167,9 +167,10 @@ void recorder::commit_call() noexcept {
   }
 }
 
-/// Both journals are complete until the old one is removed. Throws if nothing has changed.
+/// Both journals are complete until the old one is removed, which a keeper without room for the
+/// next one must keep. Throws if nothing has changed.
 void recorder::replace_journal(journal::journal next) {
-  on_->shelf.put_journal(next.descriptor(), next.sequence());
+  on_->shelf.put_confirmed_journal(next.descriptor(), next.sequence());
   const std::uint64_t old = on_->log.sequence();
   on_->log = std::move(next);
   try {
@@ -211,9 +212,12 @@ void recorder::end_all() noexcept {
       on_->next->call().clear();  // its effect is recorded
       replace_journal(std::move(*on_->next));
       is_full_ = false;
+      has_warned_ = false;
     } catch (const std::exception& why) {
       is_behind_ = true;
-      base::log(log_level::warning, why.what());
+      if (!std::exchange(has_warned_, true)) {
+        base::log(log_level::error, why.what());
+      }
     }
   }
   on_->next.reset();

@@ -130,7 +130,8 @@ class recorder {
   transport::reported_call call_{};
   std::uint64_t next_packet_ = 1;
   bool is_behind_ = false;
-  bool is_full_ = false;  ///< the journal has refused a change: it must be replaced
+  bool has_warned_ = false;  ///< that the journal cannot be replaced
+  bool is_full_ = false;     ///< the journal has refused a change: it must be replaced
 };
 
 }  // namespace gpushm::broker_detail

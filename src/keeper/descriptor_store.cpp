@@ -144,12 +144,22 @@ void descriptor_store::barrier(std::chrono::milliseconds timeout) {
 }
 
 std::optional<error> descriptor_store::flush(std::chrono::milliseconds timeout) {
+  return answer_to("BARRIER=1", timeout);
+}
+
+std::optional<error> descriptor_store::confirm(std::string_view name,
+                                               std::chrono::milliseconds timeout) {
+  return answer_to("BARRIER=1\nFDNAME=" + std::string(name), timeout);
+}
+
+std::optional<error> descriptor_store::answer_to(std::string_view barrier,
+                                                 std::chrono::milliseconds timeout) {
   std::array<int, 2> ends{};
   base::checked(operation, {}, "pipe2", [&] { return ::pipe2(ends.data(), O_CLOEXEC); });
   const base::unique_fd read_end(ends[0]);
   {
     const base::unique_fd write_end(ends[1]);
-    send("BARRIER=1", std::span(&ends[1], 1), timeout);
+    send(barrier, std::span(&ends[1], 1), timeout);
   }
   if (!transport::wait_readable(read_end.get(), timeout)) {
     throw timed_out("process its notifications");

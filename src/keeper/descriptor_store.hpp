@@ -45,10 +45,16 @@ class descriptor_store {
   /// everything sent before has been processed then, too. Throws `error`: timed_out, system_error,
   /// too_many_descriptors (this process has none left).
   [[nodiscard]] std::optional<error> flush(std::chrono::milliseconds timeout);
+  /// The same, but returns only whether `name` is stored now: the error if it is not. systemd and
+  /// keepers of earlier versions do not look at the name. Blocks and throws as `flush`.
+  [[nodiscard]] std::optional<error> confirm(std::string_view name,
+                                             std::chrono::milliseconds timeout);
   /// Tells the keeper that this program has started (READY=1).
   void ready(std::chrono::milliseconds timeout);
 
  private:
+  [[nodiscard]] std::optional<error> answer_to(std::string_view barrier,
+                                               std::chrono::milliseconds timeout);
   explicit descriptor_store(base::unique_fd socket) : socket_(std::move(socket)) {}
   void send(std::string_view text,
             std::span<const int> descriptors,

@@ -27,7 +27,8 @@ notification parse_notification(std::string_view text) {
       result.ready = true;
     } else if (constexpr std::string_view key = "FDNAME="; line.starts_with(key)) {
       const std::string_view name = line.substr(key.size());
-      result.name = is_valid_name(name) ? name : default_name;
+      result.has_name = is_valid_name(name);
+      result.name = result.has_name ? name : default_name;
     }
   }
   return result;

@@ -17,11 +17,14 @@ inline constexpr std::size_t max_notification_bytes = 4'096;
 /// One datagram of the notification protocol (sd_notify(3)): assignments, one per line. Only those
 /// about descriptors are kept.
 struct notification {
-  bool store = false;    ///< FDSTORE=1: its descriptors are to be kept
-  bool remove = false;   ///< FDSTOREREMOVE=1: those with `name` are to be closed
-  bool barrier = false;  ///< BARRIER=1: its descriptor is to be closed after everything before it
-  bool ready = false;    ///< READY=1
+  bool store = false;   ///< FDSTORE=1: its descriptors are to be kept
+  bool remove = false;  ///< FDSTOREREMOVE=1: those with `name` are to be closed
+  /// BARRIER=1: its descriptor is to be closed after everything before it. With a name: the answer
+  /// is whether that is stored (systemd ignores the name, and logs that).
+  bool barrier = false;
+  bool ready = false;  ///< READY=1
   std::string name{default_name};
+  bool has_name = false;  ///< FDNAME=, with a valid name
 };
 
 /// Unknown assignments and invalid values are ignored, an invalid name is replaced by the default

@@ -42,6 +42,9 @@ class stored_descriptors {
             const std::vector<base::unique_fd>& copies);
   /// Removes all with this name, in constant time for each; the caller closes them.
   [[nodiscard]] std::vector<base::unique_fd> remove(const std::string& name);
+  [[nodiscard]] bool contains(const std::string& name) const {
+    return index_.find(name) != index_.end();
+  }
   void clear() noexcept;
   /// After another process has used it.
   void read_again();

@@ -497,15 +497,26 @@ class worker {
     if (what.barrier) {
       close_removed();
     }
-    if (what.barrier && got.descriptors.size() == 1 && shared_.last_problem != problem::none) {
-      const std::string text = problem_text();
-      // A pipe's write end; if it is anything else, only its sender is affected.
-      if (::fcntl(got.descriptors[0].get(), F_SETFL, O_NONBLOCK) == 0) {
-        [[maybe_unused]] const auto written =
-            ::write(got.descriptors[0].get(), text.data(), text.size());
+    if (what.barrier && got.descriptors.size() == 1) {
+      if (what.has_name) {
+        if (!stored_.contains(what.name)) {
+          report(got.descriptors[0].get(),
+                 "the keeper has not stored " + what.name + "; it has " +
+                     std::to_string(stored_.size()) + " descriptors");
+        }
+      } else if (shared_.last_problem != problem::none) {
+        const std::string text = problem_text();
+        report(got.descriptors[0].get(), text);
+        log(text);
+        shared_.last_problem = problem::none;
       }
-      log(text);
-      shared_.last_problem = problem::none;
+    }
+  }
+
+  /// To a pipe's write end; if it is anything else, only its sender is affected.
+  static void report(int to, const std::string& text) {
+    if (::fcntl(to, F_SETFL, O_NONBLOCK) == 0) {
+      [[maybe_unused]] const auto written = ::write(to, text.data(), text.size());
     }
   }
 

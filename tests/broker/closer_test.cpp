@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keeper's copies of closed files, with a keeper that is slow or reports problems: none stays.
+// The keeper's copies of closed files, with a keeper that is slow or reports problems: none stays;
+// and of journals: one always does.
 #include "broker/closer.hpp"
 
 #include <gtest/gtest.h>
@@ -28,8 +29,11 @@
 #include "base/sanitizers.hpp"
 #include "base/unique_fd.hpp"
 #include "broker/descriptor_shelf.hpp"
+#include "broker/recorder.hpp"
 #include "gpushm/client.hpp"
+#include "journal/journal.hpp"
 #include "keeper/descriptor_store.hpp"
+#include "records/records.hpp"
 #include "testing/process/deadline.hpp"
 #include "testing/process/temp_dir.hpp"
 
@@ -65,6 +69,11 @@ class fake_keeper {
     return removed_.size();
   }
 
+  [[nodiscard]] std::multiset<std::string> journals() const {
+    const std::lock_guard lock(mutex_);
+    return journals_;
+  }
+
   std::atomic<bool> reading = true;
   std::atomic<bool> is_full = false;
 
@@ -88,17 +97,27 @@ class fake_keeper {
     }
     const base::unique_fd carried(number);
     const std::string_view got(text.data(), static_cast<std::size_t>(size));
-    if (got.starts_with("BARRIER=1") && is_full) {
-      EXPECT_EQ(::write(carried.get(), "full", 4), 4);
+    const std::lock_guard lock(mutex_);
+    const auto at = got.find("FDNAME=");
+    const std::string name(at == std::string_view::npos ? "" : got.substr(at));
+    const bool is_journal = name.find('+') != std::string::npos;
+    if (got.starts_with("BARRIER=1")) {
+      const bool is_right = is_journal ? journals_.count(name) == 1 : !is_full;
+      if (!is_right) {
+        EXPECT_EQ(::write(carried.get(), "full", 4), 4);
+      }
+    } else if (got.starts_with("FDSTORE=1") && is_journal && !is_full) {
+      journals_.insert(name);
     } else if (got.starts_with("FDSTOREREMOVE=1")) {
-      const std::lock_guard lock(mutex_);
-      removed_.emplace(got.substr(got.find("FDNAME=")));
+      journals_.erase(name);
+      removed_.insert(name);
     }
   }
 
   base::unique_fd socket_;
   mutable std::mutex mutex_;
   std::set<std::string> removed_;
+  std::multiset<std::string> journals_;
   std::jthread thread_;
 };
 
@@ -176,6 +195,38 @@ TEST_F(kept_files, are_all_removed_although_no_descriptor_was_left_meanwhile) {
   ASSERT_TRUE(has_failed);
   EXPECT_TRUE(eventually([&] { return keeper_.removed() == count; }, 30s))
       << keeper_.removed() << " of " << count;
+}
+
+/// A journal that has refused a change is replaced. Without one of the two, the domain would be
+/// lost.
+TEST_F(kept_files, a_journal_is_removed_only_when_the_keeper_has_the_next_one) {
+  journal::journal log = journal::journal::create(std::uint64_t{1} << 20U);
+  records::encoder encoder;
+  log.put(records::key_of(records::kind::broker), encoder.encode(records::broker_record{}));
+  log.commit();
+  shelf_.put_journal(log.descriptor(), log.sequence());
+  ASSERT_TRUE(eventually([&] { return keeper_.journals().size() == 1; }, 30s));
+  const auto first = keeper_.journals();
+  recorder records_of(std::move(log), shelf_.another(), 1);
+  records::packet_record packet;
+  packet.bytes.resize(64UL << 10U);
+  for (std::uint64_t i = 1; i != 1'000 && !records_of.is_behind(); ++i) {
+    records_of.put(records::key_of(records::kind::packet, i), packet);
+  }
+  ASSERT_TRUE(records_of.is_behind());
+  keeper_.is_full = true;
+  for (int i = 0; i != 3; ++i) {
+    records_of.catch_up([] {});
+    EXPECT_TRUE(records_of.is_behind());
+    // The keeper has processed everything of the attempt.
+    shelf_.remove_and_wait({});
+    EXPECT_EQ(keeper_.journals(), first);
+  }
+  keeper_.is_full = false;
+  records_of.catch_up([] {});
+  EXPECT_FALSE(records_of.is_behind());
+  EXPECT_TRUE(eventually(
+      [&] { return keeper_.journals().size() == 1 && keeper_.journals() != first; }, 30s));
 }
 
 }  // namespace

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "base/unique_fd.hpp"
+#include "gpushm/error.hpp"
 #include "keeper/descriptor_store.hpp"
 #include "keeper/inherited_descriptors.hpp"
 #include "testing/raw_session/traps.hpp"
@@ -112,6 +113,14 @@ void follow(gpushm::keeper::descriptor_store& store, const std::string& line, bo
   words >> verb >> name >> text;
   if (verb == "put") {
     put(store, name, file_with(text).get());
+  } else if (verb == "put-unseen") {  // without a barrier
+    const unique_fd file = file_with(text);
+    const int number = file.get();
+    store.put(name, std::span(&number, 1), seconds(5));
+  } else if (verb == "confirm") {
+    if (const auto problem = store.confirm(name, seconds(5))) {
+      throw gpushm::error(*problem);
+    }
   } else if (verb == "put-file") {  // put-file NAME PATH
     put(store, name, unique_fd(::open(text.c_str(), O_RDWR | O_CLOEXEC)).get());
   } else if (verb == "systemd-put") {

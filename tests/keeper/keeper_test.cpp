@@ -151,6 +151,12 @@ TEST_F(kept_program, is_refused_more_than_max_descriptors) {
                      testing::HasSubstr("--max-descriptors")));
   EXPECT_EQ(command(keeper, "remove n.0"), "done") << "the problem is reported once";
   EXPECT_EQ(command(keeper, "put n.4 4"), "done");
+  // About one name, whatever could not be stored besides it.
+  EXPECT_THAT(command(keeper, "confirm n.3"), testing::HasSubstr("has not stored n.3"));
+  EXPECT_EQ(command(keeper, "put-unseen n.5 5"), "done");
+  EXPECT_EQ(command(keeper, "confirm n.4"), "done");
+  EXPECT_THAT(command(keeper, "confirm n.5"), testing::HasSubstr("has not stored n.5"));
+  EXPECT_THAT(command(keeper, "remove n.5"), testing::HasSubstr("the most that it stores"));
 }
 
 TEST_F(kept_program, ends_with_its_keeper) {

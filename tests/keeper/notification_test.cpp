@@ -48,6 +48,9 @@ TEST(notification, has_the_assignments_about_descriptors) {
   EXPECT_EQ(removed.name, "x");
 
   EXPECT_TRUE(parse_notification("BARRIER=1").barrier);
+  EXPECT_FALSE(parse_notification("BARRIER=1").has_name);
+  EXPECT_FALSE(parse_notification("BARRIER=1\nFDNAME=a:b").has_name);
+  EXPECT_TRUE(parse_notification("BARRIER=1\nFDNAME=journal").has_name);
   EXPECT_TRUE(parse_notification("STATUS=FDSTORE=1\nREADY=1").ready);
   EXPECT_FALSE(parse_notification("STATUS=FDSTORE=1\nREADY=1").store);
 }
