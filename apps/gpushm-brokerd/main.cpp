@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "apps/gpushm-brokerd/system_calls.hpp"
+#include "apps/gpushm-brokerd/watchdog.hpp"
 #include "apps/support/log_line.hpp"
 #include "base/file.hpp"
 #include "base/memory_limit.hpp"
@@ -219,6 +220,7 @@ int serve(options chosen) {
         "NOTIFY_SOCKET is not set: there is no keeper (start it by gpushm-keeper or systemd)");
     return 1;
   }
+  const auto watchdog = gpushm::keeper::watchdog_timeout();
   if (chosen.domains.limits.memory_bytes == 0) {
     chosen.domains.limits.memory_bytes =
         gpushm::base::memory_for_members(gpushm::base::memory_limit_bytes());
@@ -234,8 +236,7 @@ int serve(options chosen) {
   store->ready(keeper_timeout);
   domains.serve();
   ::prctl(PR_SET_PDEATHSIG, 0);
-  int number = 0;
-  ::sigwait(&stop, &number);
+  gpushm::app::report_until(stop, watchdog, *store, domains);
   ::_exit(0);  // like SIGKILL
 }
 

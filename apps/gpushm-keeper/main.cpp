@@ -21,12 +21,13 @@ constexpr int usage_error = 2;
 void add_seconds(CLI::App& app,
                  const char* name,
                  std::chrono::milliseconds& into,
-                 const char* help) {
+                 const char* help,
+                 std::int64_t shortest = 1) {
   constexpr std::int64_t longest = 1'000'000'000;
   app.add_option_function<std::int64_t>(
          name, [&into](std::int64_t value) { into = std::chrono::seconds(value); }, help)
       ->type_name("SECONDS")
-      ->check(CLI::Range(std::int64_t{1}, longest))
+      ->check(CLI::Range(shortest, longest))
       ->default_str(std::to_string(into.count() / 1'000));
 }
 
@@ -61,6 +62,12 @@ void add_options(CLI::App& app, gpushm::keeper::keeper_options& into) {
               "--stop-timeout",
               into.stop_timeout,
               "time for PROGRAM to exit after SIGTERM, before SIGKILL");
+  add_seconds(app,
+              "--watchdog",
+              into.watchdog_timeout,
+              "SIGKILL for a PROGRAM that reports that it works (WATCHDOG=1, sd_notify(3)) and has "
+              "not done so for this time; 0: never",
+              0);
 }
 
 int run(int argc, char** argv) {

@@ -236,6 +236,9 @@ class server::impl final : public outbox {
   void bind_again() {
     asio::post(io_, [this] { log_.guarded([this] { bind_now(); }); });
   }
+  void pass(std::shared_ptr<const void> token) {
+    asio::post(io_, [token = std::move(token)] {});
+  }
   [[nodiscard]] const gpushm::epoch& epoch() const noexcept { return table_.epoch(); }
   [[nodiscard]] broker_statistics statistics() const { return hub_.statistics(); }
   [[nodiscard]] return_counts returns() const noexcept { return hub_.returns(); }
@@ -612,6 +615,9 @@ bool server::is_at_path() const noexcept {
 }
 void server::bind_again() {
   impl_->bind_again();
+}
+void server::pass(std::shared_ptr<const void> token) {
+  impl_->pass(std::move(token));
 }
 broker_statistics server::statistics() const {
   return impl_->statistics();

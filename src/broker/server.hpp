@@ -55,6 +55,9 @@ class server {
   /// stay connected. Does not block: it is done, or has failed and is logged, a moment later. The
   /// directory must exist.
   void bind_again();
+  /// Thread-safe. The thread in `run` releases `token` after the work that waits already; without
+  /// that thread, the destructor does. Does not block. Throws std::bad_alloc only.
+  void pass(std::shared_ptr<const void> token);
   [[nodiscard]] const gpushm::epoch& epoch() const noexcept;
   /// Thread-safe.
   [[nodiscard]] broker_statistics statistics() const;

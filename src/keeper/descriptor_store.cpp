@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -137,6 +138,16 @@ void descriptor_store::ready(std::chrono::milliseconds timeout) {
   send("READY=1", {}, timeout);
 }
 
+void descriptor_store::alive() {
+  try {
+    send("WATCHDOG=1", {}, std::chrono::milliseconds(0));
+  } catch (const error& why) {
+    if (why.code() != errc::timed_out) {
+      throw;
+    }
+  }
+}
+
 void descriptor_store::barrier(std::chrono::milliseconds timeout) {
   if (const auto problem = flush(timeout)) {
     throw error(*problem);
@@ -175,6 +186,31 @@ std::optional<error> descriptor_store::answer_to(std::string_view barrier,
                {},
                std::string(text.data(), static_cast<std::size_t>(size)),
                "raise the keeper's open file limit and --max-descriptors");
+}
+
+std::optional<std::chrono::microseconds> watchdog_timeout() {
+  const auto number_in = [](const char* variable) -> std::optional<std::int64_t> {
+    const char* const text =
+        std::getenv(variable);  // NOLINT(concurrency-mt-unsafe): before threads
+    if (text == nullptr) {
+      return std::nullopt;
+    }
+    const auto number = base::number<std::int64_t>(text);
+    if (!number || *number <= 0) {
+      throw error(errc::invalid_argument,
+                  "report to the keeper",
+                  variable,
+                  "\"" + std::string(text) + "\" is not a positive number",
+                  "start the program by systemd or gpushm-keeper, or unset the variable");
+    }
+    return number;
+  };
+  const auto timeout = number_in("WATCHDOG_USEC");
+  const auto process = number_in("WATCHDOG_PID");
+  if (!timeout || (process && *process != ::getpid())) {
+    return std::nullopt;
+  }
+  return std::chrono::microseconds(*timeout);
 }
 
 }  // namespace gpushm::keeper

@@ -51,6 +51,9 @@ class descriptor_store {
                                              std::chrono::milliseconds timeout);
   /// Tells the keeper that this program has started (READY=1).
   void ready(std::chrono::milliseconds timeout);
+  /// Tells the keeper that this program works (WATCHDOG=1), if its queue has room. Does not block.
+  /// Throws as `ready`.
+  void alive();
 
  private:
   [[nodiscard]] std::optional<error> answer_to(std::string_view barrier,
@@ -62,5 +65,10 @@ class descriptor_store {
 
   base::unique_fd socket_;
 };
+
+/// After how long without `alive` the keeper, or systemd, kills this program ($WATCHDOG_USEC,
+/// sd_watchdog_enabled(3)); empty: it does not. Call before threads exist. Throws `error`:
+/// invalid_argument if the variables are not numbers.
+[[nodiscard]] std::optional<std::chrono::microseconds> watchdog_timeout();
 
 }  // namespace gpushm::keeper

@@ -29,6 +29,9 @@ struct keeper_options {
   std::size_t max_descriptors = 0;
   /// How long the program may take to exit after SIGTERM, before SIGKILL.
   std::chrono::milliseconds stop_timeout{10'000};
+  /// A program that is ready and reports (WATCHDOG=1) is killed if it has not reported for as long,
+  /// counting only time in which this keeper runs. Passed on as WATCHDOG_USEC. 0: it is not.
+  std::chrono::milliseconds watchdog_timeout{30'000};
   /// The pause before the program is started again; doubled, up to 5 s, each time that it has lived
   /// less than 10 s and has not sent READY=1. None if it has, and has lived for 10 ms.
   std::chrono::milliseconds restart_delay{20};

@@ -25,6 +25,8 @@ notification parse_notification(std::string_view text) {
       result.barrier = true;
     } else if (line == "READY=1") {
       result.ready = true;
+    } else if (line == "WATCHDOG=1") {
+      result.alive = true;
     } else if (constexpr std::string_view key = "FDNAME="; line.starts_with(key)) {
       const std::string_view name = line.substr(key.size());
       result.has_name = is_valid_name(name);

@@ -15,7 +15,7 @@ inline constexpr std::string_view default_name = "stored";
 inline constexpr std::size_t max_notification_bytes = 4'096;
 
 /// One datagram of the notification protocol (sd_notify(3)): assignments, one per line. Only those
-/// about descriptors are kept.
+/// that a keeper acts on are kept.
 struct notification {
   bool store = false;   ///< FDSTORE=1: its descriptors are to be kept
   bool remove = false;  ///< FDSTOREREMOVE=1: those with `name` are to be closed
@@ -23,6 +23,7 @@ struct notification {
   /// is whether that is stored (systemd ignores the name, and logs that).
   bool barrier = false;
   bool ready = false;  ///< READY=1
+  bool alive = false;  ///< WATCHDOG=1
   std::string name{default_name};
   bool has_name = false;  ///< FDNAME=, with a valid name
 };

@@ -7,9 +7,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <optional>
 
 #include "base/unique_fd.hpp"
+#include "keeper/shared_time.hpp"
+#include "keeper/watchdog.hpp"
 
 /// What the processes of a keeper share (guard.hpp), besides the stored descriptors. Each member
 /// changes in one store, so that the next worker finds it before or after the change. All members
@@ -35,22 +36,6 @@ class shared_number {
 
  private:
   std::atomic<int> plus_one_;
-};
-
-/// A point of time, or never.
-class shared_time {
- public:
-  using clock = std::chrono::steady_clock;
-  void set(clock::time_point at) noexcept { since_start_ = at.time_since_epoch().count(); }
-  void reset() noexcept { since_start_ = 0; }
-  explicit operator bool() const noexcept { return since_start_ != 0; }
-  [[nodiscard]] clock::time_point get() const noexcept {
-    return clock::time_point(clock::duration(since_start_));
-  }
-  [[nodiscard]] bool is_past(clock::time_point now) const noexcept { return *this && now >= get(); }
-
- private:
-  std::atomic<clock::rep> since_start_;
 };
 
 struct shared_state {
@@ -82,6 +67,7 @@ struct shared_state {
   shared_number program;       ///< a pidfd of `child`
   shared_number program_life;  ///< end of file: the program has no descriptors
   std::atomic<bool> is_ready;  ///< the program has sent READY=1
+  watchdog reports;            ///< of the program, once it is ready
   shared_time gone_at;         ///< then the program is not waited for any longer
   shared_time kill_at;         ///< after SIGTERM
   shared_time started;

@@ -128,10 +128,16 @@ void wait_until_known(const std::atomic<pid_t>& pid, pid_t parent) noexcept {
       "LISTEN_FDS=" + std::to_string(what.stored.size()),
       names_number == -1 ? std::string(names_variable) + "=" + names
                          : std::string(names_file_variable) + "=" + std::to_string(others[0])};
+  if (what.watchdog.count() != 0) {
+    environment.push_back("WATCHDOG_PID=" + std::to_string(::getpid()));
+    environment.push_back("WATCHDOG_USEC=" +
+                          std::to_string(std::chrono::microseconds(what.watchdog).count()));
+  }
   for (char** each = environ; *each != nullptr; ++each) {
     const std::string_view name(*each, std::string_view(*each).find('='));
     if (name != "NOTIFY_SOCKET" && name != capacity_variable && name != "LISTEN_PID" &&
-        name != "LISTEN_FDS" && name != names_variable && name != names_file_variable) {
+        name != "LISTEN_FDS" && name != "WATCHDOG_PID" && name != "WATCHDOG_USEC" &&
+        name != names_variable && name != names_file_variable) {
       environment.emplace_back(*each);
     }
   }

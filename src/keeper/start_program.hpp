@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstddef>
 #include <functional>
@@ -24,6 +25,7 @@ struct program_start {
   const std::vector<std::string>& argv;  ///< the program: absolute or found in $PATH
   const std::string& notification_path;  ///< NOTIFY_SOCKET
   std::size_t capacity;  ///< FDSTORE, as systemd names it: descriptors that it can store
+  std::chrono::milliseconds watchdog;  ///< WATCHDOG_USEC; 0: none
   /// Inherited, with their names (`take_inherited_descriptors`). Must not be close-on-exec, or the
   /// handlers of fork_guard.hpp replace driver files, among them GPU memory.
   const std::vector<stored_descriptor>& stored;

@@ -135,6 +135,13 @@ class worker {
       log("the program did not exit after SIGTERM: SIGKILL");
       base::signal_process(shared_.child, SIGKILL);
     }
+    if (has_program() && shared_.reports.finds_hang(now, in_.options.watchdog_timeout)) {
+      shared_.reports.forget();
+      log("the program has not reported for " +
+          std::to_string(in_.options.watchdog_timeout.count() / 1'000) +
+          " s (WATCHDOG=1): SIGKILL");
+      base::signal_process(shared_.child, SIGKILL);
+    }
     if (shared_.ready_by.is_past(now)) {
       log("the program is not ready in time: the keeper before continues");
       return takeover_failed;
@@ -158,14 +165,20 @@ class worker {
 
   [[nodiscard]] int next_timeout() const {
     std::optional<clock::time_point> next;
+    const auto consider_time = [&](clock::time_point at) {
+      next = std::min(at, next.value_or(at));
+    };
     const auto consider = [&](const shared_time& at) {
       if (at) {
-        next = std::min(at.get(), next.value_or(at.get()));
+        consider_time(at.get());
       }
     };
     consider(shared_.kill_at);
     consider(shared_.ready_by);
     consider(shared_.gone_at);
+    if (const auto look = shared_.reports.next_look(in_.options.watchdog_timeout)) {
+      consider_time(*look);
+    }
     if (may_start()) {
       consider(shared_.start_at);
     }
@@ -334,6 +347,7 @@ class worker {
 
   void stop_program() {
     if (has_program() && !shared_.kill_at) {
+      shared_.reports.forget();  // it has `stop_timeout`
       base::signal_process(shared_.child, SIGTERM);
       shared_.kill_at.set(clock::now() + in_.options.stop_timeout);
     }
@@ -342,6 +356,7 @@ class worker {
   void forget_program() noexcept {
     shared_.gone_at.reset();
     shared_.kill_at.reset();
+    shared_.reports.forget();
     shared_.child = 0;
     shared_.program.reset();
     shared_.program_life.reset();
@@ -482,6 +497,9 @@ class worker {
         complete_takeover();
       }
     }
+    if (what.alive && shared_.is_ready && has_program() && !shared_.kill_at) {
+      shared_.reports.report(clock::now(), in_.options.watchdog_timeout);
+    }
     if (what.remove) {
       close_when_possible(stored_.remove(what.name));
     }
@@ -559,6 +577,7 @@ class worker {
     start_program({in_.options.argv,
                    in_.options.socket_path,
                    in_.options.max_descriptors,
+                   in_.options.watchdog_timeout,
                    stored_.all(),
                    {shared_.life.get(), write_end.get()},
                    in_.original_mask,

@@ -155,6 +155,11 @@ void follow(gpushm::keeper::descriptor_store& store, const std::string& line, bo
     static_cast<void>(gpushm::transport::send_packet(pair.first.get(), bytes, sent));
     trap.trap.reset();
     put(store, name, pair.second.get());
+  } else if (verb == "report") {
+    if (!gpushm::keeper::watchdog_timeout()) {
+      throw std::runtime_error("this program is not watched");
+    }
+    store.alive();
   } else if (verb == "remove") {
     store.remove(name, seconds(5));
     store.barrier(seconds(5));

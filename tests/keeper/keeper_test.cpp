@@ -188,6 +188,35 @@ TEST_F(kept_program, is_killed_if_it_ignores_sigterm) {
   EXPECT_EQ(keeper.wait_exit(patience), exited(128 + SIGKILL));
 }
 
+/// The other one never reports, and so is not watched.
+TEST_F(kept_program, is_replaced_once_it_no_longer_reports) {
+  child keeper = start({"--watchdog", "1"});
+  inherited(keeper);
+  const std::string other_socket = directory_ / "other";
+  child other = child::start({.argv = {own_program("gpushm-keeper"),
+                                       "--watchdog=1",
+                                       "--socket",
+                                       other_socket,
+                                       own_program("keeper_client")}});
+  inherited(other);
+  EXPECT_EQ(command(keeper, "put one first"), "done");
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(command(keeper, "report"), "done");
+    EXPECT_EQ(inherited(keeper), "inherited 1 one=first");
+  }
+  EXPECT_EQ(command(other, "put one first"), "done");
+  other.write("die\n");
+  EXPECT_EQ(inherited(other), "inherited 1 one=first") << "it had inherited nothing before";
+}
+
+TEST_F(kept_program, is_not_watched_by_a_keeper_without_watchdog) {
+  ::setenv("WATCHDOG_USEC", "1000", 1);  // the keeper's own
+  child keeper = start({"--watchdog", "0"});
+  ::unsetenv("WATCHDOG_USEC");
+  inherited(keeper);
+  EXPECT_EQ(command(keeper, "report"), "error: this program is not watched");
+}
+
 TEST_F(kept_program, lives_on_when_both_processes_of_its_keeper_are_killed) {
   child keeper = start();
   inherited(keeper);
@@ -369,6 +398,7 @@ TEST(keeper_program, explains_wrong_command_lines) {
   EXPECT_THAT(error_of({"--max-descriptors", "many", "true"}), HasSubstr("--max-descriptors"));
   EXPECT_THAT(error_of({"--max-descriptors", "0", "true"}), HasSubstr("--max-descriptors"));
   EXPECT_THAT(error_of({"--stop-timeout=-1", "true"}), HasSubstr("--stop-timeout"));
+  EXPECT_THAT(error_of({"--watchdog=-1", "true"}), HasSubstr("--watchdog"));
   EXPECT_THAT(error_of({"--", "true"}), HasSubstr("--socket: required"));
 }
 

@@ -51,6 +51,8 @@ TEST(notification, has_the_assignments_about_descriptors) {
   EXPECT_FALSE(parse_notification("BARRIER=1").has_name);
   EXPECT_FALSE(parse_notification("BARRIER=1\nFDNAME=a:b").has_name);
   EXPECT_TRUE(parse_notification("BARRIER=1\nFDNAME=journal").has_name);
+  EXPECT_TRUE(parse_notification("STATUS=1\nWATCHDOG=1").alive);
+  EXPECT_FALSE(parse_notification("WATCHDOG=trigger\nWATCHDOG_USEC=1").alive);
   EXPECT_TRUE(parse_notification("STATUS=FDSTORE=1\nREADY=1").ready);
   EXPECT_FALSE(parse_notification("STATUS=FDSTORE=1\nREADY=1").store);
 }

@@ -584,6 +584,19 @@ void domain_set::check(const std::string& domain) {
   note_problem(domain, entry, problem);
 }
 
+std::vector<domain_set::round> domain_set::start_rounds() const {
+  std::vector<round> result;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [domain, each] : open_) {
+    if (each.serving) {
+      auto token = std::make_shared<const bool>(true);
+      result.push_back({domain, token});
+      each.serving->get().pass(std::move(token));
+    }
+  }
+  return result;
+}
+
 std::vector<reading> domain_set::read() const {
   std::map<std::string, reading> all;
   {

@@ -95,6 +95,14 @@ class domain_set {
   /// starting or stopping.
   [[nodiscard]] std::vector<reading> read() const;
 
+  /// A request to a domain's event loop that does nothing.
+  struct round {
+    std::string domain;
+    std::weak_ptr<const void> waits;  ///< expired once the loop has got to it, or has ended
+  };
+  /// Sends one to each open domain. Does not wait for them. Throws std::bad_alloc only.
+  [[nodiscard]] std::vector<round> start_rounds() const;
+
   /// The directory that contains the domains' directories.
   [[nodiscard]] const std::string& directory() const noexcept { return directory_; }
 
