@@ -85,10 +85,15 @@ struct file_names {
   std::string_view usage;
   std::string_view inactive;
   std::string_view active;
+  std::string_view events;
 };
-constexpr file_names version_1{
-    "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file"};
-constexpr file_names version_2{"memory.max", "memory.current", "inactive_file", "active_file"};
+constexpr file_names version_1{"memory.limit_in_bytes",
+                               "memory.usage_in_bytes",
+                               "total_inactive_file",
+                               "total_active_file",
+                               "memory.oom_control"};
+constexpr file_names version_2{
+    "memory.max", "memory.current", "inactive_file", "active_file", "memory.events"};
 
 /// The limit of a cgroup; nothing if it has none.
 std::optional<std::uint64_t> limit_in(const std::string& directory, bool is_version_2) {
@@ -153,6 +158,19 @@ std::uint64_t memory_bounds::lowest_limit_bytes() const {
     lowest = std::min(lowest, limit_in(each.directory, each.is_version_2).value_or(unlimited));
   }
   return lowest;
+}
+
+std::optional<container_memory> memory_of_container(const std::string& root) {
+  for (const cgroup_place& each : cgroups_of(root, "memory")) {
+    const file_names& names = each.is_version_2 ? version_2 : version_1;
+    const auto limit = limit_in(each.directory, each.is_version_2);
+    const auto used = read_number(each.directory + "/" + std::string(names.usage));
+    if (limit && used) {
+      const auto events = read_small_file(each.directory + "/" + std::string(names.events));
+      return container_memory{*used, *limit, events ? value_of(*events, "oom_kill") : 0};
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace gpushm::base

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,16 @@ class memory_bounds {
 [[nodiscard]] inline std::uint64_t memory_limit_bytes() {
   return memory_bounds().lowest_limit_bytes();
 }
+
+/// The memory of this process's container.
+struct container_memory {
+  std::uint64_t used_bytes = 0;
+  std::uint64_t limit_bytes = 0;
+  std::uint64_t kills = 0;  ///< processes killed for lack of memory, by the kernel
+};
+/// Of the innermost memory cgroup (version 1 or 2) with a limit; empty: there is none, or its files
+/// cannot be read. `root` as for `memory_bounds`. Throws only std::bad_alloc.
+[[nodiscard]] std::optional<container_memory> memory_of_container(const std::string& root = {});
 
 /// What a broker keeps for its members unless an option says otherwise, journals included: half of
 /// `limit_bytes`, at most 1 GiB. The other half is for the journals' history (3/8 of them),

@@ -12,6 +12,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <exception>
 #include <new>
 #include <string>
 #include <string_view>
@@ -20,7 +21,9 @@
 #include "base/deadline.hpp"
 #include "base/guarded_fd.hpp"
 #include "base/log.hpp"
+#include "base/memory_limit.hpp"
 #include "base/signals.hpp"
+#include "base/size_text.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
 #include "keeper/closing_child.hpp"
@@ -64,12 +67,31 @@ void log(const std::string& text) noexcept {
 /// How the program has ended; nothing: not known, it was another process's child.
 using exit_status = std::optional<int>;
 
+/// A lack of memory shows up as SIGKILL only.
+std::string killed_text() noexcept {
+  std::string text = "was killed (SIGKILL)";
+  try {
+    if (const auto memory = base::memory_of_container()) {
+      text += "; memory of the container " + base::size_text(memory->used_bytes) + " of " +
+              base::size_text(memory->limit_bytes) + " now, " + std::to_string(memory->kills) +
+              " kills for lack of memory";
+    }
+  } catch (const std::exception&) {
+    text += "; its memory is not known";
+  }
+  return text;
+}
+
 std::string text_of(exit_status status) {
   if (!status) {
-    return "";
+    return "has ended";
   }
-  return WIFEXITED(*status) ? " with status " + std::to_string(WEXITSTATUS(*status))
-                            : " with signal " + std::to_string(WTERMSIG(*status));
+  if (WIFEXITED(*status)) {
+    return "has ended with status " + std::to_string(WEXITSTATUS(*status));
+  }
+  return WTERMSIG(*status) == SIGKILL
+             ? killed_text()
+             : "has ended with signal " + std::to_string(WTERMSIG(*status));
 }
 
 class worker {
@@ -373,8 +395,7 @@ class worker {
     }
     if (shared_.predecessor) {
       forget_program();
-      log("the program has ended" + text_of(status) +
-          " before it was ready: the keeper before continues");
+      log("the program " + text_of(status) + ", before it was ready: the keeper before continues");
       return code == 0 ? takeover_failed : code;
     }
     if (!shared_.successor) {
@@ -438,7 +459,7 @@ class worker {
     }
     shared_.delay = delay.count();
     shared_.start_at.set(now + delay);
-    log("the program ended" + text_of(status) + "; it is started again in " +
+    log("the program " + text_of(status) + "; it is started again in " +
         std::to_string(delay.count()) + " ms with " + std::to_string(stored_.size()) +
         " descriptors");
   }

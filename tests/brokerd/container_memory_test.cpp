@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/size_text.hpp"
 #include "gpushm/gpushm.hpp"
 #include "testing/brokerd/brokerd.hpp"
 #include "testing/process/child.hpp"
@@ -209,6 +210,16 @@ TEST_F(container_memory, is_enough_for_what_members_may_occupy_and_change) {
   std::printf(
       "%zu segments, %llu MiB at most\n", all, static_cast<unsigned long long>(peak / mebibyte));
   EXPECT_LE(peak, limit_bytes_ / 10 * 9);
+}
+
+/// The kernel's reason for a SIGKILL is in no other log that a pod has.
+TEST_F(container_memory, is_in_the_log_of_a_broker_that_was_killed) {
+  ASSERT_TRUE(gpushm_testing::kill_program_kept_by(keeper_->pid()));
+  const std::string line =
+      keeper_->wait_for_line("the program was killed", 60s, gpushm_testing::stream::err);
+  EXPECT_NE(line.find(" of " + gpushm::base::size_text(limit_bytes_) + " now, 0 kills for lack"),
+            std::string::npos)
+      << line;
 }
 
 }  // namespace
