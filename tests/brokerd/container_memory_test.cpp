@@ -172,7 +172,7 @@ TEST_F(container_memory, is_enough_for_what_members_may_occupy_and_change) {
   while (added != 0) {
     added = 0;
     for (hoarder& each : members) {
-      added += each.add() ? 1 : 0;
+      added += each.add() ? 1U : 0U;
     }
   }
   std::vector<std::size_t> counts;
