@@ -40,7 +40,7 @@ class watched_broker : public testing::Test {
   [[nodiscard]] child start_keeper() const {
     gpushm_testing::make_run_directory(run_dir_);
     return child::start(
-        gpushm_testing::brokerd_command(run_dir_, {"--domain", "default"}, {"--watchdog", "1"}));
+        gpushm_testing::brokerd_command(run_dir_, {"--domain", "default"}, {"--watchdog", "2"}));
   }
   /// 0: none at the moment.
   [[nodiscard]] pid_t broker() const { return gpushm_testing::program_kept_by(keeper_.pid()); }
@@ -75,17 +75,24 @@ class watched_broker : public testing::Test {
 };
 
 TEST_F(watched_broker, is_replaced_when_it_is_stopped) {
-  const pid_t hung = broker();
+  pid_t hung = 0;
+  ASSERT_TRUE(eventually([&] { return (hung = broker()) != 0; }, 60s));
   gpushm::base::signal_process(hung, SIGSTOP);
   expect_another_than(hung);
 }
 
 /// The process lives on, and its main thread reports.
 TEST_F(watched_broker, is_replaced_when_the_event_loop_of_a_domain_hangs) {
-  const pid_t hung = broker();
-  const pid_t thread = gpushm_tests::thread_named(hung, "gpushm-broker");
-  const gpushm_tests::stepped_thread stopped(thread);
-  ASSERT_TRUE(stopped.is_attached()) << "cannot trace the domain's thread";
+  pid_t hung = 0;
+  pid_t thread = 0;
+  std::optional<gpushm_tests::stepped_thread> stopped;
+  // Again if it is replaced at this moment, as can happen on a machine with too much to do.
+  const auto attach = [&] {
+    hung = broker();
+    thread = hung == 0 ? 0 : gpushm_tests::thread_named(hung, "gpushm-broker");
+    return thread != 0 && stopped.emplace(thread).is_attached();
+  };
+  ASSERT_TRUE(eventually(attach, 60s)) << "cannot trace the domain's thread";
   int status = 0;
   const auto has_ended = [&] {
     return ::waitpid(thread, &status, __WALL | WNOHANG) == thread && !WIFSTOPPED(status);
