@@ -5,6 +5,7 @@
 #include <linux/capability.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -24,12 +25,14 @@
 #include <fstream>
 #include <list>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "base/file.hpp"
 #include "base/signals.hpp"
 #include "base/unique_fd.hpp"
 #include "broker/step.hpp"
@@ -169,9 +172,43 @@ TEST_F(brokerd_with_hostile_member, gives_its_state_table_to_readers_only) {
   EXPECT_EQ(attempts_on(table, 12'345, false), "");
 }
 
-/// The journal of the domain "default", from the keeper's copies. Nothing: this reading of the
-/// keeper's descriptors has missed it, because another one has just taken its place.
-std::optional<gpushm::journal::journal> read_journal(pid_t keeper) {
+/// A copy of a journal, and the death notes of the journal itself. Its broker has that open, too:
+/// `journal::open` would give back pages that the broker is about to write.
+class kept_journal {
+ public:
+  /// Throws if the journal has changed meanwhile.
+  explicit kept_journal(int file)
+      : page_(gpushm::base::map_file("read the death notes", file, page_bytes, true)),
+        copy_(gpushm::journal::journal::open(copy_of(file))) {}
+  [[nodiscard]] gpushm::journal::death_notes& notes() const {
+    return *reinterpret_cast<gpushm::journal::death_notes*>(
+        static_cast<std::byte*>(page_.get().address) + notes_offset);
+  }
+  [[nodiscard]] std::optional<std::span<const std::byte>> find(
+      const gpushm::journal::record_key& key) const {
+    return copy_.find(key);
+  }
+
+ private:
+  static gpushm::base::unique_fd copy_of(int file) {
+    struct stat status {};
+    gpushm::base::unique_fd result(::memfd_create("copy", MFD_CLOEXEC));
+    if (::fstat(file, &status) != 0 ||
+        ::sendfile(result.get(), file, nullptr, static_cast<std::size_t>(status.st_size)) !=
+            status.st_size) {
+      throw std::runtime_error("the journal cannot be copied");
+    }
+    return result;
+  }
+  static constexpr std::size_t page_bytes = 4'096;
+  static constexpr std::size_t notes_offset = 128;  // asserted in journal.cpp
+  gpushm::base::unique_mapping page_;
+  gpushm::journal::journal copy_;
+};
+
+/// Of the domain "default", from the keeper's copies. Nothing: this reading of the keeper's
+/// descriptors has missed it, because another one has just taken its place, or it has changed.
+std::optional<kept_journal> read_journal(pid_t keeper) {
   namespace records = gpushm::records;
   for (const auto& each : fs::directory_iterator("/proc/" + std::to_string(keeper) + "/fd")) {
     std::error_code failed;
@@ -179,23 +216,23 @@ std::optional<gpushm::journal::journal> read_journal(pid_t keeper) {
         std::string::npos) {
       continue;
     }
-    gpushm::base::unique_fd file(::open(each.path().c_str(), O_RDWR | O_CLOEXEC));
-    if (!file) {
-      continue;
-    }
-    auto found = gpushm::journal::journal::open(std::move(file));
-    const auto bytes = found.find(records::key_of(records::kind::broker));
-    if (bytes &&
-        std::get<records::broker_record>(records::decode(records::kind::broker, *bytes)).domain ==
-            "default") {
-      return found;
+    const gpushm::base::unique_fd file(::open(each.path().c_str(), O_RDWR | O_CLOEXEC));
+    try {
+      kept_journal found(file.get());
+      const auto bytes = found.find(records::key_of(records::kind::broker));
+      if (bytes &&
+          std::get<records::broker_record>(records::decode(records::kind::broker, *bytes)).domain ==
+              "default") {
+        return found;
+      }
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): asked for again
     }
   }
   return std::nullopt;
 }
 
-gpushm::journal::journal journal_of(pid_t keeper) {
-  std::optional<gpushm::journal::journal> found;
+kept_journal journal_of(pid_t keeper) {
+  std::optional<kept_journal> found;
   if (!eventually(
           [&] {
             found = read_journal(keeper);
