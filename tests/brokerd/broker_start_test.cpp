@@ -79,13 +79,18 @@ class killed_at_start : public testing::Test {
       }
     });
   }
-  /// Kills the broker that starts after so many system calls and instructions. Returns how many
-  /// stops at system calls there were until it served or was killed.
-  std::uint64_t kill_while_it_starts(std::uint64_t stops, std::uint64_t steps) {
+  /// The next one, which has stopped before its first instruction.
+  [[nodiscard]] pid_t next_broker() const {
     pid_t broker = 0;
     if (!eventually([&] { return (broker = stopped_broker()) != 0; }, 20s)) {
       throw gpushm_testing::harness_error("no broker is started");
     }
+    return broker;
+  }
+  /// Kills the broker that starts after so many system calls and instructions. Returns how many
+  /// stops at system calls there were until it served or was killed.
+  std::uint64_t kill_while_it_starts(std::uint64_t stops, std::uint64_t steps) {
+    const pid_t broker = next_broker();
     stepped_thread thread(broker);
     if (!thread.is_attached()) {
       throw gpushm_testing::harness_error("the broker cannot be traced");
@@ -103,10 +108,7 @@ class killed_at_start : public testing::Test {
   /// Of the next broker that starts: one of the calls that fail if a resource is short. Lets the
   /// broker do what it wants then. Returns how many such calls there were until it served.
   std::uint64_t fail_one_call_while_it_starts(std::uint64_t wanted) {
-    pid_t broker = 0;
-    if (!eventually([&] { return (broker = stopped_broker()) != 0; }, 20s)) {
-      throw gpushm_testing::harness_error("no broker is started");
-    }
+    const pid_t broker = next_broker();
     stepped_thread thread(broker);
     if (!thread.is_attached()) {
       throw gpushm_testing::harness_error("the broker cannot be traced");

@@ -614,10 +614,8 @@ std::vector<reading> domain_set::read() const {
       one.problem = each.problem;
     }
   }
-  std::error_code failed;
-  for (std::filesystem::directory_iterator at(directory_, failed), end_; !failed && at != end_;
-       at.increment(failed)) {
-    all.try_emplace(at->path().filename().string());
+  for (const std::string& name : names_in(directory_)) {
+    all.try_emplace(name);
   }
   std::vector<reading> result;
   result.reserve(all.size());
