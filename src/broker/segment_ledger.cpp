@@ -115,6 +115,12 @@ struct segment_ledger::row {
   }
 };
 
+page_identity page_identity_of(int file) noexcept {
+  struct stat status {};
+  return ::fstat(file, &status) == 0 ? page_identity{status.st_dev, status.st_ino}
+                                     : page_identity{};
+}
+
 segment_ledger::segment_ledger(config with) : with_(std::move(with)) {
   static_assert(std::is_trivially_copyable_v<row> && sizeof(row) <= row_bytes);
   open();

@@ -31,6 +31,8 @@ struct page_identity {
   [[nodiscard]] bool is_known() const noexcept { return inode != 0; }
   friend bool operator==(const page_identity&, const page_identity&) = default;
 };
+/// Not known if the file is none.
+[[nodiscard]] page_identity page_identity_of(int file) noexcept;
 
 /// A domain's segments in a file, which outlives the broker and its keeper (docs/adr/0031). If both
 /// have died, the next broker of the domain reads from it what is missing, takes that back from

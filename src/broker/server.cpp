@@ -416,15 +416,15 @@ class server::impl final : public outbox {
   }
 
   [[nodiscard]] hub::config hub_config() {
-    return {options_.domain,
-            ::geteuid(),
-            table_.epoch(),
+    return {{options_.domain,
+             ::geteuid(),
+             table_.epoch(),
+             options_.accept_fake_chunks,
+             table_.descriptor(),
+             milliseconds(options_.limits.fence_delay_ms)},
             limits(),
-            options_.accept_fake_chunks,
-            table_.descriptor(),
             shared_,
             closer_,
-            milliseconds(options_.limits.fence_delay_ms),
             &recorder_,
             ledger_ ? &*ledger_ : nullptr,
             from_ ? &from_->state : nullptr};

@@ -85,11 +85,11 @@ class world {
  public:
   world()
       : hub_(
-            {.domain = "default",
-             .owner_uid = broker_uid,
-             .epoch = {1, 2, 3},
-             .limits = {},
-             .accept_fake_chunks = true},
+            {.rules = {.domain = "default",
+                       .owner_uid = broker_uid,
+                       .epoch = {1, 2, 3},
+                       .accept_fake_chunks = true},
+             .limits = {}},
             out_,
             [](void* context,
                std::uint32_t slot,

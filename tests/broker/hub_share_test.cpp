@@ -506,7 +506,7 @@ class hub_share_fake : public hub_share {
  protected:
   hub_share_fake()
       : fake_(
-            {"default", broker_uid, {1, 2, 3}, {}, true, state_table_.get()},
+            {{"default", broker_uid, {1, 2, 3}, true, state_table_.get()}, {}},
             out_,
             [](void*, std::uint32_t, gpushm::generation, std::optional<segment_state>) {},
             nullptr) {}

@@ -120,7 +120,10 @@ class hub_test : public testing::Test {
       : before_(open_descriptors()),
         state_table_(memfd(4096, 0)),
         hub_(
-            {"default", broker_uid, {1, 2, 3}, bounds, false, state_table_.get(), nullptr, nullptr},
+            {{"default", broker_uid, {1, 2, 3}, false, state_table_.get()},
+             bounds,
+             nullptr,
+             nullptr},
             out_,
             [](void* context,
                std::uint32_t slot,

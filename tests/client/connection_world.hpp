@@ -24,7 +24,7 @@ class connection_test : public testing::Test, protected connection_ender {
  protected:
   explicit connection_test(const core::limits& bounds = {})
       : hub_(
-            {"default", 42, {1, 2, 3}, bounds, false, -1, nullptr, nullptr},
+            {{"default", 42, {1, 2, 3}}, bounds, nullptr, nullptr},
             out_,
             [](void*, std::uint32_t, gpushm::generation, std::optional<segment_state>) {},
             nullptr),

@@ -93,9 +93,7 @@ std::size_t open_descriptors() {
 class world final : public broker_detail::outbox {
  public:
   world()
-      : hub_({"default",
-              broker_uid,
-              {1, 2, 3},
+      : hub_({{"default", broker_uid, {1, 2, 3}, true, -1},
               {.max_segments = 8,
                .quota_bytes = 200'000,
                .quota_bytes_per_principal = 100'000,
@@ -104,8 +102,6 @@ class world final : public broker_detail::outbox {
                .max_subscriptions = 3,
                .confirm_timeout = std::chrono::milliseconds(300),
                .max_dead_names = 2},
-              true,
-              -1,
               nullptr,
               nullptr},
              *this,

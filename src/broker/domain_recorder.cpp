@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/domain_recorder.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <unordered_set>
+#include <utility>
+
+namespace gpushm::broker_detail {
+
+domain_recorder::domain_recorder(
+    recorder* records, segment_ledger* ledger, core::domain& domain, outbox& out, counters& count)
+    : recorder_(records != nullptr ? *records : off_),
+      ledger_(ledger),
+      domain_(domain),
+      out_(out),
+      counters_(count) {}
+
+void domain_recorder::end_continuing(const core::saved_state& from) noexcept {
+  if (ledger_ == nullptr) {
+    return;
+  }
+  for (const auto& [name, value] : from.records) {
+    if (name.kind == core::record_kind::segment) {
+      note(name.first, true);
+    }
+  }
+  ledger_->end_continuing();
+}
+
+void domain_recorder::record(core::effects& changes) noexcept {
+  if (!recorder_.is_on()) {
+    return;
+  }
+  if (changes.too_many_records) {
+    recorder_.fall_behind();
+    return;
+  }
+  std::sort(changes.records.begin(), changes.records.end());
+  const auto end = std::unique(changes.records.begin(), changes.records.end());
+  for (auto at = changes.records.begin(); at != end; ++at) {
+    try {
+      const core::saved_value value = domain_.saved(*at);
+      recorder_.put(*at, value);
+      if (at->kind == core::record_kind::segment) {
+        const bool exists = value.index() != 0;
+        if (!exists) {
+          recorder_.erase(records::key_of(records::kind::files, at->first));
+        }
+        note(at->first, exists);
+      }
+    } catch (const std::bad_alloc&) {
+      recorder_.fall_behind();
+    }
+  }
+}
+
+void domain_recorder::record(const segment_files& files) noexcept {
+  if (!recorder_.is_on()) {
+    return;
+  }
+  try {
+    records::files_record record{{}, files.chunk_bytes};
+    std::transform(files.chunks.begin(),
+                   files.chunks.begin() + static_cast<std::ptrdiff_t>(files.chunk_bytes.size()),
+                   std::back_inserter(record.chunks),
+                   [](const kept_fd& each) { return each.id; });
+    if (const kept_fd* const writable = files.writable()) {
+      record.writable = writable->id;
+    }
+    recorder_.put(records::key_of(records::kind::files, files.generation), std::move(record));
+  } catch (const std::bad_alloc&) {
+    recorder_.fall_behind();
+  }
+}
+
+void domain_recorder::note(gpushm::generation generation, bool exists) noexcept {
+  if (ledger_ == nullptr) {
+    return;
+  }
+  if (exists) {
+    const core::segment& what = domain_.segment_of(generation);
+    const kept_fd* const page =
+        what.backend == backend::signals && what.payload ? files_of(what).writable() : nullptr;
+    ledger_->note(what, page != nullptr ? page_identity_of(page->get()) : page_identity{});
+  } else {
+    ledger_->erase(generation);
+  }
+  counters_.set({ledger_->returned(), ledger_->lost()});
+}
+
+bool domain_recorder::commit() noexcept {
+  recorder_.commit();
+  return !recorder_.is_behind();
+}
+
+void domain_recorder::catch_up() noexcept {
+  recorder_.catch_up([this] {
+    try {
+      std::unordered_set<gpushm::generation> existing;
+      domain_.visit_saved([&](const core::record_name& name, const core::saved_value& value) {
+        recorder_.put(name, value);
+        if (name.kind == core::record_kind::segment) {
+          existing.insert(name.first);
+          note(name.first, true);
+          const core::segment& of = domain_.segment_of(name.first);
+          if (of.payload && !files_of(of).chunks.empty()) {
+            record(files_of(of));
+          }
+        }
+      });
+      if (ledger_ != nullptr) {
+        ledger_->erase_others(existing);
+      }
+    } catch (const std::bad_alloc&) {
+      recorder_.fall_behind();
+    }
+    domain_.for_each_payload(
+        [this](core::payload& each) { out_.record_all(static_cast<session&>(each)); });
+  });
+}
+
+kept_fd domain_recorder::keep(base::guarded_fd file) {
+  const records::descriptor_id id = recorder_.keep(file.get());
+  return {std::move(file), id};
+}
+
+std::optional<wire::receipt> domain_recorder::receipt_for(core::session_id member,
+                                                          const core::segment& what) const {
+  if (ledger_ == nullptr || !what.creator.uid_known) {
+    return std::nullopt;
+  }
+  const core::peer& who = domain_.peer_of(member);
+  if (!who.uid_known) {
+    return std::nullopt;
+  }
+  // Another member that has handed it back is not its creator.
+  const bool is_by_another = what.payload && !files_of(what).is_by_creator.value_or(true);
+  const bool is_creator =
+      what.creator_session == member && what.creator.uid == who.uid && !is_by_another;
+  return ledger_->receipt_for(what.name, what.generation, who.uid, is_creator);
+}
+
+void domain_recorder::check_name(std::string_view name,
+                                 const core::peer& who,
+                                 bool may_pass) const {
+  if (ledger_ != nullptr && !may_pass) {
+    ledger_->check_name(name, who);
+  }
+}
+
+core::lost_segment domain_recorder::check_return(const wire::reserve& offered,
+                                                 const core::peer& who) const {
+  if (ledger_ == nullptr) {
+    throw error(errc::gone_or_replaced,
+                {},
+                {},
+                "this broker does not take back what an earlier one has lost",
+                "create it again");
+  }
+  return ledger_->check_return(offered, who.uid_known ? std::optional(who.uid) : std::nullopt);
+}
+
+void domain_recorder::check_publication(const wire::publish& message) const {
+  if (ledger_ != nullptr) {
+    ledger_->check_publication(message.generation, message.metadata);
+  }
+}
+
+page_identity domain_recorder::page_of(gpushm::generation generation) const noexcept {
+  return ledger_ != nullptr ? ledger_->page_of(generation) : page_identity{};
+}
+
+void domain_recorder::end_returns() noexcept {
+  ledger_->give_up();
+  counters_.set({ledger_->returned(), ledger_->lost()});
+}
+
+}  // namespace gpushm::broker_detail

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "broker/counters.hpp"
+#include "broker/outbox.hpp"
+#include "broker/recorder.hpp"
+#include "broker/segment_files.hpp"
+#include "broker/segment_ledger.hpp"
+#include "core/domain.hpp"
+#include "wire/messages.hpp"
+
+namespace gpushm::broker_detail {
+
+/// What is written down of a domain: its changes, in the journal for a successor, and its segments,
+/// in the ledger for a broker after the loss of both broker and keeper. Neither sees a change that
+/// the other does not see.
+///
+/// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
+class domain_recorder {
+ public:
+  /// All must outlive this object. `records` null: nothing is recorded. `ledger` null: nothing that
+  /// was lost is handed back.
+  domain_recorder(recorder* records,
+                  segment_ledger* ledger,
+                  core::domain& domain,
+                  outbox& out,
+                  counters& count);
+  domain_recorder(const domain_recorder&) = delete;
+  domain_recorder& operator=(const domain_recorder&) = delete;
+  ~domain_recorder() = default;
+
+  /// The domain of a predecessor is complete.
+  void end_continuing(const core::saved_state& from) noexcept;
+  /// Records the domain's changes.
+  void record(core::effects& changes) noexcept;
+  void record(const segment_files& files) noexcept;
+  /// The segment is new, has another page, or has ended.
+  void note(gpushm::generation generation, bool exists) noexcept;
+  /// Makes what is recorded permanent. Returns false if something could not be recorded: nothing
+  /// may be sent before `catch_up` has recorded everything.
+  [[nodiscard]] bool commit() noexcept;
+  /// Records everything that exists.
+  void catch_up() noexcept;
+
+  /// The keeper gets a copy. Throws as `recorder::keep`.
+  [[nodiscard]] kept_fd keep(base::guarded_fd file);
+
+  /// Nothing if the member's uid is not known, or the segment cannot be handed back.
+  [[nodiscard]] std::optional<wire::receipt> receipt_for(core::session_id member,
+                                                         const core::segment& what) const;
+  /// For a new segment. Names of what was lost wait for those that have it: throws as
+  /// `segment_ledger::check_name`. `may_pass`: the member need not wait.
+  void check_name(std::string_view name, const core::peer& who, bool may_pass) const;
+  /// Throws as `segment_ledger::check_return`.
+  [[nodiscard]] core::lost_segment check_return(const wire::reserve& offered,
+                                                const core::peer& who) const;
+  /// Throws as `segment_ledger::check_publication`.
+  void check_publication(const wire::publish& message) const;
+  /// Of a page of timelines that is handed back; not known without a ledger.
+  [[nodiscard]] page_identity page_of(gpushm::generation generation) const noexcept;
+  /// The time to hand back what an earlier broker has lost is over.
+  void end_returns() noexcept;
+
+ private:
+  recorder off_;  ///< if there is no other
+  recorder& recorder_;
+  segment_ledger* ledger_;
+  core::domain& domain_;
+  outbox& out_;
+  counters& counters_;
+};
+
+}  // namespace gpushm::broker_detail

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "broker/counters.hpp"
+#include "broker/domain_recorder.hpp"
+#include "broker/outbox.hpp"
+#include "broker/signal_pages.hpp"
+#include "core/domain.hpp"
+
+namespace gpushm::broker_detail {
+
+/// Carries out what the domain wants (docs/adr/0020): slots, answers, questions and events, in that
+/// order, which are then recorded. Allocates no memory that it cannot go on without.
+///
+/// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
+class effect_sink {
+ public:
+  /// Called when a slot of the state table changes.
+  using slot_listener = void (*)(void* context,
+                                 std::uint32_t,
+                                 gpushm::generation,
+                                 std::optional<segment_state>);
+
+  /// All must outlive this object.
+  effect_sink(core::domain& domain,
+              outbox& out,
+              domain_recorder& record,
+              signal_pages& pages,
+              counters& count,
+              slot_listener listener,
+              void* listener_context)
+      : domain_(domain),
+        out_(out),
+        record_(record),
+        pages_(pages),
+        counters_(count),
+        listener_(listener),
+        listener_context_(listener_context) {}
+  effect_sink(const effect_sink&) = delete;
+  effect_sink& operator=(const effect_sink&) = delete;
+  ~effect_sink() = default;
+
+  /// Carries out the domain's effects and queues the answer of the request that caused them.
+  void settle(session* from = nullptr, prepared answer = {}) noexcept;
+  /// Queues a failure. `why` null: out of memory.
+  void fail(session* to,
+            std::uint64_t id,
+            std::uint32_t index,
+            const error* why,
+            lane_kind on = lane_kind::requests) noexcept;
+  /// Queues an error with `cause` and drops the session.
+  void reject(session& by, std::uint64_t id, std::string_view cause);
+  void drop(session& of, std::string_view why) noexcept;
+
+ private:
+  void send(session* to, prepared packet) noexcept;
+  void deliver(core::open_answer answer) noexcept;
+  [[nodiscard]] prepared opened(const core::open_answer& answer) const;
+  [[nodiscard]] std::size_t send_questions(std::span<const core::question> questions) noexcept;
+  void send_waiting(const core::open_waits& what) noexcept;
+  void send_event(const core::change& what) noexcept;
+  void send_event(session* to, std::uint64_t subscription, const core::change& what) noexcept;
+  [[nodiscard]] session* find(core::session_id number) const noexcept {
+    return static_cast<session*>(domain_.payload_of(number));
+  }
+
+  core::domain& domain_;
+  outbox& out_;
+  domain_recorder& record_;
+  signal_pages& pages_;
+  counters& counters_;
+  slot_listener listener_;
+  void* listener_context_;
+};
+
+}  // namespace gpushm::broker_detail

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "broker/closer.hpp"
+#include "broker/kept_fd.hpp"
+#include "core/domain.hpp"
+
+namespace gpushm::broker_detail {
+
+/// The descriptors of one segment. They are closed when the segment and the last packet that
+/// carries them are gone; by `closed_by` if it is set.
+struct segment_files final : core::payload {
+  segment_files() = default;
+  segment_files(const segment_files&) = delete;
+  segment_files& operator=(const segment_files&) = delete;
+  ~segment_files() override {
+    if (closed_by) {
+      closed_by->close(std::move(chunks));
+    }
+  }
+
+  gpushm::generation generation = 0;
+  /// A page of timelines has one more than `chunk_bytes`, which its openers do not get.
+  std::vector<kept_fd> chunks;
+  std::vector<std::uint64_t> chunk_bytes;
+  std::shared_ptr<const core::charges> held;
+  std::shared_ptr<closer> closed_by;
+  bool is_lost = false;  ///< a predecessor had more chunks than these
+  /// Of what is handed back: whether its creator does so. Not known after a restart.
+  std::optional<bool> is_by_creator;
+
+  /// The page, open for writing; null: these are no page of timelines.
+  [[nodiscard]] const kept_fd* writable() const noexcept {
+    return chunks.size() > chunk_bytes.size() ? &chunks.back() : nullptr;
+  }
+};
+
+/// Precondition: the segment has files.
+[[nodiscard]] inline segment_files& files_of(const core::segment& what) {
+  return static_cast<segment_files&>(*what.payload);
+}
+
+[[nodiscard]] inline std::shared_ptr<const segment_files> shared_files_of(
+    const core::segment& what) {
+  return std::static_pointer_cast<const segment_files>(what.payload);
+}
+
+}  // namespace gpushm::broker_detail
