@@ -30,7 +30,7 @@ IMAGE_ARGS ?=
 export CTEST_PARALLEL_LEVEL ?= $(shell echo $$(( $(JOBS) * 3 )))
 
 .PHONY: help deps deps-build deps-test deps-lint deps-sanitize deps-image deps-aarch64 deps-install deps-bench deps-dev deps-dist deps-python \
-        build demo test bench format lint asan tsan aarch64 coverage fuzz install dist check-dist image wheel python-test clean
+        build demo test test-long bench format lint asan tsan aarch64 coverage fuzz install dist check-dist image wheel python-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -75,6 +75,9 @@ demo: deps-build ## build the command and share one segment between two processe
 
 test: deps-test build ## run every test that this machine can run
 	@scripts/ctest.sh dev
+
+test-long: deps-test build ## run tests of the broker with all their rounds, of which `make test` runs a few
+	@scripts/test_long.sh dev
 
 bench: deps-bench ## run the benchmarks; JSON results in build/bench
 	@scripts/build.sh bench $(JOBS) bench/all gpushm

@@ -10,7 +10,8 @@ cd "$(dirname "$0")/.."
 # Targets that .ci/run builds, directly or indirectly, and targets without a build.
 run=(deps build test python-test lint asan tsan aarch64 dist check-dist install bench)
 plain=(help format clean)
-plain+=(wheel)  # make python-test builds one
+plain+=(wheel)      # make python-test builds one
+plain+=(test-long)  # make test builds its programs and runs a few of its rounds
 # Configured only: PRESET:TARGET... for each. `make demo` is the command of another preset; image_test runs scripts/image.sh.
 declare -A presets=([demo]=demo:gpushm [coverage]=coverage:all [fuzz]=fuzz:all
                     [image]='release:gpushmd gpushm-brokerd gpushm-keeper gpushm gpushm-cdi-hook gpushm-pair')

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs the tests of the broker that CI runs in part with all their rounds, one after the other.
+# Goes on after a failure; fails at its end if any has failed.
+#
+#   scripts/test_long.sh PRESET
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+tests=build/$1/tests
+failed=()
+run() {  # PROGRAM FILTER [VARIABLE=VALUE...]
+  local started=$SECONDS
+  echo "test_long: $1 $2 ${*:3}"
+  if ! env "${@:3}" "$tests/$1" --gtest_filter="$2" --gtest_brief=1; then
+    failed+=("$1 $2")
+  fi
+  echo "test_long: $((SECONDS - started)) s"
+}
+
+run core/gpushm_core_heap_test 'conservation.*' GPUSHM_CONSERVATION_STEPS=1000000
+run journal/journal_kill_test '*' GPUSHM_KILL_STEP=101
+run brokerd/broker_start_test 'killed_at_start.*' GPUSHM_BROKER_STEPS=200 GPUSHM_BROKER_ERRORS=250
+run brokerd/broker_step_test '*' GPUSHM_BROKER_STEPS=100
+run brokerd/full_journal_test '*' GPUSHM_FULL_JOURNALS=100
+run brokerd/container_memory_test '*' GPUSHM_CONTAINER_MIB=512
+run hostile/leak_rounds_test '*' GPUSHM_LEAK_ROUNDS=20000
+run brokerd/broker_kill_test 'replaced_broker_under_load*' GPUSHM_BROKER_KILLS=1000 GPUSHM_BROKER_TAKEOVERS=100
+
+if ((${#failed[@]} != 0)); then
+  printf 'test_long: failed: %s\n' "${failed[@]}" >&2
+  exit 1
+fi
