@@ -23,6 +23,7 @@
 #include "base/thread.hpp"
 #include "broker/chunk_kinds.hpp"
 #include "broker/own_table.hpp"
+#include "core/scheduling.hpp"
 #include "transport/unread.hpp"
 #include "wire/messages.hpp"
 #include "wire/packet_buffer.hpp"
@@ -425,10 +426,11 @@ descriptor_receiver::descriptor_receiver(
 descriptor_receiver::~descriptor_receiver() = default;
 
 bool descriptor_receiver::fetch(std::uint64_t session,
-                                const std::string& principal,
+                                const core::principal& principal,
                                 int socket,
                                 std::size_t taken) {
-  auto created = std::make_unique<job>(session, principal, taken);
+  auto created =
+      std::make_unique<job>(session, std::string(core::scheduling_key(principal)), taken);
   const address_text text = text_of(created.get());
   const std::array<int, 1> fds{socket};
   try {
@@ -445,10 +447,12 @@ bool descriptor_receiver::fetch(std::uint64_t session,
   return true;
 }
 
-void descriptor_receiver::close_elsewhere(const std::string& principal, kept_fd socket) noexcept {
+void descriptor_receiver::close_elsewhere(const core::principal& principal,
+                                          kept_fd socket) noexcept {
   try {
     const auto broker_copy = std::make_shared<gate>();
-    auto created = std::make_unique<job>(principal, broker_copy, socket.id);
+    auto created =
+        std::make_unique<job>(std::string(core::scheduling_key(principal)), broker_copy, socket.id);
     const address_text text = text_of(created.get());
     const std::array<int, 1> fds{socket.get()};
     if (transport::send_packet(broker_end_.get(), text, fds) == transport::send_result::sent) {

@@ -13,6 +13,7 @@
 
 #include "broker/descriptor_shelf.hpp"
 #include "broker/kept_fd.hpp"
+#include "core/budget.hpp"
 #include "transport/packet_socket.hpp"
 
 namespace gpushm::broker_detail {
@@ -22,8 +23,9 @@ namespace gpushm::broker_detail {
 /// likes; a thread blocked this way cannot be killed and keeps every descriptor of its process
 /// open. So these packets are received by threads with a separate descriptor table
 /// (CLOSE_RANGE_UNSHARE), which give the keeper and pass on only descriptors of harmless kinds and
-/// close the rest. Each principal's packets are received one at a time: it only blocks itself. What
-/// a request does not take reaches neither the keeper nor the broker's table.
+/// close the rest. Each principal's packets are received one at a time, by its
+/// `core::scheduling_key`: it only blocks itself. What a request does not take reaches neither the
+/// keeper nor the broker's table.
 ///
 /// Packets are only read, not removed. The threads keep a packet's descriptors open until its
 /// `received_packet` is destroyed: remove the packet before that, and the removal closes nothing.
@@ -68,12 +70,12 @@ class descriptor_receiver {
   /// descriptors that its request takes (`hub::descriptors_taken`). Returns false if the receiver
   /// is busy: try again later.
   [[nodiscard]] bool fetch(std::uint64_t session,
-                           const std::string& principal,
+                           const core::principal& principal,
                            int socket,
                            std::size_t taken);
   /// Closes a socket that may contain unread descriptors in another thread, and the keeper's copy.
   /// If that fails, the socket stays open, which only costs a descriptor.
-  void close_elsewhere(const std::string& principal, kept_fd socket) noexcept;
+  void close_elsewhere(const core::principal& principal, kept_fd socket) noexcept;
   /// Returns null when no packet is ready.
   [[nodiscard]] std::unique_ptr<received_packet> next();
 

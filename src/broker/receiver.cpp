@@ -86,8 +86,7 @@ void receiver::read_one(lane& on) {
       taken = hub_.descriptors_taken(from, got.packet);
     } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): retried as if it were busy
     }
-    if (taken &&
-        descriptor_receiver_.fetch(from.number, from.principal.key, on.socket.get(), *taken)) {
+    if (taken && descriptor_receiver_.fetch(from.number, from.principal, on.socket.get(), *taken)) {
       deadlines_.expect_descriptors(on, clock::now());
     } else {
       on.readable = false;  // the descriptor receiver is busy: retry soon

@@ -79,7 +79,7 @@ void session_ender::close_socket(const core::principal& who, kept_fd socket) noe
   if (drain(socket.get())) {
     recorder_.forget(socket.id);
   } else {
-    descriptor_receiver_.close_elsewhere(who.key, std::move(socket));
+    descriptor_receiver_.close_elsewhere(who, std::move(socket));
   }
 }
 

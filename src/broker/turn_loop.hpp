@@ -9,6 +9,7 @@
 #include "broker/connection.hpp"
 #include "broker/member_log.hpp"
 #include "broker/turns.hpp"
+#include "core/scheduling.hpp"
 
 namespace gpushm::broker_detail {
 
@@ -41,9 +42,11 @@ class turn_loop {
 
   /// Call before requesting turns; this object must outlive `who`.
   void join(job& who, const std::string& name) { turns_.join(who, name, nullptr); }
-  /// Call before requesting turns; joins as a member of its principal. The connection must leave
-  /// before this object is destroyed.
-  void join(connection& who) { turns_.join(who.turn, who.principal.key, &who); }
+  /// Call before requesting turns; joins as a member of its principal (`core::scheduling_key`). The
+  /// connection must leave before this object is destroyed.
+  void join(connection& who) {
+    turns_.join(who.turn, std::string(core::scheduling_key(who.principal)), &who);
+  }
   /// No effect the second time.
   void leave(connection& who) { turns_.leave(who.turn); }
 

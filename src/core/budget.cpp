@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/size_text.hpp"
+#include "core/scheduling.hpp"
 
 namespace gpushm::core {
 
@@ -165,7 +166,7 @@ std::shared_ptr<account> budget::account_of(const principal& who) {
   }
   std::shared_ptr<account> bucket;
   if (!who.vouched_for) {
-    bucket = account_of({"unidentified processes", true});
+    bucket = account_of({std::string(unidentified_processes), true});
   }
   auto created = std::make_shared<account>(*this, who, std::move(bucket));
   accounts_[who.key] = created;

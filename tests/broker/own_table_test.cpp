@@ -10,6 +10,7 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <future>
 #include <memory>
 #include <span>
@@ -79,6 +80,37 @@ TEST(read_inheritances, does_not_wait_for_what_it_closes) {
     EXPECT_EQ(all.size(), 1U);
     EXPECT_FALSE(all.at("d1")) << "it has no journal";
   }));
+}
+
+/// Sends one packet with a descriptor.
+void send_with(int socket, int descriptor) {
+  const std::array<std::byte, 4> text{};
+  const std::array<int, 1> descriptors{descriptor};
+  ASSERT_EQ(transport::send_packet(socket, text, descriptors), transport::send_result::sent);
+}
+
+/// The thread of the first one is blocked by what it has sent. The packet of the second one waits,
+/// and those of others do not.
+TEST(processes_that_are_not_vouched_for, share_one_queue_of_descriptors) {
+  descriptor_receiver receiver;
+  gpushm_testing::lingering_socket blocking(600s);
+  auto first = transport::connected_pair();
+  send_with(first.first.get(), blocking.trap.get());
+  blocking.trap.reset();  // not the last copy
+  receiver.close_elsewhere({"process 1", false}, kept_fd(std::move(first.second)));
+  const base::unique_fd file(::eventfd(0, EFD_CLOEXEC));
+  const auto second = transport::connected_pair();
+  send_with(second.first.get(), file.get());
+  ASSERT_TRUE(receiver.fetch(2, {"process 2", false}, second.second.get(), 1));
+  for (std::uint64_t number = 3; number < 6; ++number) {
+    const auto other = transport::connected_pair();
+    send_with(other.first.get(), file.get());
+    ASSERT_TRUE(receiver.fetch(number, {"uid 5", true}, other.second.get(), 1));
+    ASSERT_TRUE(transport::wait_readable(receiver.descriptor(), 20s));
+    const auto got = receiver.next();
+    ASSERT_TRUE(got);
+    ASSERT_EQ(got->session, number);
+  }
 }
 
 class unread_packets : public testing::Test {

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/turn_loop.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "tests/client/connection_world.hpp"
+
+namespace gpushm::broker_detail {
+namespace {
+
+/// Processes whose uid is unknown, as those of another user namespace are.
+class processes_that_are_not_vouched_for : public testing_world::connection_test {
+ protected:
+  connection& connect_as(const core::principal& who) {
+    connection& of = connect();
+    loop_.leave(of);
+    of.principal = who;
+    loop_.join(of);
+    of.requests.readable = true;
+    all_.push_back(&of);
+    return of;
+  }
+  /// Each has more to do until the turns that a test looks at have been taken.
+  void step(connection& of) override {
+    const auto begin = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() == begin) {
+    }
+    turns_.push_back(of.principal.key);
+    if (turns_.size() == looked_at) {
+      for (connection* const each : all_) {
+        each->requests.readable = false;
+      }
+    }
+  }
+
+  static constexpr std::size_t looked_at = 3;
+  std::vector<connection*> all_;
+  std::vector<std::string> turns_;
+};
+
+TEST_F(processes_that_are_not_vouched_for, share_one_turn) {
+  for (int i = 0; i < 8; ++i) {
+    connect_as({"process " + std::to_string(i), false});
+  }
+  connect_as({"uid 1", true});
+  connect_as({"uid 2", true});
+  for (connection* const each : all_) {
+    loop_.request_turn(*each);
+  }
+  poll();
+  ASSERT_GE(turns_.size(), looked_at);
+  // Nothing has been charged to the three parties before their first turns.
+  const auto is_forked = [](const std::string& each) { return each.starts_with("process"); };
+  EXPECT_EQ(std::count_if(turns_.begin(), turns_.begin() + looked_at, is_forked), 1);
+}
+
+}  // namespace
+}  // namespace gpushm::broker_detail
