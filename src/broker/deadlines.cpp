@@ -42,7 +42,16 @@ void deadlines::reader_is_done(lane& on) noexcept {
   }
 }
 
+void deadlines::expect_receiver(lane& from, clock::time_point now) {
+  if (!from.waits_for_receiver_since) {
+    waiting_for_receiver_.insert(from.of.number);
+    from.waits_for_receiver_since = now;
+    arm();
+  }
+}
+
 void deadlines::expect_descriptors(lane& from, clock::time_point now) {
+  from.waits_for_receiver_since.reset();
   receiving_descriptors_.insert(from.of.number);
   from.receiving_descriptors_since = now;
   arm();
@@ -54,7 +63,8 @@ connection* deadlines::find(core::session_id number) const noexcept {
 }
 
 void deadlines::arm() {
-  if (is_armed_ || (silent_.empty() && stalled_.empty() && receiving_descriptors_.empty())) {
+  if (is_armed_ || (silent_.empty() && stalled_.empty() && receiving_descriptors_.empty() &&
+                    waiting_for_receiver_.empty())) {
     return;
   }
   timer_.expires_after(housekeeping_period);
@@ -96,6 +106,7 @@ void deadlines::forgive(clock::duration time) noexcept {
   };
   move(stalled_, &lane::blocked_since);
   move(receiving_descriptors_, &lane::receiving_descriptors_since);
+  move(waiting_for_receiver_, &lane::waits_for_receiver_since);
 }
 
 void deadlines::close_late(clock::time_point now) {
@@ -133,9 +144,15 @@ void deadlines::close_late(clock::time_point now) {
       }
     }
   };
-  close_those(receiving_descriptors_,
-              &lane::receiving_descriptors_since,
-              "closing descriptors sent by it, or by another member of its principal, blocks");
+  close_those(
+      receiving_descriptors_,
+      &lane::receiving_descriptors_since,
+      "closing descriptors sent by it, or by another member of its principal, blocks, or those "
+      "of many principals do");
+  close_those(
+      waiting_for_receiver_,
+      &lane::waits_for_receiver_since,
+      "no more descriptors can be received at the moment: too many are in flight for this uid");
   close_those(stalled_, &lane::blocked_since, "it does not read its socket");
 }
 

@@ -13,9 +13,9 @@
 
 namespace gpushm::broker_detail {
 
-/// Closes connections whose peers miss a deadline: for Hello, for reading, or for descriptors whose
-/// close blocks. Checks periodically only while a deadline is pending, so that an idle broker
-/// sleeps.
+/// Closes connections whose peers miss a deadline: for Hello, for reading, or for descriptors that
+/// cannot be received: closing them, or those of others, blocks. Checks periodically only while a
+/// deadline is pending, so that an idle broker sleeps.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class deadlines {
@@ -44,6 +44,9 @@ class deadlines {
   static void reader_resumed(lane& on, clock::time_point now) noexcept;
   /// Nothing waits for the peer any longer.
   void reader_is_done(lane& on) noexcept;
+  /// The descriptor receiver is too busy to receive a packet of `from`. No effect if it already
+  /// was.
+  void expect_receiver(lane& from, clock::time_point now);
   /// The descriptor receiver receives a packet of `from`, whose descriptors may block it.
   void expect_descriptors(lane& from, clock::time_point now);
   static void descriptors_received(lane& from) noexcept {
@@ -77,6 +80,7 @@ class deadlines {
   std::deque<core::session_id> silent_;  ///< no Hello yet, in order of acceptance
   std::set<core::session_id> stalled_;   ///< with packets that cannot be sent
   std::set<core::session_id> receiving_descriptors_;
+  std::set<core::session_id> waiting_for_receiver_;
 };
 
 }  // namespace gpushm::broker_detail

@@ -66,6 +66,8 @@ struct lane {
   bool over = false;        ///< the client has closed it, in at least one direction
   bool wait_armed = false;  ///< the event loop waits until it is readable
   std::optional<clock::time_point> receiving_descriptors_since;
+  /// The descriptor receiver takes no packets.
+  std::optional<clock::time_point> waits_for_receiver_since;
 };
 
 }  // namespace gpushm::broker_detail

@@ -90,6 +90,7 @@ void receiver::read_one(lane& on) {
       deadlines_.expect_descriptors(on, clock::now());
     } else {
       on.readable = false;  // the descriptor receiver is busy: retry soon
+      deadlines_.expect_receiver(on, clock::now());
       poll_.later(from);
     }
     return;

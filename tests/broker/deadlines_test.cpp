@@ -77,6 +77,19 @@ TEST_F(broker_deadlines, connection_that_blocks_the_descriptor_receiver_is_close
   EXPECT_EQ(late_at(seconds(8)), closed{stuck.number});
 }
 
+TEST_F(broker_deadlines, connection_that_waits_for_a_busy_receiver_is_closed) {
+  connection& stuck = connect();
+  connection& served = connect();
+  deadlines_.expect_receiver(stuck.requests, begin_);
+  deadlines_.expect_receiver(served.requests, begin_);
+  deadlines_.expect_receiver(stuck.requests, begin_ + seconds(5));  // tries again
+  deadlines_.expect_descriptors(served.requests, begin_ + seconds(5));
+  EXPECT_EQ(late_at(seconds(7)), closed{});
+  EXPECT_EQ(late_at(seconds(8)), closed{stuck.number});
+  deadlines::descriptors_received(served.requests);
+  EXPECT_EQ(late_at(seconds(100)), closed{});
+}
+
 TEST_F(broker_deadlines, deadlines_of_erased_sessions_have_no_effect) {
   connection& gone = connect();
   const core::session_id number = gone.number;
@@ -96,12 +109,14 @@ TEST_F(broker_deadlines, time_in_which_the_broker_did_not_run_does_not_count) {
   deadlines_.expect_hello(silent, begin_);
   deadlines_.expect_reader(slow.requests, begin_);
   deadlines_.expect_descriptors(sender.requests, begin_);
+  connection& waiter = connect();
+  deadlines_.expect_receiver(waiter.requests, begin_);
   deadlines_.check(begin_, begin_ + seconds(100));
   EXPECT_EQ(closed_, closed{});
   EXPECT_EQ(late_at(seconds(104)), closed{});
   EXPECT_EQ(late_at(seconds(105)), closed{silent.number});
   EXPECT_EQ(late_at(seconds(107)), closed{});
-  EXPECT_EQ(late_at(seconds(108)), (closed{sender.number, slow.number}));
+  EXPECT_EQ(late_at(seconds(108)), (closed{sender.number, waiter.number, slow.number}));
 }
 
 TEST_F(broker_deadlines, a_check_that_comes_late_closes_nothing_at_once) {
