@@ -30,7 +30,8 @@ void connection::record() const noexcept {
                                              events ? events->socket.id : 0,
                                              process_id,
                                              life_id,
-                                             known_kinds});
+                                             known_kinds,
+                                             takes_tables});
   const auto rest_key = records::key_of(records::kind::open_rest, number);
   if (!rest) {
     recorded_in.erase(rest_key);

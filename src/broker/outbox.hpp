@@ -32,6 +32,8 @@ struct outgoing {
   std::shared_ptr<const kept_fd> own;  ///< the one of `descriptors` that this owns
   std::uint64_t number = 0;            ///< its record's; 0: not recorded
 
+  /// It is a `continued`.
+  [[nodiscard]] bool is_table() const noexcept { return !is_answer && !ids.empty(); }
   [[nodiscard]] std::vector<std::byte> encode() const;
   /// Bytes charged while it is queued.
   [[nodiscard]] std::uint64_t cost() const noexcept;
@@ -74,6 +76,7 @@ struct session : core::payload {
   bool dropped = false;
   bool has_event_lane = false;
   std::uint32_t known_kinds = wire::first_known_kinds;
+  bool takes_tables = false;
   wire::session_token token{};
   std::optional<open_rest> rest;
 };

@@ -148,6 +148,7 @@ prepared requests::handle(const context& at, const wire::hello& message) {
   const bool resumed = resume_lost(at.from, message.resume);
   at.from.greeted = true;
   at.from.known_kinds = std::max(message.known_kinds, wire::first_known_kinds);
+  at.from.takes_tables = message.takes_tables;
   at.from.token = token;
   out_.record(at.from);
   return resumed ? std::move(again) : std::move(fresh);

@@ -23,15 +23,9 @@ connection& connection_of(session& of) noexcept {
 }  // namespace
 
 void restorer::restore() {
-  used_slots_.assign(table_.slots(), false);
   for (const auto& [name, value] : from_.state.records) {
     if (const auto* const found = std::get_if<core::saved_segment>(&value)) {
       restore_segment(name.first, *found);
-    }
-  }
-  for (std::uint32_t slot = 0; slot < table_.slots(); ++slot) {
-    if (!used_slots_[slot]) {
-      table_.set(slot, 0, std::nullopt);
     }
   }
   for (const auto& [name, value] : from_.state.records) {
@@ -43,20 +37,13 @@ void restorer::restore() {
     restore_packet(number, packet);
   }
   hub_.for_each_session([&](session& each) { restore_events(connection_of(each)); });
+  hub_.for_each_session([&](session& each) { give_table(connection_of(each)); });
   for (const records::descriptor_id number : from_.descriptors.numbers()) {
     recorder_.forget(number);  // the predecessor was killed before it had recorded it
   }
   recorder_.commit();
   for (const gpushm::generation each : lost_) {
     hub_.lose_memory(each);
-  }
-  if (table_.is_replacement()) {
-    base::log(log_level::error,
-              "the state table is lost, or belongs to another user (root among the members can do "
-              "that): all clients connect again, for another one");
-    hub_.for_each_session([&](session& each) {
-      dropped_.emplace(connection_of(each).number, "the state table is replaced");
-    });
   }
   drop_sessions();
   hub_.for_each_session([&](session& each) { loop_.request_turn(connection_of(each)); });
@@ -99,9 +86,7 @@ void restorer::restore_segment(gpushm::generation generation, const core::saved_
     lost_.push_back(generation);
   }
   hub_.restore(generation, std::move(files));
-  // The predecessor has written the word before it recorded the change, and others may write it.
   table_.set(what.slot, generation, hub_.domain().segment_of(generation).state());
-  used_slots_[what.slot] = true;
 }
 
 void restorer::restore_session(core::session_id number, const core::saved_session& what) {
@@ -114,6 +99,7 @@ void restorer::restore_session(core::session_id number, const core::saved_sessio
   created->token = record.token;
   created->fence = record.fence;
   created->known_kinds = record.known_kinds;
+  created->takes_tables = record.takes_tables;
   created->has_event_lane = record.events != 0;
   if (const auto rest = from_.rests.find(number); rest != from_.rests.end()) {
     records::open_rest_record& r = rest->second;
@@ -267,6 +253,31 @@ void restorer::restore_events(connection& of) {
       of.lost_subscriptions.push_back(at->first.second);
     }
   }
+}
+
+/// The one before shows its broker dead. After what the predecessor has queued, and before all
+/// events of this broker, so that a client compares them with this table.
+void restorer::give_table(connection& to) {
+  if (!to.greeted || !to.events || to.closed || to.dropped) {
+    return;
+  }
+  if (!to.takes_tables) {  // it would use what the old one says for two seconds
+    dropped_.emplace(to.number, "its version cannot follow a broker that was replaced");
+    return;
+  }
+  const prepared& queued = to.events->queue;
+  if (std::any_of(queued.begin(), queued.end(), [](const outgoing& each) {
+        return each.is_table();  // the predecessor has not sent its own: this one goes instead
+      })) {
+    return;
+  }
+  prepared packet(1);
+  packet.front().packet = wire::encode({0, wire::continued{}});
+  packet.front().descriptors = {table_.descriptor()};
+  packet.front().ids = {0};
+  packet.front().is_answer = false;
+  packet.front().on_event_lane = true;
+  sender_.send(to, std::move(packet));
 }
 
 }  // namespace gpushm::broker_detail

@@ -15,6 +15,7 @@
 #include "broker/hub.hpp"
 #include "broker/inheritance.hpp"
 #include "broker/recorder.hpp"
+#include "broker/sender.hpp"
 #include "broker/session_ender.hpp"
 #include "broker/state_table_file.hpp"
 #include "broker/turn_loop.hpp"
@@ -37,6 +38,7 @@ class restorer {
            std::shared_ptr<closer> files,
            turn_loop& loop,
            session_ender& ends,
+           sender& sends,
            admission& entry,
            std::uint32_t max_inflight_descriptors)
       : from_(from),
@@ -47,13 +49,15 @@ class restorer {
         closer_(std::move(files)),
         loop_(loop),
         session_ender_(ends),
+        sender_(sends),
         admission_(entry),
         max_inflight_descriptors_(max_inflight_descriptors) {}
   restorer(const restorer&) = delete;
   restorer& operator=(const restorer&) = delete;
   ~restorer() = default;
 
-  /// Call once. A segment whose descriptors are not complete is removed. Throws std::bad_alloc.
+  /// Call once. A segment whose descriptors are not complete is removed; the sessions' tables are
+  /// queued (`sender::deliver`). Throws std::bad_alloc.
   void restore();
 
  private:
@@ -62,6 +66,7 @@ class restorer {
   void restore_packet(std::uint64_t number, records::packet_record& record);
   std::shared_ptr<const segment_files> restore_orphans(const records::packet_record& record);
   void restore_events(connection& of);
+  void give_table(connection& to);
   void drop_sessions();
 
   inheritance& from_;
@@ -72,12 +77,12 @@ class restorer {
   std::shared_ptr<closer> closer_;
   turn_loop& loop_;
   session_ender& session_ender_;
+  sender& sender_;
   admission& admission_;
   std::uint32_t max_inflight_descriptors_;
 
   std::vector<gpushm::generation> lost_;                  ///< segments whose memory is not complete
   std::map<core::session_id, std::string_view> dropped_;  ///< cannot be continued, and why
-  std::vector<bool> used_slots_;
   std::map<core::session_id, std::set<std::uint64_t>> places_;  ///< of recorded packets
   /// Chunks of segments that are freed, for packets that carry them.
   std::map<gpushm::generation, std::shared_ptr<segment_files>> orphans_;

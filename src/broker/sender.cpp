@@ -211,7 +211,9 @@ void discard_queue(lane& of) noexcept {
 /// Returns false if the packet must wait or the lane is closed for sending.
 bool sender::try_send(lane& on, const outgoing& packet) {
   const auto count = static_cast<std::uint32_t>(packet.descriptors.size());
-  if (count != 0 && on.inflight_descriptors + count > max_inflight_descriptors_) {
+  // A table is the only one of this broker's life; a client that is stopped is not dropped for it.
+  if (count != 0 && on.inflight_descriptors + count > max_inflight_descriptors_ &&
+      !packet.is_table()) {
     if (transport::unread_bytes(on.socket.get()) != 0) {
       return wait_for_reader(on);
     }

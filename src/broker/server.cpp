@@ -125,11 +125,9 @@ class server::impl final : public outbox {
         listener_(from_ ? inherited_listener(*from_)
                         : transport::listener(
                               options.socket_path, options.mode, options.group, options.lock_path)),
-        table_(from_
-                   ? state_table_file(from_->take(from_->broker.table).file,
-                                      from_->broker.slots,
-                                      from_->broker.epoch)
-                   : state_table_file(options.limits.max_segments, random_epoch(), is_resumable_)),
+        table_(from_ ? from_->broker.slots : options.limits.max_segments,
+               from_ ? from_->broker.epoch : random_epoch(),
+               is_resumable_),
         ledger_(is_resumable_ ? std::optional<segment_ledger>(std::in_place, ledger_of(*successors))
                               : std::nullopt),
         recorder_(is_resumable_ ? make_recorder(successors->short_name) : recorder()),
@@ -193,6 +191,7 @@ class server::impl final : public outbox {
                  closer_,
                  loop_,
                  session_ender_,
+                 sender_,
                  admission_,
                  options_.limits.max_inflight_descriptors)
             .restore();
@@ -217,6 +216,7 @@ class server::impl final : public outbox {
       await_returns();
     }
     ready(context);
+    log_.guarded([&] { give_tables(); });
     while (!run_until_stopped()) {
     }
     recorder_.end();
@@ -338,6 +338,15 @@ class server::impl final : public outbox {
       of.held.reset();
       of.rest.reset();
     });
+  }
+
+  /// To the sessions that are continued. Before any request is handled, so that a client that knows
+  /// of a change has the table that shows it, or reads it soon.
+  void give_tables() {
+    recorder_.commit();
+    if (!recorder_.is_behind()) {  // else with the next answers
+      sender_.deliver();
+    }
   }
 
   /// Returns when stopped.
@@ -475,14 +484,11 @@ class server::impl final : public outbox {
                            from_ ? std::span<const records::descriptor_id>(from_->stored)
                                  : std::span<const records::descriptor_id>());
     if (from_) {
-      ++from_->log.notes().failed_starts;  // until `end_continuing`
-      if (table_.is_replacement()) {
-        const auto old =
-            std::exchange(from_->broker.table, shelf.put(table_.writable_descriptor()));
+      ++from_->log.notes().failed_starts;                // until `end_continuing`
+      if (std::exchange(from_->broker.table, 0) != 0) {  // of an earlier version; not taken
         from_->log.put(records::key_of(records::kind::broker),
                        records::encoder().encode(from_->broker));
         from_->log.commit();
-        static_cast<void>(shelf.remove(old));  // else a successor does it
       }
       return {std::move(from_->log), std::move(shelf), from_->next_packet()};
     }
@@ -490,7 +496,7 @@ class server::impl final : public outbox {
                                 table_.epoch(),
                                 table_.slots(),
                                 options_.socket_path,
-                                shelf.put(table_.writable_descriptor()),
+                                0,
                                 shelf.put(listener_.descriptor()),
                                 shelf.put(listener_.lock_descriptor()),
                                 listener_.file().device,

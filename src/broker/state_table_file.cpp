@@ -4,18 +4,15 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <climits>
-#include <cstring>
 #include <string_view>
 
 #include "base/syscall.hpp"
-#include "broker/reopen.hpp"
 
 namespace gpushm::broker_detail {
 
@@ -38,18 +35,6 @@ wire::slot_state stored(std::optional<segment_state> state) {
   return wire::slot_state::removed;
 }
 
-constexpr mode_t owner_mode = 0600;
-
-/// False if it cannot be protected any more, or was lost. Members that are root can have changed
-/// its mode, which is set again, and its owner, which cannot be.
-bool is_own_table(int file, std::size_t bytes) {
-  struct stat found {};
-  const int seals = ::fcntl(file, F_GET_SEALS);
-  return ::fstat(file, &found) == 0 && seals != -1 && (seals & F_SEAL_SHRINK) != 0 &&
-         static_cast<std::size_t>(found.st_size) >= bytes && found.st_uid == ::geteuid() &&
-         ::fchmod(file, owner_mode) == 0;
-}
-
 void check(std::string_view call, long result) {
   if (result != 0) {
     base::throw_errno(errno, "serve", {}, call);
@@ -59,8 +44,8 @@ void check(std::string_view call, long result) {
 }  // namespace
 
 /// Private memory of the owner's thread, which the kernel walks when the thread ends. It sets
-/// FUTEX_OWNER_DIED in the word of each node if that has the thread's id. The word is in the
-/// table, which others may be able to write; the list is not.
+/// FUTEX_OWNER_DIED in the word of each node if that has the thread's id. The word is in the table,
+/// which others read; the list is not.
 struct state_table_file::owner_list {
   robust_list_head head{};
   robust_list node{};
@@ -71,72 +56,34 @@ state_table_file::~state_table_file() = default;
 
 state_table_file::state_table_file(std::uint32_t slots, const gpushm::epoch& epoch, bool resumable)
     : slots_(slots), epoch_(epoch) {
-  create(resumable);
-}
-
-state_table_file::state_table_file(base::guarded_fd file,
-                                   std::uint32_t slots,
-                                   const gpushm::epoch& epoch)
-    : slots_(slots), epoch_(epoch) {
-  if (!is_own_table(file.get(), wire::state_table_bytes(slots))) {
-    is_replacement_ = true;
-    create(true);
-    return;
-  }
-  fd_ = std::move(file);
-  map();
-  open_for_members();
-  write_header(true);
-  owner().store(FUTEX_OWNER_DIED, std::memory_order_release);
-}
-
-void state_table_file::create(bool resumable) {
   fd_ = base::guarded_fd::open([] {
     return base::checked("serve", {}, "memfd_create", [] {
       return ::memfd_create("gpushm-state", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     });
   });
-  const auto size = static_cast<off_t>(wire::state_table_bytes(slots_));
+  const std::size_t bytes = wire::state_table_bytes(slots_);
+  const auto size = static_cast<off_t>(bytes);
   base::checked("serve", {}, "ftruncate", [&] { return ::ftruncate(fd_.get(), size); });
   base::checked("serve", {}, "fallocate", [&] { return ::fallocate(fd_.get(), 0, 0, size); });
-  map();
-  // With FUTURE_WRITE no process, not even this one, can create a writable mapping from here on.
-  const int against_writing = resumable ? 0 : F_SEAL_FUTURE_WRITE;
+  mapping_ = base::map_file("serve", fd_.get(), bytes, true);
+  // No child inherits the mapping. A child never touches its copy of this object.
+  base::checked("serve", {}, "madvise", [&] {
+    return ::madvise(mapping_.get().address, mapping_.get().size_bytes, MADV_DONTFORK);
+  });
+  // No process, not even this one, can write to it or create a writable mapping from here on.
   base::checked("serve", {}, "fcntl(F_ADD_SEALS)", [&] {
     return ::fcntl(
-        fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | against_writing);
+        fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL);
   });
-  if (resumable) {
-    base::checked("serve", {}, "fchmod", [&] { return ::fchmod(fd_.get(), owner_mode); });
-    open_for_members();
-  }
-  write_header(resumable);
-}
-
-/// Readers of an intact header, of which there may be some, see no change.
-void state_table_file::write_header(bool resumable) {
   wire::state_table_header* table = header();
   table->magic = wire::state_table_magic;
   table->version = wire::state_table_version;
   table->slots = slots_;
   table->epoch = epoch_;
   table->resumable = resumable ? 1 : 0;
-  std::memset(&table->reserved, 0, sizeof(table->reserved));
-  std::memset(&table->owner_rest, 0, sizeof(table->owner_rest));
-  auto* const rest = static_cast<std::byte*>(mapping_.get().address) + sizeof(*table);
-  std::memset(rest, 0, wire::state_table_words_offset - sizeof(*table));
-}
-
-void state_table_file::map() {
-  mapping_ = base::map_file("serve", fd_.get(), wire::state_table_bytes(slots_), true);
-  // No child inherits the mapping. A child never touches its copy of this object.
-  base::checked("serve", {}, "madvise", [&] {
-    return ::madvise(mapping_.get().address, mapping_.get().size_bytes, MADV_DONTFORK);
-  });
-}
-
-void state_table_file::open_for_members() {
-  for_members_ = reopen_for_reading("serve", fd_.get());
+  if (resumable) {
+    owner().store(FUTEX_OWNER_DIED, std::memory_order_release);
+  }
 }
 
 wire::state_table_header* state_table_file::header() noexcept {

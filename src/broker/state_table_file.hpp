@@ -13,32 +13,22 @@
 
 namespace gpushm::broker_detail {
 
-/// The broker's side of the state table. It only writes: what a successor can write, others may be
-/// able to write, too (docs/adr/0031).
+/// The broker's side of the state table, which no other process can write, not even a successor: it
+/// has a table of its own (docs/adr/0006). The broker never reads it.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class state_table_file {
  public:
-  /// `resumable`: a successor can write it (docs/adr/0031). Throws out_of_memory,
-  /// too_many_descriptors.
+  /// All slots are free. `resumable`: the broker may have a successor (docs/adr/0031); readers then
+  /// take the table for paused until `lock`. Throws out_of_memory, too_many_descriptors.
   state_table_file(std::uint32_t slots, const gpushm::epoch& epoch, bool resumable);
-  /// Continues with the table of a predecessor, whatever is in it: writes the header; the caller
-  /// sets every word. Until `lock` readers take it for paused. Another table replaces a file that
-  /// is not a sealed memfd of that size and of this user. Throws as the constructor above.
-  state_table_file(base::guarded_fd file, std::uint32_t slots, const gpushm::epoch& epoch);
   state_table_file(const state_table_file&) = delete;
   state_table_file& operator=(const state_table_file&) = delete;
   /// Precondition: it is unlocked, or the thread that called `lock` has ended.
   ~state_table_file();
 
-  /// For clients, which can map it for reading only.
-  [[nodiscard]] int descriptor() const noexcept {
-    return for_members_ ? for_members_.get() : fd_.get();
-  }
-  /// For a successor: it can be mapped for writing, if `resumable`.
-  [[nodiscard]] int writable_descriptor() const noexcept { return fd_.get(); }
-  /// Readers of the predecessor's table see that broker end.
-  [[nodiscard]] bool is_replacement() const noexcept { return is_replacement_; }
+  /// For clients: nothing can be written to it, nor can it be mapped for writing.
+  [[nodiscard]] int descriptor() const noexcept { return fd_.get(); }
   [[nodiscard]] std::uint32_t slots() const noexcept { return slots_; }
   [[nodiscard]] const gpushm::epoch& epoch() const noexcept { return epoch_; }
 
@@ -61,16 +51,10 @@ class state_table_file {
   struct owner_list;
   [[nodiscard]] wire::state_table_header* header() noexcept;
   [[nodiscard]] std::atomic_ref<std::uint32_t> owner() noexcept;
-  void create(bool resumable);
-  void map();
-  void write_header(bool resumable);
-  void open_for_members();
 
   std::uint32_t slots_ = 0;
   gpushm::epoch epoch_{};
-  bool is_replacement_ = false;
   base::guarded_fd fd_;
-  base::guarded_fd for_members_;  ///< empty: `fd_`, which is sealed against writing
   base::unique_mapping mapping_;
   std::unique_ptr<owner_list> owner_list_;  ///< while locked
 };

@@ -147,6 +147,9 @@ class connection final : public lease_returner {
   [[nodiscard]] bool alive() const noexcept { return !broken() && table_.broker_alive(); }
   [[nodiscard]] segment_state state(std::uint32_t slot,
                                     gpushm::generation generation) const noexcept;
+  /// Whether states read afterwards are what the broker says now. False between two brokers, when
+  /// the next one may have changed them already. No system call.
+  [[nodiscard]] bool has_current_states() const noexcept { return table_.has_writer(); }
   /// As `state`, also of a broker that is gone: what it was last.
   [[nodiscard]] segment_state last_state(std::uint32_t slot,
                                          gpushm::generation generation) const noexcept {
@@ -192,6 +195,7 @@ class connection final : public lease_returner {
   void read_events();
   bool read_available();
   void dispatch(packet got);
+  void follow(const packet& successor);
   void wake_thread() noexcept;
   void send_report() noexcept;
   void flush(send_queue& queue) noexcept;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The event lane, which the connection's thread reads.
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -153,9 +154,42 @@ void connection::dispatch(packet got) {
     }
     return;
   }
+  if (std::holds_alternative<wire::continued>(got.message.body)) {
+    follow(got);
+    return;
+  }
   answer late = to_answer(std::move(got));
   bound_descriptors(late);
   static_cast<void>(late_.deliver(id, late));  // without a waiter, its grants are returned
+}
+
+/// Maps the table of the broker's successor in place of the table of the broker, which other
+/// threads read meanwhile. Throws if that fails: the connection then ends, and the next one has
+/// that table.
+void connection::follow(const packet& successor) {
+  const subject about{"follow the broker's successor", info_.socket_path};
+  if (successor.descriptors_lost) {
+    throw error(errc::too_many_descriptors,
+                about.operation,
+                about.object,
+                "this process has no descriptor left for its state table",
+                "raise its open file limit (ulimit -n)");
+  }
+  if (successor.descriptors.size() != 1) {
+    throw unexpected_answer(about);
+  }
+  const int file = successor.descriptors.front().get();
+  const base::mapping_value& place = table_mapping_.get();
+  const base::unique_mapping next = map_table(file, about);
+  if (next.get().size_bytes != place.size_bytes ||
+      !wire::state_table_view(next.get().address, place.size_bytes, info_.epoch)) {
+    throw unexpected_answer(about);
+  }
+  if (::mmap(place.address, place.size_bytes, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0) ==
+      MAP_FAILED) {
+    base::throw_errno(errno, about.operation, about.object, "mmap");
+  }
+  table_.end_pause();
 }
 
 /// Records the broker's reason for closing the connection.

@@ -67,7 +67,8 @@ void send_hello(int socket,
                                                self.pid,
                                                proof.kind(),
                                                resume,
-                                               wire::known_kinds}});
+                                               wire::known_kinds,
+                                               true}});
   while (!try_send_hello(socket, hello, proof.descriptors(), about, deadline)) {
     base::pause_before_retry(inflight_poll);
   }
@@ -134,16 +135,9 @@ std::optional<handshake> try_handshake(const subject& about,
                welcome->fence,
                milliseconds(welcome->fence_delay_ms)};
 
-  struct stat table {};
-  base::checked("connect", path, "fstat", [&] { return ::fstat(table_file, &table); });
-  const auto table_bytes = static_cast<std::size_t>(table.st_size);
-  // Reading a table that could shrink might raise SIGBUS.
-  const int seals = ::fcntl(table_file, F_GET_SEALS);
-  if (seals == -1 || (seals & F_SEAL_SHRINK) == 0 || table_bytes < wire::state_table_words_offset) {
-    throw unexpected_answer(about);
-  }
-  done.table = base::map_file("connect", table_file, table_bytes, false);
-  done.view = wire::state_table_view(done.table.get().address, table_bytes, welcome->epoch);
+  done.table = map_table(table_file, about);
+  done.view =
+      wire::state_table_view(done.table.get().address, done.table.get().size_bytes, welcome->epoch);
   if (!done.view) {
     throw unexpected_answer(about);
   }
@@ -152,6 +146,18 @@ std::optional<handshake> try_handshake(const subject& about,
 }
 
 }  // namespace
+
+base::unique_mapping map_table(int file, const subject& about) {
+  struct stat table {};
+  base::checked(about.operation, about.object, "fstat", [&] { return ::fstat(file, &table); });
+  const auto size = static_cast<std::size_t>(table.st_size);
+  // Reading a table that could shrink might raise SIGBUS.
+  const int seals = ::fcntl(file, F_GET_SEALS);
+  if (seals == -1 || (seals & F_SEAL_SHRINK) == 0 || size < wire::state_table_words_offset) {
+    throw unexpected_answer(about);
+  }
+  return base::map_file(about.operation, file, size, false);
+}
 
 handshake shake_hands(const std::string& path,
                       milliseconds timeout,

@@ -7,6 +7,7 @@
 #include "base/deadline.hpp"
 #include "base/file.hpp"
 #include "base/guarded_fd.hpp"
+#include "client/subject.hpp"
 #include "gpushm/client.hpp"
 #include "wire/messages.hpp"
 #include "wire/state_table.hpp"
@@ -35,5 +36,8 @@ struct handshake {
 [[nodiscard]] handshake shake_hands(const std::string& path,
                                     std::chrono::milliseconds timeout,
                                     const wire::session_token& resume);
+
+/// Maps a state table that the broker has sent, for reading. Throws protocol_error, out_of_memory.
+[[nodiscard]] base::unique_mapping map_table(int file, const subject& about);
 
 }  // namespace gpushm::detail

@@ -24,6 +24,11 @@ bool is_current(const segment_lease& of) {
   return state == segment_state::live ||
          (state == segment_state::exporter_gone && !base::ends_with_creator(of.info().backend));
 }
+/// For answers without the broker: read before the state, so that one that a successor has changed
+/// is not used.
+bool has_current_state(const segment_lease& of) {
+  return of.broker().has_current_states();
+}
 bool is_current(const mapping& of) {
   return of.lease() != nullptr && is_current(*of.lease());
 }
@@ -230,6 +235,10 @@ std::optional<lease_table::prefetched> lease_table::take_prefetched(
       (generation != 0 && generation != info.generation)) {
     return std::nullopt;  // the broker reports the mismatch
   }
+  const bool is_known = has_current_state(*at->second.lease);
+  if (!is_known && is_current(*at->second.lease)) {
+    return std::nullopt;  // the next broker is asked
+  }
   auto node = prefetched_.extract(at);
   if (!is_current(*node.mapped().lease)) {
     lost = std::move(node.mapped());
@@ -260,6 +269,7 @@ std::shared_ptr<mapping> lease_table::find(std::string_view name,
     return nullptr;
   }
   mapping& found = *at->second;
+  const bool is_known = found.lease() != nullptr && has_current_state(*found.lease());
   if (!is_current(found)) {
     ++stats_.misses;
     if (found.notes_.unused) {
@@ -270,8 +280,8 @@ std::shared_ptr<mapping> lease_table::find(std::string_view name,
     }
     return nullptr;
   }
-  if (expected_size_bytes != 0 && expected_size_bytes != found.info().size_bytes) {
-    ++stats_.misses;  // the broker reports the mismatch
+  if (!is_known || (expected_size_bytes != 0 && expected_size_bytes != found.info().size_bytes)) {
+    ++stats_.misses;  // the broker, or the next one, is asked; it reports the mismatch
     return nullptr;
   }
   count_user(found);

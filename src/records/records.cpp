@@ -144,7 +144,8 @@ class writer {
                                 v.events,
                                 v.process,
                                 v.life,
-                                v.known_kinds);
+                                v.known_kinds,
+                                v.takes_tables);
   }
   fbs::Offset<fb::Files> add(const files_record& v) {
     const auto chunks = list(v.chunks);
@@ -392,7 +393,8 @@ connection_record connection(const fb::Connection& v) {
           v.events(),
           v.process(),
           v.life(),
-          v.known_kinds()};
+          v.known_kinds(),
+          v.takes_tables()};
 }
 
 files_record files(const fb::Files& v) {

@@ -65,7 +65,7 @@ struct broker_record {
   gpushm::epoch epoch{};
   std::uint32_t slots = 0;  ///< of the state table
   std::string socket_path;
-  descriptor_id table = 0;
+  descriptor_id table = 0;  ///< of brokers of an earlier version: their successors wrote it, too
   descriptor_id listener = 0;
   descriptor_id lock = 0;
   std::uint64_t socket_device = 0;  ///< the file at `socket_path`, as stat(2) says
@@ -86,6 +86,7 @@ struct connection_record {
   descriptor_id process = 0;  ///< a pidfd
   descriptor_id life = 0;
   std::uint32_t known_kinds = 0;
+  bool takes_tables = false;
   friend bool operator==(const connection_record&, const connection_record&) = default;
 };
 
@@ -125,8 +126,8 @@ struct packet_record {
   std::vector<std::byte> bytes;
   /// The segment whose metadata is to be added to `bytes`, an `opened`; 0: none.
   gpushm::generation metadata_of = 0;
-  /// Its descriptors, in order: chunks of the segment `files_of`, or the state table and the
-  /// client's end of the event lane.
+  /// Its descriptors, in order: chunks of the segment `files_of`; or the state table (0: that of
+  /// the broker that sends it), and in a `welcome` the client's end of the event lane.
   std::vector<descriptor_id> descriptors;
   gpushm::generation files_of = 0;
   friend bool operator==(const packet_record&, const packet_record&) = default;

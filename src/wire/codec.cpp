@@ -155,7 +155,8 @@ class encoder {
                             v.pid,
                             number_of(v.fence),
                             resume,
-                            v.known_kinds)
+                            v.known_kinds,
+                            v.takes_tables)
                 .Union()};
   }
   added add(const welcome& v) {
@@ -356,6 +357,9 @@ class encoder {
     const auto vector = describe(v.segments);
     return {fb::Body::Subscribed, fb::CreateSubscribed(builder_, vector, v.more, v.after).Union()};
   }
+  added add(const continued& /*v*/) {
+    return {fb::Body::Continued, fb::CreateContinued(builder_).Union()};
+  }
 
   fbs::FlatBufferBuilder builder_;
 };
@@ -376,7 +380,8 @@ class decoder {
                      v.pid(),
                      read_fence(v.fence()),
                      token(v.resume()),
-                     v.known_kinds()};
+                     v.known_kinds(),
+                     v.takes_tables()};
       }
       case fb::Body::Welcome:
         return read(*m.body_as_Welcome());
@@ -518,6 +523,8 @@ class decoder {
         const auto& v = *m.body_as_Subscribed();
         return subscribed{describe(v.segments()), v.more(), v.after()};
       }
+      case fb::Body::Continued:
+        return continued{};
       case fb::Body::NONE:
         break;
     }

@@ -46,6 +46,7 @@ struct hello {
   gpushm::fence fence = gpushm::fence::none;
   session_token resume{};
   std::uint32_t known_kinds = 0;
+  bool takes_tables = false;
   friend bool operator==(const hello&, const hello&) = default;
 };
 
@@ -283,6 +284,10 @@ struct subscribed {
   friend bool operator==(const subscribed&, const subscribed&) = default;
 };
 
+struct continued {
+  friend bool operator==(const continued&, const continued&) = default;
+};
+
 using body = std::variant<hello,
                           welcome,
                           reserve,
@@ -314,7 +319,8 @@ using body = std::variant<hello,
                           cancel,
                           cancelled,
                           too_late,
-                          subscribed>;
+                          subscribed,
+                          continued>;
 
 /// Whether a client sends it on the event lane; everything else is sent on the request lane.
 [[nodiscard]] inline bool is_sent_on_event_lane(const body& what) noexcept {

@@ -7,6 +7,18 @@
 
 namespace gpushm::wire {
 
+namespace {
+
+std::uint32_t owner_of(const state_table_header& header) noexcept {
+  return std::atomic_ref<const std::uint32_t>(header.owner_futex).load(std::memory_order_acquire);
+}
+
+bool is_alive(std::uint32_t owner) noexcept {
+  return (owner & FUTEX_OWNER_DIED) == 0 && (owner & FUTEX_TID_MASK) != 0;
+}
+
+}  // namespace
+
 state_table_view::state_table_view(const void* mapping,
                                    std::size_t size_bytes,
                                    const gpushm::epoch& epoch) noexcept {
@@ -24,19 +36,28 @@ state_table_view::state_table_view(const void* mapping,
                                               state_table_words_offset);
 }
 
+bool state_table_view::has_writer() const noexcept {
+  return header_ != nullptr && is_alive(owner_of(*header_));
+}
+
+/// False if the broker lives, or has ended on purpose.
+bool state_table_view::may_have_successor() const noexcept {
+  return header_ != nullptr && header_->resumable != 0 &&
+         (owner_of(*header_) & FUTEX_OWNER_DIED) != 0;
+}
+
 bool state_table_view::broker_alive() const noexcept {
   if (header_ == nullptr) {
     return false;
   }
-  const auto word =
-      std::atomic_ref<const std::uint32_t>(header_->owner_futex).load(std::memory_order_acquire);
-  if ((word & FUTEX_OWNER_DIED) == 0 && (word & FUTEX_TID_MASK) != 0) {
+  const std::uint32_t owner = owner_of(*header_);
+  if (is_alive(owner)) {
     if (paused_since_.load(std::memory_order_relaxed) != 0) {
       paused_since_.store(0, std::memory_order_relaxed);
     }
     return true;
   }
-  if (header_->resumable == 0 || (word & FUTEX_OWNER_DIED) == 0) {
+  if (header_->resumable == 0 || (owner & FUTEX_OWNER_DIED) == 0) {
     return false;  // without a successor, or ended on purpose
   }
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
@@ -62,9 +83,10 @@ segment_state state_table_view::state(std::uint32_t slot,
   if (slot >= slots_) {
     return segment_state::removed;
   }
+  const bool is_paused = may_have_successor();  // first: another table may take its place
   const std::uint64_t word = words_[slot].load(std::memory_order_acquire);
   if (word >> 8U != generation) {
-    return segment_state::removed;
+    return is_paused ? segment_state::live : segment_state::removed;
   }
   switch (static_cast<slot_state>(word & 0xFFU)) {
     case slot_state::live:
@@ -79,6 +101,9 @@ segment_state state_table_view::state(std::uint32_t slot,
 }
 
 bool state_table_view::exists(std::uint32_t slot, gpushm::generation generation) const noexcept {
+  if (may_have_successor()) {
+    return true;
+  }
   const std::uint64_t word = slot < slots_ ? words_[slot].load(std::memory_order_acquire) : 0;
   return word >> 8U == generation && static_cast<slot_state>(word & 0xFFU) != slot_state::free;
 }

@@ -8,14 +8,14 @@
 
 #include "gpushm/types.hpp"
 
-/// Layout of the state table: one memfd per domain that only the broker can write. Specified in
-/// docs/protocol.md; never change an offset, raise `state_table_version` instead.
+/// Layout of the state table: one memfd per broker process, which no other process can write.
+/// Specified in docs/protocol.md; never change an offset, raise `state_table_version` instead.
 namespace gpushm::wire {
 
 inline constexpr std::uint64_t state_table_magic = 0x31544154'534d5347ULL;  // "GSMSTAT1"
 inline constexpr std::uint32_t state_table_version = 1;
 inline constexpr std::size_t state_table_words_offset = 4096;
-/// How long a table without an owner is taken for paused, if its broker can have a successor.
+/// How long a table whose owner has died is taken for paused, if its broker can have a successor.
 inline constexpr std::chrono::milliseconds longest_pause{2'000};
 
 /// The low 8 bits of a word. Values are on the wire: never renumber.
@@ -27,7 +27,8 @@ struct state_table_header {
   std::uint32_t version;
   std::uint32_t slots;
   gpushm::epoch epoch;
-  /// 1: when the owner dies, a successor continues soon; 0: the domain is gone. Written once.
+  /// 1: when the owner dies, a successor soon sends a table of its own; 0: the domain is gone.
+  /// Written once.
   std::uint32_t resumable;
   std::uint8_t reserved[28];
   /// A robust futex word (get_robust_list(2)), which the broker stores and never reads: the id of
@@ -56,7 +57,8 @@ static_assert(sizeof(slot_word) == 8 && slot_word::is_always_lock_free);
   return state_table_words_offset + std::size_t{slots} * sizeof(std::uint64_t);
 }
 
-/// A reader's view of a mapped table; verifies which broker created it. Not owning.
+/// A reader's view of a mapped table; verifies which domain it is of. Not owning. Another table of
+/// the same size may be mapped in its place meanwhile.
 /// Thread-safety: distinct objects: safe; shared objects: safe.
 class state_table_view {
  public:
@@ -75,14 +77,23 @@ class state_table_view {
   /// No system call. False once the kernel has cleaned up after the broker's thread; if a successor
   /// can continue, `longest_pause` after this was first seen through this view.
   [[nodiscard]] bool broker_alive() const noexcept;
+  /// No system call. Whether the broker that writes this table lives: what is read afterwards is
+  /// what it says. Else a successor, whose table has not come yet, may have changed the states.
+  [[nodiscard]] bool has_writer() const noexcept;
+  /// Another table is mapped in place of the one before: its pause is over.
+  void end_pause() const noexcept { paused_since_.store(0, std::memory_order_relaxed); }
   /// No system call. Never returns `broker_gone`; a slot that another generation has taken over, or
-  /// that does not exist, means removed.
+  /// that does not exist, means removed. While the table is paused: the last state that is known;
+  /// a segment without one is a successor's, and live.
   [[nodiscard]] segment_state state(std::uint32_t slot,
                                     gpushm::generation generation) const noexcept;
-  /// No system call. False once the segment is freed: no process has a lease on it any more.
+  /// No system call. False once the segment is freed: no process has a lease on it any more. While
+  /// the table is paused, true.
   [[nodiscard]] bool exists(std::uint32_t slot, gpushm::generation generation) const noexcept;
 
  private:
+  [[nodiscard]] bool may_have_successor() const noexcept;
+
   const state_table_header* header_ = nullptr;
   const slot_word* words_ = nullptr;
   std::uint32_t slots_ = 0;

@@ -28,6 +28,7 @@ raw_session raw_session::greeted(const std::string& socket_path) {
   raw_session created(socket_path);
   wire::hello hello;
   hello.known_kinds = wire::known_kinds;
+  hello.takes_tables = true;
   created.greet(hello);
   return created;
 }
@@ -92,8 +93,20 @@ transport::send_result raw_session::try_send(std::span<const std::byte> packet,
 
 raw_answer raw_session::receive(std::chrono::milliseconds timeout) {
   raw_answer answer;
-  std::array<pollfd, 2> waits{{{socket_.get(), POLLIN, 0}, {events_.get(), POLLIN, 0}}};
   const auto deadline = deadline_after(scaled_timeout(timeout));
+  do {
+    answer = receive_before(deadline);
+    if (body_of<wire::continued>(answer) != nullptr && answer.descriptors.size() == 1) {
+      state_table_ = std::move(answer.descriptors.front());
+    }
+  } while (body_of<wire::continued>(answer) != nullptr);
+  return answer;
+}
+
+/// Any packet.
+raw_answer raw_session::receive_before(clock::time_point deadline) {
+  raw_answer answer;
+  std::array<pollfd, 2> waits{{{socket_.get(), POLLIN, 0}, {events_.get(), POLLIN, 0}}};
   const int count = gpushm::base::retry([&] {
     constexpr std::int64_t longest = std::numeric_limits<int>::max();
     const auto left = std::clamp<std::int64_t>(milliseconds_until(deadline), 0, longest);

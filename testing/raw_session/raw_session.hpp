@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/unique_fd.hpp"
+#include "testing/process/deadline.hpp"
 #include "transport/packet_socket.hpp"
 #include "wire/messages.hpp"
 
@@ -48,7 +49,8 @@ class raw_session {
   /// As `try_send`, on the event lane.
   gpushm::transport::send_result try_send_event(std::span<const std::byte> packet);
 
-  /// Returns the next packet. Blocks at most `timeout`.
+  /// Returns the next packet but for state tables of successors, which it takes. Blocks at most
+  /// `timeout`.
   [[nodiscard]] raw_answer receive(std::chrono::milliseconds timeout = std::chrono::seconds(5));
   /// Sends, then returns the next packet, whichever request it replies to. Skips lease events
   /// (their id is 0) and the notice that an open waits: it returns the result of that open.
@@ -59,7 +61,7 @@ class raw_session {
   [[nodiscard]] int socket() const noexcept { return socket_.get(); }
   /// The event lane; -1 before the welcome.
   [[nodiscard]] int events() const noexcept { return events_.get(); }
-  /// The state table that came with the welcome; empty before it.
+  /// The last state table that it has received; -1 before the welcome.
   [[nodiscard]] int state_table() const noexcept { return state_table_.get(); }
   void hang_up() {
     socket_.reset();
@@ -68,6 +70,8 @@ class raw_session {
   void hang_up_events() { events_.reset(); }
 
  private:
+  [[nodiscard]] raw_answer receive_before(clock::time_point deadline);
+
   gpushm::base::unique_fd socket_;
   gpushm::base::unique_fd events_;
   gpushm::base::unique_fd state_table_;

@@ -130,17 +130,22 @@ std::string attempts_on(int table, uid_t uid, bool gives_up_root) {
     }
     std::string done = is_member ? "" : "(cannot be that member) ";
     const std::string path = "/proc/self/fd/" + std::to_string(table);
-    if (::open(path.c_str(), O_RDWR | O_CLOEXEC) != -1) {
-      done += "opens ";
-    }
-    if (::mmap(nullptr, 4'096, PROT_READ | PROT_WRITE, MAP_SHARED, table, 0) != MAP_FAILED) {
-      done += "maps ";
-    }
-    if (::ftruncate(table, 0) == 0 || ::fallocate(table, 0, 0, 1 << 24) == 0) {
-      done += "resizes ";
-    }
-    if (::fchmod(table, 0666) == 0) {
-      done += "changes-mode ";
+    const int again = ::open(path.c_str(), O_RDWR | O_CLOEXEC);  // may succeed
+    for (const int file : {table, again}) {
+      const char byte = 1;
+      void* const read_only = ::mmap(nullptr, 4'096, PROT_READ, MAP_SHARED, file, 0);
+      if (::mmap(nullptr, 4'096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) != MAP_FAILED ||
+          (read_only != MAP_FAILED && (::mprotect(read_only, 4'096, PROT_READ | PROT_WRITE) == 0 ||
+                                       ::madvise(read_only, 4'096, MADV_REMOVE) == 0))) {
+        done += "maps ";
+      }
+      if (::pwrite(file, &byte, 1, 0) != -1 ||
+          ::fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4'096) == 0) {
+        done += "writes ";
+      }
+      if (::ftruncate(file, 0) == 0 || ::fallocate(file, 0, 0, 1 << 24) == 0) {
+        done += "resizes ";
+      }
     }
     [[maybe_unused]] const auto written = ::write(writer.get(), done.data(), done.size());
     ::_exit(0);
@@ -153,23 +158,26 @@ std::string attempts_on(int table, uid_t uid, bool gives_up_root) {
   return {text.data(), static_cast<std::size_t>(std::max<ssize_t>(size, 0))};
 }
 
-/// decision 31: the table is protected by its mode, so that a successor can write it. The test of
-/// what it does not protect from keeps docs/threat-model.md true.
 TEST_F(brokerd_with_hostile_member, gives_its_state_table_to_readers_only) {
   if (::geteuid() != 0) {
     GTEST_SKIP() << "needs root, to become members of several uids";
   }
-  const auto session = gpushm_testing::raw_session::greeted(socket_);
-  const int table = session.state_table();
-  ASSERT_NE(table, -1);
-  EXPECT_EQ(attempts_on(table, 12'345, false), "");
-  EXPECT_EQ(attempts_on(table, 0, true), "") << "root of a restricted container";
-  EXPECT_EQ(attempts_on(table, gpushm_testing::brokerd_uid(), false), "opens changes-mode ");
-  EXPECT_EQ(attempts_on(table, 0, false), "opens changes-mode ");
-  ASSERT_EQ(::fchmod(table, 0600), 0);  // as it was
-  // Also after a successor has continued with it.
+  const auto expect_nothing = [](int table) {
+    ASSERT_NE(table, -1);
+    EXPECT_EQ(attempts_on(table, 12'345, false), "");
+    EXPECT_EQ(attempts_on(table, 0, true), "") << "root of a restricted container";
+    EXPECT_EQ(attempts_on(table, gpushm_testing::brokerd_uid(), false), "");
+    EXPECT_EQ(attempts_on(table, 0, false), "");
+  };
+  auto session = gpushm_testing::raw_session::greeted(socket_);
+  expect_nothing(session.state_table());
+  // Of the broker that has died, and of its successor.
+  const gpushm::base::unique_fd before(::fcntl(session.state_table(), F_DUPFD_CLOEXEC, 0));
   ASSERT_TRUE(broker_.kill());
-  EXPECT_EQ(attempts_on(table, 12'345, false), "");
+  expect_nothing(before.get());
+  static_cast<void>(session.receive(500ms));  // takes the table
+  expect_nothing(session.state_table());
+  expect_nothing(gpushm_testing::raw_session::greeted(socket_).state_table());
 }
 
 /// A copy of a journal, and the death notes of the journal itself. Its broker has that open, too:

@@ -479,7 +479,9 @@ TEST_F(timeline_pages, clients_of_earlier_versions_do_not_see_them) {
   ASSERT_TRUE(body_of<wire::done>(
       creator.request(wire::publish{body_of<wire::reserved>(answer)->generation, {}})));
   raw_session old(socket_);
-  old.greet(wire::hello{});
+  wire::hello hello;
+  hello.takes_tables = true;
+  old.greet(hello);
   EXPECT_TRUE(body_of<wire::listing>(old.request(wire::list{}))->segments.empty());
   EXPECT_EQ(failure_of(old.request(wire::stat{"t"})), errc::no_such_segment);
   EXPECT_EQ(failure_of(old.request(wire::open{"t"})), errc::no_such_segment);

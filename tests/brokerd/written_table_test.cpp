@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state table of brokerd as a member can write it that is root, or has the broker's uid.
+// The state tables of brokerd and its successors: each process writes one, which nobody else can
+// write, and clients go from one to the next.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/futex.h>
@@ -14,9 +15,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
-#include <functional>
 #include <optional>
-#include <random>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -28,17 +27,104 @@
 #include "testing/process/deadline.hpp"
 #include "testing/process/temp_dir.hpp"
 #include "testing/raw_session/raw_session.hpp"
+#include "transport/packet_socket.hpp"
+#include "wire/codec.hpp"
 #include "wire/state_table.hpp"
 
 namespace {
 
 using namespace std::chrono_literals;
 using gpushm::segment_state;
+using gpushm::base::unique_fd;
 using gpushm_testing::eventually;
+using gpushm_testing::raw_session;
 namespace wire = gpushm::wire;
 
-class brokerd_with_written_table : public testing::Test {
+/// What a member sees of a table that it was given, and tries with it.
+class member_table {
+ public:
+  explicit member_table(int file) : file_(::fcntl(file, F_DUPFD_CLOEXEC, 0)) {
+    struct stat found {};
+    EXPECT_EQ(::fstat(file_.get(), &found), 0);
+    inode_ = found.st_ino;
+    mapping_ =
+        gpushm::base::map_file("test", file_.get(), static_cast<std::size_t>(found.st_size), false);
+  }
+
+  [[nodiscard]] const wire::state_table_header& header() const {
+    return *static_cast<const wire::state_table_header*>(mapping_.get().address);
+  }
+  [[nodiscard]] std::uint32_t owner() const {
+    return std::atomic_ref<const std::uint32_t>(header().owner_futex).load();
+  }
+  [[nodiscard]] ino_t inode() const { return inode_; }
+  [[nodiscard]] std::vector<std::byte> bytes() const {
+    const auto* const first = static_cast<const std::byte*>(mapping_.get().address);
+    return {first, first + mapping_.get().size_bytes};
+  }
+  /// Slots with a segment.
+  [[nodiscard]] std::int64_t used() const {
+    const auto* const words = reinterpret_cast<const std::uint64_t*>(
+        static_cast<const std::byte*>(mapping_.get().address) + wire::state_table_words_offset);
+    return header().slots - std::count(words, words + header().slots, 0);
+  }
+
+  /// As root, also with the descriptor opened again.
+  void expect_not_writable() const {
+    const unique_fd again(
+        ::open(("/proc/self/fd/" + std::to_string(file_.get())).c_str(), O_RDWR | O_CLOEXEC));
+    const std::size_t size = mapping_.get().size_bytes;
+    for (const int file : {file_.get(), again.get()}) {
+      const std::uint64_t word = 1;
+      EXPECT_EQ(::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0), MAP_FAILED);
+      EXPECT_EQ(::pwrite(file, &word, sizeof word, wire::state_table_words_offset), -1);
+      EXPECT_NE(::fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4'096), 0);
+      EXPECT_NE(::ftruncate(file, 0), 0);
+    }
+    EXPECT_NE(::mprotect(mapping_.get().address, size, PROT_READ | PROT_WRITE), 0);
+  }
+
+ private:
+  unique_fd file_;
+  ino_t inode_ = 0;
+  gpushm::base::unique_mapping mapping_;
+};
+
+/// Tables of which this process has a descriptor.
+std::size_t tables_of(pid_t process) {
+  std::size_t result = 0;
+  for (const auto& each :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/fd")) {
+    std::error_code closed_meanwhile;
+    const auto target = std::filesystem::read_symlink(each.path(), closed_meanwhile).string();
+    result += target.find("gpushm-state") != std::string::npos ? 1U : 0U;
+  }
+  return result;
+}
+
+/// Also if the connection ends during the request, because the pause was too long for it.
+template <typename Request>
+auto insist(Request&& request) {
+  const auto deadline = gpushm_testing::deadline_after(20s);
+  for (;;) {
+    try {
+      return request();
+    } catch (const gpushm::error& why) {
+      if (why.code() != gpushm::errc::broker_gone || gpushm_testing::clock::now() > deadline) {
+        throw;
+      }
+    }
+  }
+}
+
+class brokerd_tables : public testing::Test {
  protected:
+  explicit brokerd_tables(const std::string& fence_delay_ms = "50")
+      : broker_(
+            std::in_place,
+            run_dir_,
+            std::vector<std::string>{"--domain", "default", "--fence-delay-ms", fence_delay_ms}) {}
+
   [[nodiscard]] gpushm::client connect() const {
     return gpushm::client::connect({.socket_path = socket_, .timeout = 20s});
   }
@@ -48,155 +134,173 @@ class brokerd_with_written_table : public testing::Test {
     created.publish();
     return created;
   }
-
-  /// Also if its connection ends during the request.
-  [[nodiscard]] static bool has_one_lease(gpushm::client& by, const std::string& name) {
-    const auto found = [&] {
-      try {
-        return by.stat(name).leases == 1;
-      } catch (const gpushm::error& why) {
-        EXPECT_EQ(why.code(), gpushm::errc::broker_gone);
-        return false;
-      }
-    };
-    return eventually(found, 20s);
+  /// The table of a member that connects now.
+  [[nodiscard]] member_table table() const {
+    return member_table(raw_session::greeted(socket_).state_table());
   }
-
-  [[nodiscard]] static gpushm::base::unique_mapping map_for_writing(int table) {
-    const gpushm::base::unique_fd file(
-        ::open(("/proc/self/fd/" + std::to_string(table)).c_str(), O_RDWR | O_CLOEXEC));
-    EXPECT_TRUE(file);
-    struct stat found {};
-    EXPECT_EQ(::fstat(file.get(), &found), 0);
-    return gpushm::base::map_file(
-        "test", file.get(), static_cast<std::size_t>(found.st_size), true);
-  }
-  [[nodiscard]] std::uint32_t owner() const {
-    return std::atomic_ref<std::uint32_t>(header_->owner_futex).load();
-  }
-
-  /// Lets a segment have each state, and expects them after each of `writes` and the death of a
-  /// broker.
-  void expect_states_after(const std::vector<std::function<void()>>& writes);
 
   gpushm_testing::temp_dir directory_{0755};
   const std::string run_dir_ = directory_ / "run";
   const std::string socket_ = run_dir_ + "/d/default/socket";
-  std::optional<gpushm_testing::brokerd> broker_{
-      std::in_place,
-      run_dir_,
-      std::vector<std::string>{"--domain", "default", "--fence-delay-ms", "50"}};
-  gpushm_testing::raw_session member_ = gpushm_testing::raw_session::greeted(socket_);
-  gpushm::base::unique_mapping table_ = map_for_writing(member_.state_table());
-  std::byte* const bytes_ = static_cast<std::byte*>(table_.get().address);
-  wire::state_table_header* const header_ = reinterpret_cast<wire::state_table_header*>(bytes_);
+  std::optional<gpushm_testing::brokerd> broker_;
 };
 
-void brokerd_with_written_table::expect_states_after(
-    const std::vector<std::function<void()>>& writes) {
+/// The table of the successor, which comes on the other lane than answers.
+member_table next_table(raw_session& of, const member_table& before) {
+  EXPECT_TRUE(eventually(
+      [&] {
+        static_cast<void>(of.receive(100ms));
+        return member_table(of.state_table()).inode() != before.inode();
+      },
+      20s));
+  return member_table(of.state_table());
+}
+
+TEST_F(brokerd_tables, are_written_by_their_broker_only_and_show_the_same_states) {
   gpushm::client creator = connect();
   gpushm::client reader = connect();
   const gpushm::segment live = create(creator, "live");
   const gpushm::segment removed = create(creator, "removed");
-  auto dies = gpushm_testing::raw_session::greeted(socket_);
-  ASSERT_NE(gpushm_testing::publish_segment(dies, gpushm_testing::reserve_pages("orphan", 1)), 0U);
+  auto orphans = raw_session::greeted(socket_);
+  ASSERT_NE(gpushm_testing::publish_segment(orphans, gpushm_testing::reserve_pages("orphan", 1)),
+            0U);
   const gpushm::segment orphan = reader.open("orphan");
-  dies.hang_up();
+  orphans.hang_up();
   creator.remove("removed");
   ASSERT_TRUE(eventually([&] { return orphan.state() == segment_state::exporter_gone; }, 20s));
 
-  for (std::size_t i = 0; i != writes.size(); ++i) {
+  auto member = raw_session::greeted(socket_);
+  for (int i = 0; i != 3; ++i) {
     SCOPED_TRACE(i);
-    const wire::state_table_header before = *header_;
-    writes[i]();
+    const member_table before(member.state_table());
+    before.expect_not_writable();
     ASSERT_TRUE(broker_->kill());
-    EXPECT_EQ(connect().list().size(), 2U + i);  // a new member: the header is whole
-    // On a busy machine the pause may have been too long for these clients: they connect again.
-    EXPECT_TRUE(has_one_lease(creator, "live"));
+    static_cast<void>(insist([&] { return creator.stat("live"); }));
+    const std::vector<std::byte> left = before.bytes();
+    EXPECT_EQ(before.owner(), FUTEX_OWNER_DIED);
+    before.expect_not_writable();
+
+    // To a member that was connected, and to a new one.
+    const member_table now = next_table(member, before);
+    EXPECT_EQ(table().inode(), now.inode());
+    now.expect_not_writable();
+    EXPECT_EQ(now.used(), before.used());
+    wire::state_table_header expected = before.header();
+    expected.owner_futex = now.owner();
+    EXPECT_EQ(std::memcmp(&now.header(), &expected, sizeof(expected)), 0);
+
     EXPECT_TRUE(eventually([&] { return live.state() == segment_state::live; }, 20s));
     EXPECT_TRUE(eventually([&] { return removed.state() == segment_state::removed; }, 20s));
     EXPECT_TRUE(eventually([&] { return orphan.state() == segment_state::exporter_gone; }, 20s));
-    static_cast<void>(create(creator, "new" + std::to_string(i)));
-    EXPECT_NE(owner(), before.owner_futex);
-    wire::state_table_header now = *header_;
-    now.owner_futex = before.owner_futex;
-    EXPECT_EQ(std::memcmp(&now, &before, sizeof(now)), 0);
-    EXPECT_TRUE(std::all_of(bytes_ + sizeof(now),
-                            bytes_ + wire::state_table_words_offset,
-                            [](std::byte each) { return each == std::byte{0}; }));
-    // Segments and nothing else have words: `live`, `orphan`, `removed`, and new ones.
-    const auto* const words =
-        reinterpret_cast<const std::uint64_t*>(bytes_ + wire::state_table_words_offset);
-    EXPECT_EQ(before.slots - std::count(words, words + before.slots, 0), 4 + i);
+    static_cast<void>(
+        insist([&] { return create(creator, "new" + std::to_string(i)).generation(); }));
+    EXPECT_EQ(now.used(), before.used() + 1);
+    EXPECT_EQ(before.bytes(), left) << "written after the end of its broker";
+    EXPECT_EQ(tables_of(broker_->keeper().pid()), 0U);
   }
-}
 
-TEST_F(brokerd_with_written_table, is_continued_with_what_the_journal_says) {
-  expect_states_after({
-      [&] {
-        const std::uint32_t slots = header_->slots;
-        // Not the owner's word: readers would take the broker for dead. The next one does that.
-        std::memset(bytes_, 0xA5, offsetof(wire::state_table_header, owner_futex));
-        std::memset(
-            &header_->owner_rest,
-            0xA5,
-            wire::state_table_words_offset - offsetof(wire::state_table_header, owner_rest));
-        std::mt19937_64 random(1);
-        for (int i = 0; i != 2'000; ++i) {
-          const std::uint64_t word = random();
-          std::memcpy(bytes_ + wire::state_table_words_offset + random() % slots * 8, &word, 8);
-        }
-      },
-      // A thread that lives: a broker that waited for it would never serve.
-      [&] { header_->owner_futex = static_cast<std::uint32_t>(::getpid()); },
-  });
-  // Readers still see the end of that broker.
-  gpushm::client reader = connect();
-  const gpushm::segment opened = reader.open("live");
+  // Readers see the end of the domain.
+  const member_table final_table(member.state_table());
   broker_.reset();
-  EXPECT_TRUE(eventually([&] { return opened.state() == segment_state::broker_gone; }, 20s));
+  EXPECT_TRUE(eventually([&] { return live.state() == segment_state::broker_gone; }, 20s));
+  final_table.expect_not_writable();
 }
 
-/// The keeper's copies of state tables.
-std::size_t tables_of(pid_t keeper) {
-  std::size_t result = 0;
-  for (const auto& each :
-       std::filesystem::directory_iterator("/proc/" + std::to_string(keeper) + "/fd")) {
-    std::error_code closed_meanwhile;
-    const auto target = std::filesystem::read_symlink(each.path(), closed_meanwhile).string();
-    result += target.find("gpushm-state") != std::string::npos ? 1U : 0U;
+/// By name and from the cache, at every moment of the replacement.
+TEST_F(brokerd_tables, never_show_a_segment_that_a_successor_has_removed) {
+  gpushm::client owner = connect();
+  gpushm::client user = connect();
+  static_cast<void>(create(owner, "w"));
+  for (int i = 0; i != 5; ++i) {
+    const auto hits = [&] { return user.cache_stats().hits; };
+    const std::uint64_t before = hits();
+    EXPECT_TRUE(eventually(
+        [&] {
+          static_cast<void>(insist([&] { return user.open("w").generation(); }));
+          return hits() != before;
+        },
+        20s))
+        << "not cached";
+    ASSERT_TRUE(broker_->kill());
+    try {
+      insist([&] {
+        owner.remove("w");
+        return 0;
+      });
+    } catch (const gpushm::error& why) {  // repeated although it had been done
+      EXPECT_EQ(why.code(), gpushm::errc::no_such_segment);
+    }
+    EXPECT_EQ(insist([&] { return user.try_open("w").has_value(); }), false);
+    const gpushm::generation next = insist([&] {
+      try {
+        return create(owner, "w").generation();
+      } catch (const gpushm::error& why) {
+        if (why.code() != gpushm::errc::already_exists) {
+          throw;
+        }
+        return owner.stat("w").generation;
+      }
+    });
+    EXPECT_EQ(insist([&] { return user.open("w").generation(); }), next);
   }
-  return result;
 }
 
-TEST_F(brokerd_with_written_table, is_replaced_when_a_member_has_given_it_away) {
-  if (::geteuid() != 0) {
-    GTEST_SKIP() << "needs root, to change the owner of a file";
+/// A client that is stopped, or reads events late, is not dropped because of them.
+TEST_F(brokerd_tables, are_sent_to_a_client_that_has_not_read_the_one_before) {
+  const auto late = raw_session::greeted(socket_);
+  std::vector<ino_t> expected;
+  for (int i = 0; i != 3; ++i) {
+    ASSERT_TRUE(broker_->kill());
+    expected.push_back(table().inode());
   }
-  gpushm::client creator = connect();
-  const gpushm::segment kept = create(creator, "kept");
-  const auto leased = creator.create("leased", {.size_bytes = 4'096, .device = "host"});
-  ASSERT_EQ(::fchown(member_.state_table(), 12'345, 12'345), 0);
-  ASSERT_TRUE(broker_->kill());
-  EXPECT_EQ(connect().list().size(), 1U);
-  EXPECT_TRUE(has_one_lease(creator, "kept"));
-  EXPECT_TRUE(eventually([&] { return kept.state() == segment_state::live; }, 20s));
-  EXPECT_TRUE(eventually([&] { return leased.state() == segment_state::live; }, 20s));
-  const auto session = gpushm_testing::raw_session::greeted(socket_);
-  struct stat found {};
-  ASSERT_EQ(::fstat(session.state_table(), &found), 0);
-  EXPECT_EQ(found.st_uid, gpushm_testing::brokerd_uid());
-  EXPECT_EQ(found.st_mode & 07777U, 0600U);
-  EXPECT_TRUE(eventually([&] { return tables_of(broker_->keeper().pid()) == 1; }, 20s));
+  std::vector<std::byte> buffer(wire::max_packet_bytes);
+  std::vector<ino_t> sent;
+  for (;;) {
+    const auto got = gpushm::transport::receive_packet(late.events(), buffer);
+    if (got.status != gpushm::transport::receive_status::packet) {
+      EXPECT_EQ(got.status, gpushm::transport::receive_status::would_block);
+      break;
+    }
+    const auto message = wire::decode(got.packet);
+    ASSERT_TRUE(message && std::holds_alternative<wire::continued>(message->body));
+    ASSERT_EQ(got.descriptors.size(), 1U);
+    sent.push_back(member_table(got.descriptors.front().get()).inode());
+  }
+  EXPECT_EQ(sent, expected);
+}
 
-  // The next one continues with that.
+class brokerd_with_late_fence : public brokerd_tables {
+ protected:
+  brokerd_with_late_fence() : brokerd_tables("60000") {}
+};
+
+/// It would use what the dead broker's table says.
+TEST_F(brokerd_with_late_fence, ends_connections_that_cannot_follow_and_keeps_their_leases) {
+  wire::hello hello;
+  hello.known_kinds = wire::known_kinds;
+  raw_session earlier(socket_);
+  const auto greeted = earlier.request(hello);
+  const auto* const welcome = gpushm_testing::body_of<wire::welcome>(greeted);
+  ASSERT_NE(welcome, nullptr);
+  const gpushm::generation held =
+      gpushm_testing::publish_segment(earlier, gpushm_testing::reserve_pages("kept", 1));
+  ASSERT_NE(held, 0U);
+  auto bystander = raw_session::greeted(socket_);
   ASSERT_TRUE(broker_->kill());
-  EXPECT_EQ(connect().list().size(), 1U);
-  struct stat again {};
-  const auto later = gpushm_testing::raw_session::greeted(socket_);
-  ASSERT_EQ(::fstat(later.state_table(), &again), 0);
-  EXPECT_EQ(again.st_ino, found.st_ino);
-  EXPECT_TRUE(eventually([&] { return leased.state() == segment_state::live; }, 20s));
+
+  EXPECT_TRUE(earlier.closed_within(20s));
+  EXPECT_NE(bystander.request(wire::list{}).message, std::nullopt) << "not dropped";
+  raw_session again(socket_);
+  hello.resume = welcome->token;
+  const auto resumed = again.request(hello);
+  const auto* const successor = gpushm_testing::body_of<wire::welcome>(resumed);
+  ASSERT_NE(successor, nullptr);
+  EXPECT_TRUE(successor->resumed) << "its leases are released";
+  static_cast<void>(again.request(wire::keep{{held}, {1}, false}));
+  const auto found = again.request(wire::stat{"kept"});
+  const auto* const listing = gpushm_testing::body_of<wire::listing>(found);
+  ASSERT_NE(listing, nullptr);
+  EXPECT_EQ(listing->segments.at(0).leases, 1U);
 }
 
 }  // namespace

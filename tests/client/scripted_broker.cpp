@@ -28,8 +28,9 @@ namespace {
 
 constexpr std::uint32_t slots = 64;
 
-/// Every slot is live, with the generation equal to the slot's number.
-unique_fd state_table() {
+}  // namespace
+
+unique_fd scripted_broker::state_table(gpushm::generation first) {
   unique_fd file(::memfd_create("scripted-table", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   std::vector<std::byte> bytes(wire::state_table_bytes(slots));
   wire::state_table_header header{};
@@ -39,7 +40,7 @@ unique_fd state_table() {
   header.owner_futex = 1;
   std::memcpy(bytes.data(), &header, sizeof header);
   for (std::uint32_t slot = 0; slot < slots; ++slot) {
-    const auto word = wire::make_slot_word(slot, wire::slot_state::live);
+    const auto word = wire::make_slot_word(first + slot, wire::slot_state::live);
     std::memcpy(
         bytes.data() + wire::state_table_words_offset + slot * sizeof word, &word, sizeof word);
   }
@@ -47,6 +48,8 @@ unique_fd state_table() {
   EXPECT_EQ(::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
   return file;
 }
+
+namespace {
 
 bool send(int socket, const wire::message& message, const std::vector<unique_fd>& descriptors) {
   std::vector<int> numbers;
@@ -130,7 +133,8 @@ void scripted_broker::talk_to(int socket) {
     if (std::holds_alternative<wire::hello>(message->body)) {
       reply welcome{
           {0, wire::welcome{wire::protocol_version, "scripted", {}, slots, 0, 253, true}}};
-      welcome.descriptors.push_back(state_table());
+      table_ = state_table();
+      welcome.descriptors.emplace_back(::fcntl(table_.get(), F_DUPFD_CLOEXEC, 0));
       auto pair = transport::connected_pair();
       events = std::move(pair.first);
       welcome.descriptors.push_back(std::move(pair.second));

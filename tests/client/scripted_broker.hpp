@@ -36,6 +36,12 @@ class scripted_broker {
 
   [[nodiscard]] const std::string& socket_path() const noexcept { return socket_path_; }
 
+  /// A state table in which every slot is live, with the generation `first` + the slot's number.
+  [[nodiscard]] static gpushm::base::unique_fd state_table(gpushm::generation first = 0);
+  /// The table that clients have been welcomed with last, for writing. Precondition: one is
+  /// connected, and none is being welcomed.
+  [[nodiscard]] int last_table() const noexcept { return table_.get(); }
+
   /// A sealed memfd, as used for chunks.
   [[nodiscard]] static gpushm::base::unique_fd sealed_file(std::size_t bytes);
 
@@ -48,6 +54,7 @@ class scripted_broker {
   script answers_;
   bool reports_releases_;
   int closed_;
+  gpushm::base::unique_fd table_;
   gpushm::base::unique_fd listener_;
   gpushm::base::unique_fd stop_;
   std::jthread thread_;

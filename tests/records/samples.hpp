@@ -152,9 +152,20 @@ auto fields_of(T& v) {
 }
 template <is<connection_record> T>
 auto fields_of(T& v) {
-  auto& [greeted, bye, dropped, closed, token, fence, requests, events, process, life, kinds] = v;
+  auto& [greeted,
+         bye,
+         dropped,
+         closed,
+         token,
+         fence,
+         requests,
+         events,
+         process,
+         life,
+         kinds,
+         tables] = v;
   return std::tie(
-      greeted, bye, dropped, closed, token, fence, requests, events, process, life, kinds);
+      greeted, bye, dropped, closed, token, fence, requests, events, process, life, kinds, tables);
 }
 template <is<files_record> T>
 auto fields_of(T& v) {
@@ -220,8 +231,18 @@ inline auto full_values() {
 
   broker_record broker{"default", {}, 41, "/run/gpushm/s", 42, 43, 44, 45, 46};
   broker.epoch = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
-  connection_record connection{
-      true, true, true, true, {}, fence::unproven, 51, 52, 53, 0xFFFF'FFFF'FFFF'FFFFULL, 0x55};
+  connection_record connection{true,
+                               true,
+                               true,
+                               true,
+                               {},
+                               fence::unproven,
+                               51,
+                               52,
+                               53,
+                               0xFFFF'FFFF'FFFF'FFFFULL,
+                               0x55,
+                               true};
   connection.token.fill(0x54);
 
   return std::make_tuple(

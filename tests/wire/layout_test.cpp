@@ -146,5 +146,39 @@ TEST_F(state_table, distinguishes_live_dead_and_stopped_broker) {
   EXPECT_FALSE(table.broker_alive());
 }
 
+TEST_F(state_table, without_its_broker_shows_what_is_known) {
+  const auto table = view();
+  header().resumable = 1;
+  words()[1] = make_slot_word(7, slot_state::live);
+  words()[2] = make_slot_word(8, slot_state::removed);
+  header().owner_futex = 4711;
+  EXPECT_TRUE(table.has_writer());
+  EXPECT_FALSE(table.exists(1, 9));
+  EXPECT_EQ(table.state(1, 9), segment_state::removed);
+
+  // The slot may have been given to 9 by a successor, whose table is not here yet.
+  header().owner_futex = FUTEX_OWNER_DIED;
+  EXPECT_FALSE(table.has_writer());
+  EXPECT_TRUE(table.broker_alive()) << "paused";
+  EXPECT_EQ(table.state(1, 7), segment_state::live);
+  EXPECT_EQ(table.state(2, 8), segment_state::removed);
+  EXPECT_EQ(table.state(1, 9), segment_state::live);
+  EXPECT_TRUE(table.exists(1, 9));
+  table.end_pause();
+  header().owner_futex = 4712;
+  EXPECT_TRUE(table.has_writer());
+  EXPECT_EQ(table.state(1, 9), segment_state::removed);
+
+  // No successor: ended on purpose, and a broker that cannot have one.
+  header().owner_futex = 0;
+  EXPECT_FALSE(table.has_writer());
+  EXPECT_EQ(table.state(1, 9), segment_state::removed);
+  EXPECT_FALSE(table.exists(1, 9));
+  header().owner_futex = FUTEX_OWNER_DIED;
+  header().resumable = 0;
+  EXPECT_EQ(table.state(1, 9), segment_state::removed);
+  EXPECT_FALSE(table.exists(1, 9));
+}
+
 }  // namespace
 }  // namespace gpushm::wire

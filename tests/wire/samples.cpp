@@ -132,6 +132,7 @@ std::vector<sample> one_of_each_kind() {
       {"cancelled", {30, cancelled{}}},
       {"too_late", {31, too_late{4'711}}},
       {"subscribed", {32, subscribed{{some_segment(), longest_segment()}, true, 4'711}}},
+      {"continued", {0, continued{}}},
   };
 }
 
@@ -142,6 +143,8 @@ std::vector<sample> at_the_limits() {
       {"empty hello", {0, hello{0, "", 0, 0}}},
       {"largest hello", {max64, hello{max32, std::string(4'096, 'b'), max64, INT32_MIN}}},
       {"largest welcome", {max64, welcome{max32, longest, {}, max64, max64, max32, true}}},
+      {"hello of a client that takes tables",
+       {1, hello{2, "", 0, 0, fence::none, {}, known_kinds, true}}},
       {"hello with a fence",
        {0,
         hello{1,

@@ -42,6 +42,7 @@ raw_session greet(const std::string& socket) {
   const std::vector<int> proof{pidfd.get(), gpushm::base::life_pipe()};
   wire::hello hello;
   hello.fence = gpushm::fence::proven;
+  hello.takes_tables = true;
   session.greet(hello, proof);
   return session;
 }
