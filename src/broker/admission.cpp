@@ -3,6 +3,7 @@
 
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -123,7 +124,10 @@ void admission::welcome(base::guarded_fd accepted) {
   }
   try {
     created->process_id = process ? recorder_.keep(process.get()) : 0;
-    hub_.accept(created, {peer.pid, peer.uid, peer.uid_known, who});
+    // The domain of a broker without a successor belongs to that uid, wherever its processes are.
+    const bool is_foreign = recorder_.is_on() && peer.uid_known && peer.uid == ::geteuid() &&
+                            !transport::is_in_no_other_container(peer, process.get());
+    hub_.accept(created, {peer.pid, peer.uid, peer.uid_known, who, is_foreign});
   } catch (const error& why) {
     refuse(created->requests.take_socket(), who, why);
     return;

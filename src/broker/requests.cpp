@@ -239,8 +239,7 @@ prepared requests::handle(const context& at, const wire::reserve& message) {
 
 /// The operator need not wait.
 void requests::check_name(const context& at, std::string_view name) const {
-  const core::peer& who = domain_.peer_of(at.number);
-  record_.check_name(name, who, who.uid_known && who.uid == config_.owner_uid);
+  record_.check_name(name, domain_.peer_of(at.number), domain_.is_operator(at.number));
 }
 
 prepared requests::handle(const context& at, const wire::attach& message) {

@@ -107,7 +107,8 @@ void check_reservation(const reservation& wanted) {
 }  // namespace
 
 bool is_same_member(const peer& one, const peer& other) {
-  if (!one.uid_known || !other.uid_known || one.uid != other.uid) {
+  if (!one.uid_known || !other.uid_known || one.uid != other.uid ||
+      one.is_foreign != other.is_foreign) {
     return false;
   }
   const principal& of = one.principal;

@@ -105,7 +105,7 @@ struct lost_segment {
 };
 
 /// Whether `other` has the uid of `one`, and its principal where that is vouched for. False if a
-/// uid is not known.
+/// uid is not known, and if one of them only is foreign.
 [[nodiscard]] bool is_same_member(const peer& one, const peer& other);
 
 /// What is charged for a segment as long as it exists, without its metadata and the leases of
@@ -135,8 +135,8 @@ struct ending_leases {
 /// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class domain {
  public:
-  /// `owner_uid` may manage every segment. `process`: shared by the brokers of one process; null:
-  /// this is the only one.
+  /// The operator, of uid `owner_uid`, may manage every segment. `process`: shared by the brokers
+  /// of one process; null: this is the only one.
   domain(std::string name,
          std::uint32_t owner_uid,
          const limits& bounds,
@@ -172,6 +172,8 @@ class domain {
   [[nodiscard]] core::payload* payload_of(session_id session) const noexcept;
   /// Precondition: the session is connected or ending.
   [[nodiscard]] const peer& peer_of(session_id session) const;
+  /// Whether it may manage every segment: it has the broker's uid, and is not `peer::is_foreign`.
+  [[nodiscard]] bool is_operator(session_id session) const;
   /// Calls `visit(payload&)` for each session that has a payload. `visit` must not change the
   /// domain.
   template <typename Visit>
@@ -448,7 +450,9 @@ class domain {
   [[nodiscard]] const segment* published_or_own(session_id session, std::string_view name) const;
   [[nodiscard]] bool may_see(session_id session, const segment& what) const;
   [[nodiscard]] bool may_manage(session_id session, const segment& what) const;
-  [[nodiscard]] bool is_operator(session_id session) const;
+  [[nodiscard]] bool is_owner(const peer& who) const noexcept {
+    return who.uid_known && who.uid == owner_uid_ && !who.is_foreign;
+  }
   [[nodiscard]] error no_such_segment(std::string_view name) const;
   [[nodiscard]] error exporter_died() const;
 

@@ -119,7 +119,7 @@ void domain::unfence(session_id session, std::string_view name) {
         {},
         "only the broker's uid may end leases of others that wait for a fence; its creator's "
         "uid in the same pod or container may end those of its own processes",
-        "run it as the broker's user");
+        "run it as the broker's user, and not in another container");
   }
   if (holders.empty()) {
     throw error(errc::invalid_argument,

@@ -214,7 +214,7 @@ domain::domain(std::string name,
 void domain::restore_session(session_id id, const saved_session& from) {
   participant to;
   to.who = from.who;
-  to.is_operator = from.who.uid_known && from.who.uid == owner_uid_;
+  to.is_operator = is_owner(from.who);
   to.held = charges_of(from.who);
   to.held.charge(resource::memory_bytes, cost::connection);
   to.held.charge(resource::connections, from.lost ? 0 : 1);

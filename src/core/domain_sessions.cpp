@@ -31,14 +31,14 @@ charges domain::charges_of(const peer& who) {
     payer = who.uid_known ? core::principal{"uid " + std::to_string(who.uid), true}
                           : core::principal{"processes with an unknown uid", true};
   }
-  return {budget_, budget_.account_of(payer), who.uid_known && who.uid == owner_uid_};
+  return {budget_, budget_.account_of(payer), is_owner(who)};
 }
 
 void domain::connect(session_id id, const peer& who, std::shared_ptr<core::payload> payload) {
   participant joined;
   joined.who = who;
   joined.payload = std::move(payload);
-  joined.is_operator = who.uid_known && who.uid == owner_uid_;
+  joined.is_operator = is_owner(who);
   joined.held = charges_of(who);
   joined.held.take(resource::connections, 1);
   joined.held.take(resource::descriptors, limits_.descriptors_per_session);

@@ -22,7 +22,10 @@ struct peer {
   std::uint32_t uid = 0;
   bool uid_known = false;
   /// The principal that its usage is charged to; an empty key: the uid, if known.
-  core::principal principal = {};
+  [[no_unique_address]] core::principal principal = {};  // the next member is in its padding
+  /// Not known to be outside other containers, whose root can take any uid: the broker's uid makes
+  /// it no operator.
+  bool is_foreign = false;
   friend bool operator==(const peer&, const peer&) = default;
 };
 

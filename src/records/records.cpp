@@ -205,8 +205,13 @@ class writer {
     return to_.CreateVector(value);
   }
   fbs::Offset<fb::Peer> peer(const core::peer& v) {
-    return fb::CreatePeer(
-        to_, v.pid, v.uid, v.uid_known, text(v.principal.key), v.principal.vouched_for);
+    return fb::CreatePeer(to_,
+                          v.pid,
+                          v.uid,
+                          v.uid_known,
+                          text(v.principal.key),
+                          v.principal.vouched_for,
+                          v.is_foreign);
   }
   fbs::Offset<fb::Open> open(core::session_id session, const core::open_request& v) {
     return fb::CreateOpen(to_,
@@ -287,7 +292,8 @@ core::peer peer(const fb::Peer* from) {
   return {from->pid(),
           from->uid(),
           from->uid_known(),
-          {fbs::GetString(from->principal()), from->vouched_for()}};
+          {fbs::GetString(from->principal()), from->vouched_for()},
+          from->is_foreign()};
 }
 
 core::saved_open open(const fb::Open& v) {

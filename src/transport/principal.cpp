@@ -2,6 +2,7 @@
 #include "transport/principal.hpp"
 
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
@@ -12,12 +13,19 @@
 
 #include "base/file.hpp"
 #include "base/syscall.hpp"
+#include "base/unique_fd.hpp"
 
 namespace gpushm::transport {
 
 namespace {
 
 constexpr long pidfs_magic = 0x50494446;  // PID_FS_MAGIC of include/uapi/linux/magic.h, Linux 6.9
+// include/uapi/linux/pidfd.h, Linux 6.11.
+constexpr unsigned long get_cgroup_namespace = _IO(0xFF, 1);
+constexpr unsigned long get_pid_namespace = _IO(0xFF, 5);
+// The machine's namespaces: include/linux/proc_ns.h.
+constexpr ino_t machines_pid_namespace = 0xEFFFFFFC;
+constexpr ino_t machines_cgroup_namespace = 0xEFFFFFFB;
 constexpr std::size_t container_id_digits = 64;  // of docker, containerd, CRI-O, podman
 constexpr std::size_t shown_digits = 16;
 
@@ -92,6 +100,32 @@ bool is_alive(int pidfd) {
   return ::poll(&entry, 1, 0) == 0;
 }
 
+/// Whether the text of a /proc/PID/status file names one PID only: the process is in the PID
+/// namespace of procfs, and in none below it.
+bool has_one_pid(std::string_view status) {
+  constexpr std::string_view label = "\nNSpid:\t";
+  const auto at = status.find(label);
+  if (at == std::string_view::npos) {
+    return false;
+  }
+  status.remove_prefix(at + label.size());
+  const std::string_view numbers = status.substr(0, status.find('\n'));
+  return !numbers.empty() && numbers.find('\t') == std::string_view::npos;
+}
+
+/// 0: the kernel does not say.
+ino_t namespace_of(int pidfd, unsigned long which) {
+  const base::unique_fd found(::ioctl(pidfd, which, 0));
+  struct stat info {};
+  return found && ::fstat(found.get(), &info) == 0 ? info.st_ino : 0;
+}
+
+/// With control groups of version 1, containers have the machine's namespace of them, too.
+bool has_machines_namespaces(int pidfd) {
+  return namespace_of(pidfd, get_pid_namespace) == machines_pid_namespace &&
+         namespace_of(pidfd, get_cgroup_namespace) == machines_cgroup_namespace;
+}
+
 }  // namespace
 
 std::optional<std::string> tenant_of_cgroups(std::string_view text) {
@@ -137,6 +171,25 @@ peer_principal principal_of(const peer_credentials& peer, int pidfd) {
     }
   }
   return {"unidentified processes", true};
+}
+
+bool is_in_no_other_container(const peer_credentials& peer, int pidfd) {
+  if (pidfd < 0) {
+    return false;
+  }
+  if (peer.pid <= 0) {  // not in this PID namespace or one below it
+    return has_machines_namespaces(pidfd);
+  }
+  const std::string directory = "/proc/" + std::to_string(peer.pid);
+  const auto status = base::read_small_file(directory + "/status");
+  const auto groups = base::read_small_file(directory + "/cgroup");
+  const auto own = base::read_small_file("/proc/self/cgroup");
+  if (!status || !groups || !own || !is_alive(pidfd)) {
+    return false;
+  }
+  const auto tenant = tenant_of_cgroups(*groups);
+  return has_one_pid(*status) &&
+         (!tenant || tenant->starts_with("uid ") || tenant == tenant_of_cgroups(*own));
 }
 
 }  // namespace gpushm::transport

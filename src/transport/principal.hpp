@@ -26,4 +26,10 @@ struct peer_principal {
 /// /proc; does not block on the peer.
 [[nodiscard]] peer_principal principal_of(const peer_credentials& peer, int pidfd);
 
+/// True if the peer is known to be in no other container than this process: it has the PID
+/// namespace of this process or the machine's, and its control group names no other pod or
+/// container. False if that is not so, or the kernel does not say (without a common PID namespace:
+/// before Linux 6.11, or for a peer of another uid). Reads /proc; does not block on the peer.
+[[nodiscard]] bool is_in_no_other_container(const peer_credentials& peer, int pidfd);
+
 }  // namespace gpushm::transport

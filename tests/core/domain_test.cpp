@@ -753,6 +753,27 @@ TEST_F(domain_remove, another_pod_of_that_uid_may_not_manage) {
   expect_nothing_left();
 }
 
+/// Root of a container can take any uid, also the broker's.
+TEST_F(domain_remove, foreign_peer_of_the_brokers_uid_may_not_manage) {
+  domain_.connect(11, {401, broker_uid, true, {"uid 42", true}, true});
+  domain_.connect(12, {402, broker_uid, true, {"uid 42", true}});
+  domain_.release(1, make(1, "kv", lifetime::persistent), 1);
+  domain_.release(12, make(12, "the operator's", lifetime::persistent), 1);
+  domain_.release(11, make(11, "its own", lifetime::persistent), 1);
+  for (const char* const name : {"kv", "the operator's"}) {
+    errc code{};
+    static_cast<void>(error_of([&] { domain_.remove(11, name); }, &code));
+    EXPECT_EQ(code, errc::permission_denied) << name;
+    domain_.remove(12, name);
+  }
+  domain_.remove(11, "its own");
+  EXPECT_FALSE(domain_.is_operator(11));
+  EXPECT_TRUE(domain_.is_operator(12));
+  domain_.disconnect(11, true);
+  domain_.disconnect(12, true);
+  expect_nothing_left();
+}
+
 TEST_F(domain_remove, unpublished_segment_is_removed_by_its_creator_only) {
   reserve(1, host_segment("kv"));
   errc code{};

@@ -32,8 +32,8 @@ auto fields_of(T& v) {
 }
 template <is<core::peer> T>
 auto fields_of(T& v) {
-  auto& [pid, uid, uid_known, principal] = v;
-  return std::tie(pid, uid, uid_known, principal);
+  auto& [pid, uid, uid_known, principal, is_foreign] = v;
+  return std::tie(pid, uid, uid_known, principal, is_foreign);
 }
 template <is<core::open_request> T>
 auto fields_of(T& v) {
@@ -204,7 +204,7 @@ inline std::vector<std::byte> some_bytes(std::size_t count, unsigned first) {
 /// One value of each kind, whose fields all differ from their defaults and, where the type allows
 /// it, from each other.
 inline auto full_values() {
-  const core::peer who{101, 1'000, true, {"container 3f9c", false}};
+  const core::peer who{101, 1'000, true, {"container 3f9c", false}, true};
   const core::open_request request{
       11, 12, "w/llama", 1ULL << 40U, at(13'000'000'014), at(-15), 16, true};
 
@@ -225,7 +225,7 @@ inline auto full_values() {
   segment.published = true;
   segment.removed = true;
   segment.used = true;
-  segment.creator = {102, 0xFFFF'FFFFU, true, {"uid 4294967295", false}};
+  segment.creator = {102, 0xFFFF'FFFFU, true, {"uid 4294967295", false}, true};
   segment.creator_session = 39;
   segment.exporter_gone = true;
 

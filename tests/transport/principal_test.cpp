@@ -77,5 +77,18 @@ TEST(principal, falls_back_to_uid_then_process_then_shared) {
   EXPECT_EQ(principal_of({0, 65534, 0, false}, -1).key, "unidentified processes");
 }
 
+TEST(principal, of_this_process_is_in_no_other_container) {
+  std::array<int, 2> pair{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()), 0);
+  const base::unique_fd one(pair[0]);
+  const base::unique_fd other(pair[1]);
+  const auto peer = peer_of(one.get());
+  const auto pidfd = pidfd_of_peer(one.get(), peer);
+  EXPECT_FALSE(is_in_no_other_container(peer, -1)) << "nothing shows that the number is its own";
+  if (pidfd) {
+    EXPECT_TRUE(is_in_no_other_container(peer, pidfd.get()));
+  }
+}
+
 }  // namespace
 }  // namespace gpushm::transport
