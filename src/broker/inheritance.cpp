@@ -92,6 +92,10 @@ kept_fd inheritance::take(records::descriptor_id number) {
 core::session_id inheritance::next_session() const noexcept {
   core::session_id last = 0;
   for (const auto& [name, value] : state.records) {
+    if (const auto* const numbers = std::get_if<core::saved_numbers>(&value)) {
+      last = std::max(last, numbers->next_session - 1);
+    }
+    // What an earlier version has recorded has no such number.
     if (name.kind == core::record_kind::session || name.kind == core::record_kind::end) {
       last = std::max(last, name.first);
     }

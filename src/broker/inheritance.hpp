@@ -55,7 +55,7 @@ struct inheritance {
 
   /// The descriptor with this number; empty: there is none.
   [[nodiscard]] kept_fd take(records::descriptor_id number);
-  /// Larger than the number of every session and packet here.
+  /// Larger than the number of every session that was, and of every packet here.
   [[nodiscard]] core::session_id next_session() const noexcept;
   [[nodiscard]] std::uint64_t next_packet() const noexcept;
 

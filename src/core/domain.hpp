@@ -551,6 +551,7 @@ class domain {
   std::map<std::string, std::uint64_t, std::less<>> dead_names_;  // of segments whose exporter died
   std::map<std::uint64_t, std::string> dead_names_in_order_;
   std::uint64_t next_dead_name_ = 1;
+  session_id next_session_ = 1;  ///< larger than that of every session so far
 
   gpushm::generation next_generation_;
   std::vector<std::uint32_t> free_slots_;

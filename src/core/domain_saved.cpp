@@ -33,7 +33,8 @@ const typename Map::mapped_type* find_in(const Map& map, const typename Map::key
 saved_value domain::saved(const record_name& which) const {
   switch (which.kind) {
     case record_kind::numbers:
-      return saved_numbers{next_generation_, next_waiting_, next_confirmation_, next_dead_name_};
+      return saved_numbers{
+          next_generation_, next_waiting_, next_confirmation_, next_dead_name_, next_session_};
     case record_kind::session:
       if (const participant* const from = find_in(sessions_, which.first)) {
         saved_session to;
@@ -184,6 +185,7 @@ domain::domain(std::string name,
       next_waiting_ = numbers->next_waiting;
       next_confirmation_ = numbers->next_confirmation;
       next_dead_name_ = numbers->next_dead_name;
+      next_session_ = numbers->next_session;
     } else if (const auto* const session = std::get_if<saved_session>(&value)) {
       restore_session(key, *session);
     } else if (const auto* const found = std::get_if<saved_segment>(&value)) {
@@ -231,6 +233,7 @@ void domain::restore_session(session_id id, const saved_session& from) {
   }
   to.over.emplace_back();
   sessions_.emplace(id, std::move(to));
+  next_session_ = std::max(next_session_, id + 1);
 }
 
 void domain::restore_segment(gpushm::generation generation, const saved_segment& from) {

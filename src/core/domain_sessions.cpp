@@ -45,6 +45,8 @@ void domain::connect(session_id id, const peer& who, std::shared_ptr<core::paylo
   joined.held.take(resource::memory_bytes, cost::connection);
   joined.over.emplace_back();
   sessions_.emplace(id, std::move(joined));
+  next_session_ = std::max(next_session_, id + 1);
+  note(record_kind::numbers);
   note(record_kind::session, id);
 }
 

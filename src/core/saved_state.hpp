@@ -28,6 +28,9 @@ struct saved_numbers {
   std::uint64_t next_waiting = 1;
   std::uint64_t next_confirmation = 1;
   std::uint64_t next_dead_name = 1;
+  /// Larger than the number of every session so far: what names one that has ended must not mean
+  /// another one.
+  session_id next_session = 1;
   friend bool operator==(const saved_numbers&, const saved_numbers&) = default;
 };
 

@@ -41,8 +41,12 @@ class writer {
   explicit writer(fbs::FlatBufferBuilder& builder) : to_(builder) {}
 
   fbs::Offset<fb::Numbers> add(const core::saved_numbers& v) {
-    return fb::CreateNumbers(
-        to_, v.next_generation, v.next_waiting, v.next_confirmation, v.next_dead_name);
+    return fb::CreateNumbers(to_,
+                             v.next_generation,
+                             v.next_waiting,
+                             v.next_confirmation,
+                             v.next_dead_name,
+                             v.next_session);
   }
   fbs::Offset<fb::Session> add(const core::saved_session& v) {
     const auto who = peer(v.who);
@@ -501,8 +505,11 @@ core::saved_value decode(core::record_kind what, std::span<const std::byte> from
   switch (what) {
     case core::record_kind::numbers: {
       const auto& v = root<fb::Numbers>(from);
-      return core::saved_numbers{
-          v.next_generation(), v.next_waiting(), v.next_confirmation(), v.next_dead_name()};
+      return core::saved_numbers{v.next_generation(),
+                                 v.next_waiting(),
+                                 v.next_confirmation(),
+                                 v.next_dead_name(),
+                                 v.next_session()};
     }
     case core::record_kind::session:
       return session(root<fb::Session>(from));

@@ -278,6 +278,33 @@ TEST_F(brokerd_with_hostile_member, drops_a_session_after_three_deaths_in_its_re
   EXPECT_EQ(second.stat("w").leases, 1U);
 }
 
+TEST_F(brokerd_with_hostile_member, gets_a_session_number_that_none_before_had) {
+  namespace core = gpushm::core;
+  const auto has_session = [&](core::session_id number) {
+    const kept_journal journal = journal_of(broker_.keeper().pid());
+    return journal.find(gpushm::records::key_of({core::record_kind::session, number})).has_value();
+  };
+  const auto last_number = [&]() -> core::session_id {
+    const kept_journal journal = journal_of(broker_.keeper().pid());
+    const auto bytes = journal.find(gpushm::records::key_of({core::record_kind::numbers}));
+    const auto value = bytes ? gpushm::records::decode(core::record_kind::numbers, *bytes)
+                             : core::saved_value(core::saved_numbers{});
+    return std::get<core::saved_numbers>(value).next_session - 1;
+  };
+  core::session_id before = 0;
+  {
+    const gpushm::client first = connect();
+    const gpushm::client second = connect();
+    before = last_number();
+    EXPECT_TRUE(has_session(before));
+  }
+  EXPECT_TRUE(eventually([&] { return !has_session(before); }, 20s));
+  ASSERT_TRUE(broker_.kill());
+  const gpushm::client third = connect();
+  EXPECT_GT(last_number(), before);
+  EXPECT_TRUE(has_session(last_number()));
+}
+
 /// Steps that no packet begins: the rest of an open_many, and a deadline. Each would end every
 /// broker in turn, if the third one, or the thirtieth, did not give up what it is for.
 TEST_F(brokerd_with_hostile_member, names_what_it_does_when_it_dies) {

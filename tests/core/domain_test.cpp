@@ -250,6 +250,26 @@ TEST_F(domain_after_a_loss, what_is_not_handed_back_completely_ends_with_its_con
   expect_nothing_left();
 }
 
+/// A number of one that has ended may still be in use: in what it has left, or in a packet.
+TEST(domain_numbers, of_sessions_do_not_come_again_after_a_restart) {
+  const auto next_of = [](const domain& of) {
+    return std::get<saved_numbers>(of.saved({record_kind::numbers})).next_session;
+  };
+  domain first("default", broker_uid, {});
+  EXPECT_EQ(next_of(first), 1U);
+  first.connect(1, alice);
+  first.connect(7, alice);
+  first.disconnect(7, true);
+  first.pending().clear();
+  EXPECT_EQ(next_of(first), 8U);
+  saved_state saved = first.save();
+  domain second("default", broker_uid, {}, nullptr, saved);
+  EXPECT_EQ(next_of(second), 8U);
+  second.connect(8, alice);
+  second.disconnect(8, true);
+  EXPECT_EQ(next_of(second), 9U);
+}
+
 class domain_with_few_segments : public domain_test {
  protected:
   domain_with_few_segments() : domain_test({.max_segments = 2, .names_changes = true}) {}

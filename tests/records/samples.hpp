@@ -42,8 +42,8 @@ auto fields_of(T& v) {
 }
 template <is<core::saved_numbers> T>
 auto fields_of(T& v) {
-  auto& [generation, waiting, confirmation, dead_name] = v;
-  return std::tie(generation, waiting, confirmation, dead_name);
+  auto& [generation, waiting, confirmation, dead_name, session] = v;
+  return std::tie(generation, waiting, confirmation, dead_name, session);
 }
 template <is<core::saved_session::loss> T>
 auto fields_of(T& v) {
@@ -246,7 +246,7 @@ inline auto full_values() {
   connection.token.fill(0x54);
 
   return std::make_tuple(
-      core::saved_numbers{2, 3, 4, 5},
+      core::saved_numbers{2, 3, 4, 5, 6},
       std::move(session),
       std::move(segment),
       core::saved_metadata{some_bytes(300, 61)},
