@@ -171,8 +171,12 @@ void effect_sink::send_event(session* to,
 }
 
 void effect_sink::reject(session& by, std::uint64_t id, std::string_view cause) {
-  const error why(errc::protocol_error, {}, {}, cause, "use a client of protocol version 2");
-  fail(&by, id, 0, &why);
+  try {
+    const error why(errc::protocol_error, {}, {}, cause, "use a client of protocol version 2");
+    fail(&by, id, 0, &why);
+  } catch (const std::bad_alloc&) {
+    fail(&by, id, 0, nullptr);
+  }
   drop(by, cause);
 }
 

@@ -189,18 +189,25 @@ void hub::end_returns() noexcept {
   record_.end_returns();
 }
 
-void hub::receive_without_descriptors(session& from, std::span<const std::byte> packet) {
-  const std::optional<wire::message> message = wire::decode(packet);
-  if (!message) {
-    violate(from, 0, "the packet is not a message of this protocol");
-    return;
+/// The packet counts as handled: without memory, too, it must get an answer.
+void hub::receive_without_descriptors(session& from, std::span<const std::byte> packet) noexcept {
+  std::uint64_t id = wire::id_of(packet);
+  try {
+    const std::optional<wire::message> message = wire::decode(packet);
+    if (!message) {
+      violate(from, 0, "the packet is not a message of this protocol");
+      return;
+    }
+    id = message->id;
+    const error why(errc::too_many_descriptors,
+                    {},
+                    {},
+                    "the broker has no room for the descriptors of this message",
+                    "raise the broker's open file limit, or remove segments");
+    effects_.fail(&from, id, 0, &why);
+  } catch (const std::bad_alloc&) {
+    effects_.fail(&from, id, 0, nullptr);
   }
-  const error why(errc::too_many_descriptors,
-                  {},
-                  {},
-                  "the broker has no room for the descriptors of this message",
-                  "raise the broker's open file limit, or remove segments");
-  effects_.fail(&from, message->id, 0, &why);
   finish();
 }
 

@@ -76,7 +76,7 @@ class hub final {
                std::size_t foreign = 0,
                lane_kind on = lane_kind::requests);
   /// The packet is complete, but this process had no room for its descriptors. Refuses the request.
-  void receive_without_descriptors(session& from, std::span<const std::byte> packet);
+  void receive_without_descriptors(session& from, std::span<const std::byte> packet) noexcept;
   /// Closes descriptors of a packet that is not handled.
   void discard(std::vector<kept_fd> descriptors) noexcept;
   /// A packet was too large: sends the session an error and drops it.

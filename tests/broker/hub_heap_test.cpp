@@ -351,6 +351,31 @@ TEST_P(every_request, succeeds_or_is_refused_without_effect) {
   EXPECT_TRUE(refused != 0 || wanted_answers == 0);
 }
 
+/// Its packet counts as handled before this, so that a throw would leave the session without turns.
+TEST(request_without_descriptors, is_answered_or_its_session_dropped) {
+  const auto packet = wire::encode({77, wire::attach{1, 0, {4096}}});
+  const std::vector<std::byte> damaged(packet.begin(), packet.begin() + 8);
+  for (const auto& each : {packet, damaged}) {
+    for (const bool permanently : {false, true}) {
+      bool failed = true;
+      for (std::size_t nth = 1; failed; ++nth) {
+        SCOPED_TRACE("allocation " + std::to_string(nth));
+        ASSERT_LT(nth, 1'000U);
+        world at;
+        at.forget();
+        session& from = *at.hub_.find(creator);
+        (permanently ? fail_allocations_from : fail_allocation)(nth);
+        EXPECT_NO_THROW(at.hub_.receive_without_descriptors(from, each));
+        failed = gpushm_testing::an_allocation_failed();
+        fail_allocation(0);
+        const auto answers = answers_in(at.out_.sent.at(creator));
+        EXPECT_TRUE(at.out_.dropped.at(creator) || answers.size() == 1U);
+        EXPECT_TRUE(failed || answers.size() == 1U);
+      }
+    }
+  }
+}
+
 struct ending {
   const char* name;
   std::function<void(world&)> work;
