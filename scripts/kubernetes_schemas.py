@@ -13,6 +13,7 @@ import sys
 KINDS = {
     "v1": ("io.k8s.api.core.v1", ["ConfigMap", "Namespace", "Pod", "ServiceAccount"]),
     "apps/v1": ("io.k8s.api.apps.v1", ["DaemonSet"]),
+    "networking.k8s.io/v1": ("io.k8s.api.networking.v1", ["NetworkPolicy"]),
     "rbac.authorization.k8s.io/v1": ("io.k8s.api.rbac.v1", ["ClusterRole", "ClusterRoleBinding"]),
     "admissionregistration.k8s.io/v1": (
         "io.k8s.api.admissionregistration.v1",

@@ -132,6 +132,7 @@ class overlay : public kustomization {
   void is_scheduled_on_gpu_or_labelled_nodes() const;
   void broker_is_unprivileged() const;
   void next_broker_takes_over() const;
+  void admits_only_scrapers() const;
 };
 
 std::string test_name(const testing::TestParamInfo<std::string>& info) {
@@ -161,7 +162,8 @@ void kustomization::match_schema() const {
 }
 
 void kustomization::have_expected_namespaces() const {
-  const std::set<std::string> namespaced{"ConfigMap", "DaemonSet", "ServiceAccount"};
+  const std::set<std::string> namespaced{
+      "ConfigMap", "DaemonSet", "NetworkPolicy", "ServiceAccount"};
   for (const manifest& each : objects_) {
     EXPECT_EQ(text_at(each.root(), {"metadata", "namespace"}),
               namespaced.count(each.kind) == 1 ? "gpushm-system" : "")
@@ -174,6 +176,8 @@ void overlay::has_exactly_expected_objects() const {
                 "ServiceAccount gpushmd",
                 "ConfigMap gpushmd",
                 "DaemonSet gpushmd",
+                "NetworkPolicy gpushmd",
+                "NetworkPolicy gpushm-brokerd",
                 "ServiceAccount gpushm-brokerd",
                 "DaemonSet gpushm-brokerd"};
   if (wanted().dra) {
@@ -493,6 +497,42 @@ void overlay::next_broker_takes_over() const {
   EXPECT_EQ(variables["GPUSHM_BROKERD_DOMAINS"], "default");
 }
 
+void overlay::admits_only_scrapers() const {
+  const auto labels_of = [](const gpushm::yaml::node& from,
+                            std::initializer_list<std::string_view> keys) {
+    std::map<std::string, std::string> found;
+    const gpushm::yaml::node* const labels = find(from, keys);
+    for (const std::string& key : keys_of(labels)) {
+      found[key] = text_at(*labels, {key});
+    }
+    return found;
+  };
+  for (const char* const name : {"gpushmd", "gpushm-brokerd"}) {
+    const gpushm::yaml::node& policy = object(objects_, "NetworkPolicy", name).root();
+    EXPECT_EQ(labels_of(policy, {"spec", "podSelector", "matchLabels"}),
+              labels_of(daemon_set(name).root(), {"spec", "selector", "matchLabels"}));
+  }
+  const gpushm::yaml::node& broker = object(objects_, "NetworkPolicy", "gpushm-brokerd").root();
+  EXPECT_THAT(texts(find(broker, {"spec", "policyTypes"})),
+              UnorderedElementsAre("Ingress", "Egress"));
+  EXPECT_EQ(find(broker, {"spec", "ingress"}), nullptr);
+  EXPECT_EQ(find(broker, {"spec", "egress"}), nullptr);
+  const gpushm::yaml::node& agent = object(objects_, "NetworkPolicy", "gpushmd").root();
+  EXPECT_THAT(texts(find(agent, {"spec", "policyTypes"})), ElementsAre("Ingress"));
+  const auto rules = elements(find(agent, {"spec", "ingress"}));
+  ASSERT_EQ(rules.size(), 1U);
+  const auto from = elements(find(*rules[0], {"from"}));
+  const auto to = elements(find(*rules[0], {"ports"}));
+  ASSERT_EQ(from.size(), 1U);
+  ASSERT_EQ(to.size(), 1U);
+  EXPECT_THAT(keys_of(from[0]), ElementsAre("namespaceSelector"));
+  EXPECT_EQ(text_at(*from[0], {"namespaceSelector", "matchLabels", "gpushm.dev/metrics"}),
+            "allowed");
+  const auto ports = elements(find(container(), {"ports"}));
+  ASSERT_EQ(ports.size(), 1U);
+  EXPECT_EQ(text_at(*to[0], {"port"}), text_at(*ports[0], {"name"}));
+}
+
 TEST_P(part, is_well_formed) {
   match_schema();
   have_expected_namespaces();
@@ -517,6 +557,7 @@ TEST_P(overlay, has_expected_content) {
   is_scheduled_on_gpu_or_labelled_nodes();
   broker_is_unprivileged();
   next_broker_takes_over();
+  admits_only_scrapers();
 }
 
 TEST_F(source_tree, all_broker_settings_are_documented) {
