@@ -114,6 +114,7 @@ struct connection final : session, std::enable_shared_from_this<connection> {
   bool muted = false;  ///< gets no more events: it is about to end
   gpushm::fence fence = gpushm::fence::none;
   std::unique_ptr<fence_watch> ending;  ///< set once closed, if its leases wait for a fence
+  bool is_unwatched = false;            ///< there was no memory to wait for the fence
 };
 
 /// The interface through which parts of the server close connections.

@@ -54,7 +54,6 @@ void end_watch::wait(std::function<void()> ended) {
 }
 
 void end_watch::arm(const std::shared_ptr<state>& of) {
-  of->armed = true;
   of->events.async_wait(asio::posix::stream_descriptor::wait_read, [of](asio::error_code code) {
     of->armed = false;
     if (code || !of->events.is_open() || !of->ended) {
@@ -68,6 +67,7 @@ void end_watch::arm(const std::shared_ptr<state>& of) {
     }
     std::exchange(of->ended, nullptr)();
   });
+  of->armed = true;
 }
 
 void end_watch::stop() noexcept {

@@ -88,8 +88,8 @@ struct fence_watch::state : std::enable_shared_from_this<fence_watch::state> {
 
 fence_watch::fence_watch(asio::io_context& io,
                          fence kind,
-                         end_watch process,
-                         end_watch life,
+                         end_watch&& process,
+                         end_watch&& life,
                          std::chrono::milliseconds delay)
     : state_(std::make_shared<state>(io, kind, std::move(process), std::move(life), delay)) {}
 

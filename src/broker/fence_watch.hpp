@@ -19,18 +19,20 @@ namespace gpushm::broker_detail {
 /// Runs on the thread of its `io_context`.
 class fence_watch {
  public:
-  /// `kind` none: `process` and `life` are ignored.
+  /// `kind` none: `process` and `life` are ignored. They are not moved from if this throws
+  /// std::bad_alloc.
   fence_watch(asio::io_context& io,
               fence kind,
-              end_watch process,
-              end_watch life,
+              end_watch&& process,
+              end_watch&& life,
               std::chrono::milliseconds delay);
   fence_watch(const fence_watch&) = delete;
   fence_watch& operator=(const fence_watch&) = delete;
   ~fence_watch();
 
   /// Calls `reached` once, and `waits` before that whenever the awaited condition changes. Never
-  /// from within this call.
+  /// from within this call. Throws std::bad_alloc; call it again then, or `reached` may never be
+  /// called.
   void wait(std::function<void()> reached, std::function<void(fence_wait)> waits);
 
  private:

@@ -209,6 +209,7 @@ class server::impl final : public outbox {
 
   void run(void (*ready)(void*), void* context) {
     table_.lock();
+    session_ender_.start();
     admission_.start();
     receiver_.start();
     driver_.schedule();
@@ -416,6 +417,7 @@ class server::impl final : public outbox {
       base::pause_before_retry(pause_without_memory);
       log_.guarded([&] { loop_.restart(); });
       log_.guarded([&] { driver_.schedule(); });
+      log_.guarded([&] { session_ender_.start(); });
       log_.guarded([&] { deadlines_.arm(); });
       log_.guarded([&] { retries_.arm(); });
       log_.guarded([&] { receiver_.start(); });

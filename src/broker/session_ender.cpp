@@ -19,6 +19,10 @@ namespace {
 /// Packets of a dead process that are still read: one may be a goodbye (docs/protocol.md).
 constexpr int last_packets = 32;
 
+/// Until another attempt to wait for a fence, after a lack of memory.
+constexpr std::chrono::milliseconds retry_pause{10};
+constexpr std::chrono::hours no_retry{24};
+
 }  // namespace
 
 session_ender::session_ender(asio::io_context& io,
@@ -36,7 +40,8 @@ session_ender::session_ender(asio::io_context& io,
       descriptor_receiver_(descriptors),
       log_(log),
       recorder_(records),
-      fence_delay_(fence_delay) {}
+      fence_delay_(fence_delay),
+      retry_(io, no_retry) {}
 
 void session_ender::track(connection& created) {
   if (created.peer.pid > 0) {
@@ -135,22 +140,66 @@ void session_ender::drop(connection& gone, std::string_view why) noexcept {
 /// Ends the session's leases now, or once its process can no longer write.
 void session_ender::end_session(connection& gone) {
   const core::session_id number = gone.number;
+  bool waits = false;
   try {
-    if (hub_.lose(gone, std::chrono::steady_clock::now())) {
-      watch_fence(gone);
-    }
+    waits = hub_.lose(gone, std::chrono::steady_clock::now());
   } catch (...) {
     fence_reached(number);
     throw;
   }
+  if (waits) {
+    watch_fence(gone);
+  }
 }
 
-void session_ender::watch_fence(connection& gone) {
+/// The process can still write, so its leases stay, whatever memory there is.
+void session_ender::watch_fence(connection& gone) noexcept {
   const core::session_id number = gone.number;
-  gone.ending = std::make_unique<fence_watch>(
-      io_, gone.fence, std::move(gone.process), std::move(gone.life), fence_delay_);
-  gone.ending->wait([this, number] { fence_reached(number); },
-                    [this, number](fence_wait what) { hub_.set_fence_wait(number, what); });
+  try {
+    if (!gone.ending) {
+      gone.ending = std::make_unique<fence_watch>(
+          io_, gone.fence, std::move(gone.process), std::move(gone.life), fence_delay_);
+    }
+    gone.ending->wait([this, number] { fence_reached(number); },
+                      [this, number](fence_wait what) { hub_.set_fence_wait(number, what); });
+    unwatched_ -= std::exchange(gone.is_unwatched, false) ? 1U : 0U;
+  } catch (const std::bad_alloc&) {
+    unwatched_ += std::exchange(gone.is_unwatched, true) ? 0U : 1U;
+    retry_.expires_after(retry_pause);
+  }
+}
+
+void session_ender::watch_again() {
+  unwatched_ = 0;  // some may have ended meanwhile
+  hub_.for_each_session([this](session& each) {
+    auto& gone = static_cast<connection&>(each);
+    if (std::exchange(gone.is_unwatched, false)) {
+      watch_fence(gone);
+    }
+  });
+}
+
+void session_ender::arm_retry() {
+  if (std::exchange(is_retry_armed_, true)) {
+    return;
+  }
+  try {
+    retry_.async_wait([this](asio::error_code code) {
+      is_retry_armed_ = false;
+      if (code) {  // it expires earlier now
+        arm_retry();
+        return;
+      }
+      retry_.expires_after(no_retry);
+      if (unwatched_ != 0) {
+        watch_again();
+      }
+      arm_retry();
+    });
+  } catch (...) {
+    is_retry_armed_ = false;
+    throw;
+  }
 }
 
 void session_ender::fence_reached(core::session_id number) {

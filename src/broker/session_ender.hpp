@@ -2,7 +2,9 @@
 #pragma once
 
 #include <asio/io_context.hpp>
+#include <asio/steady_timer.hpp>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <unordered_map>
@@ -34,6 +36,8 @@ class session_ender final : public connection_ender {
                 recorder& records,
                 std::chrono::milliseconds fence_delay);
 
+  /// Before the first session ends, and after a handler has thrown for lack of memory.
+  void start() { arm_retry(); }
   /// Registers a connection until it is closed; connections of the same process end together.
   void track(connection& created);
   /// Handles the end of `of.process`.
@@ -56,7 +60,9 @@ class session_ender final : public connection_ender {
   void process_died(connection& of);
   void post_end(connection& gone);
   void end_session(connection& gone);
-  void watch_fence(connection& gone);
+  void watch_fence(connection& gone) noexcept;
+  void watch_again();
+  void arm_retry();
   void fence_reached(core::session_id number);
 
   asio::io_context& io_;
@@ -68,6 +74,9 @@ class session_ender final : public connection_ender {
   recorder& recorder_;
   std::chrono::milliseconds fence_delay_;
   std::unordered_multimap<std::int32_t, connection*> by_pid_;  ///< open connections
+  asio::steady_timer retry_;  ///< waits all the time: to begin would need memory
+  bool is_retry_armed_ = false;
+  std::size_t unwatched_ = 0;  ///< connections whose fence nothing waits for
 };
 
 }  // namespace gpushm::broker_detail

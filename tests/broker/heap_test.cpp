@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "testing/process/deadline.hpp"
 #include "testing/process/proc_counters.hpp"
 #include "testing/process/temp_dir.hpp"
+#include "testing/raw_session/raw_session.hpp"
 #include "tests/client/served_broker.hpp"
 #include "tests/core/counting_new.hpp"
 
@@ -112,6 +114,39 @@ TEST_F(broker_without_memory, serves_after_one_failed_allocation) {
   EXPECT_GT(failures, 100U);
   EXPECT_TRUE(gpushm_testing::eventually(
       [&] { return gpushm_testing::count_descriptors(::getpid()) == descriptors; }, 20s));
+}
+
+/// Its process may still write: its memory must not be freed, or given to another one.
+TEST_F(broker_without_memory, keeps_leases_of_a_lost_session_until_its_fence) {
+  options_.limits.fence_delay_ms = 3'600'000;
+  options_.limits.hello_timeout_ms = 60'000;
+  const auto connect_for = [&](std::chrono::milliseconds timeout) {
+    return client::connect(
+        {.socket_path = options_.socket_path, .timeout = timeout, .request_timeout = timeout});
+  };
+  for (std::size_t at = 1; at <= 25; ++at) {
+    SCOPED_TRACE("allocation " + std::to_string(at));
+    served broker(options_);
+    auto lost = gpushm_testing::raw_session::greeted(options_.socket_path);
+    ASSERT_NE(publish_segment(lost, gpushm_testing::reserve_pages("w", 1)), 0U);
+    gpushm_testing::fail_allocation(at);
+    lost.hang_up();
+    std::optional<std::uint32_t> ending;
+    EXPECT_TRUE(gpushm_testing::eventually(
+        [&] {
+          try {
+            ending = connect_for(300ms).stat("w").ending;
+          } catch (
+              const error& why) {  // perhaps there was no memory for this one, or for its answer
+            return why.code() == errc::no_such_segment;
+          }
+          return *ending != 0;
+        },
+        60s));
+    gpushm_testing::fail_allocation(0);
+    EXPECT_EQ(ending.value_or(0), 1U) << "its leases have ended";
+    ASSERT_EQ(connect_for(20s).list("").size(), 1U);
+  }
 }
 
 TEST_F(broker_without_memory, serves_after_a_period_without_memory) {
