@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "broker/hub.hpp"
+#include "broker/inflight.hpp"
 #include "broker/kept_fd.hpp"
 
 namespace gpushm::broker_detail {
@@ -52,6 +53,7 @@ struct lane {
   std::uint64_t queued = 0;                ///< packets so far, sent or not
   std::uint64_t sent = 0;                  ///< of these
   std::uint32_t inflight_descriptors = 0;  ///< sent; reset when the peer has read everything
+  inflight_charge inflight;                ///< for descriptors sent and perhaps not read
   /// Upper bound of bytes sent and not read; charged to the connection's `held`.
   std::uint64_t unread_bytes = 0;
   bool blocked = false;         ///< the first packet of the queue cannot be sent

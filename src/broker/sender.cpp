@@ -38,12 +38,33 @@ void owe_resync(connection& to, std::uint64_t subscription) noexcept {
   }
 }
 
+/// Returns the charge if they are not sent.
+struct unsent_descriptors {
+  inflight_charge& from;
+  inflight_use what;
+  std::uint64_t count;
+  unsent_descriptors(inflight_charge& charge, inflight_use use, std::uint64_t descriptors) noexcept
+      : from(charge), what(use), count(descriptors) {}
+  unsent_descriptors(const unsent_descriptors&) = delete;
+  unsent_descriptors& operator=(const unsent_descriptors&) = delete;
+  ~unsent_descriptors() { from.release(what, count); }
+};
+
+/// Welcome is the first packet.
+inflight_use use_of(const lane& on) noexcept {
+  return on.kind == lane_kind::requests && on.sent == 0 ? inflight_use::welcome
+                                                        : inflight_use::answer;
+}
+
 /// Returns the charge for packets that the peer has read.
 void settle_unread(lane& on) {
   if (on.of.closed || on.unread_bytes == 0) {
     return;
   }
   const auto actual = static_cast<std::uint64_t>(transport::unread_bytes(on.socket.get()));
+  if (actual == 0) {
+    on.inflight.reset();
+  }
   if (actual < on.unread_bytes) {
     on.of.held.release(core::resource::memory_bytes, on.unread_bytes - actual);
     on.unread_bytes = actual;
@@ -58,14 +79,16 @@ sender::sender(turn_loop& loop,
                connection_ender& ender,
                member_log& log,
                recorder& records,
-               std::uint32_t max_inflight_descriptors)
+               std::uint32_t max_inflight_descriptors,
+               std::shared_ptr<inflight_budget> inflight)
     : loop_(loop),
       deadlines_(late),
       poll_(poll),
       ender_(ender),
       log_(log),
       recorder_(records),
-      max_inflight_descriptors_(max_inflight_descriptors) {}
+      max_inflight_descriptors_(max_inflight_descriptors),
+      inflight_(std::move(inflight)) {}
 
 void sender::send(connection& to, prepared packet) noexcept {
   if (!packet.empty()) {
@@ -208,6 +231,18 @@ void discard_queue(lane& of) noexcept {
   of.queue.clear();
 }
 
+/// Charges descriptors that are about to be sent. Returns false if there are too many in flight.
+bool sender::take_inflight(lane& on, inflight_use what, std::uint32_t count) noexcept {
+  const auto take = [&] {
+    return on.inflight.try_take(inflight_, on.of.principal, on.socket.get(), what, count);
+  };
+  if (take()) {
+    return true;
+  }
+  inflight_->settle();
+  return take();
+}
+
 /// Returns false if the packet must wait or the lane is closed for sending.
 bool sender::try_send(lane& on, const outgoing& packet) {
   const auto count = static_cast<std::uint32_t>(packet.descriptors.size());
@@ -218,6 +253,7 @@ bool sender::try_send(lane& on, const outgoing& packet) {
       return wait_for_reader(on);
     }
     on.inflight_descriptors = 0;
+    on.inflight.reset();
   }
   if (on.unread_bytes > unread_step_bytes) {
     settle_unread(on);
@@ -227,7 +263,12 @@ bool sender::try_send(lane& on, const outgoing& packet) {
       return wait_for_reader(on);
     }
   }
+  const inflight_use use = use_of(on);
+  if (!take_inflight(on, use, count)) {
+    return wait_for_reader(on);
+  }
   try {
+    unsent_descriptors charged(on.inflight, use, count);
     const std::vector<std::byte> late =
         packet.packet.empty() ? packet.encode() : std::vector<std::byte>();
     const std::vector<std::byte>& bytes = packet.packet.empty() ? late : packet.packet;
@@ -243,6 +284,7 @@ bool sender::try_send(lane& on, const outgoing& packet) {
       case transport::send_result::sent: {
         const std::uint64_t cost = bytes.size() + packet_overhead_bytes;
         on.inflight_descriptors += count;
+        charged.count = 0;
         on.unread_bytes += cost;
         on.of.held.charge(core::resource::memory_bytes, cost);
         return true;
@@ -308,9 +350,14 @@ bool sender::wait_for_room(lane& on) {
   return false;
 }
 
-/// Waits until the peer reads descriptors or memory, for which there is no event.
+/// Waits until the peer reads descriptors or memory, for which there is no event. A peer that has
+/// read everything waits for others, and is not closed for that.
 bool sender::wait_for_reader(lane& on) {
-  deadlines_.expect_reader(on, clock::now());
+  if (on.of.dropped || transport::unread_bytes(on.socket.get()) != 0) {
+    deadlines_.expect_reader(on, clock::now());
+  } else {
+    deadlines_.reader_is_done(on);
+  }
   poll_.later(on.of);
   on.blocked = true;
   return false;

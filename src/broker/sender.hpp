@@ -7,6 +7,7 @@
 
 #include "broker/connection.hpp"
 #include "broker/deadlines.hpp"
+#include "broker/inflight.hpp"
 #include "broker/member_log.hpp"
 #include "broker/recorder.hpp"
 #include "broker/retry_poll.hpp"
@@ -23,13 +24,15 @@ namespace gpushm::broker_detail {
 class sender {
  public:
   /// `max_inflight_descriptors`: upper bound of descriptors sent to one peer and unread.
+  /// `inflight`: of those to all peers.
   sender(turn_loop& loop,
          deadlines& late,
          retry_poll& poll,
          connection_ender& ender,
          member_log& log,
          recorder& records,
-         std::uint32_t max_inflight_descriptors);
+         std::uint32_t max_inflight_descriptors,
+         std::shared_ptr<inflight_budget> inflight = std::make_shared<inflight_budget>());
   sender(const sender&) = delete;
   sender& operator=(const sender&) = delete;
   ~sender() = default;
@@ -53,6 +56,7 @@ class sender {
   void queue(connection& to, prepared& packet);
   void record(const lane& on, outgoing& packet, std::uint64_t place) noexcept;
   void flush_lane(lane& on, bool only_answers = false);
+  [[nodiscard]] bool take_inflight(lane& on, inflight_use what, std::uint32_t count) noexcept;
   bool try_send(lane& on, const outgoing& packet);
   void forget_first(lane& on);
   void end_sending(lane& on);
@@ -67,6 +71,7 @@ class sender {
   member_log& log_;
   recorder& recorder_;
   std::uint32_t max_inflight_descriptors_;
+  std::shared_ptr<inflight_budget> inflight_;
   std::vector<std::shared_ptr<connection>> with_answers_;  ///< queued since the last `deliver`
   bool is_delivering_ = false;
 };

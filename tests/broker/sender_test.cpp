@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <asio/post.hpp>
 #include <chrono>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,6 +21,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr std::uint32_t max_inflight = 4;
+/// One principal gets 32 of them: eight connections have `max_inflight`.
+constexpr std::uint64_t max_inflight_of_all = 40;
 
 prepared answer(std::uint64_t id, std::size_t bytes = 0) {
   outgoing packet;
@@ -84,7 +89,14 @@ class broker_sender : public testing_world::connection_test {
 
   deadlines deadlines_{io_, hub_, *this, log_, {seconds(100), seconds(100)}};
   retry_poll poll_{io_, loop_};
-  sender sender_{loop_, deadlines_, poll_, *this, log_, recorder_, max_inflight};
+  sender sender_{loop_,
+                 deadlines_,
+                 poll_,
+                 *this,
+                 log_,
+                 recorder_,
+                 max_inflight,
+                 std::make_shared<inflight_budget>(max_inflight_of_all)};
 };
 
 TEST_F(broker_sender, sends_answers_immediately_and_events_in_turns) {
@@ -161,6 +173,61 @@ TEST_F(broker_sender, limits_descriptors_in_flight) {
   EXPECT_EQ(ids(read(to)), (std::vector<std::uint64_t>{1, 2}));
   EXPECT_EQ(ids(read_all(to, 1)), std::vector<std::uint64_t>{3});
   EXPECT_EQ(to.requests.inflight_descriptors, 2U);
+}
+
+/// Linux counts them for the uid of the broker.
+TEST_F(broker_sender, limits_descriptors_in_flight_of_a_principal) {
+  const base::unique_fd file = testing_world::memfd(4096);
+  std::uint64_t sent = 0;
+  const auto send_two = [&](connection& to) {
+    to.requests.sent = std::max<std::uint64_t>(to.requests.sent, 1);  // no Welcome
+    prepared packet = answer(++sent);
+    packet.front().descriptors = {file.get(), file.get()};
+    send(to, std::move(packet));
+    return sent;
+  };
+  std::vector<connection*> silent;
+  for (int i = 0; i < 8; ++i) {
+    silent.push_back(&connect());
+    send_two(*silent.back());
+    send_two(*silent.back());
+    EXPECT_FALSE(silent.back()->requests.blocked);
+  }
+  connection& ninth = connect();
+  const std::uint64_t waiting = send_two(ninth);
+  EXPECT_TRUE(ninth.requests.blocked);
+  EXPECT_FALSE(ninth.requests.blocked_since) << "it waits for others, and would be closed for it";
+  connection& other = connect();
+  other.principal.key = "uid 1001";
+  const std::uint64_t of_other = send_two(other);
+  EXPECT_EQ(ids(read(other)), std::vector<std::uint64_t>{of_other});
+  // Nothing reports that room has been made, and nothing more is sent to that connection.
+  EXPECT_EQ(read(*silent[3]).size(), 2U);
+  EXPECT_EQ(ids(read_all(ninth, 1)), std::vector<std::uint64_t>{waiting});
+  for (int i = 0; i < 20; ++i) {
+    const std::uint64_t next = send_two(ninth);
+    EXPECT_EQ(ids(read_all(ninth, 1)), std::vector<std::uint64_t>{next});
+  }
+  EXPECT_EQ(silent[0]->requests.inflight.count(), max_inflight);
+  EXPECT_TRUE(closed_.empty());
+}
+
+TEST_F(broker_sender, charges_welcome_apart_from_answers) {
+  const base::unique_fd file = testing_world::memfd(4096);
+  const auto budget = std::make_shared<inflight_budget>(max_inflight_of_all);
+  const core::principal who{"uid 1000", true};
+  connection& to = connect();
+  inflight_charge unread;
+  const int socket = to.requests.socket.get();
+  ASSERT_TRUE(unread.try_take(budget, who, socket, inflight_use::answer, 39));
+  EXPECT_FALSE(unread.try_take(budget, who, socket, inflight_use::answer, 1));
+  EXPECT_TRUE(unread.try_take(budget, who, socket, inflight_use::welcome, 2));
+  inflight_charge moved = std::move(unread);
+  EXPECT_EQ(moved.count(), 41U);
+  budget->settle();  // nothing has been sent
+  EXPECT_EQ(moved.count(), 0U);
+  EXPECT_TRUE(moved.try_take(budget, who, socket, inflight_use::answer, 20));
+  moved.release(inflight_use::answer, 20);
 }
 
 TEST_F(broker_sender, closes_a_dropped_connection_after_its_queue) {

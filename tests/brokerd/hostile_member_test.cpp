@@ -480,6 +480,46 @@ TEST(brokerd_with_small_keeper, acknowledges_only_what_has_room_there) {
   }
 }
 
+/// Linux counts them for the uid of broker and keeper: more than their limit of open files, and
+/// neither the keeper nor the threads that receive descriptors get any.
+TEST(brokerd_with_few_open_files, goes_on_although_members_leave_descriptors_unread) {
+  namespace wire = gpushm::wire;
+  const gpushm_testing::temp_dir directory(0755);
+  const std::string run_dir = directory / "run";
+  const std::string socket = run_dir + "/d/default/socket";
+  gpushm_testing::make_run_directory(run_dir);
+  auto command = gpushm_testing::brokerd_command(run_dir, {"--domain", "default"});
+  command.open_files = 2'048;
+  auto keeper = gpushm_testing::child::start(command);
+  ASSERT_TRUE(eventually([&] { return fs::exists(socket); }, 20s));
+  auto owner = gpushm_testing::raw_session::greeted(socket);
+  ASSERT_NE(gpushm_testing::publish_segment(owner, gpushm_testing::reserve_pages("many", 100)), 0U);
+  std::list<gpushm_testing::raw_session> silent;
+  for (int member = 0; member != 8; ++member) {
+    auto& session = silent.emplace_back(gpushm_testing::raw_session::greeted(socket));
+    for (int i = 0; i != 10; ++i) {
+      ASSERT_TRUE(session.send(wire::open{"many", 0, 0}));
+    }
+  }
+  for (const auto& each : silent) {
+    // The others' turns have come when it has been read: nothing is unread by the broker.
+    EXPECT_TRUE(
+        eventually([&] { return gpushm::transport::unread_bytes(each.socket()) == 0; }, 20s));
+  }
+  try {
+    gpushm::client user = gpushm::client::connect({.socket_path = socket, .timeout = 20s});
+    for (int i = 0; i != 3; ++i) {
+      gpushm::segment created =
+          user.create("w/" + std::to_string(i), {.size_bytes = 4'096, .device = "host"});
+      created.publish();
+      EXPECT_EQ(user.list("w/").size(), 1U);
+    }
+  } catch (const gpushm::error& why) {
+    ADD_FAILURE() << why.what();
+  }
+  EXPECT_EQ(keeper.output().all_output().find("did not read its notifications"), std::string::npos);
+}
+
 /// Outside of a container nothing else ends the broker then.
 TEST_F(brokerd_with_hostile_member, serves_clients_without_its_keeper) {
   gpushm::client before = connect();
