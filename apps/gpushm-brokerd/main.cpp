@@ -83,12 +83,15 @@ void add_limits(CLI::App& app, gpushm::broker_limits& limits) {
       ->envname("GPUSHM_BROKERD_MAX_CONNECTIONS")
       ->check(CLI::Range(1, 65'536))
       ->capture_default_str();
-  app.add_option("--quota-bytes", limits.quota_bytes, "memory per domain, in bytes; 0: no limit")
+  app.add_option(
+         "--quota-bytes",
+         limits.quota_bytes,
+         "segments per domain, in bytes of the host's memory and of each GPU's; 0: no limit")
       ->envname("GPUSHM_BROKERD_QUOTA_BYTES")
       ->capture_default_str();
   app.add_option("--quota-bytes-per-principal",
                  limits.quota_bytes_per_principal,
-                 "memory per pod or other principal in a domain, in bytes; 0: no limit")
+                 "the same per pod or other principal in a domain")
       ->envname("GPUSHM_BROKERD_QUOTA_BYTES_PER_PRINCIPAL")
       ->capture_default_str();
   app.add_option("--memory-bytes",

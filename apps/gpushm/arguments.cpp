@@ -68,11 +68,11 @@ void add_serve(CLI::App& app, serve_arguments& out) {
            });
   add_size(app,
            "--quota",
-           "Maximum total size of all segments (default: no limit)",
+           "Maximum size of all segments in host memory, and on each GPU (default: no limit)",
            [&](std::uint64_t value) { broker.limits.quota_bytes = value; });
   add_size(app,
            "--quota-per-principal",
-           "Maximum total size of the segments of one pod, container or uid (default: no limit)",
+           "The same for the segments of one pod, container or uid (default: no limit)",
            [&](std::uint64_t value) { broker.limits.quota_bytes_per_principal = value; });
   add_size(app,
            "--memory",

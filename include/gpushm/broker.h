@@ -19,8 +19,8 @@ typedef struct gpushm_broker_limits {
   size_t struct_size;
   uint32_t max_segments; /* slots of the state table */
   uint32_t max_connections;
-  uint64_t quota_bytes; /* of the whole domain; 0: no limit */
-  /* Of one principal (docs/threat-model.md): a pod, a container, or a uid. 0: no limit. */
+  uint64_t quota_bytes; /* of the host's memory, and of each GPU's; 0: no limit */
+  /* The same of one principal (docs/threat-model.md): a pod, a container, or a uid. */
   uint64_t quota_bytes_per_principal;
   /* Memory of this process that clients can make the broker use: records of segments, metadata,
    * connections, unread responses. 0: half of what the process may use (its control group, the

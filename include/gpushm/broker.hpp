@@ -21,8 +21,8 @@ inline namespace v1 {
 struct broker_limits {
   std::uint32_t max_segments = 65'536;  ///< slots of the state table
   std::uint32_t max_connections = 4'096;
-  std::uint64_t quota_bytes = 0;  ///< of the whole domain; 0: no limit
-  /// Of one principal (docs/threat-model.md): a pod, a container, or a uid. 0: no limit.
+  std::uint64_t quota_bytes = 0;  ///< of the host's memory, and of each GPU's; 0: no limit
+  /// The same of one principal (docs/threat-model.md): a pod, a container, or a uid.
   std::uint64_t quota_bytes_per_principal = 0;
   /// Memory of this process that clients can make the broker use: records of segments, metadata,
   /// connections, unread responses. 0: half of what the process may use (its control group, the

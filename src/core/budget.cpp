@@ -61,6 +61,12 @@ constexpr std::array<kind, resource_count> kinds{{
      "remove segments that are not used, or raise the broker's quota"},
     {"subscriptions", 64, 0, false, errc::too_many_requests, "subscribe once, to a shorter prefix"},
     {"waiting opens", 256, 0, false, errc::too_many_requests, "wait for fewer names at once"},
+    {"segment memory",
+     0,
+     0,
+     true,
+     errc::quota_exceeded,
+     "remove segments that are not used, or raise the broker's quota"},
 }};
 
 const kind& kind_of(resource what) {
@@ -75,11 +81,47 @@ std::uint64_t minus(std::uint64_t from, std::uint64_t what) {
   return from > what ? from - what : 0;
 }
 
-/// The rules of `budget`: true if one of `n` principals that share `total` may hold `demand` while
-/// `left` remains free.
-bool is_fair(std::uint64_t demand, std::uint64_t left, std::uint64_t total, std::uint64_t n) {
-  const std::uint64_t equal = total / (budget::share_factor * n + 1) * budget::share_factor;
-  return demand <= times_share_factor(left) && (demand <= equal || demand <= left);
+constexpr bool is_quota(resource what) {
+  return what == resource::host_bytes || what == resource::gpu_bytes;
+}
+
+/// So many that the equal part of each is nothing: each only leaves something for the next one.
+constexpr std::uint64_t any_number = std::uint64_t{1} << 48U;
+
+/// What a node has of a resource, and one of those that share it.
+struct terms {
+  std::uint64_t capacity = 0;  ///< 0: no limit
+  std::uint64_t used = 0;
+  std::uint64_t reserved = 0;  ///< for the operator
+  std::uint64_t users = 0;     ///< with the one that requests more
+  std::uint64_t held = 0;      ///< by that one
+  bool is_shared = false;
+};
+
+enum class answer : std::uint8_t { yes, whole, share };
+
+/// The rule of each node (see `budget`).
+answer may_hold(const kind& of, const terms& at, std::uint64_t amount, bool is_operator) {
+  // Members only claim sizes: without a limit, too, the sum must not overflow.
+  const std::uint64_t open = minus(at.capacity == 0 ? unlimited : at.capacity, at.used);
+  if (amount > open) {
+    return answer::whole;
+  }
+  if (at.capacity == 0 || is_operator) {
+    return answer::yes;
+  }
+  if (amount > minus(open, at.reserved)) {
+    return answer::whole;
+  }
+  const std::uint64_t left = minus(open, at.reserved) - amount;
+  const std::uint64_t demand = at.held + amount;
+  if (!at.is_shared || demand <= of.floor) {
+    return answer::yes;
+  }
+  const std::uint64_t total = at.capacity - at.reserved;
+  const std::uint64_t equal = total / (budget::share_factor * at.users + 1) * budget::share_factor;
+  return demand <= times_share_factor(left) && (demand <= equal || demand <= left) ? answer::yes
+                                                                                   : answer::share;
 }
 
 std::string amount_text(const kind& of, std::uint64_t amount) {
@@ -95,19 +137,16 @@ process_budget::process_budget(std::uint64_t memory_bytes, std::uint64_t descrip
 
 bool process_budget::take(resource what, std::uint64_t amount, std::uint64_t held) noexcept {
   const auto at = static_cast<std::size_t>(what);
-  const std::uint64_t capacity = capacity_[at];
   std::uint64_t used = used_[at].load(std::memory_order_relaxed);
   do {
-    if (capacity != 0) {
-      const std::uint64_t open = minus(capacity, used);
-      if (amount > open) {
-        return false;
-      }
-      const std::uint64_t domains = domains_.load(std::memory_order_relaxed);
-      if (domains > 1 && held + amount > kind_of(what).floor &&
-          !is_fair(held + amount, open - amount, capacity, domains)) {
-        return false;
-      }
+    const std::uint64_t domains = domains_.load(std::memory_order_relaxed);
+    const terms whole{.capacity = capacity_[at],
+                      .used = used,
+                      .users = domains,
+                      .held = held,
+                      .is_shared = domains > 1};
+    if (may_hold(kind_of(what), whole, amount, false) != answer::yes) {
+      return false;
     }
   } while (!used_[at].compare_exchange_weak(used, used + amount, std::memory_order_relaxed));
   return true;
@@ -130,13 +169,54 @@ error broker_out_of_memory() {
       errc::out_of_memory, {}, {}, "the broker is out of memory", "give the broker more memory"};
 }
 
-// ---- account ----
+// ---- node and account ----
 
-account::account(budget& of, principal who, std::shared_ptr<account> bucket)
-    : of_(of), who_(std::move(who)), bucket_(std::move(bucket)) {}
+node::~node() {
+  of_.nodes_.erase(key_);
+}
+
+node::use node::use_of(const item& what) const noexcept {
+  if (what.what != resource::gpu_bytes) {
+    return total_[static_cast<std::size_t>(what.what)];
+  }
+  return what.gpu < gpus_.size() ? gpus_[what.gpu] : use{};
+}
+
+node::use& node::use_of(const item& what) noexcept {
+  return what.what == resource::gpu_bytes ? gpus_[what.gpu]
+                                          : total_[static_cast<std::size_t>(what.what)];
+}
+
+void node::make_room(std::uint32_t gpu) {
+  if (gpus_.size() <= gpu) {
+    gpus_.resize(std::size_t{gpu} + 1);
+  }
+}
+
+void node::add(const item& what, std::uint64_t amount) noexcept {
+  use& own = use_of(what);
+  if (parent_ && own.used == 0 && amount != 0) {
+    ++parent_->use_of(what).users;
+  }
+  own.used += amount;
+  if (what.what == resource::gpu_bytes) {
+    total_[static_cast<std::size_t>(what.what)].used += amount;
+  }
+}
+
+void node::remove(const item& what, std::uint64_t amount) noexcept {
+  use& own = use_of(what);
+  own.used -= amount;
+  if (parent_ && own.used == 0 && amount != 0) {
+    --parent_->use_of(what).users;
+  }
+  if (what.what == resource::gpu_bytes) {
+    total_[static_cast<std::size_t>(what.what)].used -= amount;
+  }
+}
 
 account::~account() {
-  of_.accounts_.erase(who_.key);
+  of_.accounts_.erase(key_);
 }
 
 // ---- budget ----
@@ -144,7 +224,11 @@ account::~account() {
 budget::budget(const amounts& capacity,
                std::shared_ptr<process_budget> process,
                std::uint64_t memory_copies)
-    : capacity_(capacity), memory_copies_(memory_copies), process_(std::move(process)) {
+    : memory_copies_(memory_copies),
+      process_(std::move(process)),
+      whole_(std::make_shared<node>(*this, level::domain, "this domain", nullptr)) {
+  whole_->capacity_ = capacity;
+  quotas_.domain = {whole_->capacity(resource::host_bytes), whole_->capacity(resource::gpu_bytes)};
   if (process_) {
     process_->add_domain();
   }
@@ -158,92 +242,174 @@ budget::~budget() {
   }
 }
 
-std::shared_ptr<account> budget::account_of(const principal& who) {
-  if (const auto at = accounts_.find(who.key); at != accounts_.end()) {
+std::shared_ptr<node> budget::node_of(level kind,
+                                      const std::string& name,
+                                      const std::shared_ptr<node>& parent,
+                                      std::optional<std::uint32_t> uid) {
+  if (const auto at = nodes_.find({kind, name}); at != nodes_.end()) {
     if (auto existing = at->second.lock()) {
       return existing;
     }
   }
-  std::shared_ptr<account> bucket;
-  if (!who.vouched_for) {
-    bucket = account_of({std::string(unidentified_processes), true});
-  }
-  auto created = std::make_shared<account>(*this, who, std::move(bucket));
-  accounts_[who.key] = created;
+  auto created = std::make_shared<node>(*this, kind, name, parent, uid);
+  set_capacity(*created);
+  nodes_[{kind, name}] = created;
   return created;
 }
 
-budget::answer budget::may_take(const account& who,
-                                resource what,
-                                std::uint64_t amount,
-                                bool is_operator) const noexcept {
-  const std::uint64_t total = capacity(what);
-  const std::uint64_t held = used(what);
-  // Members only claim sizes: without a limit, too, the sum must not overflow.
-  const std::uint64_t open = minus(total == 0 ? unlimited : total, held);
-  if (amount > open) {
-    return answer::whole;
+std::shared_ptr<account> budget::account_of(const principal& who,
+                                            std::optional<std::uint32_t> uid) {
+  const std::string key = uid ? who.key + "\nuid " + std::to_string(*uid) : who.key;
+  if (const auto at = accounts_.find(key); at != accounts_.end()) {
+    if (auto existing = at->second.lock()) {
+      return existing;
+    }
   }
-  if (total == 0 || is_operator) {
-    return answer::yes;
-  }
-  const kind& of = kind_of(what);
-  const std::uint64_t reserved = std::min(total / operator_part, of.max_reserved);
-  if (amount > minus(open, reserved)) {
-    return answer::whole;
-  }
-  std::uint64_t left = open - reserved - amount;
-  const account& tenant = who.bucket_ ? *who.bucket_ : who;
-  const std::uint64_t demand = tenant.used(what) + amount;
-  // The operator sets the quota on GPU memory: one principal may use all of it if no other does.
-  const bool is_alone = what == resource::segment_bytes && tenant.used(what) == held;
-  const std::uint64_t users =
-      users_[static_cast<std::size_t>(what)] + (tenant.used(what) == 0 ? 1 : 0);
-  if (demand > of.floor && !is_alone && !is_fair(demand, left, total - reserved, users)) {
-    return answer::share;
-  }
-  // Within a bucket, the only guarantee is that one process leaves something for the next.
-  const bool greedy =
-      who.bucket_ && who.used(what) + amount > of.floor && who.used(what) + amount > left;
-  return greedy ? answer::share : answer::yes;
+  const auto parent = who.vouched_for
+                          ? whole_
+                          : node_of(level::principal, std::string(unidentified_processes), whole_);
+  auto created = std::make_shared<account>(
+      *this,
+      key,
+      node_of(level::principal, who.key, parent),
+      uid ? node_of(level::uid, "uid " + std::to_string(*uid), nullptr, uid) : nullptr);
+  accounts_[key] = created;
+  return created;
 }
 
-std::uint64_t budget::counted(resource what, std::uint64_t amount) const noexcept {
-  if (what != resource::memory_bytes) {
+std::uint32_t budget::number_of_gpu(account& who, std::string_view uuid, bool exists) {
+  const auto used_of = [&](std::size_t number) {
+    return whole_->used(item(resource::gpu_bytes, static_cast<std::uint32_t>(number)));
+  };
+  auto number =
+      static_cast<std::size_t>(std::find(gpus_.begin(), gpus_.end(), uuid) - gpus_.begin());
+  if (number == gpus_.size()) {
+    number = 0;
+    while (number != gpus_.size() && used_of(number) != 0) {
+      ++number;
+    }
+    if (number >= max_gpus && number == gpus_.size() && !exists) {
+      throw error(errc::quota_exceeded,
+                  {},
+                  {},
+                  "this domain has segments on " + std::to_string(max_gpus) + " GPUs, the limit",
+                  "remove segments that are not used");
+    }
+    if (number == gpus_.size()) {
+      gpus_.emplace_back();
+    }
+    gpus_[number] = uuid;
+  }
+  const auto result = static_cast<std::uint32_t>(number);
+  for (node* at = who.principal_.get(); at != nullptr; at = at->parent_.get()) {
+    at->make_room(result);
+  }
+  if (who.uid_) {
+    who.uid_->make_room(result);
+  }
+  return result;
+}
+
+std::uint64_t budget::used_on(std::string_view uuid) const noexcept {
+  const auto at = std::find(gpus_.begin(), gpus_.end(), uuid);
+  return at == gpus_.end() ? 0
+                           : whole_->used(item(resource::gpu_bytes,
+                                               static_cast<std::uint32_t>(at - gpus_.begin())));
+}
+
+void budget::set_capacity(node& of) const noexcept {
+  quota value = of.kind() == level::domain ? quotas_.domain : quotas_.principal;
+  if (of.kind() == level::uid) {
+    const auto at = quotas_.uids.find(of.uid_.value_or(0));
+    value = at == quotas_.uids.end() ? quota{} : at->second;
+  }
+  of.capacity_[static_cast<std::size_t>(resource::host_bytes)] = value.host_bytes;
+  of.capacity_[static_cast<std::size_t>(resource::gpu_bytes)] = value.gpu_bytes;
+}
+
+void budget::set_quotas(quotas values) {
+  quotas_ = std::move(values);
+  set_capacity(*whole_);
+  for (const auto& [key, each] : nodes_) {
+    if (const auto at = each.lock()) {
+      set_capacity(*at);
+    }
+  }
+}
+
+std::optional<budget::verdict> budget::refused(const account& who,
+                                               const item& what,
+                                               std::uint64_t amount,
+                                               bool is_operator) const noexcept {
+  const kind& of = kind_of(what.what);
+  const auto exceeds_quota = [&](const node& at) {
+    const terms own{.capacity = at.capacity(what.what), .used = at.used(what)};
+    return may_hold(of, own, amount, is_operator) != answer::yes;
+  };
+  if (who.uid_ && exceeds_quota(*who.uid_)) {
+    return verdict{who.uid_.get()};
+  }
+  const std::uint64_t total = whole_->capacity(what.what);
+  terms whole{.capacity = total,
+              .used = whole_->used(what),
+              .reserved = std::min(total / operator_part, of.max_reserved)};
+  const node* child = who.principal_.get();
+  for (; child->parent_ != nullptr; child = child->parent_.get()) {
+    if (exceeds_quota(*child)) {
+      return verdict{child};
+    }
+    whole.held = child->used(what);
+    whole.is_shared = true;
+    whole.users = any_number;
+    if (child->parent_ == whole_) {
+      whole.users = whole_->use_of(what).users + (whole.held == 0 ? 1 : 0);
+      // The operator sets the quota: one principal may use all of it if no other does.
+      whole.is_shared = !is_quota(what.what) || whole.held != whole.used;
+    }
+    const answer got = may_hold(of, whole, amount, is_operator);
+    if (got != answer::yes) {
+      return verdict{whole_.get(), got == answer::share};
+    }
+  }
+  return std::nullopt;
+}
+
+std::uint64_t budget::counted(const item& what, std::uint64_t amount) const noexcept {
+  if (what.what != resource::memory_bytes) {
     return amount;
   }
   return amount > unlimited / memory_copies_ ? unlimited : amount * memory_copies_;
 }
 
-void budget::add(account& who, resource what, std::uint64_t amount) noexcept {
-  const auto at = static_cast<std::size_t>(what);
-  account& tenant = who.bucket_ ? *who.bucket_ : who;
-  users_[at] += tenant.used_[at] == 0 && amount != 0 ? 1U : 0U;
-  used_[at] += amount;
-  who.used_[at] += amount;
-  if (who.bucket_) {
-    tenant.used_[at] += amount;
+void budget::add(account& who, const item& what, std::uint64_t amount) noexcept {
+  for (node* at = who.principal_.get(); at != nullptr; at = at->parent_.get()) {
+    at->add(what, amount);
+  }
+  if (who.uid_) {
+    who.uid_->add(what, amount);
   }
 }
 
-void budget::remove(account& who, resource what, std::uint64_t amount) noexcept {
-  const auto at = static_cast<std::size_t>(what);
-  account& tenant = who.bucket_ ? *who.bucket_ : who;
-  used_[at] -= amount;
-  who.used_[at] -= amount;
-  if (who.bucket_) {
-    tenant.used_[at] -= amount;
+void budget::remove(account& who, const item& what, std::uint64_t amount) noexcept {
+  for (node* at = who.principal_.get(); at != nullptr; at = at->parent_.get()) {
+    at->remove(what, amount);
   }
-  users_[at] -= tenant.used_[at] == 0 && amount != 0 ? 1U : 0U;
+  if (who.uid_) {
+    who.uid_->remove(what, amount);
+  }
+}
+
+bool budget::take_of_process(const item& what, std::uint64_t amount) noexcept {
+  return !process_ || !process_budget::is_limited(what.what) ||
+         process_->take(what.what, amount, used(what.what));
 }
 
 bool budget::try_take(account& who,
-                      resource what,
+                      const item& what,
                       std::uint64_t amount,
                       bool is_operator) noexcept {
   amount = counted(what, amount);
-  if (may_take(who, what, amount, is_operator) != answer::yes ||
-      (process_ && process_budget::is_limited(what) && !process_->take(what, amount, used(what)))) {
+  if (refused(who, what, amount, is_operator) || !take_of_process(what, amount)) {
     return false;
   }
   add(who, what, amount);
@@ -251,68 +417,82 @@ bool budget::try_take(account& who,
 }
 
 std::optional<error> budget::take(account& who,
-                                  resource what,
+                                  const item& what,
                                   std::uint64_t amount,
                                   bool is_operator) {
   amount = counted(what, amount);
-  if (const answer why = may_take(who, what, amount, is_operator); why != answer::yes) {
-    return refusal(who, what, amount, why);
+  if (const auto why = refused(who, what, amount, is_operator)) {
+    return refusal(who, what, amount, *why);
   }
-  if (process_ && process_budget::is_limited(what) && !process_->take(what, amount, used(what))) {
-    return refusal(who, what, amount, answer::process);
+  if (!take_of_process(what, amount)) {
+    return refusal(who, what, amount, {});
   }
   add(who, what, amount);
   return std::nullopt;
 }
 
-void budget::charge(account& who, resource what, std::uint64_t amount) noexcept {
+void budget::charge(account& who, const item& what, std::uint64_t amount) noexcept {
   amount = counted(what, amount);
-  if (process_ && process_budget::is_limited(what)) {
-    process_->charge(what, amount);
+  if (process_ && process_budget::is_limited(what.what)) {
+    process_->charge(what.what, amount);
   }
   add(who, what, amount);
 }
 
-void budget::release(account& who, resource what, std::uint64_t amount) noexcept {
+void budget::release(account& who, const item& what, std::uint64_t amount) noexcept {
   amount = counted(what, amount);
   remove(who, what, amount);
-  if (process_ && process_budget::is_limited(what)) {
-    process_->release(what, amount);
+  if (process_ && process_budget::is_limited(what.what)) {
+    process_->release(what.what, amount);
   }
 }
 
-bool budget::within_share(const account& who, resource what) const noexcept {
-  return may_take(who, what, 0, false) == answer::yes;
+bool budget::within_share(const account& who, const item& what) const noexcept {
+  return !refused(who, what, 0, false);
 }
 
-error budget::refusal(const account& who, resource what, std::uint64_t amount, answer why) const {
-  const kind& of = kind_of(what);
+error budget::refusal(const account& who,
+                      const item& what,
+                      std::uint64_t amount,
+                      const verdict& why) const {
+  const kind& of = kind_of(what.what);
+  std::string gpu;
+  if (what.what == resource::gpu_bytes) {
+    gpu = gpus_[what.gpu].empty() ? " of a GPU" : " of " + gpus_[what.gpu];
+  }
   const std::string wanted =
-      "no room for " + amount_text(of, amount) + " more " + std::string(of.name);
-  if (why == answer::process) {
+      "no room for " + amount_text(of, amount) + " more " + std::string(of.name) + gpu;
+  if (why.at == nullptr) {
     return {of.error_if_full,
             {},
             {},
-            wanted + ": the brokers of this process hold " + amount_text(of, process_->used(what)) +
-                " of " + amount_text(of, process_->capacity(what)) +
-                ", and this domain its full share",
+            wanted + ": the brokers of this process hold " +
+                amount_text(of, process_->used(what.what)) + " of " +
+                amount_text(of, process_->capacity(what.what)) + ", and this domain its full share",
             of.remedy};
   }
-  const std::uint64_t total = capacity(what) == 0 ? unlimited : capacity(what);
-  if (why == answer::whole) {
-    return {of.error_if_full,
+  const std::uint64_t limit = why.at->capacity(what.what);
+  const std::string use = amount_text(of, why.at->used(what)) + " of " +
+                          amount_text(of, limit == 0 ? unlimited : limit);
+  if (why.is_share) {
+    return {errc::share_exceeded,
             {},
             {},
-            wanted + ": " + amount_text(of, used(what)) + " of " + amount_text(of, total) +
-                " are in use",
+            wanted + ": " + who.name() + " holds " + amount_text(of, who.principal_->used(what)) +
+                ", all members " + use + ", and the rest is reserved for other members",
             of.remedy};
   }
-  return {errc::share_exceeded,
+  if (why.at->kind() == level::domain) {
+    return {
+        of.error_if_full, {}, {}, wanted + ": " + use + " are in use in this domain", of.remedy};
+  }
+  const std::string_view where =
+      why.at->kind() == level::uid ? " in all pods and containers of this domain" : "";
+  return {of.error_if_full,
           {},
           {},
-          wanted + ": " + who.name() + " holds " + amount_text(of, who.used(what)) +
-              ", all members " + amount_text(of, used(what)) + " of " + amount_text(of, total) +
-              ", and the rest is reserved for other members",
+          amount_text(of, amount) + gpu + " do not fit into the quota of " + why.at->name() +
+              std::string(where) + ": " + use + " are in use",
           of.remedy};
 }
 
@@ -323,6 +503,25 @@ void charges::take(resource what, std::uint64_t amount) {
     throw *std::move(why);
   }
   held_[static_cast<std::size_t>(what)] += amount;
+}
+
+void charges::keep_on(std::uint32_t gpu, std::uint64_t amount) noexcept {
+  gpu_ = gpu;
+  held_[static_cast<std::size_t>(resource::host_bytes)] = amount;
+}
+
+void charges::take_on(std::string_view gpu, std::uint64_t amount) {
+  const std::uint32_t number = of_->number_of_gpu(*who_, gpu);
+  if (auto why = of_->take(*who_, {resource::gpu_bytes, number}, amount, is_operator_)) {
+    throw *std::move(why);
+  }
+  keep_on(number, amount);
+}
+
+void charges::charge_on(std::string_view gpu, std::uint64_t amount) {
+  const std::uint32_t number = of_->number_of_gpu(*who_, gpu, true);
+  of_->charge(*who_, {resource::gpu_bytes, number}, amount);
+  keep_on(number, amount);
 }
 
 bool charges::try_take(resource what, std::uint64_t amount) noexcept {
@@ -349,9 +548,12 @@ void charges::reset() noexcept {
   }
   for (std::size_t i = 0; i < held_.size(); ++i) {
     if (const std::uint64_t amount = std::exchange(held_[i], 0); amount != 0) {
-      of_->release(*who_, static_cast<resource>(i), amount);
+      const auto what = static_cast<resource>(i);
+      const bool is_on_gpu = what == resource::host_bytes && gpu_ != no_gpu;
+      of_->release(*who_, is_on_gpu ? item(resource::gpu_bytes, gpu_) : item(what), amount);
     }
   }
+  gpu_ = no_gpu;
   who_.reset();
 }
 

@@ -9,7 +9,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "gpushm/error.hpp"
 
@@ -22,11 +24,24 @@ enum class resource : std::uint8_t {
   descriptors,   ///< connections, chunks
   connections,
   segments,
-  segment_bytes,  ///< claimed bytes of segments; the quota
+  host_bytes,  ///< claimed bytes of segments in host memory
   subscriptions,
   waiting_opens,  ///< for a name, or for an exporter's confirmation
+  gpu_bytes,      ///< claimed bytes of segments on GPUs; each GPU has a capacity of its own
 };
-inline constexpr std::size_t resource_count = 7;
+inline constexpr std::size_t resource_count = 8;
+
+/// GPUs that the segments of a domain are on at the same time: more than the MIG instances of a
+/// node of 16 GPUs. Members only claim a UUID, so their number needs a bound.
+inline constexpr std::uint32_t max_gpus = 128;
+
+/// A resource, of one GPU where each has its own.
+struct item {
+  item(resource of) noexcept : what(of) {}
+  item(resource of, std::uint32_t number) noexcept : what(of), gpu(number) {}
+  resource what;
+  std::uint32_t gpu = 0;  ///< `budget::number_of_gpu`; only for gpu_bytes
+};
 
 /// Bytes charged per object, in addition to its text: measured broker heap (docs/results) and
 /// kernel memory (struct sizes of Linux 6.x), rounded up.
@@ -54,9 +69,9 @@ struct principal {
 /// The error for a request when allocation fails.
 [[nodiscard]] error broker_out_of_memory();
 
-/// Memory and descriptors of a process, shared by the brokers in it. A single domain may use
-/// everything; several follow the rules of `budget`, so that a full domain leaves room for the
-/// others.
+/// The root of the tree: memory and descriptors of a process, shared by the brokers in it. A single
+/// domain may use everything; several share it by the rule of `budget`, so that a full domain
+/// leaves room for the others.
 ///
 /// Thread-safe. Does not block.
 class process_budget {
@@ -87,33 +102,103 @@ class process_budget {
 
 class budget;
 
-/// One principal's use of a domain. Shared by sessions and segments; destroyed with the last of
-/// them.
+/// The kinds of nodes below the process.
+enum class level : std::uint8_t { domain, uid, principal };
+
+/// A node of the tree: what a domain, a uid or a principal may use, and uses.
 ///
 /// Thread-safety: objects of different budgets: safe; others: unsafe. Runs on the broker's strand.
-class account {
+class node {
  public:
-  account(budget& of, principal who, std::shared_ptr<account> bucket);
-  account(const account&) = delete;
-  account& operator=(const account&) = delete;
-  ~account();
+  using amounts = std::array<std::uint64_t, resource_count>;
 
-  [[nodiscard]] const std::string& name() const noexcept { return who_.key; }
+  node(budget& of,
+       level kind,
+       std::string name,
+       std::shared_ptr<node> parent,
+       std::optional<std::uint32_t> uid = {})
+      : of_(of), key_(kind, std::move(name)), parent_(std::move(parent)), uid_(uid) {}
+  node(const node&) = delete;
+  node& operator=(const node&) = delete;
+  ~node();
+
+  [[nodiscard]] level kind() const noexcept { return key_.first; }
+  [[nodiscard]] const std::string& name() const noexcept { return key_.second; }
+  /// Of gpu_bytes: of all GPUs.
   [[nodiscard]] std::uint64_t used(resource what) const noexcept {
-    return used_[static_cast<std::size_t>(what)];
+    return total_[static_cast<std::size_t>(what)].used;
+  }
+  [[nodiscard]] std::uint64_t used(const item& what) const noexcept { return use_of(what).used; }
+  /// 0: no limit. Of gpu_bytes: of each GPU.
+  [[nodiscard]] std::uint64_t capacity(resource what) const noexcept {
+    return capacity_[static_cast<std::size_t>(what)];
   }
 
  private:
   friend class budget;
+  struct use {
+    std::uint64_t used = 0;
+    std::uint64_t users = 0;  ///< children that hold any
+  };
+  [[nodiscard]] use use_of(const item& what) const noexcept;
+  /// Precondition: `make_room` for its GPU.
+  [[nodiscard]] use& use_of(const item& what) noexcept;
+  void make_room(std::uint32_t gpu);
+  void add(const item& what, std::uint64_t amount) noexcept;
+  void remove(const item& what, std::uint64_t amount) noexcept;
+
   budget& of_;
-  principal who_;
-  /// Of the processes that are not vouched for; null for the others.
-  std::shared_ptr<account> bucket_;
-  std::array<std::uint64_t, resource_count> used_{};
+  std::pair<level, std::string> key_;
+  std::shared_ptr<node> parent_;  ///< null for a domain, and for a uid: it has a quota, no share
+  std::optional<std::uint32_t> uid_;  ///< of level::uid
+  amounts capacity_{};
+  std::array<use, resource_count> total_{};
+  std::vector<use> gpus_;
 };
 
-/// One domain's budget, by principal. Grants cannot be reclaimed, so each request is
-/// checked against two rules that must both hold:
+/// The nodes that one party's charges are counted in. Shared by sessions and segments; destroyed
+/// with the last of them.
+///
+/// Thread-safety: objects of different budgets: safe; others: unsafe. Runs on the broker's strand.
+class account {
+ public:
+  account(budget& of, std::string key, std::shared_ptr<node> principal, std::shared_ptr<node> uid)
+      : of_(of), key_(std::move(key)), principal_(std::move(principal)), uid_(std::move(uid)) {}
+  account(const account&) = delete;
+  account& operator=(const account&) = delete;
+  ~account();
+
+  /// Of the principal.
+  [[nodiscard]] const std::string& name() const noexcept { return principal_->name(); }
+  [[nodiscard]] std::uint64_t used(resource what) const noexcept { return principal_->used(what); }
+
+ private:
+  friend class budget;
+  budget& of_;
+  std::string key_;
+  std::shared_ptr<node> principal_;
+  std::shared_ptr<node> uid_;  ///< null: not known
+};
+
+/// Limits of the claimed bytes of segments; 0: no limit.
+struct quota {
+  std::uint64_t host_bytes = 0;
+  std::uint64_t gpu_bytes = 0;  ///< of each GPU
+  friend bool operator==(const quota&, const quota&) = default;
+};
+
+/// The quotas of a domain.
+struct quotas {
+  quota domain = {};
+  quota principal = {};  ///< of each; processes that are not vouched for are one
+  std::map<std::uint32_t, quota> uids = {};
+  friend bool operator==(const quotas&, const quotas&) = default;
+};
+
+/// One domain's part of the budget tree (docs/adr/0037): process, domain, principal, and beside the
+/// principal the uid. What is taken is counted in each of them. Grants cannot be reclaimed, so each
+/// request must be within the capacity of each node, and within the principal's share of the
+/// domain, which is two rules:
 ///  - A principal holds at most `share_factor` times what is free (a dynamic threshold: Choudhury
 ///    and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998): a
 ///    single one gets 8/9 of the total, and some is always free for a new one.
@@ -121,13 +206,13 @@ class account {
 ///    free: two get half each, and can borrow what others do not use up to half.
 ///
 /// A small floor is granted as long as anything is left, and a part is reserved for the operator:
-/// the broker's own uid.
+/// the broker's own uid. Processes that are not vouched for are children of one principal.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class budget {
  public:
   static constexpr std::uint64_t share_factor = 8;
-  using amounts = std::array<std::uint64_t, resource_count>;
+  using amounts = node::amounts;
 
   /// Capacities by resource; 0: no limit. `process` may be null: the only domain of the process.
   /// Memory is taken `memory_copies` times: 2 if what is charged is also in a journal.
@@ -138,61 +223,87 @@ class budget {
   budget& operator=(const budget&) = delete;
   ~budget();
 
-  /// Returns the principal's account; creates it if it has none.
-  [[nodiscard]] std::shared_ptr<account> account_of(const principal& who);
+  /// Returns the account of a principal and a uid; creates it if there is none.
+  [[nodiscard]] std::shared_ptr<account> account_of(const principal& who,
+                                                    std::optional<std::uint32_t> uid = {});
+  /// For `item`, valid for a call that takes something of the GPU next. Throws quota_exceeded:
+  /// segments are on too many GPUs already, and what is charged does not exist yet.
+  [[nodiscard]] std::uint32_t number_of_gpu(account& who,
+                                            std::string_view uuid,
+                                            bool exists = false);
+
+  /// Replaces the quotas. What is above a lower quota stays, and nothing more is granted.
+  void set_quotas(quotas values);
+  [[nodiscard]] const quotas& given_quotas() const noexcept { return quotas_; }
 
   /// Takes `amount` of `what` and returns nullopt, or returns why it is refused. `is_operator`: the
-  /// request is from the broker's own uid, for which only the total limit applies.
+  /// request is from the broker's own uid, for which only limits apply, and no share.
   [[nodiscard]] std::optional<error> take(account& who,
-                                          resource what,
+                                          const item& what,
                                           std::uint64_t amount,
                                           bool is_operator = false);
   /// The same without an error text, for frequent requests.
   [[nodiscard]] bool try_take(account& who,
-                              resource what,
+                              const item& what,
                               std::uint64_t amount,
                               bool is_operator = false) noexcept;
   /// Takes without a check, for what exists already, such as bytes that a peer has not read.
-  void charge(account& who, resource what, std::uint64_t amount) noexcept;
-  void release(account& who, resource what, std::uint64_t amount) noexcept;
+  void charge(account& who, const item& what, std::uint64_t amount) noexcept;
+  void release(account& who, const item& what, std::uint64_t amount) noexcept;
   /// False when the principal holds more than it could take now: it must release some first.
-  [[nodiscard]] bool within_share(const account& who, resource what) const noexcept;
+  [[nodiscard]] bool within_share(const account& who, const item& what) const noexcept;
 
-  [[nodiscard]] std::uint64_t used(resource what) const noexcept {
-    return used_[static_cast<std::size_t>(what)];
-  }
+  /// Of gpu_bytes: of all GPUs.
+  [[nodiscard]] std::uint64_t used(resource what) const noexcept { return whole_->used(what); }
+  /// On this GPU.
+  [[nodiscard]] std::uint64_t used_on(std::string_view uuid) const noexcept;
   [[nodiscard]] std::uint64_t capacity(resource what) const noexcept {
-    return capacity_[static_cast<std::size_t>(what)];
+    return whole_->capacity(what);
   }
-  [[nodiscard]] std::size_t account_count() const noexcept { return accounts_.size(); }
+  /// Nodes of principals and uids.
+  [[nodiscard]] std::size_t node_count() const noexcept { return nodes_.size(); }
 
  private:
   friend class account;
-  enum class answer : std::uint8_t { yes, whole, process, share };
+  friend class node;
+  /// Why something is refused. `at` null: the process does.
+  struct verdict {
+    const node* at = nullptr;
+    bool is_share = false;
+  };
+  using node_key = std::pair<level, std::string>;
 
-  [[nodiscard]] answer may_take(const account& who,
-                                resource what,
-                                std::uint64_t amount,
-                                bool is_operator) const noexcept;
-  void add(account& who, resource what, std::uint64_t amount) noexcept;
-  void remove(account& who, resource what, std::uint64_t amount) noexcept;
+  [[nodiscard]] std::shared_ptr<node> node_of(level kind,
+                                              const std::string& name,
+                                              const std::shared_ptr<node>& parent,
+                                              std::optional<std::uint32_t> uid = {});
+  /// Nullopt: the nodes below the process grant it.
+  [[nodiscard]] std::optional<verdict> refused(const account& who,
+                                               const item& what,
+                                               std::uint64_t amount,
+                                               bool is_operator) const noexcept;
+  [[nodiscard]] bool take_of_process(const item& what, std::uint64_t amount) noexcept;
+  void set_capacity(node& of) const noexcept;
+  void add(account& who, const item& what, std::uint64_t amount) noexcept;
+  void remove(account& who, const item& what, std::uint64_t amount) noexcept;
   [[nodiscard]] error refusal(const account& who,
-                              resource what,
+                              const item& what,
                               std::uint64_t amount,
-                              answer why) const;
+                              const verdict& why) const;
 
   /// What is counted for an amount that a caller takes or releases.
-  [[nodiscard]] std::uint64_t counted(resource what, std::uint64_t amount) const noexcept;
+  [[nodiscard]] std::uint64_t counted(const item& what, std::uint64_t amount) const noexcept;
 
-  amounts capacity_;
   std::uint64_t memory_copies_;
-  amounts used_{};
   std::shared_ptr<process_budget> process_;
+  quotas quotas_;
+  std::vector<std::string> gpus_;  ///< UUIDs by number; one that is not used can be replaced
+  std::map<node_key, std::weak_ptr<node>> nodes_;
   std::map<std::string, std::weak_ptr<account>> accounts_;
-  amounts users_{};  ///< principals that hold any
+  std::shared_ptr<node> whole_;
 };
 
-/// Charges of one session or segment; returned on destruction.
+/// A leaf of the tree: charges of one session or segment; returned on destruction.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class charges {
@@ -204,6 +315,7 @@ class charges {
       : of_(std::exchange(other.of_, nullptr)),
         who_(std::move(other.who_)),
         is_operator_(other.is_operator_),
+        gpu_(std::exchange(other.gpu_, no_gpu)),
         held_(std::exchange(other.held_, {})) {}
   charges& operator=(charges&& other) noexcept {
     if (this != &other) {
@@ -211,6 +323,7 @@ class charges {
       of_ = std::exchange(other.of_, nullptr);
       who_ = std::move(other.who_);
       is_operator_ = other.is_operator_;
+      gpu_ = std::exchange(other.gpu_, no_gpu);
       held_ = std::exchange(other.held_, {});
     }
     return *this;
@@ -219,14 +332,19 @@ class charges {
   charges& operator=(const charges&) = delete;
   ~charges() { reset(); }
 
-  /// Throws the error that `budget::take` returns.
+  /// Throws the error that `budget::take` returns. Not for gpu_bytes.
   void take(resource what, std::uint64_t amount);
+  /// Bytes on one GPU. Precondition: none are held, and none of host memory. Throws as `take`.
+  void take_on(std::string_view gpu, std::uint64_t amount);
+  /// The same without a check, for what exists already. Throws std::bad_alloc.
+  void charge_on(std::string_view gpu, std::uint64_t amount);
   [[nodiscard]] bool try_take(resource what, std::uint64_t amount) noexcept;
-  /// Takes without a check.
+  /// Takes without a check. Not for gpu_bytes.
   void charge(resource what, std::uint64_t amount) noexcept;
   void release(resource what, std::uint64_t amount) noexcept;
   void reset() noexcept;
 
+  /// Not of gpu_bytes.
   [[nodiscard]] std::uint64_t held(resource what) const noexcept {
     return held_[static_cast<std::size_t>(what)];
   }
@@ -237,10 +355,15 @@ class charges {
   [[nodiscard]] const std::shared_ptr<account>& who() const noexcept { return who_; }
 
  private:
+  static constexpr std::uint32_t no_gpu = ~std::uint32_t{0};
+  void keep_on(std::uint32_t gpu, std::uint64_t amount) noexcept;
+
   budget* of_ = nullptr;
   std::shared_ptr<account> who_;
   bool is_operator_ = false;
-  budget::amounts held_{};
+  /// `held_` has bytes of this GPU in the place of host_bytes: a segment is in one memory.
+  std::uint32_t gpu_ = no_gpu;
+  std::array<std::uint64_t, resource_count - 1> held_{};
 };
 
 }  // namespace gpushm::core

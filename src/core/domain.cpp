@@ -8,7 +8,6 @@
 
 #include "base/exporter_bound.hpp"
 #include "base/names.hpp"
-#include "base/size_text.hpp"
 
 namespace gpushm::core {
 
@@ -23,7 +22,8 @@ budget::amounts capacities(const limits& of) {
   set(resource::descriptors, of.max_descriptors);
   set(resource::connections, of.max_connections);
   set(resource::segments, of.max_segments);
-  set(resource::segment_bytes, of.quota_bytes);
+  set(resource::host_bytes, of.quota_bytes);
+  set(resource::gpu_bytes, of.quota_bytes);
   set(resource::subscriptions, of.max_all_subscriptions);
   set(resource::waiting_opens, of.max_waiting_opens);
   return result;
@@ -124,7 +124,8 @@ budget::amounts cost_of(const reservation& what) {
     result[static_cast<std::size_t>(of)] = amount;
   };
   set(resource::segments, 1);
-  set(resource::segment_bytes, what.allocated_bytes);
+  set(base::is_on_host(what.backend) ? resource::host_bytes : resource::gpu_bytes,
+      what.allocated_bytes);
   set(resource::descriptors, std::uint64_t{what.chunk_count} + (is_page ? 1 : 0));
   set(resource::memory_bytes,
       cost::segment + cost::lease + what.name.size() + what.ticket.size() +
@@ -141,6 +142,9 @@ domain::domain(std::string name,
       limits_(bounds),
       budget_(capacities(bounds), std::move(process), bounds.memory_copies),
       next_generation_(bounds.first_generation) {
+  core::quotas given = budget_.given_quotas();
+  given.principal = {bounds.quota_bytes_per_principal, bounds.quota_bytes_per_principal};
+  budget_.set_quotas(std::move(given));
   effects_.slots.reserve(min_capacity);
   effects_.waits.reserve(min_capacity);
   effects_.answers.reserve(min_capacity);
@@ -291,20 +295,6 @@ error domain::no_such_segment(std::string_view name) const {
 
 // ---- creation ----
 
-void domain::check_quota_of(const account& who, std::uint64_t bytes) const {
-  const std::uint64_t quota = limits_.quota_bytes_per_principal;
-  const std::uint64_t used = who.used(resource::segment_bytes);
-  if (quota == 0 || (bytes <= quota && used <= quota - bytes)) {
-    return;
-  }
-  throw error(errc::quota_exceeded,
-              {},
-              {},
-              base::size_text(bytes) + " do not fit into the quota of " + who.name() + ": " +
-                  base::size_text(used) + " of " + base::size_text(quota) + " are in use",
-              "remove segments that are not used, or raise the broker's quota");
-}
-
 std::uint32_t domain::take_slot() {
   if (!free_slots_.empty()) {
     const std::uint32_t slot = free_slots_.back();
@@ -345,15 +335,15 @@ const segment& domain::reserve(session_id session,
                            : creator.who;
   const auto held = std::make_shared<charges>(charges_of(made_by));
   const budget::amounts price = cost_of(wanted);
-  for (const resource what : {resource::segments,
-                              resource::segment_bytes,
-                              resource::descriptors,
-                              resource::memory_bytes}) {
-    if (what == resource::segment_bytes) {
-      check_quota_of(*held->who(), wanted.allocated_bytes);
-    }
-    held->take(what, price[static_cast<std::size_t>(what)]);
+  const auto price_of = [&](resource what) { return price[static_cast<std::size_t>(what)]; };
+  held->take(resource::segments, price_of(resource::segments));
+  if (price_of(resource::gpu_bytes) != 0) {
+    held->take_on(wanted.device.uuid, price_of(resource::gpu_bytes));
+  } else {
+    held->take(resource::host_bytes, price_of(resource::host_bytes));
   }
+  held->take(resource::descriptors, price_of(resource::descriptors));
+  held->take(resource::memory_bytes, price_of(resource::memory_bytes));
 
   const gpushm::generation generation = back ? back->generation : next_generation_;
   if (free_slots_.capacity() <= unused_slots_from_) {  // release_slot must not fail

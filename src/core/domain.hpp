@@ -35,12 +35,13 @@ inline constexpr std::uint64_t largest_segment_bytes = std::uint64_t{1} << 48U;
 
 struct limits {
   std::uint32_t max_segments = 65'536;
-  std::uint64_t quota_bytes = 0;                ///< 0: no limit
-  std::uint64_t quota_bytes_per_principal = 0;  ///< 0: no limit
-  std::uint64_t max_descriptors = 0;            ///< for chunks and connections; 0: no limit
-  std::uint64_t max_memory_bytes = 0;           ///< kept by the broker for members; 0: no limit
-  std::uint64_t memory_copies = 1;    ///< of what is kept: 2 if a journal has each object, too
-  std::uint32_t max_connections = 0;  ///< 0: no limit
+  /// Of the host's memory, and of each GPU's; 0: no limit.
+  std::uint64_t quota_bytes = 0;
+  std::uint64_t quota_bytes_per_principal = 0;
+  std::uint64_t max_descriptors = 0;   ///< for chunks and connections; 0: no limit
+  std::uint64_t max_memory_bytes = 0;  ///< kept by the broker for members; 0: no limit
+  std::uint64_t memory_copies = 1;     ///< of what is kept: 2 if a journal has each object, too
+  std::uint32_t max_connections = 0;   ///< 0: no limit
   std::uint32_t descriptors_per_session = 4;         ///< two sockets, pidfd and life pipe
   std::uint32_t descriptors_per_ending_session = 2;  ///< without the sockets
   std::uint32_t max_pending_opens = 4'096;           ///< per session
@@ -353,11 +354,13 @@ class domain {
   [[nodiscard]] std::size_t lease_count() const noexcept { return lease_count_; }
   [[nodiscard]] std::size_t waiting_count() const noexcept { return waiting_.size(); }
   [[nodiscard]] std::uint64_t allocated_bytes() const noexcept {
-    return budget_.used(resource::segment_bytes);
+    return budget_.used(resource::host_bytes) + budget_.used(resource::gpu_bytes);
   }
   [[nodiscard]] std::uint64_t descriptors() const noexcept {
     return budget_.used(resource::descriptors);
   }
+  /// See `budget`.
+  void set_quotas(quotas values) { budget_.set_quotas(std::move(values)); }
   [[nodiscard]] const core::budget& budget() const noexcept { return budget_; }
 
  private:
@@ -456,7 +459,6 @@ class domain {
   [[nodiscard]] error no_such_segment(std::string_view name) const;
   [[nodiscard]] error exporter_died() const;
 
-  void check_quota_of(const account& who, std::uint64_t bytes) const;
   std::uint32_t take_slot();
   void release_slot(std::uint32_t slot) noexcept;
 

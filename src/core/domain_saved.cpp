@@ -254,7 +254,11 @@ void domain::restore_segment(gpushm::generation generation, const saved_segment&
   to.held = std::make_shared<charges>(charges_of(from.creator));
   const budget::amounts price = cost_of(from);
   for (std::size_t i = 0; i != price.size(); ++i) {
-    to.held->charge(static_cast<resource>(i), price[i]);
+    if (const auto what = static_cast<resource>(i); what != resource::gpu_bytes) {
+      to.held->charge(what, price[i]);
+    } else if (price[i] != 0) {
+      to.held->charge_on(from.device.uuid, price[i]);
+    }
   }
   const auto creator = sessions_.find(from.creator_session);
   if (creator != sessions_.end()) {

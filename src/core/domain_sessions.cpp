@@ -31,7 +31,8 @@ charges domain::charges_of(const peer& who) {
     payer = who.uid_known ? core::principal{"uid " + std::to_string(who.uid), true}
                           : core::principal{"processes with an unknown uid", true};
   }
-  return {budget_, budget_.account_of(payer), is_owner(who)};
+  const auto uid = who.uid_known ? std::optional(who.uid) : std::nullopt;
+  return {budget_, budget_.account_of(payer, uid), is_owner(who)};
 }
 
 void domain::connect(session_id id, const peer& who, std::shared_ptr<core::payload> payload) {

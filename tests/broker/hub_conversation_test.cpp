@@ -175,7 +175,7 @@ TEST_F(hub_with_few_descriptors, excess_connection_is_refused_without_effect) {
     ADD_FAILURE() << "accepted";
   } catch (const error& why) {
     EXPECT_EQ(why.code(), errc::too_many_descriptors);
-    EXPECT_EQ(why.cause(), "no room for 2 more descriptors: 4 of 5 are in use");
+    EXPECT_EQ(why.cause(), "no room for 2 more descriptors: 4 of 5 are in use in this domain");
   }
   hub_.hang_up(1);
   greet();

@@ -13,6 +13,7 @@ namespace gpushm::core {
 namespace {
 
 using testing::HasSubstr;
+using testing_world::error_of;
 
 constexpr std::uint64_t mib = 1024 * 1024;
 
@@ -124,16 +125,154 @@ TEST(core_budget, operator_gets_its_part_of_a_full_budget) {
 }
 
 TEST(core_budget, single_member_may_use_the_whole_quota) {
-  budget whole(only(resource::segment_bytes, 1000), nullptr);
+  budget whole(only(resource::host_bytes, 1000), nullptr);
   const auto who = whole.account_of({"uid 1", true});
-  EXPECT_TRUE(whole.try_take(*who, resource::segment_bytes, 1000));
-  whole.release(*who, resource::segment_bytes, 1000);
+  EXPECT_TRUE(whole.try_take(*who, resource::host_bytes, 1000));
+  whole.release(*who, resource::host_bytes, 1000);
   const auto other = whole.account_of({"uid 2", true});
-  EXPECT_TRUE(whole.try_take(*other, resource::segment_bytes, 100));
-  EXPECT_FALSE(whole.try_take(*who, resource::segment_bytes, 900));
-  EXPECT_TRUE(whole.try_take(*who, resource::segment_bytes, 400));
-  whole.release(*who, resource::segment_bytes, 400);
-  whole.release(*other, resource::segment_bytes, 100);
+  EXPECT_TRUE(whole.try_take(*other, resource::host_bytes, 100));
+  EXPECT_FALSE(whole.try_take(*who, resource::host_bytes, 900));
+  EXPECT_TRUE(whole.try_take(*who, resource::host_bytes, 400));
+  whole.release(*who, resource::host_bytes, 400);
+  whole.release(*other, resource::host_bytes, 100);
+}
+
+/// Charges of an account that hold bytes of one GPU.
+charges on_gpu(budget& of,
+               const std::shared_ptr<account>& who,
+               std::string_view gpu,
+               std::uint64_t amount) {
+  charges result(of, who, false);
+  result.take_on(gpu, amount);
+  return result;
+}
+
+budget::amounts memory_of(std::uint64_t amount) {
+  budget::amounts result = only(resource::host_bytes, amount);
+  result[static_cast<std::size_t>(resource::gpu_bytes)] = amount;
+  return result;
+}
+
+TEST(core_budget, each_gpu_and_the_host_have_their_own_capacity) {
+  budget whole(memory_of(1000), nullptr);
+  const auto who = whole.account_of({"uid 1", true});
+  EXPECT_TRUE(whole.try_take(*who, resource::host_bytes, 1000));
+  {
+    const charges first = on_gpu(whole, who, "GPU-a", 1000);
+    const charges second = on_gpu(whole, who, "GPU-b", 600);
+    EXPECT_EQ(whole.used(resource::gpu_bytes), 1600U);
+    EXPECT_EQ(whole.used_on("GPU-a"), 1000U);
+    EXPECT_EQ(whole.used_on("GPU-b"), 600U);
+    errc code{};
+    EXPECT_EQ(error_of([&] { on_gpu(whole, who, "GPU-b", 401); }, &code),
+              "no room for 401 B more segment memory of GPU-b: 600 B of 1000 B are in use in this "
+              "domain (remove segments that are not used, or raise the broker's quota)");
+    EXPECT_EQ(code, errc::quota_exceeded);
+  }
+  EXPECT_EQ(whole.used_on("GPU-a"), 0U);
+  EXPECT_EQ(whole.used(resource::gpu_bytes), 0U);
+  release_all(whole, {who}, resource::host_bytes);
+}
+
+TEST(core_budget, members_share_each_gpu_separately) {
+  budget whole(memory_of(1000), nullptr);
+  const auto one = whole.account_of({"uid 1", true});
+  const auto other = whole.account_of({"uid 2", true});
+  const charges first = on_gpu(whole, one, "GPU-a", 900);
+  const charges second = on_gpu(whole, other, "GPU-b", 900);
+  EXPECT_EQ(error_of([&] { on_gpu(whole, other, "GPU-a", 100); }),
+            "no room for 100 B more segment memory of GPU-a: uid 2 holds 0 B, all members 900 B of "
+            "1000 B, and the rest is reserved for other members (remove segments that are not "
+            "used, or raise the broker's quota)");
+  const charges third = on_gpu(whole, other, "GPU-a", 50);
+  EXPECT_EQ(whole.used_on("GPU-a"), 950U);
+}
+
+TEST(core_budget, number_of_gpus_is_limited_to_those_in_use) {
+  budget whole(memory_of(0), nullptr);
+  const auto who = whole.account_of({"uid 1", true});
+  std::vector<charges> all;
+  for (std::uint32_t i = 0; i < max_gpus; ++i) {
+    all.push_back(on_gpu(whole, who, "GPU-" + std::to_string(i), 1));
+  }
+  EXPECT_EQ(error_of([&] { on_gpu(whole, who, "GPU-other", 1); }),
+            "this domain has segments on 128 GPUs, the limit (remove segments that are not used)");
+  charges restored(whole, who, false);
+  restored.charge_on("GPU-older", 5);  // of a predecessor
+  EXPECT_EQ(whole.used_on("GPU-older"), 5U);
+  all[3].reset();
+  all[3] = on_gpu(whole, who, "GPU-other", 7);
+  EXPECT_EQ(whole.used_on("GPU-3"), 0U);
+  EXPECT_EQ(whole.used_on("GPU-other"), 7U);
+  all.clear();
+  restored.reset();
+  EXPECT_EQ(whole.used(resource::gpu_bytes), 0U);
+}
+
+TEST(core_budget, quota_of_a_uid_applies_in_all_of_its_containers) {
+  budget whole({}, nullptr);
+  whole.set_quotas({.domain = {.host_bytes = 2000},
+                    .principal = {.host_bytes = 600},
+                    .uids = {{7, {.host_bytes = 1000, .gpu_bytes = 10}}}});
+  const auto one = whole.account_of({"container 1", true}, 7);
+  const auto same_container = whole.account_of({"container 1", true}, 8);
+  const auto two = whole.account_of({"container 2", true}, 7);
+  EXPECT_TRUE(whole.try_take(*one, resource::host_bytes, 500));
+  EXPECT_TRUE(whole.try_take(*two, resource::host_bytes, 450));
+  const auto refused = whole.take(*two, resource::host_bytes, 51);
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->code(), errc::quota_exceeded);
+  EXPECT_EQ(refused->cause(),
+            "51 B do not fit into the quota of uid 7 in all pods and containers of this domain: "
+            "950 B of 1000 B are in use");
+  EXPECT_THROW(on_gpu(whole, two, "GPU-a", 11), error);
+  EXPECT_FALSE(whole.try_take(*same_container, resource::host_bytes, 101)) << "of the container";
+  EXPECT_TRUE(whole.try_take(*same_container, resource::host_bytes, 100));
+  whole.release(*same_container, resource::host_bytes, 100);
+  whole.release(*one, resource::host_bytes, 500);
+  EXPECT_TRUE(whole.try_take(*two, resource::host_bytes, 51));
+  whole.release(*two, resource::host_bytes, 501);
+  EXPECT_EQ(whole.used(resource::host_bytes), 0U);
+}
+
+TEST(core_budget, processes_that_are_not_vouched_for_share_one_quota) {
+  budget whole({}, nullptr);
+  whole.set_quotas({.principal = {.host_bytes = 1000}});
+  const auto one = whole.account_of({"process 1", false});
+  const auto forked = whole.account_of({"process 2", false});
+  EXPECT_TRUE(whole.try_take(*one, resource::host_bytes, 600));
+  const auto refused = whole.take(*forked, resource::host_bytes, 401);
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->cause(),
+            "401 B do not fit into the quota of unidentified processes: 600 B of 1000 B are in "
+            "use");
+  EXPECT_TRUE(whole.try_take(*forked, resource::host_bytes, 400));
+  release_all(whole, {one, forked}, resource::host_bytes);
+}
+
+TEST(core_budget, lower_quota_takes_nothing_away) {
+  budget whole({}, nullptr);
+  const auto who = whole.account_of({"uid 1", true}, 1);
+  charges gpu = on_gpu(whole, who, "GPU-a", 700);
+  EXPECT_TRUE(whole.try_take(*who, resource::host_bytes, 700));
+  for (const quotas& lower : {quotas{.domain = {500, 500}},
+                              quotas{.principal = {500, 500}},
+                              quotas{.uids = {{1, {500, 500}}}}}) {
+    whole.set_quotas(lower);
+    EXPECT_EQ(whole.given_quotas(), lower);
+    EXPECT_EQ(who->used(resource::host_bytes), 700U);
+    EXPECT_EQ(whole.used_on("GPU-a"), 700U);
+    EXPECT_FALSE(whole.try_take(*who, resource::host_bytes, 1));
+    EXPECT_THROW(on_gpu(whole, who, "GPU-a", 1), error);
+    EXPECT_NO_THROW(on_gpu(whole, who, "GPU-b", 500));
+    whole.release(*who, resource::host_bytes, 300);
+    EXPECT_TRUE(whole.try_take(*who, resource::host_bytes, 100));
+    EXPECT_FALSE(whole.try_take(*who, resource::host_bytes, 1));
+    whole.set_quotas({});
+    EXPECT_TRUE(whole.try_take(*who, resource::host_bytes, 200));
+  }
+  gpu.reset();
+  release_all(whole, {who}, resource::host_bytes);
 }
 
 TEST(core_budget, refusals_report_usage) {
@@ -148,7 +287,7 @@ TEST(core_budget, refusals_report_usage) {
   const auto all = whole.take(*who, resource::descriptors, 1001);
   ASSERT_TRUE(all);
   EXPECT_EQ(all->code(), errc::too_many_descriptors);
-  EXPECT_EQ(all->cause(), "no room for 1001 more descriptors: 0 of 1000 are in use");
+  EXPECT_EQ(all->cause(), "no room for 1001 more descriptors: 0 of 1000 are in use in this domain");
   EXPECT_THAT(all->next_step(), HasSubstr("raise the broker's open file limit"));
   EXPECT_EQ(whole.used(resource::descriptors), 0U);
 }
@@ -159,9 +298,9 @@ TEST(core_budget, account_is_destroyed_with_its_last_user) {
     const auto one = whole.account_of({"process 1", false});
     const auto same = whole.account_of({"process 1", false});
     EXPECT_EQ(one, same);
-    EXPECT_EQ(whole.account_count(), 2U);  // and the bucket
+    EXPECT_EQ(whole.node_count(), 2U);  // and the bucket
   }
-  EXPECT_EQ(whole.account_count(), 0U);
+  EXPECT_EQ(whole.node_count(), 0U);
 }
 
 TEST(core_budget, moved_charges_are_released_once) {
@@ -265,7 +404,7 @@ class core_share : public testing::Test {
     for (std::size_t i = 0; i < resource_count; ++i) {
       EXPECT_EQ(domain_.budget().used(static_cast<resource>(i)), 0U) << "resource " << i;
     }
-    EXPECT_EQ(domain_.budget().account_count(), 0U);
+    EXPECT_EQ(domain_.budget().node_count(), 0U);
     EXPECT_EQ(domain_.segment_count(), 0U);
     EXPECT_EQ(domain_.lease_count(), 0U);
     EXPECT_EQ(domain_.waiting_count(), 0U);
@@ -550,7 +689,7 @@ TEST_F(core_small, refused_request_takes_nothing) {
   error_of([&] { domain_.subscribe(one, 1, std::string(256, 'x')); });
   EXPECT_EQ(domain_.budget().used(resource::memory_bytes), before);
   EXPECT_EQ(domain_.budget().used(resource::segments), 0U);
-  EXPECT_EQ(domain_.budget().used(resource::segment_bytes), 0U);
+  EXPECT_EQ(domain_.budget().used(resource::host_bytes), 0U);
   EXPECT_EQ(domain_.budget().used(resource::subscriptions), 0U);
   expect_nothing_left();
 }

@@ -280,7 +280,8 @@ TEST_F(domain_with_few_segments, reserve_beyond_the_limit_is_refused) {
   make(1, "b");
   errc code{};
   EXPECT_EQ(error_of([&] { reserve(2, host_segment("c")); }, &code),
-            "no room for 1 more segments: 2 of 2 are in use (remove segments that are not used, or "
+            "no room for 1 more segments: 2 of 2 are in use in this domain (remove segments that "
+            "are not used, or "
             "serve with a larger --max-segments)");
   EXPECT_EQ(code, errc::too_many_segments);
   // Removed but still leased: it keeps its slot.
@@ -323,10 +324,43 @@ TEST_F(domain_with_quotas, quota_of_the_domain_applies_to_all) {
   reserve(1, host_segment("a", 4'096));
   reserve(2, host_segment("b", 4'096));
   EXPECT_EQ(error_of([&] { reserve(5, host_segment("c", 4'096)); }),
-            "no room for 4 KiB more segment memory: 8 KiB of 9.77 KiB are in use (remove segments "
+            "no room for 4 KiB more segment memory: 8 KiB of 9.77 KiB are in use in this domain "
+            "(remove segments "
             "that are not used, or raise the broker's quota)");
   EXPECT_EQ(error_of([&] { reserve(5, host_segment("c", UINT64_MAX)); }),
             "the segment is larger than an address space (256 TiB) (create a smaller one)");
+  expect_nothing_left();
+}
+
+TEST_F(domain_with_quotas, host_segments_use_up_no_quota_of_a_gpu) {
+  const auto on_gpu = [](std::string name, std::string uuid) {
+    reservation wanted = host_segment(std::move(name), 4'096);
+    wanted.backend = backend::cuda_vmm;
+    wanted.device = {device_kind::gpu, std::move(uuid), "0000:18:00.0", 0};
+    return wanted;
+  };
+  reserve(1, host_segment("a", 4'096));
+  const auto first = reserve(1, on_gpu("b", "GPU-0"));
+  reserve(1, on_gpu("c", "GPU-1"));
+  EXPECT_EQ(error_of([&] { reserve(3, on_gpu("d", "GPU-0")); }),
+            "4 KiB of GPU-0 do not fit into the quota of uid 1000: 4 KiB of 4 KiB are in use "
+            "(remove segments that are not used, or raise the broker's quota)");
+  EXPECT_EQ(domain_.allocated_bytes(), 3U * 4'096);
+  domain_.release(1, first, 1);
+  reserve(3, on_gpu("d", "GPU-0"));
+  expect_nothing_left();
+}
+
+TEST_F(domain_with_quotas, quotas_change_while_it_serves) {
+  reserve(1, host_segment("a", 4'096));
+  domain_.set_quotas({.uids = {{alice.uid, {.host_bytes = 1'000}}}});
+  EXPECT_EQ(error_of([&] { reserve(3, host_segment("b", 1)); }),
+            "1 B do not fit into the quota of uid 1000 in all pods and containers of this domain: "
+            "4 KiB of 1000 B are in use (remove segments that are not used, or raise the broker's "
+            "quota)");
+  reserve(2, host_segment("b", 100'000));
+  domain_.set_quotas({});
+  reserve(3, host_segment("c", 100'000));
   expect_nothing_left();
 }
 
@@ -366,15 +400,18 @@ TEST_F(domain_with_few_descriptors, each_chunk_is_charged_a_descriptor) {
   EXPECT_EQ(domain_.descriptors(), 18U);
   errc code{};
   EXPECT_EQ(error_of([&] { reserve(1, host_segment("b", 4096, lifetime::leased, 5)); }, &code),
-            "no room for 5 more descriptors: 18 of 22 are in use (use fewer, larger chunks, remove "
+            "no room for 5 more descriptors: 18 of 22 are in use in this domain (use fewer, larger "
+            "chunks, remove "
             "segments, or raise the broker's open file limit)");
   EXPECT_EQ(code, errc::too_many_descriptors);
   EXPECT_EQ(error_of([&] { reserve(1, host_segment("b", 4096, lifetime::leased, UINT32_MAX)); }),
-            "no room for 4294967295 more descriptors: 18 of 22 are in use (use fewer, larger "
+            "no room for 4294967295 more descriptors: 18 of 22 are in use in this domain (use "
+            "fewer, larger "
             "chunks, remove segments, or raise the broker's open file limit)");
   reserve(1, host_segment("b", 4096, lifetime::leased, 4));
   EXPECT_EQ(error_of([&] { domain_.connect(7, alice); }, &code),
-            "no room for 2 more descriptors: 22 of 22 are in use (use fewer, larger chunks, remove "
+            "no room for 2 more descriptors: 22 of 22 are in use in this domain (use fewer, larger "
+            "chunks, remove "
             "segments, or raise the broker's open file limit)");
   EXPECT_EQ(code, errc::too_many_descriptors);
   EXPECT_EQ(domain_.session_count(), 6U);

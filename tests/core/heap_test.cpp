@@ -196,6 +196,26 @@ TEST(out_of_memory, failed_reserve_changes_nothing) {
   EXPECT_GT(failures, 4U);
 }
 
+TEST(out_of_memory, failed_reserve_on_a_gpu_changes_nothing) {
+  const auto on_gpu = [](std::uint64_t bytes) {
+    auto wanted = host_segment(std::string(100, 'n'), bytes);
+    wanted.backend = backend::cuda_vmm;
+    wanted.device = {device_kind::gpu, "GPU-" + std::string(36, '0'), "0000:18:00.0", 0};
+    return wanted;
+  };
+  const auto failures = with_every_allocation_failing(
+      two_sessions,
+      [&](core::domain& domain) { domain.reserve(1, on_gpu(9'000)); },
+      [&](core::domain& domain, bool failed) {
+        EXPECT_EQ(domain.segment_count(), failed ? 0U : 1U);
+        EXPECT_EQ(domain.allocated_bytes(), failed ? 0U : 9'000U);
+        if (failed) {
+          domain.reserve(1, on_gpu(10'000));
+        }
+      });
+  EXPECT_GT(failures, 4U);
+}
+
 TEST(out_of_memory, failed_waiting_open_changes_nothing) {
   const auto failures = with_every_allocation_failing(
       two_sessions,

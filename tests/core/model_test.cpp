@@ -19,7 +19,7 @@ using namespace testing_world;
 constexpr std::uint32_t broker_uid = 42;
 constexpr limits bounds{.max_segments = 6,
                         // No quota of the domain: budget_test.cpp covers it.
-                        .quota_bytes_per_principal = 25'000,
+                        .quota_bytes_per_principal = 20'000,
                         .max_descriptors = 30,
                         .descriptors_per_session = 2,
                         .max_pending_opens = 3,
@@ -31,6 +31,7 @@ constexpr limits bounds{.max_segments = 6,
 struct model_segment {
   std::string name;
   std::uint64_t bytes = 0;
+  std::string device;
   std::uint32_t chunks = 0;
   std::uint32_t attached = 0;
   bool persistent = false;
@@ -188,7 +189,8 @@ class model {
     if (segments.size() >= bounds.max_segments) {
       return errc::too_many_segments;
     }
-    if (bytes_of(sessions[session]) + wanted.allocated_bytes > bounds.quota_bytes_per_principal) {
+    if (bytes_of(sessions[session], wanted.device.text()) + wanted.allocated_bytes >
+        bounds.quota_bytes_per_principal) {
       return errc::quota_exceeded;
     }
     if (descriptors() + wanted.chunk_count > bounds.max_descriptors) {
@@ -196,6 +198,7 @@ class model {
     }
     segments[generation] = {wanted.name,
                             wanted.allocated_bytes,
+                            wanted.device.text(),
                             wanted.chunk_count,
                             0,
                             wanted.lifetime == lifetime::persistent,
@@ -417,6 +420,13 @@ class model {
     }
     return sum;
   }
+  [[nodiscard]] std::uint64_t bytes_on(const std::string& device) const {
+    std::uint64_t sum = 0;
+    for (const auto& [generation, segment] : segments) {
+      sum += segment.device == device ? segment.bytes : 0;
+    }
+    return sum;
+  }
   [[nodiscard]] std::uint64_t descriptors() const {
     std::uint64_t sum = 2 * (sessions.size() + lost.size());
     for (const auto& [generation, segment] : segments) {
@@ -487,10 +497,10 @@ class model {
   static bool same_principal(const peer& one, const peer& other) {
     return one.uid_known == other.uid_known && (!one.uid_known || one.uid == other.uid);
   }
-  std::uint64_t bytes_of(const peer& who) {
+  std::uint64_t bytes_of(const peer& who, const std::string& device) {
     std::uint64_t sum = 0;
     for (const auto& [generation, segment] : segments) {
-      const bool same = who.uid_known == segment.creator.uid_known &&
+      const bool same = segment.device == device && who.uid_known == segment.creator.uid_known &&
                         (!who.uid_known || who.uid == segment.creator.uid);
       sum += same ? segment.bytes : 0;
     }
@@ -541,6 +551,12 @@ class random_world {
       if (what != resource::memory_bytes || !has_ended) {
         EXPECT_EQ(successor->budget().used(what), domain_->budget().used(what)) << i;
       }
+    }
+    for (const char* const gpu : {"GPU-0", "GPU-1"}) {
+      EXPECT_EQ(successor->budget().used_on(gpu), domain_->budget().used_on(gpu)) << gpu;
+    }
+    if (!has_ended) {
+      EXPECT_EQ(successor->budget().node_count(), domain_->budget().node_count());
     }
     // It writes the whole state table from the records.
     EXPECT_EQ(seen_.slots().size(), successor->segment_count());
@@ -755,6 +771,10 @@ class random_world {
     ASSERT_EQ(domain_->ending_count(), model_.lost.size());
     ASSERT_EQ(domain_->waiting_count(), model_.waiting.size());
     ASSERT_EQ(domain_->allocated_bytes(), model_.bytes());
+    ASSERT_EQ(domain_->budget().used(resource::host_bytes), model_.bytes_on("host"));
+    for (const char* const gpu : {"GPU-0", "GPU-1"}) {
+      ASSERT_EQ(domain_->budget().used_on(gpu), model_.bytes_on(gpu)) << gpu;
+    }
     ASSERT_EQ(domain_->descriptors(), model_.descriptors());
     ASSERT_EQ(seen_.slots().size(), model_.segments.size());
     std::set<gpushm::generation> in_slots;
@@ -866,7 +886,7 @@ class random_world {
       wanted.lifetime = lifetime::leased;
       wanted.chunk_count = static_cast<std::uint32_t>(pick(2));
       wanted.backend = wanted.chunk_count == 0 ? backend::cuda_ipc : backend::cuda_pool;
-      wanted.device = {device_kind::gpu, "GPU-0", "0000:18:00.0", 0};
+      wanted.device = {device_kind::gpu, size == 4096 ? "GPU-1" : "GPU-0", "0000:18:00.0", 0};
       wanted.ticket.resize(1);
     }
     const outcome expected = model_.reserve(session, wanted, generation_ + 1);

@@ -817,8 +817,8 @@ TEST_P(bounded_sharing, quota_is_charged_until_the_last_lease_ends) {
   share("b");
   errc code{};
   EXPECT_EQ(error_of([&] { reserve("c"); }, &code),
-            "no room for 4 KiB more segment memory: 8 KiB of 8 KiB are in use (remove segments "
-            "that are not used, or raise the broker's quota)");
+            "no room for 4 KiB more segment memory of GPU-0: 8 KiB of 8 KiB are in use in this "
+            "domain (remove segments that are not used, or raise the broker's quota)");
   EXPECT_EQ(to_string(code), to_string(errc::quota_exceeded));
   grant(importer, "a");
   die();
