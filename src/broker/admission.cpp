@@ -72,6 +72,13 @@ void admission::start() {
 
 void admission::accept_some() {
   for (int i = 0; i < accepts_per_turn; ++i) {
+    if (recorder_.is_keeper_behind()) {
+      recorder_.commit();
+    }
+    if (recorder_.is_keeper_behind()) {
+      accept_later();
+      return;
+    }
     base::guarded_fd socket = accept_one(listener_);
     if (socket) {
       log_.guarded([&] { welcome(std::move(socket)); });
@@ -90,16 +97,20 @@ void admission::accept_some() {
         [[fallthrough]];
       default:
         log_.guarded([why = errno, this] { log_.write("accept: " + base::errno_text(why)); });
-        pause_.expires_after(accept_backoff);
-        pause_.async_wait([this](asio::error_code code) {
-          if (!code) {
-            loop_.request_turn(accept_);
-          }
-        });
+        accept_later();
         return;
     }
   }
   loop_.request_turn(accept_);
+}
+
+void admission::accept_later() {
+  pause_.expires_after(accept_backoff);
+  pause_.async_wait([this](asio::error_code code) {
+    if (!code) {
+      loop_.request_turn(accept_);
+    }
+  });
 }
 
 void admission::welcome(base::guarded_fd accepted) {

@@ -57,6 +57,7 @@ class admission {
 
  private:
   void accept_some();
+  void accept_later();
   void welcome(base::guarded_fd socket);
   void refuse_one();
   void refuse(kept_fd socket, const core::principal& who, const error& why);

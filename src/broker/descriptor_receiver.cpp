@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/descriptor_receiver.hpp"
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -63,6 +64,15 @@ constexpr std::chrono::milliseconds retry_pause{2};
 constexpr std::chrono::milliseconds stop_check{100};
 /// Packets without descriptors that are read from a socket before it is closed.
 constexpr int max_drained = 1024;
+/// Linux: SCM_MAX_FD.
+constexpr std::uint64_t most_of_a_packet = 253;
+
+/// Of this table's numbers, for descriptors of packets: the others are for sockets.
+std::uint64_t numbers_for_packets() {
+  rlimit limit{};
+  const bool is_known = ::getrlimit(RLIMIT_NOFILE, &limit) == 0;
+  return std::max<std::uint64_t>(is_known ? limit.rlim_cur / 2 : 0, most_of_a_packet);
+}
 
 }  // namespace
 
@@ -117,8 +127,11 @@ struct descriptor_receiver::job {
   job(std::uint64_t number, std::string whose, std::size_t count)
       : session(number), principal(std::move(whose)), taken(count) {}
   /// Closes the socket.
-  job(std::string whose, std::shared_ptr<gate> copy_open, records::descriptor_id id)
-      : principal(std::move(whose)), broker_copy(std::move(copy_open)), kept(id) {}
+  job(std::string whose,
+      std::shared_ptr<gate> copy_open,
+      records::descriptor_id id,
+      std::uint64_t number)
+      : principal(std::move(whose)), broker_copy(std::move(copy_open)), kept(id), closes(number) {}
   std::uint64_t session = 0;
   std::string principal;
   std::size_t taken = 0;  ///< descriptors that the packet's request takes
@@ -126,6 +139,7 @@ struct descriptor_receiver::job {
   /// block.
   std::shared_ptr<gate> broker_copy;
   records::descriptor_id kept = 0;     ///< the keeper has a copy
+  std::uint64_t closes = 0;            ///< the number that reports the close
   std::atomic<bool> complete = false;  ///< as in `received_packet`
 };
 
@@ -166,6 +180,34 @@ class descriptor_receiver::worker_pool
     base::unique_fd socket;
   };
 
+  /// Numbers for the descriptors of a packet, beside those of sockets: a socket that arrives when
+  /// none is left is lost. Waits until others have returned theirs.
+  class packet_room {
+   public:
+    explicit packet_room(worker_pool& pool) : pool_(pool) {
+      const std::uint64_t most = numbers_for_packets();
+      std::unique_lock lock(pool_.mutex_);
+      while (pool_.held_ + taken_ > most && !pool_.stopped_) {
+        pool_.returned_.wait_for(lock, stop_check);
+      }
+      pool_.held_ += taken_;
+    }
+    packet_room(const packet_room&) = delete;
+    packet_room& operator=(const packet_room&) = delete;
+    ~packet_room() { keep(0); }
+    /// Returns the others. Precondition: no more than it has.
+    void keep(std::uint64_t count) {
+      const std::lock_guard lock(pool_.mutex_);
+      pool_.held_ -= taken_ - count;
+      taken_ = count;
+      pool_.returned_.notify_all();
+    }
+
+   private:
+    worker_pool& pool_;
+    std::uint64_t taken_ = most_of_a_packet;
+  };
+
   // ---- functions that use the descriptor table ----
 
   /// Returns nullopt when the broker has closed its end.
@@ -195,9 +237,10 @@ class descriptor_receiver::worker_pool
 
   /// Reads one packet and passes it to the broker. Foreign descriptors are left in `foreign`, until
   /// the broker is done with the packet.
-  void carry(const task& what, std::vector<base::unique_fd>& foreign) {
+  void carry(const task& what, std::vector<base::unique_fd>& foreign, packet_room& room) {
     std::vector<base::unique_fd> chunks;
     auto created = fetch(what, chunks, foreign);
+    room.keep(chunks.size() + foreign.size());
     const std::shared_ptr<gate> open = created->open;
     // The packet transfers copies to the broker; these are closed afterwards.
     hand_over(std::move(created), chunks);
@@ -210,6 +253,9 @@ class descriptor_receiver::worker_pool
                                          std::vector<base::unique_fd>& foreign) {
     auto created = std::make_unique<received_packet>();
     created->session = what.what->session;
+    if (!what.socket) {
+      return created;  // no descriptor was left for it: the packet is fetched again
+    }
     const wire::packet_buffer buffer;
     try {
       auto got = transport::peek_packet(what.socket.get(), buffer.bytes());
@@ -301,10 +347,10 @@ class descriptor_receiver::worker_pool
         [&] { return stopped_.load(std::memory_order_relaxed); });
   }
 
-  /// May block.
-  static void close_all(task& what, std::vector<base::unique_fd>& foreign) noexcept {
-    foreign.clear();
-    what.socket.reset();
+  void report_closed(std::uint64_t number) {
+    auto report = std::make_unique<received_packet>();
+    report->closed = number;
+    hand_over(std::move(report), {});
   }
 
   // ---- functions that do not ----
@@ -353,18 +399,30 @@ class descriptor_receiver::worker_pool
 
   void perform(task& what) noexcept {
     const base::own_table_scope own;
-    std::vector<base::unique_fd> foreign;
-    try {
-      if (what.what->broker_copy) {
+    const std::uint64_t closes = what.what->closes;
+    guarded([&] {
+      if (closes != 0) {
         what.what->broker_copy->wait(stopped_);
         take_from_keeper(what.what->kept);
-      } else {
-        carry(what, foreign);
+        return;
       }
+      packet_room room(*this);
+      std::vector<base::unique_fd> foreign;  // closing them may block
+      carry(what, foreign, room);
+    });
+    what.socket.reset();  // may block
+    if (closes != 0) {
+      guarded([&] { report_closed(closes); });
+    }
+  }
+
+  template <typename Work>
+  static void guarded(Work&& work) noexcept {
+    try {
+      work();
     } catch (const std::exception& why) {
       base::log(log_level::warning, why.what());
     }
-    close_all(what, foreign);
   }
 
   base::unique_fd worker_end_;
@@ -373,6 +431,8 @@ class descriptor_receiver::worker_pool
   std::mutex sending_;
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::condition_variable returned_;  ///< some of `held_`
+  std::uint64_t held_ = 0;            ///< numbers for descriptors of packets
   std::map<std::string, std::deque<task>> queues_;
   std::deque<std::string> runnable_;
   std::size_t idle_ = 0;
@@ -447,24 +507,30 @@ bool descriptor_receiver::fetch(std::uint64_t session,
   return true;
 }
 
-void descriptor_receiver::close_elsewhere(const core::principal& principal,
-                                          kept_fd socket) noexcept {
+bool descriptor_receiver::close_elsewhere(const core::principal& principal,
+                                          kept_fd& socket,
+                                          std::uint64_t number) noexcept {
   try {
     const auto broker_copy = std::make_shared<gate>();
-    auto created =
-        std::make_unique<job>(std::string(core::scheduling_key(principal)), broker_copy, socket.id);
+    auto created = std::make_unique<job>(
+        std::string(core::scheduling_key(principal)), broker_copy, socket.id, number);
     const address_text text = text_of(created.get());
     const std::array<int, 1> fds{socket.get()};
-    if (transport::send_packet(broker_end_.get(), text, fds) == transport::send_result::sent) {
-      static_cast<void>(created.release());
-      socket.file.reset();  // not the last copy, so this does not block
-      broker_copy->close();
-      return;
+    if (transport::send_packet(broker_end_.get(), text, fds) != transport::send_result::sent) {
+      return false;
+    }
+    static_cast<void>(created.release());
+    socket.file.reset();  // not the last copy, so this does not block
+    broker_copy->close();
+    return true;
+  } catch (const error& why) {
+    if (why.code() != errc::too_many_descriptors) {  // in flight for this uid
+      base::log(log_level::warning, why.what());
     }
   } catch (const std::exception& why) {
     base::log(log_level::warning, why.what());
   }
-  static_cast<void>(socket.file.release().release());
+  return false;
 }
 
 std::unique_ptr<descriptor_receiver::received_packet> descriptor_receiver::next() {

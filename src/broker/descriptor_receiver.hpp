@@ -47,6 +47,8 @@ class descriptor_receiver {
     std::vector<kept_fd> descriptors;          ///< of kinds that members have a reason to send
     std::vector<records::descriptor_id> kept;  ///< their numbers, also if `descriptors` is empty
     std::size_t foreign = 0;  ///< number of others, or of all if not as many as are taken
+    /// Not 0: this is no packet, but says that a socket is closed (`close_elsewhere`).
+    std::uint64_t closed = 0;
     bool failed = false;  ///< an unexpected socket error, or descriptors that cannot be received
     std::shared_ptr<gate> open;  ///< keeps copies of the descriptors open
     /// Set by the thread that fills the packet, read by the one that takes it. The kernel
@@ -73,9 +75,12 @@ class descriptor_receiver {
                            const core::principal& principal,
                            int socket,
                            std::size_t taken);
-  /// Closes a socket that may contain unread descriptors in another thread, and the keeper's copy.
-  /// If that fails, the socket stays open, which only costs a descriptor.
-  void close_elsewhere(const core::principal& principal, kept_fd socket) noexcept;
+  /// Closes a socket that may contain unread descriptors in another thread, and the keeper's copy;
+  /// then `next` returns `number`, which is not 0. Returns false if the receiver is busy: `socket`
+  /// is unchanged, try again later.
+  [[nodiscard]] bool close_elsewhere(const core::principal& principal,
+                                     kept_fd& socket,
+                                     std::uint64_t number) noexcept;
   /// Returns null when no packet is ready.
   [[nodiscard]] std::unique_ptr<received_packet> next();
 

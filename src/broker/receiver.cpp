@@ -169,6 +169,10 @@ void receiver::start() {
 
 void receiver::take(std::unique_ptr<descriptor_receiver::received_packet> whole) {
   const std::shared_ptr<descriptor_receiver::received_packet> got = std::move(whole);
+  if (got->closed != 0) {
+    ender_.socket_closed(got->closed);
+    return;
+  }
   if (got->descriptors.size() < got->kept.size()) {  // some could not be received
     for (const records::descriptor_id each : got->kept) {
       recorder_.forget(each);
@@ -191,7 +195,10 @@ void receiver::take(std::unique_ptr<descriptor_receiver::received_packet> whole)
   on.peeked = got;
   const recorder::step handled(recorder_, {step_kind::request, from.number});
   switch (got->status) {
-    case transport::receive_status::would_block:
+    case transport::receive_status::would_block:  // its job was lost: retry soon
+      on.readable = false;
+      poll_.later(from);
+      break;
     case transport::receive_status::closed:
       break;
     case transport::receive_status::truncated:

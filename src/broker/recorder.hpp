@@ -71,6 +71,10 @@ class recorder {
   void forget(records::descriptor_id number) noexcept;
   /// The keeper has not read some of it: another commit tries again.
   [[nodiscard]] bool has_to_forget() const noexcept { return on_ && !on_->to_forget.empty(); }
+  /// It has not read much of it: before `keep`, wait for it, or it would have more than is charged.
+  [[nodiscard]] bool is_keeper_behind() const noexcept {
+    return on_ && on_->to_forget.size() > max_to_forget;
+  }
   /// A shelf for another thread; nothing if off.
   [[nodiscard]] std::optional<descriptor_shelf> another_shelf() const;
 
@@ -115,6 +119,8 @@ class recorder {
     std::vector<records::descriptor_id> to_forget;  ///< after the next commit
     std::optional<journal::journal> next;           ///< written by `catch_up`
   };
+  /// The part of the keeper's capacity that is not charged to members is larger.
+  static constexpr std::size_t max_to_forget = 64;
   std::uint64_t begin_step(std::uint64_t what) noexcept {
     return on_ ? std::exchange(on_->log.notes().handling, what) : 0;
   }

@@ -2,7 +2,6 @@
 #include "broker/session_ender.hpp"
 
 #include <poll.h>
-#include <sys/socket.h>
 
 #include <asio/post.hpp>
 #include <memory>
@@ -37,10 +36,10 @@ session_ender::session_ender(asio::io_context& io,
       hub_(sessions),
       driver_(driver),
       loop_(loop),
-      descriptor_receiver_(descriptors),
       log_(log),
       recorder_(records),
       fence_delay_(fence_delay),
+      closing_(io, descriptors, records),
       retry_(io, no_retry) {}
 
 void session_ender::track(connection& created) {
@@ -80,12 +79,19 @@ void session_ender::process_died(connection& of) {
 }
 
 void session_ender::close_socket(const core::principal& who, kept_fd socket) noexcept {
-  ::shutdown(socket.get(), SHUT_RDWR);
-  if (drain(socket.get())) {
-    recorder_.forget(socket.id);
-  } else {
-    descriptor_receiver_.close_elsewhere(who, std::move(socket));
-  }
+  closing_.close(who, std::move(socket));
+}
+
+/// For as long as its socket stays open: the charges of its session end earlier.
+core::charges session_ender::charges_of(const lane& closing) noexcept {
+  core::charges result;
+  log_.guarded([&] {
+    result = hub_.new_charges(closing.of);
+    result.charge(core::resource::connections, closing.kind == lane_kind::requests ? 1 : 0);
+    result.charge(core::resource::descriptors, 1);
+    result.charge(core::resource::memory_bytes, core::cost::connection);
+  });
+  return result;
 }
 
 void session_ender::close(connection& gone) {
@@ -102,7 +108,9 @@ void session_ender::close(connection& gone) {
   });
   gone.held.reset();
   loop_.leave(gone);
-  gone.for_each_lane([&](lane& each) { close_socket(gone.principal, each.take_socket()); });
+  gone.for_each_lane([&](lane& each) {
+    closing_.close(gone.principal, each.take_socket(), charges_of(each), std::move(each.inflight));
+  });
   gone.record();
   const auto [first, last] = by_pid_.equal_range(gone.peer.pid);
   for (auto at = first; at != last; ++at) {

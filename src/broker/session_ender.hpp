@@ -9,6 +9,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "broker/closing_sockets.hpp"
 #include "broker/connection.hpp"
 #include "broker/descriptor_receiver.hpp"
 #include "broker/hub.hpp"
@@ -49,13 +50,15 @@ class session_ender final : public connection_ender {
   void restore_closed(connection& gone);
 
   void close(connection& gone) override;
+  void socket_closed(std::uint64_t number) noexcept override { closing_.closed_elsewhere(number); }
   /// Closes the connection after queued packets are sent.
   void drop(connection& gone, std::string_view why) noexcept;
-  /// Closes a socket without blocking the broker: unread packets may contain descriptors whose
-  /// close blocks. `who`: the principal whose packets wait if it does.
+  /// Closes a socket of no session without blocking the broker: unread packets may contain
+  /// descriptors whose close blocks. `who`: the principal whose packets wait if it does.
   void close_socket(const core::principal& who, kept_fd socket) noexcept;
 
  private:
+  [[nodiscard]] core::charges charges_of(const lane& closing) noexcept;
   void mute_siblings(connection& gone);
   void process_died(connection& of);
   void post_end(connection& gone);
@@ -69,10 +72,10 @@ class session_ender final : public connection_ender {
   hub& hub_;
   hub_driver& driver_;
   turn_loop& loop_;
-  descriptor_receiver& descriptor_receiver_;
   member_log& log_;
   recorder& recorder_;
   std::chrono::milliseconds fence_delay_;
+  closing_sockets closing_;
   std::unordered_multimap<std::int32_t, connection*> by_pid_;  ///< open connections
   asio::steady_timer retry_;  ///< waits all the time: to begin would need memory
   bool is_retry_armed_ = false;

@@ -21,9 +21,13 @@ namespace {
 constexpr uid_t uid_under_root = 64'000;
 constexpr std::chrono::seconds start_timeout{20};
 
-const std::string& made(const std::string& run_dir) {
+spawn_options command_in_new_directory(const std::string& run_dir,
+                                       const std::vector<std::string>& for_broker,
+                                       unsigned open_files) {
   make_run_directory(run_dir);
-  return run_dir;
+  spawn_options options = brokerd_command(run_dir, for_broker);
+  options.open_files = open_files;
+  return options;
 }
 
 }  // namespace
@@ -59,8 +63,10 @@ spawn_options brokerd_command(const std::string& run_dir,
   return options;
 }
 
-brokerd::brokerd(const std::string& run_dir, const std::vector<std::string>& for_broker)
-    : keeper_(child::start(brokerd_command(made(run_dir), for_broker))) {
+brokerd::brokerd(const std::string& run_dir,
+                 const std::vector<std::string>& for_broker,
+                 unsigned open_files)
+    : keeper_(child::start(command_in_new_directory(run_dir, for_broker, open_files))) {
   const std::string socket = run_dir + "/private/socket";
   if (!eventually([&] { return std::filesystem::exists(socket) || !keeper_.running(); },
                   start_timeout) ||

@@ -28,8 +28,11 @@ void make_run_directory(const std::string& path);
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class brokerd {
  public:
-  /// Creates the directory, and returns once the private socket is there. Throws `harness_error`.
-  explicit brokerd(const std::string& run_dir, const std::vector<std::string>& for_broker = {});
+  /// Creates the directory, and returns once the private socket is there. `open_files`: the limit
+  /// of both programs, 0 for this process's limit. Throws `harness_error`.
+  explicit brokerd(const std::string& run_dir,
+                   const std::vector<std::string>& for_broker = {},
+                   unsigned open_files = 0);
 
   [[nodiscard]] child& keeper() noexcept { return keeper_; }
   /// The broker; 0: none at the moment.

@@ -58,6 +58,9 @@ using gpushm_testing::eventually;
 
 class brokerd_with_hostile_member : public testing::Test {
  protected:
+  explicit brokerd_with_hostile_member(const std::string& domains = "default,other",
+                                       unsigned open_files = 0)
+      : broker_(run_dir_, {"--domain", domains}, open_files) {}
   [[nodiscard]] gpushm::client connect() const {
     return gpushm::client::connect({.socket_path = socket_, .timeout = 20s});
   }
@@ -66,7 +69,7 @@ class brokerd_with_hostile_member : public testing::Test {
   gpushm_testing::temp_dir directory_{0755};
   const std::string run_dir_ = directory_ / "run";
   const std::string socket_ = run_dir_ + "/d/default/socket";
-  gpushm_testing::brokerd broker_{run_dir_, {"--domain", "default,other"}};
+  gpushm_testing::brokerd broker_;
 };
 
 /// Packets behind the one that ends the session are dropped by calls that the program may make.
@@ -482,42 +485,59 @@ TEST(brokerd_with_small_keeper, acknowledges_only_what_has_room_there) {
 
 /// Linux counts them for the uid of broker and keeper: more than their limit of open files, and
 /// neither the keeper nor the threads that receive descriptors get any.
-TEST(brokerd_with_few_open_files, goes_on_although_members_leave_descriptors_unread) {
-  namespace wire = gpushm::wire;
-  const gpushm_testing::temp_dir directory(0755);
-  const std::string run_dir = directory / "run";
-  const std::string socket = run_dir + "/d/default/socket";
-  gpushm_testing::make_run_directory(run_dir);
-  auto command = gpushm_testing::brokerd_command(run_dir, {"--domain", "default"});
-  command.open_files = 2'048;
-  auto keeper = gpushm_testing::child::start(command);
-  ASSERT_TRUE(eventually([&] { return fs::exists(socket); }, 20s));
-  auto owner = gpushm_testing::raw_session::greeted(socket);
-  ASSERT_NE(gpushm_testing::publish_segment(owner, gpushm_testing::reserve_pages("many", 100)), 0U);
-  std::list<gpushm_testing::raw_session> silent;
-  for (int member = 0; member != 8; ++member) {
-    auto& session = silent.emplace_back(gpushm_testing::raw_session::greeted(socket));
-    for (int i = 0; i != 10; ++i) {
-      ASSERT_TRUE(session.send(wire::open{"many", 0, 0}));
+class brokerd_with_few_open_files : public brokerd_with_hostile_member {
+ protected:
+  brokerd_with_few_open_files() : brokerd_with_hostile_member("default", 2'048) {}
+
+  /// Sessions that ask for 100 descriptors `opens` times each, and do not read.
+  void add_silent(int sessions, int opens, bool is_dropped) {
+    auto owner = gpushm_testing::raw_session::greeted(socket_);
+    gpushm_testing::publish_segment(owner, gpushm_testing::reserve_pages("many", 100));
+    for (int member = 0; member != sessions; ++member) {
+      auto& session = silent_.emplace_back(gpushm_testing::raw_session::greeted(socket_));
+      for (int i = 0; i != opens; ++i) {
+        EXPECT_TRUE(session.send(gpushm::wire::open{"many", 0, 0}));
+      }
+      if (is_dropped) {
+        const std::array<std::byte, 4> invalid{};
+        session.send_bytes(invalid);
+      }
+    }
+    for (const auto& each : silent_) {
+      EXPECT_TRUE(
+          eventually([&] { return gpushm::transport::unread_bytes(each.socket()) == 0; }, 20s));
     }
   }
-  for (const auto& each : silent) {
-    // The others' turns have come when it has been read: nothing is unread by the broker.
-    EXPECT_TRUE(
-        eventually([&] { return gpushm::transport::unread_bytes(each.socket()) == 0; }, 20s));
-  }
-  try {
-    gpushm::client user = gpushm::client::connect({.socket_path = socket, .timeout = 20s});
-    for (int i = 0; i != 3; ++i) {
-      gpushm::segment created =
-          user.create("w/" + std::to_string(i), {.size_bytes = 4'096, .device = "host"});
-      created.publish();
-      EXPECT_EQ(user.list("w/").size(), 1U);
+  void expect_service() {
+    try {
+      gpushm::client user = connect();
+      for (int i = 0; i != 3; ++i) {
+        gpushm::segment created =
+            user.create("w/" + std::to_string(i), {.size_bytes = 4'096, .device = "host"});
+        created.publish();
+        EXPECT_EQ(user.list("w/").size(), 1U);
+      }
+    } catch (const gpushm::error& why) {
+      ADD_FAILURE() << why.what();
     }
-  } catch (const gpushm::error& why) {
-    ADD_FAILURE() << why.what();
+    auto& output = broker_.keeper().output();
+    output.read_to_end(std::chrono::steady_clock::now() + 200ms);
+    EXPECT_EQ(output.all_output().find("did not read its notifications"), std::string::npos);
   }
-  EXPECT_EQ(keeper.output().all_output().find("did not read its notifications"), std::string::npos);
+
+ private:
+  std::list<gpushm_testing::raw_session> silent_;
+};
+
+TEST_F(brokerd_with_few_open_files, goes_on_although_members_leave_descriptors_unread) {
+  add_silent(8, 10, false);
+  expect_service();
+}
+
+/// What has been sent to them stays in flight when the broker closes their connections.
+TEST_F(brokerd_with_few_open_files, goes_on_although_dropped_members_leave_descriptors_unread) {
+  add_silent(40, 1, true);
+  expect_service();
 }
 
 /// Outside of a container nothing else ends the broker then.
@@ -583,6 +603,7 @@ TEST_F(brokerd_with_hostile_member, takes_no_descriptors_that_its_requests_do_no
 /// A member of another uid, whose packets have descriptors that keep a thread that closes them.
 class brokerd_with_lingering_member : public brokerd_with_hostile_member {
  protected:
+  using brokerd_with_hostile_member::brokerd_with_hostile_member;
   void SetUp() override {
     if (::geteuid() != 0) {
       GTEST_SKIP() << "needs root, to be a member of another uid";
@@ -657,6 +678,42 @@ TEST_F(brokerd_with_lingering_member, has_a_successor_that_does_not_wait_for_the
   EXPECT_EQ(kept.state(), gpushm::segment_state::live);
   ASSERT_TRUE(broker_.kill());
   EXPECT_EQ(connect().list().size(), 1U) << "the keeper is blocked: " << log();
+}
+
+class brokerd_with_lingering_member_and_few_open_files : public brokerd_with_lingering_member {
+ protected:
+  brokerd_with_lingering_member_and_few_open_files()
+      : brokerd_with_lingering_member("default", 1'024) {}
+};
+
+/// The sockets of its connections wait for a thread that is blocked: more than broker or keeper can
+/// have, if nothing refused them.
+TEST_F(brokerd_with_lingering_member_and_few_open_files, leaves_descriptors_for_others) {
+  if (const auto tenant = gpushm_testing::one_tenant_here()) {
+    GTEST_SKIP() << "all members are one tenant here: " << *tenant;
+  }
+  const auto first = connect_hostile();
+  send_lingering(first.get(), 1);
+  expect_dropped(first.get());
+  const gpushm::base::unique_fd harmless(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const std::array<int, 1> descriptors{harmless.get()};
+  const std::array<std::byte, 4> invalid{};
+  for (int i = 0; i != 1'100; ++i) {
+    const auto member = connect_hostile();
+    static_cast<void>(gpushm::transport::send_packet(member.get(), invalid, {}));
+    static_cast<void>(gpushm::transport::send_packet(member.get(), invalid, descriptors));
+  }
+  try {
+    gpushm::client user = connect();  // Hello has descriptors
+    gpushm::segment kept = user.create("w", {.size_bytes = 4'096, .device = "host"});
+    kept.publish();
+    EXPECT_TRUE(connect().try_open("w"));
+    ASSERT_TRUE(broker_.kill());
+    EXPECT_EQ(connect().list().size(), 1U) << log();
+    EXPECT_EQ(kept.state(), gpushm::segment_state::live) << log();
+  } catch (const gpushm::error& why) {
+    ADD_FAILURE() << why.what();
+  }
 }
 
 /// The keeper is stopped, and its queue is full.

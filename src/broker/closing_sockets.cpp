@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/closing_sockets.hpp"
+
+#include <sys/socket.h>
+
+#include <chrono>
+#include <exception>
+#include <iterator>
+#include <new>
+#include <vector>
+
+#include "base/log.hpp"
+#include "base/unique_fd.hpp"
+#include "broker/own_table.hpp"
+
+namespace gpushm::broker_detail {
+
+namespace {
+
+/// Between queries of sockets whose peers have not read: no event reports that.
+constexpr std::chrono::milliseconds period{100};
+
+/// No charge limits how many connections are refused: with more sockets than this waiting, each of
+/// theirs is closed at once, by a thread of its own. If the keeper has a copy, that does not block.
+constexpr std::size_t max_waiting_refused = 64;
+
+}  // namespace
+
+/// In another thread.
+void closing_sockets::close_now(kept_fd& socket) noexcept {
+  try {
+    std::vector<base::unique_fd> one(1);
+    one.front() = socket.file.release();
+    close_apart(std::move(one));
+  } catch (const std::bad_alloc& why) {
+    base::log(log_level::warning, why.what());
+    static_cast<void>(socket.file.release().release());  // which only costs a descriptor
+  }
+  recorder_.forget(socket.id);
+}
+
+closing_sockets::~closing_sockets() {
+  std::vector<base::unique_fd> files;
+  for (auto& [number, one] : waiting_) {
+    one.inflight.reset();  // before the socket
+    if (one.socket && !drain(one.socket.get())) {
+      base::unique_fd file = one.socket.file.release();
+      try {
+        files.push_back(std::move(file));
+      } catch (const std::bad_alloc&) {
+        static_cast<void>(file.release());  // the end of the process closes it
+      }
+    }
+  }
+  close_apart(std::move(files));
+}
+
+void closing_sockets::close(const core::principal& who,
+                            kept_fd socket,
+                            core::charges held,
+                            inflight_charge inflight) noexcept {
+  ::shutdown(socket.get(), SHUT_RDWR);
+  if (inflight.is_read() && drain(socket.get())) {
+    inflight.reset();  // before the socket
+    recorder_.forget(socket.id);
+    return;
+  }
+  try {
+    const std::uint64_t number = next_++;
+    closing& one = waiting_[number];
+    one.socket = std::move(socket);
+    one.held = std::move(held);
+    one.inflight = std::move(inflight);
+    one.who = who;
+    if (is_closed(number, one)) {
+      waiting_.erase(number);
+    } else if (one.socket) {
+      arm();
+    }
+  } catch (const std::exception& why) {
+    base::log(log_level::warning, why.what());
+    inflight.reset();
+    static_cast<void>(socket.file.release().release());  // which only costs a descriptor
+  }
+}
+
+/// Returns true if nothing is left to do. False and no socket left: another thread reports it.
+bool closing_sockets::is_closed(std::uint64_t number, closing& one) noexcept {
+  if (!one.inflight.is_read()) {
+    return false;
+  }
+  one.inflight.reset();
+  if (drain(one.socket.get())) {
+    recorder_.forget(one.socket.id);
+    one.socket.file.reset();
+    return true;
+  }
+  const bool is_refused = one.held.who() == nullptr;
+  if (is_refused && waiting_.size() > max_waiting_refused) {
+    close_now(one.socket);
+    return true;
+  }
+  static_cast<void>(descriptor_receiver_.close_elsewhere(one.who, one.socket, number));
+  return false;
+}
+
+/// Again and again, while a socket is left.
+void closing_sockets::arm() {
+  if (is_armed_) {
+    return;
+  }
+  timer_.expires_after(period);
+  timer_.async_wait([this](asio::error_code code) {
+    is_armed_ = false;
+    if (code) {
+      return;
+    }
+    bool is_any_left = false;
+    for (auto at = waiting_.begin(); at != waiting_.end();) {
+      const bool is_done = at->second.socket && is_closed(at->first, at->second);
+      is_any_left = is_any_left || (!is_done && at->second.socket);
+      at = is_done ? waiting_.erase(at) : std::next(at);
+    }
+    if (is_any_left) {
+      arm();
+    }
+  });
+  is_armed_ = true;
+}
+
+}  // namespace gpushm::broker_detail
