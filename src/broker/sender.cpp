@@ -117,6 +117,21 @@ void sender::deliver() noexcept {
   is_delivering_ = false;
 }
 
+void sender::flush_table(connection& to) noexcept {
+  log_.guarded([&] {
+    const auto is_queued = [&] {
+      const prepared& queued = to.events->queue;
+      return std::any_of(
+          queued.begin(), queued.end(), [](const outgoing& each) { return each.is_table(); });
+    };
+    while (!to.closed && to.events && to.events->may_send() && !recorder_.is_behind() &&
+           is_queued()) {
+      flush_lane(*to.events);
+    }
+    loop_.request_turn(to);
+  });
+}
+
 void sender::lose_event(connection& to, std::uint64_t subscription) noexcept {
   owe_resync(to, subscription);
   log_.guarded([&] { loop_.request_turn(to); });

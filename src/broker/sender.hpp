@@ -42,6 +42,9 @@ class sender {
   void send(connection& to, prepared packet) noexcept;
   /// Sends queued answers. Precondition: everything is recorded.
   void deliver() noexcept;
+  /// Sends what is queued on the event lane up to the state table (`outgoing::is_table`), as far as
+  /// the socket has room; the rest in the connection's turns. Precondition: everything is recorded.
+  void flush_table(connection& to) noexcept;
   /// Records everything that is queued.
   void record_queue(connection& of) noexcept;
   /// An event is lost: the subscriber gets a resync once its queue is sent.

@@ -217,7 +217,7 @@ class server::impl final : public outbox {
       await_returns();
     }
     ready(context);
-    log_.guarded([&] { give_tables(); });
+    give_tables();
     while (!run_until_stopped()) {
     }
     recorder_.end();
@@ -342,12 +342,13 @@ class server::impl final : public outbox {
   }
 
   /// To the sessions that are continued. Before any request is handled, so that a client that knows
-  /// of a change has the table that shows it, or reads it soon.
+  /// of a change has the table that shows it in its socket, if that is not full.
   void give_tables() {
     recorder_.commit();
-    if (!recorder_.is_behind()) {  // else with the next answers
-      sender_.deliver();
-    }
+    hub_.for_each_session([this](session& each) {
+      const recorder::step named(recorder_, {step_kind::answers, each.number});
+      sender_.flush_table(connection_of(each));
+    });
   }
 
   /// Returns when stopped.

@@ -114,6 +114,7 @@ bool connection::broken() const noexcept {
 }
 
 segment_state connection::state(std::uint32_t slot, gpushm::generation generation) const noexcept {
+  static_cast<void>(has_current_states());
   if (!alive()) {
     return segment_state::broker_gone;
   }

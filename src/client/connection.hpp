@@ -148,8 +148,11 @@ class connection final : public lease_returner {
   [[nodiscard]] segment_state state(std::uint32_t slot,
                                     gpushm::generation generation) const noexcept;
   /// Whether states read afterwards are what the broker says now. False between two brokers, when
-  /// the next one may have changed them already. No system call.
-  [[nodiscard]] bool has_current_states() const noexcept { return table_.has_writer(); }
+  /// the next one may have changed them already. No system call, unless the broker has died: then
+  /// waits until a table that the next one has sent is mapped.
+  [[nodiscard]] bool has_current_states() const noexcept {
+    return table_.has_writer() || has_next_table();
+  }
   /// As `state`, also of a broker that is gone: what it was last.
   [[nodiscard]] segment_state last_state(std::uint32_t slot,
                                          gpushm::generation generation) const noexcept {
@@ -196,6 +199,8 @@ class connection final : public lease_returner {
   bool read_available();
   void dispatch(packet got);
   void follow(const packet& successor);
+  [[nodiscard]] bool has_next_table() const noexcept;
+  [[nodiscard]] bool may_have_unread_events() const noexcept;
   void wake_thread() noexcept;
   void send_report() noexcept;
   void flush(send_queue& queue) noexcept;
@@ -222,7 +227,9 @@ class connection final : public lease_returner {
   open_reports reports_;
 
   request_lane requests_;
-  base::guarded_fd events_;  ///< read by the connection's thread only
+  base::guarded_fd events_;              ///< read by the connection's thread only
+  mutable std::mutex events_end_mutex_;  ///< held while `events_` is closed; acquired last
+  std::atomic<bool> is_reading_events_{false};
   wire::packet_buffer buffer_;
   send_queue event_queue_{events_.get()};
   std::atomic<std::uint64_t> next_id_{1};

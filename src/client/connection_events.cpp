@@ -22,8 +22,24 @@ using std::chrono::milliseconds;
 
 /// Retry interval while the kernel has no memory for a packet.
 constexpr milliseconds pause_without_memory{1};
+/// While the connection's thread reads events and maps the state table of the next broker, which
+/// takes some microseconds.
+constexpr milliseconds pause_for_events{1};
+constexpr milliseconds longest_wait_for_events{10'000};
 /// Limit for the current reader of the request lane, which detects its end immediately.
 constexpr milliseconds drain_timeout{100};
+
+/// Sets a mark while it exists.
+class reading_mark {
+ public:
+  explicit reading_mark(std::atomic<bool>& mark) noexcept : mark_(mark) { mark_.store(true); }
+  reading_mark(const reading_mark&) = delete;
+  reading_mark& operator=(const reading_mark&) = delete;
+  ~reading_mark() { mark_.store(false); }
+
+ private:
+  std::atomic<bool>& mark_;
+};
 
 }  // namespace
 
@@ -120,6 +136,7 @@ void connection::flush(send_queue& queue) noexcept {
 
 /// Receives and dispatches all available packets. Returns false at the end of the lane.
 bool connection::read_available() {
+  const reading_mark mark(is_reading_events_);  // before a packet leaves the socket
   for (;;) {
     received_packet got = receive_one(events_.get(), buffer_.bytes());
     switch (got.what) {
@@ -190,6 +207,32 @@ void connection::follow(const packet& successor) {
     base::throw_errno(errno, about.operation, about.object, "mmap");
   }
   table_.end_pause();
+}
+
+/// A successor sends its table before it handles requests: what is neither in the socket nor in the
+/// hands of the connection's thread has not been sent, and the states are as the last broker left
+/// them, unless the socket was full.
+bool connection::has_next_table() const noexcept {
+  if (forks_ != fork_count()) {
+    return false;
+  }
+  const auto deadline = base::deadline_after(longest_wait_for_events);
+  while (!table_.has_writer() && !broken() && may_have_unread_events() &&
+         std::chrono::steady_clock::now() < deadline) {
+    base::pause_before_retry(pause_for_events);
+  }
+  return table_.has_writer();
+}
+
+bool connection::may_have_unread_events() const noexcept {
+  {
+    const std::lock_guard lock(events_end_mutex_);
+    pollfd lane{events_.get(), POLLIN, 0};  // none: closed
+    if (::poll(&lane, 1, 0) != 0) {
+      return !broken();
+    }
+  }
+  return is_reading_events_.load();
 }
 
 /// Records the broker's reason for closing the connection.
@@ -279,7 +322,10 @@ void connection::break_down() noexcept {
 /// Leases keep this object, and so would its descriptors, as often as a broker is lost.
 void connection::close_all() noexcept {
   event_queue_.close();
-  events_.reset();
+  {
+    const std::lock_guard lock(events_end_mutex_);
+    events_.reset();
+  }
   {
     const std::lock_guard lock(wake_mutex_);
     wake_.reset();
