@@ -154,6 +154,10 @@ void effect_sink::send_event(session* to,
   if (to == nullptr || to->dropped) {
     return;
   }
+  if (!out_.takes_event(*to, subscription)) {
+    out_.lose_event(*to, subscription);
+    return;
+  }
   try {
     outgoing packet;
     packet.subscription = subscription;

@@ -98,6 +98,12 @@ class outbox {
   virtual void record_all(session& of) noexcept = 0;
   /// Something could not be recorded: calls `hub::catch_up` later.
   virtual void retry_recording() noexcept = 0;
+  /// False: `send` would replace an event for this subscription by a resync, as `lose_event` does
+  /// without the event. Members that read nothing must not cost others the time to make events.
+  [[nodiscard]] virtual bool takes_event(const session& /*of*/,
+                                         std::uint64_t /*subscription*/) const noexcept {
+    return true;
+  }
   /// An event was lost for lack of memory: the subscriber must read its segments again (resync).
   virtual void lose_event(session& of, std::uint64_t subscription) noexcept = 0;
   /// Closes the connection after queued packets are sent, then calls `hub::lose`. `why` is for the

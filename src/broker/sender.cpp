@@ -132,6 +132,12 @@ void sender::flush_table(connection& to) noexcept {
   });
 }
 
+bool sender::takes_event(const connection& to, std::uint64_t subscription) noexcept {
+  const auto& owed = to.lost_subscriptions;
+  return to.queued_events < max_queued_events &&
+         std::find(owed.begin(), owed.end(), subscription) == owed.end();
+}
+
 void sender::lose_event(connection& to, std::uint64_t subscription) noexcept {
   owe_resync(to, subscription);
   log_.guarded([&] { loop_.request_turn(to); });

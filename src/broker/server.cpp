@@ -280,6 +280,11 @@ class server::impl final : public outbox {
     });
   }
 
+  [[nodiscard]] bool takes_event(const session& of,
+                                 std::uint64_t subscription) const noexcept override {
+    return sender::takes_event(static_cast<const connection&>(of), subscription);
+  }
+
   void lose_event(session& of, std::uint64_t subscription) noexcept override {
     sender_.lose_event(connection_of(of), subscription);
   }

@@ -288,6 +288,21 @@ TEST_F(hub_conversation, subscription_starts_with_a_list) {
   EXPECT_EQ(again.after, 1U) << "after the event of kv/c";
 }
 
+TEST_F(hub_conversation, makes_no_event_that_would_be_lost) {
+  const auto creator = greet();
+  const auto watcher = greet({301, 2000, true});
+  const auto subscription = send_request(watcher, wire::subscribe{""});
+  take(watcher);
+  out_.full.insert(watcher);
+  make(creator, "kv/a");
+  EXPECT_TRUE(take(watcher).empty());
+  EXPECT_EQ(out_.lost_events, (std::vector{std::pair(watcher, subscription)}));
+  out_.full.clear();
+  make(creator, "kv/b");
+  EXPECT_EQ(take(watcher).size(), 1U);
+  EXPECT_EQ(out_.lost_events.size(), 1U);
+}
+
 TEST_F(hub_conversation, message_on_the_wrong_lane_ends_it) {
   for (const auto& [name, message] : wire::samples::one_of_each_kind()) {
     const auto session = greet();

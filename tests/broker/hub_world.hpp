@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -89,6 +90,9 @@ class recorded_outbox final : public outbox {
     const auto at = events.find(of.number);
     return at == events.end() ? 0 : at->second;
   }
+  bool takes_event(const session& of, std::uint64_t /*subscription*/) const noexcept override {
+    return full.count(of.number) == 0;
+  }
   void lose_event(session& of, std::uint64_t subscription) noexcept override {
     lost_events.emplace_back(of.number, subscription);
   }
@@ -107,6 +111,7 @@ class recorded_outbox final : public outbox {
 
   std::map<core::session_id, std::vector<arrived>> sent;
   std::map<core::session_id, std::uint64_t> events;
+  std::set<core::session_id> full;  ///< their queues have no room for events
   std::vector<std::pair<core::session_id, std::uint64_t>> lost_events;
   std::vector<core::session_id> dropped;
   std::map<core::session_id, fence> fences;

@@ -148,6 +148,22 @@ TEST_F(broker_sender, replaces_excess_events_by_one_resync) {
   EXPECT_EQ(to.queued_events, 0U);
 }
 
+/// What would be lost need not be made: with thousands of subscriptions, that is most of a turn.
+TEST_F(broker_sender, takes_no_event_that_a_resync_replaces) {
+  connection& to = connect();
+  EXPECT_TRUE(sender::takes_event(to, 7));
+  sender_.lose_event(to, 7);
+  EXPECT_FALSE(sender::takes_event(to, 7)) << "a resync is owed";
+  EXPECT_TRUE(sender::takes_event(to, 8));
+  poll();
+  EXPECT_EQ(ids(read(to)), std::vector<std::uint64_t>{7});
+  EXPECT_TRUE(sender::takes_event(to, 7));
+  while (sender::takes_event(to, 7)) {  // nothing is read
+    send(to, event(7));
+  }
+  EXPECT_FALSE(sender::takes_event(to, 8)) << "the queue is full";
+}
+
 TEST_F(broker_sender, sends_a_resync_with_an_empty_queue) {
   connection& to = connect();
   sender_.lose_event(to, 7);
