@@ -23,6 +23,7 @@
 #include "base/syscall.hpp"
 #include "base/thread.hpp"
 #include "broker/chunk_kinds.hpp"
+#include "broker/member_log.hpp"
 #include "broker/own_table.hpp"
 #include "core/scheduling.hpp"
 #include "transport/unread.hpp"
@@ -166,7 +167,7 @@ class descriptor_receiver::worker_pool
       try {
         give(std::move(*next));
       } catch (const std::exception& why) {
-        base::log(log_level::warning, why.what());
+        log_about_members(log_level::warning, why.what());
       }
     }
     const std::lock_guard lock(mutex_);
@@ -274,7 +275,7 @@ class descriptor_receiver::worker_pool
       created->foreign = foreign.size();
       keep(*created, chunks);
     } catch (const error& why) {
-      base::log(log_level::warning, why.what());
+      log_about_members(log_level::warning, why.what());
       created->failed = true;
     }
     return created;
@@ -291,7 +292,7 @@ class descriptor_receiver::worker_pool
         created.kept.push_back(shelf_->put(each.get()));
       }
     } catch (const error& why) {
-      base::log(log_level::warning, why.what());
+      log_about_members(log_level::warning, why.what());
       created.status = transport::receive_status::descriptors_lost;
     }
   }
@@ -421,7 +422,7 @@ class descriptor_receiver::worker_pool
     try {
       work();
     } catch (const std::exception& why) {
-      base::log(log_level::warning, why.what());
+      log_about_members(log_level::warning, why.what());
     }
   }
 
@@ -528,7 +529,7 @@ bool descriptor_receiver::close_elsewhere(const core::principal& principal,
       base::log(log_level::warning, why.what());
     }
   } catch (const std::exception& why) {
-    base::log(log_level::warning, why.what());
+    log_about_members(log_level::warning, why.what());
   }
   return false;
 }

@@ -15,6 +15,7 @@
 #include "base/deadline.hpp"
 #include "base/log.hpp"
 #include "base/syscall.hpp"
+#include "broker/member_log.hpp"
 
 namespace gpushm::broker_detail {
 
@@ -228,7 +229,7 @@ void retry_with_keeper(const std::function<void()>& attempt,
       return;
     } catch (const std::exception& why) {
       if (is_first) {
-        base::log(log_level::warning, why.what());
+        log_about_members(log_level::warning, why.what());
       }
       const auto* const known = dynamic_cast<const error*>(&why);
       if (known != nullptr && known->code() == errc::broker_unreachable) {

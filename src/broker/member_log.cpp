@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/member_log.hpp"
 
+#include <mutex>
+#include <new>
+
 #include "base/log.hpp"
 
 namespace gpushm::broker_detail {
@@ -19,14 +22,17 @@ std::string text_of(const connection& of) {
   return text;
 }
 
+void report_suppressed(std::uint64_t lines) {
+  if (lines != 0) {
+    base::log(log_level::warning, std::to_string(lines) + " more lines about members suppressed");
+  }
+}
+
 }  // namespace
 
 void member_log::write(std::string_view text) {
   const line_limit::verdict verdict = limit_.next(line_limit::clock::now());
-  if (verdict.suppressed != 0) {
-    base::log(log_level::warning,
-              std::to_string(verdict.suppressed) + " more lines about members suppressed");
-  }
+  report_suppressed(verdict.suppressed);
   if (verdict.may_write) {
     base::log(log_level::warning, text);
   }
@@ -40,6 +46,23 @@ void member_log::dropped(const connection& of, std::string_view why) {
   text += ": ";
   text += why;
   write(text);
+}
+
+void log_about_members(log_level level, std::string_view text) noexcept {
+  static std::mutex mutex;
+  static line_limit limit;
+  line_limit::verdict verdict;
+  {
+    const std::lock_guard lock(mutex);
+    verdict = limit.next(line_limit::clock::now());
+  }
+  try {
+    report_suppressed(verdict.suppressed);
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): only their number is lost
+  }
+  if (verdict.may_write) {
+    base::log(level, text);
+  }
 }
 
 }  // namespace gpushm::broker_detail

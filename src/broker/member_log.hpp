@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "broker/connection.hpp"
+#include "gpushm/client.hpp"
 
 namespace gpushm::broker_detail {
 
@@ -81,5 +82,9 @@ class member_log {
   std::string domain_;
   line_limit limit_;
 };
+
+/// Passes a line that members can cause to the log, from where there is no `member_log`: at most
+/// `line_limit::lines_per_second` of all domains together. Thread-safe. Does not block.
+void log_about_members(log_level level, std::string_view text) noexcept;
 
 }  // namespace gpushm::broker_detail

@@ -11,9 +11,9 @@
 #include <variant>
 
 #include "base/file.hpp"
-#include "base/log.hpp"
 #include "base/text.hpp"
 #include "broker/chunk_kinds.hpp"
+#include "broker/member_log.hpp"
 #include "sync/signal_page_file.hpp"
 #include "wire/codec.hpp"
 
@@ -482,7 +482,7 @@ prepared requests::handle(const context& at, const wire::unfence& message) {
                            base::printable(message.name) + "\"";
   domain_.unfence(at.number, message.name);
   counters_.unfenced();
-  base::log(log_level::warning, line);
+  log_about_members(log_level::warning, line);
   return answer;
 }
 

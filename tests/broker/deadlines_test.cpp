@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstddef>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "broker/member_log.hpp"
 #include "tests/client/connection_world.hpp"
 
 namespace gpushm::broker_detail {
@@ -127,6 +130,19 @@ TEST_F(broker_deadlines, a_check_that_comes_late_closes_nothing_at_once) {
   const auto in_time = begin_ + seconds(1'001);
   deadlines_.check(in_time, in_time);
   EXPECT_EQ(closed_, closed{slow.number});
+}
+
+TEST(broker_line_limit, holds_where_there_is_no_member_log) {
+  static std::size_t lines = 0;
+  lines = 0;
+  gpushm::set_log_sink([](log_level, std::string_view) { ++lines; });
+  constexpr std::size_t many = 100'000;
+  for (std::size_t i = 0; i != many; ++i) {
+    log_about_members(log_level::warning, "a member");
+  }
+  gpushm::set_log_sink(nullptr);
+  EXPECT_GE(lines, line_limit::lines_per_second);
+  EXPECT_LT(lines, many / 10);
 }
 
 TEST(broker_line_limit, counts_suppressed_lines) {
