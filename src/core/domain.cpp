@@ -56,6 +56,8 @@ constexpr std::size_t longest_ticket_bytes = 4096;
 constexpr std::size_t min_capacity = 1'024;
 constexpr std::size_t max_changes_per_end = 4;
 constexpr std::size_t record_capacity = 4'096;
+/// Objects that the end of one lease changes.
+constexpr std::size_t max_records_per_end = 16;
 
 void check_reservation(const reservation& wanted) {
   base::check_name({}, wanted.name);
@@ -150,7 +152,7 @@ domain::domain(std::string name,
   effects_.answers.reserve(min_capacity);
   effects_.questions.reserve(std::max<std::size_t>(min_capacity, bounds.max_confirmations));
   effects_.changes.reserve(min_capacity);
-  effects_.records.reserve(bounds.names_changes ? record_capacity : 0);
+  make_room_to_record(0);
 }
 
 // ---- effects ----
@@ -173,6 +175,19 @@ void domain::make_room(std::size_t changes, std::size_t answers) {
   effects_.answers.reserve(min_capacity + std::bit_ceil(answers));
 }
 
+/// The same for objects that will change at once, in addition to those of a turn.
+void domain::make_room_to_record(std::size_t objects) {
+  if (limits_.names_changes) {
+    effects_.records.reserve(record_capacity + (objects == 0 ? 0 : std::bit_ceil(objects)));
+  }
+}
+
+/// A turn that has changed nothing yet always has: what ends must end.
+bool domain::has_room_to_record(std::size_t objects) const noexcept {
+  return !limits_.names_changes || effects_.records.empty() ||
+         effects_.records.capacity() - effects_.records.size() >= objects;
+}
+
 /// The end of a lease causes at most a death, a release and a removal, and an event for each
 /// holder.
 bool domain::has_room_to_end(const segment& what) const {
@@ -183,7 +198,8 @@ bool domain::has_room_to_end(const segment& what) const {
     return room.capacity() - room.size() >= more;
   };
   return has(effects_.slots, max_words) && has(effects_.answers, waiting) &&
-         has(effects_.changes, what.leases.size() + max_changes_per_end);
+         has(effects_.changes, what.leases.size() + max_changes_per_end) &&
+         has_room_to_record(max_records_per_end + waiting);
 }
 
 void domain::answer(session_id session,

@@ -429,6 +429,7 @@ class domain {
   };
   /// Leases that a session resumed and did not keep.
   struct unkept {
+    static constexpr std::size_t part_size = 256;  ///< of what is saved in one
     session_id session = 0;
     std::vector<std::pair<gpushm::generation, std::uint32_t>> left;  ///< and answers
   };
@@ -443,7 +444,9 @@ class domain {
   void restore_waiting(std::uint64_t id, const saved_open& from);
   void restore_confirmation(std::uint64_t id, const saved_confirmation& from);
   void restore_end(session_id session, const saved_end& from);
+  void restore_unkept(session_id session, const saved_unkept& from);
   void restore_indexes();
+  [[nodiscard]] static saved_value saved_part(const unkept& of, std::uint64_t part);
   /// Adds an object to `effects::records`.
   void note(record_kind kind, std::uint64_t first = 0, std::uint64_t second = 0) noexcept;
 
@@ -466,6 +469,8 @@ class domain {
   [[nodiscard]] bool has_room_to_end(const segment& what) const;
   [[nodiscard]] bool has_room_to_wake() const noexcept;
   void make_room(std::size_t changes, std::size_t answers);
+  void make_room_to_record(std::size_t objects);
+  [[nodiscard]] bool has_room_to_record(std::size_t objects) const noexcept;
   void answer(session_id session, const open_request& request, const segment& found) noexcept;
   void refuse(session_id session, const open_request& request, std::optional<error> why) noexcept;
   /// Refuses with the error that `make` returns, or without a text if memory is short.

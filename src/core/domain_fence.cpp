@@ -130,6 +130,10 @@ void domain::unfence(session_id session, std::string_view name) {
   }
   const gpushm::generation generation = what.generation;
   const std::string kept_name = what.name;
+  constexpr std::size_t objects_of_each = 8;
+  const auto asked = confirming_by_generation_.find(generation);
+  make_room_to_record(holders.size() * objects_of_each +
+                      (asked == confirming_by_generation_.end() ? 0 : asked->second.size()));
   if (what.published) {
     emit(event_kind::unfenced,
          what,
@@ -169,6 +173,10 @@ bool domain::resume(session_id lost, session_id session) {
       touched.insert(segments_.at(generation)->name);
     }
   }
+
+  // A lease changes three objects; those of sessions and woken names are of one turn.
+  make_room_to_record(3 * gone.leased.size() + gone.created.size() + gone.unanswered.size() +
+                      gone.queued_questions.size());
 
   successor.kept.emplace();
   successor.leased.merge(gone.leased);
@@ -259,8 +267,12 @@ void domain::keep(session_id session,
       }
     }
     if (!left.left.empty()) {
+      const std::size_t parts = (left.left.size() - 1) / unkept::part_size + 1;
+      make_room_to_record(parts + named + 1);
       unkept_.push_back(std::move(left));
-      note(record_kind::unkept, session);
+      for (std::size_t part = 0; part != parts; ++part) {
+        note(record_kind::unkept, session, part);
+      }
     }
   }
   for (std::size_t i = 0; i < named; ++i) {

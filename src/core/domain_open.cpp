@@ -29,6 +29,10 @@ namespace {
 
 /// Upper bound of opens answered in one turn when one event answers many.
 constexpr std::size_t opens_per_turn = 64;
+/// The same when many names are woken.
+constexpr std::size_t answers_per_turn = 256;
+/// Objects that an answered open changes, and the questions of an exporter.
+constexpr std::size_t records_per_open = 4;
 
 /// Charges a waiting open. Throws as `charges::take`; then nothing is charged.
 void charge_waiting_open(charges& held, const open_request& request) {
@@ -207,6 +211,7 @@ void domain::confirm_with_exporter(session_id session,
     auto& all = confirming_by_generation_[found.generation];
     all.insert(id);
     make_room(0, all.size());  // all are refused if the exporter ends
+    make_room_to_record(all.size() + waiter.waiting.size() + waiter.confirming.size());
     waiter.confirming.insert(id);
     exporter.queued_questions.insert(id);
   } catch (...) {
@@ -361,6 +366,8 @@ void domain::wait(session_id session, open_request request) {
                 "wait for fewer names at once");
   }
   effects_.waits.reserve(effects_.waits.size() + 1);
+  // All may be cancelled at once.
+  make_room_to_record(waiter.waiting.size() + waiter.confirming.size() + 1);
   charge_waiting_open(waiter.held, request);
   const bool waited_before = std::exchange(request.waits, true);
   const std::uint64_t id = next_waiting_++;
@@ -449,8 +456,10 @@ bool domain::has_room_to_wake() const noexcept {
   const auto has = [](const auto& room, std::size_t more) {
     return room.capacity() - room.size() >= more;
   };
-  return has(effects_.answers, opens_per_turn) && has(effects_.changes, opens_per_turn) &&
-         has(effects_.questions, limits_.max_confirmations);
+  return effects_.answers.size() < answers_per_turn && has(effects_.answers, opens_per_turn) &&
+         has(effects_.changes, opens_per_turn) &&
+         has(effects_.questions, limits_.max_confirmations) &&
+         has_room_to_record(opens_per_turn * records_per_open + limits_.max_confirmations);
 }
 
 /// Answers some opens that wait for the name. Returns true if more are left.

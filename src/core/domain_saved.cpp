@@ -80,6 +80,10 @@ saved_value domain::saved(const record_name& which) const {
       }
       break;
     case record_kind::subscription:
+      if (const participant* const of = find_in(sessions_, which.first);
+          of == nullptr || of->subscriptions == 0) {
+        break;  // all of them have ended, with no look at those of others
+      }
       for (const subscription& each : subscriptions_) {
         if (each.session == which.first && each.id == which.second) {
           return saved_subscription{each.prefix};
@@ -104,15 +108,14 @@ saved_value domain::saved(const record_name& which) const {
     case record_kind::end:
       for (const ended_session& each : ended_) {
         if (each.session == which.first && !each.left.empty()) {
-          return saved_end{
-              each.pid, static_cast<std::uint8_t>(each.how), {each.left.begin(), each.left.end()}};
+          return saved_end{each.pid, static_cast<std::uint8_t>(each.how)};
         }
       }
       break;
     case record_kind::unkept:
       for (const unkept& each : unkept_) {
-        if (each.session == which.first && !each.left.empty()) {
-          return saved_unkept{each.left};
+        if (each.session == which.first) {
+          return saved_part(each, which.second);
         }
       }
       break;
@@ -123,6 +126,16 @@ saved_value domain::saved(const record_name& which) const {
       break;
   }
   return {};
+}
+
+saved_value domain::saved_part(const unkept& of, std::uint64_t part) {
+  const auto all = static_cast<std::ptrdiff_t>(of.left.size());
+  const auto from = std::min(static_cast<std::ptrdiff_t>(part * unkept::part_size), all);
+  const auto to = std::min(from + static_cast<std::ptrdiff_t>(unkept::part_size), all);
+  if (from == to) {
+    return {};
+  }
+  return saved_unkept{{of.left.begin() + from, of.left.begin() + to}};
 }
 
 saved_state domain::save() const {
@@ -148,12 +161,13 @@ void domain::visit_saved(const std::function<void(const record_name&, saved_valu
   for (const auto& [generation, each] : segments_) {
     add(record_kind::segment, generation);
     add(record_kind::metadata, generation);
+    // Not by `saved`, which looks each of them up among all.
     for (const lease& claim : each->leases) {
-      add(record_kind::lease, generation, claim.holder);
+      visit({record_kind::lease, generation, claim.holder}, saved_lease{claim.count, claim.used});
     }
   }
   for (const subscription& each : subscriptions_) {
-    add(record_kind::subscription, each.session, each.id);
+    visit({record_kind::subscription, each.session, each.id}, saved_subscription{each.prefix});
   }
   for (const auto& [id, each] : waiting_) {
     add(record_kind::waiting, id);
@@ -165,7 +179,9 @@ void domain::visit_saved(const std::function<void(const record_name&, saved_valu
     add(record_kind::end, each.session);
   }
   for (const unkept& each : unkept_) {
-    add(record_kind::unkept, each.session);
+    for (std::uint64_t part = 0; part * unkept::part_size < each.left.size(); ++part) {
+      visit({record_kind::unkept, each.session, part}, saved_part(each, part));
+    }
   }
   for (const auto& [place, name] : dead_names_in_order_) {
     add(record_kind::dead_name, place);
@@ -203,7 +219,7 @@ domain::domain(std::string name,
     } else if (const auto* const over = std::get_if<saved_end>(&value)) {
       restore_end(key, *over);
     } else if (const auto* const left = std::get_if<saved_unkept>(&value)) {
-      unkept_.push_back({key, left->left});
+      restore_unkept(key, *left);
     } else if (const auto* const dead = std::get_if<saved_dead_name>(&value)) {
       require(key < next_dead_name_ && dead_names_.emplace(dead->name, key).second,
               "a name is dead twice");
@@ -358,20 +374,41 @@ void domain::restore_end(session_id session, const saved_end& from) {
   to.session = session;
   to.pid = from.pid;
   to.how = static_cast<end_kind>(from.how);
-  to.left.insert(from.left.begin(), from.left.end());
+}
+
+/// The parts come in order.
+void domain::restore_unkept(session_id session, const saved_unkept& from) {
+  if (unkept_.empty() || unkept_.back().session != session) {
+    unkept_.push_back({session, {}});
+  }
+  auto& left = unkept_.back().left;
+  left.insert(left.end(), from.left.begin(), from.left.end());
 }
 
 void domain::restore_indexes() {
   std::set<std::uint32_t> slots;
+  std::unordered_map<session_id, ended_session*> over;
+  for (ended_session& each : ended_) {
+    over.emplace(each.session, &each);
+  }
   for (const auto& entry : segments_) {
     const segment& what = *entry.second;
     require(slots.insert(what.slot).second, "two segments have one slot");
+    // What is left of an ended session: its leases, and what it has created.
+    const auto ends_with = [&](session_id session) {
+      if (sessions_.contains(session)) {
+        return true;
+      }
+      const auto at = over.find(session);
+      if (at != over.end()) {
+        at->second->left.insert(what.generation);
+      }
+      return at != over.end();
+    };
+    static_cast<void>(ends_with(what.creator_session));
     for (const lease& claim : what.leases) {
-      const bool ends = std::any_of(ended_.begin(), ended_.end(), [&](const ended_session& over) {
-        return over.session == claim.holder && over.left.contains(what.generation);
-      });
       // Otherwise it would never end.
-      require(ends || sessions_.contains(claim.holder), "a lease belongs to no session");
+      require(ends_with(claim.holder), "a lease belongs to no session");
     }
   }
   unused_slots_from_ = slots.empty() ? 0 : *slots.rbegin() + 1;
@@ -381,6 +418,7 @@ void domain::restore_indexes() {
       free_slots_.push_back(slot);
     }
   }
+  make_room_to_record(waiting_.size() + confirming_.size() + subscriptions_.size());
   // Opens that were left for a later turn.
   for (auto& [name, same] : waiting_by_name_) {
     const auto at = published_.find(name);

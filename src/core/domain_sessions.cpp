@@ -173,22 +173,23 @@ bool domain::work() {
     }
   }
   // Ends a bounded number of leases of each queue.
-  const auto work_off = [&](record_kind kind, auto& queue, auto&& end_one) {
+  const auto work_off = [&](auto& queue, auto&& end_one, auto&& end_all) {
     for (std::size_t some = leases_per_turn(); some != 0 && !queue.empty(); --some) {
-      note(kind, queue.front().session);
-      if (queue.front().left.empty()) {
-        queue.pop_front();
-      } else if (!end_one(queue.front())) {
+      if (!queue.front().left.empty() && !end_one(queue.front())) {
         return;
       }
-    }
-    if (!queue.empty() && queue.front().left.empty()) {
-      note(kind, queue.front().session);
-      queue.pop_front();
+      if (queue.front().left.empty()) {
+        end_all(queue.front());
+        queue.pop_front();
+      }
     }
   };
-  work_off(record_kind::end, ended_, [&](ended_session& gone) { return end_next_lease(gone); });
-  work_off(record_kind::unkept, unkept_, [&](unkept& of) { return release_next(of); });
+  work_off(
+      ended_,
+      [&](ended_session& gone) { return end_next_lease(gone); },
+      [&](const ended_session& gone) { note(record_kind::end, gone.session); });
+  work_off(
+      unkept_, [&](unkept& of) { return release_next(of); }, [](const unkept& /*of*/) {});
   return has_work();
 }
 
@@ -219,6 +220,7 @@ bool domain::release_next(unkept& of) {
     return false;
   }
   of.left.pop_back();
+  note(record_kind::unkept, of.session, of.left.size() / unkept::part_size);
   release(of.session, generation, count);
   return true;
 }
@@ -304,6 +306,7 @@ void domain::subscribe(session_id id, std::uint64_t number, std::string prefix) 
         taken ? "the request id is already used by a subscription" : "the prefix is too long",
         "use a new request id, and a prefix of at most 255 bytes");
   }
+  make_room_to_record(subscriptions_.size() + 1);  // sessions of one process are muted at once
   const std::uint64_t memory = cost::subscription + prefix.size();
   subscriber.held.take(resource::subscriptions, 1);
   try {

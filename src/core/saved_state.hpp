@@ -99,15 +99,16 @@ struct saved_confirmation {
   friend bool operator==(const saved_confirmation&, const saved_confirmation&) = default;
 };
 
-/// A session that has ended, and its leases that have not. Key: its number.
+/// A session that has ended while its leases have not: those that exist and what it has created are
+/// left. Key: its number.
 struct saved_end {
   std::int32_t pid = 0;
   std::uint8_t how = 0;  ///< 0 goodbye, 1 death, 2 unfenced: never renumber
-  std::vector<gpushm::generation> left;
   friend bool operator==(const saved_end&, const saved_end&) = default;
 };
 
-/// Leases that a session has resumed and not kept, and their answers. Key: the session.
+/// Leases that a session has resumed and not kept, and their answers, in parts: each turn changes
+/// only the last one. Key: the session, and the number of the part.
 struct saved_unkept {
   std::vector<std::pair<gpushm::generation, std::uint32_t>> left;
   friend bool operator==(const saved_unkept&, const saved_unkept&) = default;

@@ -101,9 +101,7 @@ class writer {
     const auto what = open(v.session, v.request);
     return fb::CreateConfirmation(to_, what, v.generation, stored(v.deadline), v.exporter, v.sent);
   }
-  fbs::Offset<fb::End> add(const core::saved_end& v) {
-    return fb::CreateEnd(to_, v.pid, v.how, list(v.left));
-  }
+  fbs::Offset<fb::End> add(const core::saved_end& v) { return fb::CreateEnd(to_, v.pid, v.how); }
   fbs::Offset<fb::Unkept> add(const core::saved_unkept& v) {
     std::vector<std::uint64_t> generations;
     std::vector<std::uint32_t> counts;
@@ -376,7 +374,7 @@ core::saved_end end(const fb::End& v) {
   if (v.how() > last_how) {
     throw_damaged("an unknown enumerator");
   }
-  return {v.pid(), v.how(), list(v.left())};
+  return {v.pid(), v.how()};
 }
 
 core::saved_unkept unkept(const fb::Unkept& v) {

@@ -400,7 +400,7 @@ INSTANTIATE_TEST_SUITE_P(of,
                          testing::ValuesIn(gpushm_tests::scenarios()),
                          [](const auto& chosen) { return std::string(chosen.param.name); });
 
-// The end of a session with so many opens that wait changes more objects than the domain names.
+// The end of a session with so many opens that wait changes more objects than a turn does.
 TEST_F(journaled_broker, is_continued_after_too_many_changes_to_record_each) {
   auto exporter = gpushm::client::connect({.socket_path = socket_});
   auto kept = exporter.create("kept", {.size_bytes = 4096, .device = "host"});
@@ -433,7 +433,7 @@ TEST_F(journaled_broker, is_continued_after_too_many_changes_to_record_each) {
   constexpr auto waiting_record = static_cast<std::uint32_t>(gpushm::core::record_kind::waiting);
   EXPECT_EQ(records_in(settled_journal().get())[waiting_record], most);
   waiting.hang_up();
-  // Everything was put again, into the same journal, which had room.
+  // Into the same journal, which had room.
   EXPECT_TRUE(eventually(
       [&] { return records_in(settled_journal().get()).count(waiting_record) == 0; }, 20s));
   EXPECT_EQ(settled_extent().sequence, before.sequence);

@@ -454,6 +454,7 @@ TEST_F(core_share, many_leases_of_a_dead_session_end_in_turns) {
   const session_id dying = join(2);
   for (int i = 0; i < 2'000; ++i) {
     make(dying, "s/" + std::to_string(i));
+    seen_.settle();
   }
   seen_.notices().clear();
   domain_.disconnect(dying, false);
@@ -507,6 +508,7 @@ TEST_F(core_share, many_opens_of_one_name_are_answered_in_turns) {
     waiters.push_back(join(static_cast<std::uint32_t>(10 + i)));
     for (int k = 0; k < 100; ++k) {
       open(waiters.back(), "w", at_ms(1'000'000));
+      seen_.settle();
     }
   }
   EXPECT_EQ(domain_.waiting_count(), 2'000U);

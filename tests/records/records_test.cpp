@@ -360,18 +360,22 @@ TEST(damaged_record, that_is_too_long_is_refused) {
 
 // The library's verifier checks the alignment of a list's length, not of its elements.
 TEST(damaged_record, with_unaligned_numbers_is_read) {
-  std::array<std::uint32_t, 9> words{16,               // the table
-                                     10U | 8U << 16U,  // the sizes of its vtable and of it
-                                     0,                // no pid, no how
-                                     4,                // `left`, 4 bytes after the table's begin
-                                     12,               // the table: its vtable is 12 bytes before
-                                     4,                // the list
-                                     1,                // its length
-                                     0x55667788,
-                                     0x11223344};
+  std::array<std::uint32_t, 11> words{20,                // the table
+                                      16U | 12U << 16U,  // the sizes of its vtable and of it
+                                      0,                 // no who, not is_lost
+                                      0,                 // no lost_since, no lost_waits_for
+                                      8U | 4U << 16U,    // has_kept and kept, in the table
+                                      16,                // the table: its vtable is 16 bytes before
+                                      8,                 // the list, 8 bytes after this
+                                      1,                 // has_kept
+                                      1,                 // the list's length
+                                      0x55667788,
+                                      0x11223344};
   const auto* const first = reinterpret_cast<const std::byte*>(words.data());
-  const record bytes{number(core::record_kind::end), {first, first + sizeof(words)}};
-  EXPECT_EQ(decoded(bytes), either_value(core::saved_end{0, 0, {0x1122334455667788}}));
+  const record bytes{number(core::record_kind::session), {first, first + sizeof(words)}};
+  core::saved_session expected;
+  expected.kept = {0x1122334455667788};
+  EXPECT_EQ(decoded(bytes), either_value(expected));
 }
 
 TEST(newer_record, may_have_unknown_fields) {

@@ -132,8 +132,8 @@ auto fields_of(T& v) {
 }
 template <is<core::saved_end> T>
 auto fields_of(T& v) {
-  auto& [pid, how, left] = v;
-  return std::tie(pid, how, left);
+  auto& [pid, how] = v;
+  return std::tie(pid, how);
 }
 template <is<core::saved_unkept> T>
 auto fields_of(T& v) {
@@ -254,7 +254,7 @@ inline auto full_values() {
       core::saved_subscription{std::string("a\0b", 3)},
       core::saved_open{63, request},
       core::saved_confirmation{64, request, max_generation, at(65), 66, true},
-      core::saved_end{-67, 2, {68, 69, 70}},
+      core::saved_end{-67, 2},
       core::saved_unkept{{{71, 72}, {73, 0xFFFF'FFFFU}}},
       core::saved_dead_name{"w/gone"},
       std::move(broker),

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// A turn does a bounded amount of work, in a large domain, too: counted by the objects that it
+// changes, each of which a broker records.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/saved_state.hpp"
+#include "tests/core/world.hpp"
+
+namespace gpushm::core {
+namespace {
+
+using namespace testing_world;
+
+constexpr std::uint32_t max_opens = 4'200;
+constexpr session_id exporter = 1;
+constexpr session_id member = 2;
+
+class core_turns : public testing::Test {
+ protected:
+  core_turns() {
+    domain_.connect(exporter, {10, 1'000, true});
+    domain_.connect(member, {20, 1'001, true});
+    static_cast<void>(changed());
+  }
+
+  /// The values of what the last call has changed.
+  std::map<record_name, saved_value> changed() {
+    effects& of = domain_.pending();
+    EXPECT_FALSE(of.too_many_records) << "everything would be recorded";
+    std::map<record_name, saved_value> result;
+    for (const record_name& each : of.records) {
+      result.emplace(each, domain_.saved(each));
+    }
+    of.clear();
+    return result;
+  }
+  /// Until nothing is left. Returns the number of answers.
+  std::size_t work_to_the_end() {
+    constexpr int most = 100'000;
+    std::size_t answers = domain_.pending().answers.size();
+    static_cast<void>(changed());
+    for (int turns = 0; domain_.has_work() && turns < most && !HasFailure(); ++turns) {
+      domain_.work();
+      answers += domain_.pending().answers.size();
+      static_cast<void>(changed());
+    }
+    EXPECT_FALSE(domain_.has_work());
+    return answers;
+  }
+  /// Waits for `count` names.
+  void wait_for_names(session_id session, std::uint32_t count) {
+    for (std::uint32_t i = 0; i < count; ++i) {
+      domain_.open(session, {7, i, "name " + std::to_string(i), 0, at_ms(1'000'000)});
+      static_cast<void>(changed());
+    }
+  }
+  /// `count` segments, each leased by the exporter.
+  void create_many(std::uint32_t count) {
+    for (std::uint32_t i = 0; i < count; ++i) {
+      domain_.reserve(exporter, host_segment(std::to_string(i)));
+      static_cast<void>(changed());
+    }
+  }
+  /// Another domain from what this one has saved.
+  [[nodiscard]] saved_state restored_and_saved() const {
+    saved_state from = domain_.save();
+    const domain successor("default", 42, bounds, nullptr, from);
+    return successor.save();
+  }
+
+  static constexpr limits bounds{.max_pending_opens = max_opens, .names_changes = true};
+  domain domain_{"default", 42, bounds};
+};
+
+TEST_F(core_turns, close_with_many_waiting_opens_is_recorded_by_itself) {
+  wait_for_names(member, max_opens);
+  EXPECT_FALSE(domain_.lose(member, at_ms(1)));
+  static_cast<void>(work_to_the_end());
+  EXPECT_EQ(domain_.waiting_count(), 0U);
+}
+
+TEST_F(core_turns, close_after_a_restart_is_recorded_by_itself) {
+  wait_for_names(member, max_opens);
+  saved_state from = domain_.save();
+  domain successor("default", 42, bounds, nullptr, from);
+  successor.disconnect(member, true);
+  EXPECT_FALSE(successor.pending().too_many_records);
+}
+
+TEST_F(core_turns, cancellation_of_many_opens_is_recorded_by_itself) {
+  wait_for_names(member, max_opens);
+  EXPECT_TRUE(domain_.cancel(member, 7));
+  EXPECT_GE(changed().size(), max_opens);
+  EXPECT_EQ(domain_.waiting_count(), 0U);
+}
+
+TEST_F(core_turns, end_of_many_subscribers_of_one_process_is_recorded_by_itself) {
+  constexpr session_id first = 100;
+  constexpr session_id count = limits{}.max_all_subscriptions / limits{}.max_subscriptions / 2 + 1;
+  for (session_id each = first; each < first + count; ++each) {
+    domain_.connect(each, {30, 1'000 + static_cast<std::uint32_t>(each), true});
+    for (std::uint64_t i = 0; i < limits{}.max_subscriptions; ++i) {
+      domain_.subscribe(each, i + 1, "");
+    }
+    static_cast<void>(changed());
+  }
+  for (session_id each = first; each < first + count; ++each) {
+    domain_.mute(each);
+  }
+  EXPECT_EQ(changed().size(), count * limits{}.max_subscriptions);
+}
+
+TEST_F(core_turns, end_of_an_exporter_that_many_opens_wait_for_is_recorded_by_itself) {
+  reservation wanted = host_segment("shared");
+  wanted.backend = backend::cuda_ipc;
+  wanted.device.kind = device_kind::gpu;
+  wanted.chunk_count = 0;
+  wanted.ticket = {std::byte{1}};
+  const gpushm::generation generation = domain_.reserve(exporter, wanted).generation;
+  domain_.publish(exporter, generation, {});
+  static_cast<void>(changed());
+  for (session_id each = 100; each < 103; ++each) {
+    domain_.connect(each, {30, 2'000 + static_cast<std::uint32_t>(each), true});
+    for (std::uint32_t i = 0; i < max_opens / 2; ++i) {
+      domain_.open(each, {7, i, "shared", 0, at_ms(1'000'000)});
+      static_cast<void>(changed());
+    }
+  }
+  domain_.disconnect(exporter, false);
+  EXPECT_EQ(work_to_the_end(), 3 * max_opens / 2);
+}
+
+/// Many leases, which another session resumes, does not keep, and leaves behind.
+TEST_F(core_turns, thousands_of_leases_end_in_turns) {
+  constexpr std::uint32_t segments = 8'000;  // a full domain takes a minute with a sanitizer
+  constexpr std::size_t changes_per_turn = 4'096;
+  constexpr session_id successor = 3;
+  create_many(segments);
+  ASSERT_TRUE(domain_.lose(exporter, at_ms(1)));
+  domain_.connect(successor, {11, 1'000, true});
+  static_cast<void>(changed());
+  ASSERT_TRUE(domain_.resume(exporter, successor));
+  EXPECT_GE(changed().size(), 2 * segments);
+  domain_.keep(successor, std::vector<std::uint64_t>{1}, std::vector<std::uint64_t>{1}, false);
+  static_cast<void>(changed());
+  // A few turns of what it did not keep.
+  constexpr int turns = 3;
+  for (int i = 0; i < turns; ++i) {
+    ASSERT_TRUE(domain_.work());
+    const auto all = changed();
+    EXPECT_LE(all.size(), changes_per_turn);
+    for (const auto& [which, value] : all) {
+      if (const auto* const left = std::get_if<saved_unkept>(&value)) {
+        EXPECT_LE(left->left.size(), 256U);
+      }
+    }
+  }
+  EXPECT_TRUE(restored_and_saved() == domain_.save());
+  domain_.disconnect(successor, true);
+  EXPECT_EQ(changed().count({record_kind::end, successor}), 1U);
+  for (int i = 0; i < turns; ++i) {
+    ASSERT_TRUE(domain_.work());
+    const auto all = changed();
+    EXPECT_LE(all.size(), changes_per_turn);
+    EXPECT_EQ(all.count({record_kind::end, successor}), 0U);  // the same until its last lease
+  }
+  EXPECT_TRUE(restored_and_saved() == domain_.save());
+  bool ended = false;
+  while (domain_.work() && !HasFailure()) {
+    ended = ended || changed().count({record_kind::end, successor}) != 0;
+  }
+  ended = ended || changed().count({record_kind::end, successor}) != 0;
+  EXPECT_TRUE(ended);
+  EXPECT_EQ(domain_.segment_count(), 0U);
+  EXPECT_EQ(domain_.lease_count(), 0U);
+}
+
+}  // namespace
+}  // namespace gpushm::core
