@@ -12,6 +12,9 @@ connection::~connection() {
        {records::kind::connection, records::kind::open_rest, records::kind::lane}) {
     recorded_in.erase(records::key_of(each, number));
   }
+  if (recorded_next) {
+    recorded_in.erase(records::key_of(records::kind::open_next, number, *recorded_next));
+  }
   for_each_lane([this](lane& each) { recorded_in.erase(key_of_handled(each)); });
 }
 
@@ -32,22 +35,43 @@ void connection::record() const noexcept {
                                              life_id,
                                              known_kinds,
                                              takes_tables});
-  const auto rest_key = records::key_of(records::kind::open_rest, number);
+  record_rest();
+}
+
+/// The names once, and after each turn only which one is next: they are many more bytes than what a
+/// turn opens.
+void connection::record_rest() const noexcept {
+  const auto names = records::key_of(records::kind::open_rest, number);
+  const auto mark_of = [this](std::uint32_t next) {
+    return records::key_of(records::kind::open_next, number, next);
+  };
+  if (recorded_next && (!rest || rest->next != *recorded_next)) {
+    recorded_in.erase(mark_of(*recorded_next));
+  }
   if (!rest) {
-    recorded_in.erase(rest_key);
+    if (recorded_next) {
+      recorded_in.erase(names);
+    }
+    recorded_next.reset();
     return;
   }
-  try {
-    recorded_in.put(rest_key,
-                    records::open_rest_record{rest->id,
-                                              rest->request.names,
-                                              rest->request.expected_size_bytes,
-                                              rest->next,
-                                              rest->deadline,
-                                              rest->asked});
-  } catch (const std::bad_alloc&) {
-    recorded_in.fall_behind();
+  if (!recorded_next) {
+    try {
+      recorded_in.put(names,
+                      records::open_rest_record{rest->id,
+                                                rest->request.names,
+                                                rest->request.expected_size_bytes,
+                                                rest->next,
+                                                rest->deadline,
+                                                rest->asked});
+    } catch (const std::bad_alloc&) {
+      recorded_in.fall_behind();
+    }
   }
+  if (recorded_next != rest->next) {
+    recorded_in.mark(mark_of(rest->next));
+  }
+  recorded_next = rest->next;
 }
 
 void connection::record_events() const noexcept {

@@ -97,6 +97,8 @@ struct connection final : session, std::enable_shared_from_this<connection> {
   // In the keeper.
   records::descriptor_id process_id = 0;
   records::descriptor_id life_id = 0;
+  /// `rest->next` as recorded; nothing: `rest` is not recorded.
+  mutable std::optional<std::uint32_t> recorded_next;
   /// The client's process may die while a child of it keeps the socket open.
   end_watch process;
   end_watch life;  ///< of its life pipe, received with Hello
@@ -115,6 +117,9 @@ struct connection final : session, std::enable_shared_from_this<connection> {
   gpushm::fence fence = gpushm::fence::none;
   std::unique_ptr<fence_watch> ending;  ///< set once closed, if its leases wait for a fence
   bool is_unwatched = false;            ///< there was no memory to wait for the fence
+
+ private:
+  void record_rest() const noexcept;
 };
 
 /// The interface through which parts of the server close connections.

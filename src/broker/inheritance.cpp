@@ -109,6 +109,7 @@ std::uint64_t inheritance::next_packet() const noexcept {
 
 void inheritance::read() {
   bool complete = false;
+  std::map<core::session_id, std::uint64_t> next_names;
   log.for_each([&](const journal::record_key& key, std::span<const std::byte> bytes) {
     if (const auto name = records::name_of(key)) {
       state.records.emplace(*name, records::decode(name->kind, bytes));
@@ -119,7 +120,11 @@ void inheritance::read() {
       handled.emplace(key.first, key.second);
       return;
     }
-    if (what < records::kind::broker || what > records::kind::handled) {
+    if (what == records::kind::open_next) {
+      next_names[key.first] = key.second;
+      return;
+    }
+    if (what < records::kind::broker || what > records::kind::open_next) {
       return;  // of a later version
     }
     records::broker_value value = records::decode(what, bytes);
@@ -138,6 +143,11 @@ void inheritance::read() {
       packets.emplace(key.first, std::move(*packet));
     }
   });
+  for (const auto& [session, next] : next_names) {
+    if (const auto of = rests.find(session); of != rests.end() && next <= of->second.names.size()) {
+      of->second.next = static_cast<std::uint32_t>(next);
+    }
+  }
   if (!complete) {
     throw error(errc::invalid_argument,
                 "read the journal",

@@ -105,6 +105,7 @@ void restorer::restore_session(core::session_id number, const core::saved_sessio
     records::open_rest_record& r = rest->second;
     created->rest = open_rest{
         r.id, {std::move(r.names), r.expected_size_bytes, 0}, r.next, r.deadline, r.asked};
+    created->recorded_next = r.next;
   }
   hub_.restore(created);
   if (created->rest) {

@@ -261,6 +261,7 @@ class server::impl final : public outbox {
 
   void record_all(session& of) noexcept override {
     connection& whole = connection_of(of);
+    whole.recorded_next.reset();
     whole.record();
     whole.for_each_lane([&](const lane& each) {
       if (each.handled) {

@@ -562,6 +562,7 @@ broker_value decode(kind what, std::span<const std::byte> from) {
     case kind::packet:
       return packet(root<fb::Packet>(from));
     case kind::handled:
+    case kind::open_next:
       break;
   }
   throw_damaged("an unknown kind");

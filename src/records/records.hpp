@@ -31,7 +31,8 @@ enum class kind : std::uint32_t {
   open_rest = 67,
   lane = 68,
   packet = 69,
-  handled = 70,  ///< key: session and lane; no value
+  handled = 70,    ///< key: session and lane; no value
+  open_next = 71,  ///< key: session and `open_rest_record::next` as it is now; no value
 };
 
 /// Maximum size of a record's strings and lists. FlatBuffers could not represent twice as much.
@@ -98,12 +99,12 @@ struct files_record {
   friend bool operator==(const files_record&, const files_record&) = default;
 };
 
-/// The names of an open_many that are not opened yet. Key: the session.
+/// The names of an open_many that are not all opened yet, recorded once. Key: the session.
 struct open_rest_record {
   std::uint64_t id = 0;
   std::vector<std::string> names;  ///< all of the request
   std::uint64_t expected_size_bytes = 0;
-  std::uint32_t next = 0;  ///< index of the next one
+  std::uint32_t next = 0;  ///< index of the next one, unless there is an `open_next`
   std::optional<core::time_point> deadline;
   core::time_point asked{};
   friend bool operator==(const open_rest_record&, const open_rest_record&) = default;
@@ -173,7 +174,7 @@ class encoder {
 /// kind, or contain a value that does not exist (an enumerator, a length); and std::bad_alloc.
 /// Precondition: the bytes are aligned to 8, as a journal's are.
 [[nodiscard]] core::saved_value decode(core::record_kind what, std::span<const std::byte> bytes);
-/// Precondition: `what` is not `handled`, which has no value.
+/// Precondition: `what` is not `handled` or `open_next`, which have no value.
 [[nodiscard]] broker_value decode(kind what, std::span<const std::byte> bytes);
 
 }  // namespace gpushm::records

@@ -400,6 +400,28 @@ INSTANTIATE_TEST_SUITE_P(of,
                          testing::ValuesIn(gpushm_tests::scenarios()),
                          [](const auto& chosen) { return std::string(chosen.param.name); });
 
+// A turn opens 32 of them; the names are recorded by the first one only.
+TEST_F(journaled_broker, records_the_names_of_an_open_many_once) {
+  gpushm_testing::raw_session member = gpushm_testing::raw_session::greeted(socket_);
+  gpushm::wire::open_many request;
+  constexpr std::size_t count = 700;
+  constexpr std::size_t longest = 255;
+  for (std::size_t i = 0; i != count; ++i) {
+    std::string name = std::to_string(i);
+    name.resize(longest, 'n');
+    request.names.push_back(std::move(name));
+  }
+  const auto before = settled_extent();
+  ASSERT_TRUE(member.send(request));
+  for (std::size_t i = 0; i != count; ++i) {
+    const auto answer = member.receive(20s);
+    ASSERT_NE(gpushm_testing::body_of<gpushm::wire::failure>(answer), nullptr);
+  }
+  const auto after = settled_extent();
+  EXPECT_LT(after.used_bytes - before.used_bytes, 10 * count * longest);
+  EXPECT_EQ(after.sequence, before.sequence);
+}
+
 // The end of a session with so many opens that wait changes more objects than a turn does.
 TEST_F(journaled_broker, is_continued_after_too_many_changes_to_record_each) {
   auto exporter = gpushm::client::connect({.socket_path = socket_});

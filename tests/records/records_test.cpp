@@ -328,7 +328,7 @@ TEST(damaged_record, with_a_wrong_length_is_refused) {
 
 TEST(damaged_record, of_no_kind_or_without_a_part_is_refused) {
   const record lane = encoded(lane_record{1, 2});
-  for (const std::uint32_t what : {0U, 12U, 63U, number(kind::handled), 71U, 0xFFFF'FFFFU}) {
+  for (const std::uint32_t what : {0U, 12U, 63U, number(kind::handled), 71U, 72U, 0xFFFF'FFFFU}) {
     EXPECT_EQ(refusal({what, lane.bytes}), "a record is damaged: an unknown kind") << what;
   }
   EXPECT_THROW(static_cast<void>(decode(static_cast<core::record_kind>(12), lane.bytes)), error);
