@@ -97,7 +97,8 @@ TEST(processes_that_are_not_vouched_for, share_one_queue_of_descriptors) {
   auto first = transport::connected_pair();
   send_with(first.first.get(), blocking.trap.get());
   blocking.trap.reset();  // not the last copy
-  receiver.close_elsewhere({"process 1", false}, kept_fd(std::move(first.second)));
+  kept_fd closed(std::move(first.second));
+  ASSERT_TRUE(receiver.close_elsewhere({"process 1", false}, closed, 1));
   const base::unique_fd file(::eventfd(0, EFD_CLOEXEC));
   const auto second = transport::connected_pair();
   send_with(second.first.get(), file.get());
@@ -111,6 +112,24 @@ TEST(processes_that_are_not_vouched_for, share_one_queue_of_descriptors) {
     ASSERT_TRUE(got);
     ASSERT_EQ(got->session, number);
   }
+}
+
+/// Until then they are charged.
+TEST(sockets_of_ended_connections, are_reported_when_they_are_closed) {
+  descriptor_receiver receiver;
+  const base::unique_fd file(::eventfd(0, EFD_CLOEXEC));
+  auto ended = transport::connected_pair();
+  send_with(ended.first.get(), file.get());
+  kept_fd socket(std::move(ended.second));
+  ASSERT_TRUE(receiver.close_elsewhere({"uid 5", true}, socket, 7));
+  EXPECT_FALSE(socket);
+  ASSERT_TRUE(transport::wait_readable(receiver.descriptor(), 20s));
+  const auto got = receiver.next();
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->closed, 7U);
+  std::array<std::byte, 4> text{};
+  EXPECT_EQ(transport::receive_packet(ended.first.get(), text).status,
+            transport::receive_status::closed);
 }
 
 class unread_packets : public testing::Test {
