@@ -65,22 +65,35 @@ void closing_sockets::close(const core::principal& who,
     recorder_.forget(socket.id);
     return;
   }
-  try {
-    const std::uint64_t number = next_++;
-    closing& one = waiting_[number];
-    one.socket = std::move(socket);
-    one.held = std::move(held);
-    one.inflight = std::move(inflight);
-    one.who = who;
-    if (is_closed(number, one)) {
-      waiting_.erase(number);
-    } else if (one.socket) {
-      arm();
-    }
-  } catch (const std::exception& why) {
-    base::log(log_level::warning, why.what());
+  const std::uint64_t number = next_++;
+  closing* const one = add(number, who);
+  if (one == nullptr) {
     inflight.reset();
-    static_cast<void>(socket.file.release().release());  // which only costs a descriptor
+    if (drain(socket.get())) {
+      recorder_.forget(socket.id);
+    } else {
+      static_cast<void>(socket.file.release().release());  // which only costs a descriptor
+    }
+    return;
+  }
+  one->socket = std::move(socket);
+  one->held = std::move(held);
+  one->inflight = std::move(inflight);
+  if (is_closed(number, *one)) {
+    waiting_.erase(number);
+  } else if (one->socket) {
+    arm();
+  }
+}
+
+/// Returns null if there is no memory.
+closing_sockets::closing* closing_sockets::add(std::uint64_t number,
+                                               const core::principal& who) noexcept {
+  try {
+    return &waiting_.try_emplace(number, closing{who, {}, {}, {}}).first->second;
+  } catch (const std::bad_alloc& why) {
+    base::log(log_level::warning, why.what());
+    return nullptr;
   }
 }
 
@@ -104,28 +117,35 @@ bool closing_sockets::is_closed(std::uint64_t number, closing& one) noexcept {
   return false;
 }
 
-/// Again and again, while a socket is left.
-void closing_sockets::arm() {
+void closing_sockets::look_again() noexcept {
+  bool is_any_left = false;
+  for (auto at = waiting_.begin(); at != waiting_.end();) {
+    const bool is_done = at->second.socket && is_closed(at->first, at->second);
+    is_any_left = is_any_left || (!is_done && at->second.socket);
+    at = is_done ? waiting_.erase(at) : std::next(at);
+  }
+  if (is_any_left) {
+    arm();
+  }
+}
+
+/// Looks again, and again while a socket is left. Without memory: after the next call.
+void closing_sockets::arm() noexcept {
   if (is_armed_) {
     return;
   }
-  timer_.expires_after(period);
-  timer_.async_wait([this](asio::error_code code) {
-    is_armed_ = false;
-    if (code) {
-      return;
-    }
-    bool is_any_left = false;
-    for (auto at = waiting_.begin(); at != waiting_.end();) {
-      const bool is_done = at->second.socket && is_closed(at->first, at->second);
-      is_any_left = is_any_left || (!is_done && at->second.socket);
-      at = is_done ? waiting_.erase(at) : std::next(at);
-    }
-    if (is_any_left) {
-      arm();
-    }
-  });
-  is_armed_ = true;
+  try {
+    timer_.expires_after(period);
+    timer_.async_wait([this](asio::error_code code) {
+      is_armed_ = false;
+      if (!code) {
+        look_again();
+      }
+    });
+    is_armed_ = true;
+  } catch (const std::exception& why) {
+    base::log(log_level::warning, why.what());
+  }
 }
 
 }  // namespace gpushm::broker_detail

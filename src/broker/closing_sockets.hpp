@@ -52,7 +52,9 @@ class closing_sockets {
   };
   [[nodiscard]] bool is_closed(std::uint64_t number, closing& one) noexcept;
   void close_now(kept_fd& socket) noexcept;
-  void arm();
+  [[nodiscard]] closing* add(std::uint64_t number, const core::principal& who) noexcept;
+  void look_again() noexcept;
+  void arm() noexcept;
 
   descriptor_receiver& descriptor_receiver_;
   recorder& recorder_;
