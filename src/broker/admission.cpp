@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/admission.hpp"
 
+#include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,14 +17,16 @@
 #include "transport/credentials.hpp"
 #include "transport/packet_socket.hpp"
 #include "transport/principal.hpp"
+#include "transport/unread.hpp"
 #include "wire/codec.hpp"
 
 namespace gpushm::broker_detail {
 
 namespace {
 
-/// Connections accepted in a turn.
-constexpr int accepts_per_turn = 8;
+/// Connections accepted in a turn, and those of them that become sessions: the rest costs little.
+constexpr int accepts_per_turn = 64;
+constexpr int sessions_per_turn = 8;
 /// Pause before the next attempt when none can be accepted.
 constexpr std::chrono::milliseconds accept_backoff{50};
 
@@ -33,6 +37,15 @@ base::guarded_fd spare_descriptor() {
 base::guarded_fd accept_one(const transport::listener& from) {
   return base::guarded_fd::open(
       [&] { return ::accept4(from.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
+}
+
+/// Its peer has closed it and sent nothing: a flood of these must not keep others in the backlog.
+bool is_abandoned(int socket) {
+  pollfd entry{socket, 0, 0};
+  int bytes = 0;
+  return base::retry([&] { return ::poll(&entry, 1, 0); }) == 1 && (entry.revents & POLLHUP) != 0 &&
+         ::ioctl(socket, FIONREAD, &bytes) == 0 && bytes == 0 &&
+         transport::first_unread(socket) == transport::unread::nothing;
 }
 
 }  // namespace
@@ -71,7 +84,8 @@ void admission::start() {
 }
 
 void admission::accept_some() {
-  for (int i = 0; i < accepts_per_turn; ++i) {
+  int sessions = 0;
+  for (int i = 0; i < accepts_per_turn && sessions < sessions_per_turn; ++i) {
     if (recorder_.is_keeper_behind()) {
       recorder_.commit();
     }
@@ -81,7 +95,10 @@ void admission::accept_some() {
     }
     base::guarded_fd socket = accept_one(listener_);
     if (socket) {
-      log_.guarded([&] { welcome(std::move(socket)); });
+      if (!is_abandoned(socket.get())) {
+        ++sessions;
+        log_.guarded([&] { welcome(std::move(socket)); });
+      }
       continue;
     }
     switch (errno) {

@@ -281,19 +281,38 @@ TEST_F(brokerd_with_hostile_member, drops_a_session_after_three_deaths_in_its_re
   EXPECT_EQ(second.stat("w").leases, 1U);
 }
 
+/// The largest number of a session so far.
+gpushm::core::session_id last_session(pid_t keeper) {
+  namespace core = gpushm::core;
+  const kept_journal journal = journal_of(keeper);
+  const auto bytes = journal.find(gpushm::records::key_of({core::record_kind::numbers}));
+  const auto value = bytes ? gpushm::records::decode(core::record_kind::numbers, *bytes)
+                           : core::saved_value(core::saved_numbers{});
+  return std::get<core::saved_numbers>(value).next_session - 1;
+}
+
+/// Others wait behind them in the backlog.
+TEST_F(brokerd_with_hostile_member, makes_no_session_of_a_connection_that_is_closed_already) {
+  const gpushm::client first = connect();
+  const gpushm::core::session_id before = last_session(broker_.keeper().pid());
+  const pid_t broker = broker_.pid();
+  gpushm::base::signal_process(broker, SIGSTOP);
+  constexpr int flood = 100;  // fits into each backlog
+  for (int i = 0; i != flood; ++i) {
+    const auto closed = gpushm::transport::connect_packet_socket(socket_, 5s);
+  }
+  gpushm::base::signal_process(broker, SIGCONT);
+  const gpushm::client second = connect();
+  EXPECT_LT(last_session(broker_.keeper().pid()), before + flood / 2);
+}
+
 TEST_F(brokerd_with_hostile_member, gets_a_session_number_that_none_before_had) {
   namespace core = gpushm::core;
   const auto has_session = [&](core::session_id number) {
     const kept_journal journal = journal_of(broker_.keeper().pid());
     return journal.find(gpushm::records::key_of({core::record_kind::session, number})).has_value();
   };
-  const auto last_number = [&]() -> core::session_id {
-    const kept_journal journal = journal_of(broker_.keeper().pid());
-    const auto bytes = journal.find(gpushm::records::key_of({core::record_kind::numbers}));
-    const auto value = bytes ? gpushm::records::decode(core::record_kind::numbers, *bytes)
-                             : core::saved_value(core::saved_numbers{});
-    return std::get<core::saved_numbers>(value).next_session - 1;
-  };
+  const auto last_number = [&] { return last_session(broker_.keeper().pid()); };
   core::session_id before = 0;
   {
     const gpushm::client first = connect();
