@@ -61,6 +61,15 @@ void hub::lose_memory(gpushm::generation generation) {
   finish();
 }
 
+bool hub::stop_some(session& gone) {
+  gone.dropped = true;
+  gone.rest.reset();
+  const bool more = domain_.stop_some(gone.number);
+  effects_.settle();
+  finish();
+  return more;
+}
+
 bool hub::lose(session& gone, core::time_point now) {
   gone.dropped = true;
   gone.rest.reset();

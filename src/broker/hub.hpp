@@ -101,6 +101,9 @@ class hub final {
   [[nodiscard]] core::charges new_charges(const session& of) {
     return domain_.new_charges(of.number);
   }
+  /// The connection is closed: ends some of its opens that wait. Returns true if more are left:
+  /// call it again, in another turn, before `lose`.
+  [[nodiscard]] bool stop_some(session& gone);
   /// The connection is closed. Returns true if it ended without a goodbye and has leases, which
   /// stay until its process can no longer write: call `hang_up` then. Returns false if the session
   /// is erased.

@@ -5,6 +5,7 @@
 
 #include <asio/post.hpp>
 #include <memory>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -148,6 +149,13 @@ void session_ender::drop(connection& gone, std::string_view why) noexcept {
 /// Ends the session's leases now, or once its process can no longer write.
 void session_ender::end_session(connection& gone) {
   const core::session_id number = gone.number;
+  if (hub_.stop_some(gone)) {
+    try {
+      post_end(gone);
+      return;
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the rest at once
+    }
+  }
   bool waits = false;
   try {
     waits = hub_.lose(gone, std::chrono::steady_clock::now());

@@ -185,6 +185,10 @@ class domain {
       }
     }
   }
+  /// Ends some of the session's opens that wait, without an answer. Returns false when none is
+  /// left. Call again and again, in turns, before `lose` or `disconnect`, which end what is left at
+  /// once.
+  bool stop_some(session_id session);
   /// Ends everything the session has: requests, subscriptions and the first leases immediately, the
   /// other leases in `work`. `clean`: it sent a goodbye, so no death is reported.
   void disconnect(session_id session, bool clean);
@@ -521,6 +525,7 @@ class domain {
   void wake_after_fence(std::string_view name);
   bool wake_some(segment& published);
   void end_with_exporter(segment& what, end_kind how);
+  void refuse_unconfirmed(const segment& what, end_kind how, std::size_t most);
   [[nodiscard]] static bool is_in_use(const segment& what) noexcept;
   /// No client finds it any longer.
   void withdraw(segment& what);

@@ -14,6 +14,8 @@ namespace {
 /// every subscription.
 constexpr std::size_t max_leases_per_turn = 256;
 constexpr std::size_t max_events_per_turn = 2'048;
+/// The same of opens that wait: of one session, or for one exporter.
+constexpr std::size_t max_opens_per_turn = 256;
 
 }  // namespace
 
@@ -89,6 +91,21 @@ void domain::mute(session_id session) {
     return true;
   });
   at->second.subscriptions = 0;
+}
+
+bool domain::stop_some(session_id id) {
+  const auto at = sessions_.find(id);
+  if (at == sessions_.end()) {
+    return false;
+  }
+  participant& of = at->second;
+  for (std::size_t left = max_opens_per_turn; left != 0 && !of.waiting.empty(); --left) {
+    static_cast<void>(take_waiting(*of.waiting.begin()));
+  }
+  for (std::size_t left = max_opens_per_turn; left != 0 && !of.confirming.empty(); --left) {
+    static_cast<void>(take_confirmation(*of.confirming.begin()));
+  }
+  return !of.waiting.empty() || !of.confirming.empty();
 }
 
 /// Ends everything that could send to the session.
@@ -201,6 +218,15 @@ bool domain::end_next_lease(ended_session& gone) {
     return true;
   }
   const std::shared_ptr<segment> what = found->second;
+  if (base::ends_with_creator(what->backend) && what->creator_session == gone.session) {
+    // Its name is taken until then, and no more opens begin to wait: the session has ended.
+    refuse_unconfirmed(*what,
+                       gone.how,
+                       max_opens_per_turn - std::min(max_opens_per_turn, effects_.answers.size()));
+    if (confirming_by_generation_.contains(what->generation)) {
+      return false;
+    }
+  }
   if (!has_room_to_end(*what)) {
     return false;
   }
@@ -272,14 +298,19 @@ void domain::end_with_exporter(segment& what, end_kind how) {
       emit(event_kind::removed, what, session_id{0});
     }
   }
-  for (;;) {
+  refuse_unconfirmed(what, how, confirming_.size());
+}
+
+/// Opens that wait for the exporter of the segment, which has ended.
+void domain::refuse_unconfirmed(const segment& what, end_kind how, std::size_t most) {
+  for (std::size_t left = most; left != 0; --left) {
     const auto of = confirming_by_generation_.find(what.generation);
     if (of == confirming_by_generation_.end()) {
       return;
     }
     const waiting_confirmation waiting = take_confirmation(*of->second.begin());
     refuse_with(waiting.session, waiting.request, [&] {
-      return clean ? no_such_segment(waiting.request.name) : exporter_died();
+      return how == end_kind::goodbye ? no_such_segment(waiting.request.name) : exporter_died();
     });
   }
 }

@@ -40,12 +40,13 @@ class core_turns : public testing::Test {
     return result;
   }
   /// Until nothing is left. Returns the number of answers.
-  std::size_t work_to_the_end() {
+  std::size_t work_to_the_end(std::size_t answers_per_turn = 0) {
     constexpr int most = 100'000;
     std::size_t answers = domain_.pending().answers.size();
     static_cast<void>(changed());
     for (int turns = 0; domain_.has_work() && turns < most && !HasFailure(); ++turns) {
       domain_.work();
+      EXPECT_LE(domain_.pending().answers.size(), answers_per_turn);
       answers += domain_.pending().answers.size();
       static_cast<void>(changed());
     }
@@ -82,6 +83,21 @@ TEST_F(core_turns, close_with_many_waiting_opens_is_recorded_by_itself) {
   EXPECT_FALSE(domain_.lose(member, at_ms(1)));
   static_cast<void>(work_to_the_end());
   EXPECT_EQ(domain_.waiting_count(), 0U);
+}
+
+TEST_F(core_turns, waiting_opens_of_a_closed_session_end_in_turns) {
+  constexpr std::size_t each_turn = 256;
+  wait_for_names(member, max_opens);
+  std::uint32_t turns = 0;
+  for (bool more = true; more && turns < max_opens; ++turns) {
+    more = domain_.stop_some(member);
+    EXPECT_LE(changed().size(), each_turn);
+  }
+  EXPECT_EQ(turns, (max_opens + each_turn - 1) / each_turn);
+  EXPECT_EQ(domain_.waiting_count(), 0U);
+  EXPECT_FALSE(domain_.stop_some(member));
+  EXPECT_FALSE(domain_.lose(member, at_ms(1)));
+  EXPECT_FALSE(domain_.stop_some(member)) << "it has ended";
 }
 
 TEST_F(core_turns, close_after_a_restart_is_recorded_by_itself) {
@@ -132,7 +148,10 @@ TEST_F(core_turns, end_of_an_exporter_that_many_opens_wait_for_is_recorded_by_it
     }
   }
   domain_.disconnect(exporter, false);
-  EXPECT_EQ(work_to_the_end(), 3 * max_opens / 2);
+  constexpr std::size_t each_turn = 256;
+  EXPECT_LE(domain_.pending().answers.size(), each_turn);
+  EXPECT_EQ(work_to_the_end(each_turn), 3 * max_opens / 2);
+  EXPECT_EQ(domain_.segment_count(), 0U);
 }
 
 /// Many leases, which another session resumes, does not keep, and leaves behind.
