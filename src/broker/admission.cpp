@@ -29,6 +29,8 @@ constexpr int accepts_per_turn = 64;
 constexpr int sessions_per_turn = 8;
 /// Pause before the next attempt when none can be accepted.
 constexpr std::chrono::milliseconds accept_backoff{50};
+/// The same for a keeper that is busy.
+constexpr std::chrono::milliseconds pause_for_keeper{2};
 
 base::guarded_fd spare_descriptor() {
   return base::guarded_fd::open([] { return ::eventfd(0, EFD_CLOEXEC); });
@@ -75,7 +77,18 @@ admission::admission(asio::io_context& io,
   loop_.join(accept_, "accept");
 }
 
+admission::~admission() {
+  events_.release();
+  if (arriving_) {
+    drop(*arriving_);
+  }
+}
+
 void admission::start() {
+  if (arriving_) {
+    loop_.request_turn(accept_);
+    return;
+  }
   events_.async_wait(asio::posix::stream_descriptor::wait_read, [this](asio::error_code code) {
     if (!code) {
       loop_.request_turn(accept_);
@@ -89,16 +102,32 @@ void admission::accept_some() {
     if (recorder_.is_keeper_behind()) {
       recorder_.commit();
     }
-    if (recorder_.is_keeper_behind()) {
-      accept_later();
-      return;
-    }
-    base::guarded_fd socket = accept_one(listener_);
-    if (socket) {
-      if (!is_abandoned(socket.get())) {
-        ++sessions;
-        log_.guarded([&] { welcome(std::move(socket)); });
+    if (!arriving_) {
+      base::guarded_fd socket = accept_one(listener_);
+      if (socket && is_abandoned(socket.get())) {
+        continue;
       }
+      if (socket) {
+        ++sessions;
+        arriving_.emplace();
+        arriving_->socket = std::move(socket);
+        arriving_->who = {"clients of this broker", true};
+      }
+    }
+    if (arriving_) {
+      bool is_busy = false;
+      log_.guarded([&] {
+        try {
+          welcome(*arriving_);
+        } catch (const keeper_busy&) {
+          is_busy = true;
+        }
+      });
+      if (is_busy) {
+        accept_later(pause_for_keeper);
+        return;
+      }
+      arriving_.reset();
       continue;
     }
     switch (errno) {
@@ -114,15 +143,15 @@ void admission::accept_some() {
         [[fallthrough]];
       default:
         log_.guarded([why = errno, this] { log_.write("accept: " + base::errno_text(why)); });
-        accept_later();
+        accept_later(accept_backoff);
         return;
     }
   }
   loop_.request_turn(accept_);
 }
 
-void admission::accept_later() {
-  pause_.expires_after(accept_backoff);
+void admission::accept_later(std::chrono::milliseconds pause) {
+  pause_.expires_after(pause);
   pause_.async_wait([this](asio::error_code code) {
     if (!code) {
       loop_.request_turn(accept_);
@@ -130,49 +159,65 @@ void admission::accept_later() {
   });
 }
 
-void admission::welcome(base::guarded_fd accepted) {
-  core::principal who{"clients of this broker", true};
-  kept_fd socket(std::move(accepted));
-  transport::peer_credentials peer;
-  base::guarded_fd process;
+/// Throws keeper_busy: try again. Nothing is left of it after any other exception.
+void admission::welcome(arrival& of) {
   std::shared_ptr<connection> created;
   try {
-    peer = transport::peer_of(socket.get());
-    process = transport::pidfd_of_peer(socket.get(), peer);
-    const auto payer = transport::principal_of(peer, process.get());
-    who = {payer.key, payer.vouched_for};
-    socket.id = recorder_.keep(socket.get());
-    created = std::make_shared<connection>(io_, next_session_++, std::move(socket), recorder_);
+    if (!of.peer) {
+      const transport::peer_credentials peer = transport::peer_of(of.socket.get());
+      of.process.file = transport::pidfd_of_peer(of.socket.get(), peer);
+      const auto payer = transport::principal_of(peer, of.process.get());
+      of.who = {payer.key, payer.vouched_for};
+      of.peer = peer;
+    }
+    recorder_.keep(of.socket);
+    recorder_.keep(of.process);
+    created = std::make_shared<connection>(io_, next_session_++, std::move(of.socket), recorder_);
+  } catch (const keeper_busy&) {
+    throw;
+  } catch (const error& why) {
+    if (why.code() == errc::timed_out) {
+      recorder_.forget(of.process.id);
+      refuse(std::move(of.socket), of.who, why);
+      return;
+    }
+    drop(of);
+    throw;
   } catch (...) {
-    // If there is no memory for the connection, it has not been moved. Descriptors may have arrived
-    // already.
-    // cppcheck-suppress accessMoved
-    session_ender_.close_socket(who, std::move(socket));
+    drop(of);
     throw;
   }
   try {
-    created->process_id = process ? recorder_.keep(process.get()) : 0;
+    created->process_id = of.process.id;
     // The domain of a broker without a successor belongs to that uid, wherever its processes are.
-    const bool is_foreign = recorder_.is_on() && peer.uid_known && peer.uid == ::geteuid() &&
-                            !transport::is_in_no_other_container(peer, process.get());
-    hub_.accept(created, {peer.pid, peer.uid, peer.uid_known, who, is_foreign});
+    const bool is_foreign = recorder_.is_on() && of.peer->uid_known &&
+                            of.peer->uid == ::geteuid() &&
+                            !transport::is_in_no_other_container(*of.peer, of.process.get());
+    hub_.accept(created, {of.peer->pid, of.peer->uid, of.peer->uid_known, of.who, is_foreign});
   } catch (const error& why) {
-    refuse(created->requests.take_socket(), who, why);
+    refuse(created->requests.take_socket(), of.who, why);
     return;
   } catch (...) {
-    session_ender_.close_socket(who, created->requests.take_socket());
+    session_ender_.close_socket(of.who, created->requests.take_socket());
     throw;
   }
   try {
-    start(created, peer, who, std::move(process));
+    start(created, *of.peer, of.who, std::move(of.process.file));
   } catch (...) {
     hub_.hang_up(created->number);
-    session_ender_.close_socket(who, created->requests.take_socket());
+    session_ender_.close_socket(of.who, created->requests.take_socket());
     throw;
   }
   session_ender_.watch_process(*created);
   created->requests.readable = true;  // Hello has probably arrived
   loop_.request_turn(*created);
+}
+
+/// Descriptors may have arrived in its socket already.
+void admission::drop(arrival& of) noexcept {
+  recorder_.forget(of.process.id);
+  // If there is no memory for the connection, it has not been moved.
+  session_ender_.close_socket(of.who, std::move(of.socket));
 }
 
 void admission::start(const std::shared_ptr<connection>& created,

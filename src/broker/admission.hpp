@@ -4,6 +4,8 @@
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/steady_timer.hpp>
+#include <chrono>
+#include <optional>
 
 #include "base/guarded_fd.hpp"
 #include "broker/connection.hpp"
@@ -20,6 +22,9 @@ namespace gpushm::broker_detail {
 
 /// Accepts connections in its turns, creates their sessions, and refuses connections that the hub
 /// has no room for, even when this process has no descriptor left.
+///
+/// While the keeper is busy, the next connection waits for it, and those behind it in the kernel;
+/// if the keeper is behind, they are refused.
 ///
 /// A connection that is accepted when the process is killed, and not yet in the keeper, is lost;
 /// its client has no answer to its Hello, and connects again.
@@ -38,7 +43,7 @@ class admission {
             core::session_id first_session = 1);
   admission(const admission&) = delete;
   admission& operator=(const admission&) = delete;
-  ~admission() { events_.release(); }
+  ~admission();
 
   /// Starts accepting connections. Does not block.
   void start();
@@ -56,9 +61,18 @@ class admission {
              base::guarded_fd process);
 
  private:
+  /// A connection that is accepted, and not yet a session.
+  struct arrival {
+    kept_fd socket;
+    kept_fd process;
+    std::optional<transport::peer_credentials> peer;
+    core::principal who;
+  };
+
   void accept_some();
-  void accept_later();
-  void welcome(base::guarded_fd socket);
+  void accept_later(std::chrono::milliseconds pause);
+  void welcome(arrival& of);
+  void drop(arrival& of) noexcept;
   void refuse_one();
   void refuse(kept_fd socket, const core::principal& who, const error& why);
 
@@ -73,7 +87,8 @@ class admission {
   turn_loop::job accept_;
   asio::posix::stream_descriptor events_;  ///< does not own the listener's descriptor
   asio::steady_timer pause_;
-  base::guarded_fd spare_;  ///< closed to accept and refuse a client when none is left
+  std::optional<arrival> arriving_;  ///< waits for the keeper
+  base::guarded_fd spare_;           ///< closed to accept and refuse a client when none is left
   core::session_id next_session_;
 };
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/connection.hpp"
 
+#include "transport/packet_socket.hpp"
+
 namespace gpushm::broker_detail {
 
 connection::~connection() {
@@ -8,6 +10,10 @@ connection::~connection() {
   life.stop();
   recorded_in.forget(process_id);
   recorded_in.forget(life_id);
+  if (next_events) {
+    recorded_in.forget(next_events->first.id);
+    recorded_in.forget(next_events->second.id);
+  }
   for (const records::kind each :
        {records::kind::connection, records::kind::open_rest, records::kind::lane}) {
     recorded_in.erase(records::key_of(each, number));
@@ -16,6 +22,15 @@ connection::~connection() {
     recorded_in.erase(records::key_of(records::kind::open_next, number, *recorded_next));
   }
   for_each_lane([this](lane& each) { recorded_in.erase(key_of_handled(each)); });
+}
+
+void connection::prepare_events() {
+  if (!next_events) {
+    auto pair = transport::connected_pair();
+    next_events.emplace(std::move(pair.first), std::move(pair.second));
+  }
+  recorded_in.keep(next_events->first);
+  recorded_in.keep(next_events->second);
 }
 
 void connection::record() const noexcept {

@@ -85,6 +85,10 @@ struct connection final : session, std::enable_shared_from_this<connection> {
     return records::key_of(
         records::kind::handled, on.of.number, on.kind == lane_kind::events ? 1 : 0);
   }
+  /// Creates the sockets of its event lane, `next_events`, and stores them; no effect the second
+  /// time. Throws as recorder::keep, and too_many_descriptors; another call continues.
+  void prepare_events();
+
   /// Records its state, in the next commit. No effect before its Hello or after its end.
   void record() const noexcept;
   void record_events() const noexcept;
@@ -93,6 +97,8 @@ struct connection final : session, std::enable_shared_from_this<connection> {
   core::principal principal;
   lane requests;
   std::optional<lane> events;  ///< set by Hello
+  /// The broker's and the client's end of it, before that.
+  std::optional<std::pair<kept_fd, kept_fd>> next_events;
   recorder& recorded_in;
   // In the keeper.
   records::descriptor_id process_id = 0;

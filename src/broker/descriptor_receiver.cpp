@@ -292,7 +292,10 @@ class descriptor_receiver::worker_pool
         created.kept.push_back(shelf_->put(each.get()));
       }
     } catch (const error& why) {
-      log_about_members(log_level::warning, why.what());
+      created.is_keeper_behind = why.code() == errc::timed_out;
+      if (!created.is_keeper_behind) {
+        log_about_members(log_level::warning, why.what());
+      }
       created.status = transport::receive_status::descriptors_lost;
     }
   }

@@ -50,7 +50,8 @@ class descriptor_receiver {
     /// Not 0: this is no packet, but says that a socket is closed (`close_elsewhere`).
     std::uint64_t closed = 0;
     bool failed = false;  ///< an unexpected socket error, or descriptors that cannot be received
-    std::shared_ptr<gate> open;  ///< keeps copies of the descriptors open
+    bool is_keeper_behind = false;  ///< descriptors are lost because the keeper does not read
+    std::shared_ptr<gate> open;     ///< keeps copies of the descriptors open
     /// Set by the thread that fills the packet, read by the one that takes it. The kernel
     /// orders the two, but neither the language nor ThreadSanitizer models that.
     std::atomic<bool> complete = false;

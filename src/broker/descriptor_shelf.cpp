@@ -41,6 +41,17 @@ struct descriptor_shelf::contents {
 
   std::atomic<bool> is_keeper_gone = false;
 
+  // ---- after a `put` for which the keeper was too slow, the next ones do not wait as long again
+  using clock = std::chrono::steady_clock;
+  std::atomic<clock::rep> behind_until{0};
+  void set_behind(bool is_behind) noexcept {
+    behind_until =
+        is_behind ? (clock::now() + put_timeout).time_since_epoch().count() : clock::rep{0};
+  }
+  [[nodiscard]] milliseconds patience() const noexcept {
+    return clock::now().time_since_epoch().count() < behind_until ? milliseconds(1) : put_timeout;
+  }
+
   std::mutex mutex;  ///< guards the rest
   records::descriptor_id next = 1;
   std::unordered_set<records::descriptor_id> stored;
@@ -90,6 +101,21 @@ std::optional<descriptor_shelf::label> descriptor_shelf::parse(std::string_view 
 }
 
 records::descriptor_id descriptor_shelf::put(int descriptor) {
+  return put_within(descriptor, contents_->patience());
+}
+
+std::optional<records::descriptor_id> descriptor_shelf::try_put(int descriptor) {
+  try {
+    return put_within(descriptor, milliseconds(0));
+  } catch (const error& why) {
+    if (why.code() != errc::timed_out) {
+      throw;
+    }
+    return std::nullopt;
+  }
+}
+
+records::descriptor_id descriptor_shelf::put_within(int descriptor, milliseconds timeout) {
   const std::shared_lock storing(contents_->ending);
   if (contents_->ended) {
     return 0;
@@ -100,14 +126,25 @@ records::descriptor_id descriptor_shelf::put(int descriptor) {
     number = contents_->next++;
     contents_->stored.insert(number);
   }
-  const bool is_kept = has_sent([&] {
-    store_.put(name_of(descriptor_mark, number), std::span(&descriptor, 1), put_timeout);
-  });
-  if (is_kept) {
-    return number;
+  const auto is_not_stored = [&] {
+    const std::lock_guard lock(contents_->mutex);
+    contents_->stored.erase(number);
+  };
+  try {
+    if (has_sent([&] {
+          store_.put(name_of(descriptor_mark, number), std::span(&descriptor, 1), timeout);
+        })) {
+      contents_->set_behind(false);
+      return number;
+    }
+  } catch (const error& why) {
+    if (why.code() == errc::timed_out && timeout != milliseconds(0)) {
+      contents_->set_behind(true);
+    }
+    is_not_stored();
+    throw;
   }
-  const std::lock_guard lock(contents_->mutex);
-  contents_->stored.erase(number);
+  is_not_stored();
   return 0;
 }
 
@@ -140,8 +177,31 @@ void descriptor_shelf::put_confirmed_journal(int descriptor, std::uint64_t seque
   }
 }
 
-void descriptor_shelf::remove_journal(std::uint64_t sequence) {
-  static_cast<void>(has_sent([&] { store_.remove(name_of(journal_mark, sequence), put_timeout); }));
+std::optional<base::unique_fd> descriptor_shelf::begin_put_journal(int descriptor,
+                                                                   std::uint64_t sequence) {
+  const std::string name = name_of(journal_mark, sequence);
+  base::unique_fd answer;
+  try {
+    static_cast<void>(has_sent([&] {
+      store_.remove(name, milliseconds(0));  // of a call that has failed
+      store_.put(name, std::span(&descriptor, 1), milliseconds(0));
+      answer = store_.begin_confirm(name);
+    }));
+  } catch (const error& why) {
+    if (why.code() != errc::timed_out) {
+      throw;
+    }
+    return std::nullopt;
+  }
+  return answer;
+}
+
+bool descriptor_shelf::remove_journal(std::uint64_t sequence) noexcept {
+  try {
+    return remove_named(name_of(journal_mark, sequence));
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
 }
 
 /// Returns false if there is no keeper any more. Its socket is then refused from then on; one of
@@ -166,9 +226,20 @@ bool descriptor_shelf::has_sent(const std::function<void()>& send) {
 
 bool descriptor_shelf::remove(records::descriptor_id number) noexcept {
   try {
-    store_.remove(name_of(descriptor_mark, number), milliseconds(0));
+    if (!remove_named(name_of(descriptor_mark, number))) {
+      return false;
+    }
     const std::lock_guard lock(contents_->mutex);
     contents_->stored.erase(number);
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+bool descriptor_shelf::remove_named(const std::string& name) noexcept {
+  try {
+    static_cast<void>(has_sent([&] { store_.remove(name, milliseconds(0)); }));
     return true;
   } catch (const error& why) {
     if (why.code() != errc::timed_out) {
@@ -206,7 +277,9 @@ void descriptor_shelf::end(std::uint64_t journal_sequence) {
   // Also the one before and the next one, if it was replaced, or should have been, while the keeper
   // did not read.
   for (const std::uint64_t each : {journal_sequence - 1, journal_sequence + 1, journal_sequence}) {
-    remove_journal(each);
+    while (!remove_journal(each)) {
+      wait();
+    }
   }
   wait();  // from here on, nothing can be continued
   {

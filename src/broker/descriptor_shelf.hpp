@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -9,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/unique_fd.hpp"
 #include "keeper/descriptor_store.hpp"
 #include "records/records.hpp"
 
@@ -33,14 +35,26 @@ class descriptor_shelf {
   /// the broker continues without one, which is logged once. Blocks only if the keeper
   /// does not read, up to 2 s. Throws `error`: timed_out, system_error.
   [[nodiscard]] records::descriptor_id put(int descriptor);
-  /// The same for a journal; only the one with the highest sequence is used.
+  /// The same, but does not block: nullopt if the keeper does not read at the moment.
+  [[nodiscard]] std::optional<records::descriptor_id> try_put(int descriptor);
+  /// The same as `put` for a journal; only the one with the highest sequence is used.
   void put_journal(int descriptor, std::uint64_t sequence);
   /// The same, and blocks until the keeper has confirmed that it has stored it, up to 2 s; systemd
   /// confirms only that it has processed it. If that fails, a successor does not find it unless the
   /// keeper did not read, which ends with the next call for this sequence, or with `end`. Throws
   /// as `put`, and too_many_descriptors.
   void put_confirmed_journal(int descriptor, std::uint64_t sequence);
-  void remove_journal(std::uint64_t sequence);
+  /// The same in two steps that do not block. The first one returns a pipe that is readable once
+  /// the keeper has answered, which the second one then reads: the error if the journal is not
+  /// stored. Nullopt: the keeper does not read at the moment. An empty descriptor: there is no
+  /// keeper.
+  [[nodiscard]] std::optional<base::unique_fd> begin_put_journal(int descriptor,
+                                                                 std::uint64_t sequence);
+  [[nodiscard]] static std::optional<error> answer_in(int pipe) {
+    return keeper::descriptor_store::answer_in(pipe);
+  }
+  /// Does not block. Returns false if the keeper does not read: try again later.
+  [[nodiscard]] bool remove_journal(std::uint64_t sequence) noexcept;
   /// Lets the keeper close its copy. Returns false if the keeper does not read: try again later.
   [[nodiscard]] bool remove(records::descriptor_id number) noexcept;
   /// Blocks until the keeper has closed its copies of these, up to 5 s each time that it does not
@@ -65,6 +79,9 @@ class descriptor_shelf {
   struct contents;
   [[nodiscard]] bool is_stored(records::descriptor_id number) const;
   void wait();
+  [[nodiscard]] records::descriptor_id put_within(int descriptor,
+                                                  std::chrono::milliseconds timeout);
+  [[nodiscard]] bool remove_named(const std::string& name) noexcept;
   [[nodiscard]] bool has_sent(const std::function<void()>& send);
   descriptor_shelf(keeper::descriptor_store store,
                    std::string domain,

@@ -120,6 +120,10 @@ void domain_recorder::catch_up() noexcept {
   });
 }
 
+void domain_recorder::is_not_handled(core::session_id from, lane_kind on) noexcept {
+  recorder_.erase(records::key_of(records::kind::handled, from, on == lane_kind::events ? 1 : 0));
+}
+
 kept_fd domain_recorder::keep(base::guarded_fd file) {
   const records::descriptor_id id = recorder_.keep(file.get());
   return {std::move(file), id};

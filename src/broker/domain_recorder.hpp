@@ -46,6 +46,9 @@ class domain_recorder {
   /// Records everything that exists.
   void catch_up() noexcept;
 
+  /// The first packet of that lane, which was recorded as handled, is to be received again.
+  void is_not_handled(core::session_id from, lane_kind on) noexcept;
+
   /// The keeper gets a copy. Throws as `recorder::keep`.
   [[nodiscard]] kept_fd keep(base::guarded_fd file);
 

@@ -117,25 +117,29 @@ void hub::close(std::vector<kept_fd> files) noexcept {
   }
 }
 
-void hub::receive(session& from,
+bool hub::receive(session& from,
                   std::span<const std::byte> packet,
-                  std::vector<kept_fd> descriptors,
+                  std::vector<kept_fd>&& descriptors,
                   core::time_point now,
                   std::size_t foreign,
                   lane_kind on) {
   now_ = now;
-  receive_one(from, packet, std::move(descriptors), foreign, on);
+  const bool is_handled = receive_one(from, packet, descriptors, foreign, on);
+  if (!is_handled) {
+    record_.is_not_handled(from.number, on);
+  }
   finish();
+  return is_handled;
 }
 
-void hub::receive_one(session& from,
+bool hub::receive_one(session& from,
                       std::span<const std::byte> packet,
-                      std::vector<kept_fd> descriptors,
+                      std::vector<kept_fd>& descriptors,
                       std::size_t foreign,
                       lane_kind on) {
   if (from.dropped) {
     close(std::move(descriptors));
-    return;
+    return true;
   }
   std::optional<wire::message> message;
   try {
@@ -149,17 +153,17 @@ void hub::receive_one(session& from,
       domain_.resend_questions(from.number);  // the lost packet may have been its answers
       effects_.settle();
     }
-    return;
+    return true;
   }
   if (!message) {
     close(std::move(descriptors));
     effects_.reject(from, 0, "the packet is not a message of this protocol");
-    return;
+    return true;
   }
   if ((on == lane_kind::events) != wire::is_sent_on_event_lane(message->body)) {
     close(std::move(descriptors));
     effects_.reject(from, message->id, "message received on the wrong lane");
-    return;
+    return true;
   }
   const requests::context request{from, from.number, message->id, descriptors, now_, foreign};
   prepared answer;
@@ -167,6 +171,9 @@ void hub::receive_one(session& from,
   bool failed = false;
   try {
     answer = requests_.handle(request, message->body);
+  } catch (const keeper_busy&) {
+    effects_.settle(&from, {});
+    return false;
   } catch (const error& why) {
     failed = true;
     refused = why;
@@ -178,6 +185,7 @@ void hub::receive_one(session& from,
     effects_.fail(&from, message->id, 0, refused ? &*refused : nullptr);
   }
   close(std::move(descriptors));  // those not moved from
+  return true;
 }
 
 std::size_t hub::descriptors_taken(const session& by, std::span<const std::byte> packet) const {
@@ -199,7 +207,9 @@ void hub::end_returns() noexcept {
 }
 
 /// The packet counts as handled: without memory, too, it must get an answer.
-void hub::receive_without_descriptors(session& from, std::span<const std::byte> packet) noexcept {
+void hub::receive_without_descriptors(session& from,
+                                      std::span<const std::byte> packet,
+                                      bool is_keeper_behind) noexcept {
   std::uint64_t id = wire::id_of(packet);
   try {
     const std::optional<wire::message> message = wire::decode(packet);
@@ -208,11 +218,13 @@ void hub::receive_without_descriptors(session& from, std::span<const std::byte> 
       return;
     }
     id = message->id;
-    const error why(errc::too_many_descriptors,
-                    {},
-                    {},
-                    "the broker has no room for the descriptors of this message",
-                    "raise the broker's open file limit, or remove segments");
+    const error why = is_keeper_behind
+                          ? keeper_is_behind()
+                          : error(errc::too_many_descriptors,
+                                  {},
+                                  {},
+                                  "the broker has no room for the descriptors of this message",
+                                  "raise the broker's open file limit, or remove segments");
     effects_.fail(&from, id, 0, &why);
   } catch (const std::bad_alloc&) {
     effects_.fail(&from, id, 0, nullptr);

@@ -68,15 +68,20 @@ class hub final {
   [[nodiscard]] std::size_t descriptors_taken(const session& by,
                                               std::span<const std::byte> packet) const;
   /// `foreign`: number of descriptors that came with the packet and are not taken: they are not of
-  /// a kind that members send, or not as many as the request takes.
-  void receive(session& from,
+  /// a kind that members send, or not as many as the request takes. Returns false if the keeper is
+  /// too busy for what the request needs: receive it again later. Nothing has changed then, also
+  /// not `descriptors`, and the packet is no longer recorded as handled.
+  bool receive(session& from,
                std::span<const std::byte> packet,
-               std::vector<kept_fd> descriptors,
+               std::vector<kept_fd>&& descriptors,
                core::time_point now,
                std::size_t foreign = 0,
                lane_kind on = lane_kind::requests);
-  /// The packet is complete, but this process had no room for its descriptors. Refuses the request.
-  void receive_without_descriptors(session& from, std::span<const std::byte> packet) noexcept;
+  /// The packet is complete, but this process had no room for its descriptors, or the keeper has
+  /// not stored them because it does not read. Refuses the request.
+  void receive_without_descriptors(session& from,
+                                   std::span<const std::byte> packet,
+                                   bool is_keeper_behind = false) noexcept;
   /// Closes descriptors of a packet that is not handled.
   void discard(std::vector<kept_fd> descriptors) noexcept;
   /// A packet was too large: sends the session an error and drops it.
@@ -131,11 +136,11 @@ class hub final {
   [[nodiscard]] return_counts returns() const noexcept { return counters_.returns(); }
 
  private:
-  void receive_one(session& from,
-                   std::span<const std::byte> packet,
-                   std::vector<kept_fd> descriptors,
-                   std::size_t foreign,
-                   lane_kind on);
+  [[nodiscard]] bool receive_one(session& from,
+                                 std::span<const std::byte> packet,
+                                 std::vector<kept_fd>& descriptors,
+                                 std::size_t foreign,
+                                 lane_kind on);
   void disconnect(core::session_id number);
   /// At the end of every public function: makes what has changed permanent, and then sends answers.
   void finish() noexcept;

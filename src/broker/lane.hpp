@@ -65,6 +65,7 @@ struct lane {
   bool handled = false;   ///< its first packet, which is still to be removed
   /// Keeps foreign descriptors of that packet open, so that removing it closes none of them.
   std::shared_ptr<void> peeked;
+  bool is_put_off = false;  ///< `peeked` has not been handled: it waits for the keeper
   bool over = false;        ///< the client has closed it, in at least one direction
   bool wait_armed = false;  ///< the event loop waits until it is readable
   std::optional<clock::time_point> receiving_descriptors_since;

@@ -22,6 +22,7 @@ receiver::receiver(asio::io_context& io,
                    turn_loop& loop,
                    deadlines& late,
                    retry_poll& poll,
+                   retry_poll& keeper_poll,
                    sender& answers,
                    connection_ender& ender,
                    member_log& log,
@@ -31,6 +32,7 @@ receiver::receiver(asio::io_context& io,
       loop_(loop),
       deadlines_(late),
       poll_(poll),
+      keeper_poll_(keeper_poll),
       sender_(answers),
       ender_(ender),
       log_(log),
@@ -73,6 +75,14 @@ void receiver::read_one(lane& on) {
   if (!remove_handled(on)) {
     return;
   }
+  if (std::exchange(on.is_put_off, false)) {
+    take(on, std::static_pointer_cast<descriptor_receiver::received_packet>(on.peeked));
+    return;
+  }
+  if (!from.greeted && on.kind == lane_kind::requests && !is_event_lane_ready(from)) {
+    wait_for_keeper(on);
+    return;
+  }
   const transport::peeked got = transport::peek_bytes(on.socket.get(), buffer_);
   if (got.has_descriptors && on.kind == lane_kind::events) {
     on.readable = false;  // they are closed with the socket
@@ -110,12 +120,36 @@ void receiver::read_one(lane& on) {
   }
 }
 
+/// Its first packet is probably Hello. Returns false while the keeper is busy; if it is behind, or
+/// there are no descriptors left, Hello is refused.
+bool receiver::is_event_lane_ready(connection& of) {
+  try {
+    of.prepare_events();
+    return true;
+  } catch (const keeper_busy&) {
+    return false;
+  } catch (const error&) {
+    return true;
+  } catch (const std::bad_alloc&) {
+    return true;
+  }
+}
+
+void receiver::wait_for_keeper(lane& on) {
+  on.readable = false;
+  keeper_poll_.later(on.of);
+}
+
 /// A packet without descriptors, the first one in the socket.
 void receiver::handle(lane& on, const transport::peeked& got) {
   const recorder::step handled(recorder_, {step_kind::request, on.of.number});
   begin_handling(on);
-  hub_.receive(on.of, got.packet, {}, clock::now(), 0, on.kind);
-  finish_handling(on);
+  if (hub_.receive(on.of, got.packet, {}, clock::now(), 0, on.kind)) {
+    finish_handling(on);
+  } else {
+    on.handled = false;
+    wait_for_keeper(on);
+  }
 }
 
 /// The hub records this with the packet's effects.
@@ -192,6 +226,12 @@ void receiver::take(std::unique_ptr<descriptor_receiver::received_packet> whole)
     ender_.close(from);
     return;
   }
+  take(on, got);
+  loop_.request_turn(from);
+}
+
+void receiver::take(lane& on, const std::shared_ptr<descriptor_receiver::received_packet>& got) {
+  connection& from = on.of;
   on.peeked = got;
   const recorder::step handled(recorder_, {step_kind::request, from.number});
   switch (got->status) {
@@ -206,19 +246,24 @@ void receiver::take(std::unique_ptr<descriptor_receiver::received_packet> whole)
       break;
     case transport::receive_status::descriptors_lost:
       begin_handling(on);
-      hub_.receive_without_descriptors(from, got->packet);
+      hub_.receive_without_descriptors(from, got->packet, got->is_keeper_behind);
       finish_handling(on);
       break;
     case transport::receive_status::packet:
       begin_handling(on);
-      hub_.receive(from, got->packet, std::move(got->descriptors), clock::now(), got->foreign);
+      if (!hub_.receive(
+              from, got->packet, std::move(got->descriptors), clock::now(), got->foreign)) {
+        on.handled = false;
+        on.is_put_off = true;
+        wait_for_keeper(on);
+        return;
+      }
       finish_handling(on);
       break;
   }
   if (!on.handled) {
     on.peeked.reset();
   }
-  loop_.request_turn(from);
 }
 
 }  // namespace gpushm::broker_detail

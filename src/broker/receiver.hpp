@@ -24,7 +24,8 @@ namespace gpushm::broker_detail {
 
 /// Receives packets for the hub: directly if they carry no descriptors, else through the descriptor
 /// receiver. A packet is removed from its socket after the hub has handled it, so that each is
-/// handled once, also by a successor (docs/adr/0031). Does not block.
+/// handled once, also by a successor (docs/adr/0031). One whose request needs the keeper stays
+/// there while the keeper is busy. Does not block.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class receiver {
@@ -35,6 +36,7 @@ class receiver {
            turn_loop& loop,
            deadlines& late,
            retry_poll& poll,
+           retry_poll& keeper_poll,
            sender& answers,
            connection_ender& ender,
            member_log& log,
@@ -56,6 +58,9 @@ class receiver {
 
  private:
   void watch(lane& on);
+  [[nodiscard]] bool is_event_lane_ready(connection& of);
+  void wait_for_keeper(lane& on);
+  void take(lane& on, const std::shared_ptr<descriptor_receiver::received_packet>& got);
   void handle(lane& on, const transport::peeked& got);
   void take(std::unique_ptr<descriptor_receiver::received_packet> whole);
   void begin_handling(lane& on);
@@ -67,6 +72,7 @@ class receiver {
   turn_loop& loop_;
   deadlines& deadlines_;
   retry_poll& poll_;
+  retry_poll& keeper_poll_;
   sender& sender_;
   connection_ender& ender_;
   member_log& log_;

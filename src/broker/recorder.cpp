@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/recorder.hpp"
 
+#include <poll.h>
+
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -10,6 +13,11 @@
 namespace gpushm::broker_detail {
 
 namespace {
+
+/// After an attempt that the keeper was too busy for, none is made for this long.
+constexpr std::chrono::milliseconds pause_for_keeper{2};
+/// An attempt as long after the last one is the first one of another time that the keeper is busy.
+constexpr std::chrono::milliseconds longest_pause{500};
 
 /// For a keeper that does not read: its copies would stay as long as this process serves others.
 void end_later(descriptor_shelf shelf, std::uint64_t journal_sequence) noexcept {
@@ -25,12 +33,45 @@ void end_later(descriptor_shelf shelf, std::uint64_t journal_sequence) noexcept 
 
 }  // namespace
 
+error keeper_is_behind() {
+  return {
+      errc::timed_out,
+      {},
+      {},
+      "the broker's keeper has not read for seconds, so that the broker cannot store this for a "
+      "successor",
+      "try again; look at the log of gpushm-keeper or systemd"};
+}
+
 std::optional<descriptor_shelf> recorder::another_shelf() const {
   return on_ ? std::optional(on_->shelf.another()) : std::nullopt;
 }
 
 records::descriptor_id recorder::keep(int descriptor) {
-  return on_ ? on_->shelf.put(descriptor) : 0;
+  if (!on_) {
+    return 0;
+  }
+  if (!waits_for_keeper()) {
+    const auto number = is_keeper_behind() ? std::nullopt : on_->shelf.try_put(descriptor);
+    if (number) {
+      busy_since_.reset();
+      return *number;
+    }
+    const auto now = clock::now();
+    if (!busy_since_ || now - last_busy_ > longest_pause) {
+      busy_since_ = now;
+    }
+    last_busy_ = now;
+    if (now - *busy_since_ >= keeper_patience) {
+      throw keeper_is_behind();
+    }
+  }
+  throw keeper_busy(errc::timed_out, {}, {}, "the keeper is busy", "it is tried again");
+}
+
+bool recorder::waits_for_keeper() const noexcept {
+  return busy_since_ && last_busy_ - *busy_since_ < keeper_patience &&
+         clock::now() - last_busy_ < pause_for_keeper;
 }
 
 void recorder::replace_listener(int descriptor, const transport::file_identity& file) {
@@ -112,6 +153,10 @@ void recorder::write() noexcept {
   while (!waiting.empty() && on_->shelf.remove(waiting.back())) {
     waiting.pop_back();
   }
+  auto& journals = on_->old_journals;
+  while (!journals.empty() && on_->shelf.remove_journal(journals.back())) {
+    journals.pop_back();
+  }
 }
 
 template <typename Make>
@@ -167,60 +212,130 @@ void recorder::commit_call() noexcept {
   }
 }
 
-/// Both journals are complete until the old one is removed, which a keeper without room for the
-/// next one must keep. Throws if nothing has changed.
-void recorder::replace_journal(journal::journal next) {
-  on_->shelf.put_confirmed_journal(next.descriptor(), next.sequence());
-  const std::uint64_t old = on_->log.sequence();
-  on_->log = std::move(next);
-  try {
-    on_->shelf.remove_journal(old);
-  } catch (const std::exception& why) {  // a successor removes it
-    base::log(log_level::warning, why.what());
-  }
-}
-
-/// A journal at its limit has no room for what differs.
-void recorder::begin_all() noexcept {
+/// A journal at its limit has no room for what differs. Returns false if there is nothing to record
+/// now.
+bool recorder::begin_all() noexcept {
   if (!on_) {
-    return;
+    return false;
+  }
+  if (on_->next && !on_->is_next_stored) {
+    store_next();
+    if (!on_->is_next_stored) {
+      return false;
+    }
   }
   try {
     const auto self = records::key_of(records::kind::broker);
-    if (is_full_) {
+    if (is_full_ && !on_->next) {
       on_->next = on_->log.emptied();
-      on_->next->put(self, on_->log.find(self).value());
-    } else {
-      on_->log.begin_rewrite();
-      on_->log.put(self, on_->log.find(self).value());
     }
+    journal::journal& to = on_->next ? *on_->next : on_->log;
+    to.begin_rewrite();
+    to.put(self, on_->log.find(self).value());
     is_behind_ = false;
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): still behind
+    return true;
+  } catch (const std::exception&) {  // still behind
+    drop_next();
+    return false;
   }
 }
 
+/// The keeper may have it: its records are newer than those of `log` until that changes, which is
+/// once another one is used that has its sequence, and replaces it in the keeper.
+void recorder::drop_next() noexcept {
+  if (std::exchange(on_->next, std::nullopt)) {
+    put_off(nullptr);
+  }
+  on_->answer.reset();
+  on_->is_next_stored = false;
+}
+
 void recorder::end_all() noexcept {
-  if (!on_) {
+  if (is_behind_) {
+    drop_next();
     return;
   }
-  if (!is_behind_ && !on_->next) {
+  if (!on_->next) {
     on_->log.end_rewrite();
     commit_call();  // its effect is recorded
-  } else if (!is_behind_) {
-    try {
-      on_->next->commit();
-      on_->next->call().clear();  // its effect is recorded
-      replace_journal(std::move(*on_->next));
-      is_full_ = false;
-      has_warned_ = false;
-    } catch (const std::exception& why) {
+    retry_pause_ = first_retry_pause;
+    return;
+  }
+  // The second time, with what has changed while the keeper stored it.
+  on_->next->end_rewrite();
+  on_->next->commit();
+  on_->next->call().clear();  // its effect is recorded
+  if (!on_->is_next_stored) {
+    store_next();
+  }
+  try {
+    if (on_->is_next_stored) {
+      use_next();
+    } else {
       is_behind_ = true;
-      if (!std::exchange(has_warned_, true)) {
-        base::log(log_level::error, why.what());
+    }
+  } catch (const std::bad_alloc&) {
+    is_behind_ = true;
+  }
+}
+
+/// Does the next step of that. Both journals are complete until the old one is removed, which a
+/// keeper without room for the next one must keep.
+void recorder::store_next() noexcept {
+  try {
+    const bool is_new = !on_->answer;
+    if (is_new) {
+      on_->answer = on_->shelf.begin_put_journal(on_->next->descriptor(), on_->next->sequence());
+    }
+    if (!on_->answer) {
+      put_off(nullptr);
+      return;
+    }
+    if (*on_->answer) {
+      if (is_new) {
+        retry_pause_ = first_answer_pause;
+      }
+      pollfd entry{on_->answer->get(), POLLIN, 0};
+      if (::poll(&entry, 1, 0) <= 0) {
+        put_off(nullptr);
+        return;
+      }
+      const auto problem = descriptor_shelf::answer_in(on_->answer->get());
+      if (problem) {
+        on_->answer.reset();
+        put_off(&*problem);
+        return;
       }
     }
+    on_->answer.reset();
+    on_->is_next_stored = true;
+  } catch (const error& why) {
+    on_->answer.reset();
+    put_off(&why);
+  } catch (const std::bad_alloc&) {
+    put_off(nullptr);
   }
+}
+
+void recorder::use_next() {
+  on_->old_journals.push_back(on_->log.sequence());
+  on_->next->notes() = on_->log.notes();
+  on_->log = std::move(*on_->next);
   on_->next.reset();
+  on_->is_next_stored = false;
+  is_full_ = false;
+  has_warned_ = false;
+  retry_pause_ = refusal_pause_ = first_retry_pause;
+}
+
+/// `why` null: the keeper has not read it yet, or memory is short.
+void recorder::put_off(const error* why) noexcept {
+  std::chrono::milliseconds& pause = why != nullptr ? refusal_pause_ : retry_pause_;
+  pause = std::min(pause * 2, longest_retry_pause);
+  retry_pause_ = pause;
+  if (why != nullptr && !std::exchange(has_warned_, true)) {
+    base::log(log_level::error, why->what());
+  }
 }
 
 }  // namespace gpushm::broker_detail

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -8,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/unique_fd.hpp"
 #include "broker/descriptor_shelf.hpp"
+#include "broker/kept_fd.hpp"
 #include "broker/step.hpp"
 #include "core/domain.hpp"
 #include "core/saved_state.hpp"
@@ -18,6 +21,15 @@
 #include "transport/reported_call.hpp"
 
 namespace gpushm::broker_detail {
+
+/// The keeper does not read at the moment. What needs it can be tried again without an answer to
+/// the client, which notices nothing of a keeper that is only busy.
+class keeper_busy final : public error {
+  using error::error;
+};
+
+/// Of what a keeper that has not read for long cannot store: errc::timed_out.
+[[nodiscard]] error keeper_is_behind();
 
 /// Records what a successor needs (docs/adr/0031): changes in the journal, descriptors in the
 /// keeper. Changes take effect together, at `commit`, which comes before anything that a client can
@@ -61,17 +73,31 @@ class recorder {
   /// A number for a packet, larger than those before.
   [[nodiscard]] std::uint64_t next_packet() noexcept { return next_packet_++; }
 
-  /// Returns its number in the keeper; 0 if off. Blocks and throws as descriptor_shelf::put.
+  /// How long requests wait for a keeper that does not read, before they are refused.
+  static constexpr std::chrono::milliseconds keeper_patience{2'000};
+
+  /// Returns its number in the keeper; 0 if off. Does not block. Throws keeper_busy if the keeper
+  /// does not read; `keeper_is_behind` if it has not done so for `keeper_patience`; else as
+  /// descriptor_shelf::put. Nothing is stored then.
   [[nodiscard]] records::descriptor_id keep(int descriptor);
+  /// Sets `file.id`, unless it is set or `file` is empty. Throws as above.
+  void keep(kept_fd& file) {
+    if (file && file.id == 0) {
+      file.id = keep(file.get());
+    }
+  }
+  /// `keep` would throw keeper_busy.
+  [[nodiscard]] bool waits_for_keeper() const noexcept;
   /// Another socket of the domain, in place of that in the domain's broker_record. No effect if
-  /// off. Blocks and throws as descriptor_shelf::put, and out_of_memory while behind; nothing has
-  /// changed then.
+  /// off. Throws as `keep`, and out_of_memory while behind; nothing has changed then.
   void replace_listener(int descriptor, const transport::file_identity& file);
   /// Lets the keeper close its copy, after the next commit. 0: no effect.
   void forget(records::descriptor_id number) noexcept;
   /// The keeper has not read some of it: another commit tries again.
-  [[nodiscard]] bool has_to_forget() const noexcept { return on_ && !on_->to_forget.empty(); }
-  /// It has not read much of it: before `keep`, wait for it, or it would have more than is charged.
+  [[nodiscard]] bool has_to_forget() const noexcept {
+    return on_ && !(on_->to_forget.empty() && on_->old_journals.empty());
+  }
+  /// It has not read much of it: `keep` waits for it, or it would have more than is charged.
   [[nodiscard]] bool is_keeper_behind() const noexcept {
     return on_ && on_->to_forget.size() > max_to_forget;
   }
@@ -100,14 +126,17 @@ class recorder {
 
   /// Records everything again: `record` must call `put` or `mark` for everything that exists,
   /// except the domain's broker_record. In the same journal, which then changes only where it
-  /// differs; in a new one if the journal has refused a change. If that fails, this is still
-  /// behind. Blocks as descriptor_shelf::put.
+  /// differs; in a new one if the journal has refused a change. This is still behind if that fails,
+  /// and as long as the keeper has not confirmed the new one: call it again, after `retry_pause`.
+  /// Does not block.
   template <typename Record>
   void catch_up(Record&& record) noexcept {
-    begin_all();
-    record();
-    end_all();
+    if (begin_all()) {
+      record();
+      end_all();
+    }
   }
+  [[nodiscard]] std::chrono::milliseconds retry_pause() const noexcept { return retry_pause_; }
 
  private:
   struct parts {
@@ -117,20 +146,29 @@ class recorder {
     descriptor_shelf shelf;
     records::encoder encoder;
     std::vector<records::descriptor_id> to_forget;  ///< after the next commit
-    std::optional<journal::journal> next;           ///< written by `catch_up`
+    std::vector<std::uint64_t> old_journals;        ///< to remove from the keeper
+    /// Written by `catch_up` in the place of `log`, which has refused a change. It is complete, and
+    /// newer than `log`, before the keeper gets it, so that a successor may use either.
+    std::optional<journal::journal> next;
+    std::optional<base::unique_fd> answer;  ///< of the keeper, about `next`
+    bool is_next_stored = false;            ///< the keeper has confirmed it
   };
   /// The part of the keeper's capacity that is not charged to members is larger.
   static constexpr std::size_t max_to_forget = 64;
+  using clock = std::chrono::steady_clock;
   std::uint64_t begin_step(std::uint64_t what) noexcept {
     return on_ ? std::exchange(on_->log.notes().handling, what) : 0;
   }
   void end_step(std::uint64_t what, std::uint64_t outer) noexcept;
   template <typename Make>
   void put_bytes(const journal::record_key& key, Make&& make) noexcept;
-  void begin_all() noexcept;
+  [[nodiscard]] bool begin_all() noexcept;
   void end_all() noexcept;
   void write() noexcept;
-  void replace_journal(journal::journal next);
+  void store_next() noexcept;
+  void use_next();
+  void drop_next() noexcept;
+  void put_off(const error* why) noexcept;
 
   std::unique_ptr<parts> on_;
   transport::reported_call call_{};
@@ -138,6 +176,16 @@ class recorder {
   bool is_behind_ = false;
   bool has_warned_ = false;  ///< that the journal cannot be replaced
   bool is_full_ = false;     ///< the journal has refused a change: it must be replaced
+  std::chrono::milliseconds retry_pause_ = first_retry_pause;
+  std::chrono::milliseconds refusal_pause_ = first_retry_pause;  ///< after the keeper's last answer
+  // ---- of a keeper that does not read
+  std::optional<clock::time_point> busy_since_;
+  clock::time_point last_busy_;
+
+  /// Longer and longer for a new journal: each attempt writes all records.
+  static constexpr std::chrono::milliseconds first_retry_pause{10};
+  static constexpr std::chrono::milliseconds first_answer_pause{1};
+  static constexpr std::chrono::milliseconds longest_retry_pause{1'000};
 };
 
 }  // namespace gpushm::broker_detail

@@ -1,16 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/retry_poll.hpp"
 
-#include <chrono>
 #include <utility>
 
 namespace gpushm::broker_detail {
-
-namespace {
-
-constexpr std::chrono::milliseconds period{2};
-
-}  // namespace
 
 void retry_poll::later(connection& of) {
   waiting_.push_back(of.shared_from_this());
@@ -21,7 +14,7 @@ void retry_poll::arm() {
   if (is_armed_ || waiting_.empty()) {
     return;
   }
-  timer_.expires_after(period);
+  timer_.expires_after(period_);
   timer_.async_wait([this](asio::error_code code) {
     is_armed_ = false;
     if (code) {

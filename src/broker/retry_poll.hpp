@@ -3,6 +3,7 @@
 
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -12,12 +13,15 @@
 namespace gpushm::broker_detail {
 
 /// Retries connections that wait for conditions without a kernel event: the peer reads its
-/// descriptors, its memory is released, the descriptor receiver has room.
+/// descriptors, its memory is released, the descriptor receiver has room, the keeper reads.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class retry_poll {
  public:
-  retry_poll(asio::io_context& io, turn_loop& loop) : timer_(io), loop_(loop) {}
+  retry_poll(asio::io_context& io,
+             turn_loop& loop,
+             std::chrono::milliseconds period = std::chrono::milliseconds(2))
+      : timer_(io), loop_(loop), period_(period) {}
   retry_poll(const retry_poll&) = delete;
   retry_poll& operator=(const retry_poll&) = delete;
   ~retry_poll() = default;
@@ -30,6 +34,7 @@ class retry_poll {
  private:
   asio::steady_timer timer_;
   turn_loop& loop_;
+  std::chrono::milliseconds period_;
   std::vector<std::shared_ptr<connection>> waiting_;
   bool is_armed_ = false;
 };

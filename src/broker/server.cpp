@@ -46,7 +46,7 @@ using std::chrono::milliseconds;
 /// Pause before the event loop continues after a handler that ran out of memory.
 constexpr milliseconds pause_without_memory{10};
 
-/// Until the keeper is asked again to close what it did not read.
+/// Until the keeper is asked again for what it did not read.
 constexpr milliseconds pause_for_keeper{10};
 
 /// With fewer CPUs, polling for requests would take CPU time from the clients.
@@ -152,6 +152,7 @@ class server::impl final : public outbox {
                    {milliseconds(options.limits.hello_timeout_ms),
                     milliseconds(options.limits.send_timeout_ms)}),
         retries_(io_, loop_),
+        keeper_retries_(io_, loop_, pause_for_keeper),
         sender_(loop_,
                 deadlines_,
                 retries_,
@@ -165,6 +166,7 @@ class server::impl final : public outbox {
                   loop_,
                   deadlines_,
                   retries_,
+                  keeper_retries_,
                   sender_,
                   session_ender_,
                   log_,
@@ -273,7 +275,7 @@ class server::impl final : public outbox {
 
   void retry_recording() noexcept override {
     log_.guarded([&] {
-      catch_up_.after(pause_without_memory, [this] {
+      catch_up_.after(recorder_.retry_pause(), [this] {
         if (recorder_.is_behind()) {
           hub_.catch_up();
         }
@@ -296,12 +298,16 @@ class server::impl final : public outbox {
 
   [[nodiscard]] kept_fd open_event_lane(session& of) override {
     connection& to = connection_of(of);
-    auto pair = transport::connected_pair();
-    const records::descriptor_id first = recorder_.keep(pair.first.get());
-    const records::descriptor_id second = recorder_.keep(pair.second.get());
-    to.events.emplace(io_, to, lane_kind::events, kept_fd(std::move(pair.first), first));
+    try {
+      to.prepare_events();  // done by the receiver, unless that has failed
+    } catch (const keeper_busy&) {
+      throw keeper_is_behind();  // Hello's descriptors are taken: it cannot be received again
+    }
+    auto pair = std::move(*to.next_events);
+    to.next_events.reset();
+    to.events.emplace(io_, to, lane_kind::events, std::move(pair.first));
     to.events->readable = true;  // read and watched in its turn
-    return {std::move(pair.second), second};
+    return std::move(pair.second);
   }
 
   [[nodiscard]] std::uint64_t events_queued(const session& of) const noexcept override {
@@ -427,6 +433,7 @@ class server::impl final : public outbox {
       log_.guarded([&] { session_ender_.start(); });
       log_.guarded([&] { deadlines_.arm(); });
       log_.guarded([&] { retries_.arm(); });
+      log_.guarded([&] { keeper_retries_.arm(); });
       log_.guarded([&] { receiver_.start(); });
       log_.guarded([&] { admission_.start(); });
     }
@@ -518,7 +525,7 @@ class server::impl final : public outbox {
     log.put(records::key_of({core::record_kind::numbers}),
             encoder.encode(core::saved_numbers{.next_generation = first_generation_}));
     log.commit();
-    shelf.put_journal(log.descriptor(), log.sequence());
+    shelf.put_confirmed_journal(log.descriptor(), log.sequence());
     return {std::move(log), std::move(shelf), 1};
   }
 
@@ -603,6 +610,7 @@ class server::impl final : public outbox {
   session_ender session_ender_;
   deadlines deadlines_;
   retry_poll retries_;
+  retry_poll keeper_retries_;
   sender sender_;
   receiver receiver_;
   admission admission_;

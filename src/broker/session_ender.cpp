@@ -3,6 +3,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <asio/post.hpp>
 #include <memory>
 #include <new>
@@ -103,8 +104,14 @@ void session_ender::close(connection& gone) {
   post_end(gone);
   // Nothing from here on may fail, or the session would not end.
   gone.closed = true;
-  gone.for_each_lane([](lane& each) {
+  gone.for_each_lane([&](lane& each) {
     discard_queue(each);
+    if (std::exchange(each.is_put_off, false)) {
+      const auto& left =
+          std::static_pointer_cast<descriptor_receiver::received_packet>(each.peeked)->descriptors;
+      std::for_each(
+          left.begin(), left.end(), [&](const kept_fd& one) { recorder_.forget(one.id); });
+    }
     each.peeked.reset();
   });
   gone.held.reset();

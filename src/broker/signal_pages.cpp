@@ -25,10 +25,11 @@ void signal_pages::check_size(std::uint64_t bytes) {
 
 void signal_pages::make(const core::segment& what, segment_files& files) {
   files.chunks.reserve(2);
-  kept_fd writable = record_.keep(sync::make_signal_page(what.allocated_bytes));
-  files.chunks.push_back(
-      record_.keep(reopen_for_reading("make a page of timelines", writable.get())));
-  files.chunks.push_back(std::move(writable));
+  files.chunks.push_back(record_.keep(sync::make_signal_page(what.allocated_bytes)));
+  // The keeper may have no room for this one: the first one is then removed with `files`.
+  kept_fd readable =
+      record_.keep(reopen_for_reading("make a page of timelines", files.chunks.back().get()));
+  files.chunks.insert(files.chunks.begin(), std::move(readable));
   files.chunk_bytes = {what.allocated_bytes};
 }
 

@@ -32,6 +32,8 @@ using std::chrono::milliseconds;
 
 /// Interval between connections to a broker that closes them. No event reports its successor.
 constexpr milliseconds replacement_poll{10};
+/// The same for a broker that refuses them, because its keeper does not read.
+constexpr milliseconds keeper_poll{50};
 
 /// Returns false if the kernel accepts no more descriptors now.
 bool try_send_hello(int socket,
@@ -74,11 +76,13 @@ void send_hello(int socket,
   }
 }
 
-/// As `shake_hands`, once; nothing if the broker closed the connection without an answer.
+/// As `shake_hands`, once; nothing if the broker closed the connection without an answer, or with
+/// the one that is then in `behind`: it can accept connections again later.
 std::optional<handshake> try_handshake(const subject& about,
                                        const std::string& path,
                                        steady_time deadline,
-                                       const wire::session_token& resume) {
+                                       const wire::session_token& resume,
+                                       std::optional<error>& behind) {
   handshake done;
   done.requests = transport::connect_packet_socket(path, time_left(deadline));
   const int socket = done.requests.get();
@@ -106,7 +110,11 @@ std::optional<handshake> try_handshake(const subject& about,
                 "raise its open file limit (ulimit -n)");
   }
   if (const auto* failure = std::get_if<wire::failure>(&got.one->message.body)) {
-    throw from_wire(*failure, about);
+    if (failure->code != errc::timed_out) {
+      throw from_wire(*failure, about);
+    }
+    behind = from_wire(*failure, about);
+    return std::nullopt;
   }
   auto* const welcome = std::get_if<wire::welcome>(&got.one->message.body);
   if (welcome == nullptr) {
@@ -173,8 +181,9 @@ handshake shake_hands(const std::string& path,
   };
   std::optional<steady_time> replaced;  // by then, since the first time that it closed
   for (;;) {
+    std::optional<error> behind;
     try {
-      if (auto done = try_handshake(about, path, deadline, resume)) {
+      if (auto done = try_handshake(about, path, deadline, resume, behind)) {
         return std::move(*done);
       }
     } catch (const error& why) {
@@ -182,6 +191,13 @@ handshake shake_hands(const std::string& path,
         throw;
       }
       throw closed();  // the last of several attempts only had less time
+    }
+    if (behind) {
+      if (time_left(deadline) <= keeper_poll) {
+        throw error(*behind);
+      }
+      base::pause_before_retry(keeper_poll);
+      continue;
     }
     // A broker that is killed loses a connection that it has accepted and not yet recorded.
     if (!replaced) {

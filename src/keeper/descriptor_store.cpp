@@ -163,21 +163,32 @@ std::optional<error> descriptor_store::confirm(std::string_view name,
   return answer_to("BARRIER=1\nFDNAME=" + std::string(name), timeout);
 }
 
-std::optional<error> descriptor_store::answer_to(std::string_view barrier,
-                                                 std::chrono::milliseconds timeout) {
+base::unique_fd descriptor_store::begin_confirm(std::string_view name) {
+  return ask("BARRIER=1\nFDNAME=" + std::string(name), std::chrono::milliseconds(0));
+}
+
+base::unique_fd descriptor_store::ask(std::string_view barrier, std::chrono::milliseconds timeout) {
   std::array<int, 2> ends{};
   base::checked(operation, {}, "pipe2", [&] { return ::pipe2(ends.data(), O_CLOEXEC); });
-  const base::unique_fd read_end(ends[0]);
-  {
-    const base::unique_fd write_end(ends[1]);
-    send(barrier, std::span(&ends[1], 1), timeout);
-  }
-  if (!transport::wait_readable(read_end.get(), timeout)) {
+  base::unique_fd read_end(ends[0]);
+  const base::unique_fd write_end(ends[1]);
+  send(barrier, std::span(&ends[1], 1), timeout);
+  return read_end;
+}
+
+std::optional<error> descriptor_store::answer_to(std::string_view barrier,
+                                                 std::chrono::milliseconds timeout) {
+  const base::unique_fd answer = ask(barrier, timeout);
+  if (!transport::wait_readable(answer.get(), timeout)) {
     throw timed_out("process its notifications");
   }
+  return answer_in(answer.get());
+}
+
+std::optional<error> descriptor_store::answer_in(int pipe) {
   std::array<char, 256> text{};
-  const auto size = base::checked(
-      operation, {}, "read", [&] { return ::read(read_end.get(), text.data(), text.size()); });
+  const auto size =
+      base::checked(operation, {}, "read", [&] { return ::read(pipe, text.data(), text.size()); });
   if (size == 0) {
     return std::nullopt;
   }

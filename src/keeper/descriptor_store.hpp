@@ -49,6 +49,12 @@ class descriptor_store {
   /// keepers of earlier versions do not look at the name. Blocks and throws as `flush`.
   [[nodiscard]] std::optional<error> confirm(std::string_view name,
                                              std::chrono::milliseconds timeout);
+  /// The same without blocking: returns a pipe that is readable once the keeper has answered; what
+  /// it says is `answer_in` it. Throws `error`: timed_out if the keeper's queue is full, and as
+  /// `flush`.
+  [[nodiscard]] base::unique_fd begin_confirm(std::string_view name);
+  /// The answer to `begin_confirm`, as of `confirm`. Precondition: the pipe is readable.
+  [[nodiscard]] static std::optional<error> answer_in(int pipe);
   /// Tells the keeper that this program has started (READY=1).
   void ready(std::chrono::milliseconds timeout);
   /// Tells the keeper that this program works (WATCHDOG=1), if its queue has room. Does not block.
@@ -56,6 +62,7 @@ class descriptor_store {
   void alive();
 
  private:
+  [[nodiscard]] base::unique_fd ask(std::string_view barrier, std::chrono::milliseconds timeout);
   [[nodiscard]] std::optional<error> answer_to(std::string_view barrier,
                                                std::chrono::milliseconds timeout);
   explicit descriptor_store(base::unique_fd socket) : socket_(std::move(socket)) {}

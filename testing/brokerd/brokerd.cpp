@@ -23,9 +23,10 @@ constexpr std::chrono::seconds start_timeout{20};
 
 spawn_options command_in_new_directory(const std::string& run_dir,
                                        const std::vector<std::string>& for_broker,
-                                       unsigned open_files) {
+                                       unsigned open_files,
+                                       const std::vector<std::string>& for_keeper) {
   make_run_directory(run_dir);
-  spawn_options options = brokerd_command(run_dir, for_broker);
+  spawn_options options = brokerd_command(run_dir, for_broker, for_keeper);
   options.open_files = open_files;
   return options;
 }
@@ -65,8 +66,9 @@ spawn_options brokerd_command(const std::string& run_dir,
 
 brokerd::brokerd(const std::string& run_dir,
                  const std::vector<std::string>& for_broker,
-                 unsigned open_files)
-    : keeper_(child::start(command_in_new_directory(run_dir, for_broker, open_files))) {
+                 unsigned open_files,
+                 const std::vector<std::string>& for_keeper)
+    : keeper_(child::start(command_in_new_directory(run_dir, for_broker, open_files, for_keeper))) {
   const std::string socket = run_dir + "/private/socket";
   if (!eventually([&] { return std::filesystem::exists(socket) || !keeper_.running(); },
                   start_timeout) ||

@@ -32,7 +32,8 @@ class brokerd {
   /// of both programs, 0 for this process's limit. Throws `harness_error`.
   explicit brokerd(const std::string& run_dir,
                    const std::vector<std::string>& for_broker = {},
-                   unsigned open_files = 0);
+                   unsigned open_files = 0,
+                   const std::vector<std::string>& for_keeper = {});
 
   [[nodiscard]] child& keeper() noexcept { return keeper_; }
   /// The broker; 0: none at the moment.

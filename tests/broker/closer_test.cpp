@@ -137,6 +137,28 @@ class kept_files : public testing::Test {
     return length * 2 + 10;
   }
 
+  /// With notifications that it does not know.
+  void fill_its_queue() const {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const std::string path = directory_ / "notify";
+    std::memcpy(&address.sun_path[0], path.data(), path.size());
+    std::size_t sent = 0;
+    do {  // a socket may have less room than the queue
+      const base::unique_fd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      sent = 0;
+      while (::sendto(socket.get(),
+                      "STATUS=",
+                      7,
+                      0,
+                      reinterpret_cast<const sockaddr*>(&address),
+                      sizeof address) > 0) {
+        ++sent;
+      }
+      ASSERT_EQ(errno, EAGAIN);
+    } while (sent != 0);
+  }
+
   /// `count` files, which the keeper has.
   std::vector<kept_fd> files(std::size_t count) {
     std::vector<kept_fd> result;
@@ -215,18 +237,75 @@ TEST_F(kept_files, a_journal_is_removed_only_when_the_keeper_has_the_next_one) {
   }
   ASSERT_TRUE(records_of.is_behind());
   keeper_.is_full = true;
-  for (int i = 0; i != 3; ++i) {
-    records_of.catch_up([] {});
+  int rewrites = 0;
+  const auto catch_up = [&] { records_of.catch_up([&] { ++rewrites; }); };
+  for (int i = 0; i != 6; ++i) {
+    catch_up();
     EXPECT_TRUE(records_of.is_behind());
     // The keeper has processed everything of the attempt.
     shelf_.remove_and_wait({});
     EXPECT_EQ(keeper_.journals(), first);
   }
+  EXPECT_GT(records_of.retry_pause(), 10ms);
   keeper_.is_full = false;
-  records_of.catch_up([] {});
-  EXPECT_FALSE(records_of.is_behind());
+  // It does not wait for a keeper that does not read: that reads only after the call.
+  keeper_.reading = false;
+  catch_up();
+  EXPECT_TRUE(records_of.is_behind());
+  EXPECT_EQ(rewrites, 1) << "the same journal is offered again";
+  keeper_.reading = true;
+  EXPECT_TRUE(eventually(
+      [&] {
+        catch_up();
+        return !records_of.is_behind();
+      },
+      30s));
+  EXPECT_EQ(rewrites, 2) << "once more, with what has changed meanwhile";
+  EXPECT_TRUE(eventually(
+      [&] {
+        records_of.commit();
+        return !records_of.has_to_forget();
+      },
+      30s));
   EXPECT_TRUE(eventually(
       [&] { return keeper_.journals().size() == 1 && keeper_.journals() != first; }, 30s));
+}
+
+/// Neither the call nor what comes after it waits for the keeper.
+TEST_F(kept_files, are_refused_only_by_a_keeper_that_has_not_read_for_long) {
+  journal::journal log = journal::journal::create(std::uint64_t{1} << 20U);
+  recorder records_of(std::move(log), shelf_.another(), 1);
+  kept_fd file(base::guarded_fd(base::unique_fd(::eventfd(0, EFD_CLOEXEC))));
+  records_of.keep(file);
+  EXPECT_NE(file.id, 0U);
+  keeper_.reading = false;
+  fill_its_queue();
+  bool was_busy = false;
+  std::optional<errc> refused;
+  EXPECT_TRUE(eventually(
+      [&] {
+        try {
+          static_cast<void>(records_of.keep(file.get()));
+        } catch (const keeper_busy&) {
+          EXPECT_TRUE(records_of.waits_for_keeper() || refused);
+          was_busy = true;
+        } catch (const error& why) {
+          refused = why.code();
+        }
+        return refused.has_value();
+      },
+      30s));
+  EXPECT_TRUE(was_busy);
+  EXPECT_EQ(refused, errc::timed_out);
+  keeper_.reading = true;
+  records_of.forget(file.id);
+  EXPECT_TRUE(eventually(
+      [&] {
+        records_of.commit();
+        return !records_of.has_to_forget();
+      },
+      30s));
+  EXPECT_FALSE(records_of.waits_for_keeper());
 }
 
 }  // namespace

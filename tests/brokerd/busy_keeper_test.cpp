@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a member notices of a keeper that is stopped, full or dead, while another one asks for
+// something that must be stored there: nothing.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <list>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <utility>
+
+#include "base/signals.hpp"
+#include "base/unique_fd.hpp"
+#include "gpushm/gpushm.hpp"
+#include "sync/signal_page.hpp"
+#include "testing/brokerd/brokerd.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "testing/raw_session/raw_session.hpp"
+#include "wire/messages.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+namespace wire = gpushm::wire;
+using namespace std::chrono_literals;
+using gpushm_testing::eventually;
+using gpushm_testing::raw_session;
+
+enum class fault { stopped, full, dead };
+
+void PrintTo(fault one, std::ostream* to) {
+  *to << std::array{"stopped", "full", "dead"}.at(static_cast<std::size_t>(one));
+}
+
+/// The answer to a request of a member: refused with this code, or not.
+using outcome = std::optional<gpushm::errc>;
+
+class brokerd_with_keeper : public testing::TestWithParam<fault> {
+ protected:
+  ~brokerd_with_keeper() override {
+    if (GetParam() == fault::dead && broker_pid_ != 0) {
+      gpushm::base::signal_process(broker_pid_, SIGKILL);  // no child of this process's any longer
+    }
+  }
+  brokerd_with_keeper() = default;
+  brokerd_with_keeper(const brokerd_with_keeper&) = delete;
+  brokerd_with_keeper& operator=(const brokerd_with_keeper&) = delete;
+
+  [[nodiscard]] gpushm::client connect() const {
+    return gpushm::client::connect({.socket_path = socket_, .timeout = 20s});
+  }
+  [[nodiscard]] sockaddr_un notify_address() const {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const std::string path = run_dir_ + "/keeper/notify";
+    std::memcpy(&address.sun_path[0], path.data(), path.size());
+    return address;
+  }
+
+  void begin_fault() {
+    broker_pid_ = broker_.pid();
+    const pid_t worker = gpushm_testing::worker_of_keeper(broker_.keeper().pid());
+    switch (GetParam()) {
+      case fault::full:
+        fill_store();
+        break;
+      case fault::stopped:
+        broker_.keeper().kill(SIGSTOP);
+        gpushm::base::signal_process(worker, SIGSTOP);
+        fill_queue();
+        break;
+      case fault::dead:
+        broker_.keeper().kill(SIGSTOP);  // or it would start another worker
+        gpushm::base::signal_process(worker, SIGKILL);
+        broker_.keeper().kill(SIGKILL);
+        static_cast<void>(broker_.keeper().wait_exit(20s));
+        break;
+    }
+  }
+  void end_fault() {
+    if (GetParam() == fault::stopped) {
+      gpushm::base::signal_process(gpushm_testing::worker_of_keeper(broker_.keeper().pid()),
+                                   SIGCONT);
+      broker_.keeper().kill(SIGCONT);
+    }
+  }
+
+  /// With what the keeper does not know: it has room for nothing else.
+  void fill_queue() const {
+    const sockaddr_un address = notify_address();
+    std::size_t sent = 0;
+    do {  // a socket may have less room than the queue
+      const gpushm::base::unique_fd socket(
+          ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      sent = 0;
+      while (::sendto(socket.get(),
+                      "STATUS=",
+                      7,
+                      0,
+                      reinterpret_cast<const sockaddr*>(&address),
+                      sizeof address) > 0) {
+        ++sent;
+      }
+      ASSERT_EQ(errno, EAGAIN);
+    } while (sent != 0);
+  }
+
+  /// The broker, or a member that has found the socket, could do that.
+  void fill_store() const {
+    gpushm_testing::spawn_options fill;
+    fill.argv = {"/usr/bin/python3",  // not one in a directory that only this user can read
+                 "-c",
+                 "import array, os, socket, sys\n"
+                 "s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
+                 "s.connect(sys.argv[1])\n"
+                 "def send(text, fds):\n"
+                 "  s.sendmsg([text], [(socket.SOL_SOCKET, socket.SCM_RIGHTS,\n"
+                 "                      array.array('i', fds))])\n"
+                 "r, w = os.pipe()\n"
+                 "for i in range(5):\n"
+                 "  send(b'FDSTORE=1\\nFDPOLL=0\\nFDNAME=other', [r] * 200)\n"
+                 "answer, ask = os.pipe()\n"
+                 "send(b'BARRIER=1', [ask])\n"
+                 "os.close(ask)\n"
+                 "sys.exit(0 if os.read(answer, 1) else 1)",
+                 run_dir_ + "/keeper/notify"};
+    if (::geteuid() == 0) {
+      fill.uid = fill.gid = gpushm_testing::brokerd_uid();
+    }
+    const auto filled = gpushm_testing::run_program(fill);
+    ASSERT_EQ(filled.status, gpushm_testing::exited(0)) << filled.err;
+  }
+
+  /// Memory that the keeper keeps.
+  [[nodiscard]] std::size_t kept_memory() {
+    std::size_t result = 0;
+    std::error_code failed;
+    const std::string keeper = std::to_string(broker_.keeper().pid());
+    for (const auto& each : fs::directory_iterator("/proc/" + keeper + "/fd", failed)) {
+      const std::string target = fs::read_symlink(each.path(), failed).string();
+      result += target.find("memfd:gpushm-chunk") != std::string::npos ? 1 : 0;
+    }
+    return result;
+  }
+
+  /// While `wanted` is under way, members that have what they need do not wait for the keeper. Then
+  /// it is done, or refused because the keeper is behind, and can be done again.
+  void others_notice_nothing_of(const std::function<outcome()>& wanted) {
+    gpushm::client user = connect();
+    gpushm::segment created = user.create(
+        "w", {.size_bytes = 4'096, .device = "host", .lifetime = gpushm::lifetime::persistent});
+    created.publish();
+    begin_fault();
+    ASSERT_FALSE(HasFatalFailure());
+    auto asked = std::async(std::launch::async, wanted);
+    try {
+      for (int i = 0; i != 20; ++i) {
+        EXPECT_EQ(user.list("w").size(), 1U);
+        EXPECT_TRUE(user.try_open("w"));
+      }
+      // Longer than requests wait for the keeper: they are refused.
+      if (GetParam() == fault::stopped) {
+        const outcome found = asked.get();
+        EXPECT_TRUE(!found || found == gpushm::errc::timed_out) << gpushm::to_string(*found);
+        EXPECT_EQ(user.list("w").size(), 1U);
+      } else {
+        EXPECT_EQ(asked.get(), outcome());
+      }
+    } catch (const gpushm::error& why) {
+      ADD_FAILURE() << why.what();
+    }
+    end_fault();
+    EXPECT_TRUE(eventually([&] { return !wanted(); }, 20s));
+    EXPECT_EQ(created.state(), gpushm::segment_state::live);
+    if (GetParam() == fault::stopped) {
+      ASSERT_TRUE(broker_.kill());
+      EXPECT_TRUE(connect().try_open("w"));
+    }
+    if (HasFailure()) {
+      std::printf("%s\n", broker_.keeper().output().all_output().c_str());
+    }
+  }
+
+  gpushm_testing::temp_dir directory_{0755};
+  const std::string run_dir_ = directory_ / "run";
+  const std::string socket_ = run_dir_ + "/d/default/socket";
+  gpushm_testing::brokerd broker_{
+      run_dir_, {"--domain", "default"}, 0, {"--max-descriptors", "300"}};
+  pid_t broker_pid_ = 0;
+};
+
+outcome greet(raw_session& member) {
+  wire::hello hello;
+  hello.known_kinds = wire::known_kinds;
+  if (!member.send(hello)) {
+    return gpushm::errc::broker_gone;
+  }
+  const auto answer = member.receive(20s);
+  if (gpushm_testing::body_of<wire::welcome>(answer) != nullptr) {
+    return std::nullopt;
+  }
+  return gpushm_testing::failure_of(answer).value_or(gpushm::errc::broker_gone);
+}
+
+/// More than are accepted in a turn.
+TEST_P(brokerd_with_keeper, accepts_connections) {
+  others_notice_nothing_of([&]() -> outcome {
+    std::list<raw_session> members;
+    while (members.size() != 20) {
+      members.emplace_back(socket_);
+    }
+    outcome result;
+    for (raw_session& each : members) {
+      result = result ? result : greet(each);
+    }
+    return result;
+  });
+}
+
+TEST_P(brokerd_with_keeper, answers_hello) {
+  std::list<raw_session> members;
+  while (members.size() != 3) {
+    members.emplace_back(socket_);
+  }
+  others_notice_nothing_of([&] {
+    raw_session member = members.empty() ? raw_session(socket_) : std::move(members.front());
+    if (!members.empty()) {
+      members.pop_front();
+    }
+    return greet(member);
+  });
+}
+
+outcome create(gpushm::client& by, const std::string& name) {
+  try {
+    gpushm::segment created = by.create(name, {.size_bytes = 4'096, .device = "host"});
+    created.publish();
+  } catch (const gpushm::error& why) {
+    return why.code();
+  }
+  return std::nullopt;
+}
+
+TEST_P(brokerd_with_keeper, takes_memory) {
+  gpushm::client member = connect();
+  others_notice_nothing_of([&] { return create(member, "attached"); });
+}
+
+TEST_P(brokerd_with_keeper, makes_pages) {
+  raw_session member = raw_session::greeted(socket_);
+  others_notice_nothing_of([&]() -> outcome {
+    wire::reserve page = gpushm_testing::reserve_pages("page", 1);
+    page.size_bytes = page.allocated_bytes = gpushm::sync::signal_page_bytes;
+    page.backend = gpushm::backend::signals;
+    member.send(page);
+    const auto answer = member.receive(20s);
+    if (const auto* const made = gpushm_testing::body_of<wire::reserved>(answer)) {
+      member.send(wire::release{made->generation, 1, false});
+      return std::nullopt;
+    }
+    return gpushm_testing::failure_of(answer).value_or(gpushm::errc::broker_gone);
+  });
+}
+
+TEST_P(brokerd_with_keeper, frees_memory) {
+  gpushm::client member = connect();
+  std::optional<gpushm::segment> freed =
+      member.create("freed", {.size_bytes = 4'096, .device = "host"});
+  freed->publish();
+  others_notice_nothing_of([&]() -> outcome {
+    if (freed) {
+      freed.reset();
+      return std::nullopt;
+    }
+    return create(member, "next");
+  });
+  if (GetParam() != fault::dead) {
+    EXPECT_TRUE(eventually([&] { return kept_memory() == 1; }, 20s)) << kept_memory();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(faults,
+                         brokerd_with_keeper,
+                         testing::Values(fault::stopped, fault::full, fault::dead),
+                         testing::PrintToStringParamName());
+
+}  // namespace
