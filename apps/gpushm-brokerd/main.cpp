@@ -13,6 +13,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -201,6 +202,21 @@ sigset_t block_signals() {
   return stop;
 }
 
+/// Its end is like SIGKILL, as always.
+gpushm::domains::orphan_rules rules_without_keeper() {
+  struct guarded_store {
+    std::mutex mutex;
+    std::optional<gpushm::keeper::descriptor_store> store;
+  };
+  const auto own = std::make_shared<guarded_store>();
+  own->store = gpushm::keeper::descriptor_store::from_environment();
+  return {[own] {
+            const std::lock_guard lock(own->mutex);
+            return own->store && own->store->is_keeper_gone();
+          },
+          [] { ::_exit(0); }};
+}
+
 int serve(options chosen) {
   gpushm::set_log_sink([level = chosen.level](gpushm::log_level of, std::string_view text) {
     if (of >= level) {
@@ -233,9 +249,9 @@ int serve(options chosen) {
   // Neither is destroyed, also not after an exception: everything is for the successor.
   auto& domains =
       *std::make_unique<gpushm::domains::domain_set>(chosen.domains, std::move(before)).release();
-  static_cast<void>(
-      std::make_unique<gpushm::domains::service>(domains, chosen.domains.run_dir, chosen.group)
-          .release());
+  static_cast<void>(std::make_unique<gpushm::domains::service>(
+                        domains, chosen.domains.run_dir, chosen.group, rules_without_keeper())
+                        .release());
   store->ready(keeper_timeout);
   domains.serve();
   ::prctl(PR_SET_PDEATHSIG, 0);

@@ -243,10 +243,9 @@ bool recorder::begin_all() noexcept {
 /// The keeper may have it: its records are newer than those of `log` until that changes, which is
 /// once another one is used that has its sequence, and replaces it in the keeper.
 void recorder::drop_next() noexcept {
-  if (std::exchange(on_->next, std::nullopt)) {
-    put_off(nullptr);
-  }
+  on_->next.reset();
   on_->answer.reset();
+  retry_pause_ = first_retry_pause;
   on_->is_next_stored = false;
 }
 

@@ -138,6 +138,18 @@ void descriptor_store::ready(std::chrono::milliseconds timeout) {
   send("READY=1", {}, timeout);
 }
 
+bool descriptor_store::is_keeper_gone() {
+  try {
+    send("STATUS=", {}, std::chrono::milliseconds(0));
+  } catch (const error& why) {
+    if (why.code() != errc::timed_out && why.code() != errc::broker_unreachable) {
+      throw;
+    }
+    return why.code() == errc::broker_unreachable;
+  }
+  return false;
+}
+
 void descriptor_store::alive() {
   try {
     send("WATCHDOG=1", {}, std::chrono::milliseconds(0));

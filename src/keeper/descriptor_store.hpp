@@ -57,6 +57,9 @@ class descriptor_store {
   [[nodiscard]] static std::optional<error> answer_in(int pipe);
   /// Tells the keeper that this program has started (READY=1).
   void ready(std::chrono::milliseconds timeout);
+  /// Whether no process reads the notification socket any longer: the keeper has ended. Does not
+  /// block. Throws as `ready`.
+  [[nodiscard]] bool is_keeper_gone();
   /// Tells the keeper that this program works (WATCHDOG=1), if its queue has room. Does not block.
   /// Throws as `ready`.
   void alive();

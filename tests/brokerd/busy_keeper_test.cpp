@@ -293,6 +293,54 @@ TEST_P(brokerd_with_keeper, frees_memory) {
   }
 }
 
+/// Nothing else would end it, and the lock of its directory.
+TEST(brokerd_without_keeper, makes_room_for_one_with_a_keeper) {
+  const gpushm_testing::temp_dir directory(0755);
+  const std::string run_dir = directory / "run";
+  const auto connect = [&] {
+    return gpushm::client::connect({.socket_path = run_dir + "/d/default/socket", .timeout = 20s});
+  };
+  gpushm_testing::brokerd first(run_dir, {"--domain", "default"});
+  gpushm::client member = connect();
+  const gpushm::epoch epoch = member.broker().epoch;
+  gpushm::segment held = member.create(
+      "w", {.size_bytes = 4'096, .device = "host", .lifetime = gpushm::lifetime::persistent});
+  held.publish("about w");
+  {  // Its keeper is alive: it does not end.
+    auto command = gpushm_testing::brokerd_command(run_dir, {"--domain", "default"});
+    command.argv.at(2) += ".other";
+    gpushm_testing::child refused = gpushm_testing::child::start(command);
+    EXPECT_NE(refused.wait_for_line(
+                  "another process serves the domains", 30s, gpushm_testing::stream::err),
+              "");
+    EXPECT_EQ(connect().broker().epoch, epoch);
+    refused.kill(SIGTERM);
+    static_cast<void>(refused.wait_exit(30s));
+  }
+  const pid_t orphan = first.pid();
+  first.keeper().kill(SIGSTOP);  // or it would start another worker
+  gpushm::base::signal_process(gpushm_testing::worker_of_keeper(first.keeper().pid()), SIGKILL);
+  first.keeper().kill(SIGKILL);
+  static_cast<void>(first.keeper().wait_exit(20s));
+  EXPECT_EQ(connect().list("w").size(), 1U);
+  gpushm_testing::brokerd second(run_dir, {"--domain", "default"});
+  EXPECT_NE(second.keeper().wait_for_line(
+                "the last broker had lost its keeper", 30s, gpushm_testing::stream::err),
+            "")
+      << second.keeper().output().all_output();
+  EXPECT_TRUE(eventually(
+      [&] {
+        gpushm::client reader = connect();
+        return reader.broker().epoch != epoch && reader.try_open("w");
+      },
+      20s))
+      << second.keeper().output().all_output();
+  EXPECT_TRUE(eventually([&] { return held.state() == gpushm::segment_state::live; }, 20s));
+  if (HasFailure()) {
+    gpushm::base::signal_process(orphan, SIGKILL);  // no child of this process's any longer
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(faults,
                          brokerd_with_keeper,
                          testing::Values(fault::stopped, fault::full, fault::dead),

@@ -67,11 +67,14 @@ TEST(private_messages, requests_survive) {
   EXPECT_EQ(std::get<close_request>(decode_request(encode(request(close_request{"b"})))).domain,
             "b");
   EXPECT_EQ(std::get<read_request>(decode_request(encode(request(read_request{"c"})))).after, "c");
+  EXPECT_TRUE(
+      std::holds_alternative<yield_request>(decode_request(encode(request(yield_request{})))));
 }
 
 TEST(private_messages, answers_survive) {
   EXPECT_EQ(std::get<opened>(decode_answer(encode(answer(opened{"/run/d"})))).directory, "/run/d");
   EXPECT_TRUE(std::holds_alternative<closed>(decode_answer(encode(answer(closed{})))));
+  EXPECT_TRUE(std::holds_alternative<yielded>(decode_answer(encode(answer(yielded{})))));
   const auto page =
       std::get<readings>(decode_answer(encode(answer(readings{{sample("a"), {}}, true}))));
   EXPECT_TRUE(page.more);

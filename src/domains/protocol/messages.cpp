@@ -39,6 +39,9 @@ struct request_writer {
     const auto what = fb::CreateRead(to, to.CreateString(v.after));
     return fb::CreateRequest(to, fb::What::Read, what.Union());
   }
+  fbs::Offset<fb::Request> operator()(const yield_request&) {
+    return fb::CreateRequest(to, fb::What::Yield, fb::CreateYield(to).Union());
+  }
 };
 
 struct answer_writer {
@@ -67,6 +70,9 @@ struct answer_writer {
     const auto result =
         fb::CreateFailure(to, static_cast<std::uint16_t>(v.code()), what, object, cause, next);
     return fb::CreateAnswer(to, fb::Result::Failure, result.Union());
+  }
+  fbs::Offset<fb::Answer> operator()(const yielded&) {
+    return fb::CreateAnswer(to, fb::Result::Yielded, fb::CreateYielded(to).Union());
   }
 
  private:
@@ -202,6 +208,9 @@ request decode_request(std::span<const std::byte> from) {
   if (const auto* const read = v.what_as_Read()) {
     return read_request{fbs::GetString(read->after())};
   }
+  if (v.what_as_Yield() != nullptr) {
+    return yield_request{};
+  }
   throw_later_version();
 }
 
@@ -229,6 +238,9 @@ answer decode_answer(std::span<const std::byte> from) {
                  fbs::GetString(failure->object()),
                  fbs::GetString(failure->cause()),
                  fbs::GetString(failure->next_step()));
+  }
+  if (v.result_as_Yielded() != nullptr) {
+    return yielded{};
   }
   throw_later_version();
 }

@@ -28,7 +28,9 @@ struct close_request {
 struct read_request {
   std::string after;  ///< domains whose names come after this one
 };
-using request = std::variant<open_request, close_request, read_request>;
+/// From another broker that is to serve the same directory, to one whose keeper has ended: end.
+struct yield_request {};
+using request = std::variant<open_request, close_request, read_request, yield_request>;
 
 struct opened {
   std::string directory;
@@ -38,7 +40,8 @@ struct readings {
   std::vector<reading> all;
   bool more = false;
 };
-using answer = std::variant<opened, closed, readings, error>;
+struct yielded {};
+using answer = std::variant<opened, closed, readings, error, yielded>;
 
 /// Throws message_too_large.
 [[nodiscard]] std::vector<std::byte> encode(const request& from);

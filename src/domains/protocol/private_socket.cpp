@@ -125,6 +125,10 @@ void private_socket::close(const std::string& domain, milliseconds timeout) cons
   static_cast<void>(ask<closed>(close_request{domain}, base::deadline_after(timeout)));
 }
 
+void private_socket::yield(milliseconds timeout) const {
+  static_cast<void>(ask<yielded>(yield_request{}, base::deadline_after(timeout)));
+}
+
 std::vector<reading> private_socket::read(milliseconds timeout) const {
   const auto deadline = base::deadline_after(timeout);
   std::vector<reading> result;

@@ -31,6 +31,10 @@ class private_socket {
                                  std::chrono::milliseconds timeout) const;
   void close(const std::string& domain, std::chrono::milliseconds timeout) const;
   [[nodiscard]] std::vector<reading> read(std::chrono::milliseconds timeout) const;
+  /// Lets a broker end that has no successor, because its keeper has ended; it has ended, or is
+  /// about to, when this returns. Blocks and throws as `read`, and address_in_use: its keeper has
+  /// not ended; permission_denied: it has another uid.
+  void yield(std::chrono::milliseconds timeout) const;
   /// The process that listens, as this PID namespace numbers it; 0: it is in another one. Blocks
   /// and throws as `read`.
   [[nodiscard]] pid_t listening_process(std::chrono::milliseconds timeout) const;

@@ -19,6 +19,7 @@
 #include "base/syscall.hpp"
 #include "base/text.hpp"
 #include "broker/descriptor_shelf.hpp"
+#include "domains/protocol/private_socket.hpp"
 #include "domains/serve/receipt_key.hpp"
 #include "gpushm/error.hpp"
 
@@ -348,9 +349,26 @@ std::set<std::string> domain_set::names() const {
   return result;
 }
 
+/// A broker that has lost its keeper serves until there is another one, and nothing else ends it.
+void domain_set::ask_to_yield() {
+  constexpr std::chrono::milliseconds timeout{1'000};
+  try {
+    private_socket(options_.run_dir).yield(timeout);
+    base::log(
+        log_level::error,
+        "the last broker had lost its keeper, and has ended: members hand back what they have");
+  } catch (const error& why) {  // it is dying, or has a keeper
+    base::log(log_level::info, why.what());
+  }
+  locked_until_ = base::deadline_after(base::dying_process_timeout);
+}
+
 void domain_set::lock_node() {
   const std::string path = locks_ + "/brokerd.lock";
   constexpr const char* operation = "lock the run directory";
+  if (has_keeper_ && !base::try_lock_file(operation, path)) {
+    ask_to_yield();
+  }
   node_lock_ = base::retry_while_in_use(locked_until_, [&] {
     auto lock = base::try_lock_file(operation, path);
     if (!lock) {

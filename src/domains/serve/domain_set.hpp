@@ -122,6 +122,7 @@ class domain_set {
   /// Throws `error` (timed_out) if another call uses the domain for too long.
   [[nodiscard]] base::busy_names::hold take(const std::string& domain);
   void lock_node();
+  void ask_to_yield();
   [[nodiscard]] std::vector<std::string> domains_with_ledgers() const;
   void open_again(const std::string& domain);
   void remove_empty_directories() const;
@@ -141,7 +142,7 @@ class domain_set {
   const std::string directory_;
   const std::string locks_;
   /// Until then, the locks of this directory may still be those of a process that is dying.
-  const std::chrono::steady_clock::time_point locked_until_;
+  std::chrono::steady_clock::time_point locked_until_;
   const std::shared_ptr<core::process_budget> budget_;
   const bool has_keeper_;
   broker_detail::authenticator code_;  ///< if it has a keeper

@@ -15,6 +15,7 @@
 #include "base/syscall.hpp"
 #include "base/thread.hpp"
 #include "domains/protocol/private_socket.hpp"
+#include "transport/credentials.hpp"
 #include "transport/packet_socket.hpp"
 
 namespace gpushm::domains {
@@ -42,8 +43,14 @@ transport::listener listen(const std::string& run_dir, std::optional<gid_t> grou
 
 }  // namespace
 
-service::service(domain_set& of, const std::string& run_dir, std::optional<gid_t> group)
-    : domains_(of), listener_(listen(run_dir, group)), stop_(base::guarded_fd::open([] {
+service::service(domain_set& of,
+                 const std::string& run_dir,
+                 std::optional<gid_t> group,
+                 orphan_rules rules)
+    : domains_(of),
+      rules_(std::move(rules)),
+      listener_(listen(run_dir, group)),
+      stop_(base::guarded_fd::open([] {
         return base::checked("serve", {}, "eventfd", [] { return ::eventfd(0, EFD_CLOEXEC); });
       })) {
   try {
@@ -106,16 +113,49 @@ void service::answer_one(int socket) {
     return;
   }
   std::vector<std::byte> packet;
+  bool ends = false;
   try {
-    packet = encode(carry_out(decode_request(got.packet)));
+    const answer result = carry_out(decode_request(got.packet), socket);
+    ends = std::holds_alternative<yielded>(result);
+    packet = encode(result);
   } catch (const error& why) {
     packet = encode(answer(why));
   }
   // One packet always fits into the buffer of a new connection.
   static_cast<void>(transport::send_packet(socket, packet, {}));
+  if (ends) {
+    base::log(log_level::error,
+              "the keeper of this process has ended, and another one has started a broker for this "
+              "directory: this one ends, and members hand back to the next one what they have");
+    rules_.end();
+  }
 }
 
-answer service::carry_out(const request& what) {
+/// Throws if this process serves for good reason.
+void service::check_yield(int socket) const {
+  constexpr const char* operation = "end this broker";
+  const transport::peer_credentials peer = transport::peer_of(socket);
+  if (!peer.uid_known || peer.uid != ::geteuid()) {
+    throw error(errc::permission_denied,
+                operation,
+                {},
+                "only another broker of the same uid may ask for that",
+                "start brokers of a run directory with the same uid");
+  }
+  if (!rules_.has_no_keeper()) {
+    throw error(errc::address_in_use,
+                operation,
+                {},
+                "its keeper has not ended",
+                "stop it, or let its keeper take over");
+  }
+}
+
+answer service::carry_out(const request& what, int socket) {
+  if (std::holds_alternative<yield_request>(what)) {
+    check_yield(socket);
+    return yielded{};
+  }
   if (const auto* const open = std::get_if<open_request>(&what)) {
     return opened{domains_.open(open->domain)};
   }

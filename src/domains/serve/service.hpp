@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <thread>
@@ -15,6 +16,14 @@
 
 namespace gpushm::domains {
 
+/// What a process does that serves domains without a keeper.
+struct orphan_rules {
+  /// Whether the keeper has ended. Called by several threads.
+  std::function<bool()> has_no_keeper = [] { return false; };
+  /// Ends the process, for another one with a keeper. Only called if it has none.
+  std::function<void()> end = [] {};
+};
+
 /// Answers requests on the private socket. Several are carried out at the same time; others wait.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
@@ -22,7 +31,10 @@ class service {
  public:
   /// `of` must outlive it. The socket and its directory belong to `group`; nothing: this process's.
   /// Throws `error`: address_in_use, permission_denied, system_error.
-  service(domain_set& of, const std::string& run_dir, std::optional<gid_t> group = {});
+  service(domain_set& of,
+          const std::string& run_dir,
+          std::optional<gid_t> group = {},
+          orphan_rules rules = {});
   service(const service&) = delete;
   service& operator=(const service&) = delete;
   /// Blocks until requests that are being carried out have ended.
@@ -32,9 +44,11 @@ class service {
   void stop_threads() noexcept;
   void serve();
   void answer_one(int socket);
-  [[nodiscard]] answer carry_out(const request& what);
+  [[nodiscard]] answer carry_out(const request& what, int socket);
+  void check_yield(int socket) const;
 
   domain_set& domains_;
+  const orphan_rules rules_;
   transport::listener listener_;
   base::guarded_fd stop_;  ///< readable: stop
   std::vector<std::jthread> threads_;
