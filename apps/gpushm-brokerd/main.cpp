@@ -178,6 +178,13 @@ void add_options(CLI::App& app, options& into) {
                              "need: refuse (EPERM, and a "
                              "line in the kernel's audit log), kill, or allow [refuse]");
   add_limits(app, into.domains.limits);
+  app.add_option(
+         "--quotas",
+         into.domains.quota_file,
+         "file of quotas by domain and uid, read again when it changes; without it they are "
+         "set by `gpushm quotas`")
+      ->envname("GPUSHM_BROKERD_QUOTAS")
+      ->type_name("FILE");
   app.add_option_function<std::uint32_t>(
          "--return-ms",
          [&into](std::uint32_t given) {

@@ -35,6 +35,7 @@ struct all_arguments {
   wait_arguments wait;
   export_arguments exported;
   import_arguments imported;
+  quotas_arguments quotas;
   version_arguments version;
   demo_arguments demo;
   demo_role_arguments role;
@@ -343,10 +344,10 @@ std::function<int()> bind(int (*run)(const Arguments&), const Arguments& argumen
 // All commands that `parse` adds. A missing name only costs time.
 bool is_command(std::string_view name) {
   constexpr auto names = std::to_array<std::string_view>(
-      {"serve",     "load",   "create",       "open",           "ls",           "stat",
-       "rm",        "wait",   "release",      "export",         "import",       "demo",
-       "demo-role", "doctor", "explain",      "topo",           "cdi",          "channel",
-       "k8s",       "matrix", "probe-driver", "measure-worker", "trial-worker", "version"});
+      {"serve",        "load",           "create",       "open",    "ls",     "stat",      "rm",
+       "wait",         "release",        "export",       "import",  "demo",   "demo-role", "doctor",
+       "explain",      "topo",           "cdi",          "channel", "quotas", "k8s",       "matrix",
+       "probe-driver", "measure-worker", "trial-worker", "version"});
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
@@ -463,6 +464,21 @@ request parse(int argc, char** argv) {
       run_wait,
       all.wait,
       all.wait.connection.json);
+  command(
+      "quotas",
+      "Show what the members of a domain of gpushm-brokerd use, and set quotas",
+      [](CLI::App& app, quotas_arguments& out) {
+        app.add_option("--domain", out.domain, "Name of the domain (default: default)")
+            ->type_name("NAME");
+        app.add_option("--set", out.set, "File of rules that replace those of the node first")
+            ->type_name("FILE");
+        app.add_option("--run-dir", out.run_dir, "That of gpushm-brokerd (default: /run/gpushm)")
+            ->type_name("DIR");
+        add_json(app, out.json);
+      },
+      run_quotas,
+      all.quotas,
+      all.quotas.json);
   command("export",
           "Allocate memory and share it through a file",
           add_export,

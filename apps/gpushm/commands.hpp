@@ -135,6 +135,14 @@ struct import_arguments {
 };
 [[nodiscard]] int run_import(const import_arguments& arguments);
 
+struct quotas_arguments {
+  std::string run_dir = "/run/gpushm";
+  std::string domain = "default";
+  std::string set;  ///< file of rules; empty: only read
+  bool json = false;
+};
+[[nodiscard]] int run_quotas(const quotas_arguments& arguments);
+
 struct version_arguments {
   bool json = false;
 };

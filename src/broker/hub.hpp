@@ -122,6 +122,8 @@ class hub final {
     finish();
   }
 
+  /// See core::budget.
+  void set_quotas(core::quotas values) { domain_.set_quotas(std::move(values)); }
   /// The time to hand back what an earlier broker has lost is over.
   void end_returns() noexcept;
 

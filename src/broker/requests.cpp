@@ -134,7 +134,7 @@ prepared requests::handle(const context& at, const wire::hello& message) {
                                  config_.domain,
                                  config_.epoch,
                                  domain_.bounds().max_segments,
-                                 domain_.bounds().quota_bytes,
+                                 domain_.budget().capacity(core::resource::host_bytes),
                                  static_cast<std::uint32_t>(wire::max_batch),
                                  true,
                                  message.fence,

@@ -10,7 +10,7 @@ namespace gpushm::broker_detail {
 running_server::running_server(const broker_options& options,
                                std::shared_ptr<core::process_budget> shared,
                                std::optional<succession> successors,
-                               std::function<void()> before_first)
+                               std::function<void(server&)> before_first)
     : server_(options, std::move(shared), std::move(successors)),
       before_first_(std::move(before_first)) {
   thread_ = base::start_thread("gpushm-broker", [this] {
@@ -26,7 +26,7 @@ running_server::~running_server() {
 void running_server::on_ready() {
   ready_.release();
   if (before_first_) {
-    before_first_();
+    before_first_(server_);
   }
 }
 

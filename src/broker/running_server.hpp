@@ -17,11 +17,12 @@ namespace gpushm::broker_detail {
 class running_server {
  public:
   /// Blocks until clients can connect. `before_first` runs in the thread before it handles the
-  /// first request, and must return. Throws as server's constructor.
+  /// first request, and what it posts runs before that; it must return. Throws as server's
+  /// constructor.
   running_server(const broker_options& options,
                  std::shared_ptr<core::process_budget> shared,
                  std::optional<succession> successors = {},
-                 std::function<void()> before_first = {});
+                 std::function<void(server&)> before_first = {});
   running_server(const running_server&) = delete;
   running_server& operator=(const running_server&) = delete;
   /// Stops it, and blocks until it has.
@@ -34,7 +35,7 @@ class running_server {
   void on_ready();
 
   server server_;
-  std::function<void()> before_first_;
+  std::function<void(server&)> before_first_;
   std::binary_semaphore ready_{0};
   std::jthread thread_;  // joined before the server is destroyed
 };

@@ -242,6 +242,29 @@ class server::impl final : public outbox {
   void pass(std::shared_ptr<const void> token) {
     asio::post(io_, [token = std::move(token)] {});
   }
+  void post(std::function<void(hub&)> work) {
+    if (posted_.fetch_add(1) >= max_posted) {
+      posted_.fetch_sub(1);
+      throw error(errc::too_many_requests,
+                  "serve",
+                  options_.socket_path,
+                  "too much work for the domain waits already",
+                  "try again later");
+    }
+    try {
+      asio::post(io_, [this, work = std::move(work)] {
+        posted_.fetch_sub(1);
+        {
+          const recorder::step named(recorder_, {step_kind::work, 0});
+          log_.guarded([&] { work(hub_); });
+        }
+        driver_.schedule();
+      });
+    } catch (...) {
+      posted_.fetch_sub(1);
+      throw;
+    }
+  }
   [[nodiscard]] const gpushm::epoch& epoch() const noexcept { return table_.epoch(); }
   [[nodiscard]] broker_statistics statistics() const { return hub_.statistics(); }
   [[nodiscard]] return_counts returns() const noexcept { return hub_.returns(); }
@@ -571,7 +594,10 @@ class server::impl final : public outbox {
     }
   }
 
+  static constexpr std::uint32_t max_posted = 64;
+
   broker_options options_;
+  std::atomic<std::uint32_t> posted_ = 0;  ///< by `post`, and not begun
   std::shared_ptr<core::process_budget> shared_;
   member_log log_;
   bool is_resumable_;
@@ -641,6 +667,9 @@ void server::bind_again() {
 }
 void server::pass(std::shared_ptr<const void> token) {
   impl_->pass(std::move(token));
+}
+void server::post(std::function<void(hub&)> work) {
+  impl_->post(std::move(work));
 }
 broker_statistics server::statistics() const {
   return impl_->statistics();

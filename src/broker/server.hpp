@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +26,8 @@ struct succession {
   authenticator code;       ///< for it
   std::chrono::milliseconds return_time = segment_ledger::default_return_time;
 };
+
+class hub;
 
 /// The broker's sockets and timers around a hub. Everything but `stop` runs on the thread in `run`.
 ///
@@ -58,6 +61,10 @@ class server {
   /// Thread-safe. The thread in `run` releases `token` after the work that waits already; without
   /// that thread, the destructor does. Does not block. Throws std::bad_alloc only.
   void pass(std::shared_ptr<const void> token);
+  /// Thread-safe. The thread in `run` calls `work` after what waits already, and makes permanent
+  /// what it changes; what it throws is logged. Without that thread, the destructor destroys it.
+  /// Does not block. Throws too_many_requests if 64 wait already, and std::bad_alloc.
+  void post(std::function<void(hub&)> work);
   [[nodiscard]] const gpushm::epoch& epoch() const noexcept;
   /// Thread-safe.
   [[nodiscard]] broker_statistics statistics() const;

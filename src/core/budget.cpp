@@ -130,6 +130,23 @@ std::string amount_text(const kind& of, std::uint64_t amount) {
 
 }  // namespace
 
+std::string_view to_string(resource of) noexcept {
+  constexpr std::array<std::string_view, resource_count> names{"memory_bytes",
+                                                               "descriptors",
+                                                               "connections",
+                                                               "segments",
+                                                               "host_bytes",
+                                                               "subscriptions",
+                                                               "waiting_opens",
+                                                               "gpu_bytes"};
+  return names[static_cast<std::size_t>(of)];
+}
+
+std::string_view to_string(level of) noexcept {
+  constexpr std::array<std::string_view, 3> names{"domain", "uid", "principal"};
+  return names[static_cast<std::size_t>(of)];
+}
+
 // ---- process_budget ----
 
 process_budget::process_budget(std::uint64_t memory_bytes, std::uint64_t descriptors) noexcept
@@ -335,6 +352,49 @@ void budget::set_quotas(quotas values) {
       set_capacity(*at);
     }
   }
+}
+
+void budget::add_usages(std::vector<node_usage>& to, const node& of) const {
+  const auto add = [&](const item& what, std::string gpu) {
+    node_usage one{
+        of.kind(), of.name(), what.what, std::move(gpu), of.used(what), of.capacity(what.what)};
+    if (one.used != 0 || (one.limit != 0 && what.what != resource::gpu_bytes)) {
+      to.push_back(std::move(one));
+    }
+  };
+  for (std::size_t i = 0; i < resource_count; ++i) {
+    const auto what = static_cast<resource>(i);
+    if (what != resource::gpu_bytes) {
+      add(what, {});
+    }
+  }
+  for (std::size_t number = 0; number < gpus_.size(); ++number) {
+    add({resource::gpu_bytes, static_cast<std::uint32_t>(number)}, gpus_[number]);
+  }
+}
+
+std::vector<node_usage> budget::usages(std::size_t max_nodes) const {
+  std::vector<std::shared_ptr<node>> all;
+  all.reserve(nodes_.size());
+  for (const auto& [key, each] : nodes_) {
+    if (auto at = each.lock()) {
+      all.push_back(std::move(at));
+    }
+  }
+  const auto size_of = [](const node& one) {
+    return std::pair(one.used(resource::host_bytes) + one.used(resource::gpu_bytes),
+                     one.used(resource::memory_bytes));
+  };
+  std::stable_sort(all.begin(), all.end(), [&](const auto& one, const auto& other) {
+    return size_of(*one) > size_of(*other);
+  });
+  all.resize(std::min(all.size(), max_nodes));
+  std::vector<node_usage> result;
+  add_usages(result, *whole_);
+  for (const auto& each : all) {
+    add_usages(result, *each);
+  }
+  return result;
 }
 
 std::optional<budget::verdict> budget::refused(const account& who,

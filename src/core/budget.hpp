@@ -31,6 +31,9 @@ enum class resource : std::uint8_t {
 };
 inline constexpr std::size_t resource_count = 8;
 
+/// For messages of programs: never change one.
+[[nodiscard]] std::string_view to_string(resource of) noexcept;
+
 /// GPUs that the segments of a domain are on at the same time: more than the MIG instances of a
 /// node of 16 GPUs. Members only claim a UUID, so their number needs a bound.
 inline constexpr std::uint32_t max_gpus = 128;
@@ -104,6 +107,7 @@ class budget;
 
 /// The kinds of nodes below the process.
 enum class level : std::uint8_t { domain, uid, principal };
+[[nodiscard]] std::string_view to_string(level of) noexcept;
 
 /// A node of the tree: what a domain, a uid or a principal may use, and uses.
 ///
@@ -195,6 +199,16 @@ struct quotas {
   friend bool operator==(const quotas&, const quotas&) = default;
 };
 
+/// What one node uses of one resource.
+struct node_usage {
+  level kind = level::domain;
+  std::string name;
+  resource what = resource::memory_bytes;
+  std::string gpu;  ///< its UUID, for gpu_bytes
+  std::uint64_t used = 0;
+  std::uint64_t limit = 0;  ///< 0: none
+};
+
 /// One domain's part of the budget tree (docs/adr/0037): process, domain, principal, and beside the
 /// principal the uid. What is taken is counted in each of them. Grants cannot be reclaimed, so each
 /// request must be within the capacity of each node, and within the principal's share of the
@@ -260,6 +274,9 @@ class budget {
   [[nodiscard]] std::uint64_t capacity(resource what) const noexcept {
     return whole_->capacity(what);
   }
+  /// Of the domain, and of those principals and uids that use the most, at most `max_nodes`;
+  /// without what is neither used nor limited.
+  [[nodiscard]] std::vector<node_usage> usages(std::size_t max_nodes) const;
   /// Nodes of principals and uids.
   [[nodiscard]] std::size_t node_count() const noexcept { return nodes_.size(); }
 
@@ -284,6 +301,7 @@ class budget {
                                                bool is_operator) const noexcept;
   [[nodiscard]] bool take_of_process(const item& what, std::uint64_t amount) noexcept;
   void set_capacity(node& of) const noexcept;
+  void add_usages(std::vector<node_usage>& to, const node& of) const;
   void add(account& who, const item& what, std::uint64_t amount) noexcept;
   void remove(account& who, const item& what, std::uint64_t amount) noexcept;
   [[nodiscard]] error refusal(const account& who,

@@ -14,6 +14,7 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <thread>
@@ -25,6 +26,7 @@
 #include "testing/brokerd/brokerd.hpp"
 #include "testing/process/child.hpp"
 #include "testing/process/deadline.hpp"
+#include "testing/process/programs.hpp"
 #include "testing/process/temp_dir.hpp"
 
 namespace {
@@ -108,6 +110,52 @@ TEST_F(node_broker, binds_its_socket_again_and_so_does_a_successor) {
   EXPECT_TRUE(has("default", "kept", kept.generation()));
   EXPECT_EQ(connect("default").broker().epoch, epoch);
   EXPECT_EQ(member.list("kept").size(), 1U);
+}
+
+/// What members use is charged as before, and the quotas apply, without a restart and after one.
+TEST_F(node_broker, quotas_and_usage_are_the_same_after_its_death) {
+  broker_.emplace(run_dir_, std::vector<std::string>{"--domain", "default"});
+  gpushm::client member = connect("default");
+  const gpushm::segment kept = make(member, "kept");
+  const std::string rules = directory_ / "quotas";
+  std::ofstream(rules) << "domain default host=8KiB\nprincipal gpu=1GiB\n";
+  const auto quotas = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> argv{
+        gpushm_testing::own_program("gpushm"), "quotas", "--run-dir", run_dir_};
+    argv.insert(argv.end(), more.begin(), more.end());
+    return gpushm_testing::run_program({.argv = argv});
+  };
+  const auto set = quotas({"--set", rules});
+  EXPECT_TRUE(set.status.success()) << set.err;
+  EXPECT_NE(set.out.find("host_bytes"), std::string::npos) << set.out;
+  EXPECT_NE(set.out.find(" 8 KiB\n"), std::string::npos) << set.out;
+  EXPECT_NE(set.out.find("domain default host=8KiB\nprincipal gpu=1GiB\n"), std::string::npos);
+  const gpushm::domains::private_socket agent(run_dir_);
+  const auto rows = [&] {
+    std::vector<std::string> result;
+    for (const gpushm::domains::usage& each : agent.read_usage("default", 20s).all) {
+      if (each.resource == "host_bytes" || each.resource == "segments") {
+        result.push_back(each.level + " " + each.name + " " + each.resource + " " +
+                         std::to_string(each.used) + " " + std::to_string(each.limit));
+      }
+    }
+    return result;
+  };
+  const auto before = rows();
+  EXPECT_GE(before.size(), 6U);
+  EXPECT_TRUE(broker_->kill());
+  EXPECT_TRUE(has("default", "kept", kept.generation()));
+  EXPECT_EQ(rows(), before);
+  const gpushm::segment second = make(member, "second");
+  try {
+    static_cast<void>(make(member, "third"));
+    ADD_FAILURE() << "the quota does not apply";
+  } catch (const gpushm::error& why) {
+    EXPECT_EQ(why.code(), gpushm::errc::quota_exceeded);
+    EXPECT_NE(std::string(why.what()).find("8 KiB of 8 KiB are in use in this domain"),
+              std::string::npos)
+        << why.what();
+  }
 }
 
 /// A process that was killed can have them for a while.

@@ -69,6 +69,11 @@ TEST(private_messages, requests_survive) {
   EXPECT_EQ(std::get<read_request>(decode_request(encode(request(read_request{"c"})))).after, "c");
   EXPECT_TRUE(
       std::holds_alternative<yield_request>(decode_request(encode(request(yield_request{})))));
+  EXPECT_EQ(
+      std::get<set_quotas_request>(decode_request(encode(request(set_quotas_request{"d"})))).text,
+      "d");
+  EXPECT_EQ(std::get<usage_request>(decode_request(encode(request(usage_request{"e"})))).domain,
+            "e");
 }
 
 TEST(private_messages, answers_survive) {
@@ -81,6 +86,17 @@ TEST(private_messages, answers_survive) {
   ASSERT_EQ(page.all.size(), 2U);
   expect_equal(page.all[0], sample("a"));
   expect_equal(page.all[1], {});
+  EXPECT_TRUE(std::holds_alternative<quotas_set>(decode_answer(encode(answer(quotas_set{})))));
+  const auto used = std::get<usages>(decode_answer(
+      encode(answer(usages{{{"uid", "uid 1", "gpu_bytes", "GPU-0", 5, 6}}, "text"}))));
+  ASSERT_EQ(used.all.size(), 1U);
+  EXPECT_EQ(used.all[0].level, "uid");
+  EXPECT_EQ(used.all[0].name, "uid 1");
+  EXPECT_EQ(used.all[0].resource, "gpu_bytes");
+  EXPECT_EQ(used.all[0].gpu, "GPU-0");
+  EXPECT_EQ(used.all[0].used, 5U);
+  EXPECT_EQ(used.all[0].limit, 6U);
+  EXPECT_EQ(used.quotas, "text");
   const auto failure = std::get<error>(
       decode_answer(encode(answer(error(errc::address_in_use, "serve", "it", "why", "do")))));
   EXPECT_EQ(failure.code(), errc::address_in_use);
@@ -96,6 +112,11 @@ TEST(private_messages, a_full_page_of_the_longest_fits) {
   readings page;
   page.all.assign(max_readings, longest);
   EXPECT_EQ(std::get<readings>(decode_answer(encode(answer(page)))).all.size(), max_readings);
+  usages most;
+  most.quotas.assign(32'768, 'q');
+  most.all.assign(max_usages,
+                  {"principal", std::string(300, 'n'), "waiting_opens", std::string(128, 'g')});
+  EXPECT_EQ(std::get<usages>(decode_answer(encode(answer(most)))).all.size(), max_usages);
 }
 
 TEST(private_messages, too_long_ones_are_refused) {

@@ -20,6 +20,8 @@ namespace fbs = flatbuffers;
 constexpr std::string_view operation = "private socket";
 /// So that `max_readings` fit into a packet.
 constexpr std::size_t max_problem_bytes = 512;
+/// So that `max_usages` fit into one, with the text of quotas.
+constexpr std::size_t max_usage_text_bytes = 96;
 
 // ---- encoding ----
 
@@ -41,6 +43,14 @@ struct request_writer {
   }
   fbs::Offset<fb::Request> operator()(const yield_request&) {
     return fb::CreateRequest(to, fb::What::Yield, fb::CreateYield(to).Union());
+  }
+  fbs::Offset<fb::Request> operator()(const set_quotas_request& v) {
+    const auto what = fb::CreateSetQuotas(to, to.CreateString(v.text));
+    return fb::CreateRequest(to, fb::What::SetQuotas, what.Union());
+  }
+  fbs::Offset<fb::Request> operator()(const usage_request& v) {
+    const auto what = fb::CreateReadUsage(to, to.CreateString(v.domain));
+    return fb::CreateRequest(to, fb::What::ReadUsage, what.Union());
   }
 };
 
@@ -73,6 +83,23 @@ struct answer_writer {
   }
   fbs::Offset<fb::Answer> operator()(const yielded&) {
     return fb::CreateAnswer(to, fb::Result::Yielded, fb::CreateYielded(to).Union());
+  }
+  fbs::Offset<fb::Answer> operator()(const quotas_set&) {
+    return fb::CreateAnswer(to, fb::Result::QuotasSet, fb::CreateQuotasSet(to).Union());
+  }
+  fbs::Offset<fb::Answer> operator()(const usages& v) {
+    std::vector<fbs::Offset<fb::Usage>> all;
+    all.reserve(v.all.size());
+    for (const usage& each : v.all) {
+      const auto level = to.CreateString(each.level);
+      const auto name = to.CreateString(each.name.substr(0, max_usage_text_bytes));
+      const auto resource = to.CreateString(each.resource);
+      const auto gpu = to.CreateString(each.gpu.substr(0, max_usage_text_bytes));
+      all.push_back(fb::CreateUsage(to, level, name, resource, gpu, each.used, each.limit));
+    }
+    const auto rows = to.CreateVector(all);
+    const auto result = fb::CreateUsages(to, rows, to.CreateString(v.quotas));
+    return fb::CreateAnswer(to, fb::Result::Usages, result.Union());
   }
 
  private:
@@ -211,6 +238,12 @@ request decode_request(std::span<const std::byte> from) {
   if (v.what_as_Yield() != nullptr) {
     return yield_request{};
   }
+  if (const auto* const set = v.what_as_SetQuotas()) {
+    return set_quotas_request{fbs::GetString(set->text())};
+  }
+  if (const auto* const read = v.what_as_ReadUsage()) {
+    return usage_request{fbs::GetString(read->domain())};
+  }
   throw_later_version();
 }
 
@@ -241,6 +274,24 @@ answer decode_answer(std::span<const std::byte> from) {
   }
   if (v.result_as_Yielded() != nullptr) {
     return yielded{};
+  }
+  if (v.result_as_QuotasSet() != nullptr) {
+    return quotas_set{};
+  }
+  if (const auto* const page = v.result_as_Usages()) {
+    usages result;
+    result.quotas = fbs::GetString(page->quotas());
+    if (page->all() != nullptr) {
+      for (const fb::Usage* const each : *page->all()) {
+        result.all.push_back({fbs::GetString(each->level()),
+                              fbs::GetString(each->name()),
+                              fbs::GetString(each->resource()),
+                              fbs::GetString(each->gpu()),
+                              each->used(),
+                              each->limit()});
+      }
+    }
+    return result;
   }
   throw_later_version();
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "domains/protocol/reading.hpp"
+#include "domains/protocol/usage.hpp"
 #include "gpushm/error.hpp"
 
 /// Packets on the private socket of gpushm-brokerd, as FlatBuffers (messages.fbs). Pure functions;
@@ -18,6 +19,7 @@ namespace gpushm::domains {
 inline constexpr std::size_t max_message_bytes = 65'536;
 /// Of one packet.
 inline constexpr std::size_t max_readings = 32;
+inline constexpr std::size_t max_usages = 80;
 
 struct open_request {
   std::string domain;
@@ -30,7 +32,18 @@ struct read_request {
 };
 /// From another broker that is to serve the same directory, to one whose keeper has ended: end.
 struct yield_request {};
-using request = std::variant<open_request, close_request, read_request, yield_request>;
+struct set_quotas_request {
+  std::string text;
+};
+struct usage_request {
+  std::string domain;
+};
+using request = std::variant<open_request,
+                             close_request,
+                             read_request,
+                             set_quotas_request,
+                             usage_request,
+                             yield_request>;
 
 struct opened {
   std::string directory;
@@ -41,7 +54,12 @@ struct readings {
   bool more = false;
 };
 struct yielded {};
-using answer = std::variant<opened, closed, readings, error, yielded>;
+struct quotas_set {};
+struct usages {
+  std::vector<usage> all;
+  std::string quotas;
+};
+using answer = std::variant<opened, closed, readings, error, quotas_set, usages, yielded>;
 
 /// Throws message_too_large.
 [[nodiscard]] std::vector<std::byte> encode(const request& from);

@@ -146,6 +146,14 @@ std::vector<reading> private_socket::read(milliseconds timeout) const {
   return result;
 }
 
+void private_socket::set_quotas(const std::string& text, milliseconds timeout) const {
+  static_cast<void>(ask<quotas_set>(set_quotas_request{text}, base::deadline_after(timeout)));
+}
+
+usages private_socket::read_usage(const std::string& domain, milliseconds timeout) const {
+  return ask<usages>(usage_request{domain}, base::deadline_after(timeout));
+}
+
 pid_t private_socket::listening_process(milliseconds timeout) const {
   return transport::peer_of(transport::connect_packet_socket(path_, timeout).get()).pid;
 }

@@ -35,6 +35,10 @@ class private_socket {
   /// about to, when this returns. Blocks and throws as `read`, and address_in_use: its keeper has
   /// not ended; permission_denied: it has another uid.
   void yield(std::chrono::milliseconds timeout) const;
+  /// As domain_set::set_quotas and usages. Block and throw as `read`.
+  void set_quotas(const std::string& text, std::chrono::milliseconds timeout) const;
+  [[nodiscard]] usages read_usage(const std::string& domain,
+                                  std::chrono::milliseconds timeout) const;
   /// The process that listens, as this PID namespace numbers it; 0: it is in another one. Blocks
   /// and throws as `read`.
   [[nodiscard]] pid_t listening_process(std::chrono::milliseconds timeout) const;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <future>
 #include <utility>
 
 #include "base/deadline.hpp"
@@ -19,6 +20,7 @@
 #include "base/syscall.hpp"
 #include "base/text.hpp"
 #include "broker/descriptor_shelf.hpp"
+#include "broker/hub.hpp"
 #include "domains/protocol/private_socket.hpp"
 #include "domains/serve/receipt_key.hpp"
 #include "gpushm/error.hpp"
@@ -29,6 +31,9 @@ namespace {
 
 constexpr mode_t public_mode = 0755;
 constexpr mode_t private_mode = 0700;
+constexpr const char* kept_quotas = "/quotas";
+/// Nodes of one answer, besides the domain: those that use the most.
+constexpr std::size_t max_usage_nodes = 32;
 constexpr const char* create_operation = "create directory";
 
 [[noreturn]] void refuse_directory(const std::string& path, int number, std::string_view call) {
@@ -220,6 +225,7 @@ domain_set::domain_set(domain_set_options options, std::optional<predecessor> be
   if (has_keeper_) {
     code_ = authenticator_of(locks_ + "/receipt.key");
   }
+  read_kept_quotas();
   create_directory(directory_, private_mode);
   remove_empty_directories();
   try {
@@ -443,8 +449,19 @@ hosted_broker domain_set::start(const std::string& domain,
   options.limits = options_.limits;
   options.raise_descriptor_limit = true;
   options.accept_fake_chunks = options_.accept_fake_chunks;
+  core::quotas quotas;
+  {
+    const std::lock_guard lock(mutex_);
+    quotas = quotas_of(domain);
+  }
   auto created = std::make_unique<broker_detail::running_server>(
-      options, budget_, std::move(successors), [gate = gate_] { gate->wait(); });
+      options,
+      budget_,
+      std::move(successors),
+      [gate = gate_, quotas = std::move(quotas)](broker_detail::server& before_requests) {
+        before_requests.post([quotas](broker_detail::hub& of) { of.set_quotas(quotas); });
+        gate->wait();
+      });
   return {created.release(), deleter_unless_continued{has_keeper_}};
 }
 
@@ -497,6 +514,7 @@ std::string domain_set::open(const std::string& domain) {
     hosted_broker fresh = start(domain);
     one.lock();
     one.entry().serving = std::move(fresh);
+    post_quotas(domain, one.entry());
     note_problem(domain, one.entry(), {});
     base::log(log_level::info, "opened domain " + domain);
   }
@@ -553,6 +571,7 @@ void domain_set::note_problem(const std::string& domain, served& of, const std::
 }
 
 void domain_set::check_all() {
+  read_quota_file();
   for (const std::string& domain : names()) {
     check(domain);
   }
@@ -569,6 +588,7 @@ void domain_set::check(const std::string& domain) {
   }
   served& entry = one.entry();
   if (entry.serving) {
+    post_quotas(domain, entry);
     if (entry.serving->get().is_at_path()) {
       note_problem(domain, entry, {});
       return;
@@ -599,7 +619,154 @@ void domain_set::check(const std::string& domain) {
   }
   one.lock();
   entry.serving = std::move(fresh);
+  post_quotas(domain, entry);
   note_problem(domain, entry, problem);
+}
+
+core::quotas domain_set::quotas_of(const std::string& domain) const {
+  const std::uint64_t whole = options_.limits.quota_bytes;
+  const std::uint64_t each = options_.limits.quota_bytes_per_principal;
+  return rules_.of(domain, {.domain = {whole, whole}, .principal = {each, each}});
+}
+
+void domain_set::post_quotas(const std::string& domain, served& to) noexcept {
+  if (!to.serving || to.has_quotas == quotas_number_) {
+    return;
+  }
+  try {
+    to.serving->get().post(
+        [quotas = quotas_of(domain)](broker_detail::hub& of) { of.set_quotas(quotas); });
+    to.has_quotas = quotas_number_;
+  } catch (const std::exception& why) {  // `check` tries again
+    base::log(log_level::warning, why.what());
+  }
+}
+
+/// The last ones that were set: a file that is wrong now must not end them.
+void domain_set::read_kept_quotas() {
+  const std::string path = locks_ + kept_quotas;
+  try {
+    if (const auto text = base::read_small_file(path)) {
+      rules_ = quota_rules(*text, path);
+      quota_text_ = *text;
+    }
+  } catch (const error& why) {
+    base::log(log_level::error, why.what());
+  }
+  read_quota_file();
+}
+
+void domain_set::read_quota_file() {
+  if (options_.quota_file.empty()) {
+    return;
+  }
+  const auto text = base::read_small_file(options_.quota_file);
+  if (!text) {
+    if (!std::exchange(quota_file_is_missing_, true)) {
+      base::log(log_level::error,
+                fmt::format("{} cannot be read: the quotas that it had before apply",
+                            options_.quota_file));
+    }
+    return;
+  }
+  quota_file_is_missing_ = false;
+  if (std::exchange(quota_file_text_, *text) == *text) {
+    return;
+  }
+  try {
+    replace_quotas(*text, options_.quota_file);
+    base::log(log_level::info, "read the quotas in " + options_.quota_file);
+  } catch (const error& why) {
+    if (why.code() != errc::invalid_argument) {
+      quota_file_text_.clear();  // tried again
+    }
+    base::log(log_level::error, fmt::format("{}; the quotas before apply", why.what()));
+  }
+}
+
+void domain_set::set_quotas(const std::string& text) {
+  if (!options_.quota_file.empty()) {
+    throw error(errc::invalid_argument,
+                "set quotas",
+                {},
+                "the quotas are those in " + options_.quota_file,
+                "change that file, which is read again, or start gpushm-brokerd without --quotas");
+  }
+  replace_quotas(text, "the given text");
+}
+
+void domain_set::replace_quotas(const std::string& text, const std::string& source) {
+  const std::lock_guard one_at_a_time(quotas_mutex_);
+  quota_rules rules(text, source);
+  base::staged_file file("keep quotas", locks_ + kept_quotas);
+  file.write(text);
+  file.commit();
+  const std::lock_guard lock(mutex_);
+  rules_ = std::move(rules);
+  quota_text_ = text;
+  ++quotas_number_;
+  for (auto& [domain, each] : open_) {
+    post_quotas(domain, each);
+  }
+}
+
+usages domain_set::read_usage(const std::string& domain) const {
+  constexpr const char* operation = "read usage";
+  const auto promised = std::make_shared<std::promise<std::vector<core::node_usage>>>();
+  auto got = promised->get_future();
+  usages result;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = open_.find(domain);
+    if (at == open_.end() || !at->second.serving) {
+      throw error(errc::invalid_argument,
+                  operation,
+                  domain,
+                  "no such domain is served",
+                  "see the log of gpushm-brokerd; `ls DIR/d` lists the domains");
+    }
+    at->second.serving->get().post([promised](broker_detail::hub& of) {
+      try {
+        promised->set_value(of.domain().budget().usages(max_usage_nodes));
+      } catch (...) {
+        promised->set_exception(std::current_exception());
+      }
+    });
+    result.quotas = quota_text_;
+  }
+  if (got.wait_for(options_.timeout) != std::future_status::ready) {
+    throw error(errc::timed_out,
+                operation,
+                domain,
+                "its broker is busy",
+                "try again; a broker that hangs is replaced by its keeper");
+  }
+  for (const core::resource what : {core::resource::memory_bytes, core::resource::descriptors}) {
+    if (budget_->capacity(what) != 0) {
+      result.all.push_back({"process",
+                            "gpushm-brokerd",
+                            std::string(core::to_string(what)),
+                            {},
+                            budget_->used(what),
+                            budget_->capacity(what)});
+    }
+  }
+  try {
+    for (core::node_usage& each : got.get()) {
+      if (result.all.size() == max_usages) {
+        break;
+      }
+      result.all.push_back({std::string(core::to_string(each.kind)),
+                            each.kind == core::level::domain ? domain : std::move(each.name),
+                            std::string(core::to_string(each.what)),
+                            std::move(each.gpu),
+                            each.used,
+                            each.limit});
+    }
+  } catch (const std::future_error&) {
+    throw error(errc::broker_unreachable, operation, domain, "its broker ends", "try again");
+  }
+  return result;
 }
 
 std::vector<domain_set::round> domain_set::start_rounds() const {

@@ -22,7 +22,8 @@
 #include "broker/inheritance.hpp"
 #include "broker/running_server.hpp"
 #include "core/budget.hpp"
-#include "domains/protocol/reading.hpp"
+#include "domains/protocol/messages.hpp"
+#include "domains/serve/quota_rules.hpp"
 #include "gpushm/broker.hpp"
 
 namespace gpushm::domains {
@@ -34,6 +35,9 @@ struct domain_set_options {
   /// that a full domain leaves room for the others.
   broker_limits limits = {};
   std::uint64_t descriptors = 0;  ///< 0: no limit
+  /// Of `quota_rules`, read again when it changes, within `check_interval`; empty: `set_quotas`
+  /// sets them.
+  std::string quota_file = {};
   bool accept_fake_chunks = false;
   /// How long a domain takes back what was lost with the last process and its keeper.
   std::chrono::milliseconds return_time = broker_detail::segment_ledger::default_return_time;
@@ -95,6 +99,14 @@ class domain_set {
   /// starting or stopping.
   [[nodiscard]] std::vector<reading> read() const;
 
+  /// Replaces the rules for quotas, in domains that are open, too. They are kept for later
+  /// processes with this run directory. Throws `error`, and nothing has changed: invalid_argument
+  /// (the text is wrong, or there is a `quota_file`), system_error.
+  void set_quotas(const std::string& text);
+  /// What a domain and those in it use, by level, and the rules. Blocks for `timeout` at most.
+  /// Throws `error`: invalid_argument (it is not served), timed_out, broker_unreachable (it ends).
+  [[nodiscard]] usages read_usage(const std::string& domain) const;
+
   /// A request to a domain's event loop that does nothing.
   struct round {
     std::string domain;
@@ -109,7 +121,8 @@ class domain_set {
  private:
   struct served {
     hosted_broker serving;
-    std::string problem;  ///< empty: none
+    std::string problem;           ///< empty: none
+    std::uint64_t has_quotas = 0;  ///< the number of those that were posted to it
   };
   class exclusive_use;
 
@@ -130,6 +143,12 @@ class domain_set {
   [[nodiscard]] hosted_broker start(const std::string& domain);
   [[nodiscard]] hosted_broker start(const std::string& domain,
                                     std::optional<broker_detail::succession> successors);
+  void read_kept_quotas();
+  void read_quota_file();
+  void replace_quotas(const std::string& text, const std::string& source);
+  /// Both: called with the mutex.
+  [[nodiscard]] core::quotas quotas_of(const std::string& domain) const;
+  void post_quotas(const std::string& domain, served& to) noexcept;
   [[nodiscard]] gpushm::generation next_first_generation();
   void start_all(std::optional<predecessor>& before);
   void continue_all(predecessor& before);
@@ -153,6 +172,13 @@ class domain_set {
   base::unique_fd node_lock_;
   mutable std::mutex mutex_;
   std::condition_variable_any stopping_;  // ends a wait of checker_
+  std::mutex quotas_mutex_;               // one thread replaces them
+  std::string quota_file_text_;           // as it was seen last; for the thread in checker_
+  bool quota_file_is_missing_ = false;
+  // Guarded by mutex_.
+  quota_rules rules_;
+  std::string quota_text_;
+  std::uint64_t quotas_number_ = 1;
   /// Guarded by mutex_. Once constructed, only the thread that holds a domain in busy_ changes its
   /// entry.
   std::map<std::string, served> open_;

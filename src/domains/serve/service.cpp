@@ -163,6 +163,13 @@ answer service::carry_out(const request& what, int socket) {
     domains_.close(close->domain);
     return closed{};
   }
+  if (const auto* const set = std::get_if<set_quotas_request>(&what)) {
+    domains_.set_quotas(set->text);
+    return quotas_set{};
+  }
+  if (const auto* const read = std::get_if<usage_request>(&what)) {
+    return domains_.read_usage(read->domain);
+  }
   readings page;
   const std::string& after = std::get<read_request>(what).after;
   for (reading& each : domains_.read()) {
