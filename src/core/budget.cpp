@@ -169,6 +169,20 @@ bool process_budget::take(resource what, std::uint64_t amount, std::uint64_t hel
   return true;
 }
 
+std::uint64_t process_budget::share_of(resource what, std::uint64_t held) const noexcept {
+  const std::uint64_t total = capacity(what);
+  const std::uint64_t domains = domains_.load(std::memory_order_relaxed);
+  if (total == 0 || domains < 2) {
+    return total;
+  }
+  // The rule of `may_hold`, for the amount with which it is just met.
+  const std::uint64_t open = minus(total, minus(used(what), held));
+  const std::uint64_t equal = total / (budget::share_factor * domains + 1) * budget::share_factor;
+  const std::uint64_t fair =
+      std::min(open / (budget::share_factor + 1) * budget::share_factor, std::max(equal, open / 2));
+  return std::max<std::uint64_t>(std::max(fair, std::min(kind_of(what).floor, open)), 1);
+}
+
 void process_budget::release(resource what, std::uint64_t amount) noexcept {
   used_[static_cast<std::size_t>(what)].fetch_sub(amount, std::memory_order_relaxed);
 }
@@ -409,7 +423,14 @@ std::optional<budget::verdict> budget::refused(const account& who,
   if (who.uid_ && exceeds_quota(*who.uid_)) {
     return verdict{who.uid_.get()};
   }
-  const std::uint64_t total = whole_->capacity(what.what);
+  std::uint64_t total = whole_->capacity(what.what);
+  bool is_of_process = false;
+  if (process_ && process_budget::is_limited(what.what)) {
+    // What other domains hold, or may take, is not there for principals to share.
+    const std::uint64_t share = process_->share_of(what.what, whole_->used(what));
+    is_of_process = share != 0 && (total == 0 || share < total);
+    total = is_of_process ? share : total;
+  }
   terms whole{.capacity = total,
               .used = whole_->used(what),
               .reserved = std::min(total / operator_part, of.max_reserved)};
@@ -428,7 +449,8 @@ std::optional<budget::verdict> budget::refused(const account& who,
     }
     const answer got = may_hold(of, whole, amount, is_operator);
     if (got != answer::yes) {
-      return verdict{whole_.get(), got == answer::share};
+      return got == answer::whole && is_of_process ? verdict{}
+                                                   : verdict{whole_.get(), got == answer::share};
     }
   }
   return std::nullopt;

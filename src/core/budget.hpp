@@ -86,6 +86,8 @@ class process_budget {
   void remove_domain() noexcept { domains_.fetch_sub(1, std::memory_order_relaxed); }
   /// Only memory_bytes and descriptors; `held` is the amount that the domain has now.
   [[nodiscard]] bool take(resource what, std::uint64_t amount, std::uint64_t held) noexcept;
+  /// The most that a domain which holds `held` may hold now; 0: no limit.
+  [[nodiscard]] std::uint64_t share_of(resource what, std::uint64_t held) const noexcept;
   /// Charges without a check, for what exists already.
   void charge(resource what, std::uint64_t amount) noexcept {
     used_[static_cast<std::size_t>(what)].fetch_add(amount, std::memory_order_relaxed);

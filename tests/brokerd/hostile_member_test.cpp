@@ -702,7 +702,7 @@ TEST_F(brokerd_with_lingering_member, has_a_successor_that_does_not_wait_for_the
 class brokerd_with_lingering_member_and_few_open_files : public brokerd_with_lingering_member {
  protected:
   brokerd_with_lingering_member_and_few_open_files()
-      : brokerd_with_lingering_member("default", 1'024) {}
+      : brokerd_with_lingering_member("default,other", 1'024) {}
 };
 
 /// The sockets of its connections wait for a thread that is blocked: more than broker or keeper can

@@ -343,6 +343,25 @@ TEST(core_budget, full_domain_leaves_room_for_other_domains) {
   members.clear();
 }
 
+/// Whatever the rule of the process grants its domain.
+TEST(core_budget, principal_leaves_room_in_the_share_of_its_domain) {
+  const auto process = std::make_shared<process_budget>(0, 1'000);
+  budget first(only(resource::descriptors, 1'000), process);
+  budget second(only(resource::descriptors, 1'000), process);
+  const auto greedy = first.account_of({"uid 1", true});
+  const auto other = first.account_of({"uid 2", true});
+  const auto neighbour = second.account_of({"uid 1", true});
+  while (first.try_take(*greedy, resource::descriptors, 1)) {
+  }
+  EXPECT_GE(greedy->used(resource::descriptors), 350U);
+  EXPECT_TRUE(first.try_take(*other, resource::descriptors, 4));
+  EXPECT_TRUE(second.try_take(*neighbour, resource::descriptors, 100));
+  first.release(*greedy, resource::descriptors, greedy->used(resource::descriptors));
+  first.release(*other, resource::descriptors, 4);
+  second.release(*neighbour, resource::descriptors, 100);
+  EXPECT_EQ(process->used(resource::descriptors), 0U);
+}
+
 TEST(core_budget, concurrent_domains_never_exceed_the_process_budget) {
   const auto process = std::make_shared<process_budget>(0, 10'000);
   std::vector<std::jthread> threads;
