@@ -204,9 +204,9 @@ void connection::follow(const packet& successor) {
     throw unexpected_answer(about);
   }
   // As mmap, which ThreadSanitizer takes for a write that races with the readers.
-  if (::syscall(
-          SYS_mmap, place.address, place.size_bytes, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0) ==
-      -1) {
+  constexpr long access = PROT_READ;
+  constexpr long how = MAP_SHARED | MAP_FIXED;
+  if (::syscall(SYS_mmap, place.address, place.size_bytes, access, how, long{file}, 0L) == -1) {
     base::throw_errno(errno, about.operation, about.object, "mmap");
   }
   table_.end_pause();
