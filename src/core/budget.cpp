@@ -214,8 +214,10 @@ node::use node::use_of(const item& what) const noexcept {
 }
 
 node::use& node::use_of(const item& what) noexcept {
-  return what.what == resource::gpu_bytes ? gpus_[what.gpu]
-                                          : total_[static_cast<std::size_t>(what.what)];
+  if (what.what == resource::gpu_bytes) {
+    return gpus_[what.gpu];
+  }
+  return total_[static_cast<std::size_t>(what.what)];
 }
 
 void node::make_room(std::uint32_t gpu) {
