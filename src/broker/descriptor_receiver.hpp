@@ -47,7 +47,7 @@ class descriptor_receiver {
     std::vector<kept_fd> descriptors;          ///< of kinds that members have a reason to send
     std::vector<records::descriptor_id> kept;  ///< their numbers, also if `descriptors` is empty
     std::size_t foreign = 0;  ///< number of others, or of all if not as many as are taken
-    /// Not 0: this is no packet, but says that a socket is closed (`close_elsewhere`).
+    /// Not 0: not a packet, but the report that a socket is closed (`close_elsewhere`).
     std::uint64_t closed = 0;
     bool failed = false;  ///< an unexpected socket error, or descriptors that cannot be received
     bool is_keeper_behind = false;  ///< descriptors are lost because the keeper does not read
