@@ -25,6 +25,7 @@
 #include <fstream>
 #include <list>
 #include <optional>
+#include <set>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -343,38 +344,58 @@ TEST_F(brokerd_with_hostile_member, names_what_it_does_when_it_dies) {
       return false;
     }
   };
-  // It is killed in a step of this kind, in which `deaths` brokers before it have died.
-  const auto kill_in = [&](step_note what, std::uint32_t deaths, std::uint32_t timeout_ms) {
+  constexpr std::uint32_t names = 100;
+  std::optional<gpushm_testing::raw_session> hostile;
+  // It is killed in a step of this kind, the `entry`-th one, in which `deaths` brokers before it
+  // have died.
+  const auto kill_in = [&](step_note what,
+                           std::uint32_t deaths,
+                           std::uint32_t timeout_ms,
+                           int entry = 1) {
     auto journal = journal_of(broker_.keeper().pid());
-    auto hostile = gpushm_testing::raw_session::greeted(socket_);
+    hostile.emplace(gpushm_testing::raw_session::greeted(socket_));
     gpushm_tests::stepped_thread thread(gpushm_tests::thread_named(broker_.pid(), "gpushm-broker"));
     ASSERT_TRUE(thread.is_attached());
     gpushm::wire::open_many request;
     request.timeout_ms = timeout_ms;
-    for (int i = 0; i != 100; ++i) {
+    for (std::uint32_t i = 0; i != names; ++i) {
       request.names.push_back("none/" + std::to_string(i));
     }
-    ASSERT_TRUE(hostile.send(request));
+    ASSERT_TRUE(hostile->send(request));
+    int entries = 0;
+    bool was_it = false;
     ASSERT_TRUE(thread.run_until(
         [&] {
           const std::uint64_t now = journal.notes().handling;
           const bool is_it =
-              now >> step_note::session_bits == static_cast<std::uint64_t>(what.kind);
-          if (is_it && now != 0) {
-            journal.notes().blamed = now;
-            journal.notes().deaths = deaths;
+              now >> step_note::session_bits == static_cast<std::uint64_t>(what.kind) && now != 0;
+          entries += is_it && !was_it ? 1 : 0;
+          was_it = is_it;
+          if (!is_it || entries != entry) {
+            return false;
           }
-          return is_it && now != 0;
+          journal.notes().blamed = now;
+          journal.notes().deaths = deaths;
+          return true;
         },
         most_calls));
     const pid_t before = broker_.pid();
     thread.kill(before);
     ASSERT_TRUE(eventually([&] { return broker_.pid() != 0 && broker_.pid() != before; }, 20s));
   };
-  kill_in({step_kind::open_rest}, 1, 60'000);
+  kill_in({step_kind::open_rest}, 1, 60'000, 2);
+  std::set<std::uint32_t> answered;
+  for (std::uint32_t i = 0; i != names; ++i) {
+    const auto answer = hostile->receive(20s);
+    const auto* const waits = gpushm_testing::body_of<gpushm::wire::waiting>(answer);
+    ASSERT_NE(waits, nullptr);
+    EXPECT_TRUE(answered.insert(waits->index).second) << "name " << waits->index << " twice";
+  }
+  hostile.reset();
   EXPECT_TRUE(eventually(is_leased, 20s));
   EXPECT_EQ(log().find("several brokers"), std::string::npos);
   kill_in({step_kind::open_rest}, 2, 60'000);
+  hostile.reset();
   EXPECT_TRUE(eventually(is_leased, 20s));
   EXPECT_NE(
       broker_.keeper().wait_for_line(
@@ -382,8 +403,10 @@ TEST_F(brokerd_with_hostile_member, names_what_it_does_when_it_dies) {
       "");
   const auto epoch = connect().broker().epoch;
   kill_in({step_kind::deadlines}, 2, 1);
+  hostile.reset();
   EXPECT_EQ(connect().broker().epoch, epoch) << "a domain is given up later than a session";
   kill_in({step_kind::deadlines}, 29, 1);
+  hostile.reset();
   EXPECT_NE(connect().broker().epoch, epoch);
   EXPECT_TRUE(eventually(is_leased, 20s)) << "handed back";
 }
