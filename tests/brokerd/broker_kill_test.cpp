@@ -474,7 +474,8 @@ TEST_F(replaced_broker_under_load, loses_and_repeats_nothing_in_takeovers_that_f
       [&] { EXPECT_TRUE(fail_to_take_over()); });
 }
 
-/// GPUSHM_OTHER_BROKER: the directory of gpushm-keeper and gpushm-brokerd of another version.
+/// GPUSHM_OTHER_BROKER: the directory of gpushm-keeper and gpushm-brokerd of another version, which
+/// knows `continued`: else connections end.
 TEST_F(replaced_broker_under_load, loses_and_repeats_nothing_between_two_versions) {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment
   const char* const other = std::getenv("GPUSHM_OTHER_BROKER");
