@@ -270,7 +270,12 @@ int serve(options chosen) {
 /// is that of the other.
 int check(const std::string& run_dir) {
   const gpushm::domains::private_socket broker(run_dir);
-  static_cast<void>(broker.read(check_timeout));
+  using gpushm::domains::keeper_state;
+  for (const gpushm::domains::reading& each : broker.read(check_timeout)) {
+    if (each.keeper != keeper_state::reads && each.keeper != keeper_state::unknown) {
+      print_line("domain " + each.domain + ": the keeper is " + to_string(each.keeper));
+    }
+  }
   const pid_t pid = broker.listening_process(check_timeout);
   const auto cgroup_of = [](const std::string& process) {
     return gpushm::base::read_small_file("/proc/" + process + "/cgroup");

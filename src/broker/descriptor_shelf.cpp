@@ -39,7 +39,7 @@ struct descriptor_shelf::contents {
   std::shared_mutex ending;  ///< shared: a descriptor is being stored
   bool ended = false;        ///< guarded by `ending`
 
-  std::atomic<bool> is_keeper_gone = false;
+  keeper_health health;
 
   // ---- after a `put` for which the keeper was too slow, the next ones do not wait as long again
   using clock = std::chrono::steady_clock;
@@ -209,12 +209,16 @@ bool descriptor_shelf::remove_journal(std::uint64_t sequence) noexcept {
 bool descriptor_shelf::has_sent(const std::function<void()>& send) {
   try {
     send();
+    contents_->health.sent(true);
     return true;
   } catch (const error& why) {
     if (why.code() != errc::broker_unreachable) {
+      if (why.code() == errc::timed_out) {
+        contents_->health.sent(false);
+      }
       throw;
     }
-    if (!contents_->is_keeper_gone.exchange(true)) {
+    if (contents_->health.has_gone()) {
       base::log(log_level::error,
                 std::string("the keeper has ended: the broker continues without one, and has no "
                             "successor (restart both when no process needs its segments): ") +
@@ -251,6 +255,20 @@ bool descriptor_shelf::remove_named(const std::string& name) noexcept {
   }
 }
 
+void descriptor_shelf::note_refusal() noexcept {
+  if (contents_->health.now() != keeper_health::state::full) {
+    base::log(
+        log_level::error,
+        "the keeper has not stored a descriptor: it is full, and what it has not is lost with "
+        "this process (raise its open file limit and --max-descriptors)");
+  }
+  contents_->health.is_full();
+}
+
+std::shared_ptr<const keeper_health> descriptor_shelf::health() const noexcept {
+  return {contents_, &contents_->health};
+}
+
 bool descriptor_shelf::is_stored(records::descriptor_id number) const {
   const std::lock_guard lock(contents_->mutex);
   return contents_->stored.count(number) != 0;
@@ -259,8 +277,8 @@ bool descriptor_shelf::is_stored(records::descriptor_id number) const {
 /// Until the keeper has processed everything. What it could not store was sent by any thread, and
 /// is in the keeper's log.
 void descriptor_shelf::wait() {
-  if (!contents_->is_keeper_gone) {
-    static_cast<void>(store_.flush(barrier_timeout));
+  if (!contents_->health.is_gone() && store_.flush(barrier_timeout)) {
+    note_refusal();
   }
 }
 

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "base/unique_fd.hpp"
+#include "broker/keeper_health.hpp"
 #include "keeper/descriptor_store.hpp"
 #include "records/records.hpp"
 
@@ -55,6 +56,9 @@ class descriptor_shelf {
   }
   /// Does not block. Returns false if the keeper does not read: try again later.
   [[nodiscard]] bool remove_journal(std::uint64_t sequence) noexcept;
+  /// Call for an error from `answer_in`.
+  void note_refusal() noexcept;
+  [[nodiscard]] std::shared_ptr<const keeper_health> health() const noexcept;
   /// Lets the keeper close its copy. Returns false if the keeper does not read: try again later.
   [[nodiscard]] bool remove(records::descriptor_id number) noexcept;
   /// Blocks until the keeper has closed its copies of these, up to 5 s each time that it does not

@@ -302,6 +302,7 @@ void recorder::store_next() noexcept {
       const auto problem = descriptor_shelf::answer_in(on_->answer->get());
       if (problem) {
         on_->answer.reset();
+        on_->shelf.note_refusal();
         put_off(&*problem);
         return;
       }

@@ -101,6 +101,10 @@ class recorder {
   [[nodiscard]] bool is_keeper_behind() const noexcept {
     return on_ && on_->to_forget.size() > max_to_forget;
   }
+  /// Null if off.
+  [[nodiscard]] std::shared_ptr<const keeper_health> health() const noexcept {
+    return on_ ? on_->shelf.health() : nullptr;
+  }
   /// A shelf for another thread; nothing if off.
   [[nodiscard]] std::optional<descriptor_shelf> another_shelf() const;
 

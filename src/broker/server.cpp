@@ -131,6 +131,7 @@ class server::impl final : public outbox {
         ledger_(is_resumable_ ? std::optional<segment_ledger>(std::in_place, ledger_of(*successors))
                               : std::nullopt),
         recorder_(is_resumable_ ? make_recorder(successors->short_name) : recorder()),
+        health_(recorder_.health()),
         closer_(std::make_shared<closer>(recorder_.another_shelf())),
         descriptor_receiver_([this] { return recorder_.another_shelf(); }),
         hub_(hub_config(), *this, &impl::on_slot, this),
@@ -268,6 +269,9 @@ class server::impl final : public outbox {
   [[nodiscard]] const gpushm::epoch& epoch() const noexcept { return table_.epoch(); }
   [[nodiscard]] broker_statistics statistics() const { return hub_.statistics(); }
   [[nodiscard]] return_counts returns() const noexcept { return hub_.returns(); }
+  [[nodiscard]] std::optional<keeper_health::state> keeper() const noexcept {
+    return health_ ? std::optional(health_->now()) : std::nullopt;
+  }
 
   // ---- outbox ----
 
@@ -622,6 +626,7 @@ class server::impl final : public outbox {
     recorder& of_;
   };
   std::optional<end_of_start> starting_{std::in_place, recorder_};
+  const std::shared_ptr<const keeper_health> health_;
   std::shared_ptr<closer> closer_;
   descriptor_receiver descriptor_receiver_;
   asio::io_context io_{1};  // declared before the members that keep connections
@@ -677,6 +682,9 @@ broker_statistics server::statistics() const {
 
 return_counts server::returns() const noexcept {
   return impl_->returns();
+}
+std::optional<keeper_health::state> server::keeper() const noexcept {
+  return impl_->keeper();
 }
 const gpushm::epoch& server::epoch() const noexcept {
   return impl_->epoch();

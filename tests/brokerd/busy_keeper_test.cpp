@@ -24,6 +24,7 @@
 
 #include "base/signals.hpp"
 #include "base/unique_fd.hpp"
+#include "domains/protocol/private_socket.hpp"
 #include "gpushm/gpushm.hpp"
 #include "sync/signal_page.hpp"
 #include "testing/brokerd/brokerd.hpp"
@@ -290,6 +291,29 @@ TEST_P(brokerd_with_keeper, frees_memory) {
   });
   if (GetParam() != fault::dead) {
     EXPECT_TRUE(eventually([&] { return kept_memory() == 1; }, 20s)) << kept_memory();
+  }
+}
+
+TEST_P(brokerd_with_keeper, is_reported_by_the_private_socket) {
+  using gpushm::domains::keeper_state;
+  const gpushm::domains::private_socket broker(run_dir_);
+  const auto state = [&] { return broker.read(20s).at(0).keeper; };
+  gpushm::client member = connect();
+  EXPECT_EQ(create(member, "w"), outcome());
+  EXPECT_EQ(state(), keeper_state::reads);
+  begin_fault();
+  ASSERT_FALSE(HasFatalFailure());
+  const std::array expected{keeper_state::slow, keeper_state::full, keeper_state::gone};
+  const keeper_state wanted = expected.at(static_cast<std::size_t>(GetParam()));
+  std::optional<raw_session> next(socket_);
+  if (GetParam() != fault::stopped) {
+    EXPECT_EQ(create(member, "w"), outcome());  // once it is freed, the keeper is asked
+  }
+  EXPECT_TRUE(eventually([&] { return state() == wanted; }, 20s)) << to_string(state());
+  end_fault();
+  if (GetParam() == fault::stopped) {
+    next.emplace(socket_);
+    EXPECT_TRUE(eventually([&] { return state() == keeper_state::reads; }, 20s));
   }
 }
 

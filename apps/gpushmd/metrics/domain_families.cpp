@@ -90,6 +90,16 @@ std::vector<MetricFamily> families_of(const std::vector<domains::reading>& readi
   for (const domains::reading& from : readings) {
     add(serving, {{"domain", from.domain}}, from.serving ? 1 : 0);
   }
+  MetricFamily keeper = family("gpushm_keeper_state",
+                               "1 for what the domain has noticed of the broker's keeper: reads, "
+                               "slow, full or gone",
+                               MetricType::Gauge);
+  for (const domains::reading& from : readings) {
+    if (from.keeper != domains::keeper_state::unknown) {
+      add(keeper, {{"domain", from.domain}, {"state", to_string(from.keeper)}}, 1);
+    }
+  }
+  all.push_back(std::move(keeper));
   MetricFamily opens =
       family("gpushm_opens_total", "Successful opens, by what served them", MetricType::Counter);
   MetricFamily failures =

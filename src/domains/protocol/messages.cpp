@@ -135,7 +135,8 @@ struct answer_writer {
                              latency,
                              c.open_latency_sum_ns,
                              v.handed_back,
-                             v.lost);
+                             v.lost,
+                             static_cast<std::uint8_t>(v.keeper));
   }
 };
 
@@ -211,6 +212,7 @@ reading reading_of(const fb::Reading& v) {
   c.open_latency_sum_ns = v.open_latency_sum_ns();
   result.handed_back = v.handed_back();
   result.lost = v.lost();
+  result.keeper = static_cast<keeper_state>(v.keeper());
   return result;
 }
 

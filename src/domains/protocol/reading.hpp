@@ -8,6 +8,31 @@
 
 namespace gpushm::domains {
 
+/// Of the keeper of gpushm-brokerd, as far as a domain has noticed. Never renumber.
+enum class keeper_state : std::uint8_t {
+  unknown = 0,  ///< an earlier version, or no keeper is used
+  reads = 1,
+  slow = 2,  ///< it does not read: what must be stored waits, and is then refused
+  full = 3,  ///< it has not stored something: that is lost with the broker
+  gone = 4,  ///< the broker has no successor
+};
+/// The label of a metric; "unknown" for later values.
+[[nodiscard]] constexpr const char* to_string(keeper_state one) noexcept {
+  switch (one) {
+    case keeper_state::reads:
+      return "reads";
+    case keeper_state::slow:
+      return "slow";
+    case keeper_state::full:
+      return "full";
+    case keeper_state::gone:
+      return "gone";
+    case keeper_state::unknown:
+      break;
+  }
+  return "unknown";
+}
+
 /// A domain of the node, and what its broker counts.
 struct reading {
   std::string domain;
@@ -17,6 +42,7 @@ struct reading {
   broker_statistics counted = {};
   std::uint64_t handed_back = 0;  ///< segments, after the broker was lost with its keeper
   std::uint64_t lost = 0;         ///< persistent segments that nobody handed back
+  keeper_state keeper = keeper_state::unknown;
 };
 
 }  // namespace gpushm::domains

@@ -151,6 +151,21 @@ constexpr std::string_view ledger_suffix = ".segments";
 
 constexpr char short_name_mark = 'd';
 
+keeper_state state_of(std::optional<broker_detail::keeper_health::state> keeper) {
+  using state = broker_detail::keeper_health::state;
+  switch (keeper.value_or(state::reads)) {
+    case state::reads:
+      return keeper ? keeper_state::reads : keeper_state::unknown;
+    case state::slow:
+      return keeper_state::slow;
+    case state::full:
+      return keeper_state::full;
+    case state::gone:
+      return keeper_state::gone;
+  }
+  return keeper_state::unknown;
+}
+
 /// Of a domain in the keeper; nothing: it is not of this form.
 std::optional<std::uint64_t> number_of(std::string_view short_name) {
   std::uint64_t number = 0;
@@ -794,6 +809,7 @@ std::vector<reading> domain_set::read() const {
         const broker_detail::return_counts returns = each.serving->get().returns();
         one.handed_back = returns.handed_back;
         one.lost = returns.lost;
+        one.keeper = state_of(each.serving->get().keeper());
         one.serving = each.problem.empty();
       }
       one.problem = each.problem;
