@@ -767,14 +767,14 @@ usages domain_set::read_usage(const std::string& domain) const {
     }
   }
   try {
-    for (core::node_usage& each : got.get()) {
+    for (const core::node_usage& each : got.get()) {
       if (result.all.size() == max_usages) {
         break;
       }
       result.all.push_back({std::string(core::to_string(each.kind)),
-                            each.kind == core::level::domain ? domain : std::move(each.name),
+                            each.kind == core::level::domain ? domain : each.name,
                             std::string(core::to_string(each.what)),
-                            std::move(each.gpu),
+                            each.gpu,
                             each.used,
                             each.limit});
     }
