@@ -29,7 +29,8 @@ void signal_pages::make(const core::segment& what, segment_files& files) {
   // The keeper may have no room for this one: the first one is then removed with `files`.
   kept_fd readable =
       record_.keep(reopen_for_reading("make a page of timelines", files.chunks.back().get()));
-  files.chunks.insert(files.chunks.begin(), std::move(readable));
+  files.chunks.push_back(std::move(readable));
+  std::swap(files.chunks.front(), files.chunks.back());
   files.chunk_bytes = {what.allocated_bytes};
 }
 
