@@ -153,7 +153,7 @@ class brokerd_with_keeper : public testing::TestWithParam<fault> {
     const std::string keeper = std::to_string(broker_.keeper().pid());
     for (const auto& each : fs::directory_iterator("/proc/" + keeper + "/fd", failed)) {
       const std::string target = fs::read_symlink(each.path(), failed).string();
-      result += target.find("memfd:gpushm-chunk") != std::string::npos ? 1 : 0;
+      result += target.find("memfd:gpushm-chunk") != std::string::npos ? 1U : 0U;
     }
     return result;
   }
