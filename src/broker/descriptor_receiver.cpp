@@ -404,6 +404,7 @@ class descriptor_receiver::worker_pool
   void perform(task& what) noexcept {
     const base::own_table_scope own;
     const std::uint64_t closes = what.what->closes;
+    // cppcheck-suppress throwInNoexceptFunction ; `guarded` catches it
     guarded([&] {
       if (closes != 0) {
         what.what->broker_copy->wait(stopped_);

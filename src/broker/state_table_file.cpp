@@ -55,12 +55,11 @@ struct state_table_file::owner_list {
 state_table_file::~state_table_file() = default;
 
 state_table_file::state_table_file(std::uint32_t slots, const gpushm::epoch& epoch, bool resumable)
-    : slots_(slots), epoch_(epoch) {
-  fd_ = base::guarded_fd::open([] {
-    return base::checked("serve", {}, "memfd_create", [] {
-      return ::memfd_create("gpushm-state", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    });
-  });
+    : slots_(slots), epoch_(epoch), fd_(base::guarded_fd::open([] {
+        return base::checked("serve", {}, "memfd_create", [] {
+          return ::memfd_create("gpushm-state", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        });
+      })) {
   const std::size_t bytes = wire::state_table_bytes(slots_);
   const auto size = static_cast<off_t>(bytes);
   base::checked("serve", {}, "ftruncate", [&] { return ::ftruncate(fd_.get(), size); });
