@@ -18,7 +18,13 @@ namespace gpushm_testing {
 
 namespace {
 
-constexpr uid_t uid_under_root = 64'000;
+/// Linux counts descriptors in flight by uid: programs that run at the same time share none.
+uid_t uid_under_root() {
+  constexpr uid_t first = 61'000;
+  constexpr uid_t count = 4'000;
+  static const uid_t result = first + static_cast<uid_t>(::getpid()) % count;
+  return result;
+}
 constexpr std::chrono::seconds start_timeout{20};
 
 spawn_options command_in_new_directory(const std::string& run_dir,
@@ -34,7 +40,7 @@ spawn_options command_in_new_directory(const std::string& run_dir,
 }  // namespace
 
 uid_t brokerd_uid() {
-  return ::geteuid() == 0 ? uid_under_root : ::geteuid();
+  return ::geteuid() == 0 ? uid_under_root() : ::geteuid();
 }
 
 void make_run_directory(const std::string& path) {
