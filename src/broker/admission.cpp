@@ -25,7 +25,7 @@ namespace gpushm::broker_detail {
 namespace {
 
 /// Connections accepted in a turn, and those of them that become sessions: the rest costs little.
-constexpr int accepts_per_turn = 64;
+constexpr int accepts_per_turn = 16;
 constexpr int sessions_per_turn = 8;
 /// Pause before the next attempt when none can be accepted.
 constexpr std::chrono::milliseconds accept_backoff{50};
