@@ -29,8 +29,8 @@ constexpr int accepts_per_turn = 16;
 constexpr int sessions_per_turn = 8;
 /// Pause before the next attempt when none can be accepted.
 constexpr std::chrono::milliseconds accept_backoff{50};
-/// The same for a keeper that is busy.
-constexpr std::chrono::milliseconds pause_for_keeper{2};
+/// The same for a keeper that is busy: its queue has room for ten descriptors.
+constexpr std::chrono::milliseconds pause_for_keeper{1};
 
 base::guarded_fd spare_descriptor() {
   return base::guarded_fd::open([] { return ::eventfd(0, EFD_CLOEXEC); });

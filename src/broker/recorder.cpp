@@ -15,7 +15,7 @@ namespace gpushm::broker_detail {
 namespace {
 
 /// After an attempt that the keeper was too busy for, none is made for this long.
-constexpr std::chrono::milliseconds pause_for_keeper{2};
+constexpr std::chrono::microseconds pause_for_keeper{500};
 /// An attempt as long after the last one is the first one of another time that the keeper is busy.
 constexpr std::chrono::milliseconds longest_pause{500};
 

@@ -48,6 +48,8 @@ constexpr milliseconds pause_without_memory{10};
 
 /// Until the keeper is asked again for what it did not read.
 constexpr milliseconds pause_for_keeper{10};
+/// The same for what a request waits for.
+constexpr milliseconds pause_of_requests{1};
 
 /// With fewer CPUs, polling for requests would take CPU time from the clients.
 constexpr double min_cpus_to_poll = 2;
@@ -153,7 +155,7 @@ class server::impl final : public outbox {
                    {milliseconds(options.limits.hello_timeout_ms),
                     milliseconds(options.limits.send_timeout_ms)}),
         retries_(io_, loop_),
-        keeper_retries_(io_, loop_, pause_for_keeper),
+        keeper_retries_(io_, loop_, pause_of_requests),
         sender_(loop_,
                 deadlines_,
                 retries_,
