@@ -3,9 +3,10 @@
 
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <unordered_map>
+#include <map>
 #include <utility>
 
 #include "broker/descriptor_receiver.hpp"
@@ -54,14 +55,15 @@ class closing_sockets {
   void close_now(kept_fd& socket) noexcept;
   [[nodiscard]] closing* add(std::uint64_t number, const core::principal& who) noexcept;
   void look_again() noexcept;
-  void arm() noexcept;
+  void arm(std::chrono::milliseconds after) noexcept;
 
   descriptor_receiver& descriptor_receiver_;
   recorder& recorder_;
   asio::steady_timer timer_;
   bool is_armed_ = false;
   std::uint64_t next_ = 1;
-  std::unordered_map<std::uint64_t, closing> waiting_;
+  std::map<std::uint64_t, closing> waiting_;
+  std::uint64_t next_query_ = 0;  ///< the number of the first one to query; 0: of all
 };
 
 }  // namespace gpushm::broker_detail
