@@ -488,7 +488,16 @@ descriptor_receiver::descriptor_receiver(
   }
 }
 
-descriptor_receiver::~descriptor_receiver() = default;
+/// What threads have handed over belongs to this object; what they hand over later, to them.
+descriptor_receiver::~descriptor_receiver() {
+  ::shutdown(broker_end_.get(), SHUT_RD);
+  try {
+    while (next()) {
+    }
+  } catch (const std::exception& why) {
+    log_about_members(log_level::warning, why.what());
+  }
+}
 
 bool descriptor_receiver::fetch(std::uint64_t session,
                                 const core::principal& principal,
