@@ -160,52 +160,58 @@ void admission::accept_later(std::chrono::milliseconds pause) {
 }
 
 /// Throws keeper_busy: try again. Nothing is left of it after any other exception.
-void admission::welcome(arrival& of) {
+void admission::welcome(arrival& newcomer) {
   std::shared_ptr<connection> created;
   try {
-    if (!of.peer) {
-      const transport::peer_credentials peer = transport::peer_of(of.socket.get());
-      of.process.file = transport::pidfd_of_peer(of.socket.get(), peer);
-      const auto payer = transport::principal_of(peer, of.process.get());
-      of.who = {payer.key, payer.vouched_for};
-      of.peer = peer;
+    if (!newcomer.peer) {
+      const transport::peer_credentials peer = transport::peer_of(newcomer.socket.get());
+      newcomer.process.file = transport::pidfd_of_peer(newcomer.socket.get(), peer);
+      const auto payer = transport::principal_of(peer, newcomer.process.get());
+      newcomer.who = {payer.key, payer.vouched_for};
+      newcomer.peer = peer;
     }
-    recorder_.keep(of.socket);
-    recorder_.keep(of.process);
-    created = std::make_shared<connection>(io_, next_session_++, std::move(of.socket), recorder_);
+    recorder_.keep(newcomer.socket);
+    recorder_.keep(newcomer.process);
+    created =
+        std::make_shared<connection>(io_, next_session_++, std::move(newcomer.socket), recorder_);
   } catch (const keeper_busy&) {
     throw;
   } catch (const error& why) {
     if (why.code() == errc::timed_out) {
-      recorder_.forget(of.process.id);
-      refuse(std::move(of.socket), of.who, why);
+      recorder_.forget(newcomer.process.id);
+      refuse(std::move(newcomer.socket), newcomer.who, why);
       return;
     }
-    drop(of);
+    drop(newcomer);
     throw;
   } catch (...) {
-    drop(of);
+    drop(newcomer);
     throw;
   }
   try {
-    created->process_id = of.process.id;
+    created->process_id = newcomer.process.id;
     // The domain of a broker without a successor belongs to that uid, wherever its processes are.
-    const bool is_foreign = recorder_.is_on() && of.peer->uid_known &&
-                            of.peer->uid == ::geteuid() &&
-                            !transport::is_in_no_other_container(*of.peer, of.process.get());
-    hub_.accept(created, {of.peer->pid, of.peer->uid, of.peer->uid_known, of.who, is_foreign});
+    const bool is_foreign =
+        recorder_.is_on() && newcomer.peer->uid_known && newcomer.peer->uid == ::geteuid() &&
+        !transport::is_in_no_other_container(*newcomer.peer, newcomer.process.get());
+    hub_.accept(created,
+                {newcomer.peer->pid,
+                 newcomer.peer->uid,
+                 newcomer.peer->uid_known,
+                 newcomer.who,
+                 is_foreign});
   } catch (const error& why) {
-    refuse(created->requests.take_socket(), of.who, why);
+    refuse(created->requests.take_socket(), newcomer.who, why);
     return;
   } catch (...) {
-    session_ender_.close_socket(of.who, created->requests.take_socket());
+    session_ender_.close_socket(newcomer.who, created->requests.take_socket());
     throw;
   }
   try {
-    start(created, *of.peer, of.who, std::move(of.process.file));
+    start(created, *newcomer.peer, newcomer.who, std::move(newcomer.process.file));
   } catch (...) {
     hub_.hang_up(created->number);
-    session_ender_.close_socket(of.who, created->requests.take_socket());
+    session_ender_.close_socket(newcomer.who, created->requests.take_socket());
     throw;
   }
   session_ender_.watch_process(*created);
@@ -214,10 +220,10 @@ void admission::welcome(arrival& of) {
 }
 
 /// Descriptors may have arrived in its socket already.
-void admission::drop(arrival& of) noexcept {
-  recorder_.forget(of.process.id);
+void admission::drop(arrival& newcomer) noexcept {
+  recorder_.forget(newcomer.process.id);
   // If there is no memory for the connection, it has not been moved.
-  session_ender_.close_socket(of.who, std::move(of.socket));
+  session_ender_.close_socket(newcomer.who, std::move(newcomer.socket));
 }
 
 void admission::start(const std::shared_ptr<connection>& created,

@@ -71,8 +71,8 @@ class admission {
 
   void accept_some();
   void accept_later(std::chrono::milliseconds pause);
-  void welcome(arrival& of);
-  void drop(arrival& of) noexcept;
+  void welcome(arrival& newcomer);
+  void drop(arrival& newcomer) noexcept;
   void refuse_one();
   void refuse(kept_fd socket, const core::principal& who, const error& why);
 

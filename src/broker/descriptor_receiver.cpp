@@ -65,14 +65,12 @@ constexpr std::chrono::milliseconds retry_pause{2};
 constexpr std::chrono::milliseconds stop_check{100};
 /// Packets without descriptors that are read from a socket before it is closed.
 constexpr int max_drained = 1024;
-/// Linux: SCM_MAX_FD.
-constexpr std::uint64_t most_of_a_packet = 253;
 
 /// Of this table's numbers, for descriptors of packets: the others are for sockets.
 std::uint64_t numbers_for_packets() {
   rlimit limit{};
   const bool is_known = ::getrlimit(RLIMIT_NOFILE, &limit) == 0;
-  return std::max<std::uint64_t>(is_known ? limit.rlim_cur / 2 : 0, most_of_a_packet);
+  return std::max<std::uint64_t>(is_known ? limit.rlim_cur / 2 : 0, wire::max_batch);
 }
 
 }  // namespace
@@ -206,7 +204,7 @@ class descriptor_receiver::worker_pool
 
    private:
     worker_pool& pool_;
-    std::uint64_t taken_ = most_of_a_packet;
+    std::uint64_t taken_ = wire::max_batch;
   };
 
   // ---- functions that use the descriptor table ----

@@ -148,12 +148,6 @@ records::descriptor_id descriptor_shelf::put_within(int descriptor, milliseconds
   return 0;
 }
 
-void descriptor_shelf::put_journal(int descriptor, std::uint64_t sequence) {
-  static_cast<void>(has_sent([&] {
-    store_.put(name_of(journal_mark, sequence), std::span(&descriptor, 1), put_timeout);
-  }));
-}
-
 void descriptor_shelf::put_confirmed_journal(int descriptor, std::uint64_t sequence) {
   const std::string name = name_of(journal_mark, sequence);
   const auto deadline = base::deadline_after(put_timeout);

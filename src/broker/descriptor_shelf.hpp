@@ -38,9 +38,8 @@ class descriptor_shelf {
   [[nodiscard]] records::descriptor_id put(int descriptor);
   /// The same, but does not block: nullopt if the keeper does not read at the moment.
   [[nodiscard]] std::optional<records::descriptor_id> try_put(int descriptor);
-  /// The same as `put` for a journal; only the one with the highest sequence is used.
-  void put_journal(int descriptor, std::uint64_t sequence);
-  /// The same, and blocks until the keeper has confirmed that it has stored it, up to 2 s; systemd
+  /// The same as `put` for a journal, of which only the one with the highest sequence is used.
+  /// Blocks until the keeper has confirmed that it has stored it, up to 2 s; systemd
   /// confirms only that it has processed it. If that fails, a successor does not find it unless the
   /// keeper did not read, which ends with the next call for this sequence, or with `end`. Throws
   /// as `put`, and too_many_descriptors.

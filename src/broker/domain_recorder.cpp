@@ -16,11 +16,11 @@ domain_recorder::domain_recorder(
       out_(out),
       counters_(count) {}
 
-void domain_recorder::end_continuing(const core::saved_state& from) noexcept {
+void domain_recorder::end_continuing(const core::saved_state& predecessor) noexcept {
   if (ledger_ == nullptr) {
     return;
   }
-  for (const auto& [name, value] : from.records) {
+  for (const auto& [name, value] : predecessor.records) {
     if (name.kind == core::record_kind::segment) {
       note(name.first, true);
     }
@@ -120,8 +120,9 @@ void domain_recorder::catch_up() noexcept {
   });
 }
 
-void domain_recorder::is_not_handled(core::session_id from, lane_kind on) noexcept {
-  recorder_.erase(records::key_of(records::kind::handled, from, on == lane_kind::events ? 1 : 0));
+void domain_recorder::is_not_handled(core::session_id member, lane_kind kind) noexcept {
+  recorder_.erase(
+      records::key_of(records::kind::handled, member, kind == lane_kind::events ? 1 : 0));
 }
 
 kept_fd domain_recorder::keep(base::guarded_fd file) {

@@ -34,7 +34,7 @@ class domain_recorder {
   ~domain_recorder() = default;
 
   /// The domain of a predecessor is complete.
-  void end_continuing(const core::saved_state& from) noexcept;
+  void end_continuing(const core::saved_state& predecessor) noexcept;
   /// Records the domain's changes.
   void record(core::effects& changes) noexcept;
   void record(const segment_files& files) noexcept;
@@ -47,7 +47,7 @@ class domain_recorder {
   void catch_up() noexcept;
 
   /// The first packet of that lane, which was recorded as handled, is to be received again.
-  void is_not_handled(core::session_id from, lane_kind on) noexcept;
+  void is_not_handled(core::session_id member, lane_kind kind) noexcept;
 
   /// The keeper gets a copy. Throws as `recorder::keep`.
   [[nodiscard]] kept_fd keep(base::guarded_fd file);

@@ -60,7 +60,7 @@ std::size_t effect_sink::send_questions(std::span<const core::question> question
     outgoing packet;
     packet.is_answer = false;
     packet.on_event_lane = true;
-    send(find(exporter), prepare(0, std::move(list), std::move(packet)));
+    send(session_of(domain_, exporter), prepare(0, std::move(list), std::move(packet)));
   } catch (const std::bad_alloc&) {
     for (const core::question& each : now) {
       domain_.question_not_sent(each);
@@ -71,7 +71,7 @@ std::size_t effect_sink::send_questions(std::span<const core::question> question
 
 /// If memory is short, cancels the open and answers with the failure.
 void effect_sink::send_waiting(const core::open_waits& what) noexcept {
-  session* const to = find(what.session);
+  session* const to = session_of(domain_, what.session);
   try {
     wire::waiting message{what.index};
     outgoing packet;
@@ -91,7 +91,7 @@ void effect_sink::send_waiting(const core::open_waits& what) noexcept {
 }
 
 void effect_sink::deliver(core::open_answer answer) noexcept {
-  session* const to = find(answer.session);
+  session* const to = session_of(domain_, answer.session);
   if (answer.found && to != nullptr && !is_known_to(*to, *answer.found)) {
     domain_.release(answer.session, answer.found->generation, 1, true);
     answer.found = nullptr;
@@ -139,12 +139,12 @@ prepared effect_sink::opened(const core::open_answer& answer) const {
 
 void effect_sink::send_event(const core::change& what) noexcept {
   if (what.holder != 0) {
-    send_event(find(what.holder), 0, what);
+    send_event(session_of(domain_, what.holder), 0, what);
     return;
   }
   domain_.for_each_subscriber(what.of->name,
                               [&](core::session_id subscriber, std::uint64_t subscription) {
-                                send_event(find(subscriber), subscription, what);
+                                send_event(session_of(domain_, subscriber), subscription, what);
                               });
 }
 

@@ -66,9 +66,6 @@ class effect_sink {
   void send_waiting(const core::open_waits& what) noexcept;
   void send_event(const core::change& what) noexcept;
   void send_event(session* to, std::uint64_t subscription, const core::change& what) noexcept;
-  [[nodiscard]] session* find(core::session_id number) const noexcept {
-    return static_cast<session*>(domain_.payload_of(number));
-  }
 
   core::domain& domain_;
   outbox& out_;

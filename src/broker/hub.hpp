@@ -57,7 +57,7 @@ class hub final {
   void accept(const std::shared_ptr<session>& created, const core::peer& who);
   /// Null: no such session, or it was erased.
   [[nodiscard]] session* find(core::session_id number) const noexcept {
-    return static_cast<session*>(domain_.payload_of(number));
+    return session_of(domain_, number);
   }
   template <typename Visit>
   void for_each_session(Visit&& visit) const {

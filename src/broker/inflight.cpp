@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "transport/packet_socket.hpp"
+#include "wire/messages.hpp"
 
 namespace gpushm::broker_detail {
 
@@ -15,8 +16,8 @@ namespace {
 
 /// Of the limit of open files, for each use.
 constexpr std::uint64_t process_part = 4;
-/// Linux: SCM_MAX_FD is 253. A principal that has taken its share leaves room for one packet.
-constexpr std::uint64_t two_packets = 2 * std::uint64_t{253};
+/// A principal that has taken its share leaves room for one packet.
+constexpr std::uint64_t two_packets = 2 * std::uint64_t{wire::max_batch};
 /// Sockets that are queried at once: some ten microseconds.
 constexpr std::size_t settled_at_once = 256;
 /// Between two of these.
@@ -84,6 +85,9 @@ bool inflight_charge::try_take(const std::shared_ptr<inflight_budget>& from,
                                int socket,
                                inflight_use what,
                                std::uint64_t count) noexcept {
+  if (count == 0) {
+    return true;
+  }
   part& at = parts_[static_cast<std::size_t>(what)];
   core::budget& budget = from->of(what);
   std::shared_ptr<core::account> payer = at.who;
@@ -100,8 +104,8 @@ bool inflight_charge::try_take(const std::shared_ptr<inflight_budget>& from,
   // A packet with more descriptors than a share could never be sent: a principal that has none in
   // flight gets any number that is left.
   const bool is_first = who.vouched_for && payer->used(core::resource::descriptors) == 0;
-  if (count == 0 || !budget.try_take(*payer, core::resource::descriptors, count, is_first)) {
-    return count == 0;
+  if (!budget.try_take(*payer, core::resource::descriptors, count, is_first)) {
+    return false;
   }
   if (this->count() == 0) {
     from_ = from;

@@ -81,6 +81,12 @@ struct session : core::payload {
   std::optional<open_rest> rest;
 };
 
+/// Null: no such session, or it was erased.
+[[nodiscard]] inline session* session_of(const core::domain& domain,
+                                         core::session_id number) noexcept {
+  return static_cast<session*>(domain.payload_of(number));
+}
+
 /// The interface through which the hub sends packets.
 class outbox {
  public:

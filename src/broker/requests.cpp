@@ -174,7 +174,7 @@ void requests::take_fence(const context& at, const wire::hello& message) {
 }
 
 bool requests::resume_lost(const session& successor, const wire::session_token& token) {
-  const auto* const lost = static_cast<const session*>(domain_.payload_of(number_in(token)));
+  const session* const lost = session_of(domain_, number_in(token));
   return lost != nullptr && lost->greeted && lost->token == token &&
          domain_.resume(lost->number, successor.number);
 }

@@ -47,9 +47,9 @@ class sender {
   void flush_table(connection& to) noexcept;
   /// Records everything that is queued.
   void record_queue(connection& of) noexcept;
-  /// An event is lost: the subscriber gets a resync once its queue is sent.
   /// As `outbox::takes_event`: there is room in the queue, and no resync is owed already.
   [[nodiscard]] static bool takes_event(const connection& to, std::uint64_t subscription) noexcept;
+  /// An event is lost: the subscriber gets a resync once its queue is sent.
   void lose_event(connection& to, std::uint64_t subscription) noexcept;
   /// Sends some queued packets; closes a dropped connection once all are sent. Precondition:
   /// `to.may_flush()`; everything is recorded.

@@ -186,7 +186,7 @@ class domain {
     }
   }
   /// Ends some of the session's opens that wait, without an answer. Returns false when none is
-  /// left. Call again and again, in turns, before `lose` or `disconnect`, which end what is left at
+  /// left. Called in turns until then, before `lose` or `disconnect`, which end what is left at
   /// once.
   bool stop_some(session_id session);
   /// Ends everything the session has: requests, subscriptions and the first leases immediately, the

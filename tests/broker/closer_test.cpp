@@ -36,6 +36,7 @@
 #include "keeper/descriptor_store.hpp"
 #include "records/records.hpp"
 #include "testing/process/deadline.hpp"
+#include "testing/process/full_queue.hpp"
 #include "testing/process/temp_dir.hpp"
 
 namespace gpushm::broker_detail {
@@ -138,26 +139,8 @@ class kept_files : public testing::Test {
     return length * 2 + 10;
   }
 
-  /// With notifications that it does not know.
   void fill_its_queue() const {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    const std::string path = directory_ / "notify";
-    std::memcpy(&address.sun_path[0], path.data(), path.size());
-    std::size_t sent = 0;
-    do {  // a socket may have less room than the queue
-      const base::unique_fd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-      sent = 0;
-      while (::sendto(socket.get(),
-                      "STATUS=",
-                      7,
-                      0,
-                      reinterpret_cast<const sockaddr*>(&address),
-                      sizeof address) > 0) {
-        ++sent;
-      }
-      ASSERT_EQ(errno, EAGAIN);
-    } while (sent != 0);
+    ASSERT_EQ(gpushm_testing::fill_queue_of(directory_ / "notify"), EAGAIN);
   }
 
   /// `count` files, which the keeper has.
@@ -227,7 +210,7 @@ TEST_F(kept_files, a_journal_is_removed_only_when_the_keeper_has_the_next_one) {
   records::encoder encoder;
   log.put(records::key_of(records::kind::broker), encoder.encode(records::broker_record{}));
   log.commit();
-  shelf_.put_journal(log.descriptor(), log.sequence());
+  shelf_.put_confirmed_journal(log.descriptor(), log.sequence());
   ASSERT_TRUE(eventually([&] { return keeper_.journals().size() == 1; }, 30s));
   const auto first = keeper_.journals();
   recorder records_of(std::move(log), shelf_.another(), 1);

@@ -29,6 +29,7 @@
 #include "sync/signal_page.hpp"
 #include "testing/brokerd/brokerd.hpp"
 #include "testing/process/deadline.hpp"
+#include "testing/process/full_queue.hpp"
 #include "testing/process/temp_dir.hpp"
 #include "testing/raw_session/raw_session.hpp"
 #include "wire/messages.hpp"
@@ -64,13 +65,6 @@ class brokerd_with_keeper : public testing::TestWithParam<fault> {
   [[nodiscard]] gpushm::client connect() const {
     return gpushm::client::connect({.socket_path = socket_, .timeout = 20s});
   }
-  [[nodiscard]] sockaddr_un notify_address() const {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    const std::string path = run_dir_ + "/keeper/notify";
-    std::memcpy(&address.sun_path[0], path.data(), path.size());
-    return address;
-  }
 
   void begin_fault() {
     broker_pid_ = broker_.pid();
@@ -100,24 +94,8 @@ class brokerd_with_keeper : public testing::TestWithParam<fault> {
     }
   }
 
-  /// With what the keeper does not know: it has room for nothing else.
   void fill_queue() const {
-    const sockaddr_un address = notify_address();
-    std::size_t sent = 0;
-    do {  // a socket may have less room than the queue
-      const gpushm::base::unique_fd socket(
-          ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-      sent = 0;
-      while (::sendto(socket.get(),
-                      "STATUS=",
-                      7,
-                      0,
-                      reinterpret_cast<const sockaddr*>(&address),
-                      sizeof address) > 0) {
-        ++sent;
-      }
-      ASSERT_EQ(errno, EAGAIN);
-    } while (sent != 0);
+    ASSERT_EQ(gpushm_testing::fill_queue_of(run_dir_ + "/keeper/notify"), EAGAIN);
   }
 
   /// The broker, or a member that has found the socket, could do that.

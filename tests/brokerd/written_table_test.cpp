@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state tables of brokerd and its successors: each process writes one, which nobody else can
-// write, and clients go from one to the next.
+// The state tables of brokerd and its successors: each process writes one, which no other process
+// can write, and clients go from one to the next.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/futex.h>

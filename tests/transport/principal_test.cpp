@@ -5,9 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <array>
-
-#include "base/unique_fd.hpp"
+#include "transport/packet_socket.hpp"
 
 namespace gpushm::transport {
 namespace {
@@ -61,12 +59,9 @@ TEST(principal, is_not_chosen_by_member) {
 }
 
 TEST(principal, falls_back_to_uid_then_process_then_shared) {
-  std::array<int, 2> pair{};
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()), 0);
-  const base::unique_fd one(pair[0]);
-  const base::unique_fd other(pair[1]);
-  const auto peer = peer_of(one.get());
-  const auto pidfd = pidfd_of_peer(one.get(), peer);
+  const auto pair = connected_pair();
+  const auto peer = peer_of(pair.first.get());
+  const auto pidfd = pidfd_of_peer(pair.first.get(), peer);
   const auto with_uid = principal_of({0, 1234, 0, true}, -1);
   EXPECT_EQ(with_uid.key, "uid 1234");
   EXPECT_TRUE(with_uid.vouched_for);
@@ -78,12 +73,9 @@ TEST(principal, falls_back_to_uid_then_process_then_shared) {
 }
 
 TEST(principal, of_this_process_is_in_no_other_container) {
-  std::array<int, 2> pair{};
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()), 0);
-  const base::unique_fd one(pair[0]);
-  const base::unique_fd other(pair[1]);
-  const auto peer = peer_of(one.get());
-  const auto pidfd = pidfd_of_peer(one.get(), peer);
+  const auto pair = connected_pair();
+  const auto peer = peer_of(pair.first.get());
+  const auto pidfd = pidfd_of_peer(pair.first.get(), peer);
   EXPECT_FALSE(is_in_no_other_container(peer, -1)) << "nothing shows that the number is its own";
   if (pidfd) {
     EXPECT_TRUE(is_in_no_other_container(peer, pidfd.get()));
