@@ -27,7 +27,7 @@ namespace wire = gpushm::wire;
 void confirm_an_open(world& of) {
   wire::open wanted;
   wanted.name = "a";
-  wanted.timeout_ms = 20'000;
+  wanted.timeout_ms = static_cast<std::uint32_t>(gpushm_testing::scaled_timeout(20s).count());
   EXPECT_TRUE(of.asking->send(wanted));
   const auto question = of.asked->receive(20s);
   const auto* const asked = body_of<wire::confirm>(question);

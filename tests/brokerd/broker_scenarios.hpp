@@ -16,6 +16,7 @@
 #include "gpushm/gpushm.hpp"
 #include "testing/process/child.hpp"
 #include "testing/process/deadline.hpp"
+#include "testing/process/patient_client.hpp"
 #include "testing/raw_session/raw_session.hpp"
 
 /// What clients ask of a broker that is disturbed meanwhile, and what they must see: the same as
@@ -42,9 +43,7 @@ struct world {
   std::optional<gpushm_testing::raw_session> asking;
   std::optional<gpushm_testing::raw_session> asked;
 
-  [[nodiscard]] gpushm::client connect() const {
-    return gpushm::client::connect({.socket_path = socket});
-  }
+  [[nodiscard]] gpushm::client connect() const { return gpushm_testing::patient_client(socket); }
   void create(const std::string& name, bool published = true, std::size_t chunks = 1) {
     created.push_back(exporter->create(
         name,
@@ -54,7 +53,9 @@ struct world {
       created.back().publish("about " + name);
     }
   }
-  void open(const std::string& name) { opened.push_back(importer->open(name, {.timeout = 20s})); }
+  void open(const std::string& name) {
+    opened.push_back(importer->open(name, {.timeout = gpushm_testing::scaled_timeout(20s)}));
+  }
   /// Every opened segment has the contents of its name.
   void expect_contents() const {
     for (const gpushm::segment& each : opened) {

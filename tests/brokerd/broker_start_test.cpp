@@ -29,6 +29,7 @@
 #include "testing/process/deadline.hpp"
 #include "testing/process/environment.hpp"
 #include "testing/process/harness_error.hpp"
+#include "testing/process/patient_client.hpp"
 #include "testing/process/proc_counters.hpp"
 #include "testing/process/temp_dir.hpp"
 #include "tests/brokerd/stepped_thread.hpp"
@@ -47,9 +48,7 @@ class killed_at_start : public testing::Test {
       std::printf("%s\n", keeper_->output().all_output().c_str());
     }
   }
-  [[nodiscard]] gpushm::client connect() const {
-    return gpushm::client::connect({.socket_path = socket_, .timeout = 20s});
-  }
+  [[nodiscard]] gpushm::client connect() const { return gpushm_testing::patient_client(socket_); }
   /// Each broker stops before its first instruction.
   void start_keeper() {
     gpushm_testing::make_run_directory(run_dir_);

@@ -30,6 +30,7 @@
 #include "testing/brokerd/brokerd.hpp"
 #include "testing/process/deadline.hpp"
 #include "testing/process/full_queue.hpp"
+#include "testing/process/patient_client.hpp"
 #include "testing/process/temp_dir.hpp"
 #include "testing/raw_session/raw_session.hpp"
 #include "wire/messages.hpp"
@@ -62,9 +63,7 @@ class brokerd_with_keeper : public testing::TestWithParam<fault> {
   brokerd_with_keeper(const brokerd_with_keeper&) = delete;
   brokerd_with_keeper& operator=(const brokerd_with_keeper&) = delete;
 
-  [[nodiscard]] gpushm::client connect() const {
-    return gpushm::client::connect({.socket_path = socket_, .timeout = 20s});
-  }
+  [[nodiscard]] gpushm::client connect() const { return gpushm_testing::patient_client(socket_); }
 
   void begin_fault() {
     broker_pid_ = broker_.pid();
@@ -300,7 +299,7 @@ TEST(brokerd_without_keeper, makes_room_for_one_with_a_keeper) {
   const gpushm_testing::temp_dir directory(0755);
   const std::string run_dir = directory / "run";
   const auto connect = [&] {
-    return gpushm::client::connect({.socket_path = run_dir + "/d/default/socket", .timeout = 20s});
+    return gpushm_testing::patient_client(run_dir + "/d/default/socket");
   };
   gpushm_testing::brokerd first(run_dir, {"--domain", "default"});
   gpushm::client member = connect();

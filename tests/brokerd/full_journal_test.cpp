@@ -37,6 +37,7 @@
 #include "testing/process/child.hpp"
 #include "testing/process/deadline.hpp"
 #include "testing/process/environment.hpp"
+#include "testing/process/patient_client.hpp"
 #include "testing/process/programs.hpp"
 #include "testing/process/spawn.hpp"
 #include "testing/process/temp_dir.hpp"
@@ -106,7 +107,7 @@ class journaled_broker : public testing::Test {
     if (!gpushm_testing::find_in_path("prlimit")) {
       GTEST_SKIP() << "no prlimit (util-linux)";
     }
-    filler_ = gpushm::client::connect({.socket_path = socket_});
+    filler_ = gpushm_testing::patient_client(socket_);
     create_and_remove(0);  // a domain that has had no segment has one record less
     quiet_filler_ = gpushm_testing::raw_session::greeted(socket_);
     least_cost_ = cost_of_subscription(0);
@@ -135,7 +136,7 @@ class journaled_broker : public testing::Test {
   }
   [[nodiscard]] bool can_connect() const {
     try {
-      return gpushm::client::connect({.socket_path = socket_}).list().empty();
+      return gpushm_testing::patient_client(socket_).list().empty();
     } catch (const gpushm::error&) {
       return false;
     }
@@ -218,11 +219,10 @@ class journaled_broker : public testing::Test {
   }
   /// Fills the journal of a broker that is idle, up to a little less than what a scenario needs.
   void fill_coarsely() {
-    constexpr std::int64_t left = 300'000;
-    while (room() > left) {
-      for (int i = 0; i < 2; ++i) {
-        create_and_remove(gpushm::max_metadata_bytes);
-      }
+    constexpr std::int64_t left = 120'000;  // a few requests fill what is left precisely
+    constexpr std::int64_t most = gpushm::max_metadata_bytes;
+    for (std::int64_t gap = room() - left; gap > 0; gap = room() - left) {
+      create_and_remove(static_cast<std::size_t>(std::min(gap, most)));
     }
   }
   void create_and_remove(std::size_t metadata_bytes) {
@@ -294,8 +294,8 @@ class broker_with_full_journal : public journaled_broker,
     }
     world of;
     of.socket = socket_;
-    of.exporter = gpushm::client::connect({.socket_path = socket_});
-    of.importer = gpushm::client::connect({.socket_path = socket_});
+    of.exporter = gpushm_testing::patient_client(socket_);
+    of.importer = gpushm_testing::patient_client(socket_);
     GetParam().before(of);
     const std::size_t failed_before = failed_puts();
     if (bytes) {
@@ -338,7 +338,7 @@ class broker_with_full_journal : public journaled_broker,
       GetParam().after(of);
       return true;
     }
-    EXPECT_EQ(request.wait_for(30s), std::future_status::ready);
+    EXPECT_EQ(request.wait_for(gpushm_testing::scaled_timeout(30s)), std::future_status::ready);
     request.get();
     if (!bytes) {
       bytes_ = static_cast<std::int64_t>(settled_extent().used_bytes - before.used_bytes);
@@ -424,7 +424,7 @@ TEST_F(journaled_broker, records_the_names_of_an_open_many_once) {
 
 // The end of a session with so many opens that wait changes more objects than a turn does.
 TEST_F(journaled_broker, is_continued_after_too_many_changes_to_record_each) {
-  auto exporter = gpushm::client::connect({.socket_path = socket_});
+  auto exporter = gpushm_testing::patient_client(socket_);
   auto kept = exporter.create("kept", {.size_bytes = 4096, .device = "host"});
   kept.publish();
   gpushm_testing::raw_session waiting = gpushm_testing::raw_session::greeted(socket_);
@@ -463,8 +463,7 @@ TEST_F(journaled_broker, is_continued_after_too_many_changes_to_record_each) {
   EXPECT_TRUE(broker_.kill());
   EXPECT_EQ(exporter.list().size(), 1U);
   EXPECT_EQ(kept.state(), gpushm::segment_state::live);
-  EXPECT_EQ(gpushm::client::connect({.socket_path = socket_}).open("kept").generation(),
-            kept.generation());
+  EXPECT_EQ(gpushm_testing::patient_client(socket_).open("kept").generation(), kept.generation());
 }
 
 }  // namespace

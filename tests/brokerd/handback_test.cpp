@@ -29,6 +29,7 @@
 #include "testing/brokerd/brokerd.hpp"
 #include "testing/process/child.hpp"
 #include "testing/process/deadline.hpp"
+#include "testing/process/patient_client.hpp"
 #include "testing/process/proc_counters.hpp"
 #include "testing/process/programs.hpp"
 #include "testing/process/temp_dir.hpp"
@@ -88,9 +89,7 @@ class member {
 
 class lost_broker : public testing::Test {
  protected:
-  [[nodiscard]] gpushm::client connect() const {
-    return gpushm::client::connect({.socket_path = socket_, .timeout = 20s});
-  }
+  [[nodiscard]] gpushm::client connect() const { return gpushm_testing::patient_client(socket_); }
   [[nodiscard]] raw_session greeted() const {
     static_cast<void>(connect());  // waits for the broker
     return raw_session::greeted(socket_);

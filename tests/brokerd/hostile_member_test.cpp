@@ -42,6 +42,7 @@
 #include "records/records.hpp"
 #include "testing/brokerd/brokerd.hpp"
 #include "testing/process/deadline.hpp"
+#include "testing/process/patient_client.hpp"
 #include "testing/process/temp_dir.hpp"
 #include "testing/raw_session/forked_process.hpp"
 #include "testing/raw_session/raw_session.hpp"
@@ -62,9 +63,7 @@ class brokerd_with_hostile_member : public testing::Test {
   explicit brokerd_with_hostile_member(const std::string& domains = "default,other",
                                        unsigned open_files = 0)
       : broker_(run_dir_, {"--domain", domains}, open_files) {}
-  [[nodiscard]] gpushm::client connect() const {
-    return gpushm::client::connect({.socket_path = socket_, .timeout = 20s});
-  }
+  [[nodiscard]] gpushm::client connect() const { return gpushm_testing::patient_client(socket_); }
   [[nodiscard]] std::string log() { return broker_.keeper().output().all_output(); }
 
   gpushm_testing::temp_dir directory_{0755};
@@ -500,7 +499,7 @@ TEST(brokerd_with_small_keeper, acknowledges_only_what_has_room_there) {
   auto keeper = gpushm_testing::child::start(gpushm_testing::brokerd_command(
       run_dir, {"--domain", "default,other"}, {"--max-descriptors", "60"}));
   ASSERT_TRUE(eventually([&] { return fs::exists(socket); }, 20s));
-  gpushm::client user = gpushm::client::connect({.socket_path = socket, .timeout = 20s});
+  gpushm::client user = gpushm_testing::patient_client(socket);
   std::vector<gpushm::segment> all;
   std::optional<gpushm::errc> refused;
   while (all.size() != 80 && !refused) {

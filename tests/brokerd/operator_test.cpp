@@ -15,6 +15,7 @@
 #include "testing/container/support.hpp"
 #include "testing/process/child.hpp"
 #include "testing/process/deadline.hpp"
+#include "testing/process/patient_client.hpp"
 #include "testing/process/programs.hpp"
 #include "testing/process/temp_dir.hpp"
 
@@ -38,8 +39,7 @@ class broker_operator : public testing::Test {
   }
   /// A persistent segment of root, as a workload leaves it behind.
   void create(const std::string& name) const {
-    gpushm::client user =
-        gpushm::client::connect({.socket_path = directory_of_domain_ + "/socket", .timeout = 20s});
+    gpushm::client user = gpushm_testing::patient_client(directory_of_domain_ + "/socket");
     gpushm::segment created = user.create(
         name, {.size_bytes = 4'096, .device = "host", .lifetime = gpushm::lifetime::persistent});
     created.publish();

@@ -26,6 +26,7 @@
 #include "testing/brokerd/brokerd.hpp"
 #include "testing/process/child.hpp"
 #include "testing/process/deadline.hpp"
+#include "testing/process/patient_client.hpp"
 #include "testing/process/programs.hpp"
 #include "testing/process/temp_dir.hpp"
 
@@ -45,7 +46,7 @@ class node_broker : public testing::Test {
     return run_dir_ + "/d/" + domain + "/socket";
   }
   [[nodiscard]] gpushm::client connect(const std::string& domain) const {
-    return gpushm::client::connect({.socket_path = socket_of(domain), .timeout = 20s});
+    return gpushm_testing::patient_client(socket_of(domain));
   }
   static gpushm::segment make(gpushm::client& by, const std::string& name) {
     gpushm::segment result = by.create(

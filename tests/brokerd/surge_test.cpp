@@ -16,6 +16,7 @@
 #include "testing/container/container.hpp"
 #include "testing/container/support.hpp"
 #include "testing/process/deadline.hpp"
+#include "testing/process/patient_client.hpp"
 #include "testing/process/programs.hpp"
 #include "testing/process/temp_dir.hpp"
 
@@ -61,7 +62,7 @@ class surge : public testing::Test {
     return pod.exec({own_program("gpushm-brokerd"), "check"}).status == exited(0);
   }
   [[nodiscard]] gpushm::client connect() const {
-    return gpushm::client::connect({.socket_path = run_dir_ + "/d/default/socket", .timeout = 20s});
+    return gpushm_testing::patient_client(run_dir_ + "/d/default/socket");
   }
 
   gpushm_testing::temp_dir directory_{0755};

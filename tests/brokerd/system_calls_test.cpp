@@ -13,6 +13,7 @@
 #include "base/unique_fd.hpp"
 #include "gpushm/gpushm.hpp"
 #include "testing/brokerd/brokerd.hpp"
+#include "testing/process/patient_client.hpp"
 #include "testing/process/programs.hpp"
 #include "testing/process/temp_dir.hpp"
 
@@ -56,8 +57,7 @@ TEST(broker_system_calls, threads_leave_no_line_in_the_audit_log) {
   }
   const gpushm_testing::temp_dir directory{0755};
   const gpushm_testing::brokerd broker(directory / "run", {"--domain", "default"});
-  auto member =
-      gpushm::client::connect({.socket_path = directory / "run/d/default/socket", .timeout = 20s});
+  auto member = gpushm_testing::patient_client(directory / "run/d/default/socket");
   auto made = member.create("kv", {.size_bytes = 4096, .device = "host"});
   made.publish();
   EXPECT_GT(broker.pid(), 0);

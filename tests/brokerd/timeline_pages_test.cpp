@@ -31,6 +31,7 @@
 #include "testing/brokerd/brokerd.hpp"
 #include "testing/process/child.hpp"
 #include "testing/process/deadline.hpp"
+#include "testing/process/patient_client.hpp"
 #include "testing/process/proc_counters.hpp"
 #include "testing/process/temp_dir.hpp"
 #include "testing/raw_session/raw_session.hpp"
@@ -99,7 +100,7 @@ class timeline_pages : public testing::Test {
   void start() {
     broker_.emplace(run_dir_,
                     std::vector<std::string>{"--domain", "default", "--fence-delay-ms", "50"});
-    static_cast<void>(gpushm::client::connect({.socket_path = socket_, .timeout = 20s}));
+    static_cast<void>(gpushm_testing::patient_client(socket_));
   }
   [[nodiscard]] raw_session greeted() const { return raw_session::greeted(socket_); }
 
@@ -270,7 +271,7 @@ TEST_F(timeline_pages, have_no_memory_of_the_broker) {
       20s));
   EXPECT_LE(allocated_bytes(seen.get()), sync::ended_bytes) << "the ends of its words";
 
-  auto client = gpushm::client::connect({.socket_path = socket_, .timeout = 20s});
+  auto client = gpushm_testing::patient_client(socket_);
   const auto timeline = gpushm::timeline::create(client, "t");
   const auto pages = client.list("~signals-");
   ASSERT_EQ(pages.size(), 1U);

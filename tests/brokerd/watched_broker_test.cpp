@@ -14,6 +14,7 @@
 #include "testing/brokerd/brokerd.hpp"
 #include "testing/process/child.hpp"
 #include "testing/process/deadline.hpp"
+#include "testing/process/patient_client.hpp"
 #include "testing/process/temp_dir.hpp"
 #include "tests/brokerd/stepped_thread.hpp"
 
@@ -44,9 +45,7 @@ class watched_broker : public testing::Test {
   }
   /// 0: none at the moment.
   [[nodiscard]] pid_t broker() const { return gpushm_testing::program_kept_by(keeper_.pid()); }
-  [[nodiscard]] gpushm::client connect() const {
-    return gpushm::client::connect({.socket_path = socket_, .timeout = 60s});
-  }
+  [[nodiscard]] gpushm::client connect() const { return gpushm_testing::patient_client(socket_); }
   [[nodiscard]] bool is_serving() const {
     try {
       static_cast<void>(connect().list());

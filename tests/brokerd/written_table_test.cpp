@@ -25,6 +25,7 @@
 #include "gpushm/gpushm.hpp"
 #include "testing/brokerd/brokerd.hpp"
 #include "testing/process/deadline.hpp"
+#include "testing/process/patient_client.hpp"
 #include "testing/process/temp_dir.hpp"
 #include "testing/raw_session/raw_session.hpp"
 #include "transport/packet_socket.hpp"
@@ -125,9 +126,7 @@ class brokerd_tables : public testing::Test {
             run_dir_,
             std::vector<std::string>{"--domain", "default", "--fence-delay-ms", fence_delay_ms}) {}
 
-  [[nodiscard]] gpushm::client connect() const {
-    return gpushm::client::connect({.socket_path = socket_, .timeout = 20s});
-  }
+  [[nodiscard]] gpushm::client connect() const { return gpushm_testing::patient_client(socket_); }
   static gpushm::segment create(gpushm::client& with, const std::string& name) {
     gpushm::segment created = with.create(
         name, {.size_bytes = 4'096, .device = "host", .lifetime = gpushm::lifetime::persistent});

@@ -29,6 +29,7 @@
 
 #include "base/unique_fd.hpp"
 #include "gpushm/gpushm.hpp"
+#include "testing/process/patient_client.hpp"
 #include "testing/process/proc_counters.hpp"
 #include "tests/share/agent_memory.hpp"
 
@@ -53,8 +54,7 @@ constexpr std::size_t metadata_bytes = 40;
 class member {
  public:
   member(const std::string& socket, std::string device)
-      : device_(std::move(device)),
-        client_(gpushm::client::connect({.socket_path = socket, .timeout = 20s})) {}
+      : device_(std::move(device)), client_(gpushm_testing::patient_client(socket)) {}
 
   std::string perform(std::istringstream words) {
     std::string command;
@@ -96,7 +96,10 @@ class member {
       return add(name, client_->share(name, memory, segment_bytes));
     }
     if (command == "open") {
-      return add(name, client_->open(name, {.access = gpushm::access::read, .timeout = 10s}));
+      return add(name,
+                 client_->open(name,
+                               {.access = gpushm::access::read,
+                                .timeout = gpushm_testing::scaled_timeout(10s)}));
     }
     if (command == "state") {
       return "ok " + std::string(to_string(segments_.at(name).state()));
