@@ -28,6 +28,8 @@ void restorer::restore() {
       restore_segment(name.first, *found);
     }
   }
+  hub_.domain().slots().for_each(
+      [&](const core::slot_word& each) { table_.set(each.slot, each.generation, each.state); });
   for (const auto& [name, value] : from_.state.records) {
     if (const auto* const found = std::get_if<core::saved_session>(&value)) {
       restore_session(name.first, *found);
@@ -86,7 +88,6 @@ void restorer::restore_segment(gpushm::generation generation, const core::saved_
     lost_.push_back(generation);
   }
   hub_.restore(generation, std::move(files));
-  table_.set(what.slot, generation, hub_.domain().segment_of(generation).state());
 }
 
 void restorer::restore_session(core::session_id number, const core::saved_session& what) {

@@ -143,7 +143,8 @@ domain::domain(std::string name,
       owner_uid_(owner_uid),
       limits_(bounds),
       budget_(capacities(bounds), std::move(process), bounds.memory_copies),
-      next_generation_(bounds.first_generation) {
+      next_generation_(bounds.first_generation),
+      slots_(bounds.max_segments) {
   core::quotas given = budget_.given_quotas();
   given.principal = {bounds.quota_bytes_per_principal, bounds.quota_bytes_per_principal};
   budget_.set_quotas(std::move(given));
@@ -222,7 +223,7 @@ void domain::refuse(session_id session,
 
 void domain::show(const segment& what) {
   note(record_kind::segment, what.generation);
-  effects_.slots.push_back({what.slot, what.generation, what.state()});
+  effects_.slots.push_back(slots_.set(what.slot, what.generation, what.state()));
 }
 
 // ---- permissions ----
@@ -311,20 +312,6 @@ error domain::no_such_segment(std::string_view name) const {
 
 // ---- creation ----
 
-std::uint32_t domain::take_slot() {
-  if (!free_slots_.empty()) {
-    const std::uint32_t slot = free_slots_.back();
-    free_slots_.pop_back();
-    return slot;
-  }
-  return unused_slots_from_++;
-}
-
-void domain::release_slot(std::uint32_t slot) noexcept {
-  // Capacity for it was reserved when the slot was first taken.
-  free_slots_.push_back(slot);
-}
-
 const segment& domain::reserve(session_id session,
                                const reservation& wanted,
                                const std::optional<lost_segment>& back) {
@@ -362,9 +349,6 @@ const segment& domain::reserve(session_id session,
   held->take(resource::memory_bytes, price_of(resource::memory_bytes));
 
   const gpushm::generation generation = back ? back->generation : next_generation_;
-  if (free_slots_.capacity() <= unused_slots_from_) {  // release_slot must not fail
-    free_slots_.reserve(std::size_t{unused_slots_from_} * 2 + 16);
-  }
   const auto at = segments_.emplace(generation, std::make_shared<segment>()).first;
   segment& created = *at->second;
   try {
@@ -377,9 +361,11 @@ const segment& domain::reserve(session_id session,
     creator.created.insert(generation);
     creator.unpublished.emplace(created.name, &created);
     reserved_.emplace(created.name, &created);
+    created.slot = slots_.take();
     created.held = held;  // nothing from here on can fail
     ++lease_count_;
   } catch (...) {  // out of memory half-way
+    reserved_.erase(created.name);
     creator.unpublished.erase(created.name);
     creator.leased.erase(generation);
     creator.created.erase(generation);
@@ -394,7 +380,6 @@ const segment& domain::reserve(session_id session,
     dead_names_in_order_.erase(dead->second);
     dead_names_.erase(dead);
   }
-  created.slot = take_slot();
   note(record_kind::numbers);
   note(record_kind::lease, generation, session);
   show(created);
@@ -612,8 +597,7 @@ void domain::free_if_unused(segment& what) {
     return;
   }
   withdraw(what);
-  effects_.slots.push_back({what.slot, what.generation, std::nullopt});
-  release_slot(what.slot);
+  effects_.slots.push_back(slots_.release(what.slot));
   if (const auto creator = sessions_.find(what.creator_session); creator != sessions_.end()) {
     creator->second.created.erase(what.generation);
   }

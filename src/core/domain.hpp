@@ -21,6 +21,7 @@
 #include "core/budget.hpp"
 #include "core/effects.hpp"
 #include "core/segment.hpp"
+#include "core/slots.hpp"
 #include "gpushm/client.hpp"
 #include "gpushm/error.hpp"
 #include "gpushm/types.hpp"
@@ -162,6 +163,8 @@ class domain {
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] const limits& bounds() const noexcept { return limits_; }
   [[nodiscard]] effects& pending() noexcept { return effects_; }
+  /// Includes what `pending()` is to show.
+  [[nodiscard]] const slot_table& slots() const noexcept { return slots_; }
 
   /// `payload_of` returns `payload` until the session is erased: by `disconnect`, by `lose` when it
   /// returns false, and for `lost` by `resume` when it returns true. Throws too_many_connections,
@@ -466,9 +469,6 @@ class domain {
   [[nodiscard]] error no_such_segment(std::string_view name) const;
   [[nodiscard]] error exporter_died() const;
 
-  std::uint32_t take_slot();
-  void release_slot(std::uint32_t slot) noexcept;
-
   /// True if the effects of ending a lease on `what` fit into the capacity of `pending()`.
   [[nodiscard]] bool has_room_to_end(const segment& what) const;
   [[nodiscard]] bool has_room_to_wake() const noexcept;
@@ -566,8 +566,7 @@ class domain {
   session_id next_session_ = 1;  ///< larger than that of every session so far
 
   gpushm::generation next_generation_;
-  std::vector<std::uint32_t> free_slots_;
-  std::uint32_t unused_slots_from_ = 0;  // slots from this one on were never used
+  slot_table slots_;
   std::size_t lease_count_ = 0;
   std::size_t ending_sessions_ = 0;  ///< of sessions_
   std::list<ended_session> ended_;

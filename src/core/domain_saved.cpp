@@ -255,7 +255,6 @@ void domain::restore_session(session_id id, const saved_session& from) {
 void domain::restore_segment(gpushm::generation generation, const saved_segment& from) {
   require(generation != 0 && generation < next_generation_,
           "a segment has a generation that was not given out");
-  require(from.slot < limits_.max_segments, "a segment has a slot that does not exist");
   segment& to = *segments_.emplace(generation, std::make_shared<segment>()).first->second;
   static_cast<reservation&>(to) = static_cast<const reservation&>(from);
   to.generation = generation;
@@ -267,6 +266,8 @@ void domain::restore_segment(gpushm::generation generation, const saved_segment&
   to.creator = from.creator;
   to.creator_session = from.creator_session;
   to.exporter_gone = from.exporter_gone;
+  require(slots_.take({to.slot, generation, to.state()}),
+          "a segment has a slot that does not exist, or that of another one");
   to.held = std::make_shared<charges>(charges_of(from.creator));
   const budget::amounts price = cost_of(from);
   for (std::size_t i = 0; i != price.size(); ++i) {
@@ -386,14 +387,12 @@ void domain::restore_unkept(session_id session, const saved_unkept& from) {
 }
 
 void domain::restore_indexes() {
-  std::set<std::uint32_t> slots;
   std::unordered_map<session_id, ended_session*> over;
   for (ended_session& each : ended_) {
     over.emplace(each.session, &each);
   }
   for (const auto& entry : segments_) {
     const segment& what = *entry.second;
-    require(slots.insert(what.slot).second, "two segments have one slot");
     // What is left of an ended session: its leases, and what it has created.
     const auto ends_with = [&](session_id session) {
       if (sessions_.contains(session)) {
@@ -409,13 +408,6 @@ void domain::restore_indexes() {
     for (const lease& claim : what.leases) {
       // Otherwise it would never end.
       require(ends_with(claim.holder), "a lease belongs to no session");
-    }
-  }
-  unused_slots_from_ = slots.empty() ? 0 : *slots.rbegin() + 1;
-  free_slots_.reserve(std::size_t{unused_slots_from_} * 2 + 16);
-  for (std::uint32_t slot = 0; slot < unused_slots_from_; ++slot) {
-    if (!slots.contains(slot)) {
-      free_slots_.push_back(slot);
     }
   }
   make_room_to_record(waiting_.size() + confirming_.size() + subscriptions_.size());

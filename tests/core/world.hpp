@@ -113,12 +113,30 @@ class recorder final {
                             each.peer_pid});
       });
     }
+    compare_slots();
     record(wanted);
     wanted.clear();
     return *this;
   }
 
  private:
+  /// What was shown is what the domain would show after a restart.
+  void compare_slots() const {
+    constexpr std::size_t few = 100;
+    if (of_->segment_count() > few) {
+      return;
+    }
+    std::size_t words = 0;
+    of_->slots().for_each([&](const slot_word& each) {
+      const auto at = slots_.find(each.slot);
+      EXPECT_TRUE(at != slots_.end() && at->second.generation == each.generation &&
+                  at->second.state == each.state)
+          << "slot " << each.slot;
+      ++words;
+    });
+    EXPECT_EQ(words, slots_.size());
+  }
+
   /// Applies the changes that the domain names, as a broker does with its journal, and compares the
   /// result with the domain.
   void record(const effects& done) const {
@@ -148,6 +166,11 @@ class recorder final {
         EXPECT_TRUE(at != recorded_.records.end() && at->second == value)
             << "a change was not named: kind " << static_cast<int>(which.kind) << ", "
             << which.first << ", " << which.second;
+        if (const auto* const saved = std::get_if<saved_segment>(&value)) {
+          const slot_change& word = slots_.at(saved->slot);
+          EXPECT_EQ(word.generation, which.first);
+          EXPECT_EQ(word.state, of_->segment_of(which.first).state());
+        }
       }
       EXPECT_EQ(recorded_.records.size(), all.records.size());
     }
