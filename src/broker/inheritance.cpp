@@ -51,10 +51,28 @@ std::vector<records::descriptor_id> stored_files::numbers() const {
 
 inheritance::inheritance(journal::journal from, stored_files left)
     : log(std::move(from)), descriptors(std::move(left)), stored(descriptors.numbers()) {
+  check_reader();
   read_notes();
   read();
   finish_call();
   --log.notes().failed_starts;  // if another domain ends this process, this one is not the cause
+}
+
+/// Changes nothing, however often an earlier version starts: the domain waits for a later one.
+void inheritance::check_reader() const {
+  const auto self = log.find(records::key_of(records::kind::broker));
+  if (!self) {
+    return;
+  }
+  const auto value = records::decode(records::kind::broker, *self);
+  const auto& found = std::get<records::broker_record>(value);
+  if (found.min_reader > records::reader) {
+    throw error(errc::unsupported_version,
+                "continue domain",
+                found.domain,
+                "a later version of gpushm-brokerd has recorded what this one does not know",
+                "start that version again: everything is kept for it");
+  }
 }
 
 void inheritance::read_notes() {

@@ -50,7 +50,8 @@ class stored_files {
 struct inheritance {
   /// Reads the journal, and records the effect of the system call in which the predecessor was
   /// killed. Throws `error`: invalid_argument, also if as many brokers as `max_failed_starts` have
-  /// ended while they continued this domain.
+  /// ended while they continued this domain; unsupported_version, and nothing is changed: only a
+  /// later version can continue it.
   inheritance(journal::journal from, stored_files left);
 
   /// The descriptor with this number; empty: there is none.
@@ -74,6 +75,7 @@ struct inheritance {
   std::set<std::pair<core::session_id, std::uint64_t>> handled;  ///< and its lane: 1 event lane
 
  private:
+  void check_reader() const;
   void read();
   void read_notes();
   void finish_call();

@@ -131,7 +131,8 @@ class writer {
                             v.listener,
                             v.lock,
                             v.socket_device,
-                            v.socket_inode);
+                            v.socket_inode,
+                            v.min_reader);
   }
   fbs::Offset<fb::Connection> add(const connection_record& v) {
     const auto token = to_.CreateVector(v.token.data(), v.token.size());
@@ -547,7 +548,8 @@ broker_value decode(kind what, std::span<const std::byte> from) {
                            v.listener(),
                            v.lock(),
                            v.socket_device(),
-                           v.socket_inode()};
+                           v.socket_inode(),
+                           v.min_reader()};
     }
     case kind::connection:
       return connection(root<fb::Connection>(from));

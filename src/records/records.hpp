@@ -35,6 +35,11 @@ enum class kind : std::uint32_t {
   open_next = 71,  ///< key: session and `open_rest_record::next` as it is now; no value
 };
 
+/// What this version reads. Raised when a broker records something that an earlier version must not
+/// skip, such as an object that has a slot: it then records the same number as `min_reader`, before
+/// the first such object.
+inline constexpr std::uint32_t reader = 1;
+
 /// Maximum size of a record's strings and lists. FlatBuffers could not represent twice as much.
 inline constexpr std::size_t max_record_bytes = std::size_t{1} << 30U;
 
@@ -71,6 +76,7 @@ struct broker_record {
   descriptor_id lock = 0;
   std::uint64_t socket_device = 0;  ///< the file at `socket_path`, as stat(2) says
   std::uint64_t socket_inode = 0;
+  std::uint32_t min_reader = 1;  ///< a version with a lower `reader` must not continue the domain
   friend bool operator==(const broker_record&, const broker_record&) = default;
 };
 

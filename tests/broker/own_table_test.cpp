@@ -22,6 +22,9 @@
 #include "base/unique_fd.hpp"
 #include "broker/descriptor_receiver.hpp"
 #include "broker/inheritance.hpp"
+#include "gpushm/error.hpp"
+#include "journal/journal.hpp"
+#include "records/records.hpp"
 #include "testing/raw_session/traps.hpp"
 #include "transport/packet_socket.hpp"
 
@@ -80,6 +83,45 @@ TEST(read_inheritances, does_not_wait_for_what_it_closes) {
     EXPECT_EQ(all.size(), 1U);
     EXPECT_FALSE(all.at("d1")) << "it has no journal";
   }));
+}
+
+/// What a later version has recorded is neither skipped nor dropped: that version can still
+/// continue it, however often this one was started.
+TEST(read_inheritances, leaves_a_domain_that_needs_a_later_version_as_it_is) {
+  journal::journal log = journal::journal::create(1U << 20U);
+  const auto record = [&](std::uint32_t min_reader) {
+    records::broker_record self;
+    self.domain = "default";
+    self.slots = 8;
+    self.min_reader = min_reader;
+    records::encoder encoder;
+    log.put(records::key_of(records::kind::broker), encoder.encode(std::move(self)));
+    log.commit();
+  };
+  const auto read = [&] {
+    std::vector<keeper::named_descriptor> inherited;
+    inherited.push_back({"d1+1", base::unique_fd(::dup(log.descriptor()))});
+    return read_inheritances(std::move(inherited));
+  };
+  record(records::reader + 1);
+  // In a form that this version cannot read.
+  const auto unknown = records::key_of({core::record_kind::segment, 7});
+  log.put(unknown, std::vector<std::byte>(3, std::byte{0xFF}));
+  log.commit();
+  for (unsigned i = 0; i != 3 * max_failed_starts; ++i) {
+    try {
+      static_cast<void>(read());
+      FAIL() << "continued";
+    } catch (const error& why) {
+      ASSERT_EQ(why.code(), errc::unsupported_version);
+      ASSERT_EQ(why.object(), "default");
+    }
+  }
+  log.erase(unknown);
+  record(records::reader);
+  const auto all = read();
+  ASSERT_TRUE(all.at("d1"));
+  EXPECT_EQ(all.at("d1")->broker.domain, "default");
 }
 
 /// Sends one packet with a descriptor.

@@ -147,8 +147,8 @@ auto fields_of(T& v) {
 }
 template <is<broker_record> T>
 auto fields_of(T& v) {
-  auto& [domain, epoch, slots, socket_path, table, listener, lock, device, inode] = v;
-  return std::tie(domain, epoch, slots, socket_path, table, listener, lock, device, inode);
+  auto& [domain, epoch, slots, socket_path, table, listener, lock, device, inode, reader] = v;
+  return std::tie(domain, epoch, slots, socket_path, table, listener, lock, device, inode, reader);
 }
 template <is<connection_record> T>
 auto fields_of(T& v) {
@@ -229,7 +229,7 @@ inline auto full_values() {
   segment.creator_session = 39;
   segment.exporter_gone = true;
 
-  broker_record broker{"default", {}, 41, "/run/gpushm/s", 42, 43, 44, 45, 46};
+  broker_record broker{"default", {}, 41, "/run/gpushm/s", 42, 43, 44, 45, 46, 47};
   broker.epoch = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
   connection_record connection{true,
                                true,
