@@ -77,7 +77,7 @@ bool hub::lose(session& gone, core::time_point now) {
   if (gone.sent_bye) {
     disconnect(gone.number);
   } else {
-    is_ending = domain_.lose(gone.number, now);
+    is_ending = domain_.at(now).lose(gone.number);
     if (is_ending) {
       out_.record(gone);
     }
@@ -105,8 +105,7 @@ void hub::work() {
 }
 
 void hub::tick(core::time_point now) {
-  now_ = now;
-  domain_.tick(now);
+  domain_.at(now).tick();
   effects_.settle();
   finish();
 }
@@ -123,7 +122,7 @@ bool hub::receive(session& from,
                   core::time_point now,
                   std::size_t foreign,
                   lane_kind on) {
-  now_ = now;
+  domain_.at(now);
   const bool is_handled = receive_one(from, packet, descriptors, foreign, on);
   if (!is_handled) {
     record_.is_not_handled(from.number, on);
@@ -165,7 +164,8 @@ bool hub::receive_one(session& from,
     effects_.reject(from, message->id, "message received on the wrong lane");
     return true;
   }
-  const requests::context request{from, from.number, message->id, descriptors, now_, foreign};
+  const requests::context request{
+      from, from.number, message->id, descriptors, domain_.now(), foreign};
   prepared answer;
   std::optional<error> refused;
   bool failed = false;

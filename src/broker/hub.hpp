@@ -156,7 +156,6 @@ class hub final {
   signal_pages pages_;
   effect_sink effects_;
   requests requests_;
-  core::time_point now_{};  ///< of the last packet or tick
 };
 
 }  // namespace gpushm::broker_detail

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "core/budget.hpp"
+#include "core/deadlines.hpp"
 #include "core/effects.hpp"
 #include "core/segment.hpp"
 #include "core/slots.hpp"
@@ -27,8 +29,6 @@
 #include "gpushm/types.hpp"
 
 namespace gpushm::core {
-
-using time_point = std::chrono::steady_clock::time_point;
 
 /// The size of an address space. Members only claim sizes, so this keeps their sum from
 /// overflowing.
@@ -166,6 +166,14 @@ class domain {
   /// Includes what `pending()` is to show.
   [[nodiscard]] const slot_table& slots() const noexcept { return slots_; }
 
+  /// It is `now`, an earlier one than before has no effect. The only place where the time enters:
+  /// before each call that depends on it (`lose`, `tick`).
+  domain& at(time_point now) noexcept {
+    now_ = std::max(now_, now);
+    return *this;
+  }
+  [[nodiscard]] time_point now() const noexcept { return now_; }
+
   /// `payload_of` returns `payload` until the session is erased: by `disconnect`, by `lose` when it
   /// returns false, and for `lost` by `resume` when it returns true. Throws too_many_connections,
   /// too_many_descriptors, out_of_memory, share_exceeded.
@@ -198,7 +206,7 @@ class domain {
   /// The connection closed without a goodbye, and its process may still write: requests and
   /// subscriptions end now; leases, names and charges stay until `disconnect`, called after the
   /// fence. Returns false if it has no leases; the session is then erased.
-  bool lose(session_id session, time_point now);
+  bool lose(session_id session);
   [[nodiscard]] bool is_ending(session_id session) const;
   /// Sets what `ending_of` reports. No effect unless the session is ending.
   void set_fence_wait(session_id session, fence_wait what);
@@ -348,9 +356,12 @@ class domain {
     }
   }
 
-  /// Fails opens whose deadline has passed.
-  void tick(time_point now);
-  [[nodiscard]] std::optional<time_point> next_deadline() const;
+  /// Fails some of the opens whose deadline has passed, the earliest first. If some are left, which
+  /// are the next turn's, `next_deadline` is in the past.
+  void tick();
+  [[nodiscard]] std::optional<time_point> next_deadline() const noexcept {
+    return deadlines_.next();
+  }
 
   [[nodiscard]] std::size_t segment_count() const noexcept { return segments_.size(); }
   /// Without ending sessions.
@@ -533,6 +544,8 @@ class domain {
   void grant_or_refuse(session_id session, const open_request& request, segment& found);
   void wait(session_id session, open_request request);
   waiting_open take_waiting(std::uint64_t id);
+  void expire_waiting(std::uint64_t id);
+  void expire_confirmation(std::uint64_t id);
   void wake(segment& published);
   void emit(event_kind kind, const segment& what, session_id cause);
   void emit(event_kind kind, const segment& what, std::size_t leases, std::int32_t peer_pid);
@@ -542,6 +555,8 @@ class domain {
   limits limits_;
   core::budget budget_;  // declared before every member that has charges
   effects effects_;
+  time_point now_{};
+  deadline_queue deadlines_;  ///< of waiting_ and confirming_
 
   std::unordered_map<gpushm::generation, std::shared_ptr<segment>> segments_;
   // Each named segment is in exactly one of these.
@@ -552,11 +567,9 @@ class domain {
 
   std::map<std::uint64_t, waiting_open> waiting_;
   std::map<std::string, name_waiters, std::less<>> waiting_by_name_;
-  std::set<std::pair<time_point, std::uint64_t>> waiting_by_deadline_;
   std::uint64_t next_waiting_ = 1;
 
   std::map<std::uint64_t, waiting_confirmation> confirming_;
-  std::set<std::pair<time_point, std::uint64_t>> confirming_by_deadline_;
   std::map<gpushm::generation, std::set<std::uint64_t>> confirming_by_generation_;
   std::uint64_t next_confirmation_ = 1;
 

@@ -207,7 +207,7 @@ void domain::confirm_with_exporter(session_id session,
     confirming_.emplace(
         id,
         waiting_confirmation{session, request, found.generation, deadline, found.creator_session});
-    confirming_by_deadline_.emplace(deadline, id);
+    deadlines_.add({deadline, deadline_queue::kind::confirmation, id});
     auto& all = confirming_by_generation_[found.generation];
     all.insert(id);
     make_room(0, all.size());  // all are refused if the exporter ends
@@ -216,7 +216,7 @@ void domain::confirm_with_exporter(session_id session,
     exporter.queued_questions.insert(id);
   } catch (...) {
     waiter.confirming.erase(id);
-    confirming_by_deadline_.erase({deadline, id});
+    deadlines_.erase({deadline, deadline_queue::kind::confirmation, id});
     if (const auto of = confirming_by_generation_.find(found.generation);
         of != confirming_by_generation_.end()) {
       of->second.erase(id);
@@ -287,7 +287,7 @@ domain::waiting_confirmation domain::take_confirmation(std::uint64_t id) {
   waiting_confirmation taken = std::move(at->second);
   note(record_kind::confirmation, id);
   confirming_.erase(at);
-  confirming_by_deadline_.erase({taken.deadline, id});
+  deadlines_.erase({taken.deadline, deadline_queue::kind::confirmation, id});
   const auto of = confirming_by_generation_.find(taken.generation);
   of->second.erase(id);
   if (of->second.empty()) {
@@ -374,7 +374,7 @@ void domain::wait(session_id session, open_request request) {
   try {
     waiting_.emplace(id, waiting_open{session, request});
     waiter.waiting.insert(id);
-    waiting_by_deadline_.emplace(*request.deadline, id);
+    deadlines_.add({*request.deadline, deadline_queue::kind::waiting, id});
     name_waiters& same = waiting_by_name_[request.name];
     if (same.ids.empty()) {
       same.place.assign(1, request.name);
@@ -385,7 +385,7 @@ void domain::wait(session_id session, open_request request) {
         by_name != waiting_by_name_.end() && by_name->second.ids.empty()) {
       waiting_by_name_.erase(by_name);
     }
-    waiting_by_deadline_.erase({*request.deadline, id});
+    deadlines_.erase({*request.deadline, deadline_queue::kind::waiting, id});
     waiter.waiting.erase(id);
     waiting_.erase(id);
     release_waiting_open(waiter.held, request);
@@ -434,7 +434,7 @@ domain::waiting_open domain::take_waiting(std::uint64_t id) {
   if (by_name->second.ids.empty()) {
     waiting_by_name_.erase(by_name);
   }
-  waiting_by_deadline_.erase({*taken.request.deadline, id});
+  deadlines_.erase({*taken.request.deadline, deadline_queue::kind::waiting, id});
   if (const auto waiter = sessions_.find(taken.session); waiter != sessions_.end()) {
     waiter->second.waiting.erase(id);
     release_waiting_open(waiter->second.held, taken.request);
@@ -486,41 +486,44 @@ bool domain::wake_some(segment& published) {
   return waiting_by_name_.contains(published.name);
 }
 
-void domain::tick(time_point now) {
-  // The rest stays due: `next_deadline` is then in the past.
-  std::size_t left = opens_per_turn;
-  while (!waiting_by_deadline_.empty() && waiting_by_deadline_.begin()->first <= now &&
-         left-- != 0) {
-    const waiting_open expired = take_waiting(waiting_by_deadline_.begin()->second);
-    const auto at = published_.find(expired.request.name);
-    refuse_with(expired.session, expired.request, [&] {
-      return at != published_.end() && waits_for_fence(*at->second)
-                 ? writer_ending(*at->second)
-                 : no_such_segment(expired.request.name);
-    });
-  }
-  left = opens_per_turn;
-  while (!confirming_by_deadline_.empty() && confirming_by_deadline_.begin()->first <= now &&
-         left-- != 0) {
-    const waiting_confirmation expired = take_confirmation(confirming_by_deadline_.begin()->second);
-    refuse_with(expired.session, expired.request, [] {
-      return error(errc::timed_out,
-                   {},
-                   {},
-                   "the process that shares this memory does not answer",
-                   "check whether it is stopped or overloaded");
-    });
+// ---- deadlines ----
+
+void domain::tick() {
+  for (std::size_t left = opens_per_turn; left != 0; --left) {
+    const auto next = deadlines_.due(now_);
+    if (!next) {
+      return;
+    }
+    switch (next->what) {
+      case deadline_queue::kind::waiting:
+        expire_waiting(next->number);
+        break;
+      case deadline_queue::kind::confirmation:
+        expire_confirmation(next->number);
+        break;
+    }
   }
 }
 
-std::optional<time_point> domain::next_deadline() const {
-  std::optional<time_point> next;
-  for (const auto* deadlines : {&waiting_by_deadline_, &confirming_by_deadline_}) {
-    if (!deadlines->empty() && (!next || deadlines->begin()->first < *next)) {
-      next = deadlines->begin()->first;
-    }
-  }
-  return next;
+void domain::expire_waiting(std::uint64_t id) {
+  const waiting_open expired = take_waiting(id);
+  const auto at = published_.find(expired.request.name);
+  refuse_with(expired.session, expired.request, [&] {
+    return at != published_.end() && waits_for_fence(*at->second)
+               ? writer_ending(*at->second)
+               : no_such_segment(expired.request.name);
+  });
+}
+
+void domain::expire_confirmation(std::uint64_t id) {
+  const waiting_confirmation expired = take_confirmation(id);
+  refuse_with(expired.session, expired.request, [] {
+    return error(errc::timed_out,
+                 {},
+                 {},
+                 "the process that shares this memory does not answer",
+                 "check whether it is stopped or overloaded");
+  });
 }
 
 }  // namespace gpushm::core

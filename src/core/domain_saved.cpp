@@ -340,7 +340,7 @@ void domain::restore_waiting(std::uint64_t id, const saved_open& from) {
   at->second.held.charge(resource::waiting_opens, 1);
   at->second.held.charge(resource::memory_bytes, cost::waiting_open + from.request.name.size());
   at->second.waiting.insert(id);
-  waiting_by_deadline_.emplace(*from.request.deadline, id);
+  deadlines_.add({*from.request.deadline, deadline_queue::kind::waiting, id});
   name_waiters& same = waiting_by_name_[from.request.name];
   if (same.ids.empty()) {
     same.place.assign(1, from.request.name);
@@ -359,7 +359,7 @@ void domain::restore_confirmation(std::uint64_t id, const saved_confirmation& fr
   at->second.held.charge(resource::waiting_opens, 1);
   at->second.held.charge(resource::memory_bytes, cost::waiting_open + from.request.name.size());
   at->second.confirming.insert(id);
-  confirming_by_deadline_.emplace(from.deadline, id);
+  deadlines_.add({from.deadline, deadline_queue::kind::confirmation, id});
   auto& all = confirming_by_generation_[from.generation];
   all.insert(id);
   make_room(0, all.size());

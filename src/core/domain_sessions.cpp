@@ -119,7 +119,7 @@ void domain::stop_requests(session_id id, participant& of) {
   mute(id);
 }
 
-bool domain::lose(session_id id, time_point now) {
+bool domain::lose(session_id id) {
   const auto at = sessions_.find(id);
   if (at == sessions_.end() || at->second.lost) {
     return at != sessions_.end();
@@ -134,7 +134,7 @@ bool domain::lose(session_id id, time_point now) {
   const std::uint64_t kept = limits_.descriptors_per_ending_session;
   const std::uint64_t had = gone.held.held(resource::descriptors);
   gone.held.release(resource::descriptors, had - std::min(had, kept));
-  gone.lost = participant::loss{now};
+  gone.lost = participant::loss{now_};
   note(record_kind::session, id);
   ++ending_sessions_;
   return true;

@@ -452,7 +452,7 @@ TEST_F(core_share, unanswered_questions_to_an_exporter_are_limited) {
   EXPECT_EQ(seen_.questions().size(), most);
   // Timed-out questions to a stopped exporter are not replaced by new ones.
   while (domain_.next_deadline()) {
-    domain_.tick(at_ms(60'000));
+    domain_.at(at_ms(60'000)).tick();
   }
   EXPECT_EQ(seen_.answers().size(), 640U);
   open(importer, "w");
@@ -563,9 +563,9 @@ TEST_F(core_share, waiting_opens_do_not_get_a_removed_segment) {
   }
   EXPECT_EQ(seen_.answers().size(), answered);
   EXPECT_EQ(domain_.waiting_count(), 1'000U - answered);
-  domain_.tick(at_ms(2'000'000));
+  domain_.at(at_ms(2'000'000)).tick();
   while (domain_.next_deadline()) {
-    domain_.tick(at_ms(2'000'000));
+    domain_.at(at_ms(2'000'000)).tick();
   }
   EXPECT_EQ(seen_.answers().size(), 1'000U);
   expect_nothing_left();

@@ -194,7 +194,7 @@ class crowd {
         break;
       default:
         now_ms_ += static_cast<int>(pick(40));
-        domain_->tick(at_ms(now_ms_));
+        domain_->at(at_ms(now_ms_)).tick();
         domain_->work();
         break;
     }

@@ -577,7 +577,7 @@ TEST_F(domain_open, waiting_opens_are_answered_in_order) {
   open(5, "kv", at_ms(30), 1);
   EXPECT_EQ(domain_.waiting_count(), 4U);
   EXPECT_EQ(domain_.next_deadline(), at_ms(20));
-  domain_.tick(at_ms(19));
+  domain_.at(at_ms(19)).tick();
   const auto created = make(1, "kv");
   ASSERT_EQ(seen_.answers().size(), 3U);
   EXPECT_EQ(seen_.answers()[0].session, 2U);
@@ -587,9 +587,9 @@ TEST_F(domain_open, waiting_opens_are_answered_in_order) {
   EXPECT_EQ(seen_.answers()[2].session, 5U);
   EXPECT_EQ(seen_.answers()[2].code, errc::size_mismatch);
   EXPECT_EQ(domain_.next_deadline(), at_ms(40));
-  domain_.tick(at_ms(39));
+  domain_.at(at_ms(39)).tick();
   EXPECT_EQ(domain_.waiting_count(), 1U);
-  domain_.tick(at_ms(40));
+  domain_.at(at_ms(40)).tick();
   EXPECT_EQ(domain_.waiting_count(), 0U);
   EXPECT_EQ(last().code, errc::no_such_segment);
   EXPECT_EQ(domain_.next_deadline(), std::nullopt);
@@ -678,7 +678,7 @@ TEST_F(domain_with_few_waiting_opens, open_beyond_the_limit_fails_immediately) {
             "once)");
   open(3, "b", at_ms(10));
   EXPECT_EQ(seen_.answers().size(), 1U) << "other connections have separate limits";
-  domain_.tick(at_ms(10));
+  domain_.at(at_ms(10)).tick();
   open(2, "b", at_ms(20));
   EXPECT_EQ(domain_.waiting_count(), 1U);
 }

@@ -90,7 +90,7 @@ using kind = std::vector<event_kind>;
 TEST_F(core_fence, memory_name_quota_and_events_wait_for_the_fence) {
   make(1, "kv");
   EXPECT_EQ(events(), kind{event_kind::published});
-  EXPECT_TRUE(domain_.lose(1, at_ms(10)));
+  EXPECT_TRUE(domain_.at(at_ms(10)).lose(1));
   EXPECT_TRUE(domain_.is_ending(1));
   EXPECT_EQ(events(), kind{});
   EXPECT_EQ(domain_.segment_count(), 1U);
@@ -116,11 +116,11 @@ TEST_F(core_fence, memory_name_quota_and_events_wait_for_the_fence) {
 }
 
 TEST_F(core_fence, session_without_leases_ends_immediately) {
-  EXPECT_FALSE(domain_.lose(2, at_ms(0)));
+  EXPECT_FALSE(domain_.at(at_ms(0)).lose(2));
   EXPECT_FALSE(domain_.is_ending(2));
   EXPECT_EQ(domain_.session_count(), 5U);
-  EXPECT_FALSE(domain_.lose(2, at_ms(0)));   // second call
-  EXPECT_FALSE(domain_.lose(77, at_ms(0)));  // unknown session
+  EXPECT_FALSE(domain_.at(at_ms(0)).lose(2));   // second call
+  EXPECT_FALSE(domain_.at(at_ms(0)).lose(77));  // unknown session
   expect_nothing_left();
 }
 
@@ -128,7 +128,7 @@ TEST_F(core_fence, lost_session_gets_no_events_or_answers) {
   make(1, "kv");
   open(1, "later", at_ms(1'000));
   domain_.subscribe(1, 7, "");
-  EXPECT_TRUE(domain_.lose(1, at_ms(0)));
+  EXPECT_TRUE(domain_.at(at_ms(0)).lose(1));
   EXPECT_EQ(domain_.waiting_count(), 0U);
   seen_.notices().clear();
   make(2, "later");
@@ -141,7 +141,7 @@ TEST_F(core_fence, lost_session_gets_no_events_or_answers) {
 
 TEST_F(core_fence, open_of_memory_of_a_lost_session_waits_or_fails) {
   const auto generation = make(1, "kv", lifetime::persistent);
-  domain_.lose(1, at_ms(0));
+  domain_.at(at_ms(0)).lose(1);
   open(2, "kv");
   ASSERT_EQ(seen_.answers().size(), 1U);
   EXPECT_EQ(seen_.answers()[0].code, errc::writer_ending);
@@ -153,7 +153,7 @@ TEST_F(core_fence, open_of_memory_of_a_lost_session_waits_or_fails) {
   open(2, "kv", at_ms(100));
   open(3, "kv", at_ms(2'000));
   EXPECT_EQ(seen_.answers().size(), 1U);
-  domain_.tick(at_ms(100));
+  domain_.at(at_ms(100)).tick();
   ASSERT_EQ(seen_.answers().size(), 2U);
   EXPECT_EQ(seen_.answers()[1].code, errc::writer_ending);
   domain_.disconnect(1, false);
@@ -167,7 +167,7 @@ TEST_F(core_fence, open_of_memory_of_a_lost_session_waits_or_fails) {
 
 TEST_F(core_fence, waiting_open_gets_the_next_segment_of_the_name) {
   make(1, "kv");
-  domain_.lose(1, at_ms(0));
+  domain_.at(at_ms(0)).lose(1);
   open(2, "kv", at_ms(1'000));
   domain_.disconnect(1, false);
   work();
@@ -182,7 +182,7 @@ TEST_F(core_fence, waiting_open_gets_the_next_segment_of_the_name) {
 TEST_F(core_fence, open_does_not_wait_if_another_session_has_a_lease) {
   const auto generation = make(1, "kv");
   open(2, "kv");
-  domain_.lose(1, at_ms(0));
+  domain_.at(at_ms(0)).lose(1);
   open(3, "kv");
   ASSERT_EQ(seen_.answers().size(), 2U);
   EXPECT_EQ(seen_.answers()[1].generation, generation);
@@ -193,7 +193,7 @@ TEST_F(core_fence, names_become_free_at_the_fence) {
   make(1, "leased");
   domain_.reserve(1, host_segment("reserved"));
   make(1, "persistent", lifetime::persistent);
-  domain_.lose(1, at_ms(0));
+  domain_.at(at_ms(0)).lose(1);
   for (const char* name : {"leased", "reserved"}) {
     errc code{};
     error_of([&] { domain_.reserve(2, host_segment(name)); }, &code);
@@ -212,7 +212,7 @@ TEST_F(core_fence, names_become_free_at_the_fence) {
 
 TEST_F(core_fence, removal_frees_the_name_immediately) {
   make(1, "kv");
-  domain_.lose(1, at_ms(0));
+  domain_.at(at_ms(0)).lose(1);
   domain_.remove(2, "kv");  // of the same uid
   EXPECT_EQ(domain_.segment_count(), 1U);
   EXPECT_TRUE(seen_.freed_generations().empty());
@@ -226,7 +226,7 @@ TEST_F(core_fence, released_event_waits_for_the_fence_of_the_last_consumer) {
   make(1, "kv");
   open(2, "kv");
   static_cast<void>(events());
-  domain_.lose(2, at_ms(0));
+  domain_.at(at_ms(0)).lose(2);
   EXPECT_EQ(events(), kind{});
   domain_.disconnect(2, false);
   EXPECT_EQ(events(), (kind{event_kind::peer_died, event_kind::released}));
@@ -237,7 +237,7 @@ TEST_F(core_fence, open_of_exporter_bound_memory_fails_at_the_fence) {
   share(1, "kv");
   open(2, "kv");  // question not answered
   ASSERT_EQ(seen_.questions().size(), 1U);
-  domain_.lose(1, at_ms(0));
+  domain_.at(at_ms(0)).lose(1);
   open(3, "kv", at_ms(5'000));  // no exporter is left to confirm
   EXPECT_EQ(seen_.questions().size(), 1U);
   EXPECT_TRUE(seen_.answers().empty());
@@ -246,7 +246,7 @@ TEST_F(core_fence, open_of_exporter_bound_memory_fails_at_the_fence) {
   ASSERT_EQ(seen_.answers().size(), 1U);
   EXPECT_EQ(seen_.answers()[0].session, 2U);
   EXPECT_EQ(seen_.answers()[0].code, errc::peer_died);
-  domain_.tick(at_ms(5'000));
+  domain_.at(at_ms(5'000)).tick();
   ASSERT_EQ(seen_.answers().size(), 2U);
   EXPECT_EQ(seen_.answers()[1].code, errc::peer_died);
   expect_nothing_left();
@@ -257,7 +257,7 @@ TEST_F(core_fence, open_of_exporter_bound_memory_fails_at_the_fence) {
 TEST_F(core_fence, unfence_ends_leases_and_reports_it) {
   make(1, "kv", lifetime::persistent);
   const auto other = make(1, "other");
-  domain_.lose(1, at_ms(0));
+  domain_.at(at_ms(0)).lose(1);
   static_cast<void>(events());
   open(2, "kv", at_ms(1'000));
   domain_.unfence(6, "kv");
@@ -285,7 +285,7 @@ TEST_F(core_fence, unfence_is_refused_without_waiting_leases_or_permission) {
   EXPECT_EQ(code, errc::invalid_argument);
   error_of([&] { domain_.unfence(6, "none"); }, &code);
   EXPECT_EQ(code, errc::no_such_segment);
-  domain_.lose(1, at_ms(0));
+  domain_.at(at_ms(0)).lose(1);
   domain_.connect(7, {107, 2000, true});
   error_of([&] { domain_.unfence(7, "kv"); }, &code);
   EXPECT_EQ(code, errc::permission_denied);
@@ -306,7 +306,7 @@ TEST_F(core_fence, unfence_ends_leases_of_the_own_principal_only) {
   open(21, "kv");
   seen_.settle();
   for (const session_id each : {11U, 12U, 21U}) {
-    EXPECT_TRUE(domain_.lose(each, at_ms(0)));
+    EXPECT_TRUE(domain_.at(at_ms(0)).lose(each));
   }
   errc code{};
   static_cast<void>(error_of([&] { domain_.unfence(22, "kv"); }, &code));
@@ -338,7 +338,7 @@ TEST_F(core_fence, resumed_session_keeps_what_it_reports) {
   const auto others = make(2, "others");
   open(1, "others");
   open(1, "others");
-  domain_.lose(1, at_ms(0));
+  domain_.at(at_ms(0)).lose(1);
   static_cast<void>(events());
   domain_.connect(7, {101, 1000, true});
   EXPECT_TRUE(domain_.resume(1, 7));
@@ -364,7 +364,7 @@ TEST_F(core_fence, resumed_session_keeps_what_it_reports) {
 TEST_F(core_fence, open_after_keep_survives_the_release_of_unkept_leases) {
   const auto others = make(2, "others");
   open(1, "others");
-  domain_.lose(1, at_ms(0));
+  domain_.at(at_ms(0)).lose(1);
   domain_.connect(7, {101, 1000, true});
   EXPECT_TRUE(domain_.resume(1, 7));
   domain_.keep(7, {}, {}, false);
@@ -378,7 +378,7 @@ TEST_F(core_fence, open_after_keep_survives_the_release_of_unkept_leases) {
 
 TEST_F(core_fence, resume_needs_the_same_principal_and_works_once) {
   make(1, "kv");
-  domain_.lose(1, at_ms(0));
+  domain_.at(at_ms(0)).lose(1);
   domain_.connect(7, {107, 2000, true});
   EXPECT_FALSE(domain_.resume(1, 7));
   EXPECT_FALSE(domain_.resume(2, 7));  // not ending
@@ -398,7 +398,7 @@ TEST_F(core_fence, resume_needs_the_same_principal_and_works_once) {
 TEST_F(core_fence, resumed_exporter_gets_questions_again) {
   const auto generation = share(1, "kv");
   open(2, "kv");
-  domain_.lose(1, at_ms(0));
+  domain_.at(at_ms(0)).lose(1);
   domain_.connect(7, {101, 1000, true});
   EXPECT_TRUE(domain_.resume(1, 7));
   EXPECT_EQ(seen_.questions().size(), 1U);

@@ -94,7 +94,7 @@ TEST(core_heap, opens_that_have_ended_leave_no_questions) {
   const auto open_and_wait = [&](std::size_t times) {
     for (std::size_t i = 0; i < times; ++i) {
       domain.open(2, {++request, 0, "kv", 0, {}});
-      domain.tick(at_ms(1'000'000));
+      domain.at(at_ms(1'000'000)).tick();
       domain.pending().clear();
     }
   };
@@ -228,7 +228,7 @@ TEST(out_of_memory, failed_waiting_open_changes_nothing) {
         const auto created = domain.reserve(1, host_segment(std::string(100, 'n'))).generation;
         domain.attach(1, created, 0, 1);
         domain.publish(1, created, {});
-        domain.tick(at_ms(20));
+        domain.at(at_ms(20)).tick();
         EXPECT_EQ(domain.waiting_count(), 0U);
       });
   EXPECT_GT(failures, 3U);

@@ -598,7 +598,7 @@ class random_world {
           break;
         }
         if (pick(2) == 0) {
-          ASSERT_EQ(domain_->lose(session, at_ms(now_ms_)), model_.lose(session));
+          ASSERT_EQ(domain_->at(at_ms(now_ms_)).lose(session), model_.lose(session));
           break;
         }
         const bool clean = pick(2) == 0;
@@ -716,7 +716,7 @@ class random_world {
       default:
         now_ms_ += static_cast<int>(pick(15));
         model_.tick(now_ms_);
-        domain_->tick(at_ms(now_ms_));
+        domain_->at(at_ms(now_ms_)).tick();
         break;
     }
   }

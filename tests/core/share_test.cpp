@@ -428,12 +428,12 @@ TEST_P(exporter_bound_memory, unanswered_open_fails_at_the_deadline) {
   const auto second = open(other, "kv", at_ms(1'000'000));  // waits for the name, not for this
   const auto asked_too = only_question();
   EXPECT_EQ(domain_.next_deadline(), at_ms(2'500));
-  domain_.tick(at_ms(2'499));
+  domain_.at(at_ms(2'499)).tick();
   EXPECT_TRUE(seen_.answers().empty());
-  domain_.tick(at_ms(2'500));
+  domain_.at(at_ms(2'500)).tick();
   expect_failed(importer, first, errc::timed_out, not_answering);
   EXPECT_EQ(domain_.next_deadline(), at_ms(2'600));
-  domain_.tick(at_ms(10'000));
+  domain_.at(at_ms(10'000)).tick();
   expect_failed(other, second, errc::timed_out, not_answering);
   EXPECT_EQ(domain_.next_deadline(), std::nullopt);
 
@@ -517,7 +517,7 @@ TEST_P(exporter_bound_memory, death_of_the_exporter_frees_the_name) {
   now_ms_ = 100;
   const auto waiting = open(importer, "kv", at_ms(200));
   EXPECT_TRUE(seen_.answers().empty()) << "it may be shared again";
-  domain_.tick(at_ms(200));
+  domain_.at(at_ms(200)).tick();
   expect_failed(importer, waiting, errc::peer_died, died);
 
   // The name is free immediately, while the old memory is still mapped.
@@ -669,7 +669,7 @@ TEST_P(exporter_bound_memory, not_granted_after_removal) {
   static_cast<void>(only_question());
   domain_.remove(exporter, "kv", created);
   domain_.release(exporter, created, 1);
-  domain_.tick(at_ms(2'000));
+  domain_.at(at_ms(2'000)).tick();
   expect_failed(importer, request, errc::timed_out, not_answering);
   expect_no_segment_left();
 }
@@ -703,7 +703,7 @@ TEST_P(exporter_bound_memory, removed_memory_is_waited_for_until_the_deadline) {
   EXPECT_TRUE(seen_.answers().empty());
   EXPECT_EQ(domain_.waiting_count(), 1U);
   EXPECT_EQ(domain_.next_deadline(), at_ms(300));
-  domain_.tick(at_ms(300));
+  domain_.at(at_ms(300)).tick();
   expect_failed(importer, request, errc::no_such_segment, no_name);
 }
 
@@ -793,7 +793,7 @@ TEST_P(bounded_sharing, confirmations_are_limited_per_connection) {
   EXPECT_NE(only_answer().generation, 0U);
   static_cast<void>(open(importer, "kv"));
   static_cast<void>(only_question());
-  domain_.tick(at_ms(70));
+  domain_.at(at_ms(70)).tick();
   EXPECT_EQ(std::exchange(seen_.answers(), {}).size(), 4U);
   for (int i = 0; i < 3; ++i) {
     now_ms_ = 70;

@@ -80,7 +80,7 @@ class core_turns : public testing::Test {
 
 TEST_F(core_turns, close_with_many_waiting_opens_is_recorded_by_itself) {
   wait_for_names(member, max_opens);
-  EXPECT_FALSE(domain_.lose(member, at_ms(1)));
+  EXPECT_FALSE(domain_.at(at_ms(1)).lose(member));
   static_cast<void>(work_to_the_end());
   EXPECT_EQ(domain_.waiting_count(), 0U);
 }
@@ -96,7 +96,7 @@ TEST_F(core_turns, waiting_opens_of_a_closed_session_end_in_turns) {
   EXPECT_EQ(turns, (max_opens + each_turn - 1) / each_turn);
   EXPECT_EQ(domain_.waiting_count(), 0U);
   EXPECT_FALSE(domain_.stop_some(member));
-  EXPECT_FALSE(domain_.lose(member, at_ms(1)));
+  EXPECT_FALSE(domain_.at(at_ms(1)).lose(member));
   EXPECT_FALSE(domain_.stop_some(member)) << "it has ended";
 }
 
@@ -160,7 +160,7 @@ TEST_F(core_turns, thousands_of_leases_end_in_turns) {
   constexpr std::size_t changes_per_turn = 4'096;
   constexpr session_id successor = 3;
   create_many(segments);
-  ASSERT_TRUE(domain_.lose(exporter, at_ms(1)));
+  ASSERT_TRUE(domain_.at(at_ms(1)).lose(exporter));
   domain_.connect(successor, {11, 1'000, true});
   static_cast<void>(changed());
   ASSERT_TRUE(domain_.resume(exporter, successor));

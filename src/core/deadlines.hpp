@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <set>
+
+namespace gpushm::core {
+
+/// Of the machine's monotonic clock: a successor of the process can use it.
+using time_point = std::chrono::steady_clock::time_point;
+
+/// What a domain does at certain times, in order of time. At equal times: in order of kind and
+/// number. Not saved: it follows from the objects that have a deadline.
+///
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
+class deadline_queue final {
+ public:
+  enum class kind : std::uint8_t { waiting, confirmation };
+  struct entry {
+    time_point when{};
+    kind what = kind::waiting;
+    std::uint64_t number = 0;  ///< of the object
+    friend auto operator<=>(const entry&, const entry&) = default;
+  };
+
+  /// No effect if it is there already. Throws std::bad_alloc; then nothing has changed.
+  void add(const entry& which) { entries_.insert(which); }
+  /// No effect if it is not there.
+  void erase(const entry& which) noexcept { entries_.erase(which); }
+  /// The earliest one, if it is due at `now`. It stays.
+  [[nodiscard]] std::optional<entry> due(time_point now) const noexcept {
+    return entries_.empty() || entries_.begin()->when > now ? std::nullopt
+                                                            : std::optional(*entries_.begin());
+  }
+  [[nodiscard]] std::optional<time_point> next() const noexcept {
+    return entries_.empty() ? std::nullopt : std::optional(entries_.begin()->when);
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
+
+ private:
+  std::set<entry> entries_;
+};
+
+}  // namespace gpushm::core
