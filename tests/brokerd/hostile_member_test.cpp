@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Members that would keep a killed broker from having a successor.
+#include "tests/brokerd/hostile_member.hpp"
+
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/capability.h>
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,9 +20,7 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <list>
 #include <optional>
 #include <set>
@@ -44,9 +42,7 @@
 #include "testing/process/deadline.hpp"
 #include "testing/process/patient_client.hpp"
 #include "testing/process/temp_dir.hpp"
-#include "testing/raw_session/forked_process.hpp"
 #include "testing/raw_session/raw_session.hpp"
-#include "testing/raw_session/traps.hpp"
 #include "testing/stuck_file/stuck_file.hpp"
 #include "tests/brokerd/stepped_thread.hpp"
 #include "transport/packet_socket.hpp"
@@ -57,20 +53,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using gpushm_testing::eventually;
-
-class brokerd_with_hostile_member : public testing::Test {
- protected:
-  explicit brokerd_with_hostile_member(const std::string& domains = "default,other",
-                                       unsigned open_files = 0)
-      : broker_(run_dir_, {"--domain", domains}, open_files) {}
-  [[nodiscard]] gpushm::client connect() const { return gpushm_testing::patient_client(socket_); }
-  [[nodiscard]] std::string log() { return broker_.keeper().output().all_output(); }
-
-  gpushm_testing::temp_dir directory_{0755};
-  const std::string run_dir_ = directory_ / "run";
-  const std::string socket_ = run_dir_ + "/d/default/socket";
-  gpushm_testing::brokerd broker_;
-};
+using gpushm_tests::brokerd_with_hostile_member;
 
 /// Packets behind the one that ends the session are dropped by calls that the program may make.
 TEST_F(brokerd_with_hostile_member, is_not_ended_by_packets_that_it_does_not_read) {
@@ -639,148 +622,6 @@ TEST_F(brokerd_with_hostile_member, takes_no_descriptors_that_its_requests_do_no
     EXPECT_TRUE(gpushm_testing::failure_of(answer)) << answer.closed;
   }
   EXPECT_LT(number_of_next("second"), first + 10) << "they were given to the keeper";
-}
-
-/// A member of another uid, whose packets have descriptors that keep a thread that closes them.
-class brokerd_with_lingering_member : public brokerd_with_hostile_member {
- protected:
-  using brokerd_with_hostile_member::brokerd_with_hostile_member;
-  void SetUp() override {
-    if (::geteuid() != 0) {
-      GTEST_SKIP() << "needs root, to be a member of another uid";
-    }
-  }
-  [[nodiscard]] gpushm::base::guarded_fd connect_hostile() const {
-    // Members have only the domain's directory.
-    fs::current_path(run_dir_ + "/d/default");
-    EXPECT_EQ(::seteuid(gpushm_testing::hostile_uid), 0);
-    auto result = gpushm::transport::connect_packet_socket("socket", 20s);
-    EXPECT_EQ(::seteuid(0), 0);
-    fs::current_path("/");
-    return result;
-  }
-  /// All its threads.
-  static bool is_stopped(pid_t process) {
-    const fs::directory_iterator threads("/proc/" + std::to_string(process) + "/task");
-    return std::all_of(fs::begin(threads), fs::end(threads), [](const fs::directory_entry& each) {
-      std::ifstream file(each.path() / "stat");
-      std::string text;
-      std::getline(file, text);
-      return text.find(") T ") != std::string::npos;
-    });
-  }
-  /// Sends these packets while the broker is stopped, the last one with a copy of a socket whose
-  /// last close blocks.
-  void send_lingering(int socket, int packets) {
-    const pid_t broker = broker_.pid();
-    EXPECT_EQ(gpushm::base::signal_process(broker, SIGSTOP), 0);
-    EXPECT_TRUE(eventually([&] { return is_stopped(broker); }, 20s));
-    const std::array<std::byte, 4> invalid{};
-    for (int i = 1; i != packets; ++i) {
-      static_cast<void>(gpushm::transport::send_packet(socket, invalid, {}));
-    }
-    gpushm_testing::lingering_socket& each = sent_.emplace_back(600s);
-    const std::array<int, 1> descriptors{each.trap.get()};
-    EXPECT_EQ(gpushm::transport::send_packet(socket, invalid, descriptors),
-              gpushm::transport::send_result::sent);
-    each.trap.reset();  // not the last one
-    EXPECT_EQ(gpushm::base::signal_process(broker, SIGCONT), 0);
-  }
-  /// Waits until the broker has closed its end.
-  static void expect_dropped(int socket) {
-    EXPECT_TRUE(eventually(
-        [&] {
-          pollfd entry{socket, POLLIN | POLLRDHUP, 0};
-          return ::poll(&entry, 1, 0) == 1 && (entry.revents & POLLRDHUP) != 0;
-        },
-        20s));
-  }
-
- private:
-  std::list<gpushm_testing::lingering_socket> sent_;
-};
-
-TEST_F(brokerd_with_lingering_member, has_a_successor_that_does_not_wait_for_them) {
-  gpushm::client user = connect();
-  gpushm::segment kept = user.create("w", {.size_bytes = 4'096, .device = "host"});
-  kept.publish();
-  // The first one keeps the thread that would close the others.
-  const auto first = connect_hostile();
-  send_lingering(first.get(), 1);
-  expect_dropped(first.get());
-  std::vector<gpushm::base::guarded_fd> others;
-  for (int i = 0; i < 3; ++i) {
-    others.push_back(connect_hostile());
-    send_lingering(others.back().get(), 2);
-    expect_dropped(others.back().get());
-  }
-  ASSERT_TRUE(broker_.kill());
-  EXPECT_EQ(connect().list().size(), 1U) << log();
-  EXPECT_EQ(kept.state(), gpushm::segment_state::live);
-  ASSERT_TRUE(broker_.kill());
-  EXPECT_EQ(connect().list().size(), 1U) << "the keeper is blocked: " << log();
-}
-
-class brokerd_with_lingering_member_and_few_open_files : public brokerd_with_lingering_member {
- protected:
-  brokerd_with_lingering_member_and_few_open_files()
-      : brokerd_with_lingering_member("default,other", 1'024) {}
-};
-
-/// The sockets of its connections wait for a thread that is blocked: more than broker or keeper can
-/// have, if nothing refused them.
-TEST_F(brokerd_with_lingering_member_and_few_open_files, leaves_descriptors_for_others) {
-  if (const auto tenant = gpushm_testing::one_tenant_here()) {
-    GTEST_SKIP() << "all members are one tenant here: " << *tenant;
-  }
-  const auto first = connect_hostile();
-  send_lingering(first.get(), 1);
-  expect_dropped(first.get());
-  const gpushm::base::unique_fd harmless(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  const std::array<int, 1> descriptors{harmless.get()};
-  const std::array<std::byte, 4> invalid{};
-  for (int i = 0; i != 1'100; ++i) {
-    const auto member = connect_hostile();
-    static_cast<void>(gpushm::transport::send_packet(member.get(), invalid, {}));
-    static_cast<void>(gpushm::transport::send_packet(member.get(), invalid, descriptors));
-  }
-  try {
-    gpushm::client user = connect();  // Hello has descriptors
-    gpushm::segment kept = user.create("w", {.size_bytes = 4'096, .device = "host"});
-    kept.publish();
-    EXPECT_TRUE(connect().try_open("w"));
-    ASSERT_TRUE(broker_.kill());
-    EXPECT_EQ(connect().list().size(), 1U) << log();
-    EXPECT_EQ(kept.state(), gpushm::segment_state::live) << log();
-  } catch (const gpushm::error& why) {
-    ADD_FAILURE() << why.what();
-  }
-}
-
-/// The keeper is stopped, and its queue is full.
-TEST_F(brokerd_with_lingering_member, serves_others_although_it_cannot_store_a_connection) {
-  gpushm::client user = connect();
-  static_cast<void>(user.list());
-  const pid_t worker = gpushm_testing::worker_of_keeper(broker_.keeper().pid());
-  ASSERT_EQ(gpushm::base::signal_process(worker, SIGSTOP), 0);
-  const std::string path = run_dir_ + "/keeper/notify";
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(&address.sun_path[0], path.data(), path.size());
-  std::vector<gpushm::base::unique_fd> fillers;  // each has room for some packets only
-  for (int sent = 1; sent != 0;) {
-    const int filler = fillers.emplace_back(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)).get();
-    EXPECT_EQ(::connect(filler, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-    for (sent = 0; ::send(filler, "-", 1, MSG_DONTWAIT) == 1; ++sent) {
-    }
-  }
-  // The descriptors arrive before the connection is accepted, or while that waits for the keeper.
-  const auto member = connect_hostile();
-  send_lingering(member.get(), 1);
-  expect_dropped(member.get());
-  EXPECT_EQ(gpushm::base::signal_process(worker, SIGCONT), 0);
-  EXPECT_EQ(user.list().size(), 0U);
-  EXPECT_EQ(connect().list().size(), 0U);
 }
 
 }  // namespace
