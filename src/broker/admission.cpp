@@ -97,6 +97,7 @@ void admission::start() {
 }
 
 void admission::accept_some() {
+  const recorder::step named(recorder_, {step_kind::accept, 0});
   int sessions = 0;
   for (int i = 0; i < accepts_per_turn && sessions < sessions_per_turn; ++i) {
     if (recorder_.is_keeper_behind()) {

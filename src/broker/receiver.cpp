@@ -72,6 +72,9 @@ void receiver::watch(lane& on) {
 
 void receiver::read_one(lane& on) {
   connection& from = on.of;
+  const step_kind kind =
+      on.kind == lane_kind::events ? step_kind::receive_event : step_kind::receive;
+  const recorder::step named(recorder_, {kind, from.number});
   if (!remove_handled(on)) {
     return;
   }
@@ -203,6 +206,7 @@ void receiver::start() {
 
 void receiver::take(std::unique_ptr<descriptor_receiver::received_packet> whole) {
   const std::shared_ptr<descriptor_receiver::received_packet> got = std::move(whole);
+  const recorder::step named(recorder_, {step_kind::watch, got->session});
   if (got->closed != 0) {
     ender_.socket_closed(got->closed);
     return;

@@ -306,6 +306,7 @@ class server::impl final : public outbox {
     log_.guarded([&] {
       catch_up_.after(recorder_.retry_pause(), [this] {
         if (recorder_.is_behind()) {
+          const recorder::step named(recorder_, {step_kind::catch_up, 0});
           hub_.catch_up();
         }
       });
@@ -410,7 +411,10 @@ class server::impl final : public outbox {
   void await_returns() {
     const auto left =
         std::chrono::ceil<milliseconds>(ledger_->last_return() - std::chrono::steady_clock::now());
-    give_up_.after(std::max(left, milliseconds(0)), [this] { hub_.end_returns(); });
+    give_up_.after(std::max(left, milliseconds(0)), [this] {
+      const recorder::step named(recorder_, {step_kind::returns, 0});
+      hub_.end_returns();
+    });
   }
 
   /// The keeper's copies of what has ended: without requests there would be no further commit.

@@ -53,6 +53,7 @@ void session_ender::track(connection& created) {
 void session_ender::watch_process(connection& of) {
   of.process.wait([this, weak = of.weak_from_this()] {
     if (const auto died = weak.lock(); died && !died->closed) {
+      const recorder::step named(recorder_, {step_kind::watch, died->number});
       process_died(*died);
     }
   });
@@ -100,6 +101,7 @@ void session_ender::close(connection& gone) {
   if (gone.closed) {
     return;
   }
+  const recorder::step named(recorder_, {step_kind::end, gone.number});
   log_.guarded([&] { mute_siblings(gone); });
   post_end(gone);
   // Nothing from here on may fail, or the session would not end.
@@ -156,6 +158,7 @@ void session_ender::drop(connection& gone, std::string_view why) noexcept {
 /// Ends the session's leases now, or once its process can no longer write.
 void session_ender::end_session(connection& gone) {
   const core::session_id number = gone.number;
+  const recorder::step named(recorder_, {step_kind::end, number});
   if (hub_.stop_some(gone)) {
     try {
       post_end(gone);
@@ -184,7 +187,10 @@ void session_ender::watch_fence(connection& gone) noexcept {
           io_, gone.fence, std::move(gone.process), std::move(gone.life), fence_delay_);
     }
     gone.ending->wait([this, number] { fence_reached(number); },
-                      [this, number](fence_wait what) { hub_.set_fence_wait(number, what); });
+                      [this, number](fence_wait what) {
+                        const recorder::step named(recorder_, {step_kind::watch, number});
+                        hub_.set_fence_wait(number, what);
+                      });
     unwatched_ -= std::exchange(gone.is_unwatched, false) ? 1U : 0U;
   } catch (const std::bad_alloc&) {
     unwatched_ += std::exchange(gone.is_unwatched, true) ? 0U : 1U;

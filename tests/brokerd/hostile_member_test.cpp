@@ -310,32 +310,19 @@ TEST_F(brokerd_with_hostile_member, gets_a_session_number_that_none_before_had) 
   EXPECT_TRUE(has_session(last_number()));
 }
 
-/// Steps that no packet begins: the rest of an open_many, and a deadline. Each would end every
-/// broker in turn, if the third one, or the thirtieth, did not give up what it is for.
-TEST_F(brokerd_with_hostile_member, names_what_it_does_when_it_dies) {
-  using gpushm::broker_detail::step_kind;
-  using gpushm::broker_detail::step_note;
-  constexpr std::uint64_t most_calls = 3'000;
-  gpushm::client good = connect();
-  gpushm::segment kept = good.create("w", {.size_bytes = 4'096, .device = "host"});
-  kept.publish();
-  const auto is_leased = [&] {  // a connection may end while it asks
-    try {
-      return good.stat("w").leases == 1;
-    } catch (const gpushm::error&) {
-      return false;
-    }
-  };
-  constexpr std::uint32_t names = 100;
-  std::optional<gpushm_testing::raw_session> hostile;
-  // It is killed in a step of this kind, the `entry`-th one, in which `deaths` brokers before it
-  // have died.
-  const auto kill_in = [&](step_note what,
-                           std::uint32_t deaths,
-                           std::uint32_t timeout_ms,
-                           int entry = 1) {
+/// Deaths in a step of this kind, or in one in which brokers before it have died already.
+class brokerd_killed_in_steps : public brokerd_with_hostile_member {
+ protected:
+  using step_kind = gpushm::broker_detail::step_kind;
+  static constexpr std::uint32_t names = 100;
+
+  /// It is killed in a step of this kind, the `entry`-th one, in which `deaths` brokers before it
+  /// have died. Others are a request with many names, and an arriving connection.
+  void kill_in(step_kind kind, std::uint32_t deaths, std::uint32_t timeout_ms, int entry = 1) {
+    using gpushm::broker_detail::step_note;
+    constexpr std::uint64_t most_calls = 3'000;
     auto journal = journal_of(broker_.keeper().pid());
-    hostile.emplace(gpushm_testing::raw_session::greeted(socket_));
+    hostile_.emplace(gpushm_testing::raw_session::greeted(socket_));
     gpushm_tests::stepped_thread thread(gpushm_tests::thread_named(broker_.pid(), "gpushm-broker"));
     ASSERT_TRUE(thread.is_attached());
     gpushm::wire::open_many request;
@@ -343,14 +330,15 @@ TEST_F(brokerd_with_hostile_member, names_what_it_does_when_it_dies) {
     for (std::uint32_t i = 0; i != names; ++i) {
       request.names.push_back("none/" + std::to_string(i));
     }
-    ASSERT_TRUE(hostile->send(request));
+    ASSERT_TRUE(hostile_->send(request));
+    const auto newcomer = gpushm::transport::connect_packet_socket(socket_, 20s);
     int entries = 0;
     bool was_it = false;
     ASSERT_TRUE(thread.run_until(
         [&] {
           const std::uint64_t now = journal.notes().handling;
           const bool is_it =
-              now >> step_note::session_bits == static_cast<std::uint64_t>(what.kind) && now != 0;
+              now >> step_note::session_bits == static_cast<std::uint64_t>(kind) && now != 0;
           entries += is_it && !was_it ? 1 : 0;
           was_it = is_it;
           if (!is_it || entries != entry) {
@@ -364,33 +352,68 @@ TEST_F(brokerd_with_hostile_member, names_what_it_does_when_it_dies) {
     const pid_t before = broker_.pid();
     thread.kill(before);
     ASSERT_TRUE(eventually([&] { return broker_.pid() != 0 && broker_.pid() != before; }, 20s));
+  }
+
+  std::optional<gpushm_testing::raw_session> hostile_;
+};
+
+/// Steps that no packet begins: the rest of an open_many, and a deadline. Each would end every
+/// broker in turn, if the third one, or the thirtieth, did not give up what it is for.
+TEST_F(brokerd_killed_in_steps, names_what_it_does_when_it_dies) {
+  gpushm::client good = connect();
+  gpushm::segment kept = good.create("w", {.size_bytes = 4'096, .device = "host"});
+  kept.publish();
+  const auto is_leased = [&] {  // a connection may end while it asks
+    try {
+      return good.stat("w").leases == 1;
+    } catch (const gpushm::error&) {
+      return false;
+    }
   };
-  kill_in({step_kind::open_rest}, 1, 60'000, 2);
+  kill_in(step_kind::open_rest, 1, 60'000, 2);
   std::set<std::uint32_t> answered;
   for (std::uint32_t i = 0; i != names; ++i) {
-    const auto answer = hostile->receive(20s);
+    const auto answer = hostile_->receive(20s);
     const auto* const waits = gpushm_testing::body_of<gpushm::wire::waiting>(answer);
     ASSERT_NE(waits, nullptr);
     EXPECT_TRUE(answered.insert(waits->index).second) << "name " << waits->index << " twice";
   }
-  hostile.reset();
+  hostile_.reset();
   EXPECT_TRUE(eventually(is_leased, 20s));
   EXPECT_EQ(log().find("several brokers"), std::string::npos);
-  kill_in({step_kind::open_rest}, 2, 60'000);
-  hostile.reset();
+  kill_in(step_kind::open_rest, 2, 60'000);
+  hostile_.reset();
   EXPECT_TRUE(eventually(is_leased, 20s));
   EXPECT_NE(
       broker_.keeper().wait_for_line(
           "several brokers in a row have ended in a step for it", 20s, gpushm_testing::stream::err),
       "");
   const auto epoch = connect().broker().epoch;
-  kill_in({step_kind::deadlines}, 2, 1);
-  hostile.reset();
+  kill_in(step_kind::deadlines, 2, 1);
+  hostile_.reset();
   EXPECT_EQ(connect().broker().epoch, epoch) << "a domain is given up later than a session";
-  kill_in({step_kind::deadlines}, 29, 1);
-  hostile.reset();
+  kill_in(step_kind::deadlines, 29, 1);
+  hostile_.reset();
   EXPECT_NE(connect().broker().epoch, epoch);
   EXPECT_TRUE(eventually(is_leased, 20s)) << "handed back";
+}
+
+/// What is done before a packet is a request, or a connection a session.
+TEST_F(brokerd_killed_in_steps, names_also_what_comes_before_requests) {
+  gpushm::client good = connect();
+  gpushm::segment kept = good.create("w", {.size_bytes = 4'096, .device = "host"});
+  kept.publish();
+  const auto epoch = good.broker().epoch;
+  kill_in(step_kind::receive, 2, 60'000);
+  EXPECT_TRUE(hostile_->closed_within(gpushm_testing::scaled_timeout(20s)));
+  EXPECT_TRUE(connect().try_open("w"));
+  kill_in(step_kind::accept, 2, 60'000);
+  EXPECT_EQ(connect().broker().epoch, epoch) << "a domain is given up later than a session";
+  EXPECT_TRUE(connect().try_open("w"));
+  kill_in(step_kind::accept, 29, 60'000);
+  EXPECT_NE(connect().broker().epoch, epoch);
+  EXPECT_TRUE(eventually([&] { return connect().try_open("w").has_value(); }, 20s))
+      << "handed back";
 }
 
 /// As if no broker could read it.
