@@ -244,7 +244,7 @@ bool domain::may_manage(session_id session, const segment& what) const {
     return true;
   }
   const auto at = sessions_.find(session);
-  return at != sessions_.end() && is_same_member(what.creator, at->second.who);
+  return at != sessions_.end() && is_same_member(what.creator, *at->second.who);
 }
 
 // ---- look-up ----
@@ -335,7 +335,7 @@ const segment& domain::reserve(session_id session,
   // stays the same, and is the same after a restart.
   const peer made_by = back && !back->is_creator
                            ? peer{0, back->creator_uid, true, back->creator_principal}
-                           : creator.who;
+                           : *creator.who;
   const auto held = std::make_shared<charges>(charges_of(made_by));
   const budget::amounts price = cost_of(wanted);
   const auto price_of = [&](resource what) { return price[static_cast<std::size_t>(what)]; };
@@ -489,7 +489,7 @@ void domain::publish(session_id session,
   what.published = true;
   note(record_kind::metadata, generation);
   note(record_kind::segment, generation);
-  emit(event_kind::published, what, session);
+  emit(event_kind::published, what, actor_of(session));
   wake(what);
 }
 
@@ -565,7 +565,7 @@ void domain::remove(session_id session, std::string_view name, gpushm::generatio
   }
   unname(what);
   if (what.published) {  // unpublished segments cause no events
-    emit(event_kind::removed, what, session);
+    emit(event_kind::removed, what, actor_of(session));
   }
   free_if_unused(what);
 }
@@ -576,7 +576,7 @@ void domain::withdraw(segment& what) {
   }
   unname(what);
   if (what.published) {
-    emit(event_kind::removed, what, session_id{0});
+    emit(event_kind::removed, what, nullptr);
   }
 }
 

@@ -411,7 +411,7 @@ class domain {
   /// An ended session that still has leases.
   struct ended_session {
     session_id session = 0;
-    std::int32_t pid = 0;
+    actor who;
     end_kind how = end_kind::goodbye;
     std::set<gpushm::generation> left;
     charges held;  ///< memory of the leases in `left`
@@ -423,7 +423,7 @@ class domain {
     std::list<std::string> place;  ///< the name; empty while it is in `due_`
   };
   struct participant {
-    peer who;
+    actor who;  ///< never null
     std::shared_ptr<core::payload> payload;
     std::set<gpushm::generation> leased;
     std::set<gpushm::generation> created;
@@ -513,7 +513,12 @@ class domain {
   void show(const segment& what);
 
   void take_lease(session_id session, segment& what);
-  void end_lease(session_id session, segment& what, std::uint32_t count, bool never_mapped = false);
+  /// `by`: null: the session's process.
+  void end_lease(session_id session,
+                 segment& what,
+                 std::uint32_t count,
+                 bool never_mapped = false,
+                 const actor& by = nullptr);
   void unname(segment& what, bool exporter_gone = false);
   void remember_dead(const std::string& name);
   void confirm_with_exporter(session_id session,
@@ -525,17 +530,14 @@ class domain {
   void stop_requests(session_id session, participant& of);
   bool end_next_lease(ended_session& gone);
   bool release_next(unkept& of);
-  void end_lease_of_ended_session(session_id session,
-                                  std::int32_t pid,
-                                  end_kind how,
-                                  segment& what);
+  void end_lease_of_ended_session(session_id session, const actor& by, end_kind how, segment& what);
   [[nodiscard]] const participant::loss* loss_of(session_id session) const;
   [[nodiscard]] bool waits_for_fence(const segment& what) const;
   [[nodiscard]] error writer_ending(const segment& what) const;
   void transfer(segment& what, session_id lost, session_id successor, charges& held) noexcept;
   void wake_after_fence(std::string_view name);
   bool wake_some(segment& published);
-  void end_with_exporter(segment& what, end_kind how);
+  void end_with_exporter(segment& what, end_kind how, const actor& by);
   void refuse_unconfirmed(const segment& what, end_kind how, std::size_t most);
   [[nodiscard]] static bool is_in_use(const segment& what) noexcept;
   /// No client finds it any longer.
@@ -547,8 +549,13 @@ class domain {
   void expire_waiting(std::uint64_t id);
   void expire_confirmation(std::uint64_t id);
   void wake(segment& published);
-  void emit(event_kind kind, const segment& what, session_id cause);
-  void emit(event_kind kind, const segment& what, std::size_t leases, std::int32_t peer_pid);
+  [[nodiscard]] actor actor_of(session_id session) const noexcept;
+  void emit(event_kind kind, const segment& what, const actor& by);
+  void emit(event_kind kind,
+            const segment& what,
+            std::size_t leases,
+            std::int32_t peer_pid,
+            const actor& by);
 
   std::string name_;
   std::uint32_t owner_uid_;
@@ -577,6 +584,7 @@ class domain {
   std::map<std::uint64_t, std::string> dead_names_in_order_;
   std::uint64_t next_dead_name_ = 1;
   session_id next_session_ = 1;  ///< larger than that of every session so far
+  std::uint64_t next_change_ = 1;
 
   gpushm::generation next_generation_;
   slot_table slots_;

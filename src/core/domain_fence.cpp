@@ -52,7 +52,8 @@ std::optional<ending_leases> domain::ending_of(const segment& what) const {
       return;
     }
     if (result.count == 0 || lost->since < result.since) {
-      result = {result.count, sessions_.find(holder)->second.who.pid, lost->since, lost->waits_for};
+      result = {
+          result.count, sessions_.find(holder)->second.who->pid, lost->since, lost->waits_for};
     }
     ++result.count;
   };
@@ -97,9 +98,10 @@ void domain::unfence(session_id session, std::string_view name) {
   }
   segment& what = *found;
   // The process of another party may still write, and only the operator can stop it.
-  const auto may_end = [&, asks = find_session(session).who](session_id holder) {
+  const actor asks = find_session(session).who;
+  const auto may_end = [&](session_id holder) {
     return is_operator(session) ||
-           (may_manage(session, what) && is_same_member(sessions_.at(holder).who, asks));
+           (may_manage(session, what) && is_same_member(*sessions_.at(holder).who, *asks));
   };
   std::set<session_id> all;
   for (const lease& claim : what.leases) {
@@ -138,7 +140,8 @@ void domain::unfence(session_id session, std::string_view name) {
     emit(event_kind::unfenced,
          what,
          what.leases.size() - std::min(what.leases.size(), holders.size()),
-         sessions_.at(*holders.begin()).who.pid);
+         sessions_.at(*holders.begin()).who->pid,
+         asks);
   }
   for (const session_id holder : holders) {
     const auto still = segments_.find(generation);
@@ -146,7 +149,7 @@ void domain::unfence(session_id session, std::string_view name) {
       break;
     }
     participant& gone = sessions_.at(holder);
-    end_lease_of_ended_session(holder, gone.who.pid, end_kind::unfenced, *still->second);
+    end_lease_of_ended_session(holder, asks, end_kind::unfenced, *still->second);
     gone.leased.erase(generation);
     gone.created.erase(generation);
     gone.unpublished.erase(kept_name);

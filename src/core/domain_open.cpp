@@ -79,11 +79,12 @@ void domain::take_lease(session_id session, segment& what) {
   what.leases.push_back({session, 1});
   ++lease_count_;
   if (session != what.creator_session) {
-    emit(event_kind::opened, what, session);
+    emit(event_kind::opened, what, holder.who);
   }
 }
 
-void domain::end_lease(session_id session, segment& what, std::uint32_t count, bool never_mapped) {
+void domain::end_lease(
+    session_id session, segment& what, std::uint32_t count, bool never_mapped, const actor& by) {
   const auto at = std::find_if(what.leases.begin(), what.leases.end(), [&](const lease& claim) {
     return claim.holder == session;
   });
@@ -112,12 +113,12 @@ void domain::end_lease(session_id session, segment& what, std::uint32_t count, b
   // Failed imports cause no event for producers that wait for their consumers to finish.
   if (what.published && !others && session != what.creator_session &&
       std::exchange(what.used, false)) {
-    emit(event_kind::released, what, session);
+    emit(event_kind::released, what, by ? by : actor_of(session));
   }
   if (base::ends_with_creator(what.backend) && session == what.creator_session && !what.removed) {
     unname(what);
     if (what.published) {
-      emit(event_kind::removed, what, session);
+      emit(event_kind::removed, what, by ? by : actor_of(session));
     }
   }
   free_if_unused(what);
@@ -339,7 +340,7 @@ void domain::confirmed(session_id exporter, std::uint64_t confirmation, verdict 
   });
   // Its memory is no longer valid.
   unname(what);
-  emit(event_kind::removed, what, exporter);
+  emit(event_kind::removed, what, actor_of(exporter));
   free_if_unused(what);
 }
 

@@ -33,12 +33,16 @@ const typename Map::mapped_type* find_in(const Map& map, const typename Map::key
 saved_value domain::saved(const record_name& which) const {
   switch (which.kind) {
     case record_kind::numbers:
-      return saved_numbers{
-          next_generation_, next_waiting_, next_confirmation_, next_dead_name_, next_session_};
+      return saved_numbers{next_generation_,
+                           next_waiting_,
+                           next_confirmation_,
+                           next_dead_name_,
+                           next_session_,
+                           next_change_};
     case record_kind::session:
       if (const participant* const from = find_in(sessions_, which.first)) {
         saved_session to;
-        to.who = from->who;
+        to.who = *from->who;
         if (from->lost) {
           to.lost = {from->lost->since, from->lost->waits_for};
         }
@@ -108,7 +112,7 @@ saved_value domain::saved(const record_name& which) const {
     case record_kind::end:
       for (const ended_session& each : ended_) {
         if (each.session == which.first && !each.left.empty()) {
-          return saved_end{each.pid, static_cast<std::uint8_t>(each.how)};
+          return saved_end{*each.who, static_cast<std::uint8_t>(each.how)};
         }
       }
       break;
@@ -202,6 +206,7 @@ domain::domain(std::string name,
       next_confirmation_ = numbers->next_confirmation;
       next_dead_name_ = numbers->next_dead_name;
       next_session_ = numbers->next_session;
+      next_change_ = numbers->next_change;
     } else if (const auto* const session = std::get_if<saved_session>(&value)) {
       restore_session(key, *session);
     } else if (const auto* const found = std::get_if<saved_segment>(&value)) {
@@ -231,7 +236,7 @@ domain::domain(std::string name,
 
 void domain::restore_session(session_id id, const saved_session& from) {
   participant to;
-  to.who = from.who;
+  to.who = std::make_shared<const peer>(from.who);
   to.is_operator = is_owner(from.who);
   to.held = charges_of(from.who);
   to.held.charge(resource::memory_bytes, cost::connection);
@@ -373,7 +378,7 @@ void domain::restore_end(session_id session, const saved_end& from) {
           "a session has ended in an unknown way");
   ended_session& to = ended_.emplace_back();
   to.session = session;
-  to.pid = from.pid;
+  to.who = std::make_shared<const peer>(from.who);
   to.how = static_cast<end_kind>(from.how);
 }
 

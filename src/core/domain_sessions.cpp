@@ -39,7 +39,7 @@ charges domain::charges_of(const peer& who) {
 
 void domain::connect(session_id id, const peer& who, std::shared_ptr<core::payload> payload) {
   participant joined;
-  joined.who = who;
+  joined.who = std::make_shared<const peer>(who);
   joined.payload = std::move(payload);
   joined.is_operator = is_owner(who);
   joined.held = charges_of(who);
@@ -63,7 +63,7 @@ void domain::set_session_payload(session_id session, std::shared_ptr<core::paylo
 }
 
 const peer& domain::peer_of(session_id session) const {
-  return sessions_.at(session).who;
+  return *sessions_.at(session).who;
 }
 
 charges domain::new_charges(session_id session) {
@@ -156,7 +156,7 @@ void domain::disconnect(session_id id, bool clean) {
   }
   ended_session& over = gone.over.front();
   over.session = id;
-  over.pid = gone.who.pid;
+  over.who = std::move(gone.who);
   over.how = clean ? end_kind::goodbye : end_kind::death;
   over.left = std::move(gone.leased);
   over.left.merge(gone.created);
@@ -231,7 +231,7 @@ bool domain::end_next_lease(ended_session& gone) {
     return false;
   }
   gone.left.erase(gone.left.begin());
-  end_lease_of_ended_session(gone.session, gone.pid, gone.how, *what);
+  end_lease_of_ended_session(gone.session, gone.who, gone.how, *what);
   // Only if the name is still this segment's: a new one may be next in this queue.
   if (!what->removed) {
     wake_after_fence(what->name);
@@ -252,7 +252,7 @@ bool domain::release_next(unkept& of) {
 }
 
 void domain::end_lease_of_ended_session(session_id id,
-                                        std::int32_t pid,
+                                        const actor& by,
                                         end_kind how,
                                         segment& what) {
   const bool created = what.creator_session == id;
@@ -260,13 +260,13 @@ void domain::end_lease_of_ended_session(session_id id,
     // Leases of other sessions.
     const auto left = std::count_if(
         what.leases.begin(), what.leases.end(), [&](const lease& l) { return l.holder != id; });
-    emit(event_kind::peer_died, what, static_cast<std::size_t>(left), pid);
+    emit(event_kind::peer_died, what, static_cast<std::size_t>(left), by->pid, by);
   }
   const auto own = std::find_if(
       what.leases.begin(), what.leases.end(), [&](const lease& l) { return l.holder == id; });
   const bool held = own != what.leases.end();
   if (held && !created) {
-    end_lease(id, what, own->count);
+    end_lease(id, what, own->count, false, by);
     return;
   }
   what.creator_session = 0;
@@ -277,7 +277,7 @@ void domain::end_lease_of_ended_session(session_id id,
     --lease_count_;
   }
   if (base::ends_with_creator(what.backend)) {
-    end_with_exporter(what, how);
+    end_with_exporter(what, how, by);
   } else if ((how != end_kind::goodbye || what.backend == backend::signals) && !what.removed &&
              is_in_use(what)) {  // nobody signals the words of such a page any more
     what.exporter_gone = true;
@@ -287,7 +287,7 @@ void domain::end_lease_of_ended_session(session_id id,
 }
 
 /// Existing mappings stay valid; new opens fail, and the name is free for another segment.
-void domain::end_with_exporter(segment& what, end_kind how) {
+void domain::end_with_exporter(segment& what, end_kind how, const actor& by) {
   const bool clean = how == end_kind::goodbye;
   if (!what.removed) {
     if (!clean && what.published) {
@@ -295,7 +295,7 @@ void domain::end_with_exporter(segment& what, end_kind how) {
     }
     unname(what, !clean);
     if (what.published) {
-      emit(event_kind::removed, what, session_id{0});
+      emit(event_kind::removed, what, by);
     }
   }
   refuse_unconfirmed(what, how, confirming_.size());
@@ -371,16 +371,33 @@ void domain::unsubscribe(session_id id, std::uint64_t number) {
   --subscriber.subscriptions;
 }
 
-void domain::emit(event_kind kind, const segment& what, session_id cause) {
-  const auto at = sessions_.find(cause);
-  emit(kind, what, what.leases.size(), at == sessions_.end() ? 0 : at->second.who.pid);
+actor domain::actor_of(session_id session) const noexcept {
+  const auto at = sessions_.find(session);
+  return at == sessions_.end() ? nullptr : at->second.who;
 }
 
-void domain::emit(event_kind kind, const segment& what, std::size_t leases, std::int32_t peer_pid) {
-  if (!subscriptions_.empty()) {
-    effects_.changes.push_back(
-        {kind, what.shared_from_this(), static_cast<std::uint32_t>(leases), peer_pid, 0});
+void domain::emit(event_kind kind, const segment& what, const actor& by) {
+  emit(kind, what, what.leases.size(), by ? by->pid : 0, by);
+}
+
+void domain::emit(event_kind kind,
+                  const segment& what,
+                  std::size_t leases,
+                  std::int32_t peer_pid,
+                  const actor& by) {
+  if (subscriptions_.empty()) {
+    return;
   }
+  if (!std::exchange(effects_.has_numbered_changes, true)) {  // once is enough
+    note(record_kind::numbers);
+  }
+  effects_.changes.push_back({kind,
+                              what.shared_from_this(),
+                              static_cast<std::uint32_t>(leases),
+                              peer_pid,
+                              0,
+                              by,
+                              next_change_++});
 }
 
 }  // namespace gpushm::core

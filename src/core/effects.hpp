@@ -54,8 +54,12 @@ struct change {
   event_kind kind = event_kind::resync;
   std::shared_ptr<const segment> of;
   std::uint32_t leases = 0;
-  std::int32_t peer_pid = 0;
-  session_id holder = 0;  ///< its cache must drop the segment; 0: for subscribers of the name
+  std::int32_t peer_pid = 0;  ///< as subscribers see it
+  session_id holder = 0;      ///< its cache must drop the segment; 0: for subscribers of the name
+  actor by = nullptr;
+  /// Of changes for subscribers: without a gap, also over a restart. The next one is recorded with
+  /// what has changed (`saved_numbers`). 0: for a holder.
+  std::uint64_t number = 0;
 };
 
 /// Kinds of objects that `domain::saved` returns. Stored: never renumber.
@@ -93,6 +97,7 @@ struct effects {
   std::vector<open_answer> answers;
   std::vector<question> questions;
   std::vector<change> changes;
+  bool has_numbered_changes = false;
   /// Objects that were changed, added or erased, some of them several times; only if
   /// `limits::names_changes`. To be recorded before everything else.
   std::vector<record_name> records;
@@ -106,6 +111,7 @@ struct effects {
     answers.clear();
     questions.clear();
     changes.clear();
+    has_numbered_changes = false;
     records.clear();
     too_many_records = false;
   }

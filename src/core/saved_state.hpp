@@ -31,6 +31,7 @@ struct saved_numbers {
   /// Larger than the number of every session so far: what names one that has ended must not mean
   /// another one.
   session_id next_session = 1;
+  std::uint64_t next_change = 1;  ///< for subscribers
   friend bool operator==(const saved_numbers&, const saved_numbers&) = default;
 };
 
@@ -102,7 +103,7 @@ struct saved_confirmation {
 /// A session that has ended while its leases have not: those that exist and what it has created are
 /// left. Key: its number.
 struct saved_end {
-  std::int32_t pid = 0;
+  peer who;
   std::uint8_t how = 0;  ///< 0 goodbye, 1 death, 2 unfenced: never renumber
   friend bool operator==(const saved_end&, const saved_end&) = default;
 };

@@ -29,6 +29,9 @@ struct peer {
   friend bool operator==(const peer&, const peer&) = default;
 };
 
+/// Who has caused something, also after its session has ended. Null: the broker itself.
+using actor = std::shared_ptr<const peer>;
+
 /// One connection's claim on a segment, for all users in that process. `count` is the number of
 /// answers that granted it; the lease ends when the connection has released all of them, so that a
 /// release cannot overtake an open in flight.

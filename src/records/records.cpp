@@ -46,7 +46,8 @@ class writer {
                              v.next_waiting,
                              v.next_confirmation,
                              v.next_dead_name,
-                             v.next_session);
+                             v.next_session,
+                             v.next_change);
   }
   fbs::Offset<fb::Session> add(const core::saved_session& v) {
     const auto who = peer(v.who);
@@ -101,7 +102,10 @@ class writer {
     const auto what = open(v.session, v.request);
     return fb::CreateConfirmation(to_, what, v.generation, stored(v.deadline), v.exporter, v.sent);
   }
-  fbs::Offset<fb::End> add(const core::saved_end& v) { return fb::CreateEnd(to_, v.pid, v.how); }
+  fbs::Offset<fb::End> add(const core::saved_end& v) {
+    const auto who = peer(v.who);
+    return fb::CreateEnd(to_, v.who.pid, v.how, 0, who);
+  }
   fbs::Offset<fb::Unkept> add(const core::saved_unkept& v) {
     std::vector<std::uint64_t> generations;
     std::vector<std::uint32_t> counts;
@@ -375,7 +379,9 @@ core::saved_end end(const fb::End& v) {
   if (v.how() > last_how) {
     throw_damaged("an unknown enumerator");
   }
-  return {v.pid(), v.how()};
+  core::saved_end result{peer(v.who()), v.how()};
+  result.who.pid = v.pid();
+  return result;
 }
 
 core::saved_unkept unkept(const fb::Unkept& v) {
@@ -508,7 +514,8 @@ core::saved_value decode(core::record_kind what, std::span<const std::byte> from
                                  v.next_waiting(),
                                  v.next_confirmation(),
                                  v.next_dead_name(),
-                                 v.next_session()};
+                                 v.next_session(),
+                                 v.next_change()};
     }
     case core::record_kind::session:
       return session(root<fb::Session>(from));

@@ -906,7 +906,7 @@ TEST_F(domain_subscribe, events_of_a_segment_come_in_order) {
       {event_kind::opened, 2, 201},
       {event_kind::opened, 3, 102},
       {event_kind::peer_died, 1, 102},
-      {event_kind::released, 1, 0},
+      {event_kind::released, 1, 102},
       {event_kind::removed, 1, 301},
   };
   ASSERT_EQ(seen_.notices().size(), std::size(expected));

@@ -425,6 +425,10 @@ TEST(older_record, has_defaults_for_missing_fields) {
   const auto session = fb::CreateSession(builder, peer);
   EXPECT_EQ(decoded(finished(number(core::record_kind::session), builder, session)),
             either_value(core::saved_session{}));
+  builder.Clear();
+  const auto end = fb::CreateEnd(builder, 7, 1);  // only the pid is known
+  EXPECT_EQ(decoded(finished(number(core::record_kind::end), builder, end)),
+            either_value(core::saved_end{core::peer{7}, 1}));
 }
 
 }  // namespace

@@ -42,8 +42,8 @@ auto fields_of(T& v) {
 }
 template <is<core::saved_numbers> T>
 auto fields_of(T& v) {
-  auto& [generation, waiting, confirmation, dead_name, session] = v;
-  return std::tie(generation, waiting, confirmation, dead_name, session);
+  auto& [generation, waiting, confirmation, dead_name, session, change] = v;
+  return std::tie(generation, waiting, confirmation, dead_name, session, change);
 }
 template <is<core::saved_session::loss> T>
 auto fields_of(T& v) {
@@ -132,8 +132,8 @@ auto fields_of(T& v) {
 }
 template <is<core::saved_end> T>
 auto fields_of(T& v) {
-  auto& [pid, how] = v;
-  return std::tie(pid, how);
+  auto& [who, how] = v;
+  return std::tie(who, how);
 }
 template <is<core::saved_unkept> T>
 auto fields_of(T& v) {
@@ -246,7 +246,7 @@ inline auto full_values() {
   connection.token.fill(0x54);
 
   return std::make_tuple(
-      core::saved_numbers{2, 3, 4, 5, 6},
+      core::saved_numbers{2, 3, 4, 5, 6, 7},
       std::move(session),
       std::move(segment),
       core::saved_metadata{some_bytes(300, 61)},
@@ -254,7 +254,7 @@ inline auto full_values() {
       core::saved_subscription{std::string("a\0b", 3)},
       core::saved_open{63, request},
       core::saved_confirmation{64, request, max_generation, at(65), 66, true},
-      core::saved_end{-67, 2},
+      core::saved_end{who, 2},
       core::saved_unkept{{{71, 72}, {73, 0xFFFF'FFFFU}}},
       core::saved_dead_name{"w/gone"},
       std::move(broker),
