@@ -22,6 +22,7 @@
 #include "apps/gpushm-brokerd/system_calls.hpp"
 #include "apps/gpushm-brokerd/watchdog.hpp"
 #include "apps/support/log_line.hpp"
+#include "base/descriptor_numbers.hpp"
 #include "base/file.hpp"
 #include "base/memory_limit.hpp"
 #include "base/text.hpp"
@@ -230,6 +231,7 @@ int serve(options chosen) {
       print_line(text);
     }
   });
+  gpushm::base::reserve_descriptor_numbers();  // before there are threads
   // A member of the same uid must not read this process's memory, or its descriptors.
   ::prctl(PR_SET_DUMPABLE, 0);
   ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/descriptor_numbers.hpp"
+
 namespace gpushm::broker_detail {
 
 namespace {
@@ -36,6 +38,7 @@ std::uint64_t descriptors_for_clients(std::uint32_t reserved, bool raise) {
       limit = wanted;
     }
   }
+  base::reserve_descriptor_numbers();
   const std::uint64_t taken = open_descriptors() + reserved;
   // At least 1: 0 would mean "no limit".
   return std::max<std::uint64_t>(limit.rlim_cur > taken ? limit.rlim_cur - taken : 0, 1);

@@ -18,6 +18,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/descriptor_numbers.hpp"
 #include "base/log.hpp"
 #include "base/own_table.hpp"
 #include "base/syscall.hpp"
@@ -56,6 +57,8 @@ std::unique_ptr<T> object_at(const address_text& text) {
 
 /// Upper bound of threads that may be blocked concurrently, each by a different principal.
 constexpr std::size_t max_threads = 64;
+/// Numbers of the table that they share, before it grows.
+constexpr std::size_t first_numbers = 4'096;
 /// An idle thread exits after this time.
 constexpr std::chrono::seconds idle_time{10};
 /// How long a packet waits until the number of descriptors in flight permits sending it.
@@ -463,6 +466,7 @@ descriptor_receiver::descriptor_receiver(
         {worker_end.get()},
         [created, &shelf, &failed] {
           const base::own_table_scope own;
+          base::reserve_descriptor_numbers(first_numbers);
           try {
             created->set_shelf(shelf());
           } catch (...) {

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/deadline.hpp"
+#include "base/descriptor_numbers.hpp"
 #include "base/log.hpp"
 #include "base/signals.hpp"
 #include "base/syscall.hpp"
@@ -111,6 +112,7 @@ class keeper::impl {
                   "name it after --");
     }
     // The program relies on it.
+    base::reserve_descriptor_numbers();  // its two processes share the table
     const std::size_t most = most_descriptors(open_file_limit_);
     options_.max_descriptors =
         options_.max_descriptors == 0 ? most : std::min(options_.max_descriptors, most);

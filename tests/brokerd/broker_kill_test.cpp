@@ -3,6 +3,7 @@
 // work: they notice nothing, and nothing is lost or left. Host memory. GPUSHM_BROKER_KILLS and
 // GPUSHM_BROKER_TAKEOVERS set how often.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
@@ -13,6 +14,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <mutex>
 #include <random>
@@ -320,6 +323,46 @@ TEST_F(replaced_broker, leaves_nothing_in_a_keeper_that_did_not_read_for_a_while
   EXPECT_TRUE(eventually([&] { return descriptors_of(keeper_.pid()) == before; }, 20s))
       << gpushm_testing::to_text(descriptors_of(keeper_.pid()))
       << ", before: " << gpushm_testing::to_text(before);
+}
+
+/// A value in /proc of a process or thread; 0: there is none.
+std::uint64_t proc_status(const std::filesystem::path& of, const std::string& name) {
+  std::ifstream file(of / "status");
+  std::string word;
+  while (file >> word && word != name + ":") {
+  }
+  std::uint64_t value = 0;
+  return file >> value ? value : 0;
+}
+std::string name_of(const std::filesystem::path& thread) {
+  std::ifstream file(thread / "comm");
+  std::string result;
+  std::getline(file, result);
+  return result;
+}
+
+/// A table that threads or processes share grows only after all CPUs have had a pause.
+TEST_F(replaced_broker, opens_descriptors_without_a_wait_for_a_larger_table) {
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const auto all = std::min<std::uint64_t>(limit.rlim_max, 65'536);
+  EXPECT_GE(proc_status("/proc/" + std::to_string(keeper_.pid()), "FDSize"), all);
+  for (const bool is_successor : {false, true}) {
+    if (is_successor) {
+      ASSERT_TRUE(kill_broker());
+      ASSERT_TRUE(eventually([&] { return can_connect(); }, 20s));
+    }
+    const std::filesystem::path broker = "/proc/" + std::to_string(broker_pid());
+    EXPECT_GE(proc_status(broker, "FDSize"), all) << "of its successor: " << is_successor;
+    int receivers = 0;
+    for (const auto& thread : std::filesystem::directory_iterator(broker / "task")) {
+      if (name_of(thread) == "gpushm-receiver") {
+        ++receivers;
+        EXPECT_GE(proc_status(thread, "FDSize"), std::min<std::uint64_t>(all, 4'096));
+      }
+    }
+    EXPECT_GT(receivers, 0);
+  }
 }
 
 /// A broker with many segments; GPUSHM_BROKER_SEGMENTS sets how many (one descriptor each).
