@@ -22,10 +22,20 @@ void turn_loop::post_round() {
   round_posted_ = true;
 }
 
+/// The event loop takes what has been posted before the events that it finds meanwhile: a round
+/// posted at once would be over before what has arrived in the last one has a turn.
+void turn_loop::post_round_after_events() {
+  asio::post(io_, [this] {
+    round_posted_ = false;
+    post_round();
+  });
+  round_posted_ = true;
+}
+
 void turn_loop::restart() {
   in_round_ = false;
   if (!turns_.empty() && !round_posted_) {
-    post_round();
+    post_round_after_events();
   }
 }
 

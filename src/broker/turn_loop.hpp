@@ -66,6 +66,7 @@ class turn_loop {
  private:
   void request_turn_of(turns::member& who);
   void post_round();
+  void post_round_after_events();
   void take_turns();
 
   asio::io_context& io_;

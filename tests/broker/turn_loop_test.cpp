@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "tests/client/connection_world.hpp"
+#include "transport/packet_socket.hpp"
 
 namespace gpushm::broker_detail {
 namespace {
@@ -57,6 +60,47 @@ TEST_F(processes_that_are_not_vouched_for, share_one_turn) {
   // Nothing has been charged to the three parties before their first turns.
   const auto is_forked = [](const std::string& each) { return each.starts_with("process"); };
   EXPECT_EQ(std::count_if(turns_.begin(), turns_.begin() + looked_at, is_forked), 1);
+}
+
+/// A connection that always has more to do, and an event that arrives in its turn.
+class event_loop_that_is_busy : public testing_world::connection_test {
+ protected:
+  static constexpr int last_round = 6;
+  void step(connection& of) override {
+    if (&of == busy_) {
+      of.requests.readable = rounds_ < last_round;
+      if (rounds_ == 1 && !is_sent_) {
+        is_sent_ = true;
+        const std::byte one{};
+        EXPECT_EQ(transport::send_packet(peers_[other_->number].get(), std::span(&one, 1), {}),
+                  transport::send_result::sent);
+      }
+    } else {
+      of.requests.readable = false;
+      round_of_other_ = rounds_;
+    }
+  }
+
+  connection* busy_ = nullptr;
+  connection* other_ = nullptr;
+  bool is_sent_ = false;
+  int round_of_other_ = 0;
+};
+
+TEST_F(event_loop_that_is_busy, handles_what_has_arrived_in_a_round_in_the_next_one) {
+  busy_ = &connect();
+  other_ = &connect();
+  other_->requests.events.async_wait(asio::posix::stream_descriptor::wait_read,
+                                     [this](asio::error_code code) {
+                                       ASSERT_FALSE(code);
+                                       other_->requests.readable = true;
+                                       loop_.request_turn(*other_);
+                                     });
+  busy_->requests.readable = true;
+  loop_.request_turn(*busy_);
+  poll();
+  EXPECT_TRUE(is_sent_);
+  EXPECT_EQ(round_of_other_, 2);
 }
 
 }  // namespace
