@@ -5,14 +5,30 @@
 #include <new>
 #include <optional>
 #include <utility>
+#include <variant>
 
 #include "transport/packet_socket.hpp"
+#include "wire/codec.hpp"
+#include "wire/messages.hpp"
 
 namespace gpushm::broker_detail {
 
 namespace {
 
 using clock = std::chrono::steady_clock;
+
+/// Who sends anything else, or nothing, costs no event lane.
+bool is_hello(const transport::peeked& got) noexcept {
+  if (got.status != transport::receive_status::packet) {
+    return false;
+  }
+  try {
+    const auto message = wire::decode(got.packet);
+    return message && std::holds_alternative<wire::hello>(message->body);
+  } catch (const std::bad_alloc&) {
+    return true;
+  }
+}
 
 }  // namespace
 
@@ -82,11 +98,12 @@ void receiver::read_one(lane& on) {
     take(on, std::static_pointer_cast<descriptor_receiver::received_packet>(on.peeked));
     return;
   }
-  if (!from.greeted && on.kind == lane_kind::requests && !is_event_lane_ready(from)) {
+  const transport::peeked got = transport::peek_bytes(on.socket.get(), buffer_);
+  if (!from.greeted && on.kind == lane_kind::requests && is_hello(got) &&
+      !is_event_lane_ready(from)) {
     wait_for_keeper(on);
     return;
   }
-  const transport::peeked got = transport::peek_bytes(on.socket.get(), buffer_);
   if (got.has_descriptors && on.kind == lane_kind::events) {
     on.readable = false;  // they are closed with the socket
     hub_.violate(from, 0, "descriptors received on the event lane");
@@ -123,8 +140,8 @@ void receiver::read_one(lane& on) {
   }
 }
 
-/// Its first packet is probably Hello. Returns false while the keeper is busy; if it is behind, or
-/// there are no descriptors left, Hello is refused.
+/// Before its Hello is handled. Returns false while the keeper is busy; if it is behind, or there
+/// are no descriptors left, Hello is refused.
 bool receiver::is_event_lane_ready(connection& of) {
   try {
     of.prepare_events();

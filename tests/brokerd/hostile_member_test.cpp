@@ -41,6 +41,7 @@
 #include "testing/brokerd/brokerd.hpp"
 #include "testing/process/deadline.hpp"
 #include "testing/process/patient_client.hpp"
+#include "testing/process/proc_counters.hpp"
 #include "testing/process/temp_dir.hpp"
 #include "testing/raw_session/raw_session.hpp"
 #include "testing/stuck_file/stuck_file.hpp"
@@ -287,6 +288,24 @@ TEST_F(brokerd_with_hostile_member, makes_no_session_of_a_connection_that_is_clo
   gpushm::base::signal_process(broker, SIGCONT);
   const gpushm::client second = connect();
   EXPECT_LT(last_session(broker_.keeper().pid()), before + flood / 2);
+}
+
+/// A flood of connections sends none.
+TEST_F(brokerd_with_hostile_member, has_no_event_lane_of_a_connection_without_hello) {
+  const auto kept = [&] {
+    const auto all = gpushm_testing::count_descriptors(broker_.keeper().pid());
+    return gpushm_testing::total(all, "socket");
+  };
+  const gpushm::client first = connect();
+  const std::size_t before = kept();
+  constexpr std::size_t many = 30;
+  std::vector<gpushm::base::unique_fd> silent;
+  for (std::size_t i = 0; i != many; ++i) {
+    silent.push_back(gpushm::transport::connect_packet_socket(socket_, 20s));
+  }
+  const gpushm::client last = connect();  // has its turns behind theirs
+  ASSERT_TRUE(eventually([&] { return kept() >= before + many; }, 20s));
+  EXPECT_LT(kept(), before + 2 * many);
 }
 
 TEST_F(brokerd_with_hostile_member, gets_a_session_number_that_none_before_had) {
