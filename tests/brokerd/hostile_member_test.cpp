@@ -342,6 +342,7 @@ class brokerd_killed_in_steps : public brokerd_with_hostile_member {
     constexpr std::uint64_t most_calls = 3'000;
     auto journal = journal_of(broker_.keeper().pid());
     hostile_.emplace(gpushm_testing::raw_session::greeted(socket_));
+    const gpushm::core::session_id number = last_session(broker_.keeper().pid());
     gpushm_tests::stepped_thread thread(gpushm_tests::thread_named(broker_.pid(), "gpushm-broker"));
     ASSERT_TRUE(thread.is_attached());
     gpushm::wire::open_many request;
@@ -356,8 +357,9 @@ class brokerd_killed_in_steps : public brokerd_with_hostile_member {
     ASSERT_TRUE(thread.run_until(
         [&] {
           const std::uint64_t now = journal.notes().handling;
-          const bool is_it =
-              now >> step_note::session_bits == static_cast<std::uint64_t>(kind) && now != 0;
+          const gpushm::core::session_id of = gpushm::broker_detail::session_in(now);
+          const bool is_it = now >> step_note::session_bits == static_cast<std::uint64_t>(kind) &&
+                             now != 0 && (of == 0 || of == number);
           entries += is_it && !was_it ? 1 : 0;
           was_it = is_it;
           if (!is_it || entries != entry) {
