@@ -49,7 +49,9 @@ void connection::record() const noexcept {
                                              process_id,
                                              life_id,
                                              known_kinds,
-                                             takes_tables});
+                                             takes_tables,
+                                             requests.inflight_bound,
+                                             events ? events->inflight_bound : 0});
   record_rest();
 }
 

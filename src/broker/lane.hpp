@@ -54,6 +54,9 @@ struct lane {
   std::uint64_t sent = 0;                  ///< of these
   std::uint32_t inflight_descriptors = 0;  ///< sent; reset when the peer has read everything
   inflight_charge inflight;                ///< for descriptors sent and perhaps not read
+  /// The most that `inflight_descriptors` was, rounded up: it is recorded with the session. At
+  /// first those of Welcome or a state table.
+  std::uint32_t inflight_bound = 4;
   /// Upper bound of bytes sent and not read; charged to the connection's `held`.
   std::uint64_t unread_bytes = 0;
   bool blocked = false;         ///< the first packet of the queue cannot be sent

@@ -102,6 +102,7 @@ void restorer::restore_session(core::session_id number, const core::saved_sessio
   created->known_kinds = record.known_kinds;
   created->takes_tables = record.takes_tables;
   created->has_event_lane = record.events != 0;
+  created->requests.sent = record.greeted ? 1 : 0;  // Welcome, or it is queued
   if (const auto rest = from_.rests.find(number); rest != from_.rests.end()) {
     records::open_rest_record& r = rest->second;
     created->rest = open_rest{
@@ -144,7 +145,10 @@ void restorer::restore_session(core::session_id number, const core::saved_sessio
     each.handled = from_.handled.count({number, each.kind == lane_kind::events ? 1U : 0U}) != 0;
     each.unread_bytes = static_cast<std::uint64_t>(transport::unread_bytes(each.socket.get()));
     created->held.charge(core::resource::memory_bytes, each.unread_bytes);
-    each.inflight_descriptors = each.unread_bytes == 0 ? 0 : max_inflight_descriptors_;
+    const std::uint32_t sent =
+        each.kind == lane_kind::events ? record.inflight_events : record.inflight_requests;
+    each.inflight_bound = sent != 0 ? sent : max_inflight_descriptors_;
+    sender_.restore_inflight(each);
   });
 }
 

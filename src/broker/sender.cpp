@@ -29,6 +29,8 @@ constexpr std::uint64_t packet_overhead_bytes = 768;
 constexpr std::uint64_t unread_step_bytes = 32'768;
 /// The same when a request arrives.
 constexpr std::uint64_t read_step_bytes = 4'096;
+/// The recorded bound of descriptors in flight grows in these steps, so that it is rarely recorded.
+constexpr std::uint32_t inflight_step = 64;
 
 void owe_resync(connection& to, std::uint64_t subscription) noexcept {
   auto& owed = to.lost_subscriptions;
@@ -264,6 +266,30 @@ bool sender::take_inflight(lane& on, inflight_use what, std::uint32_t count) noe
   return take();
 }
 
+/// Before they are sent. Returns false if that cannot be recorded now: the recorder is behind.
+bool sender::record_inflight(lane& on, std::uint32_t count) noexcept {
+  const std::uint32_t most = on.inflight_descriptors + count;
+  if (most > on.inflight_bound) {
+    on.inflight_bound = (most / inflight_step + 1) * inflight_step;
+    on.of.record();
+    recorder_.commit();
+  }
+  return !recorder_.is_behind();
+}
+
+/// Each predecessor has kept them within the shares, so the bounds are cut to those: members that
+/// have read most of theirs must not leave others without any.
+void sender::restore_inflight(lane& on) noexcept {
+  if (on.unread_bytes == 0) {
+    return;
+  }
+  on.inflight_descriptors = std::min(on.inflight_bound, max_inflight_descriptors_);
+  std::uint32_t count = on.inflight_descriptors;
+  while (count != 0 && !take_inflight(on, inflight_use::answer, count)) {
+    count /= 2;
+  }
+}
+
 /// Returns false if the packet must wait or the lane is closed for sending.
 bool sender::try_send(lane& on, const outgoing& packet) {
   const auto count = static_cast<std::uint32_t>(packet.descriptors.size());
@@ -283,6 +309,9 @@ bool sender::try_send(lane& on, const outgoing& packet) {
         !on.of.held.within_share(core::resource::memory_bytes)) {
       return wait_for_reader(on);
     }
+  }
+  if (count != 0 && !record_inflight(on, count)) {
+    return false;
   }
   const inflight_use use = use_of(on);
   if (!take_inflight(on, use, count)) {

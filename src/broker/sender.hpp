@@ -54,6 +54,8 @@ class sender {
   /// Sends some queued packets; closes a dropped connection once all are sent. Precondition:
   /// `to.may_flush()`; everything is recorded.
   void flush(connection& to);
+  /// For what a predecessor has sent, at most `inflight_bound`, if anything is unread.
+  void restore_inflight(lane& on) noexcept;
   /// Call after a request: the client has probably read what was sent before.
   void settle_after_request(connection& from);
 
@@ -61,6 +63,7 @@ class sender {
   void queue(connection& to, prepared& packet);
   void record(const lane& on, outgoing& packet, std::uint64_t place) noexcept;
   void flush_lane(lane& on, bool only_answers = false);
+  [[nodiscard]] bool record_inflight(lane& on, std::uint32_t count) noexcept;
   [[nodiscard]] bool take_inflight(lane& on, inflight_use what, std::uint32_t count) noexcept;
   bool try_send(lane& on, const outgoing& packet);
   void forget_first(lane& on);

@@ -152,7 +152,9 @@ class writer {
                                 v.process,
                                 v.life,
                                 v.known_kinds,
-                                v.takes_tables);
+                                v.takes_tables,
+                                v.inflight_requests,
+                                v.inflight_events);
   }
   fbs::Offset<fb::Files> add(const files_record& v) {
     const auto chunks = list(v.chunks);
@@ -409,7 +411,9 @@ connection_record connection(const fb::Connection& v) {
           v.process(),
           v.life(),
           v.known_kinds(),
-          v.takes_tables()};
+          v.takes_tables(),
+          v.inflight_requests(),
+          v.inflight_events()};
 }
 
 files_record files(const fb::Files& v) {

@@ -94,6 +94,9 @@ struct connection_record {
   descriptor_id life = 0;
   std::uint32_t known_kinds = 0;
   bool takes_tables = false;
+  /// Upper bounds of descriptors that are sent on each lane and may be unread; 0: not known.
+  std::uint32_t inflight_requests = 0;
+  std::uint32_t inflight_events = 0;
   friend bool operator==(const connection_record&, const connection_record&) = default;
 };
 

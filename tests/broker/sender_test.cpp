@@ -228,6 +228,67 @@ TEST_F(broker_sender, limits_descriptors_in_flight_of_a_principal) {
   EXPECT_TRUE(closed_.empty());
 }
 
+TEST_F(broker_sender, counts_what_a_predecessor_has_sent) {
+  const base::unique_fd file = testing_world::memfd(4096);
+  const auto send_two = [&](sender& by, connection& to) {
+    to.requests.sent = 1;  // no Welcome
+    prepared packet = answer(1);
+    packet.front().descriptors = {file.get(), file.get()};
+    by.send(to, std::move(packet));
+    by.deliver();
+  };
+  std::vector<connection*> silent;
+  for (int i = 0; i < 4; ++i) {
+    silent.push_back(&connect());
+    send_two(sender_, *silent.back());
+    send_two(sender_, *silent.back());
+    EXPECT_EQ(silent.back()->requests.inflight_bound, max_inflight);
+  }
+  // Has had many, and has read all but one packet.
+  connection& reader = connect();
+  reader.requests.inflight_bound = 1'000;
+  send_two(sender_, reader);
+  connection& ready = connect();
+
+  const auto budget = std::make_shared<inflight_budget>(max_inflight_of_all);
+  sender successor{loop_, deadlines_, poll_, *this, log_, recorder_, 1'000, budget};
+  silent.push_back(&reader);
+  silent.push_back(&ready);
+  for (connection* each : silent) {
+    each->requests.inflight.reset();
+    each->requests.inflight_descriptors = 0;
+    successor.restore_inflight(each->requests);
+  }
+  EXPECT_EQ(silent.front()->requests.inflight.count(), max_inflight);
+  EXPECT_EQ(reader.requests.inflight.count(), 15U) << "its bound is more than there can be";
+  EXPECT_EQ(ready.requests.inflight.count(), 0U);
+  send_two(successor, ready);
+  EXPECT_TRUE(ready.requests.blocked) << "it was one principal's share";
+  connection& other = connect();
+  other.principal.key = "uid 1001";
+  send_two(successor, other);
+  EXPECT_EQ(read(other).size(), 1U);
+  EXPECT_TRUE(closed_.empty());
+}
+
+/// Which grows rarely: it is recorded.
+TEST_F(broker_sender, keeps_a_bound_of_descriptors_in_flight) {
+  const base::unique_fd file = testing_world::memfd(4096);
+  const auto budget = std::make_shared<inflight_budget>(1'000);
+  sender many{loop_, deadlines_, poll_, *this, log_, recorder_, 1'000, budget};
+  connection& to = connect();
+  std::uint32_t sent = 0;
+  for (const std::uint32_t count : {5U, 50U, 10U, 1U}) {
+    prepared packet = answer(1);
+    packet.front().descriptors.assign(count, file.get());
+    many.send(to, std::move(packet));
+    many.deliver();
+    sent += count;
+    EXPECT_EQ(to.requests.inflight_descriptors, sent);
+    EXPECT_EQ(to.requests.inflight_bound, sent <= 64 ? 64U : 128U);
+  }
+}
+
 TEST_F(broker_sender, charges_welcome_apart_from_answers) {
   const base::unique_fd file = testing_world::memfd(4096);
   const auto budget = std::make_shared<inflight_budget>(max_inflight_of_all);

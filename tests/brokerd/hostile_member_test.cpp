@@ -608,6 +608,15 @@ TEST_F(brokerd_with_few_open_files, goes_on_although_dropped_members_leave_descr
   expect_service();
 }
 
+/// All of them together would be more than the limit.
+TEST_F(brokerd_with_few_open_files, counts_what_its_predecessors_have_sent) {
+  for (int kills = 0; kills != 8; ++kills) {
+    add_silent(3, 1, false);
+    ASSERT_TRUE(broker_.kill());
+  }
+  expect_service();
+}
+
 /// Outside of a container nothing else ends the broker then.
 TEST_F(brokerd_with_hostile_member, serves_clients_without_its_keeper) {
   gpushm::client before = connect();

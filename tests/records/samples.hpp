@@ -163,9 +163,23 @@ auto fields_of(T& v) {
          process,
          life,
          kinds,
-         tables] = v;
-  return std::tie(
-      greeted, bye, dropped, closed, token, fence, requests, events, process, life, kinds, tables);
+         tables,
+         inflight,
+         inflight_events] = v;
+  return std::tie(greeted,
+                  bye,
+                  dropped,
+                  closed,
+                  token,
+                  fence,
+                  requests,
+                  events,
+                  process,
+                  life,
+                  kinds,
+                  tables,
+                  inflight,
+                  inflight_events);
 }
 template <is<files_record> T>
 auto fields_of(T& v) {
@@ -242,7 +256,9 @@ inline auto full_values() {
                                53,
                                0xFFFF'FFFF'FFFF'FFFFULL,
                                0x55,
-                               true};
+                               true,
+                               56,
+                               57};
   connection.token.fill(0x54);
 
   return std::make_tuple(
