@@ -2,7 +2,6 @@
 // Descriptors that members send, each kind in each message, while broker and keeper are replaced.
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -10,15 +9,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <list>
 #include <memory>
 #include <optional>
@@ -27,7 +23,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/guarded_fd.hpp"
 #include "base/signals.hpp"
 #include "base/unique_fd.hpp"
 #include "gpushm/gpushm.hpp"
@@ -46,67 +41,12 @@
 
 namespace {
 
-namespace fs = std::filesystem;
 namespace wire = gpushm::wire;
 using namespace std::chrono_literals;
 using gpushm::base::unique_fd;
 using gpushm_testing::eventually;
 using gpushm_testing::raw_session;
-using gpushm_tests::brokerd_with_hostile_member;
-
-/// With members of another uid.
-class brokerd_with_foreign_member : public brokerd_with_hostile_member {
- protected:
-  using brokerd_with_hostile_member::brokerd_with_hostile_member;
-  void SetUp() override {
-    if (::geteuid() != 0) {
-      GTEST_SKIP() << "needs root, to be a member of another uid";
-    }
-  }
-  /// Calls `connect` with the domain's socket under the uid of hostile members.
-  template <typename Connect>
-  [[nodiscard]] auto as_hostile(Connect&& connect) const {
-    // Members have only the domain's directory.
-    fs::current_path(run_dir_ + "/d/default");
-    EXPECT_EQ(::seteuid(gpushm_testing::hostile_uid), 0);
-    auto result = connect("socket");
-    EXPECT_EQ(::seteuid(0), 0);
-    fs::current_path("/");
-    return result;
-  }
-  [[nodiscard]] gpushm::base::guarded_fd connect_hostile() const {
-    return as_hostile([](const std::string& socket) {
-      return gpushm::transport::connect_packet_socket(socket, 20s);
-    });
-  }
-  /// Until SIGCONT.
-  void stop_broker() {
-    const pid_t broker = broker_.pid();
-    EXPECT_EQ(gpushm::base::signal_process(broker, SIGSTOP), 0);
-    EXPECT_TRUE(eventually([&] { return is_stopped(broker); }, 20s));
-  }
-  /// Waits until the broker has closed its end.
-  static void expect_dropped(int socket) {
-    EXPECT_TRUE(eventually(
-        [&] {
-          pollfd entry{socket, POLLIN | POLLRDHUP, 0};
-          return ::poll(&entry, 1, 0) == 1 && (entry.revents & POLLRDHUP) != 0;
-        },
-        20s));
-  }
-
- private:
-  /// All its threads.
-  static bool is_stopped(pid_t process) {
-    const fs::directory_iterator threads("/proc/" + std::to_string(process) + "/task");
-    return std::all_of(fs::begin(threads), fs::end(threads), [](const fs::directory_entry& each) {
-      std::ifstream file(each.path() / "stat");
-      std::string text;
-      std::getline(file, text);
-      return text.find(") T ") != std::string::npos;
-    });
-  }
-};
+using gpushm_tests::brokerd_with_foreign_member;
 
 enum class trap : std::uint8_t {
   stuck_file,

@@ -40,9 +40,11 @@
 #include "records/records.hpp"
 #include "testing/brokerd/brokerd.hpp"
 #include "testing/process/deadline.hpp"
+#include "testing/process/harness_error.hpp"
 #include "testing/process/patient_client.hpp"
 #include "testing/process/proc_counters.hpp"
 #include "testing/process/temp_dir.hpp"
+#include "testing/raw_session/forked_process.hpp"
 #include "testing/raw_session/raw_session.hpp"
 #include "testing/stuck_file/stuck_file.hpp"
 #include "tests/brokerd/stepped_thread.hpp"
@@ -639,6 +641,44 @@ TEST_F(brokerd_with_hostile_member, serves_clients_without_its_keeper) {
     ADD_FAILURE() << why.what();
   }
   gpushm::base::signal_process(broker, SIGKILL);  // no child of this process's any longer
+}
+
+class brokerd_with_few_connections : public gpushm_tests::brokerd_with_foreign_member {
+ protected:
+  brokerd_with_few_connections() : brokerd_with_foreign_member("default", 0, "64") {}
+};
+
+/// Connections that stay have a bound by uid (or container), also under a successor.
+TEST_F(brokerd_with_few_connections, leaves_some_for_another_uid) {
+  if (const auto tenant = gpushm_testing::one_tenant_here()) {
+    GTEST_SKIP() << "all members are one tenant here: " << *tenant;
+  }
+  std::list<gpushm_testing::raw_session> all;
+  const auto fill = [&] {
+    try {
+      while (all.size() != 64) {
+        all.push_back(as_hostile(
+            [](const auto& socket) { return gpushm_testing::raw_session::greeted(socket); }));
+      }
+    } catch (const gpushm_testing::harness_error&) {  // refused
+      EXPECT_EQ(::seteuid(0), 0);
+      fs::current_path("/");
+    }
+  };
+  fill();
+  EXPECT_GT(all.size(), 32U);
+  EXPECT_LE(all.size(), 56U);
+  const std::size_t most = all.size();
+  for (int kills = 0; kills != 2; ++kills) {
+    std::vector<gpushm::client> others;
+    while (others.size() != 4) {
+      others.push_back(connect());
+      EXPECT_EQ(others.back().list().size(), 0U);
+    }
+    ASSERT_TRUE(broker_.kill());
+    fill();
+    EXPECT_LE(all.size(), most);
+  }
 }
 
 /// The numbers of descriptors in the keeper follow one another.
