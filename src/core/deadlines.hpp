@@ -2,11 +2,11 @@
 #pragma once
 
 #include <chrono>
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <set>
+#include <tuple>
 
 namespace gpushm::core {
 
@@ -24,7 +24,10 @@ class deadline_queue final {
     time_point when{};
     kind what = kind::waiting;
     std::uint64_t number = 0;  ///< of the object
-    friend auto operator<=>(const entry&, const entry&) = default;
+    friend bool operator==(const entry&, const entry&) = default;
+    friend bool operator<(const entry& one, const entry& two) noexcept {
+      return std::tie(one.when, one.what, one.number) < std::tie(two.when, two.what, two.number);
+    }
   };
 
   /// No effect if it is there already. Throws std::bad_alloc; then nothing has changed.
