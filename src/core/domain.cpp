@@ -194,7 +194,7 @@ bool domain::has_room_to_record(std::size_t objects) const noexcept {
 bool domain::has_room_to_end(const segment& what) const {
   constexpr std::size_t max_words = 2;
   const auto of = confirming_by_generation_.find(what.generation);
-  const std::size_t waiting = of == confirming_by_generation_.end() ? 0 : of->second.size();
+  const std::size_t waiting = of == confirming_by_generation_.end() ? 0 : of->second.ids.size();
   const auto has = [](const auto& room, std::size_t more) {
     return room.capacity() - room.size() >= more;
   };
@@ -592,8 +592,15 @@ bool domain::is_in_use(const segment& what) noexcept {
          (what.lifetime == lifetime::persistent && what.published && !what.removed);
 }
 
+/// Its exporter's lease has ended, and not all opens that wait for it are refused. The segment
+/// exists until then, also for a successor.
+bool domain::has_opens_to_refuse(const segment& what) const {
+  return base::ends_with_creator(what.backend) && what.creator_session == 0 && what.removed &&
+         confirming_by_generation_.contains(what.generation);
+}
+
 void domain::free_if_unused(segment& what) {
-  if (is_in_use(what)) {
+  if (is_in_use(what) || has_opens_to_refuse(what)) {
     return;
   }
   withdraw(what);

@@ -229,7 +229,7 @@ class domain {
   /// waiting opens. Returns false when none is left.
   bool work();
   [[nodiscard]] bool has_work() const noexcept {
-    return !ended_.empty() || !unkept_.empty() || !due_.empty();
+    return !ended_.empty() || !unkept_.empty() || !due_.empty() || !to_refuse_.empty();
   }
   /// Empty charges on the session's account, for other things kept for it. Precondition: the
   /// session is connected.
@@ -422,6 +422,11 @@ class domain {
     std::set<std::uint64_t> ids;
     std::list<std::string> place;  ///< the name; empty while it is in `due_`
   };
+  /// Opens that wait for the exporter of one segment. The list node for `to_refuse_`, likewise.
+  struct confirming_opens {
+    std::set<std::uint64_t> ids;
+    std::list<gpushm::generation> place;  ///< the segment; empty while it is in `to_refuse_`
+  };
   struct participant {
     actor who;  ///< never null
     std::shared_ptr<core::payload> payload;
@@ -538,10 +543,12 @@ class domain {
   void wake_after_fence(std::string_view name);
   bool wake_some(segment& published);
   void end_with_exporter(segment& what, end_kind how, const actor& by);
-  void refuse_unconfirmed(const segment& what, end_kind how, std::size_t most);
+  bool refuse_unconfirmed(gpushm::generation of, end_kind how);
+  void refuse_later(gpushm::generation of) noexcept;
   [[nodiscard]] static bool is_in_use(const segment& what) noexcept;
   /// No client finds it any longer.
   void withdraw(segment& what);
+  [[nodiscard]] bool has_opens_to_refuse(const segment& what) const;
   void free_if_unused(segment& what);
   void grant_or_refuse(session_id session, const open_request& request, segment& found);
   void wait(session_id session, open_request request);
@@ -577,7 +584,7 @@ class domain {
   std::uint64_t next_waiting_ = 1;
 
   std::map<std::uint64_t, waiting_confirmation> confirming_;
-  std::map<gpushm::generation, std::set<std::uint64_t>> confirming_by_generation_;
+  std::map<gpushm::generation, confirming_opens> confirming_by_generation_;
   std::uint64_t next_confirmation_ = 1;
 
   std::map<std::string, std::uint64_t, std::less<>> dead_names_;  // of segments whose exporter died
@@ -592,7 +599,8 @@ class domain {
   std::size_t ending_sessions_ = 0;  ///< of sessions_
   std::list<ended_session> ended_;
   std::deque<unkept> unkept_;
-  std::list<std::string> due_;  // published names with opens left to answer
+  std::list<std::string> due_;               // published names with opens left to answer
+  std::list<gpushm::generation> to_refuse_;  // their exporters' leases were ended by `unfence`
 };
 
 }  // namespace gpushm::core

@@ -133,9 +133,7 @@ void domain::unfence(session_id session, std::string_view name) {
   const gpushm::generation generation = what.generation;
   const std::string kept_name = what.name;
   constexpr std::size_t objects_of_each = 8;
-  const auto asked = confirming_by_generation_.find(generation);
-  make_room_to_record(holders.size() * objects_of_each +
-                      (asked == confirming_by_generation_.end() ? 0 : asked->second.size()));
+  make_room_to_record(holders.size() * objects_of_each);
   if (what.published) {
     emit(event_kind::unfenced,
          what,

@@ -209,10 +209,13 @@ void domain::confirm_with_exporter(session_id session,
         id,
         waiting_confirmation{session, request, found.generation, deadline, found.creator_session});
     deadlines_.add({deadline, deadline_queue::kind::confirmation, id});
-    auto& all = confirming_by_generation_[found.generation];
-    all.insert(id);
-    make_room(0, all.size());  // all are refused if the exporter ends
-    make_room_to_record(all.size() + waiter.waiting.size() + waiter.confirming.size());
+    confirming_opens& same = confirming_by_generation_[found.generation];
+    if (same.ids.empty()) {
+      same.place.assign(1, found.generation);
+    }
+    same.ids.insert(id);
+    make_room(0, same.ids.size());  // all are refused if the exporter ends
+    make_room_to_record(same.ids.size() + waiter.waiting.size() + waiter.confirming.size());
     waiter.confirming.insert(id);
     exporter.queued_questions.insert(id);
   } catch (...) {
@@ -220,8 +223,8 @@ void domain::confirm_with_exporter(session_id session,
     deadlines_.erase({deadline, deadline_queue::kind::confirmation, id});
     if (const auto of = confirming_by_generation_.find(found.generation);
         of != confirming_by_generation_.end()) {
-      of->second.erase(id);
-      if (of->second.empty()) {
+      of->second.ids.erase(id);
+      if (of->second.ids.empty()) {
         confirming_by_generation_.erase(of);
       }
     }
@@ -290,8 +293,8 @@ domain::waiting_confirmation domain::take_confirmation(std::uint64_t id) {
   confirming_.erase(at);
   deadlines_.erase({taken.deadline, deadline_queue::kind::confirmation, id});
   const auto of = confirming_by_generation_.find(taken.generation);
-  of->second.erase(id);
-  if (of->second.empty()) {
+  of->second.ids.erase(id);
+  if (of->second.ids.empty()) {
     confirming_by_generation_.erase(of);
   }
   if (const auto waiter = sessions_.find(taken.session); waiter != sessions_.end()) {

@@ -365,9 +365,12 @@ void domain::restore_confirmation(std::uint64_t id, const saved_confirmation& fr
   at->second.held.charge(resource::memory_bytes, cost::waiting_open + from.request.name.size());
   at->second.confirming.insert(id);
   deadlines_.add({from.deadline, deadline_queue::kind::confirmation, id});
-  auto& all = confirming_by_generation_[from.generation];
-  all.insert(id);
-  make_room(0, all.size());
+  confirming_opens& same = confirming_by_generation_[from.generation];
+  if (same.ids.empty()) {
+    same.place.assign(1, from.generation);
+  }
+  same.ids.insert(id);
+  make_room(0, same.ids.size());
   if (const auto exporter = sessions_.find(from.exporter); exporter != sessions_.end()) {
     (from.sent ? exporter->second.unanswered : exporter->second.queued_questions).insert(id);
   }
@@ -417,6 +420,12 @@ void domain::restore_indexes() {
   }
   make_room_to_record(waiting_.size() + confirming_.size() + subscriptions_.size());
   // Opens that were left for a later turn.
+  for (auto& [generation, same] : confirming_by_generation_) {
+    const auto at = segments_.find(generation);
+    if (at != segments_.end() && has_opens_to_refuse(*at->second)) {
+      to_refuse_.splice(to_refuse_.end(), same.place);
+    }
+  }
   for (auto& [name, same] : waiting_by_name_) {
     const auto at = published_.find(name);
     if (at != published_.end() && !waits_for_fence(*at->second)) {

@@ -189,6 +189,13 @@ bool domain::work() {
       }
     }
   }
+  if (!to_refuse_.empty() && !refuse_unconfirmed(to_refuse_.front(), end_kind::unfenced)) {
+    const auto of = segments_.find(to_refuse_.front());
+    to_refuse_.pop_front();
+    if (of != segments_.end()) {
+      free_if_unused(*of->second);
+    }
+  }
   // Ends a bounded number of leases of each queue.
   const auto work_off = [&](auto& queue, auto&& end_one, auto&& end_all) {
     for (std::size_t some = leases_per_turn(); some != 0 && !queue.empty(); --some) {
@@ -220,10 +227,7 @@ bool domain::end_next_lease(ended_session& gone) {
   const std::shared_ptr<segment> what = found->second;
   if (base::ends_with_creator(what->backend) && what->creator_session == gone.session) {
     // Its name is taken until then, and no more opens begin to wait: the session has ended.
-    refuse_unconfirmed(*what,
-                       gone.how,
-                       max_opens_per_turn - std::min(max_opens_per_turn, effects_.answers.size()));
-    if (confirming_by_generation_.contains(what->generation)) {
+    if (refuse_unconfirmed(what->generation, gone.how)) {
       return false;
     }
   }
@@ -298,21 +302,31 @@ void domain::end_with_exporter(segment& what, end_kind how, const actor& by) {
       emit(event_kind::removed, what, by);
     }
   }
-  refuse_unconfirmed(what, how, confirming_.size());
+  if (refuse_unconfirmed(what.generation, how)) {  // only of `unfence`
+    refuse_later(what.generation);
+  }
 }
 
-/// Opens that wait for the exporter of the segment, which has ended.
-void domain::refuse_unconfirmed(const segment& what, end_kind how, std::size_t most) {
-  for (std::size_t left = most; left != 0; --left) {
-    const auto of = confirming_by_generation_.find(what.generation);
-    if (of == confirming_by_generation_.end()) {
-      return;
+/// Some of the opens that wait for the exporter of the segment, which has ended. Returns true if
+/// more are left.
+bool domain::refuse_unconfirmed(gpushm::generation generation, end_kind how) {
+  std::size_t left = max_opens_per_turn - std::min(max_opens_per_turn, effects_.answers.size());
+  for (;; --left) {
+    const auto of = confirming_by_generation_.find(generation);
+    if (of == confirming_by_generation_.end() || left == 0) {
+      return of != confirming_by_generation_.end();
     }
-    const waiting_confirmation waiting = take_confirmation(*of->second.begin());
+    const waiting_confirmation waiting = take_confirmation(*of->second.ids.begin());
     refuse_with(waiting.session, waiting.request, [&] {
       return how == end_kind::goodbye ? no_such_segment(waiting.request.name) : exporter_died();
     });
   }
+}
+
+/// In `work`. No more opens begin to wait for it.
+void domain::refuse_later(gpushm::generation generation) noexcept {
+  std::list<gpushm::generation>& place = confirming_by_generation_.find(generation)->second.place;
+  to_refuse_.splice(to_refuse_.end(), place);
 }
 
 void domain::subscribe(session_id id, std::uint64_t number, std::string prefix) {

@@ -60,6 +60,24 @@ class core_turns : public testing::Test {
       static_cast<void>(changed());
     }
   }
+  /// `3 * max_opens / 2` opens wait for the exporter of one segment.
+  void wait_for_exporter() {
+    reservation wanted = host_segment("shared");
+    wanted.backend = backend::cuda_ipc;
+    wanted.device.kind = device_kind::gpu;
+    wanted.chunk_count = 0;
+    wanted.ticket = {std::byte{1}};
+    const gpushm::generation generation = domain_.reserve(exporter, wanted).generation;
+    domain_.publish(exporter, generation, {});
+    static_cast<void>(changed());
+    for (session_id each = 100; each < 103; ++each) {
+      domain_.connect(each, {30, 2'000 + static_cast<std::uint32_t>(each), true});
+      for (std::uint32_t i = 0; i < max_opens / 2; ++i) {
+        domain_.open(each, {7, i, "shared", 0, at_ms(1'000'000)});
+        static_cast<void>(changed());
+      }
+    }
+  }
   /// `count` segments, each leased by the exporter.
   void create_many(std::uint32_t count) {
     for (std::uint32_t i = 0; i < count; ++i) {
@@ -132,25 +150,37 @@ TEST_F(core_turns, end_of_many_subscribers_of_one_process_is_recorded_by_itself)
 }
 
 TEST_F(core_turns, end_of_an_exporter_that_many_opens_wait_for_is_recorded_by_itself) {
-  reservation wanted = host_segment("shared");
-  wanted.backend = backend::cuda_ipc;
-  wanted.device.kind = device_kind::gpu;
-  wanted.chunk_count = 0;
-  wanted.ticket = {std::byte{1}};
-  const gpushm::generation generation = domain_.reserve(exporter, wanted).generation;
-  domain_.publish(exporter, generation, {});
-  static_cast<void>(changed());
-  for (session_id each = 100; each < 103; ++each) {
-    domain_.connect(each, {30, 2'000 + static_cast<std::uint32_t>(each), true});
-    for (std::uint32_t i = 0; i < max_opens / 2; ++i) {
-      domain_.open(each, {7, i, "shared", 0, at_ms(1'000'000)});
-      static_cast<void>(changed());
-    }
-  }
+  wait_for_exporter();
   domain_.disconnect(exporter, false);
   constexpr std::size_t each_turn = 256;
   EXPECT_LE(domain_.pending().answers.size(), each_turn);
   EXPECT_EQ(work_to_the_end(each_turn), 3 * max_opens / 2);
+  EXPECT_EQ(domain_.segment_count(), 0U);
+}
+
+/// Of opens that wait for an exporter whose lease is ended without a fence.
+TEST_F(core_turns, opens_of_an_unfenced_exporter_are_refused_in_turns) {
+  constexpr std::size_t each_turn = 256;
+  constexpr session_id operators = 4;
+  wait_for_exporter();
+  domain_.connect(operators, {40, 42, true});
+  ASSERT_TRUE(domain_.lose(exporter));
+  static_cast<void>(changed());
+  domain_.unfence(operators, "shared");
+  EXPECT_LE(domain_.pending().answers.size(), each_turn);
+  EXPECT_LE(changed().size(), 2 * each_turn);
+  EXPECT_EQ(domain_.segment_count(), 1U) << "until its opens are refused";
+  // A successor goes on where this one is.
+  saved_state from = domain_.save();
+  domain successor("default", 42, bounds, nullptr, from);
+  EXPECT_TRUE(successor.has_work());
+  EXPECT_EQ(work_to_the_end(each_turn), 3 * max_opens / 2 - each_turn);
+  while (successor.work()) {
+    EXPECT_LE(successor.pending().answers.size(), each_turn);
+    successor.pending().clear();
+  }
+  successor.pending().clear();
+  EXPECT_TRUE(successor.save() == domain_.save());
   EXPECT_EQ(domain_.segment_count(), 0U);
 }
 
