@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+// The longest turns of a broker's thread in a full domain: CPU time of each call of the hub, with a
+// journal, by what members ask and how they end. In this process: no sockets, no keeper, and
+// segments without descriptors (exporter-bound), of which a domain can have as many as its limit.
+// What it does not have: packets that are sent and recorded (another kind of turn, `answers`).
+//
+//   gpushm_turns [SEGMENTS]   prints JSON: number of turns, total and longest, for each kind
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "broker/hub.hpp"
+#include "broker/recorder.hpp"
+#include "wire/codec.hpp"
+
+namespace gpushm::bench {
+namespace {
+
+using namespace gpushm::broker_detail;
+
+constexpr std::uint32_t broker_uid = 42;
+constexpr core::peer operator_peer{1, broker_uid, true};
+
+[[nodiscard]] std::uint64_t cpu_time() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U +
+         static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+/// Of all turns of a kind, in nanoseconds.
+class turn_times {
+ public:
+  template <typename Turn>
+  void measure(const std::string& kind, Turn&& turn) {
+    const std::uint64_t began = cpu_time();
+    turn();
+    const std::uint64_t took = cpu_time() - began;
+    one& to = all_[kind];
+    ++to.count;
+    to.total += took;
+    to.longest = std::max(to.longest, took);
+  }
+  void print(std::uint32_t segments) const {
+    constexpr double ms = 1e-6;
+    std::printf("{\"segments\": %u, \"turns\": {", segments);
+    const char* separator = "\n";
+    std::uint64_t longest = 0;
+    for (const auto& [kind, of] : all_) {
+      std::printf("%s  \"%s\": {\"count\": %zu, \"total_ms\": %.3f, \"longest_ms\": %.3f}",
+                  separator,
+                  kind.c_str(),
+                  of.count,
+                  static_cast<double>(of.total) * ms,
+                  static_cast<double>(of.longest) * ms);
+      separator = ",\n";
+      longest = std::max(longest, of.longest);
+    }
+    std::printf("\n}, \"longest_ms\": %.3f}\n", static_cast<double>(longest) * ms);
+  }
+
+ private:
+  struct one {
+    std::size_t count = 0;
+    std::uint64_t total = 0;
+    std::uint64_t longest = 0;
+  };
+  std::map<std::string, one> all_;
+};
+
+/// Counts questions, so that they can be answered; drops everything else.
+class no_outbox final : public outbox {
+ public:
+  void send(session& /*to*/, prepared packet) noexcept override {
+    for (outgoing& each : packet) {
+      const auto decoded = each.packet.empty() ? std::nullopt : wire::decode(each.packet);
+      if (decoded && std::holds_alternative<wire::confirm>(decoded->body)) {
+        const auto& asked = std::get<wire::confirm>(decoded->body).questions;
+        questions.insert(questions.end(), asked.begin(), asked.end());
+      }
+    }
+  }
+  void deliver() noexcept override {}
+  void record(const session& /*of*/) noexcept override {}
+  void record_all(session& /*of*/) noexcept override {}
+  void retry_recording() noexcept override { is_behind = true; }
+  void lose_event(session& /*of*/, std::uint64_t /*subscription*/) noexcept override {}
+  void drop(session& of, std::string_view why) noexcept override {
+    std::fprintf(stderr,
+                 "gpushm_turns: session %llu: %.*s\n",
+                 static_cast<unsigned long long>(of.number),
+                 static_cast<int>(why.size()),
+                 why.data());
+    std::abort();
+  }
+  [[nodiscard]] kept_fd open_event_lane(session& /*of*/) override { return {}; }
+  [[nodiscard]] std::uint64_t events_queued(const session& /*of*/) const noexcept override {
+    return 0;
+  }
+  void fence_of(session& /*of*/, fence /*kind*/, kept_fd /*pidfd*/, kept_fd /*life*/) override {}
+
+  std::vector<std::uint64_t> questions;
+  bool is_behind = false;
+};
+
+/// A socket that stands for the keeper's: nothing is sent to it.
+class no_keeper {
+ public:
+  no_keeper() : folder_(std::filesystem::temp_directory_path() / "gpushm-turns-XXXXXX") {
+    if (::mkdtemp(folder_.data()) == nullptr) {
+      std::perror("gpushm_turns: mkdtemp");
+      std::exit(1);
+    }
+    const std::string path = folder_ + "/keeper";
+    socket_ = base::unique_fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path.copy(static_cast<char*>(address.sun_path), sizeof address.sun_path - 1);
+    if (::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+      std::perror("gpushm_turns: bind");
+      std::exit(1);
+    }
+    ::setenv("NOTIFY_SOCKET", path.c_str(), 1);
+  }
+  no_keeper(const no_keeper&) = delete;
+  no_keeper& operator=(const no_keeper&) = delete;
+  ~no_keeper() { std::filesystem::remove_all(folder_); }
+  [[nodiscard]] static descriptor_shelf shelf() {
+    return {keeper::descriptor_store::from_environment().value(), "turns"};
+  }
+
+ private:
+  std::string folder_;
+  base::unique_fd socket_;
+};
+
+recorder recorder_with_journal() {
+  journal::journal log = journal::journal::create();
+  records::encoder encoder;
+  log.put(records::key_of(records::kind::broker),
+          encoder.encode(records::broker_record{"default", {}, 0, "/none", 0, 0, 0, 0, 0}));
+  log.commit();
+  return {std::move(log), no_keeper::shelf(), 1};
+}
+
+class full_domain {
+ public:
+  full_domain(turn_times& times, std::uint32_t segments) : times_(times), segments_(segments) {
+    exporter_ = greet({10, 1'000, true});
+    const auto another = greet({11, 1'999, true});
+    constexpr std::uint32_t most_of_one = 57'000;  // its share is 8/9 of the limit
+    for (std::uint32_t i = 0; i < segments; ++i) {
+      publish(i < most_of_one ? exporter_ : another, name_of(i));
+    }
+  }
+
+  [[nodiscard]] static std::string name_of(std::uint32_t index) {
+    return "segment " + std::to_string(index);
+  }
+
+  [[nodiscard]] core::session_id greet(const core::peer& who, const wire::session_token& of = {}) {
+    const core::session_id number = next_session_++;
+    times_.measure("accept", [&] { hub_.accept(std::make_shared<session>(number), who); });
+    wire::hello hello{};
+    hello.known_kinds = 255;
+    hello.resume = of;
+    ask(of == wire::session_token{} ? "hello" : "hello, resumes all leases", number, hello);
+    return number;
+  }
+  /// All turns of one request.
+  void ask(const std::string& kind,
+           core::session_id number,
+           wire::body body,
+           std::uint64_t id = 0) {
+    const auto lane = wire::is_sent_on_event_lane(body) ? lane_kind::events : lane_kind::requests;
+    const std::vector<std::byte> packet =
+        wire::encode({id == 0 ? ++request_ : id, std::move(body)});
+    session& from = *hub_.find(number);
+    times_.measure(kind, [&] { hub_.receive(from, packet, {}, now_, 0, lane); });
+    while (from.rest) {
+      times_.measure(kind, [&] { hub_.resume(from); });
+    }
+    catch_up();
+  }
+  void publish(core::session_id by, const std::string& name) {
+    wire::reserve wanted{};
+    wanted.name = name;
+    wanted.size_bytes = wanted.allocated_bytes = 4'096;
+    wanted.backend = backend::cuda_ipc;
+    wanted.device.kind = device_kind::gpu;
+    wanted.ticket = {std::byte{1}};
+    ask("reserve", by, wanted);
+    ask("publish", by, wire::publish{hub_.domain().stat(by, name).generation, {}});
+  }
+  /// Answers all questions to the exporter.
+  void confirm(core::session_id by) {
+    while (!out_.questions.empty()) {
+      auto all = std::exchange(out_.questions, {});
+      ask("confirmed",
+          by,
+          wire::confirmed{all, std::vector<wire::verdict>(all.size(), wire::verdict{})});
+    }
+  }
+  void work_to_the_end(const std::string& kind) {
+    while (hub_.has_work()) {
+      times_.measure(kind, [&] { hub_.work(); });
+      catch_up();
+    }
+  }
+  bool lose(core::session_id number) {
+    session& gone = *hub_.find(number);
+    for (bool more = true; more;) {
+      times_.measure("close, opens that wait", [&] { more = hub_.stop_some(gone); });
+    }
+    bool waits = false;
+    times_.measure("close", [&] { waits = hub_.lose(gone, now_); });
+    catch_up();
+    return waits;
+  }
+  void hang_up(core::session_id number) {
+    times_.measure("end of a process", [&] { hub_.hang_up(number); });
+    catch_up();
+    work_to_the_end("end of a process, rest");
+  }
+
+  /// After each of these, the domain is as full as before.
+  void look() {
+    const auto member = greet({20, 1'001, true});
+    ask("list", member, wire::list{"", ""});
+    ask("list", member, wire::list{"", name_of(segments_ / 2)});
+    ask("stat", member, wire::stat{name_of(1)});
+    // Names that exist, and that do not: as many requests as a member may have.
+    std::vector<std::string> known;
+    std::vector<std::string> unknown;
+    constexpr std::uint32_t names = 500;
+    for (std::uint32_t i = 0; i < names; ++i) {
+      known.push_back(name_of(i));
+      unknown.push_back("unknown " + std::to_string(i));
+    }
+    ask("open_many", member, wire::open_many{known, 0, 60'000});
+    confirm(exporter_);
+    constexpr std::uint64_t one_request = 1'000'000'000;
+    for (int i = 0; i < 8; ++i) {  // an id that is used again
+      ask("open_many, waits", member, wire::open_many{unknown, 0, 60'000}, one_request);
+    }
+    ask("cancel of 4,000 names", member, wire::cancel{one_request});
+    work_to_the_end("cancel of 4,000 names, rest");
+    for (int i = 0; i < 8; ++i) {
+      ask("open_many, waits", member, wire::open_many{unknown, 0, 60'000});
+    }
+    now_ += std::chrono::hours(1);
+    while (hub_.next_deadline() && *hub_.next_deadline() <= now_) {
+      times_.measure("deadlines", [&] { hub_.tick(now_); });
+    }
+    for (int i = 0; i < 8; ++i) {
+      ask("open_many, waits", member, wire::open_many{unknown, 0, 60'000});
+    }
+    if (lose(member)) {
+      hang_up(member);
+    }
+  }
+  /// As many subscriptions as a domain may have, to everything.
+  void subscribe() {
+    std::vector<core::session_id> all;
+    const core::limits bounds;
+    for (std::uint32_t i = 0; i < bounds.max_all_subscriptions / bounds.max_subscriptions; ++i) {
+      all.push_back(greet({30, 1'002, true}));
+      for (std::uint32_t each = 0; each < bounds.max_subscriptions; ++each) {
+        ask("subscribe", all.back(), wire::subscribe{""});
+      }
+    }
+    const auto member = greet({20, 1'001, true});
+    wire::reserve wanted{};
+    wanted.name = "one more";
+    wanted.size_bytes = wanted.allocated_bytes = 4'096;
+    wanted.backend = backend::cuda_ipc;
+    wanted.device.kind = device_kind::gpu;
+    wanted.ticket = {std::byte{1}};
+    ask("reserve", member, wanted);
+    ask("publish, 8,192 subscriptions",
+        member,
+        wire::publish{hub_.domain().stat(member, "one more").generation, {}});
+    ask("remove, 8,192 subscriptions", member, wire::remove{"one more", 0});
+    for (const core::session_id each : all) {
+      if (lose(each)) {
+        hang_up(each);
+      }
+    }
+    if (lose(member)) {
+      hang_up(member);
+    }
+  }
+  /// Many opens that wait for one segment's exporter, which then dies or whose lease is ended.
+  void opens_of_one_segment(bool unfence) {
+    const auto owner = greet({40, 1'003, true});
+    publish(owner, "asked for");
+    std::vector<core::session_id> all;
+    constexpr int members = 15;
+    for (int i = 0; i < members; ++i) {
+      all.push_back(greet({50 + i, 1'004 + static_cast<std::uint32_t>(i), true}));
+      const std::vector<std::string> names(500, "asked for");
+      for (int each = 0; each < 8; ++each) {
+        ask("open_many, one name", all.back(), wire::open_many{names, 0, 60'000});
+      }
+    }
+    out_.questions.clear();
+    if (lose(owner) && unfence) {
+      const auto who = greet(operator_peer);
+      ask("unfence, 60,000 opens", who, wire::unfence{"asked for"});
+      work_to_the_end("unfence, 60,000 opens, rest");
+      if (lose(who)) {
+        hang_up(who);
+      }
+    } else {
+      hang_up(owner);
+    }
+    for (const core::session_id each : all) {
+      if (lose(each)) {
+        hang_up(each);
+      }
+    }
+  }
+  void fall_behind() {
+    recorder_.fall_behind();
+    out_.is_behind = true;
+    catch_up();
+  }
+  /// The exporter of everything loses its connection, comes back, and ends.
+  void resume_and_end() {
+    const wire::session_token token = hub_.find(exporter_)->token;
+    if (!lose(exporter_)) {
+      std::fprintf(stderr, "gpushm_turns: its leases have ended\n");
+      std::exit(1);
+    }
+    const auto successor = greet({10, 1'000, true}, token);
+    work_to_the_end("hello, resumes all leases, rest");
+    ask("keep", successor, wire::keep{{1}, {1}, false});
+    static_cast<void>(lose(successor));
+    hang_up(successor);
+    hang_up(exporter_ + 1);
+    if (hub_.domain().segment_count() != 0) {
+      std::fprintf(stderr, "gpushm_turns: segments are left\n");
+      std::exit(1);
+    }
+  }
+
+ private:
+  void catch_up() {
+    while (std::exchange(out_.is_behind, false)) {
+      times_.measure("everything is recorded again", [&] { hub_.catch_up(); });
+    }
+  }
+
+  turn_times& times_;
+  std::uint32_t segments_;
+  no_keeper keeper_;
+  recorder recorder_ = recorder_with_journal();
+  no_outbox out_;
+  base::unique_fd table_{::memfd_create("turns", MFD_CLOEXEC)};
+  hub hub_{{{"default", broker_uid, {1, 2, 3}, false, table_.get()},
+            {.names_changes = true},
+            nullptr,
+            nullptr,
+            &recorder_},
+           out_,
+           [](void* /*context*/,
+              std::uint32_t /*slot*/,
+              gpushm::generation /*generation*/,
+              std::optional<segment_state> /*state*/) {},
+           nullptr};
+  core::time_point now_{std::chrono::hours(1)};
+  core::session_id next_session_ = 1;
+  core::session_id exporter_ = 0;
+  std::uint64_t request_ = 0;
+};
+
+}  // namespace
+}  // namespace gpushm::bench
+
+int main(int count, char** arguments) {
+  constexpr std::uint32_t most = 60'000;
+  const std::uint32_t segments =
+      count > 1 ? static_cast<std::uint32_t>(std::strtoul(arguments[1], nullptr, 10)) : most;
+  if (segments < 1'000 || segments > most) {
+    std::fprintf(stderr, "usage: gpushm_turns [SEGMENTS]   1,000 to 60,000\n");
+    return 2;
+  }
+  gpushm::bench::turn_times times;
+  {
+    gpushm::bench::full_domain one(times, segments);
+    one.look();
+    one.subscribe();
+    one.opens_of_one_segment(false);
+    one.opens_of_one_segment(true);
+    one.fall_behind();
+    one.resume_and_end();
+  }
+  times.print(segments);
+  return 0;
+}
