@@ -191,7 +191,7 @@ class full_domain {
         wire::encode({id == 0 ? ++request_ : id, std::move(body)});
     session& from = *hub_.find(number);
     times_.measure(kind, [&] { hub_.receive(from, packet, {}, now_, 0, lane); });
-    while (from.rest) {
+    while (from.rest || from.resumes) {
       times_.measure(kind, [&] { hub_.resume(from); });
     }
     catch_up();

@@ -41,8 +41,10 @@ struct connection final : session, std::enable_shared_from_this<connection> {
   [[nodiscard]] bool may_answer() const noexcept { return queued_answers < max_queued_answers; }
   [[nodiscard]] bool may_read() const noexcept {
     return (requests.readable || requests.handled) && !dropped &&
-           !requests.receiving_descriptors_since && may_answer() && !rest;
+           !requests.receiving_descriptors_since && may_answer() && !rest && !resumes;
   }
+  /// With a request that takes several turns.
+  [[nodiscard]] bool may_go_on() const noexcept { return (may_answer() && rest) || resumes; }
   [[nodiscard]] bool may_read_events() const noexcept {
     return events && (events->readable || events->handled) && !dropped;
   }
@@ -64,7 +66,7 @@ struct connection final : session, std::enable_shared_from_this<connection> {
   }
   [[nodiscard]] bool has_something_to_do() const noexcept {
     return may_flush() || may_read() || may_read_events() || last_packets || is_over() ||
-           (may_answer() && rest);
+           may_go_on();
   }
   /// The client has closed a lane, which ends both once packets sent before, possibly a goodbye,
   /// are read.

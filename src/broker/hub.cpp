@@ -41,6 +41,7 @@ void hub::accept(const std::shared_ptr<session>& created, const core::peer& who)
 
 void hub::restore(std::shared_ptr<session> created) {
   const core::session_id number = created->number;
+  created->resumes = domain_.is_resuming(number);
   domain_.set_session_payload(number, std::move(created));
 }
 
@@ -73,6 +74,7 @@ bool hub::stop_some(session& gone) {
 bool hub::lose(session& gone, core::time_point now) {
   gone.dropped = true;
   gone.rest.reset();
+  gone.resumes = false;
   bool is_ending = false;
   if (gone.sent_bye) {
     disconnect(gone.number);
@@ -198,7 +200,12 @@ void hub::catch_up() noexcept {
 }
 
 void hub::resume(session& of) {
-  requests_.open_some(of);
+  if (of.resumes) {
+    of.resumes = domain_.resume_some(of.number);
+    effects_.settle();
+  } else {
+    requests_.open_some(of);
+  }
   finish();
 }
 

@@ -96,8 +96,8 @@ class hub final {
   /// Records everything that could not be recorded; if that fails again, `outbox::retry_recording`
   /// is called.
   void catch_up() noexcept;
-  /// Opens some names of `rest`. `rest` must be empty before the session's next request is
-  /// received.
+  /// Opens some names of `rest`, or takes some of what `resumes` is about. Both must be over before
+  /// the session's next request is received.
   void resume(session& of);
   /// See core::domain.
   [[nodiscard]] bool has_work() const noexcept { return domain_.has_work(); }

@@ -79,6 +79,7 @@ struct session : core::payload {
   bool takes_tables = false;
   wire::session_token token{};
   std::optional<open_rest> rest;
+  bool resumes = false;  ///< it has not taken everything of a lost session: nothing else is handled
 };
 
 /// Null: no such session, or it was erased.

@@ -146,6 +146,7 @@ prepared requests::handle(const context& at, const wire::hello& message) {
   prepared fresh = welcome(false);
   prepared again = welcome(true);
   const bool resumed = resume_lost(at.from, message.resume);
+  at.from.resumes = domain_.is_resuming(at.number);
   at.from.greeted = true;
   at.from.known_kinds = std::max(message.known_kinds, wire::first_known_kinds);
   at.from.takes_tables = message.takes_tables;

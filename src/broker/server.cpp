@@ -584,7 +584,7 @@ class server::impl final : public outbox {
       if (of.may_flush()) {
         const recorder::step named(recorder_, {step_kind::answers, of.number});
         sender_.flush(of);
-      } else if (of.may_answer() && of.rest) {
+      } else if (of.may_go_on()) {
         const recorder::step named(recorder_, {step_kind::open_rest, of.number});
         hub_.resume(of);
       } else if (of.last_packets) {

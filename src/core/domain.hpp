@@ -175,7 +175,7 @@ class domain {
   [[nodiscard]] time_point now() const noexcept { return now_; }
 
   /// `payload_of` returns `payload` until the session is erased: by `disconnect`, by `lose` when it
-  /// returns false, and for `lost` by `resume` when it returns true. Throws too_many_connections,
+  /// returns false, and for `lost` by the last `resume_some`. Throws too_many_connections,
   /// too_many_descriptors, out_of_memory, share_exceeded.
   void connect(session_id session,
                const peer& who,
@@ -196,9 +196,9 @@ class domain {
       }
     }
   }
-  /// Ends some of the session's opens that wait, without an answer. Returns false when none is
-  /// left. Called in turns until then, before `lose` or `disconnect`, which end what is left at
-  /// once.
+  /// Ends some of the session's opens that wait, without an answer, and takes some of what it
+  /// resumes. Returns false when none is left. Called in turns until then, before `lose` or
+  /// `disconnect`, which end what is left at once.
   bool stop_some(session_id session);
   /// Ends everything the session has: requests, subscriptions and the first leases immediately, the
   /// other leases in `work`. `clean`: it sent a goodbye, so no death is reported.
@@ -215,9 +215,14 @@ class domain {
   /// for a member that may manage the segment those of its own principal. Throws no_such_segment,
   /// permission_denied, invalid_argument (none of its leases waits for a fence).
   void unfence(session_id session, std::string_view name);
-  /// Transfers everything that the ending session `lost` has to the new session `session`. Returns
-  /// false if `lost` is not ending or belongs to another principal.
+  /// Begins to transfer everything that the ending session `lost` has to the new session `session`.
+  /// The end of `lost` has no effect from then on. Returns false if `lost` is not ending, is
+  /// resumed already, or belongs to another principal.
   bool resume(session_id lost, session_id session);
+  /// Transfers some of the rest. Returns false when none is left; `lost` is then erased. Called in
+  /// turns until then, before other requests of the session.
+  bool resume_some(session_id session) noexcept;
+  [[nodiscard]] bool is_resuming(session_id session) const;
   /// The generations that the client of a resumed session still has, with the number of answers for
   /// each. Leases named in none of its calls end after the last call (`more` false).
   void keep(session_id session,
@@ -444,8 +449,10 @@ class domain {
     struct loss {
       time_point since;
       fence_wait waits_for = fence_wait::process;
+      bool is_resumed = false;  ///< another session takes what it has
     };
     std::optional<loss> lost;
+    session_id resumes = 0;  ///< the ending session from which it takes what that has; 0: none
     /// Set when it has resumed another session and still reports what it keeps.
     std::optional<std::set<gpushm::generation>> kept;
     std::list<ended_session> over;  ///< one empty node, preallocated for `ended_`
@@ -539,7 +546,7 @@ class domain {
   [[nodiscard]] const participant::loss* loss_of(session_id session) const;
   [[nodiscard]] bool waits_for_fence(const segment& what) const;
   [[nodiscard]] error writer_ending(const segment& what) const;
-  void transfer(segment& what, session_id lost, session_id successor, charges& held) noexcept;
+  void transfer(segment& what, session_id from, session_id to) noexcept;
   void wake_after_fence(std::string_view name);
   bool wake_some(segment& published);
   void end_with_exporter(segment& what, end_kind how, const actor& by);

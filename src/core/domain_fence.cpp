@@ -10,6 +10,14 @@
 
 namespace gpushm::core {
 
+namespace {
+
+/// Upper bound of segments and questions that a session takes from the one that it resumes, in one
+/// turn: each changes four objects at most.
+constexpr std::size_t max_resumed_per_turn = 256;
+
+}  // namespace
+
 const domain::participant::loss* domain::loss_of(session_id session) const {
   const auto at = sessions_.find(session);
   return at == sessions_.end() || !at->second.lost ? nullptr : &*at->second.lost;
@@ -162,71 +170,84 @@ bool domain::resume(session_id lost, session_id session) {
   const auto from = sessions_.find(lost);
   const auto to = sessions_.find(session);
   if (from == sessions_.end() || to == sessions_.end() || !from->second.lost ||
-      from->second.held.who() != to->second.held.who()) {
+      from->second.lost->is_resumed || from->second.held.who() != to->second.held.who()) {
     return false;
   }
-  participant& gone = from->second;
-  participant& successor = to->second;
-  // Everything that may fail comes first.
-  std::set<std::string> touched;
-  for (const auto* const all : {&gone.leased, &gone.created}) {
-    for (const gpushm::generation generation : *all) {
-      touched.insert(segments_.at(generation)->name);
-    }
-  }
-
-  // A lease changes three objects; those of sessions and woken names are of one turn.
-  make_room_to_record(3 * gone.leased.size() + gone.created.size() + gone.unanswered.size() +
-                      gone.queued_questions.size());
-
-  successor.kept.emplace();
-  successor.leased.merge(gone.leased);
-  successor.created.merge(gone.created);
-  successor.unpublished.merge(gone.unpublished);
-  // Unanswered questions are sent again once it has reported what it keeps.
-  successor.queued_questions.merge(gone.unanswered);
-  successor.queued_questions.merge(gone.queued_questions);
-  for (const std::uint64_t id : successor.queued_questions) {
-    if (const auto question = confirming_.find(id); question != confirming_.end()) {
-      question->second.exporter = session;
-      question->second.sent = false;
-      note(record_kind::confirmation, id);
-    }
-  }
-  for (const auto* const all : {&successor.created, &successor.leased}) {
-    for (const gpushm::generation generation : *all) {
-      transfer(*segments_.at(generation), lost, session, successor.held);
-    }
-  }
-  note(record_kind::session, lost);
+  to->second.kept.emplace();
+  to->second.resumes = lost;
+  from->second.lost->is_resumed = true;
   note(record_kind::session, session);
-  --ending_sessions_;
-  sessions_.erase(from);
-  for (const std::string& name : touched) {
-    wake_after_fence(name);
+  static_cast<void>(resume_some(session));
+  return true;
+}
+
+bool domain::is_resuming(session_id session) const {
+  const auto at = sessions_.find(session);
+  return at != sessions_.end() && at->second.resumes != 0;
+}
+
+bool domain::resume_some(session_id session) noexcept {
+  const auto to = sessions_.find(session);
+  if (to == sessions_.end() || to->second.resumes == 0) {
+    return false;
+  }
+  participant& successor = to->second;
+  const auto from = sessions_.find(successor.resumes);
+  participant& gone = from->second;
+  for (std::size_t left = max_resumed_per_turn; left != 0; --left) {
+    if (!gone.leased.empty() || !gone.created.empty()) {
+      const gpushm::generation next =
+          gone.leased.empty() ? *gone.created.begin() : *gone.leased.begin();
+      transfer(*segments_.at(next), from->first, session);
+    } else if (!gone.unanswered.empty() || !gone.queued_questions.empty()) {
+      // Sent again once it has reported what it keeps.
+      auto& of = gone.unanswered.empty() ? gone.queued_questions : gone.unanswered;
+      const std::uint64_t id = *of.begin();
+      successor.queued_questions.insert(of.extract(of.begin()));
+      if (const auto question = confirming_.find(id); question != confirming_.end()) {
+        question->second.exporter = session;
+        question->second.sent = false;
+        note(record_kind::confirmation, id);
+      }
+    } else {
+      note(record_kind::session, from->first);
+      note(record_kind::session, session);
+      --ending_sessions_;
+      successor.resumes = 0;
+      sessions_.erase(from);
+      return false;
+    }
   }
   return true;
 }
 
-void domain::transfer(segment& what,
-                      session_id lost,
-                      session_id successor,
-                      charges& held) noexcept {
-  if (what.creator_session == lost) {
-    what.creator_session = successor;
+/// Everything that a session has of this segment.
+void domain::transfer(segment& what, session_id from, session_id to) noexcept {
+  participant& gone = sessions_.at(from);
+  participant& successor = sessions_.at(to);
+  successor.leased.insert(gone.leased.extract(what.generation));
+  successor.created.insert(gone.created.extract(what.generation));
+  if (const auto at = gone.unpublished.find(what.name);
+      at != gone.unpublished.end() && at->second == &what) {
+    successor.unpublished.insert(gone.unpublished.extract(at));
+  }
+  if (what.creator_session == from) {
+    what.creator_session = to;
     note(record_kind::segment, what.generation);
   }
   for (lease& claim : what.leases) {
-    if (claim.holder != lost) {
+    if (claim.holder != from) {
       continue;
     }
-    note(record_kind::lease, what.generation, lost);
-    note(record_kind::lease, what.generation, successor);
-    claim.holder = successor;
-    if (what.creator_session != successor) {  // the creator's is charged with the segment
-      held.charge(resource::memory_bytes, cost::lease);
+    note(record_kind::lease, what.generation, from);
+    note(record_kind::lease, what.generation, to);
+    claim.holder = to;
+    if (what.creator_session != to) {  // the creator's is charged with the segment
+      successor.held.charge(resource::memory_bytes, cost::lease);
+      gone.held.release(resource::memory_bytes, cost::lease);
     }
   }
+  wake_after_fence(what.name);
 }
 
 void domain::keep(session_id session,

@@ -49,6 +49,7 @@ saved_value domain::saved(const record_name& which) const {
         if (from->kept) {
           to.kept.emplace(from->kept->begin(), from->kept->end());
         }
+        to.resumes = from->resumes;
         return to;
       }
       break;
@@ -252,6 +253,7 @@ void domain::restore_session(session_id id, const saved_session& from) {
   if (from.kept) {
     to.kept.emplace(from.kept->begin(), from.kept->end());
   }
+  to.resumes = from.resumes;
   to.over.emplace_back();
   sessions_.emplace(id, std::move(to));
   next_session_ = std::max(next_session_, id + 1);
@@ -395,6 +397,14 @@ void domain::restore_unkept(session_id session, const saved_unkept& from) {
 }
 
 void domain::restore_indexes() {
+  for (const auto& [id, each] : sessions_) {
+    if (each.resumes != 0) {
+      const auto lost = sessions_.find(each.resumes);
+      require(lost != sessions_.end() && lost->second.lost && !lost->second.lost->is_resumed,
+              "a session resumes one that is not ending");
+      lost->second.lost->is_resumed = true;
+    }
+  }
   std::unordered_map<session_id, ended_session*> over;
   for (ended_session& each : ended_) {
     over.emplace(each.session, &each);

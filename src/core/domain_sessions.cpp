@@ -99,17 +99,20 @@ bool domain::stop_some(session_id id) {
     return false;
   }
   participant& of = at->second;
+  const bool resumes = resume_some(id);
   for (std::size_t left = max_opens_per_turn; left != 0 && !of.waiting.empty(); --left) {
     static_cast<void>(take_waiting(*of.waiting.begin()));
   }
   for (std::size_t left = max_opens_per_turn; left != 0 && !of.confirming.empty(); --left) {
     static_cast<void>(take_confirmation(*of.confirming.begin()));
   }
-  return !of.waiting.empty() || !of.confirming.empty();
+  return resumes || !of.waiting.empty() || !of.confirming.empty();
 }
 
-/// Ends everything that could send to the session.
+/// Ends everything that could send to the session. It has everything of the one that it resumes.
 void domain::stop_requests(session_id id, participant& of) {
+  while (resume_some(id)) {
+  }
   while (!of.waiting.empty()) {
     static_cast<void>(take_waiting(*of.waiting.begin()));
   }
@@ -142,7 +145,7 @@ bool domain::lose(session_id id) {
 
 void domain::disconnect(session_id id, bool clean) {
   const auto at = sessions_.find(id);
-  if (at == sessions_.end()) {
+  if (at == sessions_.end() || (at->second.lost && at->second.lost->is_resumed)) {
     return;
   }
   stop_requests(id, at->second);

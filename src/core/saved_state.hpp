@@ -47,6 +47,7 @@ struct saved_session {
   std::optional<loss> lost;
   /// It has resumed another session, and has reported that it keeps these.
   std::optional<std::vector<gpushm::generation>> kept;
+  session_id resumes = 0;  ///< the ending session from which it has not taken everything; 0: none
   friend bool operator==(const saved_session&, const saved_session&) = default;
 };
 

@@ -58,7 +58,8 @@ class writer {
                              v.lost ? stored(v.lost->since) : 0,
                              v.lost ? static_cast<std::uint8_t>(v.lost->waits_for) : 0,
                              v.kept.has_value(),
-                             kept);
+                             kept,
+                             v.resumes);
   }
   fbs::Offset<fb::Segment> add(const core::saved_segment& v) {
     const auto name = text(v.name);
@@ -339,6 +340,7 @@ core::saved_session session(const fb::Session& v) {
   if (v.has_kept()) {
     result.kept = list(v.kept());
   }
+  result.resumes = v.resumes();
   return result;
 }
 

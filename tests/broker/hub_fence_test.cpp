@@ -118,6 +118,36 @@ TEST_F(hub_fence, goodbye_ends_everything_immediately) {
   expect_nothing_left();
 }
 
+TEST_F(hub_fence, many_leases_are_resumed_before_the_next_request) {
+  constexpr int count = 600;
+  const auto lost = accept();
+  const auto token = greet_with(lost, fence::none).token;
+  gpushm::generation kept = 0;
+  for (int i = 0; i < count; ++i) {
+    kept = reserve(lost, std::to_string(i));
+  }
+  EXPECT_TRUE(lose(lost));
+  const auto successor = accept();
+  session& of = *hub_.find(successor);
+  hub_.receive(of, wire::encode({++request_, with(fence::none, token)}), not_kept({}), now_);
+  EXPECT_TRUE(expect<wire::welcome>(take(successor)).resumed);
+  hub_.hang_up(lost);  // its process has ended
+  int turns = 0;
+  for (; of.resumes && turns < count; ++turns) {
+    EXPECT_NE(hub_.find(lost), nullptr);
+    hub_.resume(of);
+  }
+  EXPECT_EQ(turns, count / 256);
+  EXPECT_EQ(hub_.find(lost), nullptr);
+  EXPECT_EQ(hub_.domain().lease_count(), std::size_t{count});
+  expect<wire::done>(round_trip(successor, wire::keep{{kept}, {1}, false}));
+  while (hub_.has_work()) {
+    hub_.work();
+  }
+  EXPECT_EQ(hub_.domain().segment_count(), 1U);
+  expect_nothing_left();
+}
+
 TEST_F(hub_fence, token_of_a_lost_connection_resumes_once) {
   const auto session = accept();
   const auto token = greet_with(session, fence::proven).token;

@@ -160,7 +160,7 @@ class world {
                lane_kind on = lane_kind::requests) {
     session& from = *hub_.find(number);
     hub_.receive(from, packet, std::move(fds), core::time_point{}, 0, on);
-    while (from.rest) {
+    while (from.rest || from.resumes) {
       hub_.resume(from);
     }
   }

@@ -191,7 +191,7 @@ class hub_test : public testing::Test {
                lane_kind on = lane_kind::requests) {
     session& from = *hub_.find(number);
     hub_.receive(from, packet, not_kept(base::guard_all(std::move(fds))), now_, 0, on);
-    while (from.rest) {
+    while (from.rest || from.resumes) {
       hub_.resume(from);
     }
   }

@@ -489,7 +489,7 @@ class world final : public broker_detail::outbox {
   void work() {
     for (const core::session_id number : sessions_) {
       broker_detail::session* const of = hub_.find(number);
-      while (of != nullptr && of->rest) {
+      while (of != nullptr && (of->rest || of->resumes)) {
         hub_.resume(*of);
       }
     }

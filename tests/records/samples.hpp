@@ -52,8 +52,8 @@ auto fields_of(T& v) {
 }
 template <is<core::saved_session> T>
 auto fields_of(T& v) {
-  auto& [who, lost, kept] = v;
-  return std::tie(who, lost, kept);
+  auto& [who, lost, kept, resumes] = v;
+  return std::tie(who, lost, kept, resumes);
 }
 template <is<base::segment_facts> T>
 auto fields_of(T& v) {
@@ -222,8 +222,10 @@ inline auto full_values() {
   const core::open_request request{
       11, 12, "w/llama", 1ULL << 40U, at(13'000'000'014), at(-15), 16, true};
 
-  core::saved_session session{
-      who, core::saved_session::loss{at(21), fence_wait::delay}, std::vector<generation>{22, 23}};
+  core::saved_session session{who,
+                              core::saved_session::loss{at(21), fence_wait::delay},
+                              std::vector<generation>{22, 23},
+                              77};
   core::saved_segment segment;
   segment.name = "w/llama";
   segment.size_bytes = 31;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A client that continues after the broker has dropped its connection while it was stopped.
 //   fence_guest SOCKET
-// Creates "kept" and an unpublished segment, subscribes to everything, and prints "ready". Does its
+// Creates "kept" and unpublished segments, subscribes to everything, and prints "ready". Does its
 // next step for each line of standard input, and prints what it did.
 
 #include <exception>
@@ -9,6 +9,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "gpushm/gpushm.hpp"
 
@@ -21,6 +22,11 @@ int main(int argc, char** argv) {
     std::optional again = client.open("kept");
     std::optional unpublished =
         client.create("published later", {.size_bytes = 4096, .device = "host"});
+    std::vector<gpushm::segment> more;  // a broker resumes them in several turns
+    for (int i = 0; i < 300; ++i) {
+      more.push_back(
+          client.create("more " + std::to_string(i), {.size_bytes = 1, .device = "host"}));
+    }
     auto events = client.subscribe();
     std::cout << "ready" << std::endl;
     std::string line;
@@ -41,11 +47,15 @@ int main(int argc, char** argv) {
                                std::string(gpushm::to_string(kept->state())));
     }
     unpublished->publish();
+    for (gpushm::segment& each : more) {
+      each.publish();
+    }
     again.reset();
     std::cout << "resumed" << std::endl;
     std::getline(std::cin, line);
     kept.reset();
     unpublished.reset();
+    more.clear();
     std::cout << "released" << std::endl;
     std::getline(std::cin, line);
     return 0;
