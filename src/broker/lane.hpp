@@ -59,9 +59,10 @@ struct lane {
   std::uint32_t inflight_bound = 4;
   /// Upper bound of bytes sent and not read; charged to the connection's `held`.
   std::uint64_t unread_bytes = 0;
-  bool blocked = false;         ///< the first packet of the queue cannot be sent
-  bool waits_for_room = false;  ///< the event loop waits for room in the socket
-  bool send_closed = false;     ///< the client no longer receives
+  std::uint64_t unread_when_queried = 0;  ///< the kernel's answer
+  bool blocked = false;                   ///< the first packet of the queue cannot be sent
+  bool waits_for_room = false;            ///< the event loop waits for room in the socket
+  bool send_closed = false;               ///< the client no longer receives
   std::optional<clock::time_point> blocked_since;
 
   bool readable = false;  ///< there may be something to receive

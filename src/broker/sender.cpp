@@ -27,7 +27,8 @@ constexpr std::size_t max_queued_events = 1024;
 constexpr std::uint64_t packet_overhead_bytes = 768;
 /// Query the kernel for unread bytes when more than this may be unread.
 constexpr std::uint64_t unread_step_bytes = 32'768;
-/// The same when a request arrives.
+/// The same when a request arrives, and as much has been sent since: a system call for several
+/// requests.
 constexpr std::uint64_t read_step_bytes = 4'096;
 /// The recorded bound of descriptors in flight grows in these steps, so that it is rarely recorded.
 constexpr std::uint32_t inflight_step = 64;
@@ -71,6 +72,7 @@ void settle_unread(lane& on) {
     on.of.held.release(core::resource::memory_bytes, on.unread_bytes - actual);
     on.unread_bytes = actual;
   }
+  on.unread_when_queried = on.unread_bytes;
 }
 
 }  // namespace
@@ -147,7 +149,8 @@ void sender::lose_event(connection& to, std::uint64_t subscription) noexcept {
 
 void sender::settle_after_request(connection& from) {
   from.for_each_lane([](lane& each) {
-    if (each.unread_bytes > read_step_bytes) {
+    if (each.unread_bytes >
+        std::min(each.unread_when_queried + read_step_bytes, unread_step_bytes)) {
       settle_unread(each);
     }
   });

@@ -128,6 +128,19 @@ TEST_F(broker_sender, keeps_the_order_and_releases_charges) {
   EXPECT_EQ(closed_, std::vector<core::session_id>{});
 }
 
+TEST_F(broker_sender, asks_the_kernel_once_for_several_packets) {
+  connection& to = connect();
+  send(to, answer(1, 5'000));
+  sender_.settle_after_request(to);
+  EXPECT_EQ(read(to).size(), 1U);
+  sender_.settle_after_request(to);
+  EXPECT_GT(held(to), 0U);
+  send(to, answer(2, 5'000));
+  EXPECT_EQ(read(to).size(), 1U);
+  sender_.settle_after_request(to);
+  EXPECT_EQ(held(to), 0U);
+}
+
 TEST_F(broker_sender, replaces_excess_events_by_one_resync) {
   connection& to = connect();
   constexpr std::size_t room = 1024;
