@@ -2,6 +2,7 @@
 #include "broker/closer.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -14,6 +15,7 @@ namespace gpushm::broker_detail {
 
 /// Shared with the thread, which may outlive the closer.
 struct closer::state {
+  std::atomic<std::uint64_t> closed = 0;  ///< files, in the order of `waiting`
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<kept_fd> waiting;
@@ -62,6 +64,10 @@ closer::closer(std::optional<descriptor_shelf> shelf) : state_(std::make_shared<
           return shared->stopped;
         });
       }
+      for (kept_fd& each : files) {
+        each = {};
+        shared->closed.fetch_add(1, std::memory_order_release);
+      }
       files.clear();
       lock.lock();
       shared->busy = false;
@@ -79,13 +85,50 @@ closer::~closer() {
       lock, close_timeout, [&] { return !state_->busy && state_->waiting.empty(); });
 }
 
-void closer::close(std::vector<kept_fd> files) noexcept {
+void closer::close(std::vector<kept_fd> files, std::shared_ptr<core::charges> held) noexcept {
+  if (files.empty()) {
+    return;
+  }
   try {
+    std::list<freeing> charged;
+    if (held && holds_charges_) {
+      // `held` has the bytes of a GPU in the place of those of the host.
+      const std::uint64_t bytes = held->held(core::resource::host_bytes);
+      charged.push_back({given_ + held_.size() + files.size(), bytes, std::move(held)});
+    }
     held_.insert(
         held_.end(), std::make_move_iterator(files.begin()), std::make_move_iterator(files.end()));
+    for (const freeing& each : charged) {
+      freeing_bytes_ += each.bytes;
+    }
+    held_charges_.splice(held_charges_.end(), charged);
   } catch (const std::bad_alloc&) {
     files.clear();
   }
+}
+
+void closer::drop(std::list<freeing>& from) noexcept {
+  for (const freeing& each : from) {
+    freeing_bytes_ -= each.bytes;
+  }
+  from.clear();
+}
+
+bool closer::collect() noexcept {
+  const std::uint64_t closed = state_->closed.load(std::memory_order_acquire);
+  std::list<freeing> done;
+  while (!freeing_.empty() && freeing_.front().end <= closed) {
+    done.splice(done.end(), freeing_, freeing_.begin());
+  }
+  const bool any = !done.empty();
+  drop(done);
+  return any;
+}
+
+void closer::end_charges() noexcept {
+  holds_charges_ = false;
+  drop(held_charges_);
+  drop(freeing_);
 }
 
 void closer::leave_to_successor() noexcept {
@@ -103,9 +146,12 @@ void closer::flush() noexcept {
                            std::make_move_iterator(held_.begin()),
                            std::make_move_iterator(held_.end()));
     state_->changed.notify_all();
+    given_ += held_.size();
+    freeing_.splice(freeing_.end(), held_charges_);
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): closed here
   }
   held_.clear();
+  drop(held_charges_);
 }
 
 }  // namespace gpushm::broker_detail

@@ -32,6 +32,13 @@ hub::hub(config options, outbox& out, slot_listener listener, void* listener_con
   counters_.state_of(domain_);
 }
 
+/// The charges that the closer has are those of this domain.
+hub::~hub() {
+  if (closer_) {
+    closer_->end_charges();
+  }
+}
+
 void hub::accept(const std::shared_ptr<session>& created, const core::peer& who) {
   domain_.connect(created->number, who, created);
   out_.record(*created);
@@ -176,6 +183,9 @@ bool hub::receive_one(session& from,
   } catch (const keeper_busy&) {
     effects_.settle(&from, {});
     return false;
+  } catch (const memory_not_freed&) {
+    effects_.settle(&from, {});
+    return false;
   } catch (const error& why) {
     failed = true;
     refused = why;
@@ -237,6 +247,12 @@ void hub::receive_without_descriptors(session& from,
     effects_.fail(&from, id, 0, nullptr);
   }
   finish();
+}
+
+void hub::collect_freed() noexcept {
+  if (closer_ && closer_->collect()) {
+    counters_.state_of(domain_);
+  }
 }
 
 void hub::discard(std::vector<kept_fd> descriptors) noexcept {

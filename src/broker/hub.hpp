@@ -50,6 +50,9 @@ class hub final {
 
   /// `out` must outlive the hub.
   hub(config options, outbox& out, slot_listener listener, void* listener_context);
+  hub(const hub&) = delete;
+  hub& operator=(const hub&) = delete;
+  ~hub();
 
   /// Keeps the session until `lose`, `hang_up` or a session that resumes it erases it. Throws
   /// too_many_connections, too_many_descriptors, out_of_memory, share_exceeded; the session is then
@@ -69,8 +72,9 @@ class hub final {
                                               std::span<const std::byte> packet) const;
   /// `foreign`: number of descriptors that came with the packet and are not taken: they are not of
   /// a kind that members send, or not as many as the request takes. Returns false if the keeper is
-  /// too busy for what the request needs: receive it again later. Nothing has changed then, also
-  /// not `descriptors`, and the packet is no longer recorded as handled.
+  /// too busy for what the request needs, or it needs memory that is being freed: receive it again
+  /// later. Nothing has changed then, also not `descriptors`, and the packet is no longer recorded
+  /// as handled.
   bool receive(session& from,
                std::span<const std::byte> packet,
                std::vector<kept_fd>&& descriptors,
@@ -82,6 +86,8 @@ class hub final {
   void receive_without_descriptors(session& from,
                                    std::span<const std::byte> packet,
                                    bool is_keeper_behind = false) noexcept;
+  /// Returns the charges for memory that has been freed. Call it while `closer::is_freeing`.
+  void collect_freed() noexcept;
   /// Closes descriptors of a packet that is not handled.
   void discard(std::vector<kept_fd> descriptors) noexcept;
   /// A packet was too large: sends the session an error and drops it.

@@ -80,6 +80,12 @@ struct session : core::payload {
   wire::session_token token{};
   std::optional<open_rest> rest;
   bool resumes = false;  ///< it has not taken everything of a lost session: nothing else is handled
+  struct reserve_wait {
+    core::time_point since;
+    std::uint64_t mark = 0;  ///< of `closer`: what was being freed then
+  };
+  /// Its Reserve waits for memory that is being freed.
+  std::optional<reserve_wait> waits_to_reserve;
 };
 
 /// Null: no such session, or it was erased.

@@ -11,6 +11,7 @@
 #include <variant>
 
 #include "base/file.hpp"
+#include "base/size_text.hpp"
 #include "base/text.hpp"
 #include "broker/chunk_kinds.hpp"
 #include "broker/member_log.hpp"
@@ -203,7 +204,7 @@ prepared requests::handle(const context& at, const wire::reserve& message) {
   } else {
     check_name(at, message.name);
   }
-  const core::segment& created = domain_.reserve(at.number, message, back);
+  const core::segment& created = reserve_when_freed(at, message, back);
   const gpushm::generation generation = created.generation;
   const std::uint32_t slot = created.slot;
   try {
@@ -235,6 +236,41 @@ prepared requests::handle(const context& at, const wire::reserve& message) {
   } catch (...) {
     domain_.release(at.number, generation, 1);  // its only lease: undoes the reservation
     throw;
+  }
+}
+
+/// Memory of removed segments is charged until it is free. To create, remove and create again must
+/// not fail at the quota. It waits for what was being freed when it came, not for what others free
+/// meanwhile: their churn must not delay a refusal.
+const core::segment& requests::reserve_when_freed(const context& at,
+                                                  const wire::reserve& message,
+                                                  const std::optional<core::lost_segment>& back) {
+  const auto waited = std::exchange(at.from.waits_to_reserve, std::nullopt);
+  if (closer_) {
+    closer_->collect();
+  }
+  try {
+    return domain_.reserve(at.number, message, back);
+  } catch (const error& why) {
+    const bool is_full = why.code() == errc::quota_exceeded || why.code() == errc::share_exceeded ||
+                         why.code() == errc::too_many_descriptors;
+    if (!is_full || !closer_) {
+      throw;
+    }
+    const auto wait = waited.value_or(session::reserve_wait{at.now, closer_->mark()});
+    if (closer_->is_freed(wait.mark)) {
+      throw;
+    }
+    if (at.now - wait.since < freeing_patience) {
+      at.from.waits_to_reserve = wait;
+      throw memory_not_freed(why.code(), {}, {}, why.cause(), "it is tried again");
+    }
+    throw error(why.code(),
+                {},
+                {},
+                why.cause() + "; of removed segments, " +
+                    base::size_text(closer_->freeing_bytes()) + " are not free yet",
+                "try again in some seconds, or " + why.next_step());
   }
 }
 

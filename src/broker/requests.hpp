@@ -21,12 +21,21 @@
 
 namespace gpushm::broker_detail {
 
+/// There is no room for what a Reserve asks for, but memory is being freed. The same request can be
+/// tried again.
+class memory_not_freed final : public error {
+  using error::error;
+};
+
 /// What the requests of members do: each is verified, passed to the domain, and answered. One that
 /// throws has changed nothing.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class requests {
  public:
+  /// How long a Reserve waits for memory that is being freed, before it is refused: a third of a
+  /// client's default `request_timeout`, and the time for 50 GiB.
+  static constexpr std::chrono::seconds freeing_patience{10};
   struct config {
     std::string domain = "default";
     std::uint32_t owner_uid = 0;
@@ -63,7 +72,8 @@ class requests {
   ~requests() = default;
 
   /// Returns the answer, or nothing if it comes later: opens are answered through the domain's
-  /// effects. Throws error, std::bad_alloc.
+  /// effects. Throws error, std::bad_alloc; keeper_busy and memory_not_freed if the same request
+  /// can be handled later.
   [[nodiscard]] prepared handle(const context& at, const wire::body& message);
   /// See `hub::descriptors_taken`.
   [[nodiscard]] std::size_t descriptors_taken(const session& by,
@@ -95,6 +105,10 @@ class requests {
   template <typename Answer>
   prepared handle(const context& at, const Answer& message);
 
+  [[nodiscard]] const core::segment& reserve_when_freed(
+      const context& at,
+      const wire::reserve& message,
+      const std::optional<core::lost_segment>& back);
   void check_name(const context& at, std::string_view name) const;
   void take_fence(const context& at, const wire::hello& message);
   [[nodiscard]] bool resume_lost(const session& successor, const wire::session_token& token);

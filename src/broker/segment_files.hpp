@@ -14,22 +14,28 @@
 namespace gpushm::broker_detail {
 
 /// The descriptors of one segment. They are closed when the segment and the last packet that
-/// carries them are gone; by `closed_by` if it is set.
+/// carries them are gone; by `closed_by` if it is set, which returns the bytes and descriptors
+/// then.
 struct segment_files final : core::payload {
   segment_files() = default;
   segment_files(const segment_files&) = delete;
   segment_files& operator=(const segment_files&) = delete;
   ~segment_files() override {
-    if (closed_by) {
-      closed_by->close(std::move(chunks));
+    if (held) {  // the segment itself is gone, and its memory is not
+      held->release(core::resource::segments, held->held(core::resource::segments));
+      held->release(core::resource::memory_bytes, held->held(core::resource::memory_bytes));
     }
+    if (closed_by) {
+      closed_by->close(std::move(chunks), std::move(held));
+    }
+    chunks.clear();  // before the charges are returned
   }
 
   gpushm::generation generation = 0;
   /// A page of timelines has one more than `chunk_bytes`, which its openers do not get.
   std::vector<kept_fd> chunks;
   std::vector<std::uint64_t> chunk_bytes;
-  std::shared_ptr<const core::charges> held;
+  std::shared_ptr<core::charges> held;
   std::shared_ptr<closer> closed_by;
   bool is_lost = false;  ///< a predecessor had more chunks than these
   /// Of what is handed back: whether its creator does so. Not known after a restart.

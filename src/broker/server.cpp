@@ -48,7 +48,9 @@ constexpr milliseconds pause_without_memory{10};
 
 /// Until the keeper is asked again for what it did not read.
 constexpr milliseconds pause_for_keeper{10};
-/// The same for what a request waits for.
+/// Until it is looked again which memory has been freed.
+constexpr milliseconds pause_for_closes{5};
+/// The same for what a request waits for, of the keeper or of that memory.
 constexpr milliseconds pause_of_requests{1};
 
 /// With fewer CPUs, polling for requests would take CPU time from the clients.
@@ -185,6 +187,7 @@ class server::impl final : public outbox {
                    from_ ? from_->next_session() : 1),
         catch_up_(io_),
         forget_(io_),
+        closes_(io_),
         give_up_(io_) {
     if (from_) {
       try {
@@ -402,6 +405,7 @@ class server::impl final : public outbox {
         retry_recording();
       }
       retry_forgetting();
+      await_closes();
       while (poll_for_more()) {
       }
     }
@@ -428,6 +432,15 @@ class server::impl final : public outbox {
         retry_forgetting();
       });
     });
+  }
+
+  /// Also without requests, what is used is to be the truth.
+  void await_closes() noexcept {
+    hub_.collect_freed();
+    if (!closer_->is_freeing()) {
+      return;
+    }
+    log_.guarded([&] { closes_.after(pause_for_closes, [this] { await_closes(); }); });
   }
 
   /// Polls without sleeping after a request. Returns false if there was nothing to handle.
@@ -653,6 +666,7 @@ class server::impl final : public outbox {
   admission admission_;
   one_retry catch_up_;
   one_retry forget_;
+  one_retry closes_;
   one_retry give_up_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keeper's copies of closed files, with a keeper that is slow or reports problems: none stays;
-// and of journals: one always does.
+// The keeper's copies of closed files, with a keeper that is slow or reports problems: none stays,
+// and none is free before it is gone; and of journals: one always does.
 #include "broker/closer.hpp"
 
 #include <gtest/gtest.h>
@@ -38,6 +38,7 @@
 #include "testing/process/deadline.hpp"
 #include "testing/process/full_queue.hpp"
 #include "testing/process/temp_dir.hpp"
+#include "tests/broker/hub_world.hpp"
 
 namespace gpushm::broker_detail {
 namespace {
@@ -60,10 +61,19 @@ class fake_keeper {
       while (!stop.stop_requested()) {
         pollfd entry{reading ? socket_.get() : -1, POLLIN, 0};
         if (::poll(&entry, 1, 5) > 0) {
-          receive();
+          const std::lock_guard lock(turn_);
+          if (reading) {
+            receive();
+          }
         }
       }
     });
+  }
+
+  /// It reads nothing from here on, also nothing that it has seen.
+  void stop_reading() {
+    const std::lock_guard lock(turn_);
+    reading = false;
   }
 
   [[nodiscard]] std::size_t removed() const {
@@ -117,11 +127,18 @@ class fake_keeper {
   }
 
   base::unique_fd socket_;
+  std::mutex turn_;
   mutable std::mutex mutex_;
   std::set<std::string> removed_;
   std::multiset<std::string> journals_;
   std::jthread thread_;
 };
+
+descriptor_shelf shelf_at(const std::string& path) {
+  ::setenv("NOTIFY_SOCKET", path.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): no thread reads it
+  auto store = keeper::descriptor_store::from_environment();
+  return {std::move(store).value(), "d1"};
+}
 
 class kept_files : public testing::Test {
  protected:
@@ -152,13 +169,6 @@ class kept_files : public testing::Test {
       result.emplace_back(base::guarded_fd(), shelf_.put(file));
     }
     return result;
-  }
-
-  static descriptor_shelf shelf_at(const std::string& path) {
-    ::setenv(
-        "NOTIFY_SOCKET", path.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): no thread reads it
-    auto store = keeper::descriptor_store::from_environment();
-    return {std::move(store).value(), "d1"};
   }
 
   gpushm_testing::temp_dir directory_;
@@ -292,6 +302,141 @@ TEST_F(kept_files, are_refused_only_by_a_keeper_that_has_not_read_for_long) {
       },
       30s));
   EXPECT_FALSE(records_of.waits_for_keeper());
+}
+
+/// A closer that closes only what a keeper has removed that reads.
+struct closer_with_keeper {
+  gpushm_testing::temp_dir directory;
+  fake_keeper keeper{directory / "notify"};
+  descriptor_shelf shelf = shelf_at(directory / "notify");
+  std::shared_ptr<closer> closes = std::make_shared<closer>(shelf.another());
+};
+
+class freed_memory : protected closer_with_keeper, public testing_world::hub_test {
+ protected:
+  explicit freed_memory(std::uint64_t quota = 4096) : hub_test({.quota_bytes = quota}, closes) {}
+
+  void make_and_free(core::session_id session) {
+    free_unread(session, make(session, "one"));
+    EXPECT_EQ(hub_.domain().segment_count(), 0U);
+  }
+  /// Not before the keeper reads again.
+  void free_unread(core::session_id session, gpushm::generation generation) {
+    keeper.stop_reading();
+    send_request(session, wire::release{generation, 1});
+  }
+  /// Returns false if it is to be received again.
+  bool ask_for_another(core::session_id session, std::uint64_t bytes = 4096) {
+    const auto packet =
+        wire::encode({++request_, wire::reserve{"two", bytes, bytes, {}, 1, backend::host}});
+    return hub_.receive(*hub_.find(session), packet, {}, now_);
+  }
+  [[nodiscard]] std::uint64_t used(core::resource what) const {
+    return hub_.domain().budget().used(what);
+  }
+};
+
+TEST_F(freed_memory, is_charged_until_it_is_closed_and_a_reserve_waits_for_it) {
+  const auto session = greet();
+  const std::uint64_t descriptors_before = used(core::resource::descriptors);
+  make_and_free(session);
+  EXPECT_EQ(used(core::resource::host_bytes), 4096U);
+  EXPECT_EQ(used(core::resource::descriptors), descriptors_before + 1);
+  EXPECT_EQ(used(core::resource::segments), 0U) << "it is gone, its memory is not";
+  EXPECT_FALSE(ask_for_another(session));
+  EXPECT_FALSE(ask_for_another(session));
+  EXPECT_TRUE(take(session).empty());
+  keeper.reading = true;
+  EXPECT_TRUE(eventually([&] { return ask_for_another(session); }, 30s));
+  expect<wire::reserved>(take(session));
+  EXPECT_EQ(used(core::resource::host_bytes), 4096U);
+  EXPECT_EQ(used(core::resource::descriptors), descriptors_before + 1);
+  EXPECT_FALSE(closes->is_freeing());
+  EXPECT_EQ(closes->freeing_bytes(), 0U);
+}
+
+TEST_F(freed_memory, is_not_waited_for_without_end) {
+  const auto session = greet();
+  make_and_free(session);
+  EXPECT_FALSE(ask_for_another(session));
+  now_ += requests::freeing_patience;
+  EXPECT_TRUE(ask_for_another(session));
+  const std::string refused = failure(take(session));
+  EXPECT_NE(refused.find("quota_exceeded: "), std::string::npos) << refused;
+  EXPECT_NE(refused.find("of removed segments, 4 KiB are not free yet (try again in some seconds"),
+            std::string::npos)
+      << refused;
+  EXPECT_FALSE(ask_for_another(session)) << "another one waits for itself";
+  // The hub ends with charges for files that are not closed.
+}
+
+TEST_F(freed_memory, is_returned_without_a_request) {
+  const auto session = greet();
+  make_and_free(session);
+  hub_.collect_freed();
+  EXPECT_EQ(hub_.statistics().allocated_bytes, 4096U);
+  keeper.reading = true;
+  EXPECT_TRUE(eventually(
+      [&] {
+        hub_.collect_freed();
+        return hub_.statistics().allocated_bytes == 0;
+      },
+      30s));
+  hub_.hang_up(session);
+  for (std::size_t each = 0; each != core::resource_count; ++each) {
+    EXPECT_EQ(used(static_cast<core::resource>(each)), 0U) << each;
+  }
+}
+
+class freed_memory_of_two : public freed_memory {
+ protected:
+  freed_memory_of_two() : freed_memory(8192) {}
+};
+
+/// Others that create and remove must not delay a refusal.
+TEST_F(freed_memory_of_two, is_waited_for_only_if_it_was_being_freed_before) {
+  const auto session = greet();
+  const auto first = make(session, "one");
+  const auto other = make(session, "other");
+  free_unread(session, first);
+  EXPECT_FALSE(ask_for_another(session, 8192));
+  keeper.reading = true;
+  EXPECT_TRUE(eventually(
+      [&] {
+        hub_.collect_freed();
+        return !closes->is_freeing();
+      },
+      30s));
+  free_unread(session, other);
+  EXPECT_TRUE(closes->is_freeing());
+  EXPECT_TRUE(ask_for_another(session, 8192));
+  EXPECT_NE(failure(take(session)).find("quota_exceeded: "), std::string::npos);
+  keeper.reading = true;
+}
+
+/// Of each of many at once, in whatever order they end.
+TEST_F(freed_memory, is_free_once_for_each_segment) {
+  const auto session = greet();
+  for (int round = 0; round != 50; ++round) {
+    EXPECT_TRUE(eventually([&] { return ask_for_another(session); }, 30s));
+    const auto generation = expect<wire::reserved>(take(session)).generation;
+    if (round % 2 == 0) {  // the others have no files
+      expect<wire::done>(round_trip(session,
+                                    wire::attach{generation, 0, {4096}},
+                                    testing_world::descriptors(testing_world::memfd(4096))));
+    }
+    send_request(session, wire::release{generation, 1});
+  }
+  hub_.hang_up(session);
+  EXPECT_TRUE(eventually(
+      [&] {
+        hub_.collect_freed();
+        return !closes->is_freeing();
+      },
+      30s));
+  for (std::size_t each = 0; each != core::resource_count; ++each) {
+    EXPECT_EQ(used(static_cast<core::resource>(each)), 0U) << each;
+  }
 }
 
 }  // namespace

@@ -121,14 +121,14 @@ class hub_test : public testing::Test {
  protected:
   static constexpr std::uint32_t broker_uid = 42;
 
-  explicit hub_test(const core::limits& bounds = {})
+  explicit hub_test(const core::limits& bounds = {}, std::shared_ptr<closer> closes = nullptr)
       : before_(open_descriptors()),
         state_table_(memfd(4096, 0)),
         hub_(
             {{"default", broker_uid, {1, 2, 3}, false, state_table_.get()},
              bounds,
              nullptr,
-             nullptr},
+             std::move(closes)},
             out_,
             [](void* context,
                std::uint32_t slot,

@@ -15,11 +15,13 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/signals.hpp"
 #include "base/unique_fd.hpp"
 #include "domains/protocol/private_socket.hpp"
 #include "gpushm/gpushm.hpp"
@@ -157,6 +159,60 @@ TEST_F(node_broker, quotas_and_usage_are_the_same_after_its_death) {
               std::string::npos)
         << why.what();
   }
+}
+
+/// The keeper has a copy: it is not free before that is closed. A creator waits for it, also while
+/// the broker is replaced.
+TEST_F(node_broker, charges_what_is_removed_until_its_keeper_has_closed_it) {
+  broker_.emplace(run_dir_,
+                  std::vector<std::string>{"--domain", "default", "--quota-bytes", "4096"});
+  gpushm::client member = connect("default");
+  const gpushm::domains::private_socket agent(run_dir_);
+  const auto used = [&] {
+    std::uint64_t result = 0;
+    for (const gpushm::domains::usage& each : agent.read_usage("default", 20s).all) {
+      result += each.level == "domain" && each.resource == "host_bytes" ? each.used : 0;
+    }
+    return result;
+  };
+  const auto signal_keeper = [&](int number) {
+    broker_->keeper().kill(number);
+    gpushm::base::signal_process(gpushm_testing::worker_of_keeper(broker_->keeper().pid()), number);
+  };
+  /// Under load, the keeper can take longer than a creator waits.
+  const auto create = [&](const std::string& name) {
+    return std::async(std::launch::async, [&, name] {
+      return eventually(
+          [&] {
+            try {
+              static_cast<void>(make(member, name));
+              return true;
+            } catch (const gpushm::error& why) {
+              EXPECT_EQ(why.code(), gpushm::errc::quota_exceeded) << why.what();
+              return false;
+            }
+          },
+          60s);
+    });
+  };
+  static_cast<void>(make(member, "first"));
+  signal_keeper(SIGSTOP);
+  member.remove("first");
+  EXPECT_EQ(used(), 4096U);
+  auto second = create("second");
+  EXPECT_EQ(used(), 4096U);
+  signal_keeper(SIGCONT);
+  EXPECT_TRUE(second.get());
+  EXPECT_EQ(used(), 4096U);
+  signal_keeper(SIGSTOP);
+  member.remove("second");
+  auto third = create("third");
+  gpushm::base::signal_process(broker_->pid(), SIGKILL);
+  signal_keeper(SIGCONT);
+  EXPECT_TRUE(third.get());
+  EXPECT_TRUE(eventually([&] { return used() == 4096; }, 60s));
+  member.remove("third");
+  EXPECT_TRUE(eventually([&] { return used() == 0; }, 60s));
 }
 
 /// A process that was killed can have them for a while.

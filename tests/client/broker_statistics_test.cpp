@@ -72,8 +72,9 @@ TEST_F(broker_statistics_test, gauges_match_the_domain) {
   producer.remove("w");
   consumer.trim();
   written = segment();
-  const broker_statistics then =
-      wait_for([](const broker_statistics& now) { return now.segments == 0 && now.leases == 0; });
+  const broker_statistics then = wait_for([](const broker_statistics& now) {
+    return now.segments == 0 && now.leases == 0 && now.allocated_bytes == 0;
+  });
   EXPECT_EQ(then.segments, 0U);
   EXPECT_EQ(then.leases, 0U);
   EXPECT_EQ(then.allocated_bytes, 0U);

@@ -150,5 +150,14 @@ TEST_F(small_quota, sizes_and_segments_beyond_the_limits_are_refused) {
   EXPECT_EQ(bystander_.list().size(), 3U);
 }
 
+/// Each is free a moment after it is removed.
+TEST_F(small_quota, segments_of_the_whole_quota_can_be_created_one_after_another) {
+  for (int round = 0; round != 50; ++round) {
+    const gpushm::segment created =
+        bystander_.create("whole", {.size_bytes = 1U << 20U, .device = "host"});
+    EXPECT_EQ(bystander_.list().size(), 1U);
+  }
+}
+
 }  // namespace
 }  // namespace gpushm_tests
