@@ -33,7 +33,7 @@ namespace {
 using namespace gpushm::broker_detail;
 
 constexpr std::uint32_t broker_uid = 42;
-constexpr core::peer operator_peer{1, broker_uid, true};
+const core::peer operator_peer{1, broker_uid, true};
 
 [[nodiscard]] std::uint64_t cpu_time() {
   timespec now{};
