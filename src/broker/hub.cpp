@@ -180,10 +180,7 @@ bool hub::receive_one(session& from,
   bool failed = false;
   try {
     answer = requests_.handle(request, message->body);
-  } catch (const keeper_busy&) {
-    effects_.settle(&from, {});
-    return false;
-  } catch (const memory_not_freed&) {
+  } catch (const retry_later&) {
     effects_.settle(&from, {});
     return false;
   } catch (const error& why) {

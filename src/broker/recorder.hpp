@@ -22,10 +22,15 @@
 
 namespace gpushm::broker_detail {
 
-/// The keeper does not read at the moment. What needs it can be tried again without an answer to
-/// the client, which notices nothing of a keeper that is only busy.
-class keeper_busy final : public error {
+/// What cannot be done at the moment has changed nothing, and can be tried again without an answer
+/// to the client, which notices nothing of it.
+class retry_later : public error {
   using error::error;
+};
+
+/// The keeper does not read at the moment.
+class keeper_busy final : public retry_later {
+  using retry_later::retry_later;
 };
 
 /// Of what a keeper that has not read for long cannot store: errc::timed_out.

@@ -15,16 +15,16 @@
 #include "broker/domain_recorder.hpp"
 #include "broker/effect_sink.hpp"
 #include "broker/outbox.hpp"
+#include "broker/recorder.hpp"
 #include "broker/signal_pages.hpp"
 #include "core/domain.hpp"
 #include "wire/messages.hpp"
 
 namespace gpushm::broker_detail {
 
-/// There is no room for what a Reserve asks for, but memory is being freed. The same request can be
-/// tried again.
-class memory_not_freed final : public error {
-  using error::error;
+/// There is no room for what a Reserve asks for, but memory is being freed.
+class memory_not_freed final : public retry_later {
+  using retry_later::retry_later;
 };
 
 /// What the requests of members do: each is verified, passed to the domain, and answered. One that
