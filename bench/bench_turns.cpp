@@ -196,15 +196,17 @@ class full_domain {
     }
     catch_up();
   }
-  void publish(core::session_id by, const std::string& name) {
+  void publish(core::session_id exporter,
+               const std::string& name,
+               const std::string& kind = "publish") {
     wire::reserve wanted{};
     wanted.name = name;
     wanted.size_bytes = wanted.allocated_bytes = 4'096;
     wanted.backend = backend::cuda_ipc;
     wanted.device.kind = device_kind::gpu;
     wanted.ticket = {std::byte{1}};
-    ask("reserve", by, wanted);
-    ask("publish", by, wire::publish{hub_.domain().stat(by, name).generation, {}});
+    ask("reserve", exporter, wanted);
+    ask(kind, exporter, wire::publish{hub_.domain().stat(exporter, name).generation, {}});
   }
   /// Answers all questions to the exporter.
   void confirm(core::session_id by) {
@@ -284,16 +286,7 @@ class full_domain {
       }
     }
     const auto member = greet({20, 1'001, true});
-    wire::reserve wanted{};
-    wanted.name = "one more";
-    wanted.size_bytes = wanted.allocated_bytes = 4'096;
-    wanted.backend = backend::cuda_ipc;
-    wanted.device.kind = device_kind::gpu;
-    wanted.ticket = {std::byte{1}};
-    ask("reserve", member, wanted);
-    ask("publish, 8,192 subscriptions",
-        member,
-        wire::publish{hub_.domain().stat(member, "one more").generation, {}});
+    publish(member, "one more", "publish, 8,192 subscriptions");
     ask("remove, 8,192 subscriptions", member, wire::remove{"one more", 0});
     for (const core::session_id each : all) {
       if (lose(each)) {

@@ -6,15 +6,14 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <list>
 #include <memory>
 #include <optional>
@@ -28,6 +27,7 @@
 #include "gpushm/gpushm.hpp"
 #include "sync/signal_page.hpp"
 #include "testing/process/deadline.hpp"
+#include "testing/process/full_queue.hpp"
 #include "testing/process/harness_error.hpp"
 #include "testing/process/proc_counters.hpp"
 #include "testing/raw_session/forked_process.hpp"
@@ -127,7 +127,7 @@ class hostile_descriptor {
     }
   }
   [[nodiscard]] int get() const noexcept { return stuck_ ? stuck_->get() : file_.get(); }
-  /// Precondition: it is in a packet that nobody has received, or closing it does not block.
+  /// Precondition: it is in a packet that has not been received, or closing it does not block.
   void close() noexcept { file_.reset(); }
   [[nodiscard]] bool blocks() const noexcept {
     return stuck_.has_value() || lingering_.has_value();
@@ -411,17 +411,7 @@ TEST_F(brokerd_with_lingering_member, serves_others_although_it_cannot_store_a_c
   static_cast<void>(user.list());
   const pid_t worker = gpushm_testing::worker_of_keeper(broker_.keeper().pid());
   ASSERT_EQ(gpushm::base::signal_process(worker, SIGSTOP), 0);
-  const std::string path = run_dir_ + "/keeper/notify";
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(&address.sun_path[0], path.data(), path.size());
-  std::vector<gpushm::base::unique_fd> fillers;  // each has room for some packets only
-  for (int sent = 1; sent != 0;) {
-    const int filler = fillers.emplace_back(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)).get();
-    EXPECT_EQ(::connect(filler, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-    for (sent = 0; ::send(filler, "-", 1, MSG_DONTWAIT) == 1; ++sent) {
-    }
-  }
+  ASSERT_EQ(gpushm_testing::fill_queue_of(run_dir_ + "/keeper/notify"), EAGAIN);
   // The descriptors arrive before the connection is accepted, or while that waits for the keeper.
   const auto member = connect_hostile();
   send_lingering(member.get(), 1);

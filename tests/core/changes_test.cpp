@@ -128,7 +128,7 @@ TEST_F(core_changes, name_who_ends_a_lease_without_a_fence) {
   EXPECT_EQ(all[0].peer_pid, bob.pid) << "subscribers see whose lease it was";
 }
 
-TEST_F(core_changes, name_nobody_if_the_broker_causes_them) {
+TEST_F(core_changes, have_no_actor_if_the_broker_causes_them) {
   const auto created = make("kv");
   static_cast<void>(changes());
   domain_->lose_memory(created);
