@@ -117,7 +117,7 @@ dist: deps-dist ## build and check the self-contained tarball in build/dist
 	@scripts/build.sh dist $(JOBS)
 	@scripts/dist.sh build/release build/dist
 
-check-dist: ## unpack the tarball of `make dist` and run the demo and two benchmarks from it
+check-dist: ## unpack the tarball of `make dist` and run the demo, two benchmarks and tests of brokers from it
 	@scripts/try_dist.sh build/dist
 
 image: deps-image ## build the container image of the agent (podman or buildah, no registry)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Unpacks the newest tarball of `make dist` to a temporary directory and runs programs from it, with an empty environment: the
-# demo, two short benchmarks, and the self-test's shortest check.
+# demo, two short benchmarks, the self-test's shortest check and its tests of broker and keeper processes.
 #
 #   scripts/try_dist.sh DIRECTORY
 set -euo pipefail
@@ -12,6 +12,7 @@ if [ -z "$tarball" ]; then
   exit 1
 fi
 scratch=$(mktemp -d)
+chmod 755 "$scratch"  # tests of the broker start it under another uid
 trap 'rm -rf "$scratch"' EXIT
 tar -C "$scratch" -xJf "$tarball"
 bin=$(echo "$scratch"/gpushm-*/bin)
@@ -32,6 +33,12 @@ try "$bin/gpushm_bench_broker"
 try "$bin/gpushm_bench_cdi_registry" --benchmark_min_time=0.01
 try "$bin/gpushm-selftest" --only demo.host --out "$scratch/results.json"
 try "$bin/gpushm-selftest" --repeat 2 --only test.gpushm_client_test
+# Tests of processes: a release build's brokers and keepers have other timing than those of the build tree.
+only=()
+for each in broker_start broker_kill keeper restart watched_broker busy_keeper brokerd_hostile_member written_table; do
+  only+=(--only "test.${each}_test")
+done
+try "$bin/gpushm-selftest" "${only[@]}"
 
 plugin=$(find "$1" -maxdepth 1 -name 'gpushm-gstreamer-*.tar.xz' -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d ' ' -f 2-)
 if [ -n "$plugin" ] && command -v gst-inspect-1.0 >/dev/null; then
