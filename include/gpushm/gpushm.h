@@ -154,7 +154,9 @@ typedef enum gpushm_segment_state GPUSHM_INT {
   GPUSHM_SEGMENT_EXPORTER_GONE = 2, /* the exporting process died; this mapping stays valid */
   /* the broker died; this mapping stays valid, the lease is lost */
   GPUSHM_SEGMENT_BROKER_GONE = 3,
-  GPUSHM_SEGMENT_UNKNOWN = 4 /* imported without a broker: the exporter is not monitored */
+  GPUSHM_SEGMENT_UNKNOWN = 4, /* imported without a broker: the exporter is not monitored */
+  /* its GPU was lost, and the memory with it: GPU work on it fails; the name is gone */
+  GPUSHM_SEGMENT_DEVICE_LOST = 5
 } gpushm_segment_state;
 
 /* How a segment's memory is allocated and shared. */

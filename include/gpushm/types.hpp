@@ -51,6 +51,8 @@ enum class segment_state : std::uint8_t {
   /// The broker died; this mapping stays valid, the lease is lost.
   broker_gone = GPUSHM_SEGMENT_BROKER_GONE,
   unknown = GPUSHM_SEGMENT_UNKNOWN,  ///< imported without a broker: the exporter is not monitored
+  /// Its GPU was lost, and the memory with it: GPU work on it fails; the name is gone.
+  device_lost = GPUSHM_SEGMENT_DEVICE_LOST,
 };
 
 /// How a segment's memory is allocated and shared.

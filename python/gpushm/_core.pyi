@@ -364,8 +364,9 @@ class Segment:
     @property
     def state(self) -> str:
         """
-        ``"live"``, ``"removed"``, ``"exporter-gone"``, ``"broker-gone"`` or
-        ``"unknown"``; the memory stays valid in each. Reads shared memory only.
+        ``"live"``, ``"removed"``, ``"exporter-gone"``, ``"broker-gone"``,
+        ``"unknown"``, or ``"device-lost"``: its GPU was lost, and the memory with it. In
+        each other state the memory stays valid. Reads shared memory only.
         """
 
     @property

@@ -257,8 +257,9 @@ void register_segment(nb::module_& module) {
           "state",
           name_of<gpushm_segment_state, gpushm_segment_current_state, gpushm_segment_state_name>,
           nb::sig("def state(self) -> str"),
-          "``\"live\"``, ``\"removed\"``, ``\"exporter-gone\"``, ``\"broker-gone\"`` or\n"
-          "``\"unknown\"``; the memory stays valid in each. Reads shared memory only.")
+          "``\"live\"``, ``\"removed\"``, ``\"exporter-gone\"``, ``\"broker-gone\"``,\n"
+          "``\"unknown\"``, or ``\"device-lost\"``: its GPU was lost, and the memory with it. In\n"
+          "each other state the memory stays valid. Reads shared memory only.")
       .def_prop_ro("device",
                    device,
                    nb::sig("def device(self) -> str"),

@@ -135,6 +135,8 @@ std::string_view name_of(segment_state value) noexcept {
       return "broker-gone";
     case segment_state::unknown:
       return "unknown";
+    case segment_state::device_lost:
+      return "device-lost";
   }
   return "unknown";
 }

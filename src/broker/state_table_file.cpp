@@ -27,6 +27,8 @@ wire::slot_state stored(std::optional<segment_state> state) {
       return wire::slot_state::live;
     case segment_state::exporter_gone:
       return wire::slot_state::exporter_gone;
+    case segment_state::device_lost:
+      return wire::slot_state::device_lost;
     case segment_state::removed:
     case segment_state::broker_gone:
     case segment_state::unknown:

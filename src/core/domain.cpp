@@ -299,9 +299,17 @@ error domain::exporter_died() const {
           "start it again; an open with a timeout waits until it shares the name again"};
 }
 
+error domain::memory_lost() const {
+  return {errc::gone_or_replaced,
+          {},
+          {},
+          "the GPU that had this memory was lost, in domain " + name_,
+          "create it again, on a GPU that works; an open with a timeout waits for that"};
+}
+
 error domain::no_such_segment(std::string_view name) const {
-  if (dead_names_.contains(name)) {
-    return exporter_died();
+  if (const auto dead = dead_names_.find(name); dead != dead_names_.end()) {
+    return dead_names_in_order_.at(dead->second).device_lost ? memory_lost() : exporter_died();
   }
   return {errc::no_such_segment,
           {},
@@ -449,7 +457,8 @@ void domain::publish(session_id session,
     throw error(errc::segment_removed,
                 {},
                 {},
-                "the segment was removed before it was published",
+                what.device_lost ? "the GPU that had its memory was lost before it was published"
+                                 : "the segment was removed before it was published",
                 "create it again");
   }
   if (what.attached_chunks != what.chunk_count) {
@@ -523,13 +532,13 @@ void domain::unname(segment& what, bool exporter_gone) {
 }
 
 /// Lets later opens of the name report why it does not exist. The oldest names are dropped.
-void domain::remember_dead(const std::string& name) {
+void domain::remember_dead(const std::string& name, bool device_lost) {
   if (limits_.max_dead_names == 0 || dead_names_.contains(name)) {
     return;
   }
   const std::uint64_t place = next_dead_name_;
   try {
-    dead_names_in_order_.emplace(place, name);
+    dead_names_in_order_.emplace(place, dead_name{name, device_lost});
     dead_names_.emplace(name, place);
   } catch (const std::bad_alloc&) {  // only the error text is worse
     dead_names_in_order_.erase(place);
@@ -541,7 +550,7 @@ void domain::remember_dead(const std::string& name) {
   while (dead_names_in_order_.size() > limits_.max_dead_names) {
     const auto oldest = dead_names_in_order_.begin();
     note(record_kind::dead_name, oldest->first);
-    dead_names_.erase(oldest->second);
+    dead_names_.erase(oldest->second.name);
     dead_names_in_order_.erase(oldest);
   }
 }
@@ -582,6 +591,72 @@ void domain::withdraw(segment& what) {
 
 void domain::lose_memory(gpushm::generation generation) {
   segment& what = *segments_.at(generation);
+  withdraw(what);
+  free_if_unused(what);
+}
+
+// ---- lost devices ----
+
+void domain::lose_device(lost_device what) {
+  constexpr std::size_t max_lost_devices = 64;
+  if (what.uuid.empty()) {
+    throw error(errc::invalid_argument,
+                {},
+                {},
+                "the lost GPU has no UUID",
+                "name it as `gpushm topo` and `nvidia-smi -L` do");
+  }
+  if (lost_devices_.size() >= max_lost_devices) {
+    throw error(errc::too_many_requests,
+                {},
+                {},
+                std::to_string(lost_devices_.size()) + " lost GPUs wait for their turn",
+                "repeat it");
+  }
+  lost_devices_.push_back({std::move(what), next_generation_, 0});
+}
+
+/// Some of the segments of the first device that was lost.
+void domain::lose_some() {
+  constexpr std::size_t slots_per_turn = 4'096;
+  ending_device& from = lost_devices_.front();
+  const auto is_on = [&](const device_id& at) {
+    return at.kind != device_kind::host &&
+           (at.uuid == from.of.uuid || (at.kind == device_kind::mig && !at.pci_address.empty() &&
+                                        at.pci_address == from.of.pci_address));
+  };
+  std::size_t left = leases_per_turn();
+  for (std::size_t some = slots_per_turn; some != 0 && left != 0; --some, ++from.next_slot) {
+    if (from.next_slot >= slots_.end()) {
+      lost_devices_.pop_front();
+      return;
+    }
+    const slot_word word = slots_.word_of(from.next_slot);
+    if (!word.state || word.generation >= from.end) {
+      continue;
+    }
+    const auto found = segments_.find(word.generation);
+    if (found == segments_.end() || found->second->device_lost || !is_on(found->second->device)) {
+      continue;
+    }
+    if (!has_room_to_end(*found->second)) {
+      return;  // the same one in the next turn
+    }
+    --left;
+    lose_device_of(*found->second);
+  }
+}
+
+/// Leases stay: their holders see the state.
+void domain::lose_device_of(segment& what) {
+  what.device_lost = true;
+  if (what.removed) {
+    show(what);
+    return;
+  }
+  if (what.published) {
+    remember_dead(what.name, true);
+  }
   withdraw(what);
   free_if_unused(what);
 }

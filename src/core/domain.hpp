@@ -53,7 +53,7 @@ struct limits {
   std::chrono::milliseconds confirm_timeout{2'000};  ///< for an exporter to answer
   bool names_changes = false;                        ///< fills `effects::records`
   gpushm::generation first_generation = 1;           ///< of a new domain
-  std::uint32_t max_dead_names = 1'024;  ///< remembered names of segments whose exporter died
+  std::uint32_t max_dead_names = 1'024;  ///< remembered, of segments whose exporter or GPU is gone
 };
 
 using base::reservation;
@@ -113,6 +113,12 @@ struct lost_segment {
 /// What is charged for a segment as long as it exists, without its metadata and the leases of
 /// others. The same when it is reserved, handed back and continued.
 [[nodiscard]] budget::amounts cost_of(const reservation& what);
+
+/// A GPU whose memory is gone.
+struct lost_device {
+  std::string uuid;         ///< of the GPU or of a MIG instance
+  std::string pci_address;  ///< for its MIG instances, which have other UUIDs; may be empty
+};
 
 /// An exporter's answer about its exporter-bound memory.
 enum class verdict : std::uint8_t { unchanged, changed, not_shared };
@@ -234,7 +240,8 @@ class domain {
   /// waiting opens. Returns false when none is left.
   bool work();
   [[nodiscard]] bool has_work() const noexcept {
-    return !ended_.empty() || !unkept_.empty() || !due_.empty() || !to_refuse_.empty();
+    return !ended_.empty() || !unkept_.empty() || !due_.empty() || !to_refuse_.empty() ||
+           !lost_devices_.empty();
   }
   /// Empty charges on the session's account, for other things kept for it. Precondition: the
   /// session is connected.
@@ -310,6 +317,12 @@ class domain {
   /// Its descriptors are gone: as if its creator removed it. Leases stay, and mappings keep the
   /// memory. Precondition: a segment of this generation exists.
   void lose_memory(gpushm::generation generation);
+  /// The memory that exists on that GPU is gone for good: `work` gives its segments the state
+  /// `device_lost`, and their names are free. Segments that are created from now on are not
+  /// affected. Throws invalid_argument (no UUID), too_many_requests, std::bad_alloc.
+  void lose_device(lost_device what);
+  /// Whether `work` has not got to all segments of the devices that were lost.
+  [[nodiscard]] bool is_losing_devices() const noexcept { return !lost_devices_.empty(); }
 
   /// A segment that the session leases, to send more of its chunks. Throws stale_generation.
   [[nodiscard]] const segment& held(session_id session, gpushm::generation generation) const;
@@ -432,6 +445,16 @@ class domain {
     std::set<std::uint64_t> ids;
     std::list<gpushm::generation> place;  ///< the segment; empty while it is in `to_refuse_`
   };
+  /// Segments by slot: what takes a slot meanwhile is newer.
+  struct ending_device {
+    lost_device of;
+    gpushm::generation end = 0;  ///< those before this one are lost
+    std::uint32_t next_slot = 0;
+  };
+  struct dead_name {
+    std::string name;
+    bool device_lost = false;  ///< otherwise its exporter died
+  };
   struct participant {
     actor who;  ///< never null
     std::shared_ptr<core::payload> payload;
@@ -491,6 +514,7 @@ class domain {
   }
   [[nodiscard]] error no_such_segment(std::string_view name) const;
   [[nodiscard]] error exporter_died() const;
+  [[nodiscard]] error memory_lost() const;
 
   /// True if the effects of ending a lease on `what` fit into the capacity of `pending()`.
   [[nodiscard]] bool has_room_to_end(const segment& what) const;
@@ -532,7 +556,9 @@ class domain {
                  bool never_mapped = false,
                  const actor& by = nullptr);
   void unname(segment& what, bool exporter_gone = false);
-  void remember_dead(const std::string& name);
+  void remember_dead(const std::string& name, bool device_lost = false);
+  void lose_some();
+  void lose_device_of(segment& what);
   void confirm_with_exporter(session_id session,
                              open_request request,
                              const segment& found,
@@ -594,8 +620,8 @@ class domain {
   std::map<gpushm::generation, confirming_opens> confirming_by_generation_;
   std::uint64_t next_confirmation_ = 1;
 
-  std::map<std::string, std::uint64_t, std::less<>> dead_names_;  // of segments whose exporter died
-  std::map<std::uint64_t, std::string> dead_names_in_order_;
+  std::map<std::string, std::uint64_t, std::less<>> dead_names_;  // see remember_dead
+  std::map<std::uint64_t, dead_name> dead_names_in_order_;
   std::uint64_t next_dead_name_ = 1;
   session_id next_session_ = 1;  ///< larger than that of every session so far
   std::uint64_t next_change_ = 1;
@@ -608,6 +634,7 @@ class domain {
   std::deque<unkept> unkept_;
   std::list<std::string> due_;               // published names with opens left to answer
   std::list<gpushm::generation> to_refuse_;  // their exporters' leases were ended by `unfence`
+  std::list<ending_device> lost_devices_;
 };
 
 }  // namespace gpushm::core

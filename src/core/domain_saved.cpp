@@ -66,6 +66,7 @@ saved_value domain::saved(const record_name& which) const {
         to.creator = from.creator;
         to.creator_session = from.creator_session;
         to.exporter_gone = from.exporter_gone;
+        to.device_lost = from.device_lost;
         return to;
       }
       break;
@@ -125,8 +126,8 @@ saved_value domain::saved(const record_name& which) const {
       }
       break;
     case record_kind::dead_name:
-      if (const std::string* const name = find_in(dead_names_in_order_, which.first)) {
-        return saved_dead_name{*name};
+      if (const dead_name* const dead = find_in(dead_names_in_order_, which.first)) {
+        return saved_dead_name{dead->name, dead->device_lost};
       }
       break;
   }
@@ -188,7 +189,7 @@ void domain::visit_saved(const std::function<void(const record_name&, saved_valu
       visit({record_kind::unkept, each.session, part}, saved_part(each, part));
     }
   }
-  for (const auto& [place, name] : dead_names_in_order_) {
+  for (const auto& [place, dead] : dead_names_in_order_) {
     add(record_kind::dead_name, place);
   }
 }
@@ -229,7 +230,7 @@ domain::domain(std::string name,
     } else if (const auto* const dead = std::get_if<saved_dead_name>(&value)) {
       require(key < next_dead_name_ && dead_names_.emplace(dead->name, key).second,
               "a name is dead twice");
-      dead_names_in_order_.emplace(key, dead->name);
+      dead_names_in_order_.emplace(key, dead_name{dead->name, dead->device_lost});
     }
   }
   restore_indexes();
@@ -273,6 +274,7 @@ void domain::restore_segment(gpushm::generation generation, const saved_segment&
   to.creator = from.creator;
   to.creator_session = from.creator_session;
   to.exporter_gone = from.exporter_gone;
+  to.device_lost = from.device_lost;
   require(slots_.take({to.slot, generation, to.state()}),
           "a segment has a slot that does not exist, or that of another one");
   to.held = std::make_shared<charges>(charges_of(from.creator));

@@ -199,6 +199,9 @@ bool domain::work() {
       free_if_unused(*of->second);
     }
   }
+  if (!lost_devices_.empty()) {
+    lose_some();
+  }
   // Ends a bounded number of leases of each queue.
   const auto work_off = [&](auto& queue, auto&& end_one, auto&& end_all) {
     for (std::size_t some = leases_per_turn(); some != 0 && !queue.empty(); --some) {

@@ -61,6 +61,7 @@ struct saved_segment : reservation {
   peer creator;
   session_id creator_session = 0;
   bool exporter_gone = false;
+  bool device_lost = false;
   friend bool operator==(const saved_segment&, const saved_segment&) = default;
 };
 
@@ -116,9 +117,11 @@ struct saved_unkept {
   friend bool operator==(const saved_unkept&, const saved_unkept&) = default;
 };
 
-/// The name of a segment whose exporter died. Key: its place in the order of deaths.
+/// The name of a segment whose exporter died, or whose GPU was lost. Key: its place in the order of
+/// these ends.
 struct saved_dead_name {
   std::string name;
+  bool device_lost = false;
   friend bool operator==(const saved_dead_name&, const saved_dead_name&) = default;
 };
 

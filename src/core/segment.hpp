@@ -67,6 +67,7 @@ struct segment : base::reservation, std::enable_shared_from_this<segment> {
   bool published = false;
   bool removed = false;
   bool exporter_gone = false;  ///< its exporter has died; false again once it is removed by name
+  bool device_lost = false;    ///< its GPU was reported lost while it existed; removed, too
   bool used = false;           ///< a lease other than the creator's ended since the last `released`
   peer creator;
   session_id creator_session = 0;  ///< 0 once that session has ended
@@ -79,9 +80,10 @@ struct segment : base::reservation, std::enable_shared_from_this<segment> {
 
   /// As clients see it in the state table.
   [[nodiscard]] segment_state state() const noexcept {
-    return exporter_gone ? segment_state::exporter_gone
-           : removed     ? segment_state::removed
-                         : segment_state::live;
+    return device_lost     ? segment_state::device_lost
+           : exporter_gone ? segment_state::exporter_gone
+           : removed       ? segment_state::removed
+                           : segment_state::live;
   }
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     return metadata ? metadata->bytes.size() : 0;

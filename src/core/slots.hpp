@@ -47,13 +47,16 @@ class slot_table {
     }
   }
   [[nodiscard]] std::size_t in_use() const noexcept { return in_use_; }
+  /// No slot from this one on was ever in use.
+  [[nodiscard]] std::size_t end() const noexcept { return words_.size(); }
+  /// No state: it has no word. Precondition: `slot` is less than `end`.
+  [[nodiscard]] slot_word word_of(std::uint32_t slot) const noexcept;
 
  private:
   static constexpr std::uint32_t group_size = 64;
 
   [[nodiscard]] static std::uint64_t packed(gpushm::generation generation,
                                             segment_state state) noexcept;
-  [[nodiscard]] slot_word word_of(std::uint32_t slot) const noexcept;
   void occupy(std::uint32_t slot);
 
   std::uint32_t slots_;

@@ -87,7 +87,8 @@ class writer {
                              v.used,
                              creator,
                              v.creator_session,
-                             v.exporter_gone);
+                             v.exporter_gone,
+                             v.device_lost);
   }
   fbs::Offset<fb::Bytes> add(const core::saved_metadata& v) {
     return fb::CreateBytes(to_, bytes(v.bytes));
@@ -120,7 +121,7 @@ class writer {
     return fb::CreateUnkept(to_, first, list(counts));
   }
   fbs::Offset<fb::Text> add(const core::saved_dead_name& v) {
-    return fb::CreateText(to_, text(v.name));
+    return fb::CreateText(to_, text(v.name), v.device_lost);
   }
 
   fbs::Offset<fb::Broker> add(const broker_record& v) {
@@ -366,6 +367,7 @@ core::saved_segment segment(const fb::Segment& v) {
   result.creator = peer(v.creator());
   result.creator_session = v.creator_session();
   result.exporter_gone = v.exporter_gone();
+  result.device_lost = v.device_lost();
   return result;
 }
 
@@ -544,7 +546,8 @@ core::saved_value decode(core::record_kind what, std::span<const std::byte> from
     case core::record_kind::unkept:
       return unkept(root<fb::Unkept>(from));
     case core::record_kind::dead_name:
-      return core::saved_dead_name{fbs::GetString(root<fb::Text>(from).text())};
+      return core::saved_dead_name{fbs::GetString(root<fb::Text>(from).text()),
+                                   root<fb::Text>(from).device_lost()};
   }
   throw_damaged("an unknown kind");
 }

@@ -93,6 +93,8 @@ segment_state state_table_view::state(std::uint32_t slot,
       return segment_state::live;
     case slot_state::exporter_gone:
       return segment_state::exporter_gone;
+    case slot_state::device_lost:
+      return segment_state::device_lost;
     case slot_state::free:
     case slot_state::removed:
       break;

@@ -19,7 +19,13 @@ inline constexpr std::size_t state_table_words_offset = 4096;
 inline constexpr std::chrono::milliseconds longest_pause{2'000};
 
 /// The low 8 bits of a word. Values are on the wire: never renumber.
-enum class slot_state : std::uint8_t { free = 0, live = 1, removed = 2, exporter_gone = 3 };
+enum class slot_state : std::uint8_t {
+  free = 0,
+  live = 1,
+  removed = 2,
+  exporter_gone = 3,
+  device_lost = 4,
+};
 
 // NOLINTBEGIN(modernize-avoid-c-arrays): a layout in shared memory
 struct state_table_header {

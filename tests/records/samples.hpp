@@ -88,6 +88,7 @@ static_assert(adds_exactly<core::saved_segment,
                            anything,
                            anything,
                            anything,
+                           anything,
                            anything>,
               "list the new field of saved_segment in fields_of");
 template <is<core::saved_segment> T>
@@ -103,7 +104,8 @@ auto fields_of(T& v) {
                                  v.used,
                                  v.creator,
                                  v.creator_session,
-                                 v.exporter_gone));
+                                 v.exporter_gone,
+                                 v.device_lost));
 }
 template <is<core::saved_metadata> T>
 auto fields_of(T& v) {
@@ -142,8 +144,8 @@ auto fields_of(T& v) {
 }
 template <is<core::saved_dead_name> T>
 auto fields_of(T& v) {
-  auto& [name] = v;
-  return std::tie(name);
+  auto& [name, device_lost] = v;
+  return std::tie(name, device_lost);
 }
 template <is<broker_record> T>
 auto fields_of(T& v) {
@@ -244,6 +246,7 @@ inline auto full_values() {
   segment.creator = {102, 0xFFFF'FFFFU, true, {"uid 4294967295", false}, true};
   segment.creator_session = 39;
   segment.exporter_gone = true;
+  segment.device_lost = true;
 
   broker_record broker{"default", {}, 41, "/run/gpushm/s", 42, 43, 44, 45, 46, 47};
   broker.epoch = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
@@ -274,7 +277,7 @@ inline auto full_values() {
       core::saved_confirmation{64, request, max_generation, at(65), 66, true},
       core::saved_end{who, 2},
       core::saved_unkept{{{71, 72}, {73, 0xFFFF'FFFFU}}},
-      core::saved_dead_name{"w/gone"},
+      core::saved_dead_name{"w/gone", true},
       std::move(broker),
       std::move(connection),
       files_record{{81, 82, 83}, {84, 85, 86}, 87},

@@ -32,6 +32,7 @@ TEST(state_table_layout, has_states_with_fixed_numbers) {
   EXPECT_EQ(make_slot_word(1, slot_state::live), 0x101U);
   EXPECT_EQ(make_slot_word(1, slot_state::removed), 0x102U);
   EXPECT_EQ(make_slot_word(1, slot_state::exporter_gone), 0x103U);
+  EXPECT_EQ(make_slot_word(1, slot_state::device_lost), 0x104U);
   EXPECT_EQ(make_slot_word(max_generation, slot_state::live), 0xFFFF'FFFF'FFFF'FF01U);
 }
 
@@ -71,10 +72,12 @@ TEST_F(state_table, returns_state_of_generation) {
   EXPECT_EQ(table.state(1, 10), segment_state::live);
   EXPECT_EQ(table.state(2, 11), segment_state::removed);
   EXPECT_EQ(table.state(3, 12), segment_state::exporter_gone);
+  words()[3] = make_slot_word(12, slot_state::device_lost);
+  EXPECT_EQ(table.state(3, 12), segment_state::device_lost);
 }
 
 TEST_F(state_table, unknown_is_removed) {
-  words()[0] = make_slot_word(13, static_cast<slot_state>(4));
+  words()[0] = make_slot_word(13, static_cast<slot_state>(5));
   const auto table = view();
   EXPECT_EQ(table.state(0, 13), segment_state::removed) << "a state of a later version";
   EXPECT_EQ(table.state(1, 9), segment_state::removed) << "an older generation";

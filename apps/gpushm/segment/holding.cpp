@@ -25,6 +25,13 @@ void check_alive(const segment& held) {
                 "the broker is gone, so the name no longer exists",
                 "restart the broker and create the segment again");
   }
+  if (held.state() == segment_state::device_lost) {
+    throw error(errc::gone_or_replaced,
+                "hold",
+                held.name(),
+                "its GPU was lost, and the memory with it",
+                "create it again, on a GPU that works");
+  }
 }
 
 }  // namespace

@@ -123,7 +123,10 @@ void hold(const segment& held, const origin& from, const app::stop_signal& stop)
     const segment_state state = held.state();
     if (!reported && state != segment_state::live) {
       note(fmt::format(
-          "hold \"{}\": state is now {}; the mapping stays valid", from.object, to_string(state)));
+          "hold \"{}\": state is now {}; {}",
+          from.object,
+          to_string(state),
+          state == segment_state::device_lost ? "its memory is gone" : "the mapping stays valid"));
       reported = true;
     }
   }
