@@ -36,6 +36,7 @@ struct all_arguments {
   export_arguments exported;
   import_arguments imported;
   quotas_arguments quotas;
+  lost_gpu_arguments lost_gpu;
   version_arguments version;
   demo_arguments demo;
   demo_role_arguments role;
@@ -344,10 +345,11 @@ std::function<int()> bind(int (*run)(const Arguments&), const Arguments& argumen
 // All commands that `parse` adds. A missing name only costs time.
 bool is_command(std::string_view name) {
   constexpr auto names = std::to_array<std::string_view>(
-      {"serve",        "load",           "create",       "open",    "ls",     "stat",      "rm",
-       "wait",         "release",        "export",       "import",  "demo",   "demo-role", "doctor",
-       "explain",      "topo",           "cdi",          "channel", "quotas", "k8s",       "matrix",
-       "probe-driver", "measure-worker", "trial-worker", "version"});
+      {"serve",        "load",     "create",  "open",   "ls",           "stat",
+       "rm",           "wait",     "release", "export", "import",       "demo",
+       "demo-role",    "doctor",   "explain", "topo",   "cdi",          "channel",
+       "quotas",       "lost-gpu", "k8s",     "matrix", "probe-driver", "measure-worker",
+       "trial-worker", "version"});
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
@@ -479,6 +481,23 @@ request parse(int argc, char** argv) {
       run_quotas,
       all.quotas,
       all.quotas.json);
+  command(
+      "lost-gpu",
+      "Report that the memory on a GPU is gone: its segments in all domains of gpushm-brokerd end",
+      [](CLI::App& app, lost_gpu_arguments& out) {
+        app.add_option("UUID", out.uuid, "UUID of the GPU or MIG instance")
+            ->required()
+            ->type_name("");
+        app.add_option(
+               "--pci-address", out.pci_address, "Of the GPU: its MIG instances are lost, too")
+            ->type_name("ADDRESS");
+        app.add_option("--run-dir", out.run_dir, "That of gpushm-brokerd (default: /run/gpushm)")
+            ->type_name("DIR");
+        add_json(app, out.json);
+      },
+      run_lost_gpu,
+      all.lost_gpu,
+      all.lost_gpu.json);
   command("export",
           "Allocate memory and share it through a file",
           add_export,

@@ -143,6 +143,14 @@ struct quotas_arguments {
 };
 [[nodiscard]] int run_quotas(const quotas_arguments& arguments);
 
+struct lost_gpu_arguments {
+  std::string uuid;
+  std::string pci_address;
+  std::string run_dir = "/run/gpushm";
+  bool json = false;
+};
+[[nodiscard]] int run_lost_gpu(const lost_gpu_arguments& arguments);
+
 struct version_arguments {
   bool json = false;
 };

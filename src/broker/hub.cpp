@@ -69,6 +69,16 @@ void hub::lose_memory(gpushm::generation generation) {
   finish();
 }
 
+void hub::lose_device(core::lost_device what, std::function<void()> done) {
+  when_devices_are_lost_.push_back(std::move(done));
+  try {
+    domain_.lose_device(std::move(what));
+  } catch (...) {
+    when_devices_are_lost_.pop_back();
+    throw;
+  }
+}
+
 bool hub::stop_some(session& gone) {
   gone.dropped = true;
   gone.rest.reset();
@@ -275,6 +285,11 @@ void hub::finish() noexcept {
     closer_->flush();
   }
   out_.deliver();
+  if (!when_devices_are_lost_.empty() && !domain_.is_losing_devices()) {
+    for (const auto& done : std::exchange(when_devices_are_lost_, {})) {
+      done();
+    }
+  }
 }
 
 }  // namespace gpushm::broker_detail

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -99,6 +100,9 @@ class hub final {
   void restore(gpushm::generation generation, std::shared_ptr<segment_files> files);
   /// A part of the segment's memory is gone (`segment_files::is_lost`): removes it.
   void lose_memory(gpushm::generation generation);
+  /// See core::domain::lose_device. Calls `done` once the state of all its segments is permanent,
+  /// in a later turn. `done` must not throw.
+  void lose_device(core::lost_device what, std::function<void()> done);
   /// Records everything that could not be recorded; if that fails again, `outbox::retry_recording`
   /// is called.
   void catch_up() noexcept;
@@ -154,6 +158,7 @@ class hub final {
   void finish() noexcept;
   void close(std::vector<kept_fd> files) noexcept;
 
+  std::vector<std::function<void()>> when_devices_are_lost_;
   std::shared_ptr<broker_detail::closer> closer_;
   outbox& out_;
   core::domain domain_;

@@ -76,6 +76,10 @@ TEST(private_messages, requests_survive) {
       "d");
   EXPECT_EQ(std::get<usage_request>(decode_request(encode(request(usage_request{"e"})))).domain,
             "e");
+  const auto lost = std::get<lose_device_request>(
+      decode_request(encode(request(lose_device_request{"GPU-0", "0000:18:00.0"}))));
+  EXPECT_EQ(lost.uuid, "GPU-0");
+  EXPECT_EQ(lost.pci_address, "0000:18:00.0");
 }
 
 TEST(private_messages, answers_survive) {
@@ -89,6 +93,7 @@ TEST(private_messages, answers_survive) {
   expect_equal(page.all[0], sample("a"));
   expect_equal(page.all[1], {});
   EXPECT_TRUE(std::holds_alternative<quotas_set>(decode_answer(encode(answer(quotas_set{})))));
+  EXPECT_TRUE(std::holds_alternative<device_lost>(decode_answer(encode(answer(device_lost{})))));
   const auto used = std::get<usages>(decode_answer(
       encode(answer(usages{{{"uid", "uid 1", "gpu_bytes", "GPU-0", 5, 6}}, "text"}))));
   ASSERT_EQ(used.all.size(), 1U);

@@ -52,6 +52,11 @@ struct request_writer {
     const auto what = fb::CreateReadUsage(to, to.CreateString(v.domain));
     return fb::CreateRequest(to, fb::What::ReadUsage, what.Union());
   }
+  fbs::Offset<fb::Request> operator()(const lose_device_request& v) {
+    const auto uuid = to.CreateString(v.uuid);
+    const auto what = fb::CreateLoseDevice(to, uuid, to.CreateString(v.pci_address));
+    return fb::CreateRequest(to, fb::What::LoseDevice, what.Union());
+  }
 };
 
 struct answer_writer {
@@ -86,6 +91,9 @@ struct answer_writer {
   }
   fbs::Offset<fb::Answer> operator()(const quotas_set&) {
     return fb::CreateAnswer(to, fb::Result::QuotasSet, fb::CreateQuotasSet(to).Union());
+  }
+  fbs::Offset<fb::Answer> operator()(const device_lost&) {
+    return fb::CreateAnswer(to, fb::Result::DeviceLost, fb::CreateDeviceLost(to).Union());
   }
   fbs::Offset<fb::Answer> operator()(const usages& v) {
     std::vector<fbs::Offset<fb::Usage>> all;
@@ -246,6 +254,9 @@ request decode_request(std::span<const std::byte> from) {
   if (const auto* const read = v.what_as_ReadUsage()) {
     return usage_request{fbs::GetString(read->domain())};
   }
+  if (const auto* const lost = v.what_as_LoseDevice()) {
+    return lose_device_request{fbs::GetString(lost->uuid()), fbs::GetString(lost->pci_address())};
+  }
   throw_later_version();
 }
 
@@ -279,6 +290,9 @@ answer decode_answer(std::span<const std::byte> from) {
   }
   if (v.result_as_QuotasSet() != nullptr) {
     return quotas_set{};
+  }
+  if (v.result_as_DeviceLost() != nullptr) {
+    return device_lost{};
   }
   if (const auto* const page = v.result_as_Usages()) {
     usages result;

@@ -38,12 +38,18 @@ struct set_quotas_request {
 struct usage_request {
   std::string domain;
 };
+/// The memory that exists on a GPU is gone.
+struct lose_device_request {
+  std::string uuid;         ///< of the GPU or of a MIG instance
+  std::string pci_address;  ///< of the GPU, for its MIG instances; may be empty
+};
 using request = std::variant<open_request,
                              close_request,
                              read_request,
                              set_quotas_request,
                              usage_request,
-                             yield_request>;
+                             yield_request,
+                             lose_device_request>;
 
 struct opened {
   std::string directory;
@@ -55,11 +61,13 @@ struct readings {
 };
 struct yielded {};
 struct quotas_set {};
+struct device_lost {};
 struct usages {
   std::vector<usage> all;
   std::string quotas;
 };
-using answer = std::variant<opened, closed, readings, error, quotas_set, usages, yielded>;
+using answer =
+    std::variant<opened, closed, readings, error, quotas_set, usages, yielded, device_lost>;
 
 /// Throws message_too_large.
 [[nodiscard]] std::vector<std::byte> encode(const request& from);

@@ -154,6 +154,13 @@ usages private_socket::read_usage(const std::string& domain, milliseconds timeou
   return ask<usages>(usage_request{domain}, base::deadline_after(timeout));
 }
 
+void private_socket::lose_device(const std::string& uuid,
+                                 const std::string& pci_address,
+                                 milliseconds timeout) const {
+  static_cast<void>(
+      ask<device_lost>(lose_device_request{uuid, pci_address}, base::deadline_after(timeout)));
+}
+
 pid_t private_socket::listening_process(milliseconds timeout) const {
   return transport::peer_of(transport::connect_packet_socket(path_, timeout).get()).pid;
 }

@@ -39,6 +39,11 @@ class private_socket {
   void set_quotas(const std::string& text, std::chrono::milliseconds timeout) const;
   [[nodiscard]] usages read_usage(const std::string& domain,
                                   std::chrono::milliseconds timeout) const;
+  /// As domain_set::lose_device. Blocks and throws as `read`, and as that. If it throws, repeat it:
+  /// some segments may have the state already.
+  void lose_device(const std::string& uuid,
+                   const std::string& pci_address,
+                   std::chrono::milliseconds timeout) const;
   /// The process that listens, as this PID namespace numbers it; 0: it is in another one. Blocks
   /// and throws as `read`.
   [[nodiscard]] pid_t listening_process(std::chrono::milliseconds timeout) const;

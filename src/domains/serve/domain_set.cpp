@@ -15,6 +15,7 @@
 #include "base/deadline.hpp"
 #include "base/file.hpp"
 #include "base/log.hpp"
+#include "base/quoted.hpp"
 #include "base/retry.hpp"
 #include "base/staged_file.hpp"
 #include "base/syscall.hpp"
@@ -722,6 +723,53 @@ void domain_set::replace_quotas(const std::string& text, const std::string& sour
   ++quotas_number_;
   for (auto& [domain, each] : open_) {
     post_quotas(domain, each);
+  }
+}
+
+void domain_set::lose_device(const std::string& uuid, const std::string& pci_address) {
+  constexpr const char* operation = "report a lost GPU";
+  if (uuid.empty()) {
+    throw error(errc::invalid_argument,
+                operation,
+                uuid,
+                "it has no UUID",
+                "name it as `gpushm topo` and `nvidia-smi -L` do");
+  }
+  base::log(log_level::warning,
+            fmt::format("{} was reported lost: its segments are gone", base::in_quotes(uuid)));
+  std::vector<std::pair<std::string, std::future<void>>> all;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [domain, each] : open_) {
+      if (!each.serving) {
+        continue;  // it has no segments
+      }
+      const auto promised = std::make_shared<std::promise<void>>();
+      all.emplace_back(domain, promised->get_future());
+      each.serving->get().post([promised, uuid, pci_address](broker_detail::hub& of) {
+        try {
+          of.lose_device({uuid, pci_address}, [promised] { promised->set_value(); });
+        } catch (...) {
+          promised->set_exception(std::current_exception());
+        }
+      });
+    }
+  }
+  const auto deadline = base::deadline_after(options_.timeout);
+  for (auto& [domain, got] : all) {
+    if (got.wait_until(deadline) != std::future_status::ready) {
+      throw error(errc::timed_out,
+                  operation,
+                  uuid,
+                  "the broker of domain " + domain + " is busy",
+                  "repeat it; a broker that hangs is replaced by its keeper");
+    }
+    try {
+      got.get();
+    } catch (const std::future_error&) {
+      throw error(
+          errc::broker_unreachable, operation, uuid, "domain " + domain + " ends", "repeat it");
+    }
   }
 }
 

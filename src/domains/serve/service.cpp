@@ -170,6 +170,10 @@ answer service::carry_out(const request& what, int socket) {
   if (const auto* const read = std::get_if<usage_request>(&what)) {
     return domains_.read_usage(read->domain);
   }
+  if (const auto* const lost = std::get_if<lose_device_request>(&what)) {
+    domains_.lose_device(lost->uuid, lost->pci_address);
+    return device_lost{};
+  }
   readings page;
   const std::string& after = std::get<read_request>(what).after;
   for (reading& each : domains_.read()) {

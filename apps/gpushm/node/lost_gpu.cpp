@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// `gpushm lost-gpu`: an operator's report that the memory on a GPU is gone.
+#include <chrono>
+#include <string>
+
+#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/output.hpp"
+#include "domains/protocol/private_socket.hpp"
+#include "driver/device_text.hpp"
+#include "gpushm/error.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+constexpr std::chrono::milliseconds answer_timeout{15'000};
+
+std::string pci_address_in(const std::string& text) {
+  if (text.empty()) {
+    return {};
+  }
+  const auto address = driver::normal_pci_address(text);
+  if (!address) {
+    throw error(errc::invalid_argument,
+                "report a lost GPU",
+                text,
+                "it is not a PCI address",
+                "write it as nvidia-smi does, such as 00000000:3B:00.0");
+  }
+  return *address;
+}
+
+}  // namespace
+
+int run_lost_gpu(const lost_gpu_arguments& arguments) {
+  const domains::private_socket broker(arguments.run_dir);
+  broker.lose_device(arguments.uuid, pci_address_in(arguments.pci_address), answer_timeout);
+  if (arguments.json) {
+    print_json(json{{"lost", arguments.uuid}});
+  } else {
+    print_line("lost \"" + arguments.uuid + "\": no segment has memory on it any more");
+  }
+  return exit_ok;
+}
+
+}  // namespace gpushm::cli

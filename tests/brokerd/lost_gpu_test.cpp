@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// A GPU is reported lost through the private socket: members see it in the state of their segments,
+// and so they do after the broker was killed. On fake GPUs.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "domains/protocol/private_socket.hpp"
+#include "gpushm/gpushm.hpp"
+#include "testing/brokerd/brokerd.hpp"
+#include "testing/fake_driver/fake_gpus.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/patient_client.hpp"
+#include "testing/process/programs.hpp"
+#include "testing/process/temp_dir.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using gpushm_testing::child;
+using gpushm_testing::eventually;
+
+const std::string reason = "the GPU that had this memory was lost, in domain default";
+
+class lost_gpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    broker_.emplace(run_dir_,
+                    std::vector<std::string>{"--domain", "default", "--accept-fake-chunks"});
+    static_cast<void>(gpushm_testing::patient_client(socket_));
+  }
+  void TearDown() override {
+    if (HasFailure() && broker_) {
+      std::printf("%s\n", broker_->keeper().output().all_output().c_str());
+    }
+  }
+  /// Answers a line with a line (programs/holding_member.cpp).
+  [[nodiscard]] child member(const std::string& device) const {
+    child started =
+        child::start({.argv = {gpushm_testing::own_program("holding_member"), socket_, device},
+                      .env = fake_.environment()});
+    EXPECT_NE(started.wait_for_line("ready", 60s), "") << started.output().all_output();
+    return started;
+  }
+  static std::string does(child& of, const std::string& command) {
+    of.write(command + "\n");
+    const std::string answer = of.wait_for_line("ok.*|failed.*", 60s);
+    return answer.substr(0, 3) == "ok " ? answer.substr(3) : answer;
+  }
+  static bool becomes(child& of, const std::string& name, const std::string& state) {
+    return eventually([&] { return does(of, "state " + name) == state; }, 60s);
+  }
+  /// Why an open of the name fails.
+  [[nodiscard]] std::string why_not(const std::string& name) const {
+    try {
+      static_cast<void>(gpushm_testing::patient_client(socket_).open(name));
+    } catch (const gpushm::error& why) {
+      EXPECT_EQ(why.code(), gpushm::errc::gone_or_replaced) << why.what();
+      return std::string(why.cause());
+    }
+    return "no error";
+  }
+  [[nodiscard]] gpushm_testing::run_result report(const std::string& uuid) const {
+    return gpushm_testing::run_program(
+        {.argv = {gpushm_testing::own_program("gpushm"), "lost-gpu", uuid, "--run-dir", run_dir_}});
+  }
+
+  const gpushm::fake::fake_gpus fake_{{.gpus = 2}};
+  gpushm_testing::temp_dir directory_{0755};
+  const std::string run_dir_ = directory_ / "run";
+  const std::string socket_ = run_dir_ + "/d/default/socket";
+  std::optional<gpushm_testing::brokerd> broker_;
+};
+
+TEST_F(lost_gpu, ends_its_segments_also_for_the_next_broker) {
+  child creator = member("0");
+  child other = member("1");
+  child reader = member("0");
+  const std::string lost = does(creator, "create w persistent 1");
+  ASSERT_EQ(does(creator, "publish w"), "ok");
+  ASSERT_NE(does(other, "create o persistent 2"), "");
+  ASSERT_EQ(does(other, "publish o"), "ok");
+  ASSERT_EQ(does(reader, "open w"), lost);
+
+  const auto done = report(fake_.gpus().front().uuid);
+  EXPECT_TRUE(done.status.success()) << done.err;
+  for (child* const each : {&creator, &reader}) {
+    EXPECT_EQ(does(*each, "state w"), "device-lost") << "before the answer to the report";
+  }
+  EXPECT_EQ(does(other, "state o"), "live");
+  auto client = gpushm_testing::patient_client(socket_);
+  EXPECT_TRUE(client.list("w").empty());
+  EXPECT_EQ(client.list("o").size(), 1U);
+  EXPECT_EQ(why_not("w"), reason);
+
+  EXPECT_TRUE(broker_->kill());
+  EXPECT_TRUE(eventually(
+      [&] { return gpushm_testing::patient_client(socket_).list("o").size() == 1; }, 60s));
+  EXPECT_TRUE(becomes(reader, "w", "device-lost")) << "of the next broker";
+  EXPECT_TRUE(becomes(creator, "w", "device-lost"));
+  EXPECT_TRUE(becomes(other, "o", "live"));
+  EXPECT_EQ(why_not("w"), reason);
+
+  // After a reset of the GPU, there is memory on it again.
+  EXPECT_EQ(does(creator, "close w"), "ok");
+  const std::string again = does(creator, "create w persistent 3");
+  ASSERT_EQ(does(creator, "publish w"), "ok");
+  EXPECT_NE(again, lost);
+  EXPECT_EQ(does(reader, "open w"), again);
+  EXPECT_EQ(does(reader, "holds w 3"), "same");
+  EXPECT_EQ(does(reader, "state w"), "live");
+}
+
+TEST_F(lost_gpu, wrong_reports_are_refused_and_change_nothing) {
+  child creator = member("0");
+  ASSERT_NE(does(creator, "create w persistent 1"), "");
+  EXPECT_TRUE(report("GPU-of-another-node").status.success());
+  const auto wrong = gpushm_testing::run_program({.argv = {gpushm_testing::own_program("gpushm"),
+                                                           "lost-gpu",
+                                                           fake_.gpus().front().uuid,
+                                                           "--pci-address",
+                                                           "nowhere",
+                                                           "--run-dir",
+                                                           run_dir_}});
+  EXPECT_FALSE(wrong.status.success());
+  EXPECT_NE(wrong.err.find("it is not a PCI address"), std::string::npos) << wrong.err;
+  EXPECT_NE(report("").err.find("it has no UUID"), std::string::npos);
+  EXPECT_EQ(does(creator, "state w"), "live");
+}
+
+}  // namespace
