@@ -15,6 +15,7 @@
 #include "apps/gpushmd/device_plugin.hpp"
 #include "apps/gpushmd/dra_presence.hpp"
 #include "apps/gpushmd/logging.hpp"
+#include "apps/gpushmd/lost_gpu_reports.hpp"
 #include "apps/gpushmd/metrics/agent_metrics.hpp"
 #include "apps/gpushmd/node_domains.hpp"
 #include "apps/gpushmd/node_lock.hpp"
@@ -22,6 +23,7 @@
 #include "apps/gpushmd/web_server.hpp"
 #include "base/log.hpp"
 #include "base/syscall.hpp"
+#include "domains/protocol/private_socket.hpp"
 #include "kubelet/dra/driver.hpp"
 #include "kubelet/rest/client.hpp"
 
@@ -37,6 +39,8 @@ constexpr std::chrono::seconds loop_interval{2};
 /// only a restart helps. A driver that does not respond is not a reason to restart; /readyz reports
 /// it.
 constexpr std::chrono::seconds loop_timeout{15};
+/// Of one report of a lost GPU, and so of the end of the agent meanwhile.
+constexpr std::chrono::seconds report_timeout{5};
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -83,7 +87,18 @@ class agent {
           std::make_unique<node_domains>(node_domains::options{chosen.run_dir, chosen.domains});
     }
     if (chosen.device_plugin) {
-      plugin_ = std::make_unique<device_plugin>(chosen, &metrics_);
+      device_plugin::loss_listener lost;
+      if (chosen.broker) {
+        lost_gpus_ = std::make_unique<lost_gpu_reports>(
+            [broker = domains::private_socket(chosen.run_dir)](const std::string& uuid,
+                                                               const std::string& pci_address) {
+              broker.lose_device(uuid, pci_address, report_timeout);
+            });
+        lost = [this](const std::string& uuid, const std::string& pci_address) {
+          lost_gpus_->add(uuid, pci_address);
+        };
+      }
+      plugin_ = std::make_unique<device_plugin>(chosen, &metrics_, std::move(lost));
     }
     if (is_dra_enabled(chosen)) {
       start_dra();
@@ -211,7 +226,9 @@ class agent {
   dra_presence dra_presence_;  // used only by the control loop
   std::atomic<bool> dra_missing_{false};
   metrics::agent_metrics metrics_;
-  std::unique_ptr<device_plugin> plugin_;  // destroyed last: the driver may take seconds
+  std::unique_ptr<lost_gpu_reports> lost_gpus_;  // destroyed after `plugin_`, which uses it
+  std::unique_ptr<device_plugin>
+      plugin_;  // destroyed last of the others: the driver may take seconds
   std::unique_ptr<node_domains> domains_;
   std::unique_ptr<kube::client> api_;
   std::unique_ptr<dra::driver> dra_;

@@ -414,6 +414,39 @@ TEST_F(agent_process, segments_of_claims_survive_a_killed_broker) {
   EXPECT_EQ(node_->metric("gpushm_domain_serving{domain=\"claim-" + one.uid + "\"}"), -1);
 }
 
+TEST_F(agent_process, members_learn_that_a_gpu_is_lost) {
+  node_->start_kubelet();
+  node_->start_agent();
+  ASSERT_TRUE(node_->wait_ready());
+  gpushm::client user = connect("default");
+  const gpushm::segment host = user.create("h", {.size_bytes = 4'096, .device = "host"});
+  auto member =
+      gpushm_testing::child::start({.argv = {gpushm_testing::own_program("gpushm"),
+                                             "create",
+                                             "w",
+                                             "--size",
+                                             "1MiB",
+                                             "--device",
+                                             "0",
+                                             "--hold",
+                                             "--socket",
+                                             node_->domain_directory("default") + "/socket"},
+                                    .env = machine_->fake().environment()});
+  ASSERT_NE(member.wait_for_line("^created ", 60s), "") << member.output().all_output();
+  const std::string uuid = machine_->fake().gpus().front().uuid;
+  std::ofstream events(machine_->fake().root() + "/events", std::ios::app);
+  ASSERT_TRUE(eventually(
+      [&] {
+        events << uuid << " 79" << std::endl;  // the monitor may not have subscribed before
+        return !member.running();
+      },
+      60s));
+  EXPECT_FALSE(member.wait_exit(60s).success());
+  EXPECT_THAT(member.text(stream::err), HasSubstr("its GPU was lost, and the memory with it"));
+  EXPECT_EQ(host.state(), gpushm::segment_state::live);
+  EXPECT_TRUE(user.list("w").empty());
+}
+
 /// Broker and keeper dead together: the domains are there again, without their segments.
 TEST_F(agent_process, domains_are_opened_again_after_a_loss) {
   node_->start_kubelet();

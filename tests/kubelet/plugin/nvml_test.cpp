@@ -158,6 +158,11 @@ class report_log {
               const std::lock_guard lock(mutex_);
               lines_.push_back("layout: " + what);
               changed_.notify_all();
+            },
+            [this](const std::string& uuid) {
+              const std::lock_guard lock(mutex_);
+              lines_.push_back("lost: " + uuid);
+              changed_.notify_all();
             }};
   }
   /// Waits for the line, starting after the last line found.
@@ -239,6 +244,29 @@ TEST_F(plugin_nvml, lost_gpu_recovers_with_its_events) {
   EXPECT_TRUE(reports.wait_for(uuid_of_gpu(1) + " healthy"));
   event(uuid_of_gpu(1) + " 8");
   EXPECT_TRUE(reports.wait_for(uuid_of_gpu(1) + " Xid 8"));
+}
+
+/// Other failures leave the memory intact, or the driver ends those that use it.
+TEST_F(plugin_nvml, memory_is_lost_with_the_gpu_only) {
+  set_gpus(plain_gpus(2));
+  SKIP_IF_REAL();
+  put("recovery", uuid_of_gpu(0) + " 1\n");
+  report_log reports;
+  health_monitor monitor(quick(), reports.listener());
+  ASSERT_TRUE(wait_for_gpus(monitor, 2));
+  event(uuid_of_gpu(1) + " 48");
+  EXPECT_TRUE(reports.wait_for(uuid_of_gpu(1) + " Xid 48 (uncorrectable memory error)"));
+  event(uuid_of_gpu(1) + " ecc");
+  EXPECT_TRUE(reports.wait_for(uuid_of_gpu(1) + " uncorrected memory error"));
+  EXPECT_THAT(reports.lines(), ::testing::Not(::testing::Contains(HasSubstr("lost: "))));
+  event(uuid_of_gpu(1) + " 79");
+  EXPECT_TRUE(reports.wait_for("lost: " + uuid_of_gpu(1)));
+  for (int round = 0; round < 2; ++round) {
+    put("lost", uuid_of_gpu(0) + "\n");
+    EXPECT_TRUE(reports.wait_for("lost: " + uuid_of_gpu(0))) << round;
+    put("lost", "");
+    EXPECT_TRUE(reports.wait_for(uuid_of_gpu(0) + " the driver requests a reset of the GPU"));
+  }
 }
 
 TEST_F(plugin_nvml, recovery_action_keeps_a_gpu_unhealthy) {

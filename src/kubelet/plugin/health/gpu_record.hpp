@@ -15,7 +15,8 @@ struct gpu_status {
   bool responds = true;
   std::string reason = {};  ///< why the GPU does not respond
   std::optional<unsigned int> action =
-      {};  ///< recovery action that the driver requests; 0: none; empty: not reported
+      {};             ///< recovery action that the driver requests; 0: none; empty: not reported
+  bool lost = false;  ///< it does not respond because NVML says that it is lost
 };
 
 /// The health of one GPU by the rules of `health_monitor`. The caller passes the time.
@@ -33,6 +34,7 @@ class gpu_record {
   [[nodiscard]] gpu_health health() const;
   /// As of the last poll.
   [[nodiscard]] bool responds() const noexcept { return last_.responds; }
+  [[nodiscard]] bool is_lost() const noexcept { return last_.lost; }
 
  private:
   void record_critical(std::string why, bool needs_reset, time_point now);

@@ -61,6 +61,7 @@ gpu_status gpu_watch::query_status(nvml::nvmlDevice_t gpu) const {
   if (result != nvml::NVML_SUCCESS && result != nvml::NVML_ERROR_NOT_SUPPORTED) {
     seen.responds = false;
     seen.reason = text_of(result, "nvmlDeviceGetMemoryInfo");
+    seen.lost = result == nvml::NVML_ERROR_GPU_IS_LOST;
     return seen;
   }
   nvml::nvmlFieldValue_t action{};
@@ -93,11 +94,15 @@ poll_result gpu_watch::poll() const {
   return seen;
 }
 
-std::string gpu_watch::why_absent(const std::string& uuid) const {
+gpu_status gpu_watch::status_of_absent(const std::string& uuid) const {
   nvml::nvmlDevice_t gpu = nullptr;
   const auto result = nvml_->nvmlDeviceGetHandleByUUID(uuid.c_str(), &gpu);
-  return result == nvml::NVML_SUCCESS ? "NVML does not list it"
-                                      : text_of(result, "nvmlDeviceGetHandleByUUID");
+  gpu_status seen;
+  seen.responds = false;
+  seen.reason = result == nvml::NVML_SUCCESS ? "NVML does not list it"
+                                             : text_of(result, "nvmlDeviceGetHandleByUUID");
+  seen.lost = result == nvml::NVML_ERROR_GPU_IS_LOST;
+  return seen;
 }
 
 void gpu_watch::unsubscribe() noexcept {

@@ -42,8 +42,8 @@ class gpu_watch {
   ~gpu_watch() { unsubscribe(); }
 
   [[nodiscard]] poll_result poll() const;
-  /// Returns why NVML does not list a GPU.
-  [[nodiscard]] std::string why_absent(const std::string& uuid) const;
+  /// The state of a GPU that NVML does not list.
+  [[nodiscard]] gpu_status status_of_absent(const std::string& uuid) const;
   /// Subscribes to events of these GPUs instead of the previous ones; events that those have
   /// already reported are not lost. False: no GPU supports events.
   bool subscribe(const std::vector<std::string>& uuids);

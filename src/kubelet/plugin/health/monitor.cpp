@@ -175,6 +175,9 @@ class health_monitor::impl {
       record.xid(event.xid, clock::now());
     }
     report(event.uuid, record.health());
+    if (!event.memory_error && event.xid == driver::fallen_off_the_bus) {
+      report_loss(event.uuid);
+    }
   }
 
   void poll(gpu_watch& watch) {
@@ -192,13 +195,15 @@ class health_monitor::impl {
       }
       gpu_record& record = records_[uuid];
       is_back = is_back || is_new || (!record.responds() && gpu.status.responds);
-      record.update(gpu.status, now, options_.quiet);
+      update(uuid, record, gpu.status, now);
     }
     for (auto& [uuid, record] : records_) {
       if (seen.gpus.count(uuid) == 0) {
-        record.update({false, seen.failure.empty() ? watch.why_absent(uuid) : seen.failure, {}},
-                      now,
-                      options_.quiet);
+        update(uuid,
+               record,
+               seen.failure.empty() ? watch.status_of_absent(uuid)
+                                    : gpu_status{false, seen.failure, {}},
+               now);
       }
     }
     polled_ = true;
@@ -216,6 +221,24 @@ class health_monitor::impl {
     }
     if (!changed.empty()) {
       report_layout_change(changed);
+    }
+  }
+
+  void update(const std::string& uuid,
+              gpu_record& record,
+              const gpu_status& seen,
+              clock::time_point now) {
+    const bool was_lost = record.is_lost();
+    record.update(seen, now, options_.quiet);
+    if (record.is_lost() && !was_lost) {
+      report_loss(uuid);
+    }
+  }
+
+  void report_loss(const std::string& uuid) {
+    const std::lock_guard lock(listener_mutex_);
+    if (to_.lost && !closed_) {
+      to_.lost(uuid);
     }
   }
 

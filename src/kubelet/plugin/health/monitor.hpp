@@ -60,6 +60,10 @@ class health_monitor {
     std::function<void(const std::string& gpu_uuid, const gpu_health& now)> health = {};
     /// The set of GPUs, their MIG layout or the driver changed: take an inventory and plan again.
     std::function<void(const std::string& what)> layout_changed = {};
+    /// The memory on a GPU is gone: it has fallen off the bus (Xid 79, unless Xids of that number
+    /// are ignored), or NVML says that it is lost. May be called twice for one loss. An unhealthy
+    /// GPU is not lost.
+    std::function<void(const std::string& gpu_uuid)> lost = {};
   };
 
   /// Starts immediately; without a driver, retries until one is available. Throws only

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace gpushm::agent {
+
+/// Reports lost GPUs to gpushm-brokerd (docs/adr/0006, "Lost devices"), on its own thread, until a
+/// report is answered: a broker that does not run or is being replaced hears of them later.
+///
+/// Thread-safety: distinct objects: safe; shared objects: safe.
+class lost_gpu_reports {
+ public:
+  /// Throws `std::exception` if the broker has not taken the report.
+  using sender = std::function<void(const std::string& uuid, const std::string& pci_address)>;
+  /// Throws std::system_error (no thread).
+  explicit lost_gpu_reports(
+      sender send, std::chrono::milliseconds retry_interval = std::chrono::milliseconds(1'000));
+  lost_gpu_reports(const lost_gpu_reports&) = delete;
+  lost_gpu_reports& operator=(const lost_gpu_reports&) = delete;
+  /// Waits for a call of `send`. Reports that were not taken are dropped.
+  ~lost_gpu_reports();
+
+  /// Does not block. Throws std::bad_alloc.
+  void add(const std::string& uuid, const std::string& pci_address);
+
+ private:
+  using reports = std::map<std::string, std::string>;  ///< PCI addresses by UUID
+
+  void run(const std::stop_token& stop);
+  [[nodiscard]] reports send_all(reports all) const;
+
+  const sender send_;
+  const std::chrono::milliseconds retry_interval_;
+  std::mutex mutex_;
+  std::condition_variable_any due_;
+  reports waiting_;  // guarded by mutex_
+  std::jthread thread_;
+};
+
+}  // namespace gpushm::agent
