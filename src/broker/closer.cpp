@@ -85,7 +85,9 @@ closer::~closer() {
       lock, close_timeout, [&] { return !state_->busy && state_->waiting.empty(); });
 }
 
-void closer::close(std::vector<kept_fd> files, std::shared_ptr<core::charges> held) noexcept {
+void closer::close(std::vector<kept_fd> files,
+                   std::shared_ptr<core::charges> held,
+                   gpushm::generation generation) noexcept {
   if (files.empty()) {
     return;
   }
@@ -94,7 +96,7 @@ void closer::close(std::vector<kept_fd> files, std::shared_ptr<core::charges> he
     if (held && holds_charges_) {
       // `held` has the bytes of a GPU in the place of those of the host.
       const std::uint64_t bytes = held->held(core::resource::host_bytes);
-      charged.push_back({given_ + held_.size() + files.size(), bytes, std::move(held)});
+      charged.push_back({given_ + held_.size() + files.size(), bytes, std::move(held), generation});
     }
     held_.insert(
         held_.end(), std::make_move_iterator(files.begin()), std::make_move_iterator(files.end()));
@@ -114,15 +116,13 @@ void closer::drop(std::list<freeing>& from) noexcept {
   from.clear();
 }
 
-bool closer::collect() noexcept {
+std::list<closer::freeing> closer::take_closed() noexcept {
   const std::uint64_t closed = state_->closed.load(std::memory_order_acquire);
   std::list<freeing> done;
   while (!freeing_.empty() && freeing_.front().end <= closed) {
     done.splice(done.end(), freeing_, freeing_.begin());
   }
-  const bool any = !done.empty();
-  drop(done);
-  return any;
+  return done;
 }
 
 void closer::end_charges() noexcept {

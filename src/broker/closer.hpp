@@ -11,6 +11,7 @@
 #include "broker/descriptor_shelf.hpp"
 #include "broker/kept_fd.hpp"
 #include "core/budget.hpp"
+#include "gpushm/types.hpp"
 
 namespace gpushm::broker_detail {
 
@@ -31,7 +32,10 @@ class closer {
 
   /// Closes the files after the next `flush`. Closes them at once, in the calling thread, if memory
   /// is short. `held`: the charges for them, kept until `collect` finds them closed; null: none.
-  void close(std::vector<kept_fd> files, std::shared_ptr<core::charges> held = {}) noexcept;
+  /// `generation`: of their segment, for `collect`.
+  void close(std::vector<kept_fd> files,
+             std::shared_ptr<core::charges> held = {},
+             gpushm::generation generation = 0) noexcept;
   /// Call when no record refers to them any longer. Does not block.
   void flush() noexcept;
   /// From here on, the keeper's copies stay: records of a successor refer to them.
@@ -39,7 +43,20 @@ class closer {
 
   /// Returns the charges for what has been closed. Returns false if there is nothing new. Does not
   /// block.
-  bool collect() noexcept;
+  bool collect() noexcept {
+    return collect([](gpushm::generation) {});
+  }
+  /// The same; calls `closed`, which must not throw, with the generation of each segment.
+  template <typename Closed>
+  bool collect(Closed&& closed) noexcept {
+    std::list<freeing> all = take_closed();
+    for (const freeing& each : all) {
+      closed(each.generation);
+    }
+    const bool any = !all.empty();
+    drop(all);
+    return any;
+  }
   /// Returns all charges, now and in later calls of `close`: their budget is about to end.
   void end_charges() noexcept;
   /// Charges are held for files that `collect` has not found closed.
@@ -64,7 +81,10 @@ class closer {
     std::uint64_t end = 0;
     std::uint64_t bytes = 0;
     std::shared_ptr<core::charges> held;
+    gpushm::generation generation = 0;
   };
+  /// In the order of closing.
+  [[nodiscard]] std::list<freeing> take_closed() noexcept;
   void drop(std::list<freeing>& from) noexcept;
 
   std::shared_ptr<state> state_;

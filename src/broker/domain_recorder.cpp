@@ -45,7 +45,7 @@ void domain_recorder::record(core::effects& changes) noexcept {
       if (at->kind == core::record_kind::segment) {
         const bool exists = value.index() != 0;
         if (!exists) {
-          recorder_.erase(records::key_of(records::kind::files, at->first));
+          record_end(at->first);
         }
         note(at->first, exists);
       }
@@ -53,6 +53,32 @@ void domain_recorder::record(core::effects& changes) noexcept {
       recorder_.fall_behind();
     }
   }
+}
+
+void domain_recorder::record_end(gpushm::generation generation) {
+  const journal::record_key files = records::key_of(records::kind::files, generation);
+  if (!recorder_.has(files)) {  // nor does a successor find any
+    recorder_.erase(files);
+    return;
+  }
+  freeing_.insert(generation);
+  record_freeing(generation);
+}
+
+void domain_recorder::record_freeing(gpushm::generation generation) noexcept {
+  const journal::record_key freeing = records::key_of(records::kind::freeing, generation);
+  const journal::record_key files = records::key_of(records::kind::files, generation);
+  // It has ended since the last commit if only its own record exists.
+  if (recorder_.copy(freeing, freeing) ||
+      recorder_.copy(records::key_of({core::record_kind::segment, generation}), freeing)) {
+    recorder_.copy(files, files);
+  }
+}
+
+void domain_recorder::is_closed(gpushm::generation generation) noexcept {
+  freeing_.erase(generation);
+  recorder_.erase(records::key_of(records::kind::freeing, generation));
+  recorder_.erase(records::key_of(records::kind::files, generation));
 }
 
 void domain_recorder::record(const segment_files& files) noexcept {
@@ -109,6 +135,9 @@ void domain_recorder::catch_up() noexcept {
           }
         }
       });
+      for (const gpushm::generation each : freeing_) {
+        record_freeing(each);
+      }
       if (ledger_ != nullptr) {
         ledger_->erase_others(existing);
       }

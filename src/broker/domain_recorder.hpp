@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <unordered_set>
 
 #include "broker/counters.hpp"
 #include "broker/outbox.hpp"
@@ -38,6 +39,16 @@ class domain_recorder {
   /// Records the domain's changes.
   void record(core::effects& changes) noexcept;
   void record(const segment_files& files) noexcept;
+  /// Returns the charges for what has been closed, which is not recorded any longer. Returns false
+  /// if there is nothing new.
+  bool collect(closer& of) noexcept {
+    return of.collect([this](gpushm::generation each) { is_closed(each); });
+  }
+  /// The files of a segment that has ended are closed.
+  void is_closed(gpushm::generation generation) noexcept;
+  /// The predecessor has recorded that a segment has ended whose files are not closed. Throws
+  /// std::bad_alloc.
+  void continue_freeing(gpushm::generation generation) { freeing_.insert(generation); }
   /// The segment is new, has another page, or has ended.
   void note(gpushm::generation generation, bool exists) noexcept;
   /// Makes what is recorded permanent. Returns false if something could not be recorded: nothing
@@ -69,12 +80,18 @@ class domain_recorder {
   void end_returns() noexcept;
 
  private:
+  /// The segment has ended. Its files are charged until they are closed, by a successor, too.
+  void record_end(gpushm::generation generation);
+  void record_freeing(gpushm::generation generation) noexcept;
+
   recorder off_;  ///< if there is no other
   recorder& recorder_;
   segment_ledger* ledger_;
   core::domain& domain_;
   outbox& out_;
   counters& counters_;
+  /// Segments that have ended, and whose files are not closed: their last record is kept.
+  std::unordered_set<gpushm::generation> freeing_;
 };
 
 }  // namespace gpushm::broker_detail

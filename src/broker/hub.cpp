@@ -54,13 +54,30 @@ void hub::restore(std::shared_ptr<session> created) {
 
 void hub::restore(gpushm::generation generation, std::shared_ptr<segment_files> files) {
   files->generation = generation;
-  files->held = domain_.segment_of(generation).held;
+  const core::segment& of = domain_.segment_of(generation);
+  files->charge_to(of, of.held);
   files->closed_by = closer_;
   const bool is_page = files->writable() != nullptr;
   domain_.set_payload(generation, std::move(files));
   if (is_page) {
     record_.note(generation, true);  // an earlier version did not say which page it is
   }
+}
+
+std::shared_ptr<segment_files> hub::restore_freed(gpushm::generation generation,
+                                                  const core::saved_segment& what,
+                                                  std::vector<kept_fd> chunks) {
+  auto files = std::make_shared<segment_files>();
+  files->generation = generation;
+  files->closed_by = closer_;
+  files->charge_to(what, domain_.charges_of_existing(what, what.creator));
+  if (chunks.empty()) {
+    record_.is_closed(generation);
+  } else {
+    record_.continue_freeing(generation);
+  }
+  files->chunks = std::move(chunks);
+  return files;
 }
 
 void hub::lose_memory(gpushm::generation generation) {
@@ -257,8 +274,12 @@ void hub::receive_without_descriptors(session& from,
 }
 
 void hub::collect_freed() noexcept {
-  if (closer_ && closer_->collect()) {
+  if (!closer_) {
+    return;
+  }
+  if (record_.collect(*closer_)) {
     counters_.state_of(domain_);
+    finish();
   }
 }
 

@@ -98,6 +98,11 @@ class hub final {
   /// For a session and the files of a segment that the predecessor had. Precondition: they exist.
   void restore(std::shared_ptr<session> created);
   void restore(gpushm::generation generation, std::shared_ptr<segment_files> files);
+  /// For a segment that had ended while the predecessor had not closed its files yet: those that
+  /// are left. They are charged, and closed when the result is destroyed. Throws std::bad_alloc.
+  [[nodiscard]] std::shared_ptr<segment_files> restore_freed(gpushm::generation generation,
+                                                             const core::saved_segment& what,
+                                                             std::vector<kept_fd> chunks);
   /// A part of the segment's memory is gone (`segment_files::is_lost`): removes it.
   void lose_memory(gpushm::generation generation);
   /// See core::domain::lose_device. Calls `done` once the state of all its segments is permanent,

@@ -107,6 +107,19 @@ kept_fd inheritance::take(records::descriptor_id number) {
   return found ? kept_fd(std::move(found), number) : kept_fd();
 }
 
+records::descriptor_id inheritance::last_freed() const noexcept {
+  records::descriptor_id last = 0;
+  for (const auto& [generation, ended] : freeing) {
+    if (const auto at = files.find(generation); at != files.end()) {
+      last = std::max(last, at->second.writable);
+      for (const records::descriptor_id each : at->second.chunks) {
+        last = std::max(last, each);
+      }
+    }
+  }
+  return last;
+}
+
 core::session_id inheritance::next_session() const noexcept {
   core::session_id last = 0;
   for (const auto& [name, value] : state.records) {
@@ -140,6 +153,11 @@ void inheritance::read() {
     }
     if (what == records::kind::open_next) {
       next_names[key.first] = key.second;
+      return;
+    }
+    if (what == records::kind::freeing) {
+      auto value = records::decode(core::record_kind::segment, bytes);
+      freeing.emplace(key.first, std::move(std::get<core::saved_segment>(value)));
       return;
     }
     if (what < records::kind::broker || what > records::kind::open_next) {

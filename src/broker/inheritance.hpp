@@ -56,6 +56,9 @@ struct inheritance {
 
   /// The descriptor with this number; empty: there is none.
   [[nodiscard]] kept_fd take(records::descriptor_id number);
+  /// The highest number of files of ended segments, which the keeper may have removed: a new
+  /// descriptor must not have one of them.
+  [[nodiscard]] records::descriptor_id last_freed() const noexcept;
   /// Larger than the number of every session that was, and of every packet here.
   [[nodiscard]] core::session_id next_session() const noexcept;
   [[nodiscard]] std::uint64_t next_packet() const noexcept;
@@ -71,6 +74,8 @@ struct inheritance {
   std::map<core::session_id, records::open_rest_record> rests;
   std::map<core::session_id, records::lane_record> lanes;
   std::map<gpushm::generation, records::files_record> files;
+  /// Segments that have ended, and whose files may not all be closed.
+  std::map<gpushm::generation, core::saved_segment> freeing;
   std::map<std::uint64_t, records::packet_record> packets;
   std::set<std::pair<core::session_id, std::uint64_t>> handled;  ///< and its lane: 1 event lane
 

@@ -193,6 +193,14 @@ void recorder::mark(const journal::record_key& key) noexcept {
   put_bytes(key, [] { return std::span<const std::byte>(); });
 }
 
+bool recorder::copy(const journal::record_key& from, const journal::record_key& to) noexcept {
+  const auto found = on_ ? on_->log.find(from) : std::nullopt;
+  if (found) {
+    put_bytes(to, [&] { return *found; });
+  }
+  return found.has_value();
+}
+
 void recorder::erase(const journal::record_key& key) noexcept {
   if (on_) {
     on_->log.erase(key);

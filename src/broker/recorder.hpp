@@ -124,6 +124,12 @@ class recorder {
   /// A record without a value.
   void mark(const journal::record_key& key) noexcept;
   void erase(const journal::record_key& key) noexcept;
+  /// There is such a committed record.
+  [[nodiscard]] bool has(const journal::record_key& key) const noexcept {
+    return on_ && on_->log.find(key).has_value();
+  }
+  /// Records what is committed under `from` under `to`, too. Returns false if there is nothing.
+  bool copy(const journal::record_key& from, const journal::record_key& to) noexcept;
   /// Something could not be recorded.
   void fall_behind() noexcept { is_behind_ = is_on(); }
   [[nodiscard]] bool is_behind() const noexcept { return is_behind_; }

@@ -210,7 +210,7 @@ prepared requests::handle(const context& at, const wire::reserve& message) {
   try {
     auto files = std::make_shared<segment_files>();
     files->generation = generation;
-    files->held = created.held;
+    files->charge_to(created, created.held);
     files->closed_by = closer_;
     if (back) {
       files->is_by_creator = back->is_creator;
@@ -247,7 +247,7 @@ const core::segment& requests::reserve_when_freed(const context& at,
                                                   const std::optional<core::lost_segment>& back) {
   const auto waited = std::exchange(at.from.waits_to_reserve, std::nullopt);
   if (closer_) {
-    closer_->collect();
+    record_.collect(*closer_);
   }
   try {
     return domain_.reserve(at.number, message, back);

@@ -35,6 +35,9 @@ void restorer::restore() {
       restore_session(name.first, *found);
     }
   }
+  for (const auto& [generation, what] : from_.freeing) {
+    restore_freed(generation, what);
+  }
   for (auto& [number, packet] : from_.packets) {
     restore_packet(number, packet);
   }
@@ -48,6 +51,8 @@ void restorer::restore() {
     hub_.lose_memory(each);
   }
   drop_sessions();
+  orphans_.clear();
+  closer_->flush();
   hub_.for_each_session([&](session& each) { loop_.request_turn(connection_of(each)); });
 }
 
@@ -172,7 +177,7 @@ void restorer::restore_packet(std::uint64_t number, records::packet_record& reco
     packet.files = std::static_pointer_cast<const segment_files>(of.payload);
     packet.metadata = record.metadata_of != 0 ? of.metadata : nullptr;
   } else if (record.files_of != 0) {
-    packet.files = restore_orphans(record);  // its segment is freed already
+    packet.files = orphans_of(record);  // its segment is freed already
   }
   if (packet.files && packet.files->is_lost) {
     // It cannot be sent. The client connects again, and keeps the leases that it knows.
@@ -209,10 +214,24 @@ void restorer::restore_packet(std::uint64_t number, records::packet_record& reco
   on.queue.push_back(std::move(packet));
 }
 
-std::shared_ptr<const segment_files> restorer::restore_orphans(
-    const records::packet_record& record) {
+/// The keeper has those that the predecessor had not removed.
+void restorer::restore_freed(gpushm::generation generation, const core::saved_segment& what) {
+  std::vector<kept_fd> left;
+  const auto take = [&](records::descriptor_id number) {
+    if (kept_fd taken = from_.take(number)) {
+      left.push_back(std::move(taken));
+    }
+  };
+  if (const auto found = from_.files.find(generation); found != from_.files.end()) {
+    std::for_each(found->second.chunks.begin(), found->second.chunks.end(), take);
+    take(found->second.writable);
+  }
+  orphans_[generation] = hub_.restore_freed(generation, what, std::move(left));
+}
+
+std::shared_ptr<const segment_files> restorer::orphans_of(const records::packet_record& record) {
   auto& orphans = orphans_[record.files_of];
-  if (!orphans) {
+  if (!orphans) {  // of an earlier version
     orphans = std::make_shared<segment_files>();
     orphans->generation = record.files_of;
     orphans->closed_by = closer_;

@@ -64,7 +64,8 @@ class restorer {
   void restore_segment(gpushm::generation generation, const core::saved_segment& what);
   void restore_session(core::session_id number, const core::saved_session& what);
   void restore_packet(std::uint64_t number, records::packet_record& record);
-  std::shared_ptr<const segment_files> restore_orphans(const records::packet_record& record);
+  void restore_freed(gpushm::generation generation, const core::saved_segment& what);
+  std::shared_ptr<const segment_files> orphans_of(const records::packet_record& record);
   void restore_events(connection& of);
   void give_table(connection& to);
   void drop_sessions();
@@ -84,7 +85,7 @@ class restorer {
   std::vector<gpushm::generation> lost_;                  ///< segments whose memory is not complete
   std::map<core::session_id, std::string_view> dropped_;  ///< cannot be continued, and why
   std::map<core::session_id, std::set<std::uint64_t>> places_;  ///< of recorded packets
-  /// Chunks of segments that are freed, for packets that carry them.
+  /// Chunks of segments that are freed: for packets that carry them, or to be closed.
   std::map<gpushm::generation, std::shared_ptr<segment_files>> orphans_;
 };
 

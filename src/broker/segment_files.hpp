@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -23,12 +25,23 @@ struct segment_files final : core::payload {
   ~segment_files() override {
     if (held) {  // the segment itself is gone, and its memory is not
       held->release(core::resource::segments, held->held(core::resource::segments));
-      held->release(core::resource::memory_bytes, held->held(core::resource::memory_bytes));
+      const std::uint64_t memory = held->held(core::resource::memory_bytes);
+      const std::uint64_t kept = chunks.empty() ? 0 : memory_while_freed;
+      held->release(core::resource::memory_bytes, memory - std::min(memory, kept));
     }
     if (closed_by) {
-      closed_by->close(std::move(chunks), std::move(held));
+      closed_by->close(std::move(chunks), std::move(held), generation);
     }
     chunks.clear();  // before the charges are returned
+  }
+
+  /// The segment pays for them, also after its end.
+  void charge_to(const core::reservation& what, std::shared_ptr<core::charges> charged) {
+    constexpr std::uint64_t recorded = 512;  // `kind::freeing`, without its texts, and in `closer`
+    constexpr auto memory = static_cast<std::size_t>(core::resource::memory_bytes);
+    memory_while_freed = static_cast<std::uint32_t>(
+        core::cost_of(what)[memory] - core::cost::segment - core::cost::lease + recorded);
+    held = std::move(charged);
   }
 
   gpushm::generation generation = 0;
@@ -40,6 +53,8 @@ struct segment_files final : core::payload {
   bool is_lost = false;  ///< a predecessor had more chunks than these
   /// Of what is handed back: whether its creator does so. Not known after a restart.
   std::optional<bool> is_by_creator;
+  /// What stays charged of memory_bytes until they are closed.
+  std::uint32_t memory_while_freed = 0;
 
   /// The page, open for writing; null: these are no page of timelines.
   [[nodiscard]] const kept_fd* writable() const noexcept {

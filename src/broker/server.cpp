@@ -226,6 +226,7 @@ class server::impl final : public outbox {
     }
     ready(context);
     give_tables();
+    await_closes();
     while (!run_until_stopped()) {
     }
     recorder_.end();
@@ -541,10 +542,12 @@ class server::impl final : public outbox {
                   "NOTIFY_SOCKET is not set: there is no keeper",
                   "start the broker by systemd or gpushm-keeper");
     }
-    descriptor_shelf shelf(std::move(*store),
-                           short_name,
-                           from_ ? std::span<const records::descriptor_id>(from_->stored)
-                                 : std::span<const records::descriptor_id>());
+    std::vector<records::descriptor_id> known;
+    if (from_) {
+      known = from_->stored;
+      known.push_back(from_->last_freed());
+    }
+    descriptor_shelf shelf(std::move(*store), short_name, known);
     if (from_) {
       ++from_->log.notes().failed_starts;                // until `end_continuing`
       if (std::exchange(from_->broker.table, 0) != 0) {  // of an earlier version; not taken

@@ -248,6 +248,10 @@ class domain {
   [[nodiscard]] charges new_charges(session_id session);
   /// The same on the account that pays for the segment.
   [[nodiscard]] charges new_charges(const segment& what);
+  /// Everything that a segment of this creator is charged for, without a check: it exists already.
+  /// Throws std::bad_alloc.
+  [[nodiscard]] std::shared_ptr<charges> charges_of_existing(const reservation& what,
+                                                             const peer& creator);
   /// The session is about to end with others of its process: it receives no more events.
   void mute(session_id session);
 

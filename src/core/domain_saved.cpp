@@ -260,6 +260,19 @@ void domain::restore_session(session_id id, const saved_session& from) {
   next_session_ = std::max(next_session_, id + 1);
 }
 
+std::shared_ptr<charges> domain::charges_of_existing(const reservation& what, const peer& creator) {
+  auto result = std::make_shared<charges>(charges_of(creator));
+  const budget::amounts price = cost_of(what);
+  for (std::size_t i = 0; i != price.size(); ++i) {
+    if (const auto each = static_cast<resource>(i); each != resource::gpu_bytes) {
+      result->charge(each, price[i]);
+    } else if (price[i] != 0) {
+      result->charge_on(what.device.uuid, price[i]);
+    }
+  }
+  return result;
+}
+
 void domain::restore_segment(gpushm::generation generation, const saved_segment& from) {
   require(generation != 0 && generation < next_generation_,
           "a segment has a generation that was not given out");
@@ -277,15 +290,7 @@ void domain::restore_segment(gpushm::generation generation, const saved_segment&
   to.device_lost = from.device_lost;
   require(slots_.take({to.slot, generation, to.state()}),
           "a segment has a slot that does not exist, or that of another one");
-  to.held = std::make_shared<charges>(charges_of(from.creator));
-  const budget::amounts price = cost_of(from);
-  for (std::size_t i = 0; i != price.size(); ++i) {
-    if (const auto what = static_cast<resource>(i); what != resource::gpu_bytes) {
-      to.held->charge(what, price[i]);
-    } else if (price[i] != 0) {
-      to.held->charge_on(from.device.uuid, price[i]);
-    }
-  }
+  to.held = charges_of_existing(from, from.creator);
   const auto creator = sessions_.find(from.creator_session);
   if (creator != sessions_.end()) {
     creator->second.created.insert(generation);

@@ -581,6 +581,7 @@ broker_value decode(kind what, std::span<const std::byte> from) {
       return packet(root<fb::Packet>(from));
     case kind::handled:
     case kind::open_next:
+    case kind::freeing:
       break;
   }
   throw_damaged("an unknown kind");

@@ -33,6 +33,7 @@ enum class kind : std::uint32_t {
   packet = 69,
   handled = 70,    ///< key: session and lane; no value
   open_next = 71,  ///< key: session and `open_rest_record::next` as it is now; no value
+  freeing = 72,    ///< the last record of a segment that has ended, until its `files` are closed
 };
 
 /// What this version reads. Raised when a broker records something that an earlier version must not
@@ -100,7 +101,7 @@ struct connection_record {
   friend bool operator==(const connection_record&, const connection_record&) = default;
 };
 
-/// A segment's chunks. Key: its generation.
+/// A segment's chunks. Key: its generation. Also of a segment that has ended: see `kind::freeing`.
 struct files_record {
   std::vector<descriptor_id> chunks;
   std::vector<std::uint64_t> chunk_bytes;  ///< as many
@@ -183,7 +184,8 @@ class encoder {
 /// kind, or contain a value that does not exist (an enumerator, a length); and std::bad_alloc.
 /// Precondition: the bytes are aligned to 8, as a journal's are.
 [[nodiscard]] core::saved_value decode(core::record_kind what, std::span<const std::byte> bytes);
-/// Precondition: `what` is not `handled` or `open_next`, which have no value.
+/// Precondition: `what` is not `handled` or `open_next`, which have no value, or `freeing`, which
+/// has that of a segment.
 [[nodiscard]] broker_value decode(kind what, std::span<const std::byte> bytes);
 
 }  // namespace gpushm::records

@@ -3,6 +3,7 @@
 // and none is free before it is gone; and of journals: one always does.
 #include "broker/closer.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -20,7 +21,9 @@
 #include <cstring>
 #include <fstream>
 #include <mutex>
+#include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -30,6 +33,7 @@
 #include "base/sanitizers.hpp"
 #include "base/unique_fd.hpp"
 #include "broker/descriptor_shelf.hpp"
+#include "broker/inheritance.hpp"
 #include "broker/recorder.hpp"
 #include "gpushm/client.hpp"
 #include "journal/journal.hpp"
@@ -134,10 +138,11 @@ class fake_keeper {
   std::jthread thread_;
 };
 
-descriptor_shelf shelf_at(const std::string& path) {
+descriptor_shelf shelf_at(const std::string& path,
+                          std::span<const records::descriptor_id> stored = {}) {
   ::setenv("NOTIFY_SOCKET", path.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): no thread reads it
   auto store = keeper::descriptor_store::from_environment();
-  return {std::move(store).value(), "d1"};
+  return {std::move(store).value(), "d1", stored};
 }
 
 class kept_files : public testing::Test {
@@ -437,6 +442,152 @@ TEST_F(freed_memory, is_free_once_for_each_segment) {
   for (std::size_t each = 0; each != core::resource_count; ++each) {
     EXPECT_EQ(used(static_cast<core::resource>(each)), 0U) << each;
   }
+}
+
+/// A hub whose changes are recorded, and which stores its chunks with the keeper.
+class recorded_hub final : public testing_world::hub_test {
+ public:
+  recorded_hub(std::shared_ptr<closer> closes,
+               descriptor_shelf& shelf,
+               recorder& records,
+               core::saved_state* from = nullptr)
+      : hub_test({.quota_bytes = 4096, .memory_copies = 2, .names_changes = true},
+                 std::move(closes),
+                 &records,
+                 from),
+        shelf_(shelf) {}
+  void TestBody() override {}
+
+  using hub_test::expect;
+  using hub_test::greet;
+  using hub_test::take;
+  hub& operator*() noexcept { return hub_; }
+  hub* operator->() noexcept { return &hub_; }
+
+  /// Returns false if it is to be received again.
+  bool reserve(core::session_id session, const std::string& name) {
+    const auto packet =
+        wire::encode({++request_, wire::reserve{name, 4096, 4096, {}, 1, backend::host}});
+    return hub_.receive(*hub_.find(session), packet, {}, now_);
+  }
+  void attach(core::session_id session, gpushm::generation generation, base::unique_fd chunk) {
+    const records::descriptor_id number = shelf_.put(chunk.get());
+    std::vector<kept_fd> chunks;
+    chunks.emplace_back(base::guarded_fd(std::move(chunk)), number);
+    const auto packet = wire::encode({++request_, wire::attach{generation, 0, {4096}}});
+    EXPECT_TRUE(hub_.receive(*hub_.find(session), packet, std::move(chunks), now_));
+    expect<wire::done>(take(session));
+  }
+  void release(core::session_id session, gpushm::generation generation) {
+    send_request(session, wire::release{generation, 1});
+  }
+  [[nodiscard]] core::budget::amounts used() const {
+    core::budget::amounts result{};
+    for (std::size_t each = 0; each != result.size(); ++each) {
+      result.at(each) = hub_.domain().budget().used(static_cast<core::resource>(each));
+    }
+    return result;
+  }
+
+ private:
+  descriptor_shelf& shelf_;
+};
+
+/// What one broker had not closed when it was killed, its successor closes: with a charge.
+class freed_memory_of_a_predecessor : public testing::Test {
+ protected:
+  freed_memory_of_a_predecessor() {
+    records::encoder encoder;
+    journal::journal log = journal::journal::create(std::uint64_t{1} << 20U);
+    log.put(records::key_of(records::kind::broker), encoder.encode(records::broker_record{}));
+    log.commit();
+    journal_ = copy_of(log.descriptor());
+    records_.emplace(std::move(log), keeper_.shelf.another(), 1);
+    dying_.emplace(keeper_.closes, keeper_.shelf, *records_);
+  }
+
+  static base::unique_fd copy_of(int file) {
+    return base::unique_fd(::fcntl(file, F_DUPFD_CLOEXEC, 0));
+  }
+  /// As it is found after a SIGKILL now. `left`: that the keeper has.
+  [[nodiscard]] inheritance what_is_left(stored_files left = {}) const {
+    return {journal::journal::open(copy_of(journal_.get())), std::move(left)};
+  }
+  /// Makes a segment and ends it, as does its creator, while the keeper does not read.
+  void make_and_free() {
+    recorded_hub& by = *dying_;
+    const auto session = by.greet();
+    EXPECT_TRUE(by.reserve(session, "one"));
+    generation_ = by.expect<wire::reserved>(by.take(session)).generation;
+    base::unique_fd chunk = testing_world::memfd(4096);
+    chunk_ = copy_of(chunk.get());
+    by.attach(session, generation_, std::move(chunk));
+    keeper_.keeper.stop_reading();
+    by.release(session, generation_);
+    EXPECT_EQ(by->domain().segment_count(), 0U);
+    by->hang_up(session);
+  }
+  [[nodiscard]] std::size_t records_of_files() const {
+    std::size_t result = 0;
+    what_is_left().log.for_each([&](const journal::record_key& key, std::span<const std::byte>) {
+      const auto what = static_cast<records::kind>(key.kind);
+      result += what == records::kind::files || what == records::kind::freeing ? 1U : 0U;
+    });
+    return result;
+  }
+
+  closer_with_keeper keeper_;
+  base::unique_fd journal_;
+  base::unique_fd chunk_;
+  gpushm::generation generation_ = 0;
+  std::optional<recorder> records_;
+  std::optional<recorded_hub> dying_;
+};
+
+TEST_F(freed_memory_of_a_predecessor, is_charged_until_it_is_closed_and_a_reserve_waits_for_it) {
+  make_and_free();
+  const core::budget::amounts before = dying_->used();
+  EXPECT_EQ(before.at(static_cast<std::size_t>(core::resource::host_bytes)), 4096U);
+  inheritance from = what_is_left();
+  ASSERT_EQ(from.freeing.count(generation_), 1U);
+  ASSERT_EQ(from.files.count(generation_), 1U);
+  const auto numbers = from.files.at(generation_).chunks;
+  ASSERT_EQ(numbers.size(), 1U);
+  EXPECT_EQ(from.last_freed(), numbers.front());
+
+  descriptor_shelf shelf = shelf_at(keeper_.directory / "notify", numbers);
+  const auto closes = std::make_shared<closer>(shelf.another());
+  recorder records(std::move(from.log), shelf.another(), from.next_packet());
+  recorded_hub successor(closes, shelf, records, &from.state);
+  std::vector<kept_fd> chunks;
+  chunks.emplace_back(base::guarded_fd(std::move(chunk_)), numbers.front());
+  successor->restore_freed(generation_, from.freeing.at(generation_), std::move(chunks)).reset();
+  EXPECT_EQ(successor.used(), before) << "the same as before";
+  closes->flush();
+  const auto session = successor.greet();
+  EXPECT_FALSE(successor.reserve(session, "two"));
+  EXPECT_EQ(records_of_files(), 2U) << "of the next successor, too";
+  successor->catch_up();
+  EXPECT_EQ(records_of_files(), 2U);
+  keeper_.keeper.reading = true;
+  EXPECT_TRUE(eventually([&] { return successor.reserve(session, "two"); }, 30s));
+  successor.expect<wire::reserved>(successor.take(session));
+  EXPECT_EQ(records_of_files(), 0U);
+}
+
+TEST_F(freed_memory_of_a_predecessor, is_not_charged_if_the_keeper_has_removed_it) {
+  make_and_free();
+  inheritance from = what_is_left();
+  descriptor_shelf shelf = shelf_at(keeper_.directory / "notify", {});
+  const auto closes = std::make_shared<closer>(shelf.another());
+  recorder records(std::move(from.log), shelf.another(), from.next_packet());
+  recorded_hub successor(closes, shelf, records, &from.state);
+  successor->restore_freed(generation_, from.freeing.at(generation_), {}).reset();
+  EXPECT_EQ(successor.used(), core::budget::amounts{});
+  EXPECT_FALSE(closes->is_freeing());
+  static_cast<void>(successor.greet());
+  EXPECT_EQ(records_of_files(), 0U);
+  keeper_.keeper.reading = true;
 }
 
 }  // namespace

@@ -121,14 +121,20 @@ class hub_test : public testing::Test {
  protected:
   static constexpr std::uint32_t broker_uid = 42;
 
-  explicit hub_test(const core::limits& bounds = {}, std::shared_ptr<closer> closes = nullptr)
+  explicit hub_test(const core::limits& bounds = {},
+                    std::shared_ptr<closer> closes = nullptr,
+                    recorder* records = nullptr,
+                    core::saved_state* from = nullptr)
       : before_(open_descriptors()),
         state_table_(memfd(4096, 0)),
         hub_(
             {{"default", broker_uid, {1, 2, 3}, false, state_table_.get()},
              bounds,
              nullptr,
-             std::move(closes)},
+             std::move(closes),
+             records,
+             nullptr,
+             from},
             out_,
             [](void* context,
                std::uint32_t slot,

@@ -179,10 +179,21 @@ class journaled_broker : public testing::Test {
         [&] {
           std::this_thread::sleep_for(3ms);
           result = find_journal();
-          return std::exchange(last, extent_of(result.get())) == extent_of(result.get());
+          const bool is_same =
+              std::exchange(last, extent_of(result.get())) == extent_of(result.get());
+          return is_same && !is_freeing();
         },
         20s));
     return result;
+  }
+  /// What was removed is not closed yet: its records will be erased.
+  [[nodiscard]] bool is_freeing() {
+    try {
+      constexpr auto freeing = static_cast<std::uint32_t>(gpushm::records::kind::freeing);
+      return records_in(find_journal().get()).count(freeing) != 0;
+    } catch (const gpushm::error&) {  // it has changed while it was copied
+      return true;
+    }
   }
   [[nodiscard]] journal_extent settled_extent() { return extent_of(settled_journal().get()); }
   /// Bytes of further records before the file must grow: room to erase each is reserved.

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
@@ -28,9 +29,12 @@
 #include "testing/brokerd/brokerd.hpp"
 #include "testing/process/child.hpp"
 #include "testing/process/deadline.hpp"
+#include "testing/process/full_queue.hpp"
 #include "testing/process/patient_client.hpp"
 #include "testing/process/programs.hpp"
 #include "testing/process/temp_dir.hpp"
+#include "testing/raw_session/raw_session.hpp"
+#include "wire/messages.hpp"
 
 namespace {
 
@@ -205,6 +209,8 @@ TEST_F(node_broker, charges_what_is_removed_until_its_keeper_has_closed_it) {
   EXPECT_TRUE(second.get());
   EXPECT_EQ(used(), 4096U);
   signal_keeper(SIGSTOP);
+  // The keeper gets no removal: its successor's broker has to close what is freed.
+  ASSERT_EQ(gpushm_testing::fill_queue_of(run_dir_ + "/keeper/notify"), EAGAIN);
   member.remove("second");
   auto third = create("third");
   gpushm::base::signal_process(broker_->pid(), SIGKILL);
@@ -213,6 +219,49 @@ TEST_F(node_broker, charges_what_is_removed_until_its_keeper_has_closed_it) {
   EXPECT_TRUE(eventually([&] { return used() == 4096; }, 60s));
   member.remove("third");
   EXPECT_TRUE(eventually([&] { return used() == 0; }, 60s));
+}
+
+/// Answers that their reader does not take keep the memory of a segment that has ended, also after
+/// the broker's death.
+TEST_F(node_broker, charges_what_is_removed_while_unread_answers_have_it) {
+  using gpushm_testing::raw_session;
+  namespace wire = gpushm::wire;
+  broker_.emplace(run_dir_,
+                  std::vector<std::string>{"--domain", "default", "--quota-bytes", "4096"});
+  gpushm::client member = connect("default");
+  const gpushm::domains::private_socket agent(run_dir_);
+  const auto used = [&] {
+    std::uint64_t result = 0;
+    for (const gpushm::domains::usage& each : agent.read_usage("default", 20s).all) {
+      result += each.level == "domain" && each.resource == "host_bytes" ? each.used : 0;
+    }
+    return result;
+  };
+  constexpr std::uint32_t opens = 12;  // of more bytes than its socket has room for
+  std::optional<raw_session> reader(raw_session::greeted(socket_of("default")));
+  raw_session maker = raw_session::greeted(socket_of("default"));
+  const auto generation = gpushm_testing::publish_segment(
+      maker, gpushm_testing::reserve_pages("held", 1), gpushm::max_metadata_bytes);
+  ASSERT_NE(generation, 0U);
+  for (std::uint32_t i = 0; i != opens; ++i) {
+    ASSERT_TRUE(reader->send(wire::open{"held"}));
+  }
+  const auto leases = [&] {
+    const auto all = member.list("held");
+    return all.empty() ? 0 : all.front().leases;
+  };
+  ASSERT_TRUE(eventually([&] { return leases() == 2; }, 60s));
+  ASSERT_TRUE(reader->send(wire::release{generation, opens}));
+  ASSERT_TRUE(maker.send(wire::release{generation, 1}));
+  ASSERT_TRUE(eventually([&] { return leases() == 0; }, 60s));
+  EXPECT_EQ(used(), 4096U) << "packets that are not sent";
+  ASSERT_TRUE(broker_->kill());
+  static_cast<void>(connect("default"));  // waits for it
+  EXPECT_EQ(used(), 4096U);
+  EXPECT_THROW(static_cast<void>(make(member, "next")), gpushm::error);
+  reader.reset();
+  EXPECT_TRUE(eventually([&] { return used() == 0; }, 60s));
+  static_cast<void>(make(member, "next"));
 }
 
 /// A process that was killed can have them for a while.
