@@ -41,12 +41,15 @@ struct connection final : session, std::enable_shared_from_this<connection> {
   [[nodiscard]] bool may_answer() const noexcept { return queued_answers < max_queued_answers; }
   [[nodiscard]] bool may_read() const noexcept {
     return (requests.readable || requests.handled) && !dropped &&
-           !requests.receiving_descriptors_since && may_answer() && !rest && !resumes;
+           !requests.receiving_descriptors_since && may_answer() && !rest && !resumes &&
+           waits_for_events == 0;
   }
   /// With a request that takes several turns.
-  [[nodiscard]] bool may_go_on() const noexcept { return (may_answer() && rest) || resumes; }
+  [[nodiscard]] bool may_go_on() const noexcept {
+    return (may_answer() && rest) || resumes || waits_for_events != 0;
+  }
   [[nodiscard]] bool may_read_events() const noexcept {
-    return events && (events->readable || events->handled) && !dropped;
+    return events && (events->readable || events->handled) && !dropped && waits_for_events == 0;
   }
   [[nodiscard]] bool has_queued() const noexcept {
     return !requests.queue.empty() || (events && !events->queue.empty());
@@ -121,7 +124,8 @@ struct connection final : session, std::enable_shared_from_this<connection> {
 
   std::optional<int> last_packets;  ///< set when its process died: packets left to read
   bool closed = false;
-  bool muted = false;  ///< gets no more events: it is about to end
+  bool are_events_unrecorded = false;  ///< `sender::record_events` does that
+  bool muted = false;                  ///< gets no more events: it is about to end
   gpushm::fence fence = gpushm::fence::none;
   std::unique_ptr<fence_watch> ending;  ///< set once closed, if its leases wait for a fence
   bool is_unwatched = false;            ///< there was no memory to wait for the fence

@@ -115,6 +115,17 @@ void domain_recorder::note(gpushm::generation generation, bool exists) noexcept 
   counters_.set({ledger_->returned(), ledger_->lost()});
 }
 
+void domain_recorder::set_events_left(bool any) noexcept {
+  if (std::exchange(are_events_left_, any) == any) {
+    return;
+  }
+  if (any) {
+    recorder_.mark(records::key_of(records::kind::events_left));
+  } else {
+    recorder_.erase(records::key_of(records::kind::events_left));
+  }
+}
+
 bool domain_recorder::commit() noexcept {
   recorder_.commit();
   return !recorder_.is_behind();
@@ -143,6 +154,9 @@ void domain_recorder::catch_up() noexcept {
       }
     } catch (const std::bad_alloc&) {
       recorder_.fall_behind();
+    }
+    if (are_events_left_) {
+      recorder_.mark(records::key_of(records::kind::events_left));
     }
     domain_.for_each_payload(
         [this](core::payload& each) { out_.record_all(static_cast<session&>(each)); });

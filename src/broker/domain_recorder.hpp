@@ -51,6 +51,8 @@ class domain_recorder {
   void continue_freeing(gpushm::generation generation) { freeing_.insert(generation); }
   /// The segment is new, has another page, or has ended.
   void note(gpushm::generation generation, bool exists) noexcept;
+  /// While subscribers have not got all events, a successor must give each of them a resync.
+  void set_events_left(bool any) noexcept;
   /// Makes what is recorded permanent. Returns false if something could not be recorded: nothing
   /// may be sent before `catch_up` has recorded everything.
   [[nodiscard]] bool commit() noexcept;
@@ -92,6 +94,7 @@ class domain_recorder {
   counters& counters_;
   /// Segments that have ended, and whose files are not closed: their last record is kept.
   std::unordered_set<gpushm::generation> freeing_;
+  bool are_events_left_ = false;
 };
 
 }  // namespace gpushm::broker_detail

@@ -2,6 +2,7 @@
 #include "broker/effect_sink.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <new>
 #include <utility>
 
@@ -137,15 +138,59 @@ prepared effect_sink::opened(const core::open_answer& answer) const {
                  std::move(packet));
 }
 
-void effect_sink::send_event(const core::change& what) noexcept {
-  if (what.holder != 0) {
-    send_event(session_of(domain_, what.holder), 0, what);
+void effect_sink::send_event(core::change what) noexcept {
+  const core::domain::places to = what.holder != 0 ? holder_only : domain_.subscribers();
+  unsent_change one{std::move(what), to};
+  if (unsent_.empty()) {
+    send_some(one, effort_);
+    if (one.left.empty()) {
+      return;
+    }
+  }
+  try {
+    unsent_.push_back(std::move(one));
+    ++put_off_;
+  } catch (const std::bad_alloc&) {  // all at once, in a long turn
+    std::size_t unbounded = std::numeric_limits<std::size_t>::max();
+    for (unsent_change& each : unsent_) {
+      send_some(each, unbounded);
+    }
+    unsent_.clear();
+    send_some(one, unbounded);
+  }
+}
+
+void effect_sink::send_some(unsent_change& what, std::size_t& effort) noexcept {
+  if (what.what.holder != 0) {
+    if (effort != 0) {
+      effort -= std::min(effort, core::domain::effort_of_event + 1);
+      send_event(session_of(domain_, what.what.holder), 0, what.what);
+      what.left.next = what.left.end;
+    }
     return;
   }
-  domain_.for_each_subscriber(what.of->name,
-                              [&](core::session_id subscriber, std::uint64_t subscription) {
-                                send_event(session_of(domain_, subscriber), subscription, what);
-                              });
+  domain_.visit_subscribers(what.what.of->name,
+                            what.left,
+                            effort,
+                            [&](core::session_id subscriber, std::uint64_t subscription) {
+                              send_event(session_of(domain_, subscriber), subscription, what.what);
+                            });
+}
+
+void effect_sink::send_events() noexcept {
+  while (!unsent_.empty()) {
+    send_some(unsent_.front(), effort_);
+    if (!unsent_.front().left.empty()) {
+      return;
+    }
+    unsent_.pop_front();
+  }
+}
+
+void effect_sink::end_turn() noexcept {
+  effort_ = effort_per_turn;
+  record_.set_events_left(has_events());
+  out_.record_events();
 }
 
 void effect_sink::send_event(session* to,

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -17,6 +18,9 @@ namespace gpushm::broker_detail {
 
 /// Carries out what the domain wants (docs/adr/0020): slots, answers, questions and events, in that
 /// order, which are then recorded. Allocates no memory that it cannot go on without.
+///
+/// Events to many subscribers take several turns: the changes that not all have are a queue, so
+/// that each subscriber gets its events in the order of the changes.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class effect_sink {
@@ -58,14 +62,35 @@ class effect_sink {
   void reject(session& by, std::uint64_t id, std::string_view cause);
   void drop(session& of, std::string_view why) noexcept;
 
+  /// Some subscribers have not got all events.
+  [[nodiscard]] bool has_events() const noexcept { return !unsent_.empty(); }
+  /// Queues some of those events.
+  void send_events() noexcept;
+  /// Number of changes so far that not all subscribers have got at once, and of those of them that
+  /// all have by now.
+  [[nodiscard]] std::uint64_t put_off() const noexcept { return put_off_; }
+  [[nodiscard]] std::uint64_t caught_up() const noexcept { return put_off_ - unsent_.size(); }
+  /// Call before what has changed is made permanent.
+  void end_turn() noexcept;
+
  private:
+  /// A change, and the subscriptions, or the holder, that have not got its event.
+  struct unsent_change {
+    core::change what;
+    core::domain::places left;
+  };
+  static constexpr core::domain::places holder_only{0, 1};
+  /// Of a turn: 512 events, which is a millisecond.
+  static constexpr std::size_t effort_per_turn = 512 * (core::domain::effort_of_event + 1);
+
   void send(session* to, prepared packet) noexcept;
   void deliver(core::open_answer answer) noexcept;
   [[nodiscard]] prepared opened(const core::open_answer& answer) const;
   [[nodiscard]] std::size_t send_questions(std::span<const core::question> questions) noexcept;
   void send_waiting(const core::open_waits& what) noexcept;
-  void send_event(const core::change& what) noexcept;
+  void send_event(core::change what) noexcept;
   void send_event(session* to, std::uint64_t subscription, const core::change& what) noexcept;
+  void send_some(unsent_change& what, std::size_t& effort) noexcept;
 
   core::domain& domain_;
   outbox& out_;
@@ -74,6 +99,9 @@ class effect_sink {
   counters& counters_;
   slot_listener listener_;
   void* listener_context_;
+  std::deque<unsent_change> unsent_;
+  std::uint64_t put_off_ = 0;
+  std::size_t effort_ = effort_per_turn;  ///< left of this turn
 };
 
 }  // namespace gpushm::broker_detail

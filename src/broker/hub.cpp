@@ -135,9 +135,19 @@ void hub::disconnect(core::session_id number) {
 }
 
 void hub::work() {
-  domain_.work();
-  effects_.settle();
+  effects_.send_events();
+  if (effects_.caught_up() >= work_waits_for_events_ && domain_.has_work()) {
+    domain_.work();
+    effects_.settle();
+    work_waits_for_events_ = effects_.put_off();
+  }
   finish();
+}
+
+void hub::wait_for_events(session& by, std::uint64_t put_off_before) const noexcept {
+  if (effects_.put_off() != put_off_before) {
+    by.waits_for_events = effects_.put_off();
+  }
 }
 
 void hub::tick(core::time_point now) {
@@ -159,7 +169,9 @@ bool hub::receive(session& from,
                   std::size_t foreign,
                   lane_kind on) {
   domain_.at(now);
+  const std::uint64_t put_off = effects_.put_off();
   const bool is_handled = receive_one(from, packet, descriptors, foreign, on);
+  wait_for_events(from, put_off);
   if (!is_handled) {
     record_.is_not_handled(from.number, on);
   }
@@ -234,12 +246,17 @@ void hub::catch_up() noexcept {
 }
 
 void hub::resume(session& of) {
-  if (of.resumes) {
+  const std::uint64_t put_off = effects_.put_off();
+  if (of.waits_for_events != 0) {
+    effects_.send_events();
+    of.waits_for_events = effects_.caught_up() < of.waits_for_events ? of.waits_for_events : 0;
+  } else if (of.resumes) {
     of.resumes = domain_.resume_some(of.number);
     effects_.settle();
   } else {
     requests_.open_some(of);
   }
+  wait_for_events(of, put_off);
   finish();
 }
 
@@ -298,6 +315,7 @@ void hub::violate(session& by, std::uint64_t id, std::string_view cause) {
 }
 
 void hub::finish() noexcept {
+  effects_.end_turn();
   if (!record_.commit()) {
     out_.retry_recording();
     return;

@@ -111,11 +111,13 @@ class hub final {
   /// Records everything that could not be recorded; if that fails again, `outbox::retry_recording`
   /// is called.
   void catch_up() noexcept;
-  /// Opens some names of `rest`, or takes some of what `resumes` is about. Both must be over before
-  /// the session's next request is received.
+  /// Queues some events that it `waits_for_events`, opens some names of `rest`, or takes some of
+  /// what `resumes` is about. All must be over before the session's next request is received.
   void resume(session& of);
   /// See core::domain.
-  [[nodiscard]] bool has_work() const noexcept { return domain_.has_work(); }
+  [[nodiscard]] bool has_work() const noexcept {
+    return domain_.has_work() || effects_.has_events();
+  }
   void work();
   void mute(const session& of) { domain_.mute(of.number); }
   [[nodiscard]] core::charges new_charges(const session& of) {
@@ -159,6 +161,7 @@ class hub final {
                                  std::size_t foreign,
                                  lane_kind on);
   void disconnect(core::session_id number);
+  void wait_for_events(session& by, std::uint64_t put_off_before) const noexcept;
   /// At the end of every public function: makes what has changed permanent, and then sends answers.
   void finish() noexcept;
   void close(std::vector<kept_fd> files) noexcept;
@@ -172,6 +175,7 @@ class hub final {
   signal_pages pages_;
   effect_sink effects_;
   requests requests_;
+  std::uint64_t work_waits_for_events_ = 0;  ///< as `session::waits_for_events`
 };
 
 }  // namespace gpushm::broker_detail

@@ -160,6 +160,10 @@ void inheritance::read() {
       freeing.emplace(key.first, std::move(std::get<core::saved_segment>(value)));
       return;
     }
+    if (what == records::kind::events_left) {
+      are_events_left = true;
+      return;
+    }
     if (what < records::kind::broker || what > records::kind::open_next) {
       return;  // of a later version
     }

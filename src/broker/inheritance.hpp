@@ -73,6 +73,7 @@ struct inheritance {
   std::map<core::session_id, records::connection_record> connections;
   std::map<core::session_id, records::open_rest_record> rests;
   std::map<core::session_id, records::lane_record> lanes;
+  bool are_events_left = false;  ///< subscribers have not got all that are about its last changes
   std::map<gpushm::generation, records::files_record> files;
   /// Segments that have ended, and whose files may not all be closed.
   std::map<gpushm::generation, core::saved_segment> freeing;

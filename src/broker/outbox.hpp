@@ -80,6 +80,10 @@ struct session : core::payload {
   wire::session_token token{};
   std::optional<open_rest> rest;
   bool resumes = false;  ///< it has not taken everything of a lost session: nothing else is handled
+  /// `effect_sink::put_off` after its last request, while not all subscribers have got the events
+  /// about that; nothing else is handled, so that no member makes events faster than they are
+  /// queued.
+  std::uint64_t waits_for_events = 0;
   struct reserve_wait {
     core::time_point since;
     std::uint64_t mark = 0;  ///< of `closer`: what was being freed then
@@ -109,6 +113,9 @@ class outbox {
   virtual void record(const session& of) noexcept = 0;
   /// Records the session, and everything that is queued for it.
   virtual void record_all(session& of) noexcept = 0;
+  /// Records how many events are queued for each session, in the next commit. Called once for all
+  /// that the hub has sent.
+  virtual void record_events() noexcept {}
   /// Something could not be recorded: calls `hub::catch_up` later.
   virtual void retry_recording() noexcept = 0;
   /// False: `send` would replace an event for this subscription by a resync, as `lose_event` does

@@ -43,6 +43,7 @@ void restorer::restore() {
   }
   hub_.for_each_session([&](session& each) { restore_events(connection_of(each)); });
   hub_.for_each_session([&](session& each) { give_table(connection_of(each)); });
+  recorder_.erase(records::key_of(records::kind::events_left));  // each has a resync now
   for (const records::descriptor_id number : from_.descriptors.numbers()) {
     recorder_.forget(number);  // the predecessor was killed before it had recorded it
   }
@@ -269,15 +270,32 @@ void restorer::restore_events(connection& of) {
     on.queue.push_back(std::move(packet));
   }
   on.queue.splice(on.queue.end(), recorded);
-  if (any_lost) {
-    const core::record_name first{core::record_kind::subscription, of.number, 0};
-    for (auto at = from_.state.records.lower_bound(first);
-         at != from_.state.records.end() && at->first.kind == first.kind &&
-         at->first.first == of.number;
-         ++at) {
+  if (!any_lost && !from_.are_events_left) {
+    return;
+  }
+  // Recorded now: nothing else says later that events were left.
+  const auto queue_resync = [&](std::uint64_t subscription) {
+    outgoing packet = resync_of(subscription);
+    ++of.queued_events;
+    ++on.queued;
+    of.held.charge(core::resource::memory_bytes, packet.cost());
+    on.queue.push_back(std::move(packet));
+  };
+  if (from_.are_events_left) {
+    queue_resync(0);  // about its leases
+  }
+  const core::record_name first{core::record_kind::subscription, of.number, 0};
+  for (auto at = from_.state.records.lower_bound(first);
+       at != from_.state.records.end() && at->first.kind == first.kind &&
+       at->first.first == of.number;
+       ++at) {
+    if (from_.are_events_left) {
+      queue_resync(at->first.second);
+    } else {
       of.lost_subscriptions.push_back(at->first.second);
     }
   }
+  of.record_events();
 }
 
 /// The one before shows its broker dead. After what the predecessor has queued, and before all

@@ -181,7 +181,9 @@ void sender::queue(connection& to, prepared& packet) {
   record(on, one, on.queued);
   on.queue.splice(on.queue.end(), packet);
   ++on.queued;
-  if (on.kind == lane_kind::events) {
+  if (is_event) {
+    record_events_later(to);
+  } else if (on.kind == lane_kind::events) {
     to.record_events();
   }
   if (!is_event) {
@@ -222,6 +224,26 @@ void sender::record(const lane& on, outgoing& packet, std::uint64_t place) noexc
   } catch (const error& why) {  // cannot be encoded, and so not be sent either
     base::log(log_level::error, why.what());
   }
+}
+
+void sender::record_events_later(connection& of) noexcept {
+  if (!recorder_.is_on() || of.are_events_unrecorded) {
+    return;
+  }
+  try {
+    with_events_.push_back(of.shared_from_this());
+    of.are_events_unrecorded = true;
+  } catch (const std::bad_alloc&) {
+    of.record_events();
+  }
+}
+
+void sender::record_events() noexcept {
+  for (const std::shared_ptr<connection>& each : with_events_) {
+    each->are_events_unrecorded = false;
+    each->record_events();
+  }
+  with_events_.clear();
 }
 
 void sender::record_queue(connection& of) noexcept {

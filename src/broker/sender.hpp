@@ -47,6 +47,9 @@ class sender {
   void flush_table(connection& to) noexcept;
   /// Records everything that is queued.
   void record_queue(connection& of) noexcept;
+  /// Call before the commit that makes permanent what the events that were sent are about. Not for
+  /// each event: a connection may have many subscriptions.
+  void record_events() noexcept;
   /// As `outbox::takes_event`: there is room in the queue, and no resync is owed already.
   [[nodiscard]] static bool takes_event(const connection& to, std::uint64_t subscription) noexcept;
   /// An event is lost: the subscriber gets a resync once its queue is sent.
@@ -61,6 +64,7 @@ class sender {
 
  private:
   void queue(connection& to, prepared& packet);
+  void record_events_later(connection& of) noexcept;
   void record(const lane& on, outgoing& packet, std::uint64_t place) noexcept;
   void flush_lane(lane& on, bool only_answers = false);
   [[nodiscard]] bool record_inflight(lane& on, std::uint32_t count) noexcept;
@@ -81,6 +85,7 @@ class sender {
   std::uint32_t max_inflight_descriptors_;
   std::shared_ptr<inflight_budget> inflight_;
   std::vector<std::shared_ptr<connection>> with_answers_;  ///< queued since the last `deliver`
+  std::vector<std::shared_ptr<connection>> with_events_;  ///< queued since the last `record_events`
   bool is_delivering_ = false;
 };
 

@@ -306,6 +306,8 @@ class server::impl final : public outbox {
     sender_.record_queue(whole);
   }
 
+  void record_events() noexcept override { sender_.record_events(); }
+
   void retry_recording() noexcept override {
     log_.guarded([&] {
       catch_up_.after(recorder_.retry_pause(), [this] {

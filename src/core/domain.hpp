@@ -367,15 +367,40 @@ class domain {
   /// Throws too_many_requests, invalid_argument (a number in use, a prefix that is too long).
   void subscribe(session_id session, std::uint64_t subscription, std::string prefix);
   void unsubscribe(session_id session, std::uint64_t subscription);
-  /// Calls `visit(session, subscription)` for subscriptions that match the name. `visit` must not
-  /// change subscriptions.
+  /// Subscriptions in order: a later one has a larger place, also if earlier ones end.
+  struct places {
+    std::uint64_t next = 0;
+    std::uint64_t end = 0;
+    [[nodiscard]] bool empty() const noexcept { return next == end; }
+  };
+  /// Those that exist now.
+  [[nodiscard]] places subscribers() const noexcept { return {0, next_place_}; }
+  static constexpr std::size_t effort_of_event = 16;
+  /// Takes subscriptions out of `left`, and calls `visit(session, subscription)` for those of them
+  /// that still exist and match the name. Ends early when `effort` is 0: each subscription takes 1
+  /// of it, and one that matches `effort_of_event` more. `visit` must not change subscriptions.
   template <typename Visit>
-  void for_each_subscriber(std::string_view name, Visit&& visit) const {
-    for (const subscription& entry : subscriptions_) {
-      if (name.starts_with(entry.prefix)) {
-        visit(entry.session, entry.id);
+  void visit_subscribers(std::string_view name,
+                         places& left,
+                         std::size_t& effort,
+                         Visit&& visit) const {
+    auto at = std::lower_bound(
+        subscriptions_.begin(),
+        subscriptions_.end(),
+        left.next,
+        [](const subscription& each, std::uint64_t place) { return each.place < place; });
+    for (; at != subscriptions_.end() && at->place < left.end; ++at) {
+      if (effort == 0) {
+        left.next = at->place;
+        return;
+      }
+      --effort;
+      if (name.starts_with(at->prefix)) {
+        effort -= std::min(effort, effort_of_event);
+        visit(at->session, at->id);
       }
     }
+    left.next = left.end;
   }
 
   /// Fails some of the opens whose deadline has passed, the earliest first. If some are left, which
@@ -423,6 +448,7 @@ class domain {
     session_id session = 0;
     std::uint64_t id = 0;
     std::string prefix;
+    std::uint64_t place = 0;
   };
   /// Saved: never renumber.
   enum class end_kind : std::uint8_t {
@@ -614,7 +640,8 @@ class domain {
   names published_;
   names reserved_;
   std::unordered_map<session_id, participant> sessions_;
-  std::vector<subscription> subscriptions_;
+  std::vector<subscription> subscriptions_;  // in order of their places
+  std::uint64_t next_place_ = 1;
 
   std::map<std::uint64_t, waiting_open> waiting_;
   std::map<std::string, name_waiters, std::less<>> waiting_by_name_;

@@ -342,7 +342,7 @@ void domain::restore_subscription(session_id session,
   at->second.held.charge(resource::subscriptions, 1);
   at->second.held.charge(resource::memory_bytes, cost::subscription + from.prefix.size());
   ++at->second.subscriptions;
-  subscriptions_.push_back({session, id, from.prefix});
+  subscriptions_.push_back({session, id, from.prefix, next_place_++});
 }
 
 void domain::restore_waiting(std::uint64_t id, const saved_open& from) {

@@ -362,7 +362,7 @@ void domain::subscribe(session_id id, std::uint64_t number, std::string prefix) 
   subscriber.held.take(resource::subscriptions, 1);
   try {
     subscriber.held.take(resource::memory_bytes, memory);
-    subscriptions_.push_back({id, number, std::move(prefix)});
+    subscriptions_.push_back({id, number, std::move(prefix), next_place_});
   } catch (const std::bad_alloc&) {
     subscriber.held.release(resource::subscriptions, 1);
     subscriber.held.release(resource::memory_bytes, memory);
@@ -371,6 +371,7 @@ void domain::subscribe(session_id id, std::uint64_t number, std::string prefix) 
     subscriber.held.release(resource::subscriptions, 1);
     throw;
   }
+  ++next_place_;
   ++subscriber.subscriptions;
   note(record_kind::subscription, id, number);
 }

@@ -582,6 +582,7 @@ broker_value decode(kind what, std::span<const std::byte> from) {
     case kind::handled:
     case kind::open_next:
     case kind::freeing:
+    case kind::events_left:
       break;
   }
   throw_damaged("an unknown kind");

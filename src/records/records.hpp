@@ -31,9 +31,10 @@ enum class kind : std::uint32_t {
   open_rest = 67,
   lane = 68,
   packet = 69,
-  handled = 70,    ///< key: session and lane; no value
-  open_next = 71,  ///< key: session and `open_rest_record::next` as it is now; no value
-  freeing = 72,    ///< the last record of a segment that has ended, until its `files` are closed
+  handled = 70,      ///< key: session and lane; no value
+  open_next = 71,    ///< key: session and `open_rest_record::next` as it is now; no value
+  freeing = 72,      ///< the last record of a segment that has ended, until its `files` are closed
+  events_left = 73,  ///< not all subscribers have all events: each gets a resync; no value
 };
 
 /// What this version reads. Raised when a broker records something that an earlier version must not
@@ -184,8 +185,8 @@ class encoder {
 /// kind, or contain a value that does not exist (an enumerator, a length); and std::bad_alloc.
 /// Precondition: the bytes are aligned to 8, as a journal's are.
 [[nodiscard]] core::saved_value decode(core::record_kind what, std::span<const std::byte> bytes);
-/// Precondition: `what` is not `handled` or `open_next`, which have no value, or `freeing`, which
-/// has that of a segment.
+/// Precondition: `what` is not `handled`, `open_next` or `events_left`, which have no value, or
+/// `freeing`, which has that of a segment.
 [[nodiscard]] broker_value decode(kind what, std::span<const std::byte> bytes);
 
 }  // namespace gpushm::records

@@ -412,6 +412,64 @@ TEST_P(every_end, needs_no_memory) {
   }
 }
 
+/// Which take several turns as long as there is memory for the rest.
+TEST(events_to_many_subscribers, are_resyncs_without_memory) {
+  constexpr std::uint32_t subscriptions = 1'500;
+  core::limits bounds;
+  bounds.max_subscriptions = subscriptions;
+  non_allocating_outbox out;
+  hub all(
+      {.rules = {.domain = "default",
+                 .owner_uid = broker_uid,
+                 .epoch = {1, 2, 3},
+                 .accept_fake_chunks = true},
+       .limits = bounds},
+      out,
+      [](void*, std::uint32_t, gpushm::generation, std::optional<segment_state>) {},
+      nullptr);
+  std::uint64_t request = 0;
+  const auto ask = [&](core::session_id number, wire::body body) {
+    all.receive(*all.find(number),
+                wire::encode({++request, std::move(body)}),
+                {},
+                core::time_point{},
+                0,
+                lane_kind::requests);
+  };
+  for (core::session_id number = 1; number < max_sessions; ++number) {
+    all.accept(std::make_shared<session>(number), {101, 1000, true});
+    ask(number, wire::hello{});
+    if (number == watcher) {
+      continue;
+    }
+    wire::reserve wanted{
+        std::to_string(number), 1, 1, {device_kind::gpu, "GPU-1", "", 0}, 0, backend::cuda_ipc};
+    wanted.ticket.resize(1);
+    ask(number, wanted);
+    ask(number, wire::publish{number - (number > watcher ? 1U : 0U), {}});
+  }
+  ASSERT_EQ(all.domain().segment_count(), max_sessions - 2);
+  for (std::uint32_t i = 0; i < subscriptions; ++i) {
+    ask(watcher, wire::subscribe{""});
+  }
+  out.sent = {};
+  fail_allocations_from(1);
+  for (core::session_id number = 1; number < max_sessions; ++number) {
+    if (number != watcher) {
+      all.hang_up(number);
+    }
+  }
+  while (all.has_work()) {
+    all.work();
+  }
+  fail_allocation(0);
+  EXPECT_EQ(all.domain().segment_count(), 0U);
+  EXPECT_TRUE(out.sent.at(watcher).empty());
+  const std::size_t lost = out.lost_events.at(watcher);
+  EXPECT_GE(lost, (max_sessions - 2) * subscriptions);
+  EXPECT_EQ(lost % subscriptions, 0U);
+}
+
 const auto lose_creator = [](world& at) { EXPECT_TRUE(at.lose(creator)); };
 const auto lose_and_resume = [](world& at) {
   lose_creator(at);

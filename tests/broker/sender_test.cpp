@@ -1,16 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/sender.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 
 #include <algorithm>
 #include <asio/post.hpp>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
+#include "base/unique_fd.hpp"
+#include "journal/journal.hpp"
+#include "keeper/descriptor_store.hpp"
+#include "records/records.hpp"
 #include "testing/process/deadline.hpp"
 #include "tests/client/connection_world.hpp"
 
@@ -367,6 +381,70 @@ TEST_F(broker_sender_without_memory, owes_a_resync_for_an_event_beyond_the_share
   const auto all = read_all(to, sent);
   ASSERT_EQ(all.size(), sent);
   EXPECT_EQ(std::get<wire::event>(all.back().body).kind, event_kind::resync);
+}
+
+/// With a journal, and a socket in the place of the keeper's.
+class broker_sender_with_journal : public broker_sender {
+ protected:
+  broker_sender_with_journal() {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    socklen_t length = sizeof address.sun_family;  // the kernel chooses an abstract name
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(::bind(keeper_.get(), any, length), 0);
+    length = sizeof address;
+    EXPECT_EQ(::getsockname(keeper_.get(), any, &length), 0);
+    const std::string name(&address.sun_path[1], length - offsetof(sockaddr_un, sun_path) - 1);
+    ::setenv("NOTIFY_SOCKET", ("@" + name).c_str(), 1);  // NOLINT(concurrency-mt-unsafe)
+    descriptor_shelf shelf(keeper::descriptor_store::from_environment().value(), "d1");
+    ::unsetenv("NOTIFY_SOCKET");  // NOLINT(concurrency-mt-unsafe)
+    auto log = journal::journal::create();
+    file_ = base::unique_fd(::fcntl(log.descriptor(), F_DUPFD_CLOEXEC, 0));
+    recorder_ = recorder(std::move(log), std::move(shelf), 1);
+  }
+  /// As a successor would read it.
+  [[nodiscard]] journal::journal committed() {
+    recorder_.commit();
+    struct stat status {};
+    EXPECT_EQ(::fstat(file_.get(), &status), 0);
+    base::unique_fd copy(::memfd_create("copy", MFD_CLOEXEC));
+    off_t from = 0;
+    const auto size = static_cast<std::size_t>(status.st_size);
+    EXPECT_EQ(::sendfile(copy.get(), file_.get(), &from, size), status.st_size);
+    return journal::journal::open(std::move(copy));
+  }
+  [[nodiscard]] std::uint64_t recorded_events(const connection& of) {
+    const auto log = committed();
+    const auto bytes = log.find(records::key_of(records::kind::lane, of.number));
+    return bytes
+               ? std::get<records::lane_record>(records::decode(records::kind::lane, *bytes)).queued
+               : 0;
+  }
+
+  base::unique_fd keeper_{::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
+  base::unique_fd file_;
+};
+
+TEST_F(broker_sender_with_journal, records_the_lane_once_for_all_events_of_a_turn) {
+  connection& to = connect();
+  connection& another = connect();
+  std::uint64_t queued = 0;
+  const auto bytes_for = [&](std::uint64_t events) {
+    const std::uint64_t before = committed().used_bytes();
+    for (std::uint64_t i = 0; i < events; ++i) {
+      sender_.send(to, event(i));
+      sender_.send(another, event(i));
+    }
+    sender_.record_events();
+    queued += events;
+    EXPECT_EQ(recorded_events(to), queued);
+    EXPECT_EQ(recorded_events(another), queued);
+    return committed().used_bytes() - before;
+  };
+  static_cast<void>(bytes_for(1));
+  const std::uint64_t bytes_of_one = bytes_for(1);
+  EXPECT_GT(bytes_of_one, 0U);
+  EXPECT_EQ(bytes_for(100), bytes_of_one);
 }
 
 using broker_turn_loop = testing_world::connection_test;

@@ -292,6 +292,33 @@ TEST_F(brokerd_with_hostile_member, makes_no_session_of_a_connection_that_is_clo
   EXPECT_LT(last_session(broker_.keeper().pid()), before + flood / 2);
 }
 
+/// Killed while it queues the events about one change, which takes many turns.
+TEST_F(brokerd_with_hostile_member, leaves_no_subscriber_without_its_event) {
+  constexpr int members = 40;
+  constexpr int subscriptions = 64;
+  std::list<std::pair<gpushm_testing::raw_session, std::set<std::uint64_t>>> all;
+  for (int i = 0; i != members; ++i) {
+    auto& [member, waits_for] =
+        all.emplace_back(gpushm_testing::raw_session::greeted(socket_), std::set<std::uint64_t>());
+    for (int each = 0; each != subscriptions; ++each) {
+      const auto begun = member.request(gpushm::wire::subscribe{});
+      ASSERT_NE(gpushm_testing::body_of<gpushm::wire::subscribed>(begun), nullptr);
+      waits_for.insert(begun.message->id);
+    }
+  }
+  auto cause = gpushm_testing::raw_session::greeted(socket_);
+  ASSERT_NE(gpushm_testing::publish_segment(cause, gpushm_testing::reserve_pages("w", 1)), 0U);
+  ASSERT_TRUE(broker_.kill());
+  for (auto& [member, waits_for] : all) {
+    while (!waits_for.empty()) {  // for the event, or a resync
+      const auto got = member.receive(gpushm_testing::scaled_timeout(20s));
+      ASSERT_TRUE(got.message) << waits_for.size() << " have none";
+      ASSERT_NE(gpushm_testing::body_of<gpushm::wire::event>(got), nullptr);
+      waits_for.erase(got.message->id);
+    }
+  }
+}
+
 /// A flood of connections sends none.
 TEST_F(brokerd_with_hostile_member, has_no_event_lane_of_a_connection_without_hello) {
   const auto kept = [&] {

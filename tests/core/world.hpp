@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -103,15 +104,18 @@ class recorder final {
         losses_.push_back({each.holder, each.of->generation});
         continue;
       }
-      of_->for_each_subscriber(each.of->name, [&](session_id session, std::uint64_t subscription) {
-        notices_.push_back({session,
-                            subscription,
-                            each.kind,
-                            each.of->name,
-                            each.of->generation,
-                            each.leases,
-                            each.peer_pid});
-      });
+      domain::places all = of_->subscribers();
+      std::size_t effort = std::numeric_limits<std::size_t>::max();
+      of_->visit_subscribers(
+          each.of->name, all, effort, [&](session_id session, std::uint64_t subscription) {
+            notices_.push_back({session,
+                                subscription,
+                                each.kind,
+                                each.of->name,
+                                each.of->generation,
+                                each.leases,
+                                each.peer_pid});
+          });
     }
     compare_slots();
     record(wanted);
