@@ -2,15 +2,19 @@
 // The longest turns of a broker's thread in a full domain: CPU time of each call of the hub, with a
 // journal, by what members ask and how they end. In this process: no sockets, no keeper, and
 // segments without descriptors (exporter-bound), of which a domain can have as many as its limit.
-// What it does not have: packets that are sent and recorded (another kind of turn, `answers`).
+// What it does not have: packets that are sent and recorded (another kind of turn, `answers`), but
+// for the events to subscribers.
 //
 //   gpushm_turns [SEGMENTS]   prints JSON: number of turns, total and longest, for each kind
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <asio/io_context.hpp>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -23,8 +27,11 @@
 #include <utility>
 #include <vector>
 
+#include "broker/connection.hpp"
 #include "broker/hub.hpp"
 #include "broker/recorder.hpp"
+#include "broker/sender.hpp"
+#include "transport/packet_socket.hpp"
 #include "wire/codec.hpp"
 
 namespace gpushm::bench {
@@ -82,10 +89,16 @@ class turn_times {
   std::map<std::string, one> all_;
 };
 
-/// Counts questions, so that they can be answered; drops everything else.
+/// Counts questions, so that they can be answered, and queues the events of connections; drops
+/// everything else.
 class no_outbox final : public outbox {
  public:
-  void send(session& /*to*/, prepared packet) noexcept override {
+  void send(session& to, prepared packet) noexcept override {
+    auto* const connected = dynamic_cast<connection*>(&to);
+    if (events != nullptr && connected != nullptr && packet.front().subscription) {
+      events->send(*connected, std::move(packet));
+      return;
+    }
     for (outgoing& each : packet) {
       const auto decoded = each.packet.empty() ? std::nullopt : wire::decode(each.packet);
       if (decoded && std::holds_alternative<wire::confirm>(decoded->body)) {
@@ -97,6 +110,11 @@ class no_outbox final : public outbox {
   void deliver() noexcept override {}
   void record(const session& /*of*/) noexcept override {}
   void record_all(session& /*of*/) noexcept override {}
+  void record_events() noexcept override {
+    if (events != nullptr) {
+      events->record_events();
+    }
+  }
   void retry_recording() noexcept override { is_behind = true; }
   void lose_event(session& /*of*/, std::uint64_t /*subscription*/) noexcept override {}
   void drop(session& of, std::string_view why) noexcept override {
@@ -115,6 +133,50 @@ class no_outbox final : public outbox {
 
   std::vector<std::uint64_t> questions;
   bool is_behind = false;
+  sender* events = nullptr;
+};
+
+/// Sends events to connections, as a server does, to peers that read nothing.
+class subscribers final : connection_ender {
+ public:
+  subscribers(hub& sessions, recorder& records) : hub_(sessions), recorder_(records) {}
+  subscribers(const subscribers&) = delete;
+  subscribers& operator=(const subscribers&) = delete;
+  ~subscribers() override = default;
+
+  [[nodiscard]] std::shared_ptr<connection> make(core::session_id number) {
+    auto requests = transport::connected_pair();
+    auto events = transport::connected_pair();
+    auto made = std::make_shared<connection>(io_, number, std::move(requests.first), recorder_);
+    made->events.emplace(io_, *made, lane_kind::events, std::move(events.first));
+    peers_.push_back(std::move(requests.second));
+    peers_.push_back(std::move(events.second));
+    return made;
+  }
+  /// After its session is accepted.
+  void join(connection& who) {
+    who.principal = hub_.domain().peer_of(who.number).principal;
+    who.held = hub_.new_charges(who);
+    loop_.join(who);
+  }
+  void close(connection& gone) override {
+    gone.closed = true;
+    loop_.leave(gone);
+    gone.held.reset();
+    gone.for_each_lane([](lane& each) { discard_queue(each); });
+  }
+  [[nodiscard]] sender& events() noexcept { return sender_; }
+
+ private:
+  hub& hub_;
+  recorder& recorder_;
+  asio::io_context io_{1};
+  member_log log_{"default"};
+  turn_loop loop_{io_, log_, [](connection& /*of*/) {}, [] {}};
+  deadlines deadlines_{io_, hub_, *this, log_, {std::chrono::hours(1), std::chrono::hours(1)}};
+  retry_poll poll_{io_, loop_};
+  sender sender_{loop_, deadlines_, poll_, *this, log_, recorder_, 4};
+  std::vector<base::unique_fd> peers_;
 };
 
 /// A socket that stands for the keeper's: nothing is sent to it.
@@ -191,7 +253,7 @@ class full_domain {
         wire::encode({id == 0 ? ++request_ : id, std::move(body)});
     session& from = *hub_.find(number);
     times_.measure(kind, [&] { hub_.receive(from, packet, {}, now_, 0, lane); });
-    while (from.rest || from.resumes) {
+    while (from.rest || from.resumes || from.waits_for_events != 0) {
       times_.measure(kind, [&] { hub_.resume(from); });
     }
     catch_up();
@@ -275,26 +337,69 @@ class full_domain {
       hang_up(member);
     }
   }
-  /// As many subscriptions as a domain may have, to everything.
-  void subscribe() {
-    std::vector<core::session_id> all;
+  /// As many subscriptions as a domain may have, to everything, of as few or as many connections as
+  /// possible. The members read nothing.
+  void subscribe(std::uint32_t of_each) {
+    subscribers to(hub_, recorder_);
+    out_.events = &to.events();
+    std::vector<std::shared_ptr<connection>> all;
     const core::limits bounds;
-    for (std::uint32_t i = 0; i < bounds.max_all_subscriptions / bounds.max_subscriptions; ++i) {
-      all.push_back(greet({30, 1'002, true}));
-      for (std::uint32_t each = 0; each < bounds.max_subscriptions; ++each) {
-        ask("subscribe", all.back(), wire::subscribe{""});
+    const std::uint32_t connections = bounds.max_all_subscriptions / of_each;
+    const std::string kind = ", 8,192 subscriptions of " + std::to_string(connections);
+    for (std::uint32_t i = 0; i < connections; ++i) {
+      // One principal has 8/9 of them at most.
+      const core::peer who{30, i < connections / 2 ? 1'002U : 1'004U, true};
+      all.push_back(to.make(next_session_));
+      connection& made = *all.back();
+      times_.measure("accept", [&] { hub_.accept(all.back(), who); });
+      ++next_session_;
+      to.join(made);
+      wire::hello hello{};
+      hello.known_kinds = 255;
+      ask("hello", made.number, hello);
+      made.lost_subscriptions.reserve(of_each + 1);
+      for (std::uint32_t each = 0; each < of_each; ++each) {
+        ask("subscribe", made.number, wire::subscribe{""});
       }
     }
     const auto member = greet({20, 1'001, true});
-    publish(member, "one more", "publish, 8,192 subscriptions");
-    ask("remove, 8,192 subscriptions", member, wire::remove{"one more", 0});
-    for (const core::session_id each : all) {
-      if (lose(each)) {
-        hang_up(each);
+    for (int i = 0; i < 2; ++i) {
+      publish(member, "one more", "publish" + kind);
+      ask("remove" + kind, member, wire::remove{"one more", 0});
+      work_to_the_end("events" + kind);
+    }
+    for (const auto& each : all) {
+      times_.measure("events to one connection", [&] { to.events().flush(*each); });
+    }
+    for (const auto& each : all) {
+      to.close(*each);
+      if (lose(each->number)) {
+        hang_up(each->number);
       }
     }
     if (lose(member)) {
       hang_up(member);
+    }
+    out_.events = nullptr;
+  }
+  /// Which is then removed.
+  void readers_of_one_segment() {
+    constexpr int readers = 3'900;
+    const auto owner = greet({40, 1'003, true});
+    publish(owner, "read by all");
+    std::vector<core::session_id> all;
+    for (int i = 0; i < readers; ++i) {
+      all.push_back(greet({50, i % 2 == 0 ? 1'004U : 1'005U, true}));
+      ask("open, 3,900 readers", all.back(), wire::open{"read by all", 0, 0});
+      confirm(owner);
+    }
+    ask("remove, 3,900 readers", owner, wire::remove{"read by all", 0});
+    work_to_the_end("remove, 3,900 readers, rest");
+    all.push_back(owner);
+    for (const core::session_id each : all) {
+      if (lose(each)) {
+        hang_up(each);
+      }
     }
   }
   /// Many opens that wait for one segment's exporter, which then dies or whose lease is ended.
@@ -392,11 +497,17 @@ int main(int count, char** arguments) {
     std::fprintf(stderr, "usage: gpushm_turns [SEGMENTS]   1,000 to 60,000\n");
     return 2;
   }
+  rlimit files{};  // for the sockets of 4,096 connections
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = files.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &files);
   gpushm::bench::turn_times times;
   {
     gpushm::bench::full_domain one(times, segments);
     one.look();
-    one.subscribe();
+    one.subscribe(64);
+    one.subscribe(2);
+    one.readers_of_one_segment();
     one.opens_of_one_segment(false);
     one.opens_of_one_segment(true);
     one.fall_behind();
