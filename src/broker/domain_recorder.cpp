@@ -209,6 +209,20 @@ core::lost_segment domain_recorder::check_return(const wire::reserve& offered,
   return ledger_->check_return(offered, who.uid_known ? std::optional(who.uid) : std::nullopt);
 }
 
+void domain_recorder::note_return(gpushm::generation generation, const core::peer& who) {
+  if (ledger_ != nullptr) {
+    ledger_->note_return(generation, who.uid);
+  }
+}
+
+bool domain_recorder::gives_way(const core::lost_segment& what,
+                                const core::peer& to) const noexcept {
+  const core::segment* const held = domain_.find_segment(what.generation);
+  return held != nullptr && !held->published && held->payload &&
+         !files_of(*held).is_by_creator.value_or(true) &&
+         (what.is_creator || (ledger_ != nullptr && ledger_->is_overdue(what.generation, to.uid)));
+}
+
 void domain_recorder::check_publication(const wire::publish& message) const {
   if (ledger_ != nullptr) {
     ledger_->check_publication(message.generation, message.metadata);

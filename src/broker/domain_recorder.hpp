@@ -74,6 +74,10 @@ class domain_recorder {
   /// Throws as `segment_ledger::check_return`.
   [[nodiscard]] core::lost_segment check_return(const wire::reserve& offered,
                                                 const core::peer& who) const;
+  /// Another member than its creator has begun to hand it back.
+  void note_return(gpushm::generation generation, const core::peer& who);
+  /// Whether a member that is at handing `what` back gives way to `who`.
+  [[nodiscard]] bool gives_way(const core::lost_segment& what, const core::peer& to) const noexcept;
   /// Throws as `segment_ledger::check_publication`.
   void check_publication(const wire::publish& message) const;
   /// Of a page of timelines that is handed back; not known without a ledger.

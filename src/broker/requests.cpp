@@ -201,6 +201,7 @@ prepared requests::handle(const context& at, const wire::reserve& message) {
   std::optional<core::lost_segment> back;
   if (message.generation != 0) {
     back = record_.check_return(message, domain_.peer_of(at.number));
+    make_way(*back, domain_.peer_of(at.number));
   } else {
     check_name(at, message.name);
   }
@@ -214,6 +215,9 @@ prepared requests::handle(const context& at, const wire::reserve& message) {
     files->closed_by = closer_;
     if (back) {
       files->is_by_creator = back->is_creator;
+      if (!back->is_creator) {
+        record_.note_return(generation, domain_.peer_of(at.number));
+      }
     }
     domain_.set_payload(generation, files);
     outgoing packet;
@@ -236,6 +240,15 @@ prepared requests::handle(const context& at, const wire::reserve& message) {
   } catch (...) {
     domain_.release(at.number, generation, 1);  // its only lease: undoes the reservation
     throw;
+  }
+}
+
+/// A member that begins to hand a segment back and never does so must not keep it from its creator,
+/// and from other readers not for long.
+void requests::make_way(const core::lost_segment& what, const core::peer& to) {
+  if (record_.gives_way(what, to)) {
+    domain_.release(domain_.segment_of(what.generation).creator_session, what.generation, 1);
+    effects_.settle();  // it has ended, before it begins again
   }
 }
 

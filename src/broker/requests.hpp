@@ -110,6 +110,7 @@ class requests {
       const wire::reserve& message,
       const std::optional<core::lost_segment>& back);
   void check_name(const context& at, std::string_view name) const;
+  void make_way(const core::lost_segment& what, const core::peer& to);
   void take_fence(const context& at, const wire::hello& message);
   [[nodiscard]] bool resume_lost(const session& successor, const wire::session_token& token);
   [[nodiscard]] wire::segment describe(const core::segment& what, core::time_point now) const;

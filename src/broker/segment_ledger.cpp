@@ -298,6 +298,19 @@ core::lost_segment segment_ledger::check_return(const wire::reserve& offered,
   return {offered.generation, creator_uid, is_creator, known->principal()};
 }
 
+void segment_ledger::note_return(gpushm::generation generation, std::uint32_t uid) {
+  attempt& last = attempts_.try_emplace(generation).first->second;
+  if (last.since == core::time_point{} || last.uid != uid) {  // to begin again does not prolong it
+    last = {uid, std::chrono::steady_clock::now()};
+  }
+}
+
+bool segment_ledger::is_overdue(gpushm::generation generation, std::uint32_t uid) const noexcept {
+  const auto at = attempts_.find(generation);
+  return at != attempts_.end() && at->second.uid != uid &&
+         std::chrono::steady_clock::now() - at->second.since >= time_to_return;
+}
+
 void segment_ledger::check_name(std::string_view name, const core::peer& who) const {
   const auto missing = missing_.find(name);
   if (missing == missing_.end()) {
@@ -339,9 +352,10 @@ void segment_ledger::check_publication(gpushm::generation generation,
 }
 
 /// It is not missing any more.
-void segment_ledger::found(place& of, const std::string& name) noexcept {
-  of.is_missing = false;
+void segment_ledger::found(places::iterator at, const std::string& name) noexcept {
+  at->second.is_missing = false;
   missing_.erase(name);
+  attempts_.erase(at->first);
   returned_ += is_continuing_ ? 0 : 1;
 }
 
@@ -392,7 +406,7 @@ void segment_ledger::note(const core::segment& what, const page_identity& page) 
     }
     place& known = at->second;
     if (known.is_missing && (what.published || !known.is_published)) {
-      found(known, what.name);
+      found(at, what.name);
     }
     const bool is_published_now = what.published && !known.is_published;
     const bool is_page_now = page.is_known() && !known.has_page && !known.is_missing;
@@ -461,6 +475,7 @@ void segment_ledger::erase_others(const std::unordered_set<gpushm::generation>& 
 
 void segment_ledger::drop(places::iterator at) noexcept {
   const std::uint32_t index = at->second.index;
+  attempts_.erase(at->first);
   places_.erase(at);
   try {
     write(index, {});
@@ -485,6 +500,7 @@ void segment_ledger::give_up() noexcept {
   std::uint64_t count = 0;
   std::uint64_t bytes = 0;
   std::string names;
+  attempts_.clear();
   for (const auto& [name, generation] : std::exchange(missing_, {})) {
     const auto one = places_.find(generation);
     try {

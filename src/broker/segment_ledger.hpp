@@ -52,6 +52,9 @@ class segment_ledger {
   static constexpr std::chrono::seconds time_of_signalers{5};
   /// How long the name of a missing segment is kept for those that may hand it back.
   static constexpr std::chrono::seconds time_of_names{10};
+  /// How long a member that is not the creator may be at handing a segment back, before it gives
+  /// way to a member of another uid. Shorter than the time for which clients try.
+  static constexpr std::chrono::seconds time_to_return{3};
 
   struct config {
     std::string path;
@@ -84,6 +87,10 @@ class segment_ledger {
   /// already_exists (it has been handed back).
   [[nodiscard]] core::lost_segment check_return(const wire::reserve& offered,
                                                 std::optional<std::uint32_t> uid) const;
+  /// Another member than its creator has begun to hand it back. Throws std::bad_alloc.
+  void note_return(gpushm::generation generation, std::uint32_t uid);
+  /// Whether that member has had its time, and gives way to one of `uid`.
+  [[nodiscard]] bool is_overdue(gpushm::generation generation, std::uint32_t uid) const noexcept;
   /// For a new segment. Throws writer_ending if a missing segment has that name, `who` is not a
   /// member that may manage that one, and `time_of_names` is not over.
   void check_name(std::string_view name, const core::peer& who) const;
@@ -121,6 +128,10 @@ class segment_ledger {
     bool has_page = false;
   };
   using places = std::unordered_map<gpushm::generation, place>;
+  struct attempt {
+    std::uint32_t uid = 0;
+    core::time_point since;  ///< the first one of that uid in sequence
+  };
 
   void open();
   void load();
@@ -135,7 +146,7 @@ class segment_ledger {
   [[nodiscard]] wire::receipt code_of_metadata(std::span<const std::byte> metadata) const;
   /// Not from `missing_`.
   void drop(places::iterator at) noexcept;
-  void found(place& of, const std::string& name) noexcept;
+  void found(places::iterator at, const std::string& name) noexcept;
   void failed(const char* why) noexcept;
 
   config with_;
@@ -144,6 +155,8 @@ class segment_ledger {
   core::time_point last_return_{};
   places places_;
   std::map<std::string, gpushm::generation, std::less<>> missing_;  ///< by name
+  /// Of missing segments, by others than their creators.
+  std::unordered_map<gpushm::generation, attempt> attempts_;
   std::vector<std::uint32_t> free_;
   std::uint32_t next_index_ = 0;
   std::uint64_t returned_ = 0;

@@ -17,6 +17,9 @@ using std::chrono::milliseconds;
 /// Intervals between opens of what another process has to hand back; no event reports that it has.
 constexpr milliseconds first_poll{5};
 constexpr milliseconds longest_poll{500};
+/// A process that begins to hand back and does not go on has 3 s, then the broker lets others do
+/// so.
+constexpr milliseconds late_time{5'000};
 
 void attach_all(connection& to,
                 gpushm::generation generation,
@@ -94,13 +97,13 @@ bool open_one(lease_table& leases,
   return true;
 }
 
-/// Hands back a page whose signaler has not come back: the broker ends its words. False: it stays
-/// lost.
-bool end_page(lease_table& leases,
-              const std::shared_ptr<segment_lease>& lease,
-              const std::shared_ptr<connection>& to,
-              const std::stop_token& stop,
-              milliseconds timeout) {
+/// Hands back what nobody has handed back in time: of a page whose signaler has not come back the
+/// broker ends the words. Returns false if another process is at it.
+bool hand_back_late(lease_table& leases,
+                    const std::shared_ptr<segment_lease>& lease,
+                    const std::shared_ptr<connection>& to,
+                    const std::stop_token& stop,
+                    milliseconds timeout) {
   try {
     hand_back_one(leases, lease, to, timeout);
   } catch (const error& why) {
@@ -112,7 +115,10 @@ bool end_page(lease_table& leases,
       return open_one(leases, lease, to, stop, timeout);
     }
   }
-  return !lease->is_lost();
+  if (lease->is_lost()) {
+    lease->give_up();
+  }
+  return true;
 }
 
 }  // namespace
@@ -160,11 +166,18 @@ void open_again(lease_table& leases,
       base::pause_before_retry(pause);
     }
   }
-  for (const auto& each : left) {
-    if (stop.stop_requested()) {
+  const auto last = base::deadline_after(late_time);
+  while (!left.empty() && !stop.stop_requested()) {
+    std::erase_if(left, [&](const auto& each) {
+      return stop.stop_requested() || hand_back_late(leases, each, to, stop, timeout);
+    });
+    if (left.empty() || std::chrono::steady_clock::now() >= last) {
       break;
     }
-    if (!is_of_another_signaler(*each) || !end_page(leases, each, to, stop, timeout)) {
+    base::pause_before_retry(longest_poll);
+  }
+  if (!stop.stop_requested()) {
+    for (const auto& each : left) {
       each->give_up();
     }
   }

@@ -611,6 +611,67 @@ TEST_F(lost_broker_with_hostile_member, names_wait_for_those_that_have_them) {
   EXPECT_EQ(failure_of(thief.request(gpushm_testing::reserve_pages("w", 1))), errc::already_exists);
 }
 
+TEST_F(lost_broker_with_hostile_member, gives_way_to_the_creator_of_what_it_does_not_hand_back) {
+  start();
+  auto first = greeted();
+  const holding created = create(first, "w", gpushm::lifetime::persistent);
+  auto second = greeted();
+  const holding opened = open(second, created);
+  lose();
+
+  auto hostile = greeted();
+  ASSERT_TRUE(body_of<wire::reserved>(hostile.request(opened.offer)));
+  auto another = greeted();
+  EXPECT_EQ(failure_of(another.request(opened.offer)), errc::already_exists) << "at once";
+  auto creator = greeted();
+  ASSERT_TRUE(body_of<wire::reserved>(creator.request(created.offer)));
+  EXPECT_EQ(attach(hostile, opened), errc::permission_denied);
+  EXPECT_EQ(failure_of(hostile.request(opened.offer)), errc::already_exists);
+  ASSERT_EQ(attach(creator, created), std::nullopt);
+  ASSERT_TRUE(body_of<wire::done>(
+      creator.request(wire::publish{created.offer.generation, created.metadata})));
+  EXPECT_TRUE(has("w", std::to_string(created.offer.generation)));
+  EXPECT_EQ(failure_of(hostile.request(opened.offer)), errc::already_exists);
+}
+
+TEST_F(lost_broker_with_hostile_member, gives_way_to_another_reader_after_some_time) {
+  if (::geteuid() != 0) {
+    GTEST_SKIP() << "needs root, to become members of several uids";
+  }
+  start();
+  auto first = greeted();
+  const holding created = create(first, "w", gpushm::lifetime::persistent);
+  const auto greeted_as_another = [&] {
+    static_cast<void>(connect());
+    EXPECT_EQ(::seteuid(other_uid), 0);
+    auto result = raw_session::greeted(socket_);
+    EXPECT_EQ(::seteuid(0), 0);
+    return result;
+  };
+  auto second = greeted_as_another();
+  const holding hostile_one = open(second, created);
+  auto third = greeted();
+  const holding honest_one = open(third, created);
+  lose();
+
+  auto hostile = greeted_as_another();
+  ASSERT_TRUE(body_of<wire::reserved>(hostile.request(hostile_one.offer)));
+  auto honest = greeted();
+  ASSERT_TRUE(eventually(
+      [&] {
+        // To begin again does not prolong its time.
+        hostile.send(wire::release{.generation = created.offer.generation, .count = 1});
+        static_cast<void>(hostile.request(hostile_one.offer));
+        return body_of<wire::reserved>(honest.request(honest_one.offer)) != nullptr;
+      },
+      30s));
+  EXPECT_EQ(attach(hostile, hostile_one), errc::permission_denied);
+  ASSERT_EQ(attach(honest, honest_one), std::nullopt);
+  ASSERT_TRUE(body_of<wire::done>(
+      honest.request(wire::publish{created.offer.generation, created.metadata})));
+  EXPECT_TRUE(has("w", std::to_string(created.offer.generation)));
+}
+
 TEST_F(lost_broker_with_hostile_member, survives_any_list_of_segments) {
   std::mt19937_64 random(5);
   const std::string path = run_dir_ + "/locks/d.default.segments";
