@@ -26,7 +26,7 @@ constexpr int queried_at_once = 64;
 constexpr std::chrono::milliseconds pause{2};
 
 /// No charge limits how many connections are refused: with more sockets than this waiting, each of
-/// theirs is closed at once, by a thread of its own. If the keeper has a copy, that does not block.
+/// theirs is closed at once, by a thread of its own, which no socket keeps (`close_apart`).
 constexpr std::size_t max_waiting_refused = 64;
 
 }  // namespace

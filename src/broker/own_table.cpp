@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstddef>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -100,27 +101,33 @@ void close_apart(std::vector<base::unique_fd> files) noexcept {
     return;
   }
   try {
-    // What frees memory comes first: a socket may keep the thread.
-    std::stable_partition(
+    // What frees memory comes first.
+    const auto first_socket = std::stable_partition(
         files.begin(), files.end(), [](const auto& each) { return !is_socket(each.get()); });
+    const auto others = static_cast<std::size_t>(first_socket - files.begin());
     std::vector<int> numbers(files.size());
     std::transform(
         files.begin(), files.end(), numbers.begin(), [](const auto& each) { return each.get(); });
-    // Only the thread's close may be the last one.
+    // Only the thread's close may be the last one. What it does not close ends with its table, when
+    // it exits: SO_LINGER has no effect on a thread that exits, so that no number of sockets leaves
+    // threads.
     const auto is_closed_here = std::make_shared<latch>();
+    const auto closes = std::make_shared<std::size_t>(others);
     const bool is_apart = start_with_own_table(
         "gpushm-leftover",
         numbers,
         [] {},
-        [numbers, is_closed_here] {
+        [numbers, closes, is_closed_here] {
           is_closed_here->wait();
           const base::own_table_scope own;
-          for (const int each : numbers) {
-            ::close(each);
+          for (std::size_t i = 0; i != *closes; ++i) {
+            ::close(numbers[i]);
           }
         });
     if (is_apart) {
       files.clear();
+    } else {
+      *closes = numbers.size();
     }
     for (base::unique_fd& each : files) {  // the thread closes them, in this table
       static_cast<void>(each.release());

@@ -22,8 +22,9 @@ namespace gpushm::broker_detail {
                                         std::function<void()> run);
 
 /// Closes files whose last close may block, without blocking: in this program's table at once, in
-/// the table of another thread when their close returns. If no thread can be started they stay
-/// open, which only costs descriptors. Thread-safe.
+/// the table of another thread. Sockets do not keep that thread, however long their SO_LINGER is; a
+/// file whose flush does not return does. If no thread can be started they stay open, which only
+/// costs descriptors. Thread-safe.
 void close_apart(std::vector<base::unique_fd> files) noexcept;
 
 }  // namespace gpushm::broker_detail

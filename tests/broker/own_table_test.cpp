@@ -11,6 +11,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <future>
 #include <memory>
 #include <span>
@@ -25,6 +27,7 @@
 #include "gpushm/error.hpp"
 #include "journal/journal.hpp"
 #include "records/records.hpp"
+#include "testing/process/deadline.hpp"
 #include "testing/raw_session/traps.hpp"
 #include "transport/packet_socket.hpp"
 
@@ -45,6 +48,13 @@ bool returns(Call&& call) {
   return future.wait_for(20s) == std::future_status::ready;
 }
 
+/// Sends one packet with a descriptor.
+void send_with(int socket, int descriptor) {
+  const std::array<std::byte, 4> text{};
+  const std::array<int, 1> descriptors{descriptor};
+  ASSERT_EQ(transport::send_packet(socket, text, descriptors), transport::send_result::sent);
+}
+
 TEST(close_apart, closes_everything_and_does_not_wait) {
   gpushm_testing::lingering_socket first(600s);
   gpushm_testing::lingering_socket second(600s);
@@ -59,6 +69,38 @@ TEST(close_apart, closes_everything_and_does_not_wait) {
   for (const int each : numbers) {
     EXPECT_EQ(::fcntl(each, F_GETFD), -1) << each;
   }
+}
+
+/// The number of threads of that name.
+std::size_t threads_named(const std::string& name) {
+  std::size_t found = 0;
+  for (const auto& each : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream file(each.path() / "comm");
+    std::string line;
+    found += std::getline(file, line) && line == name ? 1U : 0U;
+  }
+  return found;
+}
+
+/// A member chooses how many: nothing is charged for connections that are refused.
+TEST(close_apart, keeps_no_thread_for_lingering_sockets) {
+  std::vector<gpushm_testing::lingering_socket> traps;
+  std::vector<transport::packet_socket_pair> members;
+  for (int i = 0; i < 8; ++i) {
+    traps.emplace_back(600s);
+    std::vector<base::unique_fd> one;
+    if (i % 2 == 0) {
+      one.push_back(std::move(traps.back().trap));
+    } else {  // unread, as in a connection that is refused
+      members.push_back(transport::connected_pair());
+      send_with(members.back().first.get(), traps.back().trap.get());
+      traps.back().trap.reset();
+      one.push_back(members.back().second.release());
+    }
+    close_apart(std::move(one));
+  }
+  EXPECT_TRUE(gpushm_testing::eventually([] { return threads_named("gpushm-leftover") == 0; },
+                                         std::chrono::seconds(30)));
 }
 
 TEST(close_apart, closes_nothing_else) {
@@ -122,13 +164,6 @@ TEST(read_inheritances, leaves_a_domain_that_needs_a_later_version_as_it_is) {
   const auto all = read();
   ASSERT_TRUE(all.at("d1"));
   EXPECT_EQ(all.at("d1")->broker.domain, "default");
-}
-
-/// Sends one packet with a descriptor.
-void send_with(int socket, int descriptor) {
-  const std::array<std::byte, 4> text{};
-  const std::array<int, 1> descriptors{descriptor};
-  ASSERT_EQ(transport::send_packet(socket, text, descriptors), transport::send_result::sent);
 }
 
 /// The thread of the first one is blocked by what it has sent. The packet of the second one waits,
