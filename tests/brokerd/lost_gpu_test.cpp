@@ -69,7 +69,13 @@ class lost_gpu : public testing::Test {
         {.argv = {gpushm_testing::own_program("gpushm"), "lost-gpu", uuid, "--run-dir", run_dir_}});
   }
 
-  const gpushm::fake::fake_gpus fake_{{.gpus = 2}};
+  static gpushm::fake::fake_gpus_options two_gpus() {
+    gpushm::fake::fake_gpus_options options;
+    options.gpus = 2;
+    return options;
+  }
+
+  const gpushm::fake::fake_gpus fake_{two_gpus()};
   gpushm_testing::temp_dir directory_{0755};
   const std::string run_dir_ = directory_ / "run";
   const std::string socket_ = run_dir_ + "/d/default/socket";
