@@ -63,6 +63,8 @@ class closer {
   [[nodiscard]] bool is_freeing() const noexcept {
     return !held_charges_.empty() || !freeing_.empty();
   }
+  /// Some wait for `flush`.
+  [[nodiscard]] bool has_to_flush() const noexcept { return !held_.empty(); }
   /// Identifies what is being freed now.
   [[nodiscard]] std::uint64_t mark() const noexcept { return given_ + held_.size(); }
   /// Nothing of what was being freed at that `mark` is left.

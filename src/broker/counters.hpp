@@ -34,12 +34,18 @@ class counters {
     handed_back_.store(now.handed_back, std::memory_order_relaxed);
     lost_.store(now.lost, std::memory_order_relaxed);
   }
-  /// Sets the gauges.
+  void freeing(std::uint64_t bytes) noexcept {
+    freeing_bytes_.store(bytes, std::memory_order_relaxed);
+  }
+  /// Sets the other gauges.
   void state_of(const core::domain& now) noexcept;
 
   [[nodiscard]] broker_statistics read() const;
   [[nodiscard]] return_counts returns() const noexcept {
     return {handed_back_.load(std::memory_order_relaxed), lost_.load(std::memory_order_relaxed)};
+  }
+  [[nodiscard]] std::uint64_t freeing_bytes() const noexcept {
+    return freeing_bytes_.load(std::memory_order_relaxed);
   }
 
  private:
@@ -53,6 +59,7 @@ class counters {
 
   counter segments_{0};
   counter allocated_bytes_{0};
+  counter freeing_bytes_{0};
   counter leases_{0};
   counter connections_{0};
   counter ending_{0};

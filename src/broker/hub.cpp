@@ -294,8 +294,11 @@ void hub::collect_freed() noexcept {
   if (!closer_) {
     return;
   }
-  if (record_.collect(*closer_)) {
+  const bool any = record_.collect(*closer_);
+  if (any) {
     counters_.state_of(domain_);
+  }
+  if (any || closer_->has_to_flush()) {  // also of packets that are dropped
     finish();
   }
 }
@@ -322,6 +325,7 @@ void hub::finish() noexcept {
   }
   if (closer_) {
     closer_->flush();
+    counters_.freeing(closer_->freeing_bytes());
   }
   out_.deliver();
   if (!when_devices_are_lost_.empty() && !domain_.is_losing_devices()) {

@@ -153,6 +153,9 @@ class hub final {
   [[nodiscard]] broker_statistics statistics() const { return counters_.read(); }
   /// Thread-safe.
   [[nodiscard]] return_counts returns() const noexcept { return counters_.returns(); }
+  /// Of segments that have ended, of which the closer has files: they are still charged.
+  /// Thread-safe.
+  [[nodiscard]] std::uint64_t freeing_bytes() const noexcept { return counters_.freeing_bytes(); }
 
  private:
   [[nodiscard]] bool receive_one(session& from,

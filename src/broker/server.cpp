@@ -275,6 +275,7 @@ class server::impl final : public outbox {
   [[nodiscard]] const gpushm::epoch& epoch() const noexcept { return table_.epoch(); }
   [[nodiscard]] broker_statistics statistics() const { return hub_.statistics(); }
   [[nodiscard]] return_counts returns() const noexcept { return hub_.returns(); }
+  [[nodiscard]] std::uint64_t freeing_bytes() const noexcept { return hub_.freeing_bytes(); }
   [[nodiscard]] std::optional<keeper_health::state> keeper() const noexcept {
     return health_ ? std::optional(health_->now()) : std::nullopt;
   }
@@ -707,6 +708,10 @@ broker_statistics server::statistics() const {
 
 return_counts server::returns() const noexcept {
   return impl_->returns();
+}
+
+std::uint64_t server::freeing_bytes() const noexcept {
+  return impl_->freeing_bytes();
 }
 std::optional<keeper_health::state> server::keeper() const noexcept {
   return impl_->keeper();

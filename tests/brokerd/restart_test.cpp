@@ -179,6 +179,7 @@ TEST_F(node_broker, charges_what_is_removed_until_its_keeper_has_closed_it) {
     }
     return result;
   };
+  const auto freeing = [&] { return agent.read(20s).at(0).freeing_bytes; };
   const auto signal_keeper = [&](int number) {
     broker_->keeper().kill(number);
     gpushm::base::signal_process(gpushm_testing::worker_of_keeper(broker_->keeper().pid()), number);
@@ -201,13 +202,19 @@ TEST_F(node_broker, charges_what_is_removed_until_its_keeper_has_closed_it) {
   };
   static_cast<void>(make(member, "first"));
   signal_keeper(SIGSTOP);
+  EXPECT_EQ(freeing(), 0U);
   member.remove("first");
   EXPECT_EQ(used(), 4096U);
+  EXPECT_EQ(freeing(), 4096U);
+  const auto shown = gpushm_testing::run_program(
+      {.argv = {gpushm_testing::own_program("gpushm"), "quotas", "--run-dir", run_dir_}});
+  EXPECT_NE(shown.out.find("freeing_bytes"), std::string::npos) << shown.out << shown.err;
   auto second = create("second");
   EXPECT_EQ(used(), 4096U);
   signal_keeper(SIGCONT);
   EXPECT_TRUE(second.get());
   EXPECT_EQ(used(), 4096U);
+  EXPECT_EQ(freeing(), 0U);
   signal_keeper(SIGSTOP);
   // The keeper gets no removal: its successor's broker has to close what is freed.
   ASSERT_EQ(gpushm_testing::fill_queue_of(run_dir_ + "/keeper/notify"), EAGAIN);
@@ -219,6 +226,7 @@ TEST_F(node_broker, charges_what_is_removed_until_its_keeper_has_closed_it) {
   EXPECT_TRUE(eventually([&] { return used() == 4096; }, 60s));
   member.remove("third");
   EXPECT_TRUE(eventually([&] { return used() == 0; }, 60s));
+  EXPECT_TRUE(eventually([&] { return freeing() == 0; }, 60s));
 }
 
 /// Answers that their reader does not take keep the memory of a segment that has ended, also after

@@ -14,6 +14,7 @@ reading sample(const std::string& domain) {
   reading result;
   result.handed_back = 3;
   result.lost = 5;
+  result.freeing_bytes = 7;
   result.keeper = keeper_state::full;
   result.domain = domain;
   result.serving = true;
@@ -47,6 +48,7 @@ void expect_equal(const reading& one, const reading& other) {
   EXPECT_EQ(one.problem, other.problem);
   EXPECT_EQ(one.handed_back, other.handed_back);
   EXPECT_EQ(one.lost, other.lost);
+  EXPECT_EQ(one.freeing_bytes, other.freeing_bytes);
   EXPECT_EQ(one.keeper, other.keeper);
   const broker_statistics& a = one.counted;
   const broker_statistics& b = other.counted;

@@ -90,6 +90,14 @@ std::vector<MetricFamily> families_of(const std::vector<domains::reading>& readi
   for (const domains::reading& from : readings) {
     add(serving, {{"domain", from.domain}}, from.serving ? 1 : 0);
   }
+  MetricFamily freeing = family("gpushm_freeing_bytes",
+                                "Memory of removed segments that is not free yet: part of "
+                                "gpushm_segment_bytes",
+                                MetricType::Gauge);
+  for (const domains::reading& from : readings) {
+    add(freeing, {{"domain", from.domain}}, number(from.freeing_bytes));
+  }
+  all.push_back(std::move(freeing));
   MetricFamily keeper = family("gpushm_keeper_state",
                                "1 for what the domain has noticed of the broker's keeper: reads, "
                                "slow, full or gone",

@@ -144,7 +144,8 @@ struct answer_writer {
                              c.open_latency_sum_ns,
                              v.handed_back,
                              v.lost,
-                             static_cast<std::uint8_t>(v.keeper));
+                             static_cast<std::uint8_t>(v.keeper),
+                             v.freeing_bytes);
   }
 };
 
@@ -221,6 +222,7 @@ reading reading_of(const fb::Reading& v) {
   result.handed_back = v.handed_back();
   result.lost = v.lost();
   result.keeper = static_cast<keeper_state>(v.keeper());
+  result.freeing_bytes = v.freeing_bytes();
   return result;
 }
 

@@ -43,6 +43,7 @@ struct reading {
   std::uint64_t handed_back = 0;  ///< segments, after the broker was lost with its keeper
   std::uint64_t lost = 0;         ///< persistent segments that nobody handed back
   keeper_state keeper = keeper_state::unknown;
+  std::uint64_t freeing_bytes = 0;  ///< of removed segments, in use until their files are closed
 };
 
 }  // namespace gpushm::domains

@@ -777,6 +777,7 @@ usages domain_set::read_usage(const std::string& domain) const {
   constexpr const char* operation = "read usage";
   const auto promised = std::make_shared<std::promise<std::vector<core::node_usage>>>();
   auto got = promised->get_future();
+  std::uint64_t freeing = 0;
   usages result;
   {
     const std::lock_guard lock(mutex_);
@@ -795,6 +796,7 @@ usages domain_set::read_usage(const std::string& domain) const {
         promised->set_exception(std::current_exception());
       }
     });
+    freeing = at->second.serving->get().freeing_bytes();
     result.quotas = quota_text_;
   }
   if (got.wait_for(options_.timeout) != std::future_status::ready) {
@@ -813,6 +815,9 @@ usages domain_set::read_usage(const std::string& domain) const {
                             budget_->used(what),
                             budget_->capacity(what)});
     }
+  }
+  if (freeing != 0) {
+    result.all.push_back({"domain", domain, "freeing_bytes", {}, freeing, 0});
   }
   try {
     for (const core::node_usage& each : got.get()) {
@@ -857,6 +862,7 @@ std::vector<reading> domain_set::read() const {
         const broker_detail::return_counts returns = each.serving->get().returns();
         one.handed_back = returns.handed_back;
         one.lost = returns.lost;
+        one.freeing_bytes = each.serving->get().freeing_bytes();
         one.keeper = state_of(each.serving->get().keeper());
         one.serving = each.problem.empty();
       }
