@@ -163,14 +163,22 @@ void admission::accept_later(std::chrono::milliseconds pause) {
 /// Throws keeper_busy: try again. Nothing is left of it after any other exception.
 void admission::welcome(arrival& newcomer) {
   std::shared_ptr<connection> created;
+  bool is_checked = true;
   try {
     if (!newcomer.peer) {
       const transport::peer_credentials peer = transport::peer_of(newcomer.socket.get());
       newcomer.process.file = transport::pidfd_of_peer(newcomer.socket.get(), peer);
       const auto payer = transport::principal_of(peer, newcomer.process.get());
       newcomer.who = {payer.key, payer.vouched_for};
+      // The domain of a broker without a successor belongs to that uid, wherever its processes are.
+      const bool is_foreign = recorder_.is_on() && peer.uid_known && peer.uid == ::geteuid() &&
+                              !transport::is_in_no_other_container(peer, newcomer.process.get());
+      newcomer.member = core::peer{peer.pid, peer.uid, peer.uid_known, newcomer.who, is_foreign};
       newcomer.peer = peer;
     }
+    is_checked = false;
+    hub_.check_room_for(*newcomer.member);
+    is_checked = true;
     recorder_.keep(newcomer.socket);
     recorder_.keep(newcomer.process);
     created =
@@ -178,7 +186,7 @@ void admission::welcome(arrival& newcomer) {
   } catch (const keeper_busy&) {
     throw;
   } catch (const error& why) {
-    if (why.code() == errc::timed_out) {
+    if (!is_checked || why.code() == errc::timed_out) {
       recorder_.forget(newcomer.process.id);
       refuse(std::move(newcomer.socket), newcomer.who, why);
       return;
@@ -191,16 +199,7 @@ void admission::welcome(arrival& newcomer) {
   }
   try {
     created->process_id = newcomer.process.id;
-    // The domain of a broker without a successor belongs to that uid, wherever its processes are.
-    const bool is_foreign =
-        recorder_.is_on() && newcomer.peer->uid_known && newcomer.peer->uid == ::geteuid() &&
-        !transport::is_in_no_other_container(*newcomer.peer, newcomer.process.get());
-    hub_.accept(created,
-                {newcomer.peer->pid,
-                 newcomer.peer->uid,
-                 newcomer.peer->uid_known,
-                 newcomer.who,
-                 is_foreign});
+    hub_.accept(created, *newcomer.member);
   } catch (const error& why) {
     refuse(created->requests.take_socket(), newcomer.who, why);
     return;

@@ -24,7 +24,8 @@ namespace gpushm::broker_detail {
 /// has no room for, even when this process has no descriptor left.
 ///
 /// While the keeper is busy, the next connection waits for it, and those behind it in the kernel;
-/// if the keeper is behind, they are refused.
+/// if the keeper is behind, they are refused. What is refused for lack of room never reaches the
+/// keeper: nothing is charged for it.
 ///
 /// A connection that is accepted when the process is killed, and not yet in the keeper, is lost;
 /// its client has no answer to its Hello, and connects again.
@@ -67,6 +68,7 @@ class admission {
     kept_fd process;
     std::optional<transport::peer_credentials> peer;
     core::principal who;
+    std::optional<core::peer> member;
   };
 
   void accept_some();

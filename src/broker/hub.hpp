@@ -59,6 +59,8 @@ class hub final {
   /// too_many_connections, too_many_descriptors, out_of_memory, share_exceeded; the session is then
   /// not kept.
   void accept(const std::shared_ptr<session>& created, const core::peer& who);
+  /// Throws what `accept` would throw now. Changes nothing.
+  void check_room_for(const core::peer& who) { domain_.check_room_for(who); }
   /// Null: no such session, or it was erased.
   [[nodiscard]] session* find(core::session_id number) const noexcept {
     return session_of(domain_, number);

@@ -186,6 +186,8 @@ class domain {
   void connect(session_id session,
                const peer& who,
                std::shared_ptr<core::payload> payload = nullptr);
+  /// Throws what `connect` would throw now. Changes nothing.
+  void check_room_for(const peer& who);
   /// Null: no such session, or it was connected without a payload.
   [[nodiscard]] core::payload* payload_of(session_id session) const noexcept;
   /// Precondition: the session is connected or ending.
@@ -519,6 +521,7 @@ class domain {
 
   /// The account that pays for what the peer has.
   [[nodiscard]] charges charges_of(const peer& who);
+  [[nodiscard]] charges charges_of_connection(const peer& who);
   void restore_session(session_id id, const saved_session& from);
   void restore_segment(gpushm::generation generation, const saved_segment& from);
   void restore_metadata(gpushm::generation generation, saved_metadata from);

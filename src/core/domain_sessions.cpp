@@ -37,15 +37,24 @@ charges domain::charges_of(const peer& who) {
   return {budget_, budget_.account_of(payer, uid), is_owner(who)};
 }
 
+charges domain::charges_of_connection(const peer& who) {
+  charges held = charges_of(who);
+  held.take(resource::connections, 1);
+  held.take(resource::descriptors, limits_.descriptors_per_session);
+  held.take(resource::memory_bytes, cost::connection);
+  return held;
+}
+
+void domain::check_room_for(const peer& who) {
+  static_cast<void>(charges_of_connection(who));
+}
+
 void domain::connect(session_id id, const peer& who, std::shared_ptr<core::payload> payload) {
   participant joined;
   joined.who = std::make_shared<const peer>(who);
   joined.payload = std::move(payload);
   joined.is_operator = is_owner(who);
-  joined.held = charges_of(who);
-  joined.held.take(resource::connections, 1);
-  joined.held.take(resource::descriptors, limits_.descriptors_per_session);
-  joined.held.take(resource::memory_bytes, cost::connection);
+  joined.held = charges_of_connection(who);
   joined.over.emplace_back();
   sessions_.emplace(id, std::move(joined));
   next_session_ = std::max(next_session_, id + 1);

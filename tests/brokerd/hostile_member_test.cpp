@@ -670,6 +670,20 @@ TEST_F(brokerd_with_hostile_member, serves_clients_without_its_keeper) {
   gpushm::base::signal_process(broker, SIGKILL);  // no child of this process's any longer
 }
 
+/// Creates a segment of one chunk, and returns the chunk's number in the keeper.
+gpushm::records::descriptor_id number_of_chunk(gpushm_testing::raw_session& member,
+                                               const std::string& name,
+                                               pid_t keeper) {
+  const auto generation =
+      gpushm_testing::publish_segment(member, gpushm_testing::reserve_pages(name, 1));
+  const auto journal = journal_of(keeper);
+  const auto found =
+      journal.find(gpushm::records::key_of(gpushm::records::kind::files, generation));
+  return std::get<gpushm::records::files_record>(
+             gpushm::records::decode(gpushm::records::kind::files, found.value()))
+      .chunks.at(0);
+}
+
 class brokerd_with_few_connections : public gpushm_tests::brokerd_with_foreign_member {
  protected:
   brokerd_with_few_connections() : brokerd_with_foreign_member("default", 0, "64") {}
@@ -708,19 +722,41 @@ TEST_F(brokerd_with_few_connections, leaves_some_for_another_uid) {
   }
 }
 
+/// Nothing is charged for it, so a flood of them would fill the keeper, which then loses what
+/// others store. The numbers of descriptors in the keeper follow one another.
+TEST_F(brokerd_with_few_connections, stores_no_connection_that_it_refuses) {
+  if (const auto tenant = gpushm_testing::one_tenant_here()) {
+    GTEST_SKIP() << "all members are one tenant here: " << *tenant;
+  }
+  auto member = gpushm_testing::raw_session::greeted(socket_);
+  std::list<gpushm_testing::raw_session> all;
+  const auto is_refused = [&] {
+    try {
+      all.push_back(as_hostile(
+          [](const auto& socket) { return gpushm_testing::raw_session::greeted(socket); }));
+      return false;
+    } catch (const gpushm_testing::harness_error&) {
+      EXPECT_EQ(::seteuid(0), 0);
+      fs::current_path("/");
+      return true;
+    }
+  };
+  while (!is_refused()) {
+    ASSERT_LT(all.size(), 64U);
+  }
+  const auto first = number_of_chunk(member, "first", broker_.keeper().pid());
+  for (int i = 0; i != 20; ++i) {
+    ASSERT_TRUE(is_refused());
+  }
+  EXPECT_LT(number_of_chunk(member, "second", broker_.keeper().pid()), first + 10);
+}
+
 /// The numbers of descriptors in the keeper follow one another.
 TEST_F(brokerd_with_hostile_member, takes_no_descriptors_that_its_requests_do_not_take) {
   namespace wire = gpushm::wire;
   auto member = gpushm_testing::raw_session::greeted(socket_);
   const auto number_of_next = [&](const std::string& name) {
-    const auto generation =
-        gpushm_testing::publish_segment(member, gpushm_testing::reserve_pages(name, 1));
-    const auto journal = journal_of(broker_.keeper().pid());
-    const auto found =
-        journal.find(gpushm::records::key_of(gpushm::records::kind::files, generation));
-    return std::get<gpushm::records::files_record>(
-               gpushm::records::decode(gpushm::records::kind::files, found.value()))
-        .chunks.at(0);
+    return number_of_chunk(member, name, broker_.keeper().pid());
   };
   std::array<int, 2> ends{};
   ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
