@@ -6,6 +6,7 @@
 // for the events to subscribers.
 //
 //   gpushm_turns [SEGMENTS]   prints JSON: number of turns, total and longest, for each kind
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -221,12 +222,22 @@ recorder recorder_with_journal() {
 
 class full_domain {
  public:
-  full_domain(turn_times& times, std::uint32_t segments) : times_(times), segments_(segments) {
+  /// `kind`: of all segments. `is_published` false: they are only reserved.
+  full_domain(turn_times& times,
+              std::uint32_t segments,
+              backend kind = backend::cuda_ipc,
+              bool is_published = true)
+      : times_(times), segments_(segments), kind_(kind) {
     exporter_ = greet({10, 1'000, true});
     const auto another = greet({11, 1'999, true});
     constexpr std::uint32_t most_of_one = 57'000;  // its share is 8/9 of the limit
     for (std::uint32_t i = 0; i < segments; ++i) {
-      publish(i < most_of_one ? exporter_ : another, name_of(i));
+      const auto owner = i < most_of_one ? exporter_ : another;
+      if (is_published) {
+        publish(owner, name_of(i));
+      } else {
+        reserve(owner, name_of(i));
+      }
     }
   }
 
@@ -234,11 +245,13 @@ class full_domain {
     return "segment " + std::to_string(index);
   }
 
-  [[nodiscard]] core::session_id greet(const core::peer& who, const wire::session_token& of = {}) {
+  [[nodiscard]] core::session_id greet(const core::peer& who,
+                                       const wire::session_token& of = {},
+                                       std::uint32_t known_kinds = wire::known_kinds) {
     const core::session_id number = next_session_++;
     times_.measure("accept", [&] { hub_.accept(std::make_shared<session>(number), who); });
     wire::hello hello{};
-    hello.known_kinds = 255;
+    hello.known_kinds = known_kinds;
     hello.resume = of;
     ask(of == wire::session_token{} ? "hello" : "hello, resumes all leases", number, hello);
     return number;
@@ -247,12 +260,17 @@ class full_domain {
   void ask(const std::string& kind,
            core::session_id number,
            wire::body body,
-           std::uint64_t id = 0) {
+           std::uint64_t id = 0,
+           std::vector<kept_fd> descriptors = {}) {
     const auto lane = wire::is_sent_on_event_lane(body) ? lane_kind::events : lane_kind::requests;
     const std::vector<std::byte> packet =
         wire::encode({id == 0 ? ++request_ : id, std::move(body)});
     session& from = *hub_.find(number);
-    times_.measure(kind, [&] { hub_.receive(from, packet, {}, now_, 0, lane); });
+    for (bool is_handled = false; !is_handled;) {
+      times_.measure(kind, [&] {
+        is_handled = hub_.receive(from, packet, std::move(descriptors), now_, 0, lane);
+      });
+    }
     while (from.rest || from.resumes || from.waits_for_events != 0) {
       times_.measure(kind, [&] { hub_.resume(from); });
     }
@@ -261,14 +279,45 @@ class full_domain {
   void publish(core::session_id exporter,
                const std::string& name,
                const std::string& kind = "publish") {
+    ask(kind, exporter, wire::publish{reserve(exporter, name), {}});
+  }
+  [[nodiscard]] gpushm::generation generation_of(core::session_id member,
+                                                 const std::string& name) const {
+    return hub_.domain().stat(member, name).generation;
+  }
+  gpushm::generation reserve(core::session_id exporter, const std::string& name) {
     wire::reserve wanted{};
     wanted.name = name;
-    wanted.size_bytes = wanted.allocated_bytes = 4'096;
-    wanted.backend = backend::cuda_ipc;
-    wanted.device.kind = device_kind::gpu;
+    wanted.size_bytes = wanted.allocated_bytes = page_bytes;
+    wanted.backend = kind_;
+    wanted.device.kind = kind_ == backend::timeline ? device_kind::host : device_kind::gpu;
     wanted.ticket = {std::byte{1}};
     ask("reserve", exporter, wanted);
-    ask(kind, exporter, wire::publish{hub_.domain().stat(exporter, name).generation, {}});
+    return generation_of(exporter, name);
+  }
+  /// In host memory, of `chunks` descriptors.
+  void publish_chunks(core::session_id exporter, const std::string& name, std::uint32_t chunks) {
+    wire::reserve wanted{};
+    wanted.name = name;
+    wanted.size_bytes = wanted.allocated_bytes = chunks * page_bytes;
+    wanted.chunk_count = chunks;
+    ask("reserve", exporter, wanted);
+    const gpushm::generation generation = generation_of(exporter, name);
+    std::uint64_t number = 0;  // in the keeper
+    for (std::uint32_t first = 0; first < chunks;) {
+      const std::uint32_t count = std::min<std::uint32_t>(wire::max_batch, chunks - first);
+      std::vector<kept_fd> files;
+      for (std::uint32_t i = 0; i < count; ++i) {
+        files.emplace_back(base::unique_fd(::fcntl(chunk_.get(), F_DUPFD_CLOEXEC, 0)), ++number);
+      }
+      ask("attach",
+          exporter,
+          wire::attach{generation, first, std::vector<std::uint64_t>(count, page_bytes)},
+          0,
+          std::move(files));
+      first += count;
+    }
+    ask("publish", exporter, wire::publish{generation, {}});
   }
   /// Answers all questions to the exporter.
   void confirm(core::session_id by) {
@@ -307,6 +356,10 @@ class full_domain {
     ask("list", member, wire::list{"", ""});
     ask("list", member, wire::list{"", name_of(segments_ / 2)});
     ask("stat", member, wire::stat{name_of(1)});
+    ask("report", member, wire::report{std::vector<std::uint64_t>(wire::max_batch, 1), {}, 0});
+    ask("open", member, wire::open{name_of(1), 0, 0, 0});
+    confirm(exporter_);
+    ask("release", member, wire::release{generation_of(member, name_of(1)), 1, false});
     // Names that exist, and that do not: as many requests as a member may have.
     std::vector<std::string> known;
     std::vector<std::string> unknown;
@@ -333,9 +386,76 @@ class full_domain {
     for (int i = 0; i < 8; ++i) {
       ask("open_many, waits", member, wire::open_many{unknown, 0, 60'000});
     }
+    ask("bye", member, wire::bye{});
     if (lose(member)) {
       hang_up(member);
     }
+  }
+  /// As a client that knows none of the segments' kinds.
+  void look_as_before() {
+    const auto member = greet({20, 1'001, true}, {}, wire::first_known_kinds);
+    ask("list, unknown kinds", member, wire::list{"", ""});
+    ask("subscribe, unknown kinds", member, wire::subscribe{""});
+    static_cast<void>(lose(member));
+  }
+  /// A segment of as many chunks as this process may have open files.
+  void attach_many() {
+    rlimit files{};
+    ::getrlimit(RLIMIT_NOFILE, &files);
+    constexpr rlim_t most = 57'000;
+    constexpr rlim_t others = 1'000;
+    const auto chunks =
+        static_cast<std::uint32_t>(std::min(files.rlim_cur, most + others) - others);
+    const auto owner = greet({60, 1'005, true});
+    publish_chunks(owner, "many chunks", chunks);
+    const auto member = greet({61, 1'006, true});
+    ask("open", member, wire::open{"many chunks", 0, 0, 0});
+    ask("fetch_chunks",
+        member,
+        wire::fetch_chunks{generation_of(member, "many chunks"), chunks - 1});
+    std::printf("many chunks: %u\n", chunks);
+    ask("remove", owner, wire::remove{"many chunks", 0});
+    for (const auto each : {owner, member}) {
+      if (lose(each)) {
+        hang_up(each);
+      }
+    }
+  }
+  /// One segment that many connections of one process have open, which end, or whose segment is
+  /// removed. `count` more than a domain may have connections: those that have ended stay until
+  /// their process ends.
+  void lease_many(std::uint32_t count) {
+    const core::peer who{70, 1'007, true};
+    const auto owner = greet(who);
+    publish_chunks(owner, "leased by many", 1);
+    std::vector<core::session_id> all;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      all.push_back(greet(who));
+      ask("open, leased by many", all.back(), wire::open{"leased by many", 0, 0, 0});
+    }
+    for (const core::session_id each : all) {
+      static_cast<void>(lose(each));
+    }
+    const auto other = greet({71, 1'007, true});
+    ask("stat, leases that end", other, wire::stat{"leased by many"});
+    ask("open_many, leases that end",
+        other,
+        wire::open_many{std::vector<std::string>(500, "leased by many"), 0, 0});
+    static_cast<void>(lose(owner));
+    if (lose(other)) {
+      hang_up(other);
+    }
+    const auto last = greet(who);
+    ask("open_many, all leases end",
+        last,
+        wire::open_many{std::vector<std::string>(500, "leased by many"), 0, 0});
+    ask("unfence, many leases", last, wire::unfence{"leased by many"});
+    work_to_the_end("unfence, many leases, rest");
+    for (const core::session_id each : all) {
+      hang_up(each);
+    }
+    hang_up(owner);
+    static_cast<void>(lose(last));
   }
   /// As many subscriptions as a domain may have, to everything, of as few or as many connections as
   /// possible. The members read nothing.
@@ -371,6 +491,7 @@ class full_domain {
     for (const auto& each : all) {
       times_.measure("events to one connection", [&] { to.events().flush(*each); });
     }
+    ask("unsubscribe", all.front()->number, wire::unsubscribe{1});
     for (const auto& each : all) {
       to.close(*each);
       if (lose(each->number)) {
@@ -437,16 +558,36 @@ class full_domain {
     out_.is_behind = true;
     catch_up();
   }
+  void end() {
+    static_cast<void>(lose(exporter_));
+    hang_up(exporter_);
+    hang_up(exporter_ + 1);
+  }
   /// The exporter of everything loses its connection, comes back, and ends.
   void resume_and_end() {
-    const wire::session_token token = hub_.find(exporter_)->token;
-    if (!lose(exporter_)) {
-      std::fprintf(stderr, "gpushm_turns: its leases have ended\n");
-      std::exit(1);
+    const auto come_back = [&](core::session_id lost) {
+      const wire::session_token token = hub_.find(lost)->token;
+      if (!lose(lost)) {
+        std::fprintf(stderr, "gpushm_turns: its leases have ended\n");
+        std::exit(1);
+      }
+      const auto successor = greet({10, 1'000, true}, token);
+      work_to_the_end("hello, resumes all leases, rest");
+      return successor;
+    };
+    const auto first = come_back(exporter_);
+    for (std::uint64_t from = 1; from <= segments_; from += wire::max_keep) {
+      wire::keep part;
+      for (std::uint64_t each = from; each < from + wire::max_keep; ++each) {
+        part.generations.push_back(each);
+        part.counts.push_back(1);
+      }
+      part.more = true;
+      ask("keep, 4,096 leases of all", first, part);
     }
-    const auto successor = greet({10, 1'000, true}, token);
-    work_to_the_end("hello, resumes all leases, rest");
-    ask("keep", successor, wire::keep{{1}, {1}, false});
+    ask("keep, the last of all", first, wire::keep{{}, {}, false});
+    const auto successor = come_back(first);
+    ask("keep, none", successor, wire::keep{{1}, {1}, false});
     static_cast<void>(lose(successor));
     hang_up(successor);
     hang_up(exporter_ + 1);
@@ -463,8 +604,21 @@ class full_domain {
     }
   }
 
+  static constexpr std::uint64_t page_bytes = 4'096;
+  [[nodiscard]] static base::unique_fd new_chunk() {
+    base::unique_fd file(::memfd_create("chunk", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (::ftruncate(file.get(), page_bytes) != 0 ||
+        ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+      std::perror("gpushm_turns: chunk");
+      std::exit(1);
+    }
+    return file;
+  }
+
   turn_times& times_;
   std::uint32_t segments_;
+  backend kind_;
+  base::unique_fd chunk_ = new_chunk();
   no_keeper keeper_;
   recorder recorder_ = recorder_with_journal();
   no_outbox out_;
@@ -510,8 +664,19 @@ int main(int count, char** arguments) {
     one.readers_of_one_segment();
     one.opens_of_one_segment(false);
     one.opens_of_one_segment(true);
+    one.attach_many();
+    one.lease_many(10'000);
     one.fall_behind();
     one.resume_and_end();
+  }
+  {
+    gpushm::bench::full_domain one(times, segments, gpushm::backend::timeline);
+    one.look_as_before();
+    one.end();
+  }
+  {
+    gpushm::bench::full_domain one(times, segments, gpushm::backend::cuda_ipc, false);
+    one.end();
   }
   times.print(segments);
   return 0;
