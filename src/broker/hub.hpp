@@ -77,7 +77,7 @@ class hub final {
   /// a kind that members send, or not as many as the request takes. Returns false if the keeper is
   /// too busy for what the request needs, or it needs memory that is being freed: receive it again
   /// later. Nothing has changed then, also not `descriptors`, and the packet is no longer recorded
-  /// as handled.
+  /// as handled. Likewise if the request takes several turns: a part of it is done.
   bool receive(session& from,
                std::span<const std::byte> packet,
                std::vector<kept_fd>&& descriptors,

@@ -90,6 +90,8 @@ struct session : core::payload {
   };
   /// Its Reserve waits for memory that is being freed.
   std::optional<reserve_wait> waits_to_reserve;
+  /// The id of its Cancel or Unfence that takes several turns.
+  std::optional<std::uint64_t> goes_on;
 };
 
 /// Null: no such session, or it was erased.

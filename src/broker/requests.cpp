@@ -53,6 +53,14 @@ core::session_id number_in(const wire::session_token& token) {
 /// Of Hello: a pidfd and a life pipe.
 constexpr std::size_t fence_descriptors = 2;
 
+/// A part of what the request asks for is done; receiving it again does another one.
+class more_to_do final : public retry_later {
+ public:
+  more_to_do()
+      : retry_later(
+            errc::timed_out, {}, {}, "the request takes several turns", "it is tried again") {}
+};
+
 error wrong_count(std::size_t descriptors, std::size_t announced) {
   return {errc::wrong_descriptor_count,
           {},
@@ -523,14 +531,27 @@ prepared requests::handle(const context& /*at*/, const wire::report& message) {
   return {};
 }
 
+/// In turns: a process may have ended with thousands of connections.
 prepared requests::handle(const context& at, const wire::unfence& message) {
   prepared answer = prepare(at.id, wire::done{});
+  const bool has_begun = std::exchange(at.from.goes_on, std::nullopt) == at.id;
   const core::peer& who = domain_.peer_of(at.number);
   const std::string line = "domain " + config_.domain + ": pid " + std::to_string(who.pid) +
                            (who.uid_known ? ", uid " + std::to_string(who.uid) : "") +
                            " ended leases without a fence on segment \"" +
                            base::printable(message.name) + "\"";
-  domain_.unfence(at.number, message.name);
+  bool more = false;
+  try {
+    more = domain_.unfence(at.number, message.name);
+  } catch (const error&) {
+    if (!has_begun) {
+      throw;
+    }  // the rest has ended meanwhile
+  }
+  if (more) {
+    at.from.goes_on = at.id;
+    throw more_to_do();
+  }
   counters_.unfenced();
   log_about_members(log_level::warning, line);
   return answer;
@@ -545,7 +566,14 @@ prepared requests::handle(const context& at, const wire::keep& message) {
 prepared requests::handle(const context& at, const wire::cancel& message) {
   prepared cancelled = prepare(at.id, wire::cancelled{});
   prepared too_late = prepare(at.id, wire::too_late{out_.events_queued(at.from)});
-  return domain_.cancel(at.number, message.request) ? std::move(cancelled) : std::move(too_late);
+  // Only of a client that has used one id for several requests.
+  if (domain_.cancel_some(at.number, message.request)) {
+    at.from.goes_on = at.id;
+    throw more_to_do();
+  }
+  const bool has_begun = std::exchange(at.from.goes_on, std::nullopt) == at.id;
+  return domain_.cancel(at.number, message.request) || has_begun ? std::move(cancelled)
+                                                                 : std::move(too_late);
 }
 
 template <typename Answer>

@@ -72,8 +72,8 @@ class requests {
   ~requests() = default;
 
   /// Returns the answer, or nothing if it comes later: opens are answered through the domain's
-  /// effects. Throws error, std::bad_alloc; keeper_busy and memory_not_freed if the same request
-  /// can be handled later.
+  /// effects. Throws error, std::bad_alloc; retry_later if the same request can be handled later,
+  /// or takes several turns.
   [[nodiscard]] prepared handle(const context& at, const wire::body& message);
   /// See `hub::descriptors_taken`.
   [[nodiscard]] std::size_t descriptors_taken(const session& by,

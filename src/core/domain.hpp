@@ -221,8 +221,9 @@ class domain {
   [[nodiscard]] std::optional<ending_leases> ending_of(const segment& what) const;
   /// Ends leases of ending sessions on the segment without a fence: for the operator all of them,
   /// for a member that may manage the segment those of its own principal. Throws no_such_segment,
-  /// permission_denied, invalid_argument (none of its leases waits for a fence).
-  void unfence(session_id session, std::string_view name);
+  /// permission_denied, invalid_argument (none of its leases waits for a fence). Returns true if
+  /// more are left: another call, in another turn, ends some of them.
+  bool unfence(session_id session, std::string_view name);
   /// Begins to transfer everything that the ending session `lost` has to the new session `session`.
   /// The end of `lost` has no effect from then on. Returns false if `lost` is not ending, is
   /// resumed already, or belongs to another principal.
@@ -301,6 +302,9 @@ class domain {
   bool cancel(session_id session,
               std::uint64_t request,
               std::optional<std::uint32_t> index = {}) noexcept;
+  /// Drops some of the waiting opens of that request if they are more than one turn ends. Returns
+  /// false if they are not: `cancel` drops them. Called in turns until then, before `cancel`.
+  bool cancel_some(session_id session, std::uint64_t request) noexcept;
   /// The exporter's answer. Late and unsolicited answers are ignored. Call `send_questions` after
   /// one or several.
   void confirmed(session_id exporter, std::uint64_t confirmation, verdict result);
@@ -458,13 +462,22 @@ class domain {
     death = 1,
     unfenced = 2,  ///< as a death, but it may still write
   };
-  /// An ended session that still has leases.
+  /// An ended session that still has leases, or lists of which each turn frees a part.
   struct ended_session {
     session_id session = 0;
     actor who;
     end_kind how = end_kind::goodbye;
     std::set<gpushm::generation> left;
-    charges held;  ///< memory of the leases in `left`
+    std::set<gpushm::generation> created;  ///< also those that are in `left`
+    charges held;                          ///< memory of the leases in `left`
+    // Only to be freed. The names may be those of segments that no longer exist.
+    names unpublished;
+    std::set<std::uint64_t> unanswered;
+    std::set<std::uint64_t> queued_questions;
+
+    [[nodiscard]] bool has_leases() const noexcept { return !left.empty() || !created.empty(); }
+    /// Returns true if more is left.
+    bool free_some() noexcept;
   };
   /// Opens that wait for one name. The list node for `due_` is allocated here, so that moving it
   /// there allocates nothing.
@@ -508,8 +521,9 @@ class domain {
     };
     std::optional<loss> lost;
     session_id resumes = 0;  ///< the ending session from which it takes what that has; 0: none
-    /// Set when it has resumed another session and still reports what it keeps.
-    std::optional<std::set<gpushm::generation>> kept;
+    /// Set when it has resumed another session and still reports what it keeps, by `lease::kept`.
+    /// In ascending order: what it has reported to an earlier version of the broker.
+    std::optional<std::vector<gpushm::generation>> kept;
     std::list<ended_session> over;  ///< one empty node, preallocated for `ended_`
   };
   /// Leases that a session resumed and did not keep.

@@ -15,6 +15,8 @@ namespace {
 /// Upper bound of segments and questions that a session takes from the one that it resumes, in one
 /// turn: each changes four objects at most.
 constexpr std::size_t max_resumed_per_turn = 256;
+/// The same of sessions whose leases one `unfence` ends.
+constexpr std::size_t max_unfenced_per_turn = 256;
 
 }  // namespace
 
@@ -98,7 +100,7 @@ void domain::wake_after_fence(std::string_view name) {
   }
 }
 
-void domain::unfence(session_id session, std::string_view name) {
+bool domain::unfence(session_id session, std::string_view name) {
   base::check_name({}, name);
   segment* const found = named(name);
   if (found == nullptr || !may_see(session, *found)) {
@@ -111,18 +113,31 @@ void domain::unfence(session_id session, std::string_view name) {
     return is_operator(session) ||
            (may_manage(session, what) && is_same_member(*sessions_.at(holder).who, *asks));
   };
-  std::set<session_id> all;
-  for (const lease& claim : what.leases) {
-    if (is_ending(claim.holder)) {
-      all.insert(claim.holder);
+  std::set<session_id> holders;
+  bool any = false;
+  bool more = false;
+  const auto add = [&](session_id holder) {
+    if (!is_ending(holder)) {
+      return;
+    }
+    any = true;
+    if (may_end(holder)) {
+      more = holders.size() >= max_unfenced_per_turn;
+      if (!more) {
+        holders.insert(holder);
+      }
+    }
+  };
+  // The creator last: its end may free the name.
+  for (auto at = what.leases.begin(); at != what.leases.end() && !more; ++at) {
+    if (at->holder != what.creator_session) {
+      add(at->holder);
     }
   }
-  if (is_ending(what.creator_session)) {
-    all.insert(what.creator_session);
+  if (!more) {
+    add(what.creator_session);
   }
-  std::set<session_id> holders;
-  std::copy_if(all.begin(), all.end(), std::inserter(holders, holders.end()), may_end);
-  if (holders.empty() && (!all.empty() || !may_manage(session, what))) {
+  if (holders.empty() && (any || !may_manage(session, what))) {
     throw error(
         errc::permission_denied,
         {},
@@ -164,6 +179,7 @@ void domain::unfence(session_id session, std::string_view name) {
     }
   }
   wake_after_fence(kept_name);
+  return more;
 }
 
 bool domain::resume(session_id lost, session_id session) {
@@ -242,6 +258,7 @@ void domain::transfer(segment& what, session_id from, session_id to) noexcept {
     note(record_kind::lease, what.generation, from);
     note(record_kind::lease, what.generation, to);
     claim.holder = to;
+    claim.kept = false;
     if (what.creator_session != to) {  // the creator's is charged with the segment
       successor.held.charge(resource::memory_bytes, cost::lease);
       gone.held.release(resource::memory_bytes, cost::lease);
@@ -273,40 +290,44 @@ void domain::keep(session_id session,
         leases.begin(), leases.end(), [&](const lease& claim) { return claim.holder == session; });
     return own == leases.end() ? nullptr : &*own;
   };
-  const std::size_t named = std::min(generations.size(), counts.size());
-  std::set<gpushm::generation> kept;
-  for (std::size_t i = 0; i < named; ++i) {
-    if (counts[i] != 0 && lease_of(generations[i]) != nullptr) {
-      kept.insert(generations[i]);
-    }
-  }
+  const auto is_named = [](const lease* own, std::uint64_t count) {
+    return own != nullptr && count != 0;
+  };
+  const std::size_t count = std::min(generations.size(), counts.size());
   unkept left{session, {}};
   if (!more) {
-    for (const gpushm::generation generation : successor.leased) {
-      const lease* const own = lease_of(generation);
-      if (own != nullptr && !successor.kept->contains(generation) && !kept.contains(generation)) {
-        left.left.emplace_back(generation, own->count);
+    std::set<gpushm::generation> named;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (is_named(lease_of(generations[i]), counts[i])) {
+        named.insert(generations[i]);
       }
     }
-    if (!left.left.empty()) {
-      const std::size_t parts = (left.left.size() - 1) / unkept::part_size + 1;
-      make_room_to_record(parts + named + 1);
-      unkept_.push_back(std::move(left));
-      for (std::size_t part = 0; part != parts; ++part) {
-        note(record_kind::unkept, session, part);
+    for (const gpushm::generation each : successor.leased) {
+      const lease* const own = lease_of(each);
+      if (own != nullptr && !own->kept && !named.contains(each) &&
+          !std::binary_search(successor.kept->begin(), successor.kept->end(), each)) {
+        left.left.emplace_back(each, own->count);
       }
     }
   }
-  for (std::size_t i = 0; i < named; ++i) {
-    if (lease* const own = lease_of(generations[i]); own != nullptr && counts[i] != 0) {
+  const std::size_t parts = (left.left.size() + unkept::part_size - 1) / unkept::part_size;
+  make_room_to_record(parts + count + 1);
+  if (parts != 0) {
+    unkept_.push_back(std::move(left));
+  }
+  for (std::size_t part = 0; part != parts; ++part) {
+    note(record_kind::unkept, session, part);
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    if (lease* const own = lease_of(generations[i]); is_named(own, counts[i])) {
       own->count = static_cast<std::uint32_t>(std::min<std::uint64_t>(counts[i], own->count));
+      own->kept = true;
       note(record_kind::lease, generations[i], session);
     }
   }
-  successor.kept->merge(kept);
-  note(record_kind::session, session);
   if (!more) {
     successor.kept.reset();
+    note(record_kind::session, session);
     send_questions(session);
   }
 }

@@ -31,6 +31,8 @@ namespace {
 constexpr std::size_t opens_per_turn = 64;
 /// The same when many names are woken.
 constexpr std::size_t answers_per_turn = 256;
+/// Waiting opens that a cancellation ends in one turn: more than one open_many has.
+constexpr std::size_t cancelled_per_turn = 1'024;
 /// Objects that an answered open changes, and the questions of an exporter.
 constexpr std::size_t records_per_open = 4;
 
@@ -426,6 +428,42 @@ bool domain::cancel(session_id session,
     static_cast<void>(take_confirmation(id));
   });
   return any;
+}
+
+bool domain::cancel_some(session_id session, std::uint64_t request) noexcept {
+  const auto of = sessions_.find(session);
+  if (of == sessions_.end()) {
+    return false;
+  }
+  participant& waiter = of->second;
+  const auto is_of_request = [&](const auto& opens) {
+    return [&](std::uint64_t id) { return opens.find(id)->second.request.request == request; };
+  };
+  const auto is_waiting = is_of_request(waiting_);
+  const auto is_confirming = is_of_request(confirming_);
+  if (waiter.waiting.size() + waiter.confirming.size() <= cancelled_per_turn ||
+      static_cast<std::size_t>(
+          std::count_if(waiter.waiting.begin(), waiter.waiting.end(), is_waiting) +
+          std::count_if(waiter.confirming.begin(), waiter.confirming.end(), is_confirming)) <=
+          cancelled_per_turn) {
+    return false;
+  }
+  std::size_t left = cancelled_per_turn;
+  const auto take_some = [&](const std::set<std::uint64_t>& ids, const auto& is, auto&& take) {
+    for (auto at = ids.begin(); at != ids.end() && left != 0;) {
+      const std::uint64_t id = *at++;  // `take` erases it
+      if (is(id)) {
+        take(id);
+        --left;
+      }
+    }
+  };
+  take_some(
+      waiter.waiting, is_waiting, [&](std::uint64_t id) { static_cast<void>(take_waiting(id)); });
+  take_some(waiter.confirming, is_confirming, [&](std::uint64_t id) {
+    static_cast<void>(take_confirmation(id));
+  });
+  return true;
 }
 
 domain::waiting_open domain::take_waiting(std::uint64_t id) {

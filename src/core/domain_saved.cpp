@@ -46,9 +46,7 @@ saved_value domain::saved(const record_name& which) const {
         if (from->lost) {
           to.lost = {from->lost->since, from->lost->waits_for};
         }
-        if (from->kept) {
-          to.kept.emplace(from->kept->begin(), from->kept->end());
-        }
+        to.kept = from->kept;
         to.resumes = from->resumes;
         return to;
       }
@@ -80,7 +78,7 @@ saved_value domain::saved(const record_name& which) const {
       if (const auto* const at = find_in(segments_, which.first)) {
         for (const lease& claim : (*at)->leases) {
           if (claim.holder == which.second) {
-            return saved_lease{claim.count, claim.used};
+            return saved_lease{claim.count, claim.used, claim.kept};
           }
         }
       }
@@ -113,7 +111,7 @@ saved_value domain::saved(const record_name& which) const {
       break;
     case record_kind::end:
       for (const ended_session& each : ended_) {
-        if (each.session == which.first && !each.left.empty()) {
+        if (each.session == which.first && each.has_leases()) {
           return saved_end{*each.who, static_cast<std::uint8_t>(each.how)};
         }
       }
@@ -169,7 +167,8 @@ void domain::visit_saved(const std::function<void(const record_name&, saved_valu
     add(record_kind::metadata, generation);
     // Not by `saved`, which looks each of them up among all.
     for (const lease& claim : each->leases) {
-      visit({record_kind::lease, generation, claim.holder}, saved_lease{claim.count, claim.used});
+      visit({record_kind::lease, generation, claim.holder},
+            saved_lease{claim.count, claim.used, claim.kept});
     }
   }
   for (const subscription& each : subscriptions_) {
@@ -252,7 +251,8 @@ void domain::restore_session(session_id id, const saved_session& from) {
     ++ending_sessions_;
   }
   if (from.kept) {
-    to.kept.emplace(from.kept->begin(), from.kept->end());
+    to.kept = from.kept;
+    std::sort(to.kept->begin(), to.kept->end());
   }
   to.resumes = from.resumes;
   to.over.emplace_back();
@@ -321,7 +321,7 @@ void domain::restore_lease(gpushm::generation generation,
   const auto of = segments_.find(generation);
   require(of != segments_.end(), "a lease belongs to no segment");
   segment& what = *of->second;
-  what.leases.push_back({holder, from.count, from.used});
+  what.leases.push_back({holder, from.count, from.used, from.kept});
   ++lease_count_;
   make_room(what.leases.size(), 0);
   const auto at = sessions_.find(holder);

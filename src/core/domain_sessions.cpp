@@ -16,6 +16,8 @@ constexpr std::size_t max_leases_per_turn = 256;
 constexpr std::size_t max_events_per_turn = 2'048;
 /// The same of opens that wait: of one session, or for one exporter.
 constexpr std::size_t max_opens_per_turn = 256;
+/// Elements of an ended session's lists that one turn frees.
+constexpr std::size_t max_freed_per_turn = 1'024;
 
 }  // namespace
 
@@ -171,17 +173,35 @@ void domain::disconnect(session_id id, bool clean) {
   over.who = std::move(gone.who);
   over.how = clean ? end_kind::goodbye : end_kind::death;
   over.left = std::move(gone.leased);
-  over.left.merge(gone.created);
+  over.created = std::move(gone.created);
   over.held = std::move(gone.held);
-  for (std::size_t some = leases_per_turn(); some != 0 && !over.left.empty(); --some) {
+  over.unpublished = std::move(gone.unpublished);
+  over.unanswered = std::move(gone.unanswered);
+  over.queued_questions = std::move(gone.queued_questions);
+  for (std::size_t some = leases_per_turn(); some != 0 && over.has_leases(); --some) {
     if (!end_next_lease(over)) {
       break;
     }
   }
-  if (!over.left.empty()) {
-    ended_.splice(ended_.end(), gone.over);
+  const bool has_leases = over.has_leases();
+  if (has_leases) {
     note(record_kind::end, id);
   }
+  if (has_leases || over.free_some()) {
+    ended_.splice(ended_.end(), gone.over);
+  }
+}
+
+/// Without a comparison: keys of `unpublished` may be dangling.
+bool domain::ended_session::free_some() noexcept {
+  std::size_t some = max_freed_per_turn;
+  const auto free = [&](auto& list) {
+    for (; some != 0 && !list.empty(); --some) {
+      list.erase(list.begin());
+    }
+    return !list.empty();
+  };
+  return free(unpublished) || free(unanswered) || free(queued_questions);
 }
 
 std::size_t domain::leases_per_turn() const noexcept {
@@ -211,32 +231,42 @@ bool domain::work() {
   if (!lost_devices_.empty()) {
     lose_some();
   }
-  // Ends a bounded number of leases of each queue.
-  const auto work_off = [&](auto& queue, auto&& end_one, auto&& end_all) {
-    for (std::size_t some = leases_per_turn(); some != 0 && !queue.empty(); --some) {
-      if (!queue.front().left.empty() && !end_one(queue.front())) {
-        return;
+  // A bounded number of leases of each queue.
+  for (std::size_t some = leases_per_turn(); some != 0 && !ended_.empty(); --some) {
+    ended_session& gone = ended_.front();
+    if (gone.has_leases()) {
+      if (!end_next_lease(gone)) {
+        break;
       }
-      if (queue.front().left.empty()) {
-        end_all(queue.front());
-        queue.pop_front();
+      if (gone.has_leases()) {
+        continue;
       }
     }
-  };
-  work_off(
-      ended_,
-      [&](ended_session& gone) { return end_next_lease(gone); },
-      [&](const ended_session& gone) { note(record_kind::end, gone.session); });
-  work_off(
-      unkept_, [&](unkept& of) { return release_next(of); }, [](const unkept& /*of*/) {});
+    note(record_kind::end, gone.session);
+    if (gone.free_some()) {
+      break;
+    }
+    ended_.pop_front();
+  }
+  for (std::size_t some = leases_per_turn(); some != 0 && !unkept_.empty(); --some) {
+    unkept& of = unkept_.front();
+    if (!of.left.empty() && !release_next(of)) {
+      break;
+    }
+    if (of.left.empty()) {
+      unkept_.pop_front();
+    }
+  }
   return has_work();
 }
 
 /// Returns false if it must wait for capacity for its effects.
 bool domain::end_next_lease(ended_session& gone) {
-  const auto found = segments_.find(*gone.left.begin());
+  const gpushm::generation next = gone.left.empty() ? *gone.created.begin() : *gone.left.begin();
+  const auto found = segments_.find(next);
   if (found == segments_.end()) {
-    gone.left.erase(gone.left.begin());
+    gone.left.erase(next);
+    gone.created.erase(next);
     return true;
   }
   const std::shared_ptr<segment> what = found->second;
@@ -249,7 +279,8 @@ bool domain::end_next_lease(ended_session& gone) {
   if (!has_room_to_end(*what)) {
     return false;
   }
-  gone.left.erase(gone.left.begin());
+  gone.left.erase(next);
+  gone.created.erase(next);
   end_lease_of_ended_session(gone.session, gone.who, gone.how, *what);
   // Only if the name is still this segment's: a new one may be next in this queue.
   if (!what->removed) {

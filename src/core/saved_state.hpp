@@ -45,7 +45,8 @@ struct saved_session {
     friend bool operator==(const loss&, const loss&) = default;
   };
   std::optional<loss> lost;
-  /// It has resumed another session, and has reported that it keeps these.
+  /// It has resumed another session, and still reports what it keeps. Of an earlier version: it has
+  /// reported these, too (`saved_lease::kept`).
   std::optional<std::vector<gpushm::generation>> kept;
   session_id resumes = 0;  ///< the ending session from which it has not taken everything; 0: none
   friend bool operator==(const saved_session&, const saved_session&) = default;
@@ -75,6 +76,7 @@ struct saved_metadata {
 struct saved_lease {
   std::uint32_t count = 0;
   bool used = false;
+  bool kept = false;
   friend bool operator==(const saved_lease&, const saved_lease&) = default;
 };
 

@@ -39,6 +39,7 @@ struct lease {
   session_id holder = 0;
   std::uint32_t count = 0;
   bool used = false;  ///< a part of it was released after the memory had been mapped
+  bool kept = false;  ///< its holder has reported it since it has resumed another session
   friend bool operator==(const lease&, const lease&) = default;
 };
 

@@ -94,7 +94,7 @@ class writer {
     return fb::CreateBytes(to_, bytes(v.bytes));
   }
   fbs::Offset<fb::Lease> add(const core::saved_lease& v) {
-    return fb::CreateLease(to_, v.count, v.used);
+    return fb::CreateLease(to_, v.count, v.used, v.kept);
   }
   fbs::Offset<fb::Text> add(const core::saved_subscription& v) {
     return fb::CreateText(to_, text(v.prefix));
@@ -533,7 +533,7 @@ core::saved_value decode(core::record_kind what, std::span<const std::byte> from
       return core::saved_metadata{bytes(root<fb::Bytes>(from).bytes())};
     case core::record_kind::lease: {
       const auto& v = root<fb::Lease>(from);
-      return core::saved_lease{v.count(), v.used()};
+      return core::saved_lease{v.count(), v.used(), v.kept()};
     }
     case core::record_kind::subscription:
       return core::saved_subscription{fbs::GetString(root<fb::Text>(from).text())};

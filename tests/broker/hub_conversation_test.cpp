@@ -245,6 +245,45 @@ TEST_F(hub_conversation, waiting_opens_are_answered_before_the_publisher) {
   expect_nothing_left();
 }
 
+/// Of several requests with one id. What has begun is not too late.
+TEST_F(hub_conversation, cancel_of_thousands_of_opens_takes_several_turns) {
+  constexpr std::size_t each_request = 900;
+  constexpr std::size_t each_turn = 1'024;
+  constexpr std::size_t all = 3 * each_request;
+  const auto reader = greet({201, 2000, true});
+  session& of = *hub_.find(reader);
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < each_request; ++i) {
+    names.push_back("name " + std::to_string(i));
+  }
+  for (const bool is_answered_meanwhile : {false, true}) {
+    const std::uint64_t many = ++request_;
+    for (std::size_t count = 0; count < all; count += each_request) {
+      hub_.receive(of, wire::encode({many, wire::open_many{names, 0, 100}}), not_kept({}), now_);
+      while (of.rest) {
+        hub_.resume(of);
+      }
+    }
+    take(reader);
+    ASSERT_EQ(hub_.domain().waiting_count(), all);
+    const auto cancel = wire::encode({++request_, wire::cancel{many}});
+    EXPECT_FALSE(hub_.receive(of, cancel, not_kept({}), now_));
+    EXPECT_EQ(hub_.domain().waiting_count(), all - each_turn);
+    EXPECT_TRUE(take(reader).empty());
+    if (is_answered_meanwhile) {
+      while (hub_.domain().waiting_count() != 0) {
+        hub_.tick(now_ + std::chrono::milliseconds(100));
+      }
+      take(reader);
+    } else {
+      EXPECT_FALSE(hub_.receive(of, cancel, not_kept({}), now_));
+    }
+    EXPECT_TRUE(hub_.receive(of, cancel, not_kept({}), now_));
+    expect<wire::cancelled>(take(reader));
+    EXPECT_EQ(hub_.domain().waiting_count(), 0U);
+  }
+}
+
 TEST_F(hub_conversation, cancel_ends_a_waiting_open_or_is_too_late) {
   const auto creator = greet();
   const auto reader = greet({201, 2000, true});

@@ -118,6 +118,27 @@ TEST_F(hub_fence, goodbye_ends_everything_immediately) {
   expect_nothing_left();
 }
 
+TEST_F(hub_fence, leases_of_many_connections_are_unfenced_in_turns) {
+  constexpr int count = 300;
+  const auto creator = greet();
+  make(creator, "kv");
+  for (int i = 0; i < count; ++i) {
+    const auto member = greet({300, 3000, true});
+    expect<wire::opened>(round_trip(member, wire::open{"kv", 0, 0}));
+    ASSERT_TRUE(lose(member));
+  }
+  const auto operators = greet({1, 42, true});
+  session& of = *hub_.find(operators);
+  const auto unfence = wire::encode({++request_, wire::unfence{"kv"}});
+  EXPECT_FALSE(hub_.receive(of, unfence, not_kept({}), now_));
+  EXPECT_EQ(hub_.domain().ending_count(), std::size_t{count - 256});
+  EXPECT_TRUE(take(operators).empty());
+  EXPECT_TRUE(hub_.receive(of, unfence, not_kept({}), now_));
+  expect<wire::done>(take(operators));
+  EXPECT_EQ(hub_.domain().ending_count(), 0U);
+  EXPECT_EQ(hub_.domain().lease_count(), 1U);
+}
+
 TEST_F(hub_fence, many_leases_are_resumed_before_the_next_request) {
   constexpr int count = 600;
   const auto lost = accept();

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <map>
+#include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -138,11 +140,45 @@ TEST_F(core_turns, close_after_a_restart_is_recorded_by_itself) {
   EXPECT_FALSE(successor.pending().too_many_records);
 }
 
-TEST_F(core_turns, cancellation_of_many_opens_is_recorded_by_itself) {
+/// More than one OpenMany has: of several with one id.
+TEST_F(core_turns, cancellation_of_many_opens_takes_several_turns) {
+  constexpr std::size_t each_turn = 1'024;
   wait_for_names(member, max_opens);
+  for (std::size_t turn = 1; turn <= max_opens / each_turn; ++turn) {
+    EXPECT_TRUE(domain_.cancel_some(member, 7));
+    EXPECT_EQ(changed().size(), each_turn);
+    EXPECT_EQ(domain_.waiting_count(), max_opens - turn * each_turn);
+  }
+  EXPECT_FALSE(domain_.cancel_some(member, 7));
+  EXPECT_TRUE(changed().empty()) << "the rest ends in one turn";
   EXPECT_TRUE(domain_.cancel(member, 7));
-  EXPECT_GE(changed().size(), max_opens);
+  EXPECT_EQ(changed().size(), max_opens % each_turn);
   EXPECT_EQ(domain_.waiting_count(), 0U);
+}
+
+TEST_F(core_turns, cancellation_of_one_among_many_requests_takes_one_turn) {
+  wait_for_names(member, max_opens - 1);
+  domain_.open(member, {8, 0, "another", 0, at_ms(1'000'000)});
+  static_cast<void>(changed());
+  EXPECT_FALSE(domain_.cancel_some(member, 8));
+  EXPECT_FALSE(domain_.cancel_some(member, 9));
+  EXPECT_FALSE(domain_.cancel_some(member + 1, 8)) << "no such session";
+  EXPECT_TRUE(domain_.cancel(member, 8));
+  EXPECT_EQ(domain_.waiting_count(), max_opens - 1);
+}
+
+/// Opens that wait for an exporter, likewise.
+TEST_F(core_turns, cancellation_of_many_questions_takes_several_turns) {
+  constexpr std::size_t each_turn = 1'024;
+  constexpr session_id waiter = 100;
+  wait_for_exporter();
+  EXPECT_TRUE(domain_.cancel_some(waiter, 7));
+  EXPECT_EQ(changed().size(), each_turn);
+  EXPECT_TRUE(domain_.cancel_some(waiter, 7));
+  EXPECT_EQ(changed().size(), each_turn);
+  EXPECT_FALSE(domain_.cancel_some(waiter, 7));
+  EXPECT_TRUE(domain_.cancel(waiter, 7));
+  EXPECT_EQ(changed().size(), max_opens / 2 - 2 * each_turn);
 }
 
 TEST_F(core_turns, end_of_many_subscribers_of_one_process_is_recorded_by_itself) {
@@ -194,6 +230,140 @@ TEST_F(core_turns, opens_of_an_unfenced_exporter_are_refused_in_turns) {
   successor.pending().clear();
   EXPECT_TRUE(successor.save() == domain_.save());
   EXPECT_EQ(domain_.segment_count(), 0U);
+}
+
+/// Of a process that has ended with many connections, each with a lease of one segment.
+TEST_F(core_turns, leases_of_many_sessions_are_unfenced_in_turns) {
+  constexpr std::size_t each_turn = 256;
+  constexpr session_id first = 100;
+  constexpr session_id count = 600;
+  constexpr session_id operators = 4;
+  const gpushm::generation generation = domain_.reserve(exporter, host_segment("kv")).generation;
+  domain_.attach(exporter, generation, 0, 1);
+  domain_.publish(exporter, generation, {});
+  for (session_id each = first; each < first + count; ++each) {
+    domain_.connect(each, {30, 2'000, true});
+    domain_.open(each, {1, 0, "kv", 0, std::nullopt});
+    ASSERT_TRUE(domain_.lose(each));
+    static_cast<void>(changed());
+  }
+  ASSERT_TRUE(domain_.lose(exporter));
+  domain_.connect(operators, {40, 42, true});
+  static_cast<void>(changed());
+  for (std::size_t left = count; left > each_turn; left -= each_turn) {
+    EXPECT_TRUE(domain_.unfence(operators, "kv"));
+    EXPECT_LE(changed().size(), 4 * each_turn);
+    EXPECT_EQ(domain_.ending_count(), left - each_turn + 1);
+    EXPECT_TRUE(domain_.is_ending(exporter)) << "the segment's creator is the last";
+  }
+  EXPECT_FALSE(domain_.unfence(operators, "kv"));
+  EXPECT_EQ(domain_.ending_count(), 0U);
+  EXPECT_EQ(domain_.segment_count(), 0U);
+}
+
+/// Also those that hold nothing: its questions, and the names that it has not published.
+TEST_F(core_turns, lists_of_an_ended_session_are_freed_in_turns) {
+  constexpr std::uint32_t segments = 4'096;
+  constexpr std::size_t ended_each_turn = 256;
+  constexpr std::size_t freed_each_turn = 1'024;
+  create_many(segments);
+  domain_.disconnect(exporter, true);
+  std::size_t turns = 1;
+  for (; domain_.has_work() && turns < segments; ++turns) {
+    static_cast<void>(changed());
+    domain_.work();
+  }
+  EXPECT_EQ(domain_.segment_count(), 0U);
+  EXPECT_EQ(turns, segments / ended_each_turn + segments / freed_each_turn - 1);
+}
+
+TEST_F(core_turns, questions_of_an_ended_exporter_are_freed_in_turns) {
+  constexpr session_id operators = 4;
+  constexpr std::size_t refused_each_turn = 256;
+  constexpr std::size_t freed_each_turn = 1'024;
+  constexpr std::size_t opens = std::size_t{max_opens} / 2 * 3;
+  wait_for_exporter();
+  domain_.connect(operators, {40, 42, true});
+  ASSERT_TRUE(domain_.lose(exporter));
+  static_cast<void>(changed());
+  domain_.unfence(operators, "shared");
+  static_cast<void>(changed());
+  std::size_t turns = 0;
+  for (; domain_.work() && turns < opens; ++turns) {
+    static_cast<void>(changed());
+  }
+  static_cast<void>(changed());
+  EXPECT_GE(turns, opens / freed_each_turn - 1);
+  EXPECT_LE(turns, opens / refused_each_turn + 1);
+  EXPECT_EQ(domain_.segment_count(), 0U);
+}
+
+/// As many as a Keep has, each with fewer answers than the broker has sent. What it has reported is
+/// not recorded again with the next one.
+TEST_F(core_turns, leases_that_a_session_keeps_are_recorded_once) {
+  constexpr std::uint32_t each_request = 4'096;
+  constexpr std::uint32_t segments = each_request + 100;
+  constexpr session_id successor = 3;
+  for (std::uint32_t i = 0; i < segments; ++i) {
+    const std::string name = std::to_string(i);
+    const gpushm::generation generation = domain_.reserve(exporter, host_segment(name)).generation;
+    domain_.attach(exporter, generation, 0, 1);
+    domain_.publish(exporter, generation, {});
+    domain_.open(exporter, {1, 0, name, 0, std::nullopt});
+    static_cast<void>(changed());
+  }
+  ASSERT_TRUE(domain_.lose(exporter));
+  domain_.connect(successor, {11, 1'000, true});
+  static_cast<void>(changed());
+  ASSERT_TRUE(domain_.resume(exporter, successor));
+  static_cast<void>(changed());
+  static_cast<void>(resume_the_rest(domain_, successor));
+  std::vector<std::uint64_t> generations(each_request);
+  std::iota(generations.begin(), generations.end(), 1);
+  const std::vector<std::uint64_t> counts(each_request, 1);
+  domain_.keep(successor, generations, counts, true);
+  EXPECT_EQ(changed().size(), each_request);
+  // A successor of the broker goes on where this one is.
+  saved_state from = domain_.save();
+  domain other("default", 42, bounds, nullptr, from);
+  EXPECT_TRUE(other.save() == domain_.save());
+  const std::vector<std::uint64_t> last{each_request + 1};
+  const std::vector<std::uint64_t> once{1};
+  domain_.keep(successor, last, once, false);
+  EXPECT_LE(changed().size(), 3U) << "that one, the session, and what it does not keep";
+  other.keep(successor, last, once, false);
+  other.pending().clear();
+  EXPECT_TRUE(other.save() == domain_.save());
+  static_cast<void>(work_to_the_end());
+  EXPECT_EQ(domain_.segment_count(), each_request + 1);
+  // The next one reports all of it again.
+  ASSERT_TRUE(domain_.lose(successor));
+  domain_.connect(successor + 1, {11, 1'000, true});
+  static_cast<void>(changed());
+  ASSERT_TRUE(domain_.resume(successor, successor + 1));
+  static_cast<void>(changed());
+  static_cast<void>(resume_the_rest(domain_, successor + 1));
+  domain_.keep(successor + 1, once, once, false);
+  static_cast<void>(work_to_the_end());
+  EXPECT_EQ(domain_.segment_count(), 1U);
+}
+
+/// An earlier version of the broker has recorded in the session what it had reported.
+TEST_F(core_turns, leases_reported_to_an_earlier_version_are_kept) {
+  constexpr session_id successor = 3;
+  create_many(3);
+  ASSERT_TRUE(domain_.lose(exporter));
+  domain_.connect(successor, {11, 1'000, true});
+  ASSERT_TRUE(domain_.resume(exporter, successor));
+  static_cast<void>(changed());
+  saved_state from = domain_.save();
+  std::get<saved_session>(from.records.at({record_kind::session, successor})).kept = {{3, 1}};
+  domain other("default", 42, bounds, nullptr, from);
+  other.keep(successor, {}, {}, false);
+  while (other.work()) {
+  }
+  EXPECT_EQ(other.segment_count(), 2U);
+  EXPECT_EQ(other.find_segment(2), nullptr);
 }
 
 /// The end of the lost session's process changes nothing, and a successor goes on.

@@ -384,8 +384,8 @@ TEST(newer_record, may_have_unknown_fields) {
   fbs::uoffset_t start = builder.StartTable();
   builder.AddElement<std::uint32_t>(fb::Lease::VT_COUNT, 3, 0);
   builder.AddElement<std::uint8_t>(fb::Lease::VT_USED, 1, 0);
-  builder.AddOffset(fb::Lease::VT_USED + 2, future);
-  builder.AddElement<std::uint64_t>(fb::Lease::VT_USED + 20, 99, 0);
+  builder.AddOffset(fb::Lease::VT_KEPT + 2, future);
+  builder.AddElement<std::uint64_t>(fb::Lease::VT_KEPT + 20, 99, 0);
   EXPECT_EQ(decoded(finished(number(core::record_kind::lease),
                              builder,
                              fbs::Offset<fb::Lease>(builder.EndTable(start)))),

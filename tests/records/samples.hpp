@@ -114,8 +114,8 @@ auto fields_of(T& v) {
 }
 template <is<core::saved_lease> T>
 auto fields_of(T& v) {
-  auto& [count, used] = v;
-  return std::tie(count, used);
+  auto& [count, used, kept] = v;
+  return std::tie(count, used, kept);
 }
 template <is<core::saved_subscription> T>
 auto fields_of(T& v) {
@@ -271,7 +271,7 @@ inline auto full_values() {
       std::move(session),
       std::move(segment),
       core::saved_metadata{some_bytes(300, 61)},
-      core::saved_lease{62, true},
+      core::saved_lease{62, true, true},
       core::saved_subscription{std::string("a\0b", 3)},
       core::saved_open{63, request},
       core::saved_confirmation{64, request, max_generation, at(65), 66, true},
