@@ -58,7 +58,7 @@ void domain_recorder::record(core::effects& changes) noexcept {
 void domain_recorder::record_end(gpushm::generation generation) {
   const journal::record_key files = records::key_of(records::kind::files, generation);
   if (!recorder_.has(files)) {  // nor does a successor find any
-    recorder_.erase(files);
+    erase_files(generation);
     return;
   }
   freeing_.insert(generation);
@@ -67,34 +67,52 @@ void domain_recorder::record_end(gpushm::generation generation) {
 
 void domain_recorder::record_freeing(gpushm::generation generation) noexcept {
   const journal::record_key freeing = records::key_of(records::kind::freeing, generation);
-  const journal::record_key files = records::key_of(records::kind::files, generation);
   // It has ended since the last commit if only its own record exists.
   if (recorder_.copy(freeing, freeing) ||
       recorder_.copy(records::key_of({core::record_kind::segment, generation}), freeing)) {
-    recorder_.copy(files, files);
+    for (std::uint64_t part = 0;; ++part) {
+      const journal::record_key files = records::key_of(records::kind::files, generation, part);
+      if (!recorder_.copy(files, files)) {
+        return;
+      }
+    }
+  }
+}
+
+void domain_recorder::erase_files(gpushm::generation generation) noexcept {
+  std::uint64_t part = 0;
+  while (recorder_.erase(records::key_of(records::kind::files, generation, part))) {
+    ++part;
   }
 }
 
 void domain_recorder::is_closed(gpushm::generation generation) noexcept {
   freeing_.erase(generation);
   recorder_.erase(records::key_of(records::kind::freeing, generation));
-  recorder_.erase(records::key_of(records::kind::files, generation));
+  erase_files(generation);
 }
 
-void domain_recorder::record(const segment_files& files) noexcept {
+void domain_recorder::record(const segment_files& files, std::size_t changed) noexcept {
   if (!recorder_.is_on()) {
     return;
   }
   try {
-    records::files_record record{{}, files.chunk_bytes};
-    std::transform(files.chunks.begin(),
-                   files.chunks.begin() + static_cast<std::ptrdiff_t>(files.chunk_bytes.size()),
-                   std::back_inserter(record.chunks),
-                   [](const kept_fd& each) { return each.id; });
-    if (const kept_fd* const writable = files.writable()) {
-      record.writable = writable->id;
-    }
-    recorder_.put(records::key_of(records::kind::files, files.generation), std::move(record));
+    constexpr std::size_t part_size = records::files_record::part_size;
+    const std::size_t count = files.chunk_bytes.size();
+    std::size_t part = changed / part_size;
+    do {  // a page that is not handed back yet has no chunk, and is writable
+      records::files_record record;
+      const std::size_t end = std::min(count, (part + 1) * part_size);
+      for (std::size_t i = part * part_size; i < end; ++i) {
+        record.chunks.push_back(files.chunks[i].id);
+        record.chunk_bytes.push_back(files.chunk_bytes[i]);
+      }
+      if (const kept_fd* const writable = files.writable(); writable != nullptr && part == 0) {
+        record.writable = writable->id;
+      }
+      recorder_.put(records::key_of(records::kind::files, files.generation, part),
+                    std::move(record));
+    } while (++part * part_size < count);
   } catch (const std::bad_alloc&) {
     recorder_.fall_behind();
   }

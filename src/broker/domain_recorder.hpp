@@ -38,7 +38,8 @@ class domain_recorder {
   void end_continuing(const core::saved_state& predecessor) noexcept;
   /// Records the domain's changes.
   void record(core::effects& changes) noexcept;
-  void record(const segment_files& files) noexcept;
+  /// `changed`: the index of the first chunk that is not recorded yet.
+  void record(const segment_files& files, std::size_t changed = 0) noexcept;
   /// Returns the charges for what has been closed, which is not recorded any longer. Returns false
   /// if there is nothing new.
   bool collect(closer& of) noexcept {
@@ -89,6 +90,8 @@ class domain_recorder {
   /// The segment has ended. Its files are charged until they are closed, by a successor, too.
   void record_end(gpushm::generation generation);
   void record_freeing(gpushm::generation generation) noexcept;
+  /// All parts.
+  void erase_files(gpushm::generation generation) noexcept;
 
   recorder off_;  ///< if there is no other
   recorder& recorder_;

@@ -141,6 +141,7 @@ std::uint64_t inheritance::next_packet() const noexcept {
 void inheritance::read() {
   bool complete = false;
   std::map<core::session_id, std::uint64_t> next_names;
+  std::map<std::pair<gpushm::generation, std::uint64_t>, records::files_record> parts;
   log.for_each([&](const journal::record_key& key, std::span<const std::byte> bytes) {
     if (const auto name = records::name_of(key)) {
       state.records.emplace(*name, records::decode(name->kind, bytes));
@@ -178,11 +179,28 @@ void inheritance::read() {
     } else if (auto* const lane = std::get_if<records::lane_record>(&value)) {
       lanes.emplace(key.first, *lane);
     } else if (auto* const chunks = std::get_if<records::files_record>(&value)) {
-      files.emplace(key.first, std::move(*chunks));
+      parts.emplace(std::pair(key.first, key.second), std::move(*chunks));
     } else if (auto* const packet = std::get_if<records::packet_record>(&value)) {
       packets.emplace(key.first, std::move(*packet));
     }
   });
+  for (auto& [key, part] : parts) {  // in order
+    records::files_record& to = files[key.first];
+    const std::uint64_t from = key.second * records::files_record::part_size;
+    if (from > to.chunks.size()) {
+      throw error(errc::invalid_argument,
+                  "read the journal",
+                  {},
+                  "a part of a segment's chunks is missing",
+                  "report this as a bug");
+    }
+    // The first part of an earlier version has all of them.
+    to.chunks.resize(from);
+    to.chunk_bytes.resize(from);
+    to.chunks.insert(to.chunks.end(), part.chunks.begin(), part.chunks.end());
+    to.chunk_bytes.insert(to.chunk_bytes.end(), part.chunk_bytes.begin(), part.chunk_bytes.end());
+    to.writable = std::max(to.writable, part.writable);
+  }
   for (const auto& [session, next] : next_names) {
     if (const auto of = rests.find(session); of != rests.end() && next <= of->second.names.size()) {
       of->second.next = static_cast<std::uint32_t>(next);

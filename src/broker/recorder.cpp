@@ -201,10 +201,8 @@ bool recorder::copy(const journal::record_key& from, const journal::record_key& 
   return found.has_value();
 }
 
-void recorder::erase(const journal::record_key& key) noexcept {
-  if (on_) {
-    on_->log.erase(key);
-  }
+bool recorder::erase(const journal::record_key& key) noexcept {
+  return on_ && on_->log.erase(key);
 }
 
 void recorder::commit() noexcept {

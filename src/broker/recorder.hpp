@@ -123,7 +123,8 @@ class recorder {
   void put(const core::record_name& name, const core::saved_value& value) noexcept;
   /// A record without a value.
   void mark(const journal::record_key& key) noexcept;
-  void erase(const journal::record_key& key) noexcept;
+  /// Returns false if there is no such record.
+  bool erase(const journal::record_key& key) noexcept;
   /// There is such a committed record.
   [[nodiscard]] bool has(const journal::record_key& key) const noexcept {
     return on_ && on_->log.find(key).has_value();

@@ -334,7 +334,8 @@ prepared requests::handle(const context& at, const wire::attach& message) {
   }
   check_whole_pages(what.backend, message.chunk_bytes, last);
   files.chunks.reserve(files.chunks.size() + at.descriptors.size());
-  files.chunk_bytes.reserve(files.chunk_bytes.size() + at.descriptors.size());
+  const std::size_t changed = files.chunk_bytes.size();
+  files.chunk_bytes.reserve(changed + at.descriptors.size());
   kept_fd writable;
   bool by_signaler = true;
   if (what.backend == backend::signals) {
@@ -351,7 +352,7 @@ prepared requests::handle(const context& at, const wire::attach& message) {
   if (writable) {
     files.chunks.push_back(std::move(writable));
   }
-  record_.record(files);
+  record_.record(files, changed);
   if (!by_signaler) {  // it has not come back
     pages_.end(message.generation);
   }

@@ -320,13 +320,14 @@ class journal::impl {
     rewritten_ = 0;
   }
 
-  void erase(const record_key& key) noexcept {
+  bool erase(const record_key& key) noexcept {
     node* const at = records_.find(key);
     if (at == nullptr || !at->second.latest().exists) {
-      return;
+      return false;
     }
     mark(*at, {});
     append(key, change_kind::erase, {});
+    return true;
   }
 
   void commit() noexcept {
@@ -640,8 +641,8 @@ int journal::descriptor() const noexcept {
 void journal::put(const record_key& key, std::span<const std::byte> value) {
   impl_->put(key, value);
 }
-void journal::erase(const record_key& key) noexcept {
-  impl_->erase(key);
+bool journal::erase(const record_key& key) noexcept {
+  return impl_->erase(key);
 }
 void journal::commit() noexcept {
   impl_->commit();

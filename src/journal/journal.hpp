@@ -68,8 +68,8 @@ class journal {
   /// Replaces the record, or adds it. Throws out_of_memory at `max_bytes` or if memory is short,
   /// and std::bad_alloc; the changes since the last commit are then as before this call.
   void put(const record_key& key, std::span<const std::byte> value);
-  /// No effect if there is no such record. Does not fail: `put` has reserved the space.
-  void erase(const record_key& key) noexcept;
+  /// Returns false if there is no such record. Does not fail: `put` has reserved the space.
+  bool erase(const record_key& key) noexcept;
   void commit() noexcept;
   /// Drops the changes since the last commit.
   void roll_back() noexcept;

@@ -102,8 +102,11 @@ struct connection_record {
   friend bool operator==(const connection_record&, const connection_record&) = default;
 };
 
-/// A segment's chunks. Key: its generation. Also of a segment that has ended: see `kind::freeing`.
+/// A segment's chunks, also of one that has ended: see `kind::freeing`. Key: its generation, and 0.
+/// Each further `part_size` have a record of their own, with 1, 2, … in the key: an Attach does not
+/// record again what came with earlier ones.
 struct files_record {
+  static constexpr std::size_t part_size = 4'096;
   std::vector<descriptor_id> chunks;
   std::vector<std::uint64_t> chunk_bytes;  ///< as many
   descriptor_id writable = 0;              ///< of a page of timelines

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// The journal's records of a segment with thousands of chunks.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/unique_fd.hpp"
+#include "broker/closer.hpp"
+#include "broker/descriptor_shelf.hpp"
+#include "broker/inheritance.hpp"
+#include "broker/recorder.hpp"
+#include "journal/journal.hpp"
+#include "keeper/descriptor_store.hpp"
+#include "records/records.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "tests/broker/hub_world.hpp"
+
+namespace gpushm::broker_detail {
+namespace {
+
+using namespace std::chrono_literals;
+using testing_world::memfd;
+
+class chunk_records : public testing::Test {
+ protected:
+  static constexpr std::uint64_t chunk_bytes = 4'096;
+  static constexpr std::size_t part_size = records::files_record::part_size;
+
+  chunk_records() {
+    member_ = std::make_shared<session>(1);
+    hub_.accept(member_, {10, 1'000, true});
+    ask(wire::hello{});
+  }
+
+  void ask(wire::body body, std::vector<kept_fd> files = {}) {
+    EXPECT_TRUE(hub_.receive(*member_,
+                             wire::encode({++request_, std::move(body)}),
+                             std::move(files),
+                             core::time_point(std::chrono::hours(1))));
+  }
+  [[nodiscard]] gpushm::generation reserve(const std::string& name, std::uint32_t chunks) {
+    wire::reserve wanted{};
+    wanted.name = name;
+    wanted.size_bytes = wanted.allocated_bytes = chunks * chunk_bytes;
+    wanted.chunk_count = chunks;
+    ask(wanted);
+    return hub_.domain().stat(1, name).generation;
+  }
+  /// Numbers in the keeper from 1 on.
+  void attach(gpushm::generation to, std::uint32_t first, std::uint32_t count) {
+    std::vector<kept_fd> files;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      files.emplace_back(base::unique_fd(::fcntl(chunk_.get(), F_DUPFD_CLOEXEC, 0)), ++stored_);
+    }
+    ask(wire::attach{to, first, std::vector<std::uint64_t>(count, chunk_bytes)}, std::move(files));
+  }
+  void collect() {
+    hub_.collect_freed();
+    hub_.tick(core::time_point(std::chrono::hours(1)));  // records it
+  }
+  [[nodiscard]] journal::journal journal_now() const {
+    return journal::journal::open(base::unique_fd(::fcntl(file_.get(), F_DUPFD_CLOEXEC, 0)));
+  }
+  /// Number of chunks in a record; nothing: there is no such record.
+  [[nodiscard]] std::optional<std::size_t> recorded(gpushm::generation of,
+                                                    std::uint64_t part) const {
+    const journal::journal now = journal_now();
+    const auto found = now.find(records::key_of(records::kind::files, of, part));
+    if (!found) {
+      return std::nullopt;
+    }
+    return std::get<records::files_record>(records::decode(records::kind::files, *found))
+        .chunks.size();
+  }
+
+ private:
+  [[nodiscard]] recorder make_recorder() {
+    const std::string path = folder_.path() + "/keeper";
+    keeper_ = base::unique_fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(&address.sun_path[0], path.data(), path.size());
+    EXPECT_EQ(::bind(keeper_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address),
+              0);
+    ::setenv("NOTIFY_SOCKET", path.c_str(), 1);
+    descriptor_shelf shelf(keeper::descriptor_store::from_environment().value(), "test");
+    ::unsetenv("NOTIFY_SOCKET");
+    journal::journal log = journal::journal::create();
+    records::encoder encoder;
+    log.put(records::key_of(records::kind::broker),
+            encoder.encode(records::broker_record{"default", {}, 0, "/none", 0, 0, 0, 0, 0}));
+    log.commit();
+    file_ = base::unique_fd(::fcntl(log.descriptor(), F_DUPFD_CLOEXEC, 0));
+    return {std::move(log), std::move(shelf), 1};
+  }
+
+  gpushm_testing::temp_dir folder_;
+  base::unique_fd keeper_;
+  base::unique_fd file_;  ///< the journal
+  base::unique_fd chunk_ = memfd(chunk_bytes);
+  base::unique_fd table_ = memfd(chunk_bytes, 0);
+  recorder recorder_ = make_recorder();
+  testing_world::recorded_outbox out_;
+  hub hub_{{{"default", 42, {1, 2, 3}, false, table_.get()},
+            {.names_changes = true},
+            nullptr,
+            std::make_shared<closer>(std::nullopt),
+            &recorder_},
+           out_,
+           [](void* /*context*/,
+              std::uint32_t /*slot*/,
+              gpushm::generation /*generation*/,
+              std::optional<segment_state> /*state*/) {},
+           nullptr};
+  std::shared_ptr<session> member_;
+  std::uint64_t request_ = 0;
+  std::uint64_t stored_ = 0;
+};
+
+/// What an Attach records depends on the packet, not on how many chunks came before.
+TEST_F(chunk_records, are_in_parts_that_a_successor_puts_together) {
+  constexpr std::uint32_t more = 40;
+  constexpr std::uint32_t chunks = part_size + more;
+  const auto other = reserve("one chunk", 1);
+  attach(other, 0, 1);
+  const auto many = reserve("many chunks", chunks);
+  for (std::uint32_t first = 0; first < chunks;) {
+    const auto count = std::min<std::uint32_t>(wire::max_batch, chunks - first);
+    attach(many, first, count);
+    first += count;
+    EXPECT_EQ(recorded(many, 0), std::min<std::size_t>(first, part_size));
+    EXPECT_EQ(recorded(many, 1),
+              first > part_size ? std::optional(first - part_size) : std::nullopt);
+  }
+  EXPECT_EQ(recorded(many, 2), std::nullopt);
+  {
+    const inheritance successor(journal_now(), {});
+    const records::files_record& found = successor.files.at(many);
+    std::vector<records::descriptor_id> expected(chunks);
+    std::iota(expected.begin(), expected.end(), 2);
+    EXPECT_EQ(found.chunks, expected);
+    EXPECT_EQ(found.chunk_bytes, std::vector<std::uint64_t>(chunks, chunk_bytes));
+    EXPECT_EQ(successor.files.at(other).chunks, std::vector<records::descriptor_id>{1});
+  }
+  ask(wire::release{many, 1, false});
+  EXPECT_EQ(recorded(many, 0), part_size) << "they are charged until they are closed";
+  EXPECT_EQ(recorded(many, 1), more);
+  EXPECT_TRUE(gpushm_testing::eventually(
+      [&] {
+        collect();
+        return !recorded(many, 0);
+      },
+      60s));
+  EXPECT_EQ(recorded(many, 1), std::nullopt);
+  EXPECT_EQ(recorded(other, 0), 1U);
+}
+
+/// Which is one record, however many there are.
+TEST_F(chunk_records, of_an_earlier_version_are_complete) {
+  constexpr std::size_t chunks = part_size + 2;
+  journal::journal log = journal_now();
+  records::encoder encoder;
+  records::files_record all;
+  all.chunks.resize(chunks);
+  std::iota(all.chunks.begin(), all.chunks.end(), 1);
+  all.chunk_bytes.assign(chunks, chunk_bytes);
+  log.put(records::key_of(records::kind::files, 7), encoder.encode(all));
+  log.commit();
+  const inheritance successor(std::move(log), {});
+  EXPECT_EQ(successor.files.at(7), all);
+}
+
+TEST_F(chunk_records, without_a_part_are_refused) {
+  journal::journal log = journal_now();
+  records::encoder encoder;
+  log.put(records::key_of(records::kind::files, 7, 1),
+          encoder.encode(records::files_record{{1}, {chunk_bytes}}));
+  log.commit();
+  try {
+    const inheritance successor(std::move(log), {});
+    ADD_FAILURE() << "not refused";
+  } catch (const error& why) {
+    EXPECT_EQ(why.code(), errc::invalid_argument);
+    EXPECT_EQ(why.cause(), "a part of a segment's chunks is missing");
+  }
+}
+
+}  // namespace
+}  // namespace gpushm::broker_detail
