@@ -26,6 +26,8 @@ namespace {
 /// page of a list ends before the packet is full.
 constexpr std::size_t description_bytes = 512;
 constexpr std::size_t listing_bytes = wire::max_packet_bytes / 2;
+/// Leases of a page's segments, each of which is looked at; the first segment may have more.
+constexpr std::size_t listed_leases = 16'384;
 /// Names of one open_many that are opened in one turn.
 constexpr std::size_t opens_per_turn = 32;
 
@@ -474,12 +476,14 @@ wire::listing requests::list_page(const context& at,
                                   const std::string& after) const {
   wire::listing page;
   std::size_t used = 0;
+  std::size_t leases = 0;
   domain_.list(at.number, prefix, after, [&](const core::segment& what) {
     if (!is_known_to(at.from, what)) {
       return true;
     }
     used += description_bytes + what.name.size();
-    if (used > listing_bytes) {
+    leases += what.leases.size();
+    if (used > listing_bytes || (leases > listed_leases && !page.segments.empty())) {
       page.more = true;
       return false;
     }

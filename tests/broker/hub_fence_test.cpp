@@ -118,6 +118,47 @@ TEST_F(hub_fence, goodbye_ends_everything_immediately) {
   expect_nothing_left();
 }
 
+/// Which are looked at for each description, while any session waits for its fence.
+TEST_F(hub_fence, list_of_segments_with_many_leases_has_shorter_pages) {
+  constexpr std::size_t segments = 100;
+  constexpr std::size_t connections = 250;
+  constexpr std::size_t each_page = 16'384 / (connections + 1);
+  const auto creator = greet();
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < segments; ++i) {
+    names.push_back("kv " + std::to_string(i));
+    make(creator, names.back());
+  }
+  core::session_id last = 0;
+  for (std::size_t i = 0; i < connections; ++i) {
+    last = greet({300, 3000, true});
+    session& of = *hub_.find(last);
+    hub_.receive(of, wire::encode({++request_, wire::open_many{names, 0, 0}}), not_kept({}), now_);
+    while (of.rest) {
+      hub_.resume(of);
+    }
+    ASSERT_EQ(take(last).size(), segments);
+  }
+  ASSERT_TRUE(lose(last));
+  std::set<std::string> listed;
+  std::string after;
+  for (std::size_t pages = 1;; ++pages) {
+    const auto page = expect<wire::listing>(round_trip(creator, wire::list{"", after}));
+    ASSERT_FALSE(page.segments.empty());
+    EXPECT_LE(page.segments.size(), each_page);
+    for (const wire::segment& each : page.segments) {
+      EXPECT_EQ(each.ending, 1U);
+      EXPECT_TRUE(listed.insert(each.name).second);
+    }
+    after = page.segments.back().name;
+    if (!page.more) {
+      EXPECT_EQ(pages, (segments + each_page - 1) / each_page);
+      break;
+    }
+  }
+  EXPECT_EQ(listed.size(), segments);
+}
+
 TEST_F(hub_fence, leases_of_many_connections_are_unfenced_in_turns) {
   constexpr int count = 300;
   const auto creator = greet();
