@@ -231,8 +231,10 @@ bool domain::work() {
   if (!lost_devices_.empty()) {
     lose_some();
   }
-  // A bounded number of leases of each queue.
-  for (std::size_t some = leases_per_turn(); some != 0 && !ended_.empty(); --some) {
+  // A bounded number of leases, of both queues.
+  const std::size_t leases = leases_per_turn();
+  const std::size_t each = ended_.empty() || unkept_.empty() ? leases : (leases + 1) / 2;
+  for (std::size_t some = each; some != 0 && !ended_.empty(); --some) {
     ended_session& gone = ended_.front();
     if (gone.has_leases()) {
       if (!end_next_lease(gone)) {
@@ -248,7 +250,7 @@ bool domain::work() {
     }
     ended_.pop_front();
   }
-  for (std::size_t some = leases_per_turn(); some != 0 && !unkept_.empty(); --some) {
+  for (std::size_t some = each; some != 0 && !unkept_.empty(); --some) {
     unkept& of = unkept_.front();
     if (!of.left.empty() && !release_next(of)) {
       break;

@@ -348,6 +348,32 @@ TEST_F(core_turns, leases_that_a_session_keeps_are_recorded_once) {
   EXPECT_EQ(domain_.segment_count(), 1U);
 }
 
+/// The leases that it has not kept, and those that end with it.
+TEST_F(core_turns, session_that_ends_before_what_it_does_not_keep_shares_its_turns) {
+  constexpr std::uint32_t segments = 1'500;
+  constexpr std::size_t each_turn = 256;
+  constexpr session_id successor = 3;
+  create_many(segments);
+  ASSERT_TRUE(domain_.lose(exporter));
+  domain_.connect(successor, {11, 1'000, true});
+  static_cast<void>(changed());
+  ASSERT_TRUE(domain_.resume(exporter, successor));
+  static_cast<void>(changed());
+  static_cast<void>(resume_the_rest(domain_, successor));
+  domain_.keep(successor, {}, {}, false);
+  static_cast<void>(changed());
+  domain_.disconnect(successor, true);
+  static_cast<void>(changed());
+  std::size_t left = domain_.segment_count();
+  EXPECT_EQ(left, segments - each_turn);
+  for (std::uint32_t turns = 0; domain_.work() && turns < segments; ++turns) {
+    EXPECT_LE(left - domain_.segment_count(), each_turn);
+    left = domain_.segment_count();
+    static_cast<void>(changed());
+  }
+  EXPECT_EQ(domain_.segment_count(), 0U);
+}
+
 /// An earlier version of the broker has recorded in the session what it had reported.
 TEST_F(core_turns, leases_reported_to_an_earlier_version_are_kept) {
   constexpr session_id successor = 3;
