@@ -46,15 +46,19 @@ struct item {
   std::uint32_t gpu = 0;  ///< `budget::number_of_gpu`; only for gpu_bytes
 };
 
-/// Bytes charged per object, in addition to its text: measured broker heap (docs/results) and
-/// kernel memory (struct sizes of Linux 6.x), rounded up.
+/// Bytes charged per object, in addition to its text: measured heap, rounded up (`hub_charges.*`:
+/// not less than that, and with a journal, which has each object once more, at most 1.5 times heap
+/// and journal). That of a connection is kernel memory mostly (struct sizes of Linux 6.x).
 struct cost {
   static constexpr std::uint64_t connection =
       8'192;  ///< session, its tasks, struct unix_sock, files
-  static constexpr std::uint64_t segment = 2'048;
+  static constexpr std::uint64_t segment = 1'024;
   static constexpr std::uint64_t chunk = 64;
-  static constexpr std::uint64_t lease = 256;
-  static constexpr std::uint64_t waiting_open = 768;
+  static constexpr std::uint64_t lease = 192;
+  /// Of an open that waits: its name is kept with the open, for its session and for the name.
+  static constexpr std::uint64_t waiting_open(std::size_t name_bytes) noexcept {
+    return 528 + std::uint64_t{3} * name_bytes;
+  }
   static constexpr std::uint64_t subscription = 256;
   static constexpr std::uint64_t packet = 512;  ///< in addition to its bytes
 };

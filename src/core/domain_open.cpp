@@ -40,7 +40,7 @@ constexpr std::size_t records_per_open = 4;
 void charge_waiting_open(charges& held, const open_request& request) {
   held.take(resource::waiting_opens, 1);
   try {
-    held.take(resource::memory_bytes, cost::waiting_open + request.name.size());
+    held.take(resource::memory_bytes, cost::waiting_open(request.name.size()));
   } catch (...) {
     held.release(resource::waiting_opens, 1);
     throw;
@@ -49,7 +49,7 @@ void charge_waiting_open(charges& held, const open_request& request) {
 
 void release_waiting_open(charges& held, const open_request& request) noexcept {
   held.release(resource::waiting_opens, 1);
-  held.release(resource::memory_bytes, cost::waiting_open + request.name.size());
+  held.release(resource::memory_bytes, cost::waiting_open(request.name.size()));
 }
 
 }  // namespace

@@ -352,7 +352,7 @@ void domain::restore_waiting(std::uint64_t id, const saved_open& from) {
           "an open waits under a number that was not given out, or forever");
   waiting_.emplace(id, waiting_open{from.session, from.request});
   at->second.held.charge(resource::waiting_opens, 1);
-  at->second.held.charge(resource::memory_bytes, cost::waiting_open + from.request.name.size());
+  at->second.held.charge(resource::memory_bytes, cost::waiting_open(from.request.name.size()));
   at->second.waiting.insert(id);
   deadlines_.add({*from.request.deadline, deadline_queue::kind::waiting, id});
   name_waiters& same = waiting_by_name_[from.request.name];
@@ -371,7 +371,7 @@ void domain::restore_confirmation(std::uint64_t id, const saved_confirmation& fr
       waiting_confirmation{
           from.session, from.request, from.generation, from.deadline, from.exporter, from.sent});
   at->second.held.charge(resource::waiting_opens, 1);
-  at->second.held.charge(resource::memory_bytes, cost::waiting_open + from.request.name.size());
+  at->second.held.charge(resource::memory_bytes, cost::waiting_open(from.request.name.size()));
   at->second.confirming.insert(id);
   deadlines_.add({from.deadline, deadline_queue::kind::confirmation, id});
   confirming_opens& same = confirming_by_generation_[from.generation];

@@ -1,11 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // Heap use per segment, and behaviour when an allocation fails.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 
 #include <chrono>
+#include <cstddef>
+#include <cstdlib>
 #include <iostream>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
+#include "base/unique_fd.hpp"
+#include "broker/descriptor_shelf.hpp"
+#include "broker/recorder.hpp"
+#include "journal/journal.hpp"
+#include "keeper/descriptor_store.hpp"
 #include "tests/broker/hub_world.hpp"
 #include "tests/core/counting_new.hpp"
 #include "tests/core/world.hpp"
@@ -139,6 +154,125 @@ TEST_F(hub_heap, segment_uses_less_than_1_kib_of_heap) {
   expect_nothing_left();
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
+
+/// A recorder with a journal, and a socket in the place of the keeper's.
+class own_journal {
+ protected:
+  own_journal() {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    socklen_t length = sizeof address.sun_family;  // the kernel chooses an abstract name
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(::bind(keeper_.get(), any, length), 0);
+    length = sizeof address;
+    EXPECT_EQ(::getsockname(keeper_.get(), any, &length), 0);
+    const std::string name(&address.sun_path[1], length - offsetof(sockaddr_un, sun_path) - 1);
+    ::setenv("NOTIFY_SOCKET", ("@" + name).c_str(), 1);  // NOLINT(concurrency-mt-unsafe)
+    broker_detail::descriptor_shelf shelf(keeper::descriptor_store::from_environment().value(),
+                                          "d1");
+    ::unsetenv("NOTIFY_SOCKET");  // NOLINT(concurrency-mt-unsafe)
+    auto log = journal::journal::create(std::uint64_t{1} << 30U);
+    journal_ = base::unique_fd(::fcntl(log.descriptor(), F_DUPFD_CLOEXEC, 0));
+    records_ = broker_detail::recorder(std::move(log), std::move(shelf), 1);
+  }
+  [[nodiscard]] std::uint64_t journal_bytes() const {
+    struct stat status {};
+    EXPECT_EQ(::fstat(journal_.get(), &status), 0);
+    return static_cast<std::uint64_t>(status.st_blocks) * 512;
+  }
+
+  base::unique_fd keeper_{::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
+  base::unique_fd journal_;
+  broker_detail::recorder records_;
+};
+
+/// What members make the broker keep is charged, and with a journal not much more than that: else a
+/// container's memory is not used.
+class hub_charges : own_journal,
+                    public broker_detail::testing_world::hub_test,
+                    public testing::WithParamInterface<std::tuple<bool, std::size_t>> {
+ protected:
+  hub_charges()
+      : hub_test(has_journal() ? core::limits{.memory_copies = 2,
+                                              .max_subscriptions = count,
+                                              .names_changes = true}
+                               : core::limits{.max_subscriptions = count},
+                 nullptr,
+                 has_journal() ? &records_ : nullptr) {}
+  [[nodiscard]] static bool has_journal() { return std::get<0>(GetParam()); }
+
+  struct amounts {
+    std::uint64_t kept = 0;
+    std::uint64_t charged = 0;
+  };
+  [[nodiscard]] amounts now() {
+    slots_.clear();  // of this test
+    out_.sent.clear();
+    return {heap_bytes_in_use() + journal_bytes(),
+            hub_.domain().budget().used(core::resource::memory_bytes)};
+  }
+  /// Of what `make` makes, in all.
+  template <typename Make>
+  amounts of(const char* what, Make&& make) {
+    const amounts before = now();
+    for (std::size_t i = 0; i < count; ++i) {
+      make(i);
+    }
+    const amounts after = now();
+    const amounts result{after.kept - before.kept, after.charged - before.charged};
+    std::cout << what << ": " << result.kept / count << " bytes kept, " << result.charged / count
+              << " charged\n";
+    EXPECT_GE(result.charged, result.kept) << what;
+    return result;
+  }
+
+  static constexpr std::uint32_t count = 4'000;
+};
+
+TEST_P(hub_charges, cover_what_is_kept) {
+  const auto creator = greet();
+  const auto reader = greet({201, 2000, true});
+  const std::string prefix(std::get<1>(GetParam()), 'n');
+  const auto name_of = [&](std::size_t i) { return prefix + typical_segment(i).name; };
+  std::vector<amounts> all;
+  all.push_back(of("segments", [&](std::size_t i) {
+    wire::reserve wanted;
+    static_cast<core::reservation&>(wanted) = typical_segment(i);
+    wanted.name = name_of(i);
+    wanted.backend = backend::cuda_ipc;
+    wanted.lifetime = lifetime::leased;
+    wanted.chunk_count = 0;
+    wanted.ticket.resize(64);
+    const auto made = expect<wire::reserved>(round_trip(creator, wanted));
+    expect<wire::done>(round_trip(creator, wire::publish{made.generation, {}}));
+  }));
+  all.push_back(of("opens that their exporter confirms", [&](std::size_t i) {
+    send_request(reader, wire::open{name_of(i), 0, 0});
+  }));
+  all.push_back(of("opens that wait", [&](std::size_t i) {
+    send_request(reader, wire::open{"not there/" + name_of(i), 0, 100'000});
+  }));
+  all.push_back(of("subscriptions", [&](std::size_t i) {
+    send_request(reader, wire::subscribe{"prefixes/" + name_of(i)});
+  }));
+  amounts sum;
+  for (const amounts& each : all) {
+    sum.kept += each.kept;
+    sum.charged += each.charged;
+  }
+  if (has_journal()) {
+    EXPECT_LE(sum.charged, sum.kept / 2 * 3);
+  }
+  of("sessions", [&](std::size_t) { greet(); });
+}
+
+INSTANTIATE_TEST_SUITE_P(names,
+                         hub_charges,
+                         testing::Combine(testing::Bool(), testing::Values(0U, 200U)),
+                         [](const auto& of) {
+                           return std::string(std::get<1>(of.param) != 0 ? "long" : "short") +
+                                  (std::get<0>(of.param) ? "_with_journal" : "");
+                         });
 
 /// Runs `work` repeatedly on a new domain, each time with a later allocation failing, until none
 /// fails.
