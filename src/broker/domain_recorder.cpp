@@ -65,17 +65,18 @@ void domain_recorder::record_end(gpushm::generation generation) {
   record_freeing(generation);
 }
 
-void domain_recorder::record_freeing(gpushm::generation generation) noexcept {
+bool domain_recorder::record_freeing(gpushm::generation generation) noexcept {
   const journal::record_key freeing = records::key_of(records::kind::freeing, generation);
   // It has ended since the last commit if only its own record exists.
-  if (recorder_.copy(freeing, freeing) ||
-      recorder_.copy(records::key_of({core::record_kind::segment, generation}), freeing)) {
-    for (std::uint64_t part = 0;; ++part) {
-      const journal::record_key files = records::key_of(records::kind::files, generation, part);
-      if (!recorder_.copy(files, files)) {
-        return;
-      }
-    }
+  return recorder_.copy(freeing, freeing) ||
+         recorder_.copy(records::key_of({core::record_kind::segment, generation}), freeing);
+}
+
+void domain_recorder::record_files_again(gpushm::generation generation) noexcept {
+  std::uint64_t part = 0;
+  const auto files = [&] { return records::key_of(records::kind::files, generation, part); };
+  while (recorder_.copy(files(), files())) {
+    ++part;
   }
 }
 
@@ -165,7 +166,9 @@ void domain_recorder::catch_up() noexcept {
         }
       });
       for (const gpushm::generation each : freeing_) {
-        record_freeing(each);
+        if (record_freeing(each)) {
+          record_files_again(each);
+        }
       }
       if (ledger_ != nullptr) {
         ledger_->erase_others(existing);

@@ -156,7 +156,9 @@ TEST_F(chunk_records, are_in_parts_that_a_successor_puts_together) {
     EXPECT_EQ(found.chunk_bytes, std::vector<std::uint64_t>(chunks, chunk_bytes));
     EXPECT_EQ(successor.files.at(other).chunks, std::vector<records::descriptor_id>{1});
   }
+  const std::uint64_t used_bytes = journal_now().used_bytes();
   ask(wire::release{many, 1, false});
+  EXPECT_LT(journal_now().used_bytes(), used_bytes + 16 * part_size / 2) << "they stay as they are";
   EXPECT_EQ(recorded(many, 0), part_size) << "they are charged until they are closed";
   EXPECT_EQ(recorded(many, 1), more);
   EXPECT_TRUE(gpushm_testing::eventually(
