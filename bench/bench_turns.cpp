@@ -270,9 +270,9 @@ class full_domain {
       times_.measure(kind, [&] {
         is_handled = hub_.receive(from, packet, std::move(descriptors), now_, 0, lane);
       });
-    }
-    while (from.rest || from.resumes || from.waits_for_events != 0) {
-      times_.measure(kind, [&] { hub_.resume(from); });
+      while (from.rest || from.resumes || from.waits_for_events != 0) {
+        times_.measure(kind, [&] { hub_.resume(from); });
+      }
     }
     catch_up();
   }

@@ -121,7 +121,7 @@ TEST_F(hub_fence, goodbye_ends_everything_immediately) {
 /// Which are looked at for each description, while any session waits for its fence.
 TEST_F(hub_fence, list_of_segments_with_many_leases_has_shorter_pages) {
   constexpr std::size_t segments = 100;
-  constexpr std::size_t connections = 250;
+  constexpr std::size_t connections = 170;
   constexpr std::size_t each_page = 16'384 / (connections + 1);
   const auto creator = greet();
   std::vector<std::string> names;
