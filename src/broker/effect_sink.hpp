@@ -64,6 +64,9 @@ class effect_sink {
 
   /// Some subscribers have not got all events.
   [[nodiscard]] bool has_events() const noexcept { return !unsent_.empty(); }
+  /// Those of so many changes that no request should cause more before some of them are queued:
+  /// its own would wait behind those of all other sessions.
+  [[nodiscard]] bool has_many_events() const noexcept { return unsent_.size() >= many_changes; }
   /// Queues some of those events.
   void send_events() noexcept;
   /// Number of changes so far that not all subscribers have got at once, and of those of them that
@@ -80,6 +83,7 @@ class effect_sink {
     core::domain::places left;
   };
   static constexpr core::domain::places holder_only{0, 1};
+  static constexpr std::size_t many_changes = 8;
   /// Of a turn: 512 events, which is a millisecond.
   static constexpr std::size_t effort_per_turn = 512 * (core::domain::effort_of_event + 1);
 

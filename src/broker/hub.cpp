@@ -144,6 +144,11 @@ void hub::work() {
   finish();
 }
 
+void hub::send_events() noexcept {
+  effects_.send_events();
+  finish();
+}
+
 void hub::wait_for_events(session& by, std::uint64_t put_off_before) const noexcept {
   if (effects_.put_off() != put_off_before) {
     by.waits_for_events = effects_.put_off();

@@ -116,6 +116,10 @@ class hub final {
   /// Queues some events that it `waits_for_events`, opens some names of `rest`, or takes some of
   /// what `resumes` is about. All must be over before the session's next request is received.
   void resume(session& of);
+  /// While this is true, no request is received: who has sent one calls `send_events` in its turns.
+  [[nodiscard]] bool has_many_events() const noexcept { return effects_.has_many_events(); }
+  /// Queues some events that subscribers have not got.
+  void send_events() noexcept;
   /// See core::domain.
   [[nodiscard]] bool has_work() const noexcept {
     return domain_.has_work() || effects_.has_events();

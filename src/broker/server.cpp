@@ -609,6 +609,9 @@ class server::impl final : public outbox {
       } else if (of.last_packets) {
         const recorder::step named(recorder_, {step_kind::end, of.number});
         receiver_.read_last(of);
+      } else if (hub_.has_many_events() && (of.may_read_events() || of.may_read())) {
+        const recorder::step named(recorder_, {step_kind::work, 0});
+        hub_.send_events();
       } else if (of.may_read_events()) {
         receiver_.read_one(*of.events);
       } else if (of.may_read()) {

@@ -180,6 +180,25 @@ TEST_F(hub_events, are_queued_before_the_next_request_of_their_cause) {
   expect_nothing_left();
 }
 
+/// The events of a member's request must not wait behind those of as many requests as others have
+/// sessions.
+TEST_F(hub_events, of_few_changes_are_left_when_a_request_is_received) {
+  const auto creator = greet();
+  constexpr int many = 8;
+  for (int i = 0; i < many; ++i) {
+    EXPECT_FALSE(hub_.has_many_events());
+    make(creator, "segment " + std::to_string(i));
+  }
+  for (std::size_t turns = 0; hub_.has_many_events() && turns < watchers; ++turns) {
+    take_turn([&] { hub_.send_events(); });
+  }
+  EXPECT_FALSE(hub_.has_many_events());
+  EXPECT_TRUE(hub_.has_work()) << "not all of them";
+  work_to_the_end();
+  EXPECT_EQ(events(), many * all_subscriptions);
+  expect_nothing_left();
+}
+
 TEST_F(hub_events, of_an_end_take_several_turns) {
   const auto creator = greet();
   constexpr int segments = 4;

@@ -319,6 +319,37 @@ TEST_F(brokerd_with_hostile_member, leaves_no_subscriber_without_its_event) {
   }
 }
 
+/// More changes than may be left when a request is received.
+TEST_F(brokerd_with_hostile_member, answers_all_requests_while_events_are_left) {
+  constexpr int subscribers = 20;
+  constexpr int subscriptions = 64;
+  std::list<gpushm_testing::raw_session> silent;
+  for (int i = 0; i != subscribers; ++i) {
+    auto& member = silent.emplace_back(gpushm_testing::raw_session::greeted(socket_));
+    for (int each = 0; each != subscriptions; ++each) {
+      const auto begun = member.request(gpushm::wire::subscribe{});
+      ASSERT_NE(gpushm_testing::body_of<gpushm::wire::subscribed>(begun), nullptr);
+    }
+  }
+  auto creator = gpushm_testing::raw_session::greeted(socket_);
+  ASSERT_NE(gpushm_testing::publish_segment(creator, gpushm_testing::reserve_pages("w", 1)), 0U);
+  constexpr int readers = 20;
+  constexpr int requests = 3;
+  std::list<gpushm_testing::raw_session> all;
+  for (int i = 0; i != readers; ++i) {
+    auto& reader = all.emplace_back(gpushm_testing::raw_session::greeted(socket_));
+    for (int each = 0; each != requests; ++each) {
+      ASSERT_TRUE(reader.send(gpushm::wire::open{"w", 0, 0}));
+    }
+  }
+  for (auto& reader : all) {
+    for (int each = 0; each != requests; ++each) {
+      const auto got = reader.receive(gpushm_testing::scaled_timeout(30s));
+      EXPECT_NE(gpushm_testing::body_of<gpushm::wire::opened>(got), nullptr);
+    }
+  }
+}
+
 /// A flood of connections sends none.
 TEST_F(brokerd_with_hostile_member, has_no_event_lane_of_a_connection_without_hello) {
   const auto kept = [&] {
