@@ -27,6 +27,9 @@ struct closer::state {
 
 namespace {
 
+/// Segments whose records are erased in one turn: a keeper that was stopped closes all at once.
+constexpr std::size_t max_collected = 1'024;
+
 /// Until the keeper has closed its copies: their memory would belong to no account. What remains
 /// once the domain has ended is removed by `descriptor_shelf::end`.
 void take_from_keeper(descriptor_shelf& shelf,
@@ -119,7 +122,9 @@ void closer::drop(std::list<freeing>& from) noexcept {
 std::list<closer::freeing> closer::take_closed() noexcept {
   const std::uint64_t closed = state_->closed.load(std::memory_order_acquire);
   std::list<freeing> done;
-  while (!freeing_.empty() && freeing_.front().end <= closed) {
+  for (std::size_t some = max_collected;
+       some != 0 && !freeing_.empty() && freeing_.front().end <= closed;
+       --some) {
     done.splice(done.end(), freeing_, freeing_.begin());
   }
   return done;

@@ -41,12 +41,9 @@ class closer {
   /// From here on, the keeper's copies stay: records of a successor refer to them.
   void leave_to_successor() noexcept;
 
-  /// Returns the charges for what has been closed. Returns false if there is nothing new. Does not
+  /// Returns the charges for what has been closed, of at most 1,024 segments; calls `closed`, which
+  /// must not throw, with the generation of each. Returns false if there is nothing new. Does not
   /// block.
-  bool collect() noexcept {
-    return collect([](gpushm::generation) {});
-  }
-  /// The same; calls `closed`, which must not throw, with the generation of each segment.
   template <typename Closed>
   bool collect(Closed&& closed) noexcept {
     std::list<freeing> all = take_closed();

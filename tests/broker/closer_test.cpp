@@ -20,6 +20,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -316,6 +317,44 @@ struct closer_with_keeper {
   descriptor_shelf shelf = shelf_at(directory / "notify");
   std::shared_ptr<closer> closes = std::make_shared<closer>(shelf.another());
 };
+
+/// A keeper that reads again closes all that has waited at once.
+TEST(closer_with_much_to_close, returns_charges_in_parts) {
+  closer_with_keeper of;
+  constexpr std::size_t at_once = 500;
+  constexpr std::size_t count = 3 * at_once;
+  for (std::size_t given = 0; given != count; given += at_once) {
+    std::array<int, 2> ends{};
+    ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+    const base::unique_fd reader(ends[0]);
+    const base::unique_fd writer(ends[1]);
+    for (std::size_t i = 0; i != at_once; ++i) {
+      std::vector<base::unique_fd> one;
+      one.emplace_back(::fcntl(writer.get(), F_DUPFD_CLOEXEC, 0));
+      of.closes->close(not_kept(base::guard_all(std::move(one))),
+                       std::make_shared<core::charges>(),
+                       given + i + 1);
+    }
+    of.closes->flush();
+    ASSERT_EQ(::dup3(reader.get(), writer.get(), O_CLOEXEC), writer.get());  // closes it
+    pollfd closed{reader.get(), POLLIN, 0};
+    ASSERT_EQ(::poll(&closed, 1, 30'000), 1) << "not all are closed";
+  }
+  std::vector<gpushm::generation> collected;
+  const auto collect = [&] {
+    of.closes->collect([&](gpushm::generation each) { collected.push_back(each); });
+  };
+  collect();
+  EXPECT_EQ(collected.size(), 1'024U);
+  EXPECT_TRUE(eventually(
+      [&] {
+        collect();
+        return collected.size() == count;
+      },
+      30s));
+  EXPECT_TRUE(std::is_sorted(collected.begin(), collected.end()));
+  EXPECT_FALSE(of.closes->is_freeing());
+}
 
 class freed_memory : protected closer_with_keeper, public testing_world::hub_test {
  protected:
