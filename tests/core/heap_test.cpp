@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/sanitizers.hpp"
 #include "base/unique_fd.hpp"
 #include "broker/descriptor_shelf.hpp"
 #include "broker/recorder.hpp"
@@ -260,7 +261,7 @@ TEST_P(hub_charges, cover_what_is_kept) {
     sum.kept += each.kept;
     sum.charged += each.charged;
   }
-  if (has_journal()) {
+  if (has_journal() && !base::under_sanitizer) {  // their allocators do not round up
     EXPECT_LE(sum.charged, sum.kept / 2 * 3);
   }
   of("sessions", [&](std::size_t) { greet(); });
