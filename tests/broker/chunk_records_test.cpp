@@ -2,14 +2,10 @@
 // The journal's records of a segment with thousands of chunks.
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -19,15 +15,13 @@
 
 #include "base/unique_fd.hpp"
 #include "broker/closer.hpp"
-#include "broker/descriptor_shelf.hpp"
 #include "broker/inheritance.hpp"
 #include "broker/recorder.hpp"
 #include "journal/journal.hpp"
-#include "keeper/descriptor_store.hpp"
 #include "records/records.hpp"
 #include "testing/process/deadline.hpp"
-#include "testing/process/temp_dir.hpp"
 #include "tests/broker/hub_world.hpp"
+#include "tests/broker/unread_keeper.hpp"
 
 namespace gpushm::broker_detail {
 namespace {
@@ -89,27 +83,16 @@ class chunk_records : public testing::Test {
 
  private:
   [[nodiscard]] recorder make_recorder() {
-    const std::string path = folder_.path() + "/keeper";
-    keeper_ = base::unique_fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::memcpy(&address.sun_path[0], path.data(), path.size());
-    EXPECT_EQ(::bind(keeper_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address),
-              0);
-    ::setenv("NOTIFY_SOCKET", path.c_str(), 1);
-    descriptor_shelf shelf(keeper::descriptor_store::from_environment().value(), "test");
-    ::unsetenv("NOTIFY_SOCKET");
     journal::journal log = journal::journal::create();
     records::encoder encoder;
     log.put(records::key_of(records::kind::broker),
             encoder.encode(records::broker_record{"default", {}, 0, "/none", 0, 0, 0, 0, 0}));
     log.commit();
     file_ = base::unique_fd(::fcntl(log.descriptor(), F_DUPFD_CLOEXEC, 0));
-    return {std::move(log), std::move(shelf), 1};
+    return {std::move(log), keeper_.shelf(), 1};
   }
 
-  gpushm_testing::temp_dir folder_;
-  base::unique_fd keeper_;
+  testing_world::unread_keeper keeper_;
   base::unique_fd file_;  ///< the journal
   base::unique_fd chunk_ = memfd(chunk_bytes);
   base::unique_fd table_ = memfd(chunk_bytes, 0);

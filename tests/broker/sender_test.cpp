@@ -7,14 +7,12 @@
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <asio/post.hpp>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -23,9 +21,9 @@
 
 #include "base/unique_fd.hpp"
 #include "journal/journal.hpp"
-#include "keeper/descriptor_store.hpp"
 #include "records/records.hpp"
 #include "testing/process/deadline.hpp"
+#include "tests/broker/unread_keeper.hpp"
 #include "tests/client/connection_world.hpp"
 
 namespace gpushm::broker_detail {
@@ -383,24 +381,13 @@ TEST_F(broker_sender_without_memory, owes_a_resync_for_an_event_beyond_the_share
   EXPECT_EQ(std::get<wire::event>(all.back().body).kind, event_kind::resync);
 }
 
-/// With a journal, and a socket in the place of the keeper's.
+/// With a journal.
 class broker_sender_with_journal : public broker_sender {
  protected:
   broker_sender_with_journal() {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    socklen_t length = sizeof address.sun_family;  // the kernel chooses an abstract name
-    auto* const any = reinterpret_cast<sockaddr*>(&address);
-    EXPECT_EQ(::bind(keeper_.get(), any, length), 0);
-    length = sizeof address;
-    EXPECT_EQ(::getsockname(keeper_.get(), any, &length), 0);
-    const std::string name(&address.sun_path[1], length - offsetof(sockaddr_un, sun_path) - 1);
-    ::setenv("NOTIFY_SOCKET", ("@" + name).c_str(), 1);  // NOLINT(concurrency-mt-unsafe)
-    descriptor_shelf shelf(keeper::descriptor_store::from_environment().value(), "d1");
-    ::unsetenv("NOTIFY_SOCKET");  // NOLINT(concurrency-mt-unsafe)
     auto log = journal::journal::create();
     file_ = base::unique_fd(::fcntl(log.descriptor(), F_DUPFD_CLOEXEC, 0));
-    recorder_ = recorder(std::move(log), std::move(shelf), 1);
+    recorder_ = recorder(std::move(log), keeper_.shelf(), 1);
   }
   /// As a successor would read it.
   [[nodiscard]] journal::journal committed() {
@@ -421,7 +408,7 @@ class broker_sender_with_journal : public broker_sender {
                : 0;
   }
 
-  base::unique_fd keeper_{::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
+  testing_world::unread_keeper keeper_;
   base::unique_fd file_;
 };
 

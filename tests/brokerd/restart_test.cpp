@@ -165,6 +165,14 @@ TEST_F(node_broker, quotas_and_usage_are_the_same_after_its_death) {
   }
 }
 
+std::uint64_t used_host_bytes(const gpushm::domains::private_socket& agent) {
+  std::uint64_t result = 0;
+  for (const gpushm::domains::usage& each : agent.read_usage("default", 20s).all) {
+    result += each.level == "domain" && each.resource == "host_bytes" ? each.used : 0;
+  }
+  return result;
+}
+
 /// The keeper has a copy: it is not free before that is closed. A creator waits for it, also while
 /// the broker is replaced.
 TEST_F(node_broker, charges_what_is_removed_until_its_keeper_has_closed_it) {
@@ -172,13 +180,7 @@ TEST_F(node_broker, charges_what_is_removed_until_its_keeper_has_closed_it) {
                   std::vector<std::string>{"--domain", "default", "--quota-bytes", "4096"});
   gpushm::client member = connect("default");
   const gpushm::domains::private_socket agent(run_dir_);
-  const auto used = [&] {
-    std::uint64_t result = 0;
-    for (const gpushm::domains::usage& each : agent.read_usage("default", 20s).all) {
-      result += each.level == "domain" && each.resource == "host_bytes" ? each.used : 0;
-    }
-    return result;
-  };
+  const auto used = [&] { return used_host_bytes(agent); };
   const auto freeing = [&] { return agent.read(20s).at(0).freeing_bytes; };
   const auto signal_keeper = [&](int number) {
     broker_->keeper().kill(number);
@@ -238,13 +240,7 @@ TEST_F(node_broker, charges_what_is_removed_while_unread_answers_have_it) {
                   std::vector<std::string>{"--domain", "default", "--quota-bytes", "4096"});
   gpushm::client member = connect("default");
   const gpushm::domains::private_socket agent(run_dir_);
-  const auto used = [&] {
-    std::uint64_t result = 0;
-    for (const gpushm::domains::usage& each : agent.read_usage("default", 20s).all) {
-      result += each.level == "domain" && each.resource == "host_bytes" ? each.used : 0;
-    }
-    return result;
-  };
+  const auto used = [&] { return used_host_bytes(agent); };
   constexpr std::uint32_t opens = 12;  // of more bytes than its socket has room for
   std::optional<raw_session> reader(raw_session::greeted(socket_of("default")));
   raw_session maker = raw_session::greeted(socket_of("default"));

@@ -3,13 +3,10 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 
 #include <chrono>
 #include <cstddef>
-#include <cstdlib>
 #include <iostream>
 #include <string>
 #include <tuple>
@@ -18,11 +15,10 @@
 
 #include "base/sanitizers.hpp"
 #include "base/unique_fd.hpp"
-#include "broker/descriptor_shelf.hpp"
 #include "broker/recorder.hpp"
 #include "journal/journal.hpp"
-#include "keeper/descriptor_store.hpp"
 #include "tests/broker/hub_world.hpp"
+#include "tests/broker/unread_keeper.hpp"
 #include "tests/core/counting_new.hpp"
 #include "tests/core/world.hpp"
 
@@ -156,25 +152,13 @@ TEST_F(hub_heap, segment_uses_less_than_1_kib_of_heap) {
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
-/// A recorder with a journal, and a socket in the place of the keeper's.
+/// A recorder with a journal.
 class own_journal {
  protected:
   own_journal() {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    socklen_t length = sizeof address.sun_family;  // the kernel chooses an abstract name
-    auto* const any = reinterpret_cast<sockaddr*>(&address);
-    EXPECT_EQ(::bind(keeper_.get(), any, length), 0);
-    length = sizeof address;
-    EXPECT_EQ(::getsockname(keeper_.get(), any, &length), 0);
-    const std::string name(&address.sun_path[1], length - offsetof(sockaddr_un, sun_path) - 1);
-    ::setenv("NOTIFY_SOCKET", ("@" + name).c_str(), 1);  // NOLINT(concurrency-mt-unsafe)
-    broker_detail::descriptor_shelf shelf(keeper::descriptor_store::from_environment().value(),
-                                          "d1");
-    ::unsetenv("NOTIFY_SOCKET");  // NOLINT(concurrency-mt-unsafe)
     auto log = journal::journal::create(std::uint64_t{1} << 30U);
     journal_ = base::unique_fd(::fcntl(log.descriptor(), F_DUPFD_CLOEXEC, 0));
-    records_ = broker_detail::recorder(std::move(log), std::move(shelf), 1);
+    records_ = broker_detail::recorder(std::move(log), keeper_.shelf(), 1);
   }
   [[nodiscard]] std::uint64_t journal_bytes() const {
     struct stat status {};
@@ -182,7 +166,7 @@ class own_journal {
     return static_cast<std::uint64_t>(status.st_blocks) * 512;
   }
 
-  base::unique_fd keeper_{::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
+  broker_detail::testing_world::unread_keeper keeper_;
   base::unique_fd journal_;
   broker_detail::recorder records_;
 };

@@ -88,6 +88,13 @@ class core_turns : public testing::Test {
       static_cast<void>(changed());
     }
   }
+  /// Another session of its process begins to take what the lost one has.
+  void begin_to_resume(session_id lost, session_id successor) {
+    ASSERT_TRUE(domain_.lose(lost));
+    domain_.connect(successor, {11, 1'000, true});
+    static_cast<void>(changed());
+    ASSERT_TRUE(domain_.resume(lost, successor));
+  }
   /// Returns the number of turns.
   std::size_t resume_the_rest(domain& of, session_id session) {
     std::size_t turns = 0;
@@ -312,10 +319,7 @@ TEST_F(core_turns, leases_that_a_session_keeps_are_recorded_once) {
     domain_.open(exporter, {1, 0, name, 0, std::nullopt});
     static_cast<void>(changed());
   }
-  ASSERT_TRUE(domain_.lose(exporter));
-  domain_.connect(successor, {11, 1'000, true});
-  static_cast<void>(changed());
-  ASSERT_TRUE(domain_.resume(exporter, successor));
+  ASSERT_NO_FATAL_FAILURE(begin_to_resume(exporter, successor));
   static_cast<void>(changed());
   static_cast<void>(resume_the_rest(domain_, successor));
   std::vector<std::uint64_t> generations(each_request);
@@ -337,10 +341,7 @@ TEST_F(core_turns, leases_that_a_session_keeps_are_recorded_once) {
   static_cast<void>(work_to_the_end());
   EXPECT_EQ(domain_.segment_count(), each_request + 1);
   // The next one reports all of it again.
-  ASSERT_TRUE(domain_.lose(successor));
-  domain_.connect(successor + 1, {11, 1'000, true});
-  static_cast<void>(changed());
-  ASSERT_TRUE(domain_.resume(successor, successor + 1));
+  ASSERT_NO_FATAL_FAILURE(begin_to_resume(successor, successor + 1));
   static_cast<void>(changed());
   static_cast<void>(resume_the_rest(domain_, successor + 1));
   domain_.keep(successor + 1, once, once, false);
@@ -354,10 +355,7 @@ TEST_F(core_turns, session_that_ends_before_what_it_does_not_keep_shares_its_tur
   constexpr std::size_t each_turn = 256;
   constexpr session_id successor = 3;
   create_many(segments);
-  ASSERT_TRUE(domain_.lose(exporter));
-  domain_.connect(successor, {11, 1'000, true});
-  static_cast<void>(changed());
-  ASSERT_TRUE(domain_.resume(exporter, successor));
+  ASSERT_NO_FATAL_FAILURE(begin_to_resume(exporter, successor));
   static_cast<void>(changed());
   static_cast<void>(resume_the_rest(domain_, successor));
   domain_.keep(successor, {}, {}, false);
@@ -427,10 +425,7 @@ TEST_F(core_turns, session_that_ends_while_it_resumes_another_ends_in_turns) {
   constexpr std::uint32_t segments = 1'000;
   constexpr session_id successor = 3;
   create_many(segments);
-  ASSERT_TRUE(domain_.lose(exporter));
-  domain_.connect(successor, {11, 1'000, true});
-  static_cast<void>(changed());
-  ASSERT_TRUE(domain_.resume(exporter, successor));
+  ASSERT_NO_FATAL_FAILURE(begin_to_resume(exporter, successor));
   static_cast<void>(changed());
   while (domain_.stop_some(successor)) {
     EXPECT_LE(changed().size(), resumed_each_turn);
@@ -451,10 +446,7 @@ TEST_F(core_turns, session_that_ends_at_once_has_what_it_resumes) {
   constexpr std::uint32_t segments = 600;
   constexpr session_id successor = 3;
   create_many(segments);
-  ASSERT_TRUE(domain_.lose(exporter));
-  domain_.connect(successor, {11, 1'000, true});
-  static_cast<void>(changed());
-  ASSERT_TRUE(domain_.resume(exporter, successor));
+  ASSERT_NO_FATAL_FAILURE(begin_to_resume(exporter, successor));
   domain_.disconnect(successor, true);
   static_cast<void>(work_to_the_end());
   EXPECT_EQ(domain_.segment_count(), 0U);
