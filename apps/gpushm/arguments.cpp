@@ -474,8 +474,7 @@ request parse(int argc, char** argv) {
             ->type_name("NAME");
         app.add_option("--set", out.set, "File of rules that replace those of the node first")
             ->type_name("FILE");
-        app.add_option("--run-dir", out.run_dir, "That of gpushm-brokerd (default: /run/gpushm)")
-            ->type_name("DIR");
+        add_run_dir(app, out.run_dir);
         add_json(app, out.json);
       },
       run_quotas,
@@ -491,8 +490,7 @@ request parse(int argc, char** argv) {
         app.add_option(
                "--pci-address", out.pci_address, "Of the GPU: its MIG instances are lost, too")
             ->type_name("ADDRESS");
-        app.add_option("--run-dir", out.run_dir, "That of gpushm-brokerd (default: /run/gpushm)")
-            ->type_name("DIR");
+        add_run_dir(app, out.run_dir);
         add_json(app, out.json);
       },
       run_lost_gpu,

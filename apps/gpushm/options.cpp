@@ -67,6 +67,11 @@ void add_json(CLI::App& app, bool& json) {
   app.add_flag("--json", json, "Print each document as one line of JSON (docs/cli.md)");
 }
 
+void add_run_dir(CLI::App& app, std::string& run_dir) {
+  app.add_option("--run-dir", run_dir, "That of gpushm-brokerd (default: /run/gpushm)")
+      ->type_name("DIR");
+}
+
 void add_connection(CLI::App& app, connection_arguments& connection) {
   app.add_option("--socket",
                  connection.socket,

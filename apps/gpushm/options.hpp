@@ -52,6 +52,8 @@ void add_count(CLI::App& app,
                std::uint32_t& target);
 void add_access(CLI::App& app, access& target);
 void add_json(CLI::App& app, bool& json);
+/// The run directory of gpushm-brokerd.
+void add_run_dir(CLI::App& app, std::string& run_dir);
 void add_connection(CLI::App& app, connection_arguments& connection);
 /// Options for a segment of another process.
 void add_use(CLI::App& app, use_arguments& out);

@@ -163,7 +163,6 @@ void admission::accept_later(std::chrono::milliseconds pause) {
 /// Throws keeper_busy: try again. Nothing is left of it after any other exception.
 void admission::welcome(arrival& newcomer) {
   std::shared_ptr<connection> created;
-  bool is_checked = true;
   try {
     if (!newcomer.peer) {
       const transport::peer_credentials peer = transport::peer_of(newcomer.socket.get());
@@ -176,9 +175,12 @@ void admission::welcome(arrival& newcomer) {
       newcomer.member = core::peer{peer.pid, peer.uid, peer.uid_known, newcomer.who, is_foreign};
       newcomer.peer = peer;
     }
-    is_checked = false;
-    hub_.check_room_for(*newcomer.member);
-    is_checked = true;
+    try {
+      hub_.check_room_for(*newcomer.member);
+    } catch (const error& why) {
+      turn_away(newcomer, why);
+      return;
+    }
     recorder_.keep(newcomer.socket);
     recorder_.keep(newcomer.process);
     created =
@@ -186,9 +188,8 @@ void admission::welcome(arrival& newcomer) {
   } catch (const keeper_busy&) {
     throw;
   } catch (const error& why) {
-    if (!is_checked || why.code() == errc::timed_out) {
-      recorder_.forget(newcomer.process.id);
-      refuse(std::move(newcomer.socket), newcomer.who, why);
+    if (why.code() == errc::timed_out) {
+      turn_away(newcomer, why);
       return;
     }
     drop(newcomer);
@@ -217,6 +218,11 @@ void admission::welcome(arrival& newcomer) {
   session_ender_.watch_process(*created);
   created->requests.readable = true;  // Hello has probably arrived
   loop_.request_turn(*created);
+}
+
+void admission::turn_away(arrival& newcomer, const error& why) {
+  recorder_.forget(newcomer.process.id);
+  refuse(std::move(newcomer.socket), newcomer.who, why);
 }
 
 /// Descriptors may have arrived in its socket already.

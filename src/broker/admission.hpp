@@ -74,6 +74,7 @@ class admission {
   void accept_some();
   void accept_later(std::chrono::milliseconds pause);
   void welcome(arrival& newcomer);
+  void turn_away(arrival& newcomer, const error& why);
   void drop(arrival& newcomer) noexcept;
   void refuse_one();
   void refuse(kept_fd socket, const core::principal& who, const error& why);

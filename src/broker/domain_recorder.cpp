@@ -2,11 +2,23 @@
 #include "broker/domain_recorder.hpp"
 
 #include <algorithm>
-#include <iterator>
+#include <cstdint>
 #include <unordered_set>
 #include <utility>
 
 namespace gpushm::broker_detail {
+
+namespace {
+
+/// Calls `visit` with the key of each part of a segment's files, until it returns false.
+template <typename Visit>
+void for_each_part(gpushm::generation generation, Visit&& visit) {
+  for (std::uint64_t part = 0; visit(records::key_of(records::kind::files, generation, part));
+       ++part) {
+  }
+}
+
+}  // namespace
 
 domain_recorder::domain_recorder(
     recorder* records, segment_ledger* ledger, core::domain& domain, outbox& out, counters& count)
@@ -72,19 +84,8 @@ bool domain_recorder::record_freeing(gpushm::generation generation) noexcept {
          recorder_.copy(records::key_of({core::record_kind::segment, generation}), freeing);
 }
 
-void domain_recorder::record_files_again(gpushm::generation generation) noexcept {
-  std::uint64_t part = 0;
-  const auto files = [&] { return records::key_of(records::kind::files, generation, part); };
-  while (recorder_.copy(files(), files())) {
-    ++part;
-  }
-}
-
 void domain_recorder::erase_files(gpushm::generation generation) noexcept {
-  std::uint64_t part = 0;
-  while (recorder_.erase(records::key_of(records::kind::files, generation, part))) {
-    ++part;
-  }
+  for_each_part(generation, [&](const journal::record_key& key) { return recorder_.erase(key); });
 }
 
 void domain_recorder::is_closed(gpushm::generation generation) noexcept {
@@ -167,7 +168,8 @@ void domain_recorder::catch_up() noexcept {
       });
       for (const gpushm::generation each : freeing_) {
         if (record_freeing(each)) {
-          record_files_again(each);
+          for_each_part(each,
+                        [&](const journal::record_key& key) { return recorder_.copy(key, key); });
         }
       }
       if (ledger_ != nullptr) {

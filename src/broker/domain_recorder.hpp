@@ -90,8 +90,6 @@ class domain_recorder {
   /// The segment has ended. Its files are charged until they are closed, by a successor, too.
   void record_end(gpushm::generation generation);
   bool record_freeing(gpushm::generation generation) noexcept;
-  /// As they are recorded, in all parts.
-  void record_files_again(gpushm::generation generation) noexcept;
   /// All parts.
   void erase_files(gpushm::generation generation) noexcept;
 

@@ -138,9 +138,9 @@ prepared effect_sink::opened(const core::open_answer& answer) const {
                  std::move(packet));
 }
 
-void effect_sink::send_event(core::change what) noexcept {
-  const core::domain::places to = what.holder != 0 ? holder_only : domain_.subscribers();
-  unsent_change one{std::move(what), to};
+void effect_sink::send_event(core::change cause) noexcept {
+  const core::domain::places to = cause.holder != 0 ? holder_only : domain_.subscribers();
+  unsent_change one{std::move(cause), to};
   if (unsent_.empty()) {
     send_some(one, effort_);
     if (one.left.empty()) {
@@ -160,20 +160,21 @@ void effect_sink::send_event(core::change what) noexcept {
   }
 }
 
-void effect_sink::send_some(unsent_change& what, std::size_t& effort) noexcept {
-  if (what.what.holder != 0) {
+void effect_sink::send_some(unsent_change& unsent, std::size_t& effort) noexcept {
+  const core::change& cause = unsent.cause;
+  if (cause.holder != 0) {
     if (effort != 0) {
       effort -= std::min(effort, core::domain::effort_of_event + 1);
-      send_event(session_of(domain_, what.what.holder), 0, what.what);
-      what.left.next = what.left.end;
+      send_event(session_of(domain_, cause.holder), 0, cause);
+      unsent.left.next = unsent.left.end;
     }
     return;
   }
-  domain_.visit_subscribers(what.what.of->name,
-                            what.left,
+  domain_.visit_subscribers(cause.of->name,
+                            unsent.left,
                             effort,
                             [&](core::session_id subscriber, std::uint64_t subscription) {
-                              send_event(session_of(domain_, subscriber), subscription, what.what);
+                              send_event(session_of(domain_, subscriber), subscription, cause);
                             });
 }
 

@@ -79,7 +79,7 @@ class effect_sink {
  private:
   /// A change, and the subscriptions, or the holder, that have not got its event.
   struct unsent_change {
-    core::change what;
+    core::change cause;
     core::domain::places left;
   };
   static constexpr core::domain::places holder_only{0, 1};
@@ -92,9 +92,9 @@ class effect_sink {
   [[nodiscard]] prepared opened(const core::open_answer& answer) const;
   [[nodiscard]] std::size_t send_questions(std::span<const core::question> questions) noexcept;
   void send_waiting(const core::open_waits& what) noexcept;
-  void send_event(core::change what) noexcept;
+  void send_event(core::change cause) noexcept;
   void send_event(session* to, std::uint64_t subscription, const core::change& what) noexcept;
-  void send_some(unsent_change& what, std::size_t& effort) noexcept;
+  void send_some(unsent_change& unsent, std::size_t& effort) noexcept;
 
   core::domain& domain_;
   outbox& out_;

@@ -97,7 +97,7 @@ bool open_one(lease_table& leases,
   return true;
 }
 
-/// Hands back what nobody has handed back in time: of a page whose signaler has not come back the
+/// Hands back what has not come back in time: of a page whose signaler has not come back the
 /// broker ends the words. Returns false if another process is at it.
 bool hand_back_late(lease_table& leases,
                     const std::shared_ptr<segment_lease>& lease,
