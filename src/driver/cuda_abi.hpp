@@ -385,6 +385,8 @@ struct CUDA_BATCH_MEM_OP_NODE_PARAMS {
      (CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, \
       unsigned int flags)) \
   X(cuStreamGetCtx, (CUstream stream, CUcontext* context)) \
+  X(cuStreamGetId, (CUstream stream, unsigned long long* id)) \
+  X(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned int flags)) \
   X(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus* status)) \
   X(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode)) \
   X(cuStreamEndCapture, (CUstream stream, CUgraph* graph)) \

@@ -46,6 +46,8 @@ struct event {
 
   event_page* page = nullptr;
   std::string path;  // of an interprocess event created here
+  // Of the last record by this process; guarded by the state's mutex.
+  std::shared_ptr<std::atomic<bool>> last_done;
   unsigned int flags = 0;
 };
 
@@ -137,9 +139,46 @@ CUresult cuda::cuEventRecord(CUevent handle, CUstream stream) {
       return CUDA_ERROR_INVALID_HANDLE;
     }
     const std::uint64_t ticket = ++found->page->recorded;
-    where->enqueue([found, ticket](const std::atomic<bool>&) {
+    auto done = std::make_shared<std::atomic<bool>>(false);
+    {
+      const std::lock_guard lock(state().mutex);
+      found->last_done = done;
+    }
+    where->enqueue([found, ticket, done = std::move(done)](const std::atomic<bool>&) {
       found->page->completed_at_ns = now_ns();
-      found->page->completed = ticket;
+      *done = true;
+      // The record before may be on a slower stream.
+      for (std::uint64_t seen = found->page->completed;
+           seen < ticket && !found->page->completed.compare_exchange_weak(seen, ticket);) {
+      }
+    });
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuda::cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned int flags) {
+  return entry("cuStreamWaitEvent", [&] {
+    const auto found = find_event(handle);
+    const auto where = fake::find_stream(stream);
+    if (found == nullptr || where == nullptr) {
+      return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (flags != 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    // The last record of now: a later one is another point.
+    std::shared_ptr<std::atomic<bool>> done;
+    {
+      const std::lock_guard lock(state().mutex);
+      done = found->last_done;
+    }
+    const auto is_met = [found, done, ticket = found->page->recorded.load()] {
+      return done ? done->load() : found->page->completed >= ticket;
+    };
+    where->enqueue([is_met](const std::atomic<bool>& ended) {
+      while (!ended && !is_met()) {
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+      }
     });
     return CUDA_SUCCESS;
   });

@@ -414,6 +414,17 @@ CUresult cuda::cuStreamGetCtx(CUstream handle, CUcontext* context) {
   });
 }
 
+CUresult cuda::cuStreamGetId(CUstream handle, unsigned long long* id) {
+  return entry("cuStreamGetId", [&] {
+    const auto found = fake::find_stream(handle);
+    if (found == nullptr) {
+      return CUDA_ERROR_INVALID_HANDLE;
+    }
+    *id = found->id();
+    return CUDA_SUCCESS;
+  });
+}
+
 CUresult cuda::cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   return entry("cuStreamIsCapturing", [&] {
     const auto found = fake::find_stream(handle);

@@ -29,7 +29,7 @@ class stream : public std::enable_shared_from_this<stream> {
   };
   using nodes = std::vector<std::shared_ptr<const node>>;
 
-  stream(std::size_t gpu, bool blocking) : gpu_(gpu), blocking_(blocking) {}
+  stream(std::size_t gpu, bool blocking) : gpu_(gpu), blocking_(blocking), id_(next_id()) {}
   void start();
   /// While the stream is captured: adds a node instead.
   void enqueue(work item);
@@ -51,12 +51,19 @@ class stream : public std::enable_shared_from_this<stream> {
   [[nodiscard]] std::size_t gpu() const noexcept { return gpu_; }
   /// Whether work without a stream waits for this stream.
   [[nodiscard]] bool blocking() const noexcept { return blocking_; }
+  /// Of no other stream of the process, also after this one is destroyed.
+  [[nodiscard]] unsigned long long id() const noexcept { return id_; }
 
  private:
   void run();
+  [[nodiscard]] static unsigned long long next_id() noexcept {
+    static std::atomic<unsigned long long> last{0};
+    return ++last;
+  }
 
   const std::size_t gpu_;
   const bool blocking_;
+  const unsigned long long id_;
   std::atomic<bool> ended_{false};
   std::mutex mutex_;
   std::condition_variable changed_;
