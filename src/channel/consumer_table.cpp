@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "channel/consumer_table.hpp"
 
+#include <algorithm>
+
 namespace gpushm::channel {
 
 namespace {
@@ -11,7 +13,7 @@ bool has_ended(std::uint64_t word) noexcept {
 
 }  // namespace
 
-void consumer_table::attach(const table_view& to,
+void consumer_table::attach(const checked_table& to,
                             std::uint64_t start,
                             std::uint32_t entry,
                             std::uint64_t page) noexcept {
@@ -56,10 +58,21 @@ consumer_table::outcome consumer_table::find_next(std::uint32_t word) const noex
   if (!has_ended(published.word)) {
     return outcome::ending;
   }
-  const auto last = word == announced_word ? published.value() : there.value();
-  return !last || !published.value() ? outcome::invalid
-         : next_ > *last             ? outcome::ended
-                                     : outcome::taken;
+  if (!there.value() || !published.value()) {
+    return outcome::invalid;
+  }
+  // A stream may have published an item that was not announced any more.
+  const std::uint64_t last =
+      word == announced_word ? std::min(*published.value(), *there.value()) : *there.value();
+  return next_ > last ? outcome::ended : outcome::taken;
+}
+
+void consumer_table::describe(std::uint64_t number, std::uint32_t slot, item& into) const noexcept {
+  into.number = number;
+  into.slot = slot;
+  into.offset = producer_->offset_of(slot);
+  into.bytes = producer_->slot_bytes();
+  into.metadata_bytes = producer_->copy_metadata(slot, into.metadata);
 }
 
 consumer_table::outcome consumer_table::take_next(item& into) noexcept {
@@ -70,17 +83,16 @@ consumer_table::outcome consumer_table::take_next(item& into) noexcept {
   if (!slot || producer_->item_in(*slot) != next_) {
     return outcome::invalid;
   }
-  into.number = next_;
+  describe(next_, *slot, into);
   into.release = next_;
-  into.slot = *slot;
-  into.metadata_bytes = producer_->copy_metadata(*slot, into.metadata);
   static_cast<void>(sync::timeline_writer(page_, first_ + taken_word).signal(next_));
   ++next_;
   return outcome::taken;
 }
 
 consumer_table::outcome consumer_table::take_given(item& into) noexcept {
-  for (;;) {
+  // A consumer is never given more than it has not released: one item for each slot.
+  for (std::uint32_t looked_at = 0; looked_at <= producer_->slots(); ++looked_at) {
     if (const outcome found = find_next(next_word()); found != outcome::taken) {
       return found;
     }
@@ -90,15 +102,14 @@ consumer_table::outcome consumer_table::take_given(item& into) noexcept {
       return outcome::invalid;
     }
     const sync::reading published = producer_->word(published_word).read();
-    into.number = number;
+    describe(number, *slot, into);
     into.release = next_++;
-    into.slot = *slot;
-    into.metadata_bytes = producer_->copy_metadata(*slot, into.metadata);
     if (!has_ended(published.word) || number <= published.value().value_or(0)) {
       return outcome::taken;
     }
     // The producer has died before this one was complete.
   }
+  return outcome::invalid;
 }
 
 /// The number of the newest item: `taken`, or why there is none. After a producer has closed the
@@ -107,7 +118,9 @@ consumer_table::outcome consumer_table::take_given(item& into) noexcept {
 consumer_table::outcome consumer_table::find_newest(std::uint64_t& newest) const noexcept {
   newest = producer_->word(announced_word).word().load(std::memory_order_seq_cst);
   if (has_ended(newest)) {
-    if (sync::kind_of(newest) == sync::word_kind::invalid) {
+    // Read again: a terminal word stays one, and has its last value.
+    const sync::reading announced = producer_->word(announced_word).read();
+    if (!sync::is_terminal(newest) || !announced.value()) {
       return outcome::invalid;
     }
     if (!producer_->closed()) {
@@ -117,7 +130,7 @@ consumer_table::outcome consumer_table::find_newest(std::uint64_t& newest) const
     if (!has_ended(published.word)) {
       return outcome::ending;
     }
-    newest = published.value().value_or(0);
+    newest = std::min(published.value().value_or(0), *announced.value());
     if (newest < next_) {
       return outcome::ended;
     }
@@ -132,7 +145,8 @@ consumer_table::outcome consumer_table::take_newest(item& into) noexcept {
   while (index != held_ && held(index).load(std::memory_order_acquire) != 0) {
     ++index;
   }
-  for (;;) {
+  // The producer may be faster each time: the caller looks at its deadline meanwhile.
+  for (std::uint32_t tries = 0; tries != producer_->slots(); ++tries) {
     const bool is_last = has_ended(announced.word().load(std::memory_order_seq_cst));
     std::uint64_t newest = 0;
     if (const outcome found = find_newest(newest); found != outcome::taken) {
@@ -156,13 +170,12 @@ consumer_table::outcome consumer_table::take_newest(item& into) noexcept {
       }
       continue;
     }
-    into.number = newest;
-    into.slot = *slot;
+    describe(newest, *slot, into);
     into.held_word = first_ + first_held_word + index;
-    into.metadata_bytes = producer_->copy_metadata(*slot, into.metadata);
     next_ = newest + 1;
     return outcome::taken;
   }
+  return outcome::not_yet;
 }
 
 }  // namespace gpushm::channel

@@ -28,7 +28,7 @@ class consumer_table {
 
   /// Begins with a producer that has accepted this consumer from `start` on, in the entry `entry`.
   /// `page`: the generation of its page. A consumer that shares the work does so once.
-  void attach(const table_view& to,
+  void attach(const checked_table& to,
               std::uint64_t start,
               std::uint32_t entry,
               std::uint64_t page) noexcept;
@@ -37,6 +37,8 @@ class consumer_table {
   struct item {
     std::uint64_t number = 0;
     std::uint32_t slot = 0;
+    std::uint64_t offset = 0;     ///< of the slot, in the segment of the slots
+    std::uint64_t bytes = 0;      ///< of the slot
     std::uint32_t held_word = 0;  ///< of `latest`
     /// What `released_word` gets when it and all before are released: its number, or the number of
     /// this item among those that were given to this consumer.
@@ -53,7 +55,8 @@ class consumer_table {
     invalid,  ///< the producer has stored what is not possible
   };
   /// Takes the next item if there is one. Then the stream waits until `published_word` has its
-  /// number, uses it, and releases it.
+  /// number, uses it, and releases it. Looks at no more items than there are slots, whatever the
+  /// producer has stored: then `not_yet`, or `invalid`.
   [[nodiscard]] outcome take(item& into) noexcept;
   /// The producer's word that says whether there is an item.
   [[nodiscard]] std::uint32_t next_word() const noexcept {
@@ -62,12 +65,13 @@ class consumer_table {
   /// The value of that word for which `take` returns the next item.
   [[nodiscard]] std::uint64_t next_number() const noexcept { return next_; }
 
-  [[nodiscard]] const table_view& producer() const noexcept { return *producer_; }
+  [[nodiscard]] const checked_table& producer() const noexcept { return *producer_; }
 
  private:
   [[nodiscard]] outcome take_next(item& into) noexcept;
   [[nodiscard]] outcome take_newest(item& into) noexcept;
   [[nodiscard]] outcome take_given(item& into) noexcept;
+  void describe(std::uint64_t number, std::uint32_t slot, item& into) const noexcept;
   [[nodiscard]] outcome find_newest(std::uint64_t& newest) const noexcept;
   [[nodiscard]] outcome find_next(std::uint32_t word) const noexcept;
   [[nodiscard]] std::atomic<std::uint64_t>& held(std::uint32_t index) const noexcept {
@@ -78,7 +82,7 @@ class consumer_table {
   const std::uint32_t first_;
   const consumer_mode mode_;
   const std::uint32_t held_;
-  std::optional<table_view> producer_;
+  std::optional<checked_table> producer_;
   std::uint64_t next_ = 1;
   std::uint32_t entry_ = 0;
 };

@@ -12,15 +12,6 @@ table_head& head_in(std::byte* table) {
   return *reinterpret_cast<table_head*>(table);
 }
 
-/// What a dead producer's word says in the end.
-std::uint64_t last_of(const table_view& of, std::uint32_t word) {
-  return of.word(word).read().value().value_or(0);
-}
-
-std::uint64_t last_good_of(const table_view& dead) {
-  return std::min(dead.last_good(), last_of(dead, announced_word));
-}
-
 /// Consumers that hold the newest item, one after the other.
 std::uint32_t held_by(const std::vector<member>& all) {
   std::uint32_t result = 0;
@@ -69,12 +60,23 @@ producer_table::producer_table(sync::signal_page& page,
                                std::byte* table,
                                const shape& of,
                                const table_view& dead)
-    : producer_table(page,
-                     table,
-                     of,
-                     last_of(dead, announced_word) + 1,
-                     of.segment == dead.segment() ? last_good_of(dead) : 0) {
-  if (of.segment != dead.segment()) {
+    : producer_table(page, table, of, dead, last_of(dead)) {}
+
+/// What a dead producer's words say in the end, read once.
+producer_table::last_items producer_table::last_of(const table_view& dead) noexcept {
+  const std::uint64_t announced =
+      dead.word(announced_word).read().value().value_or(dead.first_item() - 1);
+  return {announced, std::min(dead.last_good(), announced)};
+}
+
+producer_table::producer_table(sync::signal_page& page,
+                               std::byte* table,
+                               const shape& of,
+                               const table_view& dead,
+                               const last_items& last)
+    : producer_table(
+          page, table, of, last.announced + 1, of.segment == dead.segment() ? last.good : 0) {
+  if (of.segment != dead.segment() || of.slots != dead.slots()) {
     return;
   }
   read_contents(dead);
@@ -106,7 +108,7 @@ void producer_table::read_contents(const table_view& dead) {
     } else if (before <= good) {
       what.after = before;
       // It may have died before it read the `held` words again: they may name this item.
-      what.item = item == next_ ? before : 0;
+      what.item = item == claimed_row ? before : 0;
     } else {
       what.after = last[slot];
     }
@@ -139,6 +141,9 @@ std::optional<producer_table::choice> producer_table::choose() const noexcept {
   const bool needs_newest = held_by(members_) != 0;
   std::optional<std::uint32_t> best;
   for (std::uint32_t slot = 0; slot != contents_.size(); ++slot) {
+    if (contents_[slot].is_claimed) {
+      continue;
+    }
     if (needs_newest && contents_[slot].item == announced() && announced() >= head_.first_item) {
       continue;
     }
@@ -147,35 +152,44 @@ std::optional<producer_table::choice> producer_table::choose() const noexcept {
       best = slot;
     }
   }
-  return best ? std::optional(choice{*best, next_, contents_[*best].after}) : std::nullopt;
+  return best ? std::optional(choice{*best, contents_[*best].after}) : std::nullopt;
 }
 
 bool producer_table::claim(const choice& what) noexcept {
   std::atomic<std::uint64_t>& item = rows_[what.slot].item;
   rows_[what.slot].before.store(contents_[what.slot].after, std::memory_order_seq_cst);
-  item.store(what.number, std::memory_order_seq_cst);
+  item.store(claimed_row, std::memory_order_seq_cst);
   if (is_named(what.slot, held_now())) {
     item.store(contents_[what.slot].item, std::memory_order_seq_cst);
     return false;
   }
-  contents_[what.slot].item = what.number;
-  contents_[what.slot].owner = 0;
+  contents_[what.slot] = {0, true, contents_[what.slot].after, 0, 0};
   return true;
 }
 
 void producer_table::abandon(const choice& what) noexcept {
   rows_[what.slot].item.store(0, std::memory_order_seq_cst);
-  contents_[what.slot] = {0, what.after, 0, 0};
+  contents_[what.slot].is_claimed = false;
 }
 
-void producer_table::announce(const choice& what, std::span<const std::byte> metadata) noexcept {
+std::uint64_t producer_table::prepare(const choice& what,
+                                      std::span<const std::byte> metadata) noexcept {
   row& to = rows_[what.slot];
   std::copy(metadata.begin(), metadata.end(), to.metadata.begin());
   to.metadata_bytes.store(static_cast<std::uint32_t>(metadata.size()), std::memory_order_relaxed);
-  order_[what.number % order_.size()].store(what.slot, std::memory_order_seq_cst);
-  contents_[what.slot].after = what.number;
-  next_ = what.number + 1;
-  static_cast<void>(sync::timeline_writer(page_, announced_word).signal(what.number));
+  to.item.store(next_, std::memory_order_seq_cst);
+  order_[next_ % order_.size()].store(what.slot, std::memory_order_seq_cst);
+  return next_;
+}
+
+void producer_table::take_back(const choice& what) noexcept {
+  rows_[what.slot].item.store(claimed_row, std::memory_order_seq_cst);
+}
+
+void producer_table::announce(const choice& what) noexcept {
+  contents_[what.slot] = {next_, false, next_, 0, 0};
+  static_cast<void>(sync::timeline_writer(page_, announced_word).signal(next_));
+  ++next_;
   give(what.slot);
 }
 

@@ -62,22 +62,29 @@ class producer_table {
 
   struct choice {
     std::uint32_t slot = 0;
-    std::uint64_t number = 0;  ///< of the new item
     /// Consumers that get every item must have taken, and finished with, items up to this; 0: none.
     std::uint64_t after = 0;
   };
-  /// The slot of the next item: the oldest one that no consumer of the newest holds, and that no
-  /// consumer that shares the work has. Nothing if there is none.
+  /// A slot for an item: the oldest one that is not claimed, that no consumer of the newest holds,
+  /// and that no consumer that shares the work has. Nothing if there is none: with consumers of the
+  /// newest there is one for a first claim, and with more slots for more.
   [[nodiscard]] std::optional<choice> choose() const noexcept;
-  /// Stores the item's number in its row. Precondition: the CPUs of those that get every item have
-  /// taken those up to `after`. False, and the row is as before, if a consumer holds the slot after
-  /// all: choose again. Then the streams wait, and the slot is written.
+  /// Takes a slot; several may be claimed at a time. Precondition: it was chosen, nothing was
+  /// claimed since then, and the CPUs of those that get every item have taken those up to `after`.
+  /// False, and the row is as before, if a consumer holds the slot after all: choose again. Then
+  /// the streams wait, and the slot is written.
   [[nodiscard]] bool claim(const choice& what) noexcept;
-  /// The claimed slot will not be written: the next item gets it.
+  /// The claimed slot has no item: it is free again.
   void abandon(const choice& what) noexcept;
-  /// Makes a claimed item known. Precondition: at most `max_metadata_bytes`. Then the stream
-  /// signals `published_word`.
-  void announce(const choice& what, std::span<const std::byte> metadata) noexcept;
+  /// Stores what belongs to the item of a claimed slot, and returns its number: nobody looks for it
+  /// before it is announced. Preconditions: at most `max_metadata_bytes`; no other item is
+  /// prepared. Then the store of `published_word` is enqueued on the stream.
+  [[nodiscard]] std::uint64_t prepare(const choice& what,
+                                      std::span<const std::byte> metadata) noexcept;
+  /// The stream has refused that: the slot is still claimed, and the next item gets the number.
+  void take_back(const choice& what) noexcept;
+  /// Makes the prepared item known.
+  void announce(const choice& what) noexcept;
   /// Whether the next item has to wait for a consumer that shares the work: all of them have as
   /// many items as they want.
   [[nodiscard]] bool is_work_full() const noexcept;
@@ -115,6 +122,16 @@ class producer_table {
                  const shape& of,
                  std::uint64_t first_item,
                  std::uint64_t last_before);
+  struct last_items {
+    std::uint64_t announced = 0;
+    std::uint64_t good = 0;
+  };
+  producer_table(sync::signal_page& page,
+                 std::byte* table,
+                 const shape& of,
+                 const table_view& dead,
+                 const last_items& last);
+  [[nodiscard]] static last_items last_of(const table_view& dead) noexcept;
   struct held_items {
     std::array<std::uint64_t, std::size_t{max_consumers} * max_held> items{};
     std::size_t count = 0;
@@ -134,7 +151,8 @@ class producer_table {
   std::span<std::atomic<std::uint32_t>> order_;
   std::span<std::atomic<std::uint32_t>> given_;
   struct content {
-    std::uint64_t item = 0;   ///< 0: none, or not known
+    std::uint64_t item = 0;  ///< 0: none, or not known
+    bool is_claimed = false;
     std::uint64_t after = 0;  ///< consumers may still use items up to this in it
     std::uint64_t owner = 0;  ///< the member that shares the work and was given it; 0: none
     std::uint64_t count = 0;  ///< the number of this item among those that were given to it

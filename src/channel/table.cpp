@@ -19,11 +19,14 @@ std::optional<table_view> table_view::of(const sync::signal_page& page,
   result.slot_bytes_ = result.head_->slot_bytes;
   result.slot_stride_ = result.head_->slot_stride;
   result.first_item_ = result.head_->first_item;
+  result.segment_ = result.head_->segment;
+  result.last_before_ = result.head_->last_before;
   if (result.head_->magic != table_magic || result.head_->version != table_version ||
       result.slots_ == 0 || result.slots_ > max_slots || result.slot_bytes_ == 0 ||
       result.slot_stride_ < result.slot_bytes_ ||
       result.slot_stride_ > std::numeric_limits<std::uint64_t>::max() / max_slots ||
       result.first_item_ == 0 || result.first_item_ > sync::max_value ||
+      result.last_before_ >= result.first_item_ ||
       page_bytes(result.slots_) > bytes + sync::signal_page_bytes) {
     return std::nullopt;
   }
@@ -35,6 +38,12 @@ std::optional<table_view> table_view::of(const sync::signal_page& page,
   return result;
 }
 
+std::optional<checked_table> table_view::within(std::uint64_t segment,
+                                                std::uint64_t segment_bytes) const noexcept {
+  const bool fits = segment == segment_ && slot_stride_ <= segment_bytes / slots_;
+  return fits ? std::optional(checked_table(*this)) : std::nullopt;
+}
+
 std::optional<std::uint32_t> table_view::given_slot(std::uint32_t entry,
                                                     std::uint64_t count) const noexcept {
   const std::uint32_t slot =
@@ -43,7 +52,8 @@ std::optional<std::uint32_t> table_view::given_slot(std::uint32_t entry,
 }
 
 std::uint64_t table_view::last_good() const noexcept {
-  const std::uint64_t last = word(published_word).read().value().value_or(0);
+  const std::uint64_t last = std::min(word(published_word).read().value().value_or(0),
+                                      word(announced_word).read().value().value_or(0));
   return last < first_item_ ? last_before() : last;
 }
 

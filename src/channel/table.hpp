@@ -11,8 +11,12 @@
 
 namespace gpushm::channel {
 
+class checked_table;
+
 /// A producer's page and table, as everybody reads them. Not owning: the memory is mapped as long
-/// as this exists. What another process has written can be anything: each value is read once.
+/// as this exists. What another process has written can be anything: what is not an atomic is read
+/// once, in `of`, and each atomic once for each use. It does not say where slots are:
+/// `checked_table` does.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: safe.
 class table_view {
@@ -24,9 +28,12 @@ class table_view {
 
   [[nodiscard]] std::uint32_t slots() const noexcept { return slots_; }
   [[nodiscard]] std::uint64_t slot_bytes() const noexcept { return slot_bytes_; }
-  [[nodiscard]] std::uint64_t slot_stride() const noexcept { return slot_stride_; }
   [[nodiscard]] std::uint64_t first_item() const noexcept { return first_item_; }
-  [[nodiscard]] std::uint64_t segment() const noexcept { return head_->segment; }
+  [[nodiscard]] std::uint64_t segment() const noexcept { return segment_; }
+  /// The same, of slots that lie in the segment `segment` of `segment_bytes` bytes; nothing: it is
+  /// another one, or too small.
+  [[nodiscard]] std::optional<checked_table> within(std::uint64_t segment,
+                                                    std::uint64_t segment_bytes) const noexcept;
   [[nodiscard]] bool closed() const noexcept {
     return head_->closed.load(std::memory_order_acquire) != 0;
   }
@@ -43,8 +50,9 @@ class table_view {
     return rows_[slot].before.load(std::memory_order_seq_cst);
   }
   /// The last good item of the producer before; 0: none.
-  [[nodiscard]] std::uint64_t last_before() const noexcept { return head_->last_before; }
-  /// The last good item, when `published_word` has ended: of this producer, or of those before.
+  [[nodiscard]] std::uint64_t last_before() const noexcept { return last_before_; }
+  /// The last good item, when `published_word` has ended: of this producer, or of those before. It
+  /// is announced and published: a stream may have published one that was never announced.
   [[nodiscard]] std::uint64_t last_good() const noexcept;
   /// The slot of an item; nothing if the producer has stored what is not a slot.
   [[nodiscard]] std::optional<std::uint32_t> slot_of(std::uint64_t item) const noexcept;
@@ -60,6 +68,7 @@ class table_view {
   [[nodiscard]] std::optional<std::uint32_t> entry_of(std::uint64_t id) const noexcept;
 
  private:
+  friend class checked_table;
   table_view() = default;
   const sync::signal_page* page_ = nullptr;
   const table_head* head_ = nullptr;
@@ -70,6 +79,24 @@ class table_view {
   std::uint64_t slot_bytes_ = 0;
   std::uint64_t slot_stride_ = 0;
   std::uint64_t first_item_ = 0;
+  std::uint64_t segment_ = 0;
+  std::uint64_t last_before_ = 0;
+};
+
+/// A table whose slots lie in the segment that this process has mapped: the only type that has
+/// their places.
+///
+/// Thread-safety: as `table_view`.
+class checked_table : public table_view {
+ public:
+  /// Where a slot begins in the segment. Precondition: `slot` is below `slots()`.
+  [[nodiscard]] std::uint64_t offset_of(std::uint32_t slot) const noexcept {
+    return slot * slot_stride_;
+  }
+
+ private:
+  friend class table_view;
+  explicit checked_table(const table_view& of) noexcept : table_view(of) {}
 };
 
 }  // namespace gpushm::channel

@@ -271,13 +271,17 @@ gpushm_consumer::attachment gpushm_consumer::attach(time_point until,
           break;
         }
         const std::lock_guard lock(mutex_);
+        const auto checked = view->within(slots_generation_, slots_->info().size_bytes);
+        if (!checked) {
+          throw invalid_producer("open", name_);
+        }
         producer_lease_ = std::move(opened.lease);
         producer_page_ = page;
         if (!table_->is_attached()) {
           released_ = *start - 1;
           expected_ = *start;
         }
-        table_->attach(*view, *start, *entry, producer);
+        table_->attach(*checked, *start, *entry, producer);
         return attachment::done;
       }
       if (sync::kind_of(seen) != word_kind::value) {
@@ -310,7 +314,7 @@ void gpushm_consumer::open_slots(const channel::table_view& producer) {
   gpushm::open_options reading;
   reading.device = options_.device;
   auto opened = client_->open_generation(name_, producer.segment(), reading);
-  if (opened->info().size_bytes / producer.slots() < producer.slot_stride()) {
+  if (!producer.within(producer.segment(), opened->info().size_bytes)) {
     throw invalid_producer("open", name_);
   }
   const std::lock_guard lock(mutex_);
@@ -555,8 +559,8 @@ bool gpushm_consumer::wait_until_complete(where on,
 gpushm_item gpushm_consumer::describe(const item& taken) const {
   gpushm_item result{};
   const auto* const first = static_cast<const std::byte*>(slots_->region().data());
-  result.data = first + taken.slot * table_->producer().slot_stride();
-  result.bytes = table_->producer().slot_bytes();
+  result.data = first + taken.offset;
+  result.bytes = taken.bytes;
   result.number = taken.number;
   result.index = taken.slot;
   result.metadata_bytes = taken.metadata_bytes;

@@ -467,8 +467,11 @@ std::optional<gpushm_slot> gpushm_producer::acquire(where on,
     }
     acquired_ = what;
     auto* const first = static_cast<std::byte*>(slots_->region().data());
-    return gpushm_slot{
-        first + what->slot * shape_.slot_stride, shape_.slot_bytes, what->number, what->slot, 0};
+    return gpushm_slot{first + what->slot * shape_.slot_stride,
+                       shape_.slot_bytes,
+                       table_->announced() + 1,
+                       what->slot,
+                       0};
   }
 }
 
@@ -524,19 +527,27 @@ void gpushm_producer::publish(where on, std::span<const std::byte> metadata) {
   }
   const auto what = *acquired_;
   sync::timeline_writer published(page_->own_page(), channel::published_word);
-  const bool waits = await_publication(on, what.number - 1);
-  acquired_.reset();
+  const bool waits = await_publication(on, table_->announced());
   if (!on) {
-    table_->announce(what, metadata);
-    static_cast<void>(published.signal(what.number));
+    const std::uint64_t number = table_->prepare(what, metadata);
+    table_->announce(what);
+    acquired_.reset();
+    static_cast<void>(published.signal(number));
     return;
   }
   published.use_streams();
-  table_->announce(what, metadata);
+  const std::uint64_t number = table_->prepare(what, metadata);
   using gpushm::streams::operation;
-  const std::array<operation, 2> both{{{operation::kind::wait, address, what.number - 1},
-                                       {operation::kind::store, address, what.number}}};
-  gpushm::streams::enqueue(*on, std::span(both).subspan(waits ? 0 : 1), name_);
+  const std::array<operation, 2> both{
+      {{operation::kind::wait, address, number - 1}, {operation::kind::store, address, number}}};
+  try {
+    gpushm::streams::enqueue(*on, std::span(both).subspan(waits ? 0 : 1), name_);
+  } catch (...) {
+    table_->take_back(what);
+    throw;
+  }
+  table_->announce(what);
+  acquired_.reset();
   last_stream_ = on;
 }
 

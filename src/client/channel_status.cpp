@@ -121,7 +121,8 @@ std::optional<gpushm_channel_consumer_info> read_consumer(client_impl& client,
     result.may_hold = claim.depth;
     result.taken = ahead = entry ? value_of(table.word(channel::first_given_word + *entry)) : 0;
   } else {
-    ahead = value_of(table.word(channel::published_word));
+    ahead = std::min(value_of(table.word(channel::published_word)),
+                     value_of(table.word(channel::announced_word)));
   }
   if (result.mode != GPUSHM_CONSUMER_LATEST) {
     result.holds = static_cast<std::uint32_t>(
@@ -175,6 +176,7 @@ static std::unique_ptr<gpushm_channel_status> read_status(client_impl& client,
   // After those of the consumers, which are not ahead of them.
   info.published = value_of(table->word(channel::published_word));
   info.announced = value_of(table->word(channel::announced_word));
+  info.published = std::min(info.published, info.announced);
   info.consumers = static_cast<std::uint32_t>(result->consumers.size());
   return result;
 }

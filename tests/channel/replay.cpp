@@ -11,7 +11,6 @@
 #include <fstream>
 #include <map>
 #include <memory>
-#include <new>
 #include <optional>
 #include <sstream>
 #include <stdexcept>
@@ -20,6 +19,7 @@
 
 #include "channel/consumer_table.hpp"
 #include "channel/producer_table.hpp"
+#include "page_memory.hpp"
 #include "sync/signal_page.hpp"
 
 namespace {
@@ -29,6 +29,7 @@ using gpushm::channel::consumer_table;
 using gpushm::channel::member;
 using gpushm::channel::producer_table;
 using gpushm::channel::table_view;
+using gpushm_testing::page_memory;
 namespace channel = gpushm::channel;
 namespace sync = gpushm::sync;
 
@@ -37,28 +38,6 @@ void require(bool holds, const std::string& what) {
     throw std::runtime_error(what);
   }
 }
-
-/// Zeroed memory of a page with a table.
-class page_memory {
- public:
-  explicit page_memory(std::size_t bytes)
-      : bytes_(bytes),
-        memory_(static_cast<std::byte*>(operator new (bytes, std::align_val_t{64}))) {
-    std::fill_n(memory_.get(), bytes, std::byte{0});
-  }
-  [[nodiscard]] sync::signal_page& page() const {
-    return *reinterpret_cast<sync::signal_page*>(memory_.get());
-  }
-  [[nodiscard]] std::byte* table() const { return memory_.get() + sync::signal_page_bytes; }
-  [[nodiscard]] std::size_t table_bytes() const { return bytes_ - sync::signal_page_bytes; }
-
- private:
-  struct deleter {
-    void operator()(std::byte* memory) const { operator delete (memory, std::align_val_t{64}); }
-  };
-  std::size_t bytes_;
-  std::unique_ptr<std::byte, deleter> memory_;
-};
 
 struct producer {
   page_memory memory;
@@ -140,7 +119,8 @@ class replay {
       acquire(a, static_cast<std::uint32_t>(b));
     } else if (action == "announce") {
       const std::array<std::byte, 1> number{static_cast<std::byte>(a)};
-      now().table->announce(now().claimed.at(a), number);
+      require(now().table->prepare(now().claimed.at(a), number) == a, "another item");
+      now().table->announce(now().claimed.at(a));
       contents_[now().claimed.at(a).slot].announced.push_back(a);
     } else if (action == "publish") {
       publish(a);
@@ -168,10 +148,10 @@ class replay {
 
   void acquire(std::uint64_t number, std::uint32_t slot) {
     const auto choice = now().table->choose();
-    require(choice.has_value() && choice->number == number, "another item");
+    require(choice.has_value() && now().table->announced() + 1 == number, "another item");
     // Between its choice and its claim, a consumer of the newest may have released an older slot.
     const auto wanted =
-        choice->slot == slot ? choice : std::optional(producer_table::choice{slot, number, 0});
+        choice->slot == slot ? choice : std::optional(producer_table::choice{slot, 0});
     if (!now().table->claim(*wanted)) {
       // The words of a consumer that has gone may have ended meanwhile: the run does not say when.
       for (const auto& each : consumers_) {
@@ -231,7 +211,10 @@ class replay {
   void attach_to(consumer& who, std::size_t c, std::uint64_t start) {
     const auto answered = now().view().start_of(c + 1);
     require(answered == start, "it starts at another item");
-    who.table.attach(now().view(), start, 0, producers_.size());
+    const std::uint64_t bytes = shape_.slots * shape_.slot_stride;
+    require(!now().view().within(shape_.segment, bytes - 1), "the slots do not fit");
+    who.table.attach(
+        now().view().within(shape_.segment, bytes).value(), start, 0, producers_.size());
   }
   void attach(std::size_t c, std::uint64_t start) { attach_to(*consumers_.at(c), c, start); }
 

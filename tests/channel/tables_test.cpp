@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tables of a channel's members: several claimed slots, what death leaves behind, and members
+// that store what is not possible. Runs of whole channels: replay.cpp.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "channel/consumer_table.hpp"
+#include "channel/producer_table.hpp"
+#include "page_memory.hpp"
+
+namespace gpushm::channel {
+namespace {
+
+using gpushm_testing::page_memory;
+using outcome = consumer_table::outcome;
+
+constexpr std::uint64_t slots_segment = 7;
+constexpr std::uint64_t stride = 512;
+constexpr std::uint64_t joined_page = 11;
+
+struct consumer {
+  page_memory memory{sync::signal_page_bytes};
+  consumer_mode mode;
+  std::uint32_t held;
+  consumer_table table;
+
+  explicit consumer(consumer_mode how, std::uint32_t holds = 0)
+      : mode(how), held(holds), table(memory.page(), 0, how, holds) {}
+  [[nodiscard]] member as_member(std::uint64_t id) const {
+    member result;
+    result.id = id;
+    result.mode = mode;
+    result.held = held;
+    result.depth = mode == consumer_mode::share ? 2 : 0;
+    result.page = &memory.page();
+    return result;
+  }
+  [[nodiscard]] std::atomic<std::uint64_t>& held_word(std::uint32_t index) const {
+    return memory.page().words[first_held_word + index];
+  }
+};
+
+struct producer {
+  std::uint32_t slots;
+  page_memory memory;
+  producer_table table;
+
+  explicit producer(std::uint32_t count)
+      : slots(count), memory(page_bytes(count)), table(memory.page(), memory.table(), shape()) {}
+  producer(std::uint32_t count, const table_view& dead)
+      : slots(count),
+        memory(page_bytes(count)),
+        table(memory.page(), memory.table(), shape(), dead) {}
+
+  [[nodiscard]] producer_table::shape shape() const {
+    return {slots, stride, stride, slots_segment};
+  }
+  [[nodiscard]] table_view view() const {
+    return table_view::of(memory.page(), memory.table(), memory.table_bytes()).value();
+  }
+  [[nodiscard]] table_head& head() const { return *reinterpret_cast<table_head*>(memory.table()); }
+  [[nodiscard]] row& row_of(std::uint32_t slot) const {
+    return reinterpret_cast<row*>(memory.table() + rows_offset)[slot];
+  }
+  [[nodiscard]] sync::timeline_writer word(std::uint32_t index) const {
+    return {memory.page(), index};
+  }
+  void join(consumer& who, std::uint64_t id) {
+    table.add(who.as_member(id));
+    who.table.attach(view().within(slots_segment, stride * slots).value(),
+                     view().start_of(id).value(),
+                     view().entry_of(id).value(),
+                     joined_page);
+  }
+  producer_table::choice claim() {
+    const auto chosen = table.choose().value();
+    EXPECT_TRUE(table.claim(chosen));
+    return chosen;
+  }
+  std::uint64_t announce(const producer_table::choice& what) {
+    const std::uint64_t number = table.prepare(what, {});
+    table.announce(what);
+    return number;
+  }
+  void publish(std::uint64_t number) const {
+    EXPECT_EQ(word(published_word).signal(number), sync::signal_result::done);
+  }
+  std::uint32_t publish_one() {
+    const auto what = claim();
+    publish(announce(what));
+    return what.slot;
+  }
+  void die() const {
+    for (std::uint32_t index = 0; index != producer_words; ++index) {
+      word(index).close(sync::word_kind::ended);
+    }
+  }
+};
+
+std::optional<std::uint64_t> take(consumer& who) {
+  consumer_table::item item;
+  return who.table.take(item) == outcome::taken ? std::optional(item.number) : std::nullopt;
+}
+
+TEST(channel_tables, number_items_in_the_order_of_their_publication) {
+  producer from(3);
+  consumer block(consumer_mode::block);
+  from.join(block, 1);
+  const auto first = from.claim();
+  const auto second = from.claim();
+  const auto third = from.claim();
+  EXPECT_THAT((std::vector{first.slot, second.slot, third.slot}),
+              testing::UnorderedElementsAre(0, 1, 2));
+  EXPECT_FALSE(from.table.choose()) << "all are claimed";
+  EXPECT_EQ(from.announce(second), 1);
+  EXPECT_EQ(from.announce(third), 2);
+  from.table.abandon(first);
+  EXPECT_EQ(from.view().slot_of(1), second.slot);
+  EXPECT_EQ(from.view().item_in(third.slot), 2);
+  EXPECT_EQ(take(block), 1);
+  EXPECT_EQ(take(block), 2);
+  EXPECT_EQ(take(block), std::nullopt);
+  EXPECT_EQ(from.table.choose()->slot, first.slot) << "it has no item";
+}
+
+TEST(channel_tables, keep_the_newest_item_when_several_slots_are_claimed) {
+  producer from(4);
+  consumer latest(consumer_mode::latest, 1);
+  from.join(latest, 1);
+  from.publish_one();
+  EXPECT_EQ(take(latest), 1);
+  const auto newest = from.publish_one();
+  EXPECT_NE(from.claim().slot, newest);
+  const auto second = from.claim();
+  EXPECT_NE(second.slot, newest);
+  EXPECT_FALSE(from.table.choose()) << "one is held, one has the newest item";
+  latest.held_word(0).store(0);
+  ASSERT_TRUE(from.table.choose());
+  EXPECT_NE(from.table.choose()->slot, newest);
+  EXPECT_EQ(take(latest), 2);
+}
+
+/// A claimed slot has no number yet: a joiner starts at the newest item that is in one.
+TEST(channel_tables, let_others_join_while_slots_are_claimed) {
+  producer from(3);
+  from.publish_one();
+  const auto first = from.claim();
+  const auto second = from.claim();
+  consumer block(consumer_mode::block);
+  from.join(block, 1);
+  EXPECT_EQ(take(block), 1);
+  from.announce(second);
+  from.announce(first);
+  EXPECT_EQ(take(block), 2);
+  EXPECT_EQ(take(block), 3);
+}
+
+TEST(channel_tables, take_back_what_a_stream_has_refused) {
+  producer from(2);
+  consumer block(consumer_mode::block);
+  consumer share(consumer_mode::share);
+  from.join(block, 1);
+  from.join(share, 2);
+  const auto first = from.claim();
+  const auto second = from.claim();
+  EXPECT_EQ(from.table.prepare(first, {}), 1);
+  EXPECT_EQ(take(block), std::nullopt) << "it is not announced";
+  from.table.take_back(first);
+  EXPECT_EQ(from.table.announced(), 0);
+  EXPECT_EQ(from.announce(second), 1) << "the number is used by the next one";
+  from.publish(1);
+  consumer_table::item item;
+  ASSERT_EQ(block.table.take(item), outcome::taken);
+  EXPECT_EQ(item.slot, second.slot);
+  EXPECT_EQ(take(share), 1);
+  EXPECT_FALSE(from.table.choose()) << "the first one is still claimed";
+  EXPECT_EQ(from.announce(first), 2);
+}
+
+/// A stream has the store of an item before the CPU announces it, and the CPU dies between.
+TEST(channel_tables, end_at_the_last_item_that_was_announced_and_published) {
+  producer dead(3);
+  consumer block(consumer_mode::block);
+  consumer share(consumer_mode::share);
+  consumer latest(consumer_mode::latest, 1);
+  dead.join(block, 1);
+  dead.join(share, 2);
+  dead.join(latest, 3);
+  dead.publish_one();
+  const auto what = dead.claim();
+  EXPECT_EQ(dead.table.prepare(what, {}), 2);
+  dead.publish(2);
+  ASSERT_EQ(dead.table.members().size(), 3U);
+  EXPECT_TRUE(dead.table.is_plausible(dead.table.members().front()));
+  dead.die();
+  EXPECT_EQ(dead.view().last_good(), 1);
+  consumer_table::item item;
+  for (consumer* const each : {&block, &share}) {
+    EXPECT_EQ(each->table.take(item), outcome::taken);
+    EXPECT_EQ(item.number, 1);
+    EXPECT_EQ(each->table.take(item), outcome::ended);
+  }
+  const producer next(3, dead.view());
+  EXPECT_EQ(next.table.first_item(), 2);
+  EXPECT_EQ(next.table.last_of_dead(), 1);
+  EXPECT_EQ(next.view().last_good(), 1);
+  // As after an orderly end: consumers of the newest look at the last value, too.
+  dead.table.close();
+  EXPECT_EQ(take(latest), 1);
+  EXPECT_EQ(latest.table.take(item), outcome::ended);
+}
+
+/// Each claimed slot of a dead producer may have the item that a `held` word names: it has died
+/// before it read those words again.
+TEST(channel_tables, continue_without_slots_that_a_dead_producer_had_claimed_and_others_hold) {
+  producer dead(6);
+  consumer latest(consumer_mode::latest, 2);
+  dead.join(latest, 1);
+  std::vector<std::uint32_t> slot_of_item{0};
+  for (int i = 0; i != 6; ++i) {
+    slot_of_item.push_back(dead.publish_one());
+  }
+  const auto first = dead.claim();
+  const auto second = dead.claim();
+  EXPECT_EQ(first.slot, slot_of_item[1]);
+  EXPECT_EQ(second.slot, slot_of_item[2]);
+  latest.held_word(0).store(1);
+  latest.held_word(1).store(2);
+  dead.die();
+  producer next(6, dead.view());
+  next.table.add(latest.as_member(1));
+  std::vector<std::uint32_t> chosen;
+  for (int i = 0; i != 4; ++i) {
+    chosen.push_back(next.claim().slot);
+  }
+  EXPECT_FALSE(next.table.choose());
+  EXPECT_THAT(chosen, testing::Not(testing::Contains(first.slot)));
+  EXPECT_THAT(chosen, testing::Not(testing::Contains(second.slot)));
+}
+
+// ---- what other members store ----
+
+TEST(channel_tables, have_slots_inside_of_their_segment_only) {
+  const producer from(4);
+  const table_view view = from.view();
+  EXPECT_FALSE(view.within(slots_segment, stride * 4 - 1));
+  EXPECT_FALSE(view.within(slots_segment + 1, stride * 4));
+  EXPECT_FALSE(view.within(slots_segment, 0));
+  const auto checked = view.within(slots_segment, stride * 4);
+  ASSERT_TRUE(checked);
+  // A view does not change with the memory, and the next one is another one.
+  from.head().slot_stride = std::uint64_t{1} << 53U;
+  from.head().slots = 1;
+  from.head().segment = slots_segment + 1;
+  from.head().last_before = 5;
+  EXPECT_EQ(checked->offset_of(3), 3 * stride);
+  EXPECT_EQ(checked->slots(), 4U);
+  EXPECT_EQ(checked->segment(), slots_segment);
+  EXPECT_EQ(view.last_before(), 0);
+  from.head().last_before = 0;
+  EXPECT_FALSE(from.view().within(slots_segment + 1, stride * 4));
+}
+
+TEST(channel_tables, refuse_more_work_than_there_are_slots) {
+  producer from(4);
+  consumer share(consumer_mode::share);
+  from.join(share, 1);
+  from.publish_one();
+  for (std::uint32_t slot = 0; slot != 4; ++slot) {
+    from.row_of(slot).item.store(5);
+  }
+  from.memory.page().last[published_word].store(0);
+  from.memory.page().words[published_word].store(sync::ended_word);
+  from.memory.page().last[first_given_word].store(std::uint64_t{1} << 61U);
+  from.memory.page().words[first_given_word].store(sync::ended_word);
+  consumer_table::item item;
+  EXPECT_EQ(share.table.take(item), outcome::invalid);
+  EXPECT_EQ(share.table.take(item), outcome::invalid);
+}
+
+TEST(channel_tables, look_at_a_producer_that_is_always_faster_for_a_while_only) {
+  producer from(4);
+  consumer latest(consumer_mode::latest, 1);
+  from.join(latest, 1);
+  from.publish_one();
+  for (std::uint32_t slot = 0; slot != 4; ++slot) {
+    from.row_of(slot).item.store(5);
+  }
+  std::atomic<bool> is_over = false;
+  std::thread hostile([&] {
+    for (std::uint64_t number = 6; !is_over.load(); number = 6 + number % 1'000) {
+      from.memory.page().words[announced_word].store(number);
+    }
+  });
+  while (from.memory.page().words[announced_word].load() < 5) {
+    std::this_thread::yield();
+  }
+  consumer_table::item item;
+  for (int i = 0; i != 10'000; ++i) {
+    const outcome found = latest.table.take(item);
+    EXPECT_TRUE(found == outcome::not_yet || found == outcome::invalid);
+    EXPECT_EQ(latest.held_word(0).load(), 0);
+  }
+  is_over = true;
+  hostile.join();
+}
+
+TEST(channel_tables, continue_after_a_producer_that_has_stored_anything) {
+  constexpr std::uint64_t most = sync::max_value;
+  for (const std::uint64_t announced : {std::uint64_t{0}, std::uint64_t{9}, most - 1, most + 1}) {
+    for (const std::uint64_t published : {std::uint64_t{0}, std::uint64_t{9}, most, ~most}) {
+      const producer dead(4);
+      dead.die();
+      dead.memory.page().last[announced_word].store(announced);
+      dead.memory.page().last[published_word].store(published);
+      for (std::uint32_t slot = 0; slot != 4; ++slot) {
+        dead.row_of(slot).item.store(~std::uint64_t{slot});
+        dead.row_of(slot).before.store(most - slot);
+      }
+      producer next(4, dead.view());
+      EXPECT_LE(next.table.last_of_dead(), next.table.announced());
+      for (int i = 0; i != 4; ++i) {
+        EXPECT_LE(next.claim().after, next.table.announced());
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gpushm::channel
