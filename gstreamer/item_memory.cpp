@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <utility>
 
 #include "gstreamer/element_support.hpp"
@@ -20,18 +19,12 @@ constexpr std::uint64_t min_bytes_in_place = 65'537;
 struct held_item {
   std::shared_ptr<item_source> source;
   channel_item item;
+  segment slots;  ///< a new producer may have replaced them
 };
 
 void free_held_item(gpointer data) {
   const std::unique_ptr<held_item> owned(static_cast<held_item*>(data));
   owned->source->release(owned->item);
-}
-
-bool contains(const segment& memory, const channel_item& item) {
-  const auto* const first = static_cast<const std::byte*>(memory.data());
-  const auto* const at = static_cast<const std::byte*>(item.data());
-  const std::less<> before;
-  return !before(at, first) && before(at, first + memory.size_bytes());
 }
 
 }  // namespace
@@ -43,6 +36,7 @@ item_source::item_source(client by, options wanted, const std::stop_token& stop)
   joining.held = options_.mode == consumer_mode::latest ? options_.held : 0;
   joining.timeout = options_.timeout;
   joining.stop = stop;
+  joining.resume = options_.resume;
   try {
     consumer_ = channel_consumer::open(client_, options_.channel, joining);
   } catch (const error& why) {
@@ -56,8 +50,7 @@ item_source::item_source(client by, options wanted, const std::stop_token& stop)
         "there was no such channel within " + std::to_string(options_.timeout.count()) + " ms",
         "start what publishes into it (gpushmsink), correct its name, or increase timeout");
   }
-  slots_.push_back(client_.open(options_.channel));
-  if (slots_.back().device().kind != device_kind::host) {
+  if (client_.stat(options_.channel).device.kind != device_kind::host) {
     throw error(errc::invalid_argument,
                 "receive",
                 options_.channel,
@@ -77,28 +70,13 @@ std::optional<channel_item> item_source::next(std::chrono::milliseconds timeout,
   return consumer_.next(timeout, stop);
 }
 
-void item_source::release(const channel_item& item) noexcept {
+void item_source::release(channel_item& item) noexcept {
   try {
     const std::lock_guard lock(mutex_);
     held_.erase(item.number());
-    consumer_.release(item);
+    item.release();
   } catch (const std::exception& why) {  // of a consumer that its producer has dropped
     GST_CAT_WARNING(debug_category(), "%s", why.what());
-  }
-}
-
-/// A producer that has created the channel again may have replaced the slots.
-void item_source::keep_mapped(const channel_item& item) {
-  if (contains(slots_.back(), item)) {
-    return;
-  }
-  slots_.push_back(client_.open(options_.channel));
-  if (!contains(slots_.back(), item)) {
-    throw error(errc::gone_or_replaced,
-                "receive",
-                options_.channel,
-                "the channel was replaced",
-                "start this pipeline again");
   }
 }
 
@@ -119,23 +97,20 @@ bool item_source::try_hold(const channel_item& item, std::uint64_t size) {
   return may_hold;
 }
 
-GstMemory* item_source::memory_of(const channel_item& item, std::uint64_t size) {
+GstMemory* item_source::memory_of(channel_item& item, std::uint64_t size) {
   try {
     if (size == 0) {
       release(item);
       return nullptr;
     }
-    keep_mapped(item);
     if (try_hold(item, size)) {
-      auto held = std::make_unique<held_item>(held_item{shared_from_this(), item});
+      void* const first = const_cast<void*>(item.data());
+      segment slots = item.memory();
+      auto held = std::make_unique<held_item>(
+          held_item{shared_from_this(), std::move(item), std::move(slots)});
       // Read-only memory: the pointer is not const because GStreamer has one type for both.
-      return gst_memory_new_wrapped(GST_MEMORY_FLAG_READONLY,
-                                    const_cast<void*>(item.data()),
-                                    size,
-                                    0,
-                                    size,
-                                    held.release(),
-                                    &free_held_item);
+      return gst_memory_new_wrapped(
+          GST_MEMORY_FLAG_READONLY, first, size, 0, size, held.release(), &free_held_item);
     }
     GstMemory* const copied = gst_allocator_alloc(nullptr, size, nullptr);
     GstMapInfo to{};

@@ -11,7 +11,6 @@
 #include <set>
 #include <stop_token>
 #include <string>
-#include <vector>
 
 #include "gpushm/channel.hpp"
 
@@ -29,6 +28,7 @@ class item_source : public std::enable_shared_from_this<item_source> {
     std::uint32_t held = 0;  ///< of `latest`
     bool copy = false;
     std::chrono::milliseconds timeout{0};
+    std::chrono::milliseconds resume{0};  ///< as in `consumer_options`
   };
 
   /// Joins the channel, within the timeout for its name. Throws `error` as
@@ -46,19 +46,16 @@ class item_source : public std::enable_shared_from_this<item_source> {
   /// for reading only, which releases the item when it is freed, in any thread. With a copy, if
   /// this consumer would hold too many items otherwise: the item is released at once. Null if
   /// `size` is 0; the item is released, also if this throws.
-  [[nodiscard]] GstMemory* memory_of(const channel_item& item, std::uint64_t size);
+  [[nodiscard]] GstMemory* memory_of(channel_item& item, std::uint64_t size);
 
-  void release(const channel_item& item) noexcept;
+  void release(channel_item& item) noexcept;
 
  private:
   item_source(client by, options wanted, const std::stop_token& stop);
-  void keep_mapped(const channel_item& item);
   [[nodiscard]] bool try_hold(const channel_item& item, std::uint64_t size);
 
   options options_;
   client client_;
-  /// Keep the mappings of items that are in use when a new producer has replaced the slots.
-  std::vector<segment> slots_;
   channel_consumer consumer_;
   std::mutex mutex_;
   std::set<std::uint64_t> held_;  ///< numbers of items that are memory

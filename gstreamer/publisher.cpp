@@ -135,13 +135,13 @@ bool publisher::await_consumers(const std::stop_token& stop) {
 
 void publisher::copy(GstBuffer* from, const channel_slot& to, std::uint64_t bytes) const {
   if (!video_ || gst_buffer_get_video_meta(from) == nullptr) {
-    if (gst_buffer_extract(from, 0, to.data, bytes) != bytes) {
+    if (gst_buffer_extract(from, 0, to.data(), bytes) != bytes) {
       throw error(errc::system_error, "publish", settings_.channel, "the buffer was not read");
     }
     return;
   }
-  const std::unique_ptr<GstBuffer, buffer_unref> slot(
-      gst_buffer_new_wrapped_full(GstMemoryFlags{}, to.data, to.bytes, 0, bytes, nullptr, nullptr));
+  const std::unique_ptr<GstBuffer, buffer_unref> slot(gst_buffer_new_wrapped_full(
+      GstMemoryFlags{}, to.data(), to.bytes(), 0, bytes, nullptr, nullptr));
   mapped_frame source(*video_, from, GST_MAP_READ);
   mapped_frame target(*video_, slot.get(), GST_MAP_WRITE);
   if (!source.is_mapped() || !target.is_mapped() ||
@@ -164,7 +164,7 @@ bool publisher::publish(GstBuffer* buffer, item_metadata times, const std::stop_
   if (!await_consumers(stop)) {
     return false;
   }
-  const auto slot = producer_->acquire(settings_.acquire_timeout, stop);
+  auto slot = producer_->acquire(settings_.acquire_timeout, stop);
   if (!slot) {
     if (stop.stop_requested()) {
       return false;
@@ -177,15 +177,10 @@ bool publisher::publish(GstBuffer* buffer, item_metadata times, const std::stop_
                 "see whether a consumer is paused, give the channel more slots, or increase "
                 "acquire-timeout");
   }
-  try {
-    copy(buffer, *slot, bytes);
-    times.size = bytes;
-    times.caps = caps_;
-    producer_->publish(encode(times));
-  } catch (...) {
-    producer_->abandon();
-    throw;
-  }
+  copy(buffer, *slot, bytes);
+  times.size = bytes;
+  times.caps = caps_;
+  slot->publish(encode(times));
   return true;
 }
 

@@ -63,16 +63,8 @@ void receiver::read(const channel_item& item, received& into) {
 
 /// Nothing at the end, when `stop` was requested, and after the timeout.
 std::optional<channel_item> receiver::await(const std::stop_token& stop) {
-  const auto until = std::chrono::steady_clock::now() + settings_.timeout;
   try {
-    for (;;) {
-      const auto left =
-          std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
-      auto item = source_->next(std::clamp(left, std::chrono::milliseconds(0), successor), stop);
-      if (item || left <= successor || stop.stop_requested() || source_->has_ended()) {
-        return item;
-      }
-    }
+    return source_->next(settings_.timeout, stop);
   } catch (const error& why) {
     if (why.code() != errc::peer_died) {
       throw;
@@ -94,10 +86,14 @@ received receiver::next(const std::stop_token& stop) {
                   "the element has no channel",
                   "set its property: gpushmsrc channel=NAME");
     }
-    source_ = item_source::open(
-        connect_to(settings_.socket, settings_.timeout, stop),
-        {settings_.channel, settings_.mode, settings_.held, settings_.copy, settings_.timeout},
-        stop);
+    source_ = item_source::open(connect_to(settings_.socket, settings_.timeout, stop),
+                                {settings_.channel,
+                                 settings_.mode,
+                                 settings_.held,
+                                 settings_.copy,
+                                 settings_.timeout,
+                                 successor},
+                                stop);
   }
   received result;
   std::optional<channel_item> item = await(stop);
@@ -120,9 +116,9 @@ received receiver::next(const std::stop_token& stop) {
     source_->release(*item);
     throw;
   }
+  result.is_after_gap = is_first_ || item->skipped() != 0;
   result.memory = source_->memory_of(*item, result.metadata.size);
   result.what = received::kind::buffer;
-  result.is_after_gap = is_first_ || item->skipped() != 0;
   is_first_ = false;
   return result;
 }

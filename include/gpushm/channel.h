@@ -36,17 +36,24 @@ typedef struct gpushm_channel_options {
   gpushm_stop* stop;    /* cancels the waits for a dead producer; may be NULL */
 } gpushm_channel_options;
 
-/* A slot that the producer fills. */
-typedef struct gpushm_slot {
+/* A slot that the producer fills, until it is published or abandoned, or its producer is closed. Not
+ * a pointer that is ever read: a slot that has been used, or is of a closed producer or of another
+ * process (fork), is refused with GPUSHM_ERRC_INVALID_ARGUMENT or GPUSHM_ERRC_FORKED. */
+typedef struct gpushm_slot gpushm_slot;
+/* An item that a consumer reads, until it is released, or its consumer is closed. As gpushm_slot. */
+typedef struct gpushm_item gpushm_item;
+
+typedef struct gpushm_slot_info {
+  size_t struct_size;
   void* data; /* a device pointer, or host memory */
   uint64_t bytes;
-  uint64_t number; /* of the item that it will be, from 1 */
-  uint32_t index;  /* of the slot */
-  uint32_t reserved;
-} gpushm_slot;
+  void* stream;   /* that it was acquired for, if `on_stream` */
+  uint32_t index; /* of the slot, from 0 */
+  bool on_stream;
+} gpushm_slot_info;
 
-/* An item that a consumer reads. */
-typedef struct gpushm_item {
+typedef struct gpushm_item_info {
+  size_t struct_size;
   const void* data;
   uint64_t bytes;  /* of the slot */
   uint64_t number; /* of the item, from 1; numbers grow, but for items of a dead consumer */
@@ -54,10 +61,12 @@ typedef struct gpushm_item {
    * that were replaced by newer ones, and those that a dead producer has announced and not
    * completed. GPUSHM_CONSUMER_SHARE: 0 */
   uint64_t skipped;
-  uint32_t index; /* of the slot */
-  uint32_t metadata_bytes;
-  unsigned char metadata[GPUSHM_MAX_ITEM_METADATA_BYTES];
-} gpushm_item;
+  void* stream; /* that it was taken for, if `on_stream` */
+  const void* metadata; /* as long as the item */
+  size_t metadata_size;
+  uint32_t index; /* of the slot, from 0 */
+  bool on_stream;
+} gpushm_item_info;
 
 /* Creates a channel, or continues one whose producer has died: then its slots must have this size
  * and number, and its members continue with the first item of this producer. After a producer that
@@ -70,43 +79,54 @@ GPUSHM_API gpushm_errc gpushm_producer_create(gpushm_client* client,
                                               const gpushm_channel_options* options,
                                               gpushm_producer** producer);
 /* Ends the channel: consumers get the items that are published (those of the newest item the newest
- * one), and then the end. Waits, at most a second, until streams have published what they were
- * given. If this producer has continued a channel, waits, at most a second, until each member has
- * asked for its items; for one that has not, they stay as long as the client. */
+ * one), and then the end. Abandons slots. Calls of other threads that wait return as if their `stop`
+ * was requested. Waits, at most a second, until streams have published what they were given. If this
+ * producer has continued a channel, waits, at most a second, until each member has asked for its
+ * items; for one that has not, they stay as long as the client. */
 GPUSHM_API void gpushm_producer_close(gpushm_producer* producer);
 
-/* Waits for a slot that nobody uses any more, at most `timeout_ms`. One slot at a time: publish or
- * abandon it before the next. `*acquired` is false after the timeout, or when `stop` was requested.
- */
+/* Waits for a slot that nobody uses any more, at most `timeout_ms`, for the CPU. Several slots may be
+ * acquired at once: each of them is one that neither consumers nor other slots can have.
+ * `*acquired` is false after the timeout, or when `stop` was requested. */
 GPUSHM_API gpushm_errc gpushm_producer_acquire(gpushm_producer* producer,
                                                int64_t timeout_ms,
                                                const gpushm_stop* stop,
-                                               gpushm_slot* slot,
+                                               gpushm_slot** slot,
                                                bool* acquired);
 /* As above, for a slot that `stream` fills: the stream waits until nobody uses it, this call only
- * until each consumer's CPU has seen the item that was in it. */
+ * until each consumer's CPU has seen the item that was in it. The stream must not be captured. */
 GPUSHM_API gpushm_errc gpushm_producer_acquire_on(gpushm_producer* producer,
                                                   void* stream,
                                                   int64_t timeout_ms,
                                                   const gpushm_stop* stop,
-                                                  gpushm_slot* slot,
+                                                  gpushm_slot** slot,
                                                   bool* acquired);
-/* Publishes the acquired slot, which this thread has filled, with up to
- * GPUSHM_MAX_ITEM_METADATA_BYTES of metadata. Waits, at most a second, until streams have published
- * the items before; then GPUSHM_ERRC_TIMED_OUT, and the slot is still acquired. */
-GPUSHM_API gpushm_errc gpushm_producer_publish(gpushm_producer* producer,
+GPUSHM_API gpushm_errc gpushm_slot_get(const gpushm_slot* slot, gpushm_slot_info* info);
+/* The segment that the slot is in, as a handle of its own (gpushm_segment_close). */
+GPUSHM_API gpushm_errc gpushm_slot_memory(const gpushm_slot* slot, gpushm_segment** memory);
+/* Publishes the slot, with up to GPUSHM_MAX_ITEM_METADATA_BYTES of metadata: when the stream that it
+ * was acquired for has done what it was given before, or now if it was acquired for the CPU. In both
+ * cases not before the items that were published before. Does not wait. `*number`, unless it is NULL:
+ * the number of the item, from 1: the order of the calls that publish. If it fails, the slot is
+ * still acquired, and consumers see nothing of it. */
+GPUSHM_API gpushm_errc gpushm_slot_publish(gpushm_slot* slot,
+                                           const void* metadata,
+                                           size_t metadata_size,
+                                           uint64_t* number);
+/* As above, when `stream`, which must not be captured, has done what it was given before. */
+GPUSHM_API gpushm_errc gpushm_slot_publish_on(gpushm_slot* slot,
+                                              void* stream,
+                                              const void* metadata,
+                                              size_t metadata_size,
+                                              uint64_t* number);
+/* As above, now: what a stream has to write into the slot must be done (synchronize it first). */
+GPUSHM_API gpushm_errc gpushm_slot_publish_now(gpushm_slot* slot,
                                                const void* metadata,
-                                               size_t metadata_size);
-/* Publishes the acquired slot when `stream` has done what it was given before, and the item before
- * is published. Several streams, in turn, hide the time that a stream needs to wait and to signal;
- * each of them may wait for the one before: GPUSHM_ERRC_TOO_MANY_WAITS after a second, and the slot
- * is still acquired. */
-GPUSHM_API gpushm_errc gpushm_producer_publish_on(gpushm_producer* producer,
-                                                  void* stream,
-                                                  const void* metadata,
-                                                  size_t metadata_size);
-/* The acquired slot will not be published: the next item gets its number. No effect without one. */
-GPUSHM_API gpushm_errc gpushm_producer_abandon(gpushm_producer* producer);
+                                               size_t metadata_size,
+                                               uint64_t* number);
+/* The slot will not be published. What a stream still writes into it must be ordered before what
+ * fills the slot next: abandon it when the stream is done with it. */
+GPUSHM_API gpushm_errc gpushm_slot_abandon(gpushm_slot* slot);
 
 typedef struct gpushm_producer_stats {
   size_t struct_size;
@@ -136,6 +156,10 @@ typedef struct gpushm_consumer_options {
   gpushm_string device; /* the GPU that reads, as in gpushm_open_options */
   int64_t timeout_ms;   /* for the channel's name, and for the producer's answer, 0: 10,000 */
   gpushm_stop* stop;
+  /* How long gpushm_consumer_next waits for the next producer when this one has died, from when the
+   * death is seen, and within its own timeout. 0: it reports the death at once. Less than 0: within
+   * its own timeout only. */
+  int64_t resume_ms;
 } gpushm_consumer_options;
 
 /* Joins a channel: starts at the newest item, or at the next one if there is none.
@@ -145,38 +169,47 @@ GPUSHM_API gpushm_errc gpushm_consumer_open(gpushm_client* client,
                                             gpushm_string name,
                                             const gpushm_consumer_options* options,
                                             gpushm_consumer** consumer);
-/* Leaves. Waits, at most a second, until streams have released what they were given. */
+/* Leaves. Its items are not valid any more. Calls of other threads that wait return as if their
+ * `stop` was requested. Waits, at most a second, until streams have released what they were given. */
 GPUSHM_API void gpushm_consumer_close(gpushm_consumer* consumer);
 
 /* Waits for the next item, or for the newest one, at most `timeout_ms`. `*got` is false after the
- * timeout, when `stop` was requested, or at the end (gpushm_consumer_has_ended).
+ * timeout, when `stop` was requested, or at the end (gpushm_consumer_has_ended). One thread at a
+ * time takes an item; others wait for their turn, each with its own timeout and `stop`.
  * GPUSHM_ERRC_PEER_DIED: the producer has died, all its good items were read (or, by a consumer of
- * the newest item, are not taken any more), and there was no new producer within the timeout. A
- * later call continues when there is one.
+ * the newest item, are not taken any more), and there was no new producer within `resume_ms` of
+ * the options. A later call continues when there is one.
  * GPUSHM_ERRC_TOO_MANY_REQUESTS: it holds as many items as it may. */
 GPUSHM_API gpushm_errc gpushm_consumer_next(gpushm_consumer* consumer,
                                             int64_t timeout_ms,
                                             const gpushm_stop* stop,
-                                            gpushm_item* item,
+                                            gpushm_item** item,
                                             bool* got);
 /* As above, for an item that `stream` reads: the stream waits until it is complete, this call only
- * until it is announced. Use one stream for each consumer. After the stream was synchronised,
+ * until it is announced. The stream must not be captured. After the stream was synchronised,
  * gpushm_consumer_check tells whether all items were complete. */
 GPUSHM_API gpushm_errc gpushm_consumer_next_on(gpushm_consumer* consumer,
                                                void* stream,
                                                int64_t timeout_ms,
                                                const gpushm_stop* stop,
-                                               gpushm_item* item,
+                                               gpushm_item** item,
                                                bool* got);
-/* The item will not be read any more. GPUSHM_ERRC_INVALID_ARGUMENT: this consumer does not hold it.
- */
-GPUSHM_API gpushm_errc gpushm_consumer_release(gpushm_consumer* consumer, uint64_t number);
-/* The item will not be read any more when `stream` has done what it was given before. A consumer
- * that gets each item may release in another order: the producer sees it when all before are
- * released. */
-GPUSHM_API gpushm_errc gpushm_consumer_release_on(gpushm_consumer* consumer,
-                                                  void* stream,
-                                                  uint64_t number);
+GPUSHM_API gpushm_errc gpushm_item_get(const gpushm_item* item, gpushm_item_info* info);
+/* The segment that the item is in, as a handle of its own (gpushm_segment_close): it stays mapped
+ * when the item is released, or the consumer has gone on to other slots. */
+GPUSHM_API gpushm_errc gpushm_item_memory(const gpushm_item* item, gpushm_segment** memory);
+/* `stream`, which must not be captured, does what it is given next when the item is complete: for
+ * another stream than the one that it was taken for. GPUSHM_ERRC_TOO_MANY_WAITS after a second. */
+GPUSHM_API gpushm_errc gpushm_item_wait_on(const gpushm_item* item, void* stream);
+/* The item will not be read any more: when the stream that it was taken for has done what it was
+ * given before, or now if it was taken for the CPU. Consumers that get each item, or share the work,
+ * may release in another order and on several streams: the producer sees an item released when all
+ * items before are. Does not wait. If it fails, the consumer still holds the item. */
+GPUSHM_API gpushm_errc gpushm_item_release(gpushm_item* item);
+/* As above, when `stream`, which must not be captured, has done what it was given before. */
+GPUSHM_API gpushm_errc gpushm_item_release_on(gpushm_item* item, void* stream);
+/* As above, now: what a stream has to read of the item must be done (synchronize it first). */
+GPUSHM_API gpushm_errc gpushm_item_release_now(gpushm_item* item);
 /* GPUSHM_ERRC_PEER_DIED: the producer died before an item was complete that a stream of this
  * consumer was given: what the stream has done since the last check must not be trusted. Reported
  * once. */

@@ -16,6 +16,7 @@
 #include "gpushm/channel.h"
 #include "gpushm/client.hpp"
 #include "gpushm/error.hpp"
+#include "gpushm/segment.hpp"
 #include "gpushm/timeline.hpp"
 
 namespace gpushm {
@@ -39,12 +40,70 @@ struct channel_options {
   std::stop_token stop = {};
 };
 
-/// A slot that the producer fills. Valid until it is published or abandoned.
-struct channel_slot {
-  void* data = nullptr;  ///< a device pointer, or host memory
-  std::uint64_t bytes = 0;
-  std::uint64_t number = 0;  ///< of the item that it will be, from 1
-  std::uint32_t index = 0;   ///< of the slot
+/// A slot that the producer fills. Move-only; the destructor abandons it, unless it was published
+/// or abandoned. Empty after that, when it is moved from, and by default: then `operator bool` is
+/// false, and calls throw `errc::invalid_argument`, as they do when the producer was closed.
+///
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
+class channel_slot {
+ public:
+  channel_slot() noexcept = default;
+  /// Takes ownership of `handle`.
+  explicit channel_slot(gpushm_slot* handle)
+      : handle_(handle), info_(glue::sized<gpushm_slot_info>()) {
+    glue::check(gpushm_slot_get(handle, &info_));
+  }
+
+  explicit operator bool() const noexcept { return handle_ != nullptr; }
+  /// A device pointer, or host memory.
+  [[nodiscard]] void* data() const noexcept { return info_.data; }
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return info_.bytes; }
+  /// From 0.
+  [[nodiscard]] std::uint32_t index() const noexcept { return info_.index; }
+  /// The segment that it is in.
+  [[nodiscard]] segment memory() const {
+    gpushm_segment* result = nullptr;
+    glue::check(gpushm_slot_memory(handle_.get(), &result));
+    return segment(result);
+  }
+
+  /// Publishes the slot, with up to 256 bytes of metadata: when the stream that it was acquired for
+  /// has done what it was given before, or now if it was acquired for the CPU; not before the items
+  /// that were published before. Returns the number of the item, from 1. Does not wait. Throws
+  /// `error`: invalid_argument, message_too_large, driver_error: then it is still acquired, and
+  /// consumers see nothing of it.
+  std::uint64_t publish(std::span<const std::byte> metadata = {}) {
+    return publish_by(&gpushm_slot_publish, metadata);
+  }
+  /// As above, when `stream`, which must not be captured, has done what it was given before.
+  std::uint64_t publish_on(void* stream, std::span<const std::byte> metadata = {}) {
+    return publish_by(
+        [stream](auto* slot, auto... rest) {
+          return gpushm_slot_publish_on(slot, stream, rest...);
+        },
+        metadata);
+  }
+  /// As above, now: what a stream has to write into the slot must be done.
+  std::uint64_t publish_now(std::span<const std::byte> metadata = {}) {
+    return publish_by(&gpushm_slot_publish_now, metadata);
+  }
+  /// The slot will not be published. Call it when no stream writes into it any more.
+  void abandon() {
+    glue::check(gpushm_slot_abandon(handle_.get()));
+    static_cast<void>(handle_.release());
+  }
+
+ private:
+  template <typename Publish>
+  std::uint64_t publish_by(Publish&& call, std::span<const std::byte> metadata) {
+    std::uint64_t number = 0;
+    glue::check(call(handle_.get(), metadata.data(), metadata.size(), &number));
+    static_cast<void>(handle_.release());
+    return number;
+  }
+
+  std::unique_ptr<gpushm_slot, glue::deleter<&gpushm_slot_abandon>> handle_;
+  gpushm_slot_info info_{};
 };
 
 struct producer_stats {
@@ -58,7 +117,7 @@ struct producer_stats {
 /// The process that fills a channel. Move-only; a moved-from or default-constructed object is
 /// empty: every call throws `errc::invalid_argument`. A thread of the library admits consumers.
 ///
-/// Thread-safety: distinct objects: safe; shared objects: safe, but one slot is acquired at a time.
+/// Thread-safety: distinct objects: safe; shared objects: safe.
 class channel_producer {
  public:
   channel_producer() noexcept = default;
@@ -85,7 +144,7 @@ class channel_producer {
   }
 
   /// Waits for a slot that nobody uses any more, at most `timeout`; nothing after that, or when
-  /// `stop` was requested. Publish or abandon it before the next. Throws invalid_argument.
+  /// `stop` was requested. Several may be acquired at once.
   [[nodiscard]] std::optional<channel_slot> acquire(std::chrono::milliseconds timeout,
                                                     const std::stop_token& stop = {}) {
     return acquire_by(&gpushm_producer_acquire, timeout, stop);
@@ -103,33 +162,16 @@ class channel_producer {
         timeout,
         stop);
   }
-  /// Publishes the acquired slot, which this thread has filled, with up to 256 bytes of metadata.
-  /// Waits, at most a second, until streams have published the items before. Throws
-  /// invalid_argument (no slot is acquired), message_too_large, timed_out; the last two leave the
-  /// slot acquired.
-  void publish(std::span<const std::byte> metadata = {}) {
-    glue::check(gpushm_producer_publish(handle_.get(), metadata.data(), metadata.size()));
-  }
-  /// Publishes the acquired slot when `stream` has done what it was given before, and the item
-  /// before is published. Several streams, in turn, hide the time that each needs to wait and to
-  /// signal. Throws as above, too_many_waits and driver_error.
-  void publish(void* stream, std::span<const std::byte> metadata = {}) {
-    glue::check(
-        gpushm_producer_publish_on(handle_.get(), stream, metadata.data(), metadata.size()));
-  }
-  /// The acquired slot is not published: the next item gets its number.
-  void abandon() { glue::check(gpushm_producer_abandon(handle_.get())); }
-
   [[nodiscard]] producer_stats stats() const {
     auto got = glue::sized<gpushm_producer_stats>();
     glue::check(gpushm_producer_stats_get(handle_.get(), &got));
     return {got.announced, got.published, got.consumers, got.dropped, got.is_continuation};
   }
   /// Ends the channel, as the destructor does: consumers get the items that are published (those of
-  /// the newest item the newest one), and then the end. Waits, at most a second, until streams have
-  /// published what they were given. If this producer has continued a channel, waits, at most a
-  /// second, until each member has asked for its items; for one that has not, they stay as long as
-  /// the client.
+  /// the newest item the newest one), and then the end. Slots are abandoned. Waits, at most a
+  /// second, until streams have published what they were given. If this producer has continued a
+  /// channel, waits, at most a second, until each member has asked for its items; for one that has
+  /// not, they stay as long as the client.
   void reset() noexcept { handle_.reset(); }
 
  private:
@@ -138,15 +180,14 @@ class channel_producer {
                                                        std::chrono::milliseconds timeout,
                                                        const std::stop_token& stop) {
     const glue::stop_bridge bridge(stop);
-    gpushm_slot got{};
+    gpushm_slot* got = nullptr;
     bool acquired = false;
     glue::check(call(handle_.get(),
                      static_cast<std::int64_t>(timeout.count()),
                      static_cast<const gpushm_stop*>(bridge.handle()),
                      &got,
                      &acquired));
-    return acquired ? std::optional(channel_slot{got.data, got.bytes, got.number, got.index})
-                    : std::nullopt;
+    return acquired ? std::optional<channel_slot>(std::in_place, got) : std::nullopt;
   }
   std::unique_ptr<gpushm_producer, glue::deleter<&gpushm_producer_close>> handle_;
 };
@@ -170,30 +211,76 @@ struct consumer_options {
   /// For the channel's name, and for the producer's answer.
   std::chrono::milliseconds timeout{10'000};
   std::stop_token stop = {};
+  /// How long `next` waits for the next producer when this one has died, from when it sees that,
+  /// and within its own timeout. 0: it reports the death at once. Less than 0: within its timeout
+  /// only.
+  std::chrono::milliseconds resume{0};
 };
 
-/// An item that a consumer reads: valid until it is released.
+/// An item that a consumer reads. Move-only; the destructor releases it, as `release` does, unless
+/// it was released. After that, when it is moved from, and by default, `operator bool` is false,
+/// and calls throw `errc::invalid_argument`, as they do when the consumer was closed.
+///
+/// Thread-safety: distinct objects: safe; shared objects: const members safe, others unsafe.
 class channel_item {
  public:
-  explicit channel_item(const gpushm_item& from) noexcept : item_(from) {}
+  channel_item() noexcept = default;
+  /// Takes ownership of `handle`.
+  explicit channel_item(gpushm_item* handle)
+      : handle_(handle), info_(glue::sized<gpushm_item_info>()) {
+    glue::check(gpushm_item_get(handle, &info_));
+  }
+
+  explicit operator bool() const noexcept { return handle_ != nullptr; }
   /// A device pointer, or host memory.
-  [[nodiscard]] const void* data() const noexcept { return item_.data; }
+  [[nodiscard]] const void* data() const noexcept { return info_.data; }
   /// Of the slot.
-  [[nodiscard]] std::uint64_t bytes() const noexcept { return item_.bytes; }
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return info_.bytes; }
   /// From 1; numbers grow, but for items that a dead consumer of the mode `share` had.
-  [[nodiscard]] std::uint64_t number() const noexcept { return item_.number; }
+  [[nodiscard]] std::uint64_t number() const noexcept { return info_.number; }
   /// Numbers since the previous item, or since it has joined, that this consumer did not get: items
   /// that were replaced by newer ones, and those that a dead producer has announced and not
   /// completed. Of `share`: 0.
-  [[nodiscard]] std::uint64_t skipped() const noexcept { return item_.skipped; }
-  /// Of the slot.
-  [[nodiscard]] std::uint32_t index() const noexcept { return item_.index; }
+  [[nodiscard]] std::uint64_t skipped() const noexcept { return info_.skipped; }
+  /// Of the slot, from 0.
+  [[nodiscard]] std::uint32_t index() const noexcept { return info_.index; }
+  /// As long as the item is not released, and its consumer not closed.
   [[nodiscard]] std::span<const std::byte> metadata() const noexcept {
-    return std::as_bytes(std::span(item_.metadata)).first(item_.metadata_bytes);
+    return handle_ == nullptr
+               ? std::span<const std::byte>()
+               : std::span(static_cast<const std::byte*>(info_.metadata), info_.metadata_size);
+  }
+  /// The segment that it is in: mapped as long as that object, also when the item is released.
+  [[nodiscard]] segment memory() const {
+    gpushm_segment* result = nullptr;
+    glue::check(gpushm_item_memory(handle_.get(), &result));
+    return segment(result);
   }
 
+  /// `stream`, which must not be captured, does what it is given next when the item is complete:
+  /// for another stream than the one that it was taken for. Throws too_many_waits after a second.
+  void wait_on(void* stream) const { glue::check(gpushm_item_wait_on(handle_.get(), stream)); }
+  /// The item will not be read any more: when the stream that it was taken for has done what it was
+  /// given before, or now if it was taken for the CPU. Items may be released in another order than
+  /// they came, and on several streams. Does not wait. Throws `error`: invalid_argument,
+  /// driver_error: then it is still held.
+  void release() { release_by(&gpushm_item_release); }
+  /// As above, when `stream`, which must not be captured, has done what it was given before.
+  void release_on(void* stream) {
+    release_by([stream](auto* item) { return gpushm_item_release_on(item, stream); });
+  }
+  /// As above, now: what a stream has to read of the item must be done.
+  void release_now() { release_by(&gpushm_item_release_now); }
+
  private:
-  gpushm_item item_;
+  template <typename Release>
+  void release_by(Release&& call) {
+    glue::check(call(handle_.get()));
+    static_cast<void>(handle_.release());
+  }
+
+  std::unique_ptr<gpushm_item, glue::deleter<&gpushm_item_release>> handle_;
+  gpushm_item_info info_{};
 };
 
 /// A process that reads a channel. Move-only; a moved-from or default-constructed object is empty:
@@ -216,6 +303,7 @@ class channel_consumer {
     wanted.device = glue::text(options.device);
     wanted.timeout_ms = options.timeout.count();
     wanted.stop = bridge.handle();
+    wanted.resume_ms = options.resume.count();
     channel_consumer result;
     gpushm_consumer* opened = nullptr;
     glue::check(gpushm_consumer_open(by.handle(), glue::text(name), &wanted, &opened));
@@ -226,16 +314,15 @@ class channel_consumer {
   /// Waits for the next item, or for the newest one, at most `timeout`; nothing after that, when
   /// `stop` was requested, or at the end (`has_ended`). Throws `error`: peer_died (the producer has
   /// died, all its complete items were read (or, by `latest`, are not taken any more), and there
-  /// was no new producer in time; a later call goes on when there is one), too_many_requests (it
-  /// holds as many items as it may).
+  /// was no new producer within `consumer_options::resume`; a later call continues when there is
+  /// one), too_many_requests (it holds as many items as it may).
   [[nodiscard]] std::optional<channel_item> next(std::chrono::milliseconds timeout,
                                                  const std::stop_token& stop = {}) {
     return next_by(&gpushm_consumer_next, timeout, stop);
   }
   /// As above, for an item that `stream` reads: the stream waits until it is complete; this call
-  /// waits only until it is announced. Use one stream for each consumer. After the stream was
-  /// synchronized, `check` tells whether all items were complete. Throws too_many_waits,
-  /// driver_error.
+  /// waits only until it is announced. After the stream was synchronized, `check` tells whether all
+  /// items were complete. Throws too_many_waits, driver_error.
   [[nodiscard]] std::optional<channel_item> next(void* stream,
                                                  std::chrono::milliseconds timeout,
                                                  const std::stop_token& stop = {}) {
@@ -246,23 +333,14 @@ class channel_consumer {
         timeout,
         stop);
   }
-  /// The item will not be read any more. Throws invalid_argument: this consumer does not hold it.
-  void release(const channel_item& what) {
-    glue::check(gpushm_consumer_release(handle_.get(), what.number()));
-  }
-  /// The item will not be read any more when `stream` has done what it was given before. A `block`
-  /// consumer may release in another order: the producer sees it when all before are released.
-  void release(const channel_item& what, void* stream) {
-    glue::check(gpushm_consumer_release_on(handle_.get(), stream, what.number()));
-  }
   /// Throws `errc::peer_died` if the producer died before an item was complete that a stream of
   /// this consumer was given: what the stream has done since the last check must not be trusted.
   /// Reports it once.
   void check() { glue::check(gpushm_consumer_check(handle_.get())); }
   /// The producer has closed the channel, and all items were read.
   [[nodiscard]] bool has_ended() const noexcept { return gpushm_consumer_has_ended(handle_.get()); }
-  /// Leaves, as the destructor does. Waits, at most a second, until streams have released what they
-  /// were given.
+  /// Leaves, as the destructor does; its items are not valid any more. Waits, at most a second,
+  /// until streams have released what they were given.
   void reset() noexcept { handle_.reset(); }
 
  private:
@@ -271,14 +349,14 @@ class channel_consumer {
                                                     std::chrono::milliseconds timeout,
                                                     const std::stop_token& stop) {
     const glue::stop_bridge bridge(stop);
-    gpushm_item item{};
+    gpushm_item* item = nullptr;
     bool got = false;
     glue::check(call(handle_.get(),
                      static_cast<std::int64_t>(timeout.count()),
                      static_cast<const gpushm_stop*>(bridge.handle()),
                      &item,
                      &got));
-    return got ? std::optional<channel_item>(item) : std::nullopt;
+    return got ? std::optional<channel_item>(std::in_place, item) : std::nullopt;
   }
   std::unique_ptr<gpushm_consumer, glue::deleter<&gpushm_consumer_close>> handle_;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions of channel.h.
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -20,6 +21,11 @@ using gpushm::base::result_out;
 using gpushm::base::text_in;
 using gpushm::base::throw_invalid;
 using gpushm::cuda::CUstream;
+using gpushm::detail::acquired_slot;
+using gpushm::detail::channel_consumer;
+using gpushm::detail::channel_producer;
+using gpushm::detail::handle_table;
+using gpushm::detail::taken_item;
 using gpushm::detail::token_of;
 using gpushm::detail::usable;
 using std::chrono::milliseconds;
@@ -37,14 +43,22 @@ namespace {
 /// How long a consumer waits for a channel unless it says so.
 constexpr milliseconds default_join{10'000};
 
+/// What a handle stands for: as long as the call, also if another thread closes it meanwhile.
 template <typename Handle>
-Handle& filled(Handle* handle, std::string_view what) {
+auto filled(const Handle* handle, std::string_view what) {
   if (handle == nullptr) {
     throw_invalid(what,
                   "this object is empty",
                   "create a producer or open a consumer first; a moved-from object is empty");
   }
-  return *handle;
+  return handle->impl;
+}
+
+std::shared_ptr<acquired_slot> slot_in(const gpushm_slot* slot, std::string_view operation) {
+  return handle_table<acquired_slot>::of_process().find(slot, operation);
+}
+std::shared_ptr<taken_item> item_in(const gpushm_item* item, std::string_view operation) {
+  return handle_table<taken_item>::of_process().find(item, operation);
 }
 
 /// Calls `work`; errors name the channel.
@@ -65,36 +79,60 @@ std::optional<CUstream> on_stream(void* stream) {
 }
 
 gpushm_errc acquire(gpushm_producer* producer,
-                    gpushm_producer::where on,
+                    channel_producer::where on,
                     int64_t timeout_ms,
                     const gpushm_stop* stop,
-                    gpushm_slot* slot,
+                    gpushm_slot** slot,
                     bool* acquired) {
   return c_call([&] {
-    auto& from = filled(producer, "acquire");
-    gpushm_slot& result = out(slot, "acquire");
+    const auto from = filled(producer, "acquire");
+    gpushm_slot*& result = out(slot, "acquire");
     bool& is_acquired = out(acquired, "acquire");
     const auto got = named(
-        from.name(), [&] { return from.acquire(on, milliseconds(timeout_ms), token_of(stop)); });
-    is_acquired = got.has_value();
-    result = got.value_or(gpushm_slot{});
+        from->name(), [&] { return from->acquire(on, milliseconds(timeout_ms), token_of(stop)); });
+    is_acquired = got != nullptr;
+    result = got ? static_cast<gpushm_slot*>(got->handle) : nullptr;
+  });
+}
+
+gpushm_errc publish(gpushm_slot* slot,
+                    const std::function<channel_producer::where(const acquired_slot&)>& on,
+                    const void* metadata,
+                    size_t metadata_size,
+                    uint64_t* number) {
+  return c_call([&] {
+    const auto what = slot_in(slot, "publish");
+    const auto bytes = bytes_in(metadata, metadata_size, "publish");
+    const std::uint64_t result =
+        named(what->of->name(), [&] { return what->of->publish(*what, on(*what), bytes); });
+    if (number != nullptr) {
+      *number = result;
+    }
   });
 }
 
 gpushm_errc next_item(gpushm_consumer* consumer,
-                      gpushm_consumer::where on,
+                      channel_consumer::where on,
                       int64_t timeout_ms,
                       const gpushm_stop* stop,
-                      gpushm_item* item,
+                      gpushm_item** item,
                       bool* got) {
   return c_call([&] {
-    auto& from = filled(consumer, "next");
-    gpushm_item& result = out(item, "next");
+    const auto from = filled(consumer, "next");
+    gpushm_item*& result = out(item, "next");
     bool& has_got = out(got, "next");
-    const auto taken =
-        named(from.name(), [&] { return from.next(on, milliseconds(timeout_ms), token_of(stop)); });
-    has_got = taken.has_value();
-    result = taken.value_or(gpushm_item{});
+    const auto taken = named(
+        from->name(), [&] { return from->next(on, milliseconds(timeout_ms), token_of(stop)); });
+    has_got = taken != nullptr;
+    result = taken ? static_cast<gpushm_item*>(taken->handle) : nullptr;
+  });
+}
+
+gpushm_errc release(gpushm_item* item,
+                    const std::function<channel_consumer::where(const taken_item&)>& on) {
+  return c_call([&] {
+    const auto what = item_in(item, "release");
+    named(what->of->name(), [&] { what->of->release(*what, on(*what)); });
   });
 }
 
@@ -109,7 +147,7 @@ gpushm_errc gpushm_producer_create(gpushm_client* client,
     auto& impl = usable(client, "create", called);
     gpushm_producer*& result = out(producer, "create");
     const auto from = options_in(options, "create");
-    gpushm_producer::options wanted;
+    channel_producer::options wanted;
     wanted.slot_bytes = from.slot_bytes;
     wanted.slots = from.slots;
     wanted.huge_pages = from.huge_pages;
@@ -118,7 +156,8 @@ gpushm_errc gpushm_producer_create(gpushm_client* client,
     }
     wanted.stop = token_of(from.stop);
     result = named(called, [&] {
-      return std::make_unique<gpushm_producer>(impl.shared_from_this(), called, wanted).release();
+      return new gpushm_producer{
+          std::make_shared<channel_producer>(impl.shared_from_this(), called, wanted)};
     });
   });
 }
@@ -126,12 +165,15 @@ gpushm_errc gpushm_producer_create(gpushm_client* client,
 void gpushm_producer_close(gpushm_producer* producer) {
   const gpushm::base::held_log_lines lines;
   const std::unique_ptr<gpushm_producer> ended(producer);
+  if (ended) {
+    ended->impl->close();  // also if a call of another thread still uses it
+  }
 }
 
 gpushm_errc gpushm_producer_acquire(gpushm_producer* producer,
                                     int64_t timeout_ms,
                                     const gpushm_stop* stop,
-                                    gpushm_slot* slot,
+                                    gpushm_slot** slot,
                                     bool* acquired) {
   return acquire(producer, on_cpu(), timeout_ms, stop, slot, acquired);
 }
@@ -140,36 +182,58 @@ gpushm_errc gpushm_producer_acquire_on(gpushm_producer* producer,
                                        void* stream,
                                        int64_t timeout_ms,
                                        const gpushm_stop* stop,
-                                       gpushm_slot* slot,
+                                       gpushm_slot** slot,
                                        bool* acquired) {
   return acquire(producer, on_stream(stream), timeout_ms, stop, slot, acquired);
 }
 
-gpushm_errc gpushm_producer_publish(gpushm_producer* producer,
+gpushm_errc gpushm_slot_get(const gpushm_slot* slot, gpushm_slot_info* info) {
+  return c_call([&] {
+    const auto what = slot_in(slot, "slot");
+    result_out(what->of->info_of(*what), info, "slot");
+  });
+}
+
+gpushm_errc gpushm_slot_memory(const gpushm_slot* slot, gpushm_segment** memory) {
+  return c_call([&] {
+    const auto what = slot_in(slot, "slot");
+    gpushm_segment*& result = out(memory, "slot");
+    result = what->of->memory_of(*what);
+  });
+}
+
+gpushm_errc gpushm_slot_publish(gpushm_slot* slot,
+                                const void* metadata,
+                                size_t metadata_size,
+                                uint64_t* number) {
+  return publish(
+      slot, [](const acquired_slot& what) { return what.on; }, metadata, metadata_size, number);
+}
+
+gpushm_errc gpushm_slot_publish_on(
+    gpushm_slot* slot, void* stream, const void* metadata, size_t metadata_size, uint64_t* number) {
+  return publish(
+      slot, [=](const auto&) { return on_stream(stream); }, metadata, metadata_size, number);
+}
+
+gpushm_errc gpushm_slot_publish_now(gpushm_slot* slot,
                                     const void* metadata,
-                                    size_t metadata_size) {
-  return c_call([&] {
-    filled(producer, "publish").publish(on_cpu(), bytes_in(metadata, metadata_size, "publish"));
-  });
+                                    size_t metadata_size,
+                                    uint64_t* number) {
+  return publish(
+      slot, [](const auto&) { return on_cpu(); }, metadata, metadata_size, number);
 }
 
-gpushm_errc gpushm_producer_publish_on(gpushm_producer* producer,
-                                       void* stream,
-                                       const void* metadata,
-                                       size_t metadata_size) {
+gpushm_errc gpushm_slot_abandon(gpushm_slot* slot) {
   return c_call([&] {
-    filled(producer, "publish")
-        .publish(on_stream(stream), bytes_in(metadata, metadata_size, "publish"));
+    const auto what = slot_in(slot, "abandon");
+    what->of->abandon(*what);
   });
-}
-
-gpushm_errc gpushm_producer_abandon(gpushm_producer* producer) {
-  return c_call([&] { filled(producer, "abandon").abandon(); });
 }
 
 gpushm_errc gpushm_producer_stats_get(const gpushm_producer* producer,
                                       gpushm_producer_stats* stats) {
-  return c_call([&] { result_out(filled(producer, "stats").stats(), stats, "stats"); });
+  return c_call([&] { result_out(filled(producer, "stats")->stats(), stats, "stats"); });
 }
 
 gpushm_errc gpushm_consumer_open(gpushm_client* client,
@@ -181,7 +245,7 @@ gpushm_errc gpushm_consumer_open(gpushm_client* client,
     auto& impl = usable(client, "open", called);
     gpushm_consumer*& result = out(consumer, "open");
     const auto from = options_in(options, "open");
-    gpushm_consumer::options wanted;
+    channel_consumer::options wanted;
     wanted.mode = enum_in(from.mode, channel::consumer_mode::share, "open");
     if (wanted.mode != channel::consumer_mode::block) {
       const std::uint32_t usual = wanted.mode == channel::consumer_mode::latest ? 1 : 2;
@@ -194,8 +258,10 @@ gpushm_errc gpushm_consumer_open(gpushm_client* client,
     wanted.device = text_in(from.device, "open");
     wanted.timeout = from.timeout_ms == 0 ? default_join : milliseconds(from.timeout_ms);
     wanted.stop = token_of(from.stop);
+    wanted.resume = milliseconds(from.resume_ms);
     result = named(called, [&] {
-      return std::make_unique<gpushm_consumer>(impl.shared_from_this(), called, wanted).release();
+      return new gpushm_consumer{
+          std::make_shared<channel_consumer>(impl.shared_from_this(), called, wanted)};
     });
   });
 }
@@ -203,12 +269,15 @@ gpushm_errc gpushm_consumer_open(gpushm_client* client,
 void gpushm_consumer_close(gpushm_consumer* consumer) {
   const gpushm::base::held_log_lines lines;
   const std::unique_ptr<gpushm_consumer> ended(consumer);
+  if (ended) {
+    ended->impl->close();  // also if a call of another thread still uses it
+  }
 }
 
 gpushm_errc gpushm_consumer_next(gpushm_consumer* consumer,
                                  int64_t timeout_ms,
                                  const gpushm_stop* stop,
-                                 gpushm_item* item,
+                                 gpushm_item** item,
                                  bool* got) {
   return next_item(consumer, on_cpu(), timeout_ms, stop, item, got);
 }
@@ -217,23 +286,49 @@ gpushm_errc gpushm_consumer_next_on(gpushm_consumer* consumer,
                                     void* stream,
                                     int64_t timeout_ms,
                                     const gpushm_stop* stop,
-                                    gpushm_item* item,
+                                    gpushm_item** item,
                                     bool* got) {
   return next_item(consumer, on_stream(stream), timeout_ms, stop, item, got);
 }
 
-gpushm_errc gpushm_consumer_release(gpushm_consumer* consumer, uint64_t number) {
-  return c_call([&] { filled(consumer, "release").release(on_cpu(), number); });
+gpushm_errc gpushm_item_get(const gpushm_item* item, gpushm_item_info* info) {
+  return c_call([&] {
+    const auto what = item_in(item, "item");
+    result_out(what->of->info_of(*what), info, "item");
+  });
 }
 
-gpushm_errc gpushm_consumer_release_on(gpushm_consumer* consumer, void* stream, uint64_t number) {
-  return c_call([&] { filled(consumer, "release").release(on_stream(stream), number); });
+gpushm_errc gpushm_item_memory(const gpushm_item* item, gpushm_segment** memory) {
+  return c_call([&] {
+    const auto what = item_in(item, "item");
+    gpushm_segment*& result = out(memory, "item");
+    result = what->of->memory_of(*what);
+  });
+}
+
+gpushm_errc gpushm_item_wait_on(const gpushm_item* item, void* stream) {
+  return c_call([&] {
+    const auto what = item_in(item, "wait");
+    what->of->wait_on(*what, static_cast<CUstream>(stream));
+  });
+}
+
+gpushm_errc gpushm_item_release(gpushm_item* item) {
+  return release(item, [](const taken_item& what) { return what.on; });
+}
+
+gpushm_errc gpushm_item_release_on(gpushm_item* item, void* stream) {
+  return release(item, [=](const auto&) { return on_stream(stream); });
+}
+
+gpushm_errc gpushm_item_release_now(gpushm_item* item) {
+  return release(item, [](const auto&) { return on_cpu(); });
 }
 
 gpushm_errc gpushm_consumer_check(gpushm_consumer* consumer) {
-  return c_call([&] { filled(consumer, "check").check(); });
+  return c_call([&] { filled(consumer, "check")->check(); });
 }
 
 bool gpushm_consumer_has_ended(const gpushm_consumer* consumer) {
-  return consumer != nullptr && consumer->has_ended();
+  return consumer != nullptr && consumer->impl->has_ended();
 }

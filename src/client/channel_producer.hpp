@@ -16,14 +16,40 @@
 #include <vector>
 
 #include "channel/producer_table.hpp"
+#include "client/call_turn.hpp"
 #include "client/channel_claim.hpp"
 #include "client/client_impl.hpp"
+#include "client/handle_table.hpp"
 #include "gpushm/channel.h"
+#include "streams/ordered_stores.hpp"
 
-/// The handle of the C interface, which has the contracts.
+namespace gpushm::detail {
+
+class channel_producer;
+
+/// A slot that a producer has acquired: what a handle of the C interface stands for.
 ///
-/// Thread-safety: distinct objects: safe; shared objects: safe, but one slot is acquired at a time.
-struct gpushm_producer {
+/// Thread-safety: shared objects: safe; what changes is guarded by the producer's mutex.
+struct acquired_slot {
+  static constexpr std::uintptr_t handle_kind = 1;
+  static constexpr std::string_view handle_name = "slot";
+
+  acquired_slot(std::shared_ptr<channel_producer> producer,
+                channel::producer_table::choice claimed,
+                std::optional<cuda::CUstream> acquired_for) noexcept
+      : of(std::move(producer)), what(claimed), on(acquired_for) {}
+
+  const std::shared_ptr<channel_producer> of;
+  const channel::producer_table::choice what;
+  const std::optional<cuda::CUstream> on;
+  void* handle = nullptr;
+  bool is_open = true;  ///< neither published nor abandoned
+};
+
+/// A channel's producer; the C interface has the contracts.
+///
+/// Thread-safety: distinct objects: safe; shared objects: safe.
+class channel_producer : public std::enable_shared_from_this<channel_producer> {
  public:
   struct options {
     std::uint64_t slot_bytes = 0;
@@ -33,29 +59,35 @@ struct gpushm_producer {
     std::stop_token stop;
   };
   /// What a call uses: a stream, or the CPU.
-  using where = std::optional<gpushm::cuda::CUstream>;
+  using where = std::optional<cuda::CUstream>;
 
-  gpushm_producer(std::shared_ptr<gpushm::detail::client_impl> client,
-                  std::string_view name,
-                  const options& wanted);
-  gpushm_producer(const gpushm_producer&) = delete;
-  gpushm_producer& operator=(const gpushm_producer&) = delete;
-  ~gpushm_producer();
+  channel_producer(std::shared_ptr<client_impl> client,
+                   std::string_view name,
+                   const options& wanted);
+  channel_producer(const channel_producer&) = delete;
+  channel_producer& operator=(const channel_producer&) = delete;
+  ~channel_producer();
 
-  /// Nothing: not in time, or stopped.
-  [[nodiscard]] std::optional<gpushm_slot> acquire(where on,
-                                                   std::chrono::milliseconds timeout,
-                                                   const std::stop_token& stop);
-  void publish(where on, std::span<const std::byte> metadata);
-  void abandon();
+  /// Ends the channel. Later calls throw invalid_argument. Once.
+  void close() noexcept;
+  /// Returns null if there was none in time, `stop` was requested, or it was closed.
+  [[nodiscard]] std::shared_ptr<acquired_slot> acquire(where on,
+                                                       std::chrono::milliseconds timeout,
+                                                       const std::stop_token& stop);
+  [[nodiscard]] gpushm_slot_info info_of(const acquired_slot& slot) const;
+  /// A handle of its own of the slots' segment.
+  [[nodiscard]] gpushm_segment* memory_of(const acquired_slot& slot) const;
+  /// Returns the number of the item.
+  std::uint64_t publish(acquired_slot& slot, where on, std::span<const std::byte> metadata);
+  void abandon(acquired_slot& slot);
   [[nodiscard]] gpushm_producer_stats stats() const;
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
 
  private:
   using time_point = std::chrono::steady_clock::time_point;
   struct consumer {
-    std::shared_ptr<gpushm::detail::segment_lease> lease;
-    gpushm::detail::own_words words;
+    std::shared_ptr<segment_lease> lease;
+    own_words words;
   };
   /// One that has gone, whose words are needed until that item is published.
   struct retired {
@@ -64,63 +96,66 @@ struct gpushm_producer {
   };
 
   struct former_producer {
-    std::shared_ptr<gpushm::detail::mapped_page> page;
-    std::optional<gpushm::channel::table_view> table;
+    std::shared_ptr<mapped_page> page;
+    std::optional<channel::table_view> table;
   };
   void begin(const options& wanted);
-  void check_slots(const std::optional<gpushm::channel::table_view>& last) const;
-  void await_end(const gpushm::channel::table_view& last, const std::stop_token& stop) const;
+  [[nodiscard]] std::shared_ptr<segment_lease> reserve_name(time_point deadline,
+                                                            const std::stop_token& stop) const;
+  [[nodiscard]] bool has_ended_producer() const;
+  void begin_publishing();
+  void check_slots(const std::optional<channel::table_view>& last) const;
+  void await_end(const channel::table_view& last, const std::stop_token& stop) const;
   void continue_channel(const former_producer& former);
-  void keep_workers_of(const gpushm::channel::table_view& dead,
-                       const std::vector<gpushm::wire::segment>& present);
+  void keep_workers_of(const channel::table_view& dead, const std::vector<wire::segment>& present);
   [[nodiscard]] former_producer find_former(
-      const std::function<bool(const gpushm::channel::table_view&)>& accepts) const;
-  [[nodiscard]] bool has_ended(const gpushm::channel::member& which) const;
+      const std::function<bool(const channel::table_view&)>& accepts) const;
+  [[nodiscard]] bool has_ended(const channel::member& which) const;
   [[nodiscard]] bool await_members() const;
   void check_usable(std::string_view operation) const;
-  [[nodiscard]] gpushm::cuda::CUdeviceptr published_for(gpushm::cuda::CUstream stream) const;
+  [[nodiscard]] cuda::CUdeviceptr published_for(cuda::CUstream stream) const;
 
   // With the lock held.
-  [[nodiscard]] bool await_publication(where on, std::uint64_t number);
+  void check_open(std::string_view operation) const;
+  void check_open(const acquired_slot& slot, std::string_view operation) const;
+  void end(acquired_slot& slot) noexcept;
+  void store_published(where on, std::uint64_t number);
   void drop_gone();
   void drop(std::uint64_t id);
   /// The consumer whose `word` has not reached `value`.
-  [[nodiscard]] const gpushm::channel::member* behind(std::uint32_t word,
-                                                      std::uint64_t value) const;
+  [[nodiscard]] const channel::member* behind(std::uint32_t word, std::uint64_t value) const;
   /// What the acquisition of a slot must wait for; nothing: it can be claimed.
   struct obstacle {
-    gpushm::sync::timeline_reader on;
+    sync::timeline_reader on;
     std::uint64_t value;
     std::shared_ptr<const void> keep;  ///< what `on` reads
     std::chrono::microseconds look_again;
   };
   [[nodiscard]] std::optional<obstacle> find_obstacle(
-      const std::optional<gpushm::channel::producer_table::choice>& what, where on) const;
-  void enqueue_waits(gpushm::cuda::CUstream stream,
-                     std::uint64_t after,
-                     time_point until,
-                     const std::stop_token& stop);
+      const std::optional<channel::producer_table::choice>& what, where on) const;
+  /// Returns what the CPU must wait for first, because too many streams wait already.
+  [[nodiscard]] std::optional<obstacle> enqueue_waits(cuda::CUstream stream, std::uint64_t after);
 
   // On the thread that admits consumers.
   void admit_consumers() noexcept;
-  void admit_present(const std::vector<gpushm::wire::segment>& present);
+  void admit_present(const std::vector<wire::segment>& present);
   void admit(const std::string& name, std::uint64_t generation) noexcept;
-  [[nodiscard]] bool is_for_this(const gpushm::detail::channel_claim& claim,
-                                 const gpushm::channel::member& which) const;
+  [[nodiscard]] bool is_for_this(const channel_claim& claim, const channel::member& which) const;
 
-  std::shared_ptr<gpushm::detail::client_impl> client_;  // destroyed last
+  std::shared_ptr<client_impl> client_;  // destroyed last
   const std::string name_;
-  gpushm::channel::producer_table::shape shape_;
-  const std::uint64_t forks_ = gpushm::detail::fork_count();
-  std::shared_ptr<gpushm::detail::mapped_page> page_;
-  std::shared_ptr<gpushm::detail::segment_lease> claim_;
-  gpushm::detail::segment_ptr slots_;
+  channel::producer_table::shape shape_;
+  const std::uint64_t forks_ = fork_count();
+  std::shared_ptr<mapped_page> page_;
+  std::shared_ptr<segment_lease> claim_;
+  segment_ptr slots_;
 
   mutable std::mutex mutex_;
-  std::optional<gpushm::channel::producer_table> table_;
+  std::optional<channel::producer_table> table_;
   std::unordered_map<std::uint64_t, consumer> consumers_;
-  std::optional<gpushm::channel::producer_table::choice> acquired_;
-  where last_stream_;  ///< that has published
+  std::vector<std::shared_ptr<acquired_slot>> acquired_;
+  std::optional<streams::ordered_stores> published_;
+  bool is_closed_ = false;
   std::uint32_t dropped_ = 0;
   bool is_continuation_ = false;
   std::vector<retired> retired_;
@@ -128,7 +163,14 @@ struct gpushm_producer {
   /// may still be read.
   std::unordered_map<std::uint64_t, consumer> lingering_;
   /// Of the producer before, if that has closed the channel; else 0.
-  gpushm::generation former_page_ = 0;
-  std::stop_source stop_;
+  generation former_page_ = 0;
+  std::stop_source stop_;  ///< of everything that waits
   std::jthread admitting_;
+};
+
+}  // namespace gpushm::detail
+
+/// The handle of the C interface.
+struct gpushm_producer {
+  std::shared_ptr<gpushm::detail::channel_producer> impl;
 };

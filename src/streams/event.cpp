@@ -14,6 +14,8 @@
 #include "driver/cuda.hpp"
 #include "driver/owners.hpp"
 #include "driver/primary_context.hpp"
+#include "gpushm/error.hpp"
+#include "streams/stream_operations.hpp"
 
 namespace gpushm::streams {
 
@@ -90,6 +92,18 @@ std::uint64_t stream_id(cuda::CUstream stream,
                                  : std::size_t{0};
   const std::uint64_t in_context = reinterpret_cast<std::uintptr_t>(context) * 0x9E3779B97F4A7C15U;
   return handle ^ in_context ^ thread;
+}
+
+void check_not_captured(cuda::CUstream stream,
+                        std::string_view operation,
+                        std::string_view object) {
+  if (is_capturing(stream)) {
+    throw error(errc::invalid_argument,
+                operation,
+                object,
+                "this stream is captured, and each launch of the graph would do the same again",
+                "call it between the launches, or use a timeline in the graph");
+  }
 }
 
 struct stream_point::event {

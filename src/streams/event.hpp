@@ -19,6 +19,10 @@ namespace gpushm::streams {
                                       std::string_view operation,
                                       std::string_view object);
 
+/// Throws invalid_argument if calls on `stream` are recorded for a graph: for what has another
+/// meaning in each launch. Thread-safe.
+void check_not_captured(cuda::CUstream stream, std::string_view operation, std::string_view object);
+
 /// A point in the work of a stream: reached when the stream has done everything that was enqueued
 /// before `record`. A CUDA event of this process, without timing, taken from a pool.
 /// Copies refer to the same point. Does not need the stream to exist any longer.

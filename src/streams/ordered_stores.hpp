@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -25,6 +26,10 @@ class ordered_stores {
   /// from now on. `value`: the one that it has.
   explicit ordered_stores(sync::timeline_writer word, std::uint64_t value = 0) noexcept
       : word_(word), last_value_(value) {}
+  ordered_stores(const ordered_stores&) = delete;
+  ordered_stores& operator=(const ordered_stores&) = delete;
+  /// Does not wait for streams.
+  ~ordered_stores();
 
   /// Enqueues on `stream`: it waits for the previous store, and for `points`, and then stores
   /// `value`. `address`: of the word, for that stream. Throws driver_error: then nothing is stored,
@@ -36,9 +41,14 @@ class ordered_stores {
                std::span<const stream_point> points,
                std::string_view operation,
                std::string_view object);
-  /// Stores `value` by the CPU if every store before has been done, and `points` are reached.
-  /// Otherwise returns false: enqueue it. Precondition: as above.
-  [[nodiscard]] bool try_store(std::uint64_t value, std::span<const stream_point> points) noexcept;
+  /// Stores `value` by the CPU: now if every store before has been done and `points` are reached;
+  /// otherwise behind them, on a stream of this object. Does not wait. `address`: returns the
+  /// address of the word for a stream. Throws and precondition: as above.
+  void store(std::uint64_t value,
+             std::span<const stream_point> points,
+             const std::function<cuda::CUdeviceptr(cuda::CUstream)>& address,
+             std::string_view operation,
+             std::string_view object);
 
   /// The last value that was stored, or enqueued.
   [[nodiscard]] std::uint64_t last_value() const noexcept { return last_value_; }
@@ -54,9 +64,19 @@ class ordered_stores {
     std::optional<stream_point> done;
   };
 
+  [[nodiscard]] cuda::CUstream own_stream(cuda::CUcontext context,
+                                          std::string_view operation,
+                                          std::string_view object);
+  void end_own_stream() noexcept;
+
   sync::timeline_writer word_;
   std::uint64_t last_value_;
   std::optional<enqueued> last_;  ///< the last store, if it was enqueued
+  /// Made when the CPU first stores a value behind a stream: one for each word, because what waits
+  /// on it must not delay another word.
+  cuda::CUstream own_stream_ = nullptr;
+  cuda::CUcontext own_context_ = nullptr;
+  std::uint64_t own_life_ = 0;
 };
 
 }  // namespace gpushm::streams

@@ -12,6 +12,7 @@
 #include <stop_token>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/file.hpp"
@@ -40,9 +41,9 @@ using gpushm_tests::failure_of;
 using gpushm_tests::timeline_world;
 
 /// The words of an item: all its number.
-void fill(const gpushm::channel_slot& slot) {
-  auto* const words = static_cast<std::uint64_t*>(slot.data);
-  std::fill_n(words, slot.bytes / sizeof(std::uint64_t), slot.number);
+void fill(const gpushm::channel_slot& slot, std::uint64_t number) {
+  auto* const words = static_cast<std::uint64_t*>(slot.data());
+  std::fill_n(words, slot.bytes() / sizeof(std::uint64_t), number);
 }
 bool is_whole(const channel_item& item) {
   const auto* const words = static_cast<const std::uint64_t*>(item.data());
@@ -133,10 +134,11 @@ class channels : public testing::Test {
     return result;
   }
   static void publish_one(channel_producer& by) {
-    const auto slot = by.acquire(60s);
+    auto slot = by.acquire(60s);
     ASSERT_TRUE(slot);
-    fill(*slot);
-    by.publish(number_of(slot->number));
+    const std::uint64_t number = by.stats().announced + 1;
+    fill(*slot, number);
+    EXPECT_EQ(slot->publish(number_of(number)), number);
   }
 
   timeline_world world_{true};
@@ -157,10 +159,10 @@ TEST_F(channels, bring_each_item_to_each_consumer) {
   for (channel_consumer& each : consumers) {
     readers.emplace_back([&] {
       std::uint64_t expected = 1;
-      while (const auto item = each.next(60s)) {
+      while (auto item = each.next(60s)) {
         ASSERT_EQ(item->number(), expected++);
         ASSERT_TRUE(is_whole(*item) && has_its_metadata(*item));
-        each.release(*item);
+        item->release();
       }
       EXPECT_TRUE(each.has_ended());
       EXPECT_EQ(expected, items + 1);
@@ -184,13 +186,13 @@ TEST_F(channels, lose_nothing_when_a_producer_ends_as_soon_as_it_has_consumers) 
       channel_consumer consumer = channel_consumer::open(other, "c", {.timeout = 60s});
       std::uint64_t before = 0;
       for (int i = 0; i != 2; ++i) {
-        const auto item = consumer.next(60s);
+        auto item = consumer.next(60s);
         ASSERT_TRUE(item);
         // Numbers go on if the page of the producer before is still there.
         EXPECT_EQ(item->number(), before == 0 ? item->number() : before + 1);
         before = item->number();
         EXPECT_TRUE(is_whole(*item));
-        consumer.release(*item);
+        item->release();
       }
       EXPECT_FALSE(consumer.next(60s));
       EXPECT_TRUE(consumer.has_ended());
@@ -213,9 +215,9 @@ TEST_F(channels, lose_nothing_between_two_producers) {
       std::uint64_t got = 0;
       while (got != 2) {
         channel_consumer consumer = channel_consumer::open(other, "c", {.timeout = 60s});
-        while (const auto item = consumer.next(60s)) {
+        while (auto item = consumer.next(60s)) {
           EXPECT_TRUE(is_whole(*item));
-          consumer.release(*item);
+          item->release();
           ++got;
         }
         ASSERT_TRUE(consumer.has_ended());
@@ -247,11 +249,11 @@ TEST_F(channels, have_one_slot) {
   for (std::uint64_t i = 1; i <= 100; ++i) {
     publish_one(producer);
     EXPECT_FALSE(producer.acquire(0ms)) << "it is not released";
-    const auto item = consumer.next(60s);
+    auto item = consumer.next(60s);
     ASSERT_TRUE(item);
     EXPECT_EQ(item->number(), i);
     EXPECT_TRUE(is_whole(*item));
-    consumer.release(*item);
+    item->release();
   }
 }
 
@@ -264,12 +266,12 @@ TEST_F(channels, give_the_newest_and_count_the_others) {
   for (int i = 0; i != 10; ++i) {
     publish_one(producer);
   }
-  const auto tenth = consumer.next(60s);
+  auto tenth = consumer.next(60s);
   ASSERT_TRUE(tenth);
   EXPECT_EQ(tenth->number(), 10U);
   EXPECT_EQ(tenth->skipped(), 9U);
   publish_one(producer);
-  const auto eleventh = consumer.next(60s);
+  auto eleventh = consumer.next(60s);
   ASSERT_TRUE(eleventh);
   EXPECT_EQ(eleventh->skipped(), 0U);
   for (int i = 0; i != 20; ++i) {
@@ -277,14 +279,14 @@ TEST_F(channels, give_the_newest_and_count_the_others) {
   }
   EXPECT_EQ(failure_of([&] { static_cast<void>(consumer.next(60s)); }), errc::too_many_requests);
   EXPECT_TRUE(is_whole(*tenth) && is_whole(*eleventh)) << "they are held";
-  consumer.release(*tenth);
-  const auto last = consumer.next(60s);
+  tenth->release();
+  auto last = consumer.next(60s);
   ASSERT_TRUE(last);
   EXPECT_EQ(last->number(), 31U);
   EXPECT_TRUE(is_whole(*last) && has_its_metadata(*last));
-  consumer.release(*last);
-  consumer.release(*eleventh);
-  EXPECT_EQ(failure_of([&] { consumer.release(*last); }), errc::invalid_argument);
+  last->release();
+  eleventh->release();
+  EXPECT_EQ(failure_of([&] { last->release(); }), errc::invalid_argument);
 }
 
 TEST_F(channels, admit_late_consumers_at_the_newest_item) {
@@ -294,11 +296,11 @@ TEST_F(channels, admit_late_consumers_at_the_newest_item) {
   }
   const client other = world_.connect();
   channel_consumer consumer = channel_consumer::open(other, "c");
-  const auto item = consumer.next(60s);
+  auto item = consumer.next(60s);
   ASSERT_TRUE(item);
   EXPECT_EQ(item->number(), 7U);
   EXPECT_TRUE(is_whole(*item));
-  consumer.release(*item);
+  item->release();
 }
 
 TEST_F(channels, release_in_any_order) {
@@ -308,16 +310,15 @@ TEST_F(channels, release_in_any_order) {
   std::vector<channel_item> held;
   for (int i = 0; i != 3; ++i) {
     publish_one(producer);
-    held.push_back(*consumer.next(60s));
+    held.push_back(consumer.next(60s).value());
   }
-  consumer.release(held[2]);
-  consumer.release(held[1]);
+  held[2].release();
+  held[1].release();
   EXPECT_FALSE(producer.acquire(20ms));
-  consumer.release(held[0]);
-  EXPECT_TRUE(producer.acquire(60s));
-  producer.abandon();
+  held[0].release();
+  producer.acquire(60s).value().abandon();
   publish_one(producer);
-  const auto item = consumer.next(60s);
+  auto item = consumer.next(60s);
   ASSERT_TRUE(item);
   EXPECT_EQ(item->number(), 4U) << "the number of an abandoned slot is used again";
   EXPECT_TRUE(is_whole(*item));
@@ -349,12 +350,16 @@ TEST_F(channels, refuse_invalid_arguments) {
   channel_consumer empty;
   EXPECT_EQ(failure_of([&] { static_cast<void>(empty.next(0ms)); }), errc::invalid_argument);
   channel_producer producer = create(client_, 2);
-  EXPECT_EQ(failure_of([&] { producer.publish(); }), errc::invalid_argument);
-  ASSERT_TRUE(producer.acquire(60s));
-  EXPECT_EQ(failure_of([&] { static_cast<void>(producer.acquire(0ms)); }), errc::invalid_argument);
+  gpushm::channel_slot unused;
+  EXPECT_EQ(failure_of([&] { unused.publish(); }), errc::invalid_argument);
+  auto slot = producer.acquire(60s);
+  ASSERT_TRUE(slot);
   const std::vector<std::byte> much(257);
-  EXPECT_EQ(failure_of([&] { producer.publish(much); }), errc::message_too_large);
-  producer.publish(std::span(much).first(256));
+  EXPECT_EQ(failure_of([&] { slot->publish(much); }), errc::message_too_large);
+  slot->publish(std::span(much).first(256));
+  EXPECT_EQ(failure_of([&] { slot->publish(); }), errc::invalid_argument);
+  channel_item nothing;
+  EXPECT_EQ(failure_of([&] { nothing.release(); }), errc::invalid_argument);
   EXPECT_EQ(
       failure_of([&] { static_cast<void>(channel_consumer::open(client_, "c", {.held = 1})); }),
       errc::invalid_argument);
@@ -379,7 +384,8 @@ TEST_F(channels, go_on_when_a_consumer_keeps_its_last_item) {
         "produce c" + std::to_string(slots) + " " + std::to_string(slots) + " 4096 host";
     std::optional<agent> producer(world_.start());
     producer->request(create);
-    channel_consumer consumer = channel_consumer::open(client_, "c" + std::to_string(slots));
+    channel_consumer consumer =
+        channel_consumer::open(client_, "c" + std::to_string(slots), {.resume = 60s});
     std::optional<channel_item> kept;
     const auto replace_producer = [&](bool while_it_writes) {
       if (while_it_writes) {
@@ -393,14 +399,14 @@ TEST_F(channels, go_on_when_a_consumer_keeps_its_last_item) {
     for (int deaths = 0; deaths != 6; ++deaths) {
       for (int i = 0; i != slots + deaths; ++i) {
         producer->request("fill_items 1");
-        const auto item = consumer.next(60s);
+        auto item = consumer.next(60s);
         ASSERT_TRUE(item);
         EXPECT_TRUE(is_whole(*item) && has_its_metadata(*item));
         if (kept) {
           EXPECT_TRUE(is_whole(*kept)) << "item " << kept->number();
-          consumer.release(*kept);
+          kept->release();
         }
-        kept = item;
+        kept = std::move(item);
       }
       replace_producer(deaths % 2 != 0);
       if (deaths >= 3) {
@@ -414,32 +420,32 @@ TEST_F(channels, go_on_when_a_consumer_keeps_its_last_item) {
 TEST_F(channels, keep_the_memory_of_items_when_a_new_producer_has_other_slots) {
   agent producer = world_.start();
   producer.request("produce c 3 4096 host");
-  channel_consumer consumer = channel_consumer::open(client_, "c");
-  channel_consumer newest =
-      channel_consumer::open(client_, "c", {.mode = consumer_mode::latest, .held = 1});
+  channel_consumer consumer = channel_consumer::open(client_, "c", {.resume = 60s});
+  channel_consumer newest = channel_consumer::open(
+      client_, "c", {.mode = consumer_mode::latest, .held = 1, .resume = 60s});
   producer.request("fill_items 3");
   std::vector<channel_item> held;
   for (int i = 0; i != 3; ++i) {
-    held.push_back(*consumer.next(60s));
+    held.push_back(consumer.next(60s).value());
   }
-  consumer.release(held[0]);
-  held.push_back(*newest.next(60s));
+  held[0].release();
+  held.push_back(newest.next(60s).value());
   producer.kill_and_wait();
   client_.remove("c");
   agent next = world_.start();
   next.request("produce c 3 4096 host");
   next.request("fill_items 1");
-  newest.release(held[3]);
+  held[3].release();
   for (channel_consumer* const each : {&consumer, &newest}) {
-    const auto item = each->next(60s);
+    auto item = each->next(60s);
     ASSERT_TRUE(item);
     EXPECT_EQ(item->number(), 4U) << "numbers are never used again";
     EXPECT_TRUE(is_whole(*item));
     EXPECT_TRUE(is_whole(held[1]) && is_whole(held[2]));
-    each->release(*item);
+    item->release();
   }
-  consumer.release(held[1]);
-  consumer.release(held[2]);
+  held[1].release();
+  held[2].release();
   next.request("fill_items 3");
   EXPECT_EQ(consumer.next(60s)->number(), 5U);
 }
@@ -454,7 +460,7 @@ TEST_F(channels, give_the_newest_item_after_a_normal_end) {
           channel_consumer::open(other, "c", {.mode = consumer_mode::latest, .held = held});
       channel_consumer idle = channel_consumer::open(other, "c");
       publish_one(producer);
-      const auto first = newest.next(60s);
+      auto first = newest.next(60s);
       ASSERT_TRUE(first);
       publish_one(producer);
       publish_one(producer);
@@ -466,8 +472,8 @@ TEST_F(channels, give_the_newest_item_after_a_normal_end) {
         }
       }
       EXPECT_TRUE(is_whole(*first));
-      newest.release(*first);
-      const auto last = newest.next(60s);
+      first->release();
+      auto last = newest.next(60s);
       ASSERT_TRUE(last);
       EXPECT_EQ(last->number(), first->number() + 2);
       EXPECT_EQ(last->skipped(), 1U);
@@ -481,10 +487,10 @@ TEST_F(channels, give_the_newest_item_after_a_normal_end) {
         EXPECT_EQ(joined.next(60s)->number(), first->number() + 12);
       }
       for (std::uint64_t number = first->number(); number != first->number() + 3; ++number) {
-        const auto item = idle.next(60s);
+        auto item = idle.next(60s);
         ASSERT_TRUE(item);
         EXPECT_TRUE(item->number() == number && is_whole(*item));
-        idle.release(*item);
+        item->release();
       }
       EXPECT_TRUE(is_whole(*last));
       EXPECT_FALSE(idle.next(60s));
@@ -501,8 +507,8 @@ TEST_F(channels, give_the_newest_item_of_a_process_that_has_gone) {
   {
     agent producer = world_.start();
     producer.request(create);
-    newest = channel_consumer::open(client_, "c", {.mode = consumer_mode::latest});
-    other_mode = channel_consumer::open(client_, "c");
+    newest = channel_consumer::open(client_, "c", {.mode = consumer_mode::latest, .resume = 60s});
+    other_mode = channel_consumer::open(client_, "c", {.resume = 60s});
     producer.request("fill_items 3");
     producer.request("end");
     producer.kill_and_wait();
@@ -510,7 +516,7 @@ TEST_F(channels, give_the_newest_item_of_a_process_that_has_gone) {
   for (int i = 0; i != 3; ++i) {
     agent next = world_.start();
     next.request(create);
-    channel_consumer member = channel_consumer::open(client_, "c");
+    channel_consumer member = channel_consumer::open(client_, "c", {.resume = 60s});
     next.request("fill_items 3");
     EXPECT_TRUE(member.next(60s));
     if (i % 2 == 0) {
@@ -518,16 +524,16 @@ TEST_F(channels, give_the_newest_item_of_a_process_that_has_gone) {
     }
     next.kill_and_wait();
   }
-  const auto item = newest.next(60s);
+  auto item = newest.next(60s);
   ASSERT_TRUE(item);
   EXPECT_EQ(item->number(), 3U);
   EXPECT_TRUE(is_whole(*item) && has_its_metadata(*item));
   EXPECT_FALSE(newest.next(60s));
   for (std::uint64_t number = 1; number != 4; ++number) {
-    const auto each = other_mode.next(60s);
+    auto each = other_mode.next(60s);
     ASSERT_TRUE(each);
     EXPECT_TRUE(each->number() == number && is_whole(*each));
-    other_mode.release(*each);
+    each->release();
   }
   EXPECT_FALSE(other_mode.next(60s));
 }
@@ -555,16 +561,17 @@ TEST_F(channels, bring_members_all_items_of_a_producer_that_closes_at_once) {
       const std::string create = "produce " + name + " 3 4096 host";
       std::optional<agent> producer(world_.start());
       producer->request(create);
-      channel_consumer member = channel_consumer::open(client_, name, {.mode = mode});
+      channel_consumer member =
+          channel_consumer::open(client_, name, {.mode = mode, .resume = 60s});
       producer->request("fill_items 1");
-      member.release(*member.next(60s));  // it has all items of this one
+      member.next(60s).value().release();  // it has all items of this one
       producer->kill_and_wait();
       std::vector<std::uint64_t> numbers;
       const auto read_rest = [&] {
-        while (const auto item = member.next(60s)) {
+        while (auto item = member.next(60s)) {
           EXPECT_TRUE(is_whole(*item));
           numbers.push_back(item->number());
-          member.release(*item);
+          item->release();
         }
         EXPECT_TRUE(member.has_ended());
       };
@@ -585,7 +592,7 @@ TEST_F(channels, bring_members_all_items_of_a_producer_that_closes_at_once) {
         next.request(create);
         next.request("fill_items 2");
         read_rest();
-        channel_consumer joined = channel_consumer::open(client_, name);
+        channel_consumer joined = channel_consumer::open(client_, name, {.resume = 60s});
         EXPECT_EQ(joined.next(60s)->number(), 6U);
       }
       ASSERT_FALSE(numbers.empty());
@@ -604,17 +611,19 @@ TEST_F(channels, count_what_a_dead_producer_has_not_completed) {
   std::vector<channel_consumer> consumers;
   for (const consumer_mode mode : {consumer_mode::block, consumer_mode::latest}) {
     consumers.push_back(channel_consumer::open(
-        client_, "c", {.mode = mode, .held = mode == consumer_mode::latest ? 1U : 0U}));
+        client_,
+        "c",
+        {.mode = mode, .held = mode == consumer_mode::latest ? 1U : 0U, .resume = 60s}));
   }
   producer.request("fill_items 2");
   for (channel_consumer& each : consumers) {
     std::uint64_t last = 0;
     while (last != 2) {
-      const auto item = each.next(60s);
+      auto item = each.next(60s);
       ASSERT_TRUE(item);
       EXPECT_EQ(item->skipped(), item->number() - last - 1);
       last = item->number();
-      each.release(*item);
+      item->release();
     }
   }
   producer.request("stream_wait 0 gate 1");
@@ -625,12 +634,12 @@ TEST_F(channels, count_what_a_dead_producer_has_not_completed) {
   next.request("produce c 4 4096 host");
   next.request("fill_items 1");
   for (channel_consumer& each : consumers) {
-    const auto item = each.next(60s);
+    auto item = each.next(60s);
     ASSERT_TRUE(item);
     EXPECT_EQ(item->number(), 5U);
     EXPECT_EQ(item->skipped(), 2U);
     EXPECT_TRUE(is_whole(*item));
-    each.release(*item);
+    item->release();
   }
 }
 
@@ -741,6 +750,9 @@ TEST_F(channels, and_timelines_belong_to_the_process_that_made_them) {
   const client other = world_.connect();
   std::optional<channel_consumer> consumer(channel_consumer::open(other, "c"));
   publish_one(*producer);
+  std::optional<gpushm::channel_slot> slot = producer->acquire(60s);
+  std::optional<channel_item> item = consumer->next(60s);
+  ASSERT_TRUE(slot && item);
   const pid_t child = gpushm_testing::quiet_fork();
   if (child == 0) {
     const bool is_refused =
@@ -748,11 +760,15 @@ TEST_F(channels, and_timelines_belong_to_the_process_that_made_them) {
         failure_of([&] { static_cast<void>(mine->value()); }) == errc::forked &&
         failure_of([&] { static_cast<void>(mine->wait(1, 0ms)); }) == errc::forked &&
         failure_of([&] { static_cast<void>(producer->acquire(0ms)); }) == errc::forked &&
-        failure_of([&] { producer->publish(); }) == errc::forked &&
+        failure_of([&] { slot->publish(); }) == errc::forked &&
+        failure_of([&] { item->release(); }) == errc::forked &&
+        failure_of([&] { static_cast<void>(item->memory()); }) == errc::forked &&
         failure_of([&] { static_cast<void>(consumer->next(0ms)); }) == errc::forked &&
         failure_of([&] { consumer->check(); }) == errc::forked &&
         failure_of([&] { static_cast<void>(gpushm::timeline::open(other, "t")); }) == errc::forked;
     mine.reset();
+    slot.reset();
+    item.reset();
     producer.reset();
     consumer.reset();
     ::_exit(is_refused ? 0 : 1);
@@ -761,9 +777,9 @@ TEST_F(channels, and_timelines_belong_to_the_process_that_made_them) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   mine->signal(1);
-  const auto item = consumer->next(60s);
-  ASSERT_TRUE(item);
   EXPECT_TRUE(is_whole(*item));
+  item->release();
+  slot->publish();
   publish_one(*producer);
 }
 
@@ -775,9 +791,9 @@ TEST_F(channels, bring_a_million_items) {
   constexpr std::uint64_t items = 1'000'000;
   std::jthread reader([&] {
     std::uint64_t expected = 1;
-    while (const auto item = consumer.next(60s)) {
+    while (auto item = consumer.next(60s)) {
       ASSERT_TRUE(item->number() == expected++ && is_whole(*item) && has_its_metadata(*item));
-      consumer.release(*item);
+      item->release();
     }
     EXPECT_EQ(expected, items + 1);
   });
@@ -795,7 +811,7 @@ TEST_F(channels, bring_thousands_of_frames) {
   constexpr std::uint64_t items = 3'000;
   std::jthread reader([&] {
     std::uint64_t expected = 1;
-    while (const auto item = consumer.next(60s)) {
+    while (auto item = consumer.next(60s)) {
       const auto* const words = static_cast<const std::uint64_t*>(item->data());
       const std::vector<std::uint64_t> wanted(8'192, item->number());
       for (std::uint64_t at = 0; at < item->bytes(); at += wanted.size() * 8) {
@@ -803,7 +819,7 @@ TEST_F(channels, bring_thousands_of_frames) {
         ASSERT_EQ(std::memcmp(words + at / 8, wanted.data(), bytes), 0);
       }
       ASSERT_EQ(item->number(), expected++);
-      consumer.release(*item);
+      item->release();
     }
     EXPECT_EQ(expected, items + 1);
   });
@@ -870,9 +886,9 @@ TEST_F(channels, drop_a_consumer_with_impossible_words) {
   channel_consumer honest = channel_consumer::open(other, "c");
   std::jthread reader([&] {
     std::uint64_t expected = 1;
-    while (const auto item = honest.next(60s)) {
+    while (auto item = honest.next(60s)) {
       ASSERT_TRUE(item->number() == expected++ && is_whole(*item));
-      honest.release(*item);
+      item->release();
     }
   });
   const auto page_of_producer = client_.list("c/~page-").front().generation;
@@ -930,7 +946,7 @@ TEST_F(channels, keep_their_promises_under_load) {
         }
         std::uint64_t last = 0;
         for (auto i = random() % 200; i != 0 && !done; --i) {
-          const auto item = consumer.next(10ms);
+          auto item = consumer.next(10ms);
           if (!item) {
             continue;
           }
@@ -944,7 +960,7 @@ TEST_F(channels, keep_their_promises_under_load) {
             std::this_thread::sleep_for(1ms);
           }
           if (random() % 100 != 0) {  // else it leaves with an item
-            consumer.release(*item);
+            item->release();
           } else {
             break;
           }

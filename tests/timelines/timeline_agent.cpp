@@ -283,6 +283,7 @@ class agent {
                                          : consumer_mode::latest;
       options.device = word();
       options.timeout = milliseconds(20'000);
+      options.resume = milliseconds(20'000);
       consumer_ = channel_consumer::open(*client_, name, options);
       return {};
     }
@@ -291,41 +292,43 @@ class agent {
       const std::uint64_t streams = std::max<std::uint64_t>(number(), 1);
       for (std::uint64_t i = 0; i != count; ++i) {
         const std::uint64_t turn = i % streams;
-        const auto slot = producer_.acquire(stream_at(turn), milliseconds(60'000));
+        auto slot = producer_.acquire(stream_at(turn), milliseconds(60'000));
         if (!slot) {
           throw error(errc::timed_out, "agent", order, "no slot");
         }
-        must(cu()->cuMemsetD32Async(address_of(slot->data),
-                                    static_cast<unsigned int>(slot->number),
-                                    slot->bytes / sizeof(unsigned int),
+        const std::uint64_t item = producer_.stats().announced + 1;
+        must(cu()->cuMemsetD32Async(address_of(slot->data()),
+                                    static_cast<unsigned int>(item),
+                                    slot->bytes() / sizeof(unsigned int),
                                     handle_at(turn)));
-        producer_.publish(stream_at(turn), std::as_bytes(std::span(&slot->number, 1)));
+        slot->publish(std::as_bytes(std::span(&item, 1)));
       }
       return std::to_string(producer_.stats().announced);
     }
     if (order == "fill_items") {  // COUNT: by the CPU, each slot with its number
       for (std::uint64_t left = number(); left != 0; --left) {
-        const auto slot = acquire_on_cpu();
-        std::fill_n(static_cast<std::uint64_t*>(slot.data),
-                    slot.bytes / sizeof(std::uint64_t),
-                    slot.number);
-        producer_.publish(std::as_bytes(std::span(&slot.number, 1)));
+        auto slot = acquire_on_cpu();
+        const std::uint64_t item = producer_.stats().announced + 1;
+        std::fill_n(
+            static_cast<std::uint64_t*>(slot.data()), slot.bytes() / sizeof(std::uint64_t), item);
+        slot.publish(std::as_bytes(std::span(&item, 1)));
       }
       return std::to_string(producer_.stats().published);
     }
     if (order == "announce") {  // COUNT: stream 0 publishes slots that it does not fill
       for (std::uint64_t left = number(); left != 0; --left) {
-        if (!producer_.acquire(stream_at(0), milliseconds(20'000))) {
+        auto slot = producer_.acquire(stream_at(0), milliseconds(20'000));
+        if (!slot) {
           throw error(errc::timed_out, "agent", order, "no slot");
         }
-        producer_.publish(stream_at(0));
+        slot->publish();
       }
       return std::to_string(producer_.stats().announced);
     }
     if (order == "start_item") {  // by the CPU, and writes into the slot
-      const auto slot = acquire_on_cpu();
-      std::memset(slot.data, 0xFF, slot.bytes);
-      return std::to_string(slot.number);
+      started_ = acquire_on_cpu();
+      std::memset(started_.data(), 0xFF, started_.bytes());
+      return std::to_string(producer_.stats().announced + 1);
     }
     if (order == "take") {  // COUNT CHECK: stream 0 copies each item; returns first, last, items
       const std::uint64_t count = number();
@@ -334,7 +337,7 @@ class agent {
       std::uint64_t last = 0;
       std::uint64_t taken = 0;
       for (; taken != count; ++taken) {
-        const auto item = consumer_.next(stream_at(0), milliseconds(20'000));
+        auto item = consumer_.next(stream_at(0), milliseconds(20'000));
         if (!item) {
           break;
         }
@@ -344,11 +347,14 @@ class agent {
           must(cu()->cuMemcpyDtoHAsync_v2(
               loaded_.data(), address_of(item->data()), loaded_.size(), handle_at(0)));
         }
-        consumer_.release(*item, stream_at(0));
+        std::uint64_t named = 0;
+        std::memcpy(
+            &named, item->metadata().data(), std::min(sizeof named, item->metadata().size()));
+        item->release();
         if (checks) {
           must(cu()->cuStreamSynchronize(handle_at(0)));
           if (is_good()) {
-            check_item(*item);
+            check_item(item->number(), named);
           }
         }
         if (item->number() <= last && !shares_) {
@@ -363,13 +369,18 @@ class agent {
     if (order == "hold") {  // COUNT: by the CPU, without a release; returns their numbers
       std::string numbers;
       for (std::uint64_t left = number(); left != 0; --left) {
-        const auto item = consumer_.next(milliseconds(60'000));
+        auto item = consumer_.next(milliseconds(60'000));
         numbers += (numbers.empty() ? "" : " ") + std::to_string(item ? item->number() : 0);
+        if (item) {
+          held_.push_back(std::move(*item));
+        }
       }
       return numbers;
     }
     if (order == "end") {
+      started_ = {};
       producer_.reset();
+      held_.clear();
       consumer_.reset();
       return {};
     }
@@ -381,11 +392,11 @@ class agent {
 
  private:
   [[nodiscard]] channel_slot acquire_on_cpu() {
-    const auto slot = producer_.acquire(milliseconds(20'000));
+    auto slot = producer_.acquire(milliseconds(20'000));
     if (!slot) {
       throw error(errc::timed_out, "agent", "start_item", "no slot");
     }
-    return *slot;
+    return std::move(*slot);
   }
   static const driver::cuda_driver& cu() { return driver::cuda_driver::instance(); }
   static void must(cuda::CUresult result) {
@@ -514,6 +525,8 @@ class agent {
   std::vector<cuda::CUstream> streams_;
   channel_producer producer_;
   channel_consumer consumer_;
+  std::vector<channel_item> held_;
+  channel_slot started_;
   /// False: the producer died before the items were complete that the stream was given.
   bool is_good() {
     try {
@@ -526,18 +539,17 @@ class agent {
       return false;
     }
   }
-  void check_item(const channel_item& what) const {
-    std::uint64_t number = 0;
-    std::memcpy(&number, what.metadata().data(), std::min(sizeof number, what.metadata().size()));
+  /// `named`: in its metadata.
+  void check_item(std::uint64_t number, std::uint64_t named) const {
     const auto* const words = reinterpret_cast<const unsigned int*>(loaded_.data());
     const bool is_whole =
         std::all_of(words, words + loaded_.size() / sizeof(unsigned int), [&](unsigned int each) {
-          return each == static_cast<unsigned int>(what.number());
+          return each == static_cast<unsigned int>(number);
         });
-    if (!is_whole || number != what.number()) {
+    if (!is_whole || named != number) {
       throw error(errc::protocol_error,
                   "agent",
-                  std::to_string(what.number()),
+                  std::to_string(number),
                   "the item is not the one that was published",
                   std::to_string(words[0]));
     }

@@ -35,19 +35,19 @@ class work_sharing : public testing::Test {
   }
   [[nodiscard]] static channel_consumer join(const client& by, std::uint32_t held = 0) {
     return channel_consumer::open(
-        by, "c", {.mode = consumer_mode::share, .held = held, .timeout = 60s});
+        by, "c", {.mode = consumer_mode::share, .held = held, .timeout = 60s, .resume = 60s});
   }
   static std::uint64_t publish(channel_producer& by, std::uint64_t count) {
     std::uint64_t last = 0;
     for (std::uint64_t i = 0; i != count; ++i) {
-      const auto slot = by.acquire(60s);
+      auto slot = by.acquire(60s);
       if (!slot) {
         ADD_FAILURE() << "no slot after item " << last;
         return last;
       }
-      last = slot->number;
-      std::fill_n(static_cast<std::uint64_t*>(slot->data), slot->bytes / sizeof last, last);
-      by.publish();
+      last = by.stats().announced + 1;
+      std::fill_n(static_cast<std::uint64_t*>(slot->data()), slot->bytes() / sizeof last, last);
+      slot->publish();
     }
     return last;
   }
@@ -74,14 +74,14 @@ TEST_F(work_sharing, gives_each_item_to_one_consumer) {
       const client own = world_.connect();
       channel_consumer consumer = join(own);
       ++joined;
-      while (const auto item = consumer.next(60s)) {
+      while (auto item = consumer.next(60s)) {
         ASSERT_TRUE(is_whole(*item));
         ++uses.at(item->number());
         if (i == 0) {
           ++by_the_slow_one;
           std::this_thread::sleep_for(5ms);
         }
-        consumer.release(*item);
+        item->release();
       }
       EXPECT_TRUE(consumer.has_ended());
     });
@@ -92,9 +92,9 @@ TEST_F(work_sharing, gives_each_item_to_one_consumer) {
     channel_consumer consumer = channel_consumer::open(own, "c", {.timeout = 60s});
     ++joined;
     std::uint64_t expected = 1;
-    while (const auto item = consumer.next(60s)) {
+    while (auto item = consumer.next(60s)) {
       ASSERT_TRUE(item->number() == expected++ && is_whole(*item));
-      consumer.release(*item);
+      item->release();
     }
     EXPECT_EQ(expected, items + 1);
   });
@@ -115,9 +115,9 @@ TEST_F(work_sharing, waits_when_each_has_as_many_items_as_it_may_hold) {
   channel_consumer two = join(other, 2);
   publish(producer, 3);
   EXPECT_FALSE(producer.acquire(0ms));
-  const auto item = two.next(60s);
+  auto item = two.next(60s);
   ASSERT_TRUE(item);
-  two.release(*item);
+  item->release();
   EXPECT_EQ(publish(producer, 1), 4U);
   EXPECT_FALSE(producer.acquire(0ms));
   EXPECT_EQ(failure_of([&] { static_cast<void>(join(other, 17)); }), errc::invalid_argument);
@@ -130,20 +130,20 @@ TEST_F(work_sharing, gives_what_one_has_not_released_to_another_one) {
   publish(producer, 4);
   std::vector<channel_item> held;
   for (int i = 0; i != 4; ++i) {
-    held.push_back(*leaves.next(60s));
+    held.push_back(leaves.next(60s).value());
   }
-  leaves.release(held.at(0));
-  leaves.release(held.at(2));  // kept back: the one before is not released
+  held.at(0).release();
+  held.at(2).release();  // kept back: the one before is not released
   const client third = world_.connect();
   channel_consumer stays = join(third, 8);
   leaves.reset();
   std::set<std::uint64_t> used;
   for (int i = 0; i != 3; ++i) {
-    const auto item = stays.next(60s);
+    auto item = stays.next(60s);
     ASSERT_TRUE(item);
     EXPECT_TRUE(is_whole(*item));
     used.insert(item->number());
-    stays.release(*item);
+    item->release();
   }
   EXPECT_EQ(used, (std::set<std::uint64_t>{2, 3, 4}));
   EXPECT_FALSE(stays.next(0ms));
@@ -160,11 +160,11 @@ TEST_F(work_sharing, gives_what_a_dead_one_had_to_another_one) {
   dies.kill_and_wait();
   std::set<std::uint64_t> used;
   for (int i = 0; i != 3; ++i) {
-    const auto item = stays.next(60s);
+    auto item = stays.next(60s);
     ASSERT_TRUE(item);
     EXPECT_TRUE(is_whole(*item));
     used.insert(item->number());
-    stays.release(*item);
+    item->release();
   }
   EXPECT_EQ(used, (std::set<std::uint64_t>{1, 2, 3}));
 }

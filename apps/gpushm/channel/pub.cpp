@@ -175,16 +175,16 @@ class publisher {
         ended_ = "signal";
         return;
       }
-      const auto slot = acquire();
+      auto slot = acquire();
       if (!slot) {
         ended_ = "signal";
         return;
       }
       item_header header;
       header.run = run;
-      header.number = slot->number;
-      if (!source_.fill(memory_.begin(slot->data, slot->bytes), header, stop_)) {
-        producer_.abandon();
+      header.number = producer_.stats().announced + 1;  // one slot at a time
+      if (!source_.fill(memory_.begin(slot->data(), slot->bytes()), header, stop_)) {
+        slot->abandon();
         ended_ = stop_.pending() ? "signal" : "file";
         return;
       }
@@ -193,17 +193,16 @@ class publisher {
     }
   }
 
-  void publish(const channel_slot& slot, item_header& header) {
+  void publish(channel_slot& slot, item_header& header) {
     if (arguments_.corrupt == items_ + 1) {
-      std::byte& middle = memory_.begin(slot.data, slot.bytes)[header.length / 2];
+      std::byte& middle = memory_.begin(slot.data(), slot.bytes())[header.length / 2];
       middle ^= std::byte{1};
     }
-    memory_.finish(slot.data, header.length);
+    memory_.finish(slot.data(), header.length);
     header.sent_ns = static_cast<std::uint64_t>(clock::now().time_since_epoch().count());
     const auto metadata = encode(header);
-    producer_.publish(metadata);
-    first_ = items_ == 0 ? slot.number : first_;
-    last_ = slot.number;
+    last_ = slot.publish(metadata);
+    first_ = items_ == 0 ? last_ : first_;
     ++items_;
     bytes_ += header.length;
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <deque>
 #include <optional>
+#include <utility>
 
 #include "apps/gpushm/channel/commands.hpp"
 #include "apps/gpushm/channel/item_header.hpp"
@@ -51,6 +52,7 @@ consumer_options options_of(const channel_sub_arguments& arguments) {
   options.held = arguments.held.value_or(0);
   options.device = arguments.device;
   options.timeout = arguments.wait;
+  options.resume = arguments.resume;
   return options;
 }
 
@@ -145,8 +147,6 @@ class subscriber {
  private:
   /// Returns the death of the last producer.
   std::optional<error> read_all() {
-    bool is_dead = false;
-    clock::time_point died;  // g++ 12 misjudges an optional
     for (;;) {
       if (arguments_.count && items_ >= *arguments_.count) {
         ended_ = "count";
@@ -164,17 +164,11 @@ class subscriber {
         if (why.code() != errc::peer_died) {
           throw why.in("read channel", arguments_.name);
         }
-        died = is_dead ? died : clock::now();
-        is_dead = true;
-        if (clock::now() - died >= arguments_.resume) {
-          ended_ = "death";
-          return why.in("read channel", arguments_.name);
-        }
-        continue;  // `next` has waited for a new one
+        ended_ = "death";
+        return why.in("read channel", arguments_.name);
       }
       if (item) {
-        is_dead = false;
-        take(*item);
+        take(std::move(*item));
       } else if (consumer_.has_ended()) {
         ended_ = "producer";
         return std::nullopt;
@@ -188,20 +182,20 @@ class subscriber {
     header_kind kind = header_kind::other;
   };
 
-  void take(const channel_item& item) {
+  void take(channel_item item) {
     const auto now = clock::now();
     start_ = items_ == 0 ? now : start_;
     ++items_;
-    held_item got{item, {}, header_kind::other};
-    got.kind = decode(item.metadata(), got.header);
+    held_item got{std::move(item), {}, header_kind::other};
+    got.kind = decode(got.item.metadata(), got.header);
     check_order(got);
-    skipped_ += item.skipped();
-    last_ = std::max(last_, item.number());
+    skipped_ += got.item.skipped();
+    last_ = std::max(last_, got.item.number());
     if (got.kind == header_kind::known) {
       times_.add(now.time_since_epoch() -
                  std::chrono::nanoseconds(static_cast<std::int64_t>(got.header.sent_ns)));
     }
-    held_.push_back(got);
+    held_.push_back(std::move(got));
     if (arguments_.delay.count() > 0) {
       static_cast<void>(stop_.wait(arguments_.delay));
     }
@@ -262,7 +256,7 @@ class subscriber {
   /// Checks the oldest item as late as possible, so that a slot that is written while it is held is
   /// detected, and releases it.
   void finish_one() {
-    const held_item what = held_.front();
+    held_item what = std::move(held_.front());
     held_.pop_front();
     const bool known = what.kind == header_kind::known;
     const std::uint64_t length = known ? what.header.length : what.item.bytes();
@@ -277,7 +271,7 @@ class subscriber {
       }
     }
     bytes_ += length;
-    consumer_.release(what.item);
+    what.item.release();
   }
 
   void check_bytes(const held_item& what, std::span<const std::byte> bytes) {
