@@ -94,8 +94,8 @@ GPUSHM_API void gpushm_timeline_close(gpushm_timeline* timeline);
 GPUSHM_API gpushm_errc gpushm_timeline_hand_over(gpushm_timeline* timeline);
 /* Waits until the signaler of a timeline that this process has opened hands it over or has died, at
  * most `timeout_ms`, and creates it again, with its last value: this process signals it now.
- * GPUSHM_ERRC_TIMED_OUT (its signaler lives), GPUSHM_ERRC_CANCELLED,
- * GPUSHM_ERRC_ALREADY_EXISTS (another process has taken it over), and as gpushm_timeline_create. */
+ * GPUSHM_ERRC_TIMED_OUT (its signaler lives), GPUSHM_ERRC_CANCELLED, GPUSHM_ERRC_ALREADY_EXISTS
+ * (another process has taken it over), and as gpushm_timeline_create. */
 GPUSHM_API gpushm_errc gpushm_timeline_take_over(const gpushm_timeline* opened,
                                                  int64_t timeout_ms,
                                                  const gpushm_stop* stop,
@@ -117,7 +117,7 @@ GPUSHM_API gpushm_errc gpushm_timeline_value(const gpushm_timeline* timeline, ui
 /* Signals a larger value and wakes waiters: one system call. What this thread has written before is
  * visible to those who see the value, on GPUs, too. GPUSHM_ERRC_VALUE_OUT_OF_RANGE (more than
  * GPUSHM_MAX_TIMELINE_VALUE), GPUSHM_ERRC_INVALID_ARGUMENT (not larger than what was signaled
- * before, or not this process's timeline). */
+ * before, or not this process's), GPUSHM_ERRC_TIMED_OUT (a stream has still to store one). */
 GPUSHM_API gpushm_errc gpushm_timeline_signal(gpushm_timeline* timeline, uint64_t value);
 /* Blocks until `value` is reached, at most `timeout_ms` (0: does not block, and makes no system
  * call), or until `stop` is requested (noticed within 100 ms). `*reached` tells which.
@@ -153,7 +153,7 @@ GPUSHM_API gpushm_errc gpushm_timeline_wait_flags(const gpushm_timeline* timelin
 GPUSHM_API gpushm_errc gpushm_timeline_prepare(gpushm_timeline* timeline, void* stream);
 /* Enqueues a signal: what the stream did before is visible to those who see the value, on other
  * GPUs and on CPUs, too. Does not wait for the stream. Errors as gpushm_timeline_signal and
- * gpushm_timeline_prepare. */
+ * gpushm_timeline_prepare. Streams that signal one timeline do so in the order of the calls. */
 GPUSHM_API gpushm_errc gpushm_timeline_signal_on(gpushm_timeline* timeline,
                                                  void* stream,
                                                  uint64_t value);
@@ -204,8 +204,8 @@ GPUSHM_API gpushm_errc gpushm_stream_batch(void* stream,
  * counted (gpushm_waiting_streams_get). Close no timeline while a graph that uses it is executed.
  */
 
-/* Operations that a graph contains. Release with gpushm_graph_operations_free, after the last
- * gpushm_graph_set_values; the timelines must exist until then. */
+/* Operations that a graph contains. Release with gpushm_graph_operations_free. When a timeline of
+ * them was closed, gpushm_graph_set_values refuses: GPUSHM_ERRC_INVALID_ARGUMENT. */
 typedef struct gpushm_graph_operations gpushm_graph_operations;
 
 /* Records operations, in this order, in the graph into which `stream` is captured, as one node;

@@ -302,7 +302,7 @@ class stream_batch {
         gpushm_stream_batch(stream, operations_.data(), operations_.size(), timeout.count()));
   }
   /// Records them in the graph into which `stream` is captured: the values of launches before the
-  /// first `graph_operations::set`. The timelines must be prepared, and exist until the last `set`.
+  /// first `graph_operations::set`, which fails once a timeline was closed. Prepare them first.
   /// `enqueue` on such a stream records operations that are the same at each launch. Throws
   /// `error`: invalid_argument (the stream is not captured, or a timeline is not prepared),
   /// driver_error.

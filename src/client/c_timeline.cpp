@@ -194,7 +194,11 @@ gpushm_errc gpushm_timeline_prepare(gpushm_timeline* timeline, void* stream) {
 }
 
 gpushm_errc gpushm_timeline_signal_on(gpushm_timeline* timeline, void* stream, uint64_t value) {
-  return c_call([&] { filled_timeline(timeline).signal_on(stream_in(stream), value); });
+  return c_call([&] {
+    static_cast<void>(filled_timeline(timeline));
+    const gpushm_stream_operation one{timeline, value, GPUSHM_STREAM_SIGNAL};
+    gpushm_timeline::batch(stream_in(stream), {&one, 1}, milliseconds(0), "signal");
+  });
 }
 
 gpushm_errc gpushm_timeline_wait_on(gpushm_timeline* timeline,
@@ -202,7 +206,9 @@ gpushm_errc gpushm_timeline_wait_on(gpushm_timeline* timeline,
                                     uint64_t value,
                                     int64_t timeout_ms) {
   return c_call([&] {
-    filled_timeline(timeline).wait_on(stream_in(stream), value, milliseconds(timeout_ms));
+    static_cast<void>(filled_timeline(timeline));
+    const gpushm_stream_operation one{timeline, value, GPUSHM_STREAM_WAIT};
+    gpushm_timeline::batch(stream_in(stream), {&one, 1}, milliseconds(timeout_ms), "wait");
   });
 }
 

@@ -260,18 +260,19 @@ bool channel_consumer::wait_until_complete(where on,
     return true;
   }
   if (on) {
-    await_stream_turn(*on,
-                      producer_page_,
-                      channel::published_word,
-                      taken.number,
-                      base::time_left(until),
-                      name_,
-                      stop);
+    auto counted = await_stream_turn(*on,
+                                     producer_page_,
+                                     channel::published_word,
+                                     taken.number,
+                                     base::time_left(until),
+                                     name_,
+                                     stop);
     streams::enqueue_wait(
         *on,
         producer_page_->for_streams().address_for(*on, channel::published_word, "next", name_),
         taken.number,
         name_);
+    counted.commit();
     return true;
   }
   const auto result = sync::wait(published, taken.number, until, stop);
@@ -389,9 +390,10 @@ void channel_consumer::wait_on(const taken_item& item, CUstream stream) const {
   }
   const CUdeviceptr address =
       item.producer->for_streams().address_for(stream, channel::published_word, "wait", name_);
-  await_stream_turn(
+  auto counted = await_stream_turn(
       stream, item.producer, channel::published_word, item.what.number, close_limit, name_);
   streams::enqueue_wait(stream, address, item.what.number, name_);
+  counted.commit();
 }
 
 void channel_consumer::release(taken_item& item, where on) {

@@ -34,12 +34,6 @@ constexpr std::chrono::microseconds look_at_others{100};
 /// As above, if another stream's wait may be met first.
 constexpr milliseconds look_for_turn{10};
 
-error too_many_waits(std::string_view operation, std::string_view name) {
-  const auto& counted = streams::waiting_streams::of_process();
-  return {
-      errc::too_many_waits, operation, name, std::to_string(counted.limit()) + " streams wait", ""};
-}
-
 }  // namespace
 
 // ---- the end ----
@@ -306,11 +300,14 @@ std::optional<channel_producer::obstacle> channel_producer::enqueue_waits(CUstre
     }
     const auto& page = consumers_.at(each.id).words.page;
     const std::uint32_t word = each.first_word + channel::released_word;
-    if (!streams::waiting_streams::of_process().add(stream, released, after, page)) {
+    auto counted = streams::waiting_streams::of_process().add(
+        streams::stream_id(stream, "acquire", name_), released, after, page);
+    if (!counted) {
       return obstacle{released, after, page, look_for_turn};
     }
     streams::enqueue_wait(
         stream, page->for_streams().address_for(stream, word, "acquire", name_), after, name_);
+    counted->commit();
   }
   return std::nullopt;
 }

@@ -61,8 +61,8 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
 
   /// Creates and publishes a timeline (timelines.cpp). Throws as a request.
   [[nodiscard]] std::unique_ptr<gpushm_timeline> create_timeline(std::string_view name);
-  /// Creates a timeline again whose signaler has ended; waits, until `deadline` or as long as for a
-  /// request, until its name is free. Throws as a request.
+  /// Creates a timeline again whose signaler has ended; waits until its name is free, or
+  /// `deadline`. Throws as a request.
   [[nodiscard]] std::unique_ptr<gpushm_timeline> continue_timeline(const std::string& name,
                                                                    std::uint64_t value,
                                                                    steady_time deadline);

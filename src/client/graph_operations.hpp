@@ -3,7 +3,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <span>
 #include <vector>
 
@@ -11,7 +13,8 @@
 #include "gpushm/timeline.h"
 #include "streams/stream_operations.hpp"
 
-/// The handle of the C interface, which has the contracts: operations of one node of a graph.
+/// The handle of the C interface, which has the contracts: operations of one node of a graph. Their
+/// timelines may be closed before; their memory stays mapped as long as this exists.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: safe.
 struct gpushm_graph_operations {
@@ -26,7 +29,14 @@ struct gpushm_graph_operations {
            std::chrono::milliseconds timeout);
 
  private:
+  using lives = std::vector<std::shared_ptr<gpushm_timeline::life>>;
+
+  [[nodiscard]] std::vector<std::shared_lock<std::shared_mutex>> use_timelines() const;
+
   std::mutex mutex_;
   std::vector<gpushm_stream_operation> what_;
+  lives lives_;  ///< of their timelines, in the order of locking
+  /// Launches read and write their words.
+  std::vector<gpushm_timeline::place_ptr> places_;
   gpushm::streams::graph_node node_;
 };

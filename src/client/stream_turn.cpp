@@ -6,22 +6,34 @@
 #include "base/deadline.hpp"
 #include "client/subject.hpp"
 #include "gpushm/error.hpp"
-#include "streams/waiting_streams.hpp"
+#include "streams/event.hpp"
 #include "sync/cpu_wait.hpp"
 
 namespace gpushm::detail {
 
-void await_stream_turn(cuda::CUstream stream,
-                       const std::shared_ptr<mapped_page>& page,
-                       std::uint32_t word,
-                       const sync::condition& wanted,
-                       std::chrono::milliseconds timeout,
-                       std::string_view object,
-                       const std::stop_token& stop) {
+error too_many_waits(std::string_view operation, std::string_view object) {
+  const auto& counted = streams::waiting_streams::of_process();
+  return {errc::too_many_waits,
+          operation,
+          object,
+          std::to_string(counted.limit()) + " streams of this process wait already, and CUDA has " +
+              std::to_string(counted.connections()) + " connections",
+          "set CUDA_DEVICE_MAX_CONNECTIONS=32 before the process uses CUDA, let fewer streams "
+          "wait, or allow a longer wait on the CPU"};
+}
+
+streams::counted_wait await_stream_turn(cuda::CUstream stream,
+                                        const std::shared_ptr<mapped_page>& page,
+                                        std::uint32_t word,
+                                        const sync::condition& wanted,
+                                        std::chrono::milliseconds timeout,
+                                        std::string_view object,
+                                        const std::stop_token& stop) {
   auto& counted = streams::waiting_streams::of_process();
+  const std::uint64_t id = streams::stream_id(stream, "wait", object);
   const sync::timeline_reader reader(page->page(), word);
-  if (counted.add(stream, reader, wanted, page)) {
-    return;
+  if (auto wait = counted.add(id, reader, wanted, page)) {
+    return std::move(*wait);
   }
   const auto deadline = base::deadline_after(timeout);
   // Another stream's wait may be met first.
@@ -32,18 +44,14 @@ void await_stream_turn(cuda::CUstream stream,
     if (result == sync::wait_result::stopped) {
       throw cancelled({"wait", object});
     }
-    if (result != sync::wait_result::timed_out || counted.add(stream, reader, wanted, page)) {
-      return;
+    if (result != sync::wait_result::timed_out) {
+      return {};
+    }
+    if (auto wait = counted.add(id, reader, wanted, page)) {
+      return std::move(*wait);
     }
   } while (std::chrono::steady_clock::now() < deadline);
-  throw error(errc::too_many_waits,
-              "wait",
-              object,
-              std::to_string(counted.limit()) +
-                  " streams of this process wait already, and CUDA has " +
-                  std::to_string(counted.connections()) + " connections",
-              "set CUDA_DEVICE_MAX_CONNECTIONS=32 before the process uses CUDA, let fewer streams "
-              "wait, or allow a longer wait on the CPU");
+  throw too_many_waits("wait", object);
 }
 
 }  // namespace gpushm::detail

@@ -14,7 +14,6 @@ namespace {
 
 using gpushm::errc;
 using gpushm::error;
-using gpushm::cuda::CUdeviceptr;
 using gpushm::cuda::CUstream;
 using gpushm::sync::wait_result;
 using std::chrono::milliseconds;
@@ -31,59 +30,78 @@ gpushm_timeline::gpushm_timeline(std::shared_ptr<detail::client_impl> client,
     : client_(std::move(client)),
       role_(as),
       name_(lease->info().name),
+      place_(std::make_shared<const detail::word_place>(std::move(lease), std::move(words))),
       initial_(value),
-      signaled_(value) {
-  const sync::timeline_reader reader(words.page->page(), words.first);
-  place_ = std::make_shared<const place>(place{std::move(lease), std::move(words), reader});
-}
+      signaled_(value) {}
 
 gpushm_timeline::gpushm_timeline(detail::own_words words, role as, gpushm::wire::ticket described)
-    : without_broker_(std::move(described)), role_(as), initial_(0), signaled_(0) {
-  const sync::timeline_reader reader(words.page->page(), words.first);
-  place_ = std::make_shared<const place>(place{nullptr, std::move(words), reader});
-}
+    : without_broker_(std::move(described)),
+      role_(as),
+      place_(std::make_shared<const detail::word_place>(nullptr, std::move(words))),
+      initial_(0),
+      signaled_(0) {}
 
 gpushm_timeline::~gpushm_timeline() {
   if (gpushm::base::is_forked_child_of(forks_)) {
-    detail::leak(place_);
-    for (auto& each : earlier_) {
-      detail::leak(each);
-    }
+    place_.leak();
     detail::leak(client_);
     return;
   }
-  if (!is_own() || sync::is_terminal(place_->reader.read().word)) {
+  {
+    const std::unique_lock unused(life_->mutex);
+    life_->is_closed = true;
+  }
+  if (!is_own() || sync::is_terminal(place_.now()->read().word)) {
     return;
   }
-  if (!await_last_store()) {
+  if (!await_last_store()) {  // no other timeline gets the word
     gpushm::base::log(gpushm::log_level::warning,
                       "timeline \"" + name_ +
                           "\": closed before a stream has signaled what it was given; it ends with "
                           "this process (synchronize the stream before closing the timeline)");
     return;
   }
-  if (client_) {
-    client_->pages().end(place_->words, 1, *place_->lease);
-  } else {
-    writer().close(sync::word_kind::ended);
+  end_word(sync::word_kind::ended);
+}
+
+/// A store of a stream would overwrite a terminal word or a larger value, and later the next
+/// timeline of the word. Returns false if one may still come after `close_limit`.
+bool gpushm_timeline::await_last_store() {
+  if (!last_store_) {
+    return true;
+  }
+  const auto deadline = gpushm::base::deadline_after(detail::close_limit);
+  const auto writer = place_.now()->writer();
+  bool is_done = false;
+  if (last_store_->done) {
+    is_done = last_store_->done->wait(deadline);
+  } else if (!has_flags_) {
+    is_done = sync::wait(writer.reader(), on_streams_, deadline) != wait_result::timed_out;
+  }
+  if (is_done) {
+    last_store_.reset();
+  }
+  return is_done;
+}
+
+void gpushm_timeline::await_last_store_for(std::string_view operation) {
+  if (!await_last_store()) {
+    throw error(errc::timed_out,
+                operation,
+                name_,
+                "a stream has not signaled what it was given",
+                "synchronize the stream first");
   }
 }
 
-/// A store of a stream would overwrite the terminal word, and later a value of the next timeline.
-bool gpushm_timeline::await_last_store() const {
-  return on_streams_ == 0 ||
-         sync::wait(place_->reader,
-                    on_streams_,
-                    gpushm::base::deadline_after(detail::close_limit)) != wait_result::timed_out;
-}
-
-std::shared_ptr<const gpushm_timeline::place> gpushm_timeline::now() const {
-  const std::lock_guard lock(place_mutex_);
-  return place_;
-}
-
-sync::timeline_writer gpushm_timeline::writer() const {
-  return {place_->words.page->own_page(), place_->words.first};
+/// Ends the word. Precondition: no stream will store to it, but for launches of graphs.
+void gpushm_timeline::end_word(sync::word_kind how) noexcept {
+  const auto at = place_.now();
+  if (client_ && !is_captured_) {
+    client_->pages().end(at->words(), 1, at->lease(), how);
+  } else {
+    at->writer().close(how);
+  }
 }
 
 // ---- another signaler ----
@@ -110,12 +128,12 @@ gpushm::wire::ticket gpushm_timeline::describe(std::string_view socket_path) con
                 "it belongs to a segment",
                 "export the segment, and open its timelines there");
   }
-  const auto at = now();
+  const auto at = place_.now();
   gpushm::wire::ticket result;
   result.backend = gpushm::backend::timeline;
   result.size_bytes = result.allocated_bytes = sizeof(std::uint64_t);
   result.exporter = gpushm::base::this_process();
-  result.broker = detail::broker_reference_of(*at->lease, socket_path);
+  result.broker = detail::broker_reference_of(at->lease(), socket_path);
   return result;
 }
 
@@ -130,22 +148,35 @@ void gpushm_timeline::hand_over() {
                 "use a timeline with a name of its own");
   }
   const std::lock_guard lock(mutex_);
-  if (!await_last_store()) {
-    throw error(errc::timed_out,
-                "hand over",
-                name_,
-                "a stream has not signaled what it was given",
-                "synchronize the stream first");
-  }
-  client_->pages().end(place_->words, 1, *place_->lease, sync::word_kind::moved);
+  await_last_store_for("hand over");
+  end_word(sync::word_kind::moved);
+  give_up_name();
 }
 
-/// A word that was handed over meets no wait any more.
-void gpushm_timeline::follow_if_moved(milliseconds timeout) const {
-  const auto at = now();
-  if (at->reader.read().kind() == sync::word_kind::moved) {
-    follow(at, timeout, {});
+/// The next signaler creates the name again: it must not depend on who else of this process has the
+/// timeline open.
+void gpushm_timeline::give_up_name() const noexcept {
+  const auto at = place_.now();
+  try {
+    const gpushm::wire::segment& about = at->lease().info();
+    static_cast<void>(
+        at->lease().broker().request(gpushm::wire::remove{about.name, about.generation},
+                                     {"hand over", name_},
+                                     client_->request_deadline()));
+  } catch (const std::exception& why) {  // it is free when this process has closed the timeline
+    gpushm::base::log(gpushm::log_level::info,
+                      "timeline \"" + name_ +
+                          "\": handed over; its name was not removed: " + std::string(why.what()));
   }
+}
+
+gpushm_timeline::place_ptr gpushm_timeline::place_to_wait(milliseconds timeout) const {
+  const auto at = place_.now();
+  if (at->read().kind() != sync::word_kind::moved) {
+    return at;
+  }
+  follow(at, timeout, {});
+  return place_.now();
 }
 
 std::unique_ptr<gpushm_timeline> gpushm_timeline::take_over(milliseconds timeout,
@@ -153,9 +184,8 @@ std::unique_ptr<gpushm_timeline> gpushm_timeline::take_over(milliseconds timeout
   check_usable("take over");
   check_has_broker("take over");
   const auto deadline = gpushm::base::deadline_after(timeout);
-  const auto at = now();
-  const auto result = wait_at(*at, sync::max_value, timeout, stop);
-  const auto last = value("take over");
+  const auto at = place_.now();
+  const auto result = at->wait(sync::max_value, timeout, stop);
   if (result != wait_result::moved && result != wait_result::ended) {
     throw error(result == wait_result::stopped ? errc::cancelled : errc::timed_out,
                 "take over",
@@ -163,17 +193,21 @@ std::unique_ptr<gpushm_timeline> gpushm_timeline::take_over(milliseconds timeout
                 "its signaler has not handed it over, and lives",
                 "have it call hand_over, or allow more time");
   }
-  return client_->continue_timeline(name_, last, deadline);
+  const auto last = at->read().value();
+  if (!last) {
+    throw_invalid_value("take over");
+  }
+  return client_->continue_timeline(name_, *last, deadline);
 }
 
 /// Goes on with the word of the next signaler, unless `stop` is requested before there is one.
 /// Throws gone_or_replaced if there is none in time.
-void gpushm_timeline::follow(const std::shared_ptr<const place>& from,
+void gpushm_timeline::follow(const place_ptr& from,
                              milliseconds timeout,
                              const std::stop_token& stop) const {
   check_has_broker("wait");
   const auto deadline = gpushm::base::deadline_after(timeout);
-  const std::uint64_t last = from->reader.read().value().value_or(0);
+  const std::uint64_t last = from->read().value().value_or(0);
   std::string why = "there is no new one";
   do {
     try {
@@ -181,20 +215,14 @@ void gpushm_timeline::follow(const std::shared_ptr<const place>& from,
       waiting.timeout = gpushm::base::time_left(deadline);
       waiting.stop = stop;
       auto opened = client_->open_words(name_, 0, waiting);
-      if (opened.lease->info().generation != from->lease->info().generation) {
-        const sync::timeline_reader reader(opened.words.page->page(), opened.words.first);
-        if (reader.read().value().value_or(0) < last) {
+      if (opened.lease->info().generation != from->lease().info().generation) {
+        auto next = std::make_shared<const detail::word_place>(std::move(opened.lease),
+                                                               std::move(opened.words));
+        if (next->read().value().value_or(0) < last) {
           why = "the new one has begun with a smaller value";
           break;
         }
-        const std::lock_guard lock(place_mutex_);
-        if (place_ == from) {
-          moved_too_soon_ = moved_too_soon_ || last < waited_for_.load(std::memory_order_relaxed) ||
-                            streams_wait_for_flags_.load(std::memory_order_relaxed);
-          earlier_.push_back(place_);
-          place_ = std::make_shared<const place>(
-              place{std::move(opened.lease), std::move(opened.words), reader});
-        }
+        place_.move(from, std::move(next));
         return;
       }
     } catch (const error& failure) {
@@ -282,8 +310,10 @@ void gpushm_timeline::throw_not_larger(std::string_view operation, std::uint64_t
               "values of a timeline only grow");
 }
 
-error gpushm_timeline::ended(std::string_view operation, std::uint64_t value) const {
-  const auto last = now()->reader.read().value();
+error gpushm_timeline::ended(const detail::word_place& at,
+                             std::string_view operation,
+                             std::uint64_t value) const {
+  const auto last = at.read().value();
   return {
       errc::peer_died,
       operation,
@@ -294,17 +324,29 @@ error gpushm_timeline::ended(std::string_view operation, std::uint64_t value) co
       "do not use what depends on that value; open the name again when there is a new signaler"};
 }
 
+/// Of an own one: a broker can have ended it, if this process was stopped for long.
+void gpushm_timeline::check_not_ended(std::string_view operation, std::uint64_t value) const {
+  const auto at = place_.now();
+  if (sync::is_terminal(at->read().word)) {
+    throw ended(*at, operation, value);
+  }
+}
+
+void gpushm_timeline::throw_invalid_value(std::string_view operation) const {
+  throw error(errc::protocol_error,
+              operation,
+              name_,
+              "its signaler has stored what is not a value",
+              "report this as a bug of that program, or stop it");
+}
+
 // ---- CPU ----
 
 std::uint64_t gpushm_timeline::value(std::string_view operation) const {
   check_usable(operation);
-  const auto found = now()->reader.read().value();
+  const auto found = place_.now()->read().value();
   if (!found) {
-    throw error(errc::protocol_error,
-                operation,
-                name_,
-                "its signaler has stored what is not a value",
-                "report this as a bug of that program, or stop it");
+    throw_invalid_value(operation);
   }
   return *found;
 }
@@ -317,8 +359,10 @@ void gpushm_timeline::signal(std::uint64_t value) {
   if (value <= signaled_) {
     throw_not_larger("signal", value);
   }
-  if (writer().signal(value) == sync::signal_result::closed) {
-    throw ended("signal", value);
+  check_not_ended("signal", value);
+  await_last_store_for("signal");
+  if (place_.now()->writer().signal(value) == sync::signal_result::closed) {
+    throw ended(*place_.now(), "signal", value);
   }
   signaled_ = value;
 }
@@ -328,19 +372,14 @@ void gpushm_timeline::set_flags(std::uint64_t flags) {
   check_flags("set flags", flags);
   const std::lock_guard lock(mutex_);
   check_kind("set flags", true, has_flags_, signaled_);
-  if (writer().store(flags) == sync::signal_result::closed) {
-    throw ended("set flags", flags);
+  check_not_ended("set flags", flags);
+  if (last_store_ && last_store_->done) {
+    await_last_store_for("set flags");
+  }
+  if (place_.now()->writer().store(flags) == sync::signal_result::closed) {
+    throw ended(*place_.now(), "set flags", flags);
   }
   has_flags_ = true;
-}
-
-wait_result gpushm_timeline::wait_at(const place& at,
-                                     const sync::condition& wanted,
-                                     milliseconds timeout,
-                                     const std::stop_token& stop) const {
-  return timeout <= milliseconds(0)
-             ? sync::try_wait(at.reader, wanted)
-             : sync::wait(at.reader, wanted, gpushm::base::deadline_after(timeout), stop);
 }
 
 bool gpushm_timeline::wait_until(const sync::condition& wanted,
@@ -348,8 +387,8 @@ bool gpushm_timeline::wait_until(const sync::condition& wanted,
                                  const std::stop_token& stop) const {
   const auto deadline = gpushm::base::deadline_after(timeout);
   for (;;) {
-    const auto at = now();
-    switch (wait_at(*at, wanted, gpushm::base::time_left(deadline), stop)) {
+    const auto at = place_.now();
+    switch (at->wait(wanted, gpushm::base::time_left(deadline), stop)) {
       case wait_result::reached:
         return true;
       case wait_result::timed_out:
@@ -359,7 +398,7 @@ bool gpushm_timeline::wait_until(const sync::condition& wanted,
         static_cast<void>(this->value("wait"));
         return false;  // it is a value now
       case wait_result::ended:
-        throw ended("wait", wanted.value);
+        throw ended(*at, "wait", wanted.value);
       case wait_result::moved:
         if (stop.stop_requested()) {
           return false;
@@ -387,28 +426,16 @@ bool gpushm_timeline::wait_flags(std::uint64_t flags,
 
 void gpushm_timeline::check() const {
   check_usable("check");
-  const auto at = now();
-  const auto kind = at->reader.read().kind();
-  const std::uint64_t wanted = waited_for_.load(std::memory_order_relaxed);
-  const bool waits_for_flags = streams_wait_for_flags_.load(std::memory_order_relaxed);
-  if (kind == sync::word_kind::moved &&
-      (waits_for_flags || wait_at(*at, wanted, milliseconds(0), {}) != wait_result::reached)) {
-    const std::lock_guard lock(place_mutex_);
-    moved_too_soon_ = true;
+  const auto now = place_.look();
+  if (now.was_released_too_soon) {
+    throw error(errc::gone_or_replaced,
+                "check",
+                name_,
+                "its signaler has handed it over before a value was reached for which a stream "
+                "was to wait",
+                "do not use what the streams have done behind that wait; enqueue it again");
   }
-  {
-    const std::lock_guard lock(place_mutex_);
-    if (std::exchange(moved_too_soon_, false)) {
-      waited_for_.store(0, std::memory_order_relaxed);
-      throw error(errc::gone_or_replaced,
-                  "check",
-                  name_,
-                  "its signaler has handed it over before a value was reached for which a stream "
-                  "was to wait",
-                  "do not use what the streams have done behind that wait; enqueue it again");
-    }
-  }
-  if (waits_for_flags && kind == sync::word_kind::ended) {
+  if (now.wants_flags && now.at->read().kind() == sync::word_kind::ended) {
     throw error(errc::peer_died,
                 "check",
                 name_,
@@ -416,11 +443,11 @@ void gpushm_timeline::check() const {
                 "after that",
                 "do not use what the streams have done since the last check");
   }
-  switch (wait_at(*at, wanted, milliseconds(0), {})) {
+  switch (now.at->wait(now.wanted, milliseconds(0))) {
     case wait_result::reached:
       return;
     case wait_result::ended:
-      throw ended("check", wanted);
+      throw ended(*now.at, "check", now.wanted);
     case wait_result::invalid:
       static_cast<void>(value("check"));
       break;
@@ -430,63 +457,13 @@ void gpushm_timeline::check() const {
   throw error(errc::invalid_argument,
               "check",
               name_,
-              std::to_string(wanted) + ", for which a stream waits, is not reached yet",
+              std::to_string(now.wanted) + ", for which a stream waits, is not reached yet",
               "synchronize the stream first");
-}
-
-// ---- streams ----
-
-CUdeviceptr gpushm_timeline::address_for(CUstream stream, std::string_view operation) const {
-  const auto at = now();
-  return at->words.page->for_streams().address_for(stream, at->words.first, operation, name_);
 }
 
 void gpushm_timeline::prepare(CUstream stream) const {
   check_usable("prepare");
-  static_cast<void>(address_for(stream, "prepare"));
-}
-
-void gpushm_timeline::signal_on(CUstream stream, std::uint64_t value) {
-  check_own("signal");
-  check_value("signal", value);
-  const CUdeviceptr address = address_for(stream, "signal");
-  if (gpushm::streams::is_capturing(stream)) {
-    writer().use_streams();
-    gpushm::streams::enqueue_signal(stream, address, value, name_);
-    return;
-  }
-  const std::lock_guard lock(mutex_);
-  check_kind("signal", false, has_flags_, signaled_);
-  if (value <= signaled_) {
-    throw_not_larger("signal", value);
-  }
-  writer().use_streams();
-  gpushm::streams::enqueue_signal(stream, address, value, name_);
-  signaled_ = on_streams_ = value;
-}
-
-void gpushm_timeline::count_wait(CUstream stream,
-                                 const sync::condition& wanted,
-                                 milliseconds timeout) const {
-  const auto at = now();
-  detail::await_stream_turn(stream, at->words.page, at->words.first, wanted, timeout, name_);
-}
-
-void gpushm_timeline::note_wait(std::uint64_t value) const noexcept {
-  std::uint64_t known = waited_for_.load(std::memory_order_relaxed);
-  while (known < value &&
-         !waited_for_.compare_exchange_weak(known, value, std::memory_order_relaxed)) {
-  }
-}
-
-void gpushm_timeline::wait_on(CUstream stream, std::uint64_t value, milliseconds timeout) const {
-  check_usable("wait");
-  check_value("wait", value);
-  follow_if_moved(timeout);
-  const CUdeviceptr address = address_for(stream, "wait");
-  if (!gpushm::streams::is_capturing(stream)) {
-    count_wait(stream, value, timeout);
-    note_wait(value);
-  }
-  gpushm::streams::enqueue_wait(stream, address, value, name_);
+  const auto at = place_.now();
+  static_cast<void>(
+      at->words().page->for_streams().address_for(stream, at->words().first, "prepare", name_));
 }

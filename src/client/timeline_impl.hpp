@@ -1,27 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <shared_mutex>
 #include <span>
 #include <stop_token>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "client/client_impl.hpp"
+#include "client/place_follower.hpp"
 #include "client/signal_pages.hpp"
 #include "gpushm/timeline.h"
-#include "streams/stream_operations.hpp"
+#include "streams/event.hpp"
 #include "sync/cpu_wait.hpp"
 #include "sync/signal_page.hpp"
 #include "wire/ticket.hpp"
 
 struct gpushm_graph_operations;
+namespace gpushm::detail {
+class planned_operations;
+}  // namespace gpushm::detail
 
 /// The handle of the C interface.
 ///
@@ -54,7 +57,7 @@ struct gpushm_timeline {
   }
   /// See gpushm_export_timeline.
   [[nodiscard]] gpushm::wire::ticket describe(std::string_view socket_path) const;
-  [[nodiscard]] bool is_writable() const { return now()->words.page->is_writable(); }
+  [[nodiscard]] bool is_writable() const { return place_.now()->words().page->is_writable(); }
   [[nodiscard]] std::uint64_t value(std::string_view operation) const;
 
   // gpushm.hpp's `timeline` has the contracts of these.
@@ -73,56 +76,32 @@ struct gpushm_timeline {
   void check() const;
 
   void prepare(gpushm::cuda::CUstream stream) const;
-  void signal_on(gpushm::cuda::CUstream stream, std::uint64_t value);
-  void wait_on(gpushm::cuda::CUstream stream,
-               std::uint64_t value,
-               std::chrono::milliseconds timeout) const;
-  /// Enqueues `what`, on timelines of one process.
+  /// Enqueues one or more operations of timelines of this process: the only way to a stream.
   static void batch(gpushm::cuda::CUstream stream,
                     std::span<const gpushm_stream_operation> what,
-                    std::chrono::milliseconds timeout);
+                    std::chrono::milliseconds timeout,
+                    std::string_view operation = "batch");
 
  private:
+  friend gpushm::detail::planned_operations;
   friend gpushm_graph_operations;
 
-  [[nodiscard]] static std::vector<gpushm::streams::operation> operations_of(
-      gpushm::cuda::CUstream stream,
-      std::span<const gpushm_stream_operation> what,
-      std::string_view name,
-      std::chrono::milliseconds timeout);
-  static void with_larger_values(std::span<const gpushm_stream_operation> what,
-                                 std::string_view name,
-                                 const std::function<void()>& enqueue);
-  static void count_waits(gpushm::cuda::CUstream stream,
-                          std::span<const gpushm_stream_operation> what,
-                          std::chrono::milliseconds timeout);
-  static void note_recorded(std::span<const gpushm_stream_operation> what);
+  using place_ptr = gpushm::detail::place_follower::place_ptr;
 
   [[nodiscard]] bool wait_until(const gpushm::sync::condition& wanted,
                                 std::chrono::milliseconds timeout,
                                 const std::stop_token& stop) const;
-  /// Where the word is.
-  struct place {
-    std::shared_ptr<gpushm::detail::segment_lease> lease;
-    gpushm::detail::own_words words;
-    gpushm::sync::timeline_reader reader;
-  };
-  [[nodiscard]] std::shared_ptr<const place> now() const;
-  /// Of this process's own.
-  [[nodiscard]] gpushm::sync::timeline_writer writer() const;
-  void follow(const std::shared_ptr<const place>& from,
+  void follow(const place_ptr& from,
               std::chrono::milliseconds timeout,
               const std::stop_token& stop) const;
-  void follow_if_moved(std::chrono::milliseconds timeout) const;
-  [[nodiscard]] gpushm::sync::wait_result wait_at(const place& at,
-                                                  const gpushm::sync::condition& wanted,
-                                                  std::chrono::milliseconds timeout,
-                                                  const std::stop_token& stop) const;
-  [[nodiscard]] bool await_last_store() const;
+  /// For a stream's wait: a word that was handed over meets no wait any more.
+  [[nodiscard]] place_ptr place_to_wait(std::chrono::milliseconds timeout) const;
+  [[nodiscard]] bool await_last_store();
+  void await_last_store_for(std::string_view operation);
+  void end_word(gpushm::sync::word_kind how) noexcept;
+  void give_up_name() const noexcept;
 
   void check_usable(std::string_view operation) const;
-  [[nodiscard]] gpushm::cuda::CUdeviceptr address_for(gpushm::cuda::CUstream stream,
-                                                      std::string_view operation) const;
   void check_own(std::string_view operation) const;
   void check_value(std::string_view operation, std::uint64_t value) const;
   void check_flags(std::string_view operation, std::uint64_t flags) const;
@@ -130,12 +109,12 @@ struct gpushm_timeline {
                   bool wants_flags,
                   bool has_flags,
                   std::uint64_t signaled) const;
+  [[noreturn]] void throw_invalid_value(std::string_view operation) const;
   [[noreturn]] void throw_not_larger(std::string_view operation, std::uint64_t value) const;
-  [[nodiscard]] gpushm::error ended(std::string_view operation, std::uint64_t value) const;
-  void count_wait(gpushm::cuda::CUstream stream,
-                  const gpushm::sync::condition& wanted,
-                  std::chrono::milliseconds timeout) const;
-  void note_wait(std::uint64_t value) const noexcept;
+  void check_not_ended(std::string_view operation, std::uint64_t value) const;
+  [[nodiscard]] gpushm::error ended(const gpushm::detail::word_place& at,
+                                    std::string_view operation,
+                                    std::uint64_t value) const;
 
   void check_has_broker(std::string_view operation) const;
 
@@ -144,20 +123,33 @@ struct gpushm_timeline {
   const role role_;
   const std::string name_;
   const std::uint64_t forks_ = gpushm::detail::fork_count();
-  mutable std::mutex place_mutex_;  ///< for short
-  /// Changes when another process has taken the timeline over; never of an own one.
-  mutable std::shared_ptr<const place> place_;
-  mutable std::vector<std::shared_ptr<const place>> earlier_;  ///< streams may still read them
-  /// The signaler has changed before a value was reached for which a stream was to wait.
-  mutable bool moved_too_soon_ = false;
+  /// The place of an own one never changes.
+  mutable gpushm::detail::place_follower place_;
+
+  /// A store that was enqueued on a stream.
+  struct stream_store {
+    std::uint64_t stream = 0;  ///< its id
+    /// Reached when it was done; missing if that cannot be known: of a graph, or it could not be
+    /// recorded.
+    std::optional<gpushm::streams::stream_point> done;
+  };
+
+  /// Of what refers to this object without owning it.
+  struct life {
+    std::shared_mutex mutex;  ///< shared: the object is in use
+    bool is_closed = false;
+  };
+  const std::shared_ptr<life> life_ = std::make_shared<life>();
 
   std::mutex mutex_;              // held while a signal is enqueued, so that values only grow
   const std::uint64_t initial_;   ///< of what this process signals
   std::uint64_t signaled_;        ///< by this process, or enqueued
-  std::uint64_t on_streams_ = 0;  ///< enqueued
+  std::uint64_t on_streams_ = 0;  ///< the last value that was enqueued
   bool has_flags_ = false;
-  mutable std::atomic<std::uint64_t> waited_for_{0};  ///< by streams
-  std::atomic<bool> streams_wait_for_flags_{false};
+  std::optional<stream_store> last_store_;  ///< it follows all earlier ones
+  /// A graph has stores of this word, and can be launched at any time: no other timeline may get
+  /// the word.
+  bool is_captured_ = false;
 };
 
 namespace gpushm::detail {

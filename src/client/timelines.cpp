@@ -136,7 +136,7 @@ std::unique_ptr<gpushm_timeline> client_impl::continue_timeline(const std::strin
   new_timelines what;
   what.value = value;
   what.operation = "take over";
-  what.wait_for_name_until = std::max(deadline, request_deadline());
+  what.wait_for_name_until = deadline;
   return std::move(create_timelines(name, what).front());
 }
 

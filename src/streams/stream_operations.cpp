@@ -77,10 +77,11 @@ driver_operations to_driver(std::span<const operation> what) {
 
 }  // namespace
 
-void enqueue(cuda::CUstream stream, std::span<const operation> what, std::string_view object) {
-  if (what.empty()) {
-    return;
-  }
+namespace {
+
+void enqueue_together(cuda::CUstream stream,
+                      std::span<const operation> what,
+                      std::string_view object) {
   driver_operations operations = to_driver(what);
   const cuda_driver& cu = cuda_driver::instance();
   check_operation(cu->cuStreamBatchMemOp_v2(
@@ -90,8 +91,24 @@ void enqueue(cuda::CUstream stream, std::span<const operation> what, std::string
                   "cuStreamBatchMemOp");
 }
 
+}  // namespace
+
+void enqueue(cuda::CUstream stream, std::span<const operation> what, std::string_view object) {
+  if (what.empty()) {
+    return;
+  }
+  const operation& first = what.front();
+  if (what.size() != 1 || first.what == operation::kind::wait_any_bit) {
+    enqueue_together(stream, what, object);
+  } else if (first.what == operation::kind::store) {
+    enqueue_signal(stream, first.address, first.value, object);
+  } else {
+    enqueue_wait(stream, first.address, first.value, object);
+  }
+}
+
 graph_node record(cuda::CUstream stream, std::span<const operation> what, std::string_view object) {
-  enqueue(stream, what, object);
+  enqueue_together(stream, what, object);
   const cuda_driver& cu = cuda_driver::instance();
   cuda::CUstreamCaptureStatus status = cuda::CU_STREAM_CAPTURE_STATUS_NONE;
   const cuda::CUgraphNode* last = nullptr;

@@ -42,12 +42,12 @@ void waiting_streams::drop_met(queue& ended) {
   }
 }
 
-bool waiting_streams::add(cuda::CUstream stream,
-                          const sync::timeline_reader& on,
-                          const sync::condition& wanted,
-                          std::shared_ptr<const void> owner) {
+std::optional<counted_wait> waiting_streams::add(std::uint64_t stream,
+                                                 const sync::timeline_reader& on,
+                                                 const sync::condition& wanted,
+                                                 std::shared_ptr<const void> owner) {
   if (wanted.is_met_by(on.word().load(std::memory_order_relaxed))) {
-    return true;
+    return counted_wait();
   }
   queue ended;  // the last owner of a page calls the driver: not with the lock held
   const std::lock_guard lock(mutex_);
@@ -59,12 +59,32 @@ bool waiting_streams::add(cuda::CUstream stream,
       drop_met(ended);
     }
     if (streams_.size() >= limit_) {
-      return false;
+      return std::nullopt;
     }
     at = streams_.emplace(stream, queue()).first;
   }
-  at->second.push_back({on, wanted, std::move(owner)});
-  return true;
+  at->second.push_back({++last_number_, on, wanted, std::move(owner)});
+  return counted_wait(*this, stream, last_number_);
+}
+
+void waiting_streams::cancel(std::uint64_t stream, std::uint64_t number) noexcept {
+  std::shared_ptr<const void> owner;  // not destroyed with the lock held, as above
+  const std::lock_guard lock(mutex_);
+  const auto of = streams_.find(stream);
+  if (of == streams_.end()) {
+    return;
+  }
+  queue& waits = of->second;
+  const auto at = std::find_if(
+      waits.begin(), waits.end(), [&](const pending& each) { return each.number == number; });
+  if (at == waits.end()) {
+    return;  // it was seen met
+  }
+  owner = std::move(at->owner);
+  waits.erase(at);
+  if (waits.empty()) {
+    streams_.erase(of);
+  }
 }
 
 std::size_t waiting_streams::count() {

@@ -69,8 +69,7 @@ void wake_all(const std::atomic<std::uint64_t>& word) noexcept {
   ::syscall(SYS_futex, lower_half(word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-wait_result try_wait(const timeline_reader& on, const condition& wanted) noexcept {
-  const reading now = on.read();
+wait_result result_of(const reading& now, const condition& wanted) noexcept {
   const auto reached = now.value();
   if (!reached) {
     return wait_result::invalid;
@@ -86,6 +85,10 @@ wait_result try_wait(const timeline_reader& on, const condition& wanted) noexcep
     default:
       return wait_result::timed_out;
   }
+}
+
+wait_result try_wait(const timeline_reader& on, const condition& wanted) noexcept {
+  return result_of(on.read(), wanted);
 }
 
 wait_result wait(const timeline_reader& on,

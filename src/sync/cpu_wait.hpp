@@ -18,6 +18,8 @@ enum class wait_result : std::uint8_t {
   stopped,
 };
 
+/// What a reading says.
+[[nodiscard]] wait_result result_of(const reading& now, const condition& wanted) noexcept;
 /// What is known now. No system call.
 [[nodiscard]] wait_result try_wait(const timeline_reader& on, const condition& wanted) noexcept;
 

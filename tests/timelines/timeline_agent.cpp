@@ -111,6 +111,26 @@ class agent {
       const std::uint64_t value = number();
       return on.wait(value, milliseconds(number())) ? "reached" : "not";
     }
+    if (order == "wait_flags") {
+      timeline& on = of(word());
+      const std::uint64_t flags = number();
+      return on.wait_flags(flags, milliseconds(number())) ? "met" : "not";
+    }
+    if (order == "signal_and_close") {  // SIGNALED CLOSED
+      of(word()).signal(1);
+      timelines_.erase(word());
+      return {};
+    }
+    if (order == "create_many") {  // COUNT
+      for (std::uint64_t left = number(); left != 0; --left) {
+        many_.push_back(timeline::create(*client_, "many/" + std::to_string(many_.size())));
+      }
+      return {};
+    }
+    if (order == "many_signaled") {
+      return std::to_string(std::count_if(
+          many_.begin(), many_.end(), [](const timeline& each) { return each.value() != 0; }));
+    }
     if (order == "check") {
       of(word()).check();
       return {};
@@ -208,6 +228,30 @@ class agent {
       cuda::CUgraph graph = nullptr;
       must(cu()->cuStreamEndCapture(handle_at(0), &graph));
       must(cu()->cuGraphDestroy(graph));
+      return {};
+    }
+    if (order == "capture_signal") {  // NAME VALUE: launched by "launch"
+      timeline& on = of(word());
+      const std::uint64_t value = number();
+      on.prepare(stream_at(0));
+      executable_ = capture([&] { on.signal(stream_at(0), value); });
+      return {};
+    }
+    if (order == "record_signal") {  // NAME VALUE: set by "set", launched by "launch"
+      timeline& on = of(word());
+      const std::uint64_t value = number();
+      on.prepare(stream_at(0));
+      executable_ =
+          capture([&] { recorded_ = stream_batch().signal(on, value).record(stream_at(0)); });
+      return {};
+    }
+    if (order == "set") {  // VALUE
+      const std::uint64_t value = number();
+      recorded_.set(executable_, stream_at(0), std::span(&value, 1), milliseconds(0));
+      return {};
+    }
+    if (order == "launch") {
+      launch(executable_);
       return {};
     }
     if (order == "graph_rounds") {  // produce|consume values|flags MINE OTHER SEGMENT COUNT
@@ -521,7 +565,10 @@ class agent {
   std::uint64_t last_good_ = 0;
   std::optional<client> client_;
   std::map<std::string, timeline> timelines_;
+  std::vector<timeline> many_;
   std::map<std::string, segment> segments_;
+  graph_operations recorded_;
+  cuda::CUgraphExec executable_ = nullptr;
   std::vector<cuda::CUstream> streams_;
   channel_producer producer_;
   channel_consumer consumer_;

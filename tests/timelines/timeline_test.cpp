@@ -132,6 +132,26 @@ TEST_F(timelines, are_handed_over) {
   EXPECT_EQ(failure_of([&] { static_cast<void>(waits.wait(9, 60s)); }), errc::peer_died);
 }
 
+/// A process that suspends and goes on: waiter and signaler share a lease of the name.
+TEST_F(timelines, are_taken_over_in_the_same_client) {
+  timeline mine = timeline::create(client_, "t");
+  const timeline opened = timeline::open(client_, "t");
+  const client other = world_.connect();
+  const timeline waits = timeline::open(other, "t");
+  mine.signal(5);
+  mine.hand_over();
+  timeline next = opened.take_over(20s);
+  EXPECT_TRUE(next.is_own());
+  EXPECT_EQ(next.value(), 5U);
+  next.signal(6);
+  EXPECT_TRUE(opened.wait(6, 20s));
+  EXPECT_TRUE(waits.wait(6, 20s));
+  // Without time for that, the call does not wait for the name.
+  next.hand_over();
+  const timeline third = waits.take_over(20s);
+  EXPECT_EQ(failure_of([&] { static_cast<void>(opened.take_over(0ms)); }), errc::already_exists);
+}
+
 TEST_F(timelines, are_taken_over_after_a_death) {
   agent dies = world_.start();
   dies.request("create t");
