@@ -53,12 +53,13 @@ class Timeline:
     def value(self) -> int:
         """The last value that was signaled. No system call."""
 
-    def signal(self, value: int, stream: object = None) -> None:
+    def signal(self, value: int, *, stream: object = None) -> None:
         """
         Signal a larger value: now, or when ``stream`` has done what it was given before.
 
-        Does not block. Raises gpushm.ValueOutOfRangeError, InvalidArgumentError (not larger than
-        before, or not this process's timeline), DriverError.
+        Does not block; without ``stream``: waits at most a second for streams that have still to signal.
+        Raises gpushm.ValueOutOfRangeError, InvalidArgumentError (not larger than before, or not this
+        process's timeline), TimedOutError (a stream has still to signal), DriverError.
         """
 
     def wait(self, value: int, timeout: float | None = 30.0, *, stream: object = None, stop: Stop | None = None) -> None:

@@ -250,12 +250,15 @@ void register_timeline(nb::module_& module) {
       .def("signal",
            signal,
            nb::arg("value"),
+           nb::kw_only(),
            nb::arg("stream").none() = nb::none(),
-           nb::sig("def signal(self, value: int, stream: object = None) -> None"),
+           nb::sig("def signal(self, value: int, *, stream: object = None) -> None"),
            "Signal a larger value: now, or when ``stream`` has done what it was given before.\n\n"
-           "Does not block. Raises gpushm.ValueOutOfRangeError, InvalidArgumentError (not larger "
-           "than\n"
-           "before, or not this process's timeline), DriverError.")
+           "Does not block; without ``stream``: waits at most a second for streams that have still "
+           "to signal.\n"
+           "Raises gpushm.ValueOutOfRangeError, InvalidArgumentError (not larger than before, or "
+           "not this\n"
+           "process's timeline), TimedOutError (a stream has still to signal), DriverError.")
       .def("wait",
            wait,
            nb::arg("value"),

@@ -105,7 +105,7 @@ def test_the_stream_of_pytorch_waits_and_the_host_does_not(client, segment, torc
     assert not consume.query()
     with torch.cuda.stream(produce):
         torch.from_dlpack(segment.view("float32", 1024)).fill_(2)
-        timeline.signal(1, produce)
+        timeline.signal(1, stream=produce)
     consume.synchronize()
     timeline.check()
     assert float(total) == 2048

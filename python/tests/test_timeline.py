@@ -181,9 +181,12 @@ def _is_dead(timeline: gpushm.Timeline) -> bool:
 def test_streams_are_named_in_many_ways(client):
     timeline = client.create_timeline("t")
     with pytest.raises(TypeError, match="is not a CUDA stream"):
-        timeline.signal(1, "stream")
+        timeline.signal(1, stream="stream")
     with pytest.raises(TypeError, match="is not a CUDA stream"):
         timeline.wait(1, stream=object())
     # No driver on this machine: what remains is the library's error.
     with pytest.raises((gpushm.DriverUnavailableError, gpushm.DriverError)):
-        timeline.signal(1, 0)
+        timeline.signal(1, stream=0)
+    # A second number is not taken for a stream.
+    with pytest.raises(TypeError):
+        timeline.signal(1, 10)
