@@ -440,11 +440,23 @@ class client {
     glue::check(gpushm_client_stat(handle_.get(), glue::text(name), &info));
     return glue::info_from(info);
   }
+  /// As above, of this generation only. Throws also gone_or_replaced (another segment has the name
+  /// now), invalid_argument (0).
+  [[nodiscard]] segment_info stat(std::string_view name, gpushm::generation generation) {
+    auto info = glue::sized<gpushm_segment_info>();
+    glue::check(gpushm_client_stat_generation(handle_.get(), glue::text(name), generation, &info));
+    return glue::info_from(info);
+  }
 
   /// Removes the name; the memory is freed with the last lease. Allowed to the creator's
   /// connection, the creator's uid and the broker's uid. Throws no_such_segment, permission_denied.
   void remove(std::string_view name) {
     glue::check(gpushm_client_remove(handle_.get(), glue::text(name)));
+  }
+  /// As above, if this generation has the name: never removes a segment that has replaced it.
+  /// Throws also gone_or_replaced (another segment has the name now), invalid_argument (0).
+  void remove(std::string_view name, gpushm::generation generation) {
+    glue::check(gpushm_client_remove_generation(handle_.get(), glue::text(name), generation));
   }
 
   /// For operators: ends the segment's leases whose connections ended without a goodbye message and

@@ -509,10 +509,22 @@ GPUSHM_API void gpushm_segment_list_free(gpushm_segment_list* list);
 GPUSHM_API gpushm_errc gpushm_client_stat(gpushm_client* client,
                                           gpushm_string name,
                                           gpushm_segment_info* info);
+/* As above, of this generation only. Fails also with gone_or_replaced: another segment has the name
+ * now; and with invalid_argument for the generation 0. */
+GPUSHM_API gpushm_errc gpushm_client_stat_generation(gpushm_client* client,
+                                                     gpushm_string name,
+                                                     uint64_t generation,
+                                                     gpushm_segment_info* info);
 
 /* Removes the name; the memory is freed with the last lease. Allowed to the creator's connection,
  * the creator's uid and the broker's uid. Fails with no_such_segment, permission_denied. */
 GPUSHM_API gpushm_errc gpushm_client_remove(gpushm_client* client, gpushm_string name);
+/* As above, if this generation has the name: never removes a segment that has replaced it. Fails
+ * also with gone_or_replaced: another segment has the name now; and with invalid_argument for the
+ * generation 0. */
+GPUSHM_API gpushm_errc gpushm_client_remove_generation(gpushm_client* client,
+                                                       gpushm_string name,
+                                                       uint64_t generation);
 
 /* For operators: ends the segment's leases whose connections ended without a goodbye message and
  * whose fence is still pending, though their processes may still write. Subscribers receive

@@ -84,16 +84,20 @@ nb::list list(client_object& self, const string& prefix) {
   return to_infos(raw);
 }
 
-nb::object stat(client_object& self, const string& name) {
+nb::object stat(client_object& self, const string& name, std::optional<std::uint64_t> generation) {
   auto info = with_size<gpushm_segment_info>();
-  call(self.handle.get("stat"),
-       [&](gpushm_client* client) { return gpushm_client_stat(client, text(name), &info); });
+  call(self.handle.get("stat"), [&](gpushm_client* client) {
+    return generation ? gpushm_client_stat_generation(client, text(name), *generation, &info)
+                      : gpushm_client_stat(client, text(name), &info);
+  });
   return to_info(info);
 }
 
-void remove(client_object& self, const string& name) {
-  call(self.handle.get("remove"),
-       [&](gpushm_client* client) { return gpushm_client_remove(client, text(name)); });
+void remove(client_object& self, const string& name, std::optional<std::uint64_t> generation) {
+  call(self.handle.get("remove"), [&](gpushm_client* client) {
+    return generation ? gpushm_client_remove_generation(client, text(name), *generation)
+                      : gpushm_client_remove(client, text(name));
+  });
 }
 
 std::size_t prefetch(client_object& self, const string& prefix) {
@@ -213,14 +217,22 @@ void register_client(nb::module_& module) {
       .def("stat",
            stat,
            nb::arg("name"),
-           nb::sig("def stat(self, name: str) -> SegmentInfo"),
-           "What the broker knows about a segment. Raises gpushm.NoSuchSegmentError.")
+           nb::kw_only(),
+           nb::arg("generation").none() = nb::none(),
+           nb::sig("def stat(self, name: str, *, generation: int | None = None) -> SegmentInfo"),
+           "What the broker knows about a segment. Raises gpushm.NoSuchSegmentError; with\n"
+           "``generation``, GoneOrReplacedError if another segment has the name now.")
       .def("remove",
            remove,
            nb::arg("name"),
-           nb::sig("def remove(self, name: str) -> None"),
-           "Remove the name; the memory is freed with the last lease.\n"
-           "Raises gpushm.NoSuchSegmentError, PermissionDeniedError.")
+           nb::kw_only(),
+           nb::arg("generation").none() = nb::none(),
+           nb::sig("def remove(self, name: str, *, generation: int | None = None) -> None"),
+           "Remove the name; the memory is freed with the last lease. With ``generation``, only if "
+           "it has\n"
+           "the name: never a segment that has replaced it.\n"
+           "Raises gpushm.NoSuchSegmentError, PermissionDeniedError, GoneOrReplacedError (another\n"
+           "segment has the name now).")
       .def("prefetch",
            prefetch,
            nb::arg("prefix"),

@@ -139,6 +139,20 @@ def test_list_stat_remove(client):
     assert segment.read() == b"\x07" * 100
 
 
+def test_a_generation_that_was_replaced_is_not_removed(client):
+    old = client.create("g/x", 64, device="host").generation
+    client.remove("g/x", generation=old)
+    with pytest.raises(gpushm.NoSuchSegmentError):
+        client.remove("g/x", generation=old)
+    new = client.create("g/x", 64, device="host")
+    for call in (client.stat, client.remove):
+        with pytest.raises(gpushm.GoneOrReplacedError):
+            call("g/x", generation=old)
+        with pytest.raises(gpushm.InvalidArgumentError):
+            call("g/x", generation=0)
+    assert client.stat("g/x", generation=new.generation).generation == new.generation
+
+
 def test_broker_information(client, broker):
     info = client.broker()
     assert (info.socket, info.domain, info.pid) == (broker.socket, "default", broker.process.pid)

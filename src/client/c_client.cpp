@@ -107,6 +107,17 @@ void info_out(const wire::segment& from, gpushm_segment_info* where, std::string
   result_out(result, where, operation);
 }
 
+/// 0 would mean any generation: a variable that was never set must not remove another segment.
+void check_generation(std::uint64_t generation, std::string_view operation, std::string_view name) {
+  if (generation == 0) {
+    throw error(errc::invalid_argument,
+                operation,
+                name,
+                "no segment has the generation 0",
+                "pass the generation of a segment (gpushm_segment_generation, an info's)");
+  }
+}
+
 }  // namespace
 
 open_options open_options_from(const gpushm_open_options* given) {
@@ -301,7 +312,17 @@ gpushm_errc gpushm_client_prefetch(gpushm_client* client, gpushm_string prefix, 
 gpushm_errc gpushm_client_remove(gpushm_client* client, gpushm_string name) {
   return c_call([&] {
     const auto called = text_in(name, "remove");
-    usable(client, "remove", called).remove(called);
+    usable(client, "remove", called).remove(called, 0);
+  });
+}
+
+gpushm_errc gpushm_client_remove_generation(gpushm_client* client,
+                                            gpushm_string name,
+                                            uint64_t generation) {
+  return c_call([&] {
+    const auto called = text_in(name, "remove");
+    gpushm::detail::check_generation(generation, "remove", called);
+    usable(client, "remove", called).remove(called, generation);
   });
 }
 
@@ -317,7 +338,18 @@ gpushm_errc gpushm_client_stat(gpushm_client* client,
                                gpushm_segment_info* info) {
   return c_call([&] {
     const auto called = text_in(name, "stat");
-    info_out(usable(client, "stat", called).stat(called), info, "stat");
+    info_out(usable(client, "stat", called).stat(called, 0), info, "stat");
+  });
+}
+
+gpushm_errc gpushm_client_stat_generation(gpushm_client* client,
+                                          gpushm_string name,
+                                          uint64_t generation,
+                                          gpushm_segment_info* info) {
+  return c_call([&] {
+    const auto called = text_in(name, "stat");
+    gpushm::detail::check_generation(generation, "stat", called);
+    info_out(usable(client, "stat", called).stat(called, generation), info, "stat");
   });
 }
 

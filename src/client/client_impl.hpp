@@ -120,8 +120,9 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   [[nodiscard]] std::vector<wire::segment> list(std::string_view prefix);
   /// Appends the segments after the last of `all`.
   void list_after(connection& to, std::string_view prefix, std::vector<wire::segment>& all) const;
-  [[nodiscard]] wire::segment stat(std::string_view name);
-  void remove(std::string_view name);
+  /// `generation` 0: any; gone_or_replaced if another one has the name. The same for `remove`.
+  [[nodiscard]] wire::segment stat(std::string_view name, gpushm::generation generation = 0);
+  void remove(std::string_view name, gpushm::generation generation = 0);
   void unfence(std::string_view name);
 
   /// See `client::prefetch`. The limits are `lease_table::max_prefetched`, a quarter of the

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests about segments that do not open them.
+#include <string>
 #include <utility>
 
 #include "base/names.hpp"
@@ -48,7 +49,7 @@ void client_impl::list_after(connection& to,
   }
 }
 
-wire::segment client_impl::stat(std::string_view name) {
+wire::segment client_impl::stat(std::string_view name, gpushm::generation generation) {
   check_usable("stat", name);
   base::check_name("stat", name);
   wire::listing page = listing_of(
@@ -58,14 +59,22 @@ wire::segment client_impl::stat(std::string_view name) {
   if (page.segments.size() != 1) {
     throw unexpected_answer({"stat", name});
   }
+  if (const auto found = page.segments.front().generation; generation != 0 && found != generation) {
+    throw error(errc::gone_or_replaced,
+                "stat",
+                name,
+                "another segment has this name now: generation " + std::to_string(found),
+                "the generation that was meant has been removed; `gpushm ls` shows the one that "
+                "has the name");
+  }
   return std::move(page.segments.front());
 }
 
-void client_impl::remove(std::string_view name) {
+void client_impl::remove(std::string_view name, gpushm::generation generation) {
   check_usable("remove", name);
   base::check_name("remove", name);
-  static_cast<void>(
-      broker()->request(wire::remove{std::string(name), 0}, {"remove", name}, request_deadline()));
+  static_cast<void>(broker()->request(
+      wire::remove{std::string(name), generation}, {"remove", name}, request_deadline()));
 }
 
 void client_impl::unfence(std::string_view name) {

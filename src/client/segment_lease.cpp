@@ -184,8 +184,8 @@ void segment_lease::unshare(steady_time deadline) {
   } catch (const error& why) {
     // Another client removed it, or it ended with its broker: no new importer gets it, as
     // requested.
-    if (why.code() != errc::no_such_segment && why.code() != errc::peer_died &&
-        why.code() != errc::broker_gone) {
+    if (why.code() != errc::no_such_segment && why.code() != errc::gone_or_replaced &&
+        why.code() != errc::peer_died && why.code() != errc::broker_gone) {
       throw;
     }
   }

@@ -318,6 +318,15 @@ error domain::no_such_segment(std::string_view name) const {
           "`gpushm ls` lists segments; an open with a timeout waits for the name"};
 }
 
+error domain::another_generation(const segment& found) {
+  return {errc::gone_or_replaced,
+          {},
+          {},
+          "another segment has this name now: generation " + std::to_string(found.generation),
+          "the generation that was meant has been removed; `gpushm ls` shows the one that has the "
+          "name"};
+}
+
 // ---- creation ----
 
 const segment& domain::reserve(session_id session,
@@ -558,11 +567,13 @@ void domain::remember_dead(const std::string& name, bool device_lost) {
 void domain::remove(session_id session, std::string_view name, gpushm::generation generation) {
   base::check_name({}, name);
   segment* const found = named(name);
-  if (found == nullptr || !may_see(session, *found) ||
-      (generation != 0 && found->generation != generation)) {
+  if (found == nullptr || !may_see(session, *found)) {
     throw no_such_segment(name);
   }
   segment& what = *found;
+  if (generation != 0 && what.generation != generation) {
+    throw another_generation(what);
+  }
   if (!may_manage(session, what)) {
     throw error(errc::permission_denied,
                 {},

@@ -321,7 +321,8 @@ class domain {
                gpushm::generation generation,
                std::uint32_t count,
                bool never_mapped = false);
-  /// `generation` 0: the current one of that name. Throws no_such_segment, permission_denied.
+  /// `generation` 0: the current one of that name. Throws no_such_segment, gone_or_replaced
+  /// (another generation has the name), permission_denied.
   void remove(session_id session, std::string_view name, gpushm::generation generation = 0);
 
   /// Its descriptors are gone: as if its creator removed it. Leases stay, and mappings keep the
@@ -560,6 +561,7 @@ class domain {
     return who.uid_known && who.uid == owner_uid_ && !who.is_foreign;
   }
   [[nodiscard]] error no_such_segment(std::string_view name) const;
+  [[nodiscard]] static error another_generation(const segment& found);
   [[nodiscard]] error exporter_died() const;
   [[nodiscard]] error memory_lost() const;
 

@@ -494,8 +494,10 @@ TEST_F(hub_share, removed_by_generation) {
   }());
   const auto created = share(exporter, "kv");
   EXPECT_EQ(failure(round_trip(exporter, wire::remove{"kv", old})),
-            "no_such_segment: no such segment in domain default (`gpushm ls` lists segments; an "
-            "open with a timeout waits for the name)");
+            "gone_or_replaced: another segment has this name now: generation " +
+                std::to_string(created) +
+                " (the generation that was meant has been removed; `gpushm ls` shows the one "
+                "that has the name)");
   EXPECT_EQ(expect<wire::listing>(round_trip(exporter, wire::stat{"kv"})).segments.at(0).generation,
             created);
   expect_nothing_left();

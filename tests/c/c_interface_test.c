@@ -169,6 +169,8 @@ static void null_arguments(gpushm_client* client, gpushm_segment* segment) {
   FAILS(gpushm_client_list(NULL, name, &list), invalid);
   FAILS(gpushm_client_stat(NULL, name, &info), invalid);
   FAILS(gpushm_client_remove(NULL, name), invalid);
+  FAILS(gpushm_client_stat_generation(NULL, name, 1, &info), invalid);
+  FAILS(gpushm_client_remove_generation(NULL, name, 1), invalid);
   FAILS(gpushm_client_unfence(NULL, name), invalid);
   FAILS(gpushm_client_subscribe(NULL, name, NULL, &subscription), invalid);
   FAILS(gpushm_client_broker(NULL, &about), invalid);
@@ -376,6 +378,35 @@ static void prefetched(gpushm_client* client) {
   WORKS(gpushm_client_remove(client, gpushm_text("p/one")));
   gpushm_segment_close(made);
   gpushm_client_close(other);
+}
+
+/* A generation that has lost its name is neither described nor removed by what has replaced it. */
+static void generations(gpushm_client* client) {
+  const gpushm_string name = gpushm_text("g/one");
+  gpushm_segment* segment = NULL;
+  gpushm_segment_info info = {.struct_size = sizeof info};
+  gpushm_create_options options = {.struct_size = sizeof options};
+  uint64_t old_generation = 0;
+  options.size_bytes = 1;
+  options.device = gpushm_text("host");
+  WORKS(gpushm_client_create(client, name, &options, &segment));
+  old_generation = gpushm_segment_generation(segment);
+  WORKS(gpushm_client_stat_generation(client, name, old_generation, &info));
+  EXPECT(info.generation == old_generation);
+  FAILS(gpushm_client_stat_generation(client, name, 0, &info), GPUSHM_ERRC_INVALID_ARGUMENT);
+  FAILS(gpushm_client_remove_generation(client, name, 0), GPUSHM_ERRC_INVALID_ARGUMENT);
+  WORKS(gpushm_client_remove_generation(client, name, old_generation));
+  FAILS(gpushm_client_remove_generation(client, name, old_generation), GPUSHM_ERRC_NO_SUCH_SEGMENT);
+  FAILS(gpushm_client_stat_generation(client, name, old_generation, &info),
+        GPUSHM_ERRC_NO_SUCH_SEGMENT);
+  gpushm_segment_close(segment);
+  WORKS(gpushm_client_create(client, name, &options, &segment));
+  FAILS(gpushm_client_stat_generation(client, name, old_generation, &info),
+        GPUSHM_ERRC_GONE_OR_REPLACED);
+  FAILS(gpushm_client_remove_generation(client, name, old_generation),
+        GPUSHM_ERRC_GONE_OR_REPLACED);
+  WORKS(gpushm_client_stat_generation(client, name, gpushm_segment_generation(segment), &info));
+  gpushm_segment_close(segment);
 }
 
 static void many_and_lists(gpushm_client* client) {
@@ -763,6 +794,7 @@ int main(void) {
   other_struct_sizes(client);
   many_and_lists(client);
   prefetched(client);
+  generations(client);
   waits_are_stopped(client);
   tickets(client, made);
   shared_memory(client);
