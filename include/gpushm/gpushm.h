@@ -621,9 +621,11 @@ GPUSHM_API gpushm_errc gpushm_segment_publish(gpushm_segment* segment,
  * it, or no longer), timed_out, forked. */
 GPUSHM_API gpushm_errc gpushm_segment_unshare(gpushm_segment* segment);
 
-/* Copy between the segment and host memory, for every device; return when done. The range must be
- * within the segment. Fail with invalid_argument (out of range, or writing to a read-only mapping),
- * driver_error, forked (GPU memory in a forked child). */
+/* Copy between the segment and host memory, for every device; return when done. Use a stream of
+ * their own, which no other stream waits for, and which waits for none, nor for the legacy default
+ * stream: work of streams on the same bytes must be complete, or pass its stream to the forms with
+ * one. The range must be within the segment. Fail with invalid_argument (out of range, or writing
+ * to a read-only mapping), driver_error, forked (GPU memory in a forked child). */
 GPUSHM_API gpushm_errc gpushm_segment_read(const gpushm_segment* segment,
                                            uint64_t offset_bytes,
                                            void* destination,
@@ -634,15 +636,31 @@ GPUSHM_API gpushm_errc gpushm_segment_write(gpushm_segment* segment,
                                             size_t size);
 /* Copies `size` bytes at `source`, which is memory of a GPU that this process uses (of any GPU, and
  * of any allocator), into the segment, on any device; from another GPU through host memory. Returns
- * when done. Ordered on the legacy default stream of the source's GPU: work that writes to the
- * source must be complete, or that stream must wait for it. Fails as gpushm_segment_write, and with
- * invalid_argument for an address that is not a GPU's, driver_unavailable. */
+ * when done. Work that writes to the source must be complete. Fails as gpushm_segment_write, and
+ * with invalid_argument for an address that is not a GPU's, driver_unavailable. */
 GPUSHM_API gpushm_errc gpushm_segment_write_from_gpu(gpushm_segment* segment,
                                                      uint64_t offset_bytes,
                                                      const void* source,
                                                      size_t size);
 /* Sets every byte; returns when done. Fails as gpushm_segment_write. */
 GPUSHM_API gpushm_errc gpushm_segment_fill(gpushm_segment* segment, uint8_t value);
+/* As those above, after the work that was enqueued on `stream` before: a CUstream or cudaStream_t
+ * of any GPU. NULL is the legacy default stream of the segment's GPU (of the source's GPU, for
+ * gpushm_segment_write_from_gpu_on; of the current context, for host memory), which waits for all
+ * streams that are not non-blocking. Nothing is only enqueued: these calls block until the stream
+ * has done that work, and then until the copy is done. If this thread is to signal what the stream
+ * waits for, they never return. Fail also with invalid_argument if the stream is captured,
+ * driver_unavailable, driver_error. */
+GPUSHM_API gpushm_errc gpushm_segment_read_on(const gpushm_segment* segment,
+                                              uint64_t offset_bytes,
+                                              void* destination,
+                                              size_t size,
+                                              void* stream);
+GPUSHM_API gpushm_errc gpushm_segment_write_on(
+    gpushm_segment* segment, uint64_t offset_bytes, const void* source, size_t size, void* stream);
+GPUSHM_API gpushm_errc gpushm_segment_write_from_gpu_on(
+    gpushm_segment* segment, uint64_t offset_bytes, const void* source, size_t size, void* stream);
+GPUSHM_API gpushm_errc gpushm_segment_fill_on(gpushm_segment* segment, uint8_t value, void* stream);
 
 /* ---- Subscriptions ---- */
 

@@ -159,10 +159,12 @@ class segment {
   /// does not share it, or no longer), timed_out, forked.
   void unshare() { glue::check(gpushm_segment_unshare(handle_.get())); }
 
-  /// Copies between this segment and host memory, for every device; returns when done.
-  /// `offset_bytes + size` must not exceed `size_bytes()`. Throws `error`: invalid_argument (out of
-  /// range, or writing through `access::read`), driver_error, forked (GPU memory in a forked
-  /// child).
+  /// Copies between this segment and host memory, for every device; returns when done. Uses a
+  /// stream of its own, which no other stream waits for, and which waits for none, nor for the
+  /// legacy default stream: work of streams on the same bytes must be complete, or pass its stream
+  /// to `read_on`. `offset_bytes + size` must not exceed `size_bytes()`. Throws `error`:
+  /// invalid_argument (out of range, or writing through `access::read`), driver_error, forked (GPU
+  /// memory in a forked child).
   void read(std::uint64_t offset_bytes, std::span<std::byte> destination) const {
     glue::check(
         gpushm_segment_read(handle_.get(), offset_bytes, destination.data(), destination.size()));
@@ -171,15 +173,40 @@ class segment {
     glue::check(gpushm_segment_write(handle_.get(), offset_bytes, source.data(), source.size()));
   }
   /// Copies `size_bytes` at `source`, memory of a GPU that this process uses, of any allocator,
-  /// into the segment; returns when done. Ordered on the legacy default stream of the source's GPU:
-  /// work that writes to the source must be complete, or that stream must wait for it. Throws as
-  /// `write`, and invalid_argument for an address that is not a GPU's, driver_unavailable.
+  /// into the segment; returns when done. Work that writes to the source must be complete. Throws
+  /// as `write`, and invalid_argument for an address that is not a GPU's, driver_unavailable.
   void write_from_gpu(std::uint64_t offset_bytes, const void* source, std::uint64_t size_bytes) {
     glue::check(gpushm_segment_write_from_gpu(handle_.get(), offset_bytes, source, size_bytes));
   }
   /// Sets every byte to `value`; returns when done. Throws as `write`.
   void fill(std::byte value) {
     glue::check(gpushm_segment_fill(handle_.get(), std::to_integer<std::uint8_t>(value)));
+  }
+
+  /// As those above, after the work that was enqueued on `stream` before: a CUstream or
+  /// cudaStream_t of any GPU; null is the legacy default stream of the segment's GPU (of the
+  /// source's, for `write_from_gpu_on`; of the current context, for host memory). Nothing is only
+  /// enqueued: blocks until the stream has done that work, and then until the copy is done; never
+  /// returns if this thread is to signal what the stream waits for. Throws also invalid_argument if
+  /// the stream is captured, driver_unavailable, driver_error.
+  void read_on(void* stream, std::uint64_t offset_bytes, std::span<std::byte> destination) const {
+    glue::check(gpushm_segment_read_on(
+        handle_.get(), offset_bytes, destination.data(), destination.size(), stream));
+  }
+  void write_on(void* stream, std::uint64_t offset_bytes, std::span<const std::byte> source) {
+    glue::check(
+        gpushm_segment_write_on(handle_.get(), offset_bytes, source.data(), source.size(), stream));
+  }
+  void write_from_gpu_on(void* stream,
+                         std::uint64_t offset_bytes,
+                         const void* source,
+                         std::uint64_t size_bytes) {
+    glue::check(
+        gpushm_segment_write_from_gpu_on(handle_.get(), offset_bytes, source, size_bytes, stream));
+  }
+  void fill_on(void* stream, std::byte value) {
+    glue::check(
+        gpushm_segment_fill_on(handle_.get(), std::to_integer<std::uint8_t>(value), stream));
   }
 
   /// Ends this object's use of the segment, as its destructor does.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions of gpushm.h for segments.
 #include <algorithm>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -8,8 +9,12 @@
 
 #include "base/c_interface.hpp"
 #include "client/c_handles.hpp"
+#include "driver/cuda.hpp"
+#include "driver/owners.hpp"
+#include "driver/primary_context.hpp"
 #include "gpushm/gpushm.h"
 #include "memory/device_bytes.hpp"
+#include "streams/stream_operations.hpp"
 
 using gpushm::base::bytes_in;
 using gpushm::base::c_call;
@@ -64,18 +69,98 @@ void check_reachable(std::string_view operation, const gpushm_segment& of) {
   }
 }
 
-void write_from_gpu(const gpushm_segment& into,
+/// The stream that an operation comes after; nothing: it has no order against streams.
+using order = std::optional<void*>;
+
+/// Blocks until the stream has done what was enqueued on it. `ordinal`: the GPU whose default
+/// stream null is; -1: that of the current context.
+void wait_for(const order& stream,
+              std::string_view operation,
+              const gpushm_segment& of,
+              std::int32_t ordinal) {
+  if (!stream) {
+    return;
+  }
+  const std::string& name = of.info().name;
+  const auto& cu = driver::cuda_driver::instance();
+  std::optional<driver::context_scope> scope;
+  if (ordinal >= 0) {
+    cuda::CUdevice device = 0;
+    driver::cuda_driver::check(cu->cuDeviceGet(&device, ordinal), operation, name, "cuDeviceGet");
+    scope.emplace(driver::primary_context(device, operation, name), operation, name);
+  }
+  auto* const handle = static_cast<cuda::CUstream>(*stream);
+  if (streams::is_capturing(handle)) {
+    throw error(errc::invalid_argument,
+                operation,
+                name,
+                "the stream is captured for a graph, and this call copies at once",
+                "copy before or after the capture, or capture a copy of the driver to data()");
+  }
+  driver::cuda_driver::check(
+      cu->cuStreamSynchronize(handle), operation, name, "cuStreamSynchronize");
+}
+
+const gpushm_segment& check_write(const gpushm_segment* segment,
+                                  std::string_view operation,
+                                  std::uint64_t offset_bytes,
+                                  std::uint64_t size_bytes) {
+  const gpushm_segment& of = filled(segment);
+  check_reachable(operation, of);
+  check_writable(operation, of);
+  check_range(operation, of, offset_bytes, size_bytes);
+  return of;
+}
+
+void read(const gpushm_segment* segment,
+          std::uint64_t offset_bytes,
+          void* destination,
+          std::size_t size,
+          const order& stream) {
+  const gpushm_segment& of = filled(segment);
+  static_cast<void>(bytes_in(destination, size, "read"));
+  check_reachable("read", of);
+  check_range("read", of, offset_bytes, size);
+  wait_for(stream, "read", of, gpushm_segment_ordinal(segment));
+  of.region().read(offset_bytes, {static_cast<std::byte*>(destination), size});
+}
+
+void write(const gpushm_segment* segment,
+           std::uint64_t offset_bytes,
+           const void* source,
+           std::size_t size,
+           const order& stream) {
+  const auto bytes = bytes_in(source, size, "write");
+  const gpushm_segment& of = check_write(segment, "write", offset_bytes, size);
+  wait_for(stream, "write", of, gpushm_segment_ordinal(segment));
+  of.region().write(offset_bytes, bytes);
+}
+
+void fill(const gpushm_segment* segment, std::uint8_t value, const order& stream) {
+  const gpushm_segment& of = check_write(segment, "fill", 0, 0);
+  wait_for(stream, "fill", of, gpushm_segment_ordinal(segment));
+  of.region().fill(0, of.info().size_bytes, std::byte{value});
+}
+
+void write_from_gpu(const gpushm_segment* segment,
                     std::uint64_t offset_bytes,
                     const void* source,
-                    std::uint64_t size_bytes) {
+                    std::size_t size_bytes,
+                    const order& stream) {
+  static_cast<void>(bytes_in(source, size_bytes, "write"));
+  const gpushm_segment& into = check_write(segment, "write", offset_bytes, size_bytes);
+  if (size_bytes == 0) {
+    return;
+  }
   const std::string& name = into.info().name;
   const memory::gpu_source from = memory::find_gpu_source(source, name);
+  wait_for(stream, "write", into, from.ordinal);
   auto* const target = static_cast<std::byte*>(into.region().data()) + offset_bytes;
   if (into.info().device.kind == device_kind::host) {
     memory::copy_to_host(from, 0, {target, size_bytes}, name);
     return;
   }
-  if (from.ordinal == gpushm_segment_ordinal(&into)) {
+  if (from.ordinal == gpushm_segment_ordinal(segment)) {
     memory::copy_on_gpu(from, target, size_bytes, name);
     return;
   }
@@ -205,50 +290,48 @@ gpushm_errc gpushm_segment_read(const gpushm_segment* segment,
                                 uint64_t offset_bytes,
                                 void* destination,
                                 size_t size) {
-  return c_call([&] {
-    const gpushm_segment& of = filled(segment);
-    static_cast<void>(bytes_in(destination, size, "read"));
-    gpushm::detail::check_reachable("read", of);
-    gpushm::detail::check_range("read", of, offset_bytes, size);
-    of.region().read(offset_bytes, {static_cast<std::byte*>(destination), size});
-  });
+  return c_call(
+      [&] { gpushm::detail::read(segment, offset_bytes, destination, size, std::nullopt); });
+}
+
+gpushm_errc gpushm_segment_read_on(const gpushm_segment* segment,
+                                   uint64_t offset_bytes,
+                                   void* destination,
+                                   size_t size,
+                                   void* stream) {
+  return c_call([&] { gpushm::detail::read(segment, offset_bytes, destination, size, stream); });
 }
 
 gpushm_errc gpushm_segment_write(gpushm_segment* segment,
                                  uint64_t offset_bytes,
                                  const void* source,
                                  size_t size) {
-  return c_call([&] {
-    const gpushm_segment& of = filled(segment);
-    const auto bytes = bytes_in(source, size, "write");
-    gpushm::detail::check_reachable("write", of);
-    gpushm::detail::check_writable("write", of);
-    gpushm::detail::check_range("write", of, offset_bytes, size);
-    of.region().write(offset_bytes, bytes);
-  });
+  return c_call([&] { gpushm::detail::write(segment, offset_bytes, source, size, std::nullopt); });
+}
+
+gpushm_errc gpushm_segment_write_on(
+    gpushm_segment* segment, uint64_t offset_bytes, const void* source, size_t size, void* stream) {
+  return c_call([&] { gpushm::detail::write(segment, offset_bytes, source, size, stream); });
 }
 
 gpushm_errc gpushm_segment_write_from_gpu(gpushm_segment* segment,
                                           uint64_t offset_bytes,
                                           const void* source,
                                           size_t size) {
-  return c_call([&] {
-    const gpushm_segment& of = filled(segment);
-    static_cast<void>(bytes_in(source, size, "write"));
-    gpushm::detail::check_reachable("write", of);
-    gpushm::detail::check_writable("write", of);
-    gpushm::detail::check_range("write", of, offset_bytes, size);
-    if (size != 0) {
-      gpushm::detail::write_from_gpu(of, offset_bytes, source, size);
-    }
-  });
+  return c_call(
+      [&] { gpushm::detail::write_from_gpu(segment, offset_bytes, source, size, std::nullopt); });
+}
+
+gpushm_errc gpushm_segment_write_from_gpu_on(
+    gpushm_segment* segment, uint64_t offset_bytes, const void* source, size_t size, void* stream) {
+  return c_call(
+      [&] { gpushm::detail::write_from_gpu(segment, offset_bytes, source, size, stream); });
 }
 
 gpushm_errc gpushm_segment_fill(gpushm_segment* segment, uint8_t value) {
-  return c_call([&] {
-    const gpushm_segment& of = filled(segment);
-    gpushm::detail::check_reachable("fill", of);
-    gpushm::detail::check_writable("fill", of);
-    of.region().fill(0, of.info().size_bytes, std::byte{value});
-  });
+  return c_call([&] { gpushm::detail::fill(segment, value, std::nullopt); });
+}
+
+gpushm_errc gpushm_segment_fill_on(gpushm_segment* segment, uint8_t value, void* stream) {
+  return c_call([&] { gpushm::detail::fill(segment, value, stream); });
 }

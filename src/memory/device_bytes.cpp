@@ -2,48 +2,37 @@
 #include "memory/device_bytes.hpp"
 
 #include "driver/cuda.hpp"
-#include "driver/owners.hpp"
-#include "driver/primary_context.hpp"
 #include "gpushm/error.hpp"
+#include "memory/private_stream.hpp"
 
 namespace gpushm::memory {
 
-namespace {
-
 using driver::cuda_driver;
-
-/// Copies from pageable memory and memsets may return before the device has finished.
-void finish_work(const cuda_driver& cu, std::string_view operation, std::string_view name) {
-  cuda_driver::check(cu->cuStreamSynchronize(nullptr), operation, name, "cuStreamSynchronize");
-}
-
-}  // namespace
 
 void device_bytes::read(std::uint64_t offset_bytes, std::span<std::byte> destination) const {
   if (destination.empty()) {
     return;  // an address at the memory's end is not valid
   }
-  const cuda_driver& cu = cuda_driver::instance();
-  const driver::context_scope scope(driver::primary_context(device_, "read", name_), "read", name_);
-  cuda_driver::check(
-      cu->cuMemcpyDtoH_v2(destination.data(), first_ + offset_bytes, destination.size()),
-      "read",
-      name_,
-      "cuMemcpyDtoH");
+  const private_stream on(device_, "read", name_);
+  cuda_driver::check(cuda_driver::instance()->cuMemcpyDtoHAsync_v2(
+                         destination.data(), first_ + offset_bytes, destination.size(), on.get()),
+                     "read",
+                     name_,
+                     "cuMemcpyDtoHAsync");
+  on.synchronize();
 }
 
 void device_bytes::write(std::uint64_t offset_bytes, std::span<const std::byte> source) const {
   if (source.empty()) {
     return;
   }
-  const cuda_driver& cu = cuda_driver::instance();
-  const driver::context_scope scope(
-      driver::primary_context(device_, "write", name_), "write", name_);
-  cuda_driver::check(cu->cuMemcpyHtoD_v2(first_ + offset_bytes, source.data(), source.size()),
+  const private_stream on(device_, "write", name_);
+  cuda_driver::check(cuda_driver::instance()->cuMemcpyHtoDAsync_v2(
+                         first_ + offset_bytes, source.data(), source.size(), on.get()),
                      "write",
                      name_,
-                     "cuMemcpyHtoD");
-  finish_work(cu, "write", name_);
+                     "cuMemcpyHtoDAsync");
+  on.synchronize();
 }
 
 void device_bytes::fill(std::uint64_t offset_bytes,
@@ -52,14 +41,14 @@ void device_bytes::fill(std::uint64_t offset_bytes,
   if (size_bytes == 0) {
     return;
   }
-  const cuda_driver& cu = cuda_driver::instance();
-  const driver::context_scope scope(driver::primary_context(device_, "fill", name_), "fill", name_);
+  const private_stream on(device_, "fill", name_);
   cuda_driver::check(
-      cu->cuMemsetD8_v2(first_ + offset_bytes, std::to_integer<unsigned char>(value), size_bytes),
+      cuda_driver::instance()->cuMemsetD8Async(
+          first_ + offset_bytes, std::to_integer<unsigned char>(value), size_bytes, on.get()),
       "fill",
       name_,
-      "cuMemsetD8");
-  finish_work(cu, "fill", name_);
+      "cuMemsetD8Async");
+  on.synchronize();
 }
 
 gpu_source find_gpu_source(const void* first, const std::string& name) {
@@ -95,13 +84,15 @@ void copy_on_gpu(const gpu_source& from,
                  void* target,
                  std::uint64_t size_bytes,
                  const std::string& name) {
-  const cuda_driver& cu = cuda_driver::instance();
-  const driver::context_scope scope(
-      driver::primary_context(from.device, "write", name), "write", name);
+  const private_stream on(from.device, "write", name);
   const auto first = static_cast<cuda::CUdeviceptr>(reinterpret_cast<std::uintptr_t>(from.first));
   const auto into = static_cast<cuda::CUdeviceptr>(reinterpret_cast<std::uintptr_t>(target));
-  cuda_driver::check(cu->cuMemcpyDtoD_v2(into, first, size_bytes), "write", name, "cuMemcpyDtoD");
-  finish_work(cu, "write", name);
+  cuda_driver::check(
+      cuda_driver::instance()->cuMemcpyDtoDAsync_v2(into, first, size_bytes, on.get()),
+      "write",
+      name,
+      "cuMemcpyDtoDAsync");
+  on.synchronize();
 }
 
 }  // namespace gpushm::memory

@@ -11,7 +11,8 @@
 
 namespace gpushm::memory {
 
-/// Copies between host memory and addresses of a GPU, of any kind of memory. Owns nothing.
+/// Copies between host memory and addresses of a GPU, of any kind of memory, on the GPU's
+/// `private_stream`. Owns nothing.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: safe (immutable).
 class device_bytes {
@@ -44,8 +45,8 @@ struct gpu_source {
 };
 /// Throws `error`: invalid_argument (it is not a GPU's memory), driver_unavailable.
 [[nodiscard]] gpu_source find_gpu_source(const void* first, const std::string& name);
-/// Copies from it to host memory, or to addresses that its GPU can use; on the legacy default
-/// stream of its GPU. Blocks until done. Throws `error`: driver_error, forked.
+/// Copies from it to host memory, or to addresses that its GPU can use; on the `private_stream` of
+/// its GPU. Blocks until done. Throws `error`: driver_error, forked.
 void copy_to_host(const gpu_source& from,
                   std::uint64_t offset_bytes,
                   std::span<std::byte> target,

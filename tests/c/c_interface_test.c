@@ -187,6 +187,10 @@ static void null_arguments(gpushm_client* client, gpushm_segment* segment) {
   FAILS(gpushm_segment_write(NULL, 0, &byte, 1), invalid);
   FAILS(gpushm_segment_write_from_gpu(NULL, 0, &byte, 1), invalid);
   FAILS(gpushm_segment_fill(NULL, 0), invalid);
+  FAILS(gpushm_segment_read_on(NULL, 0, &byte, 1, NULL), invalid);
+  FAILS(gpushm_segment_write_on(NULL, 0, &byte, 1, NULL), invalid);
+  FAILS(gpushm_segment_write_from_gpu_on(NULL, 0, &byte, 1, NULL), invalid);
+  FAILS(gpushm_segment_fill_on(NULL, 0, NULL), invalid);
   FAILS(gpushm_subscription_next(NULL, 0, NULL, &event, &arrived), invalid);
   FAILS(gpushm_subscription_descriptor(NULL, &descriptor), invalid);
   FAILS(gpushm_subscription_dispatch(NULL, NULL, NULL, NULL), invalid);

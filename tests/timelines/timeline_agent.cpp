@@ -153,6 +153,12 @@ class agent {
       add_streams(number());
       return {};
     }
+    if (order == "blocking_stream") {  // synchronizes with the legacy default stream
+      cuda::CUstream added = nullptr;
+      must(cu()->cuStreamCreate(&added, cuda::CU_STREAM_DEFAULT));
+      streams_.push_back(added);
+      return {};
+    }
     if (order == "stream_signal") {
       void* const stream = stream_at(number());
       timeline& on = of(word());
@@ -280,6 +286,28 @@ class agent {
           client_->open(name,
                         {.timeout = milliseconds(20'000), .device = std::to_string(number())}));
       return {};
+    }
+    if (order == "copies") {  // NAME: each operation of a segment that copies
+      segment& on = segments_.at(word());
+      const std::vector<std::byte> written(on.size_bytes() / 2, std::byte{7});
+      std::vector<std::byte> got(written.size());
+      on.fill(std::byte{1});
+      on.write(0, written);
+      on.write_from_gpu(got.size(), on.data(), got.size());
+      on.read(got.size(), got);
+      return got == written ? std::string() : "other bytes";
+    }
+    if (order == "copies_on") {  // STREAM NAME: the byte that the stream's work has written
+      void* const stream = stream_at(number());
+      segment& on = segments_.at(word());
+      std::vector<std::byte> got(1);
+      on.read_on(stream, 0, got);
+      on.write_on(stream, 1, got);
+      on.write_from_gpu_on(stream, 2, on.data(), 1);
+      on.read(2, got);
+      const auto read = std::to_string(std::to_integer<int>(got[0]));
+      on.fill_on(stream, std::byte{1});
+      return read;
     }
     if (order == "fill") {  // STREAM NAME BYTE: enqueued
       const auto stream = handle_at(number());

@@ -70,6 +70,49 @@ TEST_P(timeline_streams, see_what_was_written_before) {
   }
 }
 
+TEST_P(timeline_streams, that_wait_do_not_hold_copies_of_segments) {
+  agent signaler = start();
+  agent waiter = start();
+  signaler.request("create t");
+  waiter.request("open t 20000");
+  waiter.request("segment m 4194304 0");
+  waiter.request("blocking_stream");
+  waiter.request("stream_wait 1 t 1 0");
+  EXPECT_EQ(waiter.request("copies m"), "");
+  EXPECT_EQ(waiter.request("query 1"), "busy");
+  signaler.request("signal t 1");
+  waiter.request("sync 1");
+  waiter.request("check t");
+}
+
+TEST_P(timeline_streams, are_waited_for_by_copies_of_segments_that_name_them) {
+  agent signaler = start();
+  agent waiter = start();
+  signaler.request("create t");
+  waiter.request("open t 20000");
+  waiter.request("segment m 4194304 0");
+  waiter.request("stream_wait 0 t 1 0");
+  waiter.request("fill 0 m 9");
+  waiter.send("copies_on 0 m");
+  signaler.request("signal t 1");
+  EXPECT_EQ(waiter.answer(), "ok 9");
+  waiter.request("capture");
+  EXPECT_EQ(waiter.code("copies_on 0 m"), "invalid_argument");
+  waiter.request("end_capture");
+}
+
+TEST_P(timeline_streams, copies_of_segments_work_after_a_reset) {
+  if (GetParam() == gpus::real) {
+    GTEST_SKIP() << "a reset of a GPU ends the work of others";
+  }
+  agent only = start();
+  only.request("segment m 4194304 0");
+  EXPECT_EQ(only.request("copies m"), "");
+  only.request("reset 0");
+  only.request("device 0");
+  EXPECT_EQ(only.request("copies m"), "");
+}
+
 TEST_P(timeline_streams, are_released_when_the_signaler_dies) {
   agent signaler = start();
   agent waiter = start();
