@@ -88,11 +88,11 @@ namespace glue {
 
 }  // namespace glue
 
-/// Maps the memory that a ticket describes: through its broker if it names one, else by the handle
-/// in it. In the process that exported a handle, the result has the original pointer. A segment
-/// that was imported by handle has no name, its state is `unknown`, and access is always read-write
-/// in the driver. Throws `error`: invalid_ticket, unsupported_version, peer_unreachable, peer_died,
-/// gone_or_replaced, pid_collision, device_not_visible, and as `client::open`.
+/// Maps the memory that a ticket describes: only through its broker if it names one, else by the
+/// handle in it. In the process that exported a handle, the result has the original pointer. A
+/// segment that was imported by handle has no name, its state is `unknown`, and access is always
+/// read-write in the driver. Throws `error`: invalid_ticket, unsupported_version, peer_unreachable,
+/// peer_died, gone_or_replaced, pid_collision, device_not_visible, and as `client::open`.
 [[nodiscard]] inline segment import_memory(std::span<const std::byte> ticket,
                                            const import_options& options = {}) {
   const glue::stop_bridge stop(options.stop);
@@ -109,7 +109,7 @@ struct ticket_info {
   std::uint64_t allocated_bytes = 0;
   device_id device;
   std::int32_t exporter_pid = 0;  ///< as the exporter's PID namespace numbers it
-  bool has_handle = false;        ///< importable without a broker
+  bool has_handle = false;        ///< importable without a broker, if the ticket names none
   std::string socket_path;        ///< of the broker; empty: none
   std::string name;               ///< of the broker's segment
   gpushm::generation generation = 0;

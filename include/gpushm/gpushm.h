@@ -757,10 +757,10 @@ typedef struct gpushm_import_options {
   gpushm_string directory;
 } gpushm_import_options;
 
-/* Maps the memory that a ticket describes: through its broker if it names one, else by the handle
- * in it. In the process that exported a handle, the segment's data is the original pointer. A
- * segment that was imported by handle has no name, its state is GPUSHM_SEGMENT_UNKNOWN, and access
- * is always read-write in the driver. Fails with invalid_ticket, unsupported_version,
+/* Maps the memory that a ticket describes: only through its broker if it names one, else by the
+ * handle in it. In the process that exported a handle, the segment's data is the original pointer.
+ * A segment that was imported by handle has no name, its state is GPUSHM_SEGMENT_UNKNOWN, and
+ * access is always read-write in the driver. Fails with invalid_ticket, unsupported_version,
  * peer_unreachable, peer_died, gone_or_replaced, pid_collision, device_not_visible, and as
  * gpushm_client_open. */
 GPUSHM_API gpushm_errc gpushm_import_memory(const void* ticket,
@@ -783,7 +783,7 @@ typedef struct gpushm_ticket_info {
   uint64_t generation;  /* 0 without a broker */
   int32_t exporter_pid; /* as the exporter's PID namespace numbers it */
   gpushm_backend backend;
-  bool has_handle; /* importable without a broker */
+  bool has_handle; /* importable without a broker, if the ticket names none */
   uint32_t name_size;
   char name[GPUSHM_MAX_NAME_BYTES + 1]; /* of the broker's segment */
   uint32_t socket_path_size;            /* 0: no broker */

@@ -15,6 +15,7 @@ connect_options with_socket(connect_options options) {
   if (options.socket_path.empty()) {
     options.socket_path = default_socket_path();
   }
+  options.socket_path = absolute_socket_path(options.socket_path);
   return options;
 }
 

@@ -13,6 +13,7 @@
 #include "client/client_registry.hpp"
 #include "client/local_pages.hpp"
 #include "client/remote_ticket.hpp"
+#include "client/socket_path.hpp"
 #include "client/timeline_impl.hpp"
 #include "memory/source.hpp"
 
@@ -66,7 +67,7 @@ std::shared_ptr<client_impl> client_of(const wire::ticket& described,
                                        const std::string& directory) {
   memory::check_same_machine({}, described.exporter);
   const wire::broker_reference& broker = *described.broker;
-  const std::string socket = socket_of(broker, directory);
+  const std::string socket = absolute_socket_path(socket_of(broker, directory));
   auto client = client_registry::instance().get(socket);
   if (client->broker()->broker().epoch != broker.epoch) {
     throw exporter_gone_error(broker.name, "another broker answers at " + socket);
@@ -228,14 +229,10 @@ segment_ptr import_ticket(std::span<const std::byte> ticket, const import_option
     if (why.code() != errc::broker_unreachable) {
       throw;
     }
-    if (!described.legacy) {
-      throw exporter_gone_error(described.broker->name, why.cause());
-    }
-    base::log(log_level::warning,
-              "import \"" + described.broker->name + "\": " + why.cause() +
-                  "; using the legacy handle, whose memory is not checked");
+    // A legacy handle in the ticket is not used: without its broker nothing tells whether it is
+    // still the same memory.
+    throw exporter_gone_error(described.broker->name, why.cause());
   }
-  return import_by_handle(described, options);
 }
 
 }  // namespace gpushm::detail

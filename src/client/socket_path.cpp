@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/socket_path.hpp"
 
+#include <sys/un.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <system_error>
 #include <vector>
 
 #include "gpushm/error.hpp"
@@ -39,6 +42,12 @@ std::string default_socket_path(const std::string& domains) {
         "name one, for instance GPUSHM_SOCKET=" + domains + "/" + found.front() + "/socket");
   }
   return domains + "/" + found.front() + "/socket";
+}
+
+std::string absolute_socket_path(const std::string& path) {
+  std::error_code failed;
+  std::string absolute = std::filesystem::absolute(path, failed).string();
+  return failed || absolute.size() >= sizeof sockaddr_un::sun_path ? path : absolute;
 }
 
 }  // namespace gpushm::detail

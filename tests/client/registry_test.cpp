@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <filesystem>
+#include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "client/client_registry.hpp"
@@ -68,6 +71,43 @@ TEST(client_registry, view_keeps_client_for_next_import) {
   EXPECT_EQ(from.opens(), 1U);
   view = {};
   EXPECT_TRUE(eventually([&] { return from.importers() == 0; }, 20s));
+}
+
+/// The working directory of this process, restored at the end.
+class working_directory {
+ public:
+  explicit working_directory(const std::filesystem::path& path) {
+    std::filesystem::current_path(path);
+  }
+  working_directory(const working_directory&) = delete;
+  working_directory& operator=(const working_directory&) = delete;
+  ~working_directory() {
+    std::error_code ignored;
+    std::filesystem::current_path(former_, ignored);
+  }
+
+ private:
+  std::filesystem::path former_ = std::filesystem::current_path();
+};
+
+TEST(client_registry, relative_socket_path_stays_valid_after_a_change_of_directory) {
+  const gpushm_testing::temp_dir directory;
+  const broker_options options{.socket_path = directory / "socket"};
+  std::optional<broker> serving = broker::start(options);
+  const working_directory restored(directory.path());
+  client connected = client::connect({.socket_path = "socket"});
+  EXPECT_EQ(connected.broker().socket_path, options.socket_path);
+  segment made = connected.create("w", {.size_bytes = 4096, .device = "host"});
+  made.publish();
+  const auto ticket = export_segment(made, "socket");  // in the directory of its importer
+  const segment kept = import_memory(ticket);
+  std::filesystem::current_path("/");
+  EXPECT_EQ(describe_ticket(export_segment(made)).socket_path, options.socket_path);
+  EXPECT_EQ(import_memory(ticket, {.directory = directory.path()}).data(), kept.data());
+  EXPECT_THROW(static_cast<void>(import_memory(ticket)), error);
+  serving.reset();
+  serving = broker::start(options);
+  EXPECT_TRUE(connected.list().empty());  // connects again
 }
 
 }  // namespace

@@ -408,6 +408,10 @@ TEST_P(share, segment_ticket_refers_to_its_broker) {
   EXPECT_EQ(late.code("import " + bytes), "no_such_segment");
   exporter.request("share kv " + numbers({0, mib}));
   EXPECT_EQ(late.code("import " + bytes), "gone_or_replaced");
+  // Also a legacy handle is not used without the broker, which alone knows what it refers to now.
+  const std::string last = exporter.request("export-segment kv");
+  broker_.reset();
+  EXPECT_EQ(late.code("import " + last), "peer_died");
 }
 
 TEST_P(share, random_tickets_are_refused) {
