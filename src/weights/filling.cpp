@@ -38,7 +38,15 @@ void filling::run() {
       const std::lock_guard lock(mutex_);
       ++running_;
     }
-    threads.push_back(base::start_thread("gpushm-load", [this] { work(); }));
+    try {
+      threads.push_back(base::start_thread("gpushm-load", [this] { work(); }));
+    } catch (...) {
+      // Those that run end before they have loaded everything: their owner is not complete.
+      fail();
+      const std::lock_guard lock(mutex_);
+      --running_;
+      break;
+    }
   }
   std::unique_lock lock(mutex_);
   while (!ended_.wait_for(lock, report_pause, [this] { return running_ == 0; })) {
@@ -89,6 +97,9 @@ void filling::copy_piece(copy_lane& lane, std::size_t index) {
   std::vector<part> parts;
   std::byte* to = lane.buffer();
   for (std::uint64_t at = 0; at != what.bytes;) {
+    if (has_failed_.load(std::memory_order_relaxed)) {
+      return;  // its piece is not complete
+    }
     const std::uint64_t offset = what.file_offset + at;
     const std::uint64_t bytes = piece_reader::step(offset, what.bytes - at);
     const std::byte* const first = reader_.read({what.file, offset, bytes}, to);

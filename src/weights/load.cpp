@@ -232,6 +232,7 @@ void lead(const job& of, timeline progress) {
       journal.emplace(make_or_await([&] { return make_journal(of, slab->info); }));
     }
     took.end("memory");
+    of.check_files();  // it may have waited long for another loader
     filling work(of, slab->memory, *journal, progress);
     work.run();
     if (work.first_complete() != steady_clock::time_point()) {
@@ -239,6 +240,7 @@ void lead(const job& of, timeline progress) {
       took.end("other pieces", work.last_complete());
     }
     took.end("end of the threads");
+    of.check_files();  // what was read is one content of them
     seal(slab->memory, slab->info, complete_table(of, *journal));
   } catch (const error& why) {
     if (!broker_losses::is_loss(why)) {  // after which this goes on

@@ -78,6 +78,12 @@ struct job {
             what,
             "remove it first (gpushm rm), or load the model under another name"};
   }
+  /// Throws `error` (invalid_file) if a file is not what it was when it was opened.
+  void check_files() const {
+    for (const model_file& each : files) {
+      check_unchanged(each.file.get(), each.path, each.stamp);
+    }
+  }
   void check_time() const {
     if (options.stop.stop_requested()) {
       throw error(errc::cancelled, "load", name, "the load was stopped", "");

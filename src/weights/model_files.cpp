@@ -102,7 +102,8 @@ model_file open_one(const std::string& path) {
   model_file result;
   result.path = path;
   result.file = open_file(path);
-  result.size_bytes = size_of(result.file.get(), path);
+  result.stamp = stamp_of(result.file.get(), path);
+  result.size_bytes = result.stamp.size_bytes;
   if (result.size_bytes < length_bytes) {
     invalid(path, "it is shorter than the length of a header");
   }

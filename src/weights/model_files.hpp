@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/guarded_fd.hpp"
+#include "weights/file_stamp.hpp"
 #include "weights/tensor.hpp"
 
 namespace gpushm::weights {
@@ -14,6 +15,7 @@ namespace gpushm::weights {
 struct model_file {
   std::string path;
   base::guarded_fd file;
+  file_stamp stamp;  ///< before its first byte was read
   std::uint64_t size_bytes = 0;
   std::uint64_t data_begin = 0;  ///< where the tensors begin
   tensors contents;              ///< places are relative to `data_begin`

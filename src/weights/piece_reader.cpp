@@ -2,12 +2,14 @@
 #include "weights/piece_reader.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <string>
 
 #include "base/syscall.hpp"
 #include "gpushm/error.hpp"
@@ -37,6 +39,40 @@ bool is_cached(const model_file& file) {
   return 2 * present >= samples;
 }
 
+/// The same file, not the one that has its path now; empty: no such reads of it.
+base::guarded_fd open_direct(const model_file& file) {
+  const std::string again = "/proc/self/fd/" + std::to_string(file.file.get());
+  auto result = base::guarded_fd::open([&] {
+    // EINVAL: this file system has no such reads. The others: there is no /proc, or it refuses.
+    return base::checked(operation,
+                         file.path,
+                         "open",
+                         [&] { return ::open(again.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT); },
+                         {EINVAL, ENOENT, ENOTDIR, ELOOP, EACCES, EPERM});
+  });
+  if (result) {
+    struct stat first {};
+    struct stat second {};
+    const auto look = [&](int at, struct stat& into) {
+      base::checked(operation, file.path, "fstat", [&] { return ::fstat(at, &into); });
+    };
+    look(file.file.get(), first);
+    look(result.get(), second);
+    if (first.st_dev != second.st_dev || first.st_ino != second.st_ino) {
+      result.reset();
+    }
+  }
+  return result;
+}
+
+[[noreturn]] void too_short(const std::string& path) {
+  throw error(errc::invalid_file,
+              operation,
+              path,
+              "it has become shorter while it was read",
+              std::string(when_written));
+}
+
 }  // namespace
 
 piece_reader::piece_reader(std::span<const model_file> files, reading how)
@@ -45,15 +81,7 @@ piece_reader::piece_reader(std::span<const model_file> files, reading how)
     if (how == reading::cached || (how == reading::automatic && is_cached(files[i]))) {
       continue;
     }
-    const std::string& path = files[i].path;
-    direct_[i] = base::guarded_fd::open([&] {
-      // EINVAL: this file system has no such reads.
-      return base::checked(operation,
-                           path,
-                           "open",
-                           [&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT); },
-                           {EINVAL, ENOENT, EACCES});
-    });
+    direct_[i] = open_direct(files[i]);
   }
 }
 
@@ -72,20 +100,22 @@ const std::byte* piece_reader::read(const file_range& what, std::byte* buffer) c
   const std::uint64_t end = what.offset + what.bytes;
   const std::uint64_t until = is_direct ? (end + block - 1) / block * block : end;
   std::uint64_t at = begin;
+  int without_progress = 0;
   while (at < end) {
+    const std::uint64_t before = at;
     const ssize_t got = base::checked(operation, from.path, "pread", [&] {
       return ::pread(file, into + (at - begin), until - at, static_cast<off_t>(at));
     });
     if (got == 0) {
-      throw error(errc::invalid_file,
-                  operation,
-                  from.path,
-                  "it has become shorter while it was read",
-                  "load it again when nobody writes it");
+      too_short(from.path);
     }
     at += static_cast<std::uint64_t>(got);
     if (is_direct && at < end) {
       at = at / block * block;  // a read of a part of a block: again, from its boundary
+      constexpr int retries = 16;
+      if (at == before && ++without_progress == retries) {
+        too_short(from.path);  // the block at its end
+      }
     }
   }
   return first;
