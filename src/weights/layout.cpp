@@ -38,7 +38,9 @@ class planner {
 
  private:
   void add_part(std::uint32_t file, std::uint64_t file_offset, part what) {
+    // Parts of a piece follow each other in the file: tensors may have been left out.
     const bool fits = !into_.pieces.empty() && into_.pieces.back().file == file &&
+                      into_.pieces.back().file_offset + into_.pieces.back().bytes == file_offset &&
                       into_.pieces.back().bytes + what.bytes <= piece_bytes;
     if (!fits) {
       into_.pieces.push_back({file, file_offset, 0, into_.parts.size(), 0});

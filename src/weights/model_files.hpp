@@ -18,8 +18,8 @@ struct model_file {
   file_stamp stamp;  ///< before its first byte was read
   std::uint64_t size_bytes = 0;
   std::uint64_t data_begin = 0;  ///< where the tensors begin
-  tensors contents;              ///< places are relative to `data_begin`
-  std::string header_hash;       ///< XXH3-128 of the header's text, hexadecimal
+  tensors contents;              ///< of the model; places are relative to `data_begin`
+  std::string header_hash;       ///< XXH3-128 of the header's text, and of what is left out of it
 };
 
 /// The largest header, as in the reference.
@@ -27,10 +27,11 @@ inline constexpr std::uint64_t max_header_bytes = 100'000'000;
 
 /// Opens and checks the files of one model. A path is a safetensors file, an index of several
 /// (`*.index.json`), or a folder with `model.safetensors.index.json` or `model.safetensors`; the
-/// files of an index are in its folder. Checked is that tensors fill each file exactly, without
-/// holes and overlaps, that no name is there twice, and that index and files agree. Blocks while
-/// headers are read. Throws `error` for operation "load" and the path: invalid_file,
-/// permission_denied, system_error, too_many_descriptors.
+/// files of an index are in its folder, and have the tensors that it names; others in them are left
+/// out, and counted in the log. Checked is that tensors fill each file exactly, without holes and
+/// overlaps, and that no name is there twice. Blocks while headers are read. Throws `error` for
+/// operation "load" and the path: invalid_file, permission_denied, system_error,
+/// too_many_descriptors.
 [[nodiscard]] std::vector<model_file> open_model(const std::vector<std::string>& paths);
 
 }  // namespace gpushm::weights

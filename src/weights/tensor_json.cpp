@@ -20,6 +20,9 @@ using nlohmann::json;
 /// As the reference's parser allows: deeper values are refused also where they are ignored.
 constexpr std::size_t max_depth = 127;
 
+/// Of a tensor: more than any framework has, so that it could be loaded and not used.
+constexpr std::size_t max_dimensions = 64;
+
 [[noreturn]] void invalid(const std::string& what) {
   throw invalid_json(what);
 }
@@ -218,6 +221,9 @@ class tensor_events : public events {
     }
     switch (field_) {
       case shape:
+        if (current_.shape.size() == max_dimensions) {
+          invalid(where() + " has more than " + std::to_string(max_dimensions) + " dimensions");
+        }
         current_.shape.push_back(number);
         return;
       case offsets:

@@ -55,6 +55,10 @@ TEST(tensor_json, accepts_what_the_reference_accepts) {
 
 TEST(tensor_json, refuses_everything_else) {
   const std::string g = good;
+  std::string ones;
+  for (int i = 0; i != 64; ++i) {
+    ones += "1,";
+  }
   const std::vector<std::pair<std::string, std::string>> all{
       {"", "does not begin"},
       {"\xEF\xBB\xBF{}", "does not begin"},
@@ -73,6 +77,8 @@ TEST(tensor_json, refuses_everything_else) {
       {R"({"a":["F32",[1],[0,4]]})", "array"},
       {R"({"a":{"dtype":"F32",)" + g + "}}", R"("dtype" twice)"},
       {R"({"a":{"shape":[2],"data_offsets":[0,8]}})", "no dtype"},
+      {R"({"a":{"dtype":"U8","data_offsets":[0,1],"shape":[)" + ones + "1]}}",
+       "more than 64 dimensions"},
       {R"({"a":{"dtype":"F32","data_offsets":[0,8]}})", "no shape"},
       {R"({"a":{"dtype":"F32","shape":[2]}})", "no data_offsets"},
       {R"({"a":{"dtype":"F33","shape":[2],"data_offsets":[0,8]}})", R"(dtype "F33")"},
