@@ -527,13 +527,14 @@ class Subscription:
 
     def next(self, timeout: float | None = 30.0, *, stop: Stop | None = None) -> Event | None:
         """
-        The next event; None after ``timeout`` seconds.
+        The next event; None after ``timeout`` seconds, also if another thread reads.
         Raises gpushm.BrokerGoneError once for each broker that dies, CancelledError.
         """
 
     def dispatch(self) -> list[Event]:
         """
-        All unread events. Does not block. Raises gpushm.BrokerGoneError as :meth:`next`.
+        All unread events; none while another thread reads. Does not block.
+        Raises gpushm.BrokerGoneError as :meth:`next`.
         """
 
     def fileno(self) -> int:
@@ -545,7 +546,10 @@ class Subscription:
     def __aiter__(self) -> AsyncIterator[Event]: ...
 
     def close(self) -> None:
-        """End the subscription. Again: no effect."""
+        """
+        End the subscription. Calls of other threads that wait end with gpushm.CancelledError.
+        Again: no effect.
+        """
 
     def __enter__(self) -> Subscription: ...
 
@@ -1037,9 +1041,19 @@ def create_local_timeline() -> Timeline:
     :meth:`Timeline.ticket`. Raises gpushm.NotExportableError, TooManyDescriptorsError.
     """
 
-def set_log(function: Callable[[int, str], object] | None) -> None:
+def open_log() -> None:
     """
-    Call ``function(level, text)`` for each line of the library's log, on any thread.
+    Keep the library's log lines, at most 256, for :func:`take_log_lines`. In a forked child:
+    again, as its parent's are not its own.
+    """
+
+def close_log() -> None:
+    """Discard the library's log lines from now on."""
+
+def take_log_lines() -> list[tuple[int, str]] | None:
+    """
+    The lines that were kept, with their levels. Blocks until there is one; None: the log was
+    closed, and all were taken. One thread at a time.
     """
 
 def library_version() -> tuple[int, int, int]:

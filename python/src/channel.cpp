@@ -139,7 +139,7 @@ nb::object open_consumer(client_object& self,
     const gpushm_errc code =
         gpushm_consumer_open(work->client.get(), text(work->name), &work->options, &made);
     if (code == GPUSHM_OK) {
-      work->result = {made, gpushm_consumer_close};
+      work->result = own_handle(made, gpushm_consumer_close);
     }
     return code;
   });
@@ -167,14 +167,15 @@ nb::object acquire(nb::handle self,
   gpushm_slot slot{};
   const bool acquired = wait_in_parts(
       to_milliseconds(timeout),
-      stop,
+      {stop, producer.handle.closing()},
       GPUSHM_OK,
       "acquire",
-      [&](std::int64_t part, gpushm_stop* by) {
+      [&](std::int64_t part, const call_stop& by) {
         step result;
         result.code =
-            on_stream ? gpushm_producer_acquire_on(handle.get(), on, part, by, &slot, &result.done)
-                      : gpushm_producer_acquire(handle.get(), part, by, &slot, &result.done);
+            on_stream
+                ? gpushm_producer_acquire_on(handle.get(), on, part, by.get(), &slot, &result.done)
+                : gpushm_producer_acquire(handle.get(), part, by.get(), &slot, &result.done);
         return result;
       });
   if (!acquired) {
@@ -212,13 +213,14 @@ nb::object next(nb::handle self,
   bool got = false;
   const bool ended_or_got = wait_in_parts(
       to_milliseconds(timeout),
-      stop,
+      {stop, consumer.handle.closing()},
       GPUSHM_ERRC_PEER_DIED,
       "next",
-      [&](std::int64_t part, gpushm_stop* by) {
+      [&](std::int64_t part, const call_stop& by) {
         step result;
-        result.code = on_stream ? gpushm_consumer_next_on(handle.get(), on, part, by, &item, &got)
-                                : gpushm_consumer_next(handle.get(), part, by, &item, &got);
+        result.code = on_stream
+                          ? gpushm_consumer_next_on(handle.get(), on, part, by.get(), &item, &got)
+                          : gpushm_consumer_next(handle.get(), part, by.get(), &item, &got);
         result.done = result.code == GPUSHM_OK && (got || gpushm_consumer_has_ended(handle.get()));
         return result;
       });

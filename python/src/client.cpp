@@ -141,15 +141,16 @@ nb::object open_timeline(client_object& self,
   auto work = std::make_shared<state>();
   work->client = self.handle.get("open_timeline");
   work->name = name;
-  run_cancellable(stop, [work, milliseconds = to_milliseconds(timeout)](gpushm_stop* by) {
-    gpushm_timeline* opened = nullptr;
-    const gpushm_errc code =
-        gpushm_timeline_open(work->client.get(), text(work->name), milliseconds, by, &opened);
-    if (code == GPUSHM_OK) {
-      work->result = own_timeline(opened);
-    }
-    return code;
-  });
+  run_cancellable({stop, self.handle.closing()},
+                  [work, milliseconds = to_milliseconds(timeout)](gpushm_stop* by) {
+                    gpushm_timeline* opened = nullptr;
+                    const gpushm_errc code = gpushm_timeline_open(
+                        work->client.get(), text(work->name), milliseconds, by, &opened);
+                    if (code == GPUSHM_OK) {
+                      work->result = own_timeline(opened);
+                    }
+                    return code;
+                  });
   return make_object<timeline_object>(work->result);
 }
 

@@ -67,11 +67,12 @@ nb::object open(client_object& self,
   work->options.expected_size_bytes = size.value_or(0);
   work->names = {name};
   work->results.resize(1);
-  run_with_timeout(work->options.timeout_ms, stop, [work](gpushm_stop* by) {
-    work->options.stop = by;
-    return gpushm_client_open(
-        work->client.get(), text(work->names[0]), &work->options, &work->results[0].segment);
-  });
+  run_with_timeout(
+      work->options.timeout_ms, {stop, self.handle.closing()}, [work](gpushm_stop* by) {
+        work->options.stop = by;
+        return gpushm_client_open(
+            work->client.get(), text(work->names[0]), &work->options, &work->results[0].segment);
+      });
   return make_object<segment_object>(own_segment(take(work->results[0])), work->client);
 }
 
@@ -85,15 +86,16 @@ nb::list open_many(client_object& self,
   auto work = make_opening(self, access, timeout, device);
   work->names = std::move(names);
   work->results.resize(work->names.size());
-  run_with_timeout(work->options.timeout_ms, stop, [work](gpushm_stop* by) {
-    std::vector<gpushm_string> texts;
-    for (const string& name : work->names) {
-      texts.push_back(text(name));
-    }
-    work->options.stop = by;
-    return gpushm_client_open_many(
-        work->client.get(), texts.data(), texts.size(), &work->options, work->results.data());
-  });
+  run_with_timeout(
+      work->options.timeout_ms, {stop, self.handle.closing()}, [work](gpushm_stop* by) {
+        std::vector<gpushm_string> texts;
+        for (const string& name : work->names) {
+          texts.push_back(text(name));
+        }
+        work->options.stop = by;
+        return gpushm_client_open_many(
+            work->client.get(), texts.data(), texts.size(), &work->options, work->results.data());
+      });
   nb::list list;
   for (gpushm_open_result& each : work->results) {
     if (each.segment != nullptr) {

@@ -9,7 +9,9 @@
 #include <utility>
 
 #include "error.hpp"
+#include "gil.hpp"
 #include "gpushm/gpushm.h"
+#include "stop.hpp"
 
 namespace gpushm_python {
 
@@ -30,16 +32,23 @@ template <typename Structure>
   return result;
 }
 
+/// `release` is called without the GIL, by the thread that gives up the last reference.
+template <typename Handle>
+std::shared_ptr<Handle> own_handle(Handle* handle, void (*release)(Handle*)) {
+  return {handle, [release](Handle* last) { without_gil([&] { release(last); }); }};
+}
+
 /// A handle of the C interface in a Python object, which Python's threads share. Each call holds a
-/// reference while it runs without the GIL, so that close() in another thread releases the handle
-/// after the last call. Releasing may block, and is done without the GIL.
+/// reference while it runs without the GIL. close() in another thread ends the calls that wait
+/// (`closing`), and the last of them releases the handle. Releasing may block, and is done without
+/// the GIL, whichever thread has the last reference.
 ///
 /// Thread-safety: the GIL protects members; the handle is used without it.
 template <typename Handle>
 class closable {
  public:
   closable() = default;
-  closable(Handle* handle, void (*release)(Handle*)) : handle_(handle, release) {}
+  closable(Handle* handle, void (*release)(Handle*)) : handle_(own_handle(handle, release)) {}
   explicit closable(std::shared_ptr<Handle> handle) : handle_(std::move(handle)) {}
   closable(const closable&) = delete;
   closable& operator=(const closable&) = delete;
@@ -61,18 +70,24 @@ class closable {
   }
   /// Gives the handle up, so that no other call can get it; null after close().
   [[nodiscard]] std::shared_ptr<Handle> take() noexcept { return std::exchange(handle_, nullptr); }
+  /// Is requested by close(): for the calls that wait.
+  [[nodiscard]] std::shared_ptr<stop_source> closing() {
+    if (closing_ == nullptr) {
+      closing_ = std::make_shared<stop_source>();
+    }
+    return closing_;
+  }
   void put_back(std::shared_ptr<Handle> handle) noexcept { handle_ = std::move(handle); }
   void close() noexcept {
-    if (handle_ != nullptr) {
-      std::shared_ptr<Handle> last = std::move(handle_);
-      handle_.reset();
-      const nb::gil_scoped_release released;
-      last.reset();
+    const std::shared_ptr<Handle> last = take();
+    if (last != nullptr && closing_ != nullptr) {
+      closing_->request();
     }
   }
 
  private:
   std::shared_ptr<Handle> handle_;
+  std::shared_ptr<stop_source> closing_;
 };
 
 /// A Python object with a new `Object` of these arguments (of these members, if it has no

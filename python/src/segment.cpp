@@ -140,15 +140,16 @@ nb::object open_timeline(segment_object& self,
   auto work = std::make_shared<state>();
   work->segment = self.handle.get("open_timeline");
   work->client = self.client.get("open_timeline");
-  run_cancellable(stop, [work, index, milliseconds = to_milliseconds(timeout)](gpushm_stop* by) {
-    gpushm_timeline* opened = nullptr;
-    const gpushm_errc code = gpushm_segment_timeline_open(
-        work->client.get(), work->segment.get(), index, milliseconds, by, &opened);
-    if (code == GPUSHM_OK) {
-      work->result = own_timeline(opened);
-    }
-    return code;
-  });
+  run_cancellable({stop, self.handle.closing()},
+                  [work, index, milliseconds = to_milliseconds(timeout)](gpushm_stop* by) {
+                    gpushm_timeline* opened = nullptr;
+                    const gpushm_errc code = gpushm_segment_timeline_open(
+                        work->client.get(), work->segment.get(), index, milliseconds, by, &opened);
+                    if (code == GPUSHM_OK) {
+                      work->result = own_timeline(opened);
+                    }
+                    return code;
+                  });
   return make_object<timeline_object>(work->result);
 }
 
@@ -175,8 +176,10 @@ std::shared_ptr<gpushm_segment> own_segment(gpushm_segment* segment,
   std::shared_ptr<gpushm_segment> result{segment,
                                          [keep = std::move(keep)](gpushm_segment* last) mutable {
                                            forget_memory(last);
-                                           gpushm_segment_close(last);
-                                           keep.reset();
+                                           without_gil([&] {  // unmapping can take long
+                                             gpushm_segment_close(last);
+                                             keep.reset();
+                                           });
                                          }};
   remember_memory(result);
   return result;

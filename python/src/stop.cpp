@@ -21,9 +21,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds grace{1000};
 
 struct background_call {
-  background_call(std::shared_ptr<stop_source> source,
-                  std::function<gpushm_errc(gpushm_stop*)> work)
-      : stop(std::move(source)), call(std::move(work)) {}
+  background_call(const stops& sources, std::function<gpushm_errc(gpushm_stop*)> work)
+      : stop(sources), call(std::move(work)) {}
 
   void run() {
     failure ended;
@@ -81,20 +80,42 @@ void stop_source::remove(gpushm_stop* stop) {
   std::erase(stops_, stop);
 }
 
-call_stop::call_stop(std::shared_ptr<stop_source> source) : source_(std::move(source)) {
+void stops::raise_if_requested(const char* operation) const {
+  if (caller != nullptr && caller->is_requested()) {
+    raise(GPUSHM_ERRC_CANCELLED, operation, "", "its Stop was requested", "");
+  }
+  if (object != nullptr && object->is_requested()) {
+    raise(GPUSHM_ERRC_CANCELLED,
+          operation,
+          "",
+          "the object was closed during the call",
+          "close it after the last call, or expect this error in the threads that use it");
+  }
+}
+
+call_stop::call_stop(stops sources) : sources_(std::move(sources)) {
   if (gpushm_stop_create(&stop_) != GPUSHM_OK) {
     throw std::bad_alloc();
   }
-  if (source_ != nullptr) {
-    source_->add(stop_);
+  for (const auto& each : {sources_.caller, sources_.object}) {
+    if (each != nullptr) {
+      each->add(stop_);
+    }
   }
 }
 
 call_stop::~call_stop() {
-  if (source_ != nullptr) {
-    source_->remove(stop_);
+  for (const auto& each : {sources_.caller, sources_.object}) {
+    if (each != nullptr) {
+      each->remove(stop_);
+    }
   }
   gpushm_stop_free(stop_);
+}
+
+bool call_stop::is_requested() const {
+  return (sources_.caller != nullptr && sources_.caller->is_requested()) ||
+         (sources_.object != nullptr && sources_.object->is_requested());
 }
 
 bool is_main_thread() {
@@ -102,9 +123,8 @@ bool is_main_thread() {
   return ::syscall(SYS_gettid) == ::getpid();
 }
 
-void run_cancellable(const std::shared_ptr<stop_source>& source,
-                     std::function<gpushm_errc(gpushm_stop*)> call) {
-  const auto work = std::make_shared<background_call>(source, std::move(call));
+void run_cancellable(const stops& sources, std::function<gpushm_errc(gpushm_stop*)> call) {
+  const auto work = std::make_shared<background_call>(sources, std::move(call));
   if (!is_main_thread()) {
     {
       const nb::gil_scoped_release released;
@@ -144,12 +164,12 @@ void run_cancellable(const std::shared_ptr<stop_source>& source,
 }
 
 void run_with_timeout(std::int64_t timeout_ms,
-                      const std::shared_ptr<stop_source>& source,
+                      const stops& sources,
                       std::function<gpushm_errc(gpushm_stop*)> call) {
   if (timeout_ms == 0) {
     call_released([&] { return call(nullptr); });
   } else {
-    run_cancellable(source, std::move(call));
+    run_cancellable(sources, std::move(call));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "error.hpp"
@@ -33,12 +34,26 @@ class stop_source {
   std::vector<gpushm_stop*> stops_;
 };
 
-/// The cancellation of one call: by a stop_source (may be null), and by a signal's handler.
+/// What cancels a call: the caller's Stop, and the end of the object that it uses. Both may be
+/// null.
+struct stops {
+  stops(std::shared_ptr<stop_source> of_caller,  // NOLINT(google-explicit-constructor)
+        std::shared_ptr<stop_source> of_object = nullptr)
+      : caller(std::move(of_caller)), object(std::move(of_object)) {}
+
+  /// Raises gpushm.CancelledError if one of them is requested. Needs the GIL.
+  void raise_if_requested(const char* operation) const;
+
+  std::shared_ptr<stop_source> caller;
+  std::shared_ptr<stop_source> object;
+};
+
+/// The cancellation of one call: by its stops, and by a signal's handler.
 /// Thread-safety: shared objects: safe, but for the destructor.
 class call_stop {
  public:
   /// Throws std::bad_alloc.
-  explicit call_stop(std::shared_ptr<stop_source> source);
+  explicit call_stop(stops sources);
   call_stop(const call_stop&) = delete;
   call_stop& operator=(const call_stop&) = delete;
   call_stop(call_stop&&) = delete;
@@ -47,12 +62,12 @@ class call_stop {
 
   [[nodiscard]] gpushm_stop* get() const noexcept { return stop_; }
   void request() const { gpushm_stop_request(stop_); }
-  [[nodiscard]] bool source_is_requested() const {
-    return source_ != nullptr && source_->is_requested();
-  }
+  /// By one of its stops.
+  [[nodiscard]] bool is_requested() const;
+  void raise_if_requested(const char* operation) const { sources_.raise_if_requested(operation); }
 
  private:
-  std::shared_ptr<stop_source> source_;
+  stops sources_;
   gpushm_stop* stop_ = nullptr;
 };
 
@@ -65,13 +80,12 @@ bool is_main_thread();
 /// it does not end soon after it was cancelled (a broker that does not answer), it goes on alone:
 /// `call` must own all that it uses, and what it has got is released with it. Raises what the
 /// handler has raised, or the exception of the call's failure. Needs the GIL.
-void run_cancellable(const std::shared_ptr<stop_source>& source,
-                     std::function<gpushm_errc(gpushm_stop*)> call);
+void run_cancellable(const stops& sources, std::function<gpushm_errc(gpushm_stop*)> call);
 
 /// As `run_cancellable`; with a timeout of 0 it is one request, which takes at most the client's
 /// request timeout, and needs no other thread.
 void run_with_timeout(std::int64_t timeout_ms,
-                      const std::shared_ptr<stop_source>& source,
+                      const stops& sources,
                       std::function<gpushm_errc(gpushm_stop*)> call);
 
 /// One part of a wait.
@@ -83,17 +97,17 @@ struct step {
 /// Parts of a wait in the main thread, between which signal handlers run.
 constexpr std::int64_t slice_ms = 50;
 
-/// Waits by `call(timeout_ms, stop)` without the GIL, at most `timeout_ms`; in the main thread in
-/// parts. `early`: a failure that means "not within the time of this call", which is final only
+/// Waits by `call(timeout_ms, call_stop)` without the GIL, at most `timeout_ms`; in the main thread
+/// in parts. `early`: a failure that means "not within the time of this call", which is final only
 /// with the whole time. False: not within the time. Raises the failure's exception,
 /// gpushm.CancelledError, or what a signal's handler has raised. Needs the GIL.
 template <typename Call>
 bool wait_in_parts(std::int64_t timeout_ms,
-                   const std::shared_ptr<stop_source>& source,
+                   const stops& sources,
                    gpushm_errc early,
                    const char* operation,
                    Call call) {
-  const call_stop stop(source);
+  const call_stop stop(sources);
   const deadline end(timeout_ms);
   const bool main = is_main_thread();
   for (std::int64_t left = timeout_ms;; left = end.left_ms()) {
@@ -102,15 +116,13 @@ bool wait_in_parts(std::int64_t timeout_ms,
     failure failed;
     {
       const nanobind::gil_scoped_release released;
-      result = call(part, stop.get());
+      result = call(part, stop);
       failed = failure::of(result.code);
     }
     if (result.code == GPUSHM_OK && result.done) {
       return true;
     }
-    if (stop.source_is_requested()) {
-      raise(GPUSHM_ERRC_CANCELLED, operation, "", "its Stop was requested", "");
-    }
+    stop.raise_if_requested(operation);
     const bool last = left <= part;
     if (result.code != GPUSHM_OK && (last || result.code != early)) {
       failed.raise_if_any();

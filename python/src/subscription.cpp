@@ -5,13 +5,13 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "in_python.hpp"
 #include "segment.hpp"
 #include "stop.hpp"
+#include "turn.hpp"
 
 namespace gpushm_python {
 namespace {
@@ -21,7 +21,7 @@ struct subscription_object {
       : handle(subscription, gpushm_subscription_close) {}
   closable<gpushm_subscription> handle;
   nb::list present;
-  std::mutex one_call;  // calls for one subscription must not run concurrently
+  turn calls;  // of the library, for one subscription: one at a time
 };
 
 nb::object to_event(const gpushm_event& event) {
@@ -39,23 +39,30 @@ nb::object next(subscription_object& self,
                 std::shared_ptr<stop_source> stop) {
   const auto subscription = self.handle.get("next");
   auto event = with_size<gpushm_event>();
-  const bool arrived = wait_in_parts(
-      to_milliseconds(timeout), stop, GPUSHM_OK, "next", [&](std::int64_t part, gpushm_stop* by) {
-        const std::lock_guard lock(self.one_call);
-        step result;
-        result.code = gpushm_subscription_next(subscription.get(), part, by, &event, &result.done);
-        return result;
-      });
+  const bool arrived =
+      wait_in_parts(to_milliseconds(timeout),
+                    {stop, self.handle.closing()},
+                    GPUSHM_OK,
+                    "next",
+                    [&](std::int64_t part, const call_stop& by) {
+                      step result;
+                      const deadline end(part);
+                      if (self.calls.begin(part, by)) {
+                        result.code = gpushm_subscription_next(
+                            subscription.get(), end.left_ms(), by.get(), &event, &result.done);
+                        self.calls.end();
+                      }
+                      return result;
+                    });
   return arrived ? to_event(event) : nb::none();
 }
 
 nb::list dispatch(subscription_object& self) {
   std::vector<gpushm_event> events;
   failure failed;
-  auto subscription = self.handle.get("dispatch");
-  {
+  const auto subscription = self.handle.get("dispatch");
+  if (self.calls.try_begin()) {
     const nb::gil_scoped_release released;
-    const std::lock_guard lock(self.one_call);
     failed = failure::of(gpushm_subscription_dispatch(
         subscription.get(),
         [](void* user, const gpushm_event* event) {
@@ -64,7 +71,7 @@ nb::list dispatch(subscription_object& self) {
         },
         &events,
         nullptr));
-    subscription.reset();
+    self.calls.end();
   }
   if (events.empty()) {
     failed.raise_if_any();
@@ -131,12 +138,13 @@ void register_subscription(nb::module_& module) {
            nb::arg("stop").none() = nb::none(),
            nb::sig("def next(self, timeout: float | None = 30.0, *, stop: Stop | None = None) -> "
                    "Event | None"),
-           "The next event; None after ``timeout`` seconds.\n"
+           "The next event; None after ``timeout`` seconds, also if another thread reads.\n"
            "Raises gpushm.BrokerGoneError once for each broker that dies, CancelledError.")
       .def("dispatch",
            dispatch,
            nb::sig("def dispatch(self) -> list[Event]"),
-           "All unread events. Does not block. Raises gpushm.BrokerGoneError as :meth:`next`.")
+           "All unread events; none while another thread reads. Does not block.\n"
+           "Raises gpushm.BrokerGoneError as :meth:`next`.")
       .def("fileno",
            descriptor,
            nb::sig("def fileno(self) -> int"),
@@ -151,7 +159,9 @@ void register_subscription(nb::module_& module) {
           "close",
           [](subscription_object& self) { self.handle.close(); },
           nb::sig("def close(self) -> None"),
-          "End the subscription. Again: no effect.");
+          "End the subscription. Calls of other threads that wait end with "
+          "gpushm.CancelledError.\n"
+          "Again: no effect.");
   def_context_manager(type, "def __enter__(self) -> Subscription", [](subscription_object& self) {
     self.handle.close();
   });

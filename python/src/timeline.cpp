@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "in_python.hpp"
+#include "process_state.hpp"
 #include "stop.hpp"
 #include "stream.hpp"
 #include "ticket.hpp"
@@ -26,10 +27,7 @@ struct waited_for {
 };
 
 waited_for& parked() {
-  // Never destroyed: used while the process exits.
-  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): see above
-  static auto* const result = new waited_for;
-  return *result;
+  return process_state<waited_for>();
 }
 
 void close_timeline(gpushm_timeline* timeline);
@@ -38,7 +36,7 @@ void close_timeline(gpushm_timeline* timeline);
 struct timeline_release {
   void operator()(gpushm_timeline* timeline) const {
     if (!is_handed_over) {
-      close_timeline(timeline);
+      without_gil([&] { close_timeline(timeline); });  // may wait for streams
     }
   }
   bool is_handed_over = false;
@@ -95,19 +93,19 @@ void signal(timeline_object& self, std::uint64_t value, nb::handle stream) {
        [&](gpushm_timeline* handle) { return gpushm_timeline_signal_on(handle, on, value); });
 }
 
-bool wait_on_cpu(const timeline_object& self,
+bool wait_on_cpu(timeline_object& self,
                  std::uint64_t value,
                  std::int64_t timeout_ms,
                  const std::shared_ptr<stop_source>& stop) {
   const auto timeline = self.handle.get("wait");
   return wait_in_parts(timeout_ms,
-                       stop,
+                       {stop, self.handle.closing()},
                        GPUSHM_ERRC_GONE_OR_REPLACED,
                        "wait",
-                       [&](std::int64_t part, gpushm_stop* by) {
+                       [&](std::int64_t part, const call_stop& by) {
                          step result;
-                         result.code =
-                             gpushm_timeline_wait(timeline.get(), value, part, by, &result.done);
+                         result.code = gpushm_timeline_wait(
+                             timeline.get(), value, part, by.get(), &result.done);
                          return result;
                        });
 }
@@ -130,7 +128,7 @@ void wait(timeline_object& self,
   }
 }
 
-bool try_wait(const timeline_object& self,
+bool try_wait(timeline_object& self,
               std::uint64_t value,
               std::optional<double> timeout,
               std::shared_ptr<stop_source> stop) {
@@ -142,19 +140,19 @@ void set_flags(timeline_object& self, std::uint64_t flags) {
        [&](gpushm_timeline* timeline) { return gpushm_timeline_set_flags(timeline, flags); });
 }
 
-void wait_flags(const timeline_object& self,
+void wait_flags(timeline_object& self,
                 std::uint64_t flags,
                 std::optional<double> timeout,
                 std::shared_ptr<stop_source> stop) {
   const auto timeline = self.handle.get("wait_flags");
   const bool met = wait_in_parts(to_milliseconds(timeout),
-                                 stop,
+                                 {stop, self.handle.closing()},
                                  GPUSHM_ERRC_GONE_OR_REPLACED,
                                  "wait_flags",
-                                 [&](std::int64_t part, gpushm_stop* by) {
+                                 [&](std::int64_t part, const call_stop& by) {
                                    step result;
                                    result.code = gpushm_timeline_wait_flags(
-                                       timeline.get(), flags, part, by, &result.done);
+                                       timeline.get(), flags, part, by.get(), &result.done);
                                    return result;
                                  });
   if (!met) {
@@ -190,7 +188,7 @@ void hand_over(timeline_object& self) {
   failed.raise_if_any();
 }
 
-nb::object take_over(const timeline_object& self,
+nb::object take_over(timeline_object& self,
                      std::optional<double> timeout,
                      std::shared_ptr<stop_source> stop) {
   struct state {
@@ -199,15 +197,16 @@ nb::object take_over(const timeline_object& self,
   };
   auto work = std::make_shared<state>();
   work->opened = self.handle.get("take_over");
-  run_cancellable(stop, [work, milliseconds = to_milliseconds(timeout)](gpushm_stop* by) {
-    gpushm_timeline* taken = nullptr;
-    const gpushm_errc code =
-        gpushm_timeline_take_over(work->opened.get(), milliseconds, by, &taken);
-    if (code == GPUSHM_OK) {
-      work->result = own_timeline(taken);
-    }
-    return code;
-  });
+  run_cancellable({stop, self.handle.closing()},
+                  [work, milliseconds = to_milliseconds(timeout)](gpushm_stop* by) {
+                    gpushm_timeline* taken = nullptr;
+                    const gpushm_errc code =
+                        gpushm_timeline_take_over(work->opened.get(), milliseconds, by, &taken);
+                    if (code == GPUSHM_OK) {
+                      work->result = own_timeline(taken);
+                    }
+                    return code;
+                  });
   return make_object<timeline_object>(work->result);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch_pool.hpp"
 
+#include <dlfcn.h>
 #include <nanobind/stl/string.h>
 #include <sys/types.h>
 
@@ -13,6 +14,7 @@
 #include <utility>
 
 #include "client.hpp"
+#include "gil.hpp"
 #include "handle.hpp"
 #include "process_state.hpp"
 #include "segment.hpp"
@@ -87,15 +89,62 @@ void* allocate(std::size_t slot, ssize_t size, int device) noexcept {
   }
 }
 
+/// Functions of the driver that is loaded already: the memory is its.
+class driver {
+ public:
+  driver() : library_(::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD)) {}
+  driver(const driver&) = delete;
+  driver& operator=(const driver&) = delete;
+  ~driver() {
+    if (library_ != nullptr) {
+      ::dlclose(library_);
+    }
+  }
+  template <typename... Arguments>
+  [[nodiscard]] bool call(const char* name, Arguments... arguments) const {
+    void* const found = library_ == nullptr ? nullptr : ::dlsym(library_, name);
+    return found != nullptr && reinterpret_cast<int (*)(Arguments...)>(found)(arguments...) == 0;
+  }
+
+ private:
+  void* library_;
+};
+
+/// Waits until the GPU has done what all its streams were given: memory of a pool may be in use on
+/// any of them when PyTorch returns it, and unmapping does not wait as cudaFree does. A failure (no
+/// context any more, a lost GPU) has nothing to wait for.
+void synchronize(int ordinal) {
+  const driver cuda;
+  int device = 0;
+  void* context = nullptr;
+  if (!cuda.call("cuDeviceGet", &device, ordinal) ||
+      !cuda.call("cuDevicePrimaryCtxRetain", &context, device)) {
+    return;
+  }
+  if (cuda.call("cuCtxPushCurrent_v2", context)) {
+    static_cast<void>(cuda.call("cuCtxSynchronize"));
+    static_cast<void>(cuda.call("cuCtxPopCurrent_v2", &context));
+  }
+  static_cast<void>(cuda.call("cuDevicePrimaryCtxRelease_v2", device));
+}
+
 void release(void* memory) noexcept {
   pools::allocation last;  // closed without the mutex
-  const std::lock_guard lock(all().mutex);
-  const auto found = all().allocations.find(memory);
-  if (found != all().allocations.end()) {
+  {
+    const std::lock_guard lock(all().mutex);
+    const auto found = all().allocations.find(memory);
+    if (found == all().allocations.end()) {
+      return;
+    }
     last = std::move(found->second);
     all().allocations.erase(found);
-    --last.of->live;
   }
+  without_gil([&] {
+    synchronize(gpushm_segment_ordinal(last.segment.get()));
+    last.segment.reset();
+  });
+  const std::lock_guard lock(all().mutex);
+  --last.of->live;
 }
 
 /// gpushm._core.TorchPool.
@@ -178,8 +227,8 @@ void register_torch_pool(nb::module_& module) {
 
 }  // namespace gpushm_python
 
-// PyTorch's CUDAPluggableAllocator: the stream is not used, because memory is new and the pool's
-// owner orders its use.
+// PyTorch's CUDAPluggableAllocator. The stream is not used: memory is new when it is allocated, and
+// other streams may use it, too, when it is freed.
 #define GPUSHM_EXPORT extern "C" __attribute__((visibility("default")))
 #define GPUSHM_MALLOC(slot)                                  \
   GPUSHM_EXPORT void* gpushm_torch_malloc_##slot(            \

@@ -308,23 +308,10 @@ except KeyboardInterrupt:
     child.succeed()
 
 
-def test_a_close_in_another_thread_waits_for_the_call(client):
+def test_segments_outlive_their_client(client):
     segment = client.create("s", 8, device="host")
-    client.create("t", 8, device="host")
-    failures = []
-
-    def wait() -> None:
-        try:
-            client.open("never", timeout=0.3)
-        except gpushm.NoSuchSegmentError:
-            failures.append("no such segment")
-
-    thread = threading.Thread(target=wait)
-    thread.start()
     client.close()
-    thread.join(20)
-    assert failures == ["no such segment"]
-    assert segment.state == "live"  # segments outlive their client
+    assert segment.state == "live"
 
 
 def test_subscription(client):

@@ -183,6 +183,35 @@ def test_the_broker_dies_first(broker, client, published):
     wait_until(lambda: Held().mappings == before.mappings, "mappings are gone")
 
 
+def test_the_last_array_of_a_client_ends_while_a_line_is_logged(start, broker):
+    child = start("""
+        import gpushm, logging, sys, threading
+        entered, leave = threading.Event(), threading.Event()
+        class Handler(logging.Handler):
+            def emit(self, record):
+                entered.set()
+                leave.wait()
+        logging.getLogger('gpushm').addHandler(Handler())
+        logging.getLogger('gpushm').setLevel(logging.DEBUG)
+        gpushm.log_to()
+        client = gpushm.connect(sys.argv[1], cache_bytes=0, cache_entries=0)
+        segment = client.create('s', 64, device='host')
+        segment.publish()
+        array = segment.view()
+        segment.close()
+        client.close()
+        del segment, client
+        print('ready', flush=True)
+        assert entered.wait(50)
+        del array  # joins the client's thread, whose line is in the handler
+        leave.set()
+        print('released', flush=True)
+        """)
+    assert child.line() == "ready"
+    broker.kill()
+    assert child.succeed() == "released\n"
+
+
 def test_a_killed_reader_holds_nothing(client, published, start):
     child = start("""
         import gpushm, numpy, sys

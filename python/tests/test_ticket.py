@@ -11,6 +11,9 @@ import pytest
 
 import gpushm
 import gpushm._core
+import gpushm._log
+
+from support import wait_until
 
 READER = """
     import gpushm, sys
@@ -106,37 +109,78 @@ def test_the_log(caplog, client, tmp_path):
         client.load_tensors(path, "m", device="host").close()
         client.remove("m")
 
+    def names() -> list[str]:
+        return [record.name for record in caplog.records]
+
     with caplog.at_level(logging.DEBUG):
         load()  # discarded
         gpushm.log_to()
         load()
+        wait_until(lambda: names() == ["gpushm"], "the first line")
         gpushm.log_to(logging.getLogger("gpushm.test"))
         load()
-        gpushm._core.set_log(None)
+        gpushm._log._stop()  # passes on what was written before
         load()
-    assert [record.name for record in caplog.records] == ["gpushm", "gpushm.test"]
+    assert names() == ["gpushm", "gpushm.test"]
     for record in caplog.records:
         assert record.levelno == logging.DEBUG
         assert record.message.startswith('load "m": microseconds')
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_logger_that_fails(start, tmp_path):
     path = tmp_path / "m.safetensors"
     path.write_bytes(struct.pack("<Q", 2) + b"{}")
     child = start(
         """
-        import gpushm, sys
+        import gpushm, sys, threading
+        lines = threading.Semaphore(0)
+        class Logger:
+            def log(self, *arguments):
+                lines.release()
+                1 / 0
         client = gpushm.connect(sys.argv[1])
-        gpushm._core.set_log(lambda level, text: 1 / 0)
-        client.load_tensors(sys.argv[2], 'm', device='host').close()
+        gpushm.log_to(Logger())
+        for name in ('m', 'n'):
+            client.load_tensors(sys.argv[2], name, device='host').close()
+            assert lines.acquire(timeout=50)
         print('loaded', flush=True)
         """,
         str(path),
     )
     status, out, err = child.end()
     assert (status, out) == (0, "loaded\n")
-    assert "ZeroDivisionError" in err
+    assert err.count("ZeroDivisionError") == 2
+
+
+def test_lines_that_are_not_taken_are_counted(start, tmp_path):
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(struct.pack("<Q", 2) + b"{}")
+    child = start(
+        """
+        import gpushm, logging, sys, threading
+        entered, leave, lines = threading.Event(), threading.Event(), []
+        class Logger:
+            def log(self, level, form, text):
+                entered.set()
+                assert leave.wait(50)
+                lines.append((level, text))
+        gpushm.log_to(Logger())
+        client = gpushm.connect(sys.argv[1])
+        def load():
+            client.load_tensors(sys.argv[2], 'm', device='host').close()
+            client.remove('m')
+        load()
+        assert entered.wait(50)  # this line was taken
+        for _ in range(262):
+            load()
+        leave.set()
+        gpushm._log._stop()
+        print(len(lines), lines[-1])
+        """,
+        str(path),
+    )
+    last = (logging.WARNING, "6 lines of the log were dropped")
+    assert child.succeed() == f"258 {last}\n"
 
 
 def test_the_log_while_the_interpreter_ends(start):

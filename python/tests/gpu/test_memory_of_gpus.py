@@ -234,6 +234,37 @@ def test_memory_for_pytorch(client, start, driver):
     assert len({each.malloc_symbol for each in pools}) == 32
 
 
+def test_memory_for_pytorch_that_a_stream_still_uses(client, driver):
+    pool = gpushm._core.TorchPool(client, "busy")
+    # Unlike CDLL, calls have the GIL, as those of PyTorch may.
+    library = ctypes.PyDLL(gpushm._core.__file__)
+    allocate = getattr(library, pool.malloc_symbol)
+    allocate.restype = ctypes.c_void_p
+    allocate.argtypes = [ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
+    release = library.gpushm_torch_free
+    release.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+    release.restype = None
+    memory = allocate(2 * MIB, 0, None)
+    assert memory is not None
+    stream = driver.stream()
+    go = client.create_timeline("go")
+    client.open_timeline("go").wait(1, stream=stream)
+    was_busy = []
+
+    def free() -> None:
+        release(memory, 2 * MIB, 0, None)
+        was_busy.append(driver.is_busy(stream))
+
+    thread = threading.Thread(target=free)
+    thread.start()
+    thread.join(0.2)  # without a synchronisation it would be done
+    go.signal(1)  # and with the GIL this thread could not
+    thread.join(60)
+    assert was_busy == [False]
+    assert pool.live == 0
+    pool.close()
+
+
 def test_a_ticket_of_memory(start, driver):
     """Without a broker."""
     values = np.arange(256, dtype="uint8")
