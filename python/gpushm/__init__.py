@@ -32,6 +32,7 @@ from gpushm._core import (
     TicketFile,
     Timeline,
     connect,
+    connect_async,
     create_local_timeline,
     export_memory,
     from_dlpack,
@@ -99,6 +100,7 @@ __version__ = ".".join(map(str, library_version()))
 
 __all__ = [
     "connect",
+    "connect_async",
     "Client",
     "Segment",
     "Array",

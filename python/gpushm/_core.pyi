@@ -76,10 +76,7 @@ class Timeline:
         """As :meth:`wait` on the CPU; False if ``value`` is not reached in time."""
 
     def wait_async(self, value: int, timeout: float | None = 30.0) -> Coroutine[Any, Any, None]:
-        """
-        As :meth:`wait`, for asyncio. Uses a thread of the event loop's executor; cancelling the task
-        ends the wait.
-        """
+        """As :meth:`wait`, for asyncio. Cancelling the task ends the wait."""
 
     def check(self) -> None:
         """
@@ -751,9 +748,7 @@ class Client:
         """
 
     def open_async(self, name: str, *, access: str = 'read', timeout: float | None = 30.0, device: str | None = None) -> Coroutine[Any, Any, Segment]:
-        """
-        As :meth:`open`, for asyncio: waits for the broker's event on its descriptor, without a thread.
-        """
+        """As :meth:`open`, for asyncio. Cancelling the task ends the wait."""
 
     @overload
     def share(self, name: str, tree: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> SharedTree:
@@ -843,6 +838,11 @@ class Client:
     def subscribe(self, prefix: str = '') -> Subscription:
         """Events of segments whose names begin with ``prefix``, from now on."""
 
+    def subscribe_async(self, prefix: str = '') -> Coroutine[Any, Any, Subscription]:
+        """
+        As :meth:`subscribe`, for asyncio: does not block the event loop for the request.
+        """
+
     def trim(self) -> None:
         """Unmap what the import cache keeps and nothing uses."""
 
@@ -914,6 +914,9 @@ def connect(socket: str | os.PathLike[str] | None = None, *, timeout: float | No
     Raises gpushm.BrokerUnreachableError, AmbiguousDomainError, PermissionDeniedError,
     UnsupportedVersionError, TimedOutError, CancelledError.
     """
+
+def connect_async(socket: str | os.PathLike[str] | None = None, *, timeout: float | None = 0.0, request_timeout: float | None = 30.0, cache_bytes: int | None = None, cache_entries: int | None = None) -> Coroutine[Any, Any, Client]:
+    """As :func:`connect`, for asyncio. Cancelling the task ends the wait."""
 
 def from_dlpack(tensor: object, /, *, stream: int | None = None) -> Array:
     """

@@ -443,7 +443,7 @@ void register_channel(nb::module_& module) {
           "Whether the producer has closed the channel, and all items were read.")
       .def(
           "__aiter__",
-          [](nb::handle self) { return aio("consumer_items", self); },
+          [](nb::handle self) { return aio("Items", self); },
           nb::sig("def __aiter__(self) -> AsyncIterator[Item]"));
   def_close(consumer,
             "Leave the channel. Waits at most a second for streams.",

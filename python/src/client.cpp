@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "channel.hpp"
+#include "in_python.hpp"
 #include "segment.hpp"
 #include "stop.hpp"
 #include "subscription.hpp"
@@ -266,6 +267,15 @@ void register_client(nb::module_& module) {
            nb::sig("def subscribe(self, prefix: str = '') -> Subscription"),
            "Events of segments whose names begin with ``prefix``, from now on.")
       .def(
+          "subscribe_async",
+          [](nb::handle self, const string& prefix) {
+            return aio("client_subscribe", self, prefix);
+          },
+          nb::arg("prefix") = "",
+          nb::sig("def subscribe_async(self, prefix: str = '') -> Coroutine[Any, Any, "
+                  "Subscription]"),
+          "As :meth:`subscribe`, for asyncio: does not block the event loop for the request.")
+      .def(
           "trim",
           [](client_object& self) { call(self.handle.get("trim"), gpushm_client_trim); },
           nb::sig("def trim(self) -> None"),
@@ -315,6 +325,17 @@ void register_client(nb::module_& module) {
              "GiB and 256.\n\n"
              "Raises gpushm.BrokerUnreachableError, AmbiguousDomainError, PermissionDeniedError,\n"
              "UnsupportedVersionError, TimedOutError, CancelledError.");
+  module.def(
+      "connect_async",
+      [](nb::handle socket, const nb::kwargs& options) {
+        return nb::module_::import_("gpushm._aio").attr("connect")(socket, **options);
+      },
+      nb::arg("socket").none() = nb::none(),
+      nb::arg("options"),
+      nb::sig("def connect_async(socket: str | os.PathLike[str] | None = None, *, timeout: float | "
+              "None = 0.0, request_timeout: float | None = 30.0, cache_bytes: int | None = None, "
+              "cache_entries: int | None = None) -> Coroutine[Any, Any, Client]"),
+      "As :func:`connect`, for asyncio. Cancelling the task ends the wait.");
 }
 
 }  // namespace gpushm_python

@@ -196,8 +196,7 @@ void register_open_methods(nb::class_<client_object>& type) {
           nb::sig("def open_async(self, name: str, *, access: str = 'read', timeout: float | None "
                   "= 30.0, device: "
                   "str | None = None) -> Coroutine[Any, Any, Segment]"),
-          "As :meth:`open`, for asyncio: waits for the broker's event on its descriptor, without a "
-          "thread.");
+          "As :meth:`open`, for asyncio. Cancelling the task ends the wait.");
 }
 
 }  // namespace gpushm_python

@@ -21,7 +21,8 @@ struct subscription_object {
       : handle(subscription, gpushm_subscription_close) {}
   closable<gpushm_subscription> handle;
   nb::list present;
-  turn calls;  // of the library, for one subscription: one at a time
+  turn calls;                // of the library, for one subscription: one at a time
+  bool is_iterated = false;  // by asyncio, whose tasks wait for the descriptor
 };
 
 nb::object to_event(const gpushm_event& event) {
@@ -91,6 +92,14 @@ int descriptor(subscription_object& self) {
   return result;
 }
 
+void close(nb::handle self) {
+  auto& subscription = nb::cast<subscription_object&>(self);
+  subscription.handle.close();
+  if (subscription.is_iterated) {
+    aio("subscription_closed", self);
+  }
+}
+
 }  // namespace
 
 nb::list to_infos(gpushm_segment_list* list) {
@@ -153,17 +162,19 @@ void register_subscription(nb::module_& module) {
            "close it.")
       .def(
           "__aiter__",
-          [](nb::handle self) { return aio("subscription_events", self); },
+          [](nb::handle self) {
+            nb::cast<subscription_object&>(self).is_iterated = true;
+            return aio("Events", self);
+          },
           nb::sig("def __aiter__(self) -> AsyncIterator[Event]"))
-      .def(
-          "close",
-          [](subscription_object& self) { self.handle.close(); },
-          nb::sig("def close(self) -> None"),
-          "End the subscription. Calls of other threads that wait end with "
-          "gpushm.CancelledError.\n"
-          "Again: no effect.");
+      .def("close",
+           close,
+           nb::sig("def close(self) -> None"),
+           "End the subscription. Calls of other threads that wait end with "
+           "gpushm.CancelledError.\n"
+           "Again: no effect.");
   def_context_manager(type, "def __enter__(self) -> Subscription", [](subscription_object& self) {
-    self.handle.close();
+    close(nb::find(self));
   });
 }
 

@@ -294,9 +294,7 @@ void register_timeline(nb::module_& module) {
           nb::sig("def wait_async(self, value: int, timeout: float | None = 30.0) -> "
                   "Coroutine[Any, Any, "
                   "None]"),
-          "As :meth:`wait`, for asyncio. Uses a thread of the event loop's executor; cancelling "
-          "the task\n"
-          "ends the wait.")
+          "As :meth:`wait`, for asyncio. Cancelling the task ends the wait.")
       .def(
           "check",
           [](const timeline_object& self) {

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+import concurrent.futures
+import contextlib
+import os
+import signal
 
 import pytest
 
@@ -15,13 +18,11 @@ def run(coroutine):
     return asyncio.run(asyncio.wait_for(coroutine, 30))
 
 
-def test_an_open_waits_on_the_descriptor(client):
+def test_opens_wait(client):
     async def main():
-        threads = threading.active_count()
         waits = [asyncio.create_task(client.open_async(f"s{i}")) for i in range(20)]
         await asyncio.sleep(0.05)
         assert not any(wait.done() for wait in waits)
-        assert threading.active_count() == threads
         made = [client.create(f"s{i}", 8, device="host") for i in range(20)]
         for segment in made:
             segment.publish()
@@ -113,3 +114,106 @@ def test_items_of_a_channel(client):
         assert seen == [b"0", b"1", b"2", b"3", b"4"]
 
     run(main())
+
+
+def test_waits_leave_the_threads_of_the_loop_alone(client):
+    async def main():
+        loop = asyncio.get_running_loop()
+        # One thread only, of which waits must not take any.
+        loop.set_default_executor(concurrent.futures.ThreadPoolExecutor(1))
+        own = client.create_timeline("t")
+        opened = client.open_timeline("t")
+        consumer_of = client.producer("c", 64, 2, device="host")
+        consumer = client.consumer("c")
+        waits = [asyncio.create_task(opened.wait_async(1, None)) for _ in range(40)]
+        waits += [asyncio.create_task(client.open_async("s", timeout=None))]
+        items = [asyncio.create_task(anext(aiter(consumer))) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        await loop.getaddrinfo("localhost", 80)
+        await asyncio.to_thread(int)
+        with pytest.raises(gpushm.TimedOutError):
+            await opened.wait_async(1, timeout=0.01)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(opened.wait_async(1, None), 0.01)
+        own.signal(1)
+        client.create("s", 8, device="host", lifetime="persistent").publish()
+        await asyncio.gather(*waits)
+        consumer_of.close()
+        for each in await asyncio.gather(*items, return_exceptions=True):
+            assert isinstance(each, StopAsyncIteration)
+
+    run(main())
+
+
+def test_a_broker_that_does_not_answer_does_not_stop_the_loop(broker, client):
+    """A wait is cancelled at once, although its request is not."""
+
+    async def main():
+        made = await gpushm.connect_async(broker.socket, request_timeout=20)
+        broker.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, broker.process.pid, os.WSTOPPED)
+        try:
+            calls = [made.open_async("s", timeout=None), made.subscribe_async("s")]
+            calls += [gpushm.connect_async(broker.socket, timeout=20)]
+            tasks = [asyncio.create_task(each) for each in calls]
+            await asyncio.sleep(0.05)
+            for each in tasks:
+                each.cancel()
+            for each in await asyncio.gather(*tasks, return_exceptions=True):
+                assert isinstance(each, asyncio.CancelledError)
+        finally:
+            broker.process.send_signal(signal.SIGCONT)
+        with await made.subscribe_async("t/") as subscription:
+            client.create("t/1", 8, device="host", lifetime="persistent").publish()
+            assert (await anext(aiter(subscription))).name == "t/1"
+
+    run(main())
+
+
+def test_a_cancelled_read_loses_no_event(client):
+    count = 100
+
+    async def main():
+        subscription = client.subscribe("e/")
+        seen = []
+
+        async def publish():
+            for i in range(count):
+                client.create(f"e/{i}", 8, device="host", lifetime="persistent").publish()
+                await asyncio.sleep(0)
+
+        async def read():
+            while len(seen) < count:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    seen.append((await asyncio.wait_for(anext(aiter(subscription)), 0.001)).name)
+
+        # The others do not take its descriptor away.
+        others = [asyncio.create_task(anext(aiter(client.subscribe("none")))) for _ in range(2)]
+        await asyncio.gather(publish(), read())
+        assert seen == [f"e/{i}" for i in range(count)]
+        several = [asyncio.create_task(anext(aiter(subscription))) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        subscription.close()
+        for each in await asyncio.gather(*several, return_exceptions=True):
+            assert isinstance(each, gpushm.InvalidArgumentError)
+        for each in others:
+            each.cancel()
+
+    run(main())
+
+
+def test_the_interpreter_ends_while_threads_wait(start):
+    child = start("""
+        import asyncio, gpushm, sys
+        client = gpushm.connect(sys.argv[1])
+        timeline = client.create_timeline('t')
+        loop = asyncio.new_event_loop()
+        async def main():
+            tasks.extend(asyncio.create_task(timeline.wait_async(1, None)) for _ in range(10))
+            await asyncio.sleep(0.05)
+        tasks = []
+        loop.run_until_complete(main())
+        print(sum(task.done() for task in tasks), flush=True)
+        """)
+    status, out, _ = child.end()
+    assert (status, out) == (0, "0\n")
