@@ -6,6 +6,16 @@
 
 namespace gpushm::channel {
 
+namespace {
+
+/// Another process may store at this moment: so the compiler, too, reads it once only.
+template <typename Number>
+Number read_once(const Number& from) noexcept {
+  return __atomic_load_n(&from, __ATOMIC_RELAXED);
+}
+
+}  // namespace
+
 std::optional<table_view> table_view::of(const sync::signal_page& page,
                                          const std::byte* table,
                                          std::size_t bytes) noexcept {
@@ -15,14 +25,15 @@ std::optional<table_view> table_view::of(const sync::signal_page& page,
   table_view result;
   result.page_ = &page;
   result.head_ = reinterpret_cast<const table_head*>(table);
-  result.slots_ = result.head_->slots;
-  result.slot_bytes_ = result.head_->slot_bytes;
-  result.slot_stride_ = result.head_->slot_stride;
-  result.first_item_ = result.head_->first_item;
-  result.segment_ = result.head_->segment;
-  result.last_before_ = result.head_->last_before;
-  if (result.head_->magic != table_magic || result.head_->version != table_version ||
-      result.slots_ == 0 || result.slots_ > max_slots || result.slot_bytes_ == 0 ||
+  result.slots_ = read_once(result.head_->slots);
+  result.slot_bytes_ = read_once(result.head_->slot_bytes);
+  result.slot_stride_ = read_once(result.head_->slot_stride);
+  result.first_item_ = read_once(result.head_->first_item);
+  result.segment_ = read_once(result.head_->segment);
+  result.last_before_ = read_once(result.head_->last_before);
+  if (read_once(result.head_->magic) != table_magic ||
+      read_once(result.head_->version) != table_version || result.slots_ == 0 ||
+      result.slots_ > max_slots || result.slot_bytes_ == 0 ||
       result.slot_stride_ < result.slot_bytes_ ||
       result.slot_stride_ > std::numeric_limits<std::uint64_t>::max() / max_slots ||
       result.first_item_ == 0 || result.first_item_ > sync::max_value ||

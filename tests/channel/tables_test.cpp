@@ -4,10 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "channel/consumer_table.hpp"
@@ -309,6 +311,132 @@ TEST(channel_tables, look_at_a_producer_that_is_always_faster_for_a_while_only) 
   }
   is_over = true;
   hostile.join();
+}
+
+/// A thread that stores anything in words of a memory.
+class hostile_thread {
+ public:
+  explicit hostile_thread(std::vector<std::atomic<std::uint64_t>*> words)
+      : words_(std::move(words)), thread_([this] { store(); }) {
+    while (rounds_.load() < 1'000) {
+      std::this_thread::yield();
+    }
+  }
+  ~hostile_thread() {
+    is_over_ = true;
+    thread_.join();
+  }
+
+ private:
+  void store() {
+    constexpr std::array special{sync::ended_word,
+                                 sync::moved_word,
+                                 sync::max_value,
+                                 std::uint64_t{1} << 61U,
+                                 std::uint64_t{1} << 53U,
+                                 ~std::uint64_t{0}};
+    std::uint64_t random = 88'172'645'463'325'252U;
+    for (; !is_over_.load(); rounds_.fetch_add(1)) {
+      random ^= random << 13U;
+      random ^= random >> 7U;
+      random ^= random << 17U;
+      const std::uint64_t small = (random >> 40U) % 12;
+      words_[random % words_.size()]->store(
+          (random >> 32U) % 4 == 0 ? special[(random >> 40U) % special.size()] : small);
+    }
+  }
+
+  std::vector<std::atomic<std::uint64_t>*> words_;
+  std::atomic<std::uint64_t> rounds_ = 0;
+  std::atomic<bool> is_over_ = false;
+  std::thread thread_;
+};
+
+/// What is atomic in a producer's memory, and its head.
+std::vector<std::atomic<std::uint64_t>*> words_of(const producer& whose) {
+  std::vector<std::atomic<std::uint64_t>*> result;
+  const auto words_at = [&](void* first, std::size_t count) {
+    for (std::size_t i = 0; i != count; ++i) {
+      result.push_back(static_cast<std::atomic<std::uint64_t>*>(first) + i);
+    }
+  };
+  words_at(&whose.memory.page().words, producer_words);
+  words_at(&whose.memory.page().last, producer_words);
+  words_at(whose.memory.table(), sizeof(table_head) / sizeof(std::uint64_t));
+  for (std::uint32_t slot = 0; slot != whose.slots; ++slot) {
+    words_at(&whose.row_of(slot).item, 2);
+    words_at(&whose.row_of(slot).before, 1);
+  }
+  words_at(whose.memory.table() + order_offset(whose.slots),
+           order_size(whose.slots) * sizeof(std::uint32_t) / sizeof(std::uint64_t));
+  return result;
+}
+
+TEST(channel_tables, use_slots_of_the_segment_only_while_a_producer_stores_anything) {
+  const producer from(4);
+  const table_view first = from.view();
+  const hostile_thread hostile(words_of(from));
+  const std::uint64_t bytes = stride * from.slots;
+  for (int round = 0; round != 3'000; ++round) {
+    const auto view =
+        table_view::of(from.memory.page(), from.memory.table(), from.memory.table_bytes());
+    for (const auto& each : {std::optional(first), view}) {
+      const auto checked = each ? each->within(slots_segment, bytes) : std::nullopt;
+      if (!checked) {
+        continue;
+      }
+      for (const auto mode : {consumer_mode::block, consumer_mode::latest, consumer_mode::share}) {
+        consumer who(mode, mode == consumer_mode::latest ? 2 : 0);
+        who.table.attach(*checked, 1 + static_cast<std::uint64_t>(round % 8), 0, joined_page);
+        consumer_table::item item;
+        if (who.table.take(item) == outcome::taken) {
+          ASSERT_LE(item.offset, bytes);
+          ASSERT_LE(item.bytes, bytes - item.offset);
+        }
+      }
+      producer next(from.slots, *each);
+      ASSERT_LE(next.table.last_of_dead(), next.table.announced());
+    }
+  }
+}
+
+TEST(channel_tables, use_free_slots_only_while_consumers_store_anything) {
+  producer from(6);
+  consumer block(consumer_mode::block);
+  consumer latest(consumer_mode::latest, 2);
+  consumer share(consumer_mode::share);
+  std::vector<std::atomic<std::uint64_t>*> words;
+  std::uint64_t id = 0;
+  for (consumer* const each : {&block, &latest, &share}) {
+    from.join(*each, ++id);
+    for (std::uint32_t index = 0; index != first_held_word + 2; ++index) {
+      words.push_back(&each->memory.page().words[index]);
+      words.push_back(&each->memory.page().last[index]);
+    }
+  }
+  const hostile_thread hostile(words);
+  std::vector<producer_table::choice> claimed;
+  for (int round = 0; round != 20'000; ++round) {
+    for (const member& each : from.table.members()) {
+      static_cast<void>(from.table.is_plausible(each));
+      ASSERT_LE(producer_table::unreleased(each), each.given);
+    }
+    if (const auto chosen = from.table.choose(); chosen && from.table.claim(*chosen)) {
+      for (const auto& each : claimed) {
+        ASSERT_NE(each.slot, chosen->slot);
+      }
+      claimed.push_back(*chosen);
+    }
+    if (claimed.size() == 3) {
+      from.publish(from.announce(claimed[1]));
+      claimed.erase(claimed.begin() + 1);
+    }
+    if (round % 1'000 == 999) {
+      const member again = share.as_member(3);
+      from.table.drop(again.id);
+      from.table.add(again);
+    }
+  }
 }
 
 TEST(channel_tables, continue_after_a_producer_that_has_stored_anything) {
