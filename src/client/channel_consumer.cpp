@@ -316,6 +316,9 @@ std::shared_ptr<taken_item> channel_consumer::next(where on,
   {
     const std::lock_guard lock(mutex_);
     check_open("next");
+    if (options_.mode != consumer_mode::latest && released_) {
+      release_kept_back();
+    }
   }
   const auto until = base::deadline_after(timeout);
   const either_stop stops(stop, stop_.get_token());
@@ -423,7 +426,7 @@ void channel_consumer::release_newest(const taken_item& item, where on) {
 }
 
 /// One word says that all items up to a number are released: an item whose predecessors are still
-/// held is released with the last one of these.
+/// held is released after the last one of these.
 void channel_consumer::release_in_order(taken_item& item, where on) {
   if (held_.front().get() != &item) {
     if (on) {
@@ -431,23 +434,41 @@ void channel_consumer::release_in_order(taken_item& item, where on) {
     }
     return;
   }
+  const std::uint64_t number = item.what.release;
+  const auto address = [this](CUstream stream) {
+    return own_address(words_.first + channel::released_word, stream);
+  };
+  if (on) {
+    released_->enqueue(*on, address(*on), number, {}, "release", name_);
+  } else {
+    released_->store(number, {}, address, "release", name_);
+  }
+  held_.pop_front();
+  try {
+    release_kept_back();
+  } catch (const error& why) {  // the next call tries it again
+    base::log(log_level::warning, why.what());
+  }
+  streams_release_ = streams_release_ || on || released_->is_pending();
+}
+
+/// Items that were released before their predecessors.
+void channel_consumer::release_kept_back() {
   std::vector<streams::stream_point> finished;
-  auto end = std::next(held_.begin());
+  auto end = held_.begin();
   for (; end != held_.end() && !(*end)->is_held; ++end) {
     if ((*end)->finished) {
       finished.push_back(*(*end)->finished);
     }
   }
-  const std::uint64_t last = (*std::prev(end))->what.release;
+  if (end == held_.begin()) {
+    return;
+  }
   const auto address = [this](CUstream stream) {
     return own_address(words_.first + channel::released_word, stream);
   };
-  if (on) {
-    released_->enqueue(*on, address(*on), last, finished, "release", name_);
-  } else {
-    released_->store(last, finished, address, "release", name_);
-  }
-  streams_release_ = streams_release_ || on || !finished.empty() || released_->is_pending();
+  released_->store((*std::prev(end))->what.release, finished, address, "release", name_);
+  streams_release_ = streams_release_ || released_->is_pending();
   held_.erase(held_.begin(), end);
 }
 

@@ -135,6 +135,7 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   void check_held(const taken_item& item, std::string_view operation) const;
   void release_newest(const taken_item& item, where on);
   void release_in_order(taken_item& item, where on);
+  void release_kept_back();
   void note_last_producer();
   /// Until streams have released what they were given: later stores of theirs would overwrite
   /// terminal words. Returns false if one has not in time.

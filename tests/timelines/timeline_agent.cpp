@@ -397,6 +397,50 @@ class agent {
       }
       return std::to_string(producer_.stats().announced);
     }
+    if (order == "try_acquire") {  // MS: by the CPU; the slot is kept
+      auto slot = producer_.acquire(milliseconds(number()));
+      if (!slot) {
+        return "no";
+      }
+      slots_.emplace_back(std::move(*slot));
+      return "yes";
+    }
+    if (order == "slot") {  // NAME cpu|STREAM
+      const std::string name = word();
+      const std::string on = word();
+      auto slot = on == "cpu" ? producer_.acquire(milliseconds(20'000))
+                              : producer_.acquire(stream_at(std::stoul(on)), milliseconds(20'000));
+      named_slots_[name] = std::move(slot).value();
+      return {};
+    }
+    if (order == "publish_slot") {  // NAME
+      return std::to_string(named_slots_.at(word()).publish());
+    }
+    if (order == "stats") {
+      const auto stats = producer_.stats();
+      return std::to_string(stats.consumers) + " consumers, " + std::to_string(stats.dropped) +
+             " dropped";
+    }
+    if (order == "try_next") {  // MS: by the CPU; releases the item and returns its number, or 0
+      const auto item = consumer_.next(milliseconds(number()));
+      return std::to_string(item ? item->number() : 0);
+    }
+    if (order == "next") {  // NAME cpu|STREAM
+      const std::string name = word();
+      const std::string on = word();
+      auto item = on == "cpu" ? consumer_.next(milliseconds(20'000))
+                              : consumer_.next(stream_at(std::stoul(on)), milliseconds(20'000));
+      named_items_[name] = std::move(item).value();
+      return {};
+    }
+    if (order == "release") {  // NAME [now|STREAM]
+      channel_item& item = named_items_.at(word());
+      const std::string on = word();
+      on.empty()    ? item.release()
+      : on == "now" ? item.release_now()
+                    : item.release_on(stream_at(std::stoul(on)));
+      return {};
+    }
     if (order == "start_item") {  // by the CPU, and writes into the slot
       started_ = acquire_on_cpu();
       std::memset(started_.data(), 0xFF, started_.bytes());
@@ -451,6 +495,9 @@ class agent {
     }
     if (order == "end") {
       started_ = {};
+      slots_.clear();
+      named_slots_.clear();
+      named_items_.clear();
       producer_.reset();
       held_.clear();
       consumer_.reset();
@@ -602,6 +649,9 @@ class agent {
   channel_consumer consumer_;
   std::vector<channel_item> held_;
   channel_slot started_;
+  std::vector<channel_slot> slots_;
+  std::map<std::string, channel_slot> named_slots_;
+  std::map<std::string, channel_item> named_items_;
   /// False: the producer died before the items were complete that the stream was given.
   bool is_good() {
     try {
