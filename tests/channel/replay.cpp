@@ -42,7 +42,8 @@ void require(bool holds, const std::string& what) {
 struct producer {
   page_memory memory;
   std::optional<producer_table> table;
-  std::map<std::uint64_t, producer_table::choice> claimed;
+  std::map<std::uint32_t, producer_table::choice> claimed;  ///< by slot
+  std::map<std::uint64_t, producer_table::choice> items;    ///< by number: prepared ones, too
 
   explicit producer(std::uint32_t slots) : memory(channel::page_bytes(slots)) {}
   [[nodiscard]] sync::timeline_writer word(std::uint32_t index) const {
@@ -116,12 +117,21 @@ class replay {
     }
     words >> a >> b;
     if (action == "acquire") {
-      acquire(a, static_cast<std::uint32_t>(b));
-    } else if (action == "announce") {
+      acquire(static_cast<std::uint32_t>(a));
+    } else if (action == "prepare") {
       const std::array<std::byte, 1> number{static_cast<std::byte>(a)};
-      require(now().table->prepare(now().claimed.at(a), number) == a, "another item");
-      now().table->announce(now().claimed.at(a));
-      contents_[now().claimed.at(a).slot].announced.push_back(a);
+      const auto what = now().claimed.at(static_cast<std::uint32_t>(b));
+      require(now().table->prepare(what, number) == a, "another item");
+      now().items.insert_or_assign(a, what);
+    } else if (action == "refuse") {
+      now().table->take_back(now().items.at(a));
+      now().table->abandon(now().items.at(a));
+      now().claimed.erase(now().items.at(a).slot);
+    } else if (action == "announce") {
+      const auto what = now().items.at(a);
+      now().table->announce(what);
+      now().claimed.erase(what.slot);
+      contents_[what.slot].announced.push_back(a);
     } else if (action == "publish") {
       publish(a);
     } else if (action == "join") {
@@ -146,9 +156,9 @@ class replay {
  private:
   [[nodiscard]] producer& now() const { return *producers_.back(); }
 
-  void acquire(std::uint64_t number, std::uint32_t slot) {
+  void acquire(std::uint32_t slot) {
     const auto choice = now().table->choose();
-    require(choice.has_value() && now().table->announced() + 1 == number, "another item");
+    require(choice.has_value() && !now().claimed.contains(slot), "no slot");
     // Between its choice and its claim, a consumer of the newest may have released an older slot.
     const auto wanted =
         choice->slot == slot ? choice : std::optional(producer_table::choice{slot, 0});
@@ -163,7 +173,7 @@ class replay {
     }
     require(choice->slot != slot || choice->after == contents_[slot].announced.back(),
             "other items must be released before");
-    now().claimed.insert_or_assign(number, *wanted);
+    now().claimed.insert_or_assign(slot, *wanted);
     for (const auto& each : consumers_) {
       // The producer's CPU has waited for theirs.
       require(
@@ -174,7 +184,7 @@ class replay {
   }
 
   void publish(std::uint64_t number) {
-    const auto claimed = now().claimed.at(number);
+    const auto claimed = now().items.at(number);
     for (const auto& each : consumers_) {
       require(!each->counts() || each->mode == consumer_mode::latest ||
                   sync::releases(each->word(channel::released_word).reader().word().load(),
@@ -222,10 +232,11 @@ class replay {
     consumer& who = *consumers_.at(c);
     consumer_table::item item;
     consumer_table::outcome outcome{};
-    if (who.mode == consumer_mode::latest) {
+    const auto announced = who.table.producer().word(channel::announced_word);
+    require(announced.read().value() >= number, "it was not announced");
+    if (who.mode == consumer_mode::latest || sync::is_terminal(announced.read().word)) {
       // As `announced` was when the consumer read it.
-      auto& word = const_cast<std::atomic<std::uint64_t>&>(
-          who.table.producer().word(channel::announced_word).word());
+      auto& word = const_cast<std::atomic<std::uint64_t>&>(announced.word());
       const std::uint64_t is = word.exchange(number);
       outcome = who.table.take(item);
       word.store(is);
@@ -290,7 +301,7 @@ class replay {
 
   void take_over(std::uint64_t first) {
     const table_view dead = now().view();
-    last_good_ = dead.word(channel::published_word).read().value().value_or(0);
+    last_good_ = dead.last_good();
     last_announced_ = dead.word(channel::announced_word).read().value().value_or(0);
     producers_.push_back(std::make_unique<producer>(shape_.slots));
     now().table.emplace(now().memory.page(), now().memory.table(), shape_, dead);

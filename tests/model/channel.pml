@@ -10,16 +10,16 @@
 //
 // Merged into one step, because no other process can see the difference:
 // - a last value and the terminal word that follows it (the last value is not read before the terminal word);
-// - metadata, order and `announced` of an item (the first two are not read before `announced` has the item, except by a `latest`
-//   consumer with an older item, which the row refutes);
+// - row, metadata and order of an item (they are not read before `announced` has the item, except by a `latest` consumer with an
+//   older item, which the row refutes);
 // - the row's read and the store of `taken` (a later store of `taken` makes the producer wait longer, nothing else).
 //
-// Not modelled: work-sharing (share.pml); k > 1; several acquired items at a time; several streams of one member; hand-over by a living
-// producer; hostile members; the death of the broker; more than one death; deadlines; 64-bit numbers that wrap (they do not).
+// Not modelled: work-sharing (share.pml); k > 1; more than two claimed slots or two streams of a consumer, which release in any order
+// (a CPU that releases is like such a stream); several streams of a producer; hand-over by a living producer; hostile members; the death of the broker; more than one death; deadlines; 64-bit numbers that wrap (they do not).
 //
 // Properties, checked in each configuration:
-// - contents: at each read step of a good item the slot has that item (assertions in consumer_stream); an item is good if its
-//   `published` store was executed (`good`);
+// - contents: at each read step of a good item the slot has that item (assertions in consumer_stream); an item is good if it was
+//   announced and its `published` store was executed (`good`);
 // - block: a consumer gets each item from its start to the last good one, in order (consumer_stream, end of block_consumer);
 // - latest: a consumer gets complete items only, with increasing numbers, and after a normal close the last one;
 // - rows: the row and the metadata that a consumer uses are those of its item;
@@ -65,6 +65,15 @@
 #ifndef KEEPS
 #define KEEPS 0         // 1: a `block` consumer keeps its last good item until it has read the next one
 #endif
+#ifndef CLAIMS
+#define CLAIMS 1        // 2: a producer claims up to two slots, and publishes them in any order
+#endif
+#ifndef STREAMS
+#define STREAMS 1       // 2: `block` consumer 0 reads and releases on two streams
+#endif
+#ifndef REFUSES
+#define REFUSES 0       // 1: a stream can refuse the store of one item, which is taken back; its slot is abandoned
+#endif
 #ifndef DEPTH
 #define DEPTH 4         // operations on the producer's stream; two for each item
 #endif
@@ -92,16 +101,20 @@
 #define NO_JOIN_VALUES 15      // a joiner does not store start - 1 in `released` and `taken`
 #define RELEASE_EARLY 16       // `released` or `held` is stored before the last read
 #define CHECK_ORDER 17         // the producer's test reads `released` before `published`
-#define NO_ROW_RESTORE 18      // acquire does not restore the row of a slot that it does not take
 #define LAST_VALUE_EARLY 19    // a consumer reads the last value of `published` when only `announced` has ended
 #define CHECK_WITHOUT_START 20 // the producer's test ignores where the consumer started
 #define RELEASED_OF_NEW 21     // the new producer does not wait for the items of the dead one
 #define ALL_RELEASED 22        // the new producer waits for all items of the dead one, for each slot
 #define NOT_THE_LAST 24        // a latest consumer takes nothing when the producer has closed the channel
+#define NO_CLAMP 25            // consumers and the new producer take `published` alone for the last good item
+#define ANNOUNCE_FIRST 26      // `announced` is stored before the stream has the store of `published`, which it may refuse
+#define NO_RELEASE_ORDER 27    // a stream's release is not ordered after the one before on another stream
+#define TAKE_NEWEST 28         // acquire takes the newest item's slot when another one is claimed
 #define OLDEST_BY_ROW 23       // the new producer takes slots whose item it does not know first
 
 #define ENDED 255
 #define TORN 254               // contents while they are rewritten
+#define CLAIMED 253            // in the row of a slot that is claimed
 #define CONSUMERS (BLOCK + LATEST)
 #ifndef ORDER
 #define ORDER (4 * N)
@@ -112,6 +125,9 @@
 // Words of producers 0 and 1. Producer 1 has words, rows and order of its own; a member writes only its own page.
 byte announced[2], published[2], last_announced[2], last_published[2];
 byte row[2 * N], meta[2 * N], order[2 * ORDER];
+#if REFUSES
+bool refused;
+#endif
 #if TAKEOVER
 byte before[N];                // of producer 0: the item that a slot had before that of its row
 #endif
@@ -124,6 +140,12 @@ byte item[N];
 bool member[CONSUMERS];
 byte first = 1, floor[N];
 bool locked, ready;
+#if CLAIMS > 1
+bool claimed[N];
+#define IS_CLAIMED(x) claimed[x]
+#else
+#define IS_CLAIMED(x) false
+#endif
 #if CHECKS
 byte start[CONSUMERS];
 #endif
@@ -135,22 +157,35 @@ chan die[1 + CONSUMERS] = [0] of { bool };   // to a CPU
 chan stop[1 + CONSUMERS] = [0] of { bool };  // to a stream
 
 // What has happened; read by assertions only.
-byte good[2];                  // the last item whose `published` store was executed
+byte good[2];                  // the last item whose `published` store was executed: it may not be announced
 byte seen[CONSUMERS];          // the last good item that the consumer's stream has read
 
-// slot (NONE: publish), item, values to wait for
+// slot, item (0: waits and the begin of the writes; else: their end, and publish), values to wait for
 chan writes0 = [DEPTH] of { byte, byte, byte, byte };
 #if TAKEOVER
 chan never_stop = [0] of { bool };
 chan writes1 = [DEPTH] of { byte, byte, byte, byte };
 #endif
-// slot, item, producer
-chan reads[CONSUMERS] = [READS] of { byte, byte, byte };
+// slot, item, producer, item whose release is before this one's on another stream
+chan reads[CONSUMERS] = [READS] of { byte, byte, byte, byte };
+#if STREAMS > 1
+chan more_reads = [READS] of { byte, byte, byte, byte };
+chan streams_stay = [0] of { bool };
+byte released_before;          // the event that consumer 0 has recorded behind each release
+#endif
 
 #if FAULT == NO_FENCE
 #define GONE(i) (dead[i] && !hung)
 #else
 #define GONE(i) (dead[i] && halted[i] && !hung)
+#endif
+
+// What is good of a producer that has ended, and what its words say about it.
+#define GOOD(g) (good[g] < last_announced[g] -> good[g] : last_announced[g])
+#if FAULT == NO_CLAMP
+#define LAST_GOOD(g) last_published[g]
+#else
+#define LAST_GOOD(g) (last_published[g] < last_announced[g] -> last_published[g] : last_announced[g])
 #endif
 
 #if N == 1
@@ -182,15 +217,23 @@ chan reads[CONSUMERS] = [READS] of { byte, byte, byte };
 #else
 #define AGE(x) OLD(x)
 #endif
-#define BEFORE(y, x) (!NAMED(y) && (AGE(y) < AGE(x) || (AGE(y) == AGE(x) && (y) < (x))))
-#if N == 1
-#define OLDEST(x) (!NAMED(x))
-#elif N == 2
-#define OLDEST(x) (!NAMED(x) && !BEFORE(0, x) && !BEFORE(1, x))
-#elif N == 3
-#define OLDEST(x) (!NAMED(x) && !BEFORE(0, x) && !BEFORE(1, x) && !BEFORE(2, x))
+#define BEFORE(y, x) (!IS_CLAIMED(y) && !NAMED(y) && !IS_KEPT(y) && (AGE(y) < AGE(x) || (AGE(y) == AGE(x) && (y) < (x))))
+// Needed if another slot is claimed.
+#if CLAIMS > 1 && LATEST > 0 && FAULT != TAKE_NEWEST
+#define IS_KEPT(x) (item[x] == NEWEST_ITEM && NEWEST_ITEM >= first)
 #else
-#define OLDEST(x) (!NAMED(x) && !BEFORE(0, x) && !BEFORE(1, x) && !BEFORE(2, x) && !BEFORE(3, x))
+#define IS_KEPT(x) false
+#endif
+#define NEWEST_ITEM (ready -> announced[1] : announced[0])
+#define FREE(x) (!IS_CLAIMED(x) && !NAMED(x) && !IS_KEPT(x))
+#if N == 1
+#define OLDEST(x) FREE(x)
+#elif N == 2
+#define OLDEST(x) (FREE(x) && !BEFORE(0, x) && !BEFORE(1, x))
+#elif N == 3
+#define OLDEST(x) (FREE(x) && !BEFORE(0, x) && !BEFORE(1, x) && !BEFORE(2, x))
+#else
+#define OLDEST(x) (FREE(x) && !BEFORE(0, x) && !BEFORE(1, x) && !BEFORE(2, x) && !BEFORE(3, x))
 #endif
 
 #if FAULT == NO_TAKEN_WAIT || BLOCK == 0
@@ -228,10 +271,16 @@ end:
     do
     :: work?<x, s, w0, w1> ->
        if
-       :: x != NONE ->
-          d_step { RELEASED(w0, w1) -> contents[x] = TORN }
-          d_step { contents[x] = s; work?x, s, w0, w1; x = 0; s = 0; w0 = 0; w1 = 0 }
+       :: s == 0 ->
+          d_step { RELEASED(w0, w1) -> contents[x] = TORN; work?x, s, w0, w1; x = 0; s = 0; w0 = 0; w1 = 0 }
        :: else ->
+          d_step {
+            true;
+            if
+            :: x != NONE -> contents[x] = s
+            :: else  // a fault
+            fi
+          }
           d_step {
             published[g] = s; good[g] = s; printf("publish %d\n", s);
             work?x, s, w0, w1; x = 0; s = 0; w0 = 0; w1 = 0
@@ -280,7 +329,7 @@ inline acquire(g, work) {
      fi;
 #endif
 #if LATEST > 0 && FAULT != NO_REREAD
-     row[g * N + slot] = s;
+     row[g * N + slot] = CLAIMED;
 #if LATEST > 1
      if
      :: NAMES(BLOCK + 1, slot) -> give_up(g); goto again
@@ -305,7 +354,7 @@ again:
 }
 
 inline claim(g, work) {
-  row[g * N + slot] = s;
+  row[g * N + slot] = CLAIMED;
   w0 = 0; w1 = 0;
 #if BLOCK > 0 && FAULT == RELEASED_OF_NEW
   w0 = (member[0] && OLD(slot) >= first -> OLD(slot) : 0);
@@ -315,20 +364,22 @@ inline claim(g, work) {
 #if BLOCK > 1
   w1 = (member[1] -> OLD(slot) : 0);
 #endif
-  item[slot] = s;
+  floor[slot] = OLD(slot); item[slot] = 0;
+#if CLAIMS > 1
+  claimed[slot] = true;
+#endif
 #if FAULT == PUBLISH_EARLY
   work!NONE, s, 0, 0;
 #else
-  work!slot, s, w0, w1;
+  work!slot, 0, w0, w1;
+  w0 = 0; w1 = 0;
 #endif
-  printf("acquire %d %d\n", s, slot);
+  printf("acquire %d\n", slot);
   locked = false
 }
 
 inline give_up(g) {
-#if FAULT != NO_ROW_RESTORE
-  d_step { row[g * N + slot] = item[slot]; printf("pass %d %d\n", s, slot) }
-#endif
+  d_step { row[g * N + slot] = item[slot]; printf("pass %d\n", slot) }
   locked = false
 }
 
@@ -368,29 +419,72 @@ inline publish(g, work) {
   announced[g] = s;
 #endif
   d_step {
+    row[g * N + slot] = s;
     meta[g * N + slot] = s;
     order[g * ORDER + s % ORDER] = slot;
-    announced[g] = s;
-    printf("announce %d\n", s)
+    printf("prepare %d %d\n", s, slot)
   }
-#if FAULT == PUBLISH_EARLY
-  work!slot, s, w0, w1;
-#else
-  work!NONE, s, 0, 0;
+#if FAULT == ANNOUNCE_FIRST
+  announced[g] = s;
+#elif FAULT == PUBLISH_EARLY
+  work!slot, 0, w0, w1;
 #endif
-  d_step { slot = 0; w0 = 0; w1 = 0; s++ }
+  if
+  :: work!slot, s, 0, 0;
+     d_step {
+       announced[g] = s; item[slot] = s; floor[slot] = 0;
+#if CLAIMS > 1
+       claimed[slot] = false;
+#endif
+       printf("announce %d\n", s);
+       slot = 0; w0 = 0; w1 = 0; s++
+     }
+#if REFUSES
+  :: d_step {
+       g == 0 && !refused -> refused = true;
+       row[g * N + slot] = 0;
+#if CLAIMS > 1
+       claimed[slot] = false;
+#endif
+       printf("refuse %d\n", s);
+       slot = 0; w0 = 0; w1 = 0
+     }
+#endif
+  fi
+}
+
+// One item, or two in any order.
+inline produce(g, work, limit) {
+  acquire(g, work);
+#if CLAIMS > 1
+  if
+  :: s + 1 < limit ->
+     other = slot;
+     acquire(g, work);
+     if
+     :: true
+     :: d_step { w0 = slot; slot = other; other = w0; w0 = 0 }
+     fi;
+     publish(g, work);
+     slot = other; other = 0
+  :: true
+  fi;
+#endif
+  publish(g, work)
 }
 
 proctype producer() {
   byte s = 1, slot, w0, w1;
+#if CLAIMS > 1
+  byte other;
+#endif
 #if CHECKS
   byte value;
 #endif
   {
     do
     :: s <= ITEMS ->
-       acquire(0, writes0);
-       publish(0, writes0)
+       produce(0, writes0, ITEMS + 1)
     :: else -> break
     od;
     atomic { empty(writes0) -> asked[0] = true; closed[0] = true; printf("close\n") }  // an orderly close, after the stream
@@ -400,8 +494,16 @@ proctype producer() {
       dead[0] = true;
       printf("kill producer\n");
       s = 0; slot = 0; w0 = 0; w1 = 0;
+#if CLAIMS > 1
+      other = 0;
+#endif
       do
-      :: slot < N -> item[slot] = 0; slot++
+      :: slot < N ->
+         item[slot] = 0; floor[slot] = 0;
+#if CLAIMS > 1
+         claimed[slot] = false;
+#endif
+         slot++
       :: else -> break
       od;
       slot = 0;
@@ -418,6 +520,9 @@ proctype next_producer() {
   byte old;
 #endif
   byte s, slot, w0, w1, last;
+#if CLAIMS > 1
+  byte other;
+#endif
 #if CHECKS
   byte value;
 #endif
@@ -431,7 +536,7 @@ proctype next_producer() {
 #else
     first = last_announced[0] + 1;
 #endif
-    last = last_published[0];
+    last = LAST_GOOD(0);
     slot = 0;
     do
     :: slot < N ->
@@ -440,7 +545,7 @@ proctype next_producer() {
        :: FAULT != ALL_RELEASED && row[slot] <= last -> item[slot] = row[slot]
        :: FAULT != ALL_RELEASED && row[slot] > last && before[slot] <= last ->
           floor[slot] = before[slot];
-          item[slot] = (row[slot] == last_announced[0] + 1 && FAULT != NO_BEFORE -> before[slot] : 0)
+          item[slot] = (row[slot] == CLAIMED && FAULT != NO_BEFORE -> before[slot] : 0)
        :: else ->
           // The next item may have overwritten the order of the oldest one.
           w0 = (last_announced[0] + 1 > ORDER -> last_announced[0] + 1 - ORDER : 0);
@@ -473,8 +578,7 @@ proctype next_producer() {
   }
   do
   :: s < last ->
-     acquire(1, writes1);
-     publish(1, writes1)
+     produce(1, writes1, last)
   :: else -> break
   od;
   empty(writes1);
@@ -487,8 +591,20 @@ finished:
 }
 #endif
 
-proctype consumer_stream(byte c) {
-  byte x, s, g;
+// A release behind one on another stream of the same consumer waits for its event, not for the word.
+#if STREAMS > 1 && FAULT != NO_RELEASE_ORDER
+#define MAY_RELEASE(c, p) (c != 0 || released_before == p)
+#else
+#define MAY_RELEASE(c, p) true
+#endif
+#if STREAMS > 1
+#define IS_IDLE(c) (empty(reads[c]) && (c != 0 || empty(more_reads)))
+#else
+#define IS_IDLE(c) empty(reads[c])
+#endif
+
+proctype consumer_stream(byte c; chan work, halt) {
+  byte x, s, g, p;
 #if KEEPS
   byte kept = NONE;
 #endif
@@ -496,7 +612,7 @@ proctype consumer_stream(byte c) {
   {
 end:
     do
-    :: reads[c]?<x, s, g> ->
+    :: work?<x, s, g, p> ->
        // A wait that an end has met is told apart from one that a value has met by the CPU (`check`).
        d_step {
          published[g] >= s ->
@@ -510,17 +626,20 @@ end:
        fi;
 #endif
        d_step {
-         true;  // spin does not delay a d_step that begins with an assertion during a rendezvous
+         MAY_RELEASE(c, p);  // also: spin does not delay a d_step that begins with an assertion during a rendezvous
          assert(!is_good || contents[x] == s);
          if
          :: c < BLOCK ->
-            assert(!is_good || s == seen[c] + 1 || (g == 1 && s == first && seen[c] >= good[0]));
+            assert(!is_good || s == seen[c] + 1 || (g == 1 && s == first && seen[c] >= GOOD(0)));
 #if KEEPS
             assert(kept == NONE || contents[kept] == seen[c]);
             released[c] = (is_good -> seen[c] : released[c]);
             kept = (is_good -> x : kept)
 #else
             released[c] = s
+#if STREAMS > 1
+            ; released_before = (c == 0 -> s : released_before)
+#endif
 #endif
          :: else ->
             assert(!is_good || s > seen[c]);
@@ -529,18 +648,18 @@ end:
          fi;
          seen[c] = (is_good -> s : seen[c]);
          printf("release %d %d\n", c, s);
-         reads[c]?x, s, g; x = 0; s = 0; g = 0; is_good = false
+         work?x, s, g, p; x = 0; s = 0; g = 0; p = 0; is_good = false
        }
     od
   } unless {
     atomic {
-      stop[1 + c]?true ->
+      halt?true ->
       halted[1 + c] = true;
       do
-      :: reads[c]?_, _, _
-      :: empty(reads[c]) -> break
+      :: work?_, _, _, _
+      :: empty(work) -> break
       od;
-      x = 0; s = 0; g = 0; is_good = false; seen[c] = 0
+      x = 0; s = 0; g = 0; p = 0; is_good = false; seen[c] = 0
     }
   }
 }
@@ -589,13 +708,27 @@ inline join(c) {
 
 inline leave(c) {
 #if FAULT != LEAVE_EARLY
-  empty(reads[c]);
+  IS_IDLE(c);
 #endif
   d_step { asked[1 + c] = true; printf("leave %d\n", c) }
 }
 
+inline take(c, work) {
+  d_step {
+    nfull(work) ->
+    x = order[g * ORDER + s % ORDER];
+    assert(row[g * N + x] == s && meta[g * N + x] == s);
+    taken[c] = s;
+    work!x, s, g, p; printf("take %d %d\n", c, s);
+#if STREAMS > 1
+    p = (c == 0 -> s : 0);
+#endif
+    x = 0; s++
+  }
+}
+
 proctype block_consumer(byte c) {
-  byte s, x, g, last, from;
+  byte s, x, g, last, from, p;
   {
     join(c);
     from = s;
@@ -609,22 +742,22 @@ proctype block_consumer(byte c) {
 #if FAULT != LAST_VALUE_EARLY
             published[g] == ENDED;
 #endif
-            last = last_published[g];
-            assert(last == good[g]);
+            last = LAST_GOOD(g);
+            assert(last == GOOD(g));
             if
             :: s > last -> last = 0; goto over
             :: else -> last = 0
             fi
          fi
        }
-       d_step {
-         nfull(reads[c]) ->
-         x = order[g * ORDER + s % ORDER];
-         assert(row[g * N + x] == s && meta[g * N + x] == s);
-         taken[c] = s;
-         reads[c]!x, s, g; printf("take %d %d\n", c, s);
-         x = 0; s++
-       }
+#if STREAMS > 1
+       if
+       :: take(c, reads[c])
+       :: c == 0 -> take(c, more_reads)
+       fi;
+#else
+       take(c, reads[c]);
+#endif
        goto next;
 over:
 #if TAKEOVER
@@ -639,11 +772,11 @@ next:
        skip
     od;
     // A consumer that has joined at an announced item that never became good gets no item.
-    atomic { empty(reads[c]) -> assert(seen[c] == good[g] || (good[g] < from && seen[c] == from - 1)) };
+    atomic { IS_IDLE(c) -> assert(seen[c] == GOOD(g) || (GOOD(g) < from && seen[c] == from - 1)) };
 finished:
     skip
   } unless {
-    atomic { die[1 + c]?true -> dead[1 + c] = true; printf("kill consumer %d\n", c); s = 0; x = 0; g = 0; last = 0; from = 0 }
+    atomic { die[1 + c]?true -> dead[1 + c] = true; printf("kill consumer %d\n", c); s = 0; x = 0; g = 0; last = 0; from = 0; p = 0 }
   }
 }
 
@@ -684,7 +817,7 @@ proctype latest_consumer(byte c) {
          :: announced[g] == ENDED && !closed[g] && FAULT != NO_END_CHECK -> goto refuted
          :: else
          fi;
-         reads[c]!x, s, g; printf("hold %d %d\n", c, s);
+         reads[c]!x, s, g, 0; printf("hold %d %d\n", c, s);
          mine = s; x = 0; s = 0
        }
        goto next;
@@ -703,7 +836,7 @@ over:
 next:
        skip
     od;
-    atomic { empty(reads[c]) -> assert(!closed[g] || seen[c] == good[g] || (good[g] < from && seen[c] == from - 1)) };
+    atomic { IS_IDLE(c) -> assert(!closed[g] || seen[c] == good[g] || (good[g] < from && seen[c] == from - 1)) };
 finished:
     skip
   } unless {
@@ -782,7 +915,7 @@ init {
 #if CHECKS
        start[c] = 1;
 #endif
-       run consumer_stream(c);
+       run consumer_stream(c, reads[c], stop[1 + c]);
        if
        :: c < BLOCK -> run block_consumer(c)
        :: else -> run latest_consumer(c)
@@ -791,6 +924,9 @@ init {
     :: else -> break
     od;
     c = 0;
+#if STREAMS > 1
+    run consumer_stream(0, more_reads, streams_stay);
+#endif
     run producer_stream(0, writes0, stop[0]);
     run producer();
 #if TAKEOVER
