@@ -164,13 +164,12 @@ class planned_operations {
     id_ = streams::stream_id(stream_, name_, object());
     for (gpushm_timeline* const each : written_) {
       const auto& last = each->last_store_;
-      if (!last || last->stream == id_) {
+      if (!last || last->stream == id_ || each->has_stored_values()) {
         continue;
       }
       if (last->done) {
         last->done->enqueue_wait(stream_, name_, each->name_);
-      } else if (!each->has_flags_ &&
-                 !sync::releases(each->place_.now()->read().word, each->on_streams_)) {
+      } else if (!each->has_flags_) {
         throw error(
             errc::invalid_argument,
             name_,

@@ -64,6 +64,11 @@ gpushm_timeline::~gpushm_timeline() {
   end_word(sync::word_kind::ended);
 }
 
+/// Of values, whether the streams have stored all.
+bool gpushm_timeline::has_stored_values() const {
+  return !has_flags_ && sync::releases(place_.now()->read().word, on_streams_);
+}
+
 /// A store of a stream would overwrite a terminal word or a larger value, and later the next
 /// timeline of the word. Returns false if one may still come after `close_limit`.
 bool gpushm_timeline::await_last_store() {
@@ -71,11 +76,12 @@ bool gpushm_timeline::await_last_store() {
     return true;
   }
   const auto deadline = gpushm::base::deadline_after(detail::close_limit);
-  const auto writer = place_.now()->writer();
-  bool is_done = false;
-  if (last_store_->done) {
+  // Without the driver, if possible: it refuses queries of events while a thread captures a graph.
+  bool is_done = has_stored_values();
+  if (!is_done && last_store_->done) {
     is_done = last_store_->done->wait(deadline);
-  } else if (!has_flags_) {
+  } else if (!is_done && !has_flags_) {
+    const auto writer = place_.now()->writer();
     is_done = sync::wait(writer.reader(), on_streams_, deadline) != wait_result::timed_out;
   }
   if (is_done) {

@@ -96,6 +96,7 @@ struct gpushm_timeline {
               const std::stop_token& stop) const;
   /// For a stream's wait: a word that was handed over meets no wait any more.
   [[nodiscard]] place_ptr place_to_wait(std::chrono::milliseconds timeout) const;
+  [[nodiscard]] bool has_stored_values() const;
   [[nodiscard]] bool await_last_store();
   void await_last_store_for(std::string_view operation);
   void end_word(gpushm::sync::word_kind how) noexcept;
