@@ -167,6 +167,14 @@ void add_load(CLI::App& app, load_arguments& out) {
       "How files are read (auto: direct unless they are in the page cache)",
       out.options.reading,
       {{"auto", reading::automatic}, {"cached", reading::cached}, {"direct", reading::direct}});
+  add_choice(app,
+             "--verify",
+             "Whether files that were loaded before are read (auto: if their stamps have changed)",
+             out.options.verify,
+             {{"auto", verify::automatic}, {"full", verify::full}});
+  app.add_flag("--replace",
+               out.options.replace,
+               "Remove another model of this name, or former contents of the files, and load");
   add_duration(app, "--timeout", "Time limit (default: an hour)", [&](auto value) {
     out.options.timeout = value;
   });

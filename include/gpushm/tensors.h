@@ -28,11 +28,24 @@ typedef enum gpushm_reading GPUSHM_INT {
   GPUSHM_READING_DIRECT = 2     /* O_DIRECT, where the file system has it */
 } gpushm_reading;
 
+/* Whether files that have changed, or other ones, have what a segment was loaded from. */
+typedef enum gpushm_verify GPUSHM_INT {
+  GPUSHM_VERIFY_AUTOMATIC = 0, /* by their stamps; where those differ, by all bytes, once */
+  GPUSHM_VERIFY_FULL = 1       /* by all bytes in each load, also where the stamps are equal */
+} gpushm_verify;
+
 typedef struct gpushm_load_options {
   size_t struct_size;
   gpushm_string device; /* as in gpushm_create_options; empty: "auto" */
   uint32_t threads;     /* that read: 1 to 64; 0: as many as there are CPUs, 8 to 16 */
   gpushm_reading reading;
+  gpushm_verify verify;
+  /* If the name has another model, or its files have changed, it is removed and loaded again,
+   * instead of GPUSHM_ERRC_ALREADY_EXISTS. Its users keep it, and readers of the name wait for the
+   * new one (gpushm_tensors_open): between removal and seal there is no complete one. What can be
+   * refused of the files was checked before the removal; if the load fails after it, the former one
+   * is gone, and the next load goes on. No effect if the name has this model. */
+  bool replace;
   int64_t timeout_ms; /* for all of it; 0: an hour */
   const gpushm_stop* stop;
   /* Called ten times a second, by the calling thread. May be NULL. */
@@ -44,8 +57,12 @@ typedef struct gpushm_load_options {
  * one reads, the others wait. If it dies, one of them goes on behind its fence, from the last piece
  * that was copied and hashed; if nobody waits, the next call does. `paths`: safetensors files, an
  * index (*.index.json), or a folder of a model. Returns the segment, open for reading, when it is
- * complete; at once if it is. Blocks; several threads read. Uses 8 MiB of pinned memory a thread on
- * GPUs. GPUSHM_ERRC_INVALID_FILE, GPUSHM_ERRC_ALREADY_EXISTS (the name has another model, or
+ * complete; at once if it is and the files' stamps (size, mtime, ctime, inode) are those of the
+ * files that it was loaded from: then no file is opened. Where stamps differ, all files are read
+ * and hashed; if their contents are the same, the stamps are added to the segment's, which needs
+ * the right to write it. A file that changes meanwhile ends the load. Blocks; several threads read.
+ * Uses 8 MiB of pinned memory a thread on GPUs. GPUSHM_ERRC_INVALID_FILE,
+ * GPUSHM_ERRC_ALREADY_EXISTS (the name has another model, other contents of these files, or
  * something else), GPUSHM_ERRC_TIMED_OUT, GPUSHM_ERRC_CANCELLED, and as gpushm_client_create and
  * gpushm_client_open. */
 GPUSHM_API gpushm_errc gpushm_tensors_load(gpushm_client* client,

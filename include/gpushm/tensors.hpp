@@ -36,10 +36,23 @@ enum class reading : std::uint8_t {
   direct = GPUSHM_READING_DIRECT,        ///< O_DIRECT, where the file system has it
 };
 
+/// Whether files that have changed, or other ones, have what a segment was loaded from.
+enum class verify : std::uint8_t {
+  automatic = GPUSHM_VERIFY_AUTOMATIC,  ///< by stamps; where those differ, by all bytes, once
+  full = GPUSHM_VERIFY_FULL,            ///< by all bytes in each load
+};
+
 struct load_options {
   std::string device = "auto";  ///< as in `create_options`
   std::uint32_t threads = 0;    ///< that read: 1 to 64; 0: as many as there are CPUs, 8 to 16
   gpushm::reading reading = gpushm::reading::automatic;
+  gpushm::verify verify = gpushm::verify::automatic;
+  /// If the name has another model, or its files have changed, it is removed and loaded again,
+  /// instead of already_exists. Its users keep it, and readers of the name wait for the new one
+  /// (`open_tensors`): between removal and seal there is no complete one. What can be refused of
+  /// the files was checked before the removal; if the load fails after it, the former one is gone,
+  /// and the next load goes on. No effect if the name has this model.
+  bool replace = false;
   std::chrono::milliseconds timeout = std::chrono::hours(1);  ///< for all of it
   std::stop_token stop = {};
   /// Called ten times a second, by the calling thread. What it throws ends the load.
@@ -50,10 +63,15 @@ struct load_options {
 /// same time: one reads, the others wait. If it dies, one of them goes on behind its fence, from
 /// the last piece that was copied and hashed; if nobody waits, the next call does. `paths`:
 /// safetensors files, an index (*.index.json), or a folder of a model. Returns the segment, open
-/// for reading, when it is complete; at once if it is. If the broker ends and no other one
+/// for reading, when it is complete; at once if it is and the files' stamps (size, mtime, ctime,
+/// inode) are those of the files that it was loaded from: then no file is opened. Where stamps
+/// differ, all files are read and hashed; if their contents are the same, the stamps are added to
+/// the segment's, which needs the right to write it. A file that changes meanwhile ends the load
+/// (invalid_file). If the broker ends and no other one
 /// continues it, goes on with the next one, for which it waits at most 30 s. Uses 8 MiB of pinned
 /// memory a thread on GPUs. Throws `error`: invalid_file, already_exists (the name has another
-/// model, or something else), timed_out, cancelled, and as `client::create` and `client::open`.
+/// model, other contents of these files, or something else), timed_out, cancelled, and as
+/// `client::create` and `client::open`.
 [[nodiscard]] inline segment load_tensors(client& by,
                                           std::string_view name,
                                           std::span<const std::string> paths,
@@ -75,6 +93,8 @@ struct load_options {
   wanted.device = glue::text(options.device);
   wanted.threads = options.threads;
   wanted.reading = static_cast<gpushm_reading>(options.reading);
+  wanted.verify = static_cast<gpushm_verify>(options.verify);
+  wanted.replace = options.replace;
   wanted.timeout_ms = options.timeout.count();
   wanted.stop = bridge.handle();
   wanted.report_context = &shared;

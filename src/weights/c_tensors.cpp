@@ -73,6 +73,9 @@ gpushm::load_options options_in(const gpushm_load_options* given) {
   result.threads = from.threads;
   result.reading = static_cast<gpushm::reading>(gpushm::base::enum_in(
       from.reading, static_cast<gpushm_reading>(GPUSHM_READING_DIRECT), operation));
+  result.verify = static_cast<gpushm::verify>(gpushm::base::enum_in(
+      from.verify, static_cast<gpushm_verify>(GPUSHM_VERIFY_FULL), operation));
+  result.replace = from.replace;
   if (from.timeout_ms != 0) {
     result.timeout = std::chrono::milliseconds(from.timeout_ms);
   }

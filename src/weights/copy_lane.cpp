@@ -39,14 +39,18 @@ error no_memory(const std::string& name, std::size_t bytes) {
 
 class host_lane : public copy_lane {
  public:
-  host_lane(segment& into, done report)
-      : first_(static_cast<std::byte*>(into.mutable_data())), report_(std::move(report)) {
+  /// `into`: null: nothing is copied.
+  host_lane(void* into, const std::string& name, done report)
+      : first_(static_cast<std::byte*>(into)), report_(std::move(report)) {
     if (!buffer_) {
-      throw no_memory(into.name(), buffer_bytes);
+      throw no_memory(name, buffer_bytes);
     }
   }
   std::byte* buffer() override { return buffer_.get(); }
   void add(const std::byte* first, std::span<const part> parts) override {
+    if (first_ == nullptr) {
+      return;
+    }
     for (const part& each : parts) {
       std::memcpy(first_ + each.segment_offset, first, each.bytes);
       first += each.bytes;
@@ -239,9 +243,13 @@ class gpu_lane : public copy_lane {
 
 std::unique_ptr<copy_lane> copy_lane::open(segment& into, done report) {
   if (into.ordinal() < 0) {
-    return std::make_unique<host_lane>(into, std::move(report));
+    return std::make_unique<host_lane>(into.mutable_data(), into.name(), std::move(report));
   }
   return std::make_unique<gpu_lane>(into, std::move(report));
+}
+
+std::unique_ptr<copy_lane> copy_lane::to_nowhere(const std::string& name, done report) {
+  return std::make_unique<host_lane>(nullptr, name, std::move(report));
 }
 
 }  // namespace gpushm::weights

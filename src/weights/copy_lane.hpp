@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "gpushm/segment.hpp"
 #include "weights/layout.hpp"
@@ -27,6 +28,9 @@ class copy_lane {
   /// For the memory of `into`, which must exist longer. Throws `error`: out_of_memory,
   /// driver_error.
   [[nodiscard]] static std::unique_ptr<copy_lane> open(segment& into, done report);
+  /// Copies nothing: what is read is only hashed. `name` is for the error. Throws `error`:
+  /// out_of_memory.
+  [[nodiscard]] static std::unique_ptr<copy_lane> to_nowhere(const std::string& name, done report);
 
   copy_lane() = default;
   copy_lane(const copy_lane&) = delete;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "base/thread.hpp"
 #include "weights/hash.hpp"
@@ -11,13 +12,11 @@
 
 namespace gpushm::weights {
 
-filling::filling(const job& of, segment& into, const load_journal& journal, timeline& progress)
+filling::filling(const job& of, target into)
     : job_(of),
-      into_(into),
-      journal_(journal),
-      progress_(progress),
+      into_(std::move(into)),
       reader_(of.files, of.options.reading),
-      first_(journal.head().verified_pieces.load(std::memory_order_acquire)),
+      first_(into_.first),
       next_(first_),
       complete_(first_),
       is_done_(of.plan.pieces.size()) {
@@ -25,8 +24,8 @@ filling::filling(const job& of, segment& into, const load_journal& journal, time
     complete_bytes_ += of.plan.pieces[i].bytes;
   }
   resumed_bytes_ = complete_bytes_;
-  if (complete_bytes_ != 0 && first_ != of.plan.pieces.size()) {
-    progress_.signal(complete_bytes_);
+  if (complete_bytes_ != 0) {
+    into_.on_complete(first_, complete_bytes_);
   }
 }
 
@@ -53,7 +52,7 @@ void filling::run() {
     const std::uint64_t bytes = complete_bytes_;
     lock.unlock();
     try {
-      job_.report(bytes, resumed_bytes_, true);
+      job_.report(bytes, resumed_bytes_, into_.is_load);
       job_.check_time();
     } catch (...) {
       fail();
@@ -65,12 +64,12 @@ void filling::run() {
   if (failure_) {
     std::rethrow_exception(failure_);
   }
-  job_.report(complete_bytes_, resumed_bytes_, true);
+  job_.report(complete_bytes_, resumed_bytes_, into_.is_load);
 }
 
 void filling::work() noexcept {
   try {
-    const auto lane = copy_lane::open(into_, [this](std::size_t piece) { complete(piece); });
+    const auto lane = into_.open_lane([this](std::size_t piece) { complete(piece); });
     while (!has_failed_.load(std::memory_order_relaxed)) {
       const std::size_t index = next_.fetch_add(1, std::memory_order_relaxed);
       if (index >= job_.plan.pieces.size()) {
@@ -91,7 +90,7 @@ void filling::work() noexcept {
 void filling::copy_piece(copy_lane& lane, std::size_t index) {
   const piece& what = job_.plan.pieces[index];
   const part* next = job_.plan.parts.data() + what.first_part;
-  std::uint64_t* hash = journal_.hashes() + what.first_part;
+  std::uint64_t* hash = into_.hashes + what.first_part;
   std::uint64_t of_next = 0;  // bytes of it that were read
   running_hash running;
   std::vector<part> parts;
@@ -136,10 +135,7 @@ void filling::complete(std::size_t index) {
     if (before == first_) {
       first_complete_ = last_complete_;
     }
-    journal_.head().verified_pieces.store(complete_, std::memory_order_release);
-    if (complete_ != is_done_.size()) {  // the last signal says that the segment is sealed
-      progress_.signal(complete_bytes_);
-    }
+    into_.on_complete(complete_, complete_bytes_);
   }
 }
 

@@ -7,24 +7,33 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <vector>
 
-#include "gpushm/segment.hpp"
-#include "gpushm/timeline.hpp"
 #include "weights/copy_lane.hpp"
 #include "weights/load_job.hpp"
 #include "weights/piece_reader.hpp"
 
 namespace gpushm::weights {
 
-/// Fills a segment by several threads, from the first piece that is not complete. All arguments
-/// must outlive it.
+/// Reads and hashes the pieces of a model by several threads, and passes them to lanes.
 ///
 /// Thread-safety: unsafe.
 class filling {
  public:
-  filling(const job& of, segment& into, const load_journal& journal, timeline& progress);
+  struct target {
+    /// For each thread, called by it.
+    std::function<std::unique_ptr<copy_lane>(copy_lane::done)> open_lane;
+    std::uint64_t* hashes = nullptr;  ///< of all parts; must exist longer
+    std::size_t first = 0;            ///< the first piece to read: all before it are complete
+    /// All pieces before the number `complete` are complete, with these bytes. Must not throw.
+    std::function<void(std::size_t complete, std::uint64_t bytes)> on_complete;
+    bool is_load = true;  ///< `load_progress::is_here`
+  };
+  /// `of` must exist longer.
+  filling(const job& of, target into);
 
   /// Blocks. Throws what a thread has thrown.
   void run();
@@ -46,9 +55,7 @@ class filling {
   void fail() noexcept;
 
   const job& job_;
-  segment& into_;
-  const load_journal& journal_;
-  timeline& progress_;
+  const target into_;
   piece_reader reader_;
   const std::size_t first_;
   std::atomic<std::size_t> next_;

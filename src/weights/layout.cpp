@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weights/layout.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 
-#include "base/syscall.hpp"
 #include "weights/hash.hpp"
 
 namespace gpushm::weights {
@@ -78,26 +74,13 @@ layout plan(std::span<const model_file> files) {
   return result;
 }
 
-std::string fingerprint_of(std::span<const model_file> files) {
-  constexpr std::uint64_t samples = 16;
-  constexpr std::size_t sample_bytes = 4'096;
-  std::string all;
-  for (const model_file& each : files) {
-    all += each.header_hash + " " + std::to_string(each.size_bytes);
-    const std::uint64_t data = each.size_bytes - each.data_begin;
-    for (std::uint64_t i = 0; i != samples; ++i) {
-      std::array<char, sample_bytes> sample{};
-      // The first and the last bytes are among them.
-      const std::uint64_t offset =
-          each.data_begin + (data < sample_bytes ? 0 : (data - sample_bytes) / (samples - 1) * i);
-      const ssize_t got = base::checked("load", each.path, "pread", [&] {
-        return ::pread(each.file.get(), sample.data(), sample.size(), static_cast<off_t>(offset));
-      });
-      all += " " + hash_text({sample.data(), static_cast<std::size_t>(got)});
-    }
-    all += "\n";
+tensors table_with(const layout& plan, const std::uint64_t* hashes) {
+  tensors result = plan.table;
+  for (std::size_t i = 0; i != result.all.size(); ++i) {
+    const std::size_t first = plan.first_part[i];
+    result.all[i].hash = tensor_hash({hashes + first, plan.first_part[i + 1] - first});
   }
-  return hash_text(all);
+  return result;
 }
 
 }  // namespace gpushm::weights

@@ -50,6 +50,8 @@ struct layout {
   std::uint64_t table_offset = 0;
 };
 
+/// The table of a plan, with the hashes of its parts.
+[[nodiscard]] tensors table_with(const layout& plan, const std::uint64_t* hashes);
 /// Files in their order, tensors in the order of their places.
 [[nodiscard]] layout plan(std::span<const model_file> files);
 
@@ -57,9 +59,5 @@ struct layout {
 [[nodiscard]] constexpr std::uint64_t aligned(std::uint64_t offset) {
   return (offset + tensor_alignment - 1) / tensor_alignment * tensor_alignment;
 }
-
-/// Says which model the files have, whatever their paths: a hash of their headers, sizes, and 16
-/// samples of 4 KiB of each. Reads the samples.
-[[nodiscard]] std::string fingerprint_of(std::span<const model_file> files);
 
 }  // namespace gpushm::weights

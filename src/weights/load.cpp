@@ -12,11 +12,15 @@
 #include "base/deadline.hpp"
 #include "base/has_gone.hpp"
 #include "base/log.hpp"
+#include "base/quoted.hpp"
 #include "base/syscall.hpp"
+#include "driver/devices.hpp"
 #include "gpushm/error.hpp"
 #include "gpushm/timeline.hpp"
+#include "weights/copy_lane.hpp"
 #include "weights/filling.hpp"
 #include "weights/hash.hpp"
+#include "weights/identity.hpp"
 #include "weights/layout.hpp"
 #include "weights/load_job.hpp"
 #include "weights/slab.hpp"
@@ -66,30 +70,142 @@ class broker_losses {
   std::optional<steady_clock::time_point> until_;
 };
 
-/// The segment if it is published, and whether it is complete. Throws already_exists: it has
-/// something else.
 struct found_slab {
   segment memory;
   slab_info info;
   bool is_complete = false;
 };
-std::optional<found_slab> find(const job& of, access how) {
+/// The segment if it is published, and whether it is complete. Throws already_exists: it has no
+/// tensors.
+std::optional<found_slab> find(client& by,
+                               const std::string& name,
+                               const load_options& options,
+                               access how) {
   open_options wanted;
   wanted.access = how;
-  wanted.device = of.options.device == "auto" ? std::string() : of.options.device;
-  auto opened = of.by.try_open(of.name, wanted);
+  wanted.device = options.device == "auto" ? std::string() : options.device;
+  auto opened = by.try_open(name, wanted);
   if (!opened) {
     return std::nullopt;
   }
   const auto info = info_of(*opened);
   if (!info) {
-    throw of.exists("there is a segment of this name without tensors");
-  }
-  if (info->fingerprint != of.fingerprint) {
-    throw of.exists("this name has another model, or the same one from other files");
+    throw error(errc::already_exists,
+                operation,
+                name,
+                "there is a segment of this name without tensors",
+                "remove it first (gpushm rm), or load the model under another name");
   }
   const bool is_complete = is_sealed(*opened, *info);
   return found_slab{std::move(*opened), *info, is_complete};
+}
+std::optional<found_slab> find(const job& of, access how) {
+  return find(of.by, of.name, of.options, how);
+}
+/// Whether it has tensors of these names, types, shapes and places.
+bool has_layout_of(const job& of, const found_slab& slab) {
+  return slab.info.fingerprint == of.fingerprint;
+}
+
+// ---- whether a segment has what the files have ----
+
+bool is_known(const segment& slab, const slab_info& info, const model_identity& identity) {
+  const auto known = sources_of(slab, info).known;
+  return std::find(known.begin(), known.end(), identity) != known.end();
+}
+
+/// Complete, from files of these stamps. Reads no file, and parses nothing.
+std::optional<segment> find_known(client& by,
+                                  const std::string& name,
+                                  const std::vector<std::string>& paths,
+                                  const load_options& options) {
+  if (options.verify == verify::full) {
+    return std::nullopt;
+  }
+  auto slab = find(by, name, options, access::read);
+  if (!slab || !slab->is_complete) {
+    return std::nullopt;
+  }
+  const auto sources = sources_of(slab->memory, slab->info);
+  const auto identity = identity_at(paths, sources.names);
+  if (!identity ||
+      std::find(sources.known.begin(), sources.known.end(), *identity) == sources.known.end()) {
+    return std::nullopt;
+  }
+  return std::move(slab->memory);
+}
+
+/// The file that a tensor of the plan is read from.
+const model_file& file_of(const job& of, std::size_t tensor_index) {
+  std::size_t first = 0;
+  for (const model_file& each : of.files) {
+    first += each.contents.all.size();
+    if (tensor_index < first) {
+      return each;
+    }
+  }
+  return of.files.back();
+}
+
+/// Reads and hashes all files. Returns how they differ from a segment of the same layout.
+std::optional<std::string> difference(const job& of, const found_slab& slab) {
+  const auto text = table_of(slab.memory, slab.info);
+  if (!text) {
+    return "it is not complete";
+  }
+  const tensors loaded = checked_table(of.name, *text, slab.info);
+  std::vector<std::uint64_t> hashes(of.plan.parts.size());
+  filling::target to;
+  to.open_lane = [&](copy_lane::done report) {
+    return copy_lane::to_nowhere(of.name, std::move(report));
+  };
+  to.hashes = hashes.data();
+  to.on_complete = [](std::size_t, std::uint64_t) {};
+  to.is_load = false;
+  filling(of, std::move(to)).run();
+  of.check_files();
+  const tensors files = table_with(of.plan, hashes.data());
+  for (std::size_t i = 0; i != files.all.size(); ++i) {
+    if (i >= loaded.all.size() || loaded.all[i] != files.all[i]) {
+      const model_file& from = file_of(of, i);
+      return "tensor " + base::in_quotes(files.all[i].name) + " of " + base::in_quotes(from.path) +
+             " differs: the file has changed since it was loaded (mtime " +
+             time_text(from.stamp.mtime_ns) + ')';
+    }
+  }
+  return std::nullopt;
+}
+
+/// So that later loads of the same files read none of them.
+void remember_files(const job& of) {
+  base::log(log_level::info,
+            "load \"" + of.name + "\": other files, or written again, with the same contents");
+  try {
+    if (auto slab = find(of, access::read_write);
+        slab && slab->is_complete && has_layout_of(of, *slab)) {
+      remember(slab->memory, slab->info, of.identity);
+    }
+  } catch (const error& why) {  // this process may not write it: each of its loads reads the files
+    base::log(log_level::info, why.what());
+  }
+}
+
+/// Nothing: the complete segment has what the files have. Otherwise why not.
+std::optional<std::string> why_not(const job& of, const found_slab& slab, bool is_loaded_here) {
+  if (!has_layout_of(of, slab)) {
+    return "this name has another model, or the files have changed since they were loaded (" +
+           base::in_quotes(of.files.front().path) + ": mtime " +
+           time_text(of.files.front().stamp.mtime_ns) + ')';
+  }
+  const bool is_same = is_known(slab.memory, slab.info, of.identity);
+  if (is_same && (is_loaded_here || of.options.verify == verify::automatic)) {
+    return std::nullopt;
+  }
+  auto result = difference(of, slab);
+  if (!result && !is_same) {
+    remember_files(of);
+  }
+  return result;
 }
 
 // ---- one loader, and others that wait ----
@@ -100,7 +216,9 @@ load_journal make_journal(const job& of, const slab_info& info) {
   wanted.device = "host";
   wanted.lifetime = lifetime::persistent;
   segment made = of.by.create(of.journal_name(info), wanted);  // contents are zero
-  static_cast<journal_head*>(made.mutable_data())->id = info.id;
+  auto* const head = static_cast<journal_head*>(made.mutable_data());
+  head->id = info.id;
+  head->identity = of.identity;
   made.publish();
   return load_journal(std::move(made));
 }
@@ -131,16 +249,20 @@ std::optional<load_journal> find_journal(const job& of, const slab_info& info) {
       result.head().verified_pieces.load(std::memory_order_acquire) > of.plan.pieces.size()) {
     return std::nullopt;
   }
+  if (result.head().identity != of.identity) {  // they may have other contents: all is read again
+    result.head().verified_pieces.store(0, std::memory_order_release);
+    result.head().identity = of.identity;
+  }
   return result;
 }
 
 /// Removes all notes beside the model, also of slabs that were removed before they were complete.
 /// If another process begins to load the model meanwhile, its successor would read all of it again.
 /// Throws what a client throws, but for notes that cannot be removed.
-void remove_notes(const job& of) {
-  for (const auto& each : of.by.list(of.notes_name())) {
+void remove_notes(client& by, const std::string& name) {
+  for (const auto& each : by.list(notes_name(name))) {
     try {
-      of.by.remove(each.name);
+      by.remove(each.name, each.generation);
     } catch (const error& why) {
       if (broker_losses::is_loss(why)) {
         throw;
@@ -152,9 +274,9 @@ void remove_notes(const job& of) {
 
 /// Of a model that is complete: its loader may have been killed before it has done this. False: its
 /// broker has ended, and no other load would do it.
-bool remove_notes_of_complete(const job& of, broker_losses& losses) {
+bool remove_notes_of_complete(client& by, const std::string& name, broker_losses& losses) {
   try {
-    remove_notes(of);
+    remove_notes(by, name);
   } catch (const error& why) {
     if (losses.may_repeat_after(why)) {
       return false;
@@ -165,25 +287,34 @@ bool remove_notes_of_complete(const job& of, broker_losses& losses) {
 }
 
 /// After a failure: others may wait, and go on; what no other process has open is not left behind.
-void remove_unless_awaited(const job& of) noexcept {
+void remove_unless_awaited(const job& of, generation slab) noexcept {
   try {
-    if (of.by.stat(of.name).leases <= 1) {
-      remove_notes(of);
-      of.by.remove(of.name);
+    if (of.by.stat(of.name, slab).leases <= 1) {
+      remove_notes(of.by, of.name);
+      of.by.remove(of.name, slab);
     }
   } catch (const std::exception& why) {
     base::log(log_level::debug, why.what());
   }
 }
 
-std::string complete_table(const job& of, const load_journal& journal) {
-  tensors table = of.plan.table;
-  const std::uint64_t* const hashes = journal.hashes();
-  for (std::size_t i = 0; i != table.all.size(); ++i) {
-    const std::size_t first = of.plan.first_part[i];
-    table.all[i].hash = tensor_hash({hashes + first, of.plan.first_part[i + 1] - first});
-  }
-  return write_tensors(table);
+filling::target target_of(const job& of,
+                          segment& into,
+                          const load_journal& journal,
+                          timeline& progress) {
+  filling::target result;
+  result.open_lane = [&into](copy_lane::done report) {
+    return copy_lane::open(into, std::move(report));
+  };
+  result.hashes = journal.hashes();
+  result.first = journal.head().verified_pieces.load(std::memory_order_acquire);
+  result.on_complete = [&of, &journal, &progress](std::size_t complete, std::uint64_t bytes) {
+    journal.head().verified_pieces.store(complete, std::memory_order_release);
+    if (complete != of.plan.pieces.size()) {  // the last signal says that the segment is sealed
+      progress.signal(bytes);
+    }
+  };
+  return result;
 }
 
 /// How long each part of a load has taken: what to look at when one is slow.
@@ -205,17 +336,46 @@ class phases {
   std::string text_;
 };
 
-/// `progress`: no other process loads as long as this process has it.
-void lead(const job& of, timeline progress) {
+/// Ends the use of the name by a segment of another model; its users keep it. A reader of the name
+/// waits from then on for the new one. False: it has the name no more.
+bool remove_replaced(const job& of, generation replaced) {
+  try {
+    of.by.remove(of.name, replaced);
+    return true;
+  } catch (const error& why) {
+    if (why.code() != errc::no_such_segment && why.code() != errc::gone_or_replaced) {
+      throw;
+    }
+    return false;
+  }
+}
+
+/// What a leader has done.
+struct leading {
+  bool has_loaded = false;
+  bool has_replaced = false;
+};
+
+/// `progress`: no other process loads as long as this process has it. `replaced`: what is removed
+/// first; 0: nothing.
+leading lead(const job& of, timeline progress, generation replaced) {
   phases took(of);
   took.end("files and name");
+  leading result;
+  if (replaced != 0) {
+    of.check_files();
+    result.has_replaced = remove_replaced(of, replaced);
+  }
   auto slab = find(of, access::read_write);
-  if (slab && slab->is_complete) {
-    return;  // by the loader before
+  if (slab && (slab->is_complete || !has_layout_of(of, *slab))) {
+    return result;  // by the loader before
   }
   const bool is_new = !slab;
   if (is_new) {
-    const slab_info info = new_slab(of.fingerprint, of.plan.table_offset, of.table_of_zeros.size());
+    const slab_info info = new_slab(of.fingerprint,
+                                    of.plan.table_offset,
+                                    of.table_of_zeros.size(),
+                                    sources_bytes_for(of.sources));
     create_options wanted;
     wanted.size_bytes = slab_bytes(info);
     wanted.device = of.options.device;
@@ -224,16 +384,17 @@ void lead(const job& of, timeline progress) {
     memory.publish(to_metadata(info));
     slab = found_slab{std::move(memory), info, false};
   }
+  const generation loaded = slab->memory.generation();
   try {
     // After the slab, whose next loader removes it: without a slab nothing would end it.
     auto journal = is_new ? std::nullopt : find_journal(of, slab->info);
     if (!journal) {
-      remove_notes(of);
+      remove_notes(of.by, of.name);
       journal.emplace(make_or_await([&] { return make_journal(of, slab->info); }));
     }
     took.end("memory");
     of.check_files();  // it may have waited long for another loader
-    filling work(of, slab->memory, *journal, progress);
+    filling work(of, target_of(of, slab->memory, *journal, progress));
     work.run();
     if (work.first_complete() != steady_clock::time_point()) {
       took.end("first piece", work.first_complete());
@@ -241,14 +402,17 @@ void lead(const job& of, timeline progress) {
     }
     took.end("end of the threads");
     of.check_files();  // what was read is one content of them
-    seal(slab->memory, slab->info, complete_table(of, *journal));
+    seal(slab->memory,
+         slab->info,
+         write_tensors(table_with(of.plan, journal->hashes())),
+         of.sources);
   } catch (const error& why) {
     if (!broker_losses::is_loss(why)) {  // after which this goes on
-      remove_unless_awaited(of);
+      remove_unless_awaited(of, loaded);
     }
     throw;
   } catch (...) {
-    remove_unless_awaited(of);
+    remove_unless_awaited(of, loaded);
     throw;
   }
   if (of.plan.tensor_bytes != 0) {
@@ -258,6 +422,8 @@ void lead(const job& of, timeline progress) {
   slab.reset();
   took.end("unmap");
   took.log();
+  result.has_loaded = true;
+  return result;
 }
 
 /// Until the loader is done, or has ended. `held`: the segment, so that its loader does not remove
@@ -270,7 +436,7 @@ void lead(const job& of, timeline progress) {
 void follow(const job& of, std::optional<found_slab>& held) {
   try {
     const epoch followed = of.by.broker().epoch;
-    if (auto now = find(of, access::read_write)) {
+    if (auto now = find(of, access::read_write); now && has_layout_of(of, *now)) {
       held = std::move(now);
     }
     const timeline progress =
@@ -313,10 +479,7 @@ unsigned automatic_threads() {
   return static_cast<unsigned>(std::clamp(std::ceil(base::cpu_limit()), fewest, most));
 }
 
-job describe(client& by,
-             const std::string& name,
-             const std::vector<std::string>& paths,
-             const load_options& options) {
+void check_options(const std::string& name, const load_options& options) {
   constexpr unsigned max_threads = 64;
   constexpr std::size_t longest_name = max_name_bytes - 48;  // names beside it are longer
   if (options.threads > max_threads || name.size() > longest_name) {
@@ -328,12 +491,43 @@ job describe(client& by,
                 "use 1 to " + std::to_string(max_threads) + " threads and a name of at most " +
                     std::to_string(longest_name) + " bytes");
   }
+}
+
+/// A name has one place, where the first load has put it: another device uses it from there, more
+/// slowly, which no error says.
+segment on_device(segment loaded, const load_options& options) {
+  if (options.device == "auto") {
+    return loaded;
+  }
+  const device_id place = loaded.device();
+  bool is_there = (place.kind == device_kind::host) == (options.device == "host");
+  if (is_there && place.kind != device_kind::host) {
+    const driver::gpu* const gpu = driver::find_visible(place);
+    is_there = gpu != nullptr && gpu->ordinal == loaded.ordinal();
+  }
+  if (!is_there) {
+    base::log(log_level::warning,
+              "load \"" + loaded.name() + "\": the model is on " + place.text() + ", not on " +
+                  options.device + ", which uses it from there; load it under another name to " +
+                  "have it on both");
+  }
+  return loaded;
+}
+
+job describe(client& by,
+             const std::string& name,
+             const std::vector<std::string>& paths,
+             const load_options& options,
+             steady_clock::time_point until) {
   const unsigned threads = options.threads == 0 ? automatic_threads() : options.threads;
-  job result{by, name, options, threads, base::deadline_after(options.timeout), {}, {}, {}, {}};
+  job result{by, name, options, threads, until, {}, {}, {}, {}, {}, {}, {}};
+  result.index = index_of(paths);
   result.files = open_model(paths);
   result.plan = plan(result.files);
   result.table_of_zeros = write_tensors(result.plan.table);
-  result.fingerprint = fingerprint_of(result.files);
+  result.fingerprint = hash_text(result.table_of_zeros);
+  result.identity = identity_of(result.index, result.files);
+  result.sources = {names_of(result.index, result.files), {result.identity}};
   return result;
 }
 
@@ -343,31 +537,56 @@ segment load(client& by,
              const std::string& name,
              const std::vector<std::string>& paths,
              const load_options& options) {
-  const job of = describe(by, name, paths, options);
+  check_options(name, options);
+  const auto until = base::deadline_after(options.timeout);
+  std::optional<job> of;
   std::optional<found_slab> held;
   broker_losses losses;
+  bool is_loaded_here = false;
+  bool may_replace = options.replace;
+  generation replaced = 0;  // not what the files have: compared once
   for (;;) {
     try {
-      if (auto found = find(of, access::read); found && found->is_complete) {
-        if (remove_notes_of_complete(of, losses)) {
-          return std::move(found->memory);
+      if (!of) {
+        if (auto known = find_known(by, name, paths, options);
+            known && remove_notes_of_complete(by, name, losses)) {
+          return on_device(*std::move(known), options);
         }
-        base::pause_before_retry(retry_pause);
-        continue;
+        of.emplace(describe(by, name, paths, options, until));
       }
-      of.check_time();
-      if (auto progress = try_to_lead(of)) {
-        lead(of, std::move(*progress));
+      if (auto found = find(*of, access::read);
+          found && found->memory.generation() != replaced &&
+          (found->is_complete || !has_layout_of(*of, *found))) {
+        const auto reason = why_not(*of, *found, is_loaded_here);
+        if (!reason && remove_notes_of_complete(by, name, losses)) {
+          return on_device(std::move(found->memory), options);
+        }
+        if (reason && !may_replace) {
+          throw of->exists(*reason);
+        }
+        replaced = reason ? found->memory.generation() : 0;
+        held.reset();
+      }
+      of->check_time();
+      if (auto progress = try_to_lead(*of)) {
+        const leading done = lead(*of, std::move(*progress), replaced);
+        is_loaded_here = is_loaded_here || done.has_loaded;
+        // Once: two loads that replace each other's model would not end.
+        may_replace = may_replace && !done.has_replaced;
+        replaced = 0;
         losses.end();
         continue;
       }
-      follow(of, held);
+      follow(*of, held);
       losses.end();
     } catch (const error& why) {
       if (!losses.may_repeat_after(why)) {
         throw;
       }
-      of.check_time();
+      replaced = 0;  // another broker may give its generation to another segment
+      if (of) {
+        of->check_time();
+      }
     }
     base::pause_before_retry(retry_pause);
   }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "base/hex.hpp"
 #include "gpushm/error.hpp"
 #include "gpushm/tensors.hpp"
+#include "weights/identity.hpp"
 #include "weights/layout.hpp"
 #include "weights/model_files.hpp"
 #include "weights/slab.hpp"
@@ -25,6 +27,7 @@ inline constexpr std::chrono::milliseconds report_pause{100};
 /// In host memory beside a segment that is filled: what its next loader needs.
 struct journal_head {
   slab_id id{};
+  model_identity identity{};  ///< of the files that the complete pieces are from
   std::atomic<std::uint64_t> verified_pieces{0};
 };
 
@@ -53,6 +56,11 @@ class load_journal {
   return name + "/~load";
 }
 
+/// What the names of all journals of a model begin with.
+[[nodiscard]] inline std::string notes_name(const std::string& name) {
+  return name + "/~loaded-";
+}
+
 /// What is loaded, and how.
 struct job {
   client& by;
@@ -60,26 +68,35 @@ struct job {
   const load_options& options;
   unsigned threads;
   std::chrono::steady_clock::time_point until;
+  std::optional<index_file> index;
   std::vector<model_file> files;
   layout plan;
   std::string table_of_zeros;  ///< its length is the table's
-  std::string fingerprint;
+  std::string fingerprint;     ///< of the layout
+  model_identity identity;
+  model_sources sources;
   std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
 
-  /// What the names of all its journals begin with.
-  [[nodiscard]] std::string notes_name() const { return name + "/~loaded-"; }
   [[nodiscard]] std::string journal_name(const slab_info& of) const {
-    return notes_name() + base::hex_text(of.id);
+    return notes_name(name) + base::hex_text(of.id);
   }
   [[nodiscard]] error exists(std::string_view what) const {
     return {errc::already_exists,
             "load",
             name,
             what,
-            "remove it first (gpushm rm), or load the model under another name"};
+            "replace it (gpushm load --replace; replace in the options), or load the model under "
+            "another name"};
   }
   /// Throws `error` (invalid_file) if a file is not what it was when it was opened.
   void check_files() const {
+    if (index && stamp_at(index->path) != index->stamp) {
+      throw error(errc::invalid_file,
+                  "load",
+                  index->path,
+                  "it has changed since this load has opened it",
+                  std::string(when_written));
+    }
     for (const model_file& each : files) {
       check_unchanged(each.file.get(), each.path, each.stamp);
     }

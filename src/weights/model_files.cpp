@@ -420,4 +420,12 @@ std::vector<model_file> open_model(const std::vector<std::string>& paths) {
   return result;
 }
 
+std::string first_file_of(const std::string& path) {
+  return file_in(path);
+}
+
+bool is_index(const std::string& path) {
+  return path.ends_with(index_suffix);
+}
+
 }  // namespace gpushm::weights

@@ -34,4 +34,10 @@ inline constexpr std::uint64_t max_header_bytes = 100'000'000;
 /// too_many_descriptors.
 [[nodiscard]] std::vector<model_file> open_model(const std::vector<std::string>& paths);
 
+/// The file that `open_model` opens first for this path: of a folder the index or model in it.
+/// Throws `error`: invalid_file.
+[[nodiscard]] std::string first_file_of(const std::string& path);
+/// Whether it is an index of several files, by its name.
+[[nodiscard]] bool is_index(const std::string& path);
+
 }  // namespace gpushm::weights

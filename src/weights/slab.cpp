@@ -2,9 +2,13 @@
 #include "weights/slab.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <cstddef>
 #include <cstring>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "base/file.hpp"
@@ -33,36 +37,112 @@ constexpr const char* operation = "open tensors";
               "program that wrote the segment");
 }
 
-/// The last bytes of the segment.
+/// At a multiple of its size.
 struct seal_value {
-  std::array<char, 16> magic{};
+  /// Of the contents; 1: as they were sealed. For updates in place, which do not exist yet: it only
+  /// grows, and readers compare it before and after what they read.
+  std::uint64_t version = 1;
   slab_id id{};
   std::array<char, 32> table_hash{};
+  /// Stored last, with release: depends on the id, so that no former contents of the memory have
+  /// it.
+  std::uint64_t mark = 0;
   friend bool operator==(const seal_value&, const seal_value&) = default;
 };
 static_assert(sizeof(seal_value) == seal_bytes);
+constexpr std::uint64_t mark_place = offsetof(seal_value, mark);
+using identities = std::array<model_identity, max_identities>;
+
+std::uint64_t mark_of(const slab_id& id) {
+  std::string text(format);
+  text.append(id.begin(), id.end());
+  return hash_of(std::as_bytes(std::span(text)));
+}
+std::uint64_t seal_place(const slab_info& info) {
+  return (info.table_offset + info.table_bytes + seal_bytes - 1) / seal_bytes * seal_bytes;
+}
+std::uint64_t sources_place(const slab_info& info) {
+  return seal_place(info) + seal_bytes;
+}
+
+// ---- words that processes read while others write them: of host memory with the CPU's order, of a
+// GPU by copies, of which each is complete before the next one begins ----
+
+bool is_of_cpu(const segment& what) {
+  return what.backend() == backend::host;
+}
+
+std::uint64_t load_word(const segment& from, std::uint64_t at) {
+  std::uint64_t result = 0;
+  if (is_of_cpu(from)) {
+    const auto* const first = static_cast<const std::byte*>(from.data()) + at;
+    result = __atomic_load_n(reinterpret_cast<const std::uint64_t*>(first), __ATOMIC_ACQUIRE);
+  } else {
+    from.read(at, std::as_writable_bytes(std::span(&result, 1)));
+  }
+  return result;
+}
+void store_word(segment& to, std::uint64_t at, std::uint64_t value) {
+  if (is_of_cpu(to)) {
+    auto* const first = static_cast<std::byte*>(to.mutable_data()) + at;
+    __atomic_store_n(reinterpret_cast<std::uint64_t*>(first), value, __ATOMIC_RELEASE);
+  } else {
+    to.write(at, std::as_bytes(std::span(&value, 1)));
+  }
+}
+using identity_words = std::array<std::uint64_t, sizeof(model_identity) / sizeof(std::uint64_t)>;
+
+identities load_identities(const segment& from, std::uint64_t at) {
+  identities result{};
+  if (!is_of_cpu(from)) {
+    from.read(at, std::as_writable_bytes(std::span(result)));
+    return result;
+  }
+  for (model_identity& each : result) {
+    identity_words words{};
+    for (std::uint64_t& word : words) {
+      word = load_word(from, at);
+      at += sizeof word;
+    }
+    each = std::bit_cast<model_identity>(words);
+  }
+  return result;
+}
+void store_identity(segment& to, std::uint64_t at, const model_identity& which) {
+  for (const std::uint64_t word : std::bit_cast<identity_words>(which)) {
+    store_word(to, at, word);
+    at += sizeof word;
+  }
+}
 
 seal_value seal_for(const slab_info& info, std::string_view table) {
   seal_value result;
-  std::copy(format.begin(), format.end(), result.magic.begin());
   result.id = info.id;
+  result.mark = mark_of(info.id);
   const std::string hash = hash_text(table);
   std::copy(hash.begin(), hash.end(), result.table_hash.begin());
   return result;
 }
 
-/// The seal of a segment; nothing if it has none (yet).
-std::optional<seal_value> seal_of(const segment& what, const slab_info& info) {
-  seal_value found;
-  const std::uint64_t at = info.table_offset + info.table_bytes;
-  what.read(at, std::as_writable_bytes(std::span(&found, 1)));
-  const bool is_seal =
-      std::equal(format.begin(), format.end(), found.magic.begin()) && found.id == info.id;
-  return is_seal ? std::optional(found) : std::nullopt;
+/// All but the mark.
+template <typename Seal>
+auto bytes_before_mark(Seal& value) {
+  if constexpr (std::is_const_v<Seal>) {
+    return std::as_bytes(std::span(&value, 1)).first(mark_place);
+  } else {
+    return std::as_writable_bytes(std::span(&value, 1)).first(mark_place);
+  }
 }
 
-std::span<const std::byte> as_bytes_of(const seal_value& value) {
-  return std::as_bytes(std::span(&value, 1));
+/// The seal of a segment; nothing if it has none (yet).
+std::optional<seal_value> seal_of(const segment& what, const slab_info& info) {
+  if (load_word(what, seal_place(info) + mark_place) != mark_of(info.id)) {
+    return std::nullopt;
+  }
+  seal_value found;
+  what.read(seal_place(info), bytes_before_mark(found));
+  found.mark = mark_of(info.id);
+  return found.id == info.id ? std::optional(found) : std::nullopt;
 }
 
 std::optional<slab_id> id_of(const std::string& text) {
@@ -103,14 +183,22 @@ std::uint64_t spanned_bytes(std::string_view name, const tensor& of) {
 
 }  // namespace
 
-slab_info new_slab(std::string fingerprint, std::uint64_t table_offset, std::uint64_t table_bytes) {
-  slab_info result{{}, std::move(fingerprint), table_offset, table_bytes};
+model_identity identity_from(std::string_view stamps) {
+  const auto hash = id_of(hash_text(stamps));
+  return hash.value_or(model_identity{});
+}
+
+slab_info new_slab(std::string fingerprint,
+                   std::uint64_t table_offset,
+                   std::uint64_t table_bytes,
+                   std::uint64_t sources_bytes) {
+  slab_info result{{}, std::move(fingerprint), table_offset, table_bytes, sources_bytes};
   base::random_bytes(result.id);
   return result;
 }
 
 std::uint64_t slab_bytes(const slab_info& what) {
-  return what.table_offset + what.table_bytes + seal_bytes;
+  return sources_place(what) + what.sources_bytes;
 }
 
 std::string to_metadata(const slab_info& what) {
@@ -118,7 +206,8 @@ std::string to_metadata(const slab_info& what) {
               {"id", base::hex_text(what.id)},
               {"fingerprint", what.fingerprint},
               {"table_offset", what.table_offset},
-              {"table_bytes", what.table_bytes}}
+              {"table_bytes", what.table_bytes},
+              {"sources_bytes", what.sources_bytes}}
       .dump();
 }
 
@@ -137,28 +226,48 @@ std::optional<slab_info> info_of(const segment& what) {
   const auto fingerprint = read.find("fingerprint");
   const auto offset = read.find("table_offset");
   const auto bytes = read.find("table_bytes");
+  const auto sources = read.find("sources_bytes");
   if (id == read.end() || !id->is_string() || fingerprint == read.end() ||
       !fingerprint->is_string() || offset == read.end() || !offset->is_number_unsigned() ||
-      bytes == read.end() || !bytes->is_number_unsigned()) {
+      bytes == read.end() || !bytes->is_number_unsigned() || sources == read.end() ||
+      !sources->is_number_unsigned()) {
     damaged(what.name(), "its metadata lack the place of the table of tensors");
   }
   const auto known = id_of(id->get<std::string>());
   slab_info result{known.value_or(slab_id{}),
                    fingerprint->get<std::string>(),
                    offset->get<std::uint64_t>(),
-                   bytes->get<std::uint64_t>()};
+                   bytes->get<std::uint64_t>(),
+                   sources->get<std::uint64_t>()};
   const std::uint64_t size = what.size_bytes();
-  if (!known || result.table_bytes > max_table_bytes || size < seal_bytes ||
-      result.table_bytes > size - seal_bytes ||
-      result.table_offset != size - seal_bytes - result.table_bytes) {
+  // No sum of them overflows: none is larger than the segment.
+  if (!known || result.table_bytes > max_table_bytes || result.table_bytes > size ||
+      result.table_offset > size || result.sources_bytes > identities_bytes + max_names_bytes ||
+      (result.sources_bytes != 0 && result.sources_bytes < identities_bytes) ||
+      size > std::numeric_limits<std::int64_t>::max() || slab_bytes(result) != size) {
     damaged(what.name(), "its metadata place the table of tensors where it cannot be");
   }
   return result;
 }
 
-void seal(segment& what, const slab_info& info, std::string_view table) {
+void seal(segment& what,
+          const slab_info& info,
+          std::string_view table,
+          const model_sources& sources) {
   what.write(info.table_offset, std::as_bytes(std::span(table)));
-  what.write(info.table_offset + info.table_bytes, as_bytes_of(seal_for(info, table)));
+  if (info.sources_bytes != 0) {
+    std::string text(info.sources_bytes, '\0');
+    identities first{};
+    std::copy_n(sources.known.begin(), std::min(sources.known.size(), first.size()), first.begin());
+    std::memcpy(text.data(), first.data(), sizeof first);
+    std::copy_n(sources.names.begin(),
+                std::min<std::size_t>(sources.names.size(), text.size() - sizeof(identities)),
+                text.begin() + sizeof(identities));
+    what.write(sources_place(info), std::as_bytes(std::span(text)));
+  }
+  const seal_value value = seal_for(info, table);
+  what.write(seal_place(info), bytes_before_mark(value));
+  store_word(what, seal_place(info) + mark_place, value.mark);
 }
 
 bool is_sealed(const segment& what, const slab_info& info) {
@@ -172,10 +281,39 @@ std::optional<std::string> table_of(const segment& what, const slab_info& info) 
   }
   std::string table(info.table_bytes, '\0');
   what.read(info.table_offset, std::as_writable_bytes(std::span(table)));
-  if (seal_for(info, table) != *found) {
+  seal_value expected = seal_for(info, table);
+  expected.version = found->version;
+  if (expected != *found) {
     damaged(what.name(), "its table of tensors does not have the hash in its seal");
   }
   return table;
+}
+
+model_sources sources_of(const segment& what, const slab_info& info) {
+  model_sources result;
+  if (info.sources_bytes == 0) {
+    return result;
+  }
+  for (const model_identity& each : load_identities(what, sources_place(info))) {
+    if (each != model_identity{}) {
+      result.known.push_back(each);
+    }
+  }
+  result.names.resize(info.sources_bytes - sizeof(identities));
+  what.read(sources_place(info) + sizeof(identities),
+            std::as_writable_bytes(std::span(result.names)));
+  return result;
+}
+
+void remember(segment& what, const slab_info& info, const model_identity& which) {
+  const identities all = load_identities(what, sources_place(info));
+  if (std::find(all.begin(), all.end(), which) != all.end()) {
+    return;
+  }
+  const auto empty = std::find(all.begin(), all.end(), model_identity{});
+  const auto index = empty != all.end() ? static_cast<std::size_t>(empty - all.begin())
+                                        : which.front() % all.size();
+  store_identity(what, sources_place(info) + index * sizeof which, which);
 }
 
 tensors checked_table(std::string_view name, std::string_view table, const slab_info& info) {

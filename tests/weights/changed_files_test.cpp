@@ -3,12 +3,15 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <future>
 #include <optional>
+#include <set>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -22,6 +25,7 @@
 #include "tests/weights/sample_model.hpp"
 #include "weights/copy_lane.hpp"
 #include "weights/layout.hpp"
+#include "weights/load.hpp"
 #include "weights/model_files.hpp"
 #include "weights/piece_reader.hpp"
 
@@ -181,5 +185,211 @@ INSTANTIATE_TEST_SUITE_P(in,
                                   (std::get<1>(info.param) == reading::direct ? "_direct"
                                                                               : "_cached");
                          });
+
+// ---- files that are loaded again ----
+
+/// Opens of files, as the kernel reports them.
+class open_watch {
+ public:
+  open_watch() : events_(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {}
+  open_watch(const open_watch&) = delete;
+  open_watch& operator=(const open_watch&) = delete;
+  ~open_watch() { static_cast<void>(::close(events_)); }
+
+  void add(const std::string& path) {
+    EXPECT_GE(::inotify_add_watch(events_, path.c_str(), IN_OPEN), 0) << path;
+  }
+  /// Since the last call.
+  [[nodiscard]] bool has_opened() const {
+    std::array<char, 4'096> events{};
+    bool result = false;
+    while (::read(events_, events.data(), events.size()) > 0) {
+      result = true;
+    }
+    return result;
+  }
+
+ private:
+  int events_;
+};
+
+class files_of_a_loaded_model : public testing::Test {
+ protected:
+  static broker_options options(const std::string& socket) {
+    broker_options result;
+    result.socket_path = socket;
+    return result;
+  }
+  [[nodiscard]] static load_options wanted() {
+    load_options result;
+    result.device = "host";
+    result.threads = 2;
+    result.timeout = scaled_timeout(60s);
+    return result;
+  }
+  [[nodiscard]] static load_options with_replace() {
+    load_options result = wanted();
+    result.replace = true;
+    return result;
+  }
+  segment load(const std::string& path, const load_options& how = wanted()) {
+    return load_tensors(client_, "w", {{path}}, how);
+  }
+  [[nodiscard]] std::string refusal_of(const std::string& path,
+                                       const load_options& how = wanted()) {
+    try {
+      static_cast<void>(load(path, how));
+      return "it has loaded";
+    } catch (const error& why) {
+      return std::string(to_string(why.code())) + ' ' + why.what();
+    }
+  }
+  std::string file(const std::string& name, const std::string& content) {
+    write_file(folder_ / name, content);
+    return folder_ / name;
+  }
+
+  gpushm_testing::temp_dir folder_{0755};
+  const std::string socket_ = folder_ / "socket";
+  broker broker_ = broker::start(options(socket_));
+  client client_ = client::connect({.socket_path = socket_});
+};
+
+TEST_F(files_of_a_loaded_model, are_not_opened_again) {
+  const std::string path = file("model.safetensors", content_of(1));
+  const generation first = load(path).generation();
+  open_watch watch;
+  watch.add(path);
+  EXPECT_EQ(load(path).generation(), first);
+  EXPECT_FALSE(watch.has_opened());
+  load_options how = wanted();
+  how.verify = verify::full;
+  EXPECT_EQ(load(path, how).generation(), first);
+  EXPECT_TRUE(watch.has_opened());
+}
+
+TEST_F(files_of_a_loaded_model, of_an_index_are_not_opened_again) {
+  const std::string a = file("x1.safetensors", safetensors_of({{"a", "U8", {5}, 5}}));
+  const std::string b = file("x2.safetensors", safetensors_of({{"b", "U8", {7}, 7}}));
+  const std::string map = R"({"weight_map":{"a":"x1.safetensors","b":"x2.safetensors"}})";
+  const std::string index = file("model.safetensors.index.json", map);
+  const generation first = load(folder_ / "").generation();
+  open_watch watch;
+  for (const std::string& each : {a, b, index}) {
+    watch.add(each);
+  }
+  EXPECT_EQ(load(folder_ / "").generation(), first);
+  EXPECT_FALSE(watch.has_opened());
+  rename_over(index, map + "\n");
+  EXPECT_EQ(load(index).generation(), first);
+  EXPECT_TRUE(watch.has_opened());
+  write_in_place(b, safetensors_of({{"b", "U8", {7}, 7, 5}}));
+  EXPECT_THAT(refusal_of(index), testing::AllOf(HasSubstr("already_exists"), HasSubstr(b)));
+}
+
+TEST_F(files_of_a_loaded_model, are_read_once_if_they_are_copies) {
+  const generation first = load(file("model.safetensors", content_of(1))).generation();
+  const std::string copy = file("copy.safetensors", content_of(1));
+  open_watch watch;
+  watch.add(copy);
+  EXPECT_EQ(load(copy).generation(), first);
+  EXPECT_TRUE(watch.has_opened());
+  EXPECT_EQ(load(copy).generation(), first);
+  EXPECT_FALSE(watch.has_opened());
+  // More than the segment remembers: each is still recognised by its contents.
+  for (int i = 0; i != 20; ++i) {
+    rename_over(copy, content_of(1));
+    EXPECT_EQ(load(copy).generation(), first);
+  }
+}
+
+/// A checkpoint of the same names and sizes that was written over the former one.
+TEST_F(files_of_a_loaded_model, are_refused_once_they_have_other_contents) {
+  const std::string path = file("model.safetensors", content_of(1));
+  static_cast<void>(load(path));
+  const auto is_refusal = testing::AllOf(HasSubstr("already_exists"),
+                                         HasSubstr(path),
+                                         HasSubstr("changed since"),
+                                         HasSubstr("mtime 2"),
+                                         HasSubstr("--replace"));
+  std::string changed = content_of(1);
+  changed[5'000'001] = static_cast<char>(changed[5'000'001] + 1);
+  write_and_restore_mtime(path, changed);
+  EXPECT_THAT(refusal_of(path), is_refusal);
+  rename_over(path, changed);
+  EXPECT_THAT(refusal_of(path), is_refusal);
+  rename_over(path, safetensors_of({{"b", "U8", {9}, 9}}));
+  EXPECT_THAT(refusal_of(path), is_refusal);
+}
+
+TEST_F(files_of_a_loaded_model, replace_it) {
+  const std::string path = file("model.safetensors", content_of(1));
+  const segment former = load(path, with_replace());
+  const std::string copy = file("copy.safetensors", content_of(1));
+  EXPECT_EQ(load(copy, with_replace()).generation(), former.generation()) << "the same model";
+  rename_over(path, content_of(2));
+  const segment next = load(path, with_replace());
+  EXPECT_NE(next.generation(), former.generation());
+  EXPECT_EQ(gpushm_tests::model_comparison(next, path).all(), "whole");
+  EXPECT_EQ(gpushm_tests::model_comparison(former, copy).all(), "whole");
+  EXPECT_EQ(former.state(), segment_state::removed);
+  client other = client::connect({.socket_path = socket_});
+  EXPECT_EQ(open_tensors(other, "w").generation(), next.generation());
+  EXPECT_EQ(load(path).generation(), next.generation());
+}
+
+TEST_F(files_of_a_loaded_model, do_not_replace_it_if_they_are_refused) {
+  const std::string path = file("model.safetensors", content_of(1));
+  const generation first = load(path).generation();
+  const std::string bad = file("bad.safetensors", content_of(2));
+  ASSERT_EQ(::truncate(bad.c_str(), 8'000'000), 0);
+  EXPECT_THAT(refusal_of(bad, with_replace()), HasSubstr("invalid_file"));
+  EXPECT_THAT(refusal_of(folder_ / "none", with_replace()), testing::Not(HasSubstr("it has")));
+  EXPECT_EQ(load(path).generation(), first);
+  segment memory = client_.create("m", {.size_bytes = 10, .device = "host"});
+  memory.publish();
+  EXPECT_THROW(static_cast<void>(load_tensors(client_, "m", {{path}}, with_replace())), error);
+  EXPECT_EQ(memory.state(), segment_state::live);
+}
+
+/// Several loads at the same time, which all are to replace it.
+TEST_F(files_of_a_loaded_model, replace_it_once) {
+  const std::string path = file("model.safetensors", content_of(1));
+  const generation first = load(path).generation();
+  rename_over(path, content_of(2));
+  std::vector<std::future<generation>> loads;
+  for (int i = 0; i != 4; ++i) {
+    loads.push_back(std::async(std::launch::async, [&] {
+      client own = client::connect({.socket_path = socket_});
+      return load_tensors(own, "w", {{path}}, with_replace()).generation();
+    }));
+  }
+  std::set<generation> results;
+  for (auto& each : loads) {
+    results.insert(each.get());
+  }
+  EXPECT_EQ(results.size(), 1U);
+  EXPECT_EQ(results.count(first), 0U);
+}
+
+/// A loader fails, and another one has a file of the same layout: no piece of the first is used.
+TEST_F(files_of_a_loaded_model, are_not_mixed_with_those_of_a_loader_before) {
+  const std::string path = file("model.safetensors", content_of(1));
+  client other = client::connect({.socket_path = socket_});
+  std::optional<segment> held;  // so that the failed load leaves it
+  load_options how = wanted();
+  how.report = [&](const load_progress& far) {
+    if (far.bytes == far.total_bytes) {
+      held = other.open("w");
+      throw std::runtime_error("of the caller");
+    }
+  };
+  EXPECT_THROW(static_cast<void>(weights::load(client_, "w", {path}, how)), std::runtime_error);
+  ASSERT_TRUE(held.has_value());
+  rename_over(path, content_of(2));
+  const segment loaded = load(path);
+  EXPECT_EQ(loaded.generation(), held->generation());
+  EXPECT_EQ(gpushm_tests::model_comparison(loaded, path).all(), "whole");
+}
 
 }  // namespace

@@ -4,11 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstring>
 #include <optional>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gpushm/broker.hpp"
@@ -142,6 +145,44 @@ TEST_F(tensors_in_segments, that_are_not_sealed_are_waited_for) {
   EXPECT_THROW(static_cast<void>(tensor_table(made)), error);
   weights::seal(made, info, table_);
   EXPECT_EQ(tensor_table(open_tensors(other, "w")), table_);
+}
+
+/// What is behind a seal is visible to the thread that sees it.
+TEST_F(tensors_in_segments, are_complete_for_each_thread_that_sees_the_seal) {
+  constexpr int rounds = 200;
+  for (int round = 0; round != rounds; ++round) {
+    weights::model_sources sources{"x.safetensors\n", {weights::identity_from("x")}};
+    const auto info =
+        weights::new_slab("f", 512, table_.size(), weights::sources_bytes_for(sources));
+    segment made = create("w" + std::to_string(round), weights::slab_bytes(info));
+    std::jthread sealer([&] {
+      std::memcpy(made.mutable_data(), "abc", 3);
+      weights::seal(made, info, table_, sources);
+    });
+    std::optional<std::string> table;
+    while (!table) {
+      table = weights::table_of(made, info);
+    }
+    EXPECT_EQ(*table, table_);
+    EXPECT_EQ(std::memcmp(made.data(), "abc", 3), 0);
+    EXPECT_EQ(weights::sources_of(made, info).names, sources.names);
+    EXPECT_EQ(weights::sources_of(made, info).known, sources.known);
+  }
+}
+
+TEST_F(tensors_in_segments, remember_the_last_files) {
+  const auto info = weights::new_slab("f", 512, table_.size(), weights::sources_bytes_for({}));
+  segment made = create("w", weights::slab_bytes(info));
+  weights::seal(made, info, table_);
+  for (std::size_t i = 0; i != 2 * weights::max_identities; ++i) {
+    const auto identity = weights::identity_from(std::to_string(i));
+    weights::remember(made, info, identity);
+    weights::remember(made, info, identity);
+    const auto known = weights::sources_of(made, info).known;
+    EXPECT_EQ(known.size(), std::min(i + 1, weights::max_identities));
+    EXPECT_EQ(std::count(known.begin(), known.end(), identity), 1);
+  }
+  EXPECT_EQ(weights::table_of(made, info), table_);
 }
 
 TEST_F(tensors_in_segments, with_a_damaged_table_are_refused_by_its_readers) {
