@@ -197,6 +197,17 @@ class StreamBatch:
         later is needed).
         """
 
+def dtype_name(dtype: object, /) -> str:
+    """
+    gpushm's name of an element type. Raises TypeError for one that it does not have, such as a
+    big-endian one.
+    """
+
+def dtypes() -> dict[str, str | None]:
+    """
+    All element types, with their names in tables of tensors; None: it has none.
+    """
+
 class Array:
     """
     Elements in shared memory, or in memory of another library: what NumPy, PyTorch, JAX and CuPy
@@ -280,8 +291,9 @@ class Array:
 
     def copy_from(self, source: object, /) -> None:
         """
-        Overwrite the elements with those of ``source``, which has as many bytes: an object with
-        the buffer protocol or ``__dlpack__``, in host memory or, contiguous, on any GPU.
+        Overwrite the elements with those of ``source``, which has as many, of the same type: an object
+        with the buffer protocol or ``__dlpack__``, in host memory or, contiguous, on any GPU. Bytes
+        (``bytes``, ``bytearray``, a file's ``mmap``) are taken as they are; nothing is converted.
 
         This array is contiguous; or it has no gaps, and the source the same shape and strides.
         Blocks until a GPU has copied them. Raises ValueError, TypeError, BufferError.
@@ -291,7 +303,8 @@ class Array:
         """
         Pickles the place in a published segment, which the receiver opens by name (SharedTensor).
 
-        Raises TypeError for memory of another library, BufferError if :attr:`ready` is not reached.
+        Raises TypeError for memory of another library, gpushm.InvalidArgumentError for a segment that
+        is not published, BufferError if :attr:`ready` is not reached.
         """
 
     def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> object:
@@ -779,13 +792,14 @@ class Client:
         """
         Copy a structure of arrays (a state dict) into one new segment, and publish it.
 
-        ``tree``: dicts with str or int keys, lists and tuples, nested, of arrays in memory of the
-        host or of any GPU (objects with ``__dlpack__``, NumPy arrays of ml_dtypes, tensors of all
-        types of PyTorch) and of str, int, float, bool and None. An array under several names is
-        copied once, and keeps its strides if it has no gaps. ``device``, ``lifetime``: as
-        :meth:`create`. Blocks until all is copied.
+        ``tree``: dicts with str or int keys, lists, tuples and namedtuples, nested, of arrays in
+        memory of the host or of any GPU (objects with ``__dlpack__``, NumPy arrays of ml_dtypes,
+        tensors of all types of PyTorch) and of str, int, float, bool and None. NumPy's scalars become
+        Python's. An array under several names is copied once, and keeps its strides if it has no
+        gaps. ``device``, ``lifetime``: as :meth:`create`. Blocks until all is copied.
 
-        Raises TypeError for what cannot be put, and as :meth:`create`.
+        Raises TypeError, with the place in the tree, for what cannot be put, such as big-endian
+        elements; and as :meth:`create`.
         """
 
     def get(self, name: str, framework: str | None = None, *, access: str = 'read', timeout: float | None = 0.0, device: str | None = None) -> Any:

@@ -12,30 +12,7 @@ if TYPE_CHECKING:
     from gpushm._core import Array
 
 #: Element types by their name in a table. F6_E2M3 and F6_E3M2 are types that no framework has.
-DTYPES = {
-    "BOOL": "bool",
-    "F4": "float4_e2m1fn_x2",
-    "U8": "uint8",
-    "I8": "int8",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E8M0": "float8_e8m0fnu",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "I16": "int16",
-    "U16": "uint16",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I32": "int32",
-    "U32": "uint32",
-    "F32": "float32",
-    "C64": "complex64",
-    "F64": "float64",
-    "I64": "int64",
-    "U64": "uint64",
-    "C32": "complex32",
-    "C128": "complex128",
-}
+DTYPES = {in_table: name for name, in_table in _core.dtypes().items() if in_table is not None}
 
 
 def _to_jax(array: Array) -> Any:

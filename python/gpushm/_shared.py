@@ -3,10 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpushm import _core
+from gpushm._errors import (
+    InvalidArgumentError,
+    NoSuchSegmentError,
+    StaleGenerationError,
+    from_parts,
+)
 from gpushm._frameworks import converter
 from gpushm._table import require_same
 
@@ -17,6 +25,8 @@ __all__ = ["SharedTensor"]
 
 # The connection of this process for arrays that it gets, and the process that has made it.
 _connection: tuple[int, Client] | None = None
+# Two threads make one.
+_guard = threading.Lock()
 
 
 class SharedTensor:
@@ -28,12 +38,20 @@ class SharedTensor:
     it maps the memory for reading only if it is so here. The segment must exist until then: keep it
     open here, or make it persistent.
 
-    Raises TypeError where it is pickled, if the array is not of a segment; NoSuchSegmentError where
-    it is unpickled, and StaleGenerationError if the name has another segment by then.
+    Raises TypeError if the array is not of a segment, InvalidArgumentError where it is pickled and
+    its segment is not published, NoSuchSegmentError where it is unpickled, and StaleGenerationError
+    if the name has another segment by then; these say if the receiver's broker is another one.
     """
 
     def __init__(self, array: Array, framework: str | None = None) -> None:
         self._convert = converter(framework)
+        if not isinstance(array, _core.Array):
+            raise TypeError(
+                f"{type(array).__name__} is not a gpushm.Array: other processes cannot open its "
+                "memory (put() it, or share() its memory)"
+            )
+        with contextlib.suppress(BufferError, InvalidArgumentError):  # not ready or published yet
+            place_of(array)
         self.array = array
         self.framework = framework
 
@@ -49,11 +67,24 @@ class SharedTensor:
         return f"<gpushm.SharedTensor of {self.array!r}>"
 
 
+def _connect_new() -> Client:
+    return _core.connect()
+
+
 def _connect() -> Client:
     global _connection
-    if _connection is None or _connection[0] != os.getpid() or _connection[1].closed:
-        _connection = os.getpid(), _core.connect()
-    return _connection[1]
+    with _guard:
+        if _connection is None or _connection[0] != os.getpid() or _connection[1].closed:
+            _connection = os.getpid(), _connect_new()
+        return _connection[1]
+
+
+def _forget_in_child() -> None:
+    global _guard
+    _guard = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 class Place(NamedTuple):
@@ -86,4 +117,19 @@ def open_place(client: Client, place: Place) -> Array:
 
 def open_array(*place: Any) -> Array:
     """What Array.__reduce__ has described."""
-    return open_place(_connect(), Place(*place))
+    where = Place(*place)
+    client = _connect()
+    try:
+        return open_place(client, where)
+    except (NoSuchSegmentError, StaleGenerationError) as error:
+        here = client.broker()
+        if here.epoch == where.epoch:
+            raise
+        cause = (
+            f"the array is of another broker (epoch {where.epoch.hex()}) than {here.socket} "
+            f"(epoch {here.epoch.hex()})"
+        )
+        step = "set GPUSHM_SOCKET to the socket that the sender has used"
+        message = f'open "{where.name}": {cause} ({step})'
+        code = int(error.code)
+        raise from_parts(code, "open", where.name, cause, step, message) from error

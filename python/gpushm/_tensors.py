@@ -128,16 +128,46 @@ class TensorSlice:
     def __getitem__(self, index: Any) -> Any:
         """A view of a part, as the framework slices; JAX copies the part.
 
-        For :class:`gpushm.Array`: integers, slices with a positive step, and ``...``.
+        For :class:`gpushm.Array`: integers, slices with a positive step, and ``...``. Indices count
+        elements as :meth:`get_shape` does. Of type F4, two of which are in a byte, a slice of the last
+        dimension has a step of 1, and begins and ends at even ones; others raise IndexError.
         """
         array = self._table.array(self._name)
         index = index if isinstance(index, tuple) else (index,)
         if not any(each is Ellipsis for each in index):
             index = (*index, Ellipsis)  # NumPy's is then a view also of one element
+        if self.get_dtype() == "F4":
+            index = _of_pairs(index, array.shape)
         if self._convert is converter(None):
             segment = self._table.segment_of(self._entry)
             return _part(segment, self._entry["data_offsets"][0], array, index)
         return self._table.tensor(self._name, self._convert)[index]
+
+
+def _of_pairs(index: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """Indices of bytes with two elements each, of those of elements. ``shape``: of the bytes."""
+    if not all(isinstance(each, slice) or hasattr(each, "__index__") for each in _given(index)):
+        raise IndexError("indices of F4 are integers, slices, and ...")
+    if len(index) - 1 > len(shape):
+        raise IndexError(f"more than {len(shape)} indices")
+    at = len(index) - 1
+    if index[at] is Ellipsis:
+        if at < len(shape):
+            return index
+        at -= 1
+    last = index[at]
+    if isinstance(last, slice):
+        chosen = range(2 * shape[-1])[last]
+        if chosen.step == 1 and chosen.start % 2 == 0 and chosen.stop % 2 == 0:
+            return *index[:at], slice(chosen.start // 2, chosen.stop // 2), *index[at + 1 :]
+    raise IndexError(
+        f"{last!r} is not of whole bytes: a byte has two elements of F4 (use a slice from an even "
+        "element to an even one, of step 1)"
+    )
+
+
+def _given(index: tuple[Any, ...]) -> list[Any]:
+    return [each for each in index if each is not Ellipsis]
 
 
 def _part(segment: Segment, begin: int, array: Array, index: tuple[Any, ...]) -> Array:

@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import json
+import math
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpushm import _core
+from gpushm._errors import NoSuchSegmentError
 from gpushm._frameworks import DTYPES, converter
 from gpushm._shared import place_of
 from gpushm._table import SHARED, Table, extent, open_table, refuse
@@ -23,9 +28,9 @@ _ALIGNMENT = 256
 _TREE = "gpushm.tree"
 _PLAIN = (str, int, float, bool, type(None))
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_FLOAT4 = "float4_e2m1fn_x2"
+_FLOAT4 = DTYPES["F4"]
 #: Types of one byte that the table has no name for, at least not for every shape.
-_BYTES = ("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", _FLOAT4)
+_BYTES = (_FLOAT4, *(dtype for dtype, in_table in _core.dtypes().items() if in_table is None))
 
 
 class Leaf(NamedTuple):
@@ -45,25 +50,38 @@ class Leaf(NamedTuple):
     framework_dtype: str | None
 
 
-def leaf_of(source: Any) -> Leaf:
-    """Raises TypeError for what has no DLPack tensor."""
+def leaf_of(source: Any, *, may_copy: bool = False) -> Leaf:
+    """Raises TypeError for what has no DLPack tensor. ``may_copy``: elements that DLPack or gpushm
+    cannot place (NumPy's negative strides) may be those of a copy.
+    """
     framework_dtype = None
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(source, torch.Tensor):
         from gpushm._torch import plain
 
         source, framework_dtype = plain(source)
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())
+    if isinstance(source, masked):
+        raise TypeError("a masked array, whose mask would be lost (put filled(), or its parts)")
     try:
         array = _core.from_dlpack(source)
     except BufferError:
-        # A type of ml_dtypes, which NumPy does not export.
+        # A type of ml_dtypes, which NumPy does not export, another byte order, or negative strides.
         flags = getattr(source, "flags", None)
-        if flags is None or not hasattr(source, "ctypes") or not flags.c_contiguous:
+        if flags is None or not hasattr(source, "ctypes"):
             raise TypeError(
                 f"{type(source).__name__} of {getattr(source, 'dtype', '?')} has no DLPack tensor "
                 "(make a contiguous array of a type that gpushm knows)"
             ) from None
-        size, dtype = source.nbytes, source.dtype.name
+        dtype = _core.dtype_name(source.dtype)
+        if not flags.c_contiguous:
+            if not may_copy:
+                raise TypeError(
+                    "the array's strides are not those of memory that can be shared (share a "
+                    "contiguous copy)"
+                ) from None
+            source = source.copy(order="C")
+        size = source.nbytes
         return Leaf(source, source.ctypes.data, size, size, dtype, source.shape, None, None)
     return Leaf(
         source,
@@ -75,6 +93,23 @@ def leaf_of(source: Any) -> Leaf:
         None if array.contiguous else array.strides,
         framework_dtype,
     )
+
+
+def _is_scalar(value: Any) -> bool:
+    """Of NumPy, and of the libraries that extend it."""
+    generic = getattr(sys.modules.get("numpy"), "generic", None)
+    return generic is not None and isinstance(value, generic)
+
+
+@contextlib.contextmanager
+def _at(path: str) -> Iterator[None]:
+    """Errors say which part of a structure they are about."""
+    try:
+        yield
+    except (TypeError, ValueError, BufferError) as error:
+        if path and type(error) in (TypeError, ValueError, BufferError):
+            raise type(error)(f"at {path}: {error}") from error
+        raise
 
 
 def _describe(leaf: Leaf) -> dict[str, Any]:
@@ -98,11 +133,13 @@ def _describe(leaf: Leaf) -> dict[str, Any]:
 class _Writer:
     """Collects the arrays of a structure, each once, with their names and places."""
 
+    may_copy = False
+
     def __init__(self) -> None:
         self.entries: dict[str, dict[str, Any]] = {}
         self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
 
-    def place(self, leaf: Leaf) -> tuple[Leaf, dict[str, Any]]:
+    def place(self, leaf: Leaf, path: str) -> tuple[Leaf, dict[str, Any]]:
         """The array as it is stored, and what its entry says about the place."""
         raise NotImplementedError
 
@@ -117,12 +154,29 @@ class _Writer:
         if isinstance(value, dict):
             for key in value:
                 if type(key) not in (str, int):
-                    raise TypeError(f"the key {key!r} is not a str or an int")
+                    with _at(path):
+                        raise TypeError(f"the key {key!r} is not a str or an int")
             return {"dict": [[key, self._below(path, key, value[key])] for key in value]}
-        if type(value) in (list, tuple):
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            fields = [
+                [name, self._below(path, name, each)]
+                for name, each in zip(value._fields, value, strict=True)
+            ]
+            return {"namedtuple": [type(value).__name__, fields]}
+        if isinstance(value, (list, tuple)):
             nodes = [self._below(path, i, each) for i, each in enumerate(value)]
-            return {type(value).__name__: nodes}
+            return {"list" if isinstance(value, list) else "tuple": nodes}
+        if _is_scalar(value):
+            item = value.item()
+            if type(item) not in _PLAIN:  # complex, or a type that Python lacks
+                import numpy
+
+                return {"array": self._named(numpy.asarray(value), path)}
+            value = item
         if type(value) in _PLAIN:
+            if type(value) is float and not math.isfinite(value):
+                with _at(path):
+                    raise ValueError(f"{value} is not JSON compliant (put an array of it)")
             return {"value": value}
         if getattr(value, "is_quantized", False) is True:
             from gpushm._torch import quantised_parts
@@ -135,7 +189,8 @@ class _Writer:
         return self._node(value, f"{path}.{key}" if path else str(key))
 
     def _named(self, value: Any, path: str) -> str:
-        entry = self._entry(value)
+        with _at(path):
+            entry = self._entry(value, path)
         name, number = path, 1
         while name in self.entries or name == "__metadata__":
             number += 1
@@ -143,13 +198,13 @@ class _Writer:
         self.entries[name] = entry
         return name
 
-    def _entry(self, value: Any) -> dict[str, Any]:
-        leaf = leaf_of(value)
+    def _entry(self, value: Any, path: str) -> dict[str, Any]:
+        leaf = leaf_of(value, may_copy=self.may_copy)
         # Tied weights: one tensor under several names.
         key = (leaf.address, leaf.dtype, leaf.framework_dtype, leaf.shape, leaf.strides)
         if leaf.size and key in self._known:
             return self._known[key]
-        leaf, place = self.place(leaf)
+        leaf, place = self.place(leaf, path)
         self._known[key] = _describe(leaf) | place
         return self._known[key]
 
@@ -157,12 +212,15 @@ class _Writer:
 class _Copier(_Writer):
     """All arrays in one segment, one after the other."""
 
+    may_copy = True
+
     def __init__(self) -> None:
         super().__init__()
-        self.leaves: list[tuple[Leaf, int]] = []
+        #: With their offsets, and their paths in the structure.
+        self.leaves: list[tuple[Leaf, int, str]] = []
         self._end = 0
 
-    def place(self, leaf: Leaf) -> tuple[Leaf, dict[str, Any]]:
+    def place(self, leaf: Leaf, path: str) -> tuple[Leaf, dict[str, Any]]:
         if leaf.extent != leaf.size or (leaf.strides is not None and leaf.dtype == _FLOAT4):
             if hasattr(leaf.source, "contiguous"):  # PyTorch, also on a GPU
                 leaf = leaf_of(leaf.source.contiguous())._replace(
@@ -170,7 +228,7 @@ class _Copier(_Writer):
                 )
             leaf = leaf._replace(strides=None)
         begin = self._end
-        self.leaves.append((leaf, begin))
+        self.leaves.append((leaf, begin, path))
         self._end += -(-leaf.size // _ALIGNMENT) * _ALIGNMENT
         return leaf, {"data_offsets": [begin, begin + leaf.size]}
 
@@ -180,12 +238,14 @@ def put(client: Client, name: str, tree: Any, device: str, lifetime: str) -> Seg
     table = json.dumps(writer.table(tree), separators=(",", ":"))
     segment = client.create(name, _core.tensors_size(table), device=device, lifetime=lifetime)
     try:
-        for leaf, offset in writer.leaves:
-            into = segment.view(leaf.dtype, leaf.shape, offset=offset, strides=leaf.strides)
-            into.copy_from(leaf.source)
+        for leaf, offset, path in writer.leaves:
+            with _at(path):
+                into = segment.view(leaf.dtype, leaf.shape, offset=offset, strides=leaf.strides)
+                into.copy_from(leaf.source)
         segment.publish_tensors(table)
     except BaseException:
-        client.remove(name)
+        with contextlib.suppress(Exception):  # the first one says what was wrong
+            client.remove(name)
         segment.close()
         raise
     return segment
@@ -221,15 +281,21 @@ class SharedTree:
         Raises as that.
         """
         if not self._segment.closed:
-            # A reader may have it open.
-            if self._client.stat(self._name).generation == self._segment.generation:
-                self._client.remove(self._name)
+            # A reader may have it open. Somebody may have removed it, or put another one there.
+            with contextlib.suppress(NoSuchSegmentError):
+                if self._client.stat(self._name).generation == self._segment.generation:
+                    self._client.remove(self._name)
             self._segment.close()
-        while self._owned:
-            with self._owned[-1] as last:
-                if last.state == "live":
-                    last.unshare()
-            self._owned.pop()
+        kept, first = [], None
+        for each in self._owned:
+            try:
+                _end_sharing(each)
+            except Exception as error:
+                first = first or error
+                kept.append(each)
+        self._owned[:] = kept
+        if first is not None:
+            raise first
         self._used.clear()
 
     def __enter__(self) -> SharedTree:
@@ -240,6 +306,14 @@ class SharedTree:
 
     def __repr__(self) -> str:
         return f"<gpushm.SharedTree of {self._segment!r}>"
+
+
+def _end_sharing(segment: Segment) -> None:
+    if not segment.closed:
+        if segment.state == "live":
+            with contextlib.suppress(NoSuchSegmentError):  # removed meanwhile
+                segment.unshare()
+        segment.close()
 
 
 class _Sharer(_Writer):
@@ -255,7 +329,7 @@ class _Sharer(_Writer):
         self.segments: dict[tuple[str, int, bool], int] = {}
         self._epoch = client.broker().epoch
 
-    def place(self, leaf: Leaf) -> tuple[Leaf, dict[str, Any]]:
+    def place(self, leaf: Leaf, path: str) -> tuple[Leaf, dict[str, Any]]:
         if leaf.size == 0:
             return leaf, {"data_offsets": [0, 0], "segment": 0}
         memory = _core.find_memory(leaf.address, leaf.extent)
@@ -296,8 +370,8 @@ def share(client: Client, name: str, tree: Any) -> SharedTree:
             raise
     except BaseException:
         for each in writer.owned:
-            each.unshare()
-            each.close()
+            with contextlib.suppress(Exception):  # the first one says what was wrong
+                _end_sharing(each)
         raise
     return SharedTree(client, segment, writer.owned, writer.used)
 
@@ -325,6 +399,7 @@ class _Reader:
         self._table = table
         self._convert = convert
         self._known: dict[tuple[Any, ...], Any] = {}
+        self._types: dict[tuple[str, ...], Any] = {}
 
     def read(self) -> Any:
         text = (self._table.metadata or {}).get(_TREE)
@@ -352,6 +427,19 @@ class _Reader:
                 type(each) is list and len(each) == 2 and type(each[0]) in (str, int)
                 for each in content
             )
+        elif kind == "namedtuple":
+            is_valid = (
+                type(content) is list
+                and len(content) == 2
+                and type(content[0]) is str
+                and type(content[1]) is list
+                and all(
+                    type(each) is list and len(each) == 2 and type(each[0]) is str
+                    for each in content[1]
+                )
+            )
+            if is_valid:
+                self._type_of(content)
         elif kind == "quantized":
             is_valid = (
                 type(content) is list
@@ -365,6 +453,9 @@ class _Reader:
             raise ValueError(f"not a valid node: {kind!r}")
         if kind == "quantized":
             self._check(content[1])
+        elif kind == "namedtuple":
+            for each in content[1]:
+                self._check(each[1])
         elif kind in ("dict", "list", "tuple"):
             for each in content:
                 self._check(each[1] if kind == "dict" else each)
@@ -377,9 +468,18 @@ class _Reader:
             return [self._build(each) for each in content]
         if kind == "tuple":
             return tuple([self._build(each) for each in content])
+        if kind == "namedtuple":
+            return self._type_of(content)._make([self._build(each) for _, each in content[1]])
         if kind == "quantized":
             return self._quantized(content)
         return self._tensor(content) if kind == "array" else content
+
+    def _type_of(self, content: Any) -> Any:
+        """A type with the name and the fields of the one that was put. Raises ValueError."""
+        key = content[0], *(name for name, _ in content[1])
+        if key not in self._types:
+            self._types[key] = collections.namedtuple(content[0], key[1:])
+        return self._types[key]
 
     def _quantized(self, content: Any) -> Any:
         name, how = content[0], self._build(content[1])

@@ -14,6 +14,7 @@ The receiver needs this package, and the same broker; it maps the memory, withou
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import threading
@@ -22,6 +23,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
 from gpushm import _core
+from gpushm._errors import NoSuchSegmentError
 from gpushm._frameworks import to_torch
 from gpushm._shared import Place, open_place, place_of
 from gpushm._torch import plain, shared_bytes, view_as, whole_storage
@@ -133,19 +135,29 @@ def _collect(state: _State) -> int:
 
     events = state.events.dispatch() if state.events is not None else []
     opened = {event.name for event in events if event.kind == "opened"}
-    missed = any(event.kind == "resync" for event in events)
     now = time.monotonic()
+    # After a resync it is not known which were opened: one that still waits for its receiver must
+    # stay, and one that was opened and given back is kept as one that was not read.
     for key, each in list(state.sent.items()):
-        each.was_opened = each.was_opened or missed or each.segment.name in opened
+        each.was_opened = each.was_opened or each.segment.name in opened
         if torch._C._storage_Use_Count(key) > each.own_uses:
             each.sent_at = now
             continue
         is_unclaimed = now - each.sent_at > UNCLAIMED_SECONDS
-        if (each.was_opened or is_unclaimed) and state.client.stat(each.segment.name).leases <= 1:
-            each.segment.unshare()
+        if (each.was_opened or is_unclaimed) and _has_no_reader(state, each.segment):
+            if each.segment.state == "live":
+                with contextlib.suppress(NoSuchSegmentError):
+                    each.segment.unshare()
             each.segment.close()
             del state.sent[key]
     return len(state.sent)
+
+
+def _has_no_reader(state: _State, segment: Segment) -> bool:
+    try:
+        return state.client.stat(segment.name).leases <= 1
+    except NoSuchSegmentError:  # somebody has removed it
+        return True
 
 
 def _uses_of_python() -> int:

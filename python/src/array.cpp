@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "buffer.hpp"
@@ -11,6 +12,7 @@
 #include "exchange.hpp"
 #include "exchange_table.hpp"
 #include "handle.hpp"
+#include "known_memory.hpp"
 
 namespace gpushm_python {
 namespace {
@@ -94,6 +96,13 @@ nb::tuple reduce(const array& self) {
         "the array is not of a segment, so that no other process can open it (put() it, or share() "
         "its memory)");
   }
+  if (is_unpublished(self.segment.get())) {
+    raise(GPUSHM_ERRC_INVALID_ARGUMENT,
+          "pickle",
+          self.name,
+          "the segment is not published, so that no other process can open it",
+          "call its publish() first");
+  }
   require_ready_on_cpu(self);
   gpushm_epoch epoch{};
   failure::of(gpushm_segment_epoch(self.segment.get(), &epoch)).raise_if_any();
@@ -143,11 +152,11 @@ bool array::is_arranged_as(const array& other) const noexcept {
 }
 
 bool array::is_contiguous() const noexcept {
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) {
+    return true;
+  }
   std::int64_t expected = 1;
   for (std::size_t i = shape.size(); i-- > 0;) {
-    if (shape[i] == 0) {
-      return true;
-    }
     if (shape[i] != 1 && strides[i] != expected) {
       return false;
     }
@@ -399,9 +408,12 @@ void register_array(nb::module_& module) {
           [](const array& self, nb::handle source) { copy_into(self, source); },
           nb::arg("source"),
           nb::sig("def copy_from(self, source: object, /) -> None"),
-          "Overwrite the elements with those of ``source``, which has as many bytes: an object "
-          "with\n"
-          "the buffer protocol or ``__dlpack__``, in host memory or, contiguous, on any GPU.\n\n"
+          "Overwrite the elements with those of ``source``, which has as many, of the same type: "
+          "an object\n"
+          "with the buffer protocol or ``__dlpack__``, in host memory or, contiguous, on any GPU. "
+          "Bytes\n"
+          "(``bytes``, ``bytearray``, a file's ``mmap``) are taken as they are; nothing is "
+          "converted.\n\n"
           "This array is contiguous; or it has no gaps, and the source the same shape and "
           "strides.\n"
           "Blocks until a GPU has copied them. Raises ValueError, TypeError, BufferError.")
@@ -410,8 +422,9 @@ void register_array(nb::module_& module) {
            nb::sig("def __reduce__(self) -> tuple[Any, ...]"),
            "Pickles the place in a published segment, which the receiver opens by name "
            "(SharedTensor).\n\n"
-           "Raises TypeError for memory of another library, BufferError if :attr:`ready` is not "
-           "reached.");
+           "Raises TypeError for memory of another library, gpushm.InvalidArgumentError for a "
+           "segment that\n"
+           "is not published, BufferError if :attr:`ready` is not reached.");
   register_exchange(type);
   register_exchange_table(type);
 }

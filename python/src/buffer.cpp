@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
@@ -26,6 +27,7 @@ constexpr int flag_nd = 0x8;
 constexpr int flag_strides = 0x10 | flag_nd;
 constexpr int flag_c_contiguous = 0x20 | flag_strides;
 constexpr int flag_f_contiguous = 0x40 | flag_strides;
+constexpr int flag_any_contiguous = 0x80 | flag_strides;
 constexpr int flag_simple = 0;
 
 /// What an exported buffer keeps.
@@ -37,6 +39,13 @@ struct export_state {
 
 bool has(int flags, int wanted) {
   return (flags & wanted) == wanted;
+}
+
+bool is_fortran_contiguous(const array& what) {
+  array reversed = what;
+  std::reverse(reversed.shape.begin(), reversed.shape.end());
+  std::reverse(reversed.strides.begin(), reversed.strides.end());
+  return reversed.is_contiguous();
 }
 
 void fill(PyObject* self, py_buffer& view, int flags, const array& what) {
@@ -53,12 +62,15 @@ void fill(PyObject* self, py_buffer& view, int flags, const array& what) {
                        "open it with access=\"read-write\"");
   }
   require_ready_on_cpu(what);
-  const bool contiguous = what.is_contiguous();
-  if (!contiguous && (!has(flags, flag_strides) || has(flags, flag_c_contiguous))) {
-    raise_buffer_error("the array is not contiguous", "ask for a buffer with strides");
-  }
-  if (has(flags, flag_f_contiguous) && !has(flags, flag_c_contiguous) && what.shape.size() > 1) {
-    raise_buffer_error("the array is not contiguous in Fortran's order",
+  // Who does not ask for strides, or asks for this order, reads `len` bytes in it.
+  const bool in_c_order = what.is_contiguous();
+  const bool in_f_order = is_fortran_contiguous(what);
+  const bool needs_c_order = !has(flags, flag_strides) || has(flags, flag_c_contiguous);
+  if ((needs_c_order && !in_c_order) || (has(flags, flag_f_contiguous) && !in_f_order) ||
+      (has(flags, flag_any_contiguous) && !in_c_order && !in_f_order)) {
+    raise_buffer_error(has(flags, flag_f_contiguous) && !needs_c_order
+                           ? "the array is not contiguous in Fortran's order"
+                           : "the array is not contiguous",
                        "ask for a buffer with strides");
   }
   auto state = std::make_unique<export_state>();
@@ -164,12 +176,14 @@ const PyType_Slot* segment_buffer_slots() {
   return slots.data();
 }
 
-std::optional<buffer_view> buffer_view::of(nb::handle object) {
+std::optional<buffer_view> buffer_view::of(nb::handle object, wanted what) {
   if (get() == nullptr || release() == nullptr) {
     return std::nullopt;
   }
   buffer_view result;
-  if (get()(object.ptr(), &result.buffer_, flag_simple) == 0) {
+  if (get()(object.ptr(),
+            &result.buffer_,
+            what == wanted::elements ? flag_nd | flag_format : flag_simple) == 0) {
     return result;
   }
   result.buffer_.obj = nullptr;

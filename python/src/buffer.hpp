@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 
 namespace gpushm_python {
 
@@ -31,18 +32,27 @@ struct py_buffer {
 const PyType_Slot* array_buffer_slots();
 const PyType_Slot* segment_buffer_slots();
 
-/// The contiguous bytes of an object with the buffer protocol. Needs the GIL; so does the
+/// The bytes, in C order, of an object with the buffer protocol. Needs the GIL; so does the
 /// destructor. Thread-safety: distinct objects: safe.
 class buffer_view {
  public:
-  /// Nothing: the object has no buffer. Raises what the object raises for its contiguous bytes.
-  static std::optional<buffer_view> of(nanobind::handle object);
+  enum class wanted : bool { bytes, elements };
+  /// Nothing: the object has no buffer. Raises what the object raises for its contiguous bytes, or
+  /// elements, which have a format.
+  static std::optional<buffer_view> of(nanobind::handle object, wanted what = wanted::bytes);
   buffer_view(buffer_view&& other) noexcept;
   buffer_view(const buffer_view&) = delete;
   buffer_view& operator=(const buffer_view&) = delete;
   buffer_view& operator=(buffer_view&&) = delete;
   ~buffer_view();
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept;
+  /// Of one element, if they were asked for.
+  [[nodiscard]] std::string_view format() const noexcept {
+    return buffer_.format == nullptr ? "B" : buffer_.format;
+  }
+  [[nodiscard]] std::size_t itemsize() const noexcept {
+    return static_cast<std::size_t>(buffer_.itemsize);
+  }
 
  private:
   buffer_view() = default;

@@ -12,6 +12,7 @@
 
 #include "channel.hpp"
 #include "in_python.hpp"
+#include "known_memory.hpp"
 #include "segment.hpp"
 #include "stop.hpp"
 #include "subscription.hpp"
@@ -75,7 +76,9 @@ nb::object create(client_object& self,
   call(client, [&](gpushm_client* handle) {
     return gpushm_client_create(handle, text(name), &options, &created);
   });
-  return make_object<segment_object>(own_segment(created), client);
+  auto segment = own_segment(created);
+  note_published(created, false);
+  return make_object<segment_object>(std::move(segment), client);
 }
 
 nb::list list(client_object& self, const string& prefix) {

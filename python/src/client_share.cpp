@@ -9,6 +9,7 @@
 #include "client.hpp"
 #include "exchange.hpp"
 #include "in_python.hpp"
+#include "known_memory.hpp"
 #include "segment.hpp"
 
 namespace gpushm_python {
@@ -38,7 +39,9 @@ nb::object share(client_object& self,
     return gpushm_client_share(
         handle, text(name), what.data, what.extent_bytes(), &options, &shared);
   });
-  return make_object<segment_object>(own_segment(shared, what.owner), client);
+  auto segment = own_segment(shared, what.owner);
+  note_published(shared, publish);
+  return make_object<segment_object>(std::move(segment), client);
 }
 
 }  // namespace
@@ -102,15 +105,18 @@ void register_share_methods(nb::class_<client_object>& type) {
           nb::sig("def put(self, name: str, tree: object, *, device: str = 'auto', lifetime: str = "
                   "'persistent') -> Segment"),
           "Copy a structure of arrays (a state dict) into one new segment, and publish it.\n\n"
-          "``tree``: dicts with str or int keys, lists and tuples, nested, of arrays in memory of "
-          "the\n"
-          "host or of any GPU (objects with ``__dlpack__``, NumPy arrays of ml_dtypes, tensors of "
-          "all\n"
-          "types of PyTorch) and of str, int, float, bool and None. An array under several names "
-          "is\n"
-          "copied once, and keeps its strides if it has no gaps. ``device``, ``lifetime``: as\n"
-          ":meth:`create`. Blocks until all is copied.\n\n"
-          "Raises TypeError for what cannot be put, and as :meth:`create`.")
+          "``tree``: dicts with str or int keys, lists, tuples and namedtuples, nested, of arrays "
+          "in\n"
+          "memory of the host or of any GPU (objects with ``__dlpack__``, NumPy arrays of "
+          "ml_dtypes,\n"
+          "tensors of all types of PyTorch) and of str, int, float, bool and None. NumPy's scalars "
+          "become\n"
+          "Python's. An array under several names is copied once, and keeps its strides if it has "
+          "no\n"
+          "gaps. ``device``, ``lifetime``: as :meth:`create`. Blocks until all is copied.\n\n"
+          "Raises TypeError, with the place in the tree, for what cannot be put, such as "
+          "big-endian\n"
+          "elements; and as :meth:`create`.")
       .def(
           "get",
           [](nb::handle self,

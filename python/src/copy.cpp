@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <string>
+#include <string_view>
 
 #include "buffer.hpp"
 #include "exchange.hpp"
@@ -47,6 +48,37 @@ void require_segment(const array& what) {
         "gpushm does not copy memory that another library has on a GPU (copy it with that "
         "library)");
   }
+}
+
+/// Elements are not converted: the bytes of others would be wrong numbers.
+void require_type(const array& into, const char* source) {
+  if (std::string_view(source) != into.type->name) {
+    const std::string wanted = into.type->name;
+    throw nb::type_error(("the source has elements of " + std::string(source) + ", the array of " +
+                          wanted + " (convert the source: .astype(\"" + wanted +
+                          "\"); or copy its bytes into a view of the segment as uint8)")
+                             .c_str());
+  }
+}
+
+/// Of an object with the buffer protocol. Raises TypeError unless they are elements of the type of
+/// `order`, or have none, as those of `bytes`.
+std::optional<buffer_view> buffer_for(nb::handle source, const array* order) {
+  if (order == nullptr) {
+    return buffer_view::of(source);
+  }
+  // NumPy has no format for types of ml_dtypes.
+  if (const nb::object type = nb::getattr(source, "dtype", nb::none()); !type.is_none()) {
+    require_type(*order, find_dtype(type).name);
+    return buffer_view::of(source);
+  }
+  auto result = buffer_view::of(source, buffer_view::wanted::elements);
+  if (result.has_value() && result->format() != "B" && result->format() != "c") {
+    const std::string format(result->format());
+    const dtype* const type = find_dtype(format, result->itemsize());
+    require_type(*order, type == nullptr ? ("the format " + format).c_str() : type->name);
+  }
+  return result;
 }
 
 }  // namespace
@@ -133,7 +165,7 @@ void with_bytes(nb::handle source,
   };
   // DLPack first: it has element types that the buffer protocol lacks, and no formats.
   if (!nb::hasattr(source, "__dlpack__") && !nb::hasattr(source, "__cuda_array_interface__")) {
-    const auto buffer = buffer_view::of(source);
+    const auto buffer = buffer_for(source, order);
     if (!buffer.has_value()) {
       const auto type = nb::cast<std::string>(nb::str(source.type()));
       throw nb::type_error((type + " has neither the buffer protocol nor __dlpack__").c_str());
@@ -149,12 +181,15 @@ void with_bytes(nb::handle source,
     if (!e.matches(PyExc_BufferError)) {
       throw;
     }
-    const auto buffer = buffer_view::of(source);
+    const auto buffer = buffer_for(source, order);
     if (!buffer.has_value()) {
       throw;
     }
     use_buffer(*buffer);
     return;
+  }
+  if (order != nullptr) {
+    require_type(*order, imported->type->name);
   }
   if (in_c_order ? imported->is_contiguous() : imported->is_arranged_as(*order)) {
     use({static_cast<const std::byte*>(imported->data), imported->bytes(), imported->is_host()});

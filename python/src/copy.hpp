@@ -17,9 +17,10 @@ namespace gpushm_python {
 /// if the array is not ready, TypeError for GPU memory of another library. Needs the GIL.
 std::vector<std::byte> copy_to_host(const array& what);
 
-/// Overwrites the elements of an array without gaps. If it is in C order, so are the bytes of the
-/// source; otherwise the source has its shape and strides. Blocks until done. Raises ValueError,
-/// TypeError, BufferError, and what the library does. Needs the GIL.
+/// Overwrites the elements of an array without gaps. The source has elements of the same type, or
+/// is bytes. If the array is in C order, so are the bytes of the source; otherwise the source has
+/// its shape and strides. Blocks until done. Raises ValueError, TypeError, BufferError, and what
+/// the library does. Needs the GIL.
 void copy_into(const array& into, nanobind::handle source);
 
 struct source_bytes {
@@ -30,7 +31,8 @@ struct source_bytes {
 
 /// Calls `use` with the bytes of an object with the buffer protocol or `__dlpack__`; on a GPU, the
 /// legacy default stream waits for the work that its library has begun. `order`: the array that
-/// they are for, whose order they have; null: C order, and what is not contiguous is refused.
+/// they are for, whose element type and order they have; null: bytes of any type in C order, and
+/// what is not contiguous is refused.
 /// Raises ValueError, TypeError, BufferError. Needs the GIL.
 void with_bytes(nanobind::handle source,
                 const array* order,

@@ -17,8 +17,9 @@ struct dtype {
   std::uint8_t bits;    ///< of one lane
   std::uint16_t lanes;  ///< 2: float4_e2m1fn_x2, two elements in one byte
   std::uint32_t itemsize;
-  const char* format;   ///< of the buffer protocol (struct); null: it has none
-  const char* typestr;  ///< of __cuda_array_interface__; null: it has none
+  const char* format;    ///< of the buffer protocol (struct); null: it has none
+  const char* typestr;   ///< of __cuda_array_interface__; null: it has none
+  const char* in_table;  ///< its name in tables of tensors (safetensors); null: it has none
 
   [[nodiscard]] dl::data_type dlpack() const noexcept { return {code, bits, lanes}; }
 };
@@ -30,5 +31,9 @@ const dtype& find_dtype(nanobind::handle what);
 const dtype* find_dtype(std::string_view name) noexcept;
 /// Null: unknown. DLPack's.
 const dtype* find_dtype(dl::data_type what) noexcept;
+/// Of a format of the buffer protocol. Null: unknown, or in big-endian order.
+const dtype* find_dtype(std::string_view format, std::size_t itemsize) noexcept;
+
+void register_dtypes(nanobind::module_& module);
 
 }  // namespace gpushm_python

@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <optional>
@@ -202,8 +203,8 @@ nb::object cuda_array_interface(const array& self) {
   return result;
 }
 
-/// Raises BufferError.
-void check_layout(const array& what) {
+/// Raises BufferError. A stride between the elements of fewer than two is not used: any will do.
+void check_layout(array& what) {
   if (what.strides.size() != what.shape.size()) {
     raise_buffer_error("shape and strides have different lengths", "report it to its library");
   }
@@ -211,6 +212,9 @@ void check_layout(const array& what) {
     if (what.shape[i] < 0 || (what.strides[i] < 0 && what.shape[i] > 1)) {
       raise_buffer_error("gpushm has no negative shapes and strides",
                          "make a contiguous copy first");
+    }
+    if (what.shape[i] < 2) {
+      what.strides[i] = std::max<std::int64_t>(what.strides[i], 0);
     }
   }
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "known_memory.hpp"
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -18,12 +20,27 @@ struct known {
   std::uintptr_t end = 0;
   gpushm_segment* handle = nullptr;
   std::weak_ptr<gpushm_segment> segment;
+  /// The largest `end` of this one and of all before it.
+  std::uintptr_t reach = 0;
+  bool published = true;
 };
 
 struct known_segments {
   std::mutex mutex;
-  // By their first byte; several handles may have one mapping, and no two mappings overlap.
+  // By their first byte. Several handles may have one mapping; what was shared may be a part of
+  // other memory that was shared, or overlap it.
   std::multimap<std::uintptr_t, known> by_address;
+
+  /// From `at` on, until one is as it was; mappings that do not overlap end this at once.
+  void update_reach(std::multimap<std::uintptr_t, known>::iterator at) noexcept {
+    for (; at != by_address.end(); ++at) {
+      const std::uintptr_t before = at == by_address.begin() ? 0 : std::prev(at)->second.reach;
+      const std::uintptr_t reach = std::max(before, at->second.end);
+      if (std::exchange(at->second.reach, reach) == reach) {
+        return;
+      }
+    }
+  }
 };
 
 known_segments& all() {
@@ -32,6 +49,14 @@ known_segments& all() {
 
 std::uintptr_t address_of(const gpushm_segment* segment) {
   return reinterpret_cast<std::uintptr_t>(gpushm_segment_data(segment));
+}
+
+/// Its place in `all()`, whose mutex is held.
+std::multimap<std::uintptr_t, known>::iterator place_of(const gpushm_segment* segment) {
+  const auto [first, last] = all().by_address.equal_range(address_of(segment));
+  const auto at =
+      std::find_if(first, last, [&](const auto& each) { return each.second.handle == segment; });
+  return at == last ? all().by_address.end() : at;
 }
 
 }  // namespace
@@ -43,34 +68,40 @@ void remember_memory(const std::shared_ptr<gpushm_segment>& segment) {
   }
   known entry{begin + gpushm_segment_size_bytes(segment.get()), segment.get(), segment};
   const std::lock_guard lock(all().mutex);
-  all().by_address.emplace(begin, std::move(entry));
+  all().update_reach(all().by_address.emplace(begin, std::move(entry)));
 }
 
 void forget_memory(gpushm_segment* segment) noexcept {
   const std::lock_guard lock(all().mutex);
-  const auto [first, last] = all().by_address.equal_range(address_of(segment));
-  for (auto each = first; each != last; ++each) {
-    if (each->second.handle == segment) {
-      all().by_address.erase(each);
-      return;
-    }
+  if (const auto at = place_of(segment); at != all().by_address.end()) {
+    all().update_reach(all().by_address.erase(at));
   }
+}
+
+void note_published(gpushm_segment* segment, bool published) noexcept {
+  const std::lock_guard lock(all().mutex);
+  if (const auto at = place_of(segment); at != all().by_address.end()) {
+    at->second.published = published;
+  }
+}
+
+bool is_unpublished(gpushm_segment* segment) noexcept {
+  const std::lock_guard lock(all().mutex);
+  const auto at = place_of(segment);
+  return at != all().by_address.end() && !at->second.published;
 }
 
 std::shared_ptr<gpushm_segment> find_memory(const void* first, std::uint64_t bytes) {
   const auto begin = reinterpret_cast<std::uintptr_t>(first);
   const std::lock_guard lock(all().mutex);
   auto after = all().by_address.upper_bound(begin);
-  // Handles of one mapping follow each other; a shared range may be a part of another one.
-  while (after != all().by_address.begin()) {
+  while (after != all().by_address.begin() && std::prev(after)->second.reach > begin) {
     --after;
     const known& entry = after->second;
     if (begin < entry.end && bytes <= entry.end - begin) {
       if (auto segment = entry.segment.lock()) {
         return segment;
       }
-    } else if (entry.end <= begin) {
-      return nullptr;
     }
   }
   return nullptr;

@@ -15,6 +15,10 @@ namespace gpushm_python {
 void remember_memory(const std::shared_ptr<gpushm_segment>& segment);
 /// Before the segment is closed. Never throws.
 void forget_memory(gpushm_segment* segment) noexcept;
+
+/// Whether other processes cannot open it yet: of a segment that this process has made.
+void note_published(gpushm_segment* segment, bool published) noexcept;
+[[nodiscard]] bool is_unpublished(gpushm_segment* segment) noexcept;
 /// The segment of this process that has all these bytes; null: none.
 std::shared_ptr<gpushm_segment> find_memory(const void* first, std::uint64_t bytes);
 

@@ -7,6 +7,7 @@
 #include "array.hpp"
 #include "channel.hpp"
 #include "client.hpp"
+#include "dtype.hpp"
 #include "exchange.hpp"
 #include "exchange_table.hpp"
 #include "known_memory.hpp"
@@ -28,6 +29,7 @@ NB_MODULE(_core, module) {
   register_stop(module);
   register_timeline(module);
   register_stream_batch(module);
+  register_dtypes(module);
   register_array(module);
   register_segment(module);
   register_subscription(module);

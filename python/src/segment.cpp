@@ -58,9 +58,11 @@ nb::bytes epoch(const segment_object& self) {
 }
 
 void publish(segment_object& self, const nb::bytes& metadata) {
-  call(self.handle.get("publish"), [&](gpushm_segment* segment) {
+  const auto of = self.handle.get("publish");
+  call(of, [&](gpushm_segment* segment) {
     return gpushm_segment_publish(segment, metadata.data(), metadata.size());
   });
+  note_published(of.get(), true);
 }
 
 void unshare(segment_object& self) {

@@ -17,6 +17,7 @@
 #include "dtype.hpp"
 #include "exchange_table.hpp"
 #include "gpushm/tensors.h"
+#include "known_memory.hpp"
 #include "stop.hpp"
 
 namespace gpushm_python {
@@ -319,8 +320,9 @@ nb::dict exchange_all(const read_table& self,
 
 void publish_tensors(segment_object& self, nb::handle table) {
   const string given = to_text(table);
-  call(self.handle.get("publish_tensors"),
-       [&](gpushm_segment* segment) { return gpushm_tensors_publish(segment, text(given)); });
+  const auto of = self.handle.get("publish_tensors");
+  call(of, [&](gpushm_segment* segment) { return gpushm_tensors_publish(segment, text(given)); });
+  note_published(of.get(), true);
 }
 
 std::uint64_t tensors_size(nb::handle table) {

@@ -4,9 +4,14 @@
 from __future__ import annotations
 
 import copy
+import fcntl
+import json
+import mmap
 import multiprocessing
+import os
 import pickle
 import sys
+import threading
 import types
 from collections.abc import Iterator
 
@@ -14,9 +19,11 @@ import numpy as np
 import pytest
 
 import gpushm
+import gpushm._core
 import gpushm._shared
+from gpushm import reductions
 
-from support import Held, increment
+from support import Broker, Held, increment, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -84,6 +91,142 @@ def test_what_cannot_be_pickled(client):
     assert pickle.loads(pickle.dumps(late)).shape == (4,)
     with pytest.raises(ValueError, match="framework is"):
         gpushm.SharedTensor(late, "none")
+
+
+def test_what_other_processes_cannot_open_is_no_shared_tensor(client):
+    for wrong, text in [
+        (np.zeros(4), "ndarray is not a gpushm.Array"),
+        (None, "NoneType is not a gpushm.Array"),
+        (gpushm.from_dlpack(np.zeros(4)), "not of a segment"),
+    ]:
+        with pytest.raises(TypeError, match=text):
+            gpushm.SharedTensor(wrong, "numpy")
+
+
+def test_what_is_not_published_is_said_where_it_is_pickled(client):
+    segment = client.create("m", 64, device="host")
+    shared = gpushm.SharedTensor(segment.view("uint8", 4), "numpy")
+    for what in (shared, shared.array):
+        with pytest.raises(gpushm.InvalidArgumentError, match="is not published"):
+            pickle.dumps(what)
+    segment.publish()
+    assert pickle.loads(pickle.dumps(shared)).tensor.tolist() == [0, 0, 0, 0]
+    table = json.dumps({"w": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}})
+    segment = client.create("t", gpushm.tensors_size(table), device="host")
+    with pytest.raises(gpushm.InvalidArgumentError, match="is not published"):
+        pickle.dumps(segment.view("uint8", 4))
+    segment.publish_tensors(table)
+    pickle.dumps(segment.view("uint8", 4))
+
+
+def test_an_array_of_another_broker(broker, client, monkeypatch):
+    client.put("m", {"w": np.arange(4)}, device="host")
+    text = pickle.dumps(gpushm.SharedTensor(client.get("m")["w"], "numpy"))
+    epoch = client.broker().epoch.hex()
+    other = Broker()
+    try:
+        monkeypatch.setenv("GPUSHM_SOCKET", other.socket)
+        said = f"of another broker .epoch {epoch}. than {other.socket} .*set GPUSHM_SOCKET"
+        with pytest.raises(gpushm.NoSuchSegmentError, match=said):
+            pickle.loads(text)
+        with gpushm.connect(other.socket) as there:
+            there.put("m", {"w": np.zeros(4)}, device="host")
+            with pytest.raises(gpushm.StaleGenerationError, match=said):
+                pickle.loads(text)
+    finally:
+        other.stop()
+
+
+def test_threads_have_one_connection(client, monkeypatch):
+    client.put("m", {"w": np.arange(4)}, device="host")
+    text = pickle.dumps(client.get("m")["w"])
+    made = []
+    start = threading.Barrier(8)
+
+    def connect():
+        made.append(gpushm.connect())
+        return made[-1]
+
+    def load() -> None:
+        start.wait(60)
+        pickle.loads(text)
+
+    monkeypatch.setattr(gpushm._shared, "_connect_new", connect)
+    threads = [threading.Thread(target=load) for _ in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert len(made) == 1
+
+
+# ---- memory that is a part of other memory ----
+
+
+def shareable(size: int) -> np.ndarray:
+    """A memfd that cannot shrink."""
+    file = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    os.ftruncate(file, size)
+    fcntl.fcntl(
+        file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    )
+    return np.frombuffer(mmap.mmap(file, size), np.uint8)  # its descriptor stays open
+
+
+def test_memory_is_found_behind_its_parts(client):
+    page = mmap.PAGESIZE
+    whole = shareable(16 * page)
+    ranges = {"whole": (0, 16), "a": (1, 3), "b": (2, 6), "c": (2, 3), "d": (8, 9)}
+    segments = {
+        name: client.share(name, whole[begin * page : end * page])
+        for name, (begin, end) in ranges.items()
+    }
+
+    for gone in [None, "whole", "b", "a", "c", "d"]:
+        if gone is not None:
+            segments.pop(gone).close()
+            ranges.pop(gone)
+        for begin in range(16):
+            for end in range(begin + 1, 17):
+                address = whole.ctypes.data + begin * page
+                found = gpushm._core.find_memory(address, (end - begin) * page)
+                name = None if found is None else gpushm._shared.place_of(found).name
+                del found  # it keeps the segment open
+                fitting = {
+                    each for each, (first, last) in ranges.items() if first <= begin and end <= last
+                }
+                assert name in (fitting or {None}), (gone, begin, end)
+
+
+# ---- what was sent by gpushm.reductions: PyTorch is not needed to give it back ----
+
+
+def test_what_was_sent_waits_for_its_receiver(client, broker, monkeypatch):
+    """Also if events were lost; and a name that somebody has removed stops nothing."""
+    torch = types.ModuleType("torch")
+    torch._C = types.SimpleNamespace(_storage_Use_Count=lambda key: 0)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    kinds = []
+
+    def dispatch() -> list[types.SimpleNamespace]:
+        return [types.SimpleNamespace(kind=kind, name=name) for kind, name in kinds]
+
+    state = reductions._State(client)
+    state.events = types.SimpleNamespace(dispatch=dispatch)
+    for name in ("a", "b"):
+        state.sent[len(state.sent)] = reductions._Sent(client.share(name, shareable(4096)), 0)
+    kinds = [("resync", "")]
+    assert reductions._collect(state) == 2
+    assert [each.name for each in client.list()] == ["a", "b"]
+    client.remove("a")
+    kinds = [("opened", "a")]
+    assert reductions._collect(state) == 1
+    kinds = [("opened", "b")]
+    with gpushm.connect(broker.socket, cache_bytes=0) as other, other.open("b"):
+        assert reductions._collect(state) == 1
+    wait_until(lambda: client.stat("b").leases == 1, "the receiver has closed it")
+    assert reductions._collect(state) == 0
+    assert client.list() == []
 
 
 # ---- modules: PyTorch is not needed for what the function itself does ----

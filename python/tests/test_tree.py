@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import gc
 import json
 import math
+import mmap
+import os
 
 import ml_dtypes
 import numpy as np
@@ -356,3 +360,70 @@ def test_a_table_of_one_segment_names_no_other_one(client):
 def test_an_unknown_framework(client):
     with pytest.raises(ValueError, match='framework is "numpy", "jax", "torch", "cupy", or None'):
         client.get("m", "tensorflow")
+
+
+# ---- structures of memory that exists ----
+
+
+def memfd(size: int) -> np.ndarray:
+    """Memory that can be shared."""
+    file = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    os.ftruncate(file, size)
+    fcntl.fcntl(
+        file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    )
+    return np.frombuffer(mmap.mmap(file, size), np.uint8)  # its descriptor stays open
+
+
+def names(client) -> list[str]:
+    return [each.name for each in client.list()]
+
+
+def test_a_shared_structure_ends_also_without_its_names(client):
+    """Whatever of it somebody has removed, or has put in its place."""
+    for removed in (["m"], ["m/~0"], ["m", "m/~0", "m/~1"], []):
+        shared = client.share("m", {"a": memfd(4096), "b": memfd(4096)})
+        assert names(client) == ["m", "m/~0", "m/~1"]
+        for each in removed:
+            client.remove(each)
+        shared.close()
+        assert names(client) == []
+        shared.close()
+    shared = client.share("m", {"a": memfd(4096)})
+    client.remove("m")
+    with client.put("m", {"a": np.ones(1)}, device="host"):
+        shared.close()
+        assert names(client) == ["m"]
+    client.remove("m")
+
+
+def test_a_shared_structure_whose_broker_has_ended(client, broker):
+    shared = client.share("m", {"a": memfd(4096)})
+    broker.kill()
+    with contextlib.suppress(gpushm.Error):
+        shared.close()
+    assert shared.segments in ([], ["m/~0"])
+
+
+def test_the_first_error_is_the_one_that_is_raised(client, broker):
+    class Ending:
+        """An array that cannot be read, because its broker ends."""
+
+        array = np.arange(4)
+
+        def __dlpack_device__(self):
+            return (1, 0)
+
+        def __dlpack__(self, **options):
+            broker.kill()
+            raise TypeError("the first one")
+
+    with pytest.raises(TypeError, match="the first one"):
+        client.share("m", {"a": memfd(4096), "b": Ending()})
+
+
+def test_strides_that_cannot_be_shared(client):
+    for wrong in (memfd(4096)[::-1], np.frombuffer(memfd(4096), ">f4")):
+        with pytest.raises(TypeError, match="at a: "):
+            client.share("m", {"a": wrong})
+    assert names(client) == []
