@@ -17,6 +17,7 @@ release the GIL, and end with Ctrl-C. Failures are subclasses of :class:`gpushm.
 
 from __future__ import annotations
 
+from gpushm import _build  # noqa: F401  # first: it refuses other interpreters
 from gpushm._core import (
     Array,
     Client,

@@ -3,6 +3,8 @@
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, ClassVar
 
+from typing_extensions import CapsuleType
+
 from gpushm._tree import SharedTree
 from gpushm._types import BrokerInfo, Event, ProducerStats, SegmentInfo
 
@@ -307,7 +309,7 @@ class Array:
         is not published, BufferError if :attr:`ready` is not reached.
         """
 
-    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> object:
+    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> CapsuleType:
         """
         A DLPack capsule, for ``from_dlpack`` of another library. It keeps the memory mapped.
 

@@ -99,6 +99,16 @@ class ErrorCode(enum.IntEnum):
     TOO_MANY_WAITS = 42
     INVALID_FILE = 43
 
+    @classmethod
+    def _missing_(cls, value: object) -> ErrorCode | None:
+        """A member that is not listed, such as ``UNKNOWN_99``: of a newer library."""
+        if not isinstance(value, int):
+            return None
+        member = int.__new__(cls, value)
+        member._name_ = f"UNKNOWN_{value}"
+        member._value_ = value
+        return member
+
 
 class Error(Exception):
     """A failure that gpushm reports. ``str()`` is one line: operation, object, cause, next step.
@@ -107,8 +117,8 @@ class Error(Exception):
     same failure, such as FileNotFoundError, it is a base, too.
     """
 
-    #: The reason. An int for a code that this package does not know.
-    code: ErrorCode | int
+    #: The reason; a member such as ``UNKNOWN_99`` for a code that this package does not know.
+    code: ErrorCode
     #: What was tried ("open").
     operation: str
     #: With what (the name of a segment, a path); may be empty.
@@ -129,7 +139,7 @@ class Error(Exception):
     ) -> None:
         super().__init__(message)
         self.message = message
-        self.code = ErrorCode(code) if code in _KNOWN else code
+        self.code = ErrorCode(code)
         self.operation = operation
         self.object = object
         self.cause = cause

@@ -36,7 +36,7 @@ class safe_open:  # noqa: N801
     :class:`gpushm.Array`. ``device``: the GPU that uses the memory (``0``, ``"cuda:0"``, a UUID);
     ``"cpu"``: the segment must be in host memory; None: where the memory is. ``client``: None
     connects, as :func:`connect` without arguments does. Blocks until the segment is published and
-    complete, at most ``timeout`` seconds.
+    complete, at most ``timeout`` seconds, also for a broker that starts later.
 
     Tensors are views of the segment, without a copy, mapped for reading only. They stay valid when
     this object is closed; a context manager closes it at the end.
@@ -55,8 +55,9 @@ class safe_open:  # noqa: N801
     ) -> None:
         self._framework = framework
         self._convert = converter(framework)
-        with connected(client) as by:
-            self._table = open_table(by, name, device=_to_device(device), timeout=timeout)
+        end = end_of(timeout)
+        with connected(client, timeout) as by:
+            self._table = open_table(by, name, device=_to_device(device), timeout=left(end))
         gpus = {each.device for each in self._table.segments} - {"host"}
         if device == "cpu" and gpus:
             self.close()
@@ -192,12 +193,21 @@ def _part(segment: Segment, begin: int, array: Array, index: tuple[Any, ...]) ->
 
 
 @contextlib.contextmanager
-def connected(client: Client | None) -> Iterator[Client]:
+def connected(client: Client | None, timeout: float | None = 0.0) -> Iterator[Client]:
+    """``timeout``: for a broker that starts later."""
     if client is not None:
         yield client
         return
-    with _core.connect() as made:
+    with _core.connect(timeout=timeout) as made:
         yield made
+
+
+def end_of(timeout: float | None) -> float | None:
+    return None if timeout is None else time.monotonic() + timeout
+
+
+def left(end: float | None) -> float | None:
+    return None if end is None else max(0.0, end - time.monotonic())
 
 
 class _ProgressLine:
@@ -243,12 +253,14 @@ def load_safetensors(
     """Load safetensors files into a segment that all processes share, once.
 
     As :meth:`Client.load_tensors`, which says what the arguments are and what is raised. ``client``:
-    None connects, as :func:`connect` without arguments does. ``progress``: True writes a line with
+    None connects, as :func:`connect` without arguments does, and waits for a broker that starts
+    later, within ``timeout``. ``progress``: True writes a line with
     the rate and the time that is left, if standard error is a terminal.
     """
     line = _ProgressLine(name) if progress is True and sys.stderr.isatty() else None
     report = progress if callable(progress) else line
-    with connected(client) as by:
+    end = end_of(timeout)
+    with connected(client, timeout) as by:
         try:
             return by.load_tensors(
                 paths,
@@ -256,7 +268,7 @@ def load_safetensors(
                 device=device,
                 threads=threads,
                 reading=reading,
-                timeout=timeout,
+                timeout=left(end),
                 progress=report,
             )
         finally:

@@ -440,7 +440,7 @@ void register_exchange(nb::class_<array>& type) {
           nb::sig("def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] "
                   "| None "
                   "= None, dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> "
-                  "object"),
+                  "CapsuleType"),
           "A DLPack capsule, for ``from_dlpack`` of another library. It keeps the memory "
           "mapped.\n\n"
           "On a GPU ``stream`` (None and 1: the legacy default one, 2: the per-thread one, -1: no\n"

@@ -45,15 +45,18 @@ class Broker:
     """A process of `gpushm serve`."""
 
     def __init__(self, *options: str) -> None:
-        program = command()
         # Not pytest's folder: the path of a socket has at most 107 bytes.
         self._folder = tempfile.TemporaryDirectory(prefix="gpushm-test-")
         self.socket = f"{self._folder.name}/socket"
+        self.start(*options)
+
+    def start(self, *options: str) -> None:
+        """Again, after `kill`."""
         read_end, write_end = os.pipe()
         try:
             self.process = subprocess.Popen(
                 [
-                    program,
+                    command(),
                     "serve",
                     "--socket",
                     self.socket,

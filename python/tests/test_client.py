@@ -105,7 +105,10 @@ def test_each_code_has_a_class():
     # The library has no code that this package lacks.
     known = {int(code) for code in gpushm.ErrorCode}
     assert {n for n in range(1, 64) if gpushm._core.error_name(n) != "unknown"} == known
-    assert gpushm._errors.from_parts(63, "", "", "", "", "new").code == 63
+    new = gpushm._errors.from_parts(63, "", "", "", "", "new").code
+    assert (new, new.name, type(new)) == (63, "UNKNOWN_63", gpushm.ErrorCode)
+    with pytest.raises(ValueError, match="not a valid"):
+        gpushm.ErrorCode("text")
 
 
 def test_open_many(client):

@@ -6,11 +6,13 @@ from __future__ import annotations
 import importlib.metadata
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 
 import gpushm
+import gpushm._build
 
 from support import Child
 
@@ -56,6 +58,13 @@ def test_versions():
     metadata = importlib.metadata.metadata("gpushm")
     assert metadata["Requires-Python"] == ">=3.10"
     assert metadata.get_all("Requires-Dist")[0] == "nanobind-backend>=1.0"
+
+
+def test_free_threaded_python_is_refused(monkeypatch):
+    gpushm._build.require_gil()
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda name: name == "Py_GIL_DISABLED")
+    with pytest.raises(ImportError, match="does not support free-threaded CPython"):
+        gpushm._build.require_gil()
 
 
 def test_everything_public_has_a_docstring():

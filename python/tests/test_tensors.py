@@ -665,3 +665,29 @@ def test_random_headers(client, tmp_path):
     assert seen["both accept"] > count / 100
     assert seen["both refuse"] > count / 4
     assert names(client) == []
+
+
+def test_a_broker_that_starts_later(broker, monkeypatch, tmp_path):
+    monkeypatch.setenv("GPUSHM_SOCKET", broker.socket)
+    path = tmp_path / "m.safetensors"
+    safetensors.numpy.save_file({"x": np.arange(3)}, path)
+    broker.kill()
+    with pytest.raises(gpushm.BrokerUnreachableError):
+        gpushm.safe_open("m")
+    results: list[Any] = []
+
+    def read() -> None:
+        with gpushm.safe_open("m", "np", timeout=60) as opened:
+            results.append(opened.get_tensor("x").tolist())
+
+    def load() -> None:
+        results.append(gpushm.load_safetensors(path, "m", device="host", timeout=60))
+
+    threads = [threading.Thread(target=read), threading.Thread(target=load)]
+    for thread in threads:
+        thread.start()
+    broker.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(results) == 2
+    assert [0, 1, 2] in results

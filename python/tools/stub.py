@@ -13,6 +13,8 @@ HEADER = """\
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, ClassVar
 
+from typing_extensions import CapsuleType
+
 from gpushm._tree import SharedTree
 from gpushm._types import BrokerInfo, Event, ProducerStats, SegmentInfo
 

@@ -125,7 +125,7 @@ def test_streams_of_a_timeline(client, driver):
     timeline.prepare(first)
     opened.wait(1, stream=Core())
     assert driver.is_busy(second)
-    timeline.signal(1, Torch())
+    timeline.signal(1, stream=Torch())
     driver.synchronize(second)
     opened.check()
     opened.wait(1, 5)
