@@ -153,7 +153,19 @@ class ticket_file {
     handle_.reset(created);
   }
 
+  /// Puts another ticket in the place of the file's: readers see either, at each moment. Throws
+  /// `error`: permission_denied, system_error; the former ticket remains then.
+  void replace(std::span<const std::byte> ticket) {
+    glue::check(gpushm_ticket_file_replace(filled(), ticket.data(), ticket.size()));
+  }
+
   [[nodiscard]] const std::string& path() const {
+    static_cast<void>(filled());
+    return path_;
+  }
+
+ private:
+  [[nodiscard]] gpushm_ticket_file* filled() const {
     if (!handle_) {
       throw error(errc::invalid_argument,
                   "ticket_file",
@@ -161,10 +173,9 @@ class ticket_file {
                   "this ticket_file object is empty",
                   "export first; a moved-from object is empty");
     }
-    return path_;
+    return handle_.get();
   }
 
- private:
   std::string path_;
   std::unique_ptr<gpushm_ticket_file, glue::deleter<&gpushm_ticket_file_close>> handle_;
 };

@@ -812,6 +812,11 @@ GPUSHM_API gpushm_errc gpushm_ticket_file_create(gpushm_string path,
                                                  size_t ticket_size,
                                                  uint32_t mode,
                                                  gpushm_ticket_file** file);
+/* Puts another ticket in the place of the file's: readers see either, at each moment. Fails with
+ * permission_denied, system_error; the former ticket remains then. */
+GPUSHM_API gpushm_errc gpushm_ticket_file_replace(gpushm_ticket_file* file,
+                                                  const void* ticket,
+                                                  size_t ticket_size);
 GPUSHM_API void gpushm_ticket_file_close(gpushm_ticket_file* file);
 
 /* Reads the ticket in the file of a live exporter; waits and fails as gpushm_import_file. `stop`

@@ -513,8 +513,10 @@ std::uint64_t connection::subscribe(const std::string& prefix,
     const std::lock_guard lock(mutex_);
     sinks_.emplace(id, &sink);
   }
+  bool may_exist = false;  // at the broker
   try {
     call.send(wire::subscribe{prefix}, {});
+    may_exist = true;
     answer got = call.next();
     if (const auto* failure = std::get_if<wire::failure>(&got.body)) {
       throw from_wire(*failure, about);
@@ -525,8 +527,15 @@ std::uint64_t connection::subscribe(const std::string& prefix,
     }
     present = std::move(*subscribed);
   } catch (...) {
-    const std::lock_guard lock(mutex_);
-    sinks_.erase(id);
+    {
+      const std::lock_guard lock(mutex_);
+      sinks_.erase(id);
+    }
+    // An answer that comes later than the deadline would leave events without a reader, charged to
+    // this process. The broker ignores an unknown subscription.
+    if (may_exist) {
+      send_unawaited(wire::unsubscribe{id});
+    }
     throw;
   }
   return id;

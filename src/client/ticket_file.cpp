@@ -120,10 +120,15 @@ class temporary_file {
     if (!is_unsupported(errno)) {
       base::throw_errno(errno, "export", path_, "renameat2");
     }
+    rename();
+    return true;
+  }
+
+  /// Replaces the file at `path`, if there is one.
+  void rename() {
     base::checked(
         "export", path_, "rename", [&] { return ::rename(name_.c_str(), path_.c_str()); });
     name_.clear();
-    return true;
   }
 
   [[nodiscard]] base::guarded_fd take() noexcept { return std::move(fd_); }
@@ -186,26 +191,41 @@ void create_or_replace(temporary_file& file, const std::string& path) {
 
 enum class file_status : unsigned char { absent, dead_exporter, live_exporter };
 
-/// Checks the file once; reads its bytes if its exporter is alive.
-file_status read_if_live(const std::string& path, std::vector<std::byte>& bytes) {
-  const base::unique_fd fd(
-      base::checked("import",
-                    path,
-                    "open",
-                    [&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); },
-                    {ENOENT, ENOTDIR}));
-  if (!fd) {
-    return file_status::absent;
+/// Reads the file's bytes. An exporter that replaces its file unlocks the former one after that:
+/// then the file of that name is read again.
+file_status read_file(const std::string& path, std::vector<std::byte>& bytes) {
+  constexpr int most_replacements = 1'000;
+  for (int replaced = 0;; ++replaced) {
+    const base::unique_fd fd(
+        base::checked("import",
+                      path,
+                      "open",
+                      [&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); },
+                      {ENOENT, ENOTDIR}));
+    if (!fd) {
+      return file_status::absent;
+    }
+    // One byte more than allowed, so that the decoder detects a larger file.
+    bytes.resize(wire::max_ticket_bytes + 1);
+    const auto count = base::checked(
+        "import", path, "read", [&] { return ::pread(fd.get(), bytes.data(), bytes.size(), 0); });
+    bytes.resize(static_cast<std::size_t>(count));
+    if (is_locked(fd.get())) {
+      return file_status::live_exporter;
+    }
+    if (replaced == most_replacements || is_same_file(fd.get(), path)) {
+      return file_status::dead_exporter;
+    }
   }
-  if (!is_locked(fd.get())) {
-    return file_status::dead_exporter;
+}
+
+bool is_ticket(std::span<const std::byte> bytes) {
+  try {
+    static_cast<void>(wire::decode_ticket(bytes));
+    return true;
+  } catch (const error& why) {
+    return why.code() != errc::invalid_ticket;
   }
-  // One byte more than allowed, so that the decoder detects a larger file.
-  bytes.resize(wire::max_ticket_bytes + 1);
-  const auto count = base::checked(
-      "import", path, "read", [&] { return ::pread(fd.get(), bytes.data(), bytes.size(), 0); });
-  bytes.resize(static_cast<std::size_t>(count));
-  return file_status::live_exporter;
 }
 
 /// Errors of an import while the exporter exits: the segment or the process no longer exists.
@@ -214,13 +234,22 @@ bool is_end_of_exporter(errc code) {
          code == errc::gone_or_replaced || code == errc::broker_gone;
 }
 
-[[noreturn]] void throw_status(file_status status, const std::string& path) {
+[[noreturn]] void throw_status(file_status status,
+                               const std::string& path,
+                               std::span<const std::byte> bytes) {
   if (status == file_status::absent) {
     throw error(errc::no_such_segment,
                 "import",
                 path,
                 "the file does not exist",
                 "start the exporter, or wait for its file with a timeout");
+  }
+  if (!is_ticket(bytes)) {
+    throw error(errc::invalid_ticket,
+                "import",
+                path,
+                "the file contains no ticket, and no process exports into it",
+                "pass a file that an exporter has written");
   }
   throw error(errc::peer_died,
               "import",
@@ -246,7 +275,7 @@ std::vector<std::byte> read_ticket(const std::string& path,
   const auto deadline = base::deadline_after(timeout);
   std::vector<std::byte> bytes;
   for (;;) {
-    const file_status status = read_if_live(path, bytes);
+    const file_status status = read_file(path, bytes);
     if (status == file_status::live_exporter) {
       if (bytes.size() > wire::max_ticket_bytes) {
         throw error(errc::invalid_ticket,
@@ -258,7 +287,7 @@ std::vector<std::byte> read_ticket(const std::string& path,
       return bytes;
     }
     if (clock::now() + file_poll > deadline) {
-      throw_status(status, path);
+      throw_status(status, path, bytes);
     }
     pause_before_poll(path, stop);
   }
@@ -291,18 +320,25 @@ segment_ptr import_ticket_file(const std::string& path, const import_options& op
 struct gpushm_ticket_file {
  public:
   gpushm_ticket_file(std::string path, std::span<const std::byte> ticket, unsigned int mode)
-      : path_(std::move(path)) {
-    namespace base = gpushm::base;
+      : path_(std::move(path)), mode_(mode) {
     gpushm::detail::temporary_file file(path_);
-    base::checked("export", path_, "fchmod", [&] { return ::fchmod(file.fd(), mode); });
-    struct flock lock = gpushm::detail::whole_file(F_WRLCK);
-    base::checked("export", path_, "fcntl(F_OFD_SETLK)", [&] {
-      return ::fcntl(file.fd(), F_OFD_SETLK, &lock);
-    });
-    gpushm::detail::write_all(file.fd(), ticket, path_);
+    write(ticket, file);
     gpushm::detail::create_or_replace(file, path_);
     file_ = file.take();
   }
+
+  void replace(std::span<const std::byte> ticket) {
+    gpushm::detail::temporary_file file(path_);
+    write(ticket, file);
+    // This process's lock keeps other exporters from replacing it meanwhile.
+    if (gpushm::detail::is_same_file(file_.get(), path_)) {
+      file.rename();
+    } else {
+      gpushm::detail::create_or_replace(file, path_);
+    }
+    file_ = file.take();  // unlocks the former file, of which no name is left
+  }
+
   gpushm_ticket_file(const gpushm_ticket_file&) = delete;
   gpushm_ticket_file& operator=(const gpushm_ticket_file&) = delete;
   ~gpushm_ticket_file() {
@@ -314,7 +350,19 @@ struct gpushm_ticket_file {
   }
 
  private:
+  /// Locks the file before it has its name.
+  void write(std::span<const std::byte> ticket, const gpushm::detail::temporary_file& file) const {
+    namespace base = gpushm::base;
+    base::checked("export", path_, "fchmod", [&] { return ::fchmod(file.fd(), mode_); });
+    struct flock lock = gpushm::detail::whole_file(F_WRLCK);
+    base::checked("export", path_, "fcntl(F_OFD_SETLK)", [&] {
+      return ::fcntl(file.fd(), F_OFD_SETLK, &lock);
+    });
+    gpushm::detail::write_all(file.fd(), ticket, path_);
+  }
+
   std::string path_;
+  unsigned int mode_;
   gpushm::base::guarded_fd file_;  // holds the lock
 };
 
@@ -332,6 +380,18 @@ gpushm_errc gpushm_ticket_file_create(gpushm_string path,
         std::make_unique<gpushm_ticket_file>(
             std::string(text_in(path, "export")), bytes_in(ticket, ticket_size, "export"), mode)
             .release();
+  });
+}
+
+gpushm_errc gpushm_ticket_file_replace(gpushm_ticket_file* file,
+                                       const void* ticket,
+                                       size_t ticket_size) {
+  return gpushm::base::c_call([&] {
+    const auto bytes = gpushm::base::bytes_in(ticket, ticket_size, "export");
+    if (file == nullptr) {
+      gpushm::base::throw_invalid("export", "there is no file", "create one first");
+    }
+    file->replace(bytes);
   });
 }
 

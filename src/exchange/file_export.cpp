@@ -70,8 +70,11 @@ struct gpushm_file_export {
     const std::string socket = std::filesystem::path(broker_.socket_path()).filename().string();
     gpushm_ticket ticket;
     gpushm::glue::check(gpushm_export_segment(what, gpushm::glue::text(socket), &ticket));
-    file_.reset();  // its lock would mark the path as another exporter's
-    file_.emplace(path_, gpushm::glue::bytes_of(ticket), file_mode_);
+    if (file_) {
+      file_->replace(gpushm::glue::bytes_of(ticket));
+    } else {
+      file_.emplace(path_, gpushm::glue::bytes_of(ticket), file_mode_);
+    }
   }
   [[nodiscard]] gpushm_client* client() const noexcept { return client_.handle(); }
 

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #include <algorithm>
@@ -264,6 +265,14 @@ base::guarded_fd connect_packet_socket(const std::string& path, std::chrono::mil
                     "the socket does not exist",
                     "start a broker with `gpushm serve`, or mount the domain's directory");
       case ECONNREFUSED:
+        if (struct stat file{}; ::stat(path.c_str(), &file) == 0 && !S_ISSOCK(file.st_mode)) {
+          throw error(errc::broker_unreachable,
+                      "connect",
+                      path,
+                      S_ISDIR(file.st_mode) ? "this is a directory, not a broker's socket"
+                                            : "this is a file, not a broker's socket",
+                      "pass the path of the socket");
+        }
         throw error(errc::broker_unreachable,
                     "connect",
                     path,

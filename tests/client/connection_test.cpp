@@ -281,6 +281,32 @@ TEST(senders, wait_until_their_own_deadlines) {
   go_on.set_value();
 }
 
+TEST(subscriptions, that_time_out_are_ended_at_the_broker) {
+  class ignoring final : public event_sink {
+   public:
+    void deliver(event /*what*/) override {}
+    void broker_gone() override {}
+  } sink;
+  std::atomic<std::uint64_t> asked{0};
+  std::atomic<std::uint64_t> ended{0};
+  const scripted_broker broker([&](const wire::message& got) {
+    std::vector<scripted_broker::reply> replies;
+    if (std::holds_alternative<wire::subscribe>(got.body)) {
+      asked = got.id;  // not answered
+    } else if (const auto* end = std::get_if<wire::unsubscribe>(&got.body)) {
+      ended = end->subscription;
+      replies.push_back({{got.id, wire::done{}}});
+    }
+    return replies;
+  });
+  const auto client = connection::establish(broker.socket_path(), scaled_timeout(20s));
+  wire::subscribed present;
+  EXPECT_THROW(static_cast<void>(client->subscribe("w", sink, present, deadline_after(200ms))),
+               error);
+  EXPECT_TRUE(eventually([&] { return ended != 0; }, 20s));
+  EXPECT_EQ(ended, asked);
+}
+
 // ---- reconnecting ----
 
 /// Sends a request and returns its error, if any.

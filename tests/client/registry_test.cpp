@@ -2,15 +2,20 @@
 // The clients that this process has for imported tickets.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include "client/client_registry.hpp"
 #include "gpushm/broker.hpp"
+#include "gpushm/file_export.hpp"
 #include "gpushm/gpushm.hpp"
 #include "testing/process/deadline.hpp"
 #include "testing/process/temp_dir.hpp"
@@ -108,6 +113,56 @@ TEST(client_registry, relative_socket_path_stays_valid_after_a_change_of_directo
   serving.reset();
   serving = broker::start(options);
   EXPECT_TRUE(connected.list().empty());  // connects again
+}
+
+TEST(file_export, readers_always_see_a_file_while_it_is_written_again) {
+  const gpushm_testing::temp_dir directory;
+  const std::string path = directory / "w";
+  file_export out = file_export::begin(path);
+  segment made = out.client().create("w", {.size_bytes = 4096, .device = "host"});
+  made.publish();
+  out.write(made);
+  const auto ticket = read_ticket_file(path);
+  const auto count_files = [&] {
+    const std::filesystem::directory_iterator begin(directory.path());
+    return std::distance(begin, std::filesystem::directory_iterator());
+  };
+  const auto files = count_files();
+  std::atomic<bool> done{false};
+  std::atomic<int> reads{0};
+  std::jthread reader([&] {
+    while (!done) {
+      try {
+        EXPECT_EQ(read_ticket_file(path), ticket);
+      } catch (const error& why) {
+        ADD_FAILURE() << why.what();
+      }
+      ++reads;
+    }
+  });
+  EXPECT_TRUE(eventually([&] { return reads > 0; }, 20s));
+  for (int i = 0; i != 300; ++i) {
+    out.write(made);
+  }
+  const int before = reads;
+  EXPECT_TRUE(eventually([&] { return reads > before; }, 20s));
+  done = true;
+  reader.join();
+  EXPECT_EQ(count_files(), files) << "a former file is left";
+  EXPECT_EQ(import_file(path).size_bytes(), 4096U);
+}
+
+TEST(ticket_file, a_file_without_a_ticket_is_no_dead_exporters) {
+  const gpushm_testing::temp_dir directory;
+  const std::string path = directory / "notes";
+  std::ofstream(path) << "to do: write the ticket";
+  try {
+    static_cast<void>(import_file(path));
+    FAIL();
+  } catch (const error& why) {
+    EXPECT_EQ(why.code(), errc::invalid_ticket);
+    EXPECT_EQ(why.cause(), "the file contains no ticket, and no process exports into it");
+  }
 }
 
 }  // namespace

@@ -249,6 +249,19 @@ TEST_F(listening, fails_if_live_broker_listens) {
   static_cast<void>(connect_packet_socket(path_, 0ms));
 }
 
+TEST_F(listening, connect_distinguishes_files_from_sockets) {
+  const std::string file = path_ + ".txt";
+  base::unique_fd(::open(file.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600)).reset();
+  EXPECT_EQ(error_of([&] { static_cast<void>(connect_packet_socket(file, 0ms)); },
+                     errc::broker_unreachable),
+            "connect \"" + file +
+                "\": this is a file, not a broker's socket (pass the path of the socket)");
+  EXPECT_EQ(
+      error_of([&] { static_cast<void>(connect_packet_socket("/", 0ms)); },
+               errc::broker_unreachable),
+      "connect \"/\": this is a directory, not a broker's socket (pass the path of the socket)");
+}
+
 TEST_F(listening, replaces_socket_of_dead_broker) {
   bound(SOCK_SEQPACKET, true).reset();
   ASSERT_TRUE(exists(path_));
