@@ -453,25 +453,31 @@ class Segment:
         Blocks for one round trip. Raises gpushm.InvalidArgumentError, TimedOutError.
         """
 
-    def read(self, offset: int = 0, size: int | None = None) -> bytes:
+    def read(self, offset: int = 0, size: int | None = None, *, stream: object = None) -> bytes:
         """
         A copy of ``size`` bytes from ``offset`` on; None: to the end.
 
-        Blocks until a GPU has copied them. Raises gpushm.InvalidArgumentError, DriverError.
+        Blocks until a GPU has copied them, on a stream of the library that waits for no other. With
+        ``stream``, after the work that is enqueued on it, for which it blocks, too.
+        Raises gpushm.InvalidArgumentError, DriverError.
         """
 
-    def write(self, data: object, offset: int = 0) -> None:
+    def write(self, data: object, offset: int = 0, *, stream: object = None) -> None:
         """
         Copy contiguous memory of the host or of any GPU (the buffer protocol or ``__dlpack__``)
         into the segment.
 
-        Blocks until a GPU has copied it. Raises gpushm.InvalidArgumentError (outside the segment,
-        or mapped for reading only), DriverError, TypeError, ValueError.
+        Blocks until a GPU has copied it; memory of a GPU is copied after the legacy default stream,
+        or after ``stream``, for which the call blocks, too. Other data has no order against streams
+        without ``stream``.
+        Raises gpushm.InvalidArgumentError (outside the segment, or mapped for reading only),
+        DriverError, TypeError, ValueError.
         """
 
-    def fill(self, value: int) -> None:
+    def fill(self, value: int, *, stream: object = None) -> None:
         """
-        Set every byte. Blocks until a GPU has done so. Raises as :meth:`write`.
+        Set every byte. Blocks until a GPU has done so; ``stream`` as in :meth:`read`.
+        Raises as :meth:`write`.
         """
 
     def create_timelines(self, count: int) -> list[Timeline]:
@@ -821,15 +827,18 @@ class Client:
         sorted by name.
         """
 
-    def stat(self, name: str) -> SegmentInfo:
+    def stat(self, name: str, *, generation: int | None = None) -> SegmentInfo:
         """
-        What the broker knows about a segment. Raises gpushm.NoSuchSegmentError.
+        What the broker knows about a segment. Raises gpushm.NoSuchSegmentError; with
+        ``generation``, GoneOrReplacedError if another segment has the name now.
         """
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, *, generation: int | None = None) -> None:
         """
-        Remove the name; the memory is freed with the last lease.
-        Raises gpushm.NoSuchSegmentError, PermissionDeniedError.
+        Remove the name; the memory is freed with the last lease. With ``generation``, only if it has
+        the name: never a segment that has replaced it.
+        Raises gpushm.NoSuchSegmentError, PermissionDeniedError, GoneOrReplacedError (another
+        segment has the name now).
         """
 
     def prefetch(self, prefix: str) -> int:

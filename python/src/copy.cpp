@@ -99,13 +99,13 @@ std::vector<std::byte> copy_to_host(const array& what) {
   const std::uint64_t offset = offset_in_segment(what);
   if (what.is_contiguous()) {
     call(what.segment, [&](gpushm_segment* segment) {
-      return gpushm_segment_read(segment, offset, result.data(), result.size());
+      return gpushm_segment_read_on(segment, offset, result.data(), result.size(), nullptr);
     });
     return result;
   }
   std::vector<std::byte> extent(what.extent_bytes());
   call(what.segment, [&](gpushm_segment* segment) {
-    return gpushm_segment_read(segment, offset, extent.data(), extent.size());
+    return gpushm_segment_read_on(segment, offset, extent.data(), extent.size(), nullptr);
   });
   const nb::gil_scoped_release released;
   gather(what, extent.data(), result.data());
@@ -120,7 +120,7 @@ void copy_into(const array& into, nb::handle source) {
   if (into.extent_bytes() != into.bytes()) {
     throw nb::value_error("the elements to overwrite have gaps");
   }
-  with_bytes(source, &into, [&](const source_bytes& bytes) {
+  with_bytes(source, &into, std::nullopt, [&](const source_bytes& bytes) {
     if (bytes.size != into.bytes()) {
       throw nb::value_error(("the source has " + std::to_string(bytes.size) + " bytes, the array " +
                              std::to_string(into.bytes()))
@@ -135,21 +135,27 @@ void copy_into(const array& into, nb::handle source) {
       return;
     }
     require_segment(into);
-    write_bytes(into.segment, offset_in_segment(into), bytes);
+    write_bytes(into.segment, offset_in_segment(into), bytes, nullptr);
   });
 }
 
 void write_bytes(const std::shared_ptr<gpushm_segment>& into,
                  std::uint64_t offset,
-                 const source_bytes& bytes) {
+                 const source_bytes& bytes,
+                 std::optional<void*> stream) {
   call(into, [&](gpushm_segment* segment) {
-    return bytes.is_host ? gpushm_segment_write(segment, offset, bytes.first, bytes.size)
-                         : gpushm_segment_write_from_gpu(segment, offset, bytes.first, bytes.size);
+    if (!bytes.is_host) {
+      return gpushm_segment_write_from_gpu_on(
+          segment, offset, bytes.first, bytes.size, stream.value_or(nullptr));
+    }
+    return stream ? gpushm_segment_write_on(segment, offset, bytes.first, bytes.size, *stream)
+                  : gpushm_segment_write(segment, offset, bytes.first, bytes.size);
   });
 }
 
 void with_bytes(nb::handle source,
                 const array* order,
+                std::optional<void*> stream,
                 const std::function<void(const source_bytes&)>& use) {
   const bool in_c_order = order == nullptr || order->is_contiguous();
   const auto raise_other_order = [] {
@@ -175,7 +181,7 @@ void with_bytes(nb::handle source,
   }
   std::optional<array> imported;
   try {
-    imported = import_for_copy(source);
+    imported = import_for_copy(source, stream.value_or(nullptr));
   } catch (nb::python_error& e) {
     // NumPy arrays of other element types (strings, ml_dtypes).
     if (!e.matches(PyExc_BufferError)) {

@@ -418,14 +418,15 @@ array import_object(nb::handle object, nb::handle stream) {
   return result;
 }
 
-array import_for_copy(nb::handle object) {
+array import_for_copy(nb::handle object, void* stream) {
   if (!nb::hasattr(object, "__dlpack_device__")) {
     return import_object(object, nb::none());
   }
   const nb::object device = object.attr("__dlpack_device__")();
   const auto type = nb::cast<std::int32_t>(nb::int_(device[0]));
   const bool is_gpu = type == dl::device_cuda || type == dl::device_cuda_managed;
-  return import_object(object, is_gpu ? nb::object(nb::int_(1)) : nb::object(nb::none()));
+  const auto handle = stream == nullptr ? 1 : reinterpret_cast<std::uintptr_t>(stream);
+  return import_object(object, is_gpu ? nb::object(nb::int_(handle)) : nb::object(nb::none()));
 }
 
 void register_exchange(nb::class_<array>& type) {

@@ -27,8 +27,9 @@ array import_versioned(dl::managed_tensor_versioned* tensor);
 /// Raises TypeError, BufferError, and what the object raises. Needs the GIL.
 array import_object(nanobind::handle object, nanobind::handle stream);
 
-/// As import_object, for a copy: on a GPU, the legacy default stream will use the memory.
-array import_for_copy(nanobind::handle object);
+/// As import_object, for a copy: on a GPU, `stream` will use the memory (null: the legacy default
+/// one).
+array import_for_copy(nanobind::handle object, void* stream);
 
 /// Methods and attributes of gpushm.Array.
 void register_exchange(nanobind::class_<array>& type);

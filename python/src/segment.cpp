@@ -13,6 +13,7 @@
 #include "copy.hpp"
 #include "known_memory.hpp"
 #include "stop.hpp"
+#include "stream.hpp"
 #include "tensors.hpp"
 #include "ticket.hpp"
 #include "timeline.hpp"
@@ -83,9 +84,14 @@ array view(const segment_object& self,
                     ready.is_none() ? self.ready : to_readiness(ready));
 }
 
+std::optional<void*> optional_stream(nb::handle stream) {
+  return stream.is_none() ? std::nullopt : std::optional(to_stream(stream));
+}
+
 nb::bytes read(const segment_object& self,
                std::uint64_t offset,
-               std::optional<std::uint64_t> size) {
+               std::optional<std::uint64_t> size,
+               nb::handle stream) {
   const auto segment = self.handle.get("read");
   const std::uint64_t all = gpushm_segment_size_bytes(segment.get());
   const std::uint64_t wanted = size.value_or(offset <= all ? all - offset : 0);
@@ -97,21 +103,28 @@ nb::bytes read(const segment_object& self,
           "pass an offset and a size that fit");
   }
   std::vector<std::byte> bytes(wanted);
+  const auto after = optional_stream(stream);
   call(segment, [&](gpushm_segment* handle) {
-    return gpushm_segment_read(handle, offset, bytes.data(), bytes.size());
+    return after ? gpushm_segment_read_on(handle, offset, bytes.data(), bytes.size(), *after)
+                 : gpushm_segment_read(handle, offset, bytes.data(), bytes.size());
   });
   return nb::bytes(bytes.data(), bytes.size());
 }
 
-void write(segment_object& self, nb::handle data, std::uint64_t offset) {
+void write(segment_object& self, nb::handle data, std::uint64_t offset, nb::handle stream) {
   const auto segment = self.handle.get("write");
-  with_bytes(
-      data, nullptr, [&](const source_bytes& bytes) { write_bytes(segment, offset, bytes); });
+  const auto after = optional_stream(stream);
+  with_bytes(data, nullptr, after, [&](const source_bytes& bytes) {
+    write_bytes(segment, offset, bytes, after);
+  });
 }
 
-void fill(segment_object& self, std::uint8_t value) {
-  call(self.handle.get("fill"),
-       [&](gpushm_segment* segment) { return gpushm_segment_fill(segment, value); });
+void fill(segment_object& self, std::uint8_t value, nb::handle stream) {
+  const auto after = optional_stream(stream);
+  call(self.handle.get("fill"), [&](gpushm_segment* segment) {
+    return after ? gpushm_segment_fill_on(segment, value, *after)
+                 : gpushm_segment_fill(segment, value);
+  });
 }
 
 nb::list create_timelines(segment_object& self, std::size_t count) {
@@ -344,25 +357,41 @@ void register_segment(nb::module_& module) {
            read,
            nb::arg("offset") = 0,
            nb::arg("size").none() = nb::none(),
-           nb::sig("def read(self, offset: int = 0, size: int | None = None) -> bytes"),
+           nb::kw_only(),
+           nb::arg("stream").none() = nb::none(),
+           nb::sig("def read(self, offset: int = 0, size: int | None = None, *, stream: object = "
+                   "None) -> bytes"),
            "A copy of ``size`` bytes from ``offset`` on; None: to the end.\n\n"
-           "Blocks until a GPU has copied them. Raises gpushm.InvalidArgumentError, DriverError.")
+           "Blocks until a GPU has copied them, on a stream of the library that waits for no "
+           "other. With\n"
+           "``stream``, after the work that is enqueued on it, for which it blocks, too.\n"
+           "Raises gpushm.InvalidArgumentError, DriverError.")
       .def("write",
            write,
            nb::arg("data"),
            nb::arg("offset") = 0,
-           nb::sig("def write(self, data: object, offset: int = 0) -> None"),
+           nb::kw_only(),
+           nb::arg("stream").none() = nb::none(),
+           nb::sig("def write(self, data: object, offset: int = 0, *, stream: object = None) -> "
+                   "None"),
            "Copy contiguous memory of the host or of any GPU (the buffer protocol or "
            "``__dlpack__``)\n"
            "into the segment.\n\n"
-           "Blocks until a GPU has copied it. Raises gpushm.InvalidArgumentError (outside the "
-           "segment,\n"
-           "or mapped for reading only), DriverError, TypeError, ValueError.")
+           "Blocks until a GPU has copied it; memory of a GPU is copied after the legacy default "
+           "stream,\n"
+           "or after ``stream``, for which the call blocks, too. Other data has no order against "
+           "streams\n"
+           "without ``stream``.\n"
+           "Raises gpushm.InvalidArgumentError (outside the segment, or mapped for reading only),\n"
+           "DriverError, TypeError, ValueError.")
       .def("fill",
            fill,
            nb::arg("value"),
-           nb::sig("def fill(self, value: int) -> None"),
-           "Set every byte. Blocks until a GPU has done so. Raises as :meth:`write`.")
+           nb::kw_only(),
+           nb::arg("stream").none() = nb::none(),
+           nb::sig("def fill(self, value: int, *, stream: object = None) -> None"),
+           "Set every byte. Blocks until a GPU has done so; ``stream`` as in :meth:`read`.\n"
+           "Raises as :meth:`write`.")
       .def("create_timelines",
            create_timelines,
            nb::arg("count"),

@@ -143,7 +143,8 @@ def test_list_stat_remove(client):
 
 
 def test_a_generation_that_was_replaced_is_not_removed(client):
-    old = client.create("g/x", 64, device="host").generation
+    first = client.create("g/x", 64, device="host")
+    old = first.generation
     client.remove("g/x", generation=old)
     with pytest.raises(gpushm.NoSuchSegmentError):
         client.remove("g/x", generation=old)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -129,6 +130,25 @@ def test_streams_of_a_timeline(client, driver):
     driver.synchronize(second)
     opened.check()
     opened.wait(1, 5)
+
+
+def test_copies_come_after_the_stream_that_they_name(client, segment, driver):
+    timeline = client.create_timeline("t")
+    stream = driver.stream()
+    client.open_timeline("t").wait(1, stream=stream)
+    address = segment.view("uint8", 4).__cuda_array_interface__["data"][0]
+    arguments = ctypes.c_uint64(address), ctypes.c_ubyte(5), ctypes.c_size_t(4)
+    driver.check("cuMemsetD8Async", *arguments, ctypes.c_void_p(stream))
+    segment.write(b"\x01" * 4)
+    assert segment.read(0, 4) == b"\x01" * 4
+    assert driver.is_busy(stream)  # none of them has waited for it
+    with ThreadPoolExecutor() as threads:
+        copy = threads.submit(segment.read, 0, 4, stream=stream)
+        timeline.signal(1)
+        assert copy.result(60) == b"\x05" * 4
+    segment.fill(6, stream=stream)
+    segment.write(b"\x07", stream=stream)
+    assert segment.read(0, 4, stream=stream) == b"\x07\x06\x06\x06"
 
 
 def test_a_signaler_dies_while_a_stream_waits(client, segment, driver, start):
