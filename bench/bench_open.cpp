@@ -6,6 +6,7 @@
 // ends before the next begins. The rows `prefetched_open` are of opens whose lease and descriptors
 // were prefetched, compared to the first raw path.
 #include <benchmark/benchmark.h>
+#include <fcntl.h>
 
 #include <array>
 #include <functional>
@@ -53,6 +54,13 @@ class raw_exporter {
     bytes_ = std::get<wire::opened>(got.message.body).segment.allocated_bytes;
     const std::array<int, 1> descriptors{got.descriptors.at(0).get()};
     send(descriptors);
+  }
+  /// Gives up the lease and the descriptor of the segment, which keep its memory.
+  void end() {
+    const base::unique_fd other(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    const std::array<int, 1> descriptors{other.get()};
+    send(descriptors);
+    lease_ = {};
   }
   void request() const { send({}); }
   [[nodiscard]] base::unique_fd receive() const {
@@ -105,18 +113,36 @@ struct processes {
   raw_exporter exporter;
 };
 
+/// Whether a segment of this size fits on its GPU once the memory of the previous ones is freed:
+/// the broker closes their descriptors later. Skips the benchmark if not.
+bool has_room(benchmark::State& state, const std::string& home, std::uint64_t size_bytes) {
+  constexpr std::chrono::seconds longest_wait{20};
+  constexpr std::uint64_t reserve_bytes = 1UL << 30U;
+  const auto deadline = std::chrono::steady_clock::now() + longest_wait;
+  while (home != "host" && free_gpu_bytes(0) < size_bytes + reserve_bytes) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      state.SkipWithError("the segment does not fit on this GPU");
+      return false;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return true;
+}
+
 void first_open(benchmark::State& state,
                 processes& others,
                 std::chrono::microseconds idle,
                 const std::string& home,
                 const std::string& user,
                 std::uint64_t size_bytes) {
+  if (!has_room(state, home, size_bytes)) {
+    return;
+  }
   const auto home_backend = memory::backend_for_create(home, false);
   const auto user_backend =
       memory::backend_for_open(home_backend->kind(), home_backend->device(), user);
   client producer = others.broker.connect();
   client consumer = others.broker.connect();
-  // The exporter keeps its lease on the previous segment.
   static int created = 0;
   const std::string name = "bench" + std::to_string(++created);
   segment shared = producer.create(name, {.size_bytes = size_bytes, .device = home});
@@ -166,6 +192,7 @@ void first_open(benchmark::State& state,
       ways.at((first + i * step) % ways.size())();
     }
   }
+  exporter.end();
   state.counters["raw_us"] = raw.median();
   state.counters["requested_us"] = requested.median();
   state.counters["gpushm_us"] = through_broker.median();
@@ -179,6 +206,9 @@ void prefetched_open(benchmark::State& state,
                      const std::string& home,
                      const std::string& user,
                      std::uint64_t size_bytes) {
+  if (!has_room(state, home, size_bytes)) {
+    return;
+  }
   const auto home_backend = memory::backend_for_create(home, false);
   const auto user_backend =
       memory::backend_for_open(home_backend->kind(), home_backend->device(), user);
@@ -232,6 +262,7 @@ void prefetched_open(benchmark::State& state,
       }
     }
   }
+  exporter.end();
   producer.remove(name);
   state.counters["raw_us"] = raw.median();
   state.counters["gpushm_us"] = prefetched.median();
