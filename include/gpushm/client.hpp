@@ -442,9 +442,9 @@ class client {
   }
   /// As above, of this generation only. Throws also gone_or_replaced (another segment has the name
   /// now), invalid_argument (0).
-  [[nodiscard]] segment_info stat(std::string_view name, gpushm::generation generation) {
+  [[nodiscard]] segment_info stat(std::string_view name, gpushm::generation number) {
     auto info = glue::sized<gpushm_segment_info>();
-    glue::check(gpushm_client_stat_generation(handle_.get(), glue::text(name), generation, &info));
+    glue::check(gpushm_client_stat_generation(handle_.get(), glue::text(name), number, &info));
     return glue::info_from(info);
   }
 
@@ -455,8 +455,8 @@ class client {
   }
   /// As above, if this generation has the name: never removes a segment that has replaced it.
   /// Throws also gone_or_replaced (another segment has the name now), invalid_argument (0).
-  void remove(std::string_view name, gpushm::generation generation) {
-    glue::check(gpushm_client_remove_generation(handle_.get(), glue::text(name), generation));
+  void remove(std::string_view name, gpushm::generation number) {
+    glue::check(gpushm_client_remove_generation(handle_.get(), glue::text(name), number));
   }
 
   /// For operators: ends the segment's leases whose connections ended without a goodbye message and
