@@ -238,14 +238,16 @@ std::optional<consumer_table::item> channel_consumer::take(time_point until,
     return std::exchange(pending_, std::nullopt);
   }
   table_item taken;
-  while (!ended_) {
+  for (bool is_last = false; !ended_;) {
     const auto outcome = table_->take(taken);
     if (outcome == consumer_table::outcome::taken) {
       return taken;
     }
-    if (!wait_for_items(outcome, until, stop)) {
+    // A wait ends at once if the producer stores what it likes: it does not prolong this call.
+    if (is_last || !wait_for_items(outcome, until, stop)) {
       break;
     }
+    is_last = steady_clock::now() >= until || stop.stop_requested();
   }
   return std::nullopt;
 }
@@ -353,6 +355,9 @@ std::shared_ptr<taken_item> channel_consumer::next(where on,
     // The producer died before it was complete: give it back, and look for what comes next.
     if (options_.mode == consumer_mode::latest) {
       words_.page->own_page().words[taken->held_word].store(0, std::memory_order_seq_cst);
+    }
+    if (steady_clock::now() >= until || stops.token().stop_requested()) {
+      return nullptr;
     }
   }
 }

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/syscall.hpp"
 #include "driver/cuda.hpp"
 #include "driver/owners.hpp"
 #include "driver/primary_context.hpp"
@@ -154,13 +155,11 @@ void stream_point::enqueue_wait(cuda::CUstream stream,
 }
 
 bool stream_point::wait(std::chrono::steady_clock::time_point deadline) const noexcept {
-  using std::chrono::microseconds;
-  constexpr microseconds longest_pause{1'000};
-  for (microseconds pause{1}; !is_reached(); pause = std::min(pause * 2, longest_pause)) {
+  while (!is_reached()) {
     if (std::chrono::steady_clock::now() >= deadline) {
       return false;
     }
-    std::this_thread::sleep_for(pause);
+    base::pause_before_retry(std::chrono::milliseconds(1));
   }
   return true;
 }

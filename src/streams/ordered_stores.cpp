@@ -28,8 +28,8 @@ namespace {
 }  // namespace
 
 bool ordered_stores::is_pending() const noexcept {
-  return last_.has_value() && !sync::releases(word_.reader().read().word, last_value_) &&
-         !(last_->done && last_->done->is_reached());
+  // Not by the event: a query of one spoils a capture of another thread in the global mode.
+  return last_.has_value() && !sync::releases(word_.reader().read().word, last_value_);
 }
 
 void ordered_stores::enqueue(cuda::CUstream stream,
@@ -46,9 +46,7 @@ void ordered_stores::enqueue(cuda::CUstream stream,
     last_->done->enqueue_wait(stream, operation, object);
   }
   for (const stream_point& each : points) {
-    if (!each.is_reached()) {
-      each.enqueue_wait(stream, operation, object);
-    }
+    each.enqueue_wait(stream, operation, object);
   }
   word_.use_streams();
   enqueue_signal(stream, address, value, object);
@@ -114,13 +112,8 @@ ordered_stores::~ordered_stores() {
 }
 
 bool ordered_stores::wait(std::chrono::steady_clock::time_point deadline) const noexcept {
-  if (!last_) {
-    return true;
-  }
-  if (last_->done) {
-    return last_->done->wait(deadline);
-  }
-  return sync::wait(word_.reader(), last_value_, deadline) != sync::wait_result::timed_out;
+  return !last_ ||
+         sync::wait(word_.reader(), last_value_, deadline) != sync::wait_result::timed_out;
 }
 
 }  // namespace gpushm::streams
