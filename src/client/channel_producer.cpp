@@ -246,6 +246,7 @@ std::shared_ptr<acquired_slot> channel_producer::acquire(where on,
   const either_stop stops(stop, stop_.get_token());
   std::unique_lock lock(mutex_);
   check_open("acquire");
+  std::uint32_t refused = 0;
   for (;;) {
     if (is_closed_) {
       return nullptr;
@@ -276,6 +277,11 @@ std::shared_ptr<acquired_slot> channel_producer::acquire(where on,
     auto acquired = std::make_shared<acquired_slot>(shared_from_this(), *what, on);
     acquired_.reserve(acquired_.size() + 1);
     if (!table_->claim(*what)) {
+      // Consumers that hold the slot after all; hostile ones could do so again and again.
+      if (++refused > shape_.slots &&
+          (steady_clock::now() >= until || stops.token().stop_requested())) {
+        return nullptr;
+      }
       continue;
     }
     try {
