@@ -22,7 +22,6 @@ using gpushm::cuda::CUstream;
 using gpushm::streams::operation;
 using gpushm::streams::stream_point;
 using std::chrono::milliseconds;
-namespace base = gpushm::base;
 namespace streams = gpushm::streams;
 namespace sync = gpushm::sync;
 

@@ -177,7 +177,7 @@ void gpushm_timeline::give_up_name() const noexcept {
 }
 
 gpushm_timeline::place_ptr gpushm_timeline::place_to_wait(milliseconds timeout) const {
-  const auto at = place_.now();
+  auto at = place_.now();
   if (at->read().kind() != sync::word_kind::moved) {
     return at;
   }

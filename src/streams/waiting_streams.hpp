@@ -26,6 +26,8 @@ class counted_wait {
   counted_wait() noexcept = default;
   counted_wait(waiting_streams& in, std::uint64_t stream, std::uint64_t number) noexcept
       : in_(&in), stream_(stream), number_(number) {}
+  counted_wait(const counted_wait&) = delete;
+  counted_wait& operator=(const counted_wait&) = delete;
   counted_wait(counted_wait&& other) noexcept
       : in_(std::exchange(other.in_, nullptr)), stream_(other.stream_), number_(other.number_) {}
   counted_wait& operator=(counted_wait&& other) noexcept {
