@@ -22,6 +22,9 @@ struct gpushm_graph_operations {
   /// Records `what` in the graph into which `stream` is captured.
   gpushm_graph_operations(gpushm::cuda::CUstream stream,
                           std::span<const gpushm_stream_operation> what);
+  gpushm_graph_operations(const gpushm_graph_operations&) = delete;
+  gpushm_graph_operations& operator=(const gpushm_graph_operations&) = delete;
+  ~gpushm_graph_operations();
 
   void set(gpushm::cuda::CUgraphExec executable,
            gpushm::cuda::CUstream stream,
@@ -33,6 +36,7 @@ struct gpushm_graph_operations {
 
   [[nodiscard]] std::vector<std::shared_lock<std::shared_mutex>> use_timelines() const;
 
+  const std::uint64_t forks_ = gpushm::detail::fork_count();
   std::mutex mutex_;
   std::vector<gpushm_stream_operation> what_;
   lives lives_;  ///< of their timelines, in the order of locking

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/deadline.hpp"
+#include "client/fork_guard.hpp"
 #include "client/graph_operations.hpp"
 #include "client/stream_turn.hpp"
 #include "client/timeline_impl.hpp"
@@ -290,6 +291,14 @@ gpushm_graph_operations::gpushm_graph_operations(CUstream stream,
   lives_.erase(std::unique(lives_.begin(), lives_.end()), lives_.end());
 }
 
+gpushm_graph_operations::~gpushm_graph_operations() {
+  if (gpushm::base::is_forked_child_of(forks_)) {
+    for (auto& each : places_) {
+      gpushm::detail::leak(each);
+    }
+  }
+}
+
 /// Throws invalid_argument if one was closed; none is closed before the locks are released.
 std::vector<std::shared_lock<std::shared_mutex>> gpushm_graph_operations::use_timelines() const {
   std::vector<std::shared_lock<std::shared_mutex>> result;
@@ -311,6 +320,7 @@ void gpushm_graph_operations::set(gpushm::cuda::CUgraphExec executable,
                                   CUstream stream,
                                   std::span<const std::uint64_t> values,
                                   milliseconds timeout) {
+  gpushm::detail::check_not_forked(forks_, "set values", {});
   const std::lock_guard lock(mutex_);
   if (values.size() != what_.size()) {
     throw error(errc::invalid_argument,
