@@ -70,6 +70,7 @@ void filling::run() {
 void filling::work() noexcept {
   try {
     const auto lane = into_.open_lane([this](std::size_t piece) { complete(piece); });
+    note_lane();
     while (!has_failed_.load(std::memory_order_relaxed)) {
       const std::size_t index = next_.fetch_add(1, std::memory_order_relaxed);
       if (index >= job_.plan.pieces.size()) {
@@ -84,6 +85,14 @@ void filling::work() noexcept {
   const std::lock_guard lock(mutex_);
   if (--running_ == 0) {
     ended_.notify_all();
+  }
+}
+
+void filling::note_lane() {
+  const std::lock_guard lock(mutex_);
+  last_lane_ = std::chrono::steady_clock::now();
+  if (first_lane_ == std::chrono::steady_clock::time_point()) {
+    first_lane_ = last_lane_;
   }
 }
 

@@ -37,6 +37,13 @@ class filling {
 
   /// Blocks. Throws what a thread has thrown.
   void run();
+  /// When the first lane was open, after `run`: its buffers are registered.
+  [[nodiscard]] std::chrono::steady_clock::time_point first_lane() const noexcept {
+    return first_lane_;
+  }
+  [[nodiscard]] std::chrono::steady_clock::time_point last_lane() const noexcept {
+    return last_lane_;
+  }
   /// When the first piece was complete, after `run`.
   [[nodiscard]] std::chrono::steady_clock::time_point first_complete() const noexcept {
     return first_complete_;
@@ -48,6 +55,7 @@ class filling {
 
  private:
   void work() noexcept;
+  void note_lane();
   /// In steps, so that what is hashed is still in the cache of the core that has read it.
   void copy_piece(copy_lane& lane, std::size_t index);
   /// All pieces before it are complete, too: readers of the journal need no list.
@@ -66,6 +74,8 @@ class filling {
   std::size_t complete_;
   std::uint64_t complete_bytes_ = 0;
   std::uint64_t resumed_bytes_ = 0;
+  std::chrono::steady_clock::time_point first_lane_;
+  std::chrono::steady_clock::time_point last_lane_;
   std::chrono::steady_clock::time_point first_complete_;
   std::chrono::steady_clock::time_point last_complete_;
   std::vector<bool> is_done_;

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "base/cpu_limit.hpp"
@@ -153,7 +155,6 @@ std::optional<std::string> difference(const job& of, const found_slab& slab) {
   if (!text) {
     return "it is not complete";
   }
-  const tensors loaded = checked_table(of.name, *text, slab.info);
   std::vector<std::uint64_t> hashes(of.plan.parts.size());
   filling::target to;
   to.open_lane = [&](copy_lane::done report) {
@@ -165,15 +166,24 @@ std::optional<std::string> difference(const job& of, const found_slab& slab) {
   filling(of, std::move(to)).run();
   of.check_files();
   const tensors files = table_with(of.plan, hashes.data());
+  if (write_tensors(files) == *text) {
+    return std::nullopt;
+  }
+  std::map<std::string_view, std::string_view> loaded;
+  const tensors table = checked_table(of.name, *text, slab.info);
+  for (const tensor& each : table.all) {
+    loaded.emplace(each.name, each.hash);
+  }
   for (std::size_t i = 0; i != files.all.size(); ++i) {
-    if (i >= loaded.all.size() || loaded.all[i] != files.all[i]) {
+    const tensor& each = files.all[i];
+    if (const auto at = loaded.find(each.name); at == loaded.end() || at->second != each.hash) {
       const model_file& from = file_of(of, i);
-      return "tensor " + base::in_quotes(files.all[i].name) + " of " + base::in_quotes(from.path) +
-             " differs: the file has changed since it was loaded (mtime " +
+      return "this name has another model, or the file has changed since it was loaded: tensor " +
+             base::in_quotes(each.name) + " of " + base::in_quotes(from.path) + " differs (mtime " +
              time_text(from.stamp.mtime_ns) + ')';
     }
   }
-  return std::nullopt;
+  return "this name has another model";
 }
 
 /// So that later loads of the same files read none of them.
@@ -193,9 +203,17 @@ void remember_files(const job& of) {
 /// Nothing: the complete segment has what the files have. Otherwise why not.
 std::optional<std::string> why_not(const job& of, const found_slab& slab, bool is_loaded_here) {
   if (!has_layout_of(of, slab)) {
-    return "this name has another model, or the files have changed since they were loaded (" +
-           base::in_quotes(of.files.front().path) + ": mtime " +
-           time_text(of.files.front().stamp.mtime_ns) + ')';
+    std::string result =
+        "this name has another model, or the files have changed since they were loaded";
+    const auto newest = std::max_element(
+        of.files.begin(), of.files.end(), [](const model_file& one, const model_file& other) {
+          return one.stamp.mtime_ns < other.stamp.mtime_ns;
+        });
+    if (newest != of.files.end()) {
+      result += " (the newest is " + base::in_quotes(newest->path) + ": mtime " +
+                time_text(newest->stamp.mtime_ns) + ')';
+    }
+    return result;
   }
   const bool is_same = is_known(slab.memory, slab.info, of.identity);
   if (is_same && (is_loaded_here || of.options.verify == verify::automatic)) {
@@ -326,6 +344,12 @@ class phases {
     text_ += std::string(", ") + what + ' ' + std::to_string(took.count());
     last_ = now;
   }
+  /// As `end`, of something that goes on beside the next part.
+  void note(const char* what, steady_clock::time_point now) {
+    const auto before = last_;
+    end(what, now);
+    last_ = before;
+  }
   void log() const {
     base::log(log_level::debug, "load \"" + of_.name + "\": microseconds" + text_);
   }
@@ -397,6 +421,8 @@ leading lead(const job& of, timeline progress, generation replaced) {
     filling work(of, target_of(of, slab->memory, *journal, progress));
     work.run();
     if (work.first_complete() != steady_clock::time_point()) {
+      took.end("first lane", work.first_lane());
+      took.note("last lane", work.last_lane());  // others read meanwhile
       took.end("first piece", work.first_complete());
       took.end("other pieces", work.last_complete());
     }

@@ -76,6 +76,19 @@ TEST_P(load_cli, loads_once) {
   EXPECT_EQ(run({"rm", "w"}).status, exited(0));
 }
 
+TEST_P(load_cli, replaces_a_model) {
+  const std::string path = file("model.safetensors", "weights");
+  const auto generation_of = [](const auto& result) {
+    EXPECT_EQ(result.status, exited(0)) << result.err;
+    return json::parse(result.out).at("loaded").at("generation").template get<std::uint64_t>();
+  };
+  const auto first = generation_of(load(path, {"--json", "--replace"}));
+  EXPECT_EQ(generation_of(load(path, {"--json", "--replace", "--verify", "full"})), first);
+  static_cast<void>(file("model.safetensors", "WEIGHTS"));
+  EXPECT_NE(generation_of(load(path, {"--json", "--replace"})), first);
+  EXPECT_EQ(run({"ls", "-q", "--all"}).out, "w\n");
+}
+
 TEST_P(load_cli, says_what_is_wrong) {
   const std::string path = file("model.safetensors", "weights");
   const auto nothing = load(cli_.directory() / "absent.safetensors");
@@ -90,9 +103,11 @@ TEST_P(load_cli, says_what_is_wrong) {
   const auto other = load(file("b.safetensors", "two"));
   EXPECT_EQ(other.status, exited(1));
   EXPECT_THAT(other.err, HasSubstr("another model"));
+  EXPECT_THAT(other.err, HasSubstr("--replace"));
   EXPECT_EQ(run({"load", path}).status, exited(2)) << "no name";
   EXPECT_EQ(load(path, {"--threads", "0"}).status, exited(2));
   EXPECT_EQ(load(path, {"--read", "magic"}).status, exited(2));
+  EXPECT_EQ(load(path, {"--verify", "magic"}).status, exited(2));
 }
 
 INSTANTIATE_TEST_SUITE_P(on, load_cli, ::testing::Values("host", "0"), [](const auto& chosen) {
