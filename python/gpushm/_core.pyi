@@ -902,7 +902,7 @@ class Client:
         Raises gpushm.NoSuchSegmentError, QuotaExceededError, TimedOutError, CancelledError.
         """
 
-    def load_tensors(self, paths: str | bytes | os.PathLike[Any] | Sequence[str | bytes | os.PathLike[Any]], name: str, *, device: str = 'auto', threads: int | None = None, reading: str = 'auto', timeout: float | None = 3600.0, progress: Callable[[int, int, int, bool], object] | None = None, stop: Stop | None = None) -> Segment:
+    def load_tensors(self, paths: str | bytes | os.PathLike[Any] | Sequence[str | bytes | os.PathLike[Any]], name: str, *, device: str = 'auto', threads: int | None = None, reading: str = 'auto', verify: str = 'auto', replace: bool = False, timeout: float | None = 3600.0, progress: Callable[[int, int, int, bool], object] | None = None, stop: Stop | None = None) -> Segment:
         """
         Load safetensors files into a persistent segment, once for all processes that call this at
         the same time, and open it for reading. At once if the name has this model already.
@@ -914,7 +914,13 @@ class Client:
         loaded, the bytes of all tensors, the bytes that a loader before has left, and whether this
         process reads; what it raises ends the load.
 
-        Raises gpushm.InvalidFileError, AlreadyExistsError (the name has another model),
+        ``verify``: whether files are those of a model that is there: ``"auto"`` by size, times and
+        inode, and where these differ by all bytes; ``"full"`` always by all bytes. ``replace``: if the
+        name has another model, or former contents of these files, it is removed and loaded again; its
+        users keep it, and readers of the name wait for the new one.
+
+        Raises gpushm.InvalidFileError (also if a file changes meanwhile), AlreadyExistsError (the name
+        has another model, or the files have changed since they were loaded),
         TimedOutError, CancelledError, and as :meth:`create` and :meth:`open`.
         """
 

@@ -247,6 +247,8 @@ def load_safetensors(
     client: Client | None = None,
     threads: int | None = None,
     reading: str = "auto",
+    verify: str = "auto",
+    replace: bool = False,
     timeout: float | None = 3600.0,
     progress: Callable[[int, int, int, bool], object] | bool | None = None,
 ) -> Segment:
@@ -268,6 +270,8 @@ def load_safetensors(
                 device=device,
                 threads=threads,
                 reading=reading,
+                verify=verify,
+                replace=replace,
                 timeout=left(end),
                 progress=report,
             )

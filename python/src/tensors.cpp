@@ -38,6 +38,16 @@ gpushm_reading to_reading(const string& text) {
   throw nb::value_error(R"(reading is "auto", "cached" or "direct")");
 }
 
+gpushm_verify to_verify(const string& text) {
+  if (text == "auto") {
+    return GPUSHM_VERIFY_AUTOMATIC;
+  }
+  if (text == "full") {
+    return GPUSHM_VERIFY_FULL;
+  }
+  throw nb::value_error(R"(verify is "auto" or "full")");
+}
+
 /// One path, or several.
 std::vector<string> to_paths(nb::handle what) {
   if (nb::isinstance<nb::str>(what) || nb::isinstance<nb::bytes>(what) ||
@@ -151,6 +161,8 @@ nb::object load_tensors(client_object& self,
                         const string& device,
                         std::optional<std::uint32_t> threads,
                         const string& reading,
+                        const string& verify,
+                        bool replace,
                         std::optional<double> timeout,
                         nb::handle progress,
                         std::shared_ptr<stop_source> stop) {
@@ -165,6 +177,8 @@ nb::object load_tensors(client_object& self,
   work->options.device = text(work->device);
   work->options.threads = threads.value_or(0);
   work->options.reading = to_reading(reading);
+  work->options.verify = to_verify(verify);
+  work->options.replace = replace;
   // 0 would be the default of the library.
   work->options.timeout_ms = std::max<std::int64_t>(1, to_milliseconds(timeout));
   if (!progress.is_none()) {
@@ -348,12 +362,15 @@ void register_tensors_methods(nb::class_<client_object>& type) {
            nb::arg("device") = "auto",
            nb::arg("threads").none() = nb::none(),
            nb::arg("reading") = "auto",
+           nb::arg("verify") = "auto",
+           nb::arg("replace") = false,
            nb::arg("timeout").none() = 3600.0,
            nb::arg("progress").none() = nb::none(),
            nb::arg("stop").none() = nb::none(),
            nb::sig("def load_tensors(self, paths: str | bytes | os.PathLike[Any] | Sequence[str | "
                    "bytes | os.PathLike[Any]], name: str, *, device: str = 'auto', threads: int | "
-                   "None = None, reading: str = 'auto', timeout: float | None = 3600.0, progress: "
+                   "None = None, reading: str = 'auto', verify: str = 'auto', replace: bool = False, "
+                   "timeout: float | None = 3600.0, progress: "
                    "Callable[[int, int, int, bool], object] | None = None, stop: Stop | None = "
                    "None) -> Segment"),
            "Load safetensors files into a persistent segment, once for all processes that call "
@@ -369,7 +386,16 @@ void register_tensors_methods(nb::class_<client_object>& type) {
            "loaded, the bytes of all tensors, the bytes that a loader before has left, and whether "
            "this\n"
            "process reads; what it raises ends the load.\n\n"
-           "Raises gpushm.InvalidFileError, AlreadyExistsError (the name has another model),\n"
+           "``verify``: whether files are those of a model that is there: ``\"auto\"`` by size, "
+           "times and\n"
+           "inode, and where these differ by all bytes; ``\"full\"`` always by all bytes. "
+           "``replace``: if the\n"
+           "name has another model, or former contents of these files, it is removed and loaded "
+           "again; its\n"
+           "users keep it, and readers of the name wait for the new one.\n\n"
+           "Raises gpushm.InvalidFileError (also if a file changes meanwhile), AlreadyExistsError "
+           "(the name\n"
+           "has another model, or the files have changed since they were loaded),\n"
            "TimedOutError, CancelledError, and as :meth:`create` and :meth:`open`.")
       .def("open_tensors",
            open_tensors,

@@ -319,6 +319,27 @@ def in_thread(function) -> None:
     assert not thread.is_alive()
 
 
+def test_a_file_that_has_changed_is_not_the_loaded_one(client, tmp_path):
+    path = tmp_path / "model.safetensors"
+    weights = np.zeros((64, 1 << 14), "float32")
+    safetensors.numpy.save_file({"w": weights}, path)
+    gpushm.load_safetensors(path, "m/changed", device="host", client=client).close()
+    weights[33, 7:1000] = 5
+    safetensors.numpy.save_file({"w": weights}, path)
+    with pytest.raises(gpushm.AlreadyExistsError, match="changed since it was loaded"):
+        gpushm.load_safetensors(path, "m/changed", device="host", client=client)
+    with pytest.raises(ValueError, match="verify"):
+        client.load_tensors(path, "m/changed", device="host", verify="never")
+    with gpushm.safe_open("m/changed", "numpy", client=client) as former:
+        gpushm.load_safetensors(
+            path, "m/changed", device="host", replace=True, verify="full", client=client
+        ).close()
+        with gpushm.safe_open("m/changed", "numpy", client=client) as now:
+            assert now.get_tensor("w")[33, 8] == 5
+        assert former.get_tensor("w")[33, 8] == 0
+    client.remove("m/changed")
+
+
 def test_what_a_callback_raises_ends_the_load(client, large):
     class OurError(Exception):
         pass
