@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpushm import _core
-from gpushm._errors import NoSuchSegmentError
+from gpushm._errors import GoneOrReplacedError, NoSuchSegmentError
 from gpushm._frameworks import DTYPES, converter
 from gpushm._shared import place_of
 from gpushm._table import SHARED, Table, extent, open_table, refuse
@@ -245,7 +245,7 @@ def put(client: Client, name: str, tree: Any, device: str, lifetime: str) -> Seg
         segment.publish_tensors(table)
     except BaseException:
         with contextlib.suppress(Exception):  # the first one says what was wrong
-            client.remove(name)
+            client.remove(name, generation=segment.generation)
         segment.close()
         raise
     return segment
@@ -282,9 +282,8 @@ class SharedTree:
         """
         if not self._segment.closed:
             # A reader may have it open. Somebody may have removed it, or put another one there.
-            with contextlib.suppress(NoSuchSegmentError):
-                if self._client.stat(self._name).generation == self._segment.generation:
-                    self._client.remove(self._name)
+            with contextlib.suppress(NoSuchSegmentError, GoneOrReplacedError):
+                self._client.remove(self._name, generation=self._segment.generation)
             self._segment.close()
         kept, first = [], None
         for each in self._owned:

@@ -143,7 +143,8 @@ class Buffer(ctypes.Structure):
 def exported(what: Any, flags: int) -> tuple[Any, ...] | None:
     """What the buffer protocol gives; None: refused."""
     buffer = Buffer()
-    get = ctypes.pythonapi.PyObject_GetBuffer
+    python = ctypes.PyDLL(None)  # of this test: its functions have types
+    get = python.PyObject_GetBuffer
     get.argtypes = [ctypes.py_object, ctypes.POINTER(Buffer), ctypes.c_int]
     try:
         get(what, ctypes.byref(buffer), flags)
@@ -155,7 +156,7 @@ def exported(what: Any, flags: int) -> tuple[Any, ...] | None:
         buffer.shape[:ndim] if buffer.shape else None,
         buffer.strides[:ndim] if buffer.strides else None,
     )  # fmt: skip
-    ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))
+    python.PyBuffer_Release(ctypes.byref(buffer))
     return result
 
 
