@@ -21,7 +21,17 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from gpushm import _core
 
 if TYPE_CHECKING:
-    from gpushm._core import Client, Consumer, Item, Segment, Stop, Subscription, Timeline
+    from gpushm._core import (
+        Client,
+        Consumer,
+        Item,
+        Producer,
+        Segment,
+        Slot,
+        Stop,
+        Subscription,
+        Timeline,
+    )
     from gpushm._types import Event
 
 _Result = TypeVar("_Result")
@@ -78,6 +88,8 @@ class _Wait(Generic[_Result]):
         self._is_abandoned = False
         self._loop = asyncio.get_running_loop()
         self.future: asyncio.Future[_Result] = self._loop.create_future()
+        #: When the thread is done, also if the wait was abandoned.
+        self.done: asyncio.Future[None] = self._loop.create_future()
         with _lock:
             if _has_ended:
                 self.stop.request()
@@ -101,6 +113,8 @@ class _Wait(Generic[_Result]):
         try:
             self._loop.call_soon_threadsafe(self._end, result, failure)
         except RuntimeError:  # the loop is closed
+            if self._at_end is not None:
+                self._at_end()
             self._give_up(result, failure)
 
     def abandon(self) -> None:
@@ -114,6 +128,7 @@ class _Wait(Generic[_Result]):
     def _end(self, result: Any, failure: BaseException | None) -> None:
         if self._at_end is not None:
             self._at_end()
+        _wake(self.done)
         if self._is_abandoned:
             self._give_up(result, failure)
         elif failure is not None:
@@ -242,7 +257,47 @@ class Events:
 # ---- channels ----
 
 
+# The read in flight of each loop and consumer. The next one begins when its thread is done: an item
+# that a cancelled read has taken comes before later ones.
+_reads: dict[tuple[int, int], _Wait[Item | None]] = {}
+
+
+async def consumer_next(consumer: Consumer, timeout: float | None) -> Item | None:
+    loop = asyncio.get_running_loop()
+    key = id(loop), id(consumer)
+    end = None if timeout is None else loop.time() + timeout
+    while (other := _reads.get(key)) is not None:
+        left = None if end is None else max(0.0, end - loop.time())
+        await asyncio.wait((other.done,), timeout=left)
+        if end is not None and loop.time() >= end:
+            break
+    left = None if end is None else max(0.0, end - loop.time())
+
+    def unread(item: Item | None) -> None:
+        if item is not None:
+            _core.unread(item)
+
+    wait: _Wait[Item | None] = _Wait(
+        lambda stop: consumer.next(left, stop=stop),
+        unclaimed=unread,
+        at_end=lambda: _reads.pop(key, None) if _reads.get(key) is wait else None,
+    )
+    _reads[key] = wait
+    return await _result_of(wait)
+
+
+async def producer_acquire(producer: Producer, timeout: float | None, stream: object) -> Slot:
+    return await _result_of(
+        _Wait(
+            lambda stop: producer.acquire(timeout, stream=stream, stop=stop),
+            unclaimed=_core.Slot.abandon,
+        )
+    )
+
+
 class Items:
+    """One item after the other. A read that is cancelled loses none."""
+
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
 
@@ -250,7 +305,7 @@ class Items:
         return self
 
     async def __anext__(self) -> Item:
-        item = await _result_of(_Wait(lambda stop: self._consumer.next(None, stop=stop)))
+        item = await consumer_next(self._consumer, None)
         if item is None:
             raise StopAsyncIteration
         return item

@@ -575,13 +575,9 @@ class Subscription:
 
 class Slot:
     """
-    A slot that a producer fills. A context manager: abandons the slot at the end, unless
-    it was published.
+    A slot that a producer fills. A context manager: abandons the slot at the end, unless it was
+    published. A slot that is dropped is abandoned, with a ResourceWarning.
     """
-
-    @property
-    def number(self) -> int:
-        """Of the item, from 1."""
 
     @property
     def index(self) -> int:
@@ -594,19 +590,25 @@ class Slot:
     def view(self, dtype: object = 'uint8', shape: int | Sequence[int] | None = None, *, offset: int = 0) -> Array:
         """
         An array on the slot, as :meth:`Segment.view`. The memory stays mapped as long as the array, but
-        its contents are others when the slot was given back.
+        its contents are others when the slot was given back. Of an item that was taken for a stream, it
+        makes each other stream that uses it wait until the item is complete. Raises
+        gpushm.InvalidArgumentError when the slot was given back.
         """
 
-    def publish(self, metadata: bytes = b'', *, stream: object = None) -> None:
+    def publish(self, metadata: bytes = b'', *, stream: object = None, cpu: bool = False) -> int:
         """
-        Publish the item, with up to 256 bytes of metadata; with ``stream``: when it has done what it was
-        given before. Waits at most a second for earlier items.
-        Raises gpushm.TimedOutError, TooManyWaitsError: the slot is still acquired.
+        Publish the item, with up to 256 bytes of metadata, and return its number, from 1: when the
+        stream that the slot was acquired for (or ``stream``) has done what it was given before; now,
+        if it was acquired without one, or with ``cpu=True`` (synchronise the stream first).
+
+        Does not wait. Raises gpushm.InvalidArgumentError (published or abandoned before),
+        TooManyWaitsError: the slot is still acquired.
         """
 
     def abandon(self) -> None:
         """
-        Do not publish the item: the next one gets its number. No effect if it was published.
+        Do not publish the slot. What a stream still writes into it must be done, or ordered before
+        what fills it next. Raises gpushm.InvalidArgumentError (published or abandoned before).
         """
 
     def __enter__(self) -> Slot: ...
@@ -615,12 +617,9 @@ class Slot:
 
 class Item:
     """
-    An item that a consumer reads. A context manager: releases it at the end.
+    An item that a consumer reads. A context manager: releases it at the end, as :meth:`release` does
+    without arguments. An item that is dropped is released so, with a ResourceWarning.
     """
-
-    @property
-    def number(self) -> int:
-        """Of the item, from 1."""
 
     @property
     def index(self) -> int:
@@ -633,8 +632,14 @@ class Item:
     def view(self, dtype: object = 'uint8', shape: int | Sequence[int] | None = None, *, offset: int = 0) -> Array:
         """
         An array on the slot, as :meth:`Segment.view`. The memory stays mapped as long as the array, but
-        its contents are others when the slot was given back.
+        its contents are others when the slot was given back. Of an item that was taken for a stream, it
+        makes each other stream that uses it wait until the item is complete. Raises
+        gpushm.InvalidArgumentError when the slot was given back.
         """
+
+    @property
+    def number(self) -> int:
+        """Of the item, from 1."""
 
     @property
     def skipped(self) -> int:
@@ -644,20 +649,26 @@ class Item:
     def metadata(self) -> bytes:
         """What the producer has published with it."""
 
-    def release(self, stream: object = None) -> None:
+    def release(self, *, stream: object = None, cpu: bool = False) -> None:
         """
-        The item will not be read any more; with ``stream``: when it has done what it was given before.
-        Again: no effect.
+        The item will not be read any more: when the stream that it was taken for (or ``stream``) has
+        done what it was given before; now, if it was taken without one, or with ``cpu=True``
+        (synchronise the stream first).
+
+        Does not wait. Raises gpushm.InvalidArgumentError (released before).
         """
 
     def __enter__(self) -> Item: ...
 
     def __exit__(self, type: object, value: object, traceback: object, /) -> None: ...
 
+def unread(item: Item) -> None:
+    """Give an item back to its consumer, whose next call returns it again."""
+
 class Producer:
     """
     The process that fills a channel. Made by :meth:`Client.producer`. A context manager. May be shared
-    between threads, but has one acquired slot at a time.
+    between threads.
     """
 
     @property
@@ -667,8 +678,13 @@ class Producer:
     def acquire(self, timeout: float | None = 30.0, *, stream: object = None, stop: Stop | None = None) -> Slot:
         """
         A slot that nobody uses any more; with ``stream``: one that this stream fills, which waits until
-        nobody uses it. Blocks at most ``timeout`` seconds.
-        Raises gpushm.TimedOutError, CancelledError, InvalidArgumentError (it has one already).
+        nobody uses it. Several may be acquired at once. Blocks at most ``timeout`` seconds.
+        Raises gpushm.TimedOutError, CancelledError.
+        """
+
+    def acquire_async(self, timeout: float | None = 30.0, *, stream: object = None) -> Coroutine[Any, Any, Slot]:
+        """
+        As :meth:`acquire`, for asyncio. Cancelling the task ends the wait, and abandons the slot.
         """
 
     def stats(self) -> ProducerStats:
@@ -676,8 +692,9 @@ class Producer:
 
     def close(self) -> None:
         """
-        End the channel: consumers get the items that are published, and then the end. Waits at
-        most a second for streams.
+        End the channel: consumers get the items that are published, and then the end. Slots are
+        abandoned. Calls of other threads that wait end with gpushm.CancelledError. Waits at most a
+        second for streams.
         """
 
     def __enter__(self) -> Producer: ...
@@ -700,8 +717,15 @@ class Consumer:
         were read. With ``stream``: one that this stream reads, which waits until it is complete;
         synchronise it and call :meth:`check` before its results are used.
 
-        Blocks at most ``timeout`` seconds. Raises gpushm.TimedOutError, PeerDiedError (and no new
-        producer in time), TooManyRequestsError (it holds as many as it may), CancelledError.
+        Blocks at most ``timeout`` seconds; each thread has its turn, and its own timeout. Raises
+        gpushm.TimedOutError, PeerDiedError (and no new producer within ``resume`` of
+        :meth:`Client.consumer`), TooManyRequestsError (it holds as many as it may), CancelledError.
+        """
+
+    def next_async(self, timeout: float | None = 30.0) -> Coroutine[Any, Any, Item | None]:
+        """
+        As :meth:`next` without a stream, for asyncio. Cancelling the task ends the wait; an item that
+        it had taken is returned by the next call.
         """
 
     def check(self) -> None:
@@ -717,7 +741,10 @@ class Consumer:
     def __aiter__(self) -> AsyncIterator[Item]: ...
 
     def close(self) -> None:
-        """Leave the channel. Waits at most a second for streams."""
+        """
+        Leave the channel. Its items are released. Calls of other threads that wait end with
+        gpushm.CancelledError. Waits at most a second for streams.
+        """
 
     def __enter__(self) -> Consumer: ...
 
@@ -892,11 +919,13 @@ class Client:
         ended. Raises gpushm.AlreadyExistsError, SizeMismatchError, and as :meth:`create`.
         """
 
-    def consumer(self, name: str, *, mode: str = 'block', held: int = 0, device: str | None = None, timeout: float | None = 10.0, stop: Stop | None = None) -> Consumer:
+    def consumer(self, name: str, *, mode: str = 'block', held: int = 0, device: str | None = None, timeout: float | None = 10.0, resume: float | None = 0.0, stop: Stop | None = None) -> Consumer:
         """
         Join a channel, at its newest item. ``mode``: ``"block"`` (gets each item, and the producer
         waits), ``"latest"`` (gets the newest one) or ``"share"`` (each item is for one of these
-        consumers). ``held``: items that it may hold; 0: the default of the mode.
+        consumers). ``held``: items that it may hold; 0: the default of the mode. ``resume``: seconds
+        that :meth:`Consumer.next` waits for the next producer when this one has died; 0: it raises
+        PeerDiedError at once, None: as long as its own timeout.
 
         Blocks until the channel exists and its producer has answered, at most ``timeout`` seconds.
         Raises gpushm.NoSuchSegmentError, QuotaExceededError, TimedOutError, CancelledError.

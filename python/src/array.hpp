@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -37,6 +38,8 @@ struct array {
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;  ///< in elements, one for each dimension
   std::optional<readiness> ready;
+  /// Makes a stream wait until the elements are there; empty: they are. Throws as the library.
+  std::function<void(void* stream)> arrival;
   std::string name;  ///< of the segment, for messages
 
   [[nodiscard]] std::int64_t elements() const noexcept;

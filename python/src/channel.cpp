@@ -5,6 +5,9 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
+#include <deque>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -20,60 +23,184 @@ namespace {
 
 using std::string;
 
+/// An item that a consumer has taken, until it is released. Refers to nothing of Python.
+struct taken_item {
+  gpushm_item* token = nullptr;
+  gpushm_item_info info = with_size<gpushm_item_info>();
+  string metadata;
+  /// For which it is released, and has been made to wait: a later `next` has returned an item that
+  /// was taken for the CPU.
+  std::optional<void*> reader;
+  bool is_open = true;
+};
+
 struct producer_object {
   closable<gpushm_producer> handle;
   string name;
-  memory_range memory;  ///< of the channel
 };
 
 struct consumer_object {
   closable<gpushm_consumer> handle;
   string name;
-  memory_range memory;
+  std::int64_t resume_ms = 0;
+  /// Taken, and given back by a read that was cancelled: `next` returns them first.
+  std::deque<std::shared_ptr<taken_item>> unread = {};
+
+  void close() noexcept {
+    for (const auto& each : unread) {
+      each->is_open = false;
+    }
+    unread.clear();
+    handle.close();
+  }
 };
 
-/// A slot that a producer fills, or an item that a consumer reads. Keeps the Python object of its
-/// producer or consumer.
-template <typename Member, typename Part>
-struct part_object {
-  nb::object member;
-  Part part{};
+/// What is wrong with a use, and ends the message's advice.
+[[noreturn]] void raise_used(const char* operation, const string& name, const char* cause) {
+  raise(GPUSHM_ERRC_INVALID_ARGUMENT,
+        operation,
+        name,
+        cause,
+        "use each slot and each item once, and its arrays no longer than that");
+}
+
+/// How a slot is published or an item released.
+struct ending {
+  std::optional<void*> stream;
+  bool is_now = false;
+
+  ending(nb::handle of_stream, bool cpu, const std::optional<void*>& own = std::nullopt) {
+    if (cpu && !of_stream.is_none()) {
+      throw nb::value_error("pass a stream, or cpu=True, not both");
+    }
+    is_now = cpu;
+    if (!cpu) {
+      stream = of_stream.is_none() ? own : std::optional<void*>(to_stream(of_stream));
+    }
+  }
+};
+
+/// Reports that an object was dropped, which has been given back. Needs the GIL.
+void warn_of_drop(const char* form, const string& name) noexcept {
+  if (Py_IsInitialized() == 0) {
+    return;
+  }
+  const nb::error_scope saved;
+  if (PyErr_WarnFormat(PyExc_ResourceWarning, 1, form, name.c_str()) != 0) {
+    PyErr_WriteUnraisable(nullptr);
+  }
+}
+
+memory_range part_of(gpushm_segment* memory, const void* data, std::uint64_t bytes) {
+  memory_range range = range_of(own_segment(memory));
+  range.data = const_cast<void*>(data);
+  range.bytes = bytes;
+  return range;
+}
+
+/// gpushm.Slot: a slot that a producer fills. Keeps the Python object of its producer.
+struct slot_object {
+  nb::object producer;
+  gpushm_slot* token = nullptr;
+  gpushm_slot_info info = with_size<gpushm_slot_info>();
   bool is_open = true;
 
-  [[nodiscard]] Member& of() const { return nb::cast<Member&>(member); }
-  [[nodiscard]] array view(nb::handle dtype, nb::handle shape, std::uint64_t offset) const {
-    if (!is_open) {
-      raise(GPUSHM_ERRC_INVALID_ARGUMENT,
-            "view",
-            of().name,
-            "the slot was given back",
-            "make arrays before it is published or released, and use them no longer than that");
+  slot_object(nb::object of, gpushm_slot* acquired) : producer(std::move(of)), token(acquired) {}
+  slot_object(const slot_object&) = delete;
+  slot_object& operator=(const slot_object&) = delete;
+  ~slot_object() {
+    if (!is_open || member().handle.is_closed()) {
+      return;
     }
-    memory_range range = of().memory;
-    range.data = const_cast<void*>(static_cast<const void*>(part.data));
-    range.bytes = part.bytes;
-    return make_array(range, dtype, shape, offset, nb::none(), std::nullopt);
+    if (gpushm_slot_abandon(token) == GPUSHM_OK) {
+      warn_of_drop("a slot of the channel \"%s\" was dropped: publish or abandon each",
+                   member().name);
+    }
+  }
+
+  [[nodiscard]] producer_object& member() const { return *nb::inst_ptr<producer_object>(producer); }
+  void require_open(const char* operation) const {
+    if (!is_open) {
+      raise_used(operation, member().name, "the slot was given back");
+    }
+  }
+  /// Calls `end(token)`, after which it is used.
+  template <typename End>
+  void use(const char* operation, End end) {
+    require_open(operation);
+    is_open = false;
+    failure failed;
+    {
+      const auto keep = member().handle.get(operation);
+      const nb::gil_scoped_release released;
+      failed = failure::of(end(token));
+    }
+    is_open = failed.code() != GPUSHM_OK;
+    failed.raise_if_any();
   }
 };
-using slot_object = part_object<producer_object, gpushm_slot>;
-using item_object = part_object<consumer_object, gpushm_item>;
 
-/// The channel's memory as a segment: it keeps the memory mapped while an array has it, also when
-/// the producer or consumer is closed, and knows the device.
-memory_range memory_of(const std::shared_ptr<gpushm_client>& client,
-                       const string& name,
-                       gpushm_access access,
-                       const string& device) {
-  std::shared_ptr<gpushm_segment> segment =
-      open_now(client, name, access, device == "auto" ? string() : device);
-  if (segment == nullptr) {
-    raise(GPUSHM_ERRC_NO_SUCH_SEGMENT,
-          "open",
-          name,
-          "the channel's memory was removed meanwhile",
-          "open the channel again");
+/// gpushm.Item: an item that a consumer reads. Keeps the Python object of its consumer.
+struct item_object {
+  nb::object consumer;
+  std::shared_ptr<taken_item> taken;
+
+  item_object(nb::object of, std::shared_ptr<taken_item> item)
+      : consumer(std::move(of)), taken(std::move(item)) {}
+  item_object(const item_object&) = delete;
+  item_object& operator=(const item_object&) = delete;
+  ~item_object() {
+    if (taken == nullptr || !taken->is_open || member().handle.is_closed()) {
+      return;
+    }
+    taken->is_open = false;
+    const gpushm_errc code = taken->reader.has_value()
+                                 ? gpushm_item_release_on(taken->token, *taken->reader)
+                                 : gpushm_item_release(taken->token);
+    if (code == GPUSHM_OK) {
+      warn_of_drop("an item of the channel \"%s\" was dropped: release each", member().name);
+    }
   }
-  return range_of(std::move(segment));
+
+  [[nodiscard]] consumer_object& member() const { return *nb::inst_ptr<consumer_object>(consumer); }
+  void require_open(const char* operation) const {
+    if (taken == nullptr || !taken->is_open) {
+      raise_used(operation, member().name, "the slot was given back");
+    }
+  }
+};
+
+array view_of(const slot_object& self, nb::handle dtype, nb::handle shape, std::uint64_t offset) {
+  self.require_open("view");
+  gpushm_segment* memory = nullptr;
+  failure::of(gpushm_slot_memory(self.token, &memory)).raise_if_any();
+  return make_array(part_of(memory, self.info.data, self.info.bytes),
+                    dtype,
+                    shape,
+                    offset,
+                    nb::none(),
+                    std::nullopt);
+}
+
+array view_of(const item_object& self, nb::handle dtype, nb::handle shape, std::uint64_t offset) {
+  self.require_open("view");
+  const std::shared_ptr<taken_item> taken = self.taken;
+  gpushm_segment* memory = nullptr;
+  failure::of(gpushm_item_memory(taken->token, &memory)).raise_if_any();
+  array result = make_array(part_of(memory, taken->info.data, taken->info.bytes),
+                            dtype,
+                            shape,
+                            offset,
+                            nb::none(),
+                            std::nullopt);
+  if (taken->info.on_stream) {
+    result.arrival = [taken](void* stream) {
+      if (stream != taken->info.stream) {
+        call_released([&] { return gpushm_item_wait_on(taken->token, stream); });
+      }
+    };
+  }
+  return result;
 }
 
 nb::object create_producer(client_object& self,
@@ -88,13 +215,10 @@ nb::object create_producer(client_object& self,
   options.device = text(device);
   options.huge_pages = huge_pages;
   gpushm_producer* made = nullptr;
-  const auto client = self.handle.get("producer");
-  call(client, [&](gpushm_client* handle) {
+  call(self.handle.get("producer"), [&](gpushm_client* handle) {
     return gpushm_producer_create(handle, text(name), &options, &made);
   });
-  closable<gpushm_producer> owner(made, gpushm_producer_close);
-  memory_range memory = memory_of(client, name, GPUSHM_ACCESS_READ_WRITE, device);
-  return make_object<producer_object>(std::move(owner), name, std::move(memory));
+  return make_object<producer_object>(closable<gpushm_producer>(made, gpushm_producer_close), name);
 }
 
 gpushm_consumer_mode to_mode(const string& text) {
@@ -116,6 +240,7 @@ nb::object open_consumer(client_object& self,
                          std::uint32_t held,
                          const std::optional<string>& device,
                          std::optional<double> timeout,
+                         std::optional<double> resume,
                          std::shared_ptr<stop_source> stop) {
   struct state {
     std::shared_ptr<gpushm_client> client;
@@ -133,7 +258,8 @@ nb::object open_consumer(client_object& self,
   work->options.device = text(work->device);
   // 0 would be the default of the library.
   work->options.timeout_ms = std::max<std::int64_t>(1, to_milliseconds(timeout));
-  run_cancellable(stop, [work](gpushm_stop* by) {
+  work->options.resume_ms = resume.has_value() ? to_milliseconds(resume) : -1;
+  run_cancellable({stop, self.handle.closing()}, [work](gpushm_stop* by) {
     work->options.stop = by;
     gpushm_consumer* made = nullptr;
     const gpushm_errc code =
@@ -143,9 +269,8 @@ nb::object open_consumer(client_object& self,
     }
     return code;
   });
-  closable<gpushm_consumer> owner(std::move(work->result));
-  memory_range memory = memory_of(work->client, name, GPUSHM_ACCESS_READ, work->device);
-  return make_object<consumer_object>(std::move(owner), name, std::move(memory));
+  return make_object<consumer_object>(
+      closable<gpushm_consumer>(std::move(work->result)), name, work->options.resume_ms);
 }
 
 [[noreturn]] void raise_late(const char* operation, const string& name, const char* what) {
@@ -153,7 +278,7 @@ nb::object open_consumer(client_object& self,
         operation,
         name,
         what,
-        "wait longer, or see what the other processes of the channel do (gpushm channel status)");
+        "wait longer, or see what the other processes of the channel do (gpushm channel stat)");
 }
 
 nb::object acquire(nb::handle self,
@@ -164,7 +289,7 @@ nb::object acquire(nb::handle self,
   const auto handle = producer.handle.get("acquire");
   const bool on_stream = !stream.is_none();
   void* const on = on_stream ? to_stream(stream) : nullptr;
-  gpushm_slot slot{};
+  gpushm_slot* slot = nullptr;
   const bool acquired = wait_in_parts(
       to_milliseconds(timeout),
       {stop, producer.handle.closing()},
@@ -181,24 +306,47 @@ nb::object acquire(nb::handle self,
   if (!acquired) {
     raise_late("acquire", producer.name, "consumers have not released a slot in time");
   }
-  return make_object<slot_object>(nb::borrow(self), slot);
+  nb::object result = make_object<slot_object>(nb::borrow(self), slot);
+  auto& made = nb::cast<slot_object&>(result);
+  failure::of(gpushm_slot_get(slot, &made.info)).raise_if_any();
+  return result;
 }
 
-void publish(slot_object& self, const nb::bytes& metadata, nb::handle stream) {
-  const bool on_stream = !stream.is_none();
-  void* const on = on_stream ? to_stream(stream) : nullptr;
-  call(self.of().handle.get("publish"), [&](gpushm_producer* producer) {
-    return on_stream ? gpushm_producer_publish_on(producer, on, metadata.data(), metadata.size())
-                     : gpushm_producer_publish(producer, metadata.data(), metadata.size());
+std::uint64_t publish(slot_object& self, const nb::bytes& metadata, nb::handle stream, bool cpu) {
+  const ending end(stream, cpu);
+  std::uint64_t number = 0;
+  self.use("publish", [&](gpushm_slot* slot) {
+    if (end.is_now) {
+      return gpushm_slot_publish_now(slot, metadata.data(), metadata.size(), &number);
+    }
+    return end.stream.has_value()
+               ? gpushm_slot_publish_on(
+                     slot, *end.stream, metadata.data(), metadata.size(), &number)
+               : gpushm_slot_publish(slot, metadata.data(), metadata.size(), &number);
   });
-  self.is_open = false;
+  return number;
 }
 
 void abandon(slot_object& self) {
-  if (self.is_open && !self.of().handle.is_closed()) {
-    call(self.of().handle.get("abandon"), gpushm_producer_abandon);
+  self.use("abandon", gpushm_slot_abandon);
+}
+
+/// At the end of a `with` statement.
+void abandon_if_open(slot_object& self) {
+  if (self.is_open && !self.member().handle.is_closed()) {
+    abandon(self);
   }
-  self.is_open = false;
+}
+
+/// Of those that a cancelled read has given back.
+nb::object next_unread(nb::handle self, const std::optional<void*>& stream) {
+  auto& consumer = nb::cast<consumer_object&>(self);
+  std::shared_ptr<taken_item> item = std::move(consumer.unread.front());
+  consumer.unread.pop_front();
+  if (stream.has_value()) {
+    item->reader = stream;
+  }
+  return make_object<item_object>(nb::borrow(self), std::move(item));
 }
 
 nb::object next(nb::handle self,
@@ -207,47 +355,76 @@ nb::object next(nb::handle self,
                 std::shared_ptr<stop_source> stop) {
   auto& consumer = nb::cast<consumer_object&>(self);
   const auto handle = consumer.handle.get("next");
-  const bool on_stream = !stream.is_none();
-  void* const on = on_stream ? to_stream(stream) : nullptr;
-  gpushm_item item{};
+  std::optional<void*> on;
+  if (!stream.is_none()) {
+    on = to_stream(stream);
+  }
+  if (!consumer.unread.empty()) {
+    return next_unread(self, on);
+  }
+  auto item = std::make_shared<taken_item>();
   bool got = false;
+  // Without a limit of its own, the wait for the next producer is as long as this call.
+  const gpushm_errc early = consumer.resume_ms < 0 ? GPUSHM_ERRC_PEER_DIED : GPUSHM_OK;
   const bool ended_or_got = wait_in_parts(
       to_milliseconds(timeout),
       {stop, consumer.handle.closing()},
-      GPUSHM_ERRC_PEER_DIED,
+      early,
       "next",
       [&](std::int64_t part, const call_stop& by) {
         step result;
-        result.code = on_stream
-                          ? gpushm_consumer_next_on(handle.get(), on, part, by.get(), &item, &got)
-                          : gpushm_consumer_next(handle.get(), part, by.get(), &item, &got);
+        result.code =
+            on.has_value()
+                ? gpushm_consumer_next_on(handle.get(), *on, part, by.get(), &item->token, &got)
+                : gpushm_consumer_next(handle.get(), part, by.get(), &item->token, &got);
         result.done = result.code == GPUSHM_OK && (got || gpushm_consumer_has_ended(handle.get()));
         return result;
       });
   if (!ended_or_got) {
+    if (!consumer.unread.empty()) {
+      return next_unread(self, on);
+    }
     raise_late("next", consumer.name, "the producer has not published an item in time");
   }
   if (!got) {
     return nb::none();
   }
-  return make_object<item_object>(nb::borrow(self), item);
+  nb::object result = make_object<item_object>(nb::borrow(self), item);
+  failure::of(gpushm_item_get(item->token, &item->info)).raise_if_any();
+  item->metadata.assign(static_cast<const char*>(item->info.metadata), item->info.metadata_size);
+  return result;
 }
 
-void release(item_object& self, nb::handle stream) {
-  if (!self.is_open) {
-    return;
+void release(item_object& self, nb::handle stream, bool cpu) {
+  self.require_open("release");
+  taken_item& taken = *self.taken;
+  const ending end(stream, cpu, taken.reader);
+  taken.is_open = false;
+  failure failed;
+  {
+    const auto keep = self.member().handle.get("release");
+    const nb::gil_scoped_release released;
+    failed = failure::of(end.is_now               ? gpushm_item_release_now(taken.token)
+                         : end.stream.has_value() ? gpushm_item_release_on(taken.token, *end.stream)
+                                                  : gpushm_item_release(taken.token));
   }
-  if (self.of().handle.is_closed()) {
-    self.is_open = false;  // leaving has released it
-    return;
+  taken.is_open = failed.code() != GPUSHM_OK;
+  failed.raise_if_any();
+}
+
+/// At the end of a `with` statement.
+void release_if_open(item_object& self) {
+  if (self.taken != nullptr && self.taken->is_open && !self.member().handle.is_closed()) {
+    release(self, nb::none(), false);
   }
-  const bool on_stream = !stream.is_none();
-  void* const on = on_stream ? to_stream(stream) : nullptr;
-  call(self.of().handle.get("release"), [&](gpushm_consumer* consumer) {
-    return on_stream ? gpushm_consumer_release_on(consumer, on, self.part.number)
-                     : gpushm_consumer_release(consumer, self.part.number);
-  });
-  self.is_open = false;
+}
+
+/// The consumer's next call returns the item again: the task that has read it was cancelled.
+void unread(item_object& self) {
+  if (self.taken != nullptr && self.taken->is_open && !self.member().handle.is_closed()) {
+    self.member().unread.push_back(std::move(self.taken));
+    self.taken = nullptr;
+  }
 }
 
 nb::object producer_stats(producer_object& self) {
@@ -263,111 +440,154 @@ nb::object producer_stats(producer_object& self) {
   return nb::module_::import_("gpushm._types").attr("ProducerStats")(**fields);
 }
 
+void close(producer_object& self) {
+  self.handle.close();
+}
+
+void close(consumer_object& self) {
+  self.close();
+}
+
 template <typename Member>
 void def_close(nb::class_<Member>& type, const char* close_doc, const char* enter) {
   type.def(
-      "close",
-      [](Member& self) { self.handle.close(); },
-      nb::sig("def close(self) -> None"),
-      close_doc);
-  def_context_manager(type, enter, [](Member& self) { self.handle.close(); });
+      "close", [](Member& self) { close(self); }, nb::sig("def close(self) -> None"), close_doc);
+  def_context_manager(type, enter, [](Member& self) { close(self); });
 }
 
-template <typename Object>
-void def_part(nb::class_<Object>& type) {
+/// `info(object)`: what both kinds of parts have.
+template <typename Object, typename Info>
+void def_part(nb::class_<Object>& type, Info info) {
   type.def_prop_ro(
-          "number",
-          [](const Object& self) { return self.part.number; },
-          nb::sig("def number(self) -> int"),
-          "Of the item, from 1.")
-      .def_prop_ro(
           "index",
-          [](const Object& self) { return self.part.index; },
+          [info](const Object& self) { return info(self).index; },
           nb::sig("def index(self) -> int"),
           "Of the slot.")
       .def_prop_ro(
           "nbytes",
-          [](const Object& self) { return self.part.bytes; },
+          [info](const Object& self) { return info(self).bytes; },
           nb::sig("def nbytes(self) -> int"),
           "Bytes of the slot.")
       .def(
           "view",
           [](const Object& self, nb::handle dtype, nb::handle shape, std::uint64_t offset) {
-            return self.view(dtype, shape, offset);
+            return view_of(self, dtype, shape, offset);
           },
           nb::arg("dtype") = "uint8",
           nb::arg("shape").none() = nb::none(),
           nb::kw_only(),
           nb::arg("offset") = 0,
           nb::sig("def view(self, dtype: object = 'uint8', shape: int | Sequence[int] | None = "
-                  "None, *, offset: int "
-                  "= 0) -> Array"),
+                  "None, *, offset: int = 0) -> Array"),
           "An array on the slot, as :meth:`Segment.view`. The memory stays mapped as long as the "
           "array, but\n"
-          "its contents are others when the slot was given back.");
+          "its contents are others when the slot was given back. Of an item that was taken for a "
+          "stream, it\n"
+          "makes each other stream that uses it wait until the item is complete. Raises\n"
+          "gpushm.InvalidArgumentError when the slot was given back.");
 }
 
-}  // namespace
+const taken_item& taken_of(const item_object& self) {
+  if (self.taken == nullptr) {
+    raise_used("item", self.member().name, "the item was given back");
+  }
+  return *self.taken;
+}
 
-void register_channel(nb::module_& module) {
+void register_slot(nb::module_& module) {
   nb::class_<slot_object> slot(
       module,
       "Slot",
       nb::is_final(),
-      "A slot that a producer fills. A context manager: abandons the slot at the end, unless\n"
-      "it was published.");
-  def_part(slot);
-  slot.def("publish",
-           publish,
-           nb::arg("metadata") = nb::bytes("", 0),
-           nb::kw_only(),
-           nb::arg("stream").none() = nb::none(),
-           nb::sig("def publish(self, metadata: bytes = b'', *, stream: object = None) -> None"),
-           "Publish the item, with up to 256 bytes of metadata; with ``stream``: when it has done "
-           "what it was\n"
-           "given before. Waits at most a second for earlier items.\n"
-           "Raises gpushm.TimedOutError, TooManyWaitsError: the slot is still acquired.")
+      "A slot that a producer fills. A context manager: abandons the slot at the end, unless it "
+      "was\n"
+      "published. A slot that is dropped is abandoned, with a ResourceWarning.");
+  def_part(slot, [](const slot_object& self) -> const gpushm_slot_info& { return self.info; });
+  slot.def(
+          "publish",
+          publish,
+          nb::arg("metadata") = nb::bytes("", 0),
+          nb::kw_only(),
+          nb::arg("stream").none() = nb::none(),
+          nb::arg("cpu") = false,
+          nb::sig("def publish(self, metadata: bytes = b'', *, stream: object = None, cpu: bool = "
+                  "False) -> int"),
+          "Publish the item, with up to 256 bytes of metadata, and return its number, from 1: "
+          "when the\n"
+          "stream that the slot was acquired for (or ``stream``) has done what it was given "
+          "before; now,\n"
+          "if it was acquired without one, or with ``cpu=True`` (synchronise the stream first).\n\n"
+          "Does not wait. Raises gpushm.InvalidArgumentError (published or abandoned before),\n"
+          "TooManyWaitsError: the slot is still acquired.")
       .def("abandon",
            abandon,
            nb::sig("def abandon(self) -> None"),
-           "Do not publish the item: the next one gets its number. No effect if it was published.");
-  def_context_manager(
-      slot, "def __enter__(self) -> Slot", [](slot_object& self) { abandon(self); });
+           "Do not publish the slot. What a stream still writes into it must be done, or ordered "
+           "before\n"
+           "what fills it next. Raises gpushm.InvalidArgumentError (published or abandoned "
+           "before).");
+  def_context_manager(slot, "def __enter__(self) -> Slot", abandon_if_open);
+}
 
+void register_item(nb::module_& module) {
   nb::class_<item_object> item(
       module,
       "Item",
       nb::is_final(),
-      "An item that a consumer reads. A context manager: releases it at the end.");
-  def_part(item);
+      "An item that a consumer reads. A context manager: releases it at the end, as "
+      ":meth:`release` "
+      "does\n"
+      "without arguments. An item that is dropped is released so, with a ResourceWarning.");
+  def_part(item,
+           [](const item_object& self) -> const gpushm_item_info& { return taken_of(self).info; });
   item.def_prop_ro(
+          "number",
+          [](const item_object& self) { return taken_of(self).info.number; },
+          nb::sig("def number(self) -> int"),
+          "Of the item, from 1.")
+      .def_prop_ro(
           "skipped",
-          [](const item_object& self) { return self.part.skipped; },
+          [](const item_object& self) { return taken_of(self).info.skipped; },
           nb::sig("def skipped(self) -> int"),
           "Items since the previous one that this consumer did not get.")
       .def_prop_ro(
           "metadata",
           [](const item_object& self) {
-            return nb::bytes(self.part.metadata, self.part.metadata_bytes);
+            const string& metadata = taken_of(self).metadata;
+            return nb::bytes(metadata.data(), metadata.size());
           },
           nb::sig("def metadata(self) -> bytes"),
           "What the producer has published with it.")
       .def("release",
            release,
+           nb::kw_only(),
            nb::arg("stream").none() = nb::none(),
-           nb::sig("def release(self, stream: object = None) -> None"),
-           "The item will not be read any more; with ``stream``: when it has done what it was "
-           "given before.\n"
-           "Again: no effect.");
-  def_context_manager(
-      item, "def __enter__(self) -> Item", [](item_object& self) { release(self, nb::none()); });
+           nb::arg("cpu") = false,
+           nb::sig("def release(self, *, stream: object = None, cpu: bool = False) -> None"),
+           "The item will not be read any more: when the stream that it was taken for (or "
+           "``stream``) has\n"
+           "done what it was given before; now, if it was taken without one, or with ``cpu=True``\n"
+           "(synchronise the stream first).\n\n"
+           "Does not wait. Raises gpushm.InvalidArgumentError (released before).");
+  def_context_manager(item, "def __enter__(self) -> Item", release_if_open);
+  module.def("unread",
+             unread,
+             nb::arg("item"),
+             nb::sig("def unread(item: Item) -> None"),
+             "Give an item back to its consumer, whose next call returns it again.");
+}
 
+}  // namespace
+
+void register_channel(nb::module_& module) {
+  register_slot(module);
+  register_item(module);
   nb::class_<producer_object> producer(module,
                                        "Producer",
                                        nb::is_final(),
                                        "The process that fills a channel. Made by "
                                        ":meth:`Client.producer`. A context manager. May be shared\n"
-                                       "between threads, but has one acquired slot at a time.");
+                                       "between threads.");
   producer
       .def_prop_ro(
           "name",
@@ -386,16 +606,30 @@ void register_channel(nb::module_& module) {
                   "None) -> Slot"),
           "A slot that nobody uses any more; with ``stream``: one that this stream fills, which "
           "waits until\n"
-          "nobody uses it. Blocks at most ``timeout`` seconds.\n"
-          "Raises gpushm.TimedOutError, CancelledError, InvalidArgumentError (it has one already).")
+          "nobody uses it. Several may be acquired at once. Blocks at most ``timeout`` seconds.\n"
+          "Raises gpushm.TimedOutError, CancelledError.")
+      .def(
+          "acquire_async",
+          [](nb::handle self, std::optional<double> timeout, nb::handle stream) {
+            return aio("producer_acquire", self, timeout, stream);
+          },
+          nb::arg("timeout").none() = 30.0,
+          nb::kw_only(),
+          nb::arg("stream").none() = nb::none(),
+          nb::sig("def acquire_async(self, timeout: float | None = 30.0, *, stream: object = None) "
+                  "-> Coroutine[Any, Any, Slot]"),
+          "As :meth:`acquire`, for asyncio. Cancelling the task ends the wait, and abandons the "
+          "slot.")
       .def("stats",
            producer_stats,
            nb::sig("def stats(self) -> ProducerStats"),
            "Counters. Does not block.");
   def_close(
       producer,
-      "End the channel: consumers get the items that are published, and then the end. Waits at\n"
-      "most a second for streams.",
+      "End the channel: consumers get the items that are published, and then the end. Slots are\n"
+      "abandoned. Calls of other threads that wait end with gpushm.CancelledError. Waits at most "
+      "a\n"
+      "second for streams.",
       "def __enter__(self) -> Producer");
 
   nb::class_<consumer_object> consumer(
@@ -424,9 +658,22 @@ void register_channel(nb::module_& module) {
            "were read. With ``stream``: one that this stream reads, which waits until it is "
            "complete;\n"
            "synchronise it and call :meth:`check` before its results are used.\n\n"
-           "Blocks at most ``timeout`` seconds. Raises gpushm.TimedOutError, PeerDiedError (and no "
-           "new\n"
-           "producer in time), TooManyRequestsError (it holds as many as it may), CancelledError.")
+           "Blocks at most ``timeout`` seconds; each thread has its turn, and its own timeout. "
+           "Raises\n"
+           "gpushm.TimedOutError, PeerDiedError (and no new producer within ``resume`` of\n"
+           ":meth:`Client.consumer`), TooManyRequestsError (it holds as many as it may), "
+           "CancelledError.")
+      .def(
+          "next_async",
+          [](nb::handle self, std::optional<double> timeout) {
+            return aio("consumer_next", self, timeout);
+          },
+          nb::arg("timeout").none() = 30.0,
+          nb::sig("def next_async(self, timeout: float | None = 30.0) -> Coroutine[Any, Any, Item "
+                  "| None]"),
+          "As :meth:`next` without a stream, for asyncio. Cancelling the task ends the wait; an "
+          "item that\n"
+          "it had taken is returned by the next call.")
       .def(
           "check",
           [](consumer_object& self) { call(self.handle.get("check"), gpushm_consumer_check); },
@@ -437,7 +684,7 @@ void register_channel(nb::module_& module) {
       .def_prop_ro(
           "ended",
           [](const consumer_object& self) {
-            return gpushm_consumer_has_ended(self.handle.get("ended").get());
+            return gpushm_consumer_has_ended(self.handle.get("ended").get()) && self.unread.empty();
           },
           nb::sig("def ended(self) -> bool"),
           "Whether the producer has closed the channel, and all items were read.")
@@ -446,7 +693,8 @@ void register_channel(nb::module_& module) {
           [](nb::handle self) { return aio("Items", self); },
           nb::sig("def __aiter__(self) -> AsyncIterator[Item]"));
   def_close(consumer,
-            "Leave the channel. Waits at most a second for streams.",
+            "Leave the channel. Its items are released. Calls of other threads that wait end with\n"
+            "gpushm.CancelledError. Waits at most a second for streams.",
             "def __enter__(self) -> Consumer");
 }
 
@@ -473,15 +721,21 @@ void register_channel_methods(nb::class_<client_object>& type) {
            nb::arg("held") = 0,
            nb::arg("device").none() = nb::none(),
            nb::arg("timeout").none() = 10.0,
+           nb::arg("resume").none() = 0.0,
            nb::arg("stop").none() = nb::none(),
            nb::sig("def consumer(self, name: str, *, mode: str = 'block', held: int = 0, device: "
                    "str | None = None, "
-                   "timeout: float | None = 10.0, stop: Stop | None = None) -> Consumer"),
+                   "timeout: float | None = 10.0, resume: float | None = 0.0, stop: Stop | None = "
+                   "None) -> Consumer"),
            "Join a channel, at its newest item. ``mode``: ``\"block\"`` (gets each item, and the "
            "producer\n"
            "waits), ``\"latest\"`` (gets the newest one) or ``\"share\"`` (each item is for one of "
            "these\n"
-           "consumers). ``held``: items that it may hold; 0: the default of the mode.\n\n"
+           "consumers). ``held``: items that it may hold; 0: the default of the mode. ``resume``: "
+           "seconds\n"
+           "that :meth:`Consumer.next` waits for the next producer when this one has died; 0: it "
+           "raises\n"
+           "PeerDiedError at once, None: as long as its own timeout.\n\n"
            "Blocks until the channel exists and its producer has answered, at most ``timeout`` "
            "seconds.\n"
            "Raises gpushm.NoSuchSegmentError, QuotaExceededError, TimedOutError, CancelledError.");

@@ -180,7 +180,7 @@ nb::object cuda_array_interface(const array& self) {
     throw nb::python_error();
   }
   nb::object stream = nb::none();
-  if (self.ready.has_value() && !is_ready(*self.ready)) {
+  if (self.arrival || (self.ready.has_value() && !is_ready(*self.ready))) {
     // The legacy default stream waits, and the consumer waits for that stream.
     make_stream_wait(self, nb::none());
     stream = nb::int_(1);
@@ -350,6 +350,9 @@ std::shared_ptr<const void> own(Managed* tensor) {
 }  // namespace
 
 void make_stream_wait(const array& what, void* stream) {
+  if (what.arrival) {
+    what.arrival(stream);
+  }
   if (!what.ready.has_value() || is_ready(*what.ready)) {
     return;
   }

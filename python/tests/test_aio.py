@@ -217,3 +217,57 @@ def test_the_interpreter_ends_while_threads_wait(start):
         """)
     status, out, _ = child.end()
     assert (status, out) == (0, "0\n")
+
+
+def test_cancelled_reads_lose_no_item(client):
+    """A cancel comes at any point of a read: all items arrive, in order, and no slot is lost."""
+    count = 300
+
+    async def main():
+        producer = client.producer("c", 64, 2, device="host")
+        consumer = client.consumer("c")
+        seen = []
+
+        async def produce():
+            for i in range(count):
+                # Cancelled acquisitions abandon their slots.
+                for pause in range(i % 3):
+                    attempt = asyncio.create_task(producer.acquire_async(20))
+                    for _ in range(pause):
+                        await asyncio.sleep(0)
+                    attempt.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        (await attempt).abandon()
+                (await producer.acquire_async(20)).publish(b"%d" % i)
+
+        async def consume():
+            turn = 0
+            while len(seen) < count:
+                turn += 1
+                read = asyncio.create_task(consumer.next_async(20))
+                if turn % 2:
+                    await asyncio.wait((read,), timeout=0.0005 * (turn % 5))
+                else:
+                    for _ in range(turn % 7):
+                        await asyncio.sleep(0)
+                read.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    with await read as item:
+                        seen.append(int(item.metadata))
+
+        await asyncio.gather(produce(), consume())
+        assert seen == list(range(count))
+        # Both slots are free.
+        slots = [await producer.acquire_async(20) for _ in range(2)]
+        for slot in slots:
+            slot.abandon()
+        with pytest.raises(gpushm.TimedOutError):
+            await consumer.next_async(0.01)
+        several = [asyncio.create_task(consumer.next_async(None)) for _ in range(3)]
+        with pytest.raises(gpushm.TimedOutError):
+            await consumer.next_async(0.01)
+        producer.close()
+        assert await asyncio.gather(*several) == [None] * 3
+        assert consumer.ended
+
+    run(main())

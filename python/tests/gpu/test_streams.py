@@ -179,13 +179,65 @@ def test_a_channel_on_streams(client, driver):
     for number in range(1, 20):
         slot = producer.acquire(20, stream=fill)
         assert slot.view("float32").__dlpack_device__() == (2, 0)
-        slot.publish(b"m", stream=fill)
-        item = consumer.next(20, stream=read)
-        assert (item.number, item.metadata) == (number, b"m")
-        assert item.view().readonly
-        item.release(read)
+        assert slot.publish(b"m") == number
+        with consumer.next(20, stream=read) as item:
+            assert (item.number, item.metadata) == (number, b"m")
+            assert item.view().readonly
     driver.synchronize(read)
     consumer.check()
+
+
+def test_an_item_is_released_when_its_stream_has_read_it(client, driver):
+    """At the end of a `with` statement, and when it is dropped, as by release() without arguments."""
+    producer = client.producer("c", MIB, 2, device="0")
+    consumer = client.consumer("c", device="0")
+    read = driver.stream()
+    go = client.create_timeline("go")
+    producer.acquire(20).publish()
+    producer.acquire(20).publish()
+    client.open_timeline("go").wait(1, stream=read)
+    with consumer.next(20, stream=read):
+        pass
+    item = consumer.next(20, stream=read)
+    with pytest.warns(ResourceWarning, match='of the channel "c" was dropped'):
+        del item
+    with pytest.raises(gpushm.TimedOutError):
+        producer.acquire(0.05)
+    go.signal(1)
+    slots = [producer.acquire(20), producer.acquire(20)]
+    # The CPU gives back what a stream was to use: only when told so.
+    slots[0].publish(cpu=True)
+    slots[1].abandon()
+    item = consumer.next(20, stream=read)
+    with pytest.raises(ValueError, match="not both"):
+        item.release(stream=read, cpu=True)
+    item.release(cpu=True)
+    producer.acquire(20).publish()
+    driver.synchronize(read)
+
+
+def test_an_item_on_another_stream_than_its_own(client, driver):
+    producer = client.producer("c", MIB, 2, device="0")
+    consumer = client.consumer("c", device="0")
+    fill, read, other = driver.stream(), driver.stream(), driver.stream()
+    go = client.create_timeline("go")
+    slot = producer.acquire(20, stream=fill)
+    client.open_timeline("go").wait(1, stream=fill)
+    slot.publish()
+    item = consumer.next(20, stream=read)
+    array = item.view()
+    array.__dlpack__(max_version=(1, 0), stream=other)
+    assert driver.is_busy(other)
+    assert array.__cuda_array_interface__["stream"] == 1
+    assert driver.is_busy(read)
+    go.signal(1)
+    driver.synchronize(other)
+    driver.synchronize(read)
+    consumer.check()
+    item.release(stream=other)
+    with pytest.raises(gpushm.InvalidArgumentError):
+        array.__dlpack__(max_version=(1, 0), stream=other)
+    driver.synchronize(other)
 
 
 def test_a_batch(client, driver):
