@@ -64,8 +64,8 @@ def test_a_second_reader_of_events_ends_with_ctrl_c(start):
                 pass
         thread = threading.Thread(target=wait)
         thread.start()
-        print('waiting', flush=True)
         try:
+            print('waiting', flush=True)
             subscription.next(None)
         except KeyboardInterrupt:
             print('interrupted', flush=True)
