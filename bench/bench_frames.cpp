@@ -79,12 +79,12 @@ void consume(int socket, const std::string& broker, bool on_cpu) {
     auto consumer = channel_consumer::open(own, "c", {.timeout = std::chrono::seconds(20)});
     give(socket);
     for (;;) {
-      const auto item = stream ? consumer.next(*stream, std::chrono::seconds(20))
-                               : consumer.next(std::chrono::seconds(20));
+      auto item = stream ? consumer.next(*stream, std::chrono::seconds(20))
+                         : consumer.next(std::chrono::seconds(20));
       if (!item) {
         break;
       }
-      stream ? consumer.release(*item, *stream) : consumer.release(*item);
+      item->release();
     }
     if (stream) {
       must(cu()->cuStreamSynchronize(*stream));
@@ -136,15 +136,15 @@ class producer_side {
     const auto begin = steady_clock::now();
     for (std::uint64_t i = 0; i != what.items; ++i) {
       const auto stream = streams_.at(i % what.streams);
-      const auto slot = stream ? producer.acquire(*stream, std::chrono::seconds(20))
-                               : producer.acquire(std::chrono::seconds(20));
+      auto slot = stream ? producer.acquire(*stream, std::chrono::seconds(20))
+                         : producer.acquire(std::chrono::seconds(20));
       if (!slot) {
         throw std::runtime_error("no slot in 20 s");
       }
       if (what.copies) {
-        copy_to(reinterpret_cast<cuda::CUdeviceptr>(slot->data), *stream, what.from_host);
+        copy_to(reinterpret_cast<cuda::CUdeviceptr>(slot->data()), *stream, what.from_host);
       }
-      stream ? producer.publish(*stream) : producer.publish();
+      slot->publish();
     }
     synchronize();
     const double took = seconds_since(begin);
