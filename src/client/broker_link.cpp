@@ -26,8 +26,8 @@ constexpr std::chrono::seconds others_timeout{10};
 broker_link::broker_link(connect_options options, std::shared_ptr<lease_table> leases)
     : options_(std::move(options)),
       leases_(std::move(leases)),
-      connection_(
-          connect_until(base::deadline_after(options_.timeout), options_.request_timeout, nullptr)),
+      connection_(connect_until(
+          base::deadline_after(options_.timeout), options_.request_timeout, nullptr, {})),
       thread_(std::make_shared<handback_thread>(
           [this](const std::stop_token& stop) { return recover_leases(stop); })) {
   connection_->worker().set_listener(this);
@@ -74,7 +74,7 @@ bool broker_link::recover_leases(const std::stop_token& stop) noexcept {
       leases_->end_all_lost();
       return true;
     }
-    const auto connected = get(std::chrono::milliseconds(0), step_timeout);
+    const auto connected = get(std::chrono::milliseconds(0), step_timeout, {});
     open_again(*leases_, connected, stop, step_timeout, base::deadline_after(others_timeout));
     if (!stop.stop_requested()) {
       leases_->end_all_lost();
@@ -92,7 +92,8 @@ bool broker_link::recover_leases(const std::stop_token& stop) noexcept {
 /// connections as long as its backlog has room.
 std::shared_ptr<connection> broker_link::connect_until(steady_time deadline,
                                                        std::chrono::milliseconds handshake_timeout,
-                                                       const connection* predecessor) const {
+                                                       const connection* predecessor,
+                                                       const std::stop_token& stop) const {
   const bool waits = time_left(deadline) > std::chrono::milliseconds(0);
   for (;;) {
     const auto handshake =
@@ -104,7 +105,7 @@ std::shared_ptr<connection> broker_link::connect_until(steady_time deadline,
         throw;
       }
     }
-    if (options_.stop.stop_requested()) {
+    if (options_.stop.stop_requested() || stop.stop_requested()) {
       throw cancelled({"connect", options_.socket_path});
     }
     base::pause_before_retry(connect_poll);
@@ -112,13 +113,23 @@ std::shared_ptr<connection> broker_link::connect_until(steady_time deadline,
 }
 
 std::shared_ptr<connection> broker_link::get(std::chrono::milliseconds connect_timeout,
-                                             std::chrono::milliseconds request_timeout) {
+                                             std::chrono::milliseconds request_timeout,
+                                             const std::stop_token& stop) {
+  const std::stop_callback wake(stop, [this] {
+    const std::lock_guard lock(mutex_);
+    connected_.notify_all();
+  });
   const auto connect_deadline = base::deadline_after(connect_timeout);
   const auto deadline = base::deadline_after(request_timeout);
   std::unique_lock lock(mutex_);
   while (!connection_->alive()) {
     if (connecting_) {
-      if (!connected_.wait_until(lock, deadline, [&] { return !connecting_; })) {
+      const bool in_time = connected_.wait_until(
+          lock, deadline, [&] { return !connecting_ || stop.stop_requested(); });
+      if (connecting_ && stop.stop_requested()) {
+        throw cancelled({"connect", options_.socket_path});
+      }
+      if (!in_time) {
         throw error(errc::timed_out,
                     "connect",
                     options_.socket_path,
@@ -133,7 +144,7 @@ std::shared_ptr<connection> broker_link::get(std::chrono::milliseconds connect_t
     std::shared_ptr<connection> next;
     std::exception_ptr failed;
     try {
-      next = connect_until(connect_deadline, request_timeout, former.get());
+      next = connect_until(connect_deadline, request_timeout, former.get(), stop);
       take_over(*former, next);
     } catch (...) {
       failed = std::current_exception();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
@@ -32,9 +33,11 @@ class broker_link final : private lease_listener {
   [[nodiscard]] lease_table& leases() noexcept { return *leases_; }
 
   /// Returns the connection; a new one if the former has ended. Blocks while this or another thread
-  /// connects, for the timeouts of the options. Throws as `client::connect`.
-  [[nodiscard]] std::shared_ptr<connection> get() {
-    return get(options_.timeout, options_.request_timeout);
+  /// connects: also for a broker that is not there yet, at most the options' timeout and one
+  /// request timeout. Throws as `client::connect`, and cancelled if `stop` is requested meanwhile.
+  [[nodiscard]] std::shared_ptr<connection> get(const std::stop_token& stop = {}) {
+    return get(
+        std::min(options_.timeout, options_.request_timeout), options_.request_timeout, stop);
   }
 
  private:
@@ -42,13 +45,15 @@ class broker_link final : private lease_listener {
   void broker_ended(bool was_dropped) noexcept override;
 
   [[nodiscard]] std::shared_ptr<connection> get(std::chrono::milliseconds connect_timeout,
-                                                std::chrono::milliseconds request_timeout);
+                                                std::chrono::milliseconds request_timeout,
+                                                const std::stop_token& stop);
   [[nodiscard]] bool recover_leases(const std::stop_token& stop) noexcept;
   [[nodiscard]] bool has_lost_leases() const noexcept;
   [[nodiscard]] std::shared_ptr<connection> connect_until(
       steady_time deadline,
       std::chrono::milliseconds handshake_timeout,
-      const connection* predecessor) const;
+      const connection* predecessor,
+      const std::stop_token& stop) const;
   void take_over(connection& former, const std::shared_ptr<connection>& next);
 
   connect_options options_;

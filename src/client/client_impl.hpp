@@ -34,8 +34,11 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   client_impl& operator=(const client_impl&) = delete;
   ~client_impl();
 
-  /// Returns the connection; a new one if the broker had died. Throws as `client::connect`.
-  [[nodiscard]] std::shared_ptr<connection> broker() { return link_->get(); }
+  /// Returns the connection; a new one if the broker had died. Throws as `client::connect`, and
+  /// cancelled if `stop` is requested while it connects.
+  [[nodiscard]] std::shared_ptr<connection> broker(const std::stop_token& stop = {}) {
+    return link_->get(stop);
+  }
   [[nodiscard]] bool forked() const noexcept { return forks_ != fork_count(); }
   void check_usable(std::string_view operation, std::string_view object) const {
     check_not_forked(forks_, operation, object);

@@ -93,7 +93,7 @@ std::pair<std::shared_ptr<segment_lease>, base::guarded_fd> client_impl::reserve
     std::string_view operation,
     steady_time deadline,
     const std::stop_token& stop) {
-  const auto connected = broker();
+  const auto connected = broker(stop);
   answer got = reserve_name(*connected, wanted, {operation, wanted.name}, deadline, stop);
   const auto* reserved = std::get_if<wire::reserved>(&got.body);
   if (reserved == nullptr ||

@@ -140,7 +140,7 @@ client_impl::open_reply client_impl::request_open(std::string_view name,
   base::check_name("open", name);
   const auto name_deadline = base::deadline_after(options.timeout);
   for (;;) {
-    auto connected = broker();
+    auto connected = broker(options.stop);
     const auto timeout = options.timeout <= std::chrono::milliseconds(0)
                              ? std::chrono::milliseconds(0)
                              : std::min(time_left(name_deadline), max_request_wait);
@@ -336,7 +336,7 @@ void client_impl::open_batch(std::span<const std::string> names,
   for (const std::size_t index : wanted) {
     request.names.push_back(names[index]);
   }
-  const auto connected = broker();
+  const auto connected = broker(options.stop);
   const auto deadline =
       base::later(request_deadline(), std::clamp(options.timeout, {}, max_request_wait));
   offers offered(options);

@@ -2,12 +2,14 @@
 // The clients that this process has for imported tickets.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -25,6 +27,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using gpushm_testing::eventually;
+using gpushm_testing::scaled_timeout;
 
 /// A broker with one published segment, and its ticket.
 class exporter {
@@ -113,6 +116,32 @@ TEST(client_registry, relative_socket_path_stays_valid_after_a_change_of_directo
   serving.reset();
   serving = broker::start(options);
   EXPECT_TRUE(connected.list().empty());  // connects again
+}
+
+TEST(reconnect, ends_when_the_stop_of_the_call_is_requested) {
+  const gpushm_testing::temp_dir directory;
+  std::optional<broker> serving = broker::start({.socket_path = directory / "socket"});
+  client connected = client::connect({.socket_path = directory / "socket",
+                                      .timeout = scaled_timeout(600s),
+                                      .request_timeout = scaled_timeout(600s)});
+  serving.reset();
+  std::stop_source stop;
+  std::array<std::optional<errc>, 3> codes;
+  std::vector<std::jthread> callers;  // one of them connects, the others wait for it
+  for (auto& code : codes) {
+    callers.emplace_back([&] {
+      try {
+        static_cast<void>(connected.open("w", {.timeout = 600s, .stop = stop.get_token()}));
+      } catch (const error& why) {
+        code = why.code();
+      }
+    });
+  }
+  stop.request_stop();
+  callers.clear();
+  for (const auto& code : codes) {
+    EXPECT_EQ(code, errc::cancelled);
+  }
 }
 
 TEST(file_export, readers_always_see_a_file_while_it_is_written_again) {
