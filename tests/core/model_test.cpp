@@ -364,9 +364,11 @@ class model {
 
   outcome remove(session_id session, const std::string& name, gpushm::generation only) {
     model_segment* segment = named(name);
-    if (segment == nullptr || (!segment->published && segment->creator_session != session) ||
-        (only != 0 && &segments[only] != segment)) {
+    if (segment == nullptr || (!segment->published && segment->creator_session != session)) {
       return no_such(name);
+    }
+    if (only != 0 && &segments[only] != segment) {
+      return errc::gone_or_replaced;
     }
     if (!may_manage(session, *segment)) {
       return errc::permission_denied;

@@ -716,8 +716,11 @@ TEST_P(exporter_bound_memory, remove_by_generation_needs_the_current_one) {
   const auto created = share("kv");
   errc code{};
   for (const gpushm::generation wrong : {old, created + 1, ~gpushm::generation{0}}) {
-    EXPECT_EQ(error_of([&] { domain_.remove(exporter, "kv", wrong); }, &code), no_name);
-    EXPECT_EQ(to_string(code), to_string(errc::no_such_segment));
+    EXPECT_EQ(error_of([&] { domain_.remove(exporter, "kv", wrong); }, &code),
+              "another segment has this name now: generation " + std::to_string(created) +
+                  " (the generation that was meant has been removed; `gpushm ls` shows the one "
+                  "that has the name)");
+    EXPECT_EQ(to_string(code), to_string(errc::gone_or_replaced));
     EXPECT_EQ(state_of(created), segment_state::live);
   }
   EXPECT_EQ(
