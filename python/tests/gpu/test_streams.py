@@ -205,7 +205,7 @@ def test_an_item_is_released_when_its_stream_has_read_it(client, driver):
         producer.acquire(0.05)
     go.signal(1)
     slots = [producer.acquire(20), producer.acquire(20)]
-    # The CPU gives back what a stream was to use: only when told so.
+    # The CPU gives back what a stream was to use with cpu=True only.
     slots[0].publish(cpu=True)
     slots[1].abandon()
     item = consumer.next(20, stream=read)
