@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
@@ -33,11 +32,10 @@ class broker_link final : private lease_listener {
   [[nodiscard]] lease_table& leases() noexcept { return *leases_; }
 
   /// Returns the connection; a new one if the former has ended. Blocks while this or another thread
-  /// connects: also for a broker that is not there yet, at most the options' timeout and one
-  /// request timeout. Throws as `client::connect`, and cancelled if `stop` is requested meanwhile.
+  /// connects, for the timeouts of the options: one thread as long as `connect`, others for one
+  /// request. Throws as `client::connect`, and cancelled if `stop` is requested meanwhile.
   [[nodiscard]] std::shared_ptr<connection> get(const std::stop_token& stop = {}) {
-    return get(
-        std::min(options_.timeout, options_.request_timeout), options_.request_timeout, stop);
+    return get(options_.timeout, options_.request_timeout, stop);
   }
 
  private:
