@@ -24,7 +24,7 @@ class ordered_stores {
  public:
   /// `word`: of a page that is mapped as long as this exists; this object alone stores values there
   /// from now on. `value`: the one that it has.
-  explicit ordered_stores(sync::timeline_writer word, std::uint64_t value = 0) noexcept
+  explicit ordered_stores(const sync::timeline_writer& word, std::uint64_t value = 0) noexcept
       : word_(word), last_value_(value) {}
   ordered_stores(const ordered_stores&) = delete;
   ordered_stores& operator=(const ordered_stores&) = delete;
