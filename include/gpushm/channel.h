@@ -36,11 +36,12 @@ typedef struct gpushm_channel_options {
   gpushm_stop* stop;    /* cancels the waits for a dead producer; may be NULL */
 } gpushm_channel_options;
 
-/* A slot that the producer fills, until it is published or abandoned, or its producer is closed. Not
- * a pointer that is ever read: a slot that has been used, or is of a closed producer or of another
- * process (fork), is refused with GPUSHM_ERRC_INVALID_ARGUMENT or GPUSHM_ERRC_FORKED. */
+/* A slot that the producer fills, until it is published or abandoned, or its producer is closed.
+ * Not a pointer that is ever read: a slot that has been used, or is of a closed producer or of
+ * another process (fork), is refused with GPUSHM_ERRC_INVALID_ARGUMENT or GPUSHM_ERRC_FORKED. */
 typedef struct gpushm_slot gpushm_slot;
-/* An item that a consumer reads, until it is released, or its consumer is closed. As gpushm_slot. */
+/* An item that a consumer reads, until it is released, or its consumer is closed. As gpushm_slot.
+ */
 typedef struct gpushm_item gpushm_item;
 
 typedef struct gpushm_slot_info {
@@ -61,7 +62,7 @@ typedef struct gpushm_item_info {
    * that were replaced by newer ones, and those that a dead producer has announced and not
    * completed. GPUSHM_CONSUMER_SHARE: 0 */
   uint64_t skipped;
-  void* stream; /* that it was taken for, if `on_stream` */
+  void* stream;         /* that it was taken for, if `on_stream` */
   const void* metadata; /* as long as the item */
   size_t metadata_size;
   uint32_t index; /* of the slot, from 0 */
@@ -79,14 +80,14 @@ GPUSHM_API gpushm_errc gpushm_producer_create(gpushm_client* client,
                                               const gpushm_channel_options* options,
                                               gpushm_producer** producer);
 /* Ends the channel: consumers get the items that are published (those of the newest item the newest
- * one), and then the end. Abandons slots. Calls of other threads that wait return as if their `stop`
- * was requested. Waits, at most a second, until streams have published what they were given. If this
- * producer has continued a channel, waits, at most a second, until each member has asked for its
- * items; for one that has not, they stay as long as the client. */
+ * one), and then the end. Abandons slots. Calls of other threads that wait return as if their
+ * `stop` was requested. Waits, at most a second, until streams have published what they were given.
+ * If this producer has continued a channel, waits, at most a second, until each member has asked
+ * for its items; for one that has not, they stay as long as the client. */
 GPUSHM_API void gpushm_producer_close(gpushm_producer* producer);
 
-/* Waits for a slot that nobody uses any more, at most `timeout_ms`, for the CPU. Several slots may be
- * acquired at once: each of them is one that neither consumers nor other slots can have.
+/* Waits for a slot that nobody uses any more, at most `timeout_ms`, for the CPU. Several slots may
+ * be acquired at once: each of them is one that neither consumers nor other slots can have.
  * `*acquired` is false after the timeout, or when `stop` was requested. */
 GPUSHM_API gpushm_errc gpushm_producer_acquire(gpushm_producer* producer,
                                                int64_t timeout_ms,
@@ -104,21 +105,18 @@ GPUSHM_API gpushm_errc gpushm_producer_acquire_on(gpushm_producer* producer,
 GPUSHM_API gpushm_errc gpushm_slot_get(const gpushm_slot* slot, gpushm_slot_info* info);
 /* The segment that the slot is in, as a handle of its own (gpushm_segment_close). */
 GPUSHM_API gpushm_errc gpushm_slot_memory(const gpushm_slot* slot, gpushm_segment** memory);
-/* Publishes the slot, with up to GPUSHM_MAX_ITEM_METADATA_BYTES of metadata: when the stream that it
- * was acquired for has done what it was given before, or now if it was acquired for the CPU. In both
- * cases not before the items that were published before. Does not wait. `*number`, unless it is NULL:
- * the number of the item, from 1: the order of the calls that publish. If it fails, the slot is
- * still acquired, and consumers see nothing of it. */
+/* Publishes the slot, with up to GPUSHM_MAX_ITEM_METADATA_BYTES of metadata: when the stream that
+ * it was acquired for has done what it was given before, or now if it was acquired for the CPU. In
+ * both cases not before the items that were published before. Does not wait. `*number`, unless it
+ * is NULL: the number of the item, from 1: the order of the calls that publish. If it fails, the
+ * slot is still acquired, and consumers see nothing of it. */
 GPUSHM_API gpushm_errc gpushm_slot_publish(gpushm_slot* slot,
                                            const void* metadata,
                                            size_t metadata_size,
                                            uint64_t* number);
 /* As above, when `stream`, which must not be captured, has done what it was given before. */
-GPUSHM_API gpushm_errc gpushm_slot_publish_on(gpushm_slot* slot,
-                                              void* stream,
-                                              const void* metadata,
-                                              size_t metadata_size,
-                                              uint64_t* number);
+GPUSHM_API gpushm_errc gpushm_slot_publish_on(
+    gpushm_slot* slot, void* stream, const void* metadata, size_t metadata_size, uint64_t* number);
 /* As above, now: what a stream has to write into the slot must be done (synchronize it first). */
 GPUSHM_API gpushm_errc gpushm_slot_publish_now(gpushm_slot* slot,
                                                const void* metadata,
@@ -170,7 +168,8 @@ GPUSHM_API gpushm_errc gpushm_consumer_open(gpushm_client* client,
                                             const gpushm_consumer_options* options,
                                             gpushm_consumer** consumer);
 /* Leaves. Its items are not valid any more. Calls of other threads that wait return as if their
- * `stop` was requested. Waits, at most a second, until streams have released what they were given. */
+ * `stop` was requested. Waits, at most a second, until streams have released what they were given.
+ */
 GPUSHM_API void gpushm_consumer_close(gpushm_consumer* consumer);
 
 /* Waits for the next item, or for the newest one, at most `timeout_ms`. `*got` is false after the
@@ -202,9 +201,9 @@ GPUSHM_API gpushm_errc gpushm_item_memory(const gpushm_item* item, gpushm_segmen
  * another stream than the one that it was taken for. GPUSHM_ERRC_TOO_MANY_WAITS after a second. */
 GPUSHM_API gpushm_errc gpushm_item_wait_on(const gpushm_item* item, void* stream);
 /* The item will not be read any more: when the stream that it was taken for has done what it was
- * given before, or now if it was taken for the CPU. Consumers that get each item, or share the work,
- * may release in another order and on several streams: the producer sees an item released when all
- * items before are. Does not wait. If it fails, the consumer still holds the item. */
+ * given before, or now if it was taken for the CPU. Consumers that get each item, or share the
+ * work, may release in another order and on several streams: the producer sees an item released
+ * when all items before are. Does not wait. If it fails, the consumer still holds the item. */
 GPUSHM_API gpushm_errc gpushm_item_release(gpushm_item* item);
 /* As above, when `stream`, which must not be captured, has done what it was given before. */
 GPUSHM_API gpushm_errc gpushm_item_release_on(gpushm_item* item, void* stream);

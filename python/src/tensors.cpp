@@ -367,12 +367,13 @@ void register_tensors_methods(nb::class_<client_object>& type) {
            nb::arg("timeout").none() = 3600.0,
            nb::arg("progress").none() = nb::none(),
            nb::arg("stop").none() = nb::none(),
-           nb::sig("def load_tensors(self, paths: str | bytes | os.PathLike[Any] | Sequence[str | "
-                   "bytes | os.PathLike[Any]], name: str, *, device: str = 'auto', threads: int | "
-                   "None = None, reading: str = 'auto', verify: str = 'auto', replace: bool = False, "
-                   "timeout: float | None = 3600.0, progress: "
-                   "Callable[[int, int, int, bool], object] | None = None, stop: Stop | None = "
-                   "None) -> Segment"),
+           nb::sig(
+               "def load_tensors(self, paths: str | bytes | os.PathLike[Any] | Sequence[str | "
+               "bytes | os.PathLike[Any]], name: str, *, device: str = 'auto', threads: int | "
+               "None = None, reading: str = 'auto', verify: str = 'auto', replace: bool = False, "
+               "timeout: float | None = 3600.0, progress: "
+               "Callable[[int, int, int, bool], object] | None = None, stop: Stop | None = "
+               "None) -> Segment"),
            "Load safetensors files into a persistent segment, once for all processes that call "
            "this at\n"
            "the same time, and open it for reading. At once if the name has this model already.\n\n"
