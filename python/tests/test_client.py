@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
 import threading
@@ -140,6 +141,17 @@ def test_list_stat_remove(client):
     assert segment.state == "removed"
     segment.fill(7)
     assert segment.read() == b"\x07" * 100
+
+
+def test_a_publish_that_was_forgotten_is_said(client, broker):
+    segment = client.create("un", 64, device="host")
+    said = f"being created by pid {os.getpid()}, which has not published it yet"
+    with gpushm.connect(broker.socket) as other:
+        for call in (other.open, other.stat):
+            with pytest.raises(gpushm.NoSuchSegmentError, match=said):
+                call("un")
+    segment.publish()
+    client.open("un").close()
 
 
 def test_a_generation_that_was_replaced_is_not_removed(client):

@@ -311,6 +311,16 @@ error domain::no_such_segment(std::string_view name) const {
   if (const auto dead = dead_names_.find(name); dead != dead_names_.end()) {
     return dead_names_in_order_.at(dead->second).device_lost ? memory_lost() : exporter_died();
   }
+  // Who forgets to publish looks for a wrong name, or for another broker.
+  if (const segment* const found = named(name);
+      found != nullptr && !found->published && found->creator_session != 0) {
+    return {errc::no_such_segment,
+            {},
+            {},
+            "it is being created by pid " + std::to_string(found->creator.pid) +
+                ", which has not published it yet, in domain " + name_,
+            "publish it there; an open with a timeout waits for it"};
+  }
   return {errc::no_such_segment,
           {},
           {},

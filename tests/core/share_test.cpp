@@ -526,7 +526,11 @@ TEST_P(exporter_bound_memory, death_of_the_exporter_frees_the_name) {
   EXPECT_EQ(state_of(created), segment_state::exporter_gone);
   {
     const auto request = open(other, "kv");
-    expect_failed(other, request, errc::no_such_segment, no_name);
+    expect_failed(other,
+                  request,
+                  errc::no_such_segment,
+                  "it is being created by pid 201, which has not published it yet, in domain "
+                  "default (publish it there; an open with a timeout waits for it)");
   }
   domain_.release(importer, again, 1);
   expect_failed_immediately("kv", errc::no_such_segment, no_name);
