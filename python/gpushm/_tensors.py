@@ -56,7 +56,8 @@ class safe_open:  # noqa: N801
         self._framework = framework
         self._convert = converter(framework)
         end = end_of(timeout)
-        with connected(client, timeout) as by:
+        # An hour without a broker says nothing to those who have not started one.
+    with connected(client, 0.0 if timeout is _LOAD_SECONDS else timeout) as by:
             self._table = open_table(by, name, device=_to_device(device), timeout=left(end))
         gpus = {each.device for each in self._table.segments} - {"host"}
         if device == "cpu" and gpus:
@@ -192,6 +193,10 @@ def _part(segment: Segment, begin: int, array: Array, index: tuple[Any, ...]) ->
     return segment.view(array.dtype, shape, offset=offset, strides=strides)
 
 
+#: For a load by this process or another one.
+_LOAD_SECONDS = 3600.0
+
+
 @contextlib.contextmanager
 def connected(client: Client | None, timeout: float | None = 0.0) -> Iterator[Client]:
     """``timeout``: for a broker that starts later."""
@@ -249,20 +254,21 @@ def load_safetensors(
     reading: str = "auto",
     verify: str = "auto",
     replace: bool = False,
-    timeout: float | None = 3600.0,
+    timeout: float | None = _LOAD_SECONDS,
     progress: Callable[[int, int, int, bool], object] | bool | None = None,
 ) -> Segment:
     """Load safetensors files into a segment that all processes share, once.
 
     As :meth:`Client.load_tensors`, which says what the arguments are and what is raised. ``client``:
     None connects, as :func:`connect` without arguments does, and waits for a broker that starts
-    later, within ``timeout``. ``progress``: True writes a line with
+    later, if ``timeout`` is given. ``progress``: True writes a line with
     the rate and the time that is left, if standard error is a terminal.
     """
     line = _ProgressLine(name) if progress is True and sys.stderr.isatty() else None
     report = progress if callable(progress) else line
     end = end_of(timeout)
-    with connected(client, timeout) as by:
+    # An hour without a broker says nothing to those who have not started one.
+    with connected(client, 0.0 if timeout is _LOAD_SECONDS else timeout) as by:
         try:
             return by.load_tensors(
                 paths,

@@ -278,14 +278,12 @@ TEST_F(lost_broker, ends_waits_for_processes_that_have_died_with_it) {
     dies.does(order);
   }
   const auto seen = gpushm::timeline::open(client, "t");
-  auto consumer = gpushm::channel_consumer::open(client, "there", {.device = "host"});
+  auto consumer = gpushm::channel_consumer::open(
+      client, "there", {.device = "host", .resume = std::chrono::minutes(2)});
   dies.does("fill_items 1");
-  const auto first = consumer.next(20s);
-  ASSERT_TRUE(first);
-  consumer.release(*first);
+  consumer.next(20s).value().release();
   for (int i = 0; i != 2; ++i) {
-    ASSERT_TRUE(producer.acquire(20s));
-    producer.publish();
+    producer.acquire(20s).value().publish();
   }
   const auto code_of = [](const std::function<void()>& wait) {
     return std::async(std::launch::async, [wait] {
@@ -335,13 +333,12 @@ TEST_F(lost_broker, channels_go_on_with_a_producer_that_comes_early) {
     gpushm::consumer_options wanted;
     wanted.mode = mode;
     wanted.device = "host";
+    wanted.resume = -1ms;
     consumers.push_back(gpushm::channel_consumer::open(client, "c", wanted));
   }
   dies.does("fill_items 1");
   for (auto& each : consumers) {
-    const auto first = each.next(20s);
-    ASSERT_TRUE(first);
-    each.release(*first);
+    each.next(20s).value().release();
   }
   kill_all();
   dies.kill();
@@ -357,7 +354,6 @@ TEST_F(lost_broker, channels_go_on_with_a_producer_that_comes_early) {
            std::chrono::steady_clock::now() < until;) {
         try {
           if (const auto next = each.next(200ms)) {
-            each.release(*next);
             return next->number();
           }
         } catch (const gpushm::error& why) {

@@ -456,10 +456,10 @@ TEST_F(channel_cli, items_of_another_program_are_not_verified) {
   auto consumer = sub({"--output", out});
   next(consumer, "joined");
   for (const char each : {'a', 'b'}) {
-    const auto slot = producer.acquire(long_enough);
+    auto slot = producer.acquire(long_enough);
     ASSERT_TRUE(slot);
-    std::fill_n(static_cast<char*>(slot->data), 64, each);
-    producer.publish();
+    std::fill_n(static_cast<char*>(slot->data()), 64, each);
+    slot->publish();
   }
   producer.reset();
   const json received = next(consumer, "received");

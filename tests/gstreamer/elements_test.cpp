@@ -175,10 +175,11 @@ class gst_elements : public ::testing::Test {
     options.device = "host";
     auto producer = gpushm::channel_producer::create(client, "c", options);
     auto source = receive();
-    if (!producer.acquire(10s)) {
+    auto slot = producer.acquire(10s);
+    if (!slot) {
       return "no slot";
     }
-    producer.publish(metadata);
+    slot->publish(metadata);
     source.play();
     return source.end();
   }
@@ -428,8 +429,9 @@ TEST_F(gst_elements, stopping_ends_each_wait) {
   full.play();
   static_cast<void>(client.open("c", waiting));
   auto consumer = gpushm::channel_consumer::open(client, "c");
-  ASSERT_TRUE(consumer.next(30s));
-  ASSERT_TRUE(consumer.next(30s));
+  const auto first = consumer.next(30s);
+  const auto second = consumer.next(30s);
+  ASSERT_TRUE(first && second);
   ASSERT_FALSE(consumer.next(100ms));
   full.set(GST_STATE_PAUSED);
   full.play();
@@ -445,16 +447,16 @@ TEST_F(gst_elements, paused_sink_continues_with_the_buffer_that_waited) {
   sink.play();
   gpushm::client client = connect();
   auto consumer = gpushm::channel_consumer::open(client, "c", {.timeout = 30s});
-  const auto first = consumer.next(30s);
+  auto first = consumer.next(30s);
   ASSERT_TRUE(first);
   sink.set(GST_STATE_PAUSED);
-  consumer.release(*first);
+  first->release();
   sink.play();
   for (std::uint64_t number = 2; number <= 5; ++number) {
-    const auto next = consumer.next(30s);
+    auto next = consumer.next(30s);
     ASSERT_TRUE(next);
     EXPECT_EQ(next->number(), number);
-    consumer.release(*next);
+    next->release();
   }
   EXPECT_FALSE(consumer.next(30s));
   EXPECT_TRUE(consumer.has_ended());
