@@ -515,7 +515,8 @@ TEST_F(channel_cli, death_of_the_producer_is_reported) {
   EXPECT_EQ(documents[2].at("error").at("code"), "peer_died");
   EXPECT_EQ(consumer.text(stream::err),
             "gpushm: read channel \"c\": the producer has died, and all its complete items were "
-            "read (call again: it continues when there is a new producer)\n");
+            "read (call again when there is a new producer, or open the consumer with more time to "
+            "resume)\n");
 }
 
 TEST_F(channel_cli, another_producer_continues) {
