@@ -180,10 +180,10 @@ INSTANTIATE_TEST_SUITE_P(in,
                          files_that_change,
                          testing::Combine(testing::ValuesIn(changes),
                                           testing::Values(reading::cached, reading::direct)),
-                         [](const testing::TestParamInfo<std::tuple<change, reading>>& info) {
-                           return std::string(std::get<0>(info.param).name) +
-                                  (std::get<1>(info.param) == reading::direct ? "_direct"
-                                                                              : "_cached");
+                         [](const testing::TestParamInfo<std::tuple<change, reading>>& chosen) {
+                           return std::string(std::get<0>(chosen.param).name) +
+                                  (std::get<1>(chosen.param) == reading::direct ? "_direct"
+                                                                                : "_cached");
                          });
 
 // ---- files that are loaded again ----
