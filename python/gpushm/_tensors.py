@@ -56,8 +56,7 @@ class safe_open:  # noqa: N801
         self._framework = framework
         self._convert = converter(framework)
         end = end_of(timeout)
-        # An hour without a broker says nothing to those who have not started one.
-    with connected(client, 0.0 if timeout is _LOAD_SECONDS else timeout) as by:
+        with connected(client, timeout) as by:
             self._table = open_table(by, name, device=_to_device(device), timeout=left(end))
         gpus = {each.device for each in self._table.segments} - {"host"}
         if device == "cpu" and gpus:

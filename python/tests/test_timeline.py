@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 
@@ -184,8 +185,8 @@ def test_streams_are_named_in_many_ways(client):
         timeline.signal(1, stream="stream")
     with pytest.raises(TypeError, match="is not a CUDA stream"):
         timeline.wait(1, stream=object())
-    # No driver on this machine: what remains is the library's error.
-    with pytest.raises((gpushm.DriverUnavailableError, gpushm.DriverError)):
+    # It is a stream: without a driver, what remains is the library's error.
+    with contextlib.suppress(gpushm.DriverUnavailableError, gpushm.DriverError):
         timeline.signal(1, stream=0)
     # A second number is not taken for a stream.
     with pytest.raises(TypeError):

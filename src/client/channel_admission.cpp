@@ -163,8 +163,8 @@ bool channel_producer::has_ended_producer() const {
             .read()
             .word);
   } catch (const error& why) {
-    // no_such_segment: a producer that has not published it yet.
-    return why.code() == errc::peer_died || why.code() == errc::gone_or_replaced;
+    // Its name is free by now, or has a producer that is about to publish it.
+    return base::has_gone(why);
   }
 }
 
