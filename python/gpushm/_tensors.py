@@ -192,7 +192,7 @@ def _part(segment: Segment, begin: int, array: Array, index: tuple[Any, ...]) ->
     return segment.view(array.dtype, shape, offset=offset, strides=strides)
 
 
-#: For a load by this process or another one.
+#: The default of ``load_safetensors``: for a load by this process or another one.
 _LOAD_SECONDS = 3600.0
 
 
@@ -253,21 +253,21 @@ def load_safetensors(
     reading: str = "auto",
     verify: str = "auto",
     replace: bool = False,
-    timeout: float | None = _LOAD_SECONDS,
+    timeout: float | None = 3600.0,
     progress: Callable[[int, int, int, bool], object] | bool | None = None,
 ) -> Segment:
     """Load safetensors files into a segment that all processes share, once.
 
     As :meth:`Client.load_tensors`, which says what the arguments are and what is raised. ``client``:
     None connects, as :func:`connect` without arguments does, and waits for a broker that starts
-    later, if ``timeout`` is given. ``progress``: True writes a line with
+    later, if ``timeout`` is not the default. ``progress``: True writes a line with
     the rate and the time that is left, if standard error is a terminal.
     """
     line = _ProgressLine(name) if progress is True and sys.stderr.isatty() else None
     report = progress if callable(progress) else line
     end = end_of(timeout)
     # An hour without a broker says nothing to those who have not started one.
-    with connected(client, 0.0 if timeout is _LOAD_SECONDS else timeout) as by:
+    with connected(client, 0.0 if timeout == _LOAD_SECONDS else timeout) as by:
         try:
             return by.load_tensors(
                 paths,
