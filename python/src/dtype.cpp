@@ -131,20 +131,23 @@ const dtype* find_dtype(std::string_view format, std::size_t itemsize) noexcept 
   if (is_swapped || format.starts_with('<') || format.starts_with('=') || format.starts_with('@')) {
     format.remove_prefix(1);
   }
-  std::uint8_t code = 0;
-  if (format == "?") {
-    code = dl::code_bool;
-  } else if (format == "Zf" || format == "Zd") {
-    code = dl::code_complex;
-  } else if (format.size() != 1) {
+  constexpr std::string_view integers = "bhilqn";
+  constexpr std::string_view naturals = "BHILQN";
+  constexpr std::string_view reals = "efd";
+  const bool is_complex = format == "Zf" || format == "Zd";
+  if (!is_complex && format.size() != 1) {
     return nullptr;
-  } else if (constexpr std::string_view integers = "bhilqn";
-             integers.find(format) != integers.npos) {
+  }
+  std::uint8_t code = 0;
+  if (is_complex) {
+    code = dl::code_complex;
+  } else if (format == "?") {
+    code = dl::code_bool;
+  } else if (integers.find(format) != integers.npos) {
     code = dl::code_int;
-  } else if (constexpr std::string_view naturals = "BHILQN";
-             naturals.find(format) != naturals.npos) {
+  } else if (naturals.find(format) != naturals.npos) {
     code = dl::code_uint;
-  } else if (format == "e" || format == "f" || format == "d") {
+  } else if (reals.find(format) != reals.npos) {
     code = dl::code_float;
   } else {
     return nullptr;
