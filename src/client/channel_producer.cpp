@@ -401,7 +401,13 @@ gpushm_producer_stats channel_producer::stats() const {
   result.announced = table_->announced();
   result.published =
       sync::timeline_reader(page_->page(), channel::published_word).read().value().value_or(0);
-  result.consumers = static_cast<std::uint32_t>(table_->members().size());
+  // Those of this client that have left are dropped by the next acquisition only: it has their
+  // words open itself.
+  const auto& all = table_->members();
+  result.consumers = static_cast<std::uint32_t>(
+      std::count_if(all.begin(), all.end(), [&](const channel::member& each) {
+        return !sync::is_terminal(each.word(channel::released_word).read().word);
+      }));
   result.dropped = dropped_;
   result.is_continuation = is_continuation_;
   return result;

@@ -367,6 +367,20 @@ TEST_F(items, are_not_waited_for_after_a_close) {
   gpushm_consumer_close(consumer);
 }
 
+/// C13: also one that has the producer's client.
+TEST_F(items, are_not_wanted_by_a_consumer_that_has_left) {
+  channel_producer producer = create(1);
+  std::optional<channel_consumer> same(
+      channel_consumer::open(client_, "c", {.mode = consumer_mode::block}));
+  std::optional<channel_consumer> other(join());
+  EXPECT_EQ(producer.stats().consumers, 2U);
+  same.reset();
+  other.reset();
+  EXPECT_TRUE(eventually([&] { return producer.stats().consumers == 0; }, 20s));
+  producer.acquire(60s).value().publish();
+  producer.acquire(60s).value().publish();
+}
+
 /// N5.
 TEST_F(items, of_a_dead_producer_end_at_once) {
   agent producer = world_.start();
