@@ -439,21 +439,27 @@ void channel_consumer::release_in_order(taken_item& item, where on) {
     }
     return;
   }
-  const std::uint64_t number = item.what.release;
-  const auto address = [this](CUstream stream) {
-    return own_address(words_.first + channel::released_word, stream);
-  };
-  if (on) {
-    released_->enqueue(*on, address(*on), number, {}, "release", name_);
-  } else {
-    released_->store(number, {}, address, "release", name_);
-  }
+  store_released(on, item.what.release, {});
   held_.pop_front();
   try {
     release_kept_back();
   } catch (const error& why) {  // the next call tries it again
     base::log(log_level::warning, why.what());
   }
+}
+
+void channel_consumer::store_released(where on,
+                                      std::uint64_t value,
+                                      std::span<const streams::stream_point> points) {
+  released_->store(
+      on,
+      value,
+      points,
+      [this](CUstream stream) {
+        return own_address(words_.first + channel::released_word, stream);
+      },
+      "release",
+      name_);
   streams_release_ = streams_release_ || on || released_->is_pending();
 }
 
@@ -469,11 +475,7 @@ void channel_consumer::release_kept_back() {
   if (end == held_.begin()) {
     return;
   }
-  const auto address = [this](CUstream stream) {
-    return own_address(words_.first + channel::released_word, stream);
-  };
-  released_->store((*std::prev(end))->what.release, finished, address, "release", name_);
-  streams_release_ = streams_release_ || released_->is_pending();
+  store_released({}, (*std::prev(end))->what.release, finished);
   held_.erase(held_.begin(), end);
 }
 

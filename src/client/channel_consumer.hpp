@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -136,6 +137,7 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   void release_newest(const taken_item& item, where on);
   void release_in_order(taken_item& item, where on);
   void release_kept_back();
+  void store_released(where on, std::uint64_t value, std::span<const streams::stream_point> points);
   void note_last_producer();
   /// Until streams have released what they were given: later stores of theirs would overwrite
   /// terminal words. Returns false if one has not in time.

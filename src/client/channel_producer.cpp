@@ -322,15 +322,6 @@ CUdeviceptr channel_producer::published_for(CUstream stream) const {
   return page_->for_streams().address_for(stream, channel::published_word, "publish", name_);
 }
 
-void channel_producer::store_published(where on, std::uint64_t number) {
-  const auto address = [this](CUstream stream) { return published_for(stream); };
-  if (on) {
-    published_->enqueue(*on, address(*on), number, {}, "publish", name_);
-  } else {
-    published_->store(number, {}, address, "publish", name_);
-  }
-}
-
 std::uint64_t channel_producer::publish(acquired_slot& slot,
                                         where on,
                                         std::span<const std::byte> metadata) {
@@ -352,7 +343,13 @@ std::uint64_t channel_producer::publish(acquired_slot& slot,
     // Nobody sees the item before it is announced: a store that fails undoes everything.
     number = table_->prepare(slot.what, metadata);
     try {
-      store_published(on, number);
+      published_->store(
+          on,
+          number,
+          {},
+          [this](CUstream stream) { return published_for(stream); },
+          "publish",
+          name_);
     } catch (...) {
       table_->take_back(slot.what);
       throw;

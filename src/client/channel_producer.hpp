@@ -119,7 +119,6 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
   void check_open(std::string_view operation) const;
   void check_open(const acquired_slot& slot, std::string_view operation) const;
   void end(acquired_slot& slot) noexcept;
-  void store_published(where on, std::uint64_t number);
   void drop_gone();
   void drop(std::uint64_t id);
   /// The consumer whose `word` has not reached `value`.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "streams/event.hpp"
 
-#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>

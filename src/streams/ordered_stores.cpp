@@ -58,11 +58,16 @@ void ordered_stores::enqueue(cuda::CUstream stream,
   }
 }
 
-void ordered_stores::store(std::uint64_t value,
+void ordered_stores::store(std::optional<cuda::CUstream> on,
+                           std::uint64_t value,
                            std::span<const stream_point> points,
                            const std::function<cuda::CUdeviceptr(cuda::CUstream)>& address,
                            std::string_view operation,
                            std::string_view object) {
+  if (on) {
+    enqueue(*on, address(*on), value, points, operation, object);
+    return;
+  }
   const auto open = std::find_if(
       points.begin(), points.end(), [](const stream_point& each) { return !each.is_reached(); });
   if (open == points.end() && !is_pending()) {

@@ -31,20 +31,13 @@ class ordered_stores {
   /// Does not wait for streams.
   ~ordered_stores();
 
-  /// Enqueues on `stream`: it waits for the previous store, and for `points`, and then stores
-  /// `value`. `address`: of the word, for that stream. Throws driver_error: then nothing is stored,
-  /// and the next store may have the same value. Precondition: `value` is larger than the last one;
-  /// the stream is not captured.
-  void enqueue(cuda::CUstream stream,
-               cuda::CUdeviceptr address,
-               std::uint64_t value,
-               std::span<const stream_point> points,
-               std::string_view operation,
-               std::string_view object);
-  /// Stores `value` by the CPU: now if every store before has been done and `points` are reached;
-  /// otherwise behind them, on a stream of this object. Does not wait. `address`: returns the
-  /// address of the word for a stream. Throws and precondition: as above.
-  void store(std::uint64_t value,
+  /// Stores `value` after every store before, and when `points` are reached: on the stream `on`, or
+  /// by the CPU; there now if that is possible, otherwise behind them, on a stream of this object.
+  /// Does not wait. `address`: returns the address of the word for a stream. Throws driver_error:
+  /// then nothing is stored, and the next store may have the same value. Precondition: `value` is
+  /// larger than the last one; the stream is not captured.
+  void store(std::optional<cuda::CUstream> on,
+             std::uint64_t value,
              std::span<const stream_point> points,
              const std::function<cuda::CUdeviceptr(cuda::CUstream)>& address,
              std::string_view operation,
@@ -64,6 +57,12 @@ class ordered_stores {
     std::optional<stream_point> done;
   };
 
+  void enqueue(cuda::CUstream stream,
+               cuda::CUdeviceptr address,
+               std::uint64_t value,
+               std::span<const stream_point> points,
+               std::string_view operation,
+               std::string_view object);
   [[nodiscard]] cuda::CUstream own_stream(cuda::CUcontext context,
                                           std::string_view operation,
                                           std::string_view object);
