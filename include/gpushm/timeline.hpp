@@ -163,7 +163,8 @@ class timeline {
   }
   /// Signals a larger value and wakes waiters: one system call. What this thread has written before
   /// is visible to those who see it, on GPUs, too. Throws `error`: value_out_of_range, timed_out (a
-  /// stream has still to signal), invalid_argument (not larger, or another process's timeline).
+  /// graph has still to signal), invalid_argument (not larger, or another process's timeline). If a
+  /// stream has still to signal, the value follows it.
   void signal(std::uint64_t value) { glue::check(gpushm_timeline_signal(handle_.get(), value)); }
   /// Blocks until `value` is reached: returns true; or until `timeout` has passed or `stop` is
   /// requested (noticed within 100 ms): returns false. Throws `error`: peer_died (the timeline has

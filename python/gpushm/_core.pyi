@@ -59,9 +59,10 @@ class Timeline:
         """
         Signal a larger value: now, or when ``stream`` has done what it was given before.
 
-        Does not block; without ``stream``: waits at most a second for streams that have still to signal.
+        Does not block; without ``stream``: after streams that have still to signal, and waits at most a
+        second for a graph that has.
         Raises gpushm.ValueOutOfRangeError, InvalidArgumentError (not larger than before, or not this
-        process's timeline), TimedOutError (a stream has still to signal), DriverError.
+        process's timeline), TimedOutError (a graph has still to signal), DriverError.
         """
 
     def wait(self, value: int, timeout: float | None = 30.0, *, stream: object = None, stop: Stop | None = None) -> None:

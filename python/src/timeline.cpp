@@ -253,11 +253,11 @@ void register_timeline(nb::module_& module) {
            nb::arg("stream").none() = nb::none(),
            nb::sig("def signal(self, value: int, *, stream: object = None) -> None"),
            "Signal a larger value: now, or when ``stream`` has done what it was given before.\n\n"
-           "Does not block; without ``stream``: waits at most a second for streams that have still "
-           "to signal.\n"
+           "Does not block; without ``stream``: after streams that have still to signal, and waits "
+           "at most a\nsecond for a graph that has.\n"
            "Raises gpushm.ValueOutOfRangeError, InvalidArgumentError (not larger than before, or "
            "not this\n"
-           "process's timeline), TimedOutError (a stream has still to signal), DriverError.")
+           "process's timeline), TimedOutError (a graph has still to signal), DriverError.")
       .def("wait",
            wait,
            nb::arg("value"),

@@ -108,7 +108,7 @@ class planned_operations {
   void note_recorded() {
     const auto locked = lock_written();
     for (gpushm_timeline* const each : written_) {
-      each->place_.now()->writer().use_streams();
+      each->stores_->use_streams();
       each->is_captured_ = true;
     }
     for (std::size_t i = 0; i != what_.size(); ++i) {
@@ -162,21 +162,8 @@ class planned_operations {
       return;
     }
     id_ = streams::stream_id(stream_, name_, object());
-    for (gpushm_timeline* const each : written_) {
-      const auto& last = each->last_store_;
-      if (!last || last->stream == id_ || each->has_stored_values()) {
-        continue;
-      }
-      if (last->done) {
-        last->done->enqueue_wait(stream_, name_, each->name_);
-      } else if (!each->has_flags_) {
-        throw error(
-            errc::invalid_argument,
-            name_,
-            each->name_,
-            "another stream, or a graph, has still to signal " + std::to_string(each->on_streams_),
-            "synchronize that stream first, or signal a timeline on one stream");
-      }
+    for (const gpushm_timeline* const each : written_) {
+      each->stores_->follow(stream_, id_, name_, each->name_);
     }
   }
 
@@ -202,7 +189,7 @@ class planned_operations {
     check_stores();
     follow_other_streams();
     for (gpushm_timeline* const each : written_) {
-      each->place_.now()->writer().use_streams();
+      each->stores_->use_streams();
     }
     enqueue();
     for (streams::counted_wait& each : counted) {
@@ -229,14 +216,17 @@ class planned_operations {
 
   void note_stores(const std::optional<stream_point>& done) {
     for (const gpushm_stream_operation& each : what_) {
-      if (each.kind == GPUSHM_STREAM_SIGNAL) {
-        each.timeline->signaled_ = each.timeline->on_streams_ = each.value;
-      } else if (each.kind == GPUSHM_STREAM_SET_FLAGS) {
-        each.timeline->has_flags_ = true;
+      if (!stores(each)) {
+        continue;
       }
-    }
-    for (gpushm_timeline* const each : written_) {
-      each->last_store_ = gpushm_timeline::stream_store{id_, done};
+      gpushm_timeline& on = *each.timeline;
+      if (uses_flags(each)) {
+        on.has_flags_ = true;
+        on.stores_->note(id_, streams::stored_word::flags(each.value), done);
+      } else {
+        on.signaled_ = each.value;
+        on.stores_->note(id_, each.value, done);
+      }
     }
     locks_.clear();
   }

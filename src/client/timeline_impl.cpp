@@ -32,14 +32,22 @@ gpushm_timeline::gpushm_timeline(std::shared_ptr<detail::client_impl> client,
       name_(lease->info().name),
       place_(std::make_shared<const detail::word_place>(std::move(lease), std::move(words))),
       initial_(value),
-      signaled_(value) {}
+      signaled_(value) {
+  if (is_own()) {
+    stores_.emplace(place_.now()->writer(), value);
+  }
+}
 
 gpushm_timeline::gpushm_timeline(detail::own_words words, role as, gpushm::wire::ticket described)
     : without_broker_(std::move(described)),
       role_(as),
       place_(std::make_shared<const detail::word_place>(nullptr, std::move(words))),
       initial_(0),
-      signaled_(0) {}
+      signaled_(0) {
+  if (is_own()) {
+    stores_.emplace(place_.now()->writer());
+  }
+}
 
 gpushm_timeline::~gpushm_timeline() {
   if (gpushm::base::is_forked_child_of(forks_)) {
@@ -54,7 +62,8 @@ gpushm_timeline::~gpushm_timeline() {
   if (!is_own() || sync::is_terminal(place_.now()->read().word)) {
     return;
   }
-  if (!await_last_store()) {  // no other timeline gets the word
+  // A store of a stream would overwrite a terminal word, and later the next timeline of the word.
+  if (!stores_->wait(gpushm::base::deadline_after(detail::close_limit))) {
     gpushm::base::log(gpushm::log_level::warning,
                       "timeline \"" + name_ +
                           "\": closed before a stream has signaled what it was given; it ends with "
@@ -64,34 +73,15 @@ gpushm_timeline::~gpushm_timeline() {
   end_word(sync::word_kind::ended);
 }
 
-/// Of values, whether the streams have stored all.
-bool gpushm_timeline::has_stored_values() const {
-  return !has_flags_ && sync::releases(place_.now()->read().word, on_streams_);
+/// Of the word that it has now, for a stream.
+gpushm::cuda::CUdeviceptr gpushm_timeline::word_address(CUstream stream,
+                                                        std::string_view operation) const {
+  const detail::own_words& words = place_.now()->words();
+  return words.page->for_streams().address_for(stream, words.first, operation, name_);
 }
 
-/// A store of a stream would overwrite a terminal word or a larger value, and later the next
-/// timeline of the word. Returns false if one may still come after `close_limit`.
-bool gpushm_timeline::await_last_store() {
-  if (!last_store_) {
-    return true;
-  }
-  const auto deadline = gpushm::base::deadline_after(detail::close_limit);
-  // Without the driver, if possible: it refuses queries of events while a thread captures a graph.
-  bool is_done = has_stored_values();
-  if (!is_done && last_store_->done) {
-    is_done = last_store_->done->wait(deadline);
-  } else if (!is_done && !has_flags_) {
-    const auto writer = place_.now()->writer();
-    is_done = sync::wait(writer.reader(), on_streams_, deadline) != wait_result::timed_out;
-  }
-  if (is_done) {
-    last_store_.reset();
-  }
-  return is_done;
-}
-
-void gpushm_timeline::await_last_store_for(std::string_view operation) {
-  if (!await_last_store()) {
+void gpushm_timeline::await_stores_for(std::string_view operation) {
+  if (!stores_->wait(gpushm::base::deadline_after(detail::close_limit))) {
     throw error(errc::timed_out,
                 operation,
                 name_,
@@ -154,7 +144,7 @@ void gpushm_timeline::hand_over() {
                 "use a timeline with a name of its own");
   }
   const std::lock_guard lock(mutex_);
-  await_last_store_for("hand over");
+  await_stores_for("hand over");
   end_word(sync::word_kind::moved);
   give_up_name();
 }
@@ -366,8 +356,11 @@ void gpushm_timeline::signal(std::uint64_t value) {
     throw_not_larger("signal", value);
   }
   check_not_ended("signal", value);
-  await_last_store_for("signal");
-  if (place_.now()->writer().signal(value) == sync::signal_result::closed) {
+  if (!stores_->can_be_followed()) {
+    await_stores_for("signal");
+  }
+  const auto address = [this](CUstream stream) { return word_address(stream, "signal"); };
+  if (!stores_->store(std::nullopt, value, {}, address, "signal", name_)) {
     throw ended(*place_.now(), "signal", value);
   }
   signaled_ = value;
@@ -379,10 +372,9 @@ void gpushm_timeline::set_flags(std::uint64_t flags) {
   const std::lock_guard lock(mutex_);
   check_kind("set flags", true, has_flags_, signaled_);
   check_not_ended("set flags", flags);
-  if (last_store_ && last_store_->done) {
-    await_last_store_for("set flags");
-  }
-  if (place_.now()->writer().store(flags) == sync::signal_result::closed) {
+  const auto address = [this](CUstream stream) { return word_address(stream, "set flags"); };
+  const auto stored = gpushm::streams::stored_word::flags(flags);
+  if (!stores_->store(std::nullopt, stored, {}, address, "set flags", name_)) {
     throw ended(*place_.now(), "set flags", flags);
   }
   has_flags_ = true;
@@ -469,7 +461,5 @@ void gpushm_timeline::check() const {
 
 void gpushm_timeline::prepare(CUstream stream) const {
   check_usable("prepare");
-  const auto at = place_.now();
-  static_cast<void>(
-      at->words().page->for_streams().address_for(stream, at->words().first, "prepare", name_));
+  static_cast<void>(word_address(stream, "prepare"));
 }

@@ -16,7 +16,7 @@
 #include "client/place_follower.hpp"
 #include "client/signal_pages.hpp"
 #include "gpushm/timeline.h"
-#include "streams/event.hpp"
+#include "streams/ordered_stores.hpp"
 #include "sync/cpu_wait.hpp"
 #include "sync/signal_page.hpp"
 #include "wire/ticket.hpp"
@@ -96,9 +96,9 @@ struct gpushm_timeline {
               const std::stop_token& stop) const;
   /// For a stream's wait: a word that was handed over meets no wait any more.
   [[nodiscard]] place_ptr place_to_wait(std::chrono::milliseconds timeout) const;
-  [[nodiscard]] bool has_stored_values() const;
-  [[nodiscard]] bool await_last_store();
-  void await_last_store_for(std::string_view operation);
+  [[nodiscard]] gpushm::cuda::CUdeviceptr word_address(gpushm::cuda::CUstream stream,
+                                                       std::string_view operation) const;
+  void await_stores_for(std::string_view operation);
   void end_word(gpushm::sync::word_kind how) noexcept;
   void give_up_name() const noexcept;
 
@@ -127,14 +127,6 @@ struct gpushm_timeline {
   /// The place of an own one never changes.
   mutable gpushm::detail::place_follower place_;
 
-  /// A store that was enqueued on a stream.
-  struct stream_store {
-    std::uint64_t stream = 0;  ///< its id
-    /// Reached when it was done; missing if that cannot be known: of a graph, or it could not be
-    /// recorded.
-    std::optional<gpushm::streams::stream_point> done;
-  };
-
   /// Of what refers to this object without owning it.
   struct life {
     std::shared_mutex mutex;  ///< shared: the object is in use
@@ -142,12 +134,11 @@ struct gpushm_timeline {
   };
   const std::shared_ptr<life> life_ = std::make_shared<life>();
 
-  std::mutex mutex_;              // held while a signal is enqueued, so that values only grow
-  const std::uint64_t initial_;   ///< of what this process signals
-  std::uint64_t signaled_;        ///< by this process, or enqueued
-  std::uint64_t on_streams_ = 0;  ///< the last value that was enqueued
+  std::mutex mutex_;             // held while a signal is enqueued, so that values only grow
+  const std::uint64_t initial_;  ///< of what this process signals
+  std::uint64_t signaled_;       ///< by this process, or enqueued
   bool has_flags_ = false;
-  std::optional<stream_store> last_store_;  ///< it follows all earlier ones
+  std::optional<gpushm::streams::ordered_stores> stores_;  ///< of an own one
   /// A graph has stores of this word, and can be launched at any time: no other timeline may get
   /// the word.
   bool is_captured_ = false;

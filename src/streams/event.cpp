@@ -163,6 +163,10 @@ bool stream_point::wait(std::chrono::steady_clock::time_point deadline) const no
   return true;
 }
 
+bool stream_point::is_lost() const noexcept {
+  return !recorded_->exists();
+}
+
 cuda::CUcontext stream_point::context() const noexcept {
   return recorded_->context;
 }

@@ -45,6 +45,8 @@ class stream_point {
                     std::string_view object) const;
   /// Returns false if the point is not reached by `deadline`. Polls.
   [[nodiscard]] bool wait(std::chrono::steady_clock::time_point deadline) const noexcept;
+  /// Whether the context of the stream no longer exists. Without the driver.
+  [[nodiscard]] bool is_lost() const noexcept;
   /// The context of the stream.
   [[nodiscard]] cuda::CUcontext context() const noexcept;
 

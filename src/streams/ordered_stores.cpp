@@ -2,6 +2,7 @@
 #include "streams/ordered_stores.hpp"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "driver/cuda.hpp"
@@ -15,73 +16,92 @@ namespace gpushm::streams {
 
 using driver::cuda_driver;
 
-namespace {
-
-[[noreturn]] void throw_unordered(std::string_view operation, std::string_view object) {
-  throw error(errc::driver_error,
-              operation,
-              object,
-              "the event after the previous store could not be recorded",
-              "synchronize the stream of that store first");
-}
-
-}  // namespace
-
 bool ordered_stores::is_pending() const noexcept {
   // Not by the event: a query of one spoils a capture of another thread in the global mode.
-  return last_.has_value() && !sync::releases(word_.reader().read().word, last_value_);
+  return last_.has_value() &&
+         (last_stored_.is_flags || !sync::releases(word_.reader().read().word, last_stored_.word));
+}
+
+void ordered_stores::check_followed(std::string_view operation, std::string_view object) const {
+  if (!can_be_followed()) {
+    throw error(errc::invalid_argument,
+                operation,
+                object,
+                "a graph, or a stream whose event could not be recorded, has still to store " +
+                    std::to_string(last_stored_.word),
+                "synchronize that stream first, or signal on one stream");
+  }
+}
+
+void ordered_stores::follow(cuda::CUstream stream,
+                            std::uint64_t id,
+                            std::string_view operation,
+                            std::string_view object) const {
+  if (!is_pending() || last_->stream == id) {
+    return;
+  }
+  check_followed(operation, object);
+  if (last_->done) {
+    last_->done->enqueue_wait(stream, operation, object);
+  }
 }
 
 void ordered_stores::enqueue(cuda::CUstream stream,
                              cuda::CUdeviceptr address,
-                             std::uint64_t value,
+                             stored_word what,
                              std::span<const stream_point> points,
                              std::string_view operation,
                              std::string_view object) {
   const std::uint64_t id = stream_id(stream, operation, object);
-  if (is_pending() && last_->stream != id) {
-    if (!last_->done) {
-      throw_unordered(operation, object);
-    }
-    last_->done->enqueue_wait(stream, operation, object);
-  }
+  follow(stream, id, operation, object);
   for (const stream_point& each : points) {
     each.enqueue_wait(stream, operation, object);
   }
-  word_.use_streams();
-  enqueue_signal(stream, address, value, object);
-  last_value_ = value;
-  last_ = enqueued{id, std::nullopt};
+  use_streams();
+  enqueue_signal(stream, address, what.word, object);
+  note(id, what, std::nullopt);
   try {
     last_->done = stream_point::record(stream, operation, object);
   } catch (const error&) {  // NOLINT(bugprone-empty-catch): the store was enqueued
   }
 }
 
-void ordered_stores::store(std::optional<cuda::CUstream> on,
-                           std::uint64_t value,
+/// Of the last store, if it may still come; null: it has.
+const stream_point* ordered_stores::last_open(std::string_view operation,
+                                              std::string_view object) const {
+  if (!is_pending()) {
+    return nullptr;
+  }
+  check_followed(operation, object);
+  return last_->done && !(last_stored_.is_flags && last_->done->is_reached()) ? &*last_->done
+                                                                              : nullptr;
+}
+
+bool ordered_stores::store(std::optional<cuda::CUstream> on,
+                           stored_word what,
                            std::span<const stream_point> points,
                            const std::function<cuda::CUdeviceptr(cuda::CUstream)>& address,
                            std::string_view operation,
                            std::string_view object) {
   if (on) {
-    enqueue(*on, address(*on), value, points, operation, object);
-    return;
+    enqueue(*on, address(*on), what, points, operation, object);
+    return true;
   }
   const auto open = std::find_if(
       points.begin(), points.end(), [](const stream_point& each) { return !each.is_reached(); });
-  if (open == points.end() && !is_pending()) {
-    static_cast<void>(word_.signal(value));
-    last_value_ = value;
+  const stream_point* const behind = open == points.end() ? last_open(operation, object) : &*open;
+  if (behind == nullptr) {
+    const auto result = what.is_flags ? word_.store(what.word) : word_.signal(what.word);
+    if (result == sync::signal_result::closed) {
+      return false;
+    }
+    last_stored_ = what;
     last_.reset();
-    return;
+    return true;
   }
-  if (open == points.end() && !last_->done) {
-    throw_unordered(operation, object);
-  }
-  const stream_point& behind = open == points.end() ? *last_->done : *open;
-  const cuda::CUstream stream = own_stream(behind.context(), operation, object);
-  enqueue(stream, address(stream), value, points, operation, object);
+  const cuda::CUstream stream = own_stream(behind->context(), operation, object);
+  enqueue(stream, address(stream), what, points, operation, object);
+  return true;
 }
 
 cuda::CUstream ordered_stores::own_stream(cuda::CUcontext context,
@@ -116,9 +136,19 @@ ordered_stores::~ordered_stores() {
   end_own_stream();
 }
 
-bool ordered_stores::wait(std::chrono::steady_clock::time_point deadline) const noexcept {
-  return !last_ ||
-         sync::wait(word_.reader(), last_value_, deadline) != sync::wait_result::timed_out;
+bool ordered_stores::wait(std::chrono::steady_clock::time_point deadline) noexcept {
+  bool is_done = !is_pending();
+  if (!is_done && last_stored_.is_flags) {
+    is_done = last_->done && last_->done->wait(deadline);
+  } else if (!is_done) {
+    is_done =
+        (last_->done && last_->done->is_lost()) ||
+        sync::wait(word_.reader(), last_stored_.word, deadline) != sync::wait_result::timed_out;
+  }
+  if (is_done) {
+    last_.reset();
+  }
+  return is_done;
 }
 
 }  // namespace gpushm::streams

@@ -59,11 +59,20 @@ TEST_P(stream_stores, of_two_streams_keep_their_order) {
   a_->request("stream_signal 0 t 5");
   a_->request("stream_signal 1 t 6");
   EXPECT_EQ(b_->request("wait t 6 100"), "not") << "not before 5";
-  EXPECT_EQ(a_->code("signal t 7"), "timed_out") << "the CPU's neither";
-  open_gate();
-  EXPECT_EQ(a_->request("value t"), "6");
   a_->request("signal t 7");
+  EXPECT_EQ(b_->request("wait t 7 100"), "not") << "the CPU's neither";
+  EXPECT_EQ(a_->request("value t"), "0");
+  open_gate();
   EXPECT_EQ(b_->request("wait t 7 20000"), "reached");
+}
+
+TEST_P(stream_stores, of_flags_come_before_those_of_the_cpu) {
+  wait_at_gate();
+  a_->request("batch 0 set_flags t 1");
+  a_->request("set_flags t 2");
+  EXPECT_EQ(b_->request("wait_flags t 3 100"), "not");
+  open_gate();
+  EXPECT_EQ(b_->request("wait_flags t 2 20000"), "met");
 }
 
 TEST_P(stream_stores, of_flags_are_awaited_by_a_close) {

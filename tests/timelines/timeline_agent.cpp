@@ -103,6 +103,11 @@ class agent {
       on.signal(number());
       return {};
     }
+    if (order == "set_flags") {
+      timeline& on = of(word());
+      on.set_flags(number());
+      return {};
+    }
     if (order == "value") {
       return std::to_string(of(word()).value());
     }
