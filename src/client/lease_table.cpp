@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/lease_table.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <functional>
@@ -29,8 +30,11 @@ bool is_current(const segment_lease& of) {
 bool has_current_state(const segment_lease& of) {
   return of.broker().has_current_states();
 }
-bool is_current(const mapping& of) {
-  return of.lease() != nullptr && is_current(*of.lease());
+/// A segment's own name is judged by the segment's word alone. That of an alias also has to have
+/// not moved.
+bool is_current(const open_target& of) {
+  const segment_lease* const lease = of.to->lease();
+  return lease != nullptr && is_current(*lease) && (!of.alias || lease->still_shows(*of.alias));
 }
 
 const char* environment(const char* variable) {
@@ -268,16 +272,11 @@ std::shared_ptr<mapping> lease_table::find(std::string_view name,
     ++stats_.misses;
     return nullptr;
   }
-  mapping& found = *at->second;
+  mapping& found = *at->second.to;
   const bool is_known = found.lease() != nullptr && has_current_state(*found.lease());
-  if (!is_current(found)) {
+  if (!is_current(at->second)) {
     ++stats_.misses;
-    if (found.notes_.unused) {
-      forget(found, out);
-    } else {
-      std::erase(found.notes_.keys, &at->first);
-      by_key_.erase(at);
-    }
+    forget_name(*at, out);
     return nullptr;
   }
   if (!is_known || (expected_size_bytes != 0 && expected_size_bytes != found.info().size_bytes)) {
@@ -323,23 +322,28 @@ void lease_table::count_user(mapping& of) noexcept {
   }
 }
 
-void lease_table::keep(const std::shared_ptr<mapping>& of, std::string_view device) {
-  const key_view key(of->info().name, device, of->access());
+void lease_table::keep(const std::shared_ptr<mapping>& of,
+                       std::string_view device,
+                       const std::optional<alias>& by) {
+  const key_view key(by ? by->name : of->info().name, device, of->access());
+  open_target target{of.get()};
+  if (by && of->lease() != nullptr) {
+    target.alias = of->lease()->see(by->word);
+  }
   ended out;
   const std::lock_guard lock(mutex_);
-  std::vector<const open_key*>& keys = of->notes_.keys;
-  keys.reserve(keys.size() + 1);
-  auto at = by_key_.find(key);
-  if (at == by_key_.end()) {
-    at = by_key_
-             .emplace(open_key{key.hash, of->info().name, std::string(device), key.access}, nullptr)
-             .first;
+  std::vector<const known_open*>& names = of->notes_.names;
+  names.reserve(names.size() + 1);
+  const auto at = by_key_.find(key);
+  if (at != by_key_.end() && at->second.to == of.get()) {
+    at->second = target;
   } else {
-    std::erase(at->second->notes_.keys, &at->first);
+    open_key owned{key.hash, std::string(key.name), std::string(device), key.access};
+    if (at != by_key_.end()) {
+      forget_name(*at, out);
+    }
+    names.push_back(&*by_key_.emplace(std::move(owned), target).first);
   }
-  at->second = of.get();
-  keys.push_back(&at->first);
-  of->notes_.opened = true;
   try {
     add_user(of);
   } catch (...) {
@@ -348,9 +352,15 @@ void lease_table::keep(const std::shared_ptr<mapping>& of, std::string_view devi
   }
 }
 
+bool lease_table::is_named(const mapping& of) {
+  const auto& names = of.notes_.names;
+  return std::any_of(
+      names.begin(), names.end(), [](const known_open* each) { return is_current(each->second); });
+}
+
 bool lease_table::is_worth_keeping(const mapping& of) {
-  return of.info().lifetime == lifetime::persistent && of.notes_.opened && of.lease() != nullptr &&
-         of.lease()->published() && is_current(of);
+  return of.info().lifetime == lifetime::persistent && of.lease() != nullptr &&
+         of.lease()->published() && is_named(of);
 }
 
 void lease_table::release(std::shared_ptr<mapping> of) noexcept {
@@ -392,15 +402,25 @@ void lease_table::forget(mapping& of, ended& out) noexcept {
     leave_unused(of);
   }
   out.splice(out.end(), notes.owner);
-  for (const open_key* const each : notes.keys) {
-    by_key_.erase(by_key_.find(*each));
+  for (const known_open* const each : notes.names) {
+    by_key_.erase(by_key_.find(each->first));
   }
-  notes.keys.clear();
+  notes.names.clear();
   if (notes.group) {
     if (--(*notes.group)->second == 0) {
       groups_.erase(*notes.group);
     }
     notes.group.reset();
+  }
+}
+
+/// Removes a name, and its mapping if that is unused and no other name refers to it.
+void lease_table::forget_name(const known_open& name, ended& out) noexcept {
+  mapping& of = *name.second.to;
+  std::erase(of.notes_.names, &name);
+  by_key_.erase(by_key_.find(name.first));
+  if (of.notes_.unused && !is_named(of)) {
+    forget(of, out);
   }
 }
 
@@ -451,7 +471,7 @@ bool lease_table::end_lost(gpushm::generation generation) noexcept {
   }
   for (const std::shared_ptr<mapping>& each : unused_) {
     const bool matches = generation == 0 || each->info().generation == generation;
-    if (matches && !is_current(*each)) {
+    if (matches && !is_named(*each)) {
       forget(*each, out);
       return true;
     }

@@ -30,11 +30,13 @@ namespace gpushm::detail {
 [[nodiscard]] cache_bounds bounds_from(const cache_options& options);
 
 /// A client's leases and their mappings: the table that opens, creates and shares add to, and the
-/// import cache. It finds mappings by the arguments of the open, and caches unused mappings of
-/// persistent segments; it evicts the least recently used first, and never those in use. Cached
-/// mappings are dropped immediately when their segment is removed or the broker dies. The last
-/// mapping of each peer GPU and size class is evicted last: it makes later opens from that GPU a
-/// hundred times cheaper.
+/// import cache. The cache has two parts: from the arguments of an open to a generation, valid as
+/// long as one word of the state table shows it, and from (generation, device, access) to the
+/// mapping, which all names of the generation share (`segment_lease::find_or_map`). It caches
+/// unused mappings of persistent segments that a name still refers to; it evicts the least recently
+/// used first, and never those in use. Cached mappings are dropped immediately when their segment
+/// is removed or the broker dies. The last mapping of each peer GPU and size class is evicted last:
+/// it makes later opens from that GPU a hundred times cheaper.
 ///
 /// The table owns mappings that are used or cached, and counts each use, so that a hit changes no
 /// reference count. A lease exists as long as a mapping of it, and leaves the table when it ends.
@@ -117,9 +119,17 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
                                               std::uint64_t expected_size_bytes = 0);
   /// Counts one more user of `of`.
   void use(const std::shared_ptr<mapping>& of);
-  /// As `use`; from now on `find` returns `of` for this name, device and access. `device` is the
-  /// argument of the open.
-  void keep(const std::shared_ptr<mapping>& of, std::string_view device);
+  /// A name for a segment that is not its own, and the word that shows what it refers to.
+  struct alias {
+    std::string_view name;
+    segment_lease::name_word word;
+  };
+  /// As `use`; from now on `find` returns `of` for its name, or for that of `by`, and this device
+  /// and access. `device` is the argument of the open. A name that has moved is found no longer;
+  /// `of` stays for its users and under its other names.
+  void keep(const std::shared_ptr<mapping>& of,
+            std::string_view device,
+            const std::optional<alias>& by = std::nullopt);
   /// Counts one user less, which must not use `of` afterwards. May end mappings: this one, or older
   /// unused ones.
   void release(std::shared_ptr<mapping> of) noexcept;
@@ -176,14 +186,17 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
   void count_user(mapping& of) noexcept;
   void leave_unused(mapping& of) noexcept;
   void forget(mapping& of, ended& out) noexcept;
+  void forget_name(const known_open& name, ended& out) noexcept;
   void evict(ended& out) noexcept;
+  /// Whether a name still refers to it.
+  [[nodiscard]] static bool is_named(const mapping& of);
   [[nodiscard]] static bool is_worth_keeping(const mapping& of);
   [[nodiscard]] static bool is_last_of_group(const mapping& of) noexcept;
 
   mutable std::mutex mutex_;
   std::map<std::pair<const connection*, gpushm::generation>, std::weak_ptr<segment_lease>> leases_;
   cache_bounds bounds_;
-  std::unordered_map<open_key, mapping*, hash, equal> by_key_;
+  std::unordered_map<open_key, open_target, hash, equal> by_key_;
   std::list<std::shared_ptr<mapping>> unused_;  // least recently used first
   peer_groups groups_;                          // used and unused
   held_descriptors prefetched_files_{max_held_descriptors()};

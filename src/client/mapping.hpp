@@ -28,6 +28,13 @@ struct open_key {
   std::string device;  ///< as passed to open
   gpushm::access access;
 };
+/// What these arguments referred to: one word of the state table says whether they still do.
+struct open_target {
+  mapping* to = nullptr;
+  /// The word of an alias; none: the name is the segment's own, and so is the word.
+  std::optional<segment_lease::seen_word> alias = {};
+};
+using known_open = std::pair<const open_key, open_target>;
 
 /// Memory mapped into this process for one device and access, and its lease. Shared by all its
 /// users in this process; an entry of the lease table.
@@ -87,13 +94,12 @@ class mapping {
   /// State of the lease table; guarded by its lock.
   struct notes {
     std::size_t users = 0;
-    bool opened = false;  ///< by name; a creator's own mapping is not cached
     bool unused = false;  ///< in the table's list of unused mappings
     /// The table's reference: in this list while the mapping is used, in the table's list while it
     /// is unused. At most one; none: not in the table.
     std::list<std::shared_ptr<mapping>> owner;
     std::list<std::shared_ptr<mapping>>::iterator place;  ///< of the reference in its list
-    std::vector<const open_key*> keys;
+    std::vector<const known_open*> names;        ///< by which it is found; none: a creator's own
     std::optional<peer_groups::iterator> group;  ///< where it is counted
   };
 

@@ -16,7 +16,7 @@ segment_lease::segment_lease(std::weak_ptr<lease_table> table,
       info_(std::move(what.segment)),
       ticket_(std::move(what.ticket)),
       is_creator_(what.is_creator),
-      places_({{std::move(broker), info_.slot}}),
+      places_({{std::move(broker), info_.slot, 0}}),
       now_(&places_.back()),
       receipt_(what.receipt),
       metadata_(std::move(what.metadata)),
@@ -73,8 +73,8 @@ std::uint32_t segment_lease::grants() const {
   return grants_;
 }
 
-void segment_lease::go_to(place next) {
-  places_.push_back(std::move(next));
+void segment_lease::go_to(std::shared_ptr<connection> successor, std::uint32_t slot) {
+  places_.push_back({std::move(successor), slot, now().moves + 1});
   now_.store(&places_.back(), std::memory_order_release);
   if (shared_) {
     register_answer(broker());
@@ -90,7 +90,7 @@ void segment_lease::answer_on(connection& successor) const {
 
 void segment_lease::move_to(std::shared_ptr<connection> successor) {
   const std::lock_guard lock(mutex_);
-  go_to({std::move(successor), now().slot});
+  go_to(std::move(successor), now().slot);
 }
 
 // ---- after the death of a broker and its keeper ----
@@ -99,7 +99,7 @@ void segment_lease::renew(std::shared_ptr<connection> successor, const renewal& 
   const std::lock_guard lock(mutex_);
   grants_ = 1;
   receipt_ = by.receipt;
-  go_to({std::move(successor), by.slot});
+  go_to(std::move(successor), by.slot);
 }
 
 bool segment_lease::is_lost() const {

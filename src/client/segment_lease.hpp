@@ -66,6 +66,25 @@ class segment_lease {
     return at.broker->state(at.slot, info_.generation);
   }
 
+  /// A word of the broker's state table by which a name other than the segment's own, an alias,
+  /// refers to this segment: its slot, and the generation that the word shows until it moves.
+  struct name_word {
+    std::uint32_t slot = 0;
+    gpushm::generation shows = 0;
+  };
+  /// Such a word of the broker that has the lease.
+  struct seen_word {
+    name_word word;
+    std::uint32_t moves = 0;  ///< of the lease, when it was seen
+  };
+  [[nodiscard]] seen_word see(const name_word& word) const noexcept { return {word, now().moves}; }
+  /// One load of the table. False also once another broker has the lease: its slots are others.
+  [[nodiscard]] bool still_shows(const seen_word& seen) const noexcept {
+    const place& at = now();
+    return at.moves == seen.moves &&
+           at.broker->state(seen.word.slot, seen.word.shows) == segment_state::live;
+  }
+
   /// As the creator sent it to the broker; empty for memory that is shared as descriptors.
   [[nodiscard]] const std::vector<std::byte>& ticket() const noexcept { return ticket_; }
 
@@ -157,10 +176,12 @@ class segment_lease {
   struct place {
     std::shared_ptr<connection> broker;
     std::uint32_t slot;
+    std::uint32_t moves;  ///< of the lease before
   };
   [[nodiscard]] const place& now() const noexcept { return *now_.load(std::memory_order_acquire); }
-  void go_to(place next);                      // with the lock held
-  void register_answer(connection& on) const;  // with the lock held
+  // With the lock held.
+  void go_to(std::shared_ptr<connection> successor, std::uint32_t slot);
+  void register_answer(connection& on) const;
   void stop_sharing() noexcept;
 
   std::weak_ptr<lease_table> table_;
