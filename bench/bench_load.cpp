@@ -10,6 +10,9 @@
 // removed. DEVICE: "0" (if there is a GPU), "host". Each figure is the best of REPETITIONS (5). How
 // long the parts of each load have taken is on standard error.
 // THREADS: 4 8 12 16 and 0, the automatic choice.
+// "first_calls": the first load of a process, by the automatic choice, in new processes: `call` is
+// connect and load in a process that has a context of the GPU, as an engine has when it loads;
+// `process` is all from the start of the process, the creation of its context included.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -22,12 +25,14 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
 
+#include "base/child_process.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
 #include "bench/bench_support.hpp"
@@ -303,6 +308,107 @@ class loader {
   std::string device_;
 };
 
+// ---- the first load of a process ----
+
+/// Microseconds.
+struct first_call {
+  std::int64_t context = 0;
+  std::int64_t call = 0;  ///< connect and load
+  std::int64_t process = 0;
+};
+
+std::int64_t now_us() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(
+             steady_clock::now().time_since_epoch())
+      .count();
+}
+
+constexpr const char* first_call_role = "--first-call";
+
+/// The role of a child process: SOCKET FILE DEVICE STARTED. `STARTED`: `now_us` of its parent.
+int run_first_call(const std::vector<std::string>& given) {
+  const std::string& device = given.at(3);
+  const std::int64_t begin = now_us();
+  if (device != "host") {
+    static_cast<void>(driver::primary_context(driver::find_device(device).handle, "bench", {}));
+  }
+  const std::int64_t has_context = now_us();
+  client by = client::connect({given.at(1)});
+  load_options options;
+  options.device = device;
+  options.reading = reading::cached;
+  const std::array<std::string, 1> paths{given.at(2)};
+  segment loaded = load_tensors(by, "bench", paths, options);
+  const std::int64_t end = now_us();
+  std::printf("%lld %lld %lld\n",
+              static_cast<long long>(has_context - begin),
+              static_cast<long long>(end - has_context),
+              static_cast<long long>(end - std::stoll(given.at(4))));
+  std::fflush(stdout);
+  loaded.reset();
+  by.remove("bench");
+  return 0;
+}
+
+first_call measure_first_call(const broker_process& broker,
+                              const model& of,
+                              const std::string& device) {
+  constexpr std::chrono::minutes limit{2};
+  base::child_options options;
+  options.argv = {base::executable_path(),
+                  first_call_role,
+                  broker.socket_path(),
+                  of.path(),
+                  device,
+                  std::to_string(now_us())};
+  auto child = base::child_process::start(options);
+  std::string text;
+  if (!child.read_all(text, base::deadline_in(limit)) ||
+      child.wait(base::deadline_in(limit)) != 0) {
+    throw std::runtime_error("a process that loads once has failed: " + text);
+  }
+  first_call result;
+  std::istringstream(text) >> result.context >> result.call >> result.process;
+  // As after the other loads: the driver clears what the process has left.
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  return result;
+}
+
+/// Sorted by `call`.
+std::vector<first_call> first_calls(const broker_process& broker,
+                                    const model& of,
+                                    const std::string& device,
+                                    int repetitions) {
+  std::vector<first_call> result;
+  for (int i = 0; i != repetitions; ++i) {
+    result.push_back(measure_first_call(broker, of, device));
+  }
+  std::sort(result.begin(), result.end(), [](const first_call& one, const first_call& other) {
+    return one.call < other.call;
+  });
+  return result;
+}
+
+void print_first_calls(const std::vector<first_call>& calls, std::uint64_t bytes, double limit) {
+  std::printf("\"first_calls\": [");
+  for (const first_call& each : calls) {
+    const double rate = static_cast<double>(bytes) / 1e3 / static_cast<double>(each.call);
+    const double whole = static_cast<double>(bytes) / 1e3 / static_cast<double>(each.process);
+    std::printf(
+        "%s{\"context_ms\": %.1f, \"call_ms\": %.1f, \"GBps\": %.1f, \"ratio\": %.3f, "
+        "\"process_ms\": %.1f, \"process_GBps\": %.1f, \"process_ratio\": %.3f}",
+        &each == &calls.front() ? "" : ", ",
+        static_cast<double>(each.context) / 1e3,
+        static_cast<double>(each.call) / 1e3,
+        rate,
+        rate / limit,
+        static_cast<double>(each.process) / 1e3,
+        whole,
+        whole / limit);
+  }
+  std::printf("], ");
+}
+
 void print_rates(const load_rates& of, double limit, const char* separator) {
   std::printf(
       "%s{\"threads\": %u, \"GBps\": %.1f, \"ratio\": %.3f, \"steady_GBps\": %.1f, "
@@ -354,10 +460,14 @@ int run(const broker_process& broker, const wanted& what) {
         read_rate(small, threads, mib, hash, repetitions),
         read_rate(small, threads, piece_bytes, hash, repetitions));
   }
+  // Before this process has memory on the GPU.
+  const auto first = first_calls(broker, large, what.device, repetitions);
   loader loads(broker, what.device);
   loads.seconds(small, 1);  // the context of the GPU
   const double limit = is_host ? host_copies(repetitions) : pinned_copies(repetitions);
-  std::printf("], \"%s\": %.1f, \"loads\": [", is_host ? "memcpy_GBps" : "pinned_GBps", limit);
+  std::printf("], \"%s\": %.1f, ", is_host ? "memcpy_GBps" : "pinned_GBps", limit);
+  print_first_calls(first, large.tensor_bytes(), limit);
+  std::printf("\"loads\": [");
   const char* separator = "";
   for (const std::uint32_t threads : what.threads) {
     print_rates(loads.rates(large, small, threads, repetitions), limit, separator);
@@ -382,6 +492,9 @@ int main(int argc, char** argv) {
         std::fprintf(stderr, "%s\n", std::string(text).c_str());
       }
     });
+    if (given.front() == gpushm::bench::first_call_role) {
+      return gpushm::bench::run_first_call(given);
+    }
     const gpushm::bench::broker_process broker;  // before this process uses the driver
     gpushm::bench::wanted what;
     what.folder = given[0];
