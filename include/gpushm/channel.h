@@ -67,6 +67,9 @@ typedef struct gpushm_item_info {
   size_t metadata_size;
   uint32_t index; /* of the slot, from 0 */
   bool on_stream;
+  /* Whether a CPU may read it. Of an item that was taken for a stream: as of this call, and never
+   * if the producer has died before. */
+  bool is_complete;
 } gpushm_item_info;
 
 /* Creates a channel, or continues one whose producer has died: then its slots must have this size

@@ -257,6 +257,14 @@ class channel_item {
     return segment(result);
   }
 
+  /// Whether a CPU may read it now: an item that was taken for a stream may still be filled. Does
+  /// not block.
+  [[nodiscard]] bool is_complete() const {
+    auto info = glue::sized<gpushm_item_info>();
+    glue::check(gpushm_item_get(handle_.get(), &info));
+    return info.is_complete;
+  }
+
   /// `stream`, which must not be captured, does what it is given next when the item is complete:
   /// for another stream than the one that it was taken for. Throws too_many_waits after a second.
   void wait_on(void* stream) const { glue::check(gpushm_item_wait_on(handle_.get(), stream)); }

@@ -376,6 +376,9 @@ gpushm_item_info channel_consumer::info_of(const taken_item& item) const {
   result.metadata_size = item.what.metadata_bytes;
   result.index = item.what.slot;
   result.on_stream = item.on.has_value();
+  const sync::timeline_reader published(item.producer->page(), channel::published_word);
+  result.is_complete =
+      !result.on_stream || sync::try_wait(published, item.what.number) == wait_result::reached;
   return result;
 }
 
