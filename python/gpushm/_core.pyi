@@ -349,8 +349,9 @@ class Segment:
     A segment that is mapped into this process, with its lease.
 
     The mapping and the lease end when this object is closed and all arrays, buffers and tensors
-    that were made of it are gone. Host memory has the buffer protocol: ``memoryview(segment)`` are
-    its bytes. A context manager: closes at the end. May be shared between threads.
+    that were made of it are gone. Other libraries take its bytes as they take those of
+    :class:`Array`: ``torch.from_dlpack(segment)``, and of host memory ``memoryview(segment)``.
+    A context manager: closes at the end. May be shared between threads.
     Attributes and methods raise gpushm.InvalidArgumentError after :meth:`close`.
     """
 
@@ -508,6 +509,19 @@ class Segment:
 
     def __exit__(self, type: object, value: object, traceback: object, /) -> None: ...
 
+    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> CapsuleType:
+        """As :meth:`Array.__dlpack__`, of the bytes (``uint8``)."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """As :meth:`Array.__dlpack_device__`."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        """As :attr:`Array.__cuda_array_interface__`, of the bytes."""
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> object:
+        """For NumPy. Raises TypeError for memory of a GPU."""
+
     def tensor_table(self) -> str:
         """
         The table of the tensors of a loaded model, or of :meth:`Client.put`: JSON, as the header of
@@ -576,8 +590,9 @@ class Subscription:
 
 class Slot:
     """
-    A slot that a producer fills. A context manager: abandons the slot at the end, unless it was
-    published. A slot that is dropped is abandoned, with a ResourceWarning.
+    A slot that a producer fills; ``torch.from_dlpack(slot)`` are its bytes. A context manager: abandons
+    the slot at the end, unless it was published. A slot that is dropped is abandoned, with a
+    ResourceWarning.
     """
 
     @property
@@ -592,9 +607,22 @@ class Slot:
         """
         An array on the slot, as :meth:`Segment.view`. The memory stays mapped as long as the array, but
         its contents are others when the slot was given back. Of an item that was taken for a stream, it
-        makes each other stream that uses it wait until the item is complete. Raises
-        gpushm.InvalidArgumentError when the slot was given back.
+        makes each other stream that uses it wait until the item is complete; the CPU gets a BufferError
+        before. Raises gpushm.InvalidArgumentError when the slot was given back.
         """
+
+    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> CapsuleType:
+        """As :meth:`Array.__dlpack__`, of the bytes (``uint8``)."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """As :meth:`Array.__dlpack_device__`."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        """As :attr:`Array.__cuda_array_interface__`, of the bytes."""
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> object:
+        """For NumPy. Raises TypeError for memory of a GPU."""
 
     def publish(self, metadata: bytes = b'', *, stream: object = None, cpu: bool = False) -> int:
         """
@@ -618,8 +646,9 @@ class Slot:
 
 class Item:
     """
-    An item that a consumer reads. A context manager: releases it at the end, as :meth:`release` does
-    without arguments. An item that is dropped is released so, with a ResourceWarning.
+    An item that a consumer reads; ``torch.from_dlpack(item)`` are its bytes. A context manager: releases
+    it at the end, as :meth:`release` does without arguments. An item that is dropped is released so, with
+    a ResourceWarning.
     """
 
     @property
@@ -634,9 +663,22 @@ class Item:
         """
         An array on the slot, as :meth:`Segment.view`. The memory stays mapped as long as the array, but
         its contents are others when the slot was given back. Of an item that was taken for a stream, it
-        makes each other stream that uses it wait until the item is complete. Raises
-        gpushm.InvalidArgumentError when the slot was given back.
+        makes each other stream that uses it wait until the item is complete; the CPU gets a BufferError
+        before. Raises gpushm.InvalidArgumentError when the slot was given back.
         """
+
+    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> CapsuleType:
+        """As :meth:`Array.__dlpack__`, of the bytes (``uint8``)."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """As :meth:`Array.__dlpack_device__`."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        """As :attr:`Array.__cuda_array_interface__`, of the bytes."""
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> object:
+        """For NumPy. Raises TypeError for memory of a GPU."""
 
     @property
     def number(self) -> int:

@@ -291,6 +291,11 @@ bool is_ready(const readiness& what) {
 }
 
 void require_ready_on_cpu(const array& what) {
+  if (what.has_arrived && !what.has_arrived()) {
+    raise_buffer_error(
+        "the item of \"" + what.name + "\" was taken for a stream, and is not complete",
+        "synchronise the stream first, or take the item without a stream");
+  }
   if (!what.ready.has_value() || is_ready(*what.ready)) {
     return;
   }

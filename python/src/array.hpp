@@ -40,6 +40,8 @@ struct array {
   std::optional<readiness> ready;
   /// Makes a stream wait until the elements are there; empty: they are. Throws as the library.
   std::function<void(void* stream)> arrival;
+  /// Whether a CPU may read the elements; set if `arrival` is. Throws as the library.
+  std::function<bool()> has_arrived;
   std::string name;  ///< of the segment, for messages
 
   [[nodiscard]] std::int64_t elements() const noexcept;

@@ -125,9 +125,7 @@ extern "C" int array_getbuffer(PyObject* self, void* view, int flags) {
 
 extern "C" int segment_getbuffer(PyObject* self, void* view, int flags) {
   return get_buffer(self, view, flags, [&] {
-    const auto& segment = *nb::inst_ptr<segment_object>(nb::handle(self));
-    return make_array(
-        segment.range("buffer"), nb::str("uint8"), nb::none(), 0, nb::none(), segment.ready);
+    return nb::inst_ptr<segment_object>(nb::handle(self))->bytes("buffer");
   });
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "array.hpp"
+#include "exchange.hpp"
 #include "gpushm/channel.h"
 #include "in_python.hpp"
 #include "segment.hpp"
@@ -170,7 +171,10 @@ struct item_object {
   }
 };
 
-array view_of(const slot_object& self, nb::handle dtype, nb::handle shape, std::uint64_t offset) {
+array view_of(const slot_object& self,
+              nb::handle dtype = nb::str("uint8"),
+              nb::handle shape = nb::none(),
+              std::uint64_t offset = 0) {
   self.require_open("view");
   gpushm_segment* memory = nullptr;
   failure::of(gpushm_slot_memory(self.token, &memory)).raise_if_any();
@@ -182,7 +186,10 @@ array view_of(const slot_object& self, nb::handle dtype, nb::handle shape, std::
                     std::nullopt);
 }
 
-array view_of(const item_object& self, nb::handle dtype, nb::handle shape, std::uint64_t offset) {
+array view_of(const item_object& self,
+              nb::handle dtype = nb::str("uint8"),
+              nb::handle shape = nb::none(),
+              std::uint64_t offset = 0) {
   self.require_open("view");
   const std::shared_ptr<taken_item> taken = self.taken;
   gpushm_segment* memory = nullptr;
@@ -198,6 +205,11 @@ array view_of(const item_object& self, nb::handle dtype, nb::handle shape, std::
       if (stream != taken->info.stream) {
         call_released([&] { return gpushm_item_wait_on(taken->token, stream); });
       }
+    };
+    result.has_arrived = [taken] {
+      auto now = with_size<gpushm_item_info>();
+      failure::of(gpushm_item_get(taken->token, &now)).raise_if_any();
+      return now.is_complete;
     };
   }
   return result;
@@ -483,8 +495,11 @@ void def_part(nb::class_<Object>& type, Info info) {
           "array, but\n"
           "its contents are others when the slot was given back. Of an item that was taken for a "
           "stream, it\n"
-          "makes each other stream that uses it wait until the item is complete. Raises\n"
-          "gpushm.InvalidArgumentError when the slot was given back.");
+          "makes each other stream that uses it wait until the item is complete; the CPU gets a "
+          "BufferError\n"
+          "before. Raises gpushm.InvalidArgumentError when the slot was given back.");
+  def_exchange(
+      type, [](const Object& self) { return view_of(self); }, docs_of_bytes);
 }
 
 const taken_item& taken_of(const item_object& self) {
@@ -499,9 +514,10 @@ void register_slot(nb::module_& module) {
       module,
       "Slot",
       nb::is_final(),
-      "A slot that a producer fills. A context manager: abandons the slot at the end, unless it "
-      "was\n"
-      "published. A slot that is dropped is abandoned, with a ResourceWarning.");
+      "A slot that a producer fills; ``torch.from_dlpack(slot)`` are its bytes. A context manager: "
+      "abandons\n"
+      "the slot at the end, unless it was published. A slot that is dropped is abandoned, with a\n"
+      "ResourceWarning.");
   def_part(slot, [](const slot_object& self) -> const gpushm_slot_info& { return self.info; });
   slot.def(
           "publish",
@@ -534,10 +550,11 @@ void register_item(nb::module_& module) {
       module,
       "Item",
       nb::is_final(),
-      "An item that a consumer reads. A context manager: releases it at the end, as "
-      ":meth:`release` "
-      "does\n"
-      "without arguments. An item that is dropped is released so, with a ResourceWarning.");
+      "An item that a consumer reads; ``torch.from_dlpack(item)`` are its bytes. A context "
+      "manager: releases\n"
+      "it at the end, as :meth:`release` does without arguments. An item that is dropped is "
+      "released so, with\n"
+      "a ResourceWarning.");
   def_part(item,
            [](const item_object& self) -> const gpushm_item_info& { return taken_of(self).info; });
   item.def_prop_ro(

@@ -8,6 +8,7 @@
 #include "buffer.hpp"
 #include "exchange.hpp"
 #include "handle.hpp"
+#include "segment.hpp"
 
 namespace gpushm_python {
 namespace {
@@ -194,7 +195,7 @@ void with_bytes(nb::handle source,
     use_buffer(*buffer);
     return;
   }
-  if (order != nullptr) {
+  if (order != nullptr && !nb::isinstance<segment_object>(source)) {  // whose bytes have no type
     require_type(*order, imported->type->name);
   }
   if (in_c_order ? imported->is_contiguous() : imported->is_arranged_as(*order)) {

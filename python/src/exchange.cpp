@@ -12,6 +12,7 @@
 
 #include "copy.hpp"
 #include "handle.hpp"
+#include "in_python.hpp"
 #include "stream.hpp"
 
 namespace gpushm_python {
@@ -123,84 +124,6 @@ void make_stream_wait(const array& what, nb::handle stream) {
     }
   }
   make_stream_wait(what, stream.is_none() ? nullptr : to_stream(stream));
-}
-
-nb::object to_dlpack(const array& self,
-                     nb::handle stream,
-                     nb::handle max_version,
-                     nb::handle dl_device,
-                     nb::handle copy) {
-  dl::device wanted = self.device;
-  if (!dl_device.is_none()) {
-    wanted = {nb::cast<std::int32_t>(dl_device[0]), nb::cast<std::int32_t>(dl_device[1])};
-  }
-  const bool to_host = wanted == dl::device{dl::device_cpu, 0};
-  if (wanted != self.device && !to_host) {
-    raise_buffer_error("\"" + self.name + "\" cannot be exported to another GPU",
-                       "open the segment with that device");
-  }
-  bool copied = wanted != self.device;
-  if (!copy.is_none()) {
-    const bool must = nb::cast<bool>(copy);
-    if (!must && copied) {
-      raise_buffer_error("memory of a GPU cannot be exported to the CPU without a copy",
-                         "pass copy=None or copy=True");
-    }
-    copied = copied || must;
-  }
-  if (copied && !to_host) {
-    raise_buffer_error("gpushm does not copy on a GPU",
-                       "copy with the library that uses the array");
-  }
-  const bool versioned = !max_version.is_none() && nb::cast<int>(max_version[0]) >= 1;
-  if (self.readonly && !self.unflagged && !copied && !versioned) {
-    raise_buffer_error(
-        "\"" + self.name + "\" is mapped for reading only, which DLPack before 1.0 cannot express",
-        "pass max_version=(1, 0), or unflagged() of the array to a library that does not "
-        "write, such as JAX");
-  }
-  if (!copied) {
-    if (!self.is_host()) {
-      make_stream_wait(self, stream);
-    } else if (stream.is_none()) {
-      require_ready_on_cpu(self);
-    } else if (nb::cast<std::int64_t>(stream) != -1) {
-      throw nb::value_error("__dlpack__: host memory has no stream; pass None");
-    }
-  }
-  return to_capsule(make_exported(self, copied), versioned);
-}
-
-nb::object cuda_array_interface(const array& self) {
-  if (self.is_host() || self.type->typestr == nullptr) {
-    const std::string why = self.is_host()
-                                ? "host memory"
-                                : std::string(self.type->name) + ", for which it has no name";
-    PyErr_SetString(PyExc_AttributeError, ("no __cuda_array_interface__ of " + why).c_str());
-    throw nb::python_error();
-  }
-  nb::object stream = nb::none();
-  if (self.arrival || (self.ready.has_value() && !is_ready(*self.ready))) {
-    // The legacy default stream waits, and the consumer waits for that stream.
-    make_stream_wait(self, nb::none());
-    stream = nb::int_(1);
-  }
-  nb::list shape;
-  nb::list strides;
-  for (std::size_t i = 0; i < self.shape.size(); ++i) {
-    shape.append(self.shape[i]);
-    strides.append(self.strides[i] * static_cast<std::int64_t>(self.type->itemsize));
-  }
-  nb::dict result;
-  result["shape"] = nb::tuple(shape);
-  result["typestr"] = self.type->typestr;
-  result["data"] = nb::make_tuple(
-      self.elements() == 0 ? 0 : reinterpret_cast<std::uintptr_t>(self.data), self.readonly);
-  result["version"] = 3;
-  result["strides"] =
-      self.is_contiguous() ? nb::object(nb::none()) : nb::object(nb::tuple(strides));
-  result["stream"] = stream;
-  return result;
 }
 
 /// Raises BufferError. A stride between the elements of fewer than two is not used: any will do.
@@ -349,6 +272,84 @@ std::shared_ptr<const void> own(Managed* tensor) {
 
 }  // namespace
 
+nb::object to_dlpack(const array& self,
+                     nb::handle stream,
+                     nb::handle max_version,
+                     nb::handle dl_device,
+                     nb::handle copy) {
+  dl::device wanted = self.device;
+  if (!dl_device.is_none()) {
+    wanted = {nb::cast<std::int32_t>(dl_device[0]), nb::cast<std::int32_t>(dl_device[1])};
+  }
+  const bool to_host = wanted == dl::device{dl::device_cpu, 0};
+  if (wanted != self.device && !to_host) {
+    raise_buffer_error("\"" + self.name + "\" cannot be exported to another GPU",
+                       "open the segment with that device");
+  }
+  bool copied = wanted != self.device;
+  if (!copy.is_none()) {
+    const bool must = nb::cast<bool>(copy);
+    if (!must && copied) {
+      raise_buffer_error("memory of a GPU cannot be exported to the CPU without a copy",
+                         "pass copy=None or copy=True");
+    }
+    copied = copied || must;
+  }
+  if (copied && !to_host) {
+    raise_buffer_error("gpushm does not copy on a GPU",
+                       "copy with the library that uses the array");
+  }
+  const bool versioned = !max_version.is_none() && nb::cast<int>(max_version[0]) >= 1;
+  if (self.readonly && !self.unflagged && !copied && !versioned) {
+    raise_buffer_error(
+        "\"" + self.name + "\" is mapped for reading only, which DLPack before 1.0 cannot express",
+        "pass max_version=(1, 0), or unflagged() of the array to a library that does not "
+        "write, such as JAX");
+  }
+  if (!copied) {
+    if (!self.is_host()) {
+      make_stream_wait(self, stream);
+    } else if (stream.is_none()) {
+      require_ready_on_cpu(self);
+    } else if (nb::cast<std::int64_t>(stream) != -1) {
+      throw nb::value_error("__dlpack__: host memory has no stream; pass None");
+    }
+  }
+  return to_capsule(make_exported(self, copied), versioned);
+}
+
+nb::object cuda_array_interface(const array& self) {
+  if (self.is_host() || self.type->typestr == nullptr) {
+    const std::string why = self.is_host()
+                                ? "host memory"
+                                : std::string(self.type->name) + ", for which it has no name";
+    PyErr_SetString(PyExc_AttributeError, ("no __cuda_array_interface__ of " + why).c_str());
+    throw nb::python_error();
+  }
+  nb::object stream = nb::none();
+  if (self.arrival || (self.ready.has_value() && !is_ready(*self.ready))) {
+    // The legacy default stream waits, and the consumer waits for that stream.
+    make_stream_wait(self, nb::none());
+    stream = nb::int_(1);
+  }
+  nb::list shape;
+  nb::list strides;
+  for (std::size_t i = 0; i < self.shape.size(); ++i) {
+    shape.append(self.shape[i]);
+    strides.append(self.strides[i] * static_cast<std::int64_t>(self.type->itemsize));
+  }
+  nb::dict result;
+  result["shape"] = nb::tuple(shape);
+  result["typestr"] = self.type->typestr;
+  result["data"] = nb::make_tuple(
+      self.elements() == 0 ? 0 : reinterpret_cast<std::uintptr_t>(self.data), self.readonly);
+  result["version"] = 3;
+  result["strides"] =
+      self.is_contiguous() ? nb::object(nb::none()) : nb::object(nb::tuple(strides));
+  result["stream"] = stream;
+  return result;
+}
+
 void make_stream_wait(const array& what, void* stream) {
   if (what.arrival) {
     what.arrival(stream);
@@ -432,51 +433,28 @@ array import_for_copy(nb::handle object, void* stream) {
   return import_object(object, is_gpu ? nb::object(nb::int_(handle)) : nb::object(nb::none()));
 }
 
+nb::object to_numpy(array what, nb::handle dtype, nb::handle copy) {
+  return in_python("gpushm._interop", "to_numpy", nb::cast(std::move(what)), dtype, copy);
+}
+
 void register_exchange(nb::class_<array>& type) {
-  type.def(
-          "__dlpack__",
-          to_dlpack,
-          nb::kw_only(),
-          nb::arg("stream").none() = nb::none(),
-          nb::arg("max_version").none() = nb::none(),
-          nb::arg("dl_device").none() = nb::none(),
-          nb::arg("copy").none() = nb::none(),
-          nb::sig("def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] "
-                  "| None "
-                  "= None, dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> "
-                  "CapsuleType"),
-          "A DLPack capsule, for ``from_dlpack`` of another library. It keeps the memory "
-          "mapped.\n\n"
-          "On a GPU ``stream`` (None and 1: the legacy default one, 2: the per-thread one, -1: no\n"
-          "order wanted) waits until :attr:`ready` is reached; this call does not block. In host\n"
-          "memory :attr:`ready` must be reached. ``copy=True``, and ``dl_device=(1, 0)`` for "
-          "memory of\n"
-          "a GPU, give a copy in host memory, and block until it is made.\n\n"
-          "Raises BufferError for what cannot be exported so, gpushm.TooManyWaitsError if a "
-          "stream\n"
-          "cannot wait now, and gpushm.PeerDiedError if the timeline has ended before.")
-      .def(
-          "__dlpack_device__",
-          [](const array& self) { return nb::make_tuple(self.device.type, self.device.id); },
-          nb::sig("def __dlpack_device__(self) -> tuple[int, int]"),
-          "DLPack's device type (1: host memory, 2: CUDA) and the device's ordinal.")
-      .def_prop_ro(
-          "__cuda_array_interface__",
-          cuda_array_interface,
-          nb::sig("def __cuda_array_interface__(self) -> dict[str, object]"),
-          "Version 3, for memory of a GPU and types that it can name; otherwise AttributeError.\n"
-          "If :attr:`ready` is not reached, the legacy default stream waits for it, and is the\n"
-          "stream that the consumer must wait for.")
-      .def(
-          "__array__",
-          [](nb::handle self, nb::handle wanted, nb::handle copy) {
-            return nb::module_::import_("gpushm._interop").attr("to_numpy")(self, wanted, copy);
-          },
-          nb::arg("dtype").none() = nb::none(),
-          nb::arg("copy").none() = nb::none(),
-          nb::sig("def __array__(self, dtype: object = None, copy: bool | None = None) -> object"),
-          "For NumPy, if the buffer protocol has no format: needs ml_dtypes. Raises TypeError for\n"
-          "memory of a GPU.");
+  def_exchange(
+      type,
+      [](const array& self) -> const array& { return self; },
+      {"A DLPack capsule, for ``from_dlpack`` of another library. It keeps the memory mapped.\n\n"
+       "On a GPU ``stream`` (None and 1: the legacy default one, 2: the per-thread one, -1: no\n"
+       "order wanted) waits until :attr:`ready` is reached; this call does not block. In host\n"
+       "memory :attr:`ready` must be reached. ``copy=True``, and ``dl_device=(1, 0)`` for memory "
+       "of\n"
+       "a GPU, give a copy in host memory, and block until it is made.\n\n"
+       "Raises BufferError for what cannot be exported so, gpushm.TooManyWaitsError if a stream\n"
+       "cannot wait now, and gpushm.PeerDiedError if the timeline has ended before.",
+       "DLPack's device type (1: host memory, 2: CUDA) and the device's ordinal.",
+       "Version 3, for memory of a GPU and types that it can name; otherwise AttributeError.\n"
+       "If :attr:`ready` is not reached, the legacy default stream waits for it, and is the\n"
+       "stream that the consumer must wait for.",
+       "For NumPy, if the buffer protocol has no format: needs ml_dtypes. Raises TypeError for\n"
+       "memory of a GPU."});
 }
 
 void register_from_dlpack(nb::module_& module) {

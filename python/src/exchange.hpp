@@ -31,6 +31,77 @@ array import_object(nanobind::handle object, nanobind::handle stream);
 /// one).
 array import_for_copy(nanobind::handle object, void* stream);
 
+/// `__dlpack__` and `__cuda_array_interface__` of an array; arguments as the protocols define them.
+/// Raise BufferError, AttributeError, and what a wait for the elements raises. Need the GIL.
+nanobind::object to_dlpack(const array& what,
+                           nanobind::handle stream,
+                           nanobind::handle max_version,
+                           nanobind::handle dl_device,
+                           nanobind::handle copy);
+nanobind::object cuda_array_interface(const array& what);
+/// `__array__`: a NumPy array of host memory. Raises TypeError, BufferError. Needs the GIL.
+nanobind::object to_numpy(array what, nanobind::handle dtype, nanobind::handle copy);
+
+/// Of the methods by which other libraries take an object's memory.
+struct exchange_docs {
+  const char* dlpack;
+  const char* dlpack_device;
+  const char* cuda_array_interface;
+  const char* array;
+};
+/// Of the classes whose objects are taken as bytes.
+inline constexpr exchange_docs docs_of_bytes{
+    "As :meth:`Array.__dlpack__`, of the bytes (``uint8``).",
+    "As :meth:`Array.__dlpack_device__`.",
+    "As :attr:`Array.__cuda_array_interface__`, of the bytes.",
+    "For NumPy. Raises TypeError for memory of a GPU."};
+
+/// The methods by which other libraries take the memory of `to_array(object)`.
+template <typename Object, typename ToArray>
+void def_exchange(nanobind::class_<Object>& type, ToArray to_array, const exchange_docs& docs) {
+  type.def(
+          "__dlpack__",
+          [to_array](const Object& self,
+                     nanobind::handle stream,
+                     nanobind::handle max_version,
+                     nanobind::handle dl_device,
+                     nanobind::handle copy) {
+            return to_dlpack(to_array(self), stream, max_version, dl_device, copy);
+          },
+          nanobind::kw_only(),
+          nanobind::arg("stream").none() = nanobind::none(),
+          nanobind::arg("max_version").none() = nanobind::none(),
+          nanobind::arg("dl_device").none() = nanobind::none(),
+          nanobind::arg("copy").none() = nanobind::none(),
+          nanobind::sig("def __dlpack__(self, *, stream: int | None = None, max_version: "
+                        "tuple[int, int] | None = None, dl_device: tuple[int, int] | None = None, "
+                        "copy: bool | None = None) -> CapsuleType"),
+          docs.dlpack)
+      .def(
+          "__dlpack_device__",
+          [to_array](const Object& self) {
+            const dl::device device = to_array(self).device;
+            return nanobind::make_tuple(device.type, device.id);
+          },
+          nanobind::sig("def __dlpack_device__(self) -> tuple[int, int]"),
+          docs.dlpack_device)
+      .def_prop_ro(
+          "__cuda_array_interface__",
+          [to_array](const Object& self) { return cuda_array_interface(to_array(self)); },
+          nanobind::sig("def __cuda_array_interface__(self) -> dict[str, object]"),
+          docs.cuda_array_interface)
+      .def(
+          "__array__",
+          [to_array](const Object& self, nanobind::handle dtype, nanobind::handle copy) {
+            return to_numpy(to_array(self), dtype, copy);
+          },
+          nanobind::arg("dtype").none() = nanobind::none(),
+          nanobind::arg("copy").none() = nanobind::none(),
+          nanobind::sig(
+              "def __array__(self, dtype: object = None, copy: bool | None = None) -> object"),
+          docs.array);
+}
+
 /// Methods and attributes of gpushm.Array.
 void register_exchange(nanobind::class_<array>& type);
 /// gpushm.from_dlpack.

@@ -122,7 +122,7 @@ const dl::exchange_table& table_in(nb::handle capsule) {
 nb::object exchange(const array& what, const dl::exchange_table& by) {
   if (what.is_host()) {
     require_ready_on_cpu(what);
-  } else if (what.ready.has_value()) {
+  } else if (what.ready.has_value() || what.arrival) {
     void* stream = nullptr;
     if (by.current_stream(what.device.type, what.device.id, &stream) != 0) {
       throw nb::python_error();

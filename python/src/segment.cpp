@@ -11,6 +11,7 @@
 
 #include "buffer.hpp"
 #include "copy.hpp"
+#include "exchange.hpp"
 #include "known_memory.hpp"
 #include "stop.hpp"
 #include "stream.hpp"
@@ -247,9 +248,10 @@ void register_segment(nb::module_& module) {
       "A segment that is mapped into this process, with its lease.\n\n"
       "The mapping and the lease end when this object is closed and all arrays, buffers and "
       "tensors\n"
-      "that were made of it are gone. Host memory has the buffer protocol: ``memoryview(segment)`` "
-      "are\n"
-      "its bytes. A context manager: closes at the end. May be shared between threads.\n"
+      "that were made of it are gone. Other libraries take its bytes as they take those of\n"
+      ":class:`Array`: ``torch.from_dlpack(segment)``, and of host memory "
+      "``memoryview(segment)``.\n"
+      "A context manager: closes at the end. May be shared between threads.\n"
       "Attributes and methods raise gpushm.InvalidArgumentError after :meth:`close`.");
   type.def_prop_ro(
           "name",
@@ -424,6 +426,8 @@ void register_segment(nb::module_& module) {
            nb::sig("def __len__(self) -> int"))
       .def("__repr__", repr, nb::sig("def __repr__(self) -> str"));
   def_context_manager(type, "def __enter__(self) -> Segment", close);
+  def_exchange(
+      type, [](const segment_object& self) { return self.bytes("__dlpack__"); }, docs_of_bytes);
   register_tensors_methods(type);
   register_ticket_methods(type);
 }

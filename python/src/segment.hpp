@@ -25,6 +25,10 @@ struct segment_object {
   [[nodiscard]] memory_range range(const char* operation) const {
     return range_of(handle.get(operation));
   }
+  /// All of its bytes, as elements of uint8. Raises after close(). Needs the GIL.
+  [[nodiscard]] array bytes(const char* operation) const {
+    return make_array(range(operation), *find_dtype("uint8"), nullptr, 0, nullptr, ready);
+  }
 
   closable<gpushm_segment> handle;
   closable<gpushm_client> client;  ///< for timelines; empty: imported without a broker

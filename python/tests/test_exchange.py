@@ -223,6 +223,40 @@ def test_copies(segment, readonly):
     )
 
 
+def test_a_segment_is_taken_as_its_bytes(client, segment, readonly):
+    assert segment.__dlpack_device__() == (1, 0)
+    whole = np.from_dlpack(segment)
+    assert (whole.dtype, whole.shape, whole.flags.writeable) == (np.uint8, (4096,), True)
+    assert whole.ctypes.data == segment.view().data_ptr == np.asarray(segment).ctypes.data
+    whole[7] = 5
+    seen = np.from_dlpack(readonly)
+    assert (seen[7], seen.flags.writeable) == (5, False)
+    with pytest.raises(BufferError, match="mapped for reading only"):
+        readonly.__dlpack__()
+    assert gpushm.from_dlpack(readonly).readonly
+    assert np.from_dlpack(readonly, copy=True).flags.writeable
+    assert not hasattr(segment, "__cuda_array_interface__")
+    # As bytes, it is a source for elements of every type.
+    target = client.create("target", 4096, device="host")
+    target.view("float32").copy_from(readonly)
+    target.write(readonly)
+    assert target.read() == segment.read()
+    # What is not ready is refused, as of an array.
+    timeline = client.create_timeline("t")
+    segment.ready = timeline, 1
+    with pytest.raises(BufferError, match="its timeline has not reached 1"):
+        np.from_dlpack(segment)
+    timeline.signal(1)
+    assert np.from_dlpack(segment)[7] == 5
+    readonly.close()
+    for use in (np.from_dlpack, gpushm.from_dlpack, type(readonly).__dlpack_device__):
+        with pytest.raises(gpushm.InvalidArgumentError, match="this object was closed"):
+            use(readonly)
+    with pytest.raises(BufferError):
+        memoryview(readonly)
+    assert seen[7] == 5  # keeps the memory
+
+
 class Kind(enum.IntEnum):
     """As PyTorch and JAX name devices."""
 

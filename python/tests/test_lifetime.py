@@ -43,6 +43,7 @@ def makers():
         "numpy by dlpack": lambda segment: np.from_dlpack(segment.view("int32", 8)),
         "numpy by buffer": lambda segment: np.asarray(segment.view("int32", 8)),
         "slice of numpy": lambda segment: np.from_dlpack(segment.view("int32", 8))[3:5],
+        "numpy of the segment": np.from_dlpack,
         "memoryview": memoryview,
         "capsule": lambda segment: segment.view().__dlpack__(max_version=(1, 0)),
         "old capsule": lambda segment: segment.view().__dlpack__(),

@@ -38,6 +38,24 @@ def test_memory_of_a_gpu(client, segment):
     )
 
 
+def test_a_segment_of_a_gpu_is_taken_as_its_bytes(client, segment):
+    assert segment.__dlpack_device__() == (2, 0)
+    address = segment.view().data_ptr
+    tensor = dlpack.peek(capsule := segment.__dlpack__(max_version=(1, 0), stream=-1)).tensor
+    assert (tensor.device_type, tensor.data, tensor.code, tensor.bits) == (2, address, 1, 8)
+    del capsule
+    described = segment.__cuda_array_interface__
+    assert (described["data"], described["shape"]) == ((address, False), (segment.size,))
+    segment.fill(3)
+    target = client.create("target", segment.size, device="0")
+    target.write(segment)
+    assert target.read(0, 4) == b"\x03\x03\x03\x03"
+    with pytest.raises(BufferError, match="is on a GPU"):
+        memoryview(segment)
+    with pytest.raises(TypeError, match="is on a GPU"):
+        np.asarray(segment)
+
+
 def test_dlpack_of_a_gpu(client, segment):
     array = segment.view("bfloat16", (4, 8), offset=512)
     assert array.__dlpack_device__() == (2, 0)

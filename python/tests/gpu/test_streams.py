@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import ctypes
+import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 import gpushm
@@ -238,6 +240,35 @@ def test_an_item_on_another_stream_than_its_own(client, driver):
     with pytest.raises(gpushm.InvalidArgumentError):
         array.__dlpack__(max_version=(1, 0), stream=other)
     driver.synchronize(other)
+
+
+@pytest.mark.parametrize("device", ["0", "host"])
+def test_the_cpu_reads_an_item_of_a_stream_when_it_is_complete(client, driver, device):
+    producer = client.producer("c", MIB, 2, device=device)
+    consumer = client.consumer("c")
+    fill, read = driver.stream(), driver.stream()
+    go = client.create_timeline("go")
+    slot = producer.acquire(20, stream=fill)
+    client.open_timeline("go").wait(1, stream=fill)
+    slot.publish()
+    item = consumer.next(20, stream=read)
+    array = item.view()
+    on_host = {"dl_device": (1, 0), "max_version": (1, 0)}
+    uses = [array.tobytes, lambda: array.__dlpack__(**on_host), lambda: pickle.dumps(array)]
+    if device == "host":
+        uses += [lambda: np.from_dlpack(array), lambda: np.from_dlpack(item)]
+        uses += [lambda: np.asarray(array), lambda: memoryview(array)]
+    for use in uses:
+        with pytest.raises(BufferError, match="taken for a stream, and is not complete"):
+            use()
+    go.signal(1)
+    driver.synchronize(read)
+    assert len(array.tobytes()) == MIB
+    if device == "host":
+        assert np.from_dlpack(item).shape == np.asarray(array).shape == (MIB,)
+    item.release()
+    with pytest.raises(gpushm.InvalidArgumentError):
+        array.tobytes()
 
 
 def test_a_batch(client, driver):
