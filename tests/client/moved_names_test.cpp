@@ -184,7 +184,9 @@ TEST_F(moved_names, are_words_of_one_broker_only) {
   });
   const auto next = connection::establish(other.socket_path(), scaled_timeout(20s));
   show(other.last_table(), alias_slot, 5);  // of another name there
-  mapped->lease()->renew(next, {.slot = 5});
+  segment_lease::renewal renewal;
+  renewal.slot = 5;
+  mapped->lease()->renew(next, renewal);
   EXPECT_EQ(found("w/prod"), 0U);
   EXPECT_EQ(found("w/5"), 5U);
   cache_->release(mapped);
