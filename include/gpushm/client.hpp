@@ -82,6 +82,9 @@ struct create_options {
   std::uint64_t chunk_bytes = 0;
   /// Host segments only: use 2 MiB huge pages (errc::out_of_memory if the node has none free).
   bool huge_pages = false;
+  /// Generation of a segment that may have the name, and that this process may remove: it keeps the
+  /// name until `segment::publish` of the new one, which moves the name at once; 0: none.
+  generation replaces = 0;
 };
 
 struct share_options {
@@ -332,6 +335,7 @@ class client {
     wanted.chunk_bytes = options.chunk_bytes;
     wanted.lifetime = static_cast<gpushm_lifetime>(options.lifetime);
     wanted.huge_pages = options.huge_pages;
+    wanted.replaces = options.replaces;
     gpushm_segment* created = nullptr;
     glue::check(gpushm_client_create(handle_.get(), glue::text(name), &wanted, &created));
     return segment(created);

@@ -362,15 +362,21 @@ typedef struct gpushm_create_options {
   gpushm_lifetime lifetime;
   /* Host segments only: use 2 MiB huge pages (out_of_memory if the node has none free). */
   bool huge_pages;
+  /* Generation of a segment that may have the name, and that this process may remove; 0: none. It
+   * keeps the name until gpushm_segment_publish of the new one, which removes it and moves the name
+   * at once: an open of the name finds one of the two. Until then stat, list and remove by name
+   * mean the published one; by name and generation this connection finds the new one, too. */
+  uint64_t replaces;
 } gpushm_create_options;
 
 /* Reserves the name, allocates the memory, maps it for reading and writing, and passes its
  * descriptors to the broker. No other client sees the segment before gpushm_segment_publish;
  * contents are zero on the host and undefined on GPUs. If a dead process holds the name, blocks
  * until that process can no longer write, at most ten seconds. Fails with invalid_argument,
- * already_exists, writer_ending, quota_exceeded, out_of_memory, too_many_segments,
- * too_many_descriptors, device_not_found, driver_unavailable, driver_error, broker_gone, timed_out,
- * forked. */
+ * already_exists, gone_or_replaced (another segment than `replaces` has the name),
+ * permission_denied (this process may not remove `replaces`), writer_ending, quota_exceeded,
+ * out_of_memory, too_many_segments, too_many_descriptors, device_not_found, driver_unavailable,
+ * driver_error, broker_gone, timed_out, forked. */
 GPUSHM_API gpushm_errc gpushm_client_create(gpushm_client* client,
                                             gpushm_string name,
                                             const gpushm_create_options* options,

@@ -804,7 +804,7 @@ class Client:
     BrokerUnreachableError, BrokerGoneError, TimedOutError and ForkedError besides those they name.
     """
 
-    def create(self, name: str, size: int, *, device: str = 'auto', lifetime: str = 'leased', chunk_size: int = 0, huge_pages: bool = False) -> Segment:
+    def create(self, name: str, size: int, *, device: str = 'auto', lifetime: str = 'leased', chunk_size: int = 0, huge_pages: bool = False, replaces: int = 0) -> Segment:
         """
         Create a segment of ``size`` bytes that only this client sees before
         :meth:`Segment.publish`. Contents are zero on the host, and undefined on GPUs.
@@ -812,10 +812,14 @@ class Client:
         ``device``: an ordinal as CUDA numbers it, a UUID, ``"host"``, or ``"auto"``: the first
         visible GPU, else the host. ``lifetime``: ``"leased"`` (freed with its last lease) or
         ``"persistent"`` (until removed). ``chunk_size``: bytes of one physical allocation; 0: a
-        single one. ``huge_pages``: 2 MiB pages, host only.
+        single one. ``huge_pages``: 2 MiB pages, host only. ``replaces``: the generation of a
+        segment that has the name, and that this process may remove. It keeps the name until the
+        new segment is published, which moves the name at once: a process that opens the name
+        finds one of the two.
 
         Raises gpushm.AlreadyExistsError, QuotaExceededError, OutOfMemoryError,
-        DeviceNotFoundError, DriverUnavailableError, InvalidArgumentError.
+        DeviceNotFoundError, DriverUnavailableError, InvalidArgumentError, and with ``replaces``
+        GoneOrReplacedError (another segment has the name) and PermissionDeniedError.
         """
 
     def open(self, name: str, *, access: str = 'read', timeout: float | None = 0.0, device: str | None = None, size: int | None = None, stop: Stop | None = None) -> Segment:
@@ -988,8 +992,8 @@ class Client:
 
         ``verify``: whether files are those of a model that is there: ``"auto"`` by size, times and
         inode, and where these differ by all bytes; ``"full"`` always by all bytes. ``replace``: if the
-        name has another model, or former contents of these files, it is removed and loaded again; its
-        users keep it, and readers of the name wait for the new one.
+        name has another model, or former contents of these files, the new one is loaded beside it
+        and gets the name when it is complete; users of the former one keep that.
 
         Raises gpushm.InvalidFileError (also if a file changes meanwhile), AlreadyExistsError (the name
         has another model, or the files have changed since they were loaded),

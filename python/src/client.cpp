@@ -64,13 +64,15 @@ nb::object create(client_object& self,
                   const string& device,
                   const string& lifetime,
                   std::uint64_t chunk_size,
-                  bool huge_pages) {
+                  bool huge_pages,
+                  std::uint64_t replaces) {
   auto options = with_size<gpushm_create_options>();
   options.size_bytes = size;
   options.device = text(device);
   options.lifetime = to_lifetime(lifetime);
   options.chunk_bytes = chunk_size;
   options.huge_pages = huge_pages;
+  options.replaces = replaces;
   gpushm_segment* created = nullptr;
   const auto client = self.handle.get("create");
   call(client, [&](gpushm_client* handle) {
@@ -196,9 +198,10 @@ void register_client(nb::module_& module) {
            nb::arg("lifetime") = "leased",
            nb::arg("chunk_size") = 0,
            nb::arg("huge_pages") = false,
+           nb::arg("replaces") = 0,
            nb::sig("def create(self, name: str, size: int, *, device: str = 'auto', lifetime: str "
                    "= 'leased', "
-                   "chunk_size: int = 0, huge_pages: bool = False) -> Segment"),
+                   "chunk_size: int = 0, huge_pages: bool = False, replaces: int = 0) -> Segment"),
            "Create a segment of ``size`` bytes that only this client sees before\n"
            ":meth:`Segment.publish`. Contents are zero on the host, and undefined on GPUs.\n\n"
            "``device``: an ordinal as CUDA numbers it, a UUID, ``\"host\"``, or ``\"auto\"``: the "
@@ -207,9 +210,15 @@ void register_client(nb::module_& module) {
            "or\n"
            "``\"persistent\"`` (until removed). ``chunk_size``: bytes of one physical allocation; "
            "0: a\n"
-           "single one. ``huge_pages``: 2 MiB pages, host only.\n\n"
+           "single one. ``huge_pages``: 2 MiB pages, host only. ``replaces``: the generation of a\n"
+           "segment that has the name, and that this process may remove. It keeps the name until "
+           "the\n"
+           "new segment is published, which moves the name at once: a process that opens the name\n"
+           "finds one of the two.\n\n"
            "Raises gpushm.AlreadyExistsError, QuotaExceededError, OutOfMemoryError,\n"
-           "DeviceNotFoundError, DriverUnavailableError, InvalidArgumentError.");
+           "DeviceNotFoundError, DriverUnavailableError, InvalidArgumentError, and with "
+           "``replaces``\n"
+           "GoneOrReplacedError (another segment has the name) and PermissionDeniedError.");
   register_open_methods(type);
   register_share_methods(type);
   type.def("list",

@@ -154,6 +154,22 @@ def test_a_publish_that_was_forgotten_is_said(client, broker):
     client.open("un").close()
 
 
+def test_create_that_replaces_moves_the_name_when_it_is_published(client):
+    old = client.create("r/x", 64, device="host", lifetime="persistent")
+    old.publish()
+    with pytest.raises(gpushm.AlreadyExistsError):
+        client.create("r/x", 64, device="host")
+    with pytest.raises(gpushm.GoneOrReplacedError):
+        client.create("r/x", 64, device="host", replaces=old.generation + 100)
+    new = client.create("r/x", 128, device="host", replaces=old.generation)
+    assert client.stat("r/x").generation == old.generation
+    assert [each.generation for each in client.list("r/")] == [old.generation]
+    new.publish()
+    assert client.open("r/x").generation == new.generation
+    assert old.state == "removed"
+    client.remove("r/x")
+
+
 def test_a_generation_that_was_replaced_is_not_removed(client):
     first = client.create("g/x", 64, device="host")
     old = first.generation

@@ -27,6 +27,8 @@ struct segment_facts {
 /// A creator's request.
 struct reservation : segment_facts {
   std::vector<std::byte> ticket = {};  ///< not read by the broker, only passed on
+  /// May have the name until this segment is published, which moves the name; 0: none.
+  gpushm::generation replaces = 0;
   friend bool operator==(const reservation&, const reservation&) = default;
 };
 

@@ -494,7 +494,7 @@ wire::listing requests::list_page(const context& at,
 }
 
 prepared requests::handle(const context& at, const wire::stat& message) {
-  const core::segment& found = domain_.stat(at.number, message.name);
+  const core::segment& found = domain_.stat(at.number, message.name, message.generation);
   if (!is_known_to(at.from, found)) {
     throw unknown_kind();
   }

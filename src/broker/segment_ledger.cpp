@@ -104,6 +104,7 @@ struct segment_ledger::row {
   std::uint32_t creator_uid = 0;
   page_identity page;
   std::array<char, max_principal_bytes> principal_text{};
+  gpushm::generation replaces = 0;
 
   [[nodiscard]] std::string_view name() const noexcept {
     return {name_text.data(), std::min<std::size_t>(name_bytes, name_text.size())};
@@ -112,6 +113,10 @@ struct segment_ledger::row {
   [[nodiscard]] core::principal principal() const {
     return {{principal_text.data(), std::min<std::size_t>(principal_bytes, principal_text.size())},
             true};
+  }
+  /// It has the name of the other one, without the right to it before it is published.
+  [[nodiscard]] bool is_to_replace(const row& other) const noexcept {
+    return is_published == 0 && replaces != 0 && replaces == other.generation;
   }
 };
 
@@ -169,11 +174,18 @@ void segment_ledger::load() {
     places_[one->generation] = {
         next_index_, one->is_published != 0, one->is_persistent != 0, true, one->page.is_known()};
     const auto [at, is_first] = missing_.try_emplace(std::string(one->name()), one->generation);
-    if (!is_first) {  // it has replaced the other one, whose end the last broker could not write
-      const gpushm::generation older = std::min(at->second, one->generation);
-      at->second = std::max(at->second, one->generation);
-      drop(places_.find(older));
+    if (is_first) {
+      continue;
     }
+    const auto other = read(places_.at(at->second).index);
+    const bool is_newer = one->generation > at->second;
+    // The newer one has replaced the other one, whose end the last broker could not write; or it
+    // was to do so, and is made again.
+    const bool is_kept =
+        other && (is_newer ? !one->is_to_replace(*other) : other->is_to_replace(*one));
+    const gpushm::generation dropped = is_kept ? at->second : one->generation;
+    at->second = is_kept ? one->generation : at->second;
+    drop(places_.find(dropped));
   }
 }
 
@@ -380,6 +392,7 @@ segment_ledger::row segment_ledger::row_of(const core::segment& what,
                                                      : std::span<const std::byte>());
     result.is_published = 1;
   }
+  result.replaces = what.replaces;
   result.is_persistent = what.lifetime == lifetime::persistent ? 1 : 0;
   result.name_bytes = static_cast<std::uint16_t>(what.name.size());
   std::copy_n(what.name.begin(),

@@ -68,6 +68,7 @@ create_options options_from(const gpushm_create_options* given) {
   result.chunk_bytes = from.chunk_bytes;
   result.lifetime = enum_in(from.lifetime, lifetime::persistent, "create");
   result.huge_pages = from.huge_pages;
+  result.replaces = from.replaces;
   return result;
 }
 

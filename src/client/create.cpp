@@ -127,7 +127,9 @@ segment_ptr client_impl::create(std::string_view name, const create_options& opt
                                 backend->device(),
                                 plan.count,
                                 backend->kind(),
-                                options.lifetime}}},
+                                options.lifetime},
+                               {},
+                               options.replaces}},
                              "create",
                              deadline);
   auto memory = backend->allocate(name, plan, deadline);

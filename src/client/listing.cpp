@@ -52,10 +52,11 @@ void client_impl::list_after(connection& to,
 wire::segment client_impl::stat(std::string_view name, gpushm::generation generation) {
   check_usable("stat", name);
   base::check_name("stat", name);
-  wire::listing page = listing_of(
-      broker()->request(wire::stat{std::string(name)}, {"stat", name}, request_deadline()),
-      "stat",
-      name);
+  wire::listing page =
+      listing_of(broker()->request(
+                     wire::stat{std::string(name), generation}, {"stat", name}, request_deadline()),
+                 "stat",
+                 name);
   if (page.segments.size() != 1) {
     throw unexpected_answer({"stat", name});
   }

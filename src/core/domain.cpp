@@ -268,27 +268,43 @@ const segment& domain::held(session_id session, gpushm::generation generation) c
   return *at->second;
 }
 
-const segment* domain::published_or_own(session_id session, std::string_view name) const {
-  const segment* found = named(name);
-  return found != nullptr && may_see(session, *found) ? found : nullptr;
+segment* domain::of_name(const names& all, std::string_view name) {
+  const auto at = all.find(name);
+  return at == all.end() ? nullptr : at->second;
 }
 
+/// The published one, if there are two.
 segment* domain::named(std::string_view name) const {
-  for (const names* in : {&published_, &reserved_}) {
-    if (const auto at = in->find(name); at != in->end()) {
-      return at->second;
-    }
-  }
-  return nullptr;
+  segment* const published = of_name(published_, name);
+  return published != nullptr ? published : of_name(reserved_, name);
 }
 
-const segment& domain::stat(session_id session, std::string_view name) const {
-  base::check_name({}, name);
-  const segment* found = published_or_own(session, name);
+/// The segment of this name, and of this generation unless that is 0.
+segment& domain::visible(session_id session,
+                         std::string_view name,
+                         gpushm::generation generation) const {
+  segment* found = named(name);
+  if (segment* const reserved = of_name(reserved_, name);
+      generation != 0 && reserved != nullptr && reserved->generation == generation) {
+    found = reserved;
+  }
+  if (found == nullptr || !may_see(session, *found)) {
+    found = of_name(published_, name);  // a generation does not show what else is hidden
+  }
   if (found == nullptr) {
     throw no_such_segment(name);
   }
+  if (generation != 0 && found->generation != generation) {
+    throw another_generation(*found);
+  }
   return *found;
+}
+
+const segment& domain::stat(session_id session,
+                            std::string_view name,
+                            gpushm::generation generation) const {
+  base::check_name({}, name);
+  return visible(session, name, generation);
 }
 
 error domain::exporter_died() const {
@@ -337,27 +353,58 @@ error domain::another_generation(const segment& found) {
           "name"};
 }
 
+error domain::may_not_manage(std::string_view action, const segment& what) {
+  return {errc::permission_denied,
+          {},
+          {},
+          "only its creator's connection, its uid in the same pod or container, or the broker's "
+          "uid may " +
+              std::string(action) + " a segment",
+          what.creator.uid_known
+              ? "ask " + party_of(what.creator) + " to " + std::string(action) + " it"
+              : "have its creator or the broker's user " + std::string(action) + " it"};
+}
+
 // ---- creation ----
+
+/// A segment that is handed back replaces none: the name is in use.
+void domain::check_name_is_free(session_id session,
+                                const reservation& wanted,
+                                bool is_handed_back) const {
+  const segment* const reserved = of_name(reserved_, wanted.name);
+  const segment* const published = of_name(published_, wanted.name);
+  if (reserved == nullptr && published != nullptr && wanted.replaces != 0 && !is_handed_back) {
+    if (published->generation != wanted.replaces) {
+      throw another_generation(*published);
+    }
+    if (!may_manage(session, *published)) {
+      throw may_not_manage("replace", *published);
+    }
+    return;
+  }
+  const segment* const other = reserved != nullptr ? reserved : published;
+  if (other == nullptr) {
+    return;
+  }
+  // The name is freed with it.
+  if (waits_for_fence(*other) && (other->lifetime != lifetime::persistent || !other->published)) {
+    throw writer_ending(*other);
+  }
+  throw error(errc::already_exists,
+              {},
+              {},
+              other->published ? "a segment of this name exists in domain " + name_
+                               : "a segment of this name is being created by pid " +
+                                     std::to_string(other->creator.pid),
+              "open it, remove it first, or choose another name");
+}
 
 const segment& domain::reserve(session_id session,
                                const reservation& wanted,
                                const std::optional<lost_segment>& back) {
   check_reservation(wanted);
   participant& creator = find_session(session);
-  if (const segment* found = named(wanted.name)) {
-    const segment& other = *found;
-    // The name is freed with it.
-    if (waits_for_fence(other) && (other.lifetime != lifetime::persistent || !other.published)) {
-      throw writer_ending(other);
-    }
-    throw error(errc::already_exists,
-                {},
-                {},
-                other.published ? "a segment of this name exists in domain " + name_
-                                : "a segment of this name is being created by pid " +
-                                      std::to_string(other.creator.pid),
-                "open it, remove it first, or choose another name");
-  }
+  check_name_is_free(session, wanted, back.has_value());
   // Another process that hands it back does not become its creator: who pays and who may manage it
   // stays the same, and is the same after a restart.
   const peer made_by = back && !back->is_creator
@@ -381,6 +428,7 @@ const segment& domain::reserve(session_id session,
   try {
     static_cast<reservation&>(created) = wanted;
     created.generation = generation;
+    created.replaces = of_name(published_, wanted.name) != nullptr ? wanted.replaces : 0;
     created.creator = made_by;
     created.creator_session = session;
     created.leases.push_back({session, 1});
@@ -402,11 +450,7 @@ const segment& domain::reserve(session_id session,
   if (!back) {
     ++next_generation_;
   }
-  if (const auto dead = dead_names_.find(created.name); dead != dead_names_.end()) {
-    note(record_kind::dead_name, dead->second);  // the name is in use again
-    dead_names_in_order_.erase(dead->second);
-    dead_names_.erase(dead);
-  }
+  forget_dead(created.name);
   note(record_kind::numbers);
   note(record_kind::lease, generation, session);
   show(created);
@@ -503,14 +547,15 @@ void domain::publish(session_id session,
     kept->held = what.held;
     what.held->take(resource::memory_bytes, metadata.size());
   }
-  try {
-    published_.emplace(what.name, &what);
-  } catch (...) {
-    what.held->release(resource::memory_bytes, metadata.size());
-    throw;
+  what.metadata = std::move(kept);                                 // nothing from here on can fail
+  if (segment* const replaced = of_name(published_, what.name)) {  // of generation `what.replaces`
+    unname(*replaced);
+    emit(event_kind::removed, *replaced, actor_of(session));
+    free_if_unused(*replaced);
   }
-  what.metadata = std::move(kept);  // nothing from here on can fail
-  reserved_.erase(what.name);
+  forget_dead(what.name);  // of one that it was to replace
+  published_.insert(reserved_.extract(what.name));
+  what.replaces = 0;
   if (const auto creator = sessions_.find(what.creator_session); creator != sessions_.end()) {
     creator->second.unpublished.erase(what.name);
   }
@@ -574,24 +619,20 @@ void domain::remember_dead(const std::string& name, bool device_lost) {
   }
 }
 
+/// The name is in use again.
+void domain::forget_dead(std::string_view name) noexcept {
+  if (const auto dead = dead_names_.find(name); dead != dead_names_.end()) {
+    note(record_kind::dead_name, dead->second);
+    dead_names_in_order_.erase(dead->second);
+    dead_names_.erase(dead);
+  }
+}
+
 void domain::remove(session_id session, std::string_view name, gpushm::generation generation) {
   base::check_name({}, name);
-  segment* const found = named(name);
-  if (found == nullptr || !may_see(session, *found)) {
-    throw no_such_segment(name);
-  }
-  segment& what = *found;
-  if (generation != 0 && what.generation != generation) {
-    throw another_generation(what);
-  }
+  segment& what = visible(session, name, generation);
   if (!may_manage(session, what)) {
-    throw error(errc::permission_denied,
-                {},
-                {},
-                "only its creator's connection, its uid in the same pod or container, or the "
-                "broker's uid may remove a segment",
-                what.creator.uid_known ? "ask " + party_of(what.creator) + " to remove it"
-                                       : "have its creator or the broker's user remove it");
+    throw may_not_manage("remove", what);
   }
   unname(what);
   if (what.published) {  // unpublished segments cause no events

@@ -260,8 +260,11 @@ class domain {
 
   /// `back`: not a new segment, but one of an earlier domain of this name that was lost; the
   /// session hands it back. Precondition then: no segment of this domain has had that generation,
-  /// and it is lower than those of new segments. Throws invalid_argument, already_exists,
-  /// quota_exceeded, too_many_segments, too_many_descriptors.
+  /// and it is lower than those of new segments. A published segment may have the name if
+  /// `wanted.replaces` is its generation and the session may manage it: it keeps the name until the
+  /// new one is published. Throws invalid_argument, already_exists, gone_or_replaced (another
+  /// generation than `wanted.replaces` has the name), permission_denied (the session may not manage
+  /// that one), quota_exceeded, too_many_segments, too_many_descriptors.
   const segment& reserve(session_id session,
                          const reservation& wanted,
                          const std::optional<lost_segment>& back = {});
@@ -289,7 +292,8 @@ class domain {
                         gpushm::generation generation,
                         std::uint32_t first,
                         std::size_t count);
-  /// Throws stale_generation, permission_denied, wrong_descriptor_count (chunks are missing),
+  /// A segment that this one replaces is removed with the same call: the name is never free between
+  /// them. Throws stale_generation, permission_denied, wrong_descriptor_count (chunks are missing),
   /// already_published, segment_removed, message_too_large.
   void publish(session_id session,
                gpushm::generation generation,
@@ -321,8 +325,9 @@ class domain {
                gpushm::generation generation,
                std::uint32_t count,
                bool never_mapped = false);
-  /// `generation` 0: the current one of that name. Throws no_such_segment, gone_or_replaced
-  /// (another generation has the name), permission_denied.
+  /// `generation` 0: the current one of that name, which is the published one if there are two.
+  /// Throws no_such_segment, gone_or_replaced (another generation has the name),
+  /// permission_denied.
   void remove(session_id session, std::string_view name, gpushm::generation generation = 0);
 
   /// Its descriptors are gone: as if its creator removed it. Leases stay, and mappings keep the
@@ -337,10 +342,13 @@ class domain {
 
   /// A segment that the session leases, to send more of its chunks. Throws stale_generation.
   [[nodiscard]] const segment& held(session_id session, gpushm::generation generation) const;
-  /// Throws no_such_segment.
-  [[nodiscard]] const segment& stat(session_id session, std::string_view name) const;
+  /// `generation` as in `remove`. Throws no_such_segment, gone_or_replaced.
+  [[nodiscard]] const segment& stat(session_id session,
+                                    std::string_view name,
+                                    gpushm::generation generation = 0) const;
   /// Calls `visit` for the segments that the session may see, whose names start with `prefix` and
-  /// come after `after`, in order of name, until `visit` returns false.
+  /// come after `after`, in order of name, until `visit` returns false. One of each name, so that a
+  /// name is a place to go on from: a segment that is to replace a published one is left out.
   template <typename Visit>
   void list(session_id session,
             std::string_view prefix,
@@ -363,6 +371,10 @@ class domain {
       const bool more_hidden = matches(own, hidden);
       if (!more_seen && !more_hidden) {
         return;
+      }
+      if (more_seen && more_hidden && seen->first == hidden->first) {
+        ++hidden;
+        continue;
       }
       const bool first = more_seen && (!more_hidden || seen->first < hidden->first);
       if (!visit(*(first ? seen++ : hidden++)->second)) {
@@ -553,8 +565,12 @@ class domain {
 
   participant& find_session(session_id id);
   segment& find(gpushm::generation generation);
+  [[nodiscard]] static segment* of_name(const names& all, std::string_view name);
   [[nodiscard]] segment* named(std::string_view name) const;
-  [[nodiscard]] const segment* published_or_own(session_id session, std::string_view name) const;
+  [[nodiscard]] segment& visible(session_id session,
+                                 std::string_view name,
+                                 gpushm::generation generation) const;
+  void check_name_is_free(session_id session, const reservation& wanted, bool is_handed_back) const;
   [[nodiscard]] bool may_see(session_id session, const segment& what) const;
   [[nodiscard]] bool may_manage(session_id session, const segment& what) const;
   [[nodiscard]] bool is_owner(const peer& who) const noexcept {
@@ -562,6 +578,7 @@ class domain {
   }
   [[nodiscard]] error no_such_segment(std::string_view name) const;
   [[nodiscard]] static error another_generation(const segment& found);
+  [[nodiscard]] static error may_not_manage(std::string_view action, const segment& what);
   [[nodiscard]] error exporter_died() const;
   [[nodiscard]] error memory_lost() const;
 
@@ -606,6 +623,7 @@ class domain {
                  const actor& by = nullptr);
   void unname(segment& what, bool exporter_gone = false);
   void remember_dead(const std::string& name, bool device_lost = false);
+  void forget_dead(std::string_view name) noexcept;
   void lose_some();
   void lose_device_of(segment& what);
   void confirm_with_exporter(session_id session,
@@ -655,7 +673,8 @@ class domain {
   deadline_queue deadlines_;  ///< of waiting_ and confirming_
 
   std::unordered_map<gpushm::generation, std::shared_ptr<segment>> segments_;
-  // Each named segment is in exactly one of these.
+  // Each named segment is in exactly one of these. Only one that replaces a published one has the
+  // same name as that.
   names published_;
   names reserved_;
   std::unordered_map<session_id, participant> sessions_;

@@ -102,11 +102,7 @@ void domain::wake_after_fence(std::string_view name) {
 
 bool domain::unfence(session_id session, std::string_view name) {
   base::check_name({}, name);
-  segment* const found = named(name);
-  if (found == nullptr || !may_see(session, *found)) {
-    throw no_such_segment(name);
-  }
-  segment& what = *found;
+  segment& what = visible(session, name, 0);
   // The process of another party may still write, and only the operator can stop it.
   const actor asks = find_session(session).who;
   const auto may_end = [&](session_id holder) {
@@ -155,6 +151,7 @@ bool domain::unfence(session_id session, std::string_view name) {
   }
   const gpushm::generation generation = what.generation;
   const std::string kept_name = what.name;
+  const bool is_published = what.published;
   constexpr std::size_t objects_of_each = 8;
   make_room_to_record(holders.size() * objects_of_each);
   if (what.published) {
@@ -173,7 +170,9 @@ bool domain::unfence(session_id session, std::string_view name) {
     end_lease_of_ended_session(holder, asks, end_kind::unfenced, *still->second);
     gone.leased.erase(generation);
     gone.created.erase(generation);
-    gone.unpublished.erase(kept_name);
+    if (!is_published) {  // otherwise it is of the one that replaces it
+      gone.unpublished.erase(kept_name);
+    }
     if (gone.leased.empty() && gone.created.empty()) {
       disconnect(holder, false);
     }

@@ -412,6 +412,11 @@ void domain::restore_indexes() {
       lost->second.lost->is_resumed = true;
     }
   }
+  for (const auto& [name, what] : reserved_) {
+    const segment* const published = of_name(published_, name);
+    require(published == nullptr || published->generation == what->replaces,
+            "two segments have one name");
+  }
   std::unordered_map<session_id, ended_session*> over;
   for (ended_session& each : ended_) {
     over.emplace(each.session, &each);

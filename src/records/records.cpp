@@ -88,7 +88,8 @@ class writer {
                              creator,
                              v.creator_session,
                              v.exporter_gone,
-                             v.device_lost);
+                             v.device_lost,
+                             v.replaces);
   }
   fbs::Offset<fb::Bytes> add(const core::saved_metadata& v) {
     return fb::CreateBytes(to_, bytes(v.bytes));
@@ -368,6 +369,7 @@ core::saved_segment segment(const fb::Segment& v) {
   result.creator_session = v.creator_session();
   result.exporter_gone = v.exporter_gone();
   result.device_lost = v.device_lost();
+  result.replaces = v.replaces();
   return result;
 }
 

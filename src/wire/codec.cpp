@@ -196,7 +196,8 @@ class encoder {
                               ticket,
                               v.generation,
                               v.creator_uid,
-                              receipt)
+                              receipt,
+                              v.replaces)
                 .Union()};
   }
   added add(const reserved& v) {
@@ -271,7 +272,7 @@ class encoder {
   }
   added add(const stat& v) {
     const auto name = text(v.name);
-    return {fb::Body::Stat, fb::CreateStat(builder_, name).Union()};
+    return {fb::Body::Stat, fb::CreateStat(builder_, name, v.generation).Union()};
   }
   added add(const subscribe& v) {
     const auto prefix = text(v.prefix);
@@ -395,7 +396,8 @@ class decoder {
                          read_backend(v.backend()),
                          read_lifetime(v.lifetime()),
                          v.offset_bytes()},
-                        bytes(v.ticket())},
+                        bytes(v.ticket()),
+                        v.replaces()},
                        v.generation(),
                        v.creator_uid(),
                        read_receipt(v.receipt())};
@@ -451,8 +453,10 @@ class decoder {
         const auto& v = *m.body_as_Listing();
         return listing{describe(v.segments()), v.more()};
       }
-      case fb::Body::Stat:
-        return stat{text(m.body_as_Stat()->name())};
+      case fb::Body::Stat: {
+        const auto& v = *m.body_as_Stat();
+        return stat{text(v.name()), v.generation()};
+      }
       case fb::Body::Subscribe:
         return subscribe{text(m.body_as_Subscribe()->prefix())};
       case fb::Body::Unsubscribe:

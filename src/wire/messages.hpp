@@ -177,6 +177,7 @@ struct listing {
 
 struct stat {
   std::string name;
+  gpushm::generation generation = 0;  ///< 0: the segment that has the name
   friend bool operator==(const stat&, const stat&) = default;
 };
 

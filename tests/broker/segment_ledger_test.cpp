@@ -197,6 +197,32 @@ TEST_F(ledger, a_new_segment_takes_the_name_of_a_missing_one) {
             errc::gone_or_replaced);
 }
 
+/// A segment that is made beside a published one, and the broker ends before its publication.
+TEST_F(ledger, a_segment_that_is_to_be_replaced_keeps_its_name) {
+  for (const bool is_moved : {false, true}) {
+    const auto old = make_segment(1, "w");
+    const auto next = make_segment(2, "w");
+    next->replaces = old->generation;
+    {
+      auto first = make(1);
+      first.note(*old);
+      publish(first, *old);
+      first.note(*next);
+      if (is_moved) {  // and the end of the former one could not be written
+        next->replaces = 0;
+        publish(first, *next);
+      }
+    }
+    auto second = make(100);
+    EXPECT_EQ(second.missing(), 1U);
+    EXPECT_EQ(refusal(second, offer_of(second, is_moved ? *next : *old, creator_uid), creator_uid),
+              std::nullopt);
+    EXPECT_EQ(refusal(second, offer_of(second, is_moved ? *old : *next, creator_uid), creator_uid),
+              errc::gone_or_replaced);
+    ASSERT_EQ(::unlink(path_.c_str()), 0);
+  }
+}
+
 TEST_F(ledger, leased_memory_is_handed_back_by_its_creator_and_not_reported_as_lost) {
   const auto one = make_segment(1, "w", lifetime::leased);
   {

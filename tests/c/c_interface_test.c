@@ -413,6 +413,44 @@ static void generations(gpushm_client* client) {
   gpushm_segment_close(segment);
 }
 
+/* The name is the former segment's until the new one is published. */
+static void replaces(gpushm_client* client) {
+  const gpushm_string name = gpushm_text("g/replaced");
+  gpushm_segment* old = NULL;
+  gpushm_segment* made = NULL;
+  gpushm_segment* opened = NULL;
+  gpushm_segment_info info = {.struct_size = sizeof info};
+  gpushm_create_options options = {.struct_size = sizeof options};
+  gpushm_client* other = connected();
+  options.size_bytes = 1;
+  options.device = gpushm_text("host");
+  options.lifetime = GPUSHM_LIFETIME_PERSISTENT;
+  WORKS(gpushm_client_create(client, name, &options, &old));
+  WORKS(gpushm_segment_publish(old, NULL, 0));
+  FAILS(gpushm_client_create(client, name, &options, &made), GPUSHM_ERRC_ALREADY_EXISTS);
+  options.replaces = gpushm_segment_generation(old) + 100;
+  FAILS(gpushm_client_create(client, name, &options, &made), GPUSHM_ERRC_GONE_OR_REPLACED);
+  options.replaces = gpushm_segment_generation(old);
+  WORKS(gpushm_client_create(client, name, &options, &made));
+  WORKS(gpushm_client_stat(client, name, &info));
+  EXPECT(info.generation == gpushm_segment_generation(old));
+  WORKS(gpushm_client_stat_generation(client, name, gpushm_segment_generation(made), &info));
+  EXPECT(info.generation == gpushm_segment_generation(made));
+  FAILS(gpushm_client_stat_generation(other, name, gpushm_segment_generation(made), &info),
+        GPUSHM_ERRC_GONE_OR_REPLACED);
+  WORKS(gpushm_client_open(other, name, NULL, &opened));
+  EXPECT(gpushm_segment_generation(opened) == gpushm_segment_generation(old));
+  gpushm_segment_close(opened);
+  WORKS(gpushm_segment_publish(made, NULL, 0));
+  WORKS(gpushm_client_open(other, name, NULL, &opened));
+  EXPECT(gpushm_segment_generation(opened) == gpushm_segment_generation(made));
+  WORKS(gpushm_client_remove(client, name));
+  gpushm_segment_close(opened);
+  gpushm_segment_close(made);
+  gpushm_segment_close(old);
+  gpushm_client_close(other);
+}
+
 static void many_and_lists(gpushm_client* client) {
   enum { count = 2 };
   gpushm_string names[count] = {gpushm_text("c/one"), gpushm_text("c/none")};
@@ -799,6 +837,7 @@ int main(void) {
   many_and_lists(client);
   prefetched(client);
   generations(client);
+  replaces(client);
   waits_are_stopped(client);
   tickets(client, made);
   shared_memory(client);

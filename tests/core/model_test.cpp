@@ -182,7 +182,17 @@ class model {
   }
 
   outcome reserve(session_id session, const reservation& wanted, gpushm::generation generation) {
-    if (const model_segment* other = named(wanted.name)) {
+    const model_segment* const reserved = of_name(wanted.name, false);
+    const model_segment* const published = of_name(wanted.name, true);
+    const bool replaces = reserved == nullptr && published != nullptr && wanted.replaces != 0;
+    if (replaces && published != &segments.find(wanted.replaces)->second) {
+      return errc::gone_or_replaced;
+    }
+    if (replaces && !may_manage(session, *published)) {
+      return errc::permission_denied;
+    }
+    const model_segment* const other = reserved != nullptr ? reserved : published;
+    if (other != nullptr && !replaces) {
       return waits(*other) && !(other->persistent && other->published) ? errc::writer_ending
                                                                        : errc::already_exists;
     }
@@ -248,8 +258,17 @@ class model {
     if (segment.attached != segment.chunks) {
       return errc::wrong_descriptor_count;
     }
+    for (auto& [number, other] : segments) {
+      if (&other != &segment && other.name == segment.name && other.published && !other.removed) {
+        unname(number, other);
+        ++moves;
+      }
+    }
+    std::erase(dead, segment.name);
     segment.published = true;
-    wake({segment.name});
+    const std::string name = segment.name;
+    sweep();
+    wake({name});
     return {};
   }
 
@@ -364,6 +383,11 @@ class model {
 
   outcome remove(session_id session, const std::string& name, gpushm::generation only) {
     model_segment* segment = named(name);
+    if (const auto at = segments.find(only); at != segments.end() && at->second.name == name &&
+                                             !at->second.removed &&
+                                             at->second.creator_session == session) {
+      segment = &at->second;
+    }
     if (segment == nullptr || (!segment->published && segment->creator_session != session)) {
       return no_such(name);
     }
@@ -451,6 +475,7 @@ class model {
   std::size_t confirmations = 0;  // accepted answers
   std::size_t deaths = 0;         // remembered names
   std::size_t cancelled = 0;      // waiting opens
+  std::size_t moves = 0;          // of names
 
  private:
   [[nodiscard]] errc no_such(const std::string& name) const {
@@ -488,13 +513,17 @@ class model {
     questions.push_back({++question_, open, generation, deadline});
     asked.push_back({segments[generation].creator_session, question_, generation});
   }
-  model_segment* named(const std::string& name) {
+  model_segment* of_name(const std::string& name, bool is_published) {
     for (auto& [generation, segment] : segments) {
-      if (segment.name == name && !segment.removed) {
+      if (segment.name == name && !segment.removed && segment.published == is_published) {
         return &segment;
       }
     }
     return nullptr;
+  }
+  model_segment* named(const std::string& name) {
+    model_segment* const published = of_name(name, true);
+    return published != nullptr ? published : of_name(name, false);
   }
   static bool same_principal(const peer& one, const peer& other) {
     return one.uid_known == other.uid_known && (!one.uid_known || one.uid == other.uid);
@@ -842,6 +871,7 @@ class random_world {
   [[nodiscard]] std::size_t cancelled() const { return model_.cancelled; }
   [[nodiscard]] std::size_t ended_without_goodbye() const { return model_.losses_of_connections; }
   [[nodiscard]] std::size_t resumed() const { return model_.resumptions; }
+  [[nodiscard]] std::size_t moved() const { return model_.moves; }
 
  private:
   static inline const peer peers[] = {{11, 1000, true},
@@ -890,6 +920,13 @@ class random_world {
       wanted.backend = wanted.chunk_count == 0 ? backend::cuda_ipc : backend::cuda_pool;
       wanted.device = {device_kind::gpu, size == 4096 ? "GPU-1" : "GPU-0", "0000:18:00.0", 0};
       wanted.ticket.resize(1);
+    }
+    if (pick(3) == 0) {  // mostly as a correct client does
+      const auto other = some_generation();
+      wanted.replaces = model_.segments.contains(other) ? other : 0;
+      if (wanted.replaces != 0 && pick(4) != 0) {
+        wanted.name = model_.segments.at(other).name;
+      }
     }
     const outcome expected = model_.reserve(session, wanted, generation_ + 1);
     expect_same(expected,
@@ -1000,6 +1037,7 @@ TEST(domain_and_model, agree_after_random_steps) {
   std::size_t cancelled = 0;
   std::size_t lost_connections = 0;
   std::size_t resumed = 0;
+  std::size_t moved = 0;
   for (std::uint32_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     random_world world(seed);
@@ -1015,6 +1053,7 @@ TEST(domain_and_model, agree_after_random_steps) {
     cancelled += world.cancelled();
     lost_connections += world.ended_without_goodbye();
     resumed += world.resumed();
+    moved += world.moved();
   }
   // Check that the random steps covered enough.
   EXPECT_GT(created, 400U);
@@ -1025,6 +1064,7 @@ TEST(domain_and_model, agree_after_random_steps) {
   EXPECT_GT(cancelled, 100U);
   EXPECT_GT(lost_connections, 100U);
   EXPECT_GT(resumed, 10U);
+  EXPECT_GT(moved, 10U);
   RecordProperty("made", std::to_string(created));
   RecordProperty("granted", std::to_string(granted));
   RecordProperty("lost", std::to_string(lost));

@@ -49,7 +49,7 @@ device_id some_device(script& from) {
   return {device_kind::mig, std::string(from.byte(), 'u'), std::string(from.byte(), 'p'), 1};
 }
 
-wire::reserve some_reserve(script& from) {
+wire::reserve some_reserve(script& from, const std::vector<generation>& known) {
   wire::reserve result;
   result.name = some_name(from);
   result.chunk_count = static_cast<std::uint32_t>(from.pick(8) == 7 ? from.number() : from.pick(5));
@@ -58,7 +58,9 @@ wire::reserve some_reserve(script& from) {
   result.device = some_device(from);
   result.backend = from.pick(8) == 7 || result.device.kind != device_kind::host ? backend::cuda_vmm
                                                                                 : backend::host;
-  result.lifetime = from.pick(2) == 0 ? lifetime::leased : lifetime::persistent;
+  const std::size_t which = from.pick(8);
+  result.lifetime = which % 2 == 0 ? lifetime::leased : lifetime::persistent;
+  result.replaces = which < 6 ? 0 : some_generation(from, known);
   return result;
 }
 
@@ -129,7 +131,7 @@ gpushm::wire::body some_body(script& from, const std::vector<gpushm::generation>
       return wire::hello{from.byte(), "boot", 1, 1};
     case 1:
     case 2:
-      return some_reserve(from);
+      return some_reserve(from, known);
     case 3:
     case 4: {
       const auto generation = some_generation(from, known);

@@ -78,7 +78,7 @@ inline constexpr bool adds_exactly =
     has_fields<T, Base, More...> && !has_fields<T, Base, More..., anything>;
 
 // Structured bindings do not include fields of a base.
-static_assert(adds_exactly<base::reservation, base::segment_facts, anything>);
+static_assert(adds_exactly<base::reservation, base::segment_facts, anything, anything>);
 static_assert(adds_exactly<core::saved_segment,
                            base::reservation,
                            anything,
@@ -97,6 +97,7 @@ auto fields_of(T& v) {
       std::conditional_t<std::is_const_v<T>, const base::segment_facts, base::segment_facts>;
   return std::tuple_cat(fields_of(static_cast<facts&>(v)),
                         std::tie(v.ticket,
+                                 v.replaces,
                                  v.slot,
                                  v.attached_chunks,
                                  v.published,
@@ -238,6 +239,7 @@ inline auto full_values() {
   segment.lifetime = lifetime::persistent;
   segment.offset_bytes = 35;
   segment.ticket = some_bytes(36, 36);
+  segment.replaces = 34;
   segment.slot = 37;
   segment.attached_chunks = 38;
   segment.published = true;

@@ -173,6 +173,7 @@ std::vector<sample> at_the_limits() {
       {"largest reserved", {max64, reserved{max64, max32}}},
       {"reserve that hands back",
        {max64, reserve{{{longest, 1, 1, some_gpu(), 1}}, max64, max32, some_receipt()}}},
+      {"reserve that replaces", {0, reserve{{{"w", 1, 1, some_gpu(), 1}, {}, max64}}}},
       {"reserved with a receipt", {0, reserved{1, 2, some_receipt()}}},
       {"opened with a receipt", {0, opened{0, some_segment(), {}, {}, {}, some_receipt()}}},
       {"empty attach", {0, attach{}}},
