@@ -40,11 +40,11 @@ typedef struct gpushm_load_options {
   uint32_t threads;     /* that read: 1 to 64; 0: as many as there are CPUs, 8 to 16 */
   gpushm_reading reading;
   gpushm_verify verify;
-  /* If the name has another model, or its files have changed, it is removed and loaded again,
-   * instead of GPUSHM_ERRC_ALREADY_EXISTS. Its users keep it, and readers of the name wait for the
-   * new one (gpushm_tensors_open): between removal and seal there is no complete one. What can be
-   * refused of the files was checked before the removal; if the load fails after it, the former one
-   * is gone, and the next load goes on. No effect if the name has this model. */
+  /* If the name has another model, or its files have changed, the new one is loaded beside it,
+   * instead of GPUSHM_ERRC_ALREADY_EXISTS, and gets the name when it is complete: readers of the
+   * name find one of the two, never none and never a part. Users of the former one keep it. If the
+   * load fails or its process dies, the former one stays. There is memory for both until then. No
+   * effect if the name has this model. */
   bool replace;
   int64_t timeout_ms; /* for all of it; 0: an hour */
   const gpushm_stop* stop;

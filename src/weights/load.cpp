@@ -228,16 +228,19 @@ std::optional<std::string> why_not(const job& of, const found_slab& slab, bool i
 
 // ---- one loader, and others that wait ----
 
-load_journal make_journal(const job& of, const slab_info& info) {
+/// `is_kept`: for the next loader, if this one ends; else it ends with this process.
+load_journal make_journal(const job& of, const slab_info& info, bool is_kept) {
   create_options wanted;
   wanted.size_bytes = load_journal::bytes_for(of.plan);
   wanted.device = "host";
-  wanted.lifetime = lifetime::persistent;
+  wanted.lifetime = is_kept ? lifetime::persistent : lifetime::leased;
   segment made = of.by.create(of.journal_name(info), wanted);  // contents are zero
   auto* const head = static_cast<journal_head*>(made.mutable_data());
   head->id = info.id;
   head->identity = of.identity;
-  made.publish();
+  if (is_kept) {
+    made.publish();
+  }
   return load_journal(std::move(made));
 }
 
@@ -360,18 +363,79 @@ class phases {
   std::string text_;
 };
 
-/// Ends the use of the name by a segment of another model; its users keep it. A reader of the name
-/// waits from then on for the new one. False: it has the name no more.
-bool remove_replaced(const job& of, generation replaced) {
+/// Copies everything into the slab, and seals it.
+void fill(const job& of,
+          found_slab& slab,
+          const load_journal& journal,
+          timeline& progress,
+          phases& took) {
+  took.end("memory");
+  of.check_files();  // it may have waited long for another loader
+  filling work(of, target_of(of, slab.memory, journal, progress));
+  work.run();
+  if (work.first_complete() != steady_clock::time_point()) {
+    took.end("first lane", work.first_lane());
+    took.note("last lane", work.last_lane());  // others read meanwhile
+    took.end("first piece", work.first_complete());
+    took.end("other pieces", work.last_complete());
+  }
+  took.end("end of the threads");
+  of.check_files();  // what was read is one content of them
+  seal(slab.memory, slab.info, write_tensors(table_with(of.plan, journal.hashes())), of.sources);
+}
+
+/// Others that wait can open it: before this process unmaps it, which takes long.
+void tell_complete(const job& of, timeline& progress, phases& took) {
+  if (of.plan.tensor_bytes != 0) {
+    progress.signal(of.plan.tensor_bytes);
+  }
+  took.end("seal");
+}
+
+/// Not published. `replaces`: the generation that has the name until then; 0: none.
+found_slab make_slab(const job& of, generation replaces) {
+  const slab_info info = new_slab(of.fingerprint,
+                                  of.plan.table_offset,
+                                  of.table_of_zeros.size(),
+                                  sources_bytes_for(of.sources));
+  create_options wanted;
+  wanted.size_bytes = slab_bytes(info);
+  wanted.device = of.options.device;
+  wanted.lifetime = lifetime::persistent;
+  wanted.replaces = replaces;
+  return {make_or_await([&] { return of.by.create(of.name, wanted); }), info, false};
+}
+
+[[nodiscard]] bool is_shortage(const error& why) {
+  return why.code() == errc::out_of_memory || why.code() == errc::quota_exceeded ||
+         why.code() == errc::share_exceeded;
+}
+
+/// Loads the model beside the segment of another one, which has the name until this one is
+/// complete. Nothing is left of it if that does not come about. Returns false if the name has
+/// another segment by now.
+bool load_beside(const job& of, generation replaced, timeline& progress, phases& took) {
+  std::optional<found_slab> slab;
   try {
-    of.by.remove(of.name, replaced);
-    return true;
+    slab = make_slab(of, replaced);
   } catch (const error& why) {
-    if (why.code() != errc::no_such_segment && why.code() != errc::gone_or_replaced) {
+    if (why.code() == errc::gone_or_replaced) {
+      return false;
+    }
+    if (!is_shortage(why)) {
       throw;
     }
-    return false;
+    throw error(why.code(),
+                operation,
+                of.name,
+                why.cause() + "; the model that has the name stays until this one is complete",
+                "remove that one first (gpushm rm), or " + why.next_step());
   }
+  const load_journal journal = make_journal(of, slab->info, false);
+  fill(of, *slab, journal, progress, took);
+  slab->memory.publish(to_metadata(slab->info));
+  tell_complete(of, progress, took);
+  return true;
 }
 
 /// What a leader has done.
@@ -380,33 +444,16 @@ struct leading {
   bool has_replaced = false;
 };
 
-/// `progress`: no other process loads as long as this process has it. `replaced`: what is removed
-/// first; 0: nothing.
-leading lead(const job& of, timeline progress, generation replaced) {
-  phases took(of);
-  took.end("files and name");
-  leading result;
-  if (replaced != 0) {
-    of.check_files();
-    result.has_replaced = remove_replaced(of, replaced);
-  }
+/// The slab of a loader before, or a new one. Returns false if the name has something else.
+bool load_or_continue(const job& of, timeline& progress, phases& took) {
   auto slab = find(of, access::read_write);
   if (slab && (slab->is_complete || !has_layout_of(of, *slab))) {
-    return result;  // by the loader before
+    return false;  // by the loader before
   }
   const bool is_new = !slab;
   if (is_new) {
-    const slab_info info = new_slab(of.fingerprint,
-                                    of.plan.table_offset,
-                                    of.table_of_zeros.size(),
-                                    sources_bytes_for(of.sources));
-    create_options wanted;
-    wanted.size_bytes = slab_bytes(info);
-    wanted.device = of.options.device;
-    wanted.lifetime = lifetime::persistent;
-    segment memory = make_or_await([&] { return of.by.create(of.name, wanted); });
-    memory.publish(to_metadata(info));
-    slab = found_slab{std::move(memory), info, false};
+    slab = make_slab(of, 0);
+    slab->memory.publish(to_metadata(slab->info));
   }
   const generation loaded = slab->memory.generation();
   try {
@@ -414,24 +461,9 @@ leading lead(const job& of, timeline progress, generation replaced) {
     auto journal = is_new ? std::nullopt : find_journal(of, slab->info);
     if (!journal) {
       remove_notes(of.by, of.name);
-      journal.emplace(make_or_await([&] { return make_journal(of, slab->info); }));
+      journal.emplace(make_or_await([&] { return make_journal(of, slab->info, true); }));
     }
-    took.end("memory");
-    of.check_files();  // it may have waited long for another loader
-    filling work(of, target_of(of, slab->memory, *journal, progress));
-    work.run();
-    if (work.first_complete() != steady_clock::time_point()) {
-      took.end("first lane", work.first_lane());
-      took.note("last lane", work.last_lane());  // others read meanwhile
-      took.end("first piece", work.first_complete());
-      took.end("other pieces", work.last_complete());
-    }
-    took.end("end of the threads");
-    of.check_files();  // what was read is one content of them
-    seal(slab->memory,
-         slab->info,
-         write_tensors(table_with(of.plan, journal->hashes())),
-         of.sources);
+    fill(of, *slab, *journal, progress, took);
   } catch (const error& why) {
     if (!broker_losses::is_loss(why)) {  // after which this goes on
       remove_unless_awaited(of, loaded);
@@ -441,28 +473,45 @@ leading lead(const job& of, timeline progress, generation replaced) {
     remove_unless_awaited(of, loaded);
     throw;
   }
-  if (of.plan.tensor_bytes != 0) {
-    progress.signal(of.plan.tensor_bytes);
+  tell_complete(of, progress, took);
+  return true;
+}
+
+/// `progress`: no other process loads as long as this process has it. `replaced`: the segment of
+/// another model that this one replaces; 0: none.
+leading lead(const job& of, timeline progress, generation replaced) {
+  phases took(of);
+  took.end("files and name");
+  leading result;
+  if (replaced != 0) {
+    of.check_files();
+    result.has_loaded = result.has_replaced = load_beside(of, replaced, progress, took);
+  } else {
+    result.has_loaded = load_or_continue(of, progress, took);
   }
-  took.end("seal");
-  slab.reset();
-  took.end("unmap");
-  took.log();
-  result.has_loaded = true;
+  if (result.has_loaded) {
+    took.end("unmap");
+    took.log();
+  }
   return result;
 }
 
 /// Until the loader is done, or has ended. `held`: the segment, so that its loader does not remove
-/// it when it fails, and the next broker gets it if this one ends.
+/// it when it fails, and the next broker gets it if this one ends. Not that of another model that
+/// the loader replaces (`replaced`; 0: none).
 ///
 /// A loader that dies together with the broker and its keeper leaves a timeline that is ended late,
 /// or, with a broker that takes nothing back, never. So this ends, too, with another broker that
 /// does not continue the first one: that one has been given the loader's name again, or there is no
 /// loader.
-void follow(const job& of, std::optional<found_slab>& held) {
+void follow(const job& of, generation replaced, std::optional<found_slab>& held) {
+  const auto find_slab = [&]() -> std::optional<found_slab> {
+    auto now = replaced == 0 ? find(of, access::read_write) : std::nullopt;
+    return now && has_layout_of(of, *now) ? std::move(now) : std::nullopt;
+  };
   try {
     const epoch followed = of.by.broker().epoch;
-    if (auto now = find(of, access::read_write); now && has_layout_of(of, *now)) {
+    if (auto now = find_slab()) {
       held = std::move(now);
     }
     const timeline progress =
@@ -471,7 +520,7 @@ void follow(const job& of, std::optional<found_slab>& held) {
     while (!is_complete) {
       of.check_time();
       if (!held) {
-        held = find(of, access::read_write);
+        held = find_slab();
       }
       of.report(progress.value(), 0, false);
       is_complete = progress.wait(of.plan.tensor_bytes, report_pause, of.options.stop);
@@ -603,13 +652,15 @@ segment load(client& by,
         losses.end();
         continue;
       }
-      follow(*of, held);
+      follow(*of, replaced, held);
       losses.end();
     } catch (const error& why) {
       if (!losses.may_repeat_after(why)) {
         throw;
       }
-      replaced = 0;  // another broker may give its generation to another segment
+      if (dynamic_cast<const being_created*>(&why) == nullptr) {
+        replaced = 0;  // another broker may give its generation to another segment
+      }
       if (of) {
         of->check_time();
       }

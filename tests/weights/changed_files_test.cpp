@@ -13,6 +13,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "testing/process/deadline.hpp"
 #include "testing/process/temp_dir.hpp"
 #include "tests/weights/model_compare.hpp"
+#include "tests/weights/places.hpp"
 #include "tests/weights/sample_model.hpp"
 #include "weights/copy_lane.hpp"
 #include "weights/layout.hpp"
@@ -34,6 +36,7 @@ namespace {
 using namespace std::chrono_literals;
 using namespace gpushm;
 using gpushm_testing::scaled_timeout;
+using gpushm_tests::names_of;
 using gpushm_tests::safetensors_of;
 using gpushm_tests::sample_tensor;
 using gpushm_tests::write_file;
@@ -213,6 +216,8 @@ class open_watch {
   int events_;
 };
 
+const std::vector<std::string> only_w{"w"};
+
 class files_of_a_loaded_model : public testing::Test {
  protected:
   static broker_options options(const std::string& socket) {
@@ -370,6 +375,123 @@ TEST_F(files_of_a_loaded_model, replace_it_once) {
   }
   EXPECT_EQ(results.size(), 1U);
   EXPECT_EQ(results.count(first), 0U);
+}
+
+/// Opens a model without a wait, again and again: it is there, and complete.
+class reader_of_a_model {
+ public:
+  explicit reader_of_a_model(std::string socket)
+      : socket_(std::move(socket)), thread_([this](const std::stop_token& stop) { run(stop); }) {}
+  /// The generations that it has found, the last one from now on.
+  [[nodiscard]] std::set<generation> end() {
+    thread_.request_stop();
+    thread_.join();
+    return seen_;
+  }
+
+ private:
+  void run(const std::stop_token& stop) {
+    try {
+      client own = client::connect({.socket_path = socket_});
+      for (bool is_last = false; !is_last;) {
+        is_last = stop.stop_requested();
+        seen_.insert(open_tensors(own, "w").generation());
+      }
+    } catch (const error& why) {
+      ADD_FAILURE() << why.what();
+    }
+  }
+
+  const std::string socket_;
+  std::set<generation> seen_;
+  std::jthread thread_;
+};
+
+TEST_F(files_of_a_loaded_model, replace_it_under_its_readers) {
+  const std::string path = file("model.safetensors", content_of(1));
+  const generation former = load(path).generation();
+  client other = client::connect({.socket_path = socket_});
+  reader_of_a_model reader(socket_);
+  load_options how = with_replace();
+  int reports = 0;
+  how.report = [&](const load_progress& far) {
+    EXPECT_EQ(open_tensors(other, "w").generation(), former);
+    EXPECT_EQ(load_tensors(other, "w", {{folder_ / "copy"}}, wanted()).generation(), former);
+    reports += far.is_here ? 1 : 0;
+  };
+  file("copy", content_of(1));
+  rename_over(path, content_of(2));
+  const segment next = load(path, how);
+  EXPECT_GT(reports, 0);
+  EXPECT_EQ(open_tensors(other, "w").generation(), next.generation());
+  const std::set<generation> seen = reader.end();
+  EXPECT_TRUE(seen == (std::set{former, next.generation()}) || seen == std::set{next.generation()})
+      << testing::PrintToString(seen);
+  EXPECT_EQ(gpushm_tests::model_comparison(next, path).all(), "whole");
+}
+
+TEST_F(files_of_a_loaded_model, keep_it_if_the_load_fails) {
+  const std::string path = file("model.safetensors", content_of(1));
+  const generation former = load(path).generation();
+  rename_over(path, content_of(2));
+  load_options how = with_replace();
+  how.report = [](const load_progress& far) {
+    if (far.is_here) {  // it does not compare any more
+      throw std::runtime_error("of the caller");
+    }
+  };
+  EXPECT_THROW(static_cast<void>(weights::load(client_, "w", {path}, how)), std::runtime_error);
+  client other = client::connect({.socket_path = socket_});
+  EXPECT_EQ(open_tensors(other, "w").generation(), former);
+  // No part of the other one is left, on this connection, either.
+  EXPECT_TRUE(gpushm_testing::eventually([&] { return names_of(client_) == only_w; }, 20s))
+      << testing::PrintToString(names_of(client_));
+  const segment next = load(path, with_replace());
+  EXPECT_NE(next.generation(), former);
+  EXPECT_EQ(gpushm_tests::model_comparison(next, path).all(), "whole");
+  EXPECT_TRUE(gpushm_testing::eventually([&] { return names_of(client_) == only_w; }, 20s))
+      << testing::PrintToString(names_of(client_));
+}
+
+TEST_F(files_of_a_loaded_model, replace_each_other_once) {
+  static_cast<void>(load(file("model.safetensors", content_of(1))));
+  const std::vector<std::string> paths{file("a", content_of(2)), file("b", content_of(3))};
+  std::vector<std::future<generation>> loads;
+  for (const std::string& path : paths) {
+    loads.push_back(std::async(std::launch::async, [&] {
+      client own = client::connect({.socket_path = socket_});
+      try {
+        return load_tensors(own, "w", {{path}}, with_replace()).generation();
+      } catch (const error& why) {  // the other one has replaced this one
+        EXPECT_EQ(why.code(), errc::already_exists) << why.what();
+        return generation{0};
+      }
+    }));
+  }
+  for (auto& each : loads) {
+    static_cast<void>(each.get());
+  }
+  const segment left = open_tensors(client_, "w");
+  EXPECT_TRUE(gpushm_tests::model_comparison(left, paths[0]).all() == "whole" ||
+              gpushm_tests::model_comparison(left, paths[1]).all() == "whole");
+}
+
+TEST_F(files_of_a_loaded_model, need_memory_for_both_to_replace_it) {
+  broker_options small = options(folder_ / "small");
+  small.limits.quota_bytes = 2 * tensor_bytes - 1;
+  const broker with_quota = broker::start(small);
+  client by = client::connect({.socket_path = small.socket_path});
+  const std::string path = file("model.safetensors", content_of(1));
+  const generation former = load_tensors(by, "w", {{path}}, wanted()).generation();
+  rename_over(path, content_of(2));
+  try {
+    static_cast<void>(load_tensors(by, "w", {{path}}, with_replace()));
+    ADD_FAILURE() << "no error";
+  } catch (const error& why) {
+    EXPECT_EQ(why.code(), errc::quota_exceeded);
+    EXPECT_THAT(why.what(), HasSubstr("remove that one first (gpushm rm), or "));
+  }
+  EXPECT_EQ(open_tensors(by, "w").generation(), former);
 }
 
 /// A loader fails, and another one has a file of the same layout: no piece of the first is used.

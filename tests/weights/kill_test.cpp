@@ -150,14 +150,17 @@ class killed_at_random : public testing::TestWithParam<where> {
   }
 
   /// A slow one is not complete before it can be found and killed, on a busy machine, too.
-  void start_load(bool slow = false) {
+  void start_load(bool slow = false, bool replaces = false) {
     std::vector<std::string> argv{gpushm_testing::own_program("weights_agent"),
                                   socket_,
                                   "w",
                                   gpushm_tests::device_of(GetParam()),
                                   paths_[model_]};
-    if (slow) {
-      argv.emplace_back("300");
+    if (slow || replaces) {
+      argv.emplace_back(slow ? "300" : "0");
+    }
+    if (replaces) {
+      argv.emplace_back("replace");
     }
     loads_.push_back({gpushm_tests::start(std::move(argv), fake_), false});
   }
@@ -590,6 +593,43 @@ TEST_P(killed_at_random, engines_give_the_model_to_the_next_node) {
     EXPECT_EQ(generation_, before);
   }
   end_all();
+}
+
+/// Between the reservation of the new model and its publication. A node that is lost takes back
+/// what is published, or loads the new model as the first one.
+TEST_P(killed_at_random, a_model_is_replaced_while_the_broker_dies) {
+  for (const kind what : {kind::broker, kind::node}) {
+    SCOPED_TRACE(kind_names.at(static_cast<std::size_t>(what)));
+    start_load(false, true);
+    participant& former = loads_.front();
+    const std::string before = former.wait_for_result();
+    ASSERT_THAT(before, testing::StartsWith("ready")) << former.process.output().all_output();
+    model_ = 1 - model_;
+    start_load(true, true);
+    participant& next = loads_.back();
+    ASSERT_TRUE(eventually([&] { return !next.result().empty() || load_now().is_midway; }, 20s));
+    ASSERT_TRUE(eventually([&] { return kill(what); }, 20s));
+    const std::string result = next.wait_for_result();
+    ASSERT_THAT(result, testing::StartsWith("ready")) << next.process.output().all_output();
+    EXPECT_NE(result, before);
+    const auto has_name = [&] {  // what the next node has is handed back after its start
+      const auto all = client_->list("w");
+      return std::any_of(all.begin(), all.end(), [&](const segment_info& each) {
+        return each.name == "w" && result == "ready " + std::to_string(each.generation);
+      });
+    };
+    EXPECT_TRUE(eventually(has_name, 20s)) << result;
+    for (participant& each : loads_) {
+      each.process.write("compare\n");
+      EXPECT_EQ(each.process.wait_for_line("whole|failed .*|.* has .*", 60s), "whole")
+          << each.process.output().all_output();
+      end(each);
+    }
+    loads_.clear();
+    ASSERT_TRUE(eventually([&] { return names() == std::vector<std::string>{"w"}; }, 20s))
+        << testing::PrintToString(names());
+  }
+  client_->remove("w");
 }
 
 /// Nothing is left that could end the timeline on which the other loads wait.

@@ -88,6 +88,20 @@ class loads : public testing::TestWithParam<where> {
                                 path.empty() ? path_ : path},
                                fake_);
   }
+  /// A second model, which replaces the first. It pauses for so long at each report.
+  [[nodiscard]] child start_to_replace(std::chrono::milliseconds pause) const {
+    return gpushm_tests::start({gpushm_testing::own_program("weights_agent"),
+                                socket_,
+                                "w",
+                                gpushm_tests::device_of(GetParam()),
+                                next_path_,
+                                std::to_string(pause.count()),
+                                "replace"},
+                               fake_);
+  }
+  [[nodiscard]] std::string generation_now() {
+    return "ready " + std::to_string(client_->stat("w").generation);
+  }
   [[nodiscard]] std::vector<std::string> names() { return gpushm_tests::names_of(*client_); }
   [[nodiscard]] bool only_the_model_is_left() {
     return eventually([&] { return names() == std::vector<std::string>{"w"}; }, 20s);
@@ -96,6 +110,7 @@ class loads : public testing::TestWithParam<where> {
   gpushm_testing::temp_dir folder_{0755};
   const std::string socket_ = folder_ / "socket";
   const std::string path_ = folder_ / "model.safetensors";
+  const std::string next_path_ = folder_ / "next.safetensors";
   std::optional<gpushm::fake::fake_gpus> fake_;
   std::optional<broker> broker_;
   std::optional<client> client_;
@@ -132,6 +147,41 @@ TEST_P(loads, go_on_where_a_killed_one_has_ended) {
   killed.wait_exit(20s);
   EXPECT_THAT(result_of(waiter), testing::StartsWith("ready")) << waiter.output().all_output();
   EXPECT_TRUE(is_whole(waiter));
+  EXPECT_TRUE(only_the_model_is_left()) << testing::PrintToString(names());
+}
+
+/// Without and with a process that waits for it.
+TEST_P(loads, that_replace_a_model_leave_it_if_they_are_killed) {
+  gpushm_tests::write_file(next_path_,
+                           gpushm_tests::safetensors_of({{"a", "U8", {9'000'000}, 9'000'000}}));
+  child former = start();
+  const std::string before = result_of(former);
+  ASSERT_THAT(before, testing::StartsWith("ready")) << former.output().all_output();
+  for (const bool is_awaited : {false, true}) {
+    child killed = start_to_replace(120s);
+    ASSERT_THAT(killed.wait_for_line("report .* here|ready .*|failed .*", 60s), HasSubstr("here"));
+    EXPECT_EQ(generation_now(), before);
+    child late = start();
+    EXPECT_EQ(result_of(late), before);
+    std::optional<child> waiter;
+    if (is_awaited) {
+      waiter.emplace(start_to_replace(0ms));
+      ASSERT_THAT(waiter->wait_for_line("report .* there|ready .*|failed .*", 60s),
+                  HasSubstr("there"));
+    }
+    killed.kill(SIGKILL);
+    killed.wait_exit(20s);
+    if (!is_awaited) {
+      EXPECT_EQ(generation_now(), before);
+      EXPECT_TRUE(only_the_model_is_left()) << testing::PrintToString(names());
+      continue;
+    }
+    EXPECT_THAT(result_of(*waiter), testing::StartsWith("ready")) << waiter->output().all_output();
+    EXPECT_NE(result_of(*waiter), before);
+    EXPECT_EQ(result_of(*waiter), generation_now());
+    EXPECT_TRUE(is_whole(*waiter));
+  }
+  EXPECT_TRUE(is_whole(former));
   EXPECT_TRUE(only_the_model_is_left()) << testing::PrintToString(names());
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// weights_agent SOCKET NAME DEVICE PATH [PAUSE_MS]
+// weights_agent SOCKET NAME DEVICE PATH [PAUSE_MS [replace]]
 // Loads a model, prints "report BYTES TOTAL here|there" while it does, then "ready GENERATION", and
 // for each line on standard input compares segment and files: "whole", or what differs. With a
-// pause, it does not go on for so long at each report of the load's own progress.
+// pause, it does not go on for so long at each report of the load's own progress. With "replace",
+// the model replaces another one of this name.
 #include <chrono>
 #include <iostream>
 #include <string>
@@ -16,7 +17,7 @@
 using namespace gpushm;
 
 int main(int argc, char** argv) {
-  if (argc != 5 && argc != 6) {
+  if (argc < 5 || argc > 7) {
     return 2;
   }
   try {
@@ -25,7 +26,8 @@ int main(int argc, char** argv) {
     options.device = argv[3];
     options.threads = 2;
     options.timeout = std::chrono::minutes(2);
-    const std::chrono::milliseconds pause(argc == 6 ? std::stoi(argv[5]) : 0);
+    options.replace = argc == 7;
+    const std::chrono::milliseconds pause(argc > 5 ? std::stoi(argv[5]) : 0);
     options.report = [pause](const load_progress& far) {
       std::cout << "report " << far.bytes << ' ' << far.total_bytes << ' '
                 << (far.is_here ? "here" : "there") << std::endl;
