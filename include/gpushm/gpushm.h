@@ -156,7 +156,10 @@ typedef enum gpushm_segment_state GPUSHM_INT {
   GPUSHM_SEGMENT_BROKER_GONE = 3,
   GPUSHM_SEGMENT_UNKNOWN = 4, /* imported without a broker: the exporter is not monitored */
   /* its GPU was lost, and the memory with it: GPU work on it fails; the name is gone */
-  GPUSHM_SEGMENT_DEVICE_LOST = 5
+  GPUSHM_SEGMENT_DEVICE_LOST = 5,
+  /* this process has unmapped it for a time: the address is reserved, and any access there fails as
+   * to unmapped memory (SIGSEGV, a fault of the GPU); the lease and its handles stay valid */
+  GPUSHM_SEGMENT_SUSPENDED = 6
 } gpushm_segment_state;
 
 /* How a segment's memory is allocated and shared. */
@@ -586,7 +589,8 @@ GPUSHM_API gpushm_segment* gpushm_segment_dup(const gpushm_segment* segment);
 GPUSHM_API void gpushm_segment_close(gpushm_segment* segment);
 
 /* The first byte: a device pointer (also a CUdeviceptr) for GPU segments, a CPU pointer for host
- * segments. Valid as long as the handle exists. */
+ * segments. Valid as long as the handle exists. Also while the segment is suspended: then nothing
+ * is mapped there. */
 GPUSHM_API const void* gpushm_segment_data(const gpushm_segment* segment);
 /* As gpushm_segment_data, for writing; NULL if it was opened with GPUSHM_ACCESS_READ (the hardware
  * refuses writes there, too). */

@@ -53,6 +53,8 @@ enum class segment_state : std::uint8_t {
   unknown = GPUSHM_SEGMENT_UNKNOWN,  ///< imported without a broker: the exporter is not monitored
   /// Its GPU was lost, and the memory with it: GPU work on it fails; the name is gone.
   device_lost = GPUSHM_SEGMENT_DEVICE_LOST,
+  /// This process has unmapped it for a time: its address is reserved, and any access there fails.
+  suspended = GPUSHM_SEGMENT_SUSPENDED,
 };
 
 /// How a segment's memory is allocated and shared.

@@ -380,8 +380,9 @@ class Segment:
     def state(self) -> str:
         """
         ``"live"``, ``"removed"``, ``"exporter-gone"``, ``"broker-gone"``,
-        ``"unknown"``, or ``"device-lost"``: its GPU was lost, and the memory with it. In
-        each other state the memory stays valid. Reads shared memory only.
+        ``"unknown"``, ``"device-lost"``: its GPU was lost, and the memory with it, or
+        ``"suspended"``: this process has unmapped it for a time. In each other state the
+        memory stays valid. Reads shared memory only.
         """
 
     @property

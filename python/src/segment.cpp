@@ -278,8 +278,9 @@ void register_segment(nb::module_& module) {
           name_of<gpushm_segment_state, gpushm_segment_current_state, gpushm_segment_state_name>,
           nb::sig("def state(self) -> str"),
           "``\"live\"``, ``\"removed\"``, ``\"exporter-gone\"``, ``\"broker-gone\"``,\n"
-          "``\"unknown\"``, or ``\"device-lost\"``: its GPU was lost, and the memory with it. In\n"
-          "each other state the memory stays valid. Reads shared memory only.")
+          "``\"unknown\"``, ``\"device-lost\"``: its GPU was lost, and the memory with it, or\n"
+          "``\"suspended\"``: this process has unmapped it for a time. In each other state the\n"
+          "memory stays valid. Reads shared memory only.")
       .def_prop_ro("device",
                    device,
                    nb::sig("def device(self) -> str"),

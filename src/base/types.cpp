@@ -137,6 +137,8 @@ std::string_view name_of(segment_state value) noexcept {
       return "unknown";
     case segment_state::device_lost:
       return "device-lost";
+    case segment_state::suspended:
+      return "suspended";
   }
   return "unknown";
 }

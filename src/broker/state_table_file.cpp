@@ -32,6 +32,7 @@ wire::slot_state stored(std::optional<segment_state> state) {
     case segment_state::removed:
     case segment_state::broker_gone:
     case segment_state::unknown:
+    case segment_state::suspended:
       break;
   }
   return wire::slot_state::removed;

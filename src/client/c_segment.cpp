@@ -64,6 +64,13 @@ void check_range(std::string_view operation,
 
 /// A child inherits mappings of host memory, but none of the driver's.
 void check_reachable(std::string_view operation, const gpushm_segment& of) {
+  if (of.region().suspended()) {
+    throw error(errc::invalid_argument,
+                operation,
+                of.info().name,
+                "the segment is suspended: no memory is mapped at its address",
+                "resume it first");
+  }
   if (of.info().device.kind != device_kind::host) {
     check_not_forked(of.forks(), operation, of.info().name);
   }

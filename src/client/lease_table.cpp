@@ -360,7 +360,7 @@ bool lease_table::is_named(const mapping& of) {
 
 bool lease_table::is_worth_keeping(const mapping& of) {
   return of.info().lifetime == lifetime::persistent && of.lease() != nullptr &&
-         of.lease()->published() && is_named(of);
+         of.lease()->published() && is_named(of) && !of.region().suspended();
 }
 
 void lease_table::release(std::shared_ptr<mapping> of) noexcept {

@@ -72,8 +72,12 @@ class mapping {
   [[nodiscard]] bool is_on_peer() const noexcept { return is_on_peer_; }
   /// The device that uses the mapping, as CUDA numbers it in this process; -1: the host.
   [[nodiscard]] int ordinal() const noexcept { return ordinal_; }
+  /// Suspended only by this process: whether the segment has ended meanwhile is in its lease's
+  /// state.
   [[nodiscard]] segment_state state() const noexcept {
-    return lease_ ? lease_->state() : segment_state::unknown;
+    const segment_state shown = lease_ ? lease_->state() : segment_state::unknown;
+    return region_->suspended() && shown != segment_state::device_lost ? segment_state::suspended
+                                                                       : shown;
   }
 
  private:

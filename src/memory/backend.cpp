@@ -127,12 +127,16 @@ int local_ordinal(const device_id& device) noexcept {
 
 // ---- imports ----
 
-std::unique_ptr<region> backend::import(const import_request& wanted, chunk_source& chunks) const {
+namespace {
+
+/// Passes all chunks to `add`. Throws protocol_error unless their sizes add up to the announced
+/// one.
+template <typename Add>
+void add_all(std::string_view name, std::uint64_t total_bytes, chunk_source& chunks, Add&& add) {
   const auto mismatch = [&](std::string_view what) {
-    return error(errc::protocol_error, "open", wanted.name, what, "report this as a bug");
+    return error(errc::protocol_error, "open", name, what, "report this as a bug");
   };
-  const auto pending = begin_import(wanted);
-  std::uint64_t missing_bytes = wanted.total_bytes;
+  std::uint64_t missing_bytes = total_bytes;
   while (auto next = chunks.next()) {
     // Sizes come from other processes: addresses after the announced total do not belong to the
     // importer.
@@ -140,12 +144,78 @@ std::unique_ptr<region> backend::import(const import_request& wanted, chunk_sour
       throw mismatch("the chunks are larger than the segment");
     }
     missing_bytes -= next->size_bytes;
-    pending->add(std::move(next->file), next->size_bytes);
+    add(std::move(next->file), next->size_bytes);
   }
   if (missing_bytes != 0) {
     throw mismatch("the chunks are smaller than the segment");
   }
+}
+
+}  // namespace
+
+std::unique_ptr<region> backend::import(const import_request& wanted, chunk_source& chunks) const {
+  const auto pending = begin_import(wanted);
+  add_all(wanted.name,
+          wanted.total_bytes,
+          chunks,
+          [&](base::guarded_fd file, std::uint64_t chunk_bytes) {
+            pending->add(std::move(file), chunk_bytes);
+          });
   return pending->finish();
+}
+
+// ---- regions that are suspended ----
+
+void region::suspend() {
+  address_range* const addresses = range();
+  if (addresses == nullptr) {
+    throw error(errc::invalid_argument,
+                "suspend",
+                {},
+                "memory of this kind cannot be unmapped and mapped again at its address",
+                "suspend segments of the backends cuda-vmm and host only");
+  }
+  if (suspended()) {
+    return;
+  }
+  suspended_.store(true, std::memory_order_release);  // before anything is unmapped
+  try {
+    addresses->unmap();
+  } catch (const error& why) {
+    if (addresses->mapped_bytes() == addresses->total_bytes()) {
+      suspended_.store(false, std::memory_order_release);
+    }
+    throw why.in("suspend", addresses->name());
+  }
+}
+
+void region::resume(chunk_source& chunks) {
+  address_range* const addresses = range();
+  if (addresses == nullptr || !suspended()) {
+    throw error(errc::invalid_argument,
+                "resume",
+                addresses == nullptr ? std::string_view() : addresses->name(),
+                "the memory is not suspended",
+                "call resume once after suspend");
+  }
+  try {
+    addresses->unmap();  // what a failed call has left
+    add_all(addresses->name(),
+            addresses->total_bytes(),
+            chunks,
+            [&](base::guarded_fd file, std::uint64_t chunk_bytes) {
+              addresses->add(std::move(file), chunk_bytes);
+            });
+    addresses->allow_access();
+  } catch (const error& why) {
+    try {
+      addresses->unmap();
+    } catch (const error& other) {
+      base::log(log_level::warning, other.what());  // the next call tries again
+    }
+    throw why.in("resume", addresses->name());
+  }
+  suspended_.store(false, std::memory_order_release);
 }
 
 }  // namespace gpushm::memory

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -17,8 +18,53 @@
 
 namespace gpushm::memory {
 
-/// Memory mapped into this process. Owns mapping and allocations; destroying it unmaps and never
-/// waits for GPU work.
+/// Provides an import with a segment's chunks, in order.
+class chunk_source {
+ public:
+  struct chunk {
+    base::guarded_fd file;
+    std::uint64_t size_bytes = 0;
+  };
+  chunk_source() = default;
+  chunk_source(const chunk_source&) = delete;
+  chunk_source& operator=(const chunk_source&) = delete;
+  virtual ~chunk_source() = default;
+  /// The next chunk; nothing after the last. May block. Throws if the next chunk cannot be
+  /// obtained.
+  [[nodiscard]] virtual std::optional<chunk> next() = 0;
+};
+
+/// Reserved addresses, and the chunks that are mapped there back to back. Destroying it unmaps them
+/// and frees the addresses.
+///
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
+class address_range {
+ public:
+  address_range(const address_range&) = delete;
+  address_range& operator=(const address_range&) = delete;
+  virtual ~address_range() = default;
+
+  [[nodiscard]] virtual const std::string& name() const noexcept = 0;
+  /// Of the chunks that it is for.
+  [[nodiscard]] virtual std::uint64_t total_bytes() const noexcept = 0;
+  [[nodiscard]] virtual std::uint64_t mapped_bytes() const noexcept = 0;
+  /// Maps a chunk after the others, and closes its descriptor. Throws wrong_descriptor_kind,
+  /// driver_error, system_error.
+  virtual void add(base::guarded_fd chunk, std::uint64_t chunk_bytes) = 0;
+  /// All chunks have been added: makes them accessible. Throws driver_error.
+  virtual void allow_access() = 0;
+  /// Unmaps all chunks, and keeps the addresses. Throws driver_error, system_error; those that
+  /// `mapped_bytes` counts are still mapped then.
+  virtual void unmap() = 0;
+
+ protected:
+  address_range() = default;
+  address_range(address_range&&) = default;
+  address_range& operator=(address_range&&) = default;
+};
+
+/// Memory mapped into this process, and the addresses that are reserved for it. Owns mapping and
+/// allocations; destroying it unmaps and never waits for GPU work.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: const members safe, others unsafe.
 class region {
@@ -39,6 +85,27 @@ class region {
   virtual void read(std::uint64_t offset_bytes, std::span<std::byte> destination) const = 0;
   virtual void write(std::uint64_t offset_bytes, std::span<const std::byte> source) = 0;
   virtual void fill(std::uint64_t offset_bytes, std::uint64_t size_bytes, std::byte value) = 0;
+
+  /// True from `suspend` until a `resume` that succeeds: `data` is the same, nothing is mapped
+  /// there, and no other memory of this process can be.
+  [[nodiscard]] bool suspended() const noexcept {
+    return suspended_.load(std::memory_order_acquire);
+  }
+  /// Unmaps the memory and keeps its addresses. No effect if it is suspended. Does not synchronize.
+  /// Precondition: no work of a CPU or GPU uses the memory, nor is it registered with a driver.
+  /// Throws invalid_argument (memory of this kind cannot be suspended: nothing has changed),
+  /// driver_error, system_error.
+  void suspend();
+  /// Maps these chunks at the same addresses, for the same access. Blocks while `chunks` does.
+  /// Throws invalid_argument if it is not suspended, and as `backend::import`: it is suspended
+  /// then.
+  void resume(chunk_source& chunks);
+
+ private:
+  /// Null if its memory cannot be unmapped by itself.
+  [[nodiscard]] virtual address_range* range() noexcept { return nullptr; }
+
+  std::atomic<bool> suspended_{false};
 };
 
 /// A region that this process allocated and can export.
@@ -57,22 +124,6 @@ struct import_request {
   std::uint64_t total_bytes = 0;  ///< of all chunks
   gpushm::access access = gpushm::access::read;
   std::uint64_t offset_bytes = 0;  ///< where the region begins in the chunks
-};
-
-/// Provides an import with a segment's chunks, in order.
-class chunk_source {
- public:
-  struct chunk {
-    base::guarded_fd file;
-    std::uint64_t size_bytes = 0;
-  };
-  chunk_source() = default;
-  chunk_source(const chunk_source&) = delete;
-  chunk_source& operator=(const chunk_source&) = delete;
-  virtual ~chunk_source() = default;
-  /// The next chunk; nothing after the last. May block. Throws if the next chunk cannot be
-  /// obtained.
-  [[nodiscard]] virtual std::optional<chunk> next() = 0;
 };
 
 /// A pending import. Destroying it before `finish` undoes what was added.

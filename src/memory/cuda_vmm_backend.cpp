@@ -21,15 +21,15 @@ namespace {
 
 using driver::cuda_driver;
 
-/// An address range of one GPU, into which chunks are mapped back to back; set-access is called
-/// once for all.
-class device_mapping {
+/// An address range of one GPU; set-access is called once for all chunks.
+class device_mapping final : public address_range {
  public:
   device_mapping(std::string_view operation,
                  std::string_view name,
                  const driver::gpu& gpu,
-                 std::uint64_t total_bytes)
-      : operation_(operation), name_(name), device_(gpu.handle) {
+                 std::uint64_t total_bytes,
+                 gpushm::access access)
+      : operation_(operation), name_(name), device_(gpu.handle), access_(access) {
     const driver::context_scope scope(
         driver::primary_context(gpu.handle, operation, name), operation_, name_);
     cuda::CUdeviceptr address = 0;
@@ -45,22 +45,46 @@ class device_mapping {
     mapped_bytes_ += chunk_bytes;
   }
 
-  void allow(gpushm::access access) {
+  void add(base::guarded_fd chunk, std::uint64_t chunk_bytes) override {
+    cuda::CUmemGenericAllocationHandle handle = 0;
+    // The driver takes the descriptor's number in place of a pointer.
+    auto* const number = reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): see above
+        static_cast<std::intptr_t>(chunk.get()));
+    check(cu_->cuMemImportFromShareableHandle(
+              &handle, number, cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+          "cuMemImportFromShareableHandle");
+    const driver::unique_allocation imported(handle);
+    append(imported.get(), chunk_bytes);
+  }
+
+  void allow_access() override {
     cuda::CUmemAccessDesc description{};
     description.location = {cuda::CU_MEM_LOCATION_TYPE_DEVICE, device_};
-    description.flags = access == access::read ? cuda::CU_MEM_ACCESS_FLAGS_PROT_READ
-                                               : cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    description.flags = access_ == access::read ? cuda::CU_MEM_ACCESS_FLAGS_PROT_READ
+                                                : cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     check(cu_->cuMemSetAccess(reservation_.get().pointer, mapped_bytes_, &description, 1),
           "cuMemSetAccess");
   }
 
-  [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  [[nodiscard]] const cuda_driver& driver() const noexcept { return cu_; }
+  void unmap() override {
+    while (!mappings_.empty()) {
+      const driver::device_range last = mappings_.back().get();
+      check(cu_->cuMemUnmap(last.pointer, last.size_bytes), "cuMemUnmap");
+      static_cast<void>(mappings_.back().release());
+      mappings_.pop_back();
+      mapped_bytes_ -= last.size_bytes;
+    }
+  }
+
+  [[nodiscard]] const std::string& name() const noexcept override { return name_; }
+  [[nodiscard]] std::uint64_t total_bytes() const noexcept override {
+    return reservation_.get().size_bytes;
+  }
   /// The mapped memory from `offset_bytes` on.
   [[nodiscard]] device_bytes bytes_from(std::uint64_t offset_bytes) const {
     return {name_, device_, reservation_.get().pointer + offset_bytes};
   }
-  [[nodiscard]] std::uint64_t mapped_bytes() const noexcept { return mapped_bytes_; }
+  [[nodiscard]] std::uint64_t mapped_bytes() const noexcept override { return mapped_bytes_; }
 
  private:
   void check(cuda::CUresult result, std::string_view call) const {
@@ -71,6 +95,7 @@ class device_mapping {
   std::string operation_;
   std::string name_;
   cuda::CUdevice device_;
+  gpushm::access access_;
   std::uint64_t mapped_bytes_ = 0;
   driver::unique_reservation reservation_;
   std::vector<driver::unique_device_mapping> mappings_;  // unmapped before the range is freed
@@ -100,26 +125,16 @@ class device_allocation final : public device_region<allocation, owned_mapping> 
 class device_importer final : public importer {
  public:
   device_importer(const import_request& wanted, const driver::gpu& gpu)
-      : access_(wanted.access),
-        offset_bytes_(wanted.offset_bytes),
-        mapping_(std::make_unique<device_mapping>("open", wanted.name, gpu, wanted.total_bytes)) {}
+      : offset_bytes_(wanted.offset_bytes),
+        mapping_(std::make_unique<device_mapping>(
+            "open", wanted.name, gpu, wanted.total_bytes, wanted.access)) {}
 
   void add(base::guarded_fd chunk, std::uint64_t chunk_bytes) override {
-    cuda::CUmemGenericAllocationHandle handle = 0;
-    // The driver takes the descriptor's number in place of a pointer.
-    auto* const number = reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): see above
-        static_cast<std::intptr_t>(chunk.get()));
-    cuda_driver::check(mapping_->driver()->cuMemImportFromShareableHandle(
-                           &handle, number, cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-                       "open",
-                       mapping_->name(),
-                       "cuMemImportFromShareableHandle");
-    const driver::unique_allocation imported(handle);
-    mapping_->append(imported.get(), chunk_bytes);
+    mapping_->add(std::move(chunk), chunk_bytes);
   }
 
   [[nodiscard]] std::unique_ptr<region> finish() override {
-    mapping_->allow(access_);
+    mapping_->allow_access();
     device_bytes bytes = mapping_->bytes_from(offset_bytes_);
     const std::uint64_t mapped_bytes = mapping_->mapped_bytes() - offset_bytes_;
     return std::make_unique<device_region<region, owned_mapping>>(
@@ -127,7 +142,6 @@ class device_importer final : public importer {
   }
 
  private:
-  gpushm::access access_;
   std::uint64_t offset_bytes_;
   owned_mapping mapping_;
 };
@@ -183,7 +197,8 @@ std::unique_ptr<allocation> cuda_vmm_backend::allocate(
     const chunk_plan& plan,
     std::chrono::steady_clock::time_point /*deadline*/) const {
   const cuda_driver& cu = cuda_driver::instance();
-  auto mapping = std::make_unique<device_mapping>("create", name, gpu_, plan.total_bytes());
+  auto mapping = std::make_unique<device_mapping>(
+      "create", name, gpu_, plan.total_bytes(), access::read_write);
   cuda::CUmemAllocationProp properties = properties_;
   std::vector<driver::unique_allocation> chunks;
   chunks.reserve(plan.count);
@@ -208,7 +223,7 @@ std::unique_ptr<allocation> cuda_vmm_backend::allocate(
     cuda_driver::check(result, "create", name, "cuMemCreate");
     mapping->append(chunk.get(), plan.size_of(i));
   }
-  mapping->allow(access::read_write);
+  mapping->allow_access();
   device_bytes bytes = mapping->bytes_from(0);
   const std::uint64_t mapped_bytes = mapping->mapped_bytes();
   return std::make_unique<device_allocation>(

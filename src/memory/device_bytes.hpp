@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "driver/cuda_abi.hpp"
 #include "memory/backend.hpp"
@@ -56,7 +57,8 @@ void copy_on_gpu(const gpu_source& from,
                  std::uint64_t size_bytes,
                  const std::string& name);
 
-/// A region over such addresses. `Base` is `region` or `allocation`; `Owner` owns the memory.
+/// A region over such addresses. `Base` is `region` or `allocation`; `Owner` owns the memory; if it
+/// points to an `address_range`, the region can be suspended.
 template <typename Base, typename Owner>
 class device_region : public Base {
  public:
@@ -79,6 +81,14 @@ class device_region : public Base {
   [[nodiscard]] const Owner& owner() const noexcept { return owner_; }
 
  private:
+  [[nodiscard]] address_range* range() noexcept override {
+    if constexpr (requires(Owner & owner) { static_cast<address_range*>(owner.get()); }) {
+      return owner_.get();
+    } else {
+      return nullptr;
+    }
+  }
+
   Owner owner_;
   device_bytes bytes_;
   std::uint64_t mapped_bytes_;

@@ -35,11 +35,13 @@ constexpr std::uint64_t huge_page_bytes = 2UL * 1024 * 1024;
 constexpr std::uint64_t check_interval_bytes = 256UL * 1024;
 constexpr int chunk_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-/// An address range into which chunks are mapped back to back.
-class host_range {
+class host_range final : public address_range {
  public:
-  host_range(std::string_view operation, std::string_view name, std::uint64_t total_bytes)
-      : operation_(operation), name_(name) {
+  host_range(std::string_view operation,
+             std::string_view name,
+             std::uint64_t total_bytes,
+             gpushm::access access)
+      : operation_(operation), name_(name), total_bytes_(total_bytes), access_(access) {
     // Includes room to begin on a huge page, as MAP_FIXED mappings of huge pages require. Another
     // process may have chosen the total: if the sum wrapped, chunks, which are mapped at fixed
     // addresses, would replace other mappings after it.
@@ -62,8 +64,8 @@ class host_range {
     first_ = static_cast<std::byte*>(address) + skip;
   }
 
-  void append(int fd, std::uint64_t chunk_bytes, gpushm::access access) {
-    const int protection = access == access::read ? PROT_READ : PROT_READ | PROT_WRITE;
+  void append(int fd, std::uint64_t chunk_bytes) {
+    const int protection = access_ == access::read ? PROT_READ : PROT_READ | PROT_WRITE;
     void* address =
         ::mmap(first_ + mapped_bytes_, chunk_bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0);
     if (address == MAP_FAILED) {  // NOLINT(performance-no-int-to-ptr): the macro is a cast
@@ -72,12 +74,45 @@ class host_range {
     mapped_bytes_ += chunk_bytes;
   }
 
+  void add(base::guarded_fd chunk, std::uint64_t chunk_bytes) override {
+    // Otherwise its creator could truncate it later, and the next access would raise SIGBUS.
+    if (!is_sealed_memfd(chunk.get(), chunk_bytes)) {
+      throw error(errc::wrong_descriptor_kind,
+                  operation_,
+                  name_,
+                  "a chunk is not a sealed memfd of the announced size",
+                  "the broker or the creator is broken or hostile; report it");
+    }
+    append(chunk.get(), chunk_bytes);
+  }
+  void allow_access() override {}  // each chunk is accessible at once
+  void unmap() override {
+    if (mapped_bytes_ == 0) {
+      return;
+    }
+    // Replaces the chunks in one step: no other mapping can get the addresses.
+    void* const address = ::mmap(first_,
+                                 mapped_bytes_,
+                                 PROT_NONE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+                                 -1,
+                                 0);
+    if (address == MAP_FAILED) {  // NOLINT(performance-no-int-to-ptr): the macro is a cast
+      base::throw_errno(errno, operation_, name_, "mmap");
+    }
+    mapped_bytes_ = 0;
+  }
+
   [[nodiscard]] std::byte* data() const noexcept { return first_; }
-  [[nodiscard]] std::uint64_t mapped_bytes() const noexcept { return mapped_bytes_; }
+  [[nodiscard]] const std::string& name() const noexcept override { return name_; }
+  [[nodiscard]] std::uint64_t total_bytes() const noexcept override { return total_bytes_; }
+  [[nodiscard]] std::uint64_t mapped_bytes() const noexcept override { return mapped_bytes_; }
 
  private:
   std::string operation_;
   std::string name_;
+  std::uint64_t total_bytes_;
+  gpushm::access access_;
   base::unique_mapping room_;
   std::byte* first_ = nullptr;
   std::uint64_t mapped_bytes_ = 0;
@@ -212,21 +247,11 @@ class host_allocator {
 class host_importer final : public importer {
  public:
   explicit host_importer(const import_request& wanted)
-      : name_(wanted.name),
-        access_(wanted.access),
-        offset_bytes_(wanted.offset_bytes),
-        range_("open", wanted.name, wanted.total_bytes) {}
+      : offset_bytes_(wanted.offset_bytes),
+        range_("open", wanted.name, wanted.total_bytes, wanted.access) {}
 
   void add(base::guarded_fd chunk, std::uint64_t chunk_bytes) override {
-    // Otherwise its creator could truncate it later, and the next access would raise SIGBUS.
-    if (!is_sealed_memfd(chunk.get(), chunk_bytes)) {
-      throw error(errc::wrong_descriptor_kind,
-                  "open",
-                  name_,
-                  "a chunk is not a sealed memfd of the announced size",
-                  "the broker or the creator is broken or hostile; report it");
-    }
-    range_.append(chunk.get(), chunk_bytes, access_);
+    range_.add(std::move(chunk), chunk_bytes);
   }
   [[nodiscard]] std::unique_ptr<region> finish() override {
     std::byte* const first = range_.data() + offset_bytes_;
@@ -236,8 +261,6 @@ class host_importer final : public importer {
   }
 
  private:
-  std::string name_;
-  gpushm::access access_;
   std::uint64_t offset_bytes_;
   host_range range_;
 };
@@ -260,12 +283,12 @@ std::unique_ptr<allocation> host_backend::allocate(
     const chunk_plan& plan,
     std::chrono::steady_clock::time_point deadline) const {
   host_allocator memory(name, plan.total_bytes(), huge_pages_, deadline);
-  host_range range("create", name, plan.total_bytes());
+  host_range range("create", name, plan.total_bytes(), access::read_write);
   std::vector<base::guarded_fd> chunks;
   chunks.reserve(plan.count);
   for (std::uint32_t i = 0; i < plan.count; ++i) {
     chunks.push_back(memory.make_chunk(plan.size_of(i)));
-    range.append(chunks.back().get(), plan.size_of(i), access::read_write);
+    range.append(chunks.back().get(), plan.size_of(i));
   }
   std::byte* const first = range.data();
   const std::uint64_t mapped_bytes = range.mapped_bytes();

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "memory/backend.hpp"
@@ -12,7 +13,7 @@
 namespace gpushm::memory {
 
 /// A region over host memory, like `device_region` for GPUs. `Base` is `region` or `allocation`;
-/// `Owner` owns the memory.
+/// `Owner` owns the memory; if it is an `address_range`, the region can be suspended.
 template <typename Base, typename Owner>
 class host_region : public Base {
  public:
@@ -38,6 +39,14 @@ class host_region : public Base {
   }
 
  private:
+  [[nodiscard]] address_range* range() noexcept override {
+    if constexpr (std::is_base_of_v<address_range, Owner>) {
+      return &owner_;
+    } else {
+      return nullptr;
+    }
+  }
+
   Owner owner_;
   std::byte* first_;
   std::uint64_t mapped_bytes_;

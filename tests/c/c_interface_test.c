@@ -84,6 +84,7 @@ static void names_of_enumerators(void) {
   EXPECT(is_text(gpushm_access_name(GPUSHM_ACCESS_READ_WRITE), "read-write"));
   EXPECT(is_text(gpushm_lifetime_name(GPUSHM_LIFETIME_LEASED), "leased"));
   EXPECT(is_text(gpushm_segment_state_name(GPUSHM_SEGMENT_REMOVED), "removed"));
+  EXPECT(is_text(gpushm_segment_state_name(GPUSHM_SEGMENT_SUSPENDED), "suspended"));
   EXPECT(is_text(gpushm_backend_name(GPUSHM_BACKEND_CUDA_VMM), "cuda-vmm"));
   EXPECT(is_text(gpushm_device_kind_name(GPUSHM_DEVICE_MIG), "mig"));
   EXPECT(is_text(gpushm_fence_name(GPUSHM_FENCE_PROVEN), "proven"));

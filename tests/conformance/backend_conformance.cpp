@@ -2,9 +2,11 @@
 // Guarantees of every backend, tested through the public interface and one layer below it: the same
 // cases for host memory, a GPU, and a GPU's memory used from a peer. They pass on the fake driver
 // and on the real one.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -17,6 +19,9 @@
 #include <thread>
 #include <utility>
 
+#include "client/chunk_stream.hpp"
+#include "client/client_impl.hpp"
+#include "client/segment_impl.hpp"
 #include "driver/cuda.hpp"
 #include "driver/devices.hpp"
 #include "driver/owners.hpp"
@@ -395,6 +400,120 @@ TEST_P(backend_conformance, import_has_exactly_the_announced_size) {
   EXPECT_EQ(code_of([&] { static_cast<void>(import(step, 2)); }), errc::protocol_error);
   EXPECT_EQ(code_of([&] { static_cast<void>(import(2 * step, 1)); }), errc::protocol_error);
   EXPECT_EQ(import(2 * step, 2), 2 * step);
+}
+
+/// Whether the first byte at this address of the user's device can be read. On the fake driver: a
+/// real one may end all work of the context after such an access.
+bool is_accessible(const void* address, bool on_gpu) {
+  std::byte byte{};
+  if (on_gpu) {
+    return driver::cuda_driver::instance()->cuMemcpyDtoH_v2(
+               &byte, reinterpret_cast<cuda::CUdeviceptr>(address), 1) == cuda::CUDA_SUCCESS;
+  }
+  const base::unique_fd file(::memfd_create("copy", MFD_CLOEXEC));
+  return ::write(file.get(), address, 1) == 1;  // EFAULT
+}
+
+TEST_P(backend_conformance, suspended_region_is_resumed_at_its_address) {
+  const bool is_fake = std::getenv("GPUSHM_FAKE_GPU_ROOT") != nullptr;
+  const auto source = home();
+  const std::uint64_t step = source->granularity();
+  const auto bytes = pattern(2 * step, 8);
+  const auto created = source->allocate(
+      "w", memory::plan_chunks(3 * step, step, step), std::chrono::steady_clock::time_point::max());
+  created->write(step - 50, bytes);
+  std::vector<base::guarded_fd> files;
+  for (std::uint32_t i = 0; i != 3; ++i) {
+    files.push_back(created->export_chunk(i));
+  }
+  const auto chunks = [&](std::size_t count) {
+    auto given = std::make_unique<gpushm_testing::given_chunks>();
+    for (std::size_t i = 0; i != count; ++i) {
+      given->add(base::guarded_fd(base::unique_fd(::fcntl(files.at(i).get(), F_DUPFD_CLOEXEC, 0))),
+                 step);
+    }
+    return given;
+  };
+  const auto seen = user()->import({"w", 3 * step, access::read}, *chunks(3));
+  std::vector<std::byte> got(bytes.size());
+  const auto is_complete = [&](const memory::region& from) {
+    std::fill(got.begin(), got.end(), std::byte{0});
+    from.read(step - 50, got);
+    return got == bytes;
+  };
+  for (memory::region* each : {seen.get(), static_cast<memory::region*>(created.get())}) {
+    const void* const address = each->data();
+    EXPECT_EQ(code_of([&] { each->resume(*chunks(3)); }), errc::invalid_argument);
+    EXPECT_FALSE(each->suspended());
+    each->suspend();
+    each->suspend();
+    EXPECT_TRUE(each->suspended());
+    EXPECT_EQ(each->data(), address);
+    EXPECT_EQ(each->mapped_bytes(), 3 * step);
+    EXPECT_TRUE((on_gpu() && !is_fake) || !is_accessible(address, on_gpu()));
+    EXPECT_EQ(code_of([&] { each->resume(*chunks(2)); }), errc::protocol_error);
+    EXPECT_TRUE(each->suspended());
+    // Other memory does not get the addresses.
+    const auto other = source->allocate("other",
+                                        memory::plan_chunks(3 * step, step, step),
+                                        std::chrono::steady_clock::time_point::max());
+    EXPECT_NE(other->data(), address);
+    each->resume(*chunks(3));
+    EXPECT_FALSE(each->suspended());
+    EXPECT_EQ(each->data(), address);
+    EXPECT_TRUE(is_complete(*each));
+  }
+  const auto unused = user()->import({"w", 3 * step, access::read}, *chunks(3));
+  unused->suspend();  // ends suspended
+}
+
+TEST_P(backend_conformance, suspended_segment_stays_with_its_users) {
+  const std::uint64_t step = home()->granularity();
+  create_options options = make(3 * step, step);
+  options.lifetime = lifetime::persistent;
+  segment written = producer_->create("w", options);
+  const auto bytes = pattern(3 * step, 9);
+  written.write(0, bytes);
+  written.publish();
+  const auto reader =
+      std::make_shared<detail::client_impl>(connect_options{.socket_path = options_.socket_path});
+  auto first = reader->open("w", use());
+  // As DLPack capsules, tensors and what find_memory returns do.
+  const detail::segment_ptr owner(gpushm_segment_dup(first.get()));
+  const void* const address = gpushm_segment_data(owner.get());
+  first->region().suspend();
+  for (const gpushm_segment* each : {first.get(), owner.get()}) {
+    EXPECT_EQ(gpushm_segment_current_state(each), GPUSHM_SEGMENT_SUSPENDED);
+    EXPECT_EQ(gpushm_segment_data(each), address);
+  }
+  std::vector<std::byte> got(bytes.size());
+  EXPECT_EQ(gpushm_segment_read(owner.get(), 0, got.data(), got.size()),
+            GPUSHM_ERRC_INVALID_ARGUMENT);
+  EXPECT_EQ(reader->open("w", use())->region().data(), address) << "one mapping for all";
+  first.reset();
+  consumer_->remove("w");
+  EXPECT_EQ(gpushm_segment_current_state(owner.get()), GPUSHM_SEGMENT_SUSPENDED) << "not ended";
+  EXPECT_EQ(written.state(), segment_state::removed);
+
+  detail::chunk_stream chunks(owner->mapped().shared_lease(), {}, std::chrono::seconds(60));
+  owner->region().resume(chunks);
+  EXPECT_EQ(gpushm_segment_current_state(owner.get()), GPUSHM_SEGMENT_REMOVED);
+  EXPECT_EQ(gpushm_segment_data(owner.get()), address);
+  EXPECT_EQ(gpushm_segment_read(owner.get(), 0, got.data(), got.size()), GPUSHM_OK);
+  EXPECT_TRUE(got == bytes);
+}
+
+TEST_P(backend_conformance, suspended_segment_is_not_cached) {
+  create_options options = make(mib);
+  options.lifetime = lifetime::persistent;
+  producer_->create("w", options).publish();
+  const auto reader =
+      std::make_shared<detail::client_impl>(connect_options{.socket_path = options_.socket_path});
+  static_cast<void>(reader->open("w", use()));
+  EXPECT_EQ(reader->leases().stats().kept_entries, 1U);
+  reader->open("w", use())->region().suspend();
+  EXPECT_EQ(reader->leases().stats().kept_entries, 0U);
+  consumer_->remove("w");
 }
 
 TEST_P(backend_conformance, memory_is_freed_after_last_lease) {

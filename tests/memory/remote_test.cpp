@@ -607,7 +607,13 @@ TEST(own_exports, are_counted) {
   auto first = std::make_optional<own_export>(memory);
   auto second = std::make_optional<own_export>(memory);
   first.reset();
-  EXPECT_EQ(open_own("kv", memory)->data(), &one);
+  const auto opened = open_own("kv", memory);
+  EXPECT_EQ(opened->data(), &one);
+  EXPECT_EQ(
+      error_of([&] { opened->suspend(); }, errc::invalid_argument),
+      "suspend: memory of this kind cannot be unmapped and mapped again at its address (suspend "
+      "segments of the backends cuda-vmm and host only)");
+  EXPECT_FALSE(opened->suspended());
   second.reset();
   EXPECT_EQ(error_of([&] { static_cast<void>(open_own("kv", memory)); }, errc::gone_or_replaced),
             "open \"kv\": this process no longer shares that memory (share it again)");
