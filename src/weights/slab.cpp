@@ -39,8 +39,8 @@ constexpr const char* operation = "open tensors";
 
 /// At a multiple of its size.
 struct seal_value {
-  /// Of the contents; 1: as they were sealed. For updates in place, which do not exist yet: it only
-  /// grows, and readers compare it before and after what they read.
+  /// Of the contents (`contents_version`): it only grows. For updates in place, which do not exist
+  /// yet: readers compare it before and after what they read.
   std::uint64_t version = 1;
   slab_id id{};
   std::array<char, 32> table_hash{};
@@ -49,7 +49,8 @@ struct seal_value {
   std::uint64_t mark = 0;
   friend bool operator==(const seal_value&, const seal_value&) = default;
 };
-static_assert(sizeof(seal_value) == seal_bytes);
+static_assert(sizeof(seal_value) == seal_bytes && offsetof(seal_value, version) == 0);
+constexpr std::uint64_t version_place = offsetof(seal_value, version);
 constexpr std::uint64_t mark_place = offsetof(seal_value, mark);
 using identities = std::array<model_identity, max_identities>;
 
@@ -140,7 +141,12 @@ std::optional<seal_value> seal_of(const segment& what, const slab_info& info) {
     return std::nullopt;
   }
   seal_value found;
-  what.read(seal_place(info), bytes_before_mark(found));
+  auto rest = bytes_before_mark(found);
+  if (is_of_cpu(what)) {  // the version may rise at the same time
+    found.version = load_word(what, seal_place(info) + version_place);
+    rest = rest.subspan(sizeof found.version);
+  }
+  what.read(seal_place(info) + mark_place - rest.size(), rest);
   found.mark = mark_of(info.id);
   return found.id == info.id ? std::optional(found) : std::nullopt;
 }
@@ -272,6 +278,15 @@ void seal(segment& what,
 
 bool is_sealed(const segment& what, const slab_info& info) {
   return seal_of(what, info).has_value();
+}
+
+std::uint64_t contents_version(const segment& what, const slab_info& info) {
+  const auto found = seal_of(what, info);
+  return found ? found->version : 0;
+}
+
+void set_contents_version(segment& what, const slab_info& info, std::uint64_t version) {
+  store_word(what, seal_place(info) + version_place, version);
 }
 
 std::optional<std::string> table_of(const segment& what, const slab_info& info) {

@@ -74,6 +74,13 @@ void seal(segment& what,
 /// this thread then. Does not read the table, which `table_of` checks. Blocks while the seal is
 /// copied.
 [[nodiscard]] bool is_sealed(const segment& what, const slab_info& info);
+/// The version of the contents of a segment: 1 of those that were loaded first, and higher with
+/// each set of contents that is written into the same memory; 0: it is not sealed (yet). What was
+/// written before that version is visible to this thread then. Of a hostile member: any number.
+[[nodiscard]] std::uint64_t contents_version(const segment& what, const slab_info& info);
+/// For the next set of contents, whose bytes have been written, and which no stream writes any
+/// more. Precondition: the segment is sealed, was opened for writing, and has one writer.
+void set_contents_version(segment& what, const slab_info& info, std::uint64_t version);
 /// The table of a segment that is sealed; nothing if it is not (yet). Blocks while it is copied.
 /// Throws `error`: protocol_error (it is damaged, or hostile).
 [[nodiscard]] std::optional<std::string> table_of(const segment& what, const slab_info& info);

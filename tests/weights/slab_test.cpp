@@ -170,6 +170,36 @@ TEST_F(tensors_in_segments, are_complete_for_each_thread_that_sees_the_seal) {
   }
 }
 
+/// What was written before a version is visible to the thread that reads it.
+TEST_F(tensors_in_segments, have_the_version_of_their_contents) {
+  const auto info = weights::new_slab("f", 512, table_.size());
+  segment made = create("w", weights::slab_bytes(info));
+  EXPECT_EQ(weights::contents_version(made, info), 0U);
+  weights::seal(made, info, table_);
+  EXPECT_EQ(weights::contents_version(made, info), 1U);
+  EXPECT_EQ(weights::contents_version(made, weights::new_slab("f", 512, table_.size())), 0U)
+      << "of other contents";
+  constexpr std::uint64_t last = 200;
+  std::jthread writer([&] {
+    auto* const words = static_cast<std::uint64_t*>(made.mutable_data());
+    for (std::uint64_t version = 2; version <= last; ++version) {
+      words[version % 32] = version;
+      weights::set_contents_version(made, info, version);
+    }
+  });
+  for (std::uint64_t seen = 1; seen != last;) {
+    const std::uint64_t now = weights::contents_version(made, info);
+    EXPECT_GE(now, seen);
+    seen = now;
+  }
+  const auto* const words = static_cast<const std::uint64_t*>(made.data());
+  for (std::uint64_t version = last - 31; version <= last; ++version) {
+    EXPECT_EQ(words[version % 32], version);
+  }
+  EXPECT_EQ(weights::table_of(made, info), table_);
+  EXPECT_EQ(weights::contents_version(made, info), last);
+}
+
 TEST_F(tensors_in_segments, remember_the_last_files) {
   const auto info = weights::new_slab("f", 512, table_.size(), weights::sources_bytes_for({}));
   segment made = create("w", weights::slab_bytes(info));
