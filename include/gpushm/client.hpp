@@ -67,6 +67,12 @@ struct connect_options {
   /// Cancels the wait for a broker with `errc::cancelled`, also when a later call of this client
   /// object reconnects.
   std::stop_token stop = {};
+  /// Names that the caller is about to open. Requested together with the connection, so that the
+  /// next open of each then only maps, without a request. As `client::prefetch`, but of any
+  /// lifetime: each is a lease of this client, which keeps the memory of a leased segment until it
+  /// is opened and closed, or until `trim`. A name that is not published, is a timeline's, or is
+  /// memory bound to its exporter is left out, without an error.
+  std::vector<std::string> prefetch = {};
 };
 
 struct create_options {
@@ -300,7 +306,7 @@ class client {
  public:
   /// Blocks until connected, at most `options.timeout`, or one request timeout if that is zero.
   /// Throws `error`: broker_unreachable, ambiguous_domain, permission_denied, unsupported_version,
-  /// too_many_connections, timed_out, cancelled.
+  /// too_many_connections, invalid_argument (a name), timed_out, cancelled.
   [[nodiscard]] static client connect(const connect_options& options = {}) {
     auto stop = std::make_unique<glue::stop_bridge>(options.stop);
     auto wanted = glue::sized<gpushm_connect_options>();
@@ -312,6 +318,12 @@ class client {
     wanted.cache_max_bytes = options.cache.max_bytes.value_or(0);
     wanted.has_cache_max_entries = options.cache.max_entries.has_value();
     wanted.cache_max_entries = options.cache.max_entries.value_or(0);
+    std::vector<gpushm_string> names;
+    for (const std::string& name : options.prefetch) {
+      names.push_back(glue::text(name));
+    }
+    wanted.prefetch = names.data();
+    wanted.prefetch_count = names.size();
     gpushm_client* created = nullptr;
     glue::check(gpushm_client_connect(&wanted, &created));
     client result(created);

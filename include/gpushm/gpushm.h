@@ -340,11 +340,19 @@ typedef struct gpushm_connect_options {
   uint64_t cache_max_entries;
   bool has_cache_max_bytes;
   bool has_cache_max_entries;
+  /* `prefetch_count` names that the caller is about to open. Requested together with the
+   * connection, so that the next open of each then only maps, without a request. As
+   * gpushm_client_prefetch, but of any lifetime: each is a lease of this client, which keeps the
+   * memory of a leased segment until it is opened and closed, or until gpushm_client_trim. A name
+   * that is not published, is a timeline's, or is memory bound to its exporter is left out, without
+   * an error. */
+  const gpushm_string* prefetch;
+  size_t prefetch_count;
 } gpushm_connect_options;
 
 /* Blocks until connected, at most `timeout_ms`, or one request timeout if that is 0. Fails with
  * broker_unreachable, ambiguous_domain, permission_denied, unsupported_version,
- * too_many_connections, timed_out, cancelled. */
+ * too_many_connections, invalid_argument (a name), timed_out, cancelled. */
 GPUSHM_API gpushm_errc gpushm_client_connect(const gpushm_connect_options* options,
                                              gpushm_client** client);
 /* Returns another handle to the same connection. */

@@ -1010,7 +1010,7 @@ class Client:
         its loader has died), and as :meth:`open`.
         """
 
-def connect(socket: str | os.PathLike[str] | None = None, *, timeout: float | None = 0.0, request_timeout: float | None = 30.0, cache_bytes: int | None = None, cache_entries: int | None = None, stop: Stop | None = None) -> Client:
+def connect(socket: str | os.PathLike[str] | None = None, *, timeout: float | None = 0.0, request_timeout: float | None = 30.0, cache_bytes: int | None = None, cache_entries: int | None = None, prefetch: Sequence[str] = (), stop: Stop | None = None) -> Client:
     """
     Connect to a broker.
 
@@ -1018,12 +1018,15 @@ def connect(socket: str | os.PathLike[str] | None = None, *, timeout: float | No
     ``/run/gpushm/d/default/socket``. ``timeout``: seconds to wait for a broker that is not running yet;
     0: do not wait, None: no limit. ``request_timeout``: seconds for each request. ``cache_bytes``,
     ``cache_entries``: limits of the import cache; None: from the environment, else 64 GiB and 256.
+    ``prefetch``: names that the caller is about to open, which are requested together with the
+    connection: opening them then only maps them. Until it is opened and closed, or until :meth:`Client.trim`,
+    each is a lease. Names that are not published yet are left out.
 
     Raises gpushm.BrokerUnreachableError, AmbiguousDomainError, PermissionDeniedError,
-    UnsupportedVersionError, TimedOutError, CancelledError.
+    UnsupportedVersionError, InvalidArgumentError (a name), TimedOutError, CancelledError.
     """
 
-def connect_async(socket: str | os.PathLike[str] | None = None, *, timeout: float | None = 0.0, request_timeout: float | None = 30.0, cache_bytes: int | None = None, cache_entries: int | None = None) -> Coroutine[Any, Any, Client]:
+def connect_async(socket: str | os.PathLike[str] | None = None, *, timeout: float | None = 0.0, request_timeout: float | None = 30.0, cache_bytes: int | None = None, cache_entries: int | None = None, prefetch: Sequence[str] = ()) -> Coroutine[Any, Any, Client]:
     """As :func:`connect`, for asyncio. Cancelling the task ends the wait."""
 
 def from_dlpack(tensor: object, /, *, stream: int | None = None) -> Array:

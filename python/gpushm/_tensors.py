@@ -56,7 +56,7 @@ class safe_open:  # noqa: N801
         self._framework = framework
         self._convert = converter(framework)
         end = end_of(timeout)
-        with connected(client, timeout) as by:
+        with connected(client, timeout, [name]) as by:
             self._table = open_table(by, name, device=_to_device(device), timeout=left(end))
         gpus = {each.device for each in self._table.segments} - {"host"}
         if device == "cpu" and gpus:
@@ -197,12 +197,14 @@ _LOAD_SECONDS = 3600.0
 
 
 @contextlib.contextmanager
-def connected(client: Client | None, timeout: float | None = 0.0) -> Iterator[Client]:
-    """``timeout``: for a broker that starts later."""
+def connected(
+    client: Client | None, timeout: float | None = 0.0, prefetch: Sequence[str] = ()
+) -> Iterator[Client]:
+    """``timeout``: for a broker that starts later. ``prefetch``: of a client that is made."""
     if client is not None:
         yield client
         return
-    with _core.connect(timeout=timeout) as made:
+    with _core.connect(timeout=timeout, prefetch=prefetch) as made:
         yield made
 
 

@@ -4,11 +4,13 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "channel.hpp"
 #include "in_python.hpp"
@@ -29,9 +31,12 @@ nb::object connect(nb::handle socket,
                    std::optional<double> request_timeout,
                    std::optional<std::uint64_t> cache_bytes,
                    std::optional<std::uint64_t> cache_entries,
+                   std::vector<string> prefetch,
                    std::shared_ptr<stop_source> stop) {
   struct state {
     string socket;
+    std::vector<string> prefetch;
+    std::vector<gpushm_string> names;
     gpushm_connect_options options = with_size<gpushm_connect_options>();
     gpushm_client* client = nullptr;
     state() = default;
@@ -51,6 +56,12 @@ nb::object connect(nb::handle socket,
   work->options.cache_max_bytes = cache_bytes.value_or(0);
   work->options.has_cache_max_entries = cache_entries.has_value();
   work->options.cache_max_entries = cache_entries.value_or(0);
+  work->prefetch = std::move(prefetch);
+  for (const string& name : work->prefetch) {
+    work->names.push_back(text(name));
+  }
+  work->options.prefetch = work->names.data();
+  work->options.prefetch_count = work->names.size();
   run_cancellable(stop, [work](gpushm_stop* by) {
     work->options.stop = by;
     return gpushm_client_connect(&work->options, &work->client);
@@ -312,31 +323,38 @@ void register_client(nb::module_& module) {
       type, "def __enter__(self) -> Client", [](client_object& self) { self.handle.close(); });
   register_channel_methods(type);
   register_tensors_methods(type);
-  module.def("connect",
-             connect,
-             nb::arg("socket").none() = nb::none(),
-             nb::kw_only(),
-             nb::arg("timeout").none() = 0.0,
-             nb::arg("request_timeout").none() = 30.0,
-             nb::arg("cache_bytes").none() = nb::none(),
-             nb::arg("cache_entries").none() = nb::none(),
-             nb::arg("stop").none() = nb::none(),
-             nb::sig("def connect(socket: str | os.PathLike[str] | None = None, *, timeout: float "
-                     "| None = 0.0, "
-                     "request_timeout: float | None = 30.0, cache_bytes: int | None = None, "
-                     "cache_entries: int | None = "
-                     "None, stop: Stop | None = None) -> Client"),
-             "Connect to a broker.\n\n"
-             "``socket``: its path; None: ``$GPUSHM_SOCKET``, else the one domain under "
-             "``/run/gpushm/d``, else\n"
-             "``/run/gpushm/d/default/socket``. ``timeout``: seconds to wait for a broker that is "
-             "not running yet;\n"
-             "0: do not wait, None: no limit. ``request_timeout``: seconds for each request. "
-             "``cache_bytes``,\n"
-             "``cache_entries``: limits of the import cache; None: from the environment, else 64 "
-             "GiB and 256.\n\n"
-             "Raises gpushm.BrokerUnreachableError, AmbiguousDomainError, PermissionDeniedError,\n"
-             "UnsupportedVersionError, TimedOutError, CancelledError.");
+  module.def(
+      "connect",
+      connect,
+      nb::arg("socket").none() = nb::none(),
+      nb::kw_only(),
+      nb::arg("timeout").none() = 0.0,
+      nb::arg("request_timeout").none() = 30.0,
+      nb::arg("cache_bytes").none() = nb::none(),
+      nb::arg("cache_entries").none() = nb::none(),
+      nb::arg("prefetch") = nb::make_tuple(),
+      nb::arg("stop").none() = nb::none(),
+      nb::sig("def connect(socket: str | os.PathLike[str] | None = None, *, timeout: float "
+              "| None = 0.0, "
+              "request_timeout: float | None = 30.0, cache_bytes: int | None = None, "
+              "cache_entries: int | None = "
+              "None, prefetch: Sequence[str] = (), stop: Stop | None = None) -> Client"),
+      "Connect to a broker.\n\n"
+      "``socket``: its path; None: ``$GPUSHM_SOCKET``, else the one domain under "
+      "``/run/gpushm/d``, else\n"
+      "``/run/gpushm/d/default/socket``. ``timeout``: seconds to wait for a broker that is "
+      "not running yet;\n"
+      "0: do not wait, None: no limit. ``request_timeout``: seconds for each request. "
+      "``cache_bytes``,\n"
+      "``cache_entries``: limits of the import cache; None: from the environment, else 64 "
+      "GiB and 256.\n"
+      "``prefetch``: names that the caller is about to open, which are requested together "
+      "with the\n"
+      "connection: opening them then only maps them. Until it is opened and closed, or until "
+      ":meth:`Client.trim`,\n"
+      "each is a lease. Names that are not published yet are left out.\n\n"
+      "Raises gpushm.BrokerUnreachableError, AmbiguousDomainError, PermissionDeniedError,\n"
+      "UnsupportedVersionError, InvalidArgumentError (a name), TimedOutError, CancelledError.");
   module.def(
       "connect_async",
       [](nb::handle socket, const nb::kwargs& options) {
@@ -346,7 +364,8 @@ void register_client(nb::module_& module) {
       nb::arg("options"),
       nb::sig("def connect_async(socket: str | os.PathLike[str] | None = None, *, timeout: float | "
               "None = 0.0, request_timeout: float | None = 30.0, cache_bytes: int | None = None, "
-              "cache_entries: int | None = None) -> Coroutine[Any, Any, Client]"),
+              "cache_entries: int | None = None, prefetch: Sequence[str] = ()) -> Coroutine[Any, "
+              "Any, Client]"),
       "As :func:`connect`, for asyncio. Cancelling the task ends the wait.");
 }
 

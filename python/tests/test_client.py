@@ -375,3 +375,19 @@ def test_a_broker_that_dies(client, broker):
     assert segment.read() == b"\x03" * 8
     with pytest.raises(ConnectionError):
         client.stat("s")
+
+
+def test_names_come_with_the_connection(broker, client):
+    with client.create("a", 4096, device="host") as segment:
+        segment.write(b"contents")
+        segment.publish()
+        with gpushm.connect(broker.socket, prefetch=["missing", "a"]) as other:
+            assert client.stat("a").leases == 2
+            with other.open("a") as opened:
+                assert opened.read(size=8) == b"contents"
+            with pytest.raises(gpushm.NoSuchSegmentError):
+                other.open("missing")
+    with pytest.raises(gpushm.InvalidArgumentError):
+        gpushm.connect(broker.socket, prefetch=[""])
+    with pytest.raises(TypeError):
+        gpushm.connect(broker.socket, prefetch="a")

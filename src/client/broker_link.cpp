@@ -21,13 +21,20 @@ constexpr std::chrono::milliseconds step_timeout{1'000};
 /// For other processes to hand back what this one has open. They try to connect once a second.
 constexpr std::chrono::seconds others_timeout{10};
 
+std::span<const std::string> first_batch(std::span<const std::string> names) {
+  return names.first(std::min(names.size(), names_per_batch));
+}
+
 }  // namespace
 
 broker_link::broker_link(connect_options options, std::shared_ptr<lease_table> leases)
     : options_(std::move(options)),
       leases_(std::move(leases)),
-      connection_(connect_until(
-          base::deadline_after(options_.timeout), options_.request_timeout, nullptr, {})),
+      connection_(connect_until(base::deadline_after(options_.timeout),
+                                options_.request_timeout,
+                                nullptr,
+                                {},
+                                first_batch(options_.prefetch))),
       thread_(std::make_shared<handback_thread>(
           [this](const std::stop_token& stop) { return recover_leases(stop); })) {
   connection_->worker().set_listener(this);
@@ -93,13 +100,14 @@ bool broker_link::recover_leases(const std::stop_token& stop) noexcept {
 std::shared_ptr<connection> broker_link::connect_until(steady_time deadline,
                                                        std::chrono::milliseconds handshake_timeout,
                                                        const connection* predecessor,
-                                                       const std::stop_token& stop) const {
+                                                       const std::stop_token& stop,
+                                                       std::span<const std::string> names) const {
   const bool waits = time_left(deadline) > std::chrono::milliseconds(0);
   for (;;) {
     const auto handshake =
         waits ? std::min(time_left(deadline), handshake_timeout) : handshake_timeout;
     try {
-      return connection::establish(options_.socket_path, handshake, predecessor);
+      return connection::establish(options_.socket_path, handshake, predecessor, names);
     } catch (const error& why) {
       if (why.code() != errc::broker_unreachable || time_left(deadline) < connect_poll) {
         throw;

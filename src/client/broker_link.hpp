@@ -5,7 +5,9 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <stop_token>
+#include <string>
 
 #include "client/connection.hpp"
 #include "client/handback_thread.hpp"
@@ -15,6 +17,10 @@
 
 namespace gpushm::detail {
 
+/// Names in one OpenMany. Each one's chunks use descriptors until it is imported, and those must
+/// fit into a soft limit of 1,024.
+inline constexpr std::size_t names_per_batch = 128;
+
 /// A client's connection to its broker. If the broker ends it or dies, the link reconnects with the
 /// next request, and recovers the leases if the broker still has them. If it has lost them, and
 /// gave receipts for them, the link hands back what this process has, without a request, too.
@@ -22,7 +28,9 @@ namespace gpushm::detail {
 /// Thread-safety: distinct objects: safe; shared objects: safe.
 class broker_link final : private lease_listener {
  public:
-  /// Connects. Throws as `client::connect`. Precondition: `options.socket_path` is not empty.
+  /// Connects, and requests the first of `options.prefetch` with the connection, which
+  /// `connection::take_early` returns. Throws as `client::connect`. Precondition:
+  /// `options.socket_path` is not empty.
   broker_link(connect_options options, std::shared_ptr<lease_table> leases);
   broker_link(const broker_link&) = delete;
   broker_link& operator=(const broker_link&) = delete;
@@ -51,7 +59,8 @@ class broker_link final : private lease_listener {
       steady_time deadline,
       std::chrono::milliseconds handshake_timeout,
       const connection* predecessor,
-      const std::stop_token& stop) const;
+      const std::stop_token& stop,
+      std::span<const std::string> names = {}) const;
   void take_over(connection& former, const std::shared_ptr<connection>& next);
 
   connect_options options_;

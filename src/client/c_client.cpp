@@ -55,6 +55,16 @@ connect_options options_from(const gpushm_connect_options* given) {
   if (from.has_cache_max_entries) {
     result.cache.max_entries = from.cache_max_entries;
   }
+  if (from.prefetch == nullptr && from.prefetch_count != 0) {
+    throw error(errc::invalid_argument,
+                "connect",
+                result.socket_path,
+                "the names to prefetch are NULL",
+                "pass an array of them");
+  }
+  for (std::size_t i = 0; i != from.prefetch_count; ++i) {
+    result.prefetch.emplace_back(text_in(from.prefetch[i], "connect"));
+  }
   return result;
 }
 

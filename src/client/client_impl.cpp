@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "base/names.hpp"
 #include "client/segment_impl.hpp"
 #include "client/socket_path.hpp"
 
@@ -16,6 +17,12 @@ connect_options with_socket(connect_options options) {
     options.socket_path = default_socket_path();
   }
   options.socket_path = absolute_socket_path(options.socket_path);
+  for (const std::string& name : options.prefetch) {
+    base::check_name("connect", name);
+  }
+  if (!options.prefetch.empty() && bounds_from(options.cache).max_entries == 0) {
+    options.prefetch.clear();  // would not be kept
+  }
   return options;
 }
 
@@ -25,7 +32,11 @@ client_impl::client_impl(connect_options options)
     : options_(with_socket(std::move(options))),
       link_(std::make_shared<broker_link>(
           options_, std::make_shared<lease_table>(bounds_from(options_.cache)))),
-      leases_(link_, &link_->leases()) {}
+      leases_(link_, &link_->leases()) {
+  if (!options_.prefetch.empty()) {
+    prefetch_names();
+  }
+}
 
 client_impl::~client_impl() {
   if (!forked()) {

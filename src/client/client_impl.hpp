@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <memory>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -181,6 +182,16 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                                     const subject& about,
                                     steady_time deadline,
                                     std::size_t& count);
+  /// Keeps what `answers` about `names` grant: persistent segments, or all if `any_lifetime`.
+  /// Returns false if there is no room for more.
+  [[nodiscard]] bool keep_prefetched(const std::shared_ptr<connection>& connected,
+                                     std::vector<answer> answers,
+                                     std::span<const std::string> names,
+                                     bool any_lifetime,
+                                     const subject& about,
+                                     std::size_t& count);
+  /// Those of the options, without errors of the broker's end: opens will request them.
+  void prefetch_names();
   void open_batch(std::span<const std::string> names,
                   std::span<const std::size_t> wanted,
                   const open_options& options,

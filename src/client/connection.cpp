@@ -76,9 +76,17 @@ connection::connection(handshake&& done)
 
 std::shared_ptr<connection> connection::establish(const std::string& path,
                                                   milliseconds timeout,
-                                                  const connection* predecessor) {
-  std::shared_ptr<connection> result(new connection(shake_hands(
-      path, timeout, predecessor == nullptr ? wire::session_token{} : predecessor->token_)));
+                                                  const connection* predecessor,
+                                                  std::span<const std::string> names) {
+  std::vector<std::byte> request;
+  if (!names.empty()) {
+    request = wire::encode({early_id, wire::open_many{{names.begin(), names.end()}, 0, 0}});
+  }
+  handshake done = shake_hands(
+      path, timeout, predecessor == nullptr ? wire::session_token{} : predecessor->token_, request);
+  const std::size_t early_answers = done.has_sent_request ? names.size() : 0;
+  std::shared_ptr<connection> result(new connection(std::move(done)));
+  result->early_answers_ = early_answers;
   result->worker_.start();
   result->thread_ =
       base::start_thread("gpushm-client", [raw = result.get()] { raw->read_events(); });
@@ -185,6 +193,18 @@ class connection::exchange {
         deadline_(deadline),
         turn_(of, about, deadline),
         id_(of.next_id_.fetch_add(1, std::memory_order_relaxed)) {}
+  /// Of a request that was sent before.
+  exchange(connection& of,
+           const subject& about,
+           steady_time deadline,
+           std::uint64_t id,
+           std::size_t answers)
+      : of_(of),
+        about_(about),
+        deadline_(deadline),
+        turn_(of, about, deadline),
+        id_(id),
+        left_(answers) {}
   exchange(const exchange&) = delete;
   exchange& operator=(const exchange&) = delete;
   ~exchange() { of_.late_.abandon(id_, left_); }
@@ -440,6 +460,33 @@ std::vector<answer> connection::open_many(wire::open_many wanted,
       break;
     }
     all.push_back(std::move(*waited));
+  }
+  return all;
+}
+
+std::optional<std::vector<answer>> connection::take_early(const subject& about,
+                                                          steady_time deadline) {
+  const std::size_t count = std::exchange(early_answers_, 0);
+  if (count == 0) {
+    return std::nullopt;
+  }
+  std::vector<answer> all;
+  all.reserve(count);
+  bool some_wait = false;
+  {
+    exchange call(*this, about, deadline, early_id, count);
+    for (std::size_t i = 0; i < count; ++i) {
+      answer got = call.next();
+      if (std::holds_alternative<wire::waiting>(got.body)) {
+        some_wait = true;
+      } else {
+        bound_descriptors(got);
+        all.push_back(std::move(got));
+      }
+    }
+  }
+  if (some_wait) {
+    send_unawaited(wire::cancel{early_id});
   }
   return all;
 }

@@ -56,11 +56,13 @@ class event_sink {
 class connection final : public lease_returner {
  public:
   /// Connects and exchanges hello and welcome. Blocks for at most `timeout`. If `predecessor`, a
-  /// connection that the broker has ended, is given, requests its leases. Throws
+  /// connection that the broker has ended, is given, requests its leases. `names`, as many as fit
+  /// into one OpenMany, are requested together with the connection: call `take_early`. Throws
   /// broker_unreachable, permission_denied, unsupported_version, too_many_connections, timed_out.
   static std::shared_ptr<connection> establish(const std::string& path,
                                                std::chrono::milliseconds timeout,
-                                               const connection* predecessor = nullptr);
+                                               const connection* predecessor = nullptr,
+                                               std::span<const std::string> names = {});
   connection(const connection&) = delete;
   connection& operator=(const connection&) = delete;
   /// Sends a goodbye message, which ends the leases and subscriptions.
@@ -91,6 +93,11 @@ class connection final : public lease_returner {
                                               steady_time deadline,
                                               const std::stop_token& stop = {},
                                               const offer_taker& taker = {});
+  /// Returns the answers about the names that were requested with the connection, in the order of
+  /// arrival, without those that wait for an exporter, which it cancels; nothing if they were not
+  /// requested, or are taken already. Throws as `open_many`.
+  [[nodiscard]] std::optional<std::vector<answer>> take_early(const subject& about,
+                                                              steady_time deadline);
   /// A request whose answer is received later; the lane is free for other requests meanwhile.
   class ahead {
    public:
@@ -232,7 +239,10 @@ class connection final : public lease_returner {
   std::atomic<bool> is_reading_events_{false};
   wire::packet_buffer buffer_;
   send_queue event_queue_{events_.get()};
-  std::atomic<std::uint64_t> next_id_{1};
+  /// Of the request that was sent with the hello, and the number of its answers.
+  static constexpr std::uint64_t early_id = 1;
+  std::size_t early_answers_ = 0;
+  std::atomic<std::uint64_t> next_id_{early_id + 1};
   held_descriptors held_;
   late_answers late_;
 

@@ -82,11 +82,14 @@ std::optional<handshake> try_handshake(const subject& about,
                                        const std::string& path,
                                        steady_time deadline,
                                        const wire::session_token& resume,
+                                       std::span<const std::byte> request,
                                        std::optional<error>& behind) {
   handshake done;
   done.requests = transport::connect_packet_socket(path, time_left(deadline));
   const int socket = done.requests.get();
   send_hello(socket, resume, about, deadline);
+  done.has_sent_request = !request.empty() && transport::send_packet(socket, request, {}) ==
+                                                  transport::send_result::sent;
   if (!transport::wait_readable(socket, time_left(deadline))) {
     throw error(errc::timed_out,
                 about.operation,
@@ -169,7 +172,8 @@ base::unique_mapping map_table(int file, const subject& about) {
 
 handshake shake_hands(const std::string& path,
                       milliseconds timeout,
-                      const wire::session_token& resume) {
+                      const wire::session_token& resume,
+                      std::span<const std::byte> request) {
   const auto deadline = base::deadline_after(timeout);
   const subject about{"connect", path};
   const auto closed = [&] {
@@ -183,7 +187,7 @@ handshake shake_hands(const std::string& path,
   for (;;) {
     std::optional<error> behind;
     try {
-      if (auto done = try_handshake(about, path, deadline, resume, behind)) {
+      if (auto done = try_handshake(about, path, deadline, resume, request, behind)) {
         return std::move(*done);
       }
     } catch (const error& why) {

@@ -19,10 +19,6 @@ namespace gpushm::detail {
 
 namespace {
 
-/// Names in one OpenMany. Each one's chunks use descriptors until it is imported, and those must
-/// fit into a soft limit of 1,024.
-constexpr std::size_t names_per_batch = 128;
-
 /// Upper bound of the timeout in a request: 49 days.
 constexpr std::chrono::milliseconds max_request_wait{std::numeric_limits<std::uint32_t>::max()};
 

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prefetching: requests in advance what opens will need from the broker.
+#include <algorithm>
+#include <span>
+#include <stop_token>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/exporter_bound.hpp"
+#include "base/log.hpp"
 #include "client/answer_check.hpp"
 #include "client/client_impl.hpp"
 
@@ -11,21 +16,27 @@ namespace gpushm::detail {
 
 namespace {
 
-/// Names in one OpenMany. Their chunks all arrive together, and use descriptors of the process
-/// until they are mapped.
-constexpr std::size_t names_per_batch = 128;
 constexpr std::size_t chunks_per_batch = wire::max_batch;
 
 /// True if one packet has everything that an open maps, and if the cache keeps the mapping.
-bool can_be_prefetched(const wire::segment& what) {
-  return what.published && !what.removed && what.lifetime == lifetime::persistent &&
-         !base::ends_with_creator(what.backend) && what.chunk_count <= chunks_per_batch;
+bool can_be_prefetched(const wire::segment& what, bool any_lifetime = false) {
+  return what.published && !what.removed &&
+         (any_lifetime || what.lifetime == lifetime::persistent) &&
+         !base::ends_with_creator(what.backend) && what.backend != backend::signals &&
+         what.chunk_count <= chunks_per_batch;
 }
 
 /// The broker has no room: it would refuse further requests, too.
 bool is_full(errc why) {
   return why == errc::share_exceeded || why == errc::out_of_memory ||
          why == errc::too_many_requests || why == errc::too_many_descriptors;
+}
+
+/// Requested: answers that wait for an exporter are not waited for.
+std::stop_token no_wait() {
+  std::stop_source stop;
+  stop.request_stop();
+  return stop.get_token();
 }
 
 }  // namespace
@@ -80,8 +91,18 @@ bool client_impl::prefetch_batch(const std::shared_ptr<connection>& connected,
                                  const subject& about,
                                  steady_time deadline,
                                  std::size_t& count) {
+  return keep_prefetched(
+      connected, connected->open_many({names, 0, 0}, about, deadline), names, false, about, count);
+}
+
+bool client_impl::keep_prefetched(const std::shared_ptr<connection>& connected,
+                                  std::vector<answer> answers,
+                                  std::span<const std::string> names,
+                                  bool any_lifetime,
+                                  const subject& about,
+                                  std::size_t& count) {
   bool has_room = true;
-  for (answer& got : connected->open_many({names, 0, 0}, about, deadline)) {
+  for (answer& got : answers) {
     if (const auto* refused = std::get_if<wire::failure>(&got.body)) {
       has_room = has_room && !is_full(refused->code);  // otherwise the segment ended meanwhile
       continue;
@@ -93,7 +114,7 @@ bool client_impl::prefetch_batch(const std::shared_ptr<connection>& connected,
     check_opened(*opened, got.descriptors.size(), names[opened->index], 0);
     // Since the listing, another segment may have taken the name; and some descriptors may be
     // missing.
-    if (!can_be_prefetched(opened->segment) ||
+    if (!can_be_prefetched(opened->segment, any_lifetime) ||
         got.descriptors.size() != opened->segment.chunk_count) {
       continue;
     }
@@ -110,6 +131,31 @@ bool client_impl::prefetch_batch(const std::shared_ptr<connection>& connected,
     count += leases_->put(std::move(result)) ? 1U : 0U;
   }
   return has_room;
+}
+
+void client_impl::prefetch_names() {
+  const subject about{"connect", options_.socket_path};
+  const std::span<const std::string> all = options_.prefetch;
+  const auto deadline = request_deadline();
+  std::size_t count = 0;
+  try {
+    const auto connected = broker();
+    bool has_room = true;
+    for (std::size_t first = 0; has_room && first < all.size(); first += names_per_batch) {
+      const auto names = all.subspan(first, std::min(names_per_batch, all.size() - first));
+      auto answers = first == 0 ? connected->take_early(about, deadline) : std::nullopt;
+      if (!answers) {
+        answers =
+            connected->open_many({{names.begin(), names.end()}, 0, 0}, about, deadline, no_wait());
+      }
+      has_room = keep_prefetched(connected, *std::move(answers), names, true, about, count);
+    }
+  } catch (const error& why) {
+    if (why.code() == errc::protocol_error || why.code() == errc::forked) {
+      throw;
+    }
+    base::log(log_level::debug, why.what());
+  }
 }
 
 }  // namespace gpushm::detail

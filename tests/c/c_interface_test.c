@@ -380,6 +380,20 @@ static void prefetched(gpushm_client* client) {
   WORKS(gpushm_client_prefetch(other, gpushm_text("p/"), NULL));
   WORKS(gpushm_client_open(other, gpushm_text("p/one"), NULL, &opened));
   gpushm_segment_close(opened);
+  gpushm_client_close(other);
+
+  const gpushm_string names[] = {gpushm_text("p/one"), gpushm_text("p/none")};
+  gpushm_connect_options connect = GPUSHM_INIT(connect);
+  gpushm_segment_info info = GPUSHM_INIT(info);
+  connect.socket_path = gpushm_text(socket_path);
+  connect.prefetch_count = 2;
+  FAILS(gpushm_client_connect(&connect, &other), GPUSHM_ERRC_INVALID_ARGUMENT);
+  connect.prefetch = names;
+  WORKS(gpushm_client_connect(&connect, &other));
+  WORKS(gpushm_client_stat(client, names[0], &info));
+  EXPECT(info.leases == 2);
+  WORKS(gpushm_client_open(other, names[0], NULL, &opened));
+  gpushm_segment_close(opened);
   WORKS(gpushm_client_remove(client, gpushm_text("p/one")));
   gpushm_segment_close(made);
   gpushm_client_close(other);

@@ -19,6 +19,7 @@
 #include "base/fork_guard.hpp"
 #include "client/client_impl.hpp"
 #include "client/segment_impl.hpp"
+#include "client/timeline_impl.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
 #include "testing/process/deadline.hpp"
@@ -64,6 +65,11 @@ class prefetching : public testing::Test {
     return std::make_shared<client_impl>(connect_options{.socket_path = options_.socket_path,
                                                          .request_timeout = scaled_timeout(10s),
                                                          .cache = cache});
+  }
+  [[nodiscard]] std::shared_ptr<client_impl> connect_with(std::vector<std::string> names) const {
+    return std::make_shared<client_impl>(connect_options{.socket_path = options_.socket_path,
+                                                         .request_timeout = scaled_timeout(10s),
+                                                         .prefetch = std::move(names)});
   }
   /// Creates a segment without users here, whose first bytes are its generation.
   gpushm::generation make(const std::string& name,
@@ -360,6 +366,75 @@ TEST_F(prefetching, not_used_in_forked_child) {
   expect_silent([&] { static_cast<void>(user_->open("a", {})); });
 }
 
+// ---- names that are requested with the connection ----
+
+TEST_F(prefetching, names_come_with_the_connection) {
+  const auto generation = make("a", lifetime::persistent, 3);
+  make("b");
+  make("leased", lifetime::leased);
+  user_ = connect_with({"missing", "a", "leased"});
+  EXPECT_EQ(user_->leases().prefetched_count(), 2U);
+  EXPECT_EQ(leases("a"), 1U);
+  EXPECT_EQ(leases("b"), 0U) << "it was not asked for";
+  EXPECT_EQ(leases("leased"), 2U) << "also its creator's";
+  expect_silent([&] {
+    EXPECT_EQ(written_in(*user_->open("a", {})), generation);
+    static_cast<void>(user_->open("leased", {}));
+  });
+  EXPECT_TRUE(leases_become("leased", 1));
+  const auto later = make("missing");
+  EXPECT_EQ(written_in(*user_->open("missing", {})), later);
+}
+
+TEST_F(prefetching, names_of_several_requests_come_with_the_connection) {
+  std::vector<std::string> names;
+  for (int i = 0; i < 130; ++i) {
+    names.push_back("w/" + std::to_string(i));
+    make(names.back());
+  }
+  user_ = connect_with(names);
+  EXPECT_EQ(user_->leases().prefetched_count(), names.size());
+  expect_silent([&] {
+    for (const auto& each : user_->open_many(names, {})) {
+      EXPECT_NE(each.opened, nullptr);
+    }
+  });
+}
+
+TEST_F(prefetching, named_leased_segment_is_kept_until_trim) {
+  make("leased", lifetime::leased);
+  user_ = connect_with({"leased"});
+  leased_.clear();  // its creator's
+  EXPECT_TRUE(leases_become("leased", 1));
+  user_->leases().trim();
+  EXPECT_TRUE(eventually([&] { return broker_->statistics().segments == 0; }, 20s));
+}
+
+TEST_F(prefetching, names_of_what_is_no_memory_are_left_out) {
+  const timeline line = timeline::create(*producer_, "line");
+  make("a");
+  user_ = connect_with({"line", "a"});
+  EXPECT_EQ(user_->leases().prefetched_count(), 1U);
+  EXPECT_NE(user_->open_timeline("line", {}), nullptr);
+}
+
+TEST_F(prefetching, cache_limit_0_requests_no_names) {
+  make("a");
+  user_ = std::make_shared<client_impl>(connect_options{
+      .socket_path = options_.socket_path, .cache = {.max_entries = 0}, .prefetch = {"a"}});
+  EXPECT_EQ(leases("a"), 0U);
+  static_cast<void>(user_->open("a", {}));
+}
+
+TEST_F(prefetching, refuses_names_that_are_not_valid) {
+  try {
+    static_cast<void>(connect_with({"a", ""}));
+    FAIL() << "accepted";
+  } catch (const error& why) {
+    EXPECT_EQ(why.code(), errc::invalid_argument);
+  }
+}
+
 // ---- malformed brokers ----
 
 wire::segment listed(const std::string& name, gpushm::generation generation) {
@@ -459,6 +534,81 @@ TEST(prefetching_from_malformed_broker, ends_on_endless_list) {
       connect_options{.socket_path = broker.socket_path(), .request_timeout = scaled_timeout(10s)});
   EXPECT_THROW(static_cast<void>(user->prefetch("", deadline_after(10s))), error);
   EXPECT_EQ(pages, 2);
+}
+
+// ---- names that are requested with the connection, and a broker that does not grant them ----
+
+/// Connects, with "a" and "b" requested; the error, and the number of segments kept.
+std::pair<std::optional<errc>, std::size_t> connected_with_names(scripted_broker& broker) {
+  try {
+    const auto user =
+        std::make_shared<client_impl>(connect_options{.socket_path = broker.socket_path(),
+                                                      .request_timeout = scaled_timeout(10s),
+                                                      .prefetch = {"a", "b"}});
+    return {std::nullopt, user->leases().prefetched_count()};
+  } catch (const error& why) {
+    return {why.code(), 0};
+  }
+}
+
+TEST(names_with_the_connection, are_requested_again_from_a_successor) {
+  const auto grants = [](const wire::message& asked) {
+    std::vector<scripted_broker::reply> replies;
+    replies.push_back(grant_of(asked.id, 1, listed("b", 6)));
+    replies.push_back(grant_of(asked.id, 0, listed("a", 5)));
+    return replies;
+  };
+  scripted_broker broker(grants, false, 2);
+  EXPECT_EQ(connected_with_names(broker), std::pair(std::optional<errc>(), std::size_t{2}));
+}
+
+TEST(names_with_the_connection, are_no_error_if_the_broker_ends) {
+  scripted_broker broker([](const wire::message& asked) {
+    std::vector<scripted_broker::reply> replies;
+    replies.push_back(grant_of(asked.id, 1, listed("b", 6)));
+    replies.back().then_close = true;
+    return replies;
+  });
+  EXPECT_EQ(connected_with_names(broker), std::pair(std::optional<errc>(), std::size_t{0}));
+}
+
+TEST(names_with_the_connection, are_refused_with_contradictions) {
+  scripted_broker broker([](const wire::message& asked) {
+    std::vector<scripted_broker::reply> replies;
+    replies.push_back(grant_of(asked.id, 0, listed("c", 6)));
+    replies.push_back(grant_of(asked.id, 1, listed("b", 6)));
+    return replies;
+  });
+  EXPECT_EQ(connected_with_names(broker).first, errc::protocol_error);
+}
+
+TEST(names_with_the_connection, are_not_waited_for_at_exporters) {
+  std::atomic<bool> cancelled{false};
+  std::atomic<bool> released{false};
+  scripted_broker broker(
+      [&](const wire::message& asked) {
+        std::vector<scripted_broker::reply> replies;
+        if (const auto* const cancel = std::get_if<wire::cancel>(&asked.body)) {
+          cancelled = cancel->request != 0;
+          replies.push_back({{asked.id, wire::too_late{}}});
+          auto late = grant_of(cancel->request, 0, listed("a", 5));
+          late.late = true;
+          replies.push_back(std::move(late));
+        } else if (std::holds_alternative<wire::open_many>(asked.body)) {
+          replies.push_back({{asked.id, wire::waiting{}}});
+          replies.push_back(grant_of(asked.id, 1, listed("b", 6)));
+        } else if (std::holds_alternative<wire::release>(asked.body)) {
+          released = true;
+        }
+        return replies;
+      },
+      true);
+  const auto user =
+      std::make_shared<client_impl>(connect_options{.socket_path = broker.socket_path(),
+                                                    .request_timeout = scaled_timeout(10s),
+                                                    .prefetch = {"a", "b"}});
+  EXPECT_EQ(user->leases().prefetched_count(), 1U);
+  EXPECT_TRUE(eventually([&] { return cancelled && released; }, 20s));
 }
 
 }  // namespace
