@@ -34,6 +34,18 @@ typedef enum gpushm_verify GPUSHM_INT {
   GPUSHM_VERIFY_FULL = 1       /* by all bytes in each load, also where the stamps are equal */
 } gpushm_verify;
 
+/* A part of one dimension of tensors, such as one rank's of a tensor-parallel layer. */
+typedef struct gpushm_tensor_slice {
+  size_t struct_size;
+  gpushm_string name; /* of a tensor, or a pattern, as gpushm_load_options.tensors */
+  int32_t dimension;  /* negative: counted from behind the last one */
+  uint64_t begin;     /* from this element */
+  uint64_t end;       /* to the one before this; more than `begin` */
+  /* 0, or the number of equal parts that the dimension is divided into: `begin` and `end` then
+   * count parts, and rank r of n wants {begin r, end r + 1, parts n}. */
+  uint64_t parts;
+} gpushm_tensor_slice;
+
 typedef struct gpushm_load_options {
   size_t struct_size;
   gpushm_string device; /* as in gpushm_create_options; empty: "auto" */
@@ -46,6 +58,18 @@ typedef struct gpushm_load_options {
    * load fails or its process dies, the former one stays. There is memory for both until then. No
    * effect if the name has this model. */
   bool replace;
+  /* The tensors to load; none given: all. Names, or patterns with `*` (also of dots and slashes),
+   * `?`, `[a-z]` and `[!a-z]`; a tensor of exactly that name is not a pattern's. Each must match a
+   * tensor of the files, and be given once. Files without a tensor that is wanted are not read
+   * behind their headers. */
+  const gpushm_string* tensors;
+  size_t tensor_count;
+  /* Slices of them, at most one for each dimension of a tensor; of all others the whole. What is
+   * loaded is contiguous and has the shape of the slice. Each must match a tensor of the files, but
+   * not one of `tensors`. Elements of less than a byte: a slice must consist of whole bytes.
+   * `struct_size` must be equal in all. */
+  const gpushm_tensor_slice* slices;
+  size_t slice_count;
   int64_t timeout_ms; /* for all of it; 0: an hour */
   const gpushm_stop* stop;
   /* Called ten times a second, by the calling thread. May be NULL. */
@@ -60,11 +84,13 @@ typedef struct gpushm_load_options {
  * complete; at once if it is and the files' stamps (size, mtime, ctime, inode) are those of the
  * files that it was loaded from: then no file is opened. Where stamps differ, all files are read
  * and hashed; if their contents are the same, the stamps are added to the segment's, which needs
- * the right to write it. A file that changes meanwhile ends the load. Blocks; several threads read.
+ * the right to write it. A file that changes meanwhile ends the load. `tensors` and `slices` are
+ * part of what a name has: each selection needs a name of its own. Blocks; several threads read.
  * Uses 8 MiB of pinned memory a thread on GPUs. GPUSHM_ERRC_INVALID_FILE,
- * GPUSHM_ERRC_ALREADY_EXISTS (the name has another model, other contents of these files, or
- * something else), GPUSHM_ERRC_TIMED_OUT, GPUSHM_ERRC_CANCELLED, and as gpushm_client_create and
- * gpushm_client_open. */
+ * GPUSHM_ERRC_INVALID_ARGUMENT (`tensors` or `slices` that the files do not have: nothing is
+ * changed), GPUSHM_ERRC_ALREADY_EXISTS (the name has another model or selection, other contents of
+ * these files, or something else), GPUSHM_ERRC_TIMED_OUT, GPUSHM_ERRC_CANCELLED, and as
+ * gpushm_client_create and gpushm_client_open. */
 GPUSHM_API gpushm_errc gpushm_tensors_load(gpushm_client* client,
                                            gpushm_string name,
                                            const gpushm_string* paths,

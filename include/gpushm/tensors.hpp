@@ -42,6 +42,17 @@ enum class verify : std::uint8_t {
   full = GPUSHM_VERIFY_FULL,            ///< by all bytes in each load
 };
 
+/// A part of one dimension of tensors, such as one rank's of a tensor-parallel layer.
+struct tensor_slice {
+  std::string name;            ///< of a tensor, or a pattern, as `load_options::tensors`
+  std::int32_t dimension = 0;  ///< negative: counted from behind the last one
+  std::uint64_t begin = 0;     ///< from this element
+  std::uint64_t end = 0;       ///< to the one before this; more than `begin`
+  /// 0, or the number of equal parts that the dimension is divided into: `begin` and `end` then
+  /// count parts, and rank r of n wants {.begin = r, .end = r + 1, .parts = n}.
+  std::uint64_t parts = 0;
+};
+
 struct load_options {
   std::string device = "auto";  ///< as in `create_options`
   std::uint32_t threads = 0;    ///< that read: 1 to 64; 0: as many as there are CPUs, 8 to 16
@@ -53,6 +64,15 @@ struct load_options {
   /// its process dies, the former one stays. There is memory for both until then. No effect if the
   /// name has this model.
   bool replace = false;
+  /// The tensors to load; empty: all. Names, or patterns with `*` (also of dots and slashes), `?`,
+  /// `[a-z]` and `[!a-z]`; a tensor of exactly that name is not a pattern's. Each must match a
+  /// tensor of the files, and be given once. Files without a tensor that is wanted are not read
+  /// behind their headers.
+  std::vector<std::string> tensors = {};
+  /// Slices of them, at most one for each dimension of a tensor; of all others the whole. What is
+  /// loaded is contiguous and has the shape of the slice. Each must match a tensor of the files,
+  /// but not one of `tensors`. Elements of less than a byte: a slice must consist of whole bytes.
+  std::vector<tensor_slice> slices = {};
   std::chrono::milliseconds timeout = std::chrono::hours(1);  ///< for all of it
   std::stop_token stop = {};
   /// Called ten times a second, by the calling thread. What it throws ends the load.
@@ -69,8 +89,10 @@ struct load_options {
 /// the segment's, which needs the right to write it. A file that changes meanwhile ends the load
 /// (invalid_file). If the broker ends and no other one
 /// continues it, goes on with the next one, for which it waits at most 30 s. Uses 8 MiB of pinned
-/// memory a thread on GPUs. Throws `error`: invalid_file, already_exists (the name has another
-/// model, other contents of these files, or something else), timed_out, cancelled, and as
+/// memory a thread on GPUs. `tensors` and `slices` are part of what a name has: each selection
+/// needs a name of its own. Throws `error`: invalid_file, invalid_argument (`tensors` or `slices`
+/// that the files do not have: nothing is changed), already_exists (the name has another model or
+/// selection, other contents of these files, or something else), timed_out, cancelled, and as
 /// `client::create` and `client::open`.
 [[nodiscard]] inline segment load_tensors(client& by,
                                           std::string_view name,
@@ -80,6 +102,22 @@ struct load_options {
   texts.reserve(paths.size());
   for (const std::string& each : paths) {
     texts.push_back(glue::text(each));
+  }
+  std::vector<gpushm_string> tensors;
+  tensors.reserve(options.tensors.size());
+  for (const std::string& each : options.tensors) {
+    tensors.push_back(glue::text(each));
+  }
+  std::vector<gpushm_tensor_slice> slices;
+  slices.reserve(options.slices.size());
+  for (const tensor_slice& each : options.slices) {
+    auto slice = glue::sized<gpushm_tensor_slice>();
+    slice.name = glue::text(each.name);
+    slice.dimension = each.dimension;
+    slice.begin = each.begin;
+    slice.end = each.end;
+    slice.parts = each.parts;
+    slices.push_back(slice);
   }
   std::stop_source stop;
   const std::stop_callback passes_on(options.stop, [&] { stop.request_stop(); });
@@ -95,6 +133,10 @@ struct load_options {
   wanted.reading = static_cast<gpushm_reading>(options.reading);
   wanted.verify = static_cast<gpushm_verify>(options.verify);
   wanted.replace = options.replace;
+  wanted.tensors = tensors.data();
+  wanted.tensor_count = tensors.size();
+  wanted.slices = slices.data();
+  wanted.slice_count = slices.size();
   wanted.timeout_ms = options.timeout.count();
   wanted.stop = bridge.handle();
   wanted.report_context = &shared;

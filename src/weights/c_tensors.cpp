@@ -63,6 +63,43 @@ std::vector<std::string> paths_in(const gpushm_string* paths, std::size_t count)
   return result;
 }
 
+std::vector<std::string> tensors_in(const gpushm_string* tensors, std::size_t count) {
+  if (tensors == nullptr && count != 0) {
+    throw_invalid("load", "the tensors are NULL", "pass an array of their names");
+  }
+  std::vector<std::string> result;
+  for (std::size_t i = 0; i != count; ++i) {
+    result.emplace_back(text_in(tensors[i], "load"));
+  }
+  return result;
+}
+
+std::vector<gpushm::tensor_slice> slices_in(const gpushm_tensor_slice* slices, std::size_t count) {
+  if (slices == nullptr && count != 0) {
+    throw_invalid("load", "the slices are NULL", "pass an array of them");
+  }
+  std::vector<gpushm::tensor_slice> result;
+  const auto* next = reinterpret_cast<const std::byte*>(slices);
+  for (std::size_t i = 0; i != count; ++i) {
+    const auto* const at = reinterpret_cast<const gpushm_tensor_slice*>(next);
+    if (at->struct_size != slices->struct_size ||
+        at->struct_size % alignof(gpushm_tensor_slice) != 0) {
+      throw_invalid("load",
+                    "the struct_size of slice " + std::to_string(i) + " is " +
+                        std::to_string(at->struct_size),
+                    "set it to the structure's size in each (GPUSHM_INIT)");
+    }
+    const auto from = gpushm::base::options_in(at, "load");
+    result.push_back({std::string(text_in(from.name, "load")),
+                      from.dimension,
+                      from.begin,
+                      from.end,
+                      from.parts});
+    next += at->struct_size;
+  }
+  return result;
+}
+
 gpushm::load_options options_in(const gpushm_load_options* given) {
   constexpr const char* operation = "load";
   const auto from = gpushm::base::options_in(given, operation);
@@ -76,6 +113,8 @@ gpushm::load_options options_in(const gpushm_load_options* given) {
   result.verify = static_cast<gpushm::verify>(gpushm::base::enum_in(
       from.verify, static_cast<gpushm_verify>(GPUSHM_VERIFY_FULL), operation));
   result.replace = from.replace;
+  result.tensors = tensors_in(from.tensors, from.tensor_count);
+  result.slices = slices_in(from.slices, from.slice_count);
   if (from.timeout_ms != 0) {
     result.timeout = std::chrono::milliseconds(from.timeout_ms);
   }

@@ -70,13 +70,14 @@ void filling::run() {
 void filling::work() noexcept {
   try {
     const auto lane = into_.open_lane([this](std::size_t piece) { complete(piece); });
+    run_reader runs(reader_, job_.plan);
     note_lane();
     while (!has_failed_.load(std::memory_order_relaxed)) {
       const std::size_t index = next_.fetch_add(1, std::memory_order_relaxed);
       if (index >= job_.plan.pieces.size()) {
         break;
       }
-      copy_piece(*lane, index);
+      copy_piece(*lane, runs, index);
     }
     lane->finish();
   } catch (...) {
@@ -96,7 +97,7 @@ void filling::note_lane() {
   }
 }
 
-void filling::copy_piece(copy_lane& lane, std::size_t index) {
+void filling::copy_piece(copy_lane& lane, run_reader& runs, std::size_t index) {
   const piece& what = job_.plan.pieces[index];
   const part* next = job_.plan.parts.data() + what.first_part;
   std::uint64_t* hash = into_.hashes + what.first_part;
@@ -108,9 +109,12 @@ void filling::copy_piece(copy_lane& lane, std::size_t index) {
     if (has_failed_.load(std::memory_order_relaxed)) {
       return;  // its piece is not complete
     }
+    const bool is_strided = what.strided != piece::contiguous;
     const std::uint64_t offset = what.file_offset + at;
-    const std::uint64_t bytes = piece_reader::step(offset, what.bytes - at);
-    const std::byte* const first = reader_.read({what.file, offset, bytes}, to);
+    const std::uint64_t bytes = is_strided ? std::min(step_bytes, what.bytes - at)
+                                           : piece_reader::step(offset, what.bytes - at);
+    const std::byte* const first =
+        is_strided ? runs.read(what, at, bytes, to) : reader_.read({what.file, offset, bytes}, to);
     at += bytes;
     to += bytes + static_cast<std::size_t>(first - to);
     parts.clear();

@@ -15,6 +15,7 @@
 #include "weights/copy_lane.hpp"
 #include "weights/load_job.hpp"
 #include "weights/piece_reader.hpp"
+#include "weights/run_reader.hpp"
 
 namespace gpushm::weights {
 
@@ -57,7 +58,7 @@ class filling {
   void work() noexcept;
   void note_lane();
   /// In steps, so that what is hashed is still in the cache of the core that has read it.
-  void copy_piece(copy_lane& lane, std::size_t index);
+  void copy_piece(copy_lane& lane, run_reader& runs, std::size_t index);
   /// All pieces before it are complete, too: readers of the journal need no list.
   void complete(std::size_t index);
   void fail() noexcept;

@@ -73,7 +73,8 @@ std::optional<index_file> index_of(const std::vector<std::string>& paths) {
 }
 
 model_identity identity_of(const std::optional<index_file>& index,
-                           std::span<const model_file> files) {
+                           std::span<const model_file> files,
+                           std::string_view selection) {
   std::string all;
   if (index) {
     add(all, index->stamp);
@@ -81,6 +82,7 @@ model_identity identity_of(const std::optional<index_file>& index,
   for (const model_file& each : files) {
     add(all, each.stamp);
   }
+  all += selection;
   return identity_from(all);
 }
 
@@ -100,7 +102,8 @@ std::string names_of(const std::optional<index_file>& index, std::span<const mod
 }
 
 std::optional<model_identity> identity_at(const std::vector<std::string>& paths,
-                                          std::string_view names) {
+                                          std::string_view names,
+                                          std::string_view selection) {
   std::string all;
   for (const std::string& path : paths) {
     std::string file;
@@ -115,7 +118,11 @@ std::optional<model_identity> identity_at(const std::vector<std::string>& paths,
       return std::nullopt;
     }
   }
-  return all.empty() ? std::nullopt : std::optional(identity_from(all));
+  if (all.empty()) {
+    return std::nullopt;
+  }
+  all += selection;
+  return identity_from(all);
 }
 
 }  // namespace gpushm::weights

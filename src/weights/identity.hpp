@@ -23,9 +23,11 @@ struct index_file {
 /// Nothing unless the paths are that of one index. Throws `error` as `open_model`.
 [[nodiscard]] std::optional<index_file> index_of(const std::vector<std::string>& paths);
 
-/// Of files that are open, and of the index that names them.
+/// Of files that are open, and of the index that names them. `selection`: of their tensors
+/// (`selection_text`).
 [[nodiscard]] model_identity identity_of(const std::optional<index_file>& index,
-                                         std::span<const model_file> files);
+                                         std::span<const model_file> files,
+                                         std::string_view selection);
 /// The names of an index's files, for `identity_at`; empty without an index, or if they are longer
 /// than a segment stores.
 [[nodiscard]] std::string names_of(const std::optional<index_file>& index,
@@ -33,6 +35,7 @@ struct index_file {
 /// Of the files that these paths have now; an index has the files in `names`, which may be hostile.
 /// No file is opened. Nothing if they cannot be found so.
 [[nodiscard]] std::optional<model_identity> identity_at(const std::vector<std::string>& paths,
-                                                        std::string_view names);
+                                                        std::string_view names,
+                                                        std::string_view selection);
 
 }  // namespace gpushm::weights

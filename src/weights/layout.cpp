@@ -13,7 +13,14 @@ class planner {
  public:
   explicit planner(layout& into) : into_(into) {}
 
-  void add(std::uint32_t file, std::uint64_t data_begin, const tensor& of) {
+  /// `source`: null: its bytes are contiguous.
+  void add(std::uint32_t file,
+           std::uint64_t data_begin,
+           const tensor& of,
+           const strided_source* source) {
+    if (source != nullptr) {
+      into_.strided.push_back(*source);
+    }
     into_.first_part.push_back(into_.parts.size());
     tensor placed = of;
     placed.begin = aligned(next_);
@@ -21,7 +28,12 @@ class planner {
     placed.hash = std::string(16, '0');
     for (std::uint64_t at = of.begin; at != of.end;) {
       const std::uint64_t bytes = std::min(hashed_bytes, of.end - at);
-      add_part(file, data_begin + at, {placed.begin + (at - of.begin), bytes});
+      const part what{placed.begin + (at - of.begin), bytes};
+      if (source == nullptr) {
+        add_part(file, data_begin + at, what);
+      } else {
+        add_strided(file, data_begin + of.begin, at - of.begin, what);
+      }
       at += bytes;
     }
     into_.tensor_bytes += of.end - of.begin;
@@ -36,13 +48,20 @@ class planner {
   void add_part(std::uint32_t file, std::uint64_t file_offset, part what) {
     // Parts of a piece follow each other in the file: tensors may have been left out.
     const bool fits = !into_.pieces.empty() && into_.pieces.back().file == file &&
+                      into_.pieces.back().strided == piece::contiguous &&
                       into_.pieces.back().file_offset + into_.pieces.back().bytes == file_offset &&
                       into_.pieces.back().bytes + what.bytes <= piece_bytes;
     if (!fits) {
-      into_.pieces.push_back({file, file_offset, 0, into_.parts.size(), 0});
+      into_.pieces.push_back({file, file_offset, 0, into_.parts.size()});
     }
     into_.pieces.back().bytes += what.bytes;
     ++into_.pieces.back().parts;
+    into_.parts.push_back(what);
+  }
+  /// A piece of its own.
+  void add_strided(std::uint32_t file, std::uint64_t offset, std::uint64_t first_byte, part what) {
+    const std::size_t source = into_.strided.size() - 1;
+    into_.pieces.push_back({file, offset, what.bytes, into_.parts.size(), 1, source, first_byte});
     into_.parts.push_back(what);
   }
 
@@ -57,8 +76,11 @@ layout plan(std::span<const model_file> files) {
   planner plans(result);
   for (std::uint32_t file = 0; file != files.size(); ++file) {
     const model_file& from = files[file];
-    for (const tensor& each : from.contents.all) {
-      plans.add(file, from.data_begin, each);
+    auto strided = from.strided.begin();
+    for (std::size_t i = 0; i != from.contents.all.size(); ++i) {
+      const bool is_strided = strided != from.strided.end() && strided->index == i;
+      plans.add(
+          file, from.data_begin, from.contents.all[i], is_strided ? &(strided++)->source : nullptr);
     }
     // One file's metadata describes the model; others repeat it ("format": "pt").
     auto& known = result.table.metadata;

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "weights/model_files.hpp"
+#include "weights/strided.hpp"
 #include "weights/tensor.hpp"
 
 namespace gpushm::weights {
@@ -26,13 +28,18 @@ struct file_range {
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
 };
-/// What one thread reads: bytes of a file that follow each other.
+/// What one thread reads: bytes of a file that follow each other, or a part of one tensor whose
+/// bytes do not.
 struct piece {
+  static constexpr std::size_t contiguous = std::numeric_limits<std::size_t>::max();
+
   std::uint32_t file = 0;
-  std::uint64_t file_offset = 0;
-  std::uint64_t bytes = 0;  ///< at most `piece_bytes`
+  std::uint64_t file_offset = 0;  ///< of a strided one that of the tensor's first run
+  std::uint64_t bytes = 0;        ///< at most `piece_bytes`
   std::size_t first_part = 0;
   std::size_t parts = 0;
+  std::size_t strided = contiguous;  ///< or an index in `layout::strided`
+  std::uint64_t first_byte = 0;      ///< of a strided one, from the tensor's first byte
 };
 /// A hashed piece of one tensor, within a `piece`.
 struct part {
@@ -44,6 +51,7 @@ struct part {
 struct layout {
   tensors table;  ///< with places in the segment, and hashes of zeros
   std::vector<piece> pieces;
+  std::vector<strided_source> strided;
   std::vector<part> parts;              ///< of all pieces, in the order of `table`
   std::vector<std::size_t> first_part;  ///< of each tensor of `table`; one more: the end
   std::uint64_t tensor_bytes = 0;       ///< that are read

@@ -25,6 +25,7 @@
 #include "weights/identity.hpp"
 #include "weights/layout.hpp"
 #include "weights/load_job.hpp"
+#include "weights/selection.hpp"
 #include "weights/slab.hpp"
 #include "weights/tensor_json.hpp"
 
@@ -129,7 +130,7 @@ std::optional<segment> find_known(client& by,
     return std::nullopt;
   }
   const auto sources = sources_of(slab->memory, slab->info);
-  const auto identity = identity_at(paths, sources.names);
+  const auto identity = identity_at(paths, sources.names, selection_text(options));
   if (!identity ||
       std::find(sources.known.begin(), sources.known.end(), *identity) == sources.known.end()) {
     return std::nullopt;
@@ -203,8 +204,13 @@ void remember_files(const job& of) {
 /// Nothing: the complete segment has what the files have. Otherwise why not.
 std::optional<std::string> why_not(const job& of, const found_slab& slab, bool is_loaded_here) {
   if (!has_layout_of(of, slab)) {
+    const bool is_selection =
+        (of.fingerprint + slab.info.fingerprint).find('+') != std::string::npos;
     std::string result =
-        "this name has another model, or the files have changed since they were loaded";
+        is_selection
+            ? "this name has another selection of tensors and slices, or another model, or the "
+              "files have changed since they were loaded"
+            : "this name has another model, or the files have changed since they were loaded";
     const auto newest = std::max_element(
         of.files.begin(), of.files.end(), [](const model_file& one, const model_file& other) {
           return one.stamp.mtime_ns < other.stamp.mtime_ns;
@@ -598,10 +604,14 @@ job describe(client& by,
   job result{by, name, options, threads, until, {}, {}, {}, {}, {}, {}, {}};
   result.index = index_of(paths);
   result.files = open_model(paths);
+  const std::string selection = apply_selection(result.files, options);
   result.plan = plan(result.files);
   result.table_of_zeros = write_tensors(result.plan.table);
   result.fingerprint = hash_text(result.table_of_zeros);
-  result.identity = identity_of(result.index, result.files);
+  if (!selection.empty()) {
+    result.fingerprint += '+' + selection;
+  }
+  result.identity = identity_of(result.index, result.files, selection_text(options));
   result.sources = {names_of(result.index, result.files), {result.identity}};
   return result;
 }

@@ -72,7 +72,7 @@ struct job {
   std::vector<model_file> files;
   layout plan;
   std::string table_of_zeros;  ///< its length is the table's
-  std::string fingerprint;     ///< of the layout
+  std::string fingerprint;     ///< of the layout, and of the selection if it is not everything
   model_identity identity;
   model_sources sources;
   std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();

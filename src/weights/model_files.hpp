@@ -1,25 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "base/guarded_fd.hpp"
 #include "weights/file_stamp.hpp"
+#include "weights/strided.hpp"
 #include "weights/tensor.hpp"
 
 namespace gpushm::weights {
 
+/// A slice of a tensor that is not contiguous in its file.
+struct strided_tensor {
+  std::size_t index = 0;  ///< in `model_file::contents`
+  strided_source source;
+};
 /// A safetensors file that was opened, and whose header was checked.
 struct model_file {
   std::string path;
   base::guarded_fd file;
   file_stamp stamp;  ///< before its first byte was read
   std::uint64_t size_bytes = 0;
-  std::uint64_t data_begin = 0;  ///< where the tensors begin
-  tensors contents;              ///< of the model; places are relative to `data_begin`
-  std::string header_hash;       ///< XXH3-128 of the header's text, and of what is left out of it
+  std::uint64_t data_begin = 0;         ///< where the tensors begin
+  tensors contents;                     ///< of the model; places are relative to `data_begin`
+  std::vector<strided_tensor> strided;  ///< by `index`
+  std::string header_hash;  ///< XXH3-128 of the header's text, and of what is left out of it
 };
 
 /// The largest header, as in the reference.

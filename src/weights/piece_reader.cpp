@@ -78,7 +78,9 @@ base::guarded_fd open_direct(const model_file& file) {
 piece_reader::piece_reader(std::span<const model_file> files, reading how)
     : files_(files), direct_(files.size()) {
   for (std::size_t i = 0; i != files.size(); ++i) {
-    if (how == reading::cached || (how == reading::automatic && is_cached(files[i]))) {
+    // Of a file whose tensors are not wanted, only the header is read.
+    if (files[i].contents.all.empty() || how == reading::cached ||
+        (how == reading::automatic && is_cached(files[i]))) {
       continue;
     }
     direct_[i] = open_direct(files[i]);

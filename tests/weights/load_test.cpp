@@ -80,13 +80,16 @@ class loads : public testing::TestWithParam<where> {
     broker_.emplace(broker::start(options));
     client_.emplace(client::connect({.socket_path = socket_}));
   }
-  [[nodiscard]] child start(const std::string& path = {}) const {
-    return gpushm_tests::start({gpushm_testing::own_program("weights_agent"),
-                                socket_,
-                                "w",
-                                gpushm_tests::device_of(GetParam()),
-                                path.empty() ? path_ : path},
-                               fake_);
+  /// `more`: arguments of weights_agent after the path.
+  [[nodiscard]] child start(const std::string& path = {},
+                            const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> argv{gpushm_testing::own_program("weights_agent"),
+                                  socket_,
+                                  "w",
+                                  gpushm_tests::device_of(GetParam()),
+                                  path.empty() ? path_ : path};
+    argv.insert(argv.end(), more.begin(), more.end());
+    return gpushm_tests::start(std::move(argv), fake_);
   }
   /// A second model, which replaces the first. It pauses for so long at each report.
   [[nodiscard]] child start_to_replace(std::chrono::milliseconds pause) const {
@@ -182,6 +185,34 @@ TEST_P(loads, that_replace_a_model_leave_it_if_they_are_killed) {
     EXPECT_TRUE(is_whole(*waiter));
   }
   EXPECT_TRUE(is_whole(former));
+  EXPECT_TRUE(only_the_model_is_left()) << testing::PrintToString(names());
+}
+
+/// A slice of columns, which is read run by run.
+TEST_P(loads, of_a_slice_go_on_where_a_killed_one_has_ended) {
+  const std::string path = folder_ / "matrix.safetensors";
+  constexpr std::uint64_t rows = 20'000;
+  constexpr std::uint64_t columns = 1'001;
+  std::vector<gpushm_tests::sample_tensor> model;
+  for (int i = 0; i != 3; ++i) {
+    model.push_back({"m." + std::to_string(i), "U8", {rows, columns}, rows * columns});
+  }
+  model.push_back({"other", "U8", {3}, 3});
+  gpushm_tests::write_file(path, gpushm_tests::safetensors_of(model));
+  const std::vector<std::string> slice{"0", "m.*", "1", "7"};
+  child killed = start(path, slice);
+  static_cast<void>(killed.wait_for_line("report [1-9].* here|ready .*", 60s));
+  child waiter = start(path, slice);
+  static_cast<void>(waiter.wait_for_line("report .*|ready .*", 60s));
+  killed.kill(SIGKILL);
+  killed.wait_exit(20s);
+  EXPECT_THAT(result_of(waiter), testing::StartsWith("ready")) << waiter.output().all_output();
+  EXPECT_TRUE(is_whole(waiter));
+  child other = start(path, {"0", "m.*", "0", "7"});
+  EXPECT_THAT(result_of(other), HasSubstr("failed invalid_argument"));  // 20,000 rows
+  child another = start(path, {"0", "m.*", "1", "13"});
+  EXPECT_THAT(result_of(another),
+              testing::AllOf(HasSubstr("failed already_exists"), HasSubstr("another selection")));
   EXPECT_TRUE(only_the_model_is_left()) << testing::PrintToString(names());
 }
 

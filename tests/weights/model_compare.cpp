@@ -12,6 +12,7 @@
 #include "gpushm/tensors.hpp"
 #include "weights/hash.hpp"
 #include "weights/model_files.hpp"
+#include "weights/selection.hpp"
 #include "weights/tensor_json.hpp"
 
 namespace gpushm_tests {
@@ -22,6 +23,35 @@ namespace {
 
 weights::tensors table_in(const gpushm::segment& loaded) {
   return weights::read_tensors(gpushm::tensor_table(loaded), weights::dialect::table);
+}
+
+bool is_wanted(const std::string& name, const gpushm::load_options& selection) {
+  return selection.tensors.empty() ||
+         std::any_of(selection.tensors.begin(),
+                     selection.tensors.end(),
+                     [&](const std::string& each) { return weights::matches(each, name); });
+}
+
+/// Changes the shape and the bytes of a tensor to those of its slices.
+void apply_slices(weights::tensor& what,
+                  std::vector<std::byte>& bytes,
+                  const gpushm::load_options& selection) {
+  const std::vector<std::uint64_t> shape = what.shape;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+  for (const std::uint64_t size : shape) {
+    ranges.emplace_back(0, size);
+  }
+  for (const auto& each : selection.slices) {
+    if (weights::matches(each.name, what.name)) {
+      const auto dimension = static_cast<std::size_t>(each.dimension);
+      const std::uint64_t unit = each.parts == 0 ? 1 : shape.at(dimension) / each.parts;
+      ranges.at(dimension) = {each.begin * unit, each.end * unit};
+      what.shape.at(dimension) = (each.end - each.begin) * unit;
+    }
+  }
+  if (what.shape != shape) {
+    bytes = sliced_bytes(bytes, shape, what.type.bits, ranges);
+  }
 }
 
 std::string hash_of(const std::vector<std::byte>& bytes) {
@@ -39,11 +69,54 @@ bool is_model_of(const gpushm::segment& loaded, const std::string& path) {
   return table_in(loaded).metadata == weights::open_model({path}).front().contents.metadata;
 }
 
-model_comparison::model_comparison(const gpushm::segment& loaded, const std::string& path)
+std::vector<std::byte> sliced_bytes(
+    const std::vector<std::byte>& whole,
+    const std::vector<std::uint64_t>& shape,
+    std::uint64_t bits,
+    const std::vector<std::pair<std::uint64_t, std::uint64_t>>& ranges) {
+  std::uint64_t count = 1;
+  for (const auto& [begin, end] : ranges) {
+    count *= end - begin;
+  }
+  std::vector<std::byte> result((count * bits + 7) / 8);
+  std::vector<std::uint64_t> index;
+  for (const auto& each : ranges) {
+    index.push_back(each.first);
+  }
+  for (std::uint64_t to = 0; to != count; ++to) {
+    std::uint64_t from = 0;
+    for (std::size_t i = 0; i != shape.size(); ++i) {
+      from = from * shape[i] + index[i];
+    }
+    if (bits % 8 == 0) {
+      std::memcpy(&result[to * bits / 8], &whole[from * bits / 8], bits / 8);
+    } else {
+      for (std::uint64_t bit = 0; bit != bits; ++bit) {
+        const std::uint64_t source = from * bits + bit;
+        const std::uint64_t place = to * bits + bit;
+        result[place / 8] |= (whole[source / 8] >> (source % 8) & std::byte{1}) << (place % 8);
+      }
+    }
+    for (std::size_t i = shape.size(); i-- != 0;) {
+      if (++index[i] != ranges[i].second) {
+        break;
+      }
+      index[i] = ranges[i].first;
+    }
+  }
+  return result;
+}
+
+model_comparison::model_comparison(const gpushm::segment& loaded,
+                                   const std::string& path,
+                                   const gpushm::load_options& selection)
     : loaded_(loaded) {
   const auto table = table_in(loaded);
   for (const weights::model_file& file : weights::open_model({path})) {
     for (const weights::tensor& each : file.contents.all) {
+      if (!is_wanted(each.name, selection)) {
+        continue;
+      }
       expected wanted{each, std::vector<std::byte>(each.end - each.begin)};
       if (::pread(file.file.get(),
                   wanted.bytes.data(),
@@ -52,6 +125,7 @@ model_comparison::model_comparison(const gpushm::segment& loaded, const std::str
           static_cast<ssize_t>(wanted.bytes.size())) {
         throw std::runtime_error("cannot read " + path);
       }
+      apply_slices(wanted.what, wanted.bytes, selection);
       wanted.what.hash = hash_of(wanted.bytes);
       const auto found = std::find_if(table.all.begin(), table.all.end(), [&](const auto& entry) {
         return entry.name == each.name;

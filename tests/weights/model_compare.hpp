@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpushm/segment.hpp"
+#include "gpushm/tensors.hpp"
 #include "weights/tensor.hpp"
 
 namespace gpushm_tests {
@@ -13,14 +16,25 @@ namespace gpushm_tests {
 /// Whether a loaded model has the metadata of this file ("__metadata__"). Throws `gpushm::error`.
 [[nodiscard]] bool is_model_of(const gpushm::segment& loaded, const std::string& path);
 
+/// Those elements of a tensor of this shape whose index is in the range (begin, end) of each
+/// dimension, copied one by one.
+[[nodiscard]] std::vector<std::byte> sliced_bytes(
+    const std::vector<std::byte>& whole,
+    const std::vector<std::uint64_t>& shape,
+    std::uint64_t bits,
+    const std::vector<std::pair<std::uint64_t, std::uint64_t>>& ranges);
+
 /// Compares a loaded model with its file, with code that no load uses.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: const members safe.
 class model_comparison {
  public:
-  /// Reads the table and all of the file. `loaded` must outlive this object. Throws
-  /// `gpushm::error`; std::runtime_error: the file ends too early.
-  model_comparison(const gpushm::segment& loaded, const std::string& path);
+  /// Reads the table and all of the file. `loaded` must outlive this object. `selection`: its
+  /// tensors and slices, those of not negative dimensions. Throws `gpushm::error`;
+  /// std::runtime_error: the file ends too early.
+  model_comparison(const gpushm::segment& loaded,
+                   const std::string& path,
+                   const gpushm::load_options& selection = {});
 
   /// "whole", or the first tensor that differs in type, shape, hash or bytes. Reads the table
   /// again. Throws `gpushm::error`.

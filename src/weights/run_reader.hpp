@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+
+#include "weights/layout.hpp"
+#include "weights/piece_reader.hpp"
+
+namespace gpushm::weights {
+
+/// Reads pieces whose bytes are runs of a file: those that are close to each other together, with
+/// what is between them, into a buffer of its own.
+///
+/// Thread-safety: unsafe.
+class run_reader {
+ public:
+  /// Both must exist longer.
+  run_reader(const piece_reader& reader, const layout& plan) : reader_(reader), plan_(plan) {}
+
+  /// Reads `bytes` bytes of a strided piece from its byte `first` into `to`, and returns `to`.
+  /// Blocks. Throws `error`: out_of_memory, and as `piece_reader::read`.
+  const std::byte* read(const piece& what, std::uint64_t first, std::uint64_t bytes, std::byte* to);
+
+ private:
+  struct freed {
+    void operator()(std::byte* memory) const noexcept {
+      std::free(memory);  // NOLINT(*-no-malloc,*-owning-memory): of aligned_alloc
+    }
+  };
+
+  const piece_reader& reader_;
+  const layout& plan_;
+  std::unique_ptr<std::byte, freed> buffer_;  ///< from the first strided piece on
+};
+
+}  // namespace gpushm::weights

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace gpushm::weights {
+
+/// Where a file has the bytes of a slice that are not contiguous in it: runs of equal length, in
+/// the order of the slice. Nothing of it grows with the number of runs, of which a matrix has one
+/// for each row.
+struct strided_source {
+  struct dimension {
+    std::uint64_t count = 0;
+    std::uint64_t stride_bytes = 0;
+  };
+  std::uint64_t run_bytes = 0;
+  std::vector<dimension> outer;  ///< the outermost one first
+
+  /// From the first byte of run 0.
+  [[nodiscard]] std::uint64_t offset_of(std::uint64_t run) const {
+    std::uint64_t result = 0;
+    for (auto each = outer.rbegin(); each != outer.rend(); ++each) {
+      result += run % each->count * each->stride_bytes;
+      run /= each->count;
+    }
+    return result;
+  }
+};
+
+}  // namespace gpushm::weights
