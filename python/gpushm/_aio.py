@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         Subscription,
         Timeline,
     )
-    from gpushm._types import Event
+    from gpushm._types import Access, Event
 
 _Result = TypeVar("_Result")
 
@@ -181,7 +181,7 @@ async def connect(socket: str | os.PathLike[str] | None, **options: Any) -> Clie
 
 
 async def client_open(
-    client: Client, name: str, access: str, timeout: float | None, device: str | None
+    client: Client, name: str, access: Access, timeout: float | None, device: str | None
 ) -> Segment:
     def open_segment(stop: Stop) -> Segment:
         return client.open(name, access=access, timeout=timeout, device=device, stop=stop)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Made by scripts/python.sh stubs.
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from typing_extensions import CapsuleType
 
@@ -377,7 +377,7 @@ class Segment:
         """
 
     @property
-    def state(self) -> str:
+    def state(self) -> Literal['live', 'removed', 'exporter-gone', 'broker-gone', 'unknown', 'device-lost', 'suspended']:
         """
         ``"live"``, ``"removed"``, ``"exporter-gone"``, ``"broker-gone"``,
         ``"unknown"``, ``"device-lost"``: its GPU was lost, and the memory with it, or
@@ -402,11 +402,11 @@ class Segment:
         """How the memory is shared, such as ``"host"`` or ``"cuda-vmm"``."""
 
     @property
-    def access(self) -> str:
+    def access(self) -> Literal['read', 'read-write']:
         """``"read"`` or ``"read-write"``."""
 
     @property
-    def lifetime(self) -> str:
+    def lifetime(self) -> Literal['leased', 'persistent']:
         """
         ``"leased"`` (ends with its last lease) or ``"persistent"`` (until removed).
         """
@@ -805,7 +805,7 @@ class Client:
     BrokerUnreachableError, BrokerGoneError, TimedOutError and ForkedError besides those they name.
     """
 
-    def create(self, name: str, size: int, *, device: str = 'auto', lifetime: str = 'leased', chunk_size: int = 0, huge_pages: bool = False, replaces: int = 0) -> Segment:
+    def create(self, name: str, size: int, *, device: str = 'auto', lifetime: Literal['leased', 'persistent'] = 'leased', chunk_size: int = 0, huge_pages: bool = False, replaces: int = 0) -> Segment:
         """
         Create a segment of ``size`` bytes that only this client sees before
         :meth:`Segment.publish`. Contents are zero on the host, and undefined on GPUs.
@@ -823,7 +823,7 @@ class Client:
         GoneOrReplacedError (another segment has the name) and PermissionDeniedError.
         """
 
-    def open(self, name: str, *, access: str = 'read', timeout: float | None = 0.0, device: str | None = None, size: int | None = None, stop: Stop | None = None) -> Segment:
+    def open(self, name: str, *, access: Literal['read', 'read-write'] = 'read', timeout: float | None = 0.0, device: str | None = None, size: int | None = None, stop: Stop | None = None) -> Segment:
         """
         Open a published segment. Blocks until it is published, at most ``timeout`` seconds.
 
@@ -834,7 +834,7 @@ class Client:
         DeviceNotVisibleError, PeerDiedError, CancelledError.
         """
 
-    def open_many(self, names: Sequence[str], *, access: str = 'read', timeout: float | None = 0.0, device: str | None = None, return_errors: bool = False, stop: Stop | None = None) -> list[Any]:
+    def open_many(self, names: Sequence[str], *, access: Literal['read', 'read-write'] = 'read', timeout: float | None = 0.0, device: str | None = None, return_errors: bool = False, stop: Stop | None = None) -> list[Any]:
         """
         Open any number of segments with few round trips, in the order of ``names``. ``timeout`` is for
         all of them together.
@@ -843,7 +843,7 @@ class Client:
         segments that cannot be opened. Otherwise as :meth:`open`.
         """
 
-    def open_async(self, name: str, *, access: str = 'read', timeout: float | None = 30.0, device: str | None = None) -> Coroutine[Any, Any, Segment]:
+    def open_async(self, name: str, *, access: Literal['read', 'read-write'] = 'read', timeout: float | None = 30.0, device: str | None = None) -> Coroutine[Any, Any, Segment]:
         """As :meth:`open`, for asyncio. Cancelling the task ends the wait."""
 
     @overload
@@ -861,7 +861,7 @@ class Client:
         """
 
     @overload
-    def share(self, name: str, tensor: object, *, lifetime: str = 'leased', publish: bool = True, metadata: bytes = b'', stream: int | None = None) -> Segment:
+    def share(self, name: str, tensor: object, *, lifetime: Literal['leased', 'persistent'] = 'leased', publish: bool = True, metadata: bytes = b'', stream: int | None = None) -> Segment:
         """
         Turn the memory of a tensor (an object with ``__dlpack__``) into a segment, without a copy.
 
@@ -871,7 +871,7 @@ class Client:
         :meth:`create`.
         """
 
-    def put(self, name: str, tree: object, *, device: str = 'auto', lifetime: str = 'persistent') -> Segment:
+    def put(self, name: str, tree: object, *, device: str = 'auto', lifetime: Literal['leased', 'persistent'] = 'persistent') -> Segment:
         """
         Copy a structure of arrays (a state dict) into one new segment, and publish it.
 
@@ -885,7 +885,7 @@ class Client:
         elements; and as :meth:`create`.
         """
 
-    def get(self, name: str, framework: str | None = None, *, access: str = 'read', timeout: float | None = 0.0, device: str | None = None) -> Any:
+    def get(self, name: str, framework: str | None = None, *, access: Literal['read', 'read-write'] = 'read', timeout: float | None = 0.0, device: str | None = None) -> Any:
         """
         The structure that :meth:`put` has published, without a copy: its arrays are views of the
         segment, which stays open as long as one of them.
@@ -967,7 +967,7 @@ class Client:
         ended. Raises gpushm.AlreadyExistsError, SizeMismatchError, and as :meth:`create`.
         """
 
-    def consumer(self, name: str, *, mode: str = 'block', held: int = 0, device: str | None = None, timeout: float | None = 10.0, resume: float | None = 0.0, stop: Stop | None = None) -> Consumer:
+    def consumer(self, name: str, *, mode: Literal['block', 'latest', 'share'] = 'block', held: int = 0, device: str | None = None, timeout: float | None = 10.0, resume: float | None = 0.0, stop: Stop | None = None) -> Consumer:
         """
         Join a channel, at its newest item. ``mode``: ``"block"`` (gets each item, and the producer
         waits), ``"latest"`` (gets the newest one) or ``"share"`` (each item is for one of these
@@ -979,7 +979,7 @@ class Client:
         Raises gpushm.NoSuchSegmentError, QuotaExceededError, TimedOutError, CancelledError.
         """
 
-    def load_tensors(self, paths: str | bytes | os.PathLike[Any] | Sequence[str | bytes | os.PathLike[Any]], name: str, *, device: str = 'auto', threads: int | None = None, reading: str = 'auto', verify: str = 'auto', replace: bool = False, timeout: float | None = 3600.0, progress: Callable[[int, int, int, bool], object] | None = None, stop: Stop | None = None) -> Segment:
+    def load_tensors(self, paths: str | bytes | os.PathLike[Any] | Sequence[str | bytes | os.PathLike[Any]], name: str, *, device: str = 'auto', threads: int | None = None, reading: Literal['auto', 'cached', 'direct'] = 'auto', verify: Literal['auto', 'full'] = 'auto', replace: bool = False, timeout: float | None = 3600.0, progress: Callable[[int, int, int, bool], object] | None = None, stop: Stop | None = None) -> Segment:
         """
         Load safetensors files into a persistent segment, once for all processes that call this at
         the same time, and open it for reading. At once if the name has this model already.
@@ -1118,7 +1118,7 @@ def export_memory(tensor: object, *, stream: int | None = None) -> bytes:
     Raises gpushm.NotExportableError, DriverError.
     """
 
-def import_ticket(ticket: bytes, *, access: str = 'read', device: str | None = None, directory: str | os.PathLike[str] | None = None, stop: Stop | None = None) -> Segment:
+def import_ticket(ticket: bytes, *, access: Literal['read', 'read-write'] = 'read', device: str | None = None, directory: str | os.PathLike[str] | None = None, stop: Stop | None = None) -> Segment:
     """
     Map the memory that a ticket describes, through its broker if it names one.
 
@@ -1129,7 +1129,7 @@ def import_ticket(ticket: bytes, *, access: str = 'read', device: str | None = N
     :meth:`Client.open`.
     """
 
-def import_file(path: str | os.PathLike[str], *, access: str = 'read', device: str | None = None, timeout: float | None = 0.0, stop: Stop | None = None) -> Segment:
+def import_file(path: str | os.PathLike[str], *, access: Literal['read', 'read-write'] = 'read', device: str | None = None, timeout: float | None = 0.0, stop: Stop | None = None) -> Segment:
     """
     As :func:`import_ticket`, of a file that a live process has written; waits for it at most
     ``timeout`` seconds. Raises gpushm.NoSuchSegmentError, too.

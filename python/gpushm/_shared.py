@@ -20,6 +20,7 @@ from gpushm._table import require_same
 
 if TYPE_CHECKING:
     from gpushm._core import Array, Client
+    from gpushm._types import Access
 
 __all__ = ["SharedTensor"]
 
@@ -94,7 +95,7 @@ class Place(NamedTuple):
     generation: int
     #: Of the broker.
     epoch: bytes
-    access: str
+    access: Access
     dtype: str
     shape: tuple[int, ...]
     #: In elements.

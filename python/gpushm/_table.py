@@ -14,6 +14,7 @@ from gpushm._frameworks import DTYPES, to_torch, torch_table
 
 if TYPE_CHECKING:
     from gpushm._core import Array, Client, Segment
+    from gpushm._types import Access
 
 
 def refuse(name: str, cause: str) -> NoReturn:
@@ -148,7 +149,7 @@ class SharedTable(Table):
         self,
         segment: Segment,
         client: Client,
-        access: str,
+        access: Access,
         device: str | None,
         timeout: float | None,
     ) -> None:
@@ -221,7 +222,7 @@ def open_table(
     client: Client,
     name: str,
     *,
-    access: str = "read",
+    access: Access = "read",
     device: str | None = None,
     timeout: float | None = 0.0,
 ) -> Table:

@@ -7,7 +7,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from gpushm import _core
 from gpushm._frameworks import converter
@@ -252,8 +252,8 @@ def load_safetensors(
     device: str = "auto",
     client: Client | None = None,
     threads: int | None = None,
-    reading: str = "auto",
-    verify: str = "auto",
+    reading: Literal["auto", "cached", "direct"] = "auto",
+    verify: Literal["auto", "full"] = "auto",
     replace: bool = False,
     timeout: float | None = 3600.0,
     progress: Callable[[int, int, int, bool], object] | bool | None = None,

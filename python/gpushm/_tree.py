@@ -19,6 +19,7 @@ from gpushm._table import SHARED, Table, extent, open_table, refuse
 
 if TYPE_CHECKING:
     from gpushm._core import Client, Segment
+    from gpushm._types import Access, Lifetime
 
 __all__ = ["SharedTree"]
 
@@ -233,7 +234,7 @@ class _Copier(_Writer):
         return leaf, {"data_offsets": [begin, begin + leaf.size]}
 
 
-def put(client: Client, name: str, tree: Any, device: str, lifetime: str) -> Segment:
+def put(client: Client, name: str, tree: Any, device: str, lifetime: Lifetime) -> Segment:
     writer = _Copier()
     table = json.dumps(writer.table(tree), separators=(",", ":"))
     segment = client.create(name, _core.tensors_size(table), device=device, lifetime=lifetime)
@@ -379,7 +380,7 @@ def get(
     client: Client,
     name: str,
     framework: str | None,
-    access: str,
+    access: Access,
     timeout: float | None,
     device: str | None,
 ) -> Any:

@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 __all__ = ["BrokerInfo", "Event", "ProducerStats", "SegmentInfo"]
+
+
+Access: TypeAlias = Literal["read", "read-write"]
+Lifetime: TypeAlias = Literal["leased", "persistent"]
 
 
 class SegmentInfo(NamedTuple):
@@ -28,8 +32,8 @@ class SegmentInfo(NamedTuple):
     creator_alive: bool
     published: bool
     backend: str
-    lifetime: str
-    state: str
+    lifetime: Lifetime
+    state: Literal["live", "removed", "exporter-gone", "broker-gone", "unknown", "device-lost"]
     #: "host", or the UUID of the GPU or MIG instance.
     device: str
 
@@ -52,8 +56,7 @@ class BrokerInfo(NamedTuple):
 class Event(NamedTuple):
     """An event of a segment."""
 
-    #: "published", "opened", "released", "removed", "peer_died", "resync" or "unfenced".
-    kind: str
+    kind: Literal["published", "opened", "released", "removed", "peer-died", "resync", "unfenced"]
     name: str
     generation: int
     #: After the event.

@@ -213,6 +213,51 @@ def test_the_last_array_of_a_client_ends_while_a_line_is_logged(start, broker):
     assert child.succeed() == "released\n"
 
 
+def test_a_fork_while_a_line_is_logged(start, broker):
+    """The child has a log of its own, whatever its parent's thread does."""
+    child = start("""
+        import gpushm, logging, os, sys, threading, warnings
+        warnings.simplefilter('ignore', DeprecationWarning)  # of a fork with threads, since 3.12
+        class Gate:
+            def __init__(self):
+                self.entered, self.leave = threading.Event(), threading.Event()
+        gate = Gate()
+        class Handler(logging.Handler):
+            def emit(self, record):
+                gate.entered.set()
+                assert gate.leave.wait(50)
+        logging.getLogger('gpushm').addHandler(Handler())
+        logging.getLogger('gpushm').setLevel(logging.DEBUG)
+        gpushm.log_to()
+        def use():
+            segment = gpushm.connect(sys.argv[1]).create(f's{os.getpid()}', 64, device='host')
+            segment.publish()
+            os.write(1, b'ready\\n')
+            assert gate.entered.wait(50)
+            return segment
+        segment = use()
+        os.write(1, b'entered\\n')
+        sys.stdin.readline()
+        pid = os.fork()
+        if pid == 0:
+            gate = Gate()
+            gate.leave.set()
+            use()
+            sys.exit(0)  # joins the thread of the log
+        status = os.waitpid(pid, 0)[1]
+        gate.leave.set()
+        print(status, flush=True)
+        """)
+    assert child.line() == "ready"
+    broker.kill()
+    assert child.line() == "entered"
+    broker.start()
+    child.say("go")
+    assert child.line() == "ready"
+    broker.kill()
+    assert child.succeed() == "0\n"
+
+
 def test_a_killed_reader_holds_nothing(client, published, start):
     child = start("""
         import gpushm, numpy, sys

@@ -21,6 +21,22 @@ def arrays(client: gpushm.Client) -> float:
         return float(np.from_dlpack(opened.view("float32")).sum())
 
 
+def words(client: gpushm.Client, event: gpushm.Event) -> None:
+    client.open("x", access="rw")  # type: ignore[arg-type]
+    client.create("x", 64, lifetime="forever")  # type: ignore[arg-type]
+    client.consumer("c", mode="newest")  # type: ignore[arg-type]
+    client.load_tensors("x.safetensors", "x", verify="none")  # type: ignore[arg-type]
+    gpushm.load_safetensors("x.safetensors", "x", reading="mmap")  # type: ignore[arg-type]
+    print(client.open("x").access == "write")  # type: ignore[comparison-overlap]
+    print(event.kind == "peer_died")  # type: ignore[comparison-overlap]
+
+
+def bytes_of_segments(client: gpushm.Client) -> None:
+    segment = client.open("x", access="read-write")
+    np.from_dlpack(segment)[:] = 1
+    print(np.asarray(segment), memoryview(segment), gpushm.from_dlpack(segment))
+
+
 async def waits(socket: str) -> None:
     client = await gpushm.connect_async(socket, timeout=5)
     segment = await client.open_async("w/one", timeout=30)

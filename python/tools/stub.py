@@ -11,7 +11,7 @@ HEADER = """\
 # SPDX-License-Identifier: Apache-2.0
 # Made by scripts/python.sh stubs.
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from typing_extensions import CapsuleType
 
@@ -19,6 +19,18 @@ from gpushm._tree import SharedTree
 from gpushm._types import BrokerInfo, Event, ProducerStats, SegmentInfo
 
 """
+
+# Arguments and attributes that are one of a few words: for type checkers. `str` in the signatures of C++.
+WORDS = {
+    "access": ("read", "read-write"),
+    "lifetime": ("leased", "persistent"),
+    "mode": ("block", "latest", "share"),
+    "reading": ("auto", "cached", "direct"),
+    "verify": ("auto", "full"),
+    "state": (
+        "live", "removed", "exporter-gone", "broker-gone", "unknown", "device-lost", "suspended",
+    ),
+}
 
 BUFFER = """
     def __buffer__(self, flags: int, /) -> memoryview:
@@ -33,6 +45,10 @@ def main() -> None:
     text = text.replace(
         "__dlpack_c_exchange_api__: PyCapsule = ...", "__dlpack_c_exchange_api__: ClassVar[Any]"
     )
+    for name, words in WORDS.items():
+        literal = f"Literal[{', '.join(map(repr, words))}]"
+        text = text.replace(f" {name}: str", f" {name}: {literal}")
+        text = text.replace(f" {name}(self) -> str", f" {name}(self) -> {literal}")
     for kind in ("Array", "Segment"):
         begin = text.index(f"class {kind}:")
         end = text.index("\n    @property", begin)
