@@ -249,7 +249,7 @@ gpushm_errc gpushm_segment_epoch(const gpushm_segment* segment, gpushm_epoch* ep
   return c_call([&] {
     gpushm_epoch result{};
     if (const auto* lease = filled(segment).mapped().lease(); lease != nullptr) {
-      const gpushm::epoch& from = lease->broker().broker().epoch;
+      const gpushm::epoch from = lease->broker()->broker().epoch;
       std::copy(from.begin(), from.end(), std::begin(result.bytes));
     }
     out(epoch, "epoch") = result;

@@ -45,9 +45,11 @@ void chunk_stream::keep(const chunk& one) {
 
 void chunk_stream::ask() {
   const wire::segment& info = lease_->info();
-  asked_ = lease_->broker().request_ahead(wire::fetch_chunks{info.generation, arrived()},
-                                          {"open", info.name},
-                                          base::deadline_after(timeout_));
+  asked_.reset();
+  broker_ = lease_->broker();
+  asked_ = broker_->request_ahead(wire::fetch_chunks{info.generation, arrived()},
+                                  {"open", info.name},
+                                  base::deadline_after(timeout_));
 }
 
 void chunk_stream::receive() {

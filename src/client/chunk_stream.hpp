@@ -52,7 +52,8 @@ class chunk_stream final : public memory::chunk_source {
   std::uint32_t before_ = 0;  ///< number of chunks before those of `now_`
   /// Copies of those handed out, if the lease keeps them.
   std::optional<segment_lease::kept_chunks> kept_;
-  std::unique_ptr<connection::ahead> asked_;  // destroyed before the lease and its connection
+  std::shared_ptr<connection> broker_;        ///< of `asked_`
+  std::unique_ptr<connection::ahead> asked_;  // destroyed before its connection
 };
 
 }  // namespace gpushm::detail

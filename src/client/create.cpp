@@ -41,7 +41,7 @@ void attach_chunks(segment_lease& lease,
       batch.chunk_bytes.push_back(size_of(i));
     }
     static_cast<void>(
-        lease.broker().request(batch, {operation, lease.info().name}, deadline, numbers));
+        lease.broker()->request(batch, {operation, lease.info().name}, deadline, numbers));
     if (kept) {
       std::move(chunks.begin(), chunks.end(), std::back_inserter(kept->files));
       kept->bytes.insert(kept->bytes.end(), batch.chunk_bytes.begin(), batch.chunk_bytes.end());

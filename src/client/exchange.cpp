@@ -203,7 +203,8 @@ std::unique_ptr<gpushm_timeline> create_local_timeline() {
 
 wire::broker_reference broker_reference_of(const segment_lease& lease,
                                            std::string_view socket_path) {
-  const broker_info& broker = lease.broker().broker();
+  const auto connected = lease.broker();
+  const broker_info& broker = connected->broker();
   return {socket_path.empty() ? std::filesystem::absolute(broker.socket_path).string()
                               : std::string(socket_path),
           broker.epoch,

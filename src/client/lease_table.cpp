@@ -21,14 +21,14 @@ constexpr std::uint64_t large_peer_bytes = 512ULL << 20U;
 
 /// Valid for another user: the name still refers to this memory.
 bool is_current(const segment_lease& of) {
-  const segment_state state = of.state();
+  const segment_state state = of.state_in_table();
   return state == segment_state::live ||
          (state == segment_state::exporter_gone && !base::ends_with_creator(of.info().backend));
 }
 /// For answers without the broker: read before the state, so that one that a successor has changed
 /// is not used.
 bool has_current_state(const segment_lease& of) {
-  return of.broker().has_current_states();
+  return of.broker_in_table().has_current_states();
 }
 /// A segment's own name is judged by the segment's word alone. That of an alias also has to have
 /// not moved.
@@ -126,13 +126,14 @@ void lease_table::hand_over(connection& from,
                             const std::shared_ptr<connection>& to,
                             steady_time deadline) {
   std::vector<std::shared_ptr<segment_lease>> kept;  // until the broker has the list
+  std::list<segment_lease::place> former;            // destroyed after the lock is released
   {
     const std::lock_guard lock(mutex_);
     from.hand_over();
     for (auto at = leases_.lower_bound({&from, 0});
          at != leases_.end() && at->first.first == &from;) {
       if (auto lease = at->second.lock()) {
-        lease->move_to(to);
+        former.splice(former.end(), lease->move_to(to));
         leases_[{to.get(), at->first.second}] = lease;
         kept.push_back(std::move(lease));
       }
@@ -170,19 +171,20 @@ void lease_table::renew(const std::shared_ptr<segment_lease>& lease,
                         const std::shared_ptr<connection>& to,
                         const segment_lease::renewal& by) {
   const gpushm::generation generation = lease->info().generation;
+  std::list<segment_lease::place> former;  // destroyed after the lock is released
   const std::lock_guard lock(mutex_);
   auto& place = leases_[{to.get(), generation}];
   if (place.expired()) {
     place = lease;
   }
-  const connection* const from = &lease->broker();
-  lease->renew(to, by);
+  const connection* const from = &lease->broker_in_table();
+  former = lease->renew(to, by);
   leases_.erase({from, generation});
 }
 
 void lease_table::forget_lease(const segment_lease& gone) noexcept {
   const std::lock_guard lock(mutex_);
-  const auto at = leases_.find({&gone.broker(), gone.info().generation});
+  const auto at = leases_.find({&gone.broker_in_table(), gone.info().generation});
   if (at != leases_.end() && at->second.expired()) {
     leases_.erase(at);
   }
@@ -285,7 +287,7 @@ std::shared_ptr<mapping> lease_table::find(std::string_view name,
   }
   count_user(found);
   ++stats_.hits;
-  found.lease()->broker().opened_from_cache();
+  found.lease()->broker_in_table().opened_from_cache();
   return {std::shared_ptr<mapping>(), &found};
 }
 
@@ -327,11 +329,11 @@ void lease_table::keep(const std::shared_ptr<mapping>& of,
                        const std::optional<alias>& by) {
   const key_view key(by ? by->name : of->info().name, device, of->access());
   open_target target{of.get()};
+  ended out;
+  const std::lock_guard lock(mutex_);
   if (by && of->lease() != nullptr) {
     target.alias = of->lease()->see(by->word);
   }
-  ended out;
-  const std::lock_guard lock(mutex_);
   std::vector<const known_open*>& names = of->notes_.names;
   names.reserve(names.size() + 1);
   const auto at = by_key_.find(key);

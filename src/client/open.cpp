@@ -214,10 +214,10 @@ segment_ptr client_impl::map_and_keep(granted& what,
       leases_->keep(mapped, options.device);
     }
     auto user = user_of(std::move(mapped));
-    lease->broker().opened_in(std::chrono::steady_clock::now() - begin);
+    lease->broker()->opened_in(std::chrono::steady_clock::now() - begin);
     return user;
   } catch (const error& why) {
-    lease->broker().open_failed(why.code());
+    lease->broker()->open_failed(why.code());
     throw why.in("open", lease->info().name);
   }
 }

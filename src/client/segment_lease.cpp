@@ -2,6 +2,7 @@
 #include "client/segment_lease.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "client/lease_table.hpp"
@@ -23,7 +24,7 @@ segment_lease::segment_lease(std::weak_ptr<lease_table> table,
       published_(info_.published) {}
 
 segment_lease::~segment_lease() {
-  if (broker().forks() != fork_count()) {
+  if (broker_in_table().forks() != fork_count()) {
     std::for_each(places_.begin(), places_.end(), [](place& each) { leak(each.broker); });
     return;
   }
@@ -31,7 +32,7 @@ segment_lease::~segment_lease() {
   if (const auto table = table_.lock()) {
     table->forget_lease(*this);
   }
-  broker().release(info_.generation, grants_, !mapped_.load(std::memory_order_relaxed));
+  broker_in_table().release(info_.generation, grants_, !mapped_.load(std::memory_order_relaxed));
 }
 
 std::span<const std::byte> segment_lease::metadata() const {
@@ -51,9 +52,9 @@ void segment_lease::publish(std::span<const std::byte> metadata,
                             std::string_view operation,
                             steady_time deadline) {
   static_cast<void>(
-      broker().request(wire::publish{info_.generation, {metadata.begin(), metadata.end()}},
-                       {operation, info_.name},
-                       deadline));
+      broker()->request(wire::publish{info_.generation, {metadata.begin(), metadata.end()}},
+                        {operation, info_.name},
+                        deadline));
   set_published({metadata.begin(), metadata.end()});
 }
 
@@ -73,12 +74,23 @@ std::uint32_t segment_lease::grants() const {
   return grants_;
 }
 
-void segment_lease::go_to(std::shared_ptr<connection> successor, std::uint32_t slot) {
+std::list<segment_lease::place> segment_lease::go_to(std::shared_ptr<connection> successor,
+                                                     std::uint32_t slot) {
   places_.push_back({std::move(successor), slot, now().moves + 1});
-  now_.store(&places_.back(), std::memory_order_release);
+  now_.store(&places_.back());
   if (shared_) {
-    register_answer(broker());
+    register_answer(*now().broker);
   }
+  std::list<place> former;
+  if (readers_.load() == 0) {  // else the next move drops them
+    former.splice(former.end(), places_, places_.begin(), std::prev(places_.end()));
+  }
+  return former;
+}
+
+std::size_t segment_lease::connections() const {
+  const std::lock_guard lock(mutex_);
+  return places_.size();
 }
 
 void segment_lease::answer_on(connection& successor) const {
@@ -88,26 +100,27 @@ void segment_lease::answer_on(connection& successor) const {
   }
 }
 
-void segment_lease::move_to(std::shared_ptr<connection> successor) {
+std::list<segment_lease::place> segment_lease::move_to(std::shared_ptr<connection> successor) {
   const std::lock_guard lock(mutex_);
-  go_to(std::move(successor), now().slot);
+  return go_to(std::move(successor), now().slot);
 }
 
 // ---- after the death of a broker and its keeper ----
 
-void segment_lease::renew(std::shared_ptr<connection> successor, const renewal& by) {
+std::list<segment_lease::place> segment_lease::renew(std::shared_ptr<connection> successor,
+                                                     const renewal& by) {
   const std::lock_guard lock(mutex_);
   grants_ = 1;
   receipt_ = by.receipt;
-  go_to(std::move(successor), by.slot);
+  return go_to(std::move(successor), by.slot);
 }
 
 bool segment_lease::is_lost() const {
-  if (given_up_.load(std::memory_order_relaxed) || broker().alive()) {
+  const std::lock_guard lock(mutex_);  // it does not move
+  if (given_up_.load(std::memory_order_relaxed) || now().broker->alive()) {
     return false;
   }
-  const std::lock_guard lock(mutex_);
-  const segment_state last = broker().last_state(now().slot, info_.generation);
+  const segment_state last = now().broker->last_state(now().slot, info_.generation);
   return receipt_ && (last == segment_state::live || last == segment_state::exporter_gone);
 }
 
@@ -153,7 +166,7 @@ segment_lease::to_hand_back() const {
 void segment_lease::share(std::shared_ptr<const memory::source> memory) {
   const std::lock_guard lock(mutex_);
   shared_ = std::move(memory);
-  register_answer(broker());
+  register_answer(*now().broker);
 }
 
 void segment_lease::register_answer(connection& on) const {
@@ -165,7 +178,7 @@ void segment_lease::stop_sharing() noexcept {
   const std::lock_guard lock(mutex_);
   ended.swap(shared_);
   if (ended) {
-    broker().worker().stop_answering(info_.generation);
+    now().broker->worker().stop_answering(info_.generation);
   }
 }
 
@@ -180,7 +193,7 @@ void segment_lease::unshare(steady_time deadline) {
   }
   try {
     static_cast<void>(
-        broker().request(wire::remove{info_.name, info_.generation}, about, deadline));
+        broker()->request(wire::remove{info_.name, info_.generation}, about, deadline));
   } catch (const error& why) {
     // Another client removed it, or it ended with its broker: no new importer gets it, as
     // requested.

@@ -53,15 +53,25 @@ class segment_lease {
   [[nodiscard]] bool is_creator() const noexcept { return is_creator_; }
   /// As in the first answer; never changes.
   [[nodiscard]] const wire::segment& info() const noexcept { return info_; }
-  /// The connection that has the lease: another one after the broker ended the first. Valid as long
-  /// as this object exists.
-  [[nodiscard]] connection& broker() const noexcept { return *now().broker; }
+  /// The connection that has the lease: another one after the broker ended the first.
+  [[nodiscard]] std::shared_ptr<connection> broker() const noexcept {
+    const reader reading(*this);
+    return now().broker;
+  }
   /// As `broker`, and where its state table has the segment.
   [[nodiscard]] std::pair<std::shared_ptr<connection>, std::uint32_t> where() const {
-    const place& at = now();
-    return {at.broker, at.slot};
+    const reader reading(*this);
+    return {now().broker, now().slot};
   }
   [[nodiscard]] segment_state state() const noexcept {
+    const reader reading(*this);
+    return state_in_table();
+  }
+
+  // Called by the lease table with its lock held: the lease does not move meanwhile.
+
+  [[nodiscard]] connection& broker_in_table() const noexcept { return *now().broker; }
+  [[nodiscard]] segment_state state_in_table() const noexcept {
     const place& at = now();
     return at.broker->state(at.slot, info_.generation);
   }
@@ -105,9 +115,19 @@ class segment_lease {
   /// Another answer of the broker granted this lease.
   void add_grant();
   [[nodiscard]] std::uint32_t grants() const;
+  /// Where the broker has it.
+  struct place {
+    std::shared_ptr<connection> broker;
+    std::uint32_t slot;
+    std::uint32_t moves;  ///< of the lease before
+  };
   /// Moves the lease to the connection `successor`, which receives the broker's questions from now
-  /// on.
-  void move_to(std::shared_ptr<connection> successor);
+  /// on. Returns former places, which no thread reads any more, to be destroyed without a lock: a
+  /// connection waits for its threads. Called with the table's lock held.
+  [[nodiscard]] std::list<place> move_to(std::shared_ptr<connection> successor);
+  /// Number of connections that it keeps; after a move, more than one only while other threads read
+  /// a former one.
+  [[nodiscard]] std::size_t connections() const;
 
   // ---- after the death of a broker and its keeper (handback.hpp) ----
 
@@ -120,7 +140,7 @@ class segment_lease {
   /// before the lease is renewed there.
   void answer_on(connection& successor) const;
   /// As `move_to`, with one grant.
-  void renew(std::shared_ptr<connection> successor, const renewal& by);
+  [[nodiscard]] std::list<place> renew(std::shared_ptr<connection> successor, const renewal& by);
   /// Lost with its broker, and not known to be gone.
   [[nodiscard]] bool is_lost() const;
   /// It will not be renewed.
@@ -172,15 +192,22 @@ class segment_lease {
   [[nodiscard]] std::shared_ptr<const memory::source> shared_memory() const;
 
  private:
-  /// Where the broker has it.
-  struct place {
-    std::shared_ptr<connection> broker;
-    std::uint32_t slot;
-    std::uint32_t moves;  ///< of the lease before
+  /// A thread that reads `now` without the table's lock. Sequentially consistent with `go_to`,
+  /// which stores `now_` before it looks for readers: either it sees this one, or this one the new
+  /// place.
+  class reader {
+   public:
+    explicit reader(const segment_lease& of) noexcept : of_(of) { of_.readers_.fetch_add(1); }
+    reader(const reader&) = delete;
+    reader& operator=(const reader&) = delete;
+    ~reader() { of_.readers_.fetch_sub(1); }
+
+   private:
+    const segment_lease& of_;
   };
-  [[nodiscard]] const place& now() const noexcept { return *now_.load(std::memory_order_acquire); }
+  [[nodiscard]] const place& now() const noexcept { return *now_.load(); }
   // With the lock held.
-  void go_to(std::shared_ptr<connection> successor, std::uint32_t slot);
+  [[nodiscard]] std::list<place> go_to(std::shared_ptr<connection> successor, std::uint32_t slot);
   void register_answer(connection& on) const;
   void stop_sharing() noexcept;
 
@@ -189,8 +216,9 @@ class segment_lease {
   std::vector<std::byte> ticket_;
   const bool is_creator_;
   mutable std::mutex mutex_;
-  std::list<place> places_;  ///< all that it has had: readers may still use an earlier one
+  std::list<place> places_;  ///< the last one, and earlier ones that readers may still use
   std::atomic<const place*> now_;
+  mutable std::atomic<std::uint32_t> readers_{0};
   std::optional<wire::receipt> receipt_;
   kept_chunks kept_;
   bool keeps_all_ = false;

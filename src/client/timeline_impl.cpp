@@ -156,9 +156,9 @@ void gpushm_timeline::give_up_name() const noexcept {
   try {
     const gpushm::wire::segment& about = at->lease().info();
     static_cast<void>(
-        at->lease().broker().request(gpushm::wire::remove{about.name, about.generation},
-                                     {"hand over", name_},
-                                     client_->request_deadline()));
+        at->lease().broker()->request(gpushm::wire::remove{about.name, about.generation},
+                                      {"hand over", name_},
+                                      client_->request_deadline()));
   } catch (const std::exception& why) {  // it is free when this process has closed the timeline
     gpushm::base::log(gpushm::log_level::info,
                       "timeline \"" + name_ +

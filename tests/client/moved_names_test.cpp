@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -186,10 +187,58 @@ TEST_F(moved_names, are_words_of_one_broker_only) {
   show(other.last_table(), alias_slot, 5);  // of another name there
   segment_lease::renewal renewal;
   renewal.slot = 5;
-  mapped->lease()->renew(next, renewal);
+  cache_->renew(mapped->shared_lease(), next, renewal);
   EXPECT_EQ(found("w/prod"), 0U);
   EXPECT_EQ(found("w/5"), 5U);
   cache_->release(mapped);
+  cache_->release(mapped);
+}
+
+// A client may outlive many brokers.
+TEST_F(moved_names, lease_keeps_one_connection_after_many_brokers) {
+  const auto mapped = map(5);
+  cache_->keep(mapped, "");
+  segment_lease& lease = *mapped->lease();
+  std::vector<std::unique_ptr<scripted_broker>> brokers;
+  std::weak_ptr<connection> former = std::exchange(connection_, nullptr);
+  const auto go_to_next = [&] {
+    brokers.push_back(std::make_unique<scripted_broker>([](const wire::message& asked) {
+      return one({{asked.id, wire::done{}}});
+    }));
+    const auto next = connection::establish(brokers.back()->socket_path(), scaled_timeout(20s));
+    segment_lease::renewal renewal;
+    renewal.slot = 5;
+    cache_->renew(mapped->shared_lease(), next, renewal);
+    EXPECT_EQ(lease.broker(), next);
+    return std::weak_ptr<connection>(next);
+  };
+  for (int i = 0; i != 6; ++i) {
+    const auto next = go_to_next();
+    EXPECT_EQ(lease.connections(), 1U);
+    EXPECT_TRUE(former.expired());
+    former = next;
+    EXPECT_EQ(lease.state(), segment_state::live);
+  }
+  {
+    std::atomic<bool> ended = false;
+    std::vector<std::jthread> readers;
+    for (int i = 0; i != 3; ++i) {
+      readers.emplace_back([&] {
+        while (!ended) {
+          EXPECT_EQ(lease.state(), segment_state::live);
+          EXPECT_NE(lease.where().first, nullptr);
+          std::this_thread::yield();
+        }
+      });
+    }
+    for (int i = 0; i != 6; ++i) {
+      static_cast<void>(go_to_next());
+    }
+    ended = true;
+  }
+  static_cast<void>(go_to_next());
+  EXPECT_EQ(lease.connections(), 1U) << "also those that were being read";
+  EXPECT_EQ(found("w/5"), 5U);
   cache_->release(mapped);
 }
 
