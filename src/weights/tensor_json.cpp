@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "base/quoted.hpp"
+#include "weights/table_scan.hpp"
 
 namespace gpushm::weights {
 
@@ -368,10 +369,15 @@ class index_events : public events {
 
 }  // namespace
 
-tensors read_tensors(std::string_view text, dialect as) {
+tensors parse_tensors(std::string_view text, dialect as) {
   tensor_events read(as);
   read.read(text);
-  tensors result = read.take();
+  return read.take();
+}
+
+tensors read_tensors(std::string_view text, dialect as) {
+  auto scanned = as == dialect::table ? scan_table(text) : std::nullopt;
+  tensors result = scanned ? *std::move(scanned) : parse_tensors(text, as);
   std::stable_sort(result.all.begin(), result.all.end(), [](const tensor& a, const tensor& b) {
     return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
   });

@@ -28,6 +28,8 @@ enum class dialect : std::uint8_t {
 /// Reads tensors, sorted by their place; their bytes are not checked against anything. As the
 /// reference (safetensors 0.8) reads them, but refuses duplicate names. Throws `invalid_json`.
 [[nodiscard]] tensors read_tensors(std::string_view json, dialect as);
+/// As `read_tensors`, in the order of the text, and always by the general parser.
+[[nodiscard]] tensors parse_tensors(std::string_view json, dialect as);
 /// `read_tensors` reads it back.
 [[nodiscard]] std::string write_tensors(const tensors& what);
 
