@@ -135,6 +135,18 @@ auto bytes_before_mark(Seal& value) {
   }
 }
 
+/// The bytes from `begin` to the end of the seal, and the seal in them. Of a GPU, a copy takes
+/// longer than what it copies: this is one, in no order, so that the caller must compare.
+std::pair<std::string, seal_value> copy_with_seal(const segment& what,
+                                                  const slab_info& info,
+                                                  std::uint64_t begin) {
+  std::string bytes(seal_place(info) + seal_bytes - begin, '\0');
+  what.read(begin, std::as_writable_bytes(std::span(bytes)));
+  seal_value seal;
+  std::memcpy(&seal, bytes.data() + bytes.size() - seal_bytes, seal_bytes);
+  return {std::move(bytes), seal};
+}
+
 /// The seal of a segment; nothing if it has none (yet).
 std::optional<seal_value> seal_of(const segment& what, const slab_info& info) {
   if (load_word(what, seal_place(info) + mark_place) != mark_of(info.id)) {
@@ -277,6 +289,12 @@ void seal(segment& what,
 }
 
 bool is_sealed(const segment& what, const slab_info& info) {
+  if (!is_of_cpu(what)) {
+    const seal_value copied = copy_with_seal(what, info, seal_place(info)).second;
+    if (copied.mark != mark_of(info.id) || copied.id == info.id) {
+      return copied.mark == mark_of(info.id);
+    }  // otherwise it was sealed during the copy
+  }
   return seal_of(what, info).has_value();
 }
 
@@ -290,6 +308,18 @@ void set_contents_version(segment& what, const slab_info& info, std::uint64_t ve
 }
 
 std::optional<std::string> table_of(const segment& what, const slab_info& info) {
+  if (!is_of_cpu(what)) {
+    auto [table, seal] = copy_with_seal(what, info, info.table_offset);
+    if (seal.mark != mark_of(info.id)) {
+      return std::nullopt;
+    }
+    table.resize(info.table_bytes);
+    seal_value expected = seal_for(info, table);
+    expected.version = seal.version;
+    if (expected == seal) {
+      return std::move(table);
+    }  // otherwise it was sealed during the copy, or is damaged
+  }
   const auto found = seal_of(what, info);
   if (!found) {
     return std::nullopt;
