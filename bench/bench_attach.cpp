@@ -144,9 +144,13 @@ void map_raw(parts& times, int file, std::uint64_t bytes, const std::string& dev
   times.end();
 }
 
-void attach(parts& times, const broker_process& broker, const wanted& what) {
+/// `names`: requested with the connection.
+void attach(parts& times,
+            const broker_process& broker,
+            const wanted& what,
+            const std::vector<std::string>& names) {
   times.begin();
-  client attached = client::connect({.socket_path = broker.socket_path()});
+  client attached = client::connect({.socket_path = broker.socket_path(), .prefetch = names});
   times.part("connect");
   const segment model = open_tensors(attached, model_name);
   times.part("open");
@@ -171,27 +175,36 @@ int run(const broker_process& broker, const wanted& what) {
   const auto bytes = std::get<wire::opened>(got.message.body).segment.allocated_bytes;
   parts raw;
   parts by_name;
+  parts prefetched;
+  constexpr std::size_t ways = 3;
   for (int i = 0; i != what.repetitions; ++i) {
-    const std::array<bool, 2> is_raw{i % 2 == 0, i % 2 != 0};
-    for (const bool raw_now : is_raw) {
-      if (raw_now) {
-        map_raw(raw, got.descriptors.at(0).get(), bytes, what.device);
-      } else {
-        attach(by_name, broker, what);
+    for (std::size_t j = 0; j != ways; ++j) {
+      switch ((static_cast<std::size_t>(i) + j) % ways) {  // varies their order
+        case 0:
+          map_raw(raw, got.descriptors.at(0).get(), bytes, what.device);
+          break;
+        case 1:
+          attach(by_name, broker, what, {});
+          break;
+        default:
+          attach(prefetched, broker, what, {model_name});
       }
     }
   }
   producer.remove(model_name);
   std::printf(
       "{\"device\": \"%s\", \"gib\": %g, \"tensors\": %llu, \"repetitions\": %d,\n \"raw\": %s,\n "
-      "\"gpushm\": %s,\n \"ratio\": %.2f}\n",
+      "\"gpushm\": %s,\n \"ratio\": %.2f,\n \"prefetched\": %s,\n "
+      "\"ratio_prefetched\": %.2f}\n",
       what.device.c_str(),
       what.gib,
       static_cast<unsigned long long>(what.tensors),  // NOLINT(google-runtime-int): as printf's
       what.repetitions,
       raw.text().c_str(),
       by_name.text().c_str(),
-      by_name.all() / raw.all());
+      by_name.all() / raw.all(),
+      prefetched.text().c_str(),
+      prefetched.all() / raw.all());
   return 0;
 }
 

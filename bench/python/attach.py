@@ -162,7 +162,7 @@ class Engine:
 
     def by_gpushm(self) -> dict[str, Any]:
         watch = Watch()
-        client = self.gpushm.connect(os.environ["GPUSHM_SOCKET"])
+        client = self.gpushm.connect(os.environ["GPUSHM_SOCKET"], prefetch=[NAME])
         watch.part("connect")
         opened = self.gpushm.safe_open(NAME, "torch", client=client, timeout=60)
         watch.part("open")
@@ -269,7 +269,7 @@ def raw_descriptor(segment: Any, options: argparse.Namespace) -> tuple[int, int]
     """Of the same memory, and its size; on the host of a copy."""
     if options.device != "host":
         granularity = 2 << 20
-        return Driver().export(segment.data_ptr), -(-segment.size // granularity) * granularity
+        return Driver().export(segment.view().data_ptr), -(-segment.size // granularity) * granularity
     fd = os.memfd_create("raw")
     os.ftruncate(fd, segment.size)
     with mmap.mmap(fd, segment.size) as copied:
