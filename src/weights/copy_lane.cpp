@@ -39,13 +39,17 @@ error no_memory(const std::string& name, std::size_t bytes) {
 
 class host_lane : public copy_lane {
  public:
-  /// `into`: null: nothing is copied.
-  host_lane(void* into, const std::string& name, done report)
-      : first_(static_cast<std::byte*>(into)), report_(std::move(report)) {
+  /// Until it is bound, nothing is copied.
+  host_lane(const std::string& name, done report) : report_(std::move(report)) {
     if (!buffer_) {
       throw no_memory(name, buffer_bytes);
     }
   }
+  void bind(segment& into, done report) override {
+    first_ = static_cast<std::byte*>(into.mutable_data());
+    report_ = std::move(report);
+  }
+  [[nodiscard]] int ordinal() const noexcept override { return -1; }
   std::byte* buffer() override { return buffer_.get(); }
   void add(const std::byte* first, std::span<const part> parts) override {
     if (first_ == nullptr) {
@@ -65,7 +69,7 @@ class host_lane : public copy_lane {
       std::free(memory);  // NOLINT(*-no-malloc,*-owning-memory): of aligned_alloc
     }
   };
-  std::byte* first_;
+  std::byte* first_ = nullptr;
   done report_;
   std::unique_ptr<std::byte, freed> buffer_{
       static_cast<std::byte*>(std::aligned_alloc(block_bytes, buffer_bytes))};
@@ -102,11 +106,8 @@ staging make_staging(std::size_t bytes, const std::string& name) {
 /// Pinned buffers: few and small ones, because pinning costs a second for 2 GiB.
 class gpu_lane : public copy_lane {
  public:
-  gpu_lane(segment& into, done report)
-      : name_(into.name()),
-        first_(reinterpret_cast<cuda::CUdeviceptr>(into.mutable_data())),
-        context_(context_of(into.ordinal(), name_)),
-        report_(std::move(report)) {
+  gpu_lane(int ordinal, const std::string& name)
+      : name_(name), ordinal_(ordinal), context_(context_of(ordinal, name)) {
     const driver::context_scope scope(context_, operation, name_);
     const cuda_driver& cu = cuda_driver::instance();
     try {
@@ -138,6 +139,12 @@ class gpu_lane : public copy_lane {
       cuda_driver::note((*cu)->cuCtxPopCurrent_v2(&popped), "cuCtxPopCurrent");
     }
   }
+
+  void bind(segment& into, done report) override {
+    first_ = reinterpret_cast<cuda::CUdeviceptr>(into.mutable_data());
+    report_ = std::move(report);
+  }
+  [[nodiscard]] int ordinal() const noexcept override { return ordinal_; }
 
   std::byte* buffer() override {
     current_ = (current_ + 1) % buffers_.size();
@@ -228,8 +235,9 @@ class gpu_lane : public copy_lane {
   }
 
   const std::string name_;
-  const cuda::CUdeviceptr first_;
+  const int ordinal_;
   const cuda::CUcontext context_;
+  cuda::CUdeviceptr first_ = 0;
   done report_;
   cuda::CUstream stream_ = nullptr;
   staging staging_;
@@ -243,13 +251,21 @@ class gpu_lane : public copy_lane {
 
 std::unique_ptr<copy_lane> copy_lane::open(segment& into, done report) {
   if (into.ordinal() < 0) {
-    return std::make_unique<host_lane>(into.mutable_data(), into.name(), std::move(report));
+    auto lane = std::make_unique<host_lane>(into.name(), done());
+    lane->bind(into, std::move(report));
+    return lane;
   }
-  return std::make_unique<gpu_lane>(into, std::move(report));
+  auto lane = prepare(into.ordinal(), into.name());
+  lane->bind(into, std::move(report));
+  return lane;
+}
+
+std::unique_ptr<copy_lane> copy_lane::prepare(int ordinal, const std::string& name) {
+  return std::make_unique<gpu_lane>(ordinal, name);
 }
 
 std::unique_ptr<copy_lane> copy_lane::to_nowhere(const std::string& name, done report) {
-  return std::make_unique<host_lane>(nullptr, name, std::move(report));
+  return std::make_unique<host_lane>(name, std::move(report));
 }
 
 }  // namespace gpushm::weights

@@ -28,6 +28,9 @@ class copy_lane {
   /// For the memory of `into`, which must exist longer. Throws `error`: out_of_memory,
   /// driver_error.
   [[nodiscard]] static std::unique_ptr<copy_lane> open(segment& into, done report);
+  /// The same for GPU `ordinal` without a segment yet: everything that takes long. `name` is for
+  /// errors. Before all others call `bind`.
+  [[nodiscard]] static std::unique_ptr<copy_lane> prepare(int ordinal, const std::string& name);
   /// Copies nothing: what is read is only hashed. `name` is for the error. Throws `error`:
   /// out_of_memory.
   [[nodiscard]] static std::unique_ptr<copy_lane> to_nowhere(const std::string& name, done report);
@@ -37,6 +40,10 @@ class copy_lane {
   copy_lane& operator=(const copy_lane&) = delete;
   virtual ~copy_lane() = default;
 
+  /// Once, of a lane that `prepare` has made: as `open`. Precondition: `into` is on its GPU.
+  virtual void bind(segment& into, done report) = 0;
+  /// Of its GPU in this process; -1: none.
+  [[nodiscard]] virtual int ordinal() const noexcept = 0;
   /// `buffer_bytes` at a block's boundary for the next piece, which no copy uses any more. Blocks
   /// until one before has ended.
   [[nodiscard]] virtual std::byte* buffer() = 0;

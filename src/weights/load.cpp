@@ -25,6 +25,7 @@
 #include "weights/identity.hpp"
 #include "weights/layout.hpp"
 #include "weights/load_job.hpp"
+#include "weights/prepared_lanes.hpp"
 #include "weights/selection.hpp"
 #include "weights/slab.hpp"
 #include "weights/tensor_json.hpp"
@@ -328,10 +329,11 @@ void remove_unless_awaited(const job& of, generation slab) noexcept {
 filling::target target_of(const job& of,
                           segment& into,
                           const load_journal& journal,
-                          timeline& progress) {
+                          timeline& progress,
+                          prepared_lanes& lanes) {
   filling::target result;
-  result.open_lane = [&into](copy_lane::done report) {
-    return copy_lane::open(into, std::move(report));
+  result.open_lane = [&into, &lanes](copy_lane::done report) {
+    return lanes.take(into, std::move(report));
   };
   result.hashes = journal.hashes();
   result.first = journal.head().verified_pieces.load(std::memory_order_acquire);
@@ -374,10 +376,11 @@ void fill(const job& of,
           found_slab& slab,
           const load_journal& journal,
           timeline& progress,
+          prepared_lanes& lanes,
           phases& took) {
   took.end("memory");
   of.check_files();  // it may have waited long for another loader
-  filling work(of, target_of(of, slab.memory, journal, progress));
+  filling work(of, target_of(of, slab.memory, journal, progress, lanes));
   work.run();
   if (work.first_complete() != steady_clock::time_point()) {
     took.end("first lane", work.first_lane());
@@ -420,7 +423,8 @@ found_slab make_slab(const job& of, generation replaces) {
 /// Loads the model beside the segment of another one, which has the name until this one is
 /// complete. Nothing is left of it if that does not come about. Returns false if the name has
 /// another segment by now.
-bool load_beside(const job& of, generation replaced, timeline& progress, phases& took) {
+bool load_beside(
+    const job& of, generation replaced, timeline& progress, prepared_lanes& lanes, phases& took) {
   std::optional<found_slab> slab;
   try {
     slab = make_slab(of, replaced);
@@ -438,7 +442,7 @@ bool load_beside(const job& of, generation replaced, timeline& progress, phases&
                 "remove that one first (gpushm rm), or " + why.next_step());
   }
   const load_journal journal = make_journal(of, slab->info, false);
-  fill(of, *slab, journal, progress, took);
+  fill(of, *slab, journal, progress, lanes, took);
   slab->memory.publish(to_metadata(slab->info));
   tell_complete(of, progress, took);
   return true;
@@ -451,7 +455,7 @@ struct leading {
 };
 
 /// The slab of a loader before, or a new one. Returns false if the name has something else.
-bool load_or_continue(const job& of, timeline& progress, phases& took) {
+bool load_or_continue(const job& of, timeline& progress, prepared_lanes& lanes, phases& took) {
   auto slab = find(of, access::read_write);
   if (slab && (slab->is_complete || !has_layout_of(of, *slab))) {
     return false;  // by the loader before
@@ -469,7 +473,7 @@ bool load_or_continue(const job& of, timeline& progress, phases& took) {
       remove_notes(of.by, of.name);
       journal.emplace(make_or_await([&] { return make_journal(of, slab->info, true); }));
     }
-    fill(of, *slab, *journal, progress, took);
+    fill(of, *slab, *journal, progress, lanes, took);
   } catch (const error& why) {
     if (!broker_losses::is_loss(why)) {  // after which this goes on
       remove_unless_awaited(of, loaded);
@@ -484,16 +488,23 @@ bool load_or_continue(const job& of, timeline& progress, phases& took) {
 }
 
 /// `progress`: no other process loads as long as this process has it. `replaced`: the segment of
-/// another model that this one replaces; 0: none.
-leading lead(const job& of, timeline progress, generation replaced) {
+/// another model that this one replaces; 0: none. `lanes`: of this call or a former one, which has
+/// not used them.
+leading lead(const job& of,
+             timeline progress,
+             generation replaced,
+             std::optional<prepared_lanes>& lanes) {
   phases took(of);
   took.end("files and name");
+  if (!lanes) {
+    lanes.emplace(of.options.device, of.lanes(), of.name);
+  }
   leading result;
   if (replaced != 0) {
     of.check_files();
-    result.has_loaded = result.has_replaced = load_beside(of, replaced, progress, took);
+    result.has_loaded = result.has_replaced = load_beside(of, replaced, progress, *lanes, took);
   } else {
-    result.has_loaded = load_or_continue(of, progress, took);
+    result.has_loaded = load_or_continue(of, progress, *lanes, took);
   }
   if (result.has_loaded) {
     took.end("unmap");
@@ -626,6 +637,7 @@ segment load(client& by,
   const auto until = base::deadline_after(options.timeout);
   std::optional<job> of;
   std::optional<found_slab> held;
+  std::optional<prepared_lanes> lanes;
   broker_losses losses;
   bool is_loaded_here = false;
   bool may_replace = options.replace;
@@ -654,7 +666,7 @@ segment load(client& by,
       }
       of->check_time();
       if (auto progress = try_to_lead(*of)) {
-        const leading done = lead(*of, std::move(*progress), replaced);
+        const leading done = lead(*of, std::move(*progress), replaced, lanes);
         is_loaded_here = is_loaded_here || done.has_loaded;
         // Once: two loads that replace each other's model would not end.
         may_replace = may_replace && !done.has_replaced;
@@ -662,6 +674,7 @@ segment load(client& by,
         losses.end();
         continue;
       }
+      lanes.reset();
       follow(*of, replaced, held);
       losses.end();
     } catch (const error& why) {

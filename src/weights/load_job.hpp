@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -87,6 +88,10 @@ struct job {
             what,
             "replace it (gpushm load --replace; replace in the options), or load the model under "
             "another name"};
+  }
+  /// At most one for each piece.
+  [[nodiscard]] unsigned lanes() const {
+    return static_cast<unsigned>(std::min<std::size_t>(threads, plan.pieces.size()));
   }
   /// Throws `error` (invalid_file) if a file is not what it was when it was opened.
   void check_files() const {

@@ -5,10 +5,12 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <fstream>
 #include <optional>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/sanitizers.hpp"
@@ -296,6 +298,72 @@ INSTANTIATE_TEST_SUITE_P(on,
                          loads,
                          testing::Values(where::host, where::fake, where::real),
                          gpushm_tests::name_of);
+
+class lanes_of_loads : public loads {
+ protected:
+  void SetUp() override {
+    loads::SetUp();
+    gpushm_tests::write_file(path_, gpushm_tests::safetensors_of(gpushm_tests::sample_model()));
+  }
+  /// The result of a load by two threads, and how often it has registered memory.
+  [[nodiscard]] std::pair<std::string, std::size_t> load_with(const std::string& failures) {
+    const std::string trace = folder_ / ("trace" + std::to_string(++loads_));
+    gpushm_testing::spawn_options wanted;
+    wanted.argv = {gpushm_testing::own_program("weights_agent"), socket_, "w", "0", path_};
+    for (const auto& [name, value] : fake_->environment()) {
+      wanted.env.emplace_back(name, value);
+    }
+    wanted.env.emplace_back("GPUSHM_FAKE_TRACE", trace);
+    if (!failures.empty()) {
+      wanted.env.emplace_back("GPUSHM_FAKE_FAIL", failures);
+    }
+    child agent = child::start(wanted);
+    const std::string result = result_of(agent);
+    if (result.starts_with("ready")) {
+      EXPECT_TRUE(is_whole(agent));
+    }
+    agent.close_stdin();
+    agent.wait_exit(60s);
+    std::size_t registered = 0;
+    std::ifstream file(trace);
+    for (std::string line; std::getline(file, line);) {
+      registered += line.find(" cuMemHostRegister_v2 0") != std::string::npos ? 1U : 0U;
+    }
+    return {result, registered};
+  }
+  int loads_ = 0;
+};
+
+/// They do not wait for the segment's memory, which here is never created.
+TEST_P(lanes_of_loads, open_beside_the_creation_of_the_segment) {
+  const auto [result, registered] = load_with("cuMemCreate:*=2");
+  EXPECT_THAT(result, HasSubstr("failed out_of_memory"));
+  EXPECT_EQ(registered, 2U);
+  EXPECT_THAT(names(), IsEmpty());
+}
+
+TEST_P(lanes_of_loads, open_once) {
+  const auto [result, registered] = load_with({});
+  EXPECT_THAT(result, testing::StartsWith("ready"));
+  EXPECT_EQ(registered, 2U);
+}
+
+/// One that could not be opened is opened again by its thread.
+TEST_P(lanes_of_loads, open_again_where_that_has_failed) {
+  for (const char* const once :
+       {"cuStreamCreate:1=2", "cuMemHostRegister_v2:1=2", "cuEventCreate:3=2"}) {
+    const auto [result, registered] = load_with(once);
+    EXPECT_THAT(result, testing::StartsWith("ready")) << once;
+    EXPECT_GE(registered, 2U) << once;
+    client_->remove("w");
+  }
+  const auto [result, registered] = load_with("cuMemHostRegister_v2:*=2");
+  EXPECT_THAT(result, HasSubstr("failed out_of_memory"));
+  EXPECT_EQ(registered, 0U);
+  EXPECT_TRUE(eventually([&] { return names().empty(); }, 20s)) << testing::PrintToString(names());
+}
+
+INSTANTIATE_TEST_SUITE_P(on, lanes_of_loads, testing::Values(where::fake), gpushm_tests::name_of);
 
 class loads_of_one_process : public testing::Test {
  protected:
