@@ -92,7 +92,7 @@ from gpushm._errors import (
 )
 from gpushm._log import log_to
 from gpushm._shared import SharedTensor
-from gpushm._tensors import load_safetensors, safe_open
+from gpushm._tensors import load_safetensors, safe_open, shard
 from gpushm._torch import MemPool, load_into, make_private
 from gpushm._tree import SharedTree
 from gpushm._types import BrokerInfo, Event, ProducerStats, SegmentInfo
@@ -116,6 +116,7 @@ __all__ = [
     "Subscription",
     "Stop",
     "load_safetensors",
+    "shard",
     "safe_open",
     "load_into",
     "make_private",

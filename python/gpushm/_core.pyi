@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Made by scripts/python.sh stubs.
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from typing_extensions import CapsuleType
@@ -979,7 +979,7 @@ class Client:
         Raises gpushm.NoSuchSegmentError, QuotaExceededError, TimedOutError, CancelledError.
         """
 
-    def load_tensors(self, paths: str | bytes | os.PathLike[Any] | Sequence[str | bytes | os.PathLike[Any]], name: str, *, device: str = 'auto', threads: int | None = None, reading: Literal['auto', 'cached', 'direct'] = 'auto', verify: Literal['auto', 'full'] = 'auto', replace: bool = False, timeout: float | None = 3600.0, progress: Callable[[int, int, int, bool], object] | None = None, stop: Stop | None = None) -> Segment:
+    def load_tensors(self, paths: str | bytes | os.PathLike[Any] | Sequence[str | bytes | os.PathLike[Any]], name: str, *, device: str = 'auto', threads: int | None = None, reading: Literal['auto', 'cached', 'direct'] = 'auto', verify: Literal['auto', 'full'] = 'auto', replace: bool = False, tensors: Sequence[str] | None = None, slices: Mapping[str, tuple[int, ...] | Sequence[tuple[int, ...]]] | None = None, timeout: float | None = 3600.0, progress: Callable[[int, int, int, bool], object] | None = None, stop: Stop | None = None) -> Segment:
         """
         Load safetensors files into a persistent segment, once for all processes that call this at
         the same time, and open it for reading. At once if the name has this model already.
@@ -996,8 +996,14 @@ class Client:
         name has another model, or former contents of these files, the new one is loaded beside it
         and gets the name when it is complete; users of the former one keep that.
 
+        ``tensors``: names or patterns (as :mod:`fnmatch`) of those that are loaded; None: all. ``slices``:
+        by names or patterns, ``(dim, begin, end)`` in elements, ``(dim, begin, end, parts)`` in equal
+        parts (:func:`shard`), or a list of them for several dimensions. What is loaded is contiguous.
+        Each selection needs a name of its own.
+
         Raises gpushm.InvalidFileError (also if a file changes meanwhile), AlreadyExistsError (the name
-        has another model, or the files have changed since they were loaded),
+        has another model or selection, or the files have changed since they were loaded),
+        InvalidArgumentError (tensors or slices that the files do not have), ValueError, TypeError,
         TimedOutError, CancelledError, and as :meth:`create` and :meth:`open`.
         """
 

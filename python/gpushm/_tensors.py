@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpushm import _core
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gpushm._core import Array, Client, Segment
 
-__all__ = ["load_safetensors", "safe_open"]
+__all__ = ["load_safetensors", "safe_open", "shard"]
 
 
 def _to_device(device: str | int | None) -> str | None:
@@ -245,6 +245,16 @@ class _ProgressLine:
             sys.stderr.flush()
 
 
+def shard(dim: int, index: int, count: int) -> tuple[int, int, int, int]:
+    """A slice for :func:`load_safetensors`: the ``index``-th of ``count`` equal parts of ``dim``.
+
+    Raises ValueError unless 0 <= index < count.
+    """
+    if not 0 <= index < count:
+        raise ValueError(f"there is no part {index} of {count}")
+    return dim, index, index + 1, count
+
+
 def load_safetensors(
     paths: str | bytes | os.PathLike[Any] | Sequence[str | bytes | os.PathLike[Any]],
     name: str,
@@ -255,6 +265,8 @@ def load_safetensors(
     reading: Literal["auto", "cached", "direct"] = "auto",
     verify: Literal["auto", "full"] = "auto",
     replace: bool = False,
+    tensors: Sequence[str] | None = None,
+    slices: Mapping[str, tuple[int, ...] | Sequence[tuple[int, ...]]] | None = None,
     timeout: float | None = 3600.0,
     progress: Callable[[int, int, int, bool], object] | bool | None = None,
 ) -> Segment:
@@ -279,6 +291,8 @@ def load_safetensors(
                 reading=reading,
                 verify=verify,
                 replace=replace,
+                tensors=tensors,
+                slices=slices,
                 timeout=left(end),
                 progress=report,
             )

@@ -61,6 +61,99 @@ std::vector<string> to_paths(nb::handle what) {
   return result;
 }
 
+/// Names or patterns of tensors. None: all.
+std::vector<string> to_names(nb::handle what) {
+  std::vector<string> result;
+  if (what.is_none()) {
+    return result;
+  }
+  if (nb::isinstance<nb::str>(what) || nb::isinstance<nb::bytes>(what)) {
+    throw nb::type_error("tensors is a sequence of names, not one name");
+  }
+  for (const nb::handle each : nb::iter(what)) {
+    if (!nb::isinstance<nb::str>(each)) {
+      throw nb::type_error("tensors is a sequence of str");
+    }
+    result.push_back(nb::cast<string>(each));
+  }
+  if (result.empty()) {
+    throw nb::value_error("tensors is empty: pass None to load all");
+  }
+  return result;
+}
+
+/// A slice that owns its name.
+struct named_slice {
+  string name;
+  std::int32_t dimension = 0;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  std::uint64_t parts = 0;
+};
+
+/// (dim, begin, end), or with the number of parts that begin and end count.
+named_slice to_slice(const string& name, nb::handle what) {
+  const auto refused = [&] {
+    return nb::value_error(("slice " + nb::cast<string>(nb::repr(what)) + " of \"" + name +
+                            "\" is not (dim, begin, end) or (dim, begin, end, parts) of integers " +
+                            "that are not negative, but for dim")
+                               .c_str());
+  };
+  constexpr std::size_t without_parts = 3;
+  const auto given = nb::borrow<nb::tuple>(what);
+  if (given.size() != without_parts && given.size() != without_parts + 1) {
+    throw refused();
+  }
+  named_slice result;
+  result.name = name;
+  bool is_valid = nb::try_cast(given[0], result.dimension) &&
+                  nb::try_cast(given[1], result.begin) && nb::try_cast(given[2], result.end);
+  if (given.size() != without_parts) {
+    is_valid = is_valid && nb::try_cast(given[3], result.parts) && result.parts != 0;
+  }
+  if (!is_valid) {
+    throw refused();
+  }
+  return result;
+}
+
+/// By names or patterns: one slice, or several. None: none.
+std::vector<named_slice> to_slices(nb::handle what) {
+  std::vector<named_slice> result;
+  if (what.is_none()) {
+    return result;
+  }
+  for (const nb::handle each : nb::iter(what.attr("items")())) {
+    const auto entry = nb::cast<nb::tuple>(each);
+    if (!nb::isinstance<nb::str>(entry[0])) {
+      throw nb::type_error("slices are by names of tensors");
+    }
+    const auto name = nb::cast<string>(entry[0]);
+    const auto refuse = [&] {
+      throw nb::type_error(("the slices of \"" + name +
+                            "\" are neither a tuple of integers nor a sequence of such tuples")
+                               .c_str());
+    };
+    const nb::handle given = entry[1];
+    const bool is_one = nb::isinstance<nb::tuple>(given) && nb::len(given) != 0 &&
+                        !nb::isinstance<nb::tuple>(nb::borrow<nb::tuple>(given)[0]);
+    if (is_one) {
+      result.push_back(to_slice(name, given));
+      continue;
+    }
+    if (nb::isinstance<nb::str>(given) || !nb::isinstance<nb::sequence>(given)) {
+      refuse();
+    }
+    for (const nb::handle slice : nb::iter(given)) {
+      if (!nb::isinstance<nb::tuple>(slice)) {
+        refuse();
+      }
+      result.push_back(to_slice(name, slice));
+    }
+  }
+  return result;
+}
+
 /// Text in UTF-8, as str or bytes.
 string to_text(nb::handle what) {
   if (nb::isinstance<nb::bytes>(what)) {
@@ -126,6 +219,8 @@ struct loading {
   string name;
   string device;
   std::vector<string> paths;
+  std::vector<string> tensors;
+  std::vector<named_slice> slices;
   gpushm_load_options options = with_size<gpushm_load_options>();
   gpushm_segment* segment = nullptr;
   std::optional<progress_calls> progress;
@@ -140,6 +235,24 @@ struct loading {
     for (const string& path : paths) {
       texts.push_back(text(path));
     }
+    std::vector<gpushm_string> names;
+    for (const string& each : tensors) {
+      names.push_back(text(each));
+    }
+    std::vector<gpushm_tensor_slice> parts;
+    for (const named_slice& each : slices) {
+      auto part = with_size<gpushm_tensor_slice>();
+      part.name = text(each.name);
+      part.dimension = each.dimension;
+      part.begin = each.begin;
+      part.end = each.end;
+      part.parts = each.parts;
+      parts.push_back(part);
+    }
+    options.tensors = names.data();
+    options.tensor_count = names.size();
+    options.slices = parts.data();
+    options.slice_count = parts.size();
     stop = by;
     options.stop = by;
     return gpushm_tensors_load(
@@ -163,6 +276,8 @@ nb::object load_tensors(client_object& self,
                         const string& reading,
                         const string& verify,
                         bool replace,
+                        nb::handle tensors,
+                        nb::handle slices,
                         std::optional<double> timeout,
                         nb::handle progress,
                         std::shared_ptr<stop_source> stop) {
@@ -174,6 +289,8 @@ nb::object load_tensors(client_object& self,
   work->name = name;
   work->device = device;
   work->paths = to_paths(paths);
+  work->tensors = to_names(tensors);
+  work->slices = to_slices(slices);
   work->options.device = text(work->device);
   work->options.threads = threads.value_or(0);
   work->options.reading = to_reading(reading);
@@ -354,6 +471,7 @@ std::uint64_t tensors_size(nb::handle table) {
 }  // namespace
 
 void register_tensors_methods(nb::class_<client_object>& type) {
+<<<<<<< HEAD
   type.def("load_tensors",
            load_tensors,
            nb::arg("paths"),
@@ -398,6 +516,65 @@ void register_tensors_methods(nb::class_<client_object>& type) {
            "(the name\n"
            "has another model, or the files have changed since they were loaded),\n"
            "TimedOutError, CancelledError, and as :meth:`create` and :meth:`open`.")
+=======
+  type.def(
+          "load_tensors",
+          load_tensors,
+          nb::arg("paths"),
+          nb::arg("name"),
+          nb::kw_only(),
+          nb::arg("device") = "auto",
+          nb::arg("threads").none() = nb::none(),
+          nb::arg("reading") = "auto",
+          nb::arg("verify") = "auto",
+          nb::arg("replace") = false,
+          nb::arg("tensors").none() = nb::none(),
+          nb::arg("slices").none() = nb::none(),
+          nb::arg("timeout").none() = 3600.0,
+          nb::arg("progress").none() = nb::none(),
+          nb::arg("stop").none() = nb::none(),
+          nb::sig(
+              "def load_tensors(self, paths: str | bytes | os.PathLike[Any] | Sequence[str | "
+              "bytes | os.PathLike[Any]], name: str, *, device: str = 'auto', threads: int | "
+              "None = None, reading: str = 'auto', verify: str = 'auto', replace: bool = False, "
+              "tensors: Sequence[str] | None = None, slices: Mapping[str, tuple[int, ...] | "
+              "Sequence[tuple[int, ...]]] | None = None, timeout: float | None = 3600.0, progress: "
+              "Callable[[int, int, int, bool], object] | None = None, stop: Stop | None = "
+              "None) -> Segment"),
+          "Load safetensors files into a persistent segment, once for all processes that call "
+          "this at\n"
+          "the same time, and open it for reading. At once if the name has this model already.\n\n"
+          "``paths``: files, an index (``*.index.json``), or a folder of a model. ``device``: as\n"
+          ":meth:`create`. ``threads``: 1 to 64 that read; None: as many as there are CPUs, 8 to "
+          "16.\n"
+          "``reading``: ``\"cached\"``, ``\"direct\"`` (O_DIRECT), or ``\"auto\"``: direct if "
+          "most of a file\n"
+          "is not in the page cache. ``progress`` is called ten times a second with the bytes "
+          "that are\n"
+          "loaded, the bytes of all tensors, the bytes that a loader before has left, and whether "
+          "this\n"
+          "process reads; what it raises ends the load.\n\n"
+          "``verify``: whether files are those of a model that is there: ``\"auto\"`` by size, "
+          "times and\n"
+          "inode, and where these differ by all bytes; ``\"full\"`` always by all bytes. "
+          "``replace``: if the\n"
+          "name has another model, or former contents of these files, it is removed and loaded "
+          "again; its\n"
+          "users keep it, and readers of the name wait for the new one.\n\n"
+          "``tensors``: names or patterns (as :mod:`fnmatch`) of those that are loaded; None: "
+          "all. ``slices``:\n"
+          "by names or patterns, ``(dim, begin, end)`` in elements, ``(dim, begin, end, parts)`` "
+          "in equal\n"
+          "parts (:func:`shard`), or a list of them for several dimensions. What is loaded is "
+          "contiguous.\n"
+          "Each selection needs a name of its own.\n\n"
+          "Raises gpushm.InvalidFileError (also if a file changes meanwhile), AlreadyExistsError "
+          "(the name\n"
+          "has another model or selection, or the files have changed since they were loaded),\n"
+          "InvalidArgumentError (tensors or slices that the files do not have), ValueError, "
+          "TypeError,\n"
+          "TimedOutError, CancelledError, and as :meth:`create` and :meth:`open`.")
+>>>>>>> e95b0f98 (python: load some tensors of a model, and slices of them)
       .def("open_tensors",
            open_tensors,
            nb::arg("name"),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import gc
 import json
 import os
@@ -130,6 +131,148 @@ def test_types_that_no_framework_has(client, tmp_path):
     assert opened.get_tensor("four").shape == (2, 2)
     assert opened.get_tensor("four").tobytes() == bytes([3, 4, 5, 6])
     assert opened.get_slice("four").get_shape() == [2, 4]
+
+
+# ---- some tensors, and slices of them ----
+
+
+def random_slices(shape: tuple[int, ...], picks: random.Random) -> list[tuple[int, ...]]:
+    """Of some dimensions."""
+    result: list[tuple[int, ...]] = []
+    for dim, size in enumerate(shape):
+        given = dim - len(shape) if picks.random() < 0.3 else dim
+        parts = [count for count in (1, 2, 3, 4) if size % count == 0]
+        if size == 0 or picks.random() < 0.4:
+            continue
+        if picks.random() < 0.5:
+            count = picks.choice(parts)
+            result.append(gpushm.shard(given, picks.randrange(count), count))
+        else:
+            begin = picks.randrange(size)
+            result.append((given, begin, picks.randint(begin + 1, size)))
+    return result
+
+
+def index_of(shape: tuple[int, ...], slices: list[tuple[int, ...]]) -> tuple[slice, ...]:
+    result = [slice(None)] * len(shape)
+    for dim, begin, end, *parts in slices:
+        unit = shape[dim] // parts[0] if parts else 1
+        result[dim] = slice(begin * unit, end * unit)
+    return tuple(result)
+
+
+def test_slices_are_those_of_safetensors(client, tmp_path):
+    picks = random.Random(38)
+    path = tmp_path / "m.safetensors"
+    for number in range(6):
+        arrays = {
+            f"layers.{i}.{name}": tensor(name, *(picks.randint(1, 12) for _ in range(i % 4 + 1)))
+            for i, name in enumerate(NUMPY)
+        }
+        safetensors.numpy.save_file(arrays, path)
+        slices = {name: random_slices(each.shape, picks) for name, each in arrays.items()}
+        wanted = sorted(picks.sample(sorted(arrays), 8))
+        client.load_tensors(
+            path,
+            f"m{number}",
+            device="host",
+            tensors=wanted,
+            slices=slices,
+            reading=picks.choice(["cached", "direct"]),
+        ).close()
+        with safetensors.safe_open(path, "numpy") as theirs:
+            with gpushm.safe_open(f"m{number}", "numpy", client=client) as ours:
+                assert ours.keys() == wanted
+                for name in wanted:
+                    index = index_of(arrays[name].shape, slices[name])
+                    got = ours.get_tensor(name)
+                    assert same(got, theirs.get_slice(name)[index]), (name, slices[name])
+                    assert same(got, np.ascontiguousarray(arrays[name][index])), name
+                    assert got.flags.c_contiguous
+
+
+def test_ranks_have_their_parts(client, tmp_path):
+    path = tmp_path / "m.safetensors"
+    arrays = {
+        "l.0.q_proj": tensor("bfloat16", 8, 6),
+        "l.0.o_proj": tensor("bfloat16", 6, 8),
+        "l.0.norm": tensor("bfloat16", 6),
+        "l.1.q_proj": tensor("bfloat16", 8, 6),
+    }
+    header: dict[str, Any] = {}
+    data = b""
+    for name, each in arrays.items():
+        place = [len(data), len(data) + each.nbytes]
+        header[name] = {"dtype": "BF16", "shape": list(each.shape), "data_offsets": place}
+        data += each.tobytes()
+    write(path, header, data)
+    parts = []
+    for rank in range(2):
+        slices = {"*.q_proj": gpushm.shard(0, rank, 2), "*.o_proj": [gpushm.shard(-1, rank, 2)]}
+        gpushm.load_safetensors(
+            path, f"r{rank}", device="host", client=client, tensors=["l.0.*"], slices=slices
+        ).close()
+        parts.append(gpushm.safe_open(f"r{rank}", "numpy", client=client).get_tensors())
+        assert set(parts[-1]) == {"l.0.q_proj", "l.0.o_proj", "l.0.norm"}
+        assert same(parts[-1]["l.0.norm"], arrays["l.0.norm"])
+    assert same(np.concatenate([each["l.0.q_proj"] for each in parts]), arrays["l.0.q_proj"])
+    assert same(np.concatenate([each["l.0.o_proj"] for each in parts], 1), arrays["l.0.o_proj"])
+    with pytest.raises(gpushm.AlreadyExistsError, match="another selection"):
+        client.load_tensors(path, "r0", device="host", tensors=["l.0.*"])
+
+
+def test_patterns_are_those_of_fnmatch(client, tmp_path):
+    picks = random.Random(1)
+    path = tmp_path / "m.safetensors"
+    names = {"".join(picks.choices("ab.ü[", k=picks.randint(1, 5))) for _ in range(60)}
+    safetensors.numpy.save_file({name: np.zeros(1, "uint8") for name in names}, path)
+    items = ["*", "?", "a", "b", ".", "ü", "[ab]", "[!a]", "[a-b]", "[!ü.]", "[", "*"]
+    found = 0
+    for number in range(40):
+        pattern = "".join(picks.choices(items, k=picks.randint(1, 4)))
+        expected = sorted(name for name in names if fnmatch.fnmatchcase(name, pattern))
+        if pattern in names:
+            expected = [pattern]
+        if not expected:
+            with pytest.raises(gpushm.InvalidArgumentError, match="no tensor"):
+                client.load_tensors(path, f"m{number}", device="host", tensors=[pattern])
+            continue
+        found += 1
+        client.load_tensors(path, f"m{number}", device="host", tensors=[pattern]).close()
+        assert gpushm.safe_open(f"m{number}", client=client).keys() == expected, pattern
+    assert found > 5
+
+
+def test_selections_that_are_wrong(client, model):
+    def load(**options: Any) -> None:
+        client.load_tensors(model, "m", device="host", **options)
+
+    for tensors in ("a", b"a", ["a", 1]):
+        with pytest.raises(TypeError):
+            load(tensors=tensors)
+    with pytest.raises(ValueError, match="pass None"):
+        load(tensors=[])
+    for slices in ({"a": "x"}, {"a": 3}, {"a": [3]}, {"a": [[0, 0, 1]]}, {1: (0, 0, 1)}):
+        with pytest.raises(TypeError):
+            load(slices=slices)
+    for slices in (
+        {"a": (0, 1)},
+        {"a": (0, -1, 1)},
+        {"a": (0, 0, 1, 0)},
+        {"a": (0, 0, 2**64)},
+        {"a": (2**31, 0, 1)},
+        {"a": (0, 0.5, 1)},
+        {"a": [(0, 0, 1, 2, 3)]},
+    ):
+        with pytest.raises(ValueError, match="is not"):
+            load(slices=slices)
+    with pytest.raises(gpushm.InvalidArgumentError, match=r"of shape \[5\]: it ends behind"):
+        load(slices={"a": (0, 4, 6)})
+    with pytest.raises(gpushm.InvalidArgumentError, match="cannot be divided"):
+        load(slices={"a": gpushm.shard(0, 0, 2)})
+    with pytest.raises(ValueError, match="no part 2 of 2"):
+        gpushm.shard(0, 2, 2)
+    assert names(client) == []
 
 
 INDICES = [

@@ -10,7 +10,7 @@ import gpushm._core
 HEADER = """\
 # SPDX-License-Identifier: Apache-2.0
 # Made by scripts/python.sh stubs.
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from typing_extensions import CapsuleType
