@@ -38,7 +38,7 @@ __all__ = [
     "AmbiguousDomainError",
     "AlreadyPublishedError",
     "SegmentRemovedError",
-    "SystemError",
+    "SystemCallError",
     "NotExportableError",
     "PidCollisionError",
     "GoneOrReplacedError",
@@ -276,7 +276,7 @@ class SegmentRemovedError(Error):
     """The segment was removed."""
 
 
-class SystemError(Error, OSError):
+class SystemCallError(Error, OSError):
     """A system call has failed."""
 
 
@@ -356,7 +356,7 @@ CLASSES: dict[ErrorCode, type[Error]] = {
     ErrorCode.AMBIGUOUS_DOMAIN: AmbiguousDomainError,
     ErrorCode.ALREADY_PUBLISHED: AlreadyPublishedError,
     ErrorCode.SEGMENT_REMOVED: SegmentRemovedError,
-    ErrorCode.SYSTEM_ERROR: SystemError,
+    ErrorCode.SYSTEM_ERROR: SystemCallError,
     ErrorCode.NOT_EXPORTABLE: NotExportableError,
     ErrorCode.PID_COLLISION: PidCollisionError,
     ErrorCode.GONE_OR_REPLACED: GoneOrReplacedError,

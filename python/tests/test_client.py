@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import pickle
 import signal
@@ -205,6 +206,11 @@ def test_an_open_waits_without_the_gil(client):
     thread.join(20)
     assert opened[0].generation == segment.generation
     assert ticks >= 50
+
+
+def test_no_name_hides_a_builtin():
+    assert gpushm.SystemCallError.__name__ == "SystemCallError"
+    assert not {name for name in gpushm.__all__ if hasattr(builtins, name)}
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 0.01])
