@@ -25,7 +25,7 @@ static int failed(void) {
 /* The name is published: this open does not wait for it. */
 static void use(gpushm_client* client, const char* name) {
   gpushm_segment* segment = NULL;
-  if (gpushm_client_open(client, gpushm_text(name), NULL, &segment) != GPUSHM_OK) {
+  if (gpushm_client_open(client, gpushm_text(name), NULL, 0, &segment) != GPUSHM_OK) {
     failed();
     return;
   }
@@ -61,7 +61,7 @@ int main(int argc, char** argv) {
   sigprocmask(SIG_BLOCK, &signals, NULL);
   polled[1].fd = signalfd(-1, &signals, SFD_CLOEXEC);
 
-  if (gpushm_client_connect(NULL, &program.client) != GPUSHM_OK ||
+  if (gpushm_client_connect(NULL, GPUSHM_DEFAULT_TIMEOUT, &program.client) != GPUSHM_OK ||
       gpushm_client_subscribe(program.client, gpushm_text(argv[1]), &present, &subscription) !=
           GPUSHM_OK ||
       gpushm_subscription_descriptor(subscription, &polled[0].fd) != GPUSHM_OK) {

@@ -31,10 +31,8 @@ static int produce(gpushm_client* client, const char* text) {
 }
 
 static int consume(gpushm_client* client) {
-  gpushm_open_options options = GPUSHM_INIT(options);
   gpushm_segment* segment = NULL;
-  options.timeout_ms = 10000;
-  if (gpushm_client_open(client, gpushm_text("w/text"), &options, &segment) != GPUSHM_OK) {
+  if (gpushm_client_open(client, gpushm_text("w/text"), NULL, 10000, &segment) != GPUSHM_OK) {
     return failed();
   }
   /* In place, without a copy. For GPU memory use a kernel, or gpushm_segment_read. */
@@ -45,7 +43,6 @@ static int consume(gpushm_client* client) {
 }
 
 int main(int argc, char** argv) {
-  gpushm_connect_options options = GPUSHM_INIT(options);
   gpushm_client* client = NULL;
   const int is_producer = argc == 3 && strcmp(argv[1], "produce") == 0;
   int status;
@@ -53,8 +50,7 @@ int main(int argc, char** argv) {
     fputs("usage: share produce TEXT | share consume\n", stderr);
     return 2;
   }
-  options.timeout_ms = 10000;
-  if (gpushm_client_connect(&options, &client) != GPUSHM_OK) {
+  if (gpushm_client_connect(NULL, 10000, &client) != GPUSHM_OK) {
     return failed();
   }
   status = is_producer ? produce(client, argv[2]) : consume(client);

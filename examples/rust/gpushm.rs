@@ -99,9 +99,8 @@ impl Client {
     pub fn connect(socket_path: &str, timeout_ms: i64) -> Result<Self> {
         let mut options = sized!(gpushm_connect_options);
         options.socket_path = text(socket_path);
-        options.timeout_ms = timeout_ms;
         let mut handle = std::ptr::null_mut();
-        check(unsafe { c::gpushm_client_connect(&options, &mut handle) })?;
+        check(unsafe { c::gpushm_client_connect(&options, timeout_ms, &mut handle) })?;
         Ok(Client(handle))
     }
 
@@ -117,10 +116,11 @@ impl Client {
 
     /// Opens a published segment for reading. Waits up to `timeout_ms` for its name.
     pub fn open(&self, name: &str, timeout_ms: i64) -> Result<Segment> {
-        let mut options = sized!(gpushm_open_options);
-        options.timeout_ms = timeout_ms;
+        let options = sized!(gpushm_open_options);
         let mut handle = std::ptr::null_mut();
-        check(unsafe { c::gpushm_client_open(self.0, text(name), &options, &mut handle) })?;
+        check(unsafe {
+            c::gpushm_client_open(self.0, text(name), &options, timeout_ms, &mut handle)
+        })?;
         Ok(Segment(handle))
     }
 }

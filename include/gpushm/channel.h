@@ -155,20 +155,22 @@ typedef struct gpushm_consumer_options {
    * GPUSHM_CONSUMER_SHARE, those that it is given before it has released one, 0: 2. */
   uint32_t held;
   gpushm_string device; /* the GPU that reads, as in gpushm_open_options */
-  int64_t timeout_ms;   /* for the channel's name, and for the producer's answer, 0: 10,000 */
   gpushm_stop* stop;
   /* How long gpushm_consumer_next waits for the next producer when this one has died, from when the
-   * death is seen, and within its own timeout. 0: it reports the death at once. Less than 0: within
-   * its own timeout only. */
+   * death is seen, and within its own timeout. 0: it reports the death at once. GPUSHM_FOREVER:
+   * within its own timeout only. Less than 0: GPUSHM_ERRC_INVALID_ARGUMENT. */
   int64_t resume_ms;
 } gpushm_consumer_options;
 
-/* Joins a channel: starts at the newest item, or at the next one if there is none.
+/* Joins a channel: starts at the newest item, or at the next one if there is none. Waits for the
+ * channel's name and for the producer's answer, at most `timeout_ms` (GPUSHM_DEFAULT_TIMEOUT:
+ * 10,000); no producer answers within 0.
  * GPUSHM_ERRC_NO_SUCH_SEGMENT, GPUSHM_ERRC_QUOTA_EXCEEDED (too many consumers, or too few slots),
  * GPUSHM_ERRC_TIMED_OUT (the producer does not answer). As gpushm_client_open. */
 GPUSHM_API gpushm_errc gpushm_consumer_open(gpushm_client* client,
                                             gpushm_string name,
                                             const gpushm_consumer_options* options,
+                                            int64_t timeout_ms,
                                             gpushm_consumer** consumer);
 /* Leaves. Its items are not valid any more. Calls of other threads that wait return as if their
  * `stop` was requested. Waits, at most a second, until streams have released what they were given.

@@ -208,11 +208,11 @@ struct consumer_options {
   /// before it has released one, 0: 2.
   std::uint32_t held = 0;
   std::string device = {};  ///< the GPU that reads, as in `open_options`
-  /// For the channel's name, and for the producer's answer.
+  /// For the channel's name, and for the producer's answer: no producer answers within zero.
   std::chrono::milliseconds timeout{10'000};
   std::stop_token stop = {};
   /// How long `next` waits for the next producer when this one has died, from when it sees that,
-  /// and within its own timeout. 0: it reports the death at once. Less than 0: within its timeout
+  /// and within its own timeout. 0: it reports the death at once. `forever`: within its timeout
   /// only.
   std::chrono::milliseconds resume{0};
 };
@@ -309,12 +309,12 @@ class channel_consumer {
     wanted.mode = static_cast<gpushm_consumer_mode>(options.mode);
     wanted.held = options.held;
     wanted.device = glue::text(options.device);
-    wanted.timeout_ms = options.timeout.count();
     wanted.stop = bridge.handle();
     wanted.resume_ms = options.resume.count();
     channel_consumer result;
     gpushm_consumer* opened = nullptr;
-    glue::check(gpushm_consumer_open(by.handle(), glue::text(name), &wanted, &opened));
+    glue::check(gpushm_consumer_open(
+        by.handle(), glue::text(name), &wanted, options.timeout.count(), &opened));
     result.handle_.reset(opened);
     return result;
   }

@@ -59,10 +59,11 @@ struct connect_options {
   /// `/run/gpushm/d` (several: `errc::ambiguous_domain`); else `/run/gpushm/d/default/socket`.
   std::string socket_path = {};
   /// How long to wait for a broker that is not running yet, including its welcome. Zero: do not
-  /// wait for it to appear, and wait `request_timeout` for its welcome. `forever`: no limit.
+  /// wait for it to appear; its welcome is a request. `forever`: no limit.
   std::chrono::milliseconds timeout{0};
-  /// Limit for each request, excluding waits for names.
-  std::chrono::milliseconds request_timeout{30'000};
+  /// Limit of each request, excluding waits for names: not a time that a call waits, but the end of
+  /// a broker that does not answer. Zero: 30 s.
+  std::chrono::milliseconds request_limit{30'000};
   cache_options cache = {};
   /// Cancels the wait for a broker with `errc::cancelled`, also when a later call of this client
   /// object reconnects.
@@ -173,7 +174,6 @@ class stop_bridge {
                                                     const stop_bridge& stop) noexcept {
   auto result = sized<gpushm_open_options>();
   result.access = static_cast<gpushm_access>(options.access);
-  result.timeout_ms = options.timeout.count();
   result.device = text(options.device);
   result.expected_size_bytes = options.expected_size_bytes;
   result.stop = stop.handle();
@@ -304,15 +304,14 @@ class open_result {
 /// Thread-safety: distinct objects: safe; shared objects: safe.
 class client {
  public:
-  /// Blocks until connected, at most `options.timeout`, or one request timeout if that is zero.
+  /// Blocks until connected, at most `options.timeout`, or one request limit if that is zero.
   /// Throws `error`: broker_unreachable, ambiguous_domain, permission_denied, unsupported_version,
   /// too_many_connections, invalid_argument (a name), timed_out, cancelled.
   [[nodiscard]] static client connect(const connect_options& options = {}) {
     auto stop = std::make_unique<glue::stop_bridge>(options.stop);
     auto wanted = glue::sized<gpushm_connect_options>();
     wanted.socket_path = glue::text(options.socket_path);
-    wanted.timeout_ms = options.timeout.count();
-    wanted.request_timeout_ms = options.request_timeout.count();
+    wanted.request_limit_ms = options.request_limit.count();
     wanted.stop = stop->handle();
     wanted.has_cache_max_bytes = options.cache.max_bytes.has_value();
     wanted.cache_max_bytes = options.cache.max_bytes.value_or(0);
@@ -325,7 +324,7 @@ class client {
     wanted.prefetch = names.data();
     wanted.prefetch_count = names.size();
     gpushm_client* created = nullptr;
-    glue::check(gpushm_client_connect(&wanted, &created));
+    glue::check(gpushm_client_connect(&wanted, options.timeout.count(), &created));
     client result(created);
     result.stop_ = std::move(stop);
     return result;
@@ -390,7 +389,8 @@ class client {
     const glue::stop_bridge stop(options.stop);
     const gpushm_open_options wanted = glue::options_of(options, stop);
     gpushm_segment* opened = nullptr;
-    glue::check(gpushm_client_open(handle_.get(), glue::text(name), &wanted, &opened));
+    glue::check(gpushm_client_open(
+        handle_.get(), glue::text(name), &wanted, options.timeout.count(), &opened));
     return segment(opened);
   }
 
@@ -401,7 +401,8 @@ class client {
     const glue::stop_bridge stop(options.stop);
     const gpushm_open_options wanted = glue::options_of(options, stop);
     gpushm_segment* opened = nullptr;
-    glue::check(gpushm_client_try_open(handle_.get(), glue::text(name), &wanted, &opened));
+    glue::check(gpushm_client_try_open(
+        handle_.get(), glue::text(name), &wanted, options.timeout.count(), &opened));
     return opened == nullptr ? std::nullopt : std::optional(segment(opened));
   }
 
@@ -419,8 +420,8 @@ class client {
     std::vector<open_result> results;
     results.reserve(names.size());
     std::vector<gpushm_open_result> got(names.size());
-    glue::check(
-        gpushm_client_open_many(handle_.get(), texts.data(), texts.size(), &wanted, got.data()));
+    glue::check(gpushm_client_open_many(
+        handle_.get(), texts.data(), texts.size(), &wanted, options.timeout.count(), got.data()));
     for (const gpushm_open_result& each : got) {  // does not throw from here on
       results.push_back(each.segment != nullptr ? open_result(segment(each.segment))
                                                 : open_result(error(each.failure)));
@@ -434,7 +435,7 @@ class client {
   /// client or the broker ends. Skips segments that this client already has, memory bound to its
   /// exporter, and segments of more than 253 chunks; keeps at most 4,096 segments and a quarter of
   /// the descriptors that the process may open, and nothing if the cache keeps nothing. Blocks for
-  /// several round trips, at most one request timeout. Returns the number of segments added. Throws
+  /// several round trips, at most one request limit. Returns the number of segments added. Throws
   /// broker_gone, timed_out, forked; segments received before the failure are kept.
   std::size_t prefetch(std::string_view prefix = {}) {
     std::size_t count = 0;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <exception>
 #include <new>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -67,6 +68,24 @@ enum class errc : std::uint16_t {
   return glue::view(gpushm_errc_name(static_cast<gpushm_errc>(code)));
 }
 
+/// What a program may need of an error besides its code.
+struct error_details {
+  std::int32_t pid = 0;  ///< of the process that the cause is about; 0: none, or not known
+  std::optional<std::uint64_t> value = {};  ///< that the cause is about (docs/errors.md)
+};
+
+namespace glue {
+
+[[nodiscard]] inline gpushm_error_details details_of(const error_details& from) noexcept {
+  auto result = sized<gpushm_error_details>();
+  result.pid = from.pid;
+  result.has_value = from.value.has_value();
+  result.value = from.value.value_or(0);
+  return result;
+}
+
+}  // namespace glue
+
 /// The only exception type of gpushm. `what()` returns `OPERATION "OBJECT": CAUSE (NEXT STEP)`,
 /// without empty parts.
 ///
@@ -81,12 +100,16 @@ class GPUSHM_API error : public std::exception {
         std::string_view operation,
         std::string_view object,
         std::string_view cause,
-        std::string_view next_step = {})
-      : handle_(gpushm_error_create(static_cast<gpushm_errc>(code),
-                                    glue::text(operation),
-                                    glue::text(object),
-                                    glue::text(cause),
-                                    glue::text(next_step))) {
+        std::string_view next_step = {},
+        const error_details& details = {})
+      : handle_(nullptr) {
+    const gpushm_error_details given = glue::details_of(details);
+    handle_ = gpushm_error_create(static_cast<gpushm_errc>(code),
+                                  glue::text(operation),
+                                  glue::text(object),
+                                  glue::text(cause),
+                                  glue::text(next_step),
+                                  &given);
     if (handle_ == nullptr) {
       throw std::bad_alloc();
     }
@@ -117,6 +140,16 @@ class GPUSHM_API error : public std::exception {
   [[nodiscard]] std::string next_step() const {
     return std::string(glue::view(gpushm_error_next_step(handle_)));
   }
+  /// The process that the cause is about, such as the one that has died or has the name, as the
+  /// broker sees it (as this process does, without a broker); 0: none, or not known.
+  [[nodiscard]] std::int32_t pid() const noexcept { return gpushm_error_pid(handle_); }
+  /// The number that the cause is about, such as a timeline's last value: docs/errors.md says
+  /// which, for each code.
+  [[nodiscard]] std::optional<std::uint64_t> value() const noexcept {
+    std::uint64_t result = 0;
+    return gpushm_error_value(handle_, &result) ? std::optional(result) : std::nullopt;
+  }
+  [[nodiscard]] error_details details() const noexcept { return {pid(), value()}; }
 
   /// Returns the same error with another operation and object.
   [[nodiscard]] error in(std::string_view operation, std::string_view object) const {
@@ -124,7 +157,8 @@ class GPUSHM_API error : public std::exception {
             operation,
             object,
             glue::view(gpushm_error_cause(handle_)),
-            glue::view(gpushm_error_next_step(handle_))};
+            glue::view(gpushm_error_next_step(handle_)),
+            details()};
   }
 
   /// Owned by this object.

@@ -43,7 +43,7 @@ namespace glue {
 /// Does not block. Thread-safe. Throws `error`: invalid_argument, not_exportable (also for memory
 /// that is shared as file descriptors), driver_error, forked.
 [[nodiscard]] inline std::vector<std::byte> export_memory(void* pointer, std::uint64_t size_bytes) {
-  gpushm_ticket ticket;
+  auto ticket = glue::sized<gpushm_ticket>();
   glue::check(gpushm_export_memory(pointer, size_bytes, &ticket));
   return glue::bytes_of(ticket);
 }
@@ -55,7 +55,7 @@ namespace glue {
 /// a broker).
 [[nodiscard]] inline std::vector<std::byte> export_segment(const segment& what,
                                                            std::string_view socket_path = {}) {
-  gpushm_ticket ticket;
+  auto ticket = glue::sized<gpushm_ticket>();
   glue::check(gpushm_export_segment(what.handle(), glue::text(socket_path), &ticket));
   return glue::bytes_of(ticket);
 }
@@ -79,7 +79,6 @@ namespace glue {
                                                       const stop_bridge& stop) noexcept {
   auto result = sized<gpushm_import_options>();
   result.access = static_cast<gpushm_access>(options.access);
-  result.timeout_ms = options.timeout.count();
   result.stop = stop.handle();
   result.device = text(options.device);
   result.directory = text(options.directory);
@@ -188,7 +187,7 @@ class ticket_file {
   const glue::stop_bridge stop(options.stop);
   const gpushm_import_options wanted = glue::options_of(options, stop);
   gpushm_segment* imported = nullptr;
-  glue::check(gpushm_import_file(glue::text(path), &wanted, &imported));
+  glue::check(gpushm_import_file(glue::text(path), &wanted, options.timeout.count(), &imported));
   return segment(imported);
 }
 
@@ -197,7 +196,7 @@ class ticket_file {
                                                              std::chrono::milliseconds timeout = {},
                                                              const std::stop_token& stop = {}) {
   const glue::stop_bridge bridge(stop);
-  gpushm_ticket ticket;
+  auto ticket = glue::sized<gpushm_ticket>();
   glue::check(gpushm_read_ticket_file(glue::text(path), timeout.count(), bridge.handle(), &ticket));
   return glue::bytes_of(ticket);
 }

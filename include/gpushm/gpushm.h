@@ -22,13 +22,19 @@
  * Structures. Those that begin with `struct_size` may grow: set it to the structure's size and all
  * other members to 0, the default of each option; GPUSHM_INIT does both. A NULL options pointer
  * means all defaults. Options unknown to the loaded library must be 0; results unknown to it are
- * not written. All other structures never change.
+ * not written. In an array of them `struct_size` is the same, or the call takes the size of one.
+ * All other structures never change: gpushm_string, gpushm_device, gpushm_epoch,
+ * gpushm_open_result.
  *
  * Strings. A string argument is a gpushm_string: UTF-8 with a length, without a terminating NUL.
  * Returned strings also have a terminating NUL. The library owns every gpushm_string that it
  * returns; the function's comment states how long it is valid.
  *
- * Times. Milliseconds; GPUSHM_FOREVER means no limit; negative values are 0. */
+ * Times. Milliseconds. How long a call waits is always its parameter `timeout_ms`: with 0 it does
+ * not wait, with GPUSHM_FOREVER without a limit, and with GPUSHM_DEFAULT_TIMEOUT as long as its
+ * comment says, or 30,000 if that says nothing. Other negative values are
+ * GPUSHM_ERRC_INVALID_ARGUMENT. Round trips to a broker are not waits: each of them ends at the
+ * client's `request_limit_ms`. */
 #ifndef GPUSHM_GPUSHM_H
 #define GPUSHM_GPUSHM_H
 
@@ -51,8 +57,9 @@ extern "C" {
 #define GPUSHM_VERSION_MINOR 2
 #define GPUSHM_VERSION_PATCH 0
 
-/* An unlimited timeout. */
+/* Timeouts without a limit, and of the usual length ("Times" above). */
 #define GPUSHM_FOREVER INT64_MAX
+#define GPUSHM_DEFAULT_TIMEOUT INT64_MIN
 
 #define GPUSHM_MAX_NAME_BYTES 255        /* of a segment's name, UTF-8 */
 #define GPUSHM_MAX_METADATA_BYTES 65536  /* given to gpushm_segment_publish */
@@ -264,16 +271,32 @@ GPUSHM_API gpushm_string gpushm_error_cause(const gpushm_error* error);
 GPUSHM_API gpushm_string gpushm_error_next_step(const gpushm_error* error);
 /* OPERATION "OBJECT": CAUSE (NEXT STEP), as one line that is safe to print on a terminal. */
 GPUSHM_API gpushm_string gpushm_error_message(const gpushm_error* error);
+/* The process that the cause is about, such as the one that has died or has the name, as the broker
+ * sees it (as this process does, without a broker); 0: none, or not known. */
+GPUSHM_API int32_t gpushm_error_pid(const gpushm_error* error);
+/* The number that the cause is about, such as a timeline's last value: docs/errors.md says which,
+ * for each code. False, and `*value` is not written, if there is none. `value` may be NULL. */
+GPUSHM_API bool gpushm_error_value(const gpushm_error* error, uint64_t* value);
 
 /* Returns another handle to the same error. Never fails. */
 GPUSHM_API gpushm_error* gpushm_error_dup(const gpushm_error* error);
 GPUSHM_API void gpushm_error_free(gpushm_error* error);
-/* For layers over this one that report failures. Returns NULL if out of memory. */
+/* What a program may need of an error besides its code. */
+typedef struct gpushm_error_details {
+  size_t struct_size;
+  uint64_t value; /* if `has_value` */
+  int32_t pid;    /* 0: none */
+  bool has_value;
+} gpushm_error_details;
+
+/* For layers over this one that report failures. `details` may be NULL. Returns NULL if out of
+ * memory. */
 GPUSHM_API gpushm_error* gpushm_error_create(gpushm_errc code,
                                              gpushm_string operation,
                                              gpushm_string object,
                                              gpushm_string cause,
-                                             gpushm_string next_step);
+                                             gpushm_string next_step,
+                                             const gpushm_error_details* details);
 
 /* ---- Cancellation ---- */
 
@@ -325,11 +348,9 @@ typedef struct gpushm_connect_options {
   /* The broker's socket. Empty: $GPUSHM_SOCKET; else the one domain mounted under /run/gpushm/d
    * (several: GPUSHM_ERRC_AMBIGUOUS_DOMAIN); else /run/gpushm/d/default/socket. */
   gpushm_string socket_path;
-  /* How long to wait for a broker that is not running yet, including its welcome. 0: do not wait
-   * for it to appear, and wait `request_timeout_ms` for its welcome. */
-  int64_t timeout_ms;
-  /* Limit for each request, excluding waits for names. 0: 30,000. */
-  int64_t request_timeout_ms;
+  /* Limit of each request, excluding waits for names: not a time that a call waits, but the end of
+   * a broker that does not answer. 0: 30,000. */
+  int64_t request_limit_ms;
   /* Cancels the wait for a broker, also when a later call of the client reconnects. */
   gpushm_stop* stop;
   /* Upper bounds of the bytes and mappings that are cached while unused: 0 caches nothing,
@@ -350,10 +371,13 @@ typedef struct gpushm_connect_options {
   size_t prefetch_count;
 } gpushm_connect_options;
 
-/* Blocks until connected, at most `timeout_ms`, or one request timeout if that is 0. Fails with
+/* Connects; waits for a broker that is not running yet, including its welcome, at most `timeout_ms`
+ * (GPUSHM_DEFAULT_TIMEOUT: 0). With 0 it does not wait for it to appear; its welcome is a round
+ * trip. When a later call of the client reconnects, it waits as long. Fails with
  * broker_unreachable, ambiguous_domain, permission_denied, unsupported_version,
  * too_many_connections, invalid_argument (a name), timed_out, cancelled. */
 GPUSHM_API gpushm_errc gpushm_client_connect(const gpushm_connect_options* options,
+                                             int64_t timeout_ms,
                                              gpushm_client** client);
 /* Returns another handle to the same connection. */
 GPUSHM_API gpushm_errc gpushm_client_dup(const gpushm_client* client, gpushm_client** dup);
@@ -427,8 +451,6 @@ GPUSHM_API gpushm_errc gpushm_client_share(gpushm_client* client,
 typedef struct gpushm_open_options {
   size_t struct_size;
   gpushm_access access;
-  /* How long to wait for the name to be published. 0: do not wait. */
-  int64_t timeout_ms;
   /* The GPU that will use the memory, in the format of gpushm_create_options; empty: the GPU that
    * the memory is on, or the first visible GPU if CUDA does not show that one. */
   gpushm_string device;
@@ -439,20 +461,23 @@ typedef struct gpushm_open_options {
   gpushm_stop* stop;
 } gpushm_open_options;
 
-/* Opens a published segment. Blocks until the name is published, at most `timeout_ms`. Fails with
- * no_such_segment (not published in time), size_mismatch, device_not_visible, device_not_found,
- * driver_unavailable, driver_error, too_many_descriptors, broker_gone, cancelled, forked; for
- * memory bound to its exporter also peer_died, gone_or_replaced, pid_collision, peer_unreachable.
+/* Opens a published segment. Blocks until the name is published, at most `timeout_ms`
+ * (GPUSHM_DEFAULT_TIMEOUT: 0). Fails with no_such_segment (not published in time), size_mismatch,
+ * device_not_visible, device_not_found, driver_unavailable, driver_error, too_many_descriptors,
+ * broker_gone, cancelled, forked; for memory bound to its exporter also peer_died,
+ * gone_or_replaced, pid_collision, peer_unreachable.
  */
 GPUSHM_API gpushm_errc gpushm_client_open(gpushm_client* client,
                                           gpushm_string name,
                                           const gpushm_open_options* options,
+                                          int64_t timeout_ms,
                                           gpushm_segment** segment);
 /* As gpushm_client_open, but returns GPUSHM_OK and NULL if the name is not published (in time), if
  * its exporter has died, or if only dead processes that may still write to the segment hold it. */
 GPUSHM_API gpushm_errc gpushm_client_try_open(gpushm_client* client,
                                               gpushm_string name,
                                               const gpushm_open_options* options,
+                                              int64_t timeout_ms,
                                               gpushm_segment** segment);
 
 /* Exactly one of the two is not NULL. */
@@ -469,6 +494,7 @@ GPUSHM_API gpushm_errc gpushm_client_open_many(gpushm_client* client,
                                                const gpushm_string* names,
                                                size_t count,
                                                const gpushm_open_options* options,
+                                               int64_t timeout_ms,
                                                gpushm_open_result* results);
 
 /* Requests in advance what opens of persistent segments under `prefix` need from the broker: the
@@ -477,7 +503,7 @@ GPUSHM_API gpushm_errc gpushm_client_open_many(gpushm_client* client,
  * client or the broker ends. Skips segments that this client already has, memory bound to its
  * exporter, and segments of more than 253 chunks; keeps at most 4,096 segments and a quarter of the
  * descriptors that the process may open, and nothing if the cache keeps nothing. Blocks for several
- * round trips, at most one request timeout. `count`, unless NULL, receives the number of segments
+ * round trips, at most one request limit. `count`, unless NULL, receives the number of segments
  * added. Fails with broker_gone, timed_out, forked; segments received before the failure are kept.
  */
 GPUSHM_API gpushm_errc gpushm_client_prefetch(gpushm_client* client,
@@ -628,7 +654,7 @@ GPUSHM_API gpushm_segment_state gpushm_segment_current_state(const gpushm_segmen
 
 /* Makes a created segment visible to other clients, with metadata. Does not synchronize any stream:
  * finish the writes that readers rely on first. Blocks for one round trip to the broker (at most
- * the client's request timeout). Fails with already_published, message_too_large,
+ * the client's request limit). Fails with already_published, message_too_large,
  * permission_denied, broker_gone, timed_out, forked. */
 GPUSHM_API gpushm_errc gpushm_segment_publish(gpushm_segment* segment,
                                               const void* metadata,
@@ -736,8 +762,10 @@ GPUSHM_API gpushm_errc gpushm_subscription_dispatch(gpushm_subscription* subscri
 /* ---- Sharing without a node broker (docs/sharing.md) ---- */
 
 /* Bytes that another process on the same machine imports; transfer them by a file, a message or a
- * rank exchange. docs/ticket.md specifies the format. */
+ * rank exchange. docs/ticket.md specifies the format. Functions that write one fail with
+ * message_too_large if the caller's structure has not room for it. */
 typedef struct gpushm_ticket {
+  size_t struct_size;
   size_t size;
   uint8_t bytes[GPUSHM_MAX_TICKET_BYTES];
 } gpushm_ticket;
@@ -764,9 +792,7 @@ GPUSHM_API gpushm_errc gpushm_export_segment(const gpushm_segment* segment,
 typedef struct gpushm_import_options {
   size_t struct_size;
   gpushm_access access;
-  /* gpushm_import_file: how long to wait for the file of a live exporter. 0: do not wait. */
-  int64_t timeout_ms;
-  /* Cancels that wait, within about ten milliseconds. */
+  /* Cancels the wait of gpushm_import_file, within about ten milliseconds. */
   gpushm_stop* stop;
   /* The GPU that will use the memory, as in gpushm_open_options. */
   gpushm_string device;
@@ -786,11 +812,13 @@ GPUSHM_API gpushm_errc gpushm_import_memory(const void* ticket,
                                             const gpushm_import_options* options,
                                             gpushm_segment** segment);
 
-/* Imports the ticket in the file at `path`, waiting up to `timeout_ms` for a live exporter's file.
+/* Imports the ticket in the file at `path`; waits for the file of a live exporter, at most
+ * `timeout_ms` (GPUSHM_DEFAULT_TIMEOUT: 0).
  * Fails with no_such_segment (the file does not exist), peer_died (the exporter that wrote it has
  * died), cancelled, and as gpushm_import_memory. */
 GPUSHM_API gpushm_errc gpushm_import_file(gpushm_string path,
                                           const gpushm_import_options* options,
+                                          int64_t timeout_ms,
                                           gpushm_segment** segment);
 
 /* The contents of a ticket. */

@@ -144,7 +144,7 @@ class segment {
 
   /// Makes a created segment visible to other clients, with up to 64 KiB of metadata. Does not
   /// synchronize any stream: finish the writes that readers rely on first. Blocks for one round
-  /// trip to the broker (at most the client's request timeout). Throws `error`: already_published,
+  /// trip to the broker (at most the client's request limit). Throws `error`: already_published,
   /// message_too_large, permission_denied, broker_gone, timed_out, forked.
   void publish(std::span<const std::byte> metadata = {}) {
     glue::check(gpushm_segment_publish(handle_.get(), metadata.data(), metadata.size()));

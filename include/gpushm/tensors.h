@@ -15,7 +15,8 @@ extern "C" {
 
 /* How far a load is. */
 typedef struct gpushm_load_progress {
-  uint64_t bytes; /* read, copied and hashed */
+  size_t struct_size; /* of the library that calls: later members may be missing */
+  uint64_t bytes;     /* read, copied and hashed */
   uint64_t total_bytes;
   uint64_t resumed_bytes; /* of `bytes`: those of loaders before */
   bool is_here;           /* this process reads; otherwise it waits for one that does */
@@ -70,7 +71,6 @@ typedef struct gpushm_load_options {
    * `struct_size` must be equal in all. */
   const gpushm_tensor_slice* slices;
   size_t slice_count;
-  int64_t timeout_ms; /* for all of it; 0: an hour */
   const gpushm_stop* stop;
   /* Called ten times a second, by the calling thread. May be NULL. */
   void (*report)(const gpushm_load_progress* progress, void* context);
@@ -86,6 +86,8 @@ typedef struct gpushm_load_options {
  * and hashed; if their contents are the same, the stamps are added to the segment's, which needs
  * the right to write it. A file that changes meanwhile ends the load. `tensors` and `slices` are
  * part of what a name has: each selection needs a name of its own. Blocks; several threads read.
+ * All of it takes at most `timeout_ms` (GPUSHM_DEFAULT_TIMEOUT: an hour); with 0, only a complete
+ * segment is returned.
  * Uses 8 MiB of pinned memory a thread on GPUs. GPUSHM_ERRC_INVALID_FILE,
  * GPUSHM_ERRC_INVALID_ARGUMENT (`tensors` or `slices` that the files do not have: nothing is
  * changed), GPUSHM_ERRC_ALREADY_EXISTS (the name has another model or selection, other contents of
@@ -96,14 +98,16 @@ GPUSHM_API gpushm_errc gpushm_tensors_load(gpushm_client* client,
                                            const gpushm_string* paths,
                                            size_t count,
                                            const gpushm_load_options* options,
+                                           int64_t timeout_ms,
                                            gpushm_segment** segment);
 /* Opens a segment with tensors for reading when it is complete; waits for that, and for its name,
- * at most the options' timeout. Does not read the table: gpushm_tensors_table_read checks it.
- * GPUSHM_ERRC_INVALID_ARGUMENT (a segment without tensors), GPUSHM_ERRC_TIMED_OUT (it is still
- * loaded, or its loader has died), and as gpushm_client_open. */
+ * at most `timeout_ms` (GPUSHM_DEFAULT_TIMEOUT: 0). Does not read the table:
+ * gpushm_tensors_table_read checks it. GPUSHM_ERRC_INVALID_ARGUMENT (a segment without tensors),
+ * GPUSHM_ERRC_TIMED_OUT (it is still loaded, or its loader has died), and as gpushm_client_open. */
 GPUSHM_API gpushm_errc gpushm_tensors_open(gpushm_client* client,
                                            gpushm_string name,
                                            const gpushm_open_options* options,
+                                           int64_t timeout_ms,
                                            gpushm_segment** segment);
 
 /* The table of the tensors of a segment: JSON in UTF-8, as the header of a safetensors file and a

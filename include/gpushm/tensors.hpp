@@ -73,7 +73,8 @@ struct load_options {
   /// loaded is contiguous and has the shape of the slice. Each must match a tensor of the files,
   /// but not one of `tensors`. Elements of less than a byte: a slice must consist of whole bytes.
   std::vector<tensor_slice> slices = {};
-  std::chrono::milliseconds timeout = std::chrono::hours(1);  ///< for all of it
+  /// For all of it; zero: only a complete segment is returned.
+  std::chrono::milliseconds timeout = std::chrono::hours(1);
   std::stop_token stop = {};
   /// Called ten times a second, by the calling thread. What it throws ends the load.
   std::function<void(const load_progress&)> report = {};
@@ -137,7 +138,6 @@ struct load_options {
   wanted.tensor_count = tensors.size();
   wanted.slices = slices.data();
   wanted.slice_count = slices.size();
-  wanted.timeout_ms = options.timeout.count();
   wanted.stop = bridge.handle();
   wanted.report_context = &shared;
   wanted.report = [](const gpushm_load_progress* progress, void* context) {
@@ -153,8 +153,13 @@ struct load_options {
     }
   };
   gpushm_segment* loaded = nullptr;
-  const gpushm_errc code = gpushm_tensors_load(
-      by.handle(), glue::text(name), texts.data(), texts.size(), &wanted, &loaded);
+  const gpushm_errc code = gpushm_tensors_load(by.handle(),
+                                               glue::text(name),
+                                               texts.data(),
+                                               texts.size(),
+                                               &wanted,
+                                               options.timeout.count(),
+                                               &loaded);
   if (shared.thrown) {
     const segment unused(loaded);
     std::rethrow_exception(shared.thrown);
@@ -173,7 +178,8 @@ struct load_options {
   const glue::stop_bridge stop(options.stop);
   const gpushm_open_options wanted = glue::options_of(options, stop);
   gpushm_segment* opened = nullptr;
-  glue::check(gpushm_tensors_open(by.handle(), glue::text(name), &wanted, &opened));
+  glue::check(gpushm_tensors_open(
+      by.handle(), glue::text(name), &wanted, options.timeout.count(), &opened));
   return segment(opened);
 }
 

@@ -30,8 +30,9 @@ typedef struct gpushm_timeline gpushm_timeline;
 GPUSHM_API gpushm_errc gpushm_timeline_create(gpushm_client* client,
                                               gpushm_string name,
                                               gpushm_timeline** timeline);
-/* Opens a timeline, and waits until its name is published, at most `timeout_ms`. The next step of
- * an error tells when the name belongs to a segment. As gpushm_client_open. */
+/* Opens a timeline, and waits until its name is published, at most `timeout_ms`
+ * (GPUSHM_DEFAULT_TIMEOUT: 0). The next step of an error tells when the name belongs to a segment.
+ * As gpushm_client_open. */
 GPUSHM_API gpushm_errc gpushm_timeline_open(gpushm_client* client,
                                             gpushm_string name,
                                             int64_t timeout_ms,
@@ -46,7 +47,8 @@ GPUSHM_API gpushm_errc gpushm_segment_timelines_create(gpushm_client* client,
                                                        size_t count,
                                                        gpushm_timeline** timelines);
 /* Opens the timeline `index` of a segment; waits until the segment's creator has created them, at
- * most `timeout_ms`. As gpushm_timeline_open; GPUSHM_ERRC_INVALID_ARGUMENT: it has fewer. */
+ * most `timeout_ms` (GPUSHM_DEFAULT_TIMEOUT: 0). As gpushm_timeline_open;
+ * GPUSHM_ERRC_INVALID_ARGUMENT: it has fewer. */
 GPUSHM_API gpushm_errc gpushm_segment_timeline_open(gpushm_client* client,
                                                     const gpushm_segment* segment,
                                                     uint32_t index,
@@ -183,6 +185,7 @@ typedef enum gpushm_stream_operation_kind GPUSHM_INT {
   GPUSHM_STREAM_SET_FLAGS = 3   /* replaces the flags by `value` */
 } gpushm_stream_operation_kind;
 
+/* May grow: calls take `operation_size`, sizeof(gpushm_stream_operation). */
 typedef struct gpushm_stream_operation {
   gpushm_timeline* timeline;
   uint64_t value;
@@ -194,6 +197,7 @@ typedef struct gpushm_stream_operation {
  */
 GPUSHM_API gpushm_errc gpushm_stream_batch(void* stream,
                                            const gpushm_stream_operation* operations,
+                                           size_t operation_size,
                                            size_t count,
                                            int64_t timeout_ms);
 
@@ -216,6 +220,7 @@ typedef struct gpushm_graph_operations gpushm_graph_operations;
  * driver 545 or later (GPUSHM_ERRC_DRIVER_ERROR). */
 GPUSHM_API gpushm_errc gpushm_graph_record(void* stream,
                                            const gpushm_stream_operation* operations,
+                                           size_t operation_size,
                                            size_t count,
                                            gpushm_graph_operations** recorded);
 /* Sets the values of the next launch of `executable`, a CUgraphExec or cudaGraphExec_t that was

@@ -21,8 +21,6 @@ inline namespace v1 {
 
 /// Values of timelines are 0 to this.
 inline constexpr std::uint64_t max_timeline_value = GPUSHM_MAX_TIMELINE_VALUE;
-/// How long a call that enqueues a wait may wait on the CPU first, if too many streams wait.
-inline constexpr std::chrono::milliseconds default_stream_wait{30'000};
 
 /// A 64-bit counter that the process that created it signals, and that any process of the domain
 /// waits for, on CPUs and on CUDA streams (docs/synchronisation.md). Its value only grows. The
@@ -90,7 +88,7 @@ class timeline {
   /// one with a broker by its name and generation, with `socket_path` as in `export_segment`. Does
   /// not block. Throws invalid_argument: it belongs to a segment (export that).
   [[nodiscard]] std::vector<std::byte> ticket(std::string_view socket_path = {}) const {
-    gpushm_ticket described;
+    auto described = glue::sized<gpushm_ticket>();
     glue::check(gpushm_export_timeline(handle_.get(), glue::text(socket_path), &described));
     return glue::bytes_of(described);
   }
@@ -225,7 +223,7 @@ class timeline {
   /// and as `prepare`.
   void wait(void* stream,
             std::uint64_t value,
-            std::chrono::milliseconds timeout = default_stream_wait) {
+            std::chrono::milliseconds timeout = default_timeout) {
     glue::check(gpushm_timeline_wait_on(handle_.get(), stream, value, timeout.count()));
   }
   /// Throws `errc::peer_died` if the timeline had ended before it reached a value for which a
@@ -264,7 +262,7 @@ class graph_operations {
   void set(void* executable,
            void* stream,
            std::span<const std::uint64_t> values,
-           std::chrono::milliseconds timeout = default_stream_wait) {
+           std::chrono::milliseconds timeout = default_timeout) {
     glue::check(gpushm_graph_set_values(
         handle_.get(), executable, stream, values.data(), values.size(), timeout.count()));
   }
@@ -298,9 +296,12 @@ class stream_batch {
   }
   /// Enqueues all of them, or, if it throws, nothing; they stay in this object. Throws as the
   /// functions of `timeline`.
-  void enqueue(void* stream, std::chrono::milliseconds timeout = default_stream_wait) const {
-    glue::check(
-        gpushm_stream_batch(stream, operations_.data(), operations_.size(), timeout.count()));
+  void enqueue(void* stream, std::chrono::milliseconds timeout = default_timeout) const {
+    glue::check(gpushm_stream_batch(stream,
+                                    operations_.data(),
+                                    sizeof(gpushm_stream_operation),
+                                    operations_.size(),
+                                    timeout.count()));
   }
   /// Records them in the graph into which `stream` is captured: the values of launches before the
   /// first `graph_operations::set`, which fails once a timeline was closed. Prepare them first.
@@ -309,7 +310,11 @@ class stream_batch {
   /// driver_error.
   [[nodiscard]] graph_operations record(void* stream) const {
     gpushm_graph_operations* recorded = nullptr;
-    glue::check(gpushm_graph_record(stream, operations_.data(), operations_.size(), &recorded));
+    glue::check(gpushm_graph_record(stream,
+                                    operations_.data(),
+                                    sizeof(gpushm_stream_operation),
+                                    operations_.size(),
+                                    &recorded));
     return graph_operations(recorded);
   }
   void clear() noexcept { operations_.clear(); }

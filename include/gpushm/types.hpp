@@ -130,8 +130,11 @@ struct device_id {
 /// memory forever.
 using epoch = std::array<std::uint8_t, 16>;
 
-/// An unlimited timeout, accepted by every call that has a timeout. Negative timeouts are zero.
-inline constexpr std::chrono::milliseconds forever = std::chrono::milliseconds::max();
+/// A timeout without a limit, accepted by every call that has a timeout. With zero a call does not
+/// wait; negative timeouts other than `default_timeout` are `errc::invalid_argument`.
+inline constexpr std::chrono::milliseconds forever{GPUSHM_FOREVER};
+/// The usual timeout of each call, which the comment of its C function tells.
+inline constexpr std::chrono::milliseconds default_timeout{GPUSHM_DEFAULT_TIMEOUT};
 
 /// 56 bits, never 0, never reused by a broker.
 using generation = std::uint64_t;

@@ -1016,13 +1016,13 @@ class Client:
         its loader has died), and as :meth:`open`.
         """
 
-def connect(socket: str | os.PathLike[str] | None = None, *, timeout: float | None = 0.0, request_timeout: float | None = 30.0, cache_bytes: int | None = None, cache_entries: int | None = None, prefetch: Sequence[str] = (), stop: Stop | None = None) -> Client:
+def connect(socket: str | os.PathLike[str] | None = None, *, timeout: float | None = 0.0, request_limit: float | None = 30.0, cache_bytes: int | None = None, cache_entries: int | None = None, prefetch: Sequence[str] = (), stop: Stop | None = None) -> Client:
     """
     Connect to a broker.
 
     ``socket``: its path; None: ``$GPUSHM_SOCKET``, else the one domain under ``/run/gpushm/d``, else
     ``/run/gpushm/d/default/socket``. ``timeout``: seconds to wait for a broker that is not running yet;
-    0: do not wait, None: no limit. ``request_timeout``: seconds for each request. ``cache_bytes``,
+    0: do not wait, None: no limit. ``request_limit``: seconds for each request. ``cache_bytes``,
     ``cache_entries``: limits of the import cache; None: from the environment, else 64 GiB and 256.
     ``prefetch``: names that the caller is about to open, which are requested together with the
     connection: opening them then only maps them. Until it is opened and closed, or until :meth:`Client.trim`,
@@ -1032,7 +1032,7 @@ def connect(socket: str | os.PathLike[str] | None = None, *, timeout: float | No
     UnsupportedVersionError, InvalidArgumentError (a name), TimedOutError, CancelledError.
     """
 
-def connect_async(socket: str | os.PathLike[str] | None = None, *, timeout: float | None = 0.0, request_timeout: float | None = 30.0, cache_bytes: int | None = None, cache_entries: int | None = None, prefetch: Sequence[str] = ()) -> Coroutine[Any, Any, Client]:
+def connect_async(socket: str | os.PathLike[str] | None = None, *, timeout: float | None = 0.0, request_limit: float | None = 30.0, cache_bytes: int | None = None, cache_entries: int | None = None, prefetch: Sequence[str] = ()) -> Coroutine[Any, Any, Client]:
     """As :func:`connect`, for asyncio. Cancelling the task ends the wait."""
 
 def from_dlpack(tensor: object, /, *, stream: int | None = None) -> Array:

@@ -127,6 +127,12 @@ class Error(Exception):
     cause: str
     #: What to do; may be empty.
     next_step: str
+    #: The process that the cause is about, such as the one that has died or has the name, as the
+    #: broker sees it (as this process does, without a broker); None: none, or not known.
+    pid: int | None
+    #: The number that the cause is about, such as a timeline's last value (docs/errors.md says
+    #: which, for each code); None: none.
+    value: int | None
 
     def __init__(
         self,
@@ -136,6 +142,8 @@ class Error(Exception):
         object: str = "",
         cause: str = "",
         next_step: str = "",
+        pid: int | None = None,
+        value: int | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -144,13 +152,15 @@ class Error(Exception):
         self.object = object
         self.cause = cause
         self.next_step = next_step
+        self.pid = pid
+        self.value = value
 
     def __str__(self) -> str:
         return self.message
 
-    def __reduce__(self) -> tuple[type[Error], tuple[str | int, ...]]:
+    def __reduce__(self) -> tuple[type[Error], tuple[str | int | None, ...]]:
         parts = (self.operation, self.object, self.cause, self.next_step)
-        return type(self), (self.message, int(self.code), *parts)
+        return type(self), (self.message, int(self.code), *parts, self.pid, self.value)
 
 
 _KNOWN = frozenset(int(code) for code in ErrorCode)
@@ -372,8 +382,15 @@ CLASSES: dict[ErrorCode, type[Error]] = {
 
 
 def from_parts(
-    code: int, operation: str, object: str, cause: str, next_step: str, message: str
+    code: int,
+    operation: str,
+    object: str,
+    cause: str,
+    next_step: str,
+    message: str,
+    pid: int = 0,
+    value: int | None = None,
 ) -> Error:
     """The exception for an error of the library."""
     kind = CLASSES[ErrorCode(code)] if code in _KNOWN else Error
-    return kind(message, code, operation, object, cause, next_step)
+    return kind(message, code, operation, object, cause, next_step, pid or None, value)

@@ -259,6 +259,7 @@ nb::object open_consumer(client_object& self,
     string name;
     string device;
     gpushm_consumer_options options = with_size<gpushm_consumer_options>();
+    std::int64_t timeout_ms = 0;
     std::shared_ptr<gpushm_consumer> result;
   };
   auto work = std::make_shared<state>();
@@ -268,14 +269,13 @@ nb::object open_consumer(client_object& self,
   work->options.mode = to_mode(mode);
   work->options.held = held;
   work->options.device = text(work->device);
-  // 0 would be the default of the library.
-  work->options.timeout_ms = std::max<std::int64_t>(1, to_milliseconds(timeout));
-  work->options.resume_ms = resume.has_value() ? to_milliseconds(resume) : -1;
+  work->timeout_ms = to_milliseconds(timeout);
+  work->options.resume_ms = to_milliseconds(resume, "resume");
   run_cancellable({stop, self.handle.closing()}, [work](gpushm_stop* by) {
     work->options.stop = by;
     gpushm_consumer* made = nullptr;
-    const gpushm_errc code =
-        gpushm_consumer_open(work->client.get(), text(work->name), &work->options, &made);
+    const gpushm_errc code = gpushm_consumer_open(
+        work->client.get(), text(work->name), &work->options, work->timeout_ms, &made);
     if (code == GPUSHM_OK) {
       work->result = own_handle(made, gpushm_consumer_close);
     }
@@ -377,7 +377,8 @@ nb::object next(nb::handle self,
   auto item = std::make_shared<taken_item>();
   bool got = false;
   // Without a limit of its own, the wait for the next producer is as long as this call.
-  const gpushm_errc early = consumer.resume_ms < 0 ? GPUSHM_ERRC_PEER_DIED : GPUSHM_OK;
+  const gpushm_errc early =
+      consumer.resume_ms == GPUSHM_FOREVER ? GPUSHM_ERRC_PEER_DIED : GPUSHM_OK;
   const bool ended_or_got = wait_in_parts(
       to_milliseconds(timeout),
       {stop, consumer.handle.closing()},

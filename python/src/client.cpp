@@ -28,7 +28,7 @@ using std::string;
 
 nb::object connect(nb::handle socket,
                    std::optional<double> timeout,
-                   std::optional<double> request_timeout,
+                   std::optional<double> request_limit,
                    std::optional<std::uint64_t> cache_bytes,
                    std::optional<std::uint64_t> cache_entries,
                    std::vector<string> prefetch,
@@ -38,6 +38,7 @@ nb::object connect(nb::handle socket,
     std::vector<string> prefetch;
     std::vector<gpushm_string> names;
     gpushm_connect_options options = with_size<gpushm_connect_options>();
+    std::int64_t timeout_ms = 0;
     gpushm_client* client = nullptr;
     state() = default;
     state(const state&) = delete;
@@ -49,9 +50,11 @@ nb::object connect(nb::handle socket,
     work->socket = nb::cast<string>(nb::module_::import_("os").attr("fspath")(socket));
   }
   work->options.socket_path = text(work->socket);
-  work->options.timeout_ms = to_milliseconds(timeout);
-  // 0 would be the default of the library.
-  work->options.request_timeout_ms = std::max<std::int64_t>(1, to_milliseconds(request_timeout));
+  work->timeout_ms = to_milliseconds(timeout);
+  work->options.request_limit_ms = to_milliseconds(request_limit, "request_limit");
+  if (work->options.request_limit_ms == 0) {
+    throw nb::value_error("request_limit is 0; give seconds, or None for no limit");
+  }
   work->options.has_cache_max_bytes = cache_bytes.has_value();
   work->options.cache_max_bytes = cache_bytes.value_or(0);
   work->options.has_cache_max_entries = cache_entries.has_value();
@@ -64,7 +67,7 @@ nb::object connect(nb::handle socket,
   work->options.prefetch_count = work->names.size();
   run_cancellable(stop, [work](gpushm_stop* by) {
     work->options.stop = by;
-    return gpushm_client_connect(&work->options, &work->client);
+    return gpushm_client_connect(&work->options, work->timeout_ms, &work->client);
   });
   return make_object<client_object>(std::exchange(work->client, nullptr));
 }
@@ -329,14 +332,14 @@ void register_client(nb::module_& module) {
       nb::arg("socket").none() = nb::none(),
       nb::kw_only(),
       nb::arg("timeout").none() = 0.0,
-      nb::arg("request_timeout").none() = 30.0,
+      nb::arg("request_limit").none() = 30.0,
       nb::arg("cache_bytes").none() = nb::none(),
       nb::arg("cache_entries").none() = nb::none(),
       nb::arg("prefetch") = nb::make_tuple(),
       nb::arg("stop").none() = nb::none(),
       nb::sig("def connect(socket: str | os.PathLike[str] | None = None, *, timeout: float "
               "| None = 0.0, "
-              "request_timeout: float | None = 30.0, cache_bytes: int | None = None, "
+              "request_limit: float | None = 30.0, cache_bytes: int | None = None, "
               "cache_entries: int | None = "
               "None, prefetch: Sequence[str] = (), stop: Stop | None = None) -> Client"),
       "Connect to a broker.\n\n"
@@ -344,7 +347,7 @@ void register_client(nb::module_& module) {
       "``/run/gpushm/d``, else\n"
       "``/run/gpushm/d/default/socket``. ``timeout``: seconds to wait for a broker that is "
       "not running yet;\n"
-      "0: do not wait, None: no limit. ``request_timeout``: seconds for each request. "
+      "0: do not wait, None: no limit. ``request_limit``: seconds for each request. "
       "``cache_bytes``,\n"
       "``cache_entries``: limits of the import cache; None: from the environment, else 64 "
       "GiB and 256.\n"
@@ -363,7 +366,7 @@ void register_client(nb::module_& module) {
       nb::arg("socket").none() = nb::none(),
       nb::arg("options"),
       nb::sig("def connect_async(socket: str | os.PathLike[str] | None = None, *, timeout: float | "
-              "None = 0.0, request_timeout: float | None = 30.0, cache_bytes: int | None = None, "
+              "None = 0.0, request_limit: float | None = 30.0, cache_bytes: int | None = None, "
               "cache_entries: int | None = None, prefetch: Sequence[str] = ()) -> Coroutine[Any, "
               "Any, Client]"),
       "As :func:`connect`, for asyncio. Cancelling the task ends the wait.");

@@ -26,6 +26,7 @@ struct opening {
   std::vector<string> names;
   string device;
   gpushm_open_options options = with_size<gpushm_open_options>();
+  std::int64_t timeout_ms = 0;
   std::vector<gpushm_open_result> results;
 
   opening() = default;
@@ -47,7 +48,7 @@ std::shared_ptr<opening> make_opening(client_object& self,
   result->client = self.handle.get("open");
   result->device = device.value_or("");
   result->options.access = to_access(access);
-  result->options.timeout_ms = to_milliseconds(timeout);
+  result->timeout_ms = to_milliseconds(timeout);
   result->options.device = text(result->device);
   return result;
 }
@@ -67,12 +68,14 @@ nb::object open(client_object& self,
   work->options.expected_size_bytes = size.value_or(0);
   work->names = {name};
   work->results.resize(1);
-  run_with_timeout(
-      work->options.timeout_ms, {stop, self.handle.closing()}, [work](gpushm_stop* by) {
-        work->options.stop = by;
-        return gpushm_client_open(
-            work->client.get(), text(work->names[0]), &work->options, &work->results[0].segment);
-      });
+  run_with_timeout(work->timeout_ms, {stop, self.handle.closing()}, [work](gpushm_stop* by) {
+    work->options.stop = by;
+    return gpushm_client_open(work->client.get(),
+                              text(work->names[0]),
+                              &work->options,
+                              work->timeout_ms,
+                              &work->results[0].segment);
+  });
   return make_object<segment_object>(own_segment(take(work->results[0])), work->client);
 }
 
@@ -86,16 +89,19 @@ nb::list open_many(client_object& self,
   auto work = make_opening(self, access, timeout, device);
   work->names = std::move(names);
   work->results.resize(work->names.size());
-  run_with_timeout(
-      work->options.timeout_ms, {stop, self.handle.closing()}, [work](gpushm_stop* by) {
-        std::vector<gpushm_string> texts;
-        for (const string& name : work->names) {
-          texts.push_back(text(name));
-        }
-        work->options.stop = by;
-        return gpushm_client_open_many(
-            work->client.get(), texts.data(), texts.size(), &work->options, work->results.data());
-      });
+  run_with_timeout(work->timeout_ms, {stop, self.handle.closing()}, [work](gpushm_stop* by) {
+    std::vector<gpushm_string> texts;
+    for (const string& name : work->names) {
+      texts.push_back(text(name));
+    }
+    work->options.stop = by;
+    return gpushm_client_open_many(work->client.get(),
+                                   texts.data(),
+                                   texts.size(),
+                                   &work->options,
+                                   work->timeout_ms,
+                                   work->results.data());
+  });
   nb::list list;
   for (gpushm_open_result& each : work->results) {
     if (each.segment != nullptr) {
@@ -133,7 +139,7 @@ std::shared_ptr<gpushm_segment> open_now(const std::shared_ptr<gpushm_client>& c
   options.device = text(device);
   gpushm_segment* opened = nullptr;
   call(client, [&](gpushm_client* handle) {
-    return gpushm_client_try_open(handle, text(name), &options, &opened);
+    return gpushm_client_try_open(handle, text(name), &options, 0, &opened);
   });
   return opened == nullptr ? nullptr : own_segment(opened);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "error.hpp"
 
+#include <cstdint>
 #include <new>
 #include <string>
 
@@ -39,7 +40,8 @@ failure failure::out_of_memory() {
                                           text("wait"),
                                           text(""),
                                           text("this process has no memory left"),
-                                          text("free some")),
+                                          text("free some"),
+                                          nullptr),
                       gpushm_error_free);
   return result;
 }
@@ -58,13 +60,19 @@ nb::object make_exception(const gpushm_error* error) {
   if (error == nullptr) {
     throw std::bad_alloc();
   }
+  nb::object value = nb::none();
+  if (std::uint64_t number = 0; gpushm_error_value(error, &number)) {
+    value = nb::cast(number);
+  }
   return nb::module_::import_("gpushm._errors")
       .attr("from_parts")(static_cast<int>(gpushm_error_code(error)),
                           text_object(gpushm_error_operation(error)),
                           text_object(gpushm_error_object(error)),
                           text_object(gpushm_error_cause(error)),
                           text_object(gpushm_error_next_step(error)),
-                          text_object(gpushm_error_message(error)));
+                          text_object(gpushm_error_message(error)),
+                          gpushm_error_pid(error),
+                          value);
 }
 
 void raise(gpushm_errc code,
@@ -73,7 +81,8 @@ void raise(gpushm_errc code,
            std::string_view cause,
            std::string_view next_step) {
   const std::shared_ptr<gpushm_error> error(
-      gpushm_error_create(code, text(operation), text(object), text(cause), text(next_step)),
+      gpushm_error_create(
+          code, text(operation), text(object), text(cause), text(next_step), nullptr),
       gpushm_error_free);
   if (error == nullptr) {
     throw std::bad_alloc();

@@ -70,7 +70,7 @@ void enqueue(const batch_object& self, nb::handle stream, std::optional<double> 
   void* const on = to_stream(stream);
   const std::int64_t milliseconds = to_milliseconds(timeout);
   self.call([&](const gpushm_stream_operation* first, std::size_t count) {
-    return gpushm_stream_batch(on, first, count, milliseconds);
+    return gpushm_stream_batch(on, first, sizeof *first, count, milliseconds);
   });
 }
 
@@ -78,7 +78,7 @@ nb::object record(const batch_object& self, nb::handle stream) {
   void* const on = to_stream(stream);
   gpushm_graph_operations* recorded = nullptr;
   self.call([&](const gpushm_stream_operation* first, std::size_t count) {
-    return gpushm_graph_record(on, first, count, &recorded);
+    return gpushm_graph_record(on, first, sizeof *first, count, &recorded);
   });
   return make_object<graph_object>(
       closable<gpushm_graph_operations>(std::shared_ptr<gpushm_graph_operations>(

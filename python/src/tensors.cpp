@@ -222,6 +222,7 @@ struct loading {
   std::vector<string> tensors;
   std::vector<named_slice> slices;
   gpushm_load_options options = with_size<gpushm_load_options>();
+  std::int64_t timeout_ms = 0;
   gpushm_segment* segment = nullptr;
   std::optional<progress_calls> progress;
 
@@ -256,7 +257,7 @@ struct loading {
     stop = by;
     options.stop = by;
     return gpushm_tensors_load(
-        client.get(), text(name), texts.data(), texts.size(), &options, &segment);
+        client.get(), text(name), texts.data(), texts.size(), &options, timeout_ms, &segment);
   }
   static void report(const gpushm_load_progress* how_far, void* context) {
     auto& self = *static_cast<loading*>(context);
@@ -296,8 +297,7 @@ nb::object load_tensors(client_object& self,
   work->options.reading = to_reading(reading);
   work->options.verify = to_verify(verify);
   work->options.replace = replace;
-  // 0 would be the default of the library.
-  work->options.timeout_ms = std::max<std::int64_t>(1, to_milliseconds(timeout));
+  work->timeout_ms = to_milliseconds(timeout);
   if (!progress.is_none()) {
     work->progress.emplace(progress);
     work->options.report = loading::report;
@@ -339,11 +339,11 @@ nb::object open_tensors(client_object& self,
   work->name = name;
   work->device = device.value_or("");
   work->options.device = text(work->device);
-  work->options.timeout_ms = to_milliseconds(timeout);
-  run_with_timeout(work->options.timeout_ms, stop, [work](gpushm_stop* by) {
+  const std::int64_t timeout_ms = to_milliseconds(timeout);
+  run_with_timeout(timeout_ms, stop, [work, timeout_ms](gpushm_stop* by) {
     work->options.stop = by;
     return gpushm_tensors_open(
-        work->client.get(), text(work->name), &work->options, &work->segment);
+        work->client.get(), text(work->name), &work->options, timeout_ms, &work->segment);
   });
   return make_object<segment_object>(own_segment(std::exchange(work->segment, nullptr)),
                                      work->client);

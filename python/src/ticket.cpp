@@ -27,7 +27,7 @@ nb::bytes to_bytes(const gpushm_ticket& ticket) {
 
 nb::bytes export_memory(nb::handle tensor, nb::handle stream) {
   const array what = import_object(tensor, stream);
-  gpushm_ticket ticket{};
+  auto ticket = with_size<gpushm_ticket>();
   call_released([&] { return gpushm_export_memory(what.data, what.extent_bytes(), &ticket); });
   return to_bytes(ticket);
 }
@@ -38,6 +38,7 @@ struct importing {
   string device;
   string directory;
   gpushm_import_options options = with_size<gpushm_import_options>();
+  std::int64_t timeout_ms = 0;  ///< of a file
   gpushm_segment* segment = nullptr;
 
   importing() = default;
@@ -83,10 +84,10 @@ nb::object import_file(nb::handle path,
                        std::optional<double> timeout,
                        std::shared_ptr<stop_source> stop) {
   auto work = make_importing(path_of(path), access, device);
-  work->options.timeout_ms = to_milliseconds(timeout);
+  work->timeout_ms = to_milliseconds(timeout);
   run_cancellable(stop, [work](gpushm_stop* by) {
     work->options.stop = by;
-    return gpushm_import_file(text(work->source), &work->options, &work->segment);
+    return gpushm_import_file(text(work->source), &work->options, work->timeout_ms, &work->segment);
   });
   return to_segment(*work);
 }
@@ -126,7 +127,7 @@ void register_ticket_methods(nb::class_<segment_object>& type) {
   type.def(
       "ticket",
       [](const segment_object& self, const string& socket) {
-        gpushm_ticket ticket{};
+        auto ticket = with_size<gpushm_ticket>();
         call(self.handle.get("ticket"), [&](gpushm_segment* segment) {
           return gpushm_export_segment(segment, text(socket), &ticket);
         });
@@ -145,7 +146,7 @@ void register_ticket_methods(nb::class_<timeline_object>& type) {
   type.def(
       "ticket",
       [](const timeline_object& self, const string& socket) {
-        gpushm_ticket ticket{};
+        auto ticket = with_size<gpushm_ticket>();
         call(self.handle.get("ticket"), [&](gpushm_timeline* timeline) {
           return gpushm_export_timeline(timeline, text(socket), &ticket);
         });

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "gpushm/gpushm.h"
 
@@ -16,18 +17,21 @@ constexpr double max_milliseconds = 1e15;
 
 }  // namespace
 
-std::int64_t to_milliseconds(std::optional<double> seconds) {
+std::int64_t to_milliseconds(std::optional<double> seconds, const char* argument) {
   if (!seconds.has_value()) {
     return GPUSHM_FOREVER;
   }
-  if (std::isnan(*seconds)) {
-    throw nanobind::value_error("timeout is not a number; give seconds, or None for no limit");
+  if (std::isnan(*seconds) || *seconds < 0) {
+    const std::string text = std::string(argument) +
+                             (*seconds < 0 ? " is negative" : " is not a number") +
+                             "; give seconds, 0 to not wait, or None for no limit";
+    throw nanobind::value_error(text.c_str());
   }
   const double milliseconds = std::ceil(*seconds * 1e3);
   if (milliseconds >= max_milliseconds) {
     return GPUSHM_FOREVER;
   }
-  return milliseconds <= 0 ? 0 : static_cast<std::int64_t>(milliseconds);
+  return static_cast<std::int64_t>(milliseconds);
 }
 
 deadline::deadline(std::int64_t milliseconds) {

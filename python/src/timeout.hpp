@@ -8,8 +8,9 @@
 namespace gpushm_python {
 
 /// Seconds, as Python has them, in the milliseconds of the C interface, rounded up; nothing:
-/// GPUSHM_FOREVER. Raises ValueError for NaN. Needs the GIL.
-std::int64_t to_milliseconds(std::optional<double> seconds);
+/// GPUSHM_FOREVER. Raises ValueError for NaN and for less than 0, which names `argument`. Needs the
+/// GIL.
+std::int64_t to_milliseconds(std::optional<double> seconds, const char* argument = "timeout");
 
 /// The end of a wait.
 /// Thread-safety: distinct objects: safe; shared objects: safe.

@@ -149,7 +149,7 @@ def test_a_broker_that_does_not_answer_does_not_stop_the_loop(broker, client):
     """A wait is cancelled at once, although its request is not."""
 
     async def main():
-        made = await gpushm.connect_async(broker.socket, request_timeout=20)
+        made = await gpushm.connect_async(broker.socket, request_limit=20)
         broker.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, broker.process.pid, os.WSTOPPED)
         try:

@@ -14,8 +14,12 @@ gpushm_errc failed() noexcept {
     failure = gpushm_error_dup(why.handle());
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): null means out of memory
   } catch (const std::exception& why) {
-    failure = gpushm_error_create(
-        GPUSHM_ERRC_SYSTEM_ERROR, {}, {}, c_text(why.what()), c_text("report this as a bug"));
+    failure = gpushm_error_create(GPUSHM_ERRC_SYSTEM_ERROR,
+                                  {},
+                                  {},
+                                  c_text(why.what()),
+                                  c_text("report this as a bug"),
+                                  nullptr);
   }
   const gpushm_errc code =
       failure == nullptr ? GPUSHM_ERRC_OUT_OF_MEMORY : gpushm_error_code(failure);

@@ -4,6 +4,7 @@
 // Helpers for implementing the C interface (include/gpushm/*.h).
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -72,6 +73,26 @@ template <typename Value>
     throw_invalid(operation, "the result pointer is NULL", "pass a pointer to the result");
   }
   return *where;
+}
+
+/// The usual length of a wait.
+inline constexpr std::chrono::milliseconds default_wait{30'000};
+
+/// A timeout argument; `usual`: what GPUSHM_DEFAULT_TIMEOUT is. Throws `errc::invalid_argument` for
+/// other negative values.
+[[nodiscard]] inline std::chrono::milliseconds timeout_in(
+    std::int64_t timeout_ms,
+    std::string_view operation,
+    std::chrono::milliseconds usual = default_wait) {
+  if (timeout_ms == GPUSHM_DEFAULT_TIMEOUT) {
+    return usual;
+  }
+  if (timeout_ms < 0) {
+    throw_invalid(operation,
+                  "the timeout is " + std::to_string(timeout_ms) + " milliseconds",
+                  "pass 0 to not wait, GPUSHM_FOREVER for no limit, or GPUSHM_DEFAULT_TIMEOUT");
+  }
+  return std::chrono::milliseconds(timeout_ms);
 }
 
 inline void check_struct_size(std::size_t size, std::string_view operation) {

@@ -2,7 +2,9 @@
 // The handles of errors, and the last error of each thread.
 #include "gpushm/error.hpp"
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <new>
 #include <string>
 #include <string_view>
@@ -20,6 +22,7 @@ struct gpushm_error {
   std::string cause;
   std::string next_step;
   std::string message;
+  gpushm_error_details details;
 };
 
 namespace gpushm {
@@ -62,10 +65,21 @@ gpushm_error* no_memory() {
                        {},
                        "this process is out of memory",
                        "raise its memory limit",
-                       "this process is out of memory (raise its memory limit)"};
+                       "this process is out of memory (raise its memory limit)",
+                       {}};
   return instance;
 }
 [[maybe_unused]] const gpushm_error* const created_at_load = no_memory();
+
+/// What the caller's version of the structure has. An error is never refused because of it.
+gpushm_error_details details_in(const gpushm_error_details* given) noexcept {
+  gpushm_error_details result{};
+  if (given != nullptr && given->struct_size >= sizeof given->struct_size) {
+    std::memcpy(&result, given, std::min(given->struct_size, sizeof result));
+  }
+  result.struct_size = sizeof result;
+  return result;
+}
 
 /// The last error of a thread, freed when the thread exits.
 struct last_error {
@@ -99,7 +113,8 @@ gpushm_error* gpushm_error_create(gpushm_errc code,
                                   gpushm_string operation,
                                   gpushm_string object,
                                   gpushm_string cause,
-                                  gpushm_string next_step) {
+                                  gpushm_string next_step,
+                                  const gpushm_error_details* details) {
   using gpushm::glue::view;
   try {
     // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): a handle
@@ -110,7 +125,8 @@ gpushm_error* gpushm_error_create(gpushm_errc code,
         std::string(view(object)),
         std::string(view(cause)),
         std::string(view(next_step)),
-        gpushm::compose(view(operation), view(object), view(cause), view(next_step))};
+        gpushm::compose(view(operation), view(object), view(cause), view(next_step)),
+        gpushm::details_in(details)};
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
@@ -146,4 +162,16 @@ gpushm_string gpushm_error_next_step(const gpushm_error* error) {
 }
 gpushm_string gpushm_error_message(const gpushm_error* error) {
   return error == nullptr ? gpushm_string{} : c_text(error->message);
+}
+int32_t gpushm_error_pid(const gpushm_error* error) {
+  return error == nullptr ? 0 : error->details.pid;
+}
+bool gpushm_error_value(const gpushm_error* error, uint64_t* value) {
+  if (error == nullptr || !error->details.has_value) {
+    return false;
+  }
+  if (value != nullptr) {
+    *value = error->details.value;
+  }
+  return true;
 }

@@ -272,7 +272,7 @@ void admission::refuse_one() {
 void admission::refuse(kept_fd socket, const core::principal& who, const error& why) {
   log_.guarded([&] {
     const auto packet =
-        wire::encode({0, wire::failure{0, why.code(), why.cause(), why.next_step()}});
+        wire::encode({0, wire::failure{0, why.code(), why.cause(), why.next_step(), why.pid()}});
     static_cast<void>(transport::send_packet(socket.get(), packet, {}));
   });
   session_ender_.close_socket(who, std::move(socket));

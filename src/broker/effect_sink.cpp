@@ -253,9 +253,10 @@ void effect_sink::fail(
     outgoing packet;
     packet.on_event_lane = on == lane_kind::events;
     send(to,
-         prepare(id,
-                 wire::failure{index, reason.code(), reason.cause(), reason.next_step()},
-                 std::move(packet)));
+         prepare(
+             id,
+             wire::failure{index, reason.code(), reason.cause(), reason.next_step(), reason.pid()},
+             std::move(packet)));
   };
   if (why != nullptr) {
     try {

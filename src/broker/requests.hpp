@@ -34,7 +34,7 @@ class memory_not_freed final : public retry_later {
 class requests {
  public:
   /// How long a Reserve waits for memory that is being freed, before it is refused: a third of a
-  /// client's default `request_timeout`, and the time for 50 GiB.
+  /// client's default `request_limit`, and the time for 50 GiB.
   static constexpr std::chrono::seconds freeing_patience{10};
   struct config {
     std::string domain = "default";

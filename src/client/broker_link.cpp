@@ -31,7 +31,7 @@ broker_link::broker_link(connect_options options, std::shared_ptr<lease_table> l
     : options_(std::move(options)),
       leases_(std::move(leases)),
       connection_(connect_until(base::deadline_after(options_.timeout),
-                                options_.request_timeout,
+                                options_.request_limit,
                                 nullptr,
                                 {},
                                 first_batch(options_.prefetch))),
@@ -121,14 +121,14 @@ std::shared_ptr<connection> broker_link::connect_until(steady_time deadline,
 }
 
 std::shared_ptr<connection> broker_link::get(std::chrono::milliseconds connect_timeout,
-                                             std::chrono::milliseconds request_timeout,
+                                             std::chrono::milliseconds request_limit,
                                              const std::stop_token& stop) {
   const std::stop_callback wake(stop, [this] {
     const std::lock_guard lock(mutex_);
     connected_.notify_all();
   });
   const auto connect_deadline = base::deadline_after(connect_timeout);
-  const auto deadline = base::deadline_after(request_timeout);
+  const auto deadline = base::deadline_after(request_limit);
   std::unique_lock lock(mutex_);
   while (!connection_->alive()) {
     if (connecting_) {
@@ -152,7 +152,7 @@ std::shared_ptr<connection> broker_link::get(std::chrono::milliseconds connect_t
     std::shared_ptr<connection> next;
     std::exception_ptr failed;
     try {
-      next = connect_until(connect_deadline, request_timeout, former.get(), stop);
+      next = connect_until(connect_deadline, request_limit, former.get(), stop);
       take_over(*former, next);
     } catch (...) {
       failed = std::current_exception();
@@ -176,10 +176,10 @@ void broker_link::take_over(connection& former, const std::shared_ptr<connection
   former.worker().set_listener(nullptr);
   next->worker().set_listener(this);
   if (next->resumed()) {
-    leases_->hand_over(former, next, base::deadline_after(options_.request_timeout));
+    leases_->hand_over(former, next, base::deadline_after(options_.request_limit));
   } else if (has_lost_leases()) {
     leases_->end_takes(former);
-    hand_back(*leases_, next, options_.request_timeout);
+    hand_back(*leases_, next, options_.request_limit);
   }
   if (!has_lost_leases() || !thread_->start()) {
     leases_->end_all_lost();

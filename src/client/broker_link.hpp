@@ -43,7 +43,7 @@ class broker_link final : private lease_listener {
   /// connects, for the timeouts of the options: one thread as long as `connect`, others for one
   /// request. Throws as `client::connect`, and cancelled if `stop` is requested meanwhile.
   [[nodiscard]] std::shared_ptr<connection> get(const std::stop_token& stop = {}) {
-    return get(options_.timeout, options_.request_timeout, stop);
+    return get(options_.timeout, options_.request_limit, stop);
   }
 
  private:
@@ -51,7 +51,7 @@ class broker_link final : private lease_listener {
   void broker_ended(bool was_dropped) noexcept override;
 
   [[nodiscard]] std::shared_ptr<connection> get(std::chrono::milliseconds connect_timeout,
-                                                std::chrono::milliseconds request_timeout,
+                                                std::chrono::milliseconds request_limit,
                                                 const std::stop_token& stop);
   [[nodiscard]] bool recover_leases(const std::stop_token& stop) noexcept;
   [[nodiscard]] bool has_lost_leases() const noexcept;

@@ -20,6 +20,7 @@ using gpushm::base::out;
 using gpushm::base::result_out;
 using gpushm::base::text_in;
 using gpushm::base::throw_invalid;
+using gpushm::base::timeout_in;
 using gpushm::cuda::CUstream;
 using gpushm::detail::acquired_slot;
 using gpushm::detail::channel_consumer;
@@ -40,7 +41,7 @@ static_assert(GPUSHM_CONSUMER_SHARE == static_cast<int>(channel::consumer_mode::
 
 namespace {
 
-/// How long a consumer waits for a channel unless it says so.
+/// How long a consumer waits for a channel by default.
 constexpr milliseconds default_join{10'000};
 
 /// What a handle stands for: as long as the call, also if another thread closes it meanwhile.
@@ -88,8 +89,9 @@ gpushm_errc acquire(gpushm_producer* producer,
     const auto from = filled(producer, "acquire");
     gpushm_slot*& result = out(slot, "acquire");
     bool& is_acquired = out(acquired, "acquire");
-    const auto got = named(
-        from->name(), [&] { return from->acquire(on, milliseconds(timeout_ms), token_of(stop)); });
+    const auto timeout = timeout_in(timeout_ms, "acquire");
+    const auto got =
+        named(from->name(), [&] { return from->acquire(on, timeout, token_of(stop)); });
     is_acquired = got != nullptr;
     result = got ? static_cast<gpushm_slot*>(got->handle) : nullptr;
   });
@@ -121,8 +123,8 @@ gpushm_errc next_item(gpushm_consumer* consumer,
     const auto from = filled(consumer, "next");
     gpushm_item*& result = out(item, "next");
     bool& has_got = out(got, "next");
-    const auto taken = named(
-        from->name(), [&] { return from->next(on, milliseconds(timeout_ms), token_of(stop)); });
+    const auto timeout = timeout_in(timeout_ms, "next");
+    const auto taken = named(from->name(), [&] { return from->next(on, timeout, token_of(stop)); });
     has_got = taken != nullptr;
     result = taken ? static_cast<gpushm_item*>(taken->handle) : nullptr;
   });
@@ -239,6 +241,7 @@ gpushm_errc gpushm_producer_stats_get(const gpushm_producer* producer,
 gpushm_errc gpushm_consumer_open(gpushm_client* client,
                                  gpushm_string name,
                                  const gpushm_consumer_options* options,
+                                 int64_t timeout_ms,
                                  gpushm_consumer** consumer) {
   return c_call([&] {
     const auto called = text_in(name, "open");
@@ -256,9 +259,9 @@ gpushm_errc gpushm_consumer_open(gpushm_client* client,
                     "leave `held` 0, or use another mode");
     }
     wanted.device = text_in(from.device, "open");
-    wanted.timeout = from.timeout_ms == 0 ? default_join : milliseconds(from.timeout_ms);
+    wanted.timeout = timeout_in(timeout_ms, "open", default_join);
     wanted.stop = token_of(from.stop);
-    wanted.resume = milliseconds(from.resume_ms);
+    wanted.resume = timeout_in(from.resume_ms, "open", milliseconds(0));
     result = named(called, [&] {
       return new gpushm_consumer{
           std::make_shared<channel_consumer>(impl.shared_from_this(), called, wanted)};

@@ -20,6 +20,8 @@ using gpushm::base::out;
 using gpushm::base::result_out;
 using gpushm::base::text_in;
 using gpushm::base::text_out;
+using gpushm::base::throw_invalid;
+using gpushm::base::timeout_in;
 
 namespace gpushm::detail {
 
@@ -40,13 +42,22 @@ gpushm_errc segment_out(const gpushm_client* client,
   });
 }
 
-connect_options options_from(const gpushm_connect_options* given) {
+/// Functions that find something, unless they are to wait for it.
+constexpr std::chrono::milliseconds no_wait{0};
+
+connect_options options_from(const gpushm_connect_options* given, std::int64_t timeout_ms) {
   const auto from = options_in(given, "connect");
   connect_options result;
   result.socket_path = text_in(from.socket_path, "connect");
-  result.timeout = std::chrono::milliseconds(from.timeout_ms);
-  if (from.request_timeout_ms != 0) {
-    result.request_timeout = std::chrono::milliseconds(from.request_timeout_ms);
+  result.timeout = timeout_in(timeout_ms, "connect", no_wait);
+  if (from.request_limit_ms < 0) {
+    throw_invalid(
+        "connect",
+        "the limit of a request is " + std::to_string(from.request_limit_ms) + " milliseconds",
+        "pass 0 for the usual one, or GPUSHM_FOREVER for none");
+  }
+  if (from.request_limit_ms != 0) {
+    result.request_limit = std::chrono::milliseconds(from.request_limit_ms);
   }
   result.stop = token_of(from.stop);
   if (from.has_cache_max_bytes) {
@@ -131,11 +142,11 @@ void check_generation(std::uint64_t generation, std::string_view operation, std:
 
 }  // namespace
 
-open_options open_options_from(const gpushm_open_options* given) {
+open_options open_options_from(const gpushm_open_options* given, std::int64_t timeout_ms) {
   const auto from = options_in(given, "open");
   open_options result;
   result.access = enum_in(from.access, access::read_write, "open");
-  result.timeout = std::chrono::milliseconds(from.timeout_ms);
+  result.timeout = timeout_in(timeout_ms, "open", no_wait);
   result.device = text_in(from.device, "open");
   result.expected_size_bytes = from.expected_size_bytes;
   result.stop = token_of(from.stop);
@@ -178,12 +189,14 @@ void gpushm_stop_free(gpushm_stop* stop) {
 
 // ---- connections ----
 
-gpushm_errc gpushm_client_connect(const gpushm_connect_options* options, gpushm_client** client) {
+gpushm_errc gpushm_client_connect(const gpushm_connect_options* options,
+                                  int64_t timeout_ms,
+                                  gpushm_client** client) {
   return c_call([&] {
     gpushm_client*& result = out(client, "connect");
     result =
-        std::make_unique<gpushm_client>(
-            gpushm_client{std::make_shared<gpushm::detail::client_impl>(options_from(options))})
+        std::make_unique<gpushm_client>(gpushm_client{std::make_shared<gpushm::detail::client_impl>(
+                                            options_from(options, timeout_ms))})
             .release();
   });
 }
@@ -270,18 +283,20 @@ gpushm_errc gpushm_client_share(gpushm_client* client,
 gpushm_errc gpushm_client_open(gpushm_client* client,
                                gpushm_string name,
                                const gpushm_open_options* options,
+                               int64_t timeout_ms,
                                gpushm_segment** segment) {
   return segment_out(client, name, "open", segment, [&](auto& impl, std::string_view called) {
-    return impl.open(called, open_options_from(options));
+    return impl.open(called, open_options_from(options, timeout_ms));
   });
 }
 
 gpushm_errc gpushm_client_try_open(gpushm_client* client,
                                    gpushm_string name,
                                    const gpushm_open_options* options,
+                                   int64_t timeout_ms,
                                    gpushm_segment** segment) {
   return segment_out(client, name, "open", segment, [&](auto& impl, std::string_view called) {
-    return impl.try_open(called, open_options_from(options));
+    return impl.try_open(called, open_options_from(options, timeout_ms));
   });
 }
 
@@ -289,9 +304,11 @@ gpushm_errc gpushm_client_open_many(gpushm_client* client,
                                     const gpushm_string* names,
                                     size_t count,
                                     const gpushm_open_options* options,
+                                    int64_t timeout_ms,
                                     gpushm_open_result* results) {
   return c_call([&] {
     auto& impl = usable(client, "open");
+    const auto wanted = open_options_from(options, timeout_ms);
     if (count == 0) {
       return;
     }
@@ -301,7 +318,7 @@ gpushm_errc gpushm_client_open_many(gpushm_client* client,
       called.emplace_back(text_in(name, "open"));
     }
     gpushm_open_result* next = &out(results, "open");
-    for (auto& outcome : impl.open_many(called, open_options_from(options))) {
+    for (auto& outcome : impl.open_many(called, wanted)) {
       next->failure = outcome.failure ? gpushm_error_dup(outcome.failure->handle()) : nullptr;
       next->segment = outcome.opened.release();
       ++next;
@@ -464,7 +481,7 @@ gpushm_errc gpushm_subscription_next(gpushm_subscription* subscription,
     bool& got = out(arrived, "subscription");
     gpushm::base::check_struct_size(out(event, "subscription").struct_size, "subscription");
     const auto next =
-        impl.next(std::chrono::milliseconds(timeout_ms), gpushm::detail::token_of(stop));
+        impl.next(timeout_in(timeout_ms, "subscription"), gpushm::detail::token_of(stop));
     if (next) {
       result_out(gpushm::detail::event_from(*next), event, "subscription");
     }

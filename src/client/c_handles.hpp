@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <stop_token>
 #include <string_view>
@@ -60,7 +61,8 @@ namespace gpushm::detail {
 }
 
 /// Throws `errc::invalid_argument`.
-[[nodiscard]] open_options open_options_from(const gpushm_open_options* given);
+[[nodiscard]] open_options open_options_from(const gpushm_open_options* given,
+                                             std::int64_t timeout_ms);
 /// Converts to the C structure.
 [[nodiscard]] gpushm_device device_out(const device_id& device);
 

@@ -281,7 +281,7 @@ gpushm_errc gpushm_segment_publish(gpushm_segment* segment,
     gpushm::detail::check_not_forked(of.forks(), "publish", of.info().name);
     of.lease("publish").publish(bytes_in(metadata, metadata_size, "publish"),
                                 "publish",
-                                gpushm::base::deadline_after(of.request_timeout()));
+                                gpushm::base::deadline_after(of.request_limit()));
   });
 }
 
@@ -289,7 +289,7 @@ gpushm_errc gpushm_segment_unshare(gpushm_segment* segment) {
   return c_call([&] {
     const gpushm_segment& of = filled(segment);
     gpushm::detail::check_not_forked(of.forks(), "unshare", of.info().name);
-    of.lease("unshare").unshare(gpushm::base::deadline_after(of.request_timeout()));
+    of.lease("unshare").unshare(gpushm::base::deadline_after(of.request_limit()));
   });
 }
 

@@ -2,9 +2,13 @@
 // The functions of timeline.h.
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <cstring>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/c_interface.hpp"
 #include "client/c_handles.hpp"
@@ -20,6 +24,7 @@ using gpushm::base::out;
 using gpushm::base::result_out;
 using gpushm::base::text_in;
 using gpushm::base::throw_invalid;
+using gpushm::base::timeout_in;
 using gpushm::cuda::CUstream;
 using gpushm::detail::filled_timeline;
 using gpushm::detail::token_of;
@@ -35,25 +40,75 @@ CUstream stream_in(void* stream) {
   return static_cast<CUstream>(stream);
 }
 
-std::span<const gpushm_stream_operation> operations_in(const gpushm_stream_operation* operations,
-                                                       size_t count,
-                                                       std::string_view name) {
-  if (count > GPUSHM_MAX_STREAM_OPERATIONS) {
-    throw_invalid(name,
-                  std::to_string(count) + " operations are more than " +
-                      std::to_string(GPUSHM_MAX_STREAM_OPERATIONS),
-                  "use several calls");
+/// An array of operations of the caller's version, which may have fewer or more members.
+class given_operations {
+ public:
+  /// Throws `errc::invalid_argument`.
+  given_operations(const gpushm_stream_operation* operations,
+                   size_t operation_size,
+                   size_t count,
+                   std::string_view name) {
+    check(operations, operation_size, count, name);
+    if (operation_size == sizeof(gpushm_stream_operation)) {
+      known_ = {operations, count};
+    } else {
+      copy(reinterpret_cast<const unsigned char*>(operations), operation_size, count, name);
+      known_ = copied_;
+    }
+    for (const gpushm_stream_operation& each : known_) {
+      static_cast<void>(filled_timeline(each.timeline));
+      static_cast<void>(gpushm::base::enum_in(each.kind, GPUSHM_STREAM_SET_FLAGS, name));
+    }
   }
-  if (operations == nullptr && count != 0) {
-    throw_invalid(name, "the operations are NULL", "pass a pointer to them");
+  given_operations(const given_operations&) = delete;
+  given_operations& operator=(const given_operations&) = delete;
+  ~given_operations() = default;
+
+  /// Valid as long as this object and the caller's array.
+  [[nodiscard]] std::span<const gpushm_stream_operation> get() const noexcept { return known_; }
+
+ private:
+  /// What the first version has.
+  static constexpr std::size_t fewest_bytes = 24;
+
+  static void check(const gpushm_stream_operation* operations,
+                    size_t operation_size,
+                    size_t count,
+                    std::string_view name) {
+    if (count > GPUSHM_MAX_STREAM_OPERATIONS) {
+      throw_invalid(name,
+                    std::to_string(count) + " operations are more than " +
+                        std::to_string(GPUSHM_MAX_STREAM_OPERATIONS),
+                    "use several calls");
+    }
+    if (operations == nullptr && count != 0) {
+      throw_invalid(name, "the operations are NULL", "pass a pointer to them");
+    }
+    if (operation_size < fewest_bytes || operation_size % alignof(gpushm_stream_operation) != 0) {
+      throw_invalid(name,
+                    "the size of an operation is " + std::to_string(operation_size),
+                    "pass sizeof(gpushm_stream_operation)");
+    }
   }
-  const std::span what(operations, count);
-  for (const gpushm_stream_operation& each : what) {
-    static_cast<void>(filled_timeline(each.timeline));
-    static_cast<void>(gpushm::base::enum_in(each.kind, GPUSHM_STREAM_SET_FLAGS, name));
+  void copy(const unsigned char* from,
+            std::size_t operation_size,
+            std::size_t count,
+            std::string_view name) {
+    const std::size_t known = std::min(operation_size, sizeof(gpushm_stream_operation));
+    for (std::size_t i = 0; i != count; ++i, from += operation_size) {
+      if (std::any_of(from + known, from + operation_size, [](auto byte) { return byte != 0; })) {
+        throw_invalid(name,
+                      "a member of an operation is set that this version of libgpushm does not "
+                      "support",
+                      "install the version that the program was compiled with, or leave it 0");
+      }
+      std::memcpy(&copied_.emplace_back(), from, known);
+    }
   }
-  return what;
-}
+
+  std::vector<gpushm_stream_operation> copied_;
+  std::span<const gpushm_stream_operation> known_;
+};
 
 }  // namespace
 
@@ -78,7 +133,7 @@ gpushm_errc gpushm_timeline_open(gpushm_client* client,
     auto& impl = usable(client, "open", called);
     gpushm_timeline*& result = out(timeline, "open");
     gpushm::open_options options;
-    options.timeout = milliseconds(timeout_ms);
+    options.timeout = timeout_in(timeout_ms, "open", milliseconds(0));
     options.stop = token_of(stop);
     result = impl.open_timeline(called, options).release();
   });
@@ -114,7 +169,7 @@ gpushm_errc gpushm_segment_timeline_open(gpushm_client* client,
     const gpushm_segment& of = gpushm::detail::filled(segment);
     gpushm_timeline*& result = out(timeline, "open timeline");
     gpushm::open_options options;
-    options.timeout = milliseconds(timeout_ms);
+    options.timeout = timeout_in(timeout_ms, "open", milliseconds(0));
     options.stop = token_of(stop);
     result = impl.open_timeline_of(of, index, options).release();
   });
@@ -139,7 +194,7 @@ gpushm_errc gpushm_timeline_take_over(const gpushm_timeline* opened,
   return c_call([&] {
     const auto& before = filled_timeline(opened);
     gpushm_timeline*& result = out(timeline, "take over");
-    result = before.take_over(milliseconds(timeout_ms), token_of(stop)).release();
+    result = before.take_over(timeout_in(timeout_ms, "take over"), token_of(stop)).release();
   });
 }
 
@@ -170,7 +225,7 @@ gpushm_errc gpushm_timeline_wait(const gpushm_timeline* timeline,
                                  bool* reached) {
   return c_call([&] {
     const auto& on = filled_timeline(timeline);
-    out(reached, "wait") = on.wait(value, milliseconds(timeout_ms), token_of(stop));
+    out(reached, "wait") = on.wait(value, timeout_in(timeout_ms, "wait"), token_of(stop));
   });
 }
 
@@ -185,7 +240,7 @@ gpushm_errc gpushm_timeline_wait_flags(const gpushm_timeline* timeline,
                                        bool* met) {
   return c_call([&] {
     const auto& on = filled_timeline(timeline);
-    out(met, "wait") = on.wait_flags(flags, milliseconds(timeout_ms), token_of(stop));
+    out(met, "wait") = on.wait_flags(flags, timeout_in(timeout_ms, "wait"), token_of(stop));
   });
 }
 
@@ -208,7 +263,7 @@ gpushm_errc gpushm_timeline_wait_on(gpushm_timeline* timeline,
   return c_call([&] {
     static_cast<void>(filled_timeline(timeline));
     const gpushm_stream_operation one{timeline, value, GPUSHM_STREAM_WAIT};
-    gpushm_timeline::batch(stream_in(stream), {&one, 1}, milliseconds(timeout_ms), "wait");
+    gpushm_timeline::batch(stream_in(stream), {&one, 1}, timeout_in(timeout_ms, "wait"), "wait");
   });
 }
 
@@ -218,20 +273,23 @@ gpushm_errc gpushm_timeline_check(const gpushm_timeline* timeline) {
 
 gpushm_errc gpushm_stream_batch(void* stream,
                                 const gpushm_stream_operation* operations,
+                                size_t operation_size,
                                 size_t count,
                                 int64_t timeout_ms) {
   return c_call([&] {
-    const auto what = operations_in(operations, count, "batch");
-    gpushm_timeline::batch(stream_in(stream), what, milliseconds(timeout_ms));
+    const given_operations what(operations, operation_size, count, "batch");
+    gpushm_timeline::batch(stream_in(stream), what.get(), timeout_in(timeout_ms, "batch"));
   });
 }
 
 gpushm_errc gpushm_graph_record(void* stream,
                                 const gpushm_stream_operation* operations,
+                                size_t operation_size,
                                 size_t count,
                                 gpushm_graph_operations** recorded) {
   return c_call([&] {
-    const auto what = operations_in(operations, count, "record");
+    const given_operations given(operations, operation_size, count, "record");
+    const auto what = given.get();
     gpushm_graph_operations*& result = out(recorded, "record");
     if (what.empty()) {
       throw_invalid("record", "no operations", "pass at least one");
@@ -247,6 +305,7 @@ gpushm_errc gpushm_graph_set_values(gpushm_graph_operations* recorded,
                                     size_t count,
                                     int64_t timeout_ms) {
   return c_call([&] {
+    const auto timeout = timeout_in(timeout_ms, "set values");
     if (recorded == nullptr || executable == nullptr || (values == nullptr && count != 0)) {
       throw_invalid("set values",
                     "the operations, the executable graph or the values are NULL",
@@ -255,7 +314,7 @@ gpushm_errc gpushm_graph_set_values(gpushm_graph_operations* recorded,
     recorded->set(static_cast<gpushm::cuda::CUgraphExec>(executable),
                   stream_in(stream),
                   {values, count},
-                  milliseconds(timeout_ms));
+                  timeout);
   });
 }
 

@@ -162,7 +162,7 @@ void channel_consumer::note_last_producer() {
   }
   const sync::reading published = table_->producer().word(channel::published_word).read();
   if (published.kind() != word_kind::value && published.value() < on_streams_) {
-    lost_ = true;
+    lost_ = producer_pid();
     on_streams_ = 0;  // reported once
   }
 }
@@ -210,13 +210,20 @@ bool channel_consumer::wait_for_items(consumer_table::outcome why,
   throw invalid_producer("next");
 }
 
+std::int32_t channel_consumer::producer_pid() const {
+  return producer_page_ ? producer_page_->lease().info().creator_pid : 0;
+}
+
 /// The producer has died. Returns false: there is no other one in time, or `stop` was requested.
 /// Throws peer_died if this consumer may not wait for another one any longer.
 bool channel_consumer::wait_for_next_producer(time_point until, const std::stop_token& stop) {
   const auto seen = steady_clock::now();
-  died_at_ = died_at_.value_or(seen);
+  if (!died_at_) {
+    died_at_ = seen;
+    dead_producer_ = producer_pid();
+  }
   const time_point resume_until =
-      options_.resume < milliseconds(0) ? until : base::later(*died_at_, options_.resume);
+      options_.resume == forever ? until : base::later(*died_at_, options_.resume);
   if (go_on({std::min(until, resume_until), until}, stop)) {
     died_at_.reset();
     return true;
@@ -229,7 +236,8 @@ bool channel_consumer::wait_for_next_producer(time_point until, const std::stop_
               name_,
               "the producer has died, and all its complete items were read",
               "call again when there is a new producer, or open the consumer with more time to "
-              "resume");
+              "resume",
+              {.pid = dead_producer_});
 }
 
 std::optional<consumer_table::item> channel_consumer::take(time_point until,
@@ -490,12 +498,13 @@ void channel_consumer::check() {
   }
   note_last_producer();
   const std::lock_guard lock(mutex_);
-  if (std::exchange(lost_, false)) {
+  if (const auto producer = std::exchange(lost_, std::nullopt)) {
     throw error(errc::peer_died,
                 "check",
                 name_,
                 "the producer died before it had completed an item that a stream was given",
-                "do not use what the stream has done with it");
+                "do not use what the stream has done with it",
+                {.pid = *producer});
   }
 }
 

@@ -60,7 +60,7 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
     std::string device;
     std::chrono::milliseconds timeout{0};
     std::stop_token stop;
-    std::chrono::milliseconds resume{0};  ///< less than 0: without a limit of its own
+    std::chrono::milliseconds resume{0};  ///< forever: without a limit of its own
   };
   using where = taken_item::where;
 
@@ -147,6 +147,9 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   [[nodiscard]] sync::timeline_writer own_word(std::uint32_t index) const;
   [[nodiscard]] cuda::CUdeviceptr own_address(std::uint32_t word, cuda::CUstream stream) const;
 
+  /// As the broker sees it. In the turn, or with the lock held.
+  [[nodiscard]] std::int32_t producer_pid() const;
+
   std::shared_ptr<client_impl> client_;  // destroyed last
   const std::string name_;
   const options options_;
@@ -166,6 +169,7 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   std::atomic<bool> ended_{false};
   /// Since when `next` has seen that the producer has died.
   std::optional<time_point> died_at_;
+  std::int32_t dead_producer_ = 0;  ///< its process, if `died_at_`
   /// A producer that may not know this consumer, and since when `next` has seen it.
   struct doubtful {
     std::uint64_t producer = 0;
@@ -181,7 +185,8 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   std::unique_ptr<streams::ordered_stores> released_;  ///< null before the first producer
   std::uint64_t on_streams_ = 0;                       ///< the last item that a stream was given
   bool streams_release_ = false;
-  bool lost_ = false;  ///< a stream was given an item that was never complete
+  /// A stream was given an item that was never complete: the process of its producer.
+  std::optional<std::int32_t> lost_;
   bool is_closed_ = false;
   std::stop_source stop_;  ///< of everything that waits
 };

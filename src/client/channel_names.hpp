@@ -32,14 +32,16 @@ namespace gpushm::detail::channel_names {
             why.operation(),
             channel,
             "the channel has a producer",
-            "stop that one first: gpushm channel stat shows its process"};
+            "stop that one first: gpushm channel stat shows its process",
+            why.details()};
   }
   if (object == producer(channel) && base::has_gone(why) && why.code() != errc::writer_ending) {
     return {why.code(),
             why.operation(),
             channel,
             "the channel has no producer",
-            "start its producer, or wait longer for it (gpushm ls shows which channels there are)"};
+            "start its producer, or wait longer for it (gpushm ls shows which channels there are)",
+            why.details()};
   }
   // "NAME/~producer" is "NAME", also in lists of names that are similar.
   const auto named = [](std::string text) {
@@ -49,7 +51,12 @@ namespace gpushm::detail::channel_names {
     }
     return text;
   };
-  return {why.code(), why.operation(), named(object), named(why.cause()), named(why.next_step())};
+  return {why.code(),
+          why.operation(),
+          named(object),
+          named(why.cause()),
+          named(why.next_step()),
+          why.details()};
 }
 /// Throws invalid_argument.
 inline void check(std::string_view operation, std::string_view channel) {

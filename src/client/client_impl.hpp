@@ -45,7 +45,7 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
     check_not_forked(forks_, operation, object);
   }
   [[nodiscard]] steady_time request_deadline() const {
-    return base::deadline_after(options_.request_timeout);
+    return base::deadline_after(options_.request_limit);
   }
 
   [[nodiscard]] segment_ptr create(std::string_view name, const create_options& options);

@@ -55,12 +55,13 @@ std::string socket_of(const wire::broker_reference& broker, const std::string& d
   return directory + "/" + broker.socket_path;
 }
 
-error exporter_gone_error(const std::string& name, const std::string& cause) {
+error exporter_gone_error(const std::string& name, const std::string& cause, std::int32_t pid) {
   return {errc::peer_died,
           "import",
           name,
           "the process that exported it is gone: " + cause,
-          "export it again from a running process"};
+          "export it again from a running process",
+          {.pid = pid}};
 }
 
 std::shared_ptr<client_impl> client_of(const wire::ticket& described,
@@ -70,7 +71,8 @@ std::shared_ptr<client_impl> client_of(const wire::ticket& described,
   const std::string socket = absolute_socket_path(socket_of(broker, directory));
   auto client = client_registry::instance().get(socket);
   if (client->broker()->broker().epoch != broker.epoch) {
-    throw exporter_gone_error(broker.name, "another broker answers at " + socket);
+    throw exporter_gone_error(
+        broker.name, "another broker answers at " + socket, described.exporter.pid);
   }
   return client;
 }
@@ -108,7 +110,9 @@ segment_ptr import_by_handle(const wire::ticket& described, const import_options
   } else {
     if (base::has_ended(memory->exporter)) {
       throw exporter_gone_error(
-          {}, "its process " + std::to_string(memory->exporter.pid) + " has ended");
+          {},
+          "its process " + std::to_string(memory->exporter.pid) + " has ended",
+          memory->exporter.pid);
     }
     const driver::gpu& gpu = memory::gpu_for_open(memory->device, options.device);
     region = memory::open_remote({}, *memory, {}, gpu);
@@ -117,14 +121,31 @@ segment_ptr import_by_handle(const wire::ticket& described, const import_options
   auto mapped =
       std::make_shared<mapping>(std::move(facts), std::move(region), options.access, user);
   return segment_ptr(
-      new gpushm_segment(nullptr, std::move(mapped), connect_options().request_timeout));
+      new gpushm_segment(nullptr, std::move(mapped), connect_options().request_limit));
 }
 
-gpushm_ticket ticket_out(std::span<const std::byte> bytes) {
-  gpushm_ticket result{};
-  result.size = bytes.size();  // encoding stops at max_ticket_bytes
-  std::memcpy(result.bytes, bytes.data(), bytes.size());
+gpushm_ticket& ticket_to(gpushm_ticket* where, std::string_view operation) {
+  gpushm_ticket& result = base::out(where, operation);
+  base::check_struct_size(result.struct_size, operation);
   return result;
+}
+
+/// Throws message_too_large: the caller's structure has less room.
+void ticket_out(std::span<const std::byte> bytes,
+                gpushm_ticket& where,
+                std::string_view operation) {
+  constexpr std::size_t head = offsetof(gpushm_ticket, bytes);
+  const std::size_t room = where.struct_size > head ? where.struct_size - head : 0;
+  if (bytes.size() > std::min(room, sizeof where.bytes)) {
+    throw error(errc::message_too_large,
+                operation,
+                {},
+                "the ticket has " + std::to_string(bytes.size()) +
+                    " bytes, and the structure for " + "it room for " + std::to_string(room),
+                "set its struct_size to sizeof(gpushm_ticket) (GPUSHM_INIT)");
+  }
+  where.size = bytes.size();
+  std::memcpy(where.bytes, bytes.data(), bytes.size());
 }
 
 std::vector<std::byte> export_memory(void* pointer, std::uint64_t size_bytes) {
@@ -163,12 +184,14 @@ std::vector<std::byte> export_segment(const gpushm_segment& what, std::string_vi
   return wire::encode_ticket(described);
 }
 
-import_options options_from(const gpushm_import_options* given) {
+constexpr std::chrono::milliseconds no_wait{0};
+
+import_options options_from(const gpushm_import_options* given, std::int64_t timeout_ms) {
   const auto from = base::options_in(given, "import");
   import_options result;
   result.access = base::enum_in(from.access, access::read_write, "import");
   result.device = base::text_in(from.device, "import");
-  result.timeout = std::chrono::milliseconds(from.timeout_ms);
+  result.timeout = base::timeout_in(timeout_ms, "import", no_wait);
   result.directory = base::text_in(from.directory, "import");
   result.stop = token_of(from.stop);
   return result;
@@ -232,7 +255,7 @@ segment_ptr import_ticket(std::span<const std::byte> ticket, const import_option
     }
     // A legacy handle in the ticket is not used: without its broker nothing tells whether it is
     // still the same memory.
-    throw exporter_gone_error(described.broker->name, why.cause());
+    throw exporter_gone_error(described.broker->name, why.cause(), described.exporter.pid);
   }
 }
 
@@ -243,11 +266,14 @@ using gpushm::base::c_call;
 using gpushm::base::out;
 using gpushm::base::text_in;
 using gpushm::base::text_out;
+using gpushm::base::timeout_in;
+using gpushm::detail::ticket_out;
+using gpushm::detail::ticket_to;
 
 gpushm_errc gpushm_export_memory(void* pointer, uint64_t size_bytes, gpushm_ticket* ticket) {
   return c_call([&] {
-    gpushm_ticket& result = out(ticket, "export");
-    result = gpushm::detail::ticket_out(gpushm::detail::export_memory(pointer, size_bytes));
+    gpushm_ticket& result = ticket_to(ticket, "export");
+    ticket_out(gpushm::detail::export_memory(pointer, size_bytes), result, "export");
   });
 }
 
@@ -256,9 +282,9 @@ gpushm_errc gpushm_export_segment(const gpushm_segment* segment,
                                   gpushm_ticket* ticket) {
   return c_call([&] {
     const gpushm_segment& what = gpushm::detail::filled(segment);
-    gpushm_ticket& result = out(ticket, "export");
-    result = gpushm::detail::ticket_out(
-        gpushm::detail::export_segment(what, text_in(socket_path, "export")));
+    gpushm_ticket& result = ticket_to(ticket, "export");
+    ticket_out(
+        gpushm::detail::export_segment(what, text_in(socket_path, "export")), result, "export");
   });
 }
 
@@ -274,9 +300,10 @@ gpushm_errc gpushm_export_timeline(const gpushm_timeline* timeline,
                                    gpushm_ticket* ticket) {
   return c_call([&] {
     const gpushm_timeline& what = gpushm::detail::filled_timeline(timeline);
-    gpushm_ticket& result = out(ticket, "export");
-    result = gpushm::detail::ticket_out(
-        gpushm::wire::encode_ticket(what.describe(text_in(socket_path, "export"))));
+    gpushm_ticket& result = ticket_to(ticket, "export");
+    ticket_out(gpushm::wire::encode_ticket(what.describe(text_in(socket_path, "export"))),
+               result,
+               "export");
   });
 }
 
@@ -299,18 +326,19 @@ gpushm_errc gpushm_import_memory(const void* ticket,
   return c_call([&] {
     gpushm_segment*& imported = out(segment, "import");
     imported = gpushm::detail::import_ticket(bytes_in(ticket, ticket_size, "import"),
-                                             gpushm::detail::options_from(options))
+                                             gpushm::detail::options_from(options, 0))
                    .release();
   });
 }
 
 gpushm_errc gpushm_import_file(gpushm_string path,
                                const gpushm_import_options* options,
+                               int64_t timeout_ms,
                                gpushm_segment** segment) {
   return c_call([&] {
     gpushm_segment*& imported = out(segment, "import");
     imported = gpushm::detail::import_ticket_file(std::string(text_in(path, "import")),
-                                                  gpushm::detail::options_from(options))
+                                                  gpushm::detail::options_from(options, timeout_ms))
                    .release();
   });
 }
@@ -342,10 +370,11 @@ gpushm_errc gpushm_read_ticket_file(gpushm_string path,
                                     gpushm_stop* stop,
                                     gpushm_ticket* ticket) {
   return c_call([&] {
-    gpushm_ticket& result = out(ticket, "import");
-    result = gpushm::detail::ticket_out(
-        gpushm::detail::read_ticket(std::string(text_in(path, "import")),
-                                    std::chrono::milliseconds(timeout_ms),
-                                    gpushm::detail::token_of(stop)));
+    gpushm_ticket& result = ticket_to(ticket, "import");
+    const auto timeout = timeout_in(timeout_ms, "import", gpushm::detail::no_wait);
+    ticket_out(gpushm::detail::read_ticket(
+                   std::string(text_in(path, "import")), timeout, gpushm::detail::token_of(stop)),
+               result,
+               "import");
   });
 }

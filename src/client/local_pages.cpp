@@ -34,7 +34,8 @@ error died(std::int32_t pid) {
           operation,
           {},
           "its process " + std::to_string(pid) + " has ended",
-          "create it again in a running process"};
+          "create it again in a running process",
+          {.pid = pid}};
 }
 
 /// What keeps a page of another process usable.

@@ -195,7 +195,7 @@ segment_ptr client_impl::use(open_reply answered,
   granted what{lease,
                {lease,
                 {std::move(opened.chunk_bytes), std::move(answered.got.descriptors)},
-                options_.request_timeout}};
+                options_.request_limit}};
   return map_and_keep(what, options, offered, begin);
 }
 
@@ -232,7 +232,7 @@ segment_ptr client_impl::use_prefetched(std::string_view name,
   const auto begin = std::chrono::steady_clock::now();
   granted what{
       ready->lease,
-      {ready->lease, {std::move(ready->bytes), std::move(ready->files)}, options_.request_timeout}};
+      {ready->lease, {std::move(ready->bytes), std::move(ready->files)}, options_.request_limit}};
   offers none(options);
   return map_and_keep(what, options, none, begin);
 }

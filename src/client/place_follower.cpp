@@ -6,6 +6,7 @@
 
 #include "base/deadline.hpp"
 #include "client/fork_guard.hpp"
+#include "client/segment_lease.hpp"
 
 namespace gpushm::detail {
 
@@ -13,6 +14,10 @@ word_place::word_place(std::shared_ptr<segment_lease> lease, own_words words) no
     : lease_(std::move(lease)),
       words_(std::move(words)),
       reader_(words_.page->page(), words_.first) {}
+
+std::int32_t word_place::signaler() const noexcept {
+  return lease_ == nullptr ? 0 : lease_->info().creator_pid;
+}
 
 void word_place::latch(const sync::reading& terminal) const noexcept {
   seen_last_.store(terminal.last, std::memory_order_relaxed);

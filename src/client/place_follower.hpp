@@ -27,6 +27,8 @@ class word_place {
   /// Precondition: it has one.
   [[nodiscard]] segment_lease& lease() const noexcept { return *lease_; }
   [[nodiscard]] const own_words& words() const noexcept { return words_; }
+  /// Its process, as the broker sees it; 0: not known.
+  [[nodiscard]] std::int32_t signaler() const noexcept;
   /// Precondition: it is this process's own.
   [[nodiscard]] sync::timeline_writer writer() const noexcept {
     return {words_.page->own_page(), words_.first};

@@ -40,7 +40,7 @@ struct gpushm_segment {
   /// Throws invalid_argument for memory that was imported without a broker.
   [[nodiscard]] gpushm::detail::segment_lease& lease(std::string_view operation) const;
   [[nodiscard]] std::uint64_t forks() const noexcept { return forks_; }
-  [[nodiscard]] std::chrono::milliseconds request_timeout() const noexcept {
+  [[nodiscard]] std::chrono::milliseconds request_limit() const noexcept {
     return request_timeout_;
   }
 

@@ -4,7 +4,12 @@
 namespace gpushm::detail {
 
 error from_wire(const wire::failure& failure, const subject& about) {
-  return {failure.code, about.operation, about.object, failure.cause, failure.next_step};
+  return {failure.code,
+          about.operation,
+          about.object,
+          failure.cause,
+          failure.next_step,
+          {.pid = failure.pid}};
 }
 
 error unexpected_answer(const subject& about) {

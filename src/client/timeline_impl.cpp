@@ -187,7 +187,8 @@ std::unique_ptr<gpushm_timeline> gpushm_timeline::take_over(milliseconds timeout
                 "take over",
                 name_,
                 "its signaler has not handed it over, and lives",
-                "have it call hand_over, or allow more time");
+                "have it call hand_over, or allow more time",
+                {.pid = signaler_of(*at)});
   }
   const auto last = at->read().value();
   if (!last) {
@@ -236,7 +237,8 @@ void gpushm_timeline::follow(const place_ptr& from,
               "wait",
               name_,
               "its signaler has handed it over, and " + why,
-              "wait again with more time, or open the name again");
+              "wait again with more time, or open the name again",
+              {.pid = signaler_of(*from), .value = last});
 }
 
 // ---- checks ----
@@ -262,7 +264,8 @@ void gpushm_timeline::check_value(std::string_view operation, std::uint64_t valu
                 operation,
                 name_,
                 std::to_string(value) + " is more than 2^62 - 1",
-                "count items or steps");
+                "count items or steps",
+                {.value = value});
   }
 }
 
@@ -272,7 +275,8 @@ void gpushm_timeline::check_flags(std::string_view operation, std::uint64_t flag
                 operation,
                 name_,
                 std::to_string(flags) + " has more than 32 bits",
-                "use bits 0 to 31");
+                "use bits 0 to 31",
+                {.value = flags});
   }
   if (flags == 0) {
     throw error(errc::invalid_argument,
@@ -303,21 +307,26 @@ void gpushm_timeline::throw_not_larger(std::string_view operation, std::uint64_t
               name_,
               std::to_string(value) + " is not more than " + std::to_string(signaled_) +
                   ", which was signaled before",
-              "values of a timeline only grow");
+              "values of a timeline only grow",
+              {.value = signaled_});
+}
+
+std::int32_t gpushm_timeline::signaler_of(const detail::word_place& at) const noexcept {
+  return client_ == nullptr ? without_broker_.exporter.pid : at.signaler();
 }
 
 error gpushm_timeline::ended(const detail::word_place& at,
                              std::string_view operation,
                              std::uint64_t value) const {
   const auto last = at.read().value();
-  return {
-      errc::peer_died,
-      operation,
-      name_,
-      "its signaler has ended, or has closed it, " +
-          (last ? "after " + std::to_string(*last) : "and its last value is not known") +
-          " and before " + std::to_string(value),
-      "do not use what depends on that value; open the name again when there is a new signaler"};
+  return {errc::peer_died,
+          operation,
+          name_,
+          "its signaler has ended, or has closed it, " +
+              (last ? "after " + std::to_string(*last) : "and its last value is not known") +
+              " and before " + std::to_string(value),
+          "do not use what depends on that value; open the name again when there is a new signaler",
+          {.pid = signaler_of(at), .value = last}};
 }
 
 /// Of an own one: a broker can have ended it, if this process was stopped for long.
@@ -439,7 +448,8 @@ void gpushm_timeline::check() const {
                 name_,
                 "its signaler has ended, or has closed it: no wait for its flags has a meaning "
                 "after that",
-                "do not use what the streams have done since the last check");
+                "do not use what the streams have done since the last check",
+                {.pid = signaler_of(*now.at)});
   }
   switch (now.at->wait(now.wanted, milliseconds(0))) {
     case wait_result::reached:

@@ -113,6 +113,8 @@ struct gpushm_timeline {
   [[noreturn]] void throw_invalid_value(std::string_view operation) const;
   [[noreturn]] void throw_not_larger(std::string_view operation, std::uint64_t value) const;
   void check_not_ended(std::string_view operation, std::uint64_t value) const;
+  /// The process that signals, or has signaled, there; 0: not known.
+  [[nodiscard]] std::int32_t signaler_of(const gpushm::detail::word_place& at) const noexcept;
   [[nodiscard]] gpushm::error ended(const gpushm::detail::word_place& at,
                                     std::string_view operation,
                                     std::uint64_t value) const;

@@ -335,7 +335,8 @@ error domain::no_such_segment(std::string_view name) const {
             {},
             "it is being created by pid " + std::to_string(found->creator.pid) +
                 ", which has not published it yet, in domain " + name_,
-            "publish it there; an open with a timeout waits for it"};
+            "publish it there; an open with a timeout waits for it",
+            {.pid = found->creator.pid}};
   }
   return {errc::no_such_segment,
           {},
@@ -396,7 +397,8 @@ void domain::check_name_is_free(session_id session,
               other->published ? "a segment of this name exists in domain " + name_
                                : "a segment of this name is being created by pid " +
                                      std::to_string(other->creator.pid),
-              "open it, remove it first, or choose another name");
+              "open it, remove it first, or choose another name",
+              {.pid = other->creator.pid});
 }
 
 const segment& domain::reserve(session_id session,

@@ -80,14 +80,16 @@ std::optional<ending_leases> domain::ending_of(const segment& what) const {
 
 error domain::writer_ending(const segment& what) const {
   const auto ending = ending_of(what);
+  const std::int32_t pid = ending ? ending->pid : what.creator.pid;
   return {
       errc::writer_ending,
       {},
       {},
-      "process " + std::to_string(ending ? ending->pid : what.creator.pid) +
+      "process " + std::to_string(pid) +
           ", the last to hold it, disconnected without a goodbye and may still write to it",
       "open it with a timeout: the wait ends tens of milliseconds after the process has exited; "
-      "`gpushm stat` shows what it waits for, `gpushm release --unfenced` ends the wait"};
+      "`gpushm stat` shows what it waits for, `gpushm release --unfenced` ends the wait",
+      {.pid = pid}};
 }
 
 /// Answers opens that waited because the segment's contents were not final.

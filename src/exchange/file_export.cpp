@@ -68,7 +68,7 @@ struct gpushm_file_export {
 
   void write(const gpushm_segment* what) {
     const std::string socket = std::filesystem::path(broker_.socket_path()).filename().string();
-    gpushm_ticket ticket;
+    auto ticket = gpushm::glue::sized<gpushm_ticket>();
     gpushm::glue::check(gpushm_export_segment(what, gpushm::glue::text(socket), &ticket));
     if (file_) {
       file_->replace(gpushm::glue::bytes_of(ticket));

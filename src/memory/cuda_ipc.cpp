@@ -125,7 +125,8 @@ cuda::CUdeviceptr open_in_driver(std::string_view name, const remote_memory& mem
                 "the handle is no longer valid: its exporter has exited or freed the memory "
                 "(cuIpcOpenMemHandle: " +
                     driver::result_text(result) + ")",
-                "share the memory again from a running process");
+                "share the memory again from a running process",
+                {.pid = memory.exporter.pid});
   }
   cuda_driver::check(result, "open", name, "cuIpcOpenMemHandle");
   return base;

@@ -100,7 +100,10 @@ std::vector<gpushm::tensor_slice> slices_in(const gpushm_tensor_slice* slices, s
   return result;
 }
 
-gpushm::load_options options_in(const gpushm_load_options* given) {
+/// How long a load may take by default.
+constexpr std::chrono::hours default_load{1};
+
+gpushm::load_options options_in(const gpushm_load_options* given, std::int64_t timeout_ms) {
   constexpr const char* operation = "load";
   const auto from = gpushm::base::options_in(given, operation);
   gpushm::load_options result;
@@ -115,15 +118,16 @@ gpushm::load_options options_in(const gpushm_load_options* given) {
   result.replace = from.replace;
   result.tensors = tensors_in(from.tensors, from.tensor_count);
   result.slices = slices_in(from.slices, from.slice_count);
-  if (from.timeout_ms != 0) {
-    result.timeout = std::chrono::milliseconds(from.timeout_ms);
-  }
+  result.timeout = gpushm::base::timeout_in(timeout_ms, operation, default_load);
   result.stop = gpushm::detail::token_of(from.stop);
   if (from.report != nullptr) {
     result.report = [report = from.report,
                      context = from.report_context](const gpushm::load_progress& how_far) {
-      const gpushm_load_progress passed{
-          how_far.bytes, how_far.total_bytes, how_far.resumed_bytes, how_far.is_here};
+      auto passed = gpushm::glue::sized<gpushm_load_progress>();
+      passed.bytes = how_far.bytes;
+      passed.total_bytes = how_far.total_bytes;
+      passed.resumed_bytes = how_far.resumed_bytes;
+      passed.is_here = how_far.is_here;
       report(&passed, context);
     };
   }
@@ -187,25 +191,29 @@ gpushm_errc gpushm_tensors_load(gpushm_client* client,
                                 const gpushm_string* paths,
                                 size_t count,
                                 const gpushm_load_options* options,
+                                int64_t timeout_ms,
                                 gpushm_segment** segment) {
   return c_call([&] {
     const std::string called(text_in(name, "load"));
     gpushm::client by = client_in(client, "load", called);
     gpushm_segment*& result = out(segment, "load");
-    result = weights::load(by, called, paths_in(paths, count), options_in(options)).release();
+    result = weights::load(by, called, paths_in(paths, count), options_in(options, timeout_ms))
+                 .release();
   });
 }
 
 gpushm_errc gpushm_tensors_open(gpushm_client* client,
                                 gpushm_string name,
                                 const gpushm_open_options* options,
+                                int64_t timeout_ms,
                                 gpushm_segment** segment) {
   return c_call([&] {
     const std::string called(text_in(name, "open tensors"));
     gpushm::client by = client_in(client, "open tensors", called);
     gpushm_segment*& result = out(segment, "open tensors");
     result =
-        weights::open_complete(by, called, gpushm::detail::open_options_from(options)).release();
+        weights::open_complete(by, called, gpushm::detail::open_options_from(options, timeout_ms))
+            .release();
   });
 }
 

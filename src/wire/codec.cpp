@@ -295,10 +295,10 @@ class encoder {
   added add(const failure& v) {
     const auto cause = text(v.cause);
     const auto next_step = text(v.next_step);
-    return {
-        fb::Body::Failure,
-        fb::CreateFailure(builder_, v.index, static_cast<std::uint16_t>(v.code), cause, next_step)
-            .Union()};
+    return {fb::Body::Failure,
+            fb::CreateFailure(
+                builder_, v.index, static_cast<std::uint16_t>(v.code), cause, next_step, v.pid)
+                .Union()};
   }
   added add(const done& /*v*/) { return {fb::Body::Done, fb::CreateDone(builder_).Union()}; }
   added add(const bye& /*v*/) { return {fb::Body::Bye, fb::CreateBye(builder_).Union()}; }
@@ -473,7 +473,7 @@ class decoder {
         // A code unknown to this version is passed on: its number and text still help.
         const auto& v = *m.body_as_Failure();
         return failure{
-            v.index(), static_cast<errc>(v.code()), text(v.cause()), text(v.next_step())};
+            v.index(), static_cast<errc>(v.code()), text(v.cause()), text(v.next_step()), v.pid()};
       }
       case fb::Body::Done:
         return done{};

@@ -205,6 +205,7 @@ struct failure {
   errc code = errc::protocol_error;
   std::string cause;
   std::string next_step;
+  std::int32_t pid = 0;  ///< `error::pid`
   friend bool operator==(const failure&, const failure&) = default;
 };
 

@@ -15,7 +15,7 @@ namespace gpushm_testing {
   using std::chrono::seconds;
   return gpushm::client::connect({.socket_path = socket_path,
                                   .timeout = scaled_timeout(seconds(60)),
-                                  .request_timeout = scaled_timeout(seconds(60))});
+                                  .request_limit = scaled_timeout(seconds(60))});
 }
 
 }  // namespace gpushm_testing

@@ -58,6 +58,20 @@ TEST(error_text, changes_operation_and_object) {
   EXPECT_EQ(changed.code(), errc::quota_exceeded);
 }
 
+TEST(error_details, are_kept_in_copies_and_with_another_operation) {
+  const error plain(errc::peer_died, "wait", "t", "it died");
+  EXPECT_EQ(plain.pid(), 0);
+  EXPECT_EQ(plain.value(), std::nullopt);
+  const error full(errc::peer_died, "wait", "t", "it died", "", {.pid = 42, .value = 0});
+  const error changed = full.in("next", "c");
+  EXPECT_EQ(changed.pid(), 42);
+  EXPECT_EQ(changed.value(), 0U) << "a value that is 0 is one";
+  error copy(plain);
+  copy = changed;
+  EXPECT_EQ(copy.pid(), 42);
+  EXPECT_EQ(copy.details().value, 0U);
+}
+
 TEST(error_text, copy_outlives_original) {
   error copy(errc::forked, "a", "b", "c", "d");
   {

@@ -52,7 +52,7 @@ class broker_without_memory : public testing::Test {
 
   [[nodiscard]] client connect() const {
     return client::connect(
-        {.socket_path = options_.socket_path, .timeout = 1s, .request_timeout = 1s});
+        {.socket_path = options_.socket_path, .timeout = 1s, .request_limit = 1s});
   }
 
   /// Typical requests of clients. Each may fail for lack of memory.
@@ -122,7 +122,7 @@ TEST_F(broker_without_memory, keeps_leases_of_a_lost_session_until_its_fence) {
   options_.limits.hello_timeout_ms = 60'000;
   const auto connect_for = [&](std::chrono::milliseconds timeout) {
     return client::connect(
-        {.socket_path = options_.socket_path, .timeout = timeout, .request_timeout = timeout});
+        {.socket_path = options_.socket_path, .timeout = timeout, .request_limit = timeout});
   };
   for (std::size_t at = 1; at <= 25; ++at) {
     SCOPED_TRACE("allocation " + std::to_string(at));

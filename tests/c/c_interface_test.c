@@ -64,7 +64,7 @@ static gpushm_client* connected(void) {
   gpushm_connect_options options = GPUSHM_INIT(options);
   gpushm_client* client = NULL;
   options.socket_path = gpushm_text(socket_path);
-  WORKS(gpushm_client_connect(&options, &client));
+  WORKS(gpushm_client_connect(&options, GPUSHM_DEFAULT_TIMEOUT, &client));
   return client;
 }
 
@@ -112,7 +112,8 @@ static void errors(void) {
   gpushm_connect_options options = GPUSHM_INIT(options);
   gpushm_client* client = (gpushm_client*)&options;
   options.socket_path = gpushm_text("/nowhere/socket");
-  FAILS(gpushm_client_connect(&options, &client), GPUSHM_ERRC_BROKER_UNREACHABLE);
+  FAILS(gpushm_client_connect(&options, GPUSHM_DEFAULT_TIMEOUT, &client),
+        GPUSHM_ERRC_BROKER_UNREACHABLE);
   EXPECT(client == (gpushm_client*)&options); /* a failure writes no result */
   kept = gpushm_error_dup(gpushm_last_error());
   EXPECT(gpushm_error_next_step(kept).size != 0);
@@ -130,7 +131,8 @@ static void errors(void) {
                              gpushm_text("open"),
                              gpushm_text("a\nb"),
                              gpushm_text("it is gone"),
-                             gpushm_text("start it"));
+                             gpushm_text("start it"),
+                             NULL);
   EXPECT(is_text(gpushm_error_object(made), "a\nb"));
   EXPECT(is_text(gpushm_error_message(made), "open \"a\\x0ab\": it is gone (start it)"));
   gpushm_error_free(made);
@@ -151,7 +153,7 @@ static void null_arguments(gpushm_client* client, gpushm_segment* segment) {
   gpushm_broker_info about = GPUSHM_INIT(about);
   gpushm_cache_stats stats = GPUSHM_INIT(stats);
   gpushm_event event = GPUSHM_INIT(event);
-  gpushm_ticket ticket;
+  gpushm_ticket ticket = GPUSHM_INIT(ticket);
   gpushm_ticket_info described = GPUSHM_INIT(described);
   gpushm_device device;
   gpushm_epoch epoch;
@@ -164,9 +166,9 @@ static void null_arguments(gpushm_client* client, gpushm_segment* segment) {
 
   FAILS(gpushm_client_create(NULL, name, NULL, &opened), invalid);
   FAILS(gpushm_client_share(NULL, name, &byte, 1, NULL, &opened), invalid);
-  FAILS(gpushm_client_open(NULL, name, NULL, &opened), invalid);
-  FAILS(gpushm_client_try_open(NULL, name, NULL, &opened), invalid);
-  FAILS(gpushm_client_open_many(NULL, &name, 1, NULL, NULL), invalid);
+  FAILS(gpushm_client_open(NULL, name, NULL, 0, &opened), invalid);
+  FAILS(gpushm_client_try_open(NULL, name, NULL, 0, &opened), invalid);
+  FAILS(gpushm_client_open_many(NULL, &name, 1, NULL, 0, NULL), invalid);
   FAILS(gpushm_client_list(NULL, name, &list), invalid);
   FAILS(gpushm_client_stat(NULL, name, &info), invalid);
   FAILS(gpushm_client_remove(NULL, name), invalid);
@@ -216,21 +218,21 @@ static void null_arguments(gpushm_client* client, gpushm_segment* segment) {
   gpushm_broker_budget_free(NULL);
   gpushm_file_export_end(NULL);
 
-  FAILS(gpushm_client_connect(NULL, NULL), invalid);
+  FAILS(gpushm_client_connect(NULL, 0, NULL), invalid);
   FAILS(gpushm_client_dup(client, NULL), invalid);
   FAILS(gpushm_client_create(client, name, NULL, NULL), invalid);
   FAILS(gpushm_client_share(client, name, &byte, 1, NULL, NULL), invalid);
-  FAILS(gpushm_client_try_open(client, name, NULL, NULL), invalid);
+  FAILS(gpushm_client_try_open(client, name, NULL, 0, NULL), invalid);
   FAILS(gpushm_broker_budget_create(0, 0, NULL), invalid);
   FAILS(gpushm_import_memory(&byte, 1, NULL, NULL), invalid);
-  FAILS(gpushm_import_file(name, NULL, NULL), invalid);
+  FAILS(gpushm_import_file(name, NULL, 0, NULL), invalid);
   FAILS(gpushm_ticket_file_create(name, &byte, 1, 0600, NULL), invalid);
   FAILS(gpushm_file_export_begin(name, NULL, NULL), invalid);
-  FAILS(gpushm_client_open(client, name, NULL, NULL), invalid);
+  FAILS(gpushm_client_open(client, name, NULL, 0, NULL), invalid);
   FAILS(gpushm_client_list(client, name, NULL), invalid);
   FAILS(gpushm_client_stat(client, gpushm_text("c/one"), NULL), invalid);
   FAILS(gpushm_client_subscribe(client, name, NULL, NULL), invalid);
-  FAILS(gpushm_client_open_many(client, NULL, 1, NULL, NULL), invalid);
+  FAILS(gpushm_client_open_many(client, NULL, 1, NULL, 0, NULL), invalid);
   FAILS(gpushm_segment_read(segment, 0, NULL, 1), invalid);
   FAILS(gpushm_segment_write(segment, 0, NULL, 1), invalid);
   FAILS(gpushm_segment_write_from_gpu(segment, 0, NULL, 1), invalid);
@@ -241,11 +243,11 @@ static void null_arguments(gpushm_client* client, gpushm_segment* segment) {
   FAILS(gpushm_describe_ticket("", 0, &described), GPUSHM_ERRC_INVALID_TICKET);
   FAILS(gpushm_stop_create(NULL), invalid);
   FAILS(gpushm_broker_start(NULL, NULL), invalid);
-  WORKS(gpushm_client_open_many(client, NULL, 0, NULL, NULL));
+  WORKS(gpushm_client_open_many(client, NULL, 0, NULL, 0, NULL));
 
   {
     gpushm_string no_data = {NULL, 3};
-    FAILS(gpushm_client_open(client, no_data, NULL, &opened), invalid);
+    FAILS(gpushm_client_open(client, no_data, NULL, 0, &opened), invalid);
     FAILS(gpushm_client_list(client, no_data, &list), invalid);
   }
   EXPECT(opened == NULL && list == NULL && subscription == NULL && dup == NULL);
@@ -269,24 +271,24 @@ static void other_struct_sizes(gpushm_client* client) {
   memset(&newer, 0, sizeof newer);
   newer.known.struct_size = sizeof newer;
   WORKS(gpushm_client_open(
-      client, name, &newer.known, &opened)); /* options unknown to the library are 0 */
+      client, name, &newer.known, 0, &opened)); /* options unknown to the library are 0 */
   gpushm_segment_close(opened);
   newer.added = 1;
   opened = NULL;
-  FAILS(gpushm_client_open(client, name, &newer.known, &opened), GPUSHM_ERRC_INVALID_ARGUMENT);
+  FAILS(gpushm_client_open(client, name, &newer.known, 0, &opened), GPUSHM_ERRC_INVALID_ARGUMENT);
   EXPECT(strstr(gpushm_error_next_step(gpushm_last_error()).data, "version") != NULL);
 
-  /* An older structure ended before `timeout_ms`: later members are not read. */
+  /* An older structure ended before `device`: later members are not read. */
   memset(&options, 0xFF, sizeof options);
   options.access = GPUSHM_ACCESS_READ;
-  options.struct_size = offsetof(gpushm_open_options, timeout_ms);
-  WORKS(gpushm_client_open(client, name, &options, &opened));
+  options.struct_size = offsetof(gpushm_open_options, device);
+  WORKS(gpushm_client_open(client, name, &options, 0, &opened));
   gpushm_segment_close(opened);
   memset(&options, 0, sizeof options);
-  FAILS(gpushm_client_open(client, name, &options, &opened), GPUSHM_ERRC_INVALID_ARGUMENT);
+  FAILS(gpushm_client_open(client, name, &options, 0, &opened), GPUSHM_ERRC_INVALID_ARGUMENT);
   options.struct_size = sizeof options;
   options.access = (gpushm_access)2;
-  FAILS(gpushm_client_open(client, name, &options, &opened), GPUSHM_ERRC_INVALID_ARGUMENT);
+  FAILS(gpushm_client_open(client, name, &options, 0, &opened), GPUSHM_ERRC_INVALID_ARGUMENT);
 
   memset(&info, 0x55, sizeof info);
   info.struct_size = offsetof(gpushm_segment_info, chunks);
@@ -318,14 +320,14 @@ static void segments(gpushm_client* client, gpushm_segment* made) {
   WORKS(gpushm_segment_write(made, 4092, "abcd", 4));
   FAILS(gpushm_segment_write(made, 4093, "abcd", 4), GPUSHM_ERRC_INVALID_ARGUMENT);
   FAILS(gpushm_segment_write(made, UINT64_MAX, "abcd", 4), GPUSHM_ERRC_INVALID_ARGUMENT);
-  FAILS(gpushm_client_open(client, gpushm_text("c/one"), NULL, &opened),
+  FAILS(gpushm_client_open(client, gpushm_text("c/one"), NULL, 0, &opened),
         GPUSHM_ERRC_NO_SUCH_SEGMENT);
-  WORKS(gpushm_client_try_open(client, gpushm_text("c/one"), NULL, &opened));
+  WORKS(gpushm_client_try_open(client, gpushm_text("c/one"), NULL, 0, &opened));
   EXPECT(opened == NULL);
   WORKS(gpushm_segment_publish(made, "facts", 5));
   FAILS(gpushm_segment_publish(made, "facts", 5), GPUSHM_ERRC_ALREADY_PUBLISHED);
 
-  WORKS(gpushm_client_open(client, gpushm_text("c/one"), NULL, &opened));
+  WORKS(gpushm_client_open(client, gpushm_text("c/one"), NULL, 0, &opened));
   EXPECT(is_text(gpushm_segment_name(opened), "c/one"));
   EXPECT(gpushm_segment_size_bytes(opened) == 4096);
   EXPECT(gpushm_segment_backend(opened) == GPUSHM_BACKEND_HOST);
@@ -358,7 +360,7 @@ static void segments(gpushm_client* client, gpushm_segment* made) {
   gpushm_segment_close(again);
 
   options.expected_size_bytes = 1;
-  FAILS(gpushm_client_open(client, gpushm_text("c/one"), &options, &opened),
+  FAILS(gpushm_client_open(client, gpushm_text("c/one"), &options, 0, &opened),
         GPUSHM_ERRC_SIZE_MISMATCH);
   WORKS(gpushm_client_trim(client));
 }
@@ -378,7 +380,7 @@ static void prefetched(gpushm_client* client) {
   WORKS(gpushm_client_prefetch(other, gpushm_text("p/"), &count));
   EXPECT(count == 1);
   WORKS(gpushm_client_prefetch(other, gpushm_text("p/"), NULL));
-  WORKS(gpushm_client_open(other, gpushm_text("p/one"), NULL, &opened));
+  WORKS(gpushm_client_open(other, gpushm_text("p/one"), NULL, 0, &opened));
   gpushm_segment_close(opened);
   gpushm_client_close(other);
 
@@ -387,12 +389,12 @@ static void prefetched(gpushm_client* client) {
   gpushm_segment_info info = GPUSHM_INIT(info);
   connect.socket_path = gpushm_text(socket_path);
   connect.prefetch_count = 2;
-  FAILS(gpushm_client_connect(&connect, &other), GPUSHM_ERRC_INVALID_ARGUMENT);
+  FAILS(gpushm_client_connect(&connect, 0, &other), GPUSHM_ERRC_INVALID_ARGUMENT);
   connect.prefetch = names;
-  WORKS(gpushm_client_connect(&connect, &other));
+  WORKS(gpushm_client_connect(&connect, 0, &other));
   WORKS(gpushm_client_stat(client, names[0], &info));
   EXPECT(info.leases == 2);
-  WORKS(gpushm_client_open(other, names[0], NULL, &opened));
+  WORKS(gpushm_client_open(other, names[0], NULL, 0, &opened));
   gpushm_segment_close(opened);
   WORKS(gpushm_client_remove(client, gpushm_text("p/one")));
   gpushm_segment_close(made);
@@ -453,11 +455,11 @@ static void replaces(gpushm_client* client) {
   EXPECT(info.generation == gpushm_segment_generation(made));
   FAILS(gpushm_client_stat_generation(other, name, gpushm_segment_generation(made), &info),
         GPUSHM_ERRC_GONE_OR_REPLACED);
-  WORKS(gpushm_client_open(other, name, NULL, &opened));
+  WORKS(gpushm_client_open(other, name, NULL, 0, &opened));
   EXPECT(gpushm_segment_generation(opened) == gpushm_segment_generation(old));
   gpushm_segment_close(opened);
   WORKS(gpushm_segment_publish(made, NULL, 0));
-  WORKS(gpushm_client_open(other, name, NULL, &opened));
+  WORKS(gpushm_client_open(other, name, NULL, 0, &opened));
   EXPECT(gpushm_segment_generation(opened) == gpushm_segment_generation(made));
   WORKS(gpushm_client_remove(client, name));
   gpushm_segment_close(opened);
@@ -473,14 +475,15 @@ static void many_and_lists(gpushm_client* client) {
   gpushm_segment_list* list = NULL;
   gpushm_segment_info info = GPUSHM_INIT(info);
 
-  WORKS(gpushm_client_open_many(client, names, count, NULL, results));
+  WORKS(gpushm_client_open_many(client, names, count, NULL, 0, results));
   EXPECT(results[0].segment != NULL && results[0].failure == NULL);
   EXPECT(results[1].segment == NULL &&
          gpushm_error_code(results[1].failure) == GPUSHM_ERRC_NO_SUCH_SEGMENT);
   gpushm_segment_close(results[0].segment);
   gpushm_error_free(results[1].failure);
   names[1] = gpushm_text("c/@");
-  FAILS(gpushm_client_open_many(client, names, count, NULL, results), GPUSHM_ERRC_INVALID_ARGUMENT);
+  FAILS(gpushm_client_open_many(client, names, count, NULL, 0, results),
+        GPUSHM_ERRC_INVALID_ARGUMENT);
 
   WORKS(gpushm_client_list(client, gpushm_text("c/"), &list));
   EXPECT(gpushm_segment_list_size(list) == 1);
@@ -590,22 +593,19 @@ static void waits_are_stopped(gpushm_client* client) {
   gpushm_import_options importing = GPUSHM_INIT(importing);
   gpushm_segment* opened = NULL;
   gpushm_client* other = NULL;
-  gpushm_ticket ticket;
+  gpushm_ticket ticket = GPUSHM_INIT(ticket);
 
   WORKS(gpushm_stop_create(&stop));
-  options.timeout_ms = GPUSHM_FOREVER;
   options.stop = stop;
   EXPECT(pthread_create(&thread, NULL, requests_soon, stop) == 0);
-  FAILS(gpushm_client_open(client, gpushm_text("c/never"), &options, &opened),
+  FAILS(gpushm_client_open(client, gpushm_text("c/never"), &options, GPUSHM_FOREVER, &opened),
         GPUSHM_ERRC_CANCELLED);
   pthread_join(thread, NULL);
   connecting.socket_path = gpushm_text("/nowhere/socket");
-  connecting.timeout_ms = GPUSHM_FOREVER;
   connecting.stop = stop; /* already requested */
-  FAILS(gpushm_client_connect(&connecting, &other), GPUSHM_ERRC_CANCELLED);
-  importing.timeout_ms = GPUSHM_FOREVER;
+  FAILS(gpushm_client_connect(&connecting, GPUSHM_FOREVER, &other), GPUSHM_ERRC_CANCELLED);
   importing.stop = stop;
-  FAILS(gpushm_import_file(gpushm_text("/nowhere/file"), &importing, &opened),
+  FAILS(gpushm_import_file(gpushm_text("/nowhere/file"), &importing, GPUSHM_FOREVER, &opened),
         GPUSHM_ERRC_CANCELLED);
   FAILS(gpushm_read_ticket_file(gpushm_text("/nowhere/file"), GPUSHM_FOREVER, stop, &ticket),
         GPUSHM_ERRC_CANCELLED);
@@ -635,7 +635,7 @@ static void log_lines(void) {
   options.socket_path = gpushm_text(path);
   WORKS(gpushm_broker_start(&options, &broker)); /* it logs through the other library */
   connecting.socket_path = gpushm_text(path);
-  WORKS(gpushm_client_connect(&connecting, &client));
+  WORKS(gpushm_client_connect(&connecting, GPUSHM_DEFAULT_TIMEOUT, &client));
   gpushm_broker_stop(broker);
   for (int waited = 0; waited < 2000 && lines == 0; ++waited) {
     usleep(10000);
@@ -649,8 +649,8 @@ static void log_lines(void) {
 }
 
 static void tickets(gpushm_client* client, gpushm_segment* made) {
-  gpushm_ticket ticket;
-  gpushm_ticket read;
+  gpushm_ticket ticket = GPUSHM_INIT(ticket);
+  gpushm_ticket read = GPUSHM_INIT(read);
   gpushm_ticket_info info = GPUSHM_INIT(info);
   gpushm_ticket_file* file = NULL;
   gpushm_ticket_file* second = NULL;
@@ -667,13 +667,13 @@ static void tickets(gpushm_client* client, gpushm_segment* made) {
   EXPECT(((const char*)gpushm_segment_data(imported))[4095] == 'd');
   gpushm_segment_close(imported);
 
-  FAILS(gpushm_import_file(gpushm_text(path), NULL, &imported), GPUSHM_ERRC_NO_SUCH_SEGMENT);
+  FAILS(gpushm_import_file(gpushm_text(path), NULL, 0, &imported), GPUSHM_ERRC_NO_SUCH_SEGMENT);
   WORKS(gpushm_ticket_file_create(gpushm_text(path), ticket.bytes, ticket.size, 0600, &file));
   FAILS(gpushm_ticket_file_create(gpushm_text(path), ticket.bytes, ticket.size, 0600, &second),
         GPUSHM_ERRC_ADDRESS_IN_USE);
   WORKS(gpushm_read_ticket_file(gpushm_text(path), 0, NULL, &read));
   EXPECT(read.size == ticket.size && memcmp(read.bytes, ticket.bytes, ticket.size) == 0);
-  WORKS(gpushm_import_file(gpushm_text(path), NULL, &imported));
+  WORKS(gpushm_import_file(gpushm_text(path), NULL, 0, &imported));
   gpushm_segment_close(imported);
   gpushm_ticket_file_close(file);
   EXPECT(access(path, F_OK) != 0 && errno == ENOENT);
@@ -701,11 +701,11 @@ static void shared_memory(gpushm_client* client) {
   options.metadata_size = 1;
   WORKS(gpushm_client_share(client, gpushm_text("c/shared"), memory, 4096, &options, &shared));
   EXPECT(gpushm_segment_data(shared) == memory);
-  WORKS(gpushm_client_open(client, gpushm_text("c/shared"), NULL, &opened));
+  WORKS(gpushm_client_open(client, gpushm_text("c/shared"), NULL, 0, &opened));
   EXPECT(((const char*)gpushm_segment_data(opened))[7] == 'm');
   gpushm_segment_close(opened);
   WORKS(gpushm_segment_unshare(shared));
-  FAILS(gpushm_client_open(client, gpushm_text("c/shared"), NULL, &opened),
+  FAILS(gpushm_client_open(client, gpushm_text("c/shared"), NULL, 0, &opened),
         GPUSHM_ERRC_NO_SUCH_SEGMENT);
   gpushm_segment_close(shared);
   munmap(memory, 4096);
@@ -725,7 +725,7 @@ static void file_exports(void) {
   WORKS(gpushm_segment_publish(made, NULL, 0));
   WORKS(gpushm_file_export_write(exported, made));
   FAILS(gpushm_file_export_begin(gpushm_text(path), NULL, &second), GPUSHM_ERRC_ADDRESS_IN_USE);
-  WORKS(gpushm_import_file(gpushm_text(path), NULL, &imported));
+  WORKS(gpushm_import_file(gpushm_text(path), NULL, 0, &imported));
   EXPECT(((const char*)gpushm_segment_data(imported))[7] == 7);
   gpushm_segment_close(imported);
   gpushm_segment_close(made);
@@ -769,7 +769,7 @@ static void brokers(gpushm_broker* broker) {
     gpushm_segment* first = NULL;
     gpushm_segment* more = NULL;
     connecting.socket_path = gpushm_text(other);
-    WORKS(gpushm_client_connect(&connecting, &client));
+    WORKS(gpushm_client_connect(&connecting, GPUSHM_DEFAULT_TIMEOUT, &client));
     creating.size_bytes = 1;
     creating.device = gpushm_text("host");
     WORKS(gpushm_client_create(client, gpushm_text("a"), &creating, &first));
@@ -795,14 +795,14 @@ static void forked(gpushm_broker* broker, gpushm_client* client, gpushm_segment*
     gpushm_segment_list* list = NULL;
     gpushm_client* dup = NULL;
     gpushm_event event = GPUSHM_INIT(event);
-    gpushm_ticket ticket;
+    gpushm_ticket ticket = GPUSHM_INIT(ticket);
     gpushm_string path;
     const void* data;
     size_t size;
     bool arrived;
     int descriptor;
     failures = 0;
-    FAILS(gpushm_client_open(client, gpushm_text("c/one"), NULL, &opened), wanted);
+    FAILS(gpushm_client_open(client, gpushm_text("c/one"), NULL, 0, &opened), wanted);
     FAILS(gpushm_client_list(client, gpushm_text(""), &list), wanted);
     FAILS(gpushm_client_remove(client, gpushm_text("c/one")), wanted);
     FAILS(gpushm_client_dup(client, &dup), wanted);
@@ -865,7 +865,7 @@ int main(void) {
   /* Another handle of the connection, and segments, outlive the first. */
   WORKS(gpushm_client_dup(client, &dup));
   gpushm_client_close(client);
-  WORKS(gpushm_client_open(dup, gpushm_text("c/one"), NULL, &opened));
+  WORKS(gpushm_client_open(dup, gpushm_text("c/one"), NULL, 0, &opened));
   gpushm_client_close(dup);
   EXPECT(gpushm_segment_current_state(opened) == GPUSHM_SEGMENT_LIVE);
   gpushm_segment_close(opened);

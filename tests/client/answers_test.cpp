@@ -49,7 +49,7 @@ std::optional<errc> open_answered_by(const wire::opened& answer, std::size_t chu
     replies.push_back(std::move(reply));
     return replies;
   });
-  auto client = client::connect({.socket_path = broker.socket_path(), .request_timeout = 10'000ms});
+  auto client = client::connect({.socket_path = broker.socket_path(), .request_limit = 10'000ms});
   try {
     const segment opened = client.open("w");
     std::vector<std::byte> all(opened.size_bytes());
@@ -256,7 +256,7 @@ class long_wait : public client_with_broker,
 
 // Timeouts that overflowed in an earlier version: 292 years, and the maximum.
 TEST_P(long_wait, waits) {
-  client waiter = client::connect({.socket_path = path_, .request_timeout = GetParam()});
+  client waiter = client::connect({.socket_path = path_, .request_limit = GetParam()});
   client producer = connect();
   std::jthread late([&] {
     std::this_thread::sleep_for(100ms);

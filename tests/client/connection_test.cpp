@@ -210,8 +210,7 @@ TEST(connecting, continues_after_connections_that_are_closed_without_an_answer) 
 TEST(connecting, ends_if_each_connection_is_closed_without_an_answer) {
   scripted_broker broker({}, false, 1'000'000);
   try {
-    static_cast<void>(
-        client::connect({.socket_path = broker.socket_path(), .request_timeout = 1s}));
+    static_cast<void>(client::connect({.socket_path = broker.socket_path(), .request_limit = 1s}));
     FAIL() << "connected";
   } catch (const error& why) {
     EXPECT_EQ(why.code(), errc::broker_unreachable);
@@ -322,9 +321,8 @@ std::optional<errc> list_with(client& of) {
 // One thread reconnects, for as long as `timeout`; the others wait for it until their requests'
 // deadlines.
 TEST_F(connected, threads_during_reconnect_wait_until_their_own_deadlines) {
-  auto all = client::connect({.socket_path = path_,
-                              .timeout = scaled_timeout(20s),
-                              .request_timeout = scaled_timeout(1s)});
+  auto all = client::connect(
+      {.socket_path = path_, .timeout = scaled_timeout(20s), .request_limit = scaled_timeout(1s)});
   broker_.reset();
   constexpr int others = 4;
   std::atomic<int> timed_out{0};
@@ -348,9 +346,8 @@ TEST_F(connected, threads_during_reconnect_wait_until_their_own_deadlines) {
 }
 
 TEST_F(connected, threads_during_reconnect_share_the_new_connection) {
-  auto all = client::connect({.socket_path = path_,
-                              .timeout = scaled_timeout(20s),
-                              .request_timeout = scaled_timeout(20s)});
+  auto all = client::connect(
+      {.socket_path = path_, .timeout = scaled_timeout(20s), .request_limit = scaled_timeout(20s)});
   broker_.reset();
   std::vector<std::jthread> requesting;
   for (int i = 0; i < 4; ++i) {

@@ -259,7 +259,7 @@ TEST(moved_name, is_seen_by_a_cached_open) {
     return one(std::move(reply));
   });
   const auto user = std::make_shared<client_impl>(
-      connect_options{.socket_path = broker.socket_path(), .request_timeout = scaled_timeout(20s)});
+      connect_options{.socket_path = broker.socket_path(), .request_limit = scaled_timeout(20s)});
   const auto first = user->open("w/5", {.access = access::read_write});
   *static_cast<char*>(first->region().data()) = 'a';
   {

@@ -62,13 +62,12 @@ class prefetching : public testing::Test {
   static std::size_t count_of_mappings() { return count_mappings(::getpid(), "memfd:gpushm"); }
 
   [[nodiscard]] std::shared_ptr<client_impl> connect(const cache_options& cache = {}) const {
-    return std::make_shared<client_impl>(connect_options{.socket_path = options_.socket_path,
-                                                         .request_timeout = scaled_timeout(10s),
-                                                         .cache = cache});
+    return std::make_shared<client_impl>(connect_options{
+        .socket_path = options_.socket_path, .request_limit = scaled_timeout(10s), .cache = cache});
   }
   [[nodiscard]] std::shared_ptr<client_impl> connect_with(std::vector<std::string> names) const {
     return std::make_shared<client_impl>(connect_options{.socket_path = options_.socket_path,
-                                                         .request_timeout = scaled_timeout(10s),
+                                                         .request_limit = scaled_timeout(10s),
                                                          .prefetch = std::move(names)});
   }
   /// Creates a segment without users here, whose first bytes are its generation.
@@ -462,7 +461,7 @@ std::pair<std::optional<errc>, std::size_t> prefetched_from(
     return replies;
   });
   const auto user = std::make_shared<client_impl>(
-      connect_options{.socket_path = broker.socket_path(), .request_timeout = scaled_timeout(10s)});
+      connect_options{.socket_path = broker.socket_path(), .request_limit = scaled_timeout(10s)});
   try {
     const std::size_t count = user->prefetch("", deadline_after(10s));
     EXPECT_EQ(count, user->leases().prefetched_count());
@@ -531,7 +530,7 @@ TEST(prefetching_from_malformed_broker, ends_on_endless_list) {
     return replies;
   });
   const auto user = std::make_shared<client_impl>(
-      connect_options{.socket_path = broker.socket_path(), .request_timeout = scaled_timeout(10s)});
+      connect_options{.socket_path = broker.socket_path(), .request_limit = scaled_timeout(10s)});
   EXPECT_THROW(static_cast<void>(user->prefetch("", deadline_after(10s))), error);
   EXPECT_EQ(pages, 2);
 }
@@ -543,7 +542,7 @@ std::pair<std::optional<errc>, std::size_t> connected_with_names(scripted_broker
   try {
     const auto user =
         std::make_shared<client_impl>(connect_options{.socket_path = broker.socket_path(),
-                                                      .request_timeout = scaled_timeout(10s),
+                                                      .request_limit = scaled_timeout(10s),
                                                       .prefetch = {"a", "b"}});
     return {std::nullopt, user->leases().prefetched_count()};
   } catch (const error& why) {
@@ -605,7 +604,7 @@ TEST(names_with_the_connection, are_not_waited_for_at_exporters) {
       true);
   const auto user =
       std::make_shared<client_impl>(connect_options{.socket_path = broker.socket_path(),
-                                                    .request_timeout = scaled_timeout(10s),
+                                                    .request_limit = scaled_timeout(10s),
                                                     .prefetch = {"a", "b"}});
   EXPECT_EQ(user->leases().prefetched_count(), 1U);
   EXPECT_TRUE(eventually([&] { return cancelled && released; }, 20s));

@@ -123,7 +123,7 @@ TEST(reconnect, ends_when_the_stop_of_the_call_is_requested) {
   std::optional<broker> serving = broker::start({.socket_path = directory / "socket"});
   client connected = client::connect({.socket_path = directory / "socket",
                                       .timeout = scaled_timeout(600s),
-                                      .request_timeout = scaled_timeout(600s)});
+                                      .request_limit = scaled_timeout(600s)});
   serving.reset();
   std::stop_source stop;
   std::array<std::optional<errc>, 3> codes;

@@ -183,7 +183,7 @@ TEST(successor_table, is_awaited_before_the_cache_is_used) {
     replies.push_back(std::move(opened));
     return replies;
   });
-  auto user = client::connect({.socket_path = broker.socket_path(), .request_timeout = 20'000ms});
+  auto user = client::connect({.socket_path = broker.socket_path(), .request_limit = 20'000ms});
   const segment used = user.open("w");
   static_cast<void>(user.open("w"));
   EXPECT_EQ(opens, 1) << "not answered by the cache";

@@ -5,11 +5,15 @@
 #
 #   build.sh SOURCES COMMIT_FILE DIRECTORY
 #
-# Exits with 77 if the history is missing (an archive, a shallow clone).
+# Exits with 77 if the history is missing (an archive, a shallow clone), or nothing is frozen.
 set -euo pipefail
 
 sources=$1
-commit=$(grep -v '^#' "$2")
+commit=$(grep -v '^#' "$2" || true)
+if [ -z "$commit" ]; then
+  echo "frozen: skipped: no interface is frozen"
+  exit 77
+fi
 mkdir -p "$3"
 tree=$(realpath "$3")/$commit
 if ! git -C "$sources" cat-file -e "$commit^{commit}" 2>/dev/null; then

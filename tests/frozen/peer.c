@@ -42,8 +42,7 @@ static gpushm_client* connected(const char* socket) {
   gpushm_connect_options options = GPUSHM_INIT(options);
   gpushm_client* client = NULL;
   options.socket_path = gpushm_text(socket);
-  options.timeout_ms = wait_ms;
-  WORKS(gpushm_client_connect(&options, &client));
+  WORKS(gpushm_client_connect(&options, wait_ms, &client));
   return client;
 }
 
@@ -83,7 +82,7 @@ static int produce(const char* socket, const char* file) {
   gpushm_segment* leased = NULL;
   gpushm_segment* persistent = NULL;
   gpushm_segment* shared = NULL;
-  gpushm_ticket ticket;
+  gpushm_ticket ticket = GPUSHM_INIT(ticket);
   gpushm_ticket_file* ticket_file = NULL;
   unsigned char* memory;
   const int descriptor = memfd_create("shared", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -152,19 +151,18 @@ static int consume(const char* socket, const char* file) {
       gpushm_text("f/persistent"), gpushm_text("f/shared"), gpushm_text("f/none")};
   gpushm_error* why;
 
-  options.timeout_ms = wait_ms; /* it starts before the producer */
-  WORKS(gpushm_client_open(client, gpushm_text("f/shared"), &options, &opened));
+  /* It starts before the producer. */
+  WORKS(gpushm_client_open(client, gpushm_text("f/shared"), &options, wait_ms, &opened));
   has(opened, 3, "of the shared");
   gpushm_segment_close(opened);
-  options.timeout_ms = 0;
   options.expected_size_bytes = size_bytes;
-  WORKS(gpushm_client_open(client, gpushm_text("f/leased"), &options, &opened));
+  WORKS(gpushm_client_open(client, gpushm_text("f/leased"), &options, 0, &opened));
   CHECK(gpushm_segment_size_bytes(opened) == size_bytes);
   has(opened, 1, "of the leased");
-  WORKS(gpushm_client_open(client, gpushm_text("f/leased"), NULL, &again)); /* from the cache */
+  WORKS(gpushm_client_open(client, gpushm_text("f/leased"), NULL, 0, &again)); /* from the cache */
   CHECK(gpushm_segment_data(again) == gpushm_segment_data(opened));
   gpushm_segment_close(again);
-  WORKS(gpushm_client_open_many(client, names, 3, NULL, results));
+  WORKS(gpushm_client_open_many(client, names, 3, NULL, 0, results));
   CHECK(results[0].segment != NULL && results[1].segment != NULL && results[2].segment == NULL);
   CHECK(gpushm_error_code(results[2].failure) == GPUSHM_ERRC_NO_SUCH_SEGMENT);
   gpushm_error_free(results[2].failure);
@@ -179,17 +177,16 @@ static int consume(const char* socket, const char* file) {
     size_t count = 0;
     WORKS(gpushm_client_prefetch(other, gpushm_text("f/"), &count));
     CHECK(count == 1);
-    WORKS(gpushm_client_open(other, names[0], NULL, &again));
+    WORKS(gpushm_client_open(other, names[0], NULL, 0, &again));
     has(again, 2, "");
     gpushm_segment_close(again);
     gpushm_client_close(other);
   }
-  importing.timeout_ms = wait_ms;
-  WORKS(gpushm_import_file(gpushm_text(file), &importing, &again));
+  WORKS(gpushm_import_file(gpushm_text(file), &importing, wait_ms, &again));
   has(again, 2, "");
   gpushm_segment_close(again);
   options.expected_size_bytes = 1;
-  CHECK(gpushm_client_open(client, names[0], &options, &again) == GPUSHM_ERRC_SIZE_MISMATCH);
+  CHECK(gpushm_client_open(client, names[0], &options, 0, &again) == GPUSHM_ERRC_SIZE_MISMATCH);
   why = gpushm_error_dup(gpushm_last_error());
   CHECK(gpushm_error_cause(why).size != 0 && gpushm_error_next_step(why).size != 0);
   gpushm_error_free(why);
@@ -203,7 +200,7 @@ static int consume(const char* socket, const char* file) {
 static int die(const char* socket) {
   gpushm_client* client = connected(socket);
   gpushm_segment* opened = NULL;
-  WORKS(gpushm_client_open(client, gpushm_text("f/persistent"), NULL, &opened));
+  WORKS(gpushm_client_open(client, gpushm_text("f/persistent"), NULL, 0, &opened));
   raise(SIGKILL);
   return 1;
 }

@@ -5,10 +5,15 @@
 #
 #   run.sh COMMIT_FILE DIRECTORY HEAD_PEER HEAD_LIBRARIES
 #
-# Exits with 77 if nothing was built.
+# Exits with 77 if nothing was built, or nothing is frozen.
 set -euo pipefail
 
-tree=$2/$(grep -v '^#' "$1")
+commit=$(grep -v '^#' "$1" || true)
+if [ -z "$commit" ]; then
+  echo "frozen: skipped: no interface is frozen"
+  exit 77
+fi
+tree=$2/$commit
 if ! [ -e "$tree/complete" ]; then
   echo "frozen: skipped: $tree was not built"
   exit 77

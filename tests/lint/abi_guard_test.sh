@@ -126,8 +126,8 @@ guard
   change include/gpushm/gpushm.h 's/(bool has_cache_max_entries;)\n/$1\n  uint64_t more;\n/'
   refused "an added member" 'more'
 
-  change include/gpushm/gpushm.h 's/  int64_t timeout_ms;\n(.*?)  int64_t request_timeout_ms;\n/  int64_t request_timeout_ms;\n$1  int64_t timeout_ms;\n/s'
-  refused "two swapped options of one type" 'request_timeout_ms'
+  change include/gpushm/gpushm.h 's/(  uint64_t cache_max_bytes;\n)(  uint64_t cache_max_entries;\n)/$2$1/'
+  refused "two swapped options of one type" 'cache_max_entries'
 
   change include/gpushm/gpushm.h 's/GPUSHM_API gpushm_errc gpushm_client_trim[^;]*;//'
   change include/gpushm/client.hpp 's/glue::check\(gpushm_client_trim\(handle_.get\(\)\)\);//'

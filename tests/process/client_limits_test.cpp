@@ -195,7 +195,7 @@ constexpr rlim_t few = 64;
 
 /// Expects `call` to return true in a process with few descriptors and a separate uid.
 void run_unprivileged(const std::string& socket_path,
-                      milliseconds request_timeout,
+                      milliseconds request_limit,
                       const std::function<bool(gpushm::client&)>& call) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -209,7 +209,7 @@ void run_unprivileged(const std::string& socket_path,
     }
     try {
       auto client =
-          gpushm::client::connect({.socket_path = socket_path, .request_timeout = request_timeout});
+          gpushm::client::connect({.socket_path = socket_path, .request_limit = request_limit});
       ::_exit(call(client) ? 0 : 1);
     } catch (const std::exception& why) {
       std::cerr << why.what() << std::endl;

@@ -84,7 +84,7 @@ class fence : public bad_input {
                                               milliseconds timeout) {
     const auto end = clock::now() + timeout;
     while (clock::now() < end) {
-      auto event = from.next(std::chrono::duration_cast<milliseconds>(end - clock::now()));
+      auto event = from.next(milliseconds(gpushm_testing::milliseconds_until(end)));
       if (event && event->kind == kind) {
         return event;
       }
@@ -136,7 +136,7 @@ TEST_F(fence, names_opens_and_memory_wait_for_the_end_of_the_writer) {
             errc::writer_ending);
   EXPECT_FALSE(bystander_.try_open("kv"));
   auto client_with_timeout = gpushm::client::connect(
-      {.socket_path = broker_.socket_path(), .request_timeout = milliseconds(200)});
+      {.socket_path = broker_.socket_path(), .request_limit = milliseconds(200)});
   EXPECT_EQ(
       code_of([&] { (void)client_with_timeout.create("kv", {.size_bytes = 8, .device = "host"}); }),
       errc::writer_ending);

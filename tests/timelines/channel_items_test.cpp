@@ -244,7 +244,8 @@ TEST_F(items, are_refused_when_they_were_used) {
   ASSERT_EQ(gpushm_producer_create(connected, name, &wanted, &producer), GPUSHM_OK);
   const auto joining = gpushm::glue::sized<gpushm_consumer_options>();
   gpushm_consumer* consumer = nullptr;
-  ASSERT_EQ(gpushm_consumer_open(connected, name, &joining, &consumer), GPUSHM_OK);
+  ASSERT_EQ(gpushm_consumer_open(connected, name, &joining, GPUSHM_DEFAULT_TIMEOUT, &consumer),
+            GPUSHM_OK);
 
   gpushm_slot* first = nullptr;
   gpushm_slot* second = nullptr;
@@ -353,7 +354,8 @@ TEST_F(items, are_not_waited_for_after_a_close) {
   channel_producer producer = create(1);
   const auto joining = gpushm::glue::sized<gpushm_consumer_options>();
   gpushm_consumer* consumer = nullptr;
-  ASSERT_EQ(gpushm_consumer_open(connected, gpushm::glue::text("c"), &joining, &consumer),
+  ASSERT_EQ(gpushm_consumer_open(
+                connected, gpushm::glue::text("c"), &joining, GPUSHM_DEFAULT_TIMEOUT, &consumer),
             GPUSHM_OK);
   // A call that begins after the close must not read the handle: it has what the handle stands for.
   const auto object = consumer->impl;
@@ -392,11 +394,18 @@ TEST_F(items, of_a_dead_producer_end_at_once) {
   channel_consumer consumer = join();
   channel_consumer patient = join({.resume = std::chrono::hours(1)});
   producer.request("fill_items 1");
+  const auto producer_pid = client_.stat("c/~producer").creator_pid;
+  EXPECT_NE(producer_pid, 0);
   producer.kill_and_wait();
   EXPECT_TRUE(consumer.next(60s));
   EXPECT_TRUE(patient.next(60s));
-  EXPECT_EQ(failure_of([&] { static_cast<void>(consumer.next(std::chrono::hours(1))); }),
-            errc::peer_died);
+  try {
+    static_cast<void>(consumer.next(std::chrono::hours(1)));
+    ADD_FAILURE() << "its producer is dead";
+  } catch (const gpushm::error& why) {
+    EXPECT_EQ(why.code(), errc::peer_died);
+    EXPECT_EQ(why.pid(), producer_pid);
+  }
   EXPECT_FALSE(patient.next(10ms)) << "it waits for the next producer";
   agent next = world_.start();
   next.request("produce c 3 4096 host");

@@ -311,12 +311,21 @@ TEST_F(timelines, end_with_their_process) {
   signaler.request("create t");
   signaler.request("signal t 4");
   const timeline theirs = timeline::open(client_, "t", 20s);
+  const auto signaler_pid = client_.stat("t").creator_pid;
+  EXPECT_NE(signaler_pid, 0);
   EXPECT_TRUE(theirs.wait(4, 20s));
   std::jthread killer([&] {
     std::this_thread::sleep_for(50ms);
     signaler.kill_and_wait();
   });
-  EXPECT_EQ(failure_of([&] { static_cast<void>(theirs.wait(5, 20s)); }), errc::peer_died);
+  try {
+    static_cast<void>(theirs.wait(5, 20s));
+    ADD_FAILURE() << "it has ended";
+  } catch (const gpushm::error& why) {
+    EXPECT_EQ(why.code(), errc::peer_died);
+    EXPECT_EQ(why.pid(), signaler_pid);
+    EXPECT_EQ(why.value(), 4U) << "the last one";
+  }
   EXPECT_TRUE(theirs.try_wait(4)) << "it was reached before";
   killer.join();
   agent next = world_.start();

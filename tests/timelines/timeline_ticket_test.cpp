@@ -74,7 +74,14 @@ TEST_F(timelines_by_ticket, order_processes) {
   EXPECT_EQ(third.answer(), "ok reached");
   EXPECT_EQ(third.code("signal t 5"), "invalid_argument") << "another process signals it";
   signaler.request("close t");
-  EXPECT_EQ(failure_of([&] { static_cast<void>(theirs.wait(5, 20s)); }), errc::peer_died);
+  try {
+    static_cast<void>(theirs.wait(5, 20s));
+    ADD_FAILURE() << "it was closed";
+  } catch (const gpushm::error& why) {
+    EXPECT_EQ(why.code(), errc::peer_died);
+    EXPECT_EQ(why.pid(), gpushm::describe_ticket(ticket).exporter_pid);
+    EXPECT_EQ(why.value(), 4U);
+  }
   EXPECT_EQ(theirs.value(), 4U);
 }
 

@@ -38,7 +38,7 @@ std::vector<open_segment> list_segments(const std::string& socket) {
   try {
     connect_options options;
     options.socket_path = socket;
-    options.request_timeout = std::chrono::seconds(2);
+    options.request_limit = std::chrono::seconds(2);
     client broker = client::connect(options);
     for (const segment_info& each : broker.list()) {
       segments.push_back({each.name, each.size_bytes, each.device.uuid});

@@ -32,7 +32,7 @@ error with_near_match(const error& failure,
   try {
     connect_options options;
     options.socket_path = connection.socket;
-    options.request_timeout = std::chrono::milliseconds(500);
+    options.request_limit = std::chrono::milliseconds(500);
     client broker = client::connect(options);
     const std::vector<segment_info> all = broker.list();
     near_match nearest(name);
@@ -48,7 +48,8 @@ error with_near_match(const error& failure,
               failure.operation(),
               failure.object(),
               failure.cause(),
-              fmt::format("did you mean \"{}\"?", nearest.best())};
+              fmt::format("did you mean \"{}\"?", nearest.best()),
+              failure.details()};
     }
   } catch (const error&) {  // NOLINT(bugprone-empty-catch): the hint is optional
   }

@@ -26,11 +26,11 @@ int main(int argc, char** argv) {
   creating.size_bytes = 4096;
   creating.device = gpushm_text("host");
   if (gpushm_broker_start(&serving, &broker) != GPUSHM_OK ||
-      gpushm_client_connect(&connecting, &client) != GPUSHM_OK ||
+      gpushm_client_connect(&connecting, GPUSHM_DEFAULT_TIMEOUT, &client) != GPUSHM_OK ||
       gpushm_client_create(client, gpushm_text("consumer/c"), &creating, &made) != GPUSHM_OK ||
       gpushm_segment_fill(made, 0x5A) != GPUSHM_OK ||
       gpushm_segment_publish(made, NULL, 0) != GPUSHM_OK ||
-      gpushm_client_open(client, gpushm_text("consumer/c"), NULL, &opened) != GPUSHM_OK) {
+      gpushm_client_open(client, gpushm_text("consumer/c"), NULL, 0, &opened) != GPUSHM_OK) {
     return failed("sharing");
   }
   same = ((const unsigned char*)gpushm_segment_data(opened))[4095] == 0x5A;
