@@ -119,9 +119,9 @@ GPUSHM_API gpushm_errc gpushm_timeline_value(const gpushm_timeline* timeline, ui
 /* Signals a larger value and wakes waiters: one system call. What this thread has written before is
  * visible to those who see the value, on GPUs, too. GPUSHM_ERRC_VALUE_OUT_OF_RANGE (more than
  * GPUSHM_MAX_TIMELINE_VALUE), GPUSHM_ERRC_INVALID_ARGUMENT (not larger than what was signaled
- * before, or not this process's). If a stream of this process has still to signal, the value follows
- * it, and this does not wait; but after a graph that has values of its own it waits a second at most
- * (GPUSHM_ERRC_TIMED_OUT): no event says when a graph is done. */
+ * before, or not this process's). If a stream of this process has still to signal, the value
+ * follows it, and this does not wait; but after a graph that has values of its own it waits a
+ * second at most (GPUSHM_ERRC_TIMED_OUT): no event says when a graph is done. */
 GPUSHM_API gpushm_errc gpushm_timeline_signal(gpushm_timeline* timeline, uint64_t value);
 /* Blocks until `value` is reached, at most `timeout_ms` (0: does not block, and makes no system
  * call), or until `stop` is requested (noticed within 100 ms). `*reached` tells which.

@@ -61,7 +61,7 @@ bool is_in_set(std::u32string_view set, char32_t value) {
   return false;
 }
 
-/// Where the pattern goes on if its item at `at`, which is no `*`, matches the character; nothing
+/// Where the pattern goes on if its item at `at`, which is not `*`, matches the character; nothing
 /// if it does not.
 std::optional<std::size_t> behind_item(std::u32string_view pattern,
                                        std::size_t at,

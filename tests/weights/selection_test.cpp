@@ -245,7 +245,7 @@ TEST_F(selections, are_part_of_what_a_name_has) {
   }
   EXPECT_THAT(refusal_of(first), is_refusal);
   client_.remove("w");
-  // Everything is no selection.
+  // A pattern for everything selects nothing less.
   const generation all = load(wanted()).generation();
   EXPECT_EQ(load(wanted({"*"}, {{"a", 0, 0, 4, 0}})).generation(), all);
   EXPECT_THAT(refusal_of(first), is_refusal);
