@@ -20,8 +20,10 @@ from __future__ import annotations
 from gpushm import _build  # noqa: F401  # first: it refuses other interpreters
 from gpushm._core import (
     Array,
+    Broker,
     Client,
     Consumer,
+    FileExport,
     GraphOperations,
     Item,
     Producer,
@@ -95,7 +97,7 @@ from gpushm._shared import SharedTensor
 from gpushm._tensors import load_safetensors, safe_open, shard
 from gpushm._torch import MemPool, load_into, make_private
 from gpushm._tree import SharedTree
-from gpushm._types import BrokerInfo, Event, ProducerStats, SegmentInfo
+from gpushm._types import BrokerInfo, BrokerStatistics, Event, ProducerStats, SegmentInfo
 
 __version__ = ".".join(map(str, library_version()))
 
@@ -129,11 +131,14 @@ __all__ = [
     "export_memory",
     "write_ticket_file",
     "TicketFile",
+    "Broker",
+    "FileExport",
     "create_local_timeline",
     "import_timeline",
     "log_to",
     "SegmentInfo",
     "BrokerInfo",
+    "BrokerStatistics",
     "Event",
     "ProducerStats",
     "Error",

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 from typing_extensions import CapsuleType
 
 from gpushm._tree import SharedTree
-from gpushm._types import BrokerInfo, Event, ProducerStats, SegmentInfo
+from gpushm._types import BrokerInfo, BrokerStatistics, Event, ProducerStats, SegmentInfo
 
 """The compiled part of gpushm. Use the package gpushm."""
 
@@ -1034,6 +1034,94 @@ def connect(socket: str | os.PathLike[str] | None = None, *, timeout: float | No
 
 def connect_async(socket: str | os.PathLike[str] | None = None, *, timeout: float | None = 0.0, request_limit: float | None = 30.0, cache_bytes: int | None = None, cache_entries: int | None = None, prefetch: Sequence[str] = ()) -> Coroutine[Any, Any, Client]:
     """As :func:`connect`, for asyncio. Cancelling the task ends the wait."""
+
+class Broker:
+    """
+    A broker in this process, on a thread of the library that needs no GIL. Ends when it is closed or
+    dropped, which frees persistent segments; a context manager. A child that is forked is not the
+    broker: it gets gpushm.ForkedError, and ends nothing. May be shared between threads.
+    """
+
+    def __init__(self, socket: str | os.PathLike[str] | None = None, *, domain: str = 'default', lock: str | os.PathLike[str] | None = None, mode: int = 0o660, group: int | None = None, accept_fake_chunks: bool = False, **limits: int) -> None:
+        """
+        ``socket``: None: ``/run/gpushm/d/<domain>/socket``. ``lock``: the file whose lock keeps other
+        brokers off the socket; None: ``<socket>.lock``. ``mode``, ``group``: of the socket.
+        ``accept_fake_chunks``: for the fake driver of tests. ``limits``: by their names in
+        ``gpushm_broker_limits`` (broker.h), such as ``quota_bytes`` and ``max_segments``.
+
+        Blocks until clients can connect. Raises gpushm.AddressInUseError, PermissionDeniedError,
+        InvalidArgumentError, TypeError for an unknown limit, ValueError.
+        """
+
+    @property
+    def socket(self) -> str:
+        """The path of the socket, for :func:`gpushm.connect`."""
+
+    @property
+    def epoch(self) -> bytes:
+        """16 random bytes, others for each broker."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+
+    def statistics(self) -> BrokerStatistics:
+        """
+        Its contents, and counters since its start. Does not block; not a consistent snapshot.
+        Raises gpushm.ForkedError in a child of the process that has started it.
+        """
+
+    def close(self) -> None:
+        """Stop it, and wait until its thread has ended. Again: no effect."""
+
+    def __repr__(self) -> str: ...
+
+    def __enter__(self) -> Broker: ...
+
+    def __exit__(self, type: object, value: object, traceback: object, /) -> None: ...
+
+class FileExport:
+    """
+    Sharing through a directory that two containers both have mounted, and nothing else: a broker in
+    this process on the socket ``PATH.sock``, and a file at PATH for :func:`gpushm.import_file`.
+    Ends when it is closed or dropped; a context manager. In a forked child it belongs to the
+    parent. May be shared between threads.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, file_mode: int = 0o644, socket_mode: int = 0o666, accept_fake_chunks: bool = False) -> None:
+        """
+        Start the broker; :meth:`write` writes the file. ``accept_fake_chunks``: as :class:`Broker`.
+
+        Blocks until clients can connect. Raises gpushm.AddressInUseError (a live exporter's),
+        PermissionDeniedError, InvalidArgumentError (a path too long for a socket's address).
+        """
+
+    @property
+    def path(self) -> str:
+        """Of the file."""
+
+    @property
+    def client(self) -> Client:
+        """Connected to this export's broker. Closed with this object."""
+
+    def write(self, segment: Segment) -> None:
+        """
+        Write the file, or replace it: it describes ``segment``, a published one of :attr:`client`.
+        Raises gpushm.InvalidArgumentError, AddressInUseError, PermissionDeniedError.
+        """
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+
+    def close(self) -> None:
+        """
+        Remove the file and end the broker; its segments stay mapped where they are. Again: no effect.
+        """
+
+    def __enter__(self) -> FileExport: ...
+
+    def __exit__(self, type: object, value: object, traceback: object, /) -> None: ...
 
 def from_dlpack(tensor: object, /, *, stream: int | None = None) -> Array:
     """

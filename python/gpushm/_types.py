@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
-__all__ = ["BrokerInfo", "Event", "ProducerStats", "SegmentInfo"]
+__all__ = ["BrokerInfo", "BrokerStatistics", "Event", "ProducerStats", "SegmentInfo"]
 
 
 Access: TypeAlias = Literal["read", "read-write"]
@@ -51,6 +51,30 @@ class BrokerInfo(NamedTuple):
     #: Of the domain; 0: no limit.
     quota_bytes: int
     protocol_version: int
+
+
+class BrokerStatistics(NamedTuple):
+    """Contents of a broker, and counters since its start."""
+
+    segments: int
+    allocated_bytes: int
+    leases: int
+    connections: int
+    #: Ended without a goodbye; their leases wait for the fence.
+    ending_connections: int
+    #: Segments for which an operator dropped such leases.
+    unfenced: int
+    waiting_opens: int
+    #: Answered with a segment.
+    opens: int
+    #: Answered by a client's import cache, as reported by clients.
+    cached_opens: int
+    #: By the name of the error code.
+    open_failures: dict[str, int]
+    #: Opens of at most 10, 20, 50 us and so on to 10 s, each above the previous bound; the last one
+    #: counts longer ones.
+    open_latency: tuple[int, ...]
+    open_latency_sum_ns: int
 
 
 class Event(NamedTuple):

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "array.hpp"
+#include "broker.hpp"
 #include "channel.hpp"
 #include "client.hpp"
 #include "dtype.hpp"
@@ -35,6 +36,7 @@ NB_MODULE(_core, module) {
   register_subscription(module);
   register_channel(module);
   register_client(module);
+  register_broker(module);
   register_from_dlpack(module);
   register_exchange(module);
   register_tensors(module);

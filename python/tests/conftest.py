@@ -26,12 +26,12 @@ def client(broker: Broker) -> Iterator[gpushm.Client]:
 
 
 @pytest.fixture
-def start(broker: Broker) -> Iterator[Callable[..., Child]]:
-    """Starts a child process with the broker's socket as its first argument."""
+def spawn() -> Iterator[Callable[..., Child]]:
+    """Starts a child process, which ends with the test."""
     children: list[Child] = []
 
     def run(code: str, *arguments: str, prefix: tuple[str, ...] = ()) -> Child:
-        children.append(Child(code, broker.socket, *arguments, prefix=prefix))
+        children.append(Child(code, *arguments, prefix=prefix))
         return children[-1]
 
     yield run
@@ -41,3 +41,13 @@ def start(broker: Broker) -> Iterator[Callable[..., Child]]:
         for stream in (child.process.stdin, child.process.stdout, child.process.stderr):
             if stream is not None:
                 stream.close()
+
+
+@pytest.fixture
+def start(broker: Broker, spawn: Callable[..., Child]) -> Callable[..., Child]:
+    """Starts a child process with the broker's socket as its first argument."""
+
+    def run(code: str, *arguments: str, prefix: tuple[str, ...] = ()) -> Child:
+        return spawn(code, broker.socket, *arguments, prefix=prefix)
+
+    return run

@@ -31,13 +31,16 @@ def test_what_the_libraries_need():
         "libc.so.6", "libm.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libpthread.so.0", "libdl.so.2",
         "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1",
     }  # fmt: skip
-    assert needed(PACKAGE / "_core.abi3.so") <= system | {"libgpushm.so.1"}
+    own = {"libgpushm.so.1", "libgpushm-broker.so.1"}
+    assert needed(PACKAGE / "_core.abi3.so") <= system | own
     assert needed(PACKAGE / "libgpushm.so.1") <= system
+    assert needed(PACKAGE / "libgpushm-broker.so.1") <= system | {"libgpushm.so.1"}
 
 
 def test_the_package_uses_its_own_library():
     maps = Path("/proc/self/maps").read_text()
-    assert str(PACKAGE / "libgpushm.so.1") in maps
+    for library in ("libgpushm.so.1", "libgpushm-broker.so.1"):
+        assert str(PACKAGE / library) in maps
 
 
 def test_an_import_needs_no_driver_and_no_framework():

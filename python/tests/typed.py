@@ -52,3 +52,10 @@ async def items(consumer: gpushm.Consumer) -> None:
     async for item in consumer:
         with item:
             print(item.number, item.metadata, np.from_dlpack(item.view("int32", 3)))
+
+
+def brokers() -> None:
+    with gpushm.Broker("/tmp/socket", quota_bytes=1 << 30) as broker:
+        print(gpushm.connect(broker.socket), broker.statistics().open_failures["timed_out"])
+    with gpushm.FileExport("/tmp/weights") as export:
+        export.write(export.client.create("weights", 64))
