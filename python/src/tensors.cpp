@@ -471,7 +471,6 @@ std::uint64_t tensors_size(nb::handle table) {
 }  // namespace
 
 void register_tensors_methods(nb::class_<client_object>& type) {
-<<<<<<< HEAD
   type.def("load_tensors",
            load_tensors,
            nb::arg("paths"),
@@ -482,16 +481,20 @@ void register_tensors_methods(nb::class_<client_object>& type) {
            nb::arg("reading") = "auto",
            nb::arg("verify") = "auto",
            nb::arg("replace") = false,
+           nb::arg("tensors").none() = nb::none(),
+           nb::arg("slices").none() = nb::none(),
            nb::arg("timeout").none() = 3600.0,
            nb::arg("progress").none() = nb::none(),
            nb::arg("stop").none() = nb::none(),
-           nb::sig(
-               "def load_tensors(self, paths: str | bytes | os.PathLike[Any] | Sequence[str | "
-               "bytes | os.PathLike[Any]], name: str, *, device: str = 'auto', threads: int | "
-               "None = None, reading: str = 'auto', verify: str = 'auto', replace: bool = False, "
-               "timeout: float | None = 3600.0, progress: "
-               "Callable[[int, int, int, bool], object] | None = None, stop: Stop | None = "
-               "None) -> Segment"),
+           nb::sig("def load_tensors(self, paths: str | bytes | os.PathLike[Any] | Sequence[str | "
+                   "bytes | os.PathLike[Any]], name: str, *, device: str = 'auto', threads: int | "
+                   "None = None, reading: Literal['auto', 'cached', 'direct'] = 'auto', verify: "
+                   "Literal['auto', 'full'] = 'auto', replace: bool = False, "
+                   "tensors: Sequence[str] | None = None, slices: Mapping[str, tuple[int, ...] | "
+                   "Sequence[tuple[int, ...]]] | None = None, timeout: float | None = 3600.0, "
+                   "progress: "
+                   "Callable[[int, int, int, bool], object] | None = None, stop: Stop | None = "
+                   "None) -> Segment"),
            "Load safetensors files into a persistent segment, once for all processes that call "
            "this at\n"
            "the same time, and open it for reading. At once if the name has this model already.\n\n"
@@ -512,69 +515,19 @@ void register_tensors_methods(nb::class_<client_object>& type) {
            "name has another model, or former contents of these files, the new one is loaded "
            "beside it\n"
            "and gets the name when it is complete; users of the former one keep that.\n\n"
+           "``tensors``: names or patterns (as :mod:`fnmatch`) of those that are loaded; None: "
+           "all. ``slices``:\n"
+           "by names or patterns, ``(dim, begin, end)`` in elements, ``(dim, begin, end, parts)`` "
+           "in equal\n"
+           "parts (:func:`shard`), or a list of them for several dimensions. What is loaded is "
+           "contiguous.\n"
+           "Each selection needs a name of its own.\n\n"
            "Raises gpushm.InvalidFileError (also if a file changes meanwhile), AlreadyExistsError "
            "(the name\n"
-           "has another model, or the files have changed since they were loaded),\n"
+           "has another model or selection, or the files have changed since they were loaded),\n"
+           "InvalidArgumentError (tensors or slices that the files do not have), ValueError, "
+           "TypeError,\n"
            "TimedOutError, CancelledError, and as :meth:`create` and :meth:`open`.")
-=======
-  type.def(
-          "load_tensors",
-          load_tensors,
-          nb::arg("paths"),
-          nb::arg("name"),
-          nb::kw_only(),
-          nb::arg("device") = "auto",
-          nb::arg("threads").none() = nb::none(),
-          nb::arg("reading") = "auto",
-          nb::arg("verify") = "auto",
-          nb::arg("replace") = false,
-          nb::arg("tensors").none() = nb::none(),
-          nb::arg("slices").none() = nb::none(),
-          nb::arg("timeout").none() = 3600.0,
-          nb::arg("progress").none() = nb::none(),
-          nb::arg("stop").none() = nb::none(),
-          nb::sig(
-              "def load_tensors(self, paths: str | bytes | os.PathLike[Any] | Sequence[str | "
-              "bytes | os.PathLike[Any]], name: str, *, device: str = 'auto', threads: int | "
-              "None = None, reading: str = 'auto', verify: str = 'auto', replace: bool = False, "
-              "tensors: Sequence[str] | None = None, slices: Mapping[str, tuple[int, ...] | "
-              "Sequence[tuple[int, ...]]] | None = None, timeout: float | None = 3600.0, progress: "
-              "Callable[[int, int, int, bool], object] | None = None, stop: Stop | None = "
-              "None) -> Segment"),
-          "Load safetensors files into a persistent segment, once for all processes that call "
-          "this at\n"
-          "the same time, and open it for reading. At once if the name has this model already.\n\n"
-          "``paths``: files, an index (``*.index.json``), or a folder of a model. ``device``: as\n"
-          ":meth:`create`. ``threads``: 1 to 64 that read; None: as many as there are CPUs, 8 to "
-          "16.\n"
-          "``reading``: ``\"cached\"``, ``\"direct\"`` (O_DIRECT), or ``\"auto\"``: direct if "
-          "most of a file\n"
-          "is not in the page cache. ``progress`` is called ten times a second with the bytes "
-          "that are\n"
-          "loaded, the bytes of all tensors, the bytes that a loader before has left, and whether "
-          "this\n"
-          "process reads; what it raises ends the load.\n\n"
-          "``verify``: whether files are those of a model that is there: ``\"auto\"`` by size, "
-          "times and\n"
-          "inode, and where these differ by all bytes; ``\"full\"`` always by all bytes. "
-          "``replace``: if the\n"
-          "name has another model, or former contents of these files, it is removed and loaded "
-          "again; its\n"
-          "users keep it, and readers of the name wait for the new one.\n\n"
-          "``tensors``: names or patterns (as :mod:`fnmatch`) of those that are loaded; None: "
-          "all. ``slices``:\n"
-          "by names or patterns, ``(dim, begin, end)`` in elements, ``(dim, begin, end, parts)`` "
-          "in equal\n"
-          "parts (:func:`shard`), or a list of them for several dimensions. What is loaded is "
-          "contiguous.\n"
-          "Each selection needs a name of its own.\n\n"
-          "Raises gpushm.InvalidFileError (also if a file changes meanwhile), AlreadyExistsError "
-          "(the name\n"
-          "has another model or selection, or the files have changed since they were loaded),\n"
-          "InvalidArgumentError (tensors or slices that the files do not have), ValueError, "
-          "TypeError,\n"
-          "TimedOutError, CancelledError, and as :meth:`create` and :meth:`open`.")
->>>>>>> e95b0f98 (python: load some tensors of a model, and slices of them)
       .def("open_tensors",
            open_tensors,
            nb::arg("name"),
