@@ -65,12 +65,12 @@ struct segment : base::reservation, std::enable_shared_from_this<segment> {
   gpushm::generation generation = 0;
   std::uint32_t slot = 0;
   std::uint32_t attached_chunks = 0;
+  [[no_unique_address]] peer creator;  // the next members are in its padding
   bool published = false;
   bool removed = false;
   bool exporter_gone = false;  ///< its exporter has died; false again once it is removed by name
   bool device_lost = false;    ///< its GPU was reported lost while it existed; removed, too
   bool used = false;           ///< a lease other than the creator's ended since the last `released`
-  peer creator;
   session_id creator_session = 0;  ///< 0 once that session has ended
   std::vector<lease> leases;
   std::shared_ptr<const metadata_block> metadata;  ///< null: none
