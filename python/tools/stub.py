@@ -28,7 +28,13 @@ WORDS = {
     "reading": ("auto", "cached", "direct"),
     "verify": ("auto", "full"),
     "state": (
-        "live", "removed", "exporter-gone", "broker-gone", "unknown", "device-lost", "suspended",
+        "live",
+        "removed",
+        "exporter-gone",
+        "broker-gone",
+        "unknown",
+        "device-lost",
+        "suspended",
     ),
 }
 
