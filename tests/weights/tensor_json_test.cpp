@@ -175,7 +175,7 @@ TEST(tensor_json, scanner_accepts_nothing_that_the_parser_refuses) {
   constexpr std::string_view replacements = "{}[]\",:0123456789.-+eE aUu\\\x01\x7F\xC3\n\0";
   std::mt19937 random(2);
   std::size_t accepted = 0;
-  for (int i = 0; i != 4'000; ++i) {
+  for (int i = 0; i != 1'000; ++i) {
     std::string json = write_tensors(random_table(random));
     for (auto changes = random() % 3; changes != 0; --changes) {
       const std::size_t at = random() % json.size();
@@ -199,7 +199,7 @@ TEST(tensor_json, scanner_accepts_nothing_that_the_parser_refuses) {
       EXPECT_EQ(scanned, parsed(json)) << json;
     }
   }
-  EXPECT_GT(accepted, 1'000U);
+  EXPECT_GT(accepted, 250U);
   const std::string good_one = R"({"a":{"dtype":"U8","data_offsets":[0,1],"shape":[)";
   for (const std::string& json : {good_one + "01]}}",
                                   good_one + "1]}} x",
