@@ -320,7 +320,8 @@ TEST_F(selections, of_c_are_checked) {
   how.device = {"host", 4};
   gpushm_segment* loaded = nullptr;
   const auto code = [&] {
-    return gpushm_tensors_load(client_.handle(), {"w", 1}, &path, 1, &how, &loaded);
+    return gpushm_tensors_load(
+        client_.handle(), {"w", 1}, &path, 1, &how, GPUSHM_DEFAULT_TIMEOUT, &loaded);
   };
   how.tensor_count = 1;
   EXPECT_EQ(code(), GPUSHM_ERRC_INVALID_ARGUMENT);
