@@ -20,9 +20,9 @@ struct strided_source {
   /// From the first byte of run 0.
   [[nodiscard]] std::uint64_t offset_of(std::uint64_t run) const {
     std::uint64_t result = 0;
-    for (auto each = outer.rbegin(); each != outer.rend(); ++each) {
-      result += run % each->count * each->stride_bytes;
-      run /= each->count;
+    for (std::size_t i = outer.size(); i-- != 0;) {
+      result += run % outer[i].count * outer[i].stride_bytes;
+      run /= outer[i].count;
     }
     return result;
   }

@@ -333,7 +333,7 @@ TEST_F(lost_broker, channels_go_on_with_a_producer_that_comes_early) {
     gpushm::consumer_options wanted;
     wanted.mode = mode;
     wanted.device = "host";
-    wanted.resume = -1ms;
+    wanted.resume = gpushm::forever;
     consumers.push_back(gpushm::channel_consumer::open(client, "c", wanted));
   }
   dies.does("fill_items 1");
