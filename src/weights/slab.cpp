@@ -317,7 +317,7 @@ std::optional<std::string> table_of(const segment& what, const slab_info& info) 
     seal_value expected = seal_for(info, table);
     expected.version = seal.version;
     if (expected == seal) {
-      return std::optional(std::move(table));
+      return {std::move(table)};
     }  // otherwise it was sealed during the copy, or is damaged
   }
   const auto found = seal_of(what, info);
