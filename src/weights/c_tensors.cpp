@@ -52,24 +52,17 @@ class borrowed {
   gpushm::segment segment_;
 };
 
-std::vector<std::string> paths_in(const gpushm_string* paths, std::size_t count) {
-  if (paths == nullptr && count != 0) {
-    throw_invalid("load", "the paths are NULL", "pass an array of them");
+/// `cause`, `next_step`: of the error if they are NULL.
+std::vector<std::string> texts_in(const gpushm_string* texts,
+                                  std::size_t count,
+                                  const char* cause,
+                                  const char* next_step) {
+  if (texts == nullptr && count != 0) {
+    throw_invalid("load", cause, next_step);
   }
   std::vector<std::string> result;
   for (std::size_t i = 0; i != count; ++i) {
-    result.emplace_back(text_in(paths[i], "load"));
-  }
-  return result;
-}
-
-std::vector<std::string> tensors_in(const gpushm_string* tensors, std::size_t count) {
-  if (tensors == nullptr && count != 0) {
-    throw_invalid("load", "the tensors are NULL", "pass an array of their names");
-  }
-  std::vector<std::string> result;
-  for (std::size_t i = 0; i != count; ++i) {
-    result.emplace_back(text_in(tensors[i], "load"));
+    result.emplace_back(text_in(texts[i], "load"));
   }
   return result;
 }
@@ -116,7 +109,8 @@ gpushm::load_options options_in(const gpushm_load_options* given, std::int64_t t
   result.verify = static_cast<gpushm::verify>(gpushm::base::enum_in(
       from.verify, static_cast<gpushm_verify>(GPUSHM_VERIFY_FULL), operation));
   result.replace = from.replace;
-  result.tensors = tensors_in(from.tensors, from.tensor_count);
+  result.tensors = texts_in(
+      from.tensors, from.tensor_count, "the tensors are NULL", "pass an array of their names");
   result.slices = slices_in(from.slices, from.slice_count);
   result.timeout = gpushm::base::timeout_in(timeout_ms, operation, default_load);
   result.stop = gpushm::detail::token_of(from.stop);
@@ -197,8 +191,8 @@ gpushm_errc gpushm_tensors_load(gpushm_client* client,
     const std::string called(text_in(name, "load"));
     gpushm::client by = client_in(client, "load", called);
     gpushm_segment*& result = out(segment, "load");
-    result = weights::load(by, called, paths_in(paths, count), options_in(options, timeout_ms))
-                 .release();
+    const auto files = texts_in(paths, count, "the paths are NULL", "pass an array of them");
+    result = weights::load(by, called, files, options_in(options, timeout_ms)).release();
   });
 }
 

@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 
 #include <array>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -19,6 +18,7 @@
 #include "gpushm/error.hpp"
 #include "streams/registered_page.hpp"
 #include "streams/retired_pages.hpp"
+#include "weights/block_buffer.hpp"
 
 namespace gpushm::weights {
 
@@ -64,15 +64,9 @@ class host_lane : public copy_lane {
   void finish() override {}
 
  private:
-  struct freed {
-    void operator()(std::byte* memory) const noexcept {
-      std::free(memory);  // NOLINT(*-no-malloc,*-owning-memory): of aligned_alloc
-    }
-  };
   std::byte* first_ = nullptr;
   done report_;
-  std::unique_ptr<std::byte, freed> buffer_{
-      static_cast<std::byte*>(std::aligned_alloc(block_bytes, buffer_bytes))};
+  block_buffer buffer_ = make_block_buffer(buffer_bytes);
 };
 
 struct staging {

@@ -21,10 +21,8 @@ const std::byte* run_reader::read(const piece& what,
                                   std::uint64_t first,
                                   std::uint64_t bytes,
                                   std::byte* to) {
-  constexpr std::uint64_t block = copy_lane::block_bytes;
   if (!buffer_) {
-    // NOLINTNEXTLINE(*-no-malloc,*-owning-memory): the buffer's deleter frees it
-    buffer_.reset(static_cast<std::byte*>(std::aligned_alloc(block, step_bytes + 2 * block)));
+    buffer_ = make_block_buffer(step_bytes + 2 * copy_lane::block_bytes);
     if (!buffer_) {
       throw error(errc::out_of_memory,
                   "load",

@@ -3,9 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
 
+#include "weights/block_buffer.hpp"
 #include "weights/layout.hpp"
 #include "weights/piece_reader.hpp"
 
@@ -25,15 +24,9 @@ class run_reader {
   const std::byte* read(const piece& what, std::uint64_t first, std::uint64_t bytes, std::byte* to);
 
  private:
-  struct freed {
-    void operator()(std::byte* memory) const noexcept {
-      std::free(memory);  // NOLINT(*-no-malloc,*-owning-memory): of aligned_alloc
-    }
-  };
-
   const piece_reader& reader_;
   const layout& plan_;
-  std::unique_ptr<std::byte, freed> buffer_;  ///< from the first strided piece on
+  block_buffer buffer_;  ///< from the first strided piece on
 };
 
 }  // namespace gpushm::weights

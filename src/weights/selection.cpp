@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/quoted.hpp"
+#include "base/text.hpp"
 #include "gpushm/error.hpp"
 #include "weights/hash.hpp"
 
@@ -32,17 +33,10 @@ std::u32string characters_of(std::string_view text) {
   constexpr char32_t first_other = 0x11'0000;
   std::u32string result;
   while (!text.empty()) {
-    const auto lead = static_cast<unsigned char>(text.front());
-    const std::size_t bytes = lead < 0xC0U ? 1 : lead < 0xE0U ? 2 : lead < 0xF0U ? 3 : 4;
-    bool is_valid = (lead < 0x80U || lead >= 0xC0U) && lead < 0xF8U && bytes <= text.size();
-    char32_t value = bytes == 1 ? lead : lead & (0x7FU >> bytes);
-    for (std::size_t i = 1; is_valid && i != bytes; ++i) {
-      const auto next = static_cast<unsigned char>(text[i]);
-      is_valid = (next & 0xC0U) == 0x80U;
-      value = value << 6U | (next & 0x3FU);
-    }
-    result += is_valid ? value : first_other + lead;
-    text.remove_prefix(is_valid ? bytes : 1);
+    const base::character next = base::first_character(text);
+    result +=
+        next.length != 0 ? next.value : first_other + static_cast<unsigned char>(text.front());
+    text.remove_prefix(std::max<std::size_t>(next.length, 1));
   }
   return result;
 }
