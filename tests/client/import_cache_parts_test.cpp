@@ -18,6 +18,7 @@
 #include "gpushm/gpushm.hpp"
 #include "testing/process/deadline.hpp"
 #include "testing/process/temp_dir.hpp"
+#include "tests/client/counted_region.hpp"
 #include "transport/packet_socket.hpp"
 #include "wire/codec.hpp"
 
@@ -26,34 +27,9 @@ namespace {
 
 using namespace std::chrono_literals;
 using gpushm_testing::eventually;
+using gpushm_tests::counted_region;
 
 constexpr std::uint64_t mebibyte = 1ULL << 20U;
-
-/// Counts the mapped memory.
-class counted_region final : public memory::region {
- public:
-  explicit counted_region(std::atomic<int>& alive, std::function<void()> on_end = {})
-      : alive_(alive), on_end_(std::move(on_end)) {
-    ++alive_;
-  }
-  counted_region(const counted_region&) = delete;
-  counted_region& operator=(const counted_region&) = delete;
-  ~counted_region() override {
-    if (on_end_) {
-      on_end_();
-    }
-    --alive_;
-  }
-  [[nodiscard]] void* data() const noexcept override { return nullptr; }
-  [[nodiscard]] std::uint64_t mapped_bytes() const noexcept override { return 0; }
-  void read(std::uint64_t /*offset*/, std::span<std::byte> /*to*/) const override {}
-  void write(std::uint64_t /*offset*/, std::span<const std::byte> /*from*/) override {}
-  void fill(std::uint64_t /*offset*/, std::uint64_t /*size*/, std::byte /*value*/) override {}
-
- private:
-  std::atomic<int>& alive_;
-  std::function<void()> on_end_;
-};
 
 /// Segments of a broker, with made-up GPUs.
 class import_cache_parts : public testing::Test {

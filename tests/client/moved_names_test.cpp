@@ -15,6 +15,7 @@
 #include "client/client_impl.hpp"
 #include "client/lease_table.hpp"
 #include "testing/process/deadline.hpp"
+#include "tests/client/counted_region.hpp"
 #include "tests/client/scripted_broker.hpp"
 #include "wire/state_table.hpp"
 
@@ -23,6 +24,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using gpushm_testing::scaled_timeout;
+using gpushm_tests::counted_region;
 using gpushm_tests::scripted_broker;
 
 /// The slot of the alias. All slots show their own number as generation at first.
@@ -56,22 +58,6 @@ wire::segment segment_of(const std::string& name, std::uint32_t slot) {
   info.published = true;
   return info;
 }
-
-class counted_region final : public memory::region {
- public:
-  explicit counted_region(std::atomic<int>& alive) : alive_(alive) { ++alive_; }
-  counted_region(const counted_region&) = delete;
-  counted_region& operator=(const counted_region&) = delete;
-  ~counted_region() override { --alive_; }
-  [[nodiscard]] void* data() const noexcept override { return nullptr; }
-  [[nodiscard]] std::uint64_t mapped_bytes() const noexcept override { return 0; }
-  void read(std::uint64_t /*offset*/, std::span<std::byte> /*to*/) const override {}
-  void write(std::uint64_t /*offset*/, std::span<const std::byte> /*from*/) override {}
-  void fill(std::uint64_t /*offset*/, std::uint64_t /*size*/, std::byte /*value*/) override {}
-
- private:
-  std::atomic<int>& alive_;
-};
 
 class moved_names : public testing::Test {
  protected:
