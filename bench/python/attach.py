@@ -24,17 +24,17 @@ import ctypes
 import json
 import mmap
 import os
-import shutil
 import socket
 import statistics
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from own_broker import broker
 
 NAME = "bench/model"
 ALIGNMENT = 256
@@ -322,22 +322,8 @@ def main() -> None:
     if options.socket is not None:
         Engine(options).run()
         return
-    command = os.environ.get("GPUSHM_COMMAND") or shutil.which("gpushm") or sys.exit("no gpushm")
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["GPUSHM_SOCKET"] = f"{folder}/socket"
-        read_end, write_end = os.pipe()
-        broker = subprocess.Popen(
-            [command, "serve", "--socket", f"{folder}/socket", "--ready-fd", str(write_end)],
-            pass_fds=[write_end], stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        os.close(write_end)
-        if os.read(read_end, 1) != b"\n":
-            sys.exit("the broker did not start")
-        try:
-            results = measure(options)
-        finally:
-            broker.terminate()
-            broker.wait(20)
+    with broker():
+        results = measure(options)
     Path(options.json).write_text(json.dumps(results, indent=1) + "\n")
     print(json.dumps(results, indent=1))
 

@@ -28,7 +28,6 @@ import argparse
 import contextlib
 import json
 import os
-import shutil
 import signal
 import statistics
 import subprocess
@@ -40,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from loaders import LIBRARIES
+from own_broker import broker
 
 PARTS = ["loads", "attach", "cuda-ipc", "kills"]
 
@@ -406,27 +406,6 @@ class Bench:
                 / min(run["again_ms"] for run in self.results["attach"]["runs"]),
             })  # fmt: skip
         return is_right
-
-
-@contextlib.contextmanager
-def broker() -> Iterator[None]:
-    """GPUSHM_SOCKET is that of a broker of this program."""
-    command = os.environ.get("GPUSHM_COMMAND") or shutil.which("gpushm") or sys.exit("no gpushm")
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["GPUSHM_SOCKET"] = f"{folder}/socket"
-        read_end, write_end = os.pipe()
-        process = subprocess.Popen(
-            [command, "serve", "--socket", f"{folder}/socket", "--ready-fd", str(write_end)],
-            pass_fds=[write_end], stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        os.close(write_end)
-        if os.read(read_end, 1) != b"\n":
-            sys.exit("the broker did not start")
-        try:
-            yield
-        finally:
-            process.terminate()
-            process.wait(20)
 
 
 def libraries_here(options: argparse.Namespace) -> dict[str, Any]:
