@@ -14,44 +14,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "expect.h"
 #include "gpushm/broker.h"
 #include "gpushm/gpushm.h"
-
-static atomic_int failures = 0;
-
-#define EXPECT(condition)                                                     \
-  do {                                                                        \
-    if (!(condition)) {                                                       \
-      fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                             \
-    }                                                                         \
-  } while (0)
-
-/* Checks the code, and that the error has the same code and a cause. */
-static void expect_failure(const char* call, int line, gpushm_errc got, gpushm_errc wanted) {
-  const gpushm_error* error = gpushm_last_error();
-  if (got != wanted) {
-    fprintf(stderr,
-            "line %d: %s returned %d (%s), not %d\n",
-            line,
-            call,
-            (int)got,
-            got == GPUSHM_OK ? "" : gpushm_error_message(error).data,
-            (int)wanted);
-    ++failures;
-    return;
-  }
-  if (got == GPUSHM_OK) {
-    return;
-  }
-  if (error == NULL || gpushm_error_code(error) != wanted || gpushm_error_cause(error).size == 0 ||
-      gpushm_error_message(error).data[gpushm_error_message(error).size] != '\0') {
-    fprintf(stderr, "line %d: %s set no matching error\n", line, call);
-    ++failures;
-  }
-}
-#define FAILS(call, wanted) expect_failure(#call, __LINE__, (call), (wanted))
-#define WORKS(call) expect_failure(#call, __LINE__, (call), GPUSHM_OK)
 
 static int is_text(gpushm_string text, const char* wanted) {
   return text.size == strlen(wanted) && memcmp(text.data, wanted, text.size) == 0;

@@ -10,36 +10,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "expect.h"
 #include "gpushm/broker.h"
 #include "gpushm/channel.h"
 #include "gpushm/gpushm.h"
 #include "gpushm/tensors.h"
 #include "gpushm/timeline.h"
-
-static int failures = 0;
-
-#define EXPECT(condition)                                                     \
-  do {                                                                        \
-    if (!(condition)) {                                                       \
-      fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                             \
-    }                                                                         \
-  } while (0)
-#define WORKS(call) expect_code(#call, __LINE__, (call), GPUSHM_OK)
-#define FAILS(call, wanted) expect_code(#call, __LINE__, (call), (wanted))
-
-static void expect_code(const char* call, int line, gpushm_errc got, gpushm_errc wanted) {
-  if (got != wanted) {
-    fprintf(stderr,
-            "line %d: %s returned %d (%s), not %d\n",
-            line,
-            call,
-            (int)got,
-            got == GPUSHM_OK ? "" : gpushm_error_message(gpushm_last_error()).data,
-            (int)wanted);
-    ++failures;
-  }
-}
 
 static char directory[] = "/tmp/gpushm-timeouts-XXXXXX";
 static char socket_path[128];
