@@ -254,6 +254,7 @@ int serve(options chosen) {
         gpushm::base::memory_for_members(gpushm::base::memory_limit_bytes());
   }
   limit_descriptors(chosen.domains);
+  chosen.domains.version = GPUSHM_VERSION;
   auto before = gpushm::domains::take_predecessor(*store);
   // Neither is destroyed, also not after an exception: everything is for the successor.
   auto& domains =

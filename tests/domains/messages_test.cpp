@@ -112,6 +112,73 @@ TEST(private_messages, answers_survive) {
   EXPECT_STREQ(failure.what(), "serve \"it\": why (do)");
 }
 
+domain_statistics largest_statistics() {
+  constexpr std::uint64_t many = ~std::uint64_t{0};
+  domain_statistics result;
+  for (std::size_t i = 0; i <= max_principals; ++i) {
+    result.principals.push_back({"pod " + std::string(36, static_cast<char>('a' + i % 26)),
+                                 i,
+                                 many,
+                                 many,
+                                 many,
+                                 many,
+                                 many,
+                                 many,
+                                 many - i});
+  }
+  result.others = 7;
+  result.budgets.assign(max_usages,
+                        {"domain", std::string(96, 'n'), "gpu_bytes", std::string(96, 'g'), 1, 2});
+  result.unheld = {1, 2, 3};
+  result.fence_waits = {4, 5, 6};
+  result.close_waits = {7, 8, 9};
+  result.kinds.assign(8, {"exporter_bound", {many, many, many}});
+  for (std::size_t i = 0; i < max_refusals; ++i) {
+    result.refusals.push_back(
+        {"request " + std::to_string(i % 24), static_cast<errc>(1 + i % 40), many});
+  }
+  for (int i = 0; i < 24; ++i) {
+    request_latency one{"request " + std::to_string(i), {}, many};
+    one.counts.fill(many);
+    one.counts.back() = static_cast<std::uint64_t>(i);
+    result.latencies.push_back(one);
+  }
+  return result;
+}
+
+TEST(private_messages, statistics_survive) {
+  EXPECT_EQ(
+      std::get<statistics_request>(decode_request(encode(request(statistics_request{"d"})))).domain,
+      "d");
+  EXPECT_TRUE(
+      std::holds_alternative<broker_request>(decode_request(encode(request(broker_request{})))));
+
+  const broker_facts facts{"1.2.3", 4, 5, 6, 7, {{"process", "it", "descriptors", {}, 8, 9}}};
+  const auto about = std::get<broker_facts>(decode_answer(encode(answer(facts))));
+  EXPECT_EQ(about.version, "1.2.3");
+  EXPECT_EQ(about.started_ns, 4U);
+  EXPECT_EQ(about.starts, 5U);
+  EXPECT_EQ(about.takeovers, 6U);
+  EXPECT_EQ(about.failed_takeovers, 7U);
+  ASSERT_EQ(about.budgets.size(), 1U);
+  EXPECT_EQ(about.budgets[0].used, 8U);
+  EXPECT_EQ(about.budgets[0].limit, 9U);
+
+  // Also the largest one fits.
+  const domain_statistics all = largest_statistics();
+  const auto got = std::get<domain_statistics>(decode_answer(encode(answer(all))));
+  EXPECT_EQ(got.principals, all.principals);
+  EXPECT_EQ(got.others, 7U);
+  ASSERT_EQ(got.budgets.size(), max_usages);
+  EXPECT_EQ(got.budgets.back().resource, "gpu_bytes");
+  EXPECT_EQ(got.unheld, all.unheld);
+  EXPECT_EQ(got.fence_waits, all.fence_waits);
+  EXPECT_EQ(got.close_waits, all.close_waits);
+  EXPECT_EQ(got.kinds, all.kinds);
+  EXPECT_EQ(got.refusals, all.refusals);
+  EXPECT_EQ(got.latencies, all.latencies);
+}
+
 TEST(private_messages, a_full_page_of_the_longest_fits) {
   reading longest = sample(std::string(255, 'n'));
   longest.problem.assign(10'000, 'p');
@@ -137,6 +204,7 @@ TEST(private_messages, damaged_ones_are_refused) {
   std::minstd_rand random(1);
   const auto packets = {encode(request(open_request{"domain"})),
                         encode(answer(readings{{sample("a"), sample("b")}, true})),
+                        encode(answer(largest_statistics())),
                         encode(answer(error(errc::timed_out, "a", "b", "c", "d")))};
   int refused = 0;
   for (const auto& packet : packets) {

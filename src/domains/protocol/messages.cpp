@@ -22,6 +22,8 @@ constexpr std::string_view operation = "private socket";
 constexpr std::size_t max_problem_bytes = 512;
 /// So that `max_usages` fit into one, with the text of quotas.
 constexpr std::size_t max_usage_text_bytes = 96;
+/// "container " and 16 digits; "pod " and 36.
+constexpr std::size_t max_principal_bytes = 40;
 
 // ---- encoding ----
 
@@ -57,7 +59,86 @@ struct request_writer {
     const auto what = fb::CreateLoseDevice(to, uuid, to.CreateString(v.pci_address));
     return fb::CreateRequest(to, fb::What::LoseDevice, what.Union());
   }
+  fbs::Offset<fb::Request> operator()(const broker_request&) {
+    return fb::CreateRequest(to, fb::What::ReadBroker, fb::CreateReadBroker(to).Union());
+  }
+  fbs::Offset<fb::Request> operator()(const statistics_request& v) {
+    const auto what = fb::CreateReadStatistics(to, to.CreateString(v.domain));
+    return fb::CreateRequest(to, fb::What::ReadStatistics, what.Union());
+  }
 };
+
+using usage_rows = fbs::Offset<fbs::Vector<fbs::Offset<fb::Usage>>>;
+
+usage_rows rows_of(builder& to, const std::vector<usage>& from) {
+  std::vector<fbs::Offset<fb::Usage>> all;
+  all.reserve(from.size());
+  for (const usage& each : from) {
+    const auto level = to.CreateString(each.level);
+    const auto name = to.CreateString(each.name.substr(0, max_usage_text_bytes));
+    const auto resource = to.CreateString(each.resource);
+    const auto gpu = to.CreateString(each.gpu.substr(0, max_usage_text_bytes));
+    all.push_back(fb::CreateUsage(to, level, name, resource, gpu, each.used, each.limit));
+  }
+  return to.CreateVector(all);
+}
+
+fbs::Offset<fb::Amount> amount_of(builder& to, const segment_amount& from) {
+  return fb::CreateAmount(to, from.segments, from.bytes, from.oldest_ms);
+}
+
+fbs::Offset<fb::Statistics> statistics_of(builder& to, const domain_statistics& from) {
+  std::vector<fbs::Offset<fb::Principal>> principals;
+  for (const principal_statistics& each : from.principals) {
+    principals.push_back(
+        fb::CreatePrincipal(to,
+                            to.CreateString(each.name.substr(0, max_principal_bytes)),
+                            each.connections,
+                            each.segments,
+                            each.host_bytes,
+                            each.gpu_bytes,
+                            each.memory_bytes,
+                            each.descriptors,
+                            each.subscriptions,
+                            each.waiting_opens));
+  }
+  std::vector<fbs::Offset<fb::Kind>> kinds;
+  for (const kind_statistics& each : from.kinds) {
+    const auto name = to.CreateString(each.name);
+    kinds.push_back(fb::CreateKind(to, name, amount_of(to, each.amount)));
+  }
+  std::vector<fbs::Offset<fb::Refusal>> refusals;
+  for (const refusal_statistics& each : from.refusals) {
+    refusals.push_back(fb::CreateRefusal(to,
+                                         to.CreateSharedString(each.request),
+                                         static_cast<std::uint16_t>(each.code),
+                                         each.count));
+  }
+  std::vector<fbs::Offset<fb::Latency>> latencies;
+  for (const request_latency& each : from.latencies) {
+    const auto request = to.CreateSharedString(each.request);
+    const auto counts = to.CreateVector(each.counts.data(), each.counts.size());
+    latencies.push_back(fb::CreateLatency(to, request, counts, each.sum_ns));
+  }
+  const auto all_principals = to.CreateVector(principals);
+  const usage_rows budgets = rows_of(to, from.budgets);
+  const auto unheld = amount_of(to, from.unheld);
+  const auto fence_waits = amount_of(to, from.fence_waits);
+  const auto close_waits = amount_of(to, from.close_waits);
+  const auto all_kinds = to.CreateVector(kinds);
+  const auto all_refusals = to.CreateVector(refusals);
+  const auto all_latencies = to.CreateVector(latencies);
+  return fb::CreateStatistics(to,
+                              all_principals,
+                              from.others,
+                              budgets,
+                              unheld,
+                              fence_waits,
+                              close_waits,
+                              all_kinds,
+                              all_refusals,
+                              all_latencies);
+}
 
 struct answer_writer {
   builder& to;
@@ -96,18 +177,19 @@ struct answer_writer {
     return fb::CreateAnswer(to, fb::Result::DeviceLost, fb::CreateDeviceLost(to).Union());
   }
   fbs::Offset<fb::Answer> operator()(const usages& v) {
-    std::vector<fbs::Offset<fb::Usage>> all;
-    all.reserve(v.all.size());
-    for (const usage& each : v.all) {
-      const auto level = to.CreateString(each.level);
-      const auto name = to.CreateString(each.name.substr(0, max_usage_text_bytes));
-      const auto resource = to.CreateString(each.resource);
-      const auto gpu = to.CreateString(each.gpu.substr(0, max_usage_text_bytes));
-      all.push_back(fb::CreateUsage(to, level, name, resource, gpu, each.used, each.limit));
-    }
-    const auto rows = to.CreateVector(all);
+    const usage_rows rows = rows_of(to, v.all);
     const auto result = fb::CreateUsages(to, rows, to.CreateString(v.quotas));
     return fb::CreateAnswer(to, fb::Result::Usages, result.Union());
+  }
+  fbs::Offset<fb::Answer> operator()(const broker_facts& v) {
+    const auto version = to.CreateString(v.version);
+    const usage_rows budgets = rows_of(to, v.budgets);
+    const auto result = fb::CreateBrokerFacts(
+        to, version, v.started_ns, v.starts, v.takeovers, v.failed_takeovers, budgets);
+    return fb::CreateAnswer(to, fb::Result::BrokerFacts, result.Union());
+  }
+  fbs::Offset<fb::Answer> operator()(const domain_statistics& v) {
+    return fb::CreateAnswer(to, fb::Result::Statistics, statistics_of(to, v).Union());
   }
 
  private:
@@ -226,6 +308,82 @@ reading reading_of(const fb::Reading& v) {
   return result;
 }
 
+/// Calls `take` for each; a vector that is not there is empty.
+template <typename Rows, typename Take>
+void for_each(const Rows* rows, Take&& take) {
+  if (rows != nullptr) {
+    for (const auto* const each : *rows) {
+      take(*each);
+    }
+  }
+}
+
+std::vector<usage> usages_of(const fbs::Vector<fbs::Offset<fb::Usage>>* rows) {
+  std::vector<usage> result;
+  for_each(rows, [&](const fb::Usage& each) {
+    result.push_back({fbs::GetString(each.level()),
+                      fbs::GetString(each.name()),
+                      fbs::GetString(each.resource()),
+                      fbs::GetString(each.gpu()),
+                      each.used(),
+                      each.limit()});
+  });
+  return result;
+}
+
+segment_amount amount_of(const fb::Amount* v) {
+  return v == nullptr ? segment_amount{}
+                      : segment_amount{v->segments(), v->bytes(), v->oldest_ms()};
+}
+
+broker_facts facts_of(const fb::BrokerFacts& v) {
+  return {fbs::GetString(v.version()),
+          v.started_ns(),
+          v.starts(),
+          v.takeovers(),
+          v.failed_takeovers(),
+          usages_of(v.budgets())};
+}
+
+domain_statistics statistics_of(const fb::Statistics& v) {
+  domain_statistics result;
+  for_each(v.principals(), [&](const fb::Principal& each) {
+    result.principals.push_back({fbs::GetString(each.name()),
+                                 each.connections(),
+                                 each.segments(),
+                                 each.host_bytes(),
+                                 each.gpu_bytes(),
+                                 each.memory_bytes(),
+                                 each.descriptors(),
+                                 each.subscriptions(),
+                                 each.waiting_opens()});
+  });
+  result.others = v.others();
+  result.budgets = usages_of(v.budgets());
+  result.unheld = amount_of(v.unheld());
+  result.fence_waits = amount_of(v.fence_waits());
+  result.close_waits = amount_of(v.close_waits());
+  for_each(v.kinds(), [&](const fb::Kind& each) {
+    result.kinds.push_back({fbs::GetString(each.name()), amount_of(each.amount())});
+  });
+  for_each(v.refusals(), [&](const fb::Refusal& each) {
+    result.refusals.push_back(
+        {fbs::GetString(each.request()), static_cast<errc>(each.code()), each.count()});
+  });
+  for_each(v.latencies(), [&](const fb::Latency& each) {
+    request_latency& one = result.latencies.emplace_back();
+    one.request = fbs::GetString(each.request());
+    one.sum_ns = each.sum_ns();
+    if (each.counts() != nullptr) {
+      const std::size_t size = std::min<std::size_t>(each.counts()->size(), one.counts.size());
+      for (std::size_t i = 0; i < size; ++i) {
+        one.counts.at(i) = each.counts()->Get(static_cast<fbs::uoffset_t>(i));
+      }
+    }
+  });
+  return result;
+}
+
 }  // namespace
 
 std::vector<std::byte> encode(const request& from) {
@@ -258,6 +416,12 @@ request decode_request(std::span<const std::byte> from) {
   }
   if (const auto* const lost = v.what_as_LoseDevice()) {
     return lose_device_request{fbs::GetString(lost->uuid()), fbs::GetString(lost->pci_address())};
+  }
+  if (v.what_as_ReadBroker() != nullptr) {
+    return broker_request{};
+  }
+  if (const auto* const read = v.what_as_ReadStatistics()) {
+    return statistics_request{fbs::GetString(read->domain())};
   }
   throw_later_version();
 }
@@ -297,19 +461,13 @@ answer decode_answer(std::span<const std::byte> from) {
     return device_lost{};
   }
   if (const auto* const page = v.result_as_Usages()) {
-    usages result;
-    result.quotas = fbs::GetString(page->quotas());
-    if (page->all() != nullptr) {
-      for (const fb::Usage* const each : *page->all()) {
-        result.all.push_back({fbs::GetString(each->level()),
-                              fbs::GetString(each->name()),
-                              fbs::GetString(each->resource()),
-                              fbs::GetString(each->gpu()),
-                              each->used(),
-                              each->limit()});
-      }
-    }
-    return result;
+    return usages{usages_of(page->all()), fbs::GetString(page->quotas())};
+  }
+  if (const auto* const facts = v.result_as_BrokerFacts()) {
+    return facts_of(*facts);
+  }
+  if (const auto* const all = v.result_as_Statistics()) {
+    return statistics_of(*all);
   }
   throw_later_version();
 }

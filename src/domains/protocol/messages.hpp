@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "domains/protocol/reading.hpp"
+#include "domains/protocol/statistics.hpp"
 #include "domains/protocol/usage.hpp"
 #include "gpushm/error.hpp"
 
@@ -20,6 +21,8 @@ inline constexpr std::size_t max_message_bytes = 65'536;
 /// Of one packet.
 inline constexpr std::size_t max_readings = 32;
 inline constexpr std::size_t max_usages = 80;
+/// More would not fit beside `max_principals`; those that count most are sent.
+inline constexpr std::size_t max_refusals = 400;
 
 struct open_request {
   std::string domain;
@@ -43,13 +46,19 @@ struct lose_device_request {
   std::string uuid;         ///< of the GPU or of a MIG instance
   std::string pci_address;  ///< of the GPU, for its MIG instances; may be empty
 };
+struct broker_request {};
+struct statistics_request {
+  std::string domain;
+};
 using request = std::variant<open_request,
                              close_request,
                              read_request,
                              set_quotas_request,
                              usage_request,
                              yield_request,
-                             lose_device_request>;
+                             lose_device_request,
+                             broker_request,
+                             statistics_request>;
 
 struct opened {
   std::string directory;
@@ -66,8 +75,16 @@ struct usages {
   std::vector<usage> all;
   std::string quotas;
 };
-using answer =
-    std::variant<opened, closed, readings, error, quotas_set, usages, yielded, device_lost>;
+using answer = std::variant<opened,
+                            closed,
+                            readings,
+                            error,
+                            quotas_set,
+                            usages,
+                            yielded,
+                            device_lost,
+                            broker_facts,
+                            domain_statistics>;
 
 /// Throws message_too_large.
 [[nodiscard]] std::vector<std::byte> encode(const request& from);

@@ -154,6 +154,15 @@ usages private_socket::read_usage(const std::string& domain, milliseconds timeou
   return ask<usages>(usage_request{domain}, base::deadline_after(timeout));
 }
 
+broker_facts private_socket::read_broker(milliseconds timeout) const {
+  return ask<broker_facts>(broker_request{}, base::deadline_after(timeout));
+}
+
+domain_statistics private_socket::read_statistics(const std::string& domain,
+                                                  milliseconds timeout) const {
+  return ask<domain_statistics>(statistics_request{domain}, base::deadline_after(timeout));
+}
+
 void private_socket::lose_device(const std::string& uuid,
                                  const std::string& pci_address,
                                  milliseconds timeout) const {

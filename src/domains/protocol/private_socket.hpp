@@ -39,6 +39,10 @@ class private_socket {
   void set_quotas(const std::string& text, std::chrono::milliseconds timeout) const;
   [[nodiscard]] usages read_usage(const std::string& domain,
                                   std::chrono::milliseconds timeout) const;
+  /// As domain_set::read_broker and read_statistics. Block and throw as `read`.
+  [[nodiscard]] broker_facts read_broker(std::chrono::milliseconds timeout) const;
+  [[nodiscard]] domain_statistics read_statistics(const std::string& domain,
+                                                  std::chrono::milliseconds timeout) const;
   /// As domain_set::lose_device. Blocks and throws as `read`, and as that. If it throws, repeat it:
   /// some segments may have the state already.
   void lose_device(const std::string& uuid,

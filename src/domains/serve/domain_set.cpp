@@ -773,12 +773,11 @@ void domain_set::lose_device(const std::string& uuid, const std::string& pci_add
   }
 }
 
-usages domain_set::read_usage(const std::string& domain) const {
-  constexpr const char* operation = "read usage";
-  const auto promised = std::make_shared<std::promise<std::vector<core::node_usage>>>();
+template <typename Work>
+auto domain_set::ask(const char* operation, const std::string& domain, Work work) const {
+  using result = decltype(work(std::declval<broker_detail::hub&>()));
+  const auto promised = std::make_shared<std::promise<result>>();
   auto got = promised->get_future();
-  std::uint64_t freeing = 0;
-  usages result;
   {
     const std::lock_guard lock(mutex_);
     const auto at = open_.find(domain);
@@ -789,15 +788,13 @@ usages domain_set::read_usage(const std::string& domain) const {
                   "no such domain is served",
                   "see the log of gpushm-brokerd; `ls DIR/d` lists the domains");
     }
-    at->second.serving->get().post([promised](broker_detail::hub& of) {
+    at->second.serving->get().post([promised, work = std::move(work)](broker_detail::hub& of) {
       try {
-        promised->set_value(of.domain().budget().usages(max_usage_nodes));
+        promised->set_value(work(of));
       } catch (...) {
         promised->set_exception(std::current_exception());
       }
     });
-    freeing = at->second.serving->get().freeing_bytes();
-    result.quotas = quota_text_;
   }
   if (got.wait_for(options_.timeout) != std::future_status::ready) {
     throw error(errc::timed_out,
@@ -806,33 +803,82 @@ usages domain_set::read_usage(const std::string& domain) const {
                 "its broker is busy",
                 "try again; a broker that hangs is replaced by its keeper");
   }
-  for (const core::resource what : {core::resource::memory_bytes, core::resource::descriptors}) {
-    if (budget_->capacity(what) != 0) {
-      result.all.push_back({"process",
-                            "gpushm-brokerd",
-                            std::string(core::to_string(what)),
-                            {},
-                            budget_->used(what),
-                            budget_->capacity(what)});
-    }
-  }
-  if (freeing != 0) {
-    result.all.push_back({"domain", domain, "freeing_bytes", {}, freeing, 0});
-  }
   try {
-    for (const core::node_usage& each : got.get()) {
-      if (result.all.size() == max_usages) {
-        break;
-      }
-      result.all.push_back({std::string(core::to_string(each.kind)),
-                            each.kind == core::level::domain ? domain : each.name,
-                            std::string(core::to_string(each.what)),
-                            each.gpu,
-                            each.used,
-                            each.limit});
-    }
+    return got.get();
   } catch (const std::future_error&) {
     throw error(errc::broker_unreachable, operation, domain, "its broker ends", "try again");
+  }
+}
+
+std::vector<usage> domain_set::process_budgets() const {
+  std::vector<usage> result;
+  for (const core::resource what : {core::resource::memory_bytes, core::resource::descriptors}) {
+    result.push_back({"process",
+                      "gpushm-brokerd",
+                      std::string(core::to_string(what)),
+                      {},
+                      budget_->used(what),
+                      budget_->capacity(what)});
+  }
+  return result;
+}
+
+usages domain_set::read_usage(const std::string& domain) const {
+  struct of_domain {
+    std::vector<core::node_usage> nodes;
+    std::uint64_t freeing_bytes = 0;
+  };
+  const of_domain got = ask("read usage", domain, [](broker_detail::hub& of) {
+    return of_domain{of.domain().budget().usages(max_usage_nodes), of.freeing_bytes()};
+  });
+  usages result;
+  {
+    const std::lock_guard lock(mutex_);
+    result.quotas = quota_text_;
+  }
+  for (const usage& each : process_budgets()) {
+    if (each.limit != 0) {
+      result.all.push_back(each);
+    }
+  }
+  if (got.freeing_bytes != 0) {
+    result.all.push_back({"domain", domain, "freeing_bytes", {}, got.freeing_bytes, 0});
+  }
+  for (const core::node_usage& each : got.nodes) {
+    if (result.all.size() == max_usages) {
+      break;
+    }
+    result.all.push_back({std::string(core::to_string(each.kind)),
+                          each.kind == core::level::domain ? domain : each.name,
+                          std::string(core::to_string(each.what)),
+                          each.gpu,
+                          each.used,
+                          each.limit});
+  }
+  return result;
+}
+
+broker_facts domain_set::read_broker() const {
+  broker_facts result;
+  result.version = options_.version;
+  result.started_ns = static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(started_.time_since_epoch()).count());
+  result.budgets = process_budgets();
+  return result;
+}
+
+domain_statistics domain_set::read_statistics(const std::string& domain) const {
+  domain_statistics result;
+  const auto nodes = ask("read statistics", domain, [](broker_detail::hub& of) {
+    return of.domain().budget().usages(0);
+  });
+  for (const core::node_usage& each : nodes) {
+    result.budgets.push_back({"domain",
+                              domain,
+                              std::string(core::to_string(each.what)),
+                              each.gpu,
+                              each.used,
+                              each.limit});
   }
   return result;
 }

@@ -31,6 +31,7 @@ namespace gpushm::domains {
 struct domain_set_options {
   std::string run_dir = "/run/gpushm";
   std::vector<std::string> domains;  ///< the configured domains, which always exist
+  std::string version = {};          ///< of this program, for `read_broker`
   /// Per domain. `memory_bytes` (0: no limit) and `descriptors` apply to all domains together, so
   /// that a full domain leaves room for the others.
   broker_limits limits = {};
@@ -107,6 +108,12 @@ class domain_set {
   /// Throws `error`: invalid_argument (it is not served), timed_out, broker_unreachable (it ends).
   [[nodiscard]] usages read_usage(const std::string& domain) const;
 
+  /// About this process. Does not block.
+  [[nodiscard]] broker_facts read_broker() const;
+  /// What a domain has and has done, by principal, kind of request and budget. Its broker is busy
+  /// for a moment in each of several turns. Blocks and throws as `read_usage`.
+  [[nodiscard]] domain_statistics read_statistics(const std::string& domain) const;
+
   /// The memory that exists on that GPU is gone: its segments in all domains are `device_lost` when
   /// this returns, also for a later process. `pci_address`: for its MIG instances; may be empty.
   /// Blocks for `timeout` at most. Throws `error`, and some segments may have the state:
@@ -158,6 +165,10 @@ class domain_set {
   [[nodiscard]] gpushm::generation next_first_generation();
   void start_all(std::optional<predecessor>& before);
   void continue_all(predecessor& before);
+  /// Runs `work` on the domain's thread and returns its result. Blocks and throws as `read_usage`.
+  template <typename Work>
+  auto ask(const char* operation, const std::string& domain, Work work) const;
+  [[nodiscard]] std::vector<usage> process_budgets() const;
   /// Records a problem, and logs it if it is new. Called with the mutex.
   static void note_problem(const std::string& domain, served& of, const std::string& problem);
   void check_all();
@@ -169,6 +180,7 @@ class domain_set {
   /// Until then, the locks of this directory may still be those of a process that is dying.
   std::chrono::steady_clock::time_point locked_until_;
   const std::shared_ptr<core::process_budget> budget_;
+  const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
   const bool has_keeper_;
   broker_detail::authenticator code_;  ///< if it has a keeper
   std::atomic<std::uint64_t> next_short_name_ = 1;

@@ -174,6 +174,12 @@ answer service::carry_out(const request& what, int socket) {
     domains_.lose_device(lost->uuid, lost->pci_address);
     return device_lost{};
   }
+  if (std::holds_alternative<broker_request>(what)) {
+    return domains_.read_broker();
+  }
+  if (const auto* const read = std::get_if<statistics_request>(&what)) {
+    return domains_.read_statistics(read->domain);
+  }
   readings page;
   const std::string& after = std::get<read_request>(what).after;
   for (reading& each : domains_.read()) {
