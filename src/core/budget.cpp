@@ -413,6 +413,62 @@ std::vector<node_usage> budget::usages(std::size_t max_nodes) const {
   return result;
 }
 
+std::vector<node_usage> budget::own_usages() const {
+  std::vector<node_usage> result;
+  for (std::size_t i = 0; i < resource_count; ++i) {
+    const auto what = static_cast<resource>(i);
+    if (what != resource::gpu_bytes) {
+      result.push_back(
+          {level::domain, whole_->name(), what, {}, whole_->used(what), whole_->capacity(what)});
+    }
+  }
+  for (std::size_t number = 0; number < gpus_.size(); ++number) {
+    const std::uint64_t used =
+        whole_->used(item(resource::gpu_bytes, static_cast<std::uint32_t>(number)));
+    if (used != 0) {
+      result.push_back({level::domain,
+                        whole_->name(),
+                        resource::gpu_bytes,
+                        gpus_[number],
+                        used,
+                        whole_->capacity(resource::gpu_bytes)});
+    }
+  }
+  return result;
+}
+
+principal_usages budget::usages_of_principals(std::size_t max_rows) const {
+  std::vector<std::shared_ptr<const node>> all;
+  for (const auto& [key, each] : nodes_) {
+    if (key.first != level::principal) {
+      continue;
+    }
+    // Those below another one are counted in that.
+    if (auto at = each.lock(); at && at->parent_ == whole_) {
+      all.push_back(std::move(at));
+    }
+  }
+  const auto size_of = [](const node& one) {
+    return std::pair(one.used(resource::host_bytes) + one.used(resource::gpu_bytes),
+                     one.used(resource::memory_bytes));
+  };
+  std::stable_sort(all.begin(), all.end(), [&](const auto& one, const auto& other) {
+    return size_of(*one) > size_of(*other);
+  });
+  principal_usages result;
+  for (const auto& each : all) {
+    const bool is_row = result.largest.size() < max_rows;
+    node::amounts& to = is_row
+                            ? result.largest.emplace_back(principal_usages::row{each->name()}).used
+                            : result.others;
+    for (std::size_t i = 0; i < resource_count; ++i) {
+      to.at(i) += each->used(static_cast<resource>(i));
+    }
+    result.other_count += is_row ? 0 : 1;
+  }
+  return result;
+}
+
 std::optional<budget::verdict> budget::refused(const account& who,
                                                const item& what,
                                                std::uint64_t amount,

@@ -215,6 +215,18 @@ struct node_usage {
   std::uint64_t limit = 0;  ///< 0: none
 };
 
+/// What the principals of a domain use; those that are not vouched for are one. The rows and
+/// `others` add up to what the domain uses, of each resource.
+struct principal_usages {
+  struct row {
+    std::string name;
+    node::amounts used{};
+  };
+  std::vector<row> largest;  ///< by bytes of segments, then by memory
+  node::amounts others{};    ///< of those that are not in `largest`
+  std::size_t other_count = 0;
+};
+
 /// One domain's part of the budget tree (docs/adr/0037): process, domain, principal, and beside the
 /// principal the uid. What is taken is counted in each of them. Grants cannot be reclaimed, so each
 /// request must be within the capacity of each node, and within the principal's share of the
@@ -283,6 +295,10 @@ class budget {
   /// Of the domain, and of those principals and uids that use the most, at most `max_nodes`;
   /// without what is neither used nor limited.
   [[nodiscard]] std::vector<node_usage> usages(std::size_t max_nodes) const;
+  /// Of the domain: each resource, used or not; gpu_bytes of each GPU with any.
+  [[nodiscard]] std::vector<node_usage> own_usages() const;
+  /// Throws std::bad_alloc.
+  [[nodiscard]] principal_usages usages_of_principals(std::size_t max_rows) const;
   /// Nodes of principals and uids.
   [[nodiscard]] std::size_t node_count() const noexcept { return nodes_.size(); }
 

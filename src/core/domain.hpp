@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -131,6 +132,27 @@ struct ending_leases {
   fence_wait waits_for = fence_wait::process;
 };
 
+/// Counts of a domain's segments, in several turns: segments that begin or end meanwhile may be
+/// among them or not.
+struct segment_survey {
+  struct part {
+    std::uint64_t segments = 0;
+    std::uint64_t bytes = 0;
+    void add(const segment& one) noexcept {
+      ++segments;
+      bytes += one.allocated_bytes;
+    }
+    friend bool operator==(const part&, const part&) = default;
+  };
+  static constexpr std::size_t kinds = static_cast<std::size_t>(backend::timeline) + 1;
+
+  std::array<part, kinds> by_kind{};       ///< `backend`
+  part unheld;                             ///< persistent, and no process has a lease
+  part ending;                             ///< have leases that wait for a fence
+  std::optional<time_point> ending_since;  ///< the oldest of those leases
+  std::uint32_t next_slot = 0;
+};
+
 /// The state of one domain: segments, leases, quotas, waiting opens, subscriptions. Pure: no I/O,
 /// no clock, no threads. Every function either completes or throws `gpushm::error` or
 /// `std::bad_alloc` and changes nothing. Functions that end something (`disconnect`, `lose`,
@@ -219,6 +241,8 @@ class domain {
   /// Sets what `ending_of` reports. No effect unless the session is ending.
   void set_fence_wait(session_id session, fence_wait what);
   [[nodiscard]] std::optional<ending_leases> ending_of(const segment& what) const;
+  /// Adds some more segments. Returns false when all are counted. The work of one call is bounded.
+  [[nodiscard]] bool survey_some(segment_survey& to) const;
   /// Ends leases of ending sessions on the segment without a fence: for the operator all of them,
   /// for a member that may manage the segment those of its own principal. Throws no_such_segment,
   /// permission_denied, invalid_argument (none of its leases waits for a fence). Returns true if

@@ -78,6 +78,32 @@ std::optional<ending_leases> domain::ending_of(const segment& what) const {
   return result.count == 0 ? std::nullopt : std::optional(result);
 }
 
+bool domain::survey_some(segment_survey& to) const {
+  constexpr std::size_t effort_per_turn = 4'096;
+  for (std::size_t effort = 0; effort < effort_per_turn; ++to.next_slot, ++effort) {
+    if (to.next_slot >= slots_.end()) {
+      return false;
+    }
+    const segment* const at = find_segment(slots_.word_of(to.next_slot).generation);
+    if (at == nullptr || at->slot != to.next_slot) {
+      continue;  // free
+    }
+    to.by_kind.at(static_cast<std::size_t>(at->backend)).add(*at);
+    if (at->leases.empty() && at->lifetime == lifetime::persistent) {
+      to.unheld.add(*at);
+    }
+    if (ending_sessions_ == 0) {
+      continue;
+    }
+    effort += at->leases.size();
+    if (const auto ending = ending_of(*at)) {
+      to.ending.add(*at);
+      to.ending_since = std::min(ending->since, to.ending_since.value_or(ending->since));
+    }
+  }
+  return true;
+}
+
 error domain::writer_ending(const segment& what) const {
   const auto ending = ending_of(what);
   const std::int32_t pid = ending ? ending->pid : what.creator.pid;

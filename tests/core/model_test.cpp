@@ -567,6 +567,8 @@ class random_world {
   explicit random_world(std::uint32_t seed, bool restarts_often = false)
       : random_(seed), restarts_often_(restarts_often) {}
   [[nodiscard]] std::size_t restarts() const { return restarts_; }
+  [[nodiscard]] std::size_t unheld() const { return unheld_seen_; }
+  [[nodiscard]] std::size_t fence_waits() const { return fence_waits_seen_; }
 
   /// Replaces the domain by one that is made from the records, as after a restart of the broker.
   void restart() {
@@ -819,6 +821,8 @@ class random_world {
       ASSERT_EQ(gone, at->second.removed);
     }
     ASSERT_EQ(domain_->next_deadline(), model_.next_deadline());
+    check_survey();
+    check_principals();
     check_questions();
     check_losses();
     check_leases();
@@ -977,6 +981,57 @@ class random_world {
     ASSERT_EQ(domain_->lease_count(), all);
   }
 
+  /// What operators see of segments.
+  void check_survey() {
+    segment_survey seen;
+    while (domain_->survey_some(seen)) {
+    }
+    segment_survey expected;
+    for (const auto& [generation, segment] : model_.segments) {
+      const auto add = [bytes = segment.bytes](segment_survey::part& to) {
+        ++to.segments;
+        to.bytes += bytes;
+      };
+      const bool is_ending = model_.lost.contains(segment.creator_session) ||
+                             std::any_of(segment.leases.begin(),
+                                         segment.leases.end(),
+                                         [&](auto& l) { return model_.lost.contains(l.first); });
+      if (segment.leases.empty() && segment.persistent) {
+        add(expected.unheld);
+        ++unheld_seen_;
+      }
+      if (is_ending) {
+        add(expected.ending);
+        ++fence_waits_seen_;
+      }
+    }
+    ASSERT_EQ(seen.unheld, expected.unheld);
+    ASSERT_EQ(seen.ending, expected.ending);
+    ASSERT_EQ(seen.ending_since.has_value(), expected.ending.segments != 0);
+    segment_survey::part all;
+    for (const segment_survey::part& each : seen.by_kind) {
+      all.segments += each.segments;
+      all.bytes += each.bytes;
+    }
+    ASSERT_EQ(all, (segment_survey::part{model_.segments.size(), model_.bytes()}));
+  }
+
+  /// However few rows there are, they and the others add up to the domain.
+  void check_principals() {
+    for (const std::size_t rows : {std::size_t{0}, std::size_t{1}, std::size_t{100}}) {
+      const principal_usages got = domain_->budget().usages_of_principals(rows);
+      ASSERT_LE(got.largest.size(), rows);
+      ASSERT_TRUE(got.other_count == 0 || got.largest.size() == rows);
+      for (std::size_t i = 0; i < resource_count; ++i) {
+        std::uint64_t sum = got.others.at(i);
+        for (const principal_usages::row& each : got.largest) {
+          sum += each.used.at(i);
+        }
+        ASSERT_EQ(sum, domain_->budget().used(static_cast<resource>(i))) << "resource " << i;
+      }
+    }
+  }
+
   void check_answers() {
     const auto before = [](const answer& a, const answer& b) { return a.request < b.request; };
     std::stable_sort(seen_.answers().begin(), seen_.answers().end(), before);
@@ -1008,6 +1063,8 @@ class random_world {
   model model_;
   std::set<std::pair<session_id, std::uint64_t>> asked_;
   std::set<gpushm::generation> was_published_;
+  std::size_t unheld_seen_ = 0;
+  std::size_t fence_waits_seen_ = 0;
   std::uint64_t request_ = 0;
   gpushm::generation generation_ = 0;
   std::size_t granted_ = 0;
@@ -1038,6 +1095,8 @@ TEST(domain_and_model, agree_after_random_steps) {
   std::size_t lost_connections = 0;
   std::size_t resumed = 0;
   std::size_t moved = 0;
+  std::size_t unheld = 0;
+  std::size_t fence_waits = 0;
   for (std::uint32_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     random_world world(seed);
@@ -1054,6 +1113,8 @@ TEST(domain_and_model, agree_after_random_steps) {
     lost_connections += world.ended_without_goodbye();
     resumed += world.resumed();
     moved += world.moved();
+    unheld += world.unheld();
+    fence_waits += world.fence_waits();
   }
   // Check that the random steps covered enough.
   EXPECT_GT(created, 400U);
@@ -1065,6 +1126,8 @@ TEST(domain_and_model, agree_after_random_steps) {
   EXPECT_GT(lost_connections, 100U);
   EXPECT_GT(resumed, 10U);
   EXPECT_GT(moved, 10U);
+  EXPECT_GT(unheld, 100U);
+  EXPECT_GT(fence_waits, 100U);
   RecordProperty("made", std::to_string(created));
   RecordProperty("granted", std::to_string(granted));
   RecordProperty("lost", std::to_string(lost));
