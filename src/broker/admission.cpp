@@ -270,6 +270,7 @@ void admission::refuse_one() {
 }
 
 void admission::refuse(kept_fd socket, const core::principal& who, const error& why) {
+  hub_.count_refused_connection(why.code());
   log_.guarded([&] {
     const auto packet =
         wire::encode({0, wire::failure{0, why.code(), why.cause(), why.next_step(), why.pid()}});

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -99,7 +100,11 @@ void closer::close(std::vector<kept_fd> files,
     if (held && holds_charges_) {
       // `held` has the bytes of a GPU in the place of those of the host.
       const std::uint64_t bytes = held->held(core::resource::host_bytes);
-      charged.push_back({given_ + held_.size() + files.size(), bytes, std::move(held), generation});
+      charged.push_back({given_ + held_.size() + files.size(),
+                         bytes,
+                         std::move(held),
+                         generation,
+                         std::chrono::steady_clock::now()});
     }
     held_.insert(
         held_.end(), std::make_move_iterator(files.begin()), std::make_move_iterator(files.end()));

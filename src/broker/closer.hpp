@@ -69,6 +69,17 @@ class closer {
     const auto& oldest = freeing_.empty() ? held_charges_ : freeing_;
     return oldest.empty() || oldest.front().end > mark;
   }
+  struct waiting {
+    std::uint64_t segments = 0;
+    std::uint64_t bytes = 0;
+    std::chrono::steady_clock::time_point since{};  ///< of the oldest, if there are any
+  };
+  [[nodiscard]] waiting what_waits() const noexcept {
+    const auto& oldest = freeing_.empty() ? held_charges_ : freeing_;
+    return {freeing_.size() + held_charges_.size(),
+            freeing_bytes_,
+            oldest.empty() ? waiting{}.since : oldest.front().since};
+  }
   /// Bytes of segments among them.
   [[nodiscard]] std::uint64_t freeing_bytes() const noexcept { return freeing_bytes_; }
 
@@ -81,6 +92,7 @@ class closer {
     std::uint64_t bytes = 0;
     std::shared_ptr<core::charges> held;
     gpushm::generation generation = 0;
+    std::chrono::steady_clock::time_point since{};
   };
   /// In the order of closing.
   [[nodiscard]] std::list<freeing> take_closed() noexcept;

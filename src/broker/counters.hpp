@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "broker/request_counts.hpp"
 #include "core/domain.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/error.hpp"
@@ -27,7 +28,12 @@ class counters {
  public:
   void opened() noexcept { add(opens_); }
   void unfenced() noexcept { add(unfenced_); }
-  void open_failed(errc why) noexcept { count_failure(static_cast<std::uint64_t>(why)); }
+  void open_failed(errc why) noexcept {
+    count_failure(static_cast<std::uint64_t>(why));
+    requests_.refused(request_kind::open, why);
+  }
+  [[nodiscard]] request_counts& requests() noexcept { return requests_; }
+  [[nodiscard]] const request_counts& requests() const noexcept { return requests_; }
   /// Adds a client's report. No report can make a counter decrease.
   void reported(const wire::report& from_client) noexcept;
   void set(const return_counts& now) noexcept {
@@ -72,6 +78,7 @@ class counters {
   std::array<counter, codes> failures_{};
   std::array<counter, std::tuple_size_v<decltype(broker_statistics::open_latency)>> latency_{};
   counter latency_sum_ns_{0};
+  request_counts requests_;
 };
 
 }  // namespace gpushm::broker_detail

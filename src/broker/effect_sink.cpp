@@ -221,6 +221,7 @@ void effect_sink::send_event(session* to,
 }
 
 void effect_sink::reject(session& by, std::uint64_t id, std::string_view cause) {
+  counters_.requests().refused(request_kind::other, errc::protocol_error);
   try {
     const error why(errc::protocol_error, {}, {}, cause, "use a client of protocol version 2");
     fail(&by, id, 0, &why);

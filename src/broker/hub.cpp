@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/hub.hpp"
 
+#include <chrono>
 #include <new>
 #include <utility>
 #include <variant>
@@ -173,14 +174,19 @@ bool hub::receive(session& from,
                   core::time_point now,
                   std::size_t foreign,
                   lane_kind on) {
+  const auto begin = std::chrono::steady_clock::now();  // `now` may be a test's
   domain_.at(now);
   const std::uint64_t put_off = effects_.put_off();
-  const bool is_handled = receive_one(from, packet, descriptors, foreign, on);
+  request_kind kind = request_kind::other;
+  const bool is_handled = receive_one(from, packet, descriptors, foreign, on, kind);
   wait_for_events(from, put_off);
   if (!is_handled) {
     record_.is_not_handled(from.number, on);
   }
   finish();
+  if (is_handled) {
+    counters_.requests().handled(kind, std::chrono::steady_clock::now() - begin);
+  }
   return is_handled;
 }
 
@@ -188,7 +194,8 @@ bool hub::receive_one(session& from,
                       std::span<const std::byte> packet,
                       std::vector<kept_fd>& descriptors,
                       std::size_t foreign,
-                      lane_kind on) {
+                      lane_kind on,
+                      request_kind& kind) {
   if (from.dropped) {
     close(std::move(descriptors));
     return true;
@@ -197,6 +204,7 @@ bool hub::receive_one(session& from,
   try {
     message = wire::decode(packet);
   } catch (const std::bad_alloc&) {
+    counters_.requests().refused(kind, errc::out_of_memory);
     close(std::move(descriptors));
     if (const std::uint64_t id = wire::id_of(packet); id != 0) {  // without an id: no answer
       effects_.fail(&from, id, 0, nullptr);
@@ -217,6 +225,7 @@ bool hub::receive_one(session& from,
     effects_.reject(from, message->id, "message received on the wrong lane");
     return true;
   }
+  kind = kind_of(message->body);
   const requests::context request{
       from, from.number, message->id, descriptors, domain_.now(), foreign};
   prepared answer;
@@ -235,6 +244,7 @@ bool hub::receive_one(session& from,
   }
   effects_.settle(&from, std::move(answer));
   if (failed) {
+    counters_.requests().refused(kind, refused ? refused->code() : errc::out_of_memory);
     effects_.fail(&from, message->id, 0, refused ? &*refused : nullptr);
   }
   close(std::move(descriptors));  // those not moved from
@@ -274,6 +284,7 @@ void hub::receive_without_descriptors(session& from,
                                       std::span<const std::byte> packet,
                                       bool is_keeper_behind) noexcept {
   std::uint64_t id = wire::id_of(packet);
+  request_kind kind = request_kind::other;
   try {
     const std::optional<wire::message> message = wire::decode(packet);
     if (!message) {
@@ -281,6 +292,7 @@ void hub::receive_without_descriptors(session& from,
       return;
     }
     id = message->id;
+    kind = kind_of(message->body);
     const error why = is_keeper_behind
                           ? keeper_is_behind()
                           : error(errc::too_many_descriptors,
@@ -288,8 +300,10 @@ void hub::receive_without_descriptors(session& from,
                                   {},
                                   "the broker has no room for the descriptors of this message",
                                   "raise the broker's open file limit, or remove segments");
+    counters_.requests().refused(kind, why.code());
     effects_.fail(&from, id, 0, &why);
   } catch (const std::bad_alloc&) {
+    counters_.requests().refused(kind, errc::out_of_memory);
     effects_.fail(&from, id, 0, nullptr);
   }
   finish();

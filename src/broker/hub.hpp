@@ -158,6 +158,18 @@ class hub final {
   /// Thread-safe.
   [[nodiscard]] broker_statistics statistics() const { return counters_.read(); }
   /// Thread-safe.
+  [[nodiscard]] const request_counts& counted_requests() const noexcept {
+    return counters_.requests();
+  }
+  /// A connection was refused before it had a session.
+  void count_refused_connection(errc why) noexcept {
+    counters_.requests().refused(request_kind::connect, why);
+  }
+  /// Removed segments whose memory is not free yet.
+  [[nodiscard]] closer::waiting waits_to_close() const noexcept {
+    return closer_ ? closer_->what_waits() : closer::waiting{};
+  }
+  /// Thread-safe.
   [[nodiscard]] return_counts returns() const noexcept { return counters_.returns(); }
   /// Of segments that have ended, of which the closer has files: they are still charged.
   /// Thread-safe.
@@ -168,7 +180,8 @@ class hub final {
                                  std::span<const std::byte> packet,
                                  std::vector<kept_fd>& descriptors,
                                  std::size_t foreign,
-                                 lane_kind on);
+                                 lane_kind on,
+                                 request_kind& kind);
   void disconnect(core::session_id number);
   void wait_for_events(session& by, std::uint64_t put_off_before) const noexcept;
   /// At the end of every public function: makes what has changed permanent, and then sends answers.

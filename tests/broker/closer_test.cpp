@@ -390,8 +390,14 @@ TEST_F(freed_memory, is_charged_until_it_is_closed_and_a_reserve_waits_for_it) {
   EXPECT_FALSE(ask_for_another(session));
   EXPECT_FALSE(ask_for_another(session));
   EXPECT_TRUE(take(session).empty());
+  const closer::waiting waits = hub_.waits_to_close();
+  EXPECT_EQ(waits.segments, 1U);
+  EXPECT_EQ(waits.bytes, 4096U);
+  EXPECT_LE(waits.since, std::chrono::steady_clock::now());
+  EXPECT_GT(waits.since, std::chrono::steady_clock::time_point{});
   keeper.reading = true;
   EXPECT_TRUE(eventually([&] { return ask_for_another(session); }, 30s));
+  EXPECT_EQ(hub_.waits_to_close().segments, 0U);
   expect<wire::reserved>(take(session));
   EXPECT_EQ(used(core::resource::host_bytes), 4096U);
   EXPECT_EQ(used(core::resource::descriptors), descriptors_before + 1);

@@ -2,7 +2,10 @@
 // Order of requests, and their answers.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
+#include <string_view>
+#include <utility>
 
 #include "tests/broker/hub_world.hpp"
 #include "tests/wire/samples.hpp"
@@ -12,7 +15,19 @@ namespace {
 
 using namespace testing_world;
 
-class hub_conversation : public hub_test {};
+class hub_conversation : public hub_test {
+ protected:
+  /// Requests of that kind that were handled.
+  [[nodiscard]] std::uint64_t counted(request_kind kind) const {
+    std::uint64_t count = 0;
+    for (const request_counts::latency& each : hub_.counted_requests().latencies()) {
+      for (const std::uint64_t some : each.counts) {
+        count += each.what == kind ? some : 0;
+      }
+    }
+    return count;
+  }
+};
 
 TEST_F(hub_conversation, starts_with_hello_and_welcome) {
   const auto session = accept();
@@ -30,6 +45,46 @@ TEST_F(hub_conversation, starts_with_hello_and_welcome) {
   EXPECT_FALSE(first.on_event_lane);
   EXPECT_TRUE(hub_.find(session)->greeted);
   answers.clear();  // closes the lane
+  expect_nothing_left();
+}
+
+/// Every request of a member has a kind of its own, and its packet is counted once.
+TEST_F(hub_conversation, requests_are_counted_by_kind) {
+  std::set<std::string_view> names;
+  for (const auto& [name, message] : wire::samples::one_of_each_kind()) {
+    const request_kind kind = kind_of(message.body);
+    const std::uint64_t before = counted(kind);
+    const auto session = std::holds_alternative<wire::hello>(message.body) ? accept() : greet();
+    const std::uint64_t greeted = counted(kind);
+    static_cast<void>(round_trip(session, message.body));
+    EXPECT_EQ(counted(kind), greeted + 1) << name;
+    EXPECT_GE(greeted, before);
+    if (kind == request_kind::other) {
+      EXPECT_TRUE(out_.is_dropped(session)) << name << " has no kind";
+    } else {
+      EXPECT_TRUE(names.insert(to_string(kind)).second) << name;
+    }
+  }
+  EXPECT_EQ(names.size(), request_kinds - 2) << "all but connect and other";
+  expect_nothing_left();
+}
+
+TEST_F(hub_conversation, refusals_are_counted_by_kind_and_code) {
+  const auto session = greet();
+  static_cast<void>(round_trip(session, wire::remove{"nothing", 0}));
+  static_cast<void>(round_trip(session, wire::remove{"nothing", 0}));
+  static_cast<void>(round_trip(session, wire::open{"nothing", 0, 0, 0}));
+  static_cast<void>(round_trip(session, wire::open_many{{"a", "b"}, 0, 0}));
+  receive(session, std::vector<std::byte>(7));
+  std::map<std::pair<request_kind, errc>, std::uint64_t> seen;
+  for (const request_counts::refusal& each : hub_.counted_requests().refusals()) {
+    seen[{each.what, each.code}] = each.count;
+  }
+  EXPECT_EQ(seen,
+            (std::map<std::pair<request_kind, errc>, std::uint64_t>{
+                {{request_kind::remove, errc::no_such_segment}, 2},
+                {{request_kind::open, errc::no_such_segment}, 3},
+                {{request_kind::other, errc::protocol_error}, 1}}));
   expect_nothing_left();
 }
 

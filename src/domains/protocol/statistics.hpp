@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/request_latency.hpp"
 #include "domains/protocol/usage.hpp"
 #include "gpushm/error.hpp"
 
@@ -19,20 +20,8 @@ inline constexpr std::size_t max_principals = 200;
 /// The name of that sum; no principal has it.
 inline constexpr std::string_view other_principals = "other";
 
-/// Upper bounds of the buckets of `request_latency`, in nanoseconds: 1 µs to 10 s, dense where the
-/// broker handles most requests. A domain has a series for each bucket and kind of request.
-inline constexpr std::array<std::uint64_t, 12> request_latency_bounds_ns{1'000,
-                                                                         10'000,
-                                                                         20'000,
-                                                                         50'000,
-                                                                         100'000,
-                                                                         200'000,
-                                                                         500'000,
-                                                                         1'000'000,
-                                                                         10'000'000,
-                                                                         100'000'000,
-                                                                         1'000'000'000,
-                                                                         10'000'000'000};
+/// Upper bounds of the buckets of `request_latency`.
+using base::request_latency_bounds_ns;
 
 /// gpushm-brokerd itself.
 struct broker_facts {
@@ -71,7 +60,7 @@ struct segment_amount {
 
 /// Segments of one kind of memory.
 struct kind_statistics {
-  std::string name;  ///< as in `gpushm ls`: "host", "vmm", …
+  std::string name;  ///< as in `gpushm ls`: "host", "cuda-vmm", …
   segment_amount amount;
   friend bool operator==(const kind_statistics&, const kind_statistics&) = default;
 };
@@ -83,8 +72,9 @@ struct refusal_statistics {
   friend bool operator==(const refusal_statistics&, const refusal_statistics&) = default;
 };
 
-/// Time in the broker from taking up a request until its effects are permanent and its answer is
-/// sent or waits for a condition, such as a name. Time before, in the socket, is not included.
+/// Time of the broker's thread for a request: from taking it up until its effects are permanent,
+/// and its answer is sent or waits for a condition, such as a name. Of a request that takes several
+/// turns, that of the last one. The time in the socket before is not included.
 struct request_latency {
   std::string request;
   /// Requests of each bucket, not cumulative; the last bucket has no upper bound.

@@ -24,6 +24,7 @@
 #include "broker/hub.hpp"
 #include "domains/protocol/private_socket.hpp"
 #include "domains/serve/receipt_key.hpp"
+#include "domains/serve/statistics_of.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::domains {
@@ -774,7 +775,10 @@ void domain_set::lose_device(const std::string& uuid, const std::string& pci_add
 }
 
 template <typename Work>
-auto domain_set::ask(const char* operation, const std::string& domain, Work work) const {
+auto domain_set::ask(const char* operation,
+                     const std::string& domain,
+                     std::chrono::steady_clock::time_point deadline,
+                     Work work) const {
   using result = decltype(work(std::declval<broker_detail::hub&>()));
   const auto promised = std::make_shared<std::promise<result>>();
   auto got = promised->get_future();
@@ -796,7 +800,7 @@ auto domain_set::ask(const char* operation, const std::string& domain, Work work
       }
     });
   }
-  if (got.wait_for(options_.timeout) != std::future_status::ready) {
+  if (got.wait_until(deadline) != std::future_status::ready) {
     throw error(errc::timed_out,
                 operation,
                 domain,
@@ -828,7 +832,8 @@ usages domain_set::read_usage(const std::string& domain) const {
     std::vector<core::node_usage> nodes;
     std::uint64_t freeing_bytes = 0;
   };
-  const of_domain got = ask("read usage", domain, [](broker_detail::hub& of) {
+  const auto deadline = base::deadline_after(options_.timeout);
+  const of_domain got = ask("read usage", domain, deadline, [](broker_detail::hub& of) {
     return of_domain{of.domain().budget().usages(max_usage_nodes), of.freeing_bytes()};
   });
   usages result;
@@ -868,18 +873,27 @@ broker_facts domain_set::read_broker() const {
 }
 
 domain_statistics domain_set::read_statistics(const std::string& domain) const {
-  domain_statistics result;
-  const auto nodes = ask("read statistics", domain, [](broker_detail::hub& of) {
-    return of.domain().budget().usages(0);
+  struct look {
+    core::segment_survey survey;
+    bool more = true;
+  };
+  constexpr const char* operation = "read statistics";
+  const auto deadline = base::deadline_after(options_.timeout);
+  const auto shared = std::make_shared<look>();  // with a turn that may come too late
+  // In the first turn, so that all numbers of a domain with few segments are of one moment.
+  domain_statistics result = ask(operation, domain, deadline, [shared](broker_detail::hub& of) {
+    domain_statistics first =
+        statistics_of(of.domain(), of.waits_to_close(), of.counted_requests());
+    shared->more = of.domain().survey_some(shared->survey);
+    return first;
   });
-  for (const core::node_usage& each : nodes) {
-    result.budgets.push_back({"domain",
-                              domain,
-                              std::string(core::to_string(each.what)),
-                              each.gpu,
-                              each.used,
-                              each.limit});
+  while (shared->more) {
+    ask(operation, domain, deadline, [shared](broker_detail::hub& of) {
+      shared->more = of.domain().survey_some(shared->survey);
+      return true;
+    });
   }
+  add_survey(result, shared->survey);
   return result;
 }
 

@@ -167,7 +167,10 @@ class domain_set {
   void continue_all(predecessor& before);
   /// Runs `work` on the domain's thread and returns its result. Blocks and throws as `read_usage`.
   template <typename Work>
-  auto ask(const char* operation, const std::string& domain, Work work) const;
+  auto ask(const char* operation,
+           const std::string& domain,
+           std::chrono::steady_clock::time_point deadline,
+           Work work) const;
   [[nodiscard]] std::vector<usage> process_budgets() const;
   /// Records a problem, and logs it if it is new. Called with the mutex.
   static void note_problem(const std::string& domain, served& of, const std::string& problem);

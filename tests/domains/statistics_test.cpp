@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// What operators see of gpushm-brokerd and of each domain.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "domains/protocol/private_socket.hpp"
+#include "domains/serve/domain_set.hpp"
+#include "domains/serve/service.hpp"
+#include "domains/serve/statistics_of.hpp"
+#include "gpushm/gpushm.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "transport/packet_socket.hpp"
+#include "wire/codec.hpp"
+
+namespace gpushm::domains {
+namespace {
+
+using gpushm_testing::eventually;
+using namespace std::chrono_literals;
+
+constexpr std::uint64_t mib = 1024 * 1024;
+
+errc code_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const error& why) {
+    return why.code();
+  }
+  return {};
+}
+
+const usage* budget_of(const std::vector<usage>& rows, const std::string& resource) {
+  const auto at = std::find_if(
+      rows.begin(), rows.end(), [&](const usage& each) { return each.resource == resource; });
+  return at == rows.end() ? nullptr : &*at;
+}
+
+std::uint64_t refusals_of(const domain_statistics& from, const std::string& request, errc code) {
+  std::uint64_t count = 0;
+  for (const refusal_statistics& each : from.refusals) {
+    count += each.request == request && each.code == code ? each.count : 0;
+  }
+  return count;
+}
+
+std::uint64_t handled(const domain_statistics& from, const std::string& request) {
+  std::uint64_t count = 0;
+  for (const request_latency& each : from.latencies) {
+    if (each.request == request) {
+      for (const std::uint64_t some : each.counts) {
+        count += some;
+      }
+      EXPECT_GT(each.sum_ns, 0U) << request;
+    }
+  }
+  return count;
+}
+
+/// However many principals there are, the rows add up to the domain.
+void expect_conserved(const domain_statistics& of) {
+  const struct {
+    const char* resource;
+    std::uint64_t principal_statistics::*value;
+  } columns[] = {{"connections", &principal_statistics::connections},
+                 {"segments", &principal_statistics::segments},
+                 {"host_bytes", &principal_statistics::host_bytes},
+                 {"memory_bytes", &principal_statistics::memory_bytes},
+                 {"descriptors", &principal_statistics::descriptors},
+                 {"subscriptions", &principal_statistics::subscriptions},
+                 {"waiting_opens", &principal_statistics::waiting_opens}};
+  for (const auto& each : columns) {
+    std::uint64_t sum = 0;
+    for (const principal_statistics& row : of.principals) {
+      sum += row.*each.value;
+    }
+    const usage* const whole = budget_of(of.budgets, each.resource);
+    ASSERT_NE(whole, nullptr) << each.resource;
+    EXPECT_EQ(sum, whole->used) << each.resource;
+  }
+}
+
+TEST(statistics_of_a_domain, has_the_largest_principals_and_the_sum_of_the_others) {
+  core::domain domain("default", 42, {});
+  constexpr std::uint32_t pods = max_principals + 50;
+  for (std::uint32_t i = 1; i <= pods; ++i) {
+    core::peer who{static_cast<std::int32_t>(i), 1'000 + i, true};
+    who.principal = {"pod " + std::to_string(i), true};
+    domain.connect(i, who);
+    core::reservation wanted;
+    wanted.name = "s" + std::to_string(i);
+    wanted.size_bytes = wanted.allocated_bytes = 4096 * std::uint64_t{i};
+    wanted.device.kind = device_kind::host;
+    wanted.chunk_count = 1;
+    domain.reserve(i, wanted);
+    domain.pending().clear();
+  }
+  domain_statistics got = statistics_of(domain, {}, {});
+  ASSERT_EQ(got.principals.size(), max_principals + 1);
+  EXPECT_EQ(got.principals.front().name, "pod " + std::to_string(pods));
+  EXPECT_EQ(got.principals.front().host_bytes, 4096U * pods);
+  EXPECT_EQ(got.principals.front().connections, 1U);
+  EXPECT_EQ(got.principals.front().segments, 1U);
+  EXPECT_EQ(got.principals.back().name, other_principals);
+  EXPECT_EQ(got.principals.back().segments, 50U);
+  EXPECT_EQ(got.principals.back().host_bytes, 4096U * (50 * 51 / 2));
+  EXPECT_EQ(got.others, 50U);
+  expect_conserved(got);
+
+  core::segment_survey survey;
+  while (domain.survey_some(survey)) {
+  }
+  add_survey(got, survey);
+  ASSERT_EQ(got.kinds.size(), 1U);
+  EXPECT_EQ(got.kinds[0].name, "host");
+  EXPECT_EQ(got.kinds[0].amount.segments, pods);
+  EXPECT_EQ(got.unheld, segment_amount{});
+  EXPECT_EQ(got.fence_waits, segment_amount{});
+  EXPECT_LE(encode(answer(got)).size(), max_message_bytes);
+}
+
+class statistics : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    domain_set_options options;
+    options.run_dir = run_dir_;
+    options.domains = {"default"};
+    options.version = "1.2.3";
+    options.limits.quota_bytes = 64 * mib;
+    options.limits.max_connections = 50;
+    options.limits.memory_bytes = 32 * mib;
+    options.descriptors = 700;
+    options.limits.fence_delay_ms = 3'600'000;
+    options.timeout = patience_;
+    domains_.emplace(options);
+    domains_->serve();
+    service_.emplace(*domains_, run_dir_);
+  }
+  [[nodiscard]] client connect() const { return client::connect({.socket_path = socket_}); }
+  [[nodiscard]] domain_statistics read() const {
+    return agent_.read_statistics("default", patience_);
+  }
+  /// Waits until that is seen.
+  domain_statistics read_when(const std::function<bool(const domain_statistics&)>& is_seen) const {
+    domain_statistics last;
+    EXPECT_TRUE(eventually(
+        [&] {
+          last = read();
+          return is_seen(last);
+        },
+        30s));
+    return last;
+  }
+  /// Connects without a fence, reserves a segment, and disconnects without a goodbye.
+  void end_without_a_fence() const {
+    const auto socket = transport::connect_packet_socket(socket_, patience_);
+    wire::reserve wanted;
+    wanted.name = "left";
+    wanted.size_bytes = wanted.allocated_bytes = mib;
+    wanted.device.kind = device_kind::host;
+    wanted.chunk_count = 1;
+    std::vector<std::byte> buffer(wire::max_packet_bytes);
+    for (const wire::message& each :
+         {wire::message{1, wire::hello{}}, wire::message{2, std::move(wanted)}}) {
+      ASSERT_EQ(transport::send_packet(socket.get(), wire::encode(each), {}),
+                transport::send_result::sent);
+      ASSERT_TRUE(transport::wait_readable(socket.get(), patience_));
+      ASSERT_EQ(transport::receive_packet(socket.get(), buffer).status,
+                transport::receive_status::packet);
+    }
+  }
+
+  const std::chrono::milliseconds patience_ = gpushm_testing::scaled_timeout(30s);
+  gpushm_testing::temp_dir folder_;
+  const std::string run_dir_ = folder_ / "run";
+  const std::string socket_ = run_dir_ + "/d/default/socket";
+  const private_socket agent_{run_dir_};
+  std::optional<domain_set> domains_;
+  std::optional<service> service_;
+};
+
+TEST_F(statistics, of_the_broker_have_version_start_and_budgets) {
+  const broker_facts got = agent_.read_broker(patience_);
+  EXPECT_EQ(got.version, "1.2.3");
+  const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                       std::chrono::system_clock::now().time_since_epoch())
+                       .count();
+  EXPECT_GT(got.started_ns, 0U);
+  EXPECT_LE(got.started_ns, static_cast<std::uint64_t>(now));
+  const usage* const memory = budget_of(got.budgets, "memory_bytes");
+  ASSERT_NE(memory, nullptr);
+  EXPECT_EQ(memory->level, "process");
+  EXPECT_EQ(memory->limit, 32 * mib);
+  ASSERT_NE(budget_of(got.budgets, "descriptors"), nullptr);
+  EXPECT_EQ(budget_of(got.budgets, "descriptors")->limit, 700U);
+}
+
+TEST_F(statistics, show_who_holds_what_beside_the_limits) {
+  client member = connect();
+  const segment held =
+      member.create("held", {.size_bytes = 2 * mib, .lifetime = lifetime::persistent});
+  member.create("left", {.size_bytes = mib, .lifetime = lifetime::persistent}).publish();
+  const domain_statistics got =
+      read_when([](const domain_statistics& now) { return now.unheld.segments == 1; });
+  EXPECT_EQ(got.unheld.bytes, mib);
+  ASSERT_EQ(got.principals.size(), 1U);
+  EXPECT_EQ(got.principals[0].host_bytes, 3 * mib);
+  EXPECT_EQ(got.principals[0].segments, 2U);
+  EXPECT_EQ(got.principals[0].connections, 1U);
+  EXPECT_EQ(got.others, 0U);
+  ASSERT_EQ(got.kinds.size(), 1U);
+  EXPECT_EQ(got.kinds[0].name, "host");
+  EXPECT_EQ(got.kinds[0].amount.segments, 2U);
+  EXPECT_EQ(got.kinds[0].amount.bytes, 3 * mib);
+  expect_conserved(got);
+  EXPECT_EQ(budget_of(got.budgets, "connections")->limit, 50U);
+  EXPECT_EQ(budget_of(got.budgets, "host_bytes")->limit, 64 * mib);
+  EXPECT_EQ(budget_of(got.budgets, "waiting_opens")->used, 0U) << "also what is not used";
+  EXPECT_GT(budget_of(got.budgets, "descriptors")->limit, 0U);
+  EXPECT_EQ(budget_of(got.budgets, "segments")->level, "domain");
+}
+
+TEST_F(statistics, count_refusals_and_latencies_by_request) {
+  client member = connect();
+  const segment one = member.create("one", {.size_bytes = mib});
+  EXPECT_EQ(code_of([&] { static_cast<void>(member.create("one", {.size_bytes = mib})); }),
+            errc::already_exists);
+  EXPECT_EQ(code_of([&] { static_cast<void>(member.create("two", {.size_bytes = 100 * mib})); }),
+            errc::quota_exceeded);
+  EXPECT_EQ(code_of([&] { static_cast<void>(member.open("three")); }), errc::no_such_segment);
+  const domain_statistics got = read();
+  EXPECT_EQ(refusals_of(got, "reserve", errc::already_exists), 1U);
+  EXPECT_EQ(refusals_of(got, "reserve", errc::quota_exceeded), 1U);
+  EXPECT_EQ(refusals_of(got, "open", errc::no_such_segment), 1U);
+  EXPECT_EQ(got.refusals.size(), 3U);
+  EXPECT_EQ(handled(got, "hello"), 1U);
+  EXPECT_EQ(handled(got, "reserve"), 3U);
+  EXPECT_EQ(handled(got, "attach"), 1U);
+  EXPECT_EQ(handled(got, "open"), 1U);
+  EXPECT_EQ(handled(got, "other"), 0U);
+}
+
+TEST_F(statistics, show_what_waits_for_a_fence) {
+  end_without_a_fence();
+  const domain_statistics got = read_when([](const domain_statistics& now) {
+    return now.fence_waits.segments == 1 && now.fence_waits.oldest_ms != 0;
+  });
+  EXPECT_EQ(got.fence_waits.bytes, mib);
+  EXPECT_EQ(got.unheld.segments, 0U);
+  EXPECT_EQ(agent_.read(patience_).at(0).counted.ending_connections, 1U);
+}
+
+TEST_F(statistics, count_refused_connections) {
+  std::vector<base::guarded_fd> idle;
+  for (int i = 0; i < 60; ++i) {
+    idle.push_back(transport::connect_packet_socket(socket_, patience_));
+  }
+  const domain_statistics got = read_when([](const domain_statistics& now) {
+    return refusals_of(now, "connect", errc::too_many_connections) +
+               refusals_of(now, "connect", errc::share_exceeded) !=
+           0;
+  });
+  EXPECT_LE(budget_of(got.budgets, "connections")->used, 50U);
+  expect_conserved(got);
+}
+
+TEST_F(statistics, are_those_of_a_domain_that_is_served) {
+  EXPECT_EQ(code_of([&] { static_cast<void>(agent_.read_statistics("other", patience_)); }),
+            errc::invalid_argument);
+}
+
+}  // namespace
+}  // namespace gpushm::domains
