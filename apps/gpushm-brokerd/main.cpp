@@ -264,6 +264,7 @@ int serve(options chosen) {
                         .release());
   store->ready(keeper_timeout);
   domains.serve();
+  domains.count_start(gpushm::keeper::descriptor_store::reason_of_start());
   ::prctl(PR_SET_PDEATHSIG, 0);
   gpushm::app::report_until(stop, watchdog, *store, domains);
   ::_exit(0);  // like SIGKILL

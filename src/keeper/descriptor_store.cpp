@@ -85,6 +85,29 @@ std::uint64_t descriptor_store::capacity() noexcept {
   return text == nullptr ? 0 : base::number<std::uint64_t>(text).value_or(0);
 }
 
+std::string_view to_string(start_reason why) noexcept {
+  switch (why) {
+    case start_reason::takeover:
+      return "takeover";
+    case start_reason::failed_takeover:
+      return "failed-takeover";
+    case start_reason::ordinary:
+      break;
+  }
+  return {};
+}
+
+start_reason descriptor_store::reason_of_start() noexcept {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no code of this program changes the environment
+  const char* const text = std::getenv(start_variable.data());
+  for (const start_reason each : {start_reason::takeover, start_reason::failed_takeover}) {
+    if (text != nullptr && text == to_string(each)) {
+      return each;
+    }
+  }
+  return start_reason::ordinary;
+}
+
 void descriptor_store::send(std::string_view text,
                             std::span<const int> descriptors,
                             std::chrono::milliseconds timeout) {

@@ -15,6 +15,16 @@ namespace gpushm::keeper {
 /// How many descriptors the keeper stores: set by systemd since version 254, and by `keeper`.
 inline constexpr std::string_view capacity_variable = "FDSTORE";
 
+/// Why `keeper` has started its program; not set: neither the first nor the last.
+inline constexpr std::string_view start_variable = "GPUSHM_KEEPER_START";
+enum class start_reason : std::uint8_t {
+  ordinary,         ///< the keeper's own start, or the program has ended
+  takeover,         ///< from another keeper
+  failed_takeover,  ///< another keeper was to take over, and has failed
+};
+/// The value of the variable; empty for an ordinary start.
+[[nodiscard]] std::string_view to_string(start_reason why) noexcept;
+
 /// This program's side of the notification protocol: descriptors that systemd or `keeper` keeps
 /// while it is replaced.
 ///
@@ -28,6 +38,8 @@ class descriptor_store {
   /// How many descriptors the store of this program's keeper has room for, of all names together.
   /// 0: not known. Does not block.
   [[nodiscard]] static std::uint64_t capacity() noexcept;
+  /// Why this program was started; ordinary if its keeper does not say. Does not block.
+  [[nodiscard]] static start_reason reason_of_start() noexcept;
 
   /// Sends descriptors (at most 253), which this program also keeps. They are all stored under
   /// `name`, in no particular order. Blocks while the keeper's queue is full, at most `timeout`.

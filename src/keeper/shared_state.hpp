@@ -67,6 +67,7 @@ struct shared_state {
   shared_number program;       ///< a pidfd of `child`
   shared_number program_life;  ///< end of file: the program has no descriptors
   std::atomic<bool> is_ready;  ///< the program has sent READY=1
+  std::atomic<bool> is_away;   ///< it was ended for a takeover, and is not ready again
   watchdog reports;            ///< of the program, once it is ready
   shared_time gone_at;         ///< then the program is not waited for any longer
   shared_time kill_at;         ///< after SIGTERM

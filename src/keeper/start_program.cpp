@@ -133,11 +133,14 @@ void wait_until_known(const std::atomic<pid_t>& pid, pid_t parent) noexcept {
     environment.push_back("WATCHDOG_USEC=" +
                           std::to_string(std::chrono::microseconds(what.watchdog).count()));
   }
+  if (what.why != start_reason::ordinary) {
+    environment.push_back(std::string(start_variable) + "=" + std::string(to_string(what.why)));
+  }
   for (char** each = environ; *each != nullptr; ++each) {
     const std::string_view name(*each, std::string_view(*each).find('='));
     if (name != "NOTIFY_SOCKET" && name != capacity_variable && name != "LISTEN_PID" &&
         name != "LISTEN_FDS" && name != "WATCHDOG_PID" && name != "WATCHDOG_USEC" &&
-        name != names_variable && name != names_file_variable) {
+        name != start_variable && name != names_variable && name != names_file_variable) {
       environment.emplace_back(*each);
     }
   }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/unique_fd.hpp"
+#include "keeper/descriptor_store.hpp"
 #include "keeper/stored_descriptors.hpp"
 
 namespace gpushm::keeper {
@@ -31,6 +32,7 @@ struct program_start {
   const std::vector<stored_descriptor>& stored;
   std::array<int, 2> pipes;  ///< inherited, too, and not closed by the program; -1: none
   const sigset_t& mask;      ///< of blocked signals
+  start_reason why;          ///< GPUSHM_KEEPER_START
   std::atomic<pid_t>& pid;   ///< in memory that forked processes share: stored in it
 };
 

@@ -27,6 +27,7 @@
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
 #include "keeper/closing_child.hpp"
+#include "keeper/descriptor_store.hpp"
 #include "keeper/notification.hpp"
 #include "keeper/notification_socket.hpp"
 #include "keeper/start_program.hpp"
@@ -302,6 +303,7 @@ class worker {
     if (successor) {
       shared_.successor.take(successor.release());
       log("another keeper takes over");
+      shared_.is_away = true;
       stop_program();
       if (!has_program()) {
         hand_over_everything();
@@ -514,6 +516,7 @@ class worker {
     }
     if (what.ready) {
       shared_.is_ready = true;
+      shared_.is_away = false;
       if (shared_.predecessor) {
         complete_takeover();
       }
@@ -602,8 +605,16 @@ class worker {
                    stored_.all(),
                    {shared_.life.get(), write_end.get()},
                    in_.original_mask,
+                   reason_of_start(),
                    shared_.child},
                   [&](base::unique_fd program) { shared_.program.take(std::move(program)); });
+  }
+
+  [[nodiscard]] start_reason reason_of_start() const noexcept {
+    if (shared_.predecessor) {
+      return start_reason::takeover;
+    }
+    return shared_.is_away ? start_reason::failed_takeover : start_reason::ordinary;
   }
 
   /// Leaves no program and no file.

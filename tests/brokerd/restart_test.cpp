@@ -103,6 +103,55 @@ TEST_F(node_broker, opens_its_domains_again_after_a_loss) {
   EXPECT_TRUE(agent.read(20s).empty());
 }
 
+/// Over all processes and keepers of the run directory.
+TEST_F(node_broker, counts_starts_and_takeovers) {
+  int keepers = 0;
+  const auto for_keeper = [&] {
+    return std::vector<std::string>{"--socket",
+                                    run_dir_ + "/keeper/notify-" + std::to_string(keepers++),
+                                    "--takeover",
+                                    run_dir_ + "/keeper/takeover"};
+  };
+  const gpushm::domains::private_socket agent(run_dir_);
+  const auto has_counted =
+      [&](std::uint64_t starts, std::uint64_t takeovers, std::uint64_t failed) {
+        gpushm::domains::broker_facts got;
+        const bool result = eventually(
+            [&] {
+              try {
+                got = agent.read_broker(20s);
+              } catch (const gpushm::error&) {  // between two processes
+                return false;
+              }
+              return got.starts == starts && got.takeovers == takeovers &&
+                     got.failed_takeovers == failed;
+            },
+            60s);
+        EXPECT_TRUE(result) << got.starts << " " << got.takeovers << " " << got.failed_takeovers;
+        EXPECT_FALSE(got.version.empty());
+        return got.started_ns;
+      };
+  broker_.emplace(run_dir_, std::vector<std::string>{}, 0, for_keeper());
+  const std::uint64_t first = has_counted(1, 0, 0);
+  EXPECT_TRUE(broker_->kill());
+  EXPECT_GT(has_counted(2, 0, 0), first);
+
+  gpushm_testing::brokerd next(run_dir_, {}, 0, for_keeper());
+  has_counted(3, 1, 0);
+  EXPECT_EQ(broker_->keeper().wait_exit(60s), gpushm_testing::exited(0));
+  auto wrong = gpushm_testing::child::start(
+      gpushm_testing::brokerd_command(run_dir_, {"--no-such-option"}, for_keeper()));
+  EXPECT_EQ(wrong.wait_exit(60s), gpushm_testing::exited(2));
+  has_counted(4, 1, 1);
+  EXPECT_TRUE(next.kill());
+  has_counted(5, 1, 1);
+
+  next.keeper().kill(SIGTERM);
+  static_cast<void>(next.keeper().wait_exit(60s));
+  broker_.emplace(run_dir_);
+  has_counted(6, 1, 1);
+}
+
 TEST_F(node_broker, binds_its_socket_again_and_so_does_a_successor) {
   broker_.emplace(run_dir_, std::vector<std::string>{"--domain", "default"});
   gpushm::client member = connect("default");

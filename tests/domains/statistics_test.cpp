@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
 #include <functional>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "domains/protocol/private_socket.hpp"
 #include "domains/serve/domain_set.hpp"
 #include "domains/serve/service.hpp"
+#include "domains/serve/start_counts.hpp"
 #include "domains/serve/statistics_of.hpp"
 #include "gpushm/gpushm.hpp"
 #include "testing/process/deadline.hpp"
@@ -125,6 +127,27 @@ TEST(statistics_of_a_domain, has_the_largest_principals_and_the_sum_of_the_other
   EXPECT_EQ(got.unheld, segment_amount{});
   EXPECT_EQ(got.fence_waits, segment_amount{});
   EXPECT_LE(encode(answer(got)).size(), max_message_bytes);
+}
+
+TEST(start_counts, are_kept_and_begin_again_when_the_file_is_damaged) {
+  using keeper::start_reason;
+  const gpushm_testing::temp_dir folder;
+  const std::string path = folder / "starts";
+  start_counts counts = read_start_counts(path);
+  EXPECT_EQ(counts, start_counts{});
+  for (const auto why :
+       {start_reason::ordinary, start_reason::takeover, start_reason::failed_takeover}) {
+    add_start(counts, path, why);
+    EXPECT_EQ(read_start_counts(path), counts);
+  }
+  EXPECT_EQ(counts, (start_counts{3, 1, 1}));
+  for (const char* text : {"", "3", "3 1", "3 1 1", "3 1 1 1 ", "3 1 x ", "-3 1 1 "}) {
+    std::ofstream(path) << text;
+    EXPECT_EQ(read_start_counts(path), start_counts{}) << text;
+  }
+  const std::string nowhere = folder / "no/such/folder";
+  add_start(counts, nowhere, start_reason::ordinary);
+  EXPECT_EQ(counts.starts, 4U) << "counted although it cannot be kept";
 }
 
 class statistics : public ::testing::Test {

@@ -34,6 +34,7 @@ namespace {
 constexpr mode_t public_mode = 0755;
 constexpr mode_t private_mode = 0700;
 constexpr const char* kept_quotas = "/quotas";
+constexpr const char* kept_starts = "/process-starts";
 /// Nodes of one answer, besides the domain: those that use the most.
 constexpr std::size_t max_usage_nodes = 32;
 constexpr const char* create_operation = "create directory";
@@ -243,6 +244,7 @@ domain_set::domain_set(domain_set_options options, std::optional<predecessor> be
     code_ = authenticator_of(locks_ + "/receipt.key");
   }
   read_kept_quotas();
+  starts_ = read_start_counts(locks_ + kept_starts);
   create_directory(directory_, private_mode);
   remove_empty_directories();
   try {
@@ -863,11 +865,22 @@ usages domain_set::read_usage(const std::string& domain) const {
   return result;
 }
 
+void domain_set::count_start(keeper::start_reason why) {
+  const std::lock_guard lock(mutex_);
+  add_start(starts_, locks_ + kept_starts, why);
+}
+
 broker_facts domain_set::read_broker() const {
   broker_facts result;
   result.version = options_.version;
   result.started_ns = static_cast<std::uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(started_.time_since_epoch()).count());
+  {
+    const std::lock_guard lock(mutex_);
+    result.starts = starts_.starts;
+    result.takeovers = starts_.takeovers;
+    result.failed_takeovers = starts_.failed_takeovers;
+  }
   result.budgets = process_budgets();
   return result;
 }

@@ -24,6 +24,7 @@
 #include "core/budget.hpp"
 #include "domains/protocol/messages.hpp"
 #include "domains/serve/quota_rules.hpp"
+#include "domains/serve/start_counts.hpp"
 #include "gpushm/broker.hpp"
 
 namespace gpushm::domains {
@@ -108,6 +109,8 @@ class domain_set {
   /// Throws `error`: invalid_argument (it is not served), timed_out, broker_unreachable (it ends).
   [[nodiscard]] usages read_usage(const std::string& domain) const;
 
+  /// Counts this process among those that got ready. Call once.
+  void count_start(keeper::start_reason why);
   /// About this process. Does not block.
   [[nodiscard]] broker_facts read_broker() const;
   /// What a domain has and has done, by principal, kind of request and budget. Its broker is busy
@@ -200,6 +203,7 @@ class domain_set {
   quota_rules rules_;
   std::string quota_text_;
   std::uint64_t quotas_number_ = 1;
+  start_counts starts_;
   /// Guarded by mutex_. Once constructed, only the thread that holds a domain in busy_ changes its
   /// entry.
   std::map<std::string, served> open_;
