@@ -40,9 +40,23 @@ bool is_number(std::string_view text) {
   });
 }
 
+/// The UID of a pod: 36 characters, with dashes or, in names of systemd, underscores; or the 32
+/// digits that the kubelet gives a static pod. Nothing else, so that a name has a bound and no
+/// character that a log or a metric must escape.
+bool is_pod_uid(std::string_view text) {
+  constexpr std::size_t uid_length = 36;
+  constexpr std::size_t static_uid_length = 32;
+  const bool has_length = text.size() == uid_length || text.size() == static_uid_length;
+  return has_length && std::all_of(text.begin(), text.end(), [&](char each) {
+           const bool is_dash = each == '-' || each == '_';
+           return is_hex({&each, 1}) || (is_dash && text.size() == uid_length);
+         });
+}
+
 /// "pod1234-…" of "kubepods-burstable-pod1234_….slice" (systemd) or "pod1234-…" (cgroupfs).
 std::optional<std::string> pod_in(std::string_view component) {
-  if (component.ends_with(".slice") && component.starts_with("kubepods")) {
+  // With a --cgroup-root of the kubelet, the names begin with that ("kubelet-kubepods-…").
+  if (component.ends_with(".slice") && component.find("kubepods") != std::string_view::npos) {
     component.remove_suffix(6);
     const auto at = component.rfind("-pod");
     if (at == std::string_view::npos) {
@@ -50,8 +64,7 @@ std::optional<std::string> pod_in(std::string_view component) {
     }
     component.remove_prefix(at + 1);
   }
-  constexpr std::size_t uid_length = 36;
-  if (!component.starts_with("pod") || component.size() != 3 + uid_length) {
+  if (!component.starts_with("pod") || !is_pod_uid(component.substr(3))) {
     return std::nullopt;
   }
   std::string uid(component.substr(3));

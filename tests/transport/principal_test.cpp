@@ -26,6 +26,29 @@ TEST(principal, is_pod_or_container_of_runtime) {
            {"0::/kubepods/burstable/pod" + pod + "/" + id + "\n", "pod " + pod},
            {"0::/../../pod" + pod + "/" + id + "\n", "pod " + pod},
            {"0::/../crio-" + id + ".scope\n", container},
+           // The guaranteed class has no part of its own.
+           {"0::/kubepods.slice/kubepods-pod11111111_2222_3333_4444_555555555555.slice/crio-" + id +
+                ".scope\n",
+            "pod " + pod},
+           {"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/"
+            "kubelet-kubepods-burstable-pod11111111_2222_3333_4444_555555555555.slice/"
+            "cri-containerd-" +
+                id + ".scope\n",
+            "pod " + pod},
+           // Version 1, each hierarchy on a line of its own; and both versions.
+           {"11:memory:/kubepods/besteffort/pod" + pod + "/" + id +
+                "\n2:cpu,cpuacct:/kubepods/besteffort/pod" + pod + "/" + id + "\n0::/\n",
+            "pod " + pod},
+           {"1:name=systemd:/kubepods.slice/kubepods-burstable.slice/"
+            "kubepods-burstable-pod11111111_2222_3333_4444_555555555555.slice/docker-" +
+                id + ".scope\n",
+            "pod " + pod},
+           // Static pods: the kubelet's hash is their UID.
+           {"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" +
+                id.substr(0, 32) + ".slice/cri-containerd-" + id + ".scope\n",
+            "pod " + id.substr(0, 32)},
+           {"0::/kubepods/burstable/pod" + id.substr(0, 32) + "/" + id + "\n",
+            "pod " + id.substr(0, 32)},
            {"12:pids:/docker/" + id + "\n1:name=systemd:/docker/" + id + "\n0::/\n", container},
            {"0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-" + id + ".scope\n",
             "uid 1000"},
@@ -36,20 +59,28 @@ TEST(principal, is_pod_or_container_of_runtime) {
 }
 
 TEST(principal, is_not_chosen_by_member) {
-  for (const std::string text : {"",
-                                 "\n",
-                                 "0::/\n",
-                                 "0::/system.slice/nginx.service\n",
-                                 "0::/foo/bar\n",
-                                 "garbage",
-                                 ":",
-                                 "::",
-                                 "0::",
-                                 "0::/user.slice/user-x.slice/a\n",
-                                 "0::/user-1000.slice\n",
-                                 "0::/user.slice/user-.slice\n",
-                                 "0::/podnot-a-uid/abc\n",
-                                 "0::/0123456789abcdef\n"}) {
+  for (const std::string& text :
+       std::vector<std::string>{"",
+                                "\n",
+                                "0::/\n",
+                                "0::/system.slice/nginx.service\n",
+                                "0::/foo/bar\n",
+                                "garbage",
+                                ":",
+                                "::",
+                                "0::",
+                                "0::/user.slice/user-x.slice/a\n",
+                                "0::/user-1000.slice\n",
+                                "0::/user.slice/user-.slice\n",
+                                "0::/podnot-a-uid/abc\n",
+                                "0::/pod" + std::string(36, 'x') + "\n",
+                                "0::/pod" + std::string(35, 'a') + "\"\n",
+                                "0::/pod" + std::string(32, '_') + "\n",
+                                "0::/pod" + std::string(100'000, 'a') + "\n",
+                                "0::/" + std::string(100'000, '/') + "\n",
+                                "0::/kubepods-pod.slice\n",
+                                "0::/kubepods-pod" + std::string(36, '\x1b') + ".slice\n",
+                                "0::/0123456789abcdef\n"}) {
     EXPECT_EQ(tenant_of_cgroups(text), std::nullopt) << text;
   }
   // Below its own slice a user may create groups with any name.
