@@ -23,6 +23,15 @@ void set_deadline(grpc::ClientContext& context) {
   context.set_deadline(std::chrono::system_clock::now() + dial_timeout);
 }
 
+/// The first of `preferred` that the plugin supports; empty: none.
+std::string choose(const std::vector<std::string>& preferred,
+                   const std::vector<std::string>& supported) {
+  const auto best = std::find_if(preferred.begin(), preferred.end(), [&](const auto& service) {
+    return std::find(supported.begin(), supported.end(), service) != supported.end();
+  });
+  return best != preferred.end() ? *best : std::string();
+}
+
 }  // namespace
 
 dra_kubelet::dra_kubelet(dra_kubelet_options options)
@@ -81,14 +90,6 @@ void dra_kubelet::scan() {
   }
 }
 
-std::string dra_kubelet::choose(const std::vector<std::string>& supported) const {
-  const auto best =
-      std::find_if(options_.services.begin(), options_.services.end(), [&](const auto& service) {
-        return std::find(supported.begin(), supported.end(), service) != supported.end();
-      });
-  return best != options_.services.end() ? *best : std::string();
-}
-
 void dra_kubelet::register_from(const std::string& path, socket_file& file) {
   const auto channel = grpc::CreateChannel("unix:" + path, grpc::InsecureChannelCredentials());
   const auto stub = pluginregistration::Registration::NewStub(channel);
@@ -105,7 +106,7 @@ void dra_kubelet::register_from(const std::string& path, socket_file& file) {
   attempt.driver = info.name();
   attempt.endpoint = info.endpoint().empty() ? path : info.endpoint();
   attempt.supported = {info.supported_versions().begin(), info.supported_versions().end()};
-  attempt.service = choose(attempt.supported);
+  attempt.service = choose(options_.services, attempt.supported);
   if (attempt.error.empty()) {
     const std::lock_guard lock(mutex_);
     const bool taken = std::any_of(plugins_.begin(), plugins_.end(), [&](const auto& each) {
@@ -122,8 +123,11 @@ void dra_kubelet::register_from(const std::string& path, socket_file& file) {
     }
   }
   if (attempt.error.empty()) {
-    file.plugin = std::make_shared<dra_plugin>(
-        attempt.driver, attempt.endpoint, attempt.service, options_.health_retry);
+    file.plugin = std::make_shared<dra_plugin>(attempt.driver,
+                                               attempt.endpoint,
+                                               attempt.service,
+                                               choose(options_.health_services, attempt.supported),
+                                               options_.health_retry);
     static_cast<void>(file.plugin->is_connected());
   } else {
     file.next_try = clock::now() + file.wait;

@@ -26,6 +26,7 @@ struct dra_kubelet_options {
   std::function<void(const std::string& driver)> delete_slices = {};
   /// Services that this kubelet supports, in order of preference.
   std::vector<std::string> services = {"v1.DRAPlugin", "v1beta1.DRAPlugin"};
+  std::vector<std::string> health_services = {"v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"};
   /// Time from the loss of a driver's last connected plugin to the deletion of its slices.
   std::chrono::milliseconds wipe_delay{30'000};
   std::chrono::milliseconds health_retry{5'000};  ///< zero: health is not requested
@@ -82,7 +83,6 @@ class dra_kubelet {
   void run(const std::stop_token& stop);
   void scan();
   void register_from(const std::string& path, socket_file& file);
-  [[nodiscard]] std::string choose(const std::vector<std::string>& supported) const;
   void delete_slices_of_absent_drivers();
 
   const dra_kubelet_options options_;

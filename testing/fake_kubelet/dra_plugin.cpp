@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "kubelet/api/dra_health_v1.grpc.pb.h"
 #include "kubelet/api/dra_health_v1alpha1.grpc.pb.h"
 
 namespace gpushm_testing {
@@ -13,13 +14,15 @@ namespace gpushm_testing {
 dra_plugin::dra_plugin(std::string driver,
                        std::string endpoint,
                        std::string service,
+                       std::string health_service,
                        std::chrono::milliseconds health_retry)
     : driver_(std::move(driver)),
       endpoint_(std::move(endpoint)),
       service_(std::move(service)),
+      health_service_(std::move(health_service)),
       health_retry_(health_retry),
       channel_(grpc::CreateChannel("unix:" + endpoint_, grpc::InsecureChannelCredentials())) {
-  if (health_retry_.count() > 0) {
+  if (health_retry_.count() > 0 && !health_service_.empty()) {
     thread_ = std::jthread([this](const std::stop_token& stop) { watch_health(stop); });
   }
 }
@@ -63,6 +66,20 @@ void dra_plugin::watch_health(const std::stop_token& stop) {
 }
 
 void dra_plugin::read_stream() {
+  if (health_service_ == "v1.DRAResourceHealth") {
+    read_stream_of<::v1::DRAResourceHealth::Stub,
+                   ::v1::NodeWatchResourcesRequest,
+                   ::v1::NodeWatchResourcesResponse>(*::v1::DRAResourceHealth::NewStub(channel_));
+  } else {
+    read_stream_of<::v1alpha1::DRAResourceHealth::Stub,
+                   ::v1alpha1::NodeWatchResourcesRequest,
+                   ::v1alpha1::NodeWatchResourcesResponse>(
+        *::v1alpha1::DRAResourceHealth::NewStub(channel_));
+  }
+}
+
+template <typename Stub, typename Request, typename Response>
+void dra_plugin::read_stream_of(Stub& stub) {
   grpc::ClientContext context;
   {
     const std::lock_guard lock(mutex_);
@@ -72,9 +89,8 @@ void dra_plugin::read_stream() {
     reading_ = &context;
     ++attempts_;
   }
-  const auto stub = v1alpha1::DRAResourceHealth::NewStub(channel_);
-  const auto stream = stub->NodeWatchResources(&context, {});
-  v1alpha1::NodeWatchResourcesResponse message;
+  const auto stream = stub.NodeWatchResources(&context, Request());
+  Response message;
   while (stream->Read(&message)) {
     const std::lock_guard lock(mutex_);
     ++messages_;

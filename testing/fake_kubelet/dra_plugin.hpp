@@ -26,10 +26,12 @@ struct dra_health {
 /// requested again after it has ended. Thread-safety: shared objects: safe.
 class dra_plugin {
  public:
-  /// `service` is used for calls. If `health_retry` is zero, health is not requested.
+  /// `service` is used for calls, `health_service` (empty: none) for health. If `health_retry` is
+  /// zero, health is not requested.
   dra_plugin(std::string driver,
              std::string endpoint,
              std::string service,
+             std::string health_service,
              std::chrono::milliseconds health_retry);
   dra_plugin(const dra_plugin&) = delete;
   dra_plugin& operator=(const dra_plugin&) = delete;
@@ -38,6 +40,7 @@ class dra_plugin {
   [[nodiscard]] const std::string& driver() const { return driver_; }
   [[nodiscard]] const std::string& endpoint() const { return endpoint_; }
   [[nodiscard]] const std::string& service() const { return service_; }
+  [[nodiscard]] const std::string& health_service() const { return health_service_; }
   [[nodiscard]] const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
   /// Also makes gRPC connect if it is idle.
   [[nodiscard]] bool is_connected() const;
@@ -50,10 +53,13 @@ class dra_plugin {
  private:
   void watch_health(const std::stop_token& stop);
   void read_stream();
+  template <typename Stub, typename Request, typename Response>
+  void read_stream_of(Stub& stub);
 
   const std::string driver_;
   const std::string endpoint_;
   const std::string service_;
+  const std::string health_service_;
   const std::chrono::milliseconds health_retry_;
   const std::shared_ptr<grpc::Channel> channel_;
   mutable std::mutex mutex_;

@@ -107,7 +107,7 @@ class driver::impl {
   base::operation_observer* const observer_;
   resource_api api_;
   claims claims_;
-  health_service health_;
+  health_services health_;
   std::atomic<bool> sweeping_{false};
   std::string sweep_failure_;  ///< of the last sweep
 
@@ -165,7 +165,8 @@ void driver::impl::run(const std::stop_token& stop) {
       endpoints_options{options_.driver_name, options_.kubelet_root},
       [this] {
         std::vector<grpc::Service*> services = nodes_.all();
-        services.push_back(&health_);
+        const std::vector<grpc::Service*> health = health_.all();
+        services.insert(services.end(), health.begin(), health.end());
         return services;
       }(),
       [this](const std::string& refusal) { handle_registration(refusal); });

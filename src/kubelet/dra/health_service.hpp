@@ -1,23 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <list>
 #include <map>
-#include <mutex>
+#include <memory>
 #include <string>
+#include <vector>
 
-#include "kubelet/api/dra_health_v1alpha1.grpc.pb.h"
+namespace grpc {
+class Service;
+}
 
 namespace gpushm::dra {
 
-/// v1alpha1.DRAResourceHealth: sends the health of all devices to each subscribed kubelet,
-/// immediately and with each `report`.
+/// The services v1.DRAResourceHealth and v1alpha1.DRAResourceHealth, which share one
+/// implementation: each sends the health of all devices to each subscribed kubelet, immediately and
+/// with each `report`. Kubelets up to 1.36 use v1alpha1, later ones v1.
 ///
 /// Thread-safety: shared objects: safe.
-class health_service : public v1alpha1::DRAResourceHealth::CallbackService {
+class health_services {
  public:
   /// `devices` is the number of devices in the pool.
-  health_service(std::string pool, unsigned devices);
+  health_services(std::string pool, unsigned devices);
+  health_services(const health_services&) = delete;
+  health_services& operator=(const health_services&) = delete;
+  ~health_services();
 
   /// Sets the problems by device; all other devices are healthy. Must be called more often than
   /// every 30 s: after that, a kubelet considers the health unknown.
@@ -25,21 +31,14 @@ class health_service : public v1alpha1::DRAResourceHealth::CallbackService {
   /// Ends all streams, also future ones.
   void end();
 
-  grpc::ServerWriteReactor<v1alpha1::NodeWatchResourcesResponse>* NodeWatchResources(
-      grpc::CallbackServerContext* context,
-      const v1alpha1::NodeWatchResourcesRequest* request) override;
+  [[nodiscard]] std::vector<grpc::Service*> all() const;
 
  private:
-  class stream;
+  class version;
+  template <typename Api>
+  class version_of;
 
-  void left(stream* which);
-
-  const std::string pool_;
-  const unsigned devices_;
-  std::mutex mutex_;
-  bool ended_ = false;
-  v1alpha1::NodeWatchResourcesResponse now_;
-  std::list<stream*> streams_;
+  std::vector<std::unique_ptr<version>> versions_;
 };
 
 }  // namespace gpushm::dra

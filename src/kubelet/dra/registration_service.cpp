@@ -22,6 +22,7 @@ grpc::ServerUnaryReactor* registration_service::GetInfo(
   // Every served gRPC service; a kubelet uses the newest that it supports.
   info->add_supported_versions("v1.DRAPlugin");
   info->add_supported_versions("v1beta1.DRAPlugin");
+  info->add_supported_versions("v1.DRAResourceHealth");
   info->add_supported_versions("v1alpha1.DRAResourceHealth");
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);

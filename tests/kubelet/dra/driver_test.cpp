@@ -133,7 +133,10 @@ TEST_F(dra_driver, registers_all_versions_then_publishes) {
   EXPECT_EQ(registration.error, "");
   EXPECT_EQ(registration.service, "v1.DRAPlugin");
   EXPECT_THAT(registration.supported,
-              ElementsAre("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"));
+              ElementsAre("v1.DRAPlugin",
+                          "v1beta1.DRAPlugin",
+                          "v1.DRAResourceHealth",
+                          "v1alpha1.DRAResourceHealth"));
   EXPECT_THAT(registration.endpoint,
               AllOf(StartsWith(dir_ / "plugins/gpushm.dev/dra-"), EndsWith(".sock")));
   ASSERT_TRUE(eventually([&] { return driver_->status().published; }, timeout));
@@ -274,6 +277,7 @@ TEST_F(dra_driver, stop_leaves_slices_to_the_kubelet) {
 TEST_F(dra_driver, health_is_sent_immediately_and_repeatedly) {
   start_all();
   const auto plugin = kubelet_->plugin_of(test_driver);
+  EXPECT_EQ(plugin->health_service(), "v1.DRAResourceHealth");
   ASSERT_TRUE(eventually([&] { return plugin->health_messages() >= 3; }, timeout));
   EXPECT_EQ(plugin->health_attempts(), 1U);
   const auto health = plugin->health();
@@ -282,6 +286,19 @@ TEST_F(dra_driver, health_is_sent_immediately_and_repeatedly) {
   EXPECT_NEAR(static_cast<double>(health.at("node-a/share-7").updated_s),
               static_cast<double>(std::time(nullptr)),
               10.0);
+}
+
+TEST_F(dra_driver, kubelet_of_health_v1alpha1_gets_the_same) {
+  dra_kubelet_options older = kubelet_options();
+  older.health_services = {"v1alpha1.DRAResourceHealth"};
+  kubelet_ = std::make_unique<dra_kubelet>(older);
+  start();
+  ASSERT_TRUE(kubelet_->wait_registered(test_driver, timeout));
+  const auto plugin = kubelet_->plugin_of(test_driver);
+  EXPECT_EQ(plugin->health_service(), "v1alpha1.DRAResourceHealth");
+  ASSERT_TRUE(eventually([&] { return plugin->health_messages() >= 2; }, timeout));
+  ASSERT_EQ(plugin->health().size(), 8U);
+  EXPECT_EQ(plugin->health().at("node-a/share-7").status, 1);
 }
 
 TEST_F(dra_driver, claim_without_domain_makes_device_unhealthy) {
