@@ -55,14 +55,13 @@ nlohmann::json claims::fetch(const claim_reference& claim) {
   return request();
 }
 
-prepared_claim claims::allocation_of(const claim_reference& claim,
-                                     const std::optional<prepared_claim>& before) {
+std::optional<prepared_claim> claims::allocation_of(const claim_reference& claim, bool has_entry) {
   try {
     return read_allocation(fetch(claim), claim, options_.owner);
   } catch (const error& failure) {
     const bool definite = is_definite(failure, claim);
-    if (before && !definite) {
-      return *before;
+    if (has_entry && !definite) {
+      return std::nullopt;
     }
     const bool got_reply = dynamic_cast<const kube::api_error*>(&failure) != nullptr;
     if (got_reply && definite) {
@@ -121,6 +120,7 @@ void claims::drop(const std::string& uid) {
   file_->save(next);
   state_ = std::move(next);
   unallocated_.erase(uid);
+  unconfirmed_.erase(uid);
 }
 
 std::optional<prepared_claim> claims::find(const std::string& uid) const {
@@ -159,11 +159,17 @@ prepared_claim claims::prepare(const claim_reference& claim) {
   check(claim);
   const base::busy_names::hold taken = take(claim.uid, prepare_operation, to_string(claim));
   const std::optional<prepared_claim> before = find(claim.uid);
-  prepared_claim allocated = allocation_of(claim, before);
+  const std::optional<prepared_claim> replied =
+      is_prepared(claim) ? std::nullopt : allocation_of(claim, before.has_value());
+  prepared_claim allocated = replied ? *replied : before.value();
   try {
     create(allocated);
     if (before != allocated) {
       store(allocated);
+    }
+    if (replied) {
+      const std::lock_guard lock(mutex_);
+      unconfirmed_.erase(claim.uid);
     }
   } catch (const error& failure) {
     if (!before) {
@@ -172,6 +178,13 @@ prepared_claim claims::prepare(const claim_reference& claim) {
     throw failure.in(prepare_operation, to_string(claim));
   }
   return allocated;
+}
+
+bool claims::is_prepared(const claim_reference& claim) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = state_.claims.find(claim.uid);
+  return found != state_.claims.end() && found->second.claim == claim &&
+         !unconfirmed_.contains(claim.uid);
 }
 
 void claims::unprepare(const claim_reference& claim) {

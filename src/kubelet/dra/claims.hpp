@@ -54,11 +54,16 @@ class claims {
   /// and those of `checkpoint_file`.
   std::vector<std::string> restore();
 
-  /// Blocks for at most `timeout` while other calls use the claim, then for at most one request to
-  /// the API server and writing files. Idempotent. While the API server is unreachable, returns
-  /// prepared claims from the checkpoint. Throws `error`: timed_out if another call used the claim
-  /// until `timeout`; any other leaves nothing of a claim that was not prepared before.
+  /// Blocks for at most `timeout` while other calls use the claim, then for writing files and,
+  /// unless `is_prepared`, for at most one request to the API server. Idempotent. A claim that is
+  /// not `is_prepared` but in the checkpoint is returned from there if the API server is
+  /// unreachable. Throws `error`: timed_out if another call used the claim until `timeout`; any
+  /// other leaves nothing of a claim that was not prepared before.
   prepared_claim prepare(const claim_reference& claim);
+  /// Whether `prepare` needs no API server: the claim was prepared since the last boot of the
+  /// machine, and no sweep has found another allocation since. The UID identifies the allocation: a
+  /// kubelet unprepares a claim before it uses another one. Does not block.
+  [[nodiscard]] bool is_prepared(const claim_reference& claim) const;
   /// Blocks as `prepare`, but does not use the API server. For a claim that is not prepared, only
   /// removes leftovers. Throws `error`; the call can then be retried.
   void unprepare(const claim_reference& claim);
@@ -91,8 +96,10 @@ class claims {
                                             std::string_view object);
 
   [[nodiscard]] nlohmann::json fetch(const claim_reference& claim);
-  [[nodiscard]] prepared_claim allocation_of(const claim_reference& claim,
-                                             const std::optional<prepared_claim>& before);
+  /// Returns nullopt if the API server did not report the claim's state and `has_entry`: the entry
+  /// in the checkpoint then applies.
+  [[nodiscard]] std::optional<prepared_claim> allocation_of(const claim_reference& claim,
+                                                            bool has_entry);
   void create(const prepared_claim& claim);
   void remove(const std::string& uid, const std::string& domain);
   /// Rolls back a failed preparation.
@@ -105,8 +112,10 @@ class claims {
   std::string reopen(const prepared_claim& claim);
   void drop_claims_ended_by_reboot(std::vector<std::string>& notes);
   void save_restored(const checkpoint& found, std::vector<std::string>& notes);
-  [[nodiscard]] claim_use query_use(const claim_reference& claim);
-  [[nodiscard]] bool should_free(const claim_reference& claim);
+  [[nodiscard]] claim_use query_use(const prepared_claim& claim);
+  [[nodiscard]] bool should_free(const prepared_claim& claim);
+  [[nodiscard]] bool has_other_allocation(const nlohmann::json& object,
+                                          const prepared_claim& claim) const;
   void remove_orphans(std::vector<std::string>& freed);
 
   const claims_options options_;
@@ -121,6 +130,7 @@ class claims {
   checkpoint state_;
   std::map<std::string, std::string> problems_;  ///< by UID
   std::set<std::string> unallocated_;            ///< UIDs of the last sweep
+  std::set<std::string> unconfirmed_;            ///< UIDs whose entries may be outdated
 };
 
 }  // namespace gpushm::dra

@@ -31,7 +31,7 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 constexpr unsigned max_devices = 128;  // limit of a ResourceSlice
-constexpr unsigned workers = 4;        // concurrent claims; each may wait for the API server
+constexpr unsigned workers = 4;        // concurrent calls of each queue
 
 driver_options complete(driver_options options) {
   constexpr const char* operation = "start DRA driver";
@@ -80,8 +80,10 @@ class driver::impl {
                 through,
                 opened),
         health_(options_.node_name, options_.share_devices),
-        queue_(workers),
-        nodes_(claims_, queue_, observer),
+        through_api_(workers),
+        local_(workers),
+        sweeps_(1),
+        nodes_(claims_, through_api_, local_, observer),
         thread_([this](const std::stop_token& stop) { run(stop); }) {}
   impl(const impl&) = delete;
   impl& operator=(const impl&) = delete;
@@ -121,7 +123,10 @@ class driver::impl {
   clock::time_point next_health_;
   clock::time_point next_sweep_;
 
-  work_queue queue_;
+  // Calls that do not need the API server never wait for those that do.
+  work_queue through_api_;
+  work_queue local_;
+  work_queue sweeps_;
   node_services nodes_;
   std::unique_ptr<endpoints> endpoints_;
   std::jthread thread_;  // last: it uses all the others
@@ -241,7 +246,7 @@ void driver::impl::start_publishing() {
 
 void driver::impl::start_sweep() {
   if (!sweeping_.exchange(true)) {
-    queue_.run([this] {
+    sweeps_.run([this] {
       sweep();
       sweeping_ = false;
     });

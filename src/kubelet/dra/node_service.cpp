@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/dra/node_service.hpp"
 
+#include <algorithm>
 #include <exception>
 #include <string>
 
@@ -58,14 +59,24 @@ template <typename Service,
           typename UnprepareResponse>
 class node_service : public Service {
  public:
-  node_service(claims& prepared, work_queue& queue, base::operation_observer* observer)
-      : claims_(prepared), queue_(queue), observer_(observer) {}
+  node_service(claims& prepared,
+               work_queue& through_api,
+               work_queue& local,
+               base::operation_observer* observer)
+      : claims_(prepared), through_api_(through_api), local_(local), observer_(observer) {}
 
   grpc::ServerUnaryReactor* NodePrepareResources(grpc::CallbackServerContext* context,
                                                  const PrepareRequest* request,
                                                  PrepareResponse* response) override {
-    return run(context, [this, request, response] {
+    const bool prepared =
+        std::all_of(request->claims().begin(), request->claims().end(), [this](const auto& claim) {
+          return claims_.is_prepared(reference_of(claim));
+        });
+    return run(prepared ? local_ : through_api_, context, [this, context, request, response] {
       for (const auto& claim : request->claims()) {
+        if (context->IsCancelled()) {
+          return;
+        }
         auto& claim_response = (*response->mutable_claims())[claim.uid()];
         handle_claim(observer_, "NodePrepareResources", claim_response, [&] {
           for (const prepared_device& each : claims_.prepare(reference_of(claim)).devices) {
@@ -85,7 +96,7 @@ class node_service : public Service {
   grpc::ServerUnaryReactor* NodeUnprepareResources(grpc::CallbackServerContext* context,
                                                    const UnprepareRequest* request,
                                                    UnprepareResponse* response) override {
-    return run(context, [this, request, response] {
+    return run(local_, context, [this, request, response] {
       for (const auto& claim : request->claims()) {
         auto& claim_response = (*response->mutable_claims())[claim.uid()];
         handle_claim(observer_, "NodeUnprepareResources", claim_response, [&] {
@@ -97,9 +108,17 @@ class node_service : public Service {
 
  private:
   template <typename Work>
-  grpc::ServerUnaryReactor* run(grpc::CallbackServerContext* context, Work work) {
+  static grpc::ServerUnaryReactor* run(work_queue& queue,
+                                       grpc::CallbackServerContext* context,
+                                       Work work) {
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-    queue_.run([reactor, work = std::move(work)] {
+    queue.run([context, reactor, work = std::move(work)] {
+      // The kubelet has given up after its timeout, and calls again.
+      if (context->IsCancelled()) {
+        reactor->Finish(
+            grpc::Status(grpc::StatusCode::CANCELLED, "the kubelet cancelled the call"));
+        return;
+      }
       work();
       reactor->Finish(grpc::Status::OK);
     });
@@ -107,27 +126,29 @@ class node_service : public Service {
   }
 
   claims& claims_;
-  work_queue& queue_;
+  work_queue& through_api_;
+  work_queue& local_;
   base::operation_observer* const observer_;
 };
 
 }  // namespace
 
 node_services::node_services(claims& prepared,
-                             work_queue& queue,
+                             work_queue& through_api,
+                             work_queue& local,
                              base::operation_observer* observer) {
   services_.push_back(std::make_unique<node_service<v1::DRAPlugin::CallbackService,
                                                     v1::NodePrepareResourcesRequest,
                                                     v1::NodePrepareResourcesResponse,
                                                     v1::NodeUnprepareResourcesRequest,
                                                     v1::NodeUnprepareResourcesResponse>>(
-      prepared, queue, observer));
+      prepared, through_api, local, observer));
   services_.push_back(std::make_unique<node_service<v1beta1::DRAPlugin::CallbackService,
                                                     v1beta1::NodePrepareResourcesRequest,
                                                     v1beta1::NodePrepareResourcesResponse,
                                                     v1beta1::NodeUnprepareResourcesRequest,
                                                     v1beta1::NodeUnprepareResourcesResponse>>(
-      prepared, queue, observer));
+      prepared, through_api, local, observer));
 }
 
 node_services::~node_services() = default;

@@ -20,8 +20,12 @@ namespace gpushm::dra {
 /// Thread-safety: shared objects: safe.
 class node_services {
  public:
-  /// Nothing is owned; `observer` may be null.
-  node_services(claims& prepared, work_queue& queue, base::operation_observer* observer);
+  /// Nothing is owned; `observer` may be null. Calls that may wait for the API server run in
+  /// `through_api`; the others, which include every unprepare, run in `local`.
+  node_services(claims& prepared,
+                work_queue& through_api,
+                work_queue& local,
+                base::operation_observer* observer);
   node_services(const node_services&) = delete;
   node_services& operator=(const node_services&) = delete;
   ~node_services();

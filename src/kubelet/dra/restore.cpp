@@ -22,6 +22,7 @@ std::vector<std::string> claims::restore() {
     const std::lock_guard lock(mutex_);
     state_ = found;
     state_.boot_id = options_.boot_id;
+    unconfirmed_.clear();
   }
   if (!found.boot_id.empty() && found.boot_id != options_.boot_id) {
     drop_claims_ended_by_reboot(notes);
@@ -48,12 +49,20 @@ void claims::drop_claims_ended_by_reboot(std::vector<std::string>& notes) {
   // Containers and directories of the previous boot no longer exist, but their claims may, and
   // their pods restart. If the server does not reply, the domain is opened, which is harmless; the
   // sweep checks again.
+  {
+    // They may be allocated again, to pods that the kubelet has not started yet.
+    const std::lock_guard lock(mutex_);
+    for (const auto& [uid, claim] : state_.claims) {
+      unconfirmed_.insert(uid);
+    }
+  }
   for (const prepared_claim& claim : all()) {
     try {
-      if (query_use(claim.claim) != claim_use::in_use) {
+      if (query_use(claim) != claim_use::in_use) {
         {
           const std::lock_guard lock(mutex_);
           state_.claims.erase(claim.claim.uid);
+          unconfirmed_.erase(claim.claim.uid);
         }
         notes.push_back(fmt::format("dropped claim {}, which ended with the previous boot",
                                     to_string(claim.claim)));

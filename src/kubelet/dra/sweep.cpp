@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "gpushm/error.hpp"
 #include "kubelet/dra/claims.hpp"
@@ -13,27 +14,41 @@ constexpr const char* orphan_operation = "remove leftovers of claim";
 
 }  // namespace
 
-claim_use claims::query_use(const claim_reference& claim) {
+bool claims::has_other_allocation(const nlohmann::json& object, const prepared_claim& claim) const {
   try {
-    return use_of(fetch(claim), claim, options_.owner);
+    return read_allocation(object, claim.claim, options_.owner) != claim;
+  } catch (const error&) {
+    return true;
+  }
+}
+
+claim_use claims::query_use(const prepared_claim& claim) {
+  try {
+    const nlohmann::json object = fetch(claim.claim);
+    const claim_use use = use_of(object, claim.claim, options_.owner);
+    if (use == claim_use::in_use && has_other_allocation(object, claim)) {
+      const std::lock_guard lock(mutex_);
+      unconfirmed_.insert(claim.claim.uid);
+    }
+    return use;
   } catch (const kube::api_error& failure) {
     // A 404 from a proxy, or from a server that does not serve this API version, is not evidence
     // about the claim.
-    if (failure.object_is_missing(claim.name)) {
+    if (failure.object_is_missing(claim.claim.name)) {
       return claim_use::gone;
     }
     throw;
   }
 }
 
-bool claims::should_free(const claim_reference& claim) {
+bool claims::should_free(const prepared_claim& claim) {
   const claim_use use = query_use(claim);
   const std::lock_guard lock(mutex_);
-  if (use == claim_use::unallocated && unallocated_.insert(claim.uid).second) {
+  if (use == claim_use::unallocated && unallocated_.insert(claim.claim.uid).second) {
     return false;
   }
   if (use == claim_use::in_use) {
-    unallocated_.erase(claim.uid);
+    unallocated_.erase(claim.claim.uid);
   }
   return use != claim_use::in_use;
 }
@@ -54,7 +69,7 @@ claims::sweep_result claims::sweep() {
       continue;
     }
     try {
-      if (should_free(claim->claim)) {
+      if (should_free(*claim)) {
         remove(claim->claim.uid, claim->domain);
         drop(claim->claim.uid);
         result.freed.push_back(to_string(claim->claim));

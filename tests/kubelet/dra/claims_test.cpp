@@ -173,6 +173,34 @@ TEST_F(dra_claims, prepared_claims_are_served_during_server_outage) {
   EXPECT_THAT(names_in(run_), ElementsAre(first.domain));
 }
 
+TEST_F(dra_claims, prepared_claims_need_no_server) {
+  const claim_reference claim = add_claim(1);
+  EXPECT_FALSE(subject().is_prepared(claim));
+  const prepared_claim first = subject().prepare(claim);
+  const unsigned gets = cluster_.gets;
+  EXPECT_TRUE(subject().is_prepared(claim));
+  EXPECT_EQ(subject().prepare(claim), first);
+  start();  // the agent is a new process
+  EXPECT_EQ(subject().prepare(claim), first);
+  EXPECT_EQ(cluster_.gets, gets);
+  EXPECT_FALSE(subject().is_prepared({"default", "other", claim.uid}));
+  subject().unprepare(claim);
+  EXPECT_FALSE(subject().is_prepared(claim));
+}
+
+TEST_F(dra_claims, claims_of_the_previous_boot_are_read_again) {
+  const claim_reference claim = add_claim(1);
+  subject().prepare(claim);
+  cluster_.put(claim_path(claim), claim_object(claim, {{.device = "share-9"}}));
+  cluster_.unreachable = true;
+  start("boot-2");
+  EXPECT_EQ(subject().prepare(claim).devices.at(0).device, "share-0");
+  EXPECT_FALSE(subject().is_prepared(claim));
+  cluster_.unreachable = false;
+  EXPECT_EQ(subject().prepare(claim).devices.at(0).device, "share-9");
+  EXPECT_TRUE(subject().is_prepared(claim));
+}
+
 TEST_F(dra_claims, unserved_version_is_not_a_deleted_claim) {
   const claim_reference known = add_claim(1);
   const claim_reference unknown = add_claim(2);
@@ -189,7 +217,13 @@ TEST_F(dra_claims, changed_allocation_is_prepared_again) {
   const claim_reference claim = add_claim(1);
   subject().prepare(claim);
   cluster_.put(claim_path(claim), claim_object(claim, {{.device = "share-9"}}));
+  // A kubelet unprepares a claim before it uses another allocation; the sweep detects one that did
+  // not.
+  EXPECT_EQ(subject().prepare(claim).devices.at(0).device, "share-0");
+  EXPECT_THAT(subject().sweep().freed, IsEmpty());
+  EXPECT_FALSE(subject().is_prepared(claim));
   EXPECT_EQ(subject().prepare(claim).devices.at(0).device, "share-9");
+  EXPECT_TRUE(subject().is_prepared(claim));
   EXPECT_THAT(read_text(document_of(claim)), HasSubstr(claim.uid + "-share-9"));
   start();
   EXPECT_EQ(subject().size(), 1U);

@@ -230,6 +230,58 @@ TEST_F(dra_driver, parallel_calls_all_succeed) {
   EXPECT_EQ(driver_->status().claims, 8U);
 }
 
+TEST_F(dra_driver, only_unknown_claims_wait_for_a_slow_server) {
+  start_all();
+  const dra_claim ended = add_claim(100);
+  const dra_claim known = add_claim(101, {{.device = "share-1"}});
+  prepare(ended);
+  const dra_answer first = prepare(known);
+  const auto channel = kubelet_->plugin_of(test_driver)->channel();
+  cluster_.hold_gets();
+  {
+    std::vector<std::jthread> callers;
+    for (unsigned number = 0; number < 8; ++number) {
+      callers.emplace_back([&, claim = add_claim(number)] {
+        EXPECT_EQ(call_prepare(channel, "v1.DRAPlugin", {claim}, timeout).at(claim.uid).error, "");
+      });
+    }
+    EXPECT_TRUE(eventually([&] { return cluster_.held_gets() >= 4; }, timeout));
+    EXPECT_EQ(kubelet_->unprepare(test_driver, {ended}).at(ended.uid).error, "");
+    EXPECT_EQ(call_prepare(channel, "v1.DRAPlugin", {known}, timeout).at(known.uid), first);
+    EXPECT_EQ(driver_->status().claims, 1U);
+    cluster_.answer_gets();
+  }
+  EXPECT_EQ(driver_->status().claims, 9U);
+}
+
+TEST_F(dra_driver, cancelled_calls_are_not_worked_off) {
+  start_all();
+  const auto channel = kubelet_->plugin_of(test_driver)->channel();
+  unsigned number = 0;
+  // The driver learns of a cancellation some time after the kubelet's call has returned.
+  EXPECT_TRUE(eventually(
+      [&] {
+        const dra_claim cancelled = add_claim(++number);
+        cluster_.hold_gets();
+        {
+          std::vector<std::jthread> callers;
+          for (unsigned busy = 0; busy < 4; ++busy) {
+            callers.emplace_back([&, claim = add_claim(++number)] {
+              static_cast<void>(call_prepare(channel, "v1.DRAPlugin", {claim}, timeout));
+            });
+          }
+          EXPECT_TRUE(eventually([&] { return cluster_.held_gets() == 4; }, timeout));
+          static_cast<void>(call_prepare(channel, "v1.DRAPlugin", {cancelled}, 50ms));
+          cluster_.answer_gets();
+        }
+        // Queued behind the cancelled call.
+        const dra_claim last = add_claim(++number);
+        static_cast<void>(call_prepare(channel, "v1.DRAPlugin", {last}, timeout));
+        return !std::filesystem::exists(run_ + "/claim-" + cancelled.uid);
+      },
+      timeout));
+}
+
 TEST_F(dra_driver, prepare_is_cached_until_kubelet_restart) {
   start_all();
   const dra_claim claim = add_claim(1);

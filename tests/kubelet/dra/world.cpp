@@ -69,8 +69,30 @@ json memory_cluster::stored(const std::string& path, json object) {
   return object;
 }
 
+void memory_cluster::hold_gets() {
+  const std::lock_guard lock(held_mutex_);
+  holding_ = true;
+}
+
+void memory_cluster::answer_gets() {
+  const std::lock_guard lock(held_mutex_);
+  holding_ = false;
+  answered_.notify_all();
+}
+
+unsigned memory_cluster::held_gets() const {
+  const std::lock_guard lock(held_mutex_);
+  return held_;
+}
+
 json memory_cluster::get(const std::string& path) {
   ++gets;
+  if (path.find("/resourceclaims/") != std::string::npos) {
+    std::unique_lock lock(held_mutex_);
+    ++held_;
+    answered_.wait(lock, [this] { return !holding_; });
+    --held_;
+  }
   node_gets += path.starts_with("/api/v1/nodes/") ? 1U : 0U;
   fail_if_configured("get", path);
   const std::lock_guard lock(mutex_);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <list>
 #include <map>
@@ -47,6 +48,12 @@ class memory_cluster : public gpushm::dra::cluster {
   [[nodiscard]] std::vector<std::string> paths(const std::string& prefix) const;
   void set_versions(std::vector<std::string> versions);
 
+  /// Until `answer_gets`, no `get` of a claim returns.
+  void hold_gets();
+  void answer_gets();
+  /// The number of those that wait for `answer_gets`.
+  [[nodiscard]] unsigned held_gets() const;
+
   /// While true, every request fails with `peer_unreachable`.
   std::atomic<bool> unreachable{false};
   /// Not 0: requests fail with this status.
@@ -68,6 +75,11 @@ class memory_cluster : public gpushm::dra::cluster {
   void fail_if_configured(const std::string& operation, const std::string& path) const;
   void notify(const std::string& type, const std::string& path, const json& object);
   json stored(const std::string& path, json object);
+
+  mutable std::mutex held_mutex_;
+  std::condition_variable answered_;
+  bool holding_ = false;
+  unsigned held_ = 0;
 
   mutable std::mutex mutex_;
   std::vector<std::string> versions_;
