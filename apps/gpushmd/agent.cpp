@@ -34,7 +34,7 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 /// Interval of the control loop while idle.
-constexpr std::chrono::seconds loop_interval{2};
+constexpr std::chrono::seconds loop_interval{1};
 /// /healthz reports a control loop that has not run for this long. Nothing in the loop blocks, so
 /// only a restart helps. A driver that does not respond is not a reason to restart; /readyz reports
 /// it.
@@ -83,8 +83,11 @@ class agent {
              },
              [this] { return dra_reading(); }}) {
     if (chosen.broker) {
-      domains_ =
-          std::make_unique<node_domains>(node_domains::options{chosen.run_dir, chosen.domains});
+      node_domains::options options;
+      options.run_dir = chosen.run_dir;
+      options.domains = chosen.domains;
+      options.grace = std::chrono::seconds(chosen.share_grace_s);
+      domains_ = std::make_unique<node_domains>(std::move(options));
     }
     if (chosen.device_plugin) {
       device_plugin::loss_listener lost;
@@ -119,6 +122,9 @@ class agent {
   /// Called at each run of the control loop.
   void beat() {
     beat_ = clock::now();
+    if (domains_ && plugin_) {
+      plugin_->set_unserved(domains_->unserved());
+    }
     if (dra_ && plugin_) {
       const bool missing =
           dra_presence_.is_missing(plugin_->registered(), dra_->status().registered, clock::now());

@@ -225,6 +225,7 @@ void device_plugin::apply_offer(const device_plugin_settings& offered,
     gpu_addresses_.insert_or_assign(each.entry.uuid, each.entry.pci_address);
   }
   apply_health();
+  apply_share_health();
   manager_.set_resources(plan_.resources);
 }
 
@@ -238,6 +239,22 @@ void device_plugin::apply_health() {
     for (const auto& [uuid, state] : monitor_->gpus()) {
       plan_.set_health(uuid, state.healthy, state.reason);
     }
+  }
+}
+
+void device_plugin::apply_share_health() {
+  for (const std::string& domain : start_.domains) {
+    const auto unserved = unserved_.find(domain);
+    const bool healthy = unserved == unserved_.end();
+    plan_.set_share_health(domain, healthy, healthy ? std::string() : unserved->second);
+  }
+}
+
+void device_plugin::set_unserved(std::map<std::string, std::string> reasons) {
+  const std::lock_guard lock(mutex_);
+  if (reasons != unserved_) {
+    unserved_ = std::move(reasons);
+    apply_share_health();
   }
 }
 

@@ -43,6 +43,10 @@ class device_plugin {
   /// previous ones stay in effect.
   void offer(device_plugin_settings fresh);
 
+  /// Sets the domains whose shares are unhealthy, each with the reason; those of all others are
+  /// healthy. Does not block.
+  void set_unserved(std::map<std::string, std::string> reasons);
+
   [[nodiscard]] std::vector<metrics::resource_reading> readings() const;
   /// Empty: everything is planned, all resources are registered with the kubelet, and the driver
   /// responds.
@@ -65,6 +69,8 @@ class device_plugin {
   void gpu_lost(const std::string& uuid);
   /// Precondition: the caller holds the mutex.
   void apply_health();
+  /// Precondition: the caller holds the mutex.
+  void apply_share_health();
   [[nodiscard]] std::string not_registered() const;
 
   const settings start_;
@@ -76,6 +82,7 @@ class device_plugin {
   std::vector<std::string> gpu_uuids_;  // guarded by mutex_: of the plan
   /// Guarded by mutex_: of every GPU that was ever in an inventory; a lost one is in none.
   std::map<std::string, std::string> gpu_addresses_;
+  std::map<std::string, std::string> unserved_;                         // guarded by mutex_
   bool driver_is_unresponsive_ = false;                                 // guarded by mutex_
   std::string plan_problem_ = "the device plugin has not planned yet";  // guarded by mutex_
   std::optional<device_plugin_settings> requested_;  // guarded by mutex_: for the next plan

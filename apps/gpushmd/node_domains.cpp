@@ -18,6 +18,8 @@ using gpushm::domains::reading;
 
 /// Of a call whose caller must not wait long: metrics, and checks.
 constexpr std::chrono::milliseconds read_timeout{1'000};
+/// Between checks while not every domain is served, at most.
+constexpr std::chrono::milliseconds retry_interval{500};
 
 }  // namespace
 
@@ -25,11 +27,16 @@ node_domains::node_domains(options chosen)
     : options_(std::move(chosen)),
       broker_(options_.run_dir),
       wanted_(options_.domains.begin(), options_.domains.end()) {
+  for (const std::string& domain : options_.domains) {
+    served_at_.emplace(domain, std::chrono::steady_clock::now());
+  }
   checker_ = std::jthread([this](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       check();
       std::unique_lock lock(mutex_);
-      stopping_.wait_for(lock, stop, options_.check_interval, [] { return false; });
+      const auto interval = problem_.empty() ? options_.check_interval
+                                             : std::min(options_.check_interval, retry_interval);
+      stopping_.wait_for(lock, stop, interval, [] { return false; });
     }
   });
 }
@@ -119,6 +126,36 @@ std::string node_domains::not_ready() const {
   return problem_;
 }
 
+std::map<std::string, std::string> node_domains::unserved() const {
+  const std::lock_guard lock(mutex_);
+  return unserved_;
+}
+
+void node_domains::judge(const std::map<std::string, std::string>& reasons) {
+  const auto now = std::chrono::steady_clock::now();
+  std::map<std::string, std::string> unserved;
+  for (auto& [domain, served_at] : served_at_) {
+    const auto reason = reasons.find(domain);
+    if (reason == reasons.end()) {
+      served_at = now;
+    } else if (now - served_at >= options_.grace) {
+      unserved.emplace(domain, fmt::format("domain {} is not served: {}", domain, reason->second));
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  for (const auto& [domain, reason] : unserved) {
+    if (!unserved_.contains(domain)) {
+      base::log(log_level::warning, fmt::format("shares are unhealthy: {}", reason));
+    }
+  }
+  for (const auto& [domain, reason] : unserved_) {
+    if (!unserved.contains(domain)) {
+      base::log(log_level::info, fmt::format("shares of domain {} are healthy again", domain));
+    }
+  }
+  unserved_ = std::move(unserved);
+}
+
 void node_domains::note(const std::string& problem) {
   const std::lock_guard lock(mutex_);
   if (problem_ != problem) {
@@ -129,12 +166,16 @@ void node_domains::note(const std::string& problem) {
 }
 
 void node_domains::check() {
+  std::map<std::string, std::string> reasons;
   try {
     std::set<std::string> missing = wanted();
     std::string problem;
     for (const reading& each : broker_.read(read_timeout)) {
       if (each.open) {
         missing.erase(each.domain);
+      }
+      if (each.open && !each.serving) {
+        reasons.emplace(each.domain, each.problem.empty() ? "it accepts no clients" : each.problem);
       }
       if (problem.empty()) {
         problem = each.problem;
@@ -149,10 +190,16 @@ void node_domains::check() {
         static_cast<void>(broker_.open(each, options_.timeout));
       } catch (const error& why) {
         problem = fmt::format("domain {} is not served: {}", each, why.what());
+        reasons.emplace(each, why.what());
       }
     }
+    judge(reasons);
     note(problem);
   } catch (const std::exception& why) {
+    for (const std::string& domain : options_.domains) {
+      reasons.emplace(domain, why.what());
+    }
+    judge(reasons);
     note(why.what());
   }
 }

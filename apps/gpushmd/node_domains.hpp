@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -28,6 +29,8 @@ class node_domains final : public dra::domains {
     std::vector<std::string> domains;  ///< which always exist
     std::chrono::milliseconds check_interval{2'000};
     std::chrono::milliseconds timeout{10'000};  ///< of a call that opens or closes a domain
+    /// How long a configured domain can be away before it is `unserved`; longer than a takeover.
+    std::chrono::milliseconds grace{10'000};
   };
   explicit node_domains(options chosen);
   node_domains(const node_domains&) = delete;
@@ -47,6 +50,9 @@ class node_domains final : public dra::domains {
   [[nodiscard]] std::vector<gpushm::domains::reading> readings() const;
   /// Why not every domain is served, as of the last check; empty: all are. Does not block.
   [[nodiscard]] std::string not_ready() const;
+  /// The configured domains that have not been served for `grace` (of this object's life, if they
+  /// never were), each with the reason. Does not block.
+  [[nodiscard]] std::map<std::string, std::string> unserved() const;
 
  private:
   [[nodiscard]] bool is_configured(const std::string& domain) const;
@@ -54,6 +60,8 @@ class node_domains final : public dra::domains {
   /// Blocks for the timeout at most; throws `error` (timed_out) then.
   [[nodiscard]] base::busy_names::hold take(const std::string& domain);
   void note(const std::string& problem);
+  /// Of a check. `reasons`: by domain, why it is not served.
+  void judge(const std::map<std::string, std::string>& reasons);
   void check();
 
   const options options_;
@@ -62,6 +70,8 @@ class node_domains final : public dra::domains {
   std::condition_variable_any stopping_;                      // ends a wait of checker_
   std::set<std::string> wanted_;                              // guarded by mutex_
   std::string problem_ = "gpushm-brokerd was not asked yet";  // guarded by mutex_
+  std::map<std::string, std::string> unserved_;               // guarded by mutex_
+  std::map<std::string, std::chrono::steady_clock::time_point> served_at_;  // by the checker only
   base::busy_names changing_;  // domains that a thread opens or closes
   std::jthread checker_;
 };

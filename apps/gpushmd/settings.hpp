@@ -38,6 +38,7 @@ struct settings {
   std::optional<bool> dra;  ///< nullopt: on if an API server is configured
   bool gpus = true;
   unsigned int share_devices = 64;
+  unsigned int share_grace_s = 10;  ///< until the shares of an unserved domain are unhealthy
   std::vector<std::string> domains{"default"};
   std::string run_dir = "/run/gpushm";
   std::string kubelet_root = "/var/lib/kubelet";

@@ -194,6 +194,13 @@ constexpr auto table = std::to_array<setting>({
        s.offer.share_replicas = number<unsigned int>(v, 0, 10'000);
      },
      immediately},
+    {"--share-grace",
+     "GPUSHMD_SHARE_GRACE",
+     "devicePlugin.shareGrace",
+     "SECONDS",
+     "How long a domain can be unserved before its shares are unhealthy; longer than a takeover",
+     [](settings& s, std::string_view v) { s.share_grace_s = number<unsigned int>(v, 1, 3'600); },
+     differs<&settings::share_grace_s>},
     {"--replica-policy",
      "GPUSHMD_REPLICA_POLICY",
      "devicePlugin.replicaPolicy",

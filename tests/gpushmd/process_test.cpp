@@ -447,6 +447,37 @@ TEST_F(agent_process, members_learn_that_a_gpu_is_lost) {
   EXPECT_TRUE(user.list("w").empty());
 }
 
+TEST_F(agent_process, shares_are_unhealthy_while_no_broker_serves) {
+  node_->start_kubelet();
+  node_->start_agent({"--gpus", "off", "--share-grace", "1"});
+  ASSERT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 64, 30s)) << errors();
+  static_cast<void>(node_->kubelet().allocate("running", "gpushm.dev/share", 1));
+  node_->stop_broker();
+  ASSERT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 0, 60s)) << errors();
+  node_->agent().wait_for_line(
+      "shares are unhealthy: domain default is not served: ", scaled_timeout(10s), stream::err);
+  EXPECT_THROW(static_cast<void>(node_->kubelet().allocate("pod", "gpushm.dev/share", 1)),
+               gpushm_testing::admission_error);
+  EXPECT_EQ(node_->kubelet().resource("gpushm.dev/share").owners.size(), 1U);
+  node_->start_broker();
+  ASSERT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 64, 60s)) << errors();
+  static_cast<void>(node_->kubelet().allocate("pod", "gpushm.dev/share", 1));
+}
+
+TEST_F(agent_process, shares_stay_healthy_over_restarts_of_the_broker) {
+  node_->start_kubelet();
+  node_->start_agent({"--gpus", "off", "--share-grace", "600"});
+  ASSERT_TRUE(node_->wait_ready());
+  ASSERT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 64, 30s)) << errors();
+  const auto lists = node_->kubelet().resource("gpushm.dev/share").lists;
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_TRUE(node_->broker().kill());
+    EXPECT_EQ(connect("default").broker().domain, "default");
+  }
+  ASSERT_TRUE(node_->wait_ready());
+  EXPECT_EQ(node_->kubelet().resource("gpushm.dev/share").lists, lists);
+}
+
 /// Broker and keeper dead together: the domains are there again, without their segments.
 TEST_F(agent_process, domains_are_opened_again_after_a_loss) {
   node_->start_kubelet();

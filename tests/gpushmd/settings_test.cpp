@@ -237,6 +237,7 @@ TEST_F(agent_settings, each_setting_is_applied_or_needs_restart) {
                                                        {"--device-id-strategy", "index"},
                                                        {"--cdi-annotation-prefix", "example.com/"},
                                                        {"--replica-policy", "packed"},
+                                                       {"--share-grace", "7"},
                                                        {"--gpu-resource-name", "example.com/gpu"},
                                                        {"--domain", "other"},
                                                        {"--listen", "127.0.0.1:1"},

@@ -68,6 +68,11 @@ named_units split_whole_gpus(const plan_options& options, named_units& devices) 
   return own;
 }
 
+/// `unit::gpu` of a domain's shares; no UUID contains a slash.
+std::string health_key_of(std::string_view domain) {
+  return fmt::format("domain/{}", domain);
+}
+
 std::string describe(const counted_resource& one) {
   return fmt::format(
       "{}: {}", one.name(), discover::count_text(one.device_count(), "device", "devices"));
@@ -160,6 +165,7 @@ class planner {
       check_name(name);
       unit place;
       place.id = short_id(domain, options_.share_replicas);
+      place.gpu = health_key_of(domain);
       place.replicas = options_.share_replicas;
       place.cdi_name = fmt::format("{}={}", cdi::share_kind, domain);
       add(std::make_shared<share_resource>(
@@ -186,6 +192,12 @@ std::size_t planned::set_health(std::string_view gpu_uuid,
     }
   }
   return changed;
+}
+
+std::size_t planned::set_share_health(std::string_view domain,
+                                      bool healthy,
+                                      const std::string& reason) const {
+  return set_health(health_key_of(domain), healthy, reason);
 }
 
 planned make_plan(const configuration& settings,

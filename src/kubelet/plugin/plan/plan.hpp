@@ -56,6 +56,11 @@ struct planned {
   /// changed; 0 for an unknown GPU.
   // NOLINTNEXTLINE(modernize-use-nodiscard): called for its effect
   std::size_t set_health(std::string_view gpu_uuid, bool healthy, const std::string& reason) const;
+  /// The same for the shares of a domain.
+  std::size_t set_share_health(  // NOLINT(modernize-use-nodiscard): called for its effect
+      std::string_view domain,
+      bool healthy,
+      const std::string& reason) const;
 };
 
 /// Blocks while it searches for the driver's files. Devices that cannot be offered are left out,

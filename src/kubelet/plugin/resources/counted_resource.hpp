@@ -15,7 +15,7 @@ namespace gpushm::plugin {
 struct unit {
   std::string id;                ///< the device id, or the prefix of device ids
   std::string index;             ///< "0", "0:1"; empty for a domain
-  std::string gpu;               ///< UUID of the GPU, or of an instance's GPU; empty for a domain
+  std::string gpu;               ///< UUID of the GPU, or of an instance's GPU; "domain/<name>"
   std::size_t gpu_position = 0;  ///< index in `inventory::gpus`
   bool is_instance = false;
   std::optional<std::int64_t> numa_node;
@@ -42,7 +42,7 @@ class counted_resource : public resource {
                                                 std::size_t count) const override;
   void on_change(std::function<void()> changed) override;
 
-  /// Returns how many devices changed. An empty `reason`: healthy.
+  /// `gpu`: as in `unit`. Returns how many devices changed. An empty `reason`: healthy.
   std::size_t set_health(std::string_view gpu, bool healthy, const std::string& reason);
   [[nodiscard]] const std::vector<unit>& units() const noexcept { return units_; }
   [[nodiscard]] std::size_t device_count() const noexcept { return device_count_; }
