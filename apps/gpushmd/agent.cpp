@@ -17,6 +17,7 @@
 #include "apps/gpushmd/logging.hpp"
 #include "apps/gpushmd/lost_gpu_reports.hpp"
 #include "apps/gpushmd/metrics/agent_metrics.hpp"
+#include "apps/gpushmd/node_changes.hpp"
 #include "apps/gpushmd/node_domains.hpp"
 #include "apps/gpushmd/node_lock.hpp"
 #include "apps/gpushmd/signals.hpp"
@@ -243,19 +244,26 @@ class agent {
 
 }  // namespace
 
-int run_agent(const settings& chosen, const std::function<settings()>& reload) {
+agent_end run_agent(const settings& chosen, const std::function<settings()>& reload) {
   signals inbox;
   for (const std::string& warning : chosen.offer.plugin.warnings) {
     base::log(log_level::warning, warning);
   }
   config_watch file(chosen.config_file, chosen.config_text);
-  agent running(chosen);
+  node_changes changes(chosen);
+  settings started = chosen;
+  started.gpus_released = changes.released();
+  agent running(started);
   for (;;) {
     running.beat();
     const auto what = inbox.next(file.next(loop_interval), file.fd());
     if (what == signals::kind::stop) {
       base::log(log_level::info, "stopping");
-      return EXIT_SUCCESS;
+      return agent_end::stopped;
+    }
+    if (const std::string why = changes.next(); !why.empty()) {
+      base::log(log_level::info, why + "; the agent starts again");
+      return agent_end::restart;
     }
     if (file.changed() || what == signals::kind::reload) {
       running.reload(reload);

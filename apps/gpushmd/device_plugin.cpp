@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "apps/gpushmd/hook_file.hpp"
+#include "apps/gpushmd/node_changes.hpp"
 #include "base/log.hpp"
 #include "discover/generate.hpp"
 #include "driver/nvml.hpp"
@@ -89,7 +90,7 @@ device_plugin::device_plugin(const settings& start,
       lost_(std::move(lost)),
       manager_(manager_options_of(start, observer)),
       offered_(start.offer) {
-  if (start_.gpus) {
+  if (start_.gpus && !start_.gpus_released) {
     // Fallback if the linker finds no NVML: this container's image need not include the driver.
     const std::string nvml = discover::find_nvml(driver_options_of(start_));
     if (!nvml.empty()) {
@@ -173,6 +174,11 @@ void device_plugin::run(const std::stop_token& stop) {
 }
 
 plugin::inventory device_plugin::take_inventory(const device_plugin_settings& offered) {
+  if (start_.gpus_released) {
+    plugin::inventory none;
+    none.problem = fmt::format("they are released while {} exists", release_file(start_));
+    return none;
+  }
   inventory_->start();
   if (auto found = inventory_->wait(base::deadline_in(shares_wait))) {
     return std::move(*found);

@@ -76,7 +76,7 @@ class device_plugin {
   const settings start_;
   const loss_listener lost_;
   kubelet::manager manager_;
-  std::unique_ptr<inventory_child> inventory_;  // null without GPUs
+  std::unique_ptr<inventory_child> inventory_;  // null without GPUs, or if they are released
   mutable std::mutex mutex_;
   plugin::planned plan_;                // guarded by mutex_
   std::vector<std::string> gpu_uuids_;  // guarded by mutex_: of the plan

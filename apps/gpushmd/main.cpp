@@ -12,6 +12,7 @@
 #include "apps/gpushmd/inventory_child.hpp"
 #include "apps/gpushmd/logging.hpp"
 #include "apps/gpushmd/settings.hpp"
+#include "apps/gpushmd/start_again.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::agent {
@@ -97,7 +98,11 @@ int run(int argc, char** argv) {
   const settings chosen = read();
   limit_memory();
   start_log(chosen.log_level, chosen.log_as);
-  const int status = run_agent(chosen, read);
+  int status = EXIT_SUCCESS;
+  if (run_agent(chosen, read) == agent_end::restart) {
+    start_again(argv);
+    status = EXIT_FAILURE;
+  }
   if (anything_abandoned()) {
     ::_exit(status);
   }

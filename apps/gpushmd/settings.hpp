@@ -37,6 +37,7 @@ struct settings {
   bool device_plugin = true;
   std::optional<bool> dra;  ///< nullopt: on if an API server is configured
   bool gpus = true;
+  bool gpus_released = false;  ///< no setting: the agent must not open NVML (node_changes.hpp)
   unsigned int share_devices = 64;
   unsigned int share_grace_s = 10;  ///< until the shares of an unserved domain are unhealthy
   std::vector<std::string> domains{"default"};

@@ -310,6 +310,64 @@ TEST_F(agent_process, stopped_control_loop_fails_healthz) {
       eventually([&] { return node_->http_get("/healthz") == "200 ok\n"; }, scaled_timeout(10s)));
 }
 
+// ---- a driver that is installed or replaced, and GPUs that are released ----
+
+TEST_F(agent_process, driver_that_appears_in_its_root_is_used) {
+  // As a driver container that mounts its root after the agent has started.
+  const std::string root = node_->path("driver");
+  fs::create_directory(root);
+  node_->start_kubelet();
+  node_->start_agent({"--driver-root", root});
+  ASSERT_TRUE(node_->wait_ready());
+  ASSERT_TRUE(node_->kubelet().wait_for_healthy("nvidia.com/gpu", 0, 30s)) << errors();
+  fs::copy(machine_->places().at(1),
+           root + "-next",
+           fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  fs::rename(root + "-next", root);  // which is empty
+  node_->agent().wait_for_line(
+      "the driver of this node has changed; the agent starts again", 60s, stream::err);
+  ASSERT_TRUE(node_->kubelet().wait_for_healthy("nvidia.com/gpu", 2, 60s)) << errors();
+  EXPECT_THAT(content_of(node_->spec_directory() + "/gpushm-device-plugin.json"),
+              HasSubstr(root + "/usr/lib/x86_64-linux-gnu/libcuda.so.580.82.07"));
+  node_->agent().kill(SIGTERM);
+  EXPECT_EQ(node_->agent().wait_exit(scaled_timeout(20s)), exited(0)) << errors();
+}
+
+TEST_F(agent_process, releases_gpus_while_the_file_exists) {
+  const auto uses_nvml = [&] {
+    return content_of("/proc/" + std::to_string(node_->agent().pid()) + "/maps")
+               .find("libnvidia-ml") != std::string::npos;
+  };
+  const auto files_of_gpus = [&] {
+    std::size_t count = 0;
+    std::error_code failed;
+    const std::string files = "/proc/" + std::to_string(node_->agent().pid()) + "/fd";
+    for (const auto& each : fs::directory_iterator(files, failed)) {
+      const std::string target = fs::read_symlink(each.path(), failed).string();
+      count += target.starts_with(machine_->fake().root()) ? 1U : 0U;
+    }
+    return count;
+  };
+  node_->start_kubelet();
+  node_->start_agent();
+  ASSERT_TRUE(node_->wait_ready());
+  ASSERT_TRUE(node_->kubelet().wait_for_healthy("nvidia.com/gpu", 2, 30s)) << errors();
+  EXPECT_TRUE(eventually(uses_nvml, scaled_timeout(20s)));
+  const std::string file = node_->path("kubelet/plugins/gpushm.dev/release-gpus");
+  std::ofstream(file).put('\n');
+  node_->agent().wait_for_line(
+      "no GPU is offered: they are released while .*release-gpus exists", 60s, stream::err);
+  ASSERT_TRUE(node_->kubelet().wait_for_healthy("nvidia.com/gpu", 0, 60s)) << errors();
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 64, 60s)) << errors();
+  EXPECT_FALSE(uses_nvml());
+  EXPECT_EQ(files_of_gpus(), 0U);
+  EXPECT_FALSE(fs::exists(node_->spec_directory() + "/gpushm-device-plugin.json"));
+  EXPECT_EQ(connect("default").broker().domain, "default");
+  fs::remove(file);
+  ASSERT_TRUE(node_->kubelet().wait_for_healthy("nvidia.com/gpu", 2, 60s)) << errors();
+  EXPECT_TRUE(eventually(uses_nvml, scaled_timeout(20s)));
+}
+
 // ---- domains, and a kubelet without DRA ----
 
 TEST_F(agent_process, unserved_domain_is_reported_and_others_work) {
