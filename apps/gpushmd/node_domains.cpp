@@ -88,7 +88,8 @@ void node_domains::close(const std::string& domain) {
     const std::lock_guard lock(mutex_);
     wanted_.erase(domain);
   }
-  broker_.close(domain, options_.timeout);
+  // A broker that has been away for long is not waited for by each pod that ends.
+  broker_.close(domain, unserved().empty() ? options_.timeout : read_timeout);
 }
 
 std::vector<std::string> node_domains::list() const {

@@ -510,6 +510,9 @@ TEST_F(agent_process, shares_are_unhealthy_while_no_broker_serves) {
   node_->start_agent({"--gpus", "off", "--share-grace", "1"});
   ASSERT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 64, 30s)) << errors();
   static_cast<void>(node_->kubelet().allocate("running", "gpushm.dev/share", 1));
+  ASSERT_TRUE(node_->wait_ready());
+  const dra_claim one = claim(1);
+  ASSERT_EQ(node_->claims().prepare("gpushm.dev", {one}).at(one.uid).error, "") << errors();
   node_->stop_broker();
   ASSERT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 0, 60s)) << errors();
   node_->agent().wait_for_line(
@@ -517,6 +520,8 @@ TEST_F(agent_process, shares_are_unhealthy_while_no_broker_serves) {
   EXPECT_THROW(static_cast<void>(node_->kubelet().allocate("pod", "gpushm.dev/share", 1)),
                gpushm_testing::admission_error);
   EXPECT_EQ(node_->kubelet().resource("gpushm.dev/share").owners.size(), 1U);
+  // Pods with claims can end.
+  EXPECT_EQ(node_->claims().unprepare("gpushm.dev", {one}).at(one.uid).error, "") << errors();
   node_->start_broker();
   ASSERT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 64, 60s)) << errors();
   static_cast<void>(node_->kubelet().allocate("pod", "gpushm.dev/share", 1));

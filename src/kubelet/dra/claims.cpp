@@ -87,7 +87,18 @@ void claims::create(const prepared_claim& claim) {
 
 void claims::remove(const std::string& uid, const std::string& domain) {
   documents_.remove(uid);
-  domains_.close(domain);
+  try {
+    domains_.close(domain);
+  } catch (const error& failure) {
+    // Pods must be able to end on a node whose broker is away: nothing serves the domain. Should a
+    // next broker continue it, the sweep closes it.
+    if (failure.code() != errc::broker_unreachable) {
+      throw;
+    }
+    base::log(
+        log_level::warning,
+        fmt::format("domain {} is closed once its broker is back: {}", domain, failure.what()));
+  }
   const std::lock_guard lock(mutex_);
   problems_.erase(uid);
 }

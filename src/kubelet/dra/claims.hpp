@@ -65,7 +65,8 @@ class claims {
   /// kubelet unprepares a claim before it uses another one. Does not block.
   [[nodiscard]] bool is_prepared(const claim_reference& claim) const;
   /// Blocks as `prepare`, but does not use the API server. For a claim that is not prepared, only
-  /// removes leftovers. Throws `error`; the call can then be retried.
+  /// removes leftovers. Does not need a broker (errc::broker_unreachable of `domains`): the sweep
+  /// closes the domain later. Throws `error`; the call can then be retried.
   void unprepare(const claim_reference& claim);
 
   struct sweep_result {

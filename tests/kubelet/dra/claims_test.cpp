@@ -273,6 +273,19 @@ TEST_F(dra_claims, failed_domain_close_keeps_claim_prepared) {
   expect_nothing_left();
 }
 
+TEST_F(dra_claims, unprepare_without_a_broker_leaves_the_domain_to_the_sweep) {
+  const claim_reference claim = add_claim(1);
+  subject().prepare(claim);
+  domains_.broker_is_away = true;
+  subject().unprepare(claim);
+  EXPECT_EQ(subject().size(), 0U);
+  EXPECT_THAT(names_in(cdi_), IsEmpty());
+  EXPECT_EQ(names_in(run_).size(), 1U);
+  domains_.broker_is_away = false;
+  EXPECT_THAT(subject().sweep().freed, ElementsAre("claim-" + claim.uid));
+  expect_nothing_left();
+}
+
 TEST_F(dra_claims, parallel_claims_are_independent) {
   constexpr unsigned count = 16;
   for (unsigned number = 0; number < count; ++number) {

@@ -268,6 +268,9 @@ std::string directory_domains::open(const std::string& domain) {
 }
 
 void directory_domains::close(const std::string& domain) {
+  if (broker_is_away) {
+    throw error(errc::broker_unreachable, "close domain", domain, "connection refused");
+  }
   if (close_fails) {
     throw error(errc::system_error, "close domain", domain, "Device or resource busy (EBUSY)");
   }

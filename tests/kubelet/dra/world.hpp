@@ -99,6 +99,7 @@ class directory_domains : public gpushm::dra::domains {
 
   std::atomic<bool> open_fails{false};
   std::atomic<bool> close_fails{false};
+  std::atomic<bool> broker_is_away{false};  ///< for `close`
   std::atomic<unsigned> opened{0};
 
  private:
