@@ -42,12 +42,14 @@ struct expected {
   std::string class_version;  ///< of resource.k8s.io, with DRA
   bool host_pid = false;
   bool per_gpu = false;
+  bool driver_container = false;  ///< of NVIDIA's GPU operator
 };
 
 /// The kustomizations for deployment; they are built on the others, `base` and `with-dra`.
 const std::map<std::string, expected> overlays{
     {"deploy/kustomize/overlays/full", {true, true, "v1", false, false}},
     {"deploy/kustomize/overlays/full-per-gpu", {true, true, "v1", false, true}},
+    {"deploy/kustomize/overlays/gpu-operator", {true, true, "v1", false, false, true}},
     {"deploy/kustomize/overlays/name-peers", {false, true, "v1", true, false}},
     {"deploy/kustomize/overlays/no-dra", {true, false, "", false, false}},
     {"deploy/kustomize/overlays/no-dra-per-gpu", {true, false, "", false, true}},
@@ -130,6 +132,7 @@ class overlay : public kustomization {
   void uses_only_existing_settings() const;
   void has_no_flag_that_overrides_variables() const;
   void is_scheduled_on_gpu_or_labelled_nodes() const;
+  void leaves_nodes_whose_gpus_are_needed() const;
   void broker_is_unprivileged() const;
   void next_broker_takes_over() const;
   void admits_only_scrapers() const;
@@ -210,8 +213,12 @@ void overlay::sets_expected_variables() const {
     if (wanted().per_gpu) {
       variables["GPUSHMD_PER_GPU_RESOURCES"] = "on";
     }
-    variables["LD_LIBRARY_PATH"] =
-        "/usr/lib/x86_64-linux-gnu:/usr/lib/aarch64-linux-gnu:/usr/lib64:/usr/lib";
+    if (wanted().driver_container) {
+      variables["GPUSHMD_DRIVER_ROOT"] = "/run/nvidia/driver";
+    } else {
+      variables["LD_LIBRARY_PATH"] =
+          "/usr/lib/x86_64-linux-gnu:/usr/lib/aarch64-linux-gnu:/usr/lib64:/usr/lib";
+    }
   }
   EXPECT_EQ(environment(), variables);
   const auto first = elements(find(container(), {"env"}));
@@ -268,14 +275,20 @@ void overlay::mounts_only_needed_host_paths() const {
     paths["/var/lib/kubelet/plugins_registry"] = "/var/lib/kubelet/plugins_registry rw";
   }
   if (wanted().gpus) {
-    paths["/usr"] = "/usr ro";
     paths["/dev"] = "/dev rw";
+    if (wanted().driver_container) {
+      paths["/run/nvidia/driver"] = "/run/nvidia/driver ro";
+    } else {
+      paths["/usr"] = "/usr ro";
+    }
   }
   std::map<std::string, std::string> mounts;
   for (const gpushm::yaml::node* each : elements(find(container(), {"volumeMounts"}))) {
     mounts[text_at(*each, {"name"})] =
         text_at(*each, {"mountPath"}) + (text_at(*each, {"readOnly"}) == "true" ? " ro" : " rw");
-    EXPECT_NE(text_at(*each, {"mountPropagation"}), "Bidirectional");
+    // A driver container mounts its root when it starts.
+    const bool is_driver = text_at(*each, {"name"}) == "driver";
+    EXPECT_EQ(text_at(*each, {"mountPropagation"}), is_driver ? "HostToContainer" : "");
   }
   std::map<std::string, std::string> found;
   for (const gpushm::yaml::node* each : elements(find(pod(), {"volumes"}))) {
@@ -450,6 +463,42 @@ void overlay::is_scheduled_on_gpu_or_labelled_nodes() const {
   }
 }
 
+/// What k8s-driver-manager and mig-manager of NVIDIA's GPU operator do to the labels of a node.
+void overlay::leaves_nodes_whose_gpus_are_needed() const {
+  const std::string client = "nvidia.com/gpu.deploy.client";
+  // All terms match.
+  const std::map<std::string, std::string> node{
+      {"gpushm.dev/agent", "on"},
+      {"nvidia.com/gpu.present", "true"},
+      {"feature.node.kubernetes.io/pci-10de.present", "true"},
+      {"feature.node.kubernetes.io/pci-0302_10de.present", "true"},
+      {"feature.node.kubernetes.io/pci-0300_10de.present", "true"},
+      {client, "true"},
+      {"nvidia.com/gpu.deploy.device-plugin", "true"}};
+  for (const std::string name : {"gpushmd", "gpushm-brokerd"}) {
+    const gpushm::yaml::node& spec = pod(name);
+    // The operator waits for the end of pods with this selector; releases before 26.7 do not set
+    // it.
+    const std::string selected = text_at(spec, {"nodeSelector", client});
+    EXPECT_EQ(selected, wanted().driver_container ? "true" : "");
+    const auto scheduled = [&](const std::map<std::string, std::string>& labels) {
+      return matches_node(spec, labels) && (selected.empty() || labels.at(client) == selected);
+    };
+    EXPECT_TRUE(scheduled(node));
+    // An agent without GPUs has nothing of the driver open, and lets pods with claims end.
+    const bool stays = name == "gpushmd" && !wanted().gpus;
+    for (const std::string value : {"paused-for-driver-upgrade", "paused-for-mig-change"}) {
+      for (const std::string label : {client.c_str(), "nvidia.com/gpu.deploy.device-plugin"}) {
+        std::map<std::string, std::string> paused = node;
+        paused[label] = value;
+        if (label == client || selected.empty()) {
+          EXPECT_EQ(scheduled(paused), stays) << name << ' ' << label;
+        }
+      }
+    }
+  }
+}
+
 void overlay::broker_is_unprivileged() const {
   const gpushm::yaml::node& spec = pod("gpushm-brokerd");
   const gpushm::yaml::node& broker = *elements(find(spec, {"containers"})).at(0);
@@ -555,6 +604,7 @@ TEST_P(overlay, has_expected_content) {
   uses_only_existing_settings();
   has_no_flag_that_overrides_variables();
   is_scheduled_on_gpu_or_labelled_nodes();
+  leaves_nodes_whose_gpus_are_needed();
   broker_is_unprivileged();
   next_broker_takes_over();
   admits_only_scrapers();
