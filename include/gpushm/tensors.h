@@ -65,9 +65,9 @@ typedef struct gpushm_load_options {
    * behind their headers. */
   const gpushm_string* tensors;
   size_t tensor_count;
-  /* Slices of them, at most one for each dimension of a tensor; of all others the whole. What is
-   * loaded is contiguous and has the shape of the slice. Each must match a tensor of the files, but
-   * not one of `tensors`. Elements of less than a byte: a slice must consist of whole bytes.
+  /* Slices of them; of other dimensions the whole. Those of one name and dimension are joined in
+   * this order: at most 1024 a tensor, without overlaps. What is loaded is contiguous. Each must
+   * match a tensor of the files, but not one of `tensors`. All must consist of whole bytes.
    * `struct_size` must be equal in all. */
   const gpushm_tensor_slice* slices;
   size_t slice_count;

@@ -69,9 +69,9 @@ struct load_options {
   /// tensor of the files, and be given once. Files without a tensor that is wanted are not read
   /// behind their headers.
   std::vector<std::string> tensors = {};
-  /// Slices of them, at most one for each dimension of a tensor; of all others the whole. What is
-  /// loaded is contiguous and has the shape of the slice. Each must match a tensor of the files,
-  /// but not one of `tensors`. Elements of less than a byte: a slice must consist of whole bytes.
+  /// Slices of them; of other dimensions the whole. Those of one name and dimension are joined in
+  /// this order: at most 1024 a tensor, without overlaps. What is loaded is contiguous. Each must
+  /// match a tensor of the files, but not one of `tensors`. All must consist of whole bytes.
   std::vector<tensor_slice> slices = {};
   /// For all of it; zero: only a complete segment is returned.
   std::chrono::milliseconds timeout = std::chrono::hours(1);

@@ -998,8 +998,8 @@ class Client:
 
         ``tensors``: names or patterns (as :mod:`fnmatch`) of those that are loaded; None: all. ``slices``:
         by names or patterns, ``(dim, begin, end)`` in elements, ``(dim, begin, end, parts)`` in equal
-        parts (:func:`shard`), or a list of them for several dimensions. What is loaded is contiguous.
-        Each selection needs a name of its own.
+        parts (:func:`shard`), or a list of them: those of one dimension are joined in its order, as for
+        fused matrices. What is loaded is contiguous. Each selection needs a name of its own.
 
         Raises gpushm.InvalidFileError (also if a file changes meanwhile), AlreadyExistsError (the name
         has another model or selection, or the files have changed since they were loaded),

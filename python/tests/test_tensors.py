@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fnmatch
 import gc
+import itertools
 import json
 import os
 import random
@@ -144,7 +145,12 @@ def random_slices(shape: tuple[int, ...], picks: random.Random) -> list[tuple[in
         parts = [count for count in (1, 2, 3, 4) if size % count == 0]
         if size == 0 or picks.random() < 0.4:
             continue
-        if picks.random() < 0.5:
+        if size > 2 and picks.random() < 0.4:  # of a fused matrix
+            bounds = sorted(picks.sample(range(size + 1), picks.randint(3, min(size + 1, 6))))
+            ranges = list(itertools.pairwise(bounds))
+            picks.shuffle(ranges)
+            result.extend((given, *each) for each in ranges[: picks.randint(1, 4)])
+        elif picks.random() < 0.5:
             count = picks.choice(parts)
             result.append(gpushm.shard(given, picks.randrange(count), count))
         else:
@@ -153,12 +159,26 @@ def random_slices(shape: tuple[int, ...], picks: random.Random) -> list[tuple[in
     return result
 
 
-def index_of(shape: tuple[int, ...], slices: list[tuple[int, ...]]) -> tuple[slice, ...]:
-    result = [slice(None)] * len(shape)
+def ranges_of(shape: tuple[int, ...], slices: list[tuple[int, ...]]) -> list[list[slice]]:
+    """The slices of each dimension; one for all of it, if there is none."""
+    result: list[list[slice]] = [[] for _ in shape]
     for dim, begin, end, *parts in slices:
         unit = shape[dim] // parts[0] if parts else 1
-        result[dim] = slice(begin * unit, end * unit)
-    return tuple(result)
+        result[dim].append(slice(begin * unit, end * unit))
+    return [each or [slice(None)] for each in result]
+
+
+def joined(whole: Any, ranges: list[list[slice]]) -> Any:
+    """The parts of a tensor of NumPy or safetensors, concatenated in the order of the ranges."""
+    first, *others = ranges
+    parts = []
+    for each in first:
+        part = whole[(each,)]
+        for dim, further in enumerate(others, 1):
+            some = [part[(slice(None),) * dim + (one,)] for one in further]
+            part = np.concatenate(some, dim)
+        parts.append(part)
+    return np.concatenate(parts)
 
 
 def test_slices_are_those_of_safetensors(client, tmp_path):
@@ -184,10 +204,10 @@ def test_slices_are_those_of_safetensors(client, tmp_path):
             with gpushm.safe_open(f"m{number}", "numpy", client=client) as ours:
                 assert ours.keys() == wanted
                 for name in wanted:
-                    index = index_of(arrays[name].shape, slices[name])
+                    ranges = ranges_of(arrays[name].shape, slices[name])
                     got = ours.get_tensor(name)
-                    assert same(got, theirs.get_slice(name)[index]), (name, slices[name])
-                    assert same(got, np.ascontiguousarray(arrays[name][index])), name
+                    assert same(got, joined(theirs.get_slice(name), ranges)), (name, slices[name])
+                    assert same(got, joined(arrays[name], ranges)), name
                     assert got.flags.c_contiguous
 
 
@@ -219,6 +239,41 @@ def test_ranks_have_their_parts(client, tmp_path):
     assert same(np.concatenate([each["l.0.o_proj"] for each in parts], 1), arrays["l.0.o_proj"])
     with pytest.raises(gpushm.AlreadyExistsError, match="another selection"):
         client.load_tensors(path, "r0", device="host", tensors=["l.0.*"])
+
+
+def test_ranks_have_their_parts_of_fused_matrices(client, tmp_path):
+    """As the layers of vLLM: queries, keys and values, and two matrices of an MLP."""
+    heads, kv_heads, size, ranks = 8, 4, 4, 2
+    one = {"q": heads * size, "k": kv_heads * size, "v": kv_heads * size}
+    parts = {name: tensor("float32", rows, 6) for name, rows in one.items()}
+    gate, up = tensor("int16", 10, 6), tensor("int16", 10, 6)
+    path = tmp_path / "m.safetensors"
+    fused = {
+        "qkv_proj": np.concatenate(list(parts.values())),
+        "gate_up_proj": np.concatenate([gate, up]),
+    }
+    safetensors.numpy.save_file(fused, path)
+    for rank in range(ranks):
+        begin, qkv = 0, []
+        for rows in one.values():
+            share = rows // ranks
+            qkv.append((0, begin + rank * share, begin + (rank + 1) * share))
+            begin += rows
+        slices = {
+            "*qkv_proj": qkv,
+            "*gate_up_proj": [gpushm.shard(0, half * ranks + rank, 2 * ranks) for half in (0, 1)],
+        }
+        client.load_tensors(path, f"r{rank}", device="host", slices=slices).close()
+        got = gpushm.safe_open(f"r{rank}", "numpy", client=client).get_tensors()
+        wanted = [np.split(each, ranks)[rank] for each in parts.values()]
+        assert same(got["qkv_proj"], np.concatenate(wanted))
+        wanted = [np.split(each, ranks)[rank] for each in (gate, up)]
+        assert same(got["gate_up_proj"], np.concatenate(wanted))
+        # Another order is another selection, although its shape is the same.
+        with pytest.raises(gpushm.AlreadyExistsError, match="another selection"):
+            client.load_tensors(
+                path, f"r{rank}", device="host", slices=slices | {"*qkv_proj": qkv[::-1]}
+            )
 
 
 def test_patterns_are_those_of_fnmatch(client, tmp_path):
@@ -270,6 +325,10 @@ def test_selections_that_are_wrong(client, model):
         load(slices={"a": (0, 4, 6)})
     with pytest.raises(gpushm.InvalidArgumentError, match="cannot be divided"):
         load(slices={"a": gpushm.shard(0, 0, 2)})
+    with pytest.raises(gpushm.InvalidArgumentError, match="0 to 3 and 2 to 4 overlap"):
+        load(slices={"a": [(0, 2, 4), (0, 0, 3)]})
+    with pytest.raises(gpushm.InvalidArgumentError, match="has the same dimension"):
+        load(slices={"a": [(0, 2, 4), (-1, 0, 1)]})
     with pytest.raises(ValueError, match="no part 2 of 2"):
         gpushm.shard(0, 2, 2)
     assert names(client) == []

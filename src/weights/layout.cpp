@@ -26,17 +26,20 @@ class planner {
     placed.begin = aligned(next_);
     placed.end = next_ = placed.begin + (of.end - of.begin);
     placed.hash = std::string(16, '0');
-    for (std::uint64_t at = of.begin; at != of.end;) {
-      const std::uint64_t bytes = std::min(hashed_bytes, of.end - at);
-      const part what{placed.begin + (at - of.begin), bytes};
-      if (source == nullptr) {
-        add_part(file, data_begin + at, what);
+    const std::uint64_t first = data_begin + of.begin;
+    const std::uint64_t size = of.end - of.begin;
+    for (std::uint64_t at = 0; at != size;) {
+      const part what{placed.begin + at, std::min(hashed_bytes, size - at)};
+      const auto run = source == nullptr ? strided_source::run{at, size - at} : source->run_at(at);
+      // Most of a slice of rows is in few runs, which need not be copied out of a buffer.
+      if (what.bytes <= run.bytes) {
+        add_part(file, first + run.offset, what);
       } else {
-        add_strided(file, data_begin + of.begin, at - of.begin, what);
+        add_strided(file, first, at, what);
       }
-      at += bytes;
+      at += what.bytes;
     }
-    into_.tensor_bytes += of.end - of.begin;
+    into_.tensor_bytes += size;
     into_.table.all.push_back(std::move(placed));
   }
   void finish() {

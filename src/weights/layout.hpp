@@ -34,7 +34,7 @@ struct piece {
   static constexpr std::size_t contiguous = std::numeric_limits<std::size_t>::max();
 
   std::uint32_t file = 0;
-  std::uint64_t file_offset = 0;  ///< of a strided one that of the tensor's first run
+  std::uint64_t file_offset = 0;  ///< of a strided one that of the tensor's first run in the file
   std::uint64_t bytes = 0;        ///< at most `piece_bytes`
   std::size_t first_part = 0;
   std::size_t parts = 0;

@@ -35,30 +35,26 @@ const std::byte* run_reader::read(const piece& what,
   std::byte* into = to;
   first += what.first_byte;
   while (bytes != 0) {
-    const std::uint64_t run = first / source.run_bytes;
-    const std::uint64_t in_run = first % source.run_bytes;
-    const std::uint64_t begin = source.offset_of(run) + in_run;
-    // One run, or a part of it; then whole runs, of which the last may end with what is wanted.
-    const std::uint64_t of_first = std::min({source.run_bytes - in_run, bytes, step_bytes});
-    std::uint64_t end = begin + of_first;
-    std::uint64_t wanted = of_first;
-    for (std::uint64_t next = run + 1; wanted != bytes && in_run + of_first == source.run_bytes;
-         ++next) {
-      const std::uint64_t next_begin = source.offset_of(next);
-      const std::uint64_t next_end = next_begin + std::min(source.run_bytes, bytes - wanted);
-      if (next_begin - end > max_gap_bytes || next_end - begin > step_bytes) {
+    const strided_source::run head = source.run_at(first);
+    const std::uint64_t begin = head.offset;
+    std::uint64_t wanted = std::min({head.bytes, bytes, step_bytes});
+    std::uint64_t end = begin + wanted;
+    while (wanted != bytes) {
+      const strided_source::run next = source.run_at(first + wanted);
+      const std::uint64_t next_end = next.offset + std::min(next.bytes, bytes - wanted);
+      // Ranges have the order of the slice: the next run may be before this one.
+      if (next.offset < end || next.offset - end > max_gap_bytes || next_end - begin > step_bytes) {
         break;
       }
-      wanted += next_end - next_begin;
+      wanted += next_end - next.offset;
       end = next_end;
     }
     const std::byte* const got =
         reader_.read({what.file, what.file_offset + begin, end - begin}, buffer_.get());
-    std::memcpy(into, got, of_first);
-    std::uint64_t copied = of_first;
-    for (std::uint64_t next = run + 1; copied != wanted; ++next) {
-      const std::uint64_t count = std::min(source.run_bytes, wanted - copied);
-      std::memcpy(into + copied, got + (source.offset_of(next) - begin), count);
+    for (std::uint64_t copied = 0; copied != wanted;) {
+      const strided_source::run next = source.run_at(first + copied);
+      const std::uint64_t count = std::min(next.bytes, wanted - copied);
+      std::memcpy(into + copied, got + (next.offset - begin), count);
       copied += count;
     }
     into += wanted;

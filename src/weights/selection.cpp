@@ -186,9 +186,37 @@ std::string shape_text(const tensor& of) {
 struct range {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
-  const tensor_slice* by = nullptr;  ///< null: all of it
+  const tensor_slice* by = nullptr;  ///< the first one that it is of; null: all of the dimension
   [[nodiscard]] std::uint64_t count() const noexcept { return end - begin; }
 };
+
+/// What is wanted of one dimension: ranges in the order of the slices. None follows directly on the
+/// previous one in the tensor.
+struct dimension_ranges {
+  std::vector<range> all;
+  [[nodiscard]] bool is_sliced() const noexcept { return all.front().by != nullptr; }
+  [[nodiscard]] bool is_whole(std::uint64_t size) const noexcept {
+    return all.size() == 1 && all.front().begin == 0 && all.front().end == size;
+  }
+  [[nodiscard]] std::uint64_t count() const noexcept {
+    std::uint64_t result = 0;
+    for (const range& each : all) {
+      result += each.count();
+    }
+    return result;
+  }
+  [[nodiscard]] std::uint64_t lowest() const noexcept {
+    std::uint64_t result = all.front().begin;
+    for (const range& each : all) {
+      result = std::min(result, each.begin);
+    }
+    return result;
+  }
+};
+
+/// Of one tensor, in all dimensions: a plan must not grow without bound. Enough for one range for
+/// each of queries, keys and values of 256 heads.
+constexpr std::size_t max_ranges = 1'024;
 
 std::size_t dimension_of(const tensor_slice& slice, const tensor& of) {
   const auto rank = static_cast<std::int64_t>(of.shape.size());
@@ -224,46 +252,108 @@ range range_of(const tensor_slice& slice, const tensor& of, std::uint64_t size) 
   return {slice.begin * each, slice.end * each, &slice};
 }
 
-/// What is wanted of one tensor: all, or a range of some dimensions.
-using ranges = std::vector<range>;
+/// What is wanted of one tensor, by dimension; empty: all.
+using ranges = std::vector<dimension_ranges>;
 
 void add(ranges& to, const tensor_slice& slice, const tensor& of) {
+  const std::size_t dimension = dimension_of(slice, of);
+  const range added = range_of(slice, of, of.shape[dimension]);
   if (to.empty()) {
     for (const std::uint64_t size : of.shape) {
-      to.push_back({0, size});
+      to.push_back({.all = {range{0, size}}});
     }
   }
-  const std::size_t dimension = dimension_of(slice, of);
-  if (to[dimension].by != nullptr) {
+  auto& known = to[dimension].all;
+  if (!to[dimension].is_sliced()) {
+    known = {added};
+    return;
+  }
+  // Slices of different names say nothing about the order of their ranges.
+  const tensor_slice& former = *known.front().by;
+  if (former.name != slice.name || former.dimension != slice.dimension) {
     refuse_slice(slice,
                  of,
-                 text_of(*to[dimension].by) + " has the same dimension",
-                 "pass one slice for each dimension of a tensor");
+                 text_of(former) + " has the same dimension",
+                 "pass all ranges of a dimension by the same name and number");
   }
-  to[dimension] = range_of(slice, of, of.shape[dimension]);
+  if (known.back().end == added.begin) {
+    known.back().end = added.end;
+    return;
+  }
+  known.push_back(added);
+  std::size_t count = 0;
+  for (const dimension_ranges& each : to) {
+    count += each.is_sliced() ? each.all.size() : 0;
+  }
+  if (count > max_ranges) {
+    refuse_slice(slice,
+                 of,
+                 "its slices have more than " + std::to_string(max_ranges) + " ranges",
+                 "load the tensor under several names, or all of it");
+  }
+}
+
+/// An element that was selected twice is a mistake in the ranges.
+void check_overlaps(const ranges& wanted, const tensor& of) {
+  for (const dimension_ranges& dimension : wanted) {
+    std::vector<range> sorted = dimension.all;
+    std::sort(sorted.begin(), sorted.end(), [](const range& one, const range& other) {
+      return one.begin < other.begin;
+    });
+    for (std::size_t i = 1; i < sorted.size(); ++i) {
+      const range& one = sorted[i - 1];
+      const range& other = sorted[i];
+      if (other.begin < one.end) {
+        refuse_slice(*other.by,
+                     of,
+                     "the ranges " + std::to_string(one.begin) + " to " + std::to_string(one.end) +
+                         " and " + std::to_string(other.begin) + " to " +
+                         std::to_string(other.end) + " overlap",
+                     "pass each element once");
+      }
+    }
+  }
 }
 
 [[noreturn]] void refuse_bits(const ranges& wanted, const tensor& of) {
   const auto slice = std::find_if(
-      wanted.rbegin(), wanted.rend(), [](const range& each) { return each.by != nullptr; });
-  refuse_slice(*slice->by,
+      wanted.rbegin(), wanted.rend(), [](const auto& each) { return each.is_sliced(); });
+  refuse_slice(*slice->all.front().by,
                of,
                std::string(of.type.name) + " elements have " + std::to_string(of.type.bits) +
                    " bits, and each run of this slice must be whole bytes of the file",
                "begin and end the slice where bytes of the file do, or load all of the tensor");
 }
 
-/// Its new shape, and the place of its bytes in the file. Returns where they are if they are not
-/// contiguous; `tensor::end` is then where they would end if they were.
+bool is_whole(const ranges& wanted, const tensor& of) {
+  for (std::size_t i = 0; i != wanted.size(); ++i) {
+    if (!wanted[i].is_whole(of.shape[i])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// The ranges, from the lowest index on; an index has `unit` of the units of the result.
+strided_source::dimension dimension_in(const dimension_ranges& wanted, std::uint64_t unit) {
+  strided_source::dimension result;
+  const std::uint64_t lowest = wanted.lowest();
+  for (const range& each : wanted.all) {
+    result.ranges.push_back({result.count, (each.begin - lowest) * unit});
+    result.count += each.count() * unit;
+  }
+  return result;
+}
+
+/// The new shape of a tensor of which not all is wanted, and the place of its bytes in the file.
+/// Returns where they are if they are not contiguous; `tensor::end` is then where they would end if
+/// they were.
 std::optional<strided_source> narrow(tensor& what, const ranges& wanted) {
-  std::size_t sliced = what.shape.size();  // the last dimension of which not all is wanted
+  std::size_t sliced = 0;  // the last dimension of which not all is wanted
   bool is_empty = false;
   for (std::size_t i = 0; i != what.shape.size(); ++i) {
-    sliced = wanted[i].count() != what.shape[i] ? i : sliced;
+    sliced = wanted[i].is_whole(what.shape[i]) ? sliced : i;
     is_empty = is_empty || wanted[i].count() == 0;
-  }
-  if (sliced == what.shape.size()) {
-    return std::nullopt;
   }
   const tensor whole = what;
   for (std::size_t i = 0; i != what.shape.size(); ++i) {
@@ -275,35 +365,48 @@ std::optional<strided_source> narrow(tensor& what, const ranges& wanted) {
   }
   // No product overflows: that of all, which has no zero, does not (`bytes_of`).
   std::uint64_t stride = whole.type.bits;
-  std::uint64_t run = 0;
-  std::uint64_t first = 0;
-  std::uint64_t runs = 1;
+  std::uint64_t first = 0;  // of all bits that are wanted, in the file
+  std::uint64_t rows = 1;
   bool are_bytes = true;
   strided_source result;
   for (std::size_t i = whole.shape.size(); i-- != 0;) {
-    first += wanted[i].begin * stride;
+    const dimension_ranges& of = wanted[i];
+    first += of.lowest() * stride;
     if (i == sliced) {
-      run = wanted[i].count() * stride;
-    } else if (i < sliced && wanted[i].count() != 1) {
+      for (const range& each : of.all) {
+        are_bytes = are_bytes && (each.begin - of.lowest()) * stride % 8 == 0 &&
+                    each.count() * stride % 8 == 0;
+      }
+      result.row = dimension_in(of, stride);
+    } else if (i < sliced && of.count() != 1) {
       are_bytes = are_bytes && stride % 8 == 0;
-      runs *= wanted[i].count();
+      rows *= of.count();
+      auto next = dimension_in(of, 1);
+      next.stride_bytes = stride / 8;
       auto& outer = result.outer;
-      if (!outer.empty() && outer.back().count * outer.back().stride_bytes == stride / 8) {
-        outer.back().count *= wanted[i].count();
+      if (!outer.empty() && outer.back().ranges.size() == 1 && next.ranges.size() == 1 &&
+          outer.back().count * outer.back().stride_bytes == next.stride_bytes) {
+        outer.back().count *= next.count;
       } else {
-        outer.push_back({wanted[i].count(), stride / 8});
+        outer.push_back(std::move(next));
       }
     }
     stride *= whole.shape[i];
   }
-  if (!are_bytes || first % 8 != 0 || run % 8 != 0) {
+  if (!are_bytes || first % 8 != 0) {
     refuse_bits(wanted, whole);
   }
   std::reverse(result.outer.begin(), result.outer.end());
-  result.run_bytes = run / 8;
+  // From bits to bytes.
+  result.row.count /= 8;
+  result.row.stride_bytes = 1;
+  for (strided_source::range& each : result.row.ranges) {
+    each = {each.first / 8, each.begin / 8};
+  }
   what.begin += first / 8;
-  what.end = what.begin + runs * result.run_bytes;
-  return runs == 1 ? std::nullopt : std::optional(std::move(result));
+  what.end = what.begin + rows * result.row.count;
+  return rows == 1 && result.row.ranges.size() == 1 ? std::nullopt
+                                                    : std::optional(std::move(result));
 }
 
 // ---- texts that are hashed ----
@@ -317,8 +420,15 @@ void add_numbers(std::string& to, Numbers... numbers) {
   ((to += ' ' + std::to_string(numbers)), ...);
 }
 
+/// Equal for slices that are ranges of the same dimension, whose order counts.
 auto key_of(const tensor_slice& slice) {
-  return std::tie(slice.name, slice.dimension, slice.begin, slice.end, slice.parts);
+  return std::tie(slice.name, slice.dimension);
+}
+
+/// Whether both are one range.
+bool is_joined(const tensor_slice& one, const tensor_slice& next) {
+  return key_of(one) == key_of(next) && one.parts == next.parts && one.begin < one.end &&
+         one.end == next.begin && next.begin < next.end;
 }
 
 }  // namespace
@@ -336,17 +446,19 @@ std::string selection_text(const load_options& options) {
     add(result, each);
     result += '\n';
   }
-  std::vector<const tensor_slice*> slices;
-  for (const tensor_slice& each : options.slices) {
-    slices.push_back(&each);
-  }
-  std::sort(slices.begin(), slices.end(), [](const tensor_slice* one, const tensor_slice* other) {
-    return key_of(*one) < key_of(*other);
+  std::vector<tensor_slice> slices = options.slices;
+  std::stable_sort(slices.begin(), slices.end(), [](const auto& one, const auto& other) {
+    return key_of(one) < key_of(other);
   });
-  for (const tensor_slice* each : slices) {
+  for (std::size_t i = 0; i != slices.size(); ++i) {
+    tensor_slice& each = slices[i];
+    if (i + 1 != slices.size() && is_joined(each, slices[i + 1])) {
+      slices[i + 1].begin = each.begin;
+      continue;
+    }
     result += "slice ";
-    add(result, each->name);
-    add_numbers(result, each->dimension, each->begin, each->end, each->parts);
+    add(result, each.name);
+    add_numbers(result, each.dimension, each.begin, each.end, each.parts);
     result += '\n';
   }
   return result;
@@ -389,16 +501,17 @@ std::string apply_selection(std::vector<model_file>& files, const load_options& 
     model_file& file = files[at.file];
     tensor narrowed = file.contents.all[at.index];
     add(result, narrowed.name);
-    if (!wanted[number].empty()) {
-      const std::vector<std::uint64_t> shape = narrowed.shape;
+    check_overlaps(wanted[number], narrowed);
+    if (!is_whole(wanted[number], narrowed)) {
+      is_all = false;
+      for (std::size_t i = 0; i != narrowed.shape.size(); ++i) {
+        add_numbers(result, narrowed.shape[i], wanted[number][i].all.size());
+        for (const range& each : wanted[number][i].all) {
+          add_numbers(result, each.begin, each.end);
+        }
+      }
       if (auto source = narrow(narrowed, wanted[number])) {
         file.strided.push_back({kept[at.file].all.size(), *std::move(source)});
-      }
-      if (shape != narrowed.shape) {
-        is_all = false;
-        for (std::size_t i = 0; i != shape.size(); ++i) {
-          add_numbers(result, wanted[number][i].begin, wanted[number][i].end, shape[i]);
-        }
       }
     }
     result += '\n';

@@ -16,8 +16,8 @@ namespace gpushm::weights {
 /// proportional to the product of the lengths.
 [[nodiscard]] bool matches(std::string_view pattern, std::string_view name);
 
-/// What the options select, before any file is looked at: equal for equal options, whatever their
-/// order. Empty: all tensors.
+/// What the options select, before any file is looked at: equal for equal options, whatever the
+/// order of names and dimensions. Empty: all tensors.
 [[nodiscard]] std::string selection_text(const load_options& options);
 
 /// Leaves in the files' contents what the options select: tensors, their shapes, and the places of

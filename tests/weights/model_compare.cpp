@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -37,20 +38,27 @@ void apply_slices(weights::tensor& what,
                   std::vector<std::byte>& bytes,
                   const gpushm::load_options& selection) {
   const std::vector<std::uint64_t> shape = what.shape;
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
-  for (const std::uint64_t size : shape) {
-    ranges.emplace_back(0, size);
-  }
+  std::vector<std::vector<std::uint64_t>> indices(shape.size());
   for (const auto& each : selection.slices) {
     if (weights::matches(each.name, what.name)) {
       const auto dimension = static_cast<std::size_t>(each.dimension);
       const std::uint64_t unit = each.parts == 0 ? 1 : shape.at(dimension) / each.parts;
-      ranges.at(dimension) = {each.begin * unit, each.end * unit};
-      what.shape.at(dimension) = (each.end - each.begin) * unit;
+      for (std::uint64_t index = each.begin * unit; index != each.end * unit; ++index) {
+        indices.at(dimension).push_back(index);
+      }
     }
   }
-  if (what.shape != shape) {
-    bytes = sliced_bytes(bytes, shape, what.type.bits, ranges);
+  bool is_whole = true;
+  for (std::size_t i = 0; i != shape.size(); ++i) {
+    is_whole = is_whole && indices[i].empty();
+    if (indices[i].empty()) {
+      indices[i].resize(shape[i]);
+      std::iota(indices[i].begin(), indices[i].end(), std::uint64_t{0});
+    }
+    what.shape[i] = indices[i].size();
+  }
+  if (!is_whole) {
+    bytes = sliced_bytes(bytes, shape, what.type.bits, indices);
   }
 }
 
@@ -69,24 +77,20 @@ bool is_model_of(const gpushm::segment& loaded, const std::string& path) {
   return table_in(loaded).metadata == weights::open_model({path}).front().contents.metadata;
 }
 
-std::vector<std::byte> sliced_bytes(
-    const std::vector<std::byte>& whole,
-    const std::vector<std::uint64_t>& shape,
-    std::uint64_t bits,
-    const std::vector<std::pair<std::uint64_t, std::uint64_t>>& ranges) {
+std::vector<std::byte> sliced_bytes(const std::vector<std::byte>& whole,
+                                    const std::vector<std::uint64_t>& shape,
+                                    std::uint64_t bits,
+                                    const std::vector<std::vector<std::uint64_t>>& indices) {
   std::uint64_t count = 1;
-  for (const auto& [begin, end] : ranges) {
-    count *= end - begin;
+  for (const auto& each : indices) {
+    count *= each.size();
   }
   std::vector<std::byte> result((count * bits + 7) / 8);
-  std::vector<std::uint64_t> index;
-  for (const auto& each : ranges) {
-    index.push_back(each.first);
-  }
+  std::vector<std::size_t> at(indices.size());
   for (std::uint64_t to = 0; to != count; ++to) {
     std::uint64_t from = 0;
     for (std::size_t i = 0; i != shape.size(); ++i) {
-      from = from * shape[i] + index[i];
+      from = from * shape[i] + indices[i][at[i]];
     }
     if (bits % 8 == 0) {
       std::memcpy(&result[to * bits / 8], &whole[from * bits / 8], bits / 8);
@@ -98,10 +102,10 @@ std::vector<std::byte> sliced_bytes(
       }
     }
     for (std::size_t i = shape.size(); i-- != 0;) {
-      if (++index[i] != ranges[i].second) {
+      if (++at[i] != indices[i].size()) {
         break;
       }
-      index[i] = ranges[i].first;
+      at[i] = 0;
     }
   }
   return result;

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "gpushm/segment.hpp"
@@ -16,13 +15,13 @@ namespace gpushm_tests {
 /// Whether a loaded model has the metadata of this file ("__metadata__"). Throws `gpushm::error`.
 [[nodiscard]] bool is_model_of(const gpushm::segment& loaded, const std::string& path);
 
-/// Those elements of a tensor of this shape whose index is in the range (begin, end) of each
-/// dimension, copied one by one.
+/// Those elements of a tensor of this shape that have these indices in each dimension, in their
+/// order, copied one by one.
 [[nodiscard]] std::vector<std::byte> sliced_bytes(
     const std::vector<std::byte>& whole,
     const std::vector<std::uint64_t>& shape,
     std::uint64_t bits,
-    const std::vector<std::pair<std::uint64_t, std::uint64_t>>& ranges);
+    const std::vector<std::vector<std::uint64_t>>& indices);
 
 /// Compares a loaded model with its file, with code that no load uses.
 ///

@@ -5,9 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -91,12 +94,65 @@ TEST(plans_of_slices, do_not_grow_with_the_runs) {
   EXPECT_EQ(plan.tensor_bytes, 64U << 20U);
   EXPECT_EQ(plan.pieces.size(), 16U);
   ASSERT_EQ(plan.strided.size(), 1U);
-  EXPECT_EQ(plan.strided[0].run_bytes, 64U);
+  EXPECT_EQ(plan.strided[0].row.count, 64U);
   EXPECT_EQ(plan.strided[0].outer.size(), 1U);
   EXPECT_EQ(plan.pieces[0].file_offset, 100U + (1U << 20U) + 3);
-  EXPECT_EQ(plan.strided[0].offset_of((1U << 20U) - 1), ((std::uint64_t{1} << 20U) - 1) * 3 << 20U);
-  EXPECT_EQ(plan.strided[0].offset_of(5), std::uint64_t{5} * 3 << 20U);
+  const auto offset_of = [&](std::uint64_t run) { return plan.strided[0].run_at(run * 64).offset; };
+  EXPECT_EQ(offset_of((1U << 20U) - 1), ((std::uint64_t{1} << 20U) - 1) * 3 << 20U);
+  EXPECT_EQ(offset_of(5), std::uint64_t{5} * 3 << 20U);
   EXPECT_EQ(plan.pieces[15].first_byte, std::uint64_t{15} * (4U << 20U));
+}
+
+/// One rank's part of a fused matrix: of queries, keys and values, in this order.
+TEST(plans_of_slices, of_several_ranges_read_them_as_contiguous_ones) {
+  std::vector<weights::model_file> files(1);
+  weights::tensor matrix;
+  matrix.name = "qkv";
+  matrix.type = *weights::find_dtype("BF16");
+  matrix.shape = {6'144, 4'096};
+  const std::uint64_t row = 8'192;
+  matrix.end = 6'144 * row;
+  files[0].contents.all = {matrix};
+  load_options wanted;
+  wanted.slices = {
+      {"qkv", 0, 1'024, 2'048, 0}, {"qkv", 0, 4'352, 4'608, 0}, {"qkv", 0, 5'300, 5'556, 0}};
+  EXPECT_FALSE(weights::apply_selection(files, wanted).empty());
+  const auto& narrowed = files[0].contents.all[0];
+  EXPECT_EQ(narrowed.shape, (std::vector<std::uint64_t>{1'536, 4'096}));
+  EXPECT_EQ(narrowed.begin, 1'024 * row);
+  EXPECT_EQ(narrowed.end - narrowed.begin, 1'536 * row);
+  const weights::layout plan = weights::plan(files);
+  ASSERT_EQ(plan.pieces.size(), 3U);  // of 4 MiB
+  EXPECT_EQ(plan.pieces[0].strided, weights::piece::contiguous);
+  EXPECT_EQ(plan.pieces[0].file_offset, 1'024 * row);
+  EXPECT_EQ(plan.pieces[1].strided, weights::piece::contiguous);
+  EXPECT_EQ(plan.pieces[2].strided, 0U);  // keys and values
+  const auto keys = plan.strided[0].run_at(1'024 * row);
+  EXPECT_EQ(keys.offset, (4'352 - 1'024) * row);
+  EXPECT_EQ(keys.bytes, 256 * row);
+  const auto values = plan.strided[0].run_at(1'281 * row);
+  EXPECT_EQ(values.offset, (5'301 - 1'024) * row);
+  EXPECT_EQ(values.bytes, 255 * row);
+}
+
+/// Equal texts for equal selections, so that loads of them need not compare contents.
+TEST(selection_texts, have_the_order_of_ranges_and_no_other) {
+  const auto text = [](std::vector<tensor_slice> slices) {
+    load_options options;
+    options.slices = std::move(slices);
+    return weights::selection_text(options);
+  };
+  const auto ranges = text({{"a", 0, 0, 2, 0}, {"a", 0, 4, 6, 0}, {"b", 1, 0, 1, 2}});
+  EXPECT_EQ(ranges, text({{"b", 1, 0, 1, 2}, {"a", 0, 0, 2, 0}, {"a", 0, 4, 6, 0}}));
+  EXPECT_EQ(ranges,
+            text({{"a", 0, 0, 1, 0}, {"a", 0, 1, 2, 0}, {"b", 1, 0, 1, 2}, {"a", 0, 4, 6, 0}}));
+  EXPECT_NE(ranges, text({{"a", 0, 4, 6, 0}, {"a", 0, 0, 2, 0}, {"b", 1, 0, 1, 2}}));
+  EXPECT_NE(ranges, text({{"a", 0, 0, 2, 0}, {"a", 1, 4, 6, 0}, {"b", 1, 0, 1, 2}}));
+  // What is refused must not be equal to what is not.
+  EXPECT_NE(text({{"a", 0, 5, 3, 0}, {"a", 0, 3, 7, 0}}), text({{"a", 0, 5, 7, 0}}));
+  EXPECT_NE(text({{"a", 0, 2, 4, 0}, {"a", 0, 4, 3, 0}}), text({{"a", 0, 2, 3, 0}}));
+  EXPECT_NE(text({{"a", 0, 0, 2, 0}, {"a", 0, 0, 2, 0}}), text({{"a", 0, 0, 2, 0}}));
+  EXPECT_NE(text({{"a", 0, 0, 2, 4}, {"a", 0, 2, 4, 0}}), text({{"a", 0, 0, 4, 0}}));
 }
 
 // ---- loads ----
@@ -136,6 +192,23 @@ class selections : public testing::Test {
   client client_ = client::connect({.socket_path = socket_});
 };
 
+/// At least one, in a random order, none of which overlap.
+std::vector<std::pair<std::uint64_t, std::uint64_t>> random_ranges(std::mt19937& random,
+                                                                   std::uint64_t size) {
+  std::set<std::uint64_t> bounds;
+  const std::uint64_t count = std::min<std::uint64_t>(size + 1, 2 + random() % 6);
+  while (bounds.size() != count) {
+    bounds.insert(random() % (size + 1));
+  }
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> result;
+  for (auto each = bounds.begin(); std::next(each) != bounds.end(); ++each) {
+    result.emplace_back(*each, *std::next(each));
+  }
+  std::shuffle(result.begin(), result.end(), random);
+  result.resize(1 + random() % result.size());
+  return result;
+}
+
 /// Random shapes, types and slices against copies of single elements.
 TEST_F(selections, have_the_elements_of_their_slices) {
   std::mt19937 random(38);
@@ -165,10 +238,10 @@ TEST_F(selections, have_the_elements_of_their_slices) {
         made.shape.push_back(size);
         if (size != 0 && below(2) == 0) {
           const std::uint64_t step = is_last ? unit : 1;
-          const std::uint64_t begin = below(size / step);
-          const std::uint64_t end = begin + 1 + below(size / step - begin);
-          how.slices.push_back(
-              {made.name, static_cast<std::int32_t>(i), begin * step, end * step, 0});
+          for (const auto& [begin, end] : random_ranges(random, size / step)) {
+            how.slices.push_back(
+                {made.name, static_cast<std::int32_t>(i), begin * step, end * step, 0});
+          }
         }
       }
       made.bytes = elements * bits / 8;
@@ -189,16 +262,20 @@ TEST_F(selections, of_large_tensors_are_read_in_pieces) {
              safetensors_of({{"wide", "C64", {2, 400'001}, 6'400'016},
                              {"tall", "F32", {300'000, 9}, 10'800'000},
                              {"deep", "F16", {3, 500, 1'100}, 3'300'000},
+                             {"two", "BF16", {1'500, 5'000}, 15'000'000},
                              {"left", "U8", {7}, 7}}));
   for (const reading each : {reading::cached, reading::direct}) {
     load_options how = wanted({"[wtd]*"},
                               {{"wide", 1, 1, 390'000, 0},
                                {"tall", 1, 2, 7, 0},
-                               {"deep", 0, 1, 3, 0},
-                               {"deep", 2, 1, 2, 4}});
+                               {"deep", 0, 2, 3, 0},
+                               {"deep", 0, 0, 1, 0},
+                               {"deep", 2, 1, 2, 4},
+                               {"two", 0, 900, 1'500, 0},
+                               {"two", 0, 0, 600, 0}});
     how.reading = each;
     const segment loaded = load(how);
-    EXPECT_EQ(tensor_places(loaded).size(), 3U);
+    EXPECT_EQ(tensor_places(loaded).size(), 4U);
     EXPECT_EQ(model_comparison(loaded, path_, how).all(), "whole");
     client_.remove("w");
   }
@@ -238,6 +315,12 @@ TEST_F(selections, are_part_of_what_a_name_has) {
   EXPECT_EQ(load(wanted({"*"}, {{"a", -1, 0, 3, 0}, {"b", 0, 0, 1, 2}})).generation(), loaded);
   load_options replacing = wanted({"a"});
   replacing.replace = true;
+  // Ranges in another order, which have the same shape, and one that has the shape of the whole.
+  EXPECT_THAT(refusal_of(wanted({}, {{"a", 1, 2, 3, 0}, {"a", 1, 0, 2, 0}, {"b", 0, 0, 3, 0}})),
+              is_refusal);
+  EXPECT_EQ(
+      load(wanted({}, {{"a", 1, 0, 2, 0}, {"a", 1, 2, 3, 0}, {"b", 0, 0, 3, 0}})).generation(),
+      loaded);
   {
     const segment other = load(replacing);
     EXPECT_NE(other.generation(), loaded);
@@ -249,6 +332,7 @@ TEST_F(selections, are_part_of_what_a_name_has) {
   const generation all = load(wanted()).generation();
   EXPECT_EQ(load(wanted({"*"}, {{"a", 0, 0, 4, 0}})).generation(), all);
   EXPECT_THAT(refusal_of(first), is_refusal);
+  EXPECT_THAT(refusal_of(wanted({}, {{"a", 0, 2, 4, 0}, {"a", 0, 0, 2, 0}})), is_refusal);
 }
 
 /// Other contents of what was not selected are no difference.
@@ -300,7 +384,20 @@ TEST_F(selections, that_a_model_does_not_have_are_refused) {
   refused("it ends behind", {}, {{"none", 0, 0, 1, 0}});
   refused("0 elements cannot be divided", {}, {{"none", 0, 0, 1, 2}});
   refused("has the same dimension", {}, {{"a", 1, 0, 1, 0}, {"[a]", -1, 0, 1, 0}});
+  refused(R"("[a]" (dim 1, 3 to 4) of tensor "a" of shape [4, 6]: slice "a" (dim 1, 0 to 1))",
+          {},
+          {{"a", 1, 0, 1, 0}, {"[a]", 1, 3, 4, 0}});
+  refused("has the same dimension", {}, {{"a", 1, 0, 1, 0}, {"a", -1, 3, 4, 0}});
+  refused("the ranges 0 to 2 and 1 to 3 overlap", {}, {{"a", 1, 1, 3, 0}, {"a", 1, 0, 2, 0}});
+  refused("the ranges 0 to 6 and 0 to 6 overlap", {}, {{"a", 1, 0, 1, 1}, {"a", 1, 0, 6, 0}});
+  refused("the ranges 0 to 4 and 3 to 5 overlap",
+          {},
+          {{"a", 1, 0, 2, 0}, {"a", 1, 2, 4, 0}, {"a", 1, 3, 5, 0}});
+  refused("the slice is empty", {}, {{"a", 1, 0, 2, 0}, {"a", 1, 2, 2, 0}});
+  refused("it ends behind the last one", {}, {{"a", 1, 0, 2, 0}, {"a", 1, 5, 7, 0}});
   refused("elements have 4 bits", {}, {{"four", 1, 1, 4, 0}});
+  refused("elements have 4 bits", {}, {{"four", 1, 4, 6, 0}, {"four", 1, 0, 3, 0}});
+  refused("elements have 4 bits", {}, {{"four", 1, 3, 6, 0}, {"four", 1, 0, 3, 0}});
   refused("elements have 4 bits", {}, {{"four", 1, 0, 3, 0}});
   refused("elements have 4 bits", {}, {{"odd", 1, 0, 2, 0}});
   refused("elements have 4 bits", {}, {{"odd", 0, 1, 2, 0}});
@@ -311,6 +408,24 @@ TEST_F(selections, that_a_model_does_not_have_are_refused) {
   ASSERT_EQ(places.size(), 2U);
   EXPECT_EQ(places[0].shape, (std::vector<std::uint64_t>{0, 2}));
   EXPECT_EQ(places[1].name, "a*");
+}
+
+/// The ranges of a tensor are bounded, because a plan has all of them.
+TEST_F(selections, of_too_many_ranges_are_refused) {
+  write_file(path_, safetensors_of({{"a", "U8", {5'000, 2}, 10'000}}));
+  std::vector<tensor_slice> slices;
+  for (std::uint64_t i = 1'024; i-- != 0;) {
+    slices.push_back({"a", 0, 4 * i, 4 * i + 1, 0});
+  }
+  {
+    const load_options how = wanted({}, slices);
+    const segment loaded = load(how);
+    EXPECT_EQ(model_comparison(loaded, path_, how).all(), "whole");
+  }
+  client_.remove("w");
+  slices.push_back({"a", 0, 4'999, 5'000, 0});
+  EXPECT_THAT(refusal_of(wanted({}, slices)),
+              AllOf(HasSubstr("invalid_argument"), HasSubstr("more than 1024 ranges")));
 }
 
 TEST_F(selections, of_c_are_checked) {
