@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "apps/gpushm/cdi/cdi_arguments.hpp"
 #include "apps/gpushm/channel/channel_arguments.hpp"
@@ -14,6 +15,7 @@
 #include "apps/gpushm/k8s/k8s_arguments.hpp"
 #include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
+#include "apps/gpushm/segment/slice_text.hpp"
 #include "apps/support/duration.hpp"
 #include "base/names.hpp"
 
@@ -172,6 +174,29 @@ void add_load(CLI::App& app, load_arguments& out) {
              "Whether files that were loaded before are read (auto: if their stamps have changed)",
              out.options.verify,
              {{"auto", verify::automatic}, {"full", verify::full}});
+  add_texts(
+      app,
+      "--tensors",
+      "PATTERN",
+      "Load these tensors only: a name, or a pattern such as 'model.layers.*' (may be repeated)",
+      [&](const std::string& text) { out.options.tensors.push_back(text); });
+  add_texts(
+      app,
+      "--slice",
+      "NAME=DIM:BEGIN-END",
+      "Load a range of a dimension of these tensors: elements, several (BEGIN-END,BEGIN-END), or "
+      "of equal parts (BEGIN-END/PARTS); may be repeated",
+      [&](const std::string& text) {
+        auto slices = parse_slices(text);
+        if (!slices) {
+          refuse("--slice",
+                 text,
+                 "a slice such as w=0:0-512, w=0:0-4,8-12 or '*.q_proj.weight=0:1-2/8'");
+        }
+        out.options.slices.insert(out.options.slices.end(),
+                                  std::move_iterator(slices->begin()),
+                                  std::move_iterator(slices->end()));
+      });
   app.add_flag("--replace",
                out.options.replace,
                "Remove another model of this name, or former contents of the files, and load");

@@ -22,6 +22,26 @@ CLI::Option* add_text(CLI::App& app,
   return app.add_option_function<std::string>(option, set, description)->type_name(type);
 }
 
+CLI::Option* add_texts(CLI::App& app,
+                       const std::string& option,
+                       const std::string& type,
+                       const std::string& description,
+                       const std::function<void(const std::string&)>& add) {
+  const auto add_all = [add](const std::vector<std::string>& texts) {
+    for (const std::string& each : texts) {
+      add(each);
+    }
+    return true;
+  };
+  // Not a vector: CLI11 reads "{}" as an empty one, and "[a,b]" as two texts unless further
+  // arguments are another option's. These are patterns.
+  return app.add_option(option, CLI::callback_t(add_all), description)
+      ->type_name(type)
+      ->expected(1, CLI::detail::expected_max_vector_size)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
 CLI::Option* add_size(CLI::App& app,
                       const std::string& option,
                       const std::string& description,

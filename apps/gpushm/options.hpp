@@ -30,6 +30,12 @@ CLI::Option* add_text(CLI::App& app,
                       const std::string& type,
                       const std::string& description,
                       const std::function<void(const std::string&)>& set);
+/// An option that may be repeated, each time with one text.
+CLI::Option* add_texts(CLI::App& app,
+                       const std::string& option,
+                       const std::string& type,
+                       const std::string& description,
+                       const std::function<void(const std::string&)>& add);
 CLI::Option* add_size(CLI::App& app,
                       const std::string& option,
                       const std::string& description,

@@ -5,7 +5,9 @@
 
 #include <csignal>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "testing/broker_process/cli.hpp"
 #include "testing/fake_driver/fake_gpus.hpp"
@@ -87,6 +89,66 @@ TEST_P(load_cli, replaces_a_model) {
   static_cast<void>(file("model.safetensors", "WEIGHTS"));
   EXPECT_NE(generation_of(load(path, {"--json", "--replace"})), first);
   EXPECT_EQ(run({"ls", "-q", "--all"}).out, "w\n");
+}
+
+/// One rank's part of a model with a fused matrix, by bytes.
+TEST_P(load_cli, loads_selections) {
+  const std::string path = cli_.directory() / "model.safetensors";
+  std::string content =
+      safetensors_of({{"[x]", "U8", {6, 2}, 12}, {"left", "U8", {5}, 5}, {"y=z", "U8", {2, 4}, 8}});
+  std::string data(25, 0);
+  std::iota(data.begin(), data.end(), 'a');
+  content.replace(content.size() - data.size(), data.size(), data);
+  write_file(path, content);
+  const std::vector<std::string> selection{"--tensors",
+                                           "[x]",
+                                           "--tensors",
+                                           "y*",
+                                           "--slice",
+                                           "[x]=0:4-6,0-1",
+                                           "--slice",
+                                           "y?z=-1:1-2/2",
+                                           "--json"};
+  const auto loaded = load(path, selection);
+  ASSERT_EQ(loaded.status, exited(0)) << loaded.err;
+  EXPECT_EQ(json::parse(loaded.out).at("loaded").at("tensors"), 2);
+  const std::string out = cli_.directory() / "out";
+  ASSERT_EQ(run({"open", "w", "--out", out}).status, exited(0));
+  std::ifstream file(out, std::ios::binary);
+  const std::string bytes(std::istreambuf_iterator<char>(file), {});
+  constexpr std::size_t alignment = 256;
+  // "left" is in between: a to l, m to q, r to y.
+  EXPECT_EQ(bytes.substr(0, 6), "ijklab");
+  EXPECT_EQ(bytes.substr(alignment, 4), "tuxy");
+  const auto again = load(path, selection);
+  EXPECT_EQ(json::parse(again.out).at("loaded").at("read_here"), false) << again.err;
+  const auto other = load(path, {"--slice", "[x]=0:0-1,4-6"});
+  EXPECT_EQ(other.status, exited(1));
+  EXPECT_THAT(other.err, HasSubstr("another selection"));
+}
+
+TEST_P(load_cli, refuses_wrong_selections) {
+  const std::string path = cli_.directory() / "model.safetensors";
+  write_file(path, safetensors_of({{"w", "U8", {6, 2}, 12}}));
+  const auto refused = [&](const std::string& option, const std::string& text, int status) {
+    const auto result = load(path, {option, text});
+    EXPECT_EQ(result.status, exited(status)) << text << result.err;
+    return result.err;
+  };
+  for (const char* text : {"",           "w",          "w=",        "=0:0-1",     "w=0",
+                           "w=0:",       "w=0:1",      "w=0:-1",    "w=0:0-1,",   "w=0:,0-1",
+                           "w=0:0-1/0",  "w=0:0-1/",   "w=0:0-1/a", "w=x:0-1",    "w=:0-1",
+                           "w=0:1-1",    "w=0:2-1",    "w=0: 0-1",  "w=0:0-1 ",   "w=0:0-+1",
+                           "w=0:0-1/-2", "w=0:0-1,/2", "w=0:/2",    "w=0:0-1//2", "w=0:0-1,,1-2"}) {
+    EXPECT_THAT(refused("--slice", text, 2), HasSubstr("--slice"));
+  }
+  EXPECT_THAT(refused("--slice", "w=0:0-9", 1), HasSubstr("it ends behind the last one"));
+  EXPECT_THAT(refused("--slice", "w=2:0-1", 1), HasSubstr("it has 2 dimensions"));
+  EXPECT_THAT(refused("--slice", "w=0:0-2,1-3", 1), HasSubstr("0 to 2 and 1 to 3 overlap"));
+  EXPECT_THAT(refused("--slice", "v=0:0-1", 1), HasSubstr("these files have no tensor \"v\""));
+  EXPECT_THAT(refused("--tensors", "{}", 1), HasSubstr("these files have no tensor \"{}\""));
+  EXPECT_THAT(refused("--tensors", "[a,b]", 1), HasSubstr("matches \"[a,b]\""));
+  EXPECT_EQ(run({"ls", "-q", "--all"}).out, "");
 }
 
 TEST_P(load_cli, says_what_is_wrong) {
