@@ -23,6 +23,8 @@ test=(
   abigail-tools binutils 'bindgen?' crun patchelf podman procps python3 runc rustc spin systemd util-linux xz-utils
   # Renders the kustomizations. Ubuntu has it as a snap only.
   'kubectl|kubernetes-client?'
+  # Checks and scrapes the metrics (promtool, prometheus).
+  prometheus
 )
 # The compiler of build/dev, the sanitizers, clang-tidy and the fuzz programs.
 clang=('clang-14|clang')
@@ -173,6 +175,10 @@ if [ ${#packages[@]} -eq 0 ]; then
   exit 0
 fi
 echo "deps: installing ${packages[*]}"
+# Tests start Prometheus themselves; the package would also start it as a service, on port 9090.
+if [[ " ${packages[*]} " == *" prometheus "* ]] && [ -d /run/systemd/system ]; then
+  trap 'as_root systemctl disable --now prometheus.service' EXIT
+fi
 if ! apt install -y --no-install-recommends "${packages[@]}"; then
   if [ $updated = 1 ]; then
     exit 1

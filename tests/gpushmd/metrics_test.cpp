@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // The exposition, line by line.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <set>
 #include <string>
 #include <thread>
 
 #include "apps/gpushmd/metrics/agent_metrics.hpp"
 #include "base/text.hpp"
+#include "base/unique_fd.hpp"
+#include "domains/protocol/process_usage.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/programs.hpp"
 
 namespace gpushm::metrics {
 namespace {
@@ -138,10 +145,62 @@ TEST(agent_metrics, each_family_has_help_and_is_unique) {
       const std::string name(base::split(line, " ")[2]);
       EXPECT_TRUE(families.insert(name).second) << name;
       EXPECT_THAT(text, HasSubstr("# HELP " + name + " "));
-      EXPECT_TRUE(name.starts_with("gpushm_")) << name;
+      EXPECT_TRUE(name.starts_with("gpushm_") || name.starts_with("process_")) << name;
     }
   }
   EXPECT_GE(families.size(), 13U);
+}
+
+TEST(agent_metrics, reports_its_process) {
+  const auto now = [] {
+    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch())
+        .count();
+  };
+  const double before = now();
+  const agent_metrics metrics("1", {});
+  const auto value = [&](const std::string& name) {
+    const std::string text = metrics.exposition();
+    for (const std::string_view line : base::lines_of(text)) {
+      if (line.starts_with(name + " ")) {
+        return std::stod(std::string(line.substr(name.size() + 1)));
+      }
+    }
+    return -1.0;
+  };
+  EXPECT_GT(value("process_resident_memory_bytes"), 1e6);
+  EXPECT_GT(value("process_virtual_memory_bytes"), value("process_resident_memory_bytes"));
+  EXPECT_GT(value("process_cpu_seconds_total"), 0);
+  EXPECT_GT(value("process_max_fds"), 10);
+  // A machine that was suspended, or whose clock was set, may differ by some seconds.
+  EXPECT_GT(value("process_start_time_seconds"), before - 3'600);
+  EXPECT_LT(value("process_start_time_seconds"), now() + 60);
+  EXPECT_EQ(value("process_start_time_seconds"), value("process_start_time_seconds"));
+
+  const std::uint64_t descriptors = domains::usage_of_this_process().open_descriptors;
+  const base::unique_fd another(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  EXPECT_EQ(domains::usage_of_this_process().open_descriptors, descriptors + 1);
+}
+
+TEST(agent_metrics, promtool_accepts_the_exposition) {
+  if (!gpushm_testing::find_in_path("promtool")) {
+    GTEST_SKIP() << "no promtool in $PATH (Debian: prometheus)";
+  }
+  agent_metrics metrics(
+      "1",
+      {some_domain,
+       [] {
+         return std::vector<resource_reading>{{"a", 1, 0, true}, {"b", 1, 0, true}};
+       },
+       [] { return std::vector<dra_reading>{{}}; }});
+  metrics.finished("dra", "NodePrepareResources", "ok", 3s);
+  gpushm_testing::spawn_options options;
+  options.argv = {"promtool", "check", "metrics"};
+  auto promtool = gpushm_testing::child::start(options);
+  promtool.write(metrics.exposition());
+  promtool.close_stdin();
+  EXPECT_EQ(promtool.wait_exit(gpushm_testing::scaled_timeout(60s)), gpushm_testing::exited(0));
+  EXPECT_EQ(promtool.text(gpushm_testing::stream::out), "");
+  EXPECT_EQ(promtool.text(gpushm_testing::stream::err), "");
 }
 
 }  // namespace

@@ -12,7 +12,9 @@
 #include <utility>
 
 #include "apps/gpushmd/metrics/domain_families.hpp"
+#include "apps/gpushmd/metrics/process_families.hpp"
 #include "base/log.hpp"
+#include "domains/protocol/process_usage.hpp"
 
 namespace gpushm::metrics {
 
@@ -22,12 +24,16 @@ namespace {
 const prometheus::Histogram::BucketBoundaries operation_bounds{
     0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 10};
 
+using families = std::vector<prometheus::MetricFamily>;
+
+void append(families& to, families more) {
+  to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+}
+
 template <typename Reading>
-void append(std::vector<prometheus::MetricFamily>& to,
-            const std::function<std::vector<Reading>()>& source) {
+void append(families& to, const std::function<std::vector<Reading>()>& source) {
   if (source) {
-    auto read = families_of(source());
-    to.insert(to.end(), std::make_move_iterator(read.begin()), std::make_move_iterator(read.end()));
+    append(to, families_of(source()));
   }
 }
 
@@ -38,7 +44,7 @@ class agent_metrics::impl {
   impl(std::string_view version, sources from) : from_(std::move(from)) {
     prometheus::BuildGauge()
         .Name("gpushm_build_info")
-        .Help("Always 1; the labels identify the build")
+        .Help("Always 1; the labels identify the build of gpushmd")
         .Register(registry_)
         .Add({{"version", std::string(version)}})
         .Set(1);
@@ -60,10 +66,11 @@ class agent_metrics::impl {
   }
 
   [[nodiscard]] std::string exposition() const {
-    std::vector<prometheus::MetricFamily> all = registry_.Collect();
+    families all = registry_.Collect();
     append(all, from_.domains);
     append(all, from_.resources);
     append(all, from_.dra);
+    append(all, families_of(domains::usage_of_this_process(), "process_", "gpushmd"));
     return prometheus::TextSerializer().Serialize(all);
   }
 
