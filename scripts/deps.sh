@@ -12,7 +12,7 @@ set -euo pipefail
 build=(
   cmake ninja-build g++ ccache 'mold?' pkg-config python3-minimal
   libasio-dev libflatbuffers-dev flatbuffers-compiler
-  libcli11-dev libseccomp-dev libsodium-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libyaml-dev libxxhash-dev
+  libcli11-dev libseccomp-dev libsodium-dev libfmt-dev nlohmann-json3-dev libyaml-dev libxxhash-dev
 )
 # Additional packages for gpushmd.
 agent=(libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc prometheus-cpp-dev libcurl4-openssl-dev libssl-dev)

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <cstdio>
 #include <exception>
 #include <limits>
 #include <map>
@@ -42,8 +43,15 @@ constexpr std::chrono::milliseconds check_timeout{2'000};
 /// For the private socket, the keeper's sockets, and each domain's own.
 constexpr std::uint64_t reserved_descriptors = 512;
 
+/// The log, from its first use on.
+gpushm::app::program_log& own_log(gpushm::log_level least = gpushm::log_level::info) {
+  static gpushm::app::program_log log("gpushm-brokerd", least);
+  return log;
+}
+
+/// Of a subcommand, or a wrong command line: the kubelet puts what `check` prints into an event.
 void print_line(std::string_view text) {
-  gpushm::app::write_log_line("gpushm-brokerd", gpushm::base::printable(std::string(text)));
+  std::fprintf(stderr, "gpushm-brokerd: %s\n", gpushm::base::printable(text).c_str());
 }
 
 std::uint64_t less_reserved(std::uint64_t all) {
@@ -226,11 +234,10 @@ gpushm::domains::orphan_rules rules_without_keeper() {
 }
 
 int serve(options chosen) {
-  gpushm::set_log_sink([level = chosen.level](gpushm::log_level of, std::string_view text) {
-    if (of >= level) {
-      print_line(text);
-    }
-  });
+  gpushm::app::program_log& log = own_log(chosen.level);
+  gpushm::set_log_sink(
+      [&log](gpushm::log_level level, std::string_view text) { log.write(level, text); });
+  log.write(gpushm::log_level::info, "version " GPUSHM_VERSION);
   gpushm::base::reserve_descriptor_numbers();  // before there are threads
   // A member of the same uid must not read this process's memory, or its descriptors.
   ::prctl(PR_SET_DUMPABLE, 0);
@@ -244,7 +251,8 @@ int serve(options chosen) {
   gpushm::app::limit_system_calls(chosen.at_forbidden_call);
   auto store = gpushm::keeper::descriptor_store::from_environment();
   if (!store) {
-    print_line(
+    log.write(
+        gpushm::log_level::error,
         "NOTIFY_SOCKET is not set: there is no keeper (start it by gpushm-keeper or systemd)");
     return 1;
   }
@@ -271,8 +279,8 @@ int serve(options chosen) {
 }
 
 /// Whether the broker of this container serves: while a new pod takes over from another, the socket
-/// is that of the other.
-int check(const std::string& run_dir) {
+/// is that of the other. If not, prints one line with the cause and the next step.
+int check_now(const std::string& run_dir) {
   const gpushm::domains::private_socket broker(run_dir);
   using gpushm::domains::keeper_state;
   for (const gpushm::domains::reading& each : broker.read(check_timeout)) {
@@ -286,10 +294,20 @@ int check(const std::string& run_dir) {
   };
   const auto own = cgroup_of("self");
   if (pid == 0 || !own || cgroup_of(std::to_string(pid)) != own) {
-    print_line("the broker that serves " + run_dir + " is of another container");
+    print_line("the broker that serves " + run_dir +
+               " is of another container: this one has not taken over yet (see the logs of both)");
     return 1;
   }
   return 0;
+}
+
+int check(const std::string& run_dir) {
+  try {
+    return check_now(run_dir);
+  } catch (const std::exception& why) {
+    print_line(why.what());
+    return 1;
+  }
 }
 
 int run(int argc, char** argv) {
@@ -339,7 +357,7 @@ int main(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const std::exception& failure) {
-    print_line(failure.what());
+    own_log().write(gpushm::log_level::error, gpushm::base::printable(failure.what()));
     // Threads may wait for requests.
     ::_exit(1);
   }

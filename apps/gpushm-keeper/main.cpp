@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -107,9 +108,10 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& failure) {
     return app.exit(failure) == 0 ? 0 : usage_error;
   }
-  gpushm::set_log_sink([](gpushm::log_level /*level*/, std::string_view text) {
-    gpushm::app::write_log_line("gpushm-keeper", text);
-  });
+  const auto log = std::make_shared<gpushm::app::program_log>("gpushm-keeper");
+  gpushm::set_log_sink(
+      [log](gpushm::log_level level, std::string_view text) { log->write(level, text); });
+  log->write(gpushm::log_level::info, "version " GPUSHM_VERSION);
   return gpushm::keeper::keeper(std::move(options)).run();
 }
 

@@ -3,14 +3,12 @@
 
 #include <string>
 
-#include "apps/gpushmd/settings.hpp"
+#include "apps/support/log_line.hpp"
 
 namespace gpushm::agent {
 
-/// Sends this process's log to standard error, one line per message,
-///   2026-11-21T12:00:00.000Z info  text
-/// or one JSON object per message, with the members time, level and message. A multi-line message
-/// becomes several lines, or one object.
-void start_log(const std::string& level, log_format as);
+/// Sends this process's log to standard error (`app::program_log`), and logs the version. A
+/// multi-line message becomes several lines, or one JSON object.
+void start_log(const std::string& level, app::log_format format);
 
 }  // namespace gpushm::agent

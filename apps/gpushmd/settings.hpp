@@ -8,12 +8,13 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/support/log_format.hpp"
 #include "kubelet/plugin/configuration/configuration.hpp"
 #include "kubelet/plugin/health/monitor.hpp"
 
 namespace gpushm::agent {
 
-enum class log_format { text, json };
+using app::log_format;
 
 /// What the device plugin offers. A running agent applies only these settings when its file
 /// changes; settings of parts that are created once (brokers, directories, the health monitor) are

@@ -187,6 +187,12 @@ void segment_ledger::load() {
     at->second = is_kept ? one->generation : at->second;
     drop(places_.find(dropped));
   }
+  if (!is_continuing_ && !missing_.empty()) {
+    base::log(log_level::warning,
+              "domain " + with_.domain + ": the last broker and its keeper have ended with " +
+                  std::to_string(missing_.size()) + " segments, which clients can hand back for " +
+                  std::to_string(with_.return_time.count() / 1'000) + " s");
+  }
 }
 
 std::optional<segment_ledger::row> segment_ledger::read(std::uint32_t index) const noexcept {
@@ -368,7 +374,27 @@ void segment_ledger::found(places::iterator at, const std::string& name) noexcep
   at->second.is_missing = false;
   missing_.erase(name);
   attempts_.erase(at->first);
-  returned_ += is_continuing_ ? 0 : 1;
+  if (is_continuing_) {
+    return;
+  }
+  ++returned_;
+  if (missing_.empty()) {
+    report_returned("none is missing");
+  }
+}
+
+/// A member may hand the last one back again and again.
+void segment_ledger::report_returned(const char* more) noexcept {
+  if (returned_ == 0 || std::exchange(has_reported_returned_, true)) {
+    return;
+  }
+  try {
+    base::log(log_level::info,
+              "domain " + with_.domain + ": clients have handed back " + std::to_string(returned_) +
+                  (returned_ == 1 ? " segment, " : " segments, ") + more);
+  } catch (const std::bad_alloc&) {
+    failed("the number of segments that clients have handed back cannot be logged");
+  }
 }
 
 // ---- what exists ----
@@ -529,6 +555,7 @@ void segment_ledger::give_up() noexcept {
     drop(one);
   }
   lost_ += count;
+  report_returned(count == 0 ? "none is missing" : "others are lost");
   if (count == 0) {
     return;
   }

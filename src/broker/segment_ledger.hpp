@@ -147,6 +147,8 @@ class segment_ledger {
   /// Not from `missing_`.
   void drop(places::iterator at) noexcept;
   void found(places::iterator at, const std::string& name) noexcept;
+  /// Logs once that so many segments have been handed back; `more`: is missing after that.
+  void report_returned(const char* more) noexcept;
   void failed(const char* why) noexcept;
 
   config with_;
@@ -163,6 +165,7 @@ class segment_ledger {
   std::uint64_t lost_ = 0;
   bool is_continuing_ = false;
   bool has_failed_ = false;
+  bool has_reported_returned_ = false;
 };
 
 }  // namespace gpushm::broker_detail

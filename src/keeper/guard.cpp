@@ -20,6 +20,7 @@
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
 #include "gpushm/error.hpp"
+#include "keeper/end_text.hpp"
 
 namespace gpushm::keeper {
 
@@ -119,8 +120,7 @@ int run_guarded(const guarded_work& what) {
                 ? first_delay
                 : std::clamp(delay * 2, first_delay, longest_delay);
     base::log(log_level::warning,
-              "one of the keeper's two processes has ended with signal " +
-                  std::to_string(WTERMSIG(status)) + ": starting another in " +
+              "one of the keeper's two processes " + end_text(status) + ": starting another in " +
                   std::to_string(delay.count()) + " ms");
     base::pause_before_retry(delay);
   }

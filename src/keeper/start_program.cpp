@@ -19,6 +19,7 @@
 
 #include "base/deadline.hpp"
 #include "base/fork_guard.hpp"
+#include "base/log.hpp"
 #include "base/signals.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
@@ -96,8 +97,7 @@ bool move_inherited(const std::vector<stored_descriptor>& stored, std::array<int
 }
 
 [[noreturn]] void fail(const std::string& what) {
-  const std::string text = "gpushm-keeper: cannot " + what + ": " + base::errno_text(errno) + "\n";
-  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+  base::log(log_level::error, "cannot " + what + ": " + base::errno_text(errno));
   ::_exit(cannot_execute);
 }
 

@@ -21,13 +21,12 @@
 #include "base/deadline.hpp"
 #include "base/guarded_fd.hpp"
 #include "base/log.hpp"
-#include "base/memory_limit.hpp"
 #include "base/signals.hpp"
-#include "base/size_text.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
 #include "keeper/closing_child.hpp"
 #include "keeper/descriptor_store.hpp"
+#include "keeper/end_text.hpp"
 #include "keeper/notification.hpp"
 #include "keeper/notification_socket.hpp"
 #include "keeper/start_program.hpp"
@@ -64,35 +63,15 @@ constexpr std::size_t max_removed = 16;
 void log(const std::string& text) noexcept {
   base::log(log_level::info, text);
 }
+void warn(const std::string& text) noexcept {
+  base::log(log_level::warning, text);
+}
 
 /// How the program has ended; nothing: not known, it was another process's child.
 using exit_status = std::optional<int>;
 
-/// A lack of memory shows up as SIGKILL only.
-std::string killed_text() noexcept {
-  std::string text = "was killed (SIGKILL)";
-  try {
-    if (const auto memory = base::memory_of_container()) {
-      text += "; memory of the container " + base::size_text(memory->used_bytes) + " of " +
-              base::size_text(memory->limit_bytes) + " now, " + std::to_string(memory->kills) +
-              " kills for lack of memory";
-    }
-  } catch (const std::exception&) {
-    text += "; its memory is not known";
-  }
-  return text;
-}
-
 std::string text_of(exit_status status) {
-  if (!status) {
-    return "has ended";
-  }
-  if (WIFEXITED(*status)) {
-    return "has ended with status " + std::to_string(WEXITSTATUS(*status));
-  }
-  return WTERMSIG(*status) == SIGKILL
-             ? killed_text()
-             : "has ended with signal " + std::to_string(WTERMSIG(*status));
+  return status ? end_text(*status) : "has ended";
 }
 
 class worker {
@@ -147,7 +126,7 @@ class worker {
     }
     const auto now = clock::now();
     if (has_program() && shared_.gone_at.is_past(now)) {
-      log("the program has ended, but one of its threads is blocked: not waiting for it");
+      warn("the program has ended, but one of its threads is blocked: not waiting for it");
       base::signal_process(shared_.child, SIGKILL);
       if (const auto code = handle_exit(SIGKILL)) {
         return code;
@@ -155,18 +134,18 @@ class worker {
     }
     if (shared_.kill_at.is_past(now)) {
       shared_.kill_at.reset();
-      log("the program did not exit after SIGTERM: SIGKILL");
+      warn("the program did not exit after SIGTERM: SIGKILL");
       base::signal_process(shared_.child, SIGKILL);
     }
     if (has_program() && shared_.reports.finds_hang(now, in_.options.watchdog_timeout)) {
       shared_.reports.forget();
-      log("the program has not reported for " +
-          std::to_string(in_.options.watchdog_timeout.count() / 1'000) +
-          " s (WATCHDOG=1): SIGKILL");
+      warn("the program has not reported for " +
+           std::to_string(in_.options.watchdog_timeout.count() / 1'000) +
+           " s (WATCHDOG=1): SIGKILL");
       base::signal_process(shared_.child, SIGKILL);
     }
     if (shared_.ready_by.is_past(now)) {
-      log("the program is not ready in time: the keeper before continues");
+      warn("the program is not ready in time: the keeper before continues");
       return takeover_failed;
     }
     if (is_successor_active && look_after_successor() && !in_.options.stays_after_takeover) {
@@ -325,7 +304,7 @@ class worker {
                 });
       log("handed over " + std::to_string(stored_.size()) + " descriptors");
     } catch (const std::exception& why) {
-      log(why.what());
+      warn(why.what());
       shared_.successor.reset();
       if (shared_.used_by == place::successors) {
         shared_.used_by = place::undecided;
@@ -352,14 +331,14 @@ class worker {
           stored_.clear();
           return true;
         case successor_state::failed:
-          log("the other keeper has failed");
+          warn("the other keeper has failed");
           shared_.used_by = place::undecided;
           shared_.successor.reset();
           return false;
       }
     }
     if (shared_.used_by == place::undecided) {
-      log("neither the other keeper nor its program is alive: starting this one's again");
+      warn("neither the other keeper nor its program is alive: starting this one's again");
       shared_.successor_life.reset();
       shared_.start_at.set(clock::now());
       shared_.used_by = place::own;
@@ -397,7 +376,7 @@ class worker {
     }
     if (shared_.predecessor) {
       forget_program();
-      log("the program " + text_of(status) + ", before it was ready: the keeper before continues");
+      warn("the program " + text_of(status) + ", before it was ready: the keeper before continues");
       return code == 0 ? takeover_failed : code;
     }
     if (!shared_.successor) {
@@ -461,9 +440,9 @@ class worker {
     }
     shared_.delay = delay.count();
     shared_.start_at.set(now + delay);
-    log("the program " + text_of(status) + "; it is started again in " +
-        std::to_string(delay.count()) + " ms with " + std::to_string(stored_.size()) +
-        " descriptors");
+    warn("the program " + text_of(status) + "; it is started again in " +
+         std::to_string(delay.count()) + " ms with " + std::to_string(stored_.size()) +
+         " descriptors");
   }
 
   // ---- notifications ----
@@ -549,7 +528,7 @@ class worker {
       } else if (shared_.last_problem != problem::none) {
         const std::string text = problem_text();
         report(got.descriptors[0].get(), text);
-        log(text);
+        warn(text);
         shared_.last_problem = problem::none;
       }
     }
@@ -582,7 +561,7 @@ class worker {
     try {
       start_now();
     } catch (const std::exception& why) {
-      log(why.what());
+      warn(why.what());
       shared_.program.reset();
       shared_.program_life.reset();
       shared_.start_at.set(clock::now() + retry_pause);

@@ -162,6 +162,28 @@ TEST_F(lost_broker, gets_persistent_memory_back_from_a_process_that_has_it_open)
   EXPECT_TRUE(eventually([&] { return reader.does("state w") == "removed"; }, 10s));
 }
 
+// The counts are what an operator compares after both programs were lost.
+TEST_F(lost_broker, has_what_was_handed_back_in_its_log) {
+  start();
+  member creator(socket_);
+  creator.does("create one persistent 7");
+  ASSERT_EQ(creator.does("publish one"), "ok");
+  creator.does("create two persistent 8");
+  ASSERT_EQ(creator.does("publish two"), "ok");
+  lose();
+  EXPECT_NE(broker_->keeper().wait_for_line(
+                "domain default: the last broker and its keeper have ended with 2 segments, which "
+                "clients can hand back for 300 s",
+                60s,
+                gpushm_testing::stream::err),
+            "");
+  EXPECT_NE(broker_->keeper().wait_for_line(
+                "domain default: clients have handed back 2 segments, none is missing",
+                60s,
+                gpushm_testing::stream::err),
+            "");
+}
+
 TEST_F(lost_broker, gets_leased_memory_back_from_its_creator_and_readers_lease_it_again) {
   start();
   member creator(socket_);

@@ -2,43 +2,40 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <grp.h>
-#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <charconv>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <vector>
 
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/gpushm/segment/readiness.hpp"
-#include "apps/support/stderr_sink.hpp"
+#include "apps/support/log_line.hpp"
 #include "apps/support/stop_signal.hpp"
+#include "base/log.hpp"
 #include "base/size_text.hpp"
 #include "base/syscall.hpp"
-#include "base/text.hpp"
 
 namespace gpushm::cli {
 
 namespace {
 
+/// "off": no log.
 void start_log(const std::string& level) {
-  auto logger =
-      std::make_shared<spdlog::logger>("gpushm", std::make_shared<app::stderr_sink>("gpushm"));
-  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %^%l%$ %v");
-  logger->set_level(spdlog::level::from_str(level));
-  logger->flush_on(spdlog::level::debug);
-  spdlog::set_default_logger(logger);
-  set_log_sink([logger](log_level line_level, std::string_view text) {
-    constexpr std::array levels{
-        spdlog::level::debug, spdlog::level::info, spdlog::level::warn, spdlog::level::err};
-    logger->log(levels.at(static_cast<std::size_t>(line_level)), base::printable(text));
-  });
+  const auto least = app::log_level_of(level);
+  if (!least) {
+    return;
+  }
+  const auto log = std::make_shared<app::program_log>("gpushm", *least);
+  set_log_sink(
+      [log](log_level line_level, std::string_view text) { log->write(line_level, text); });
+  base::log(log_level::info, "version " GPUSHM_VERSION);
 }
 
 void check_domain(const std::string& domain) {
@@ -179,7 +176,7 @@ int run_serve(const serve_arguments& arguments) {
     notify_ready_fd(*arguments.ready_fd);
   }
   if (!notify_service_manager("READY=1")) {
-    spdlog::warn("cannot send readiness to NOTIFY_SOCKET");
+    base::log(log_level::warning, "cannot send readiness to NOTIFY_SOCKET");
   }
   while (!stop.wait(std::chrono::hours(1))) {
   }

@@ -17,6 +17,7 @@
 #include "base/log.hpp"
 #include "base/quoted.hpp"
 #include "base/retry.hpp"
+#include "base/size_text.hpp"
 #include "base/staged_file.hpp"
 #include "base/syscall.hpp"
 #include "base/text.hpp"
@@ -167,6 +168,37 @@ keeper_state state_of(std::optional<broker_detail::keeper_health::state> keeper)
       return keeper_state::gone;
   }
   return keeper_state::unknown;
+}
+
+/// What a predecessor has left.
+struct continued_counts {
+  std::uint64_t domains = 0;
+  std::uint64_t segments = 0;
+  std::uint64_t connections = 0;
+  std::uint64_t journal_bytes = 0;
+
+  continued_counts& operator+=(const continued_counts& more) noexcept {
+    domains += more.domains;
+    segments += more.segments;
+    connections += more.connections;
+    journal_bytes += more.journal_bytes;
+    return *this;
+  }
+};
+
+continued_counts counts_of(const broker_detail::inheritance& from) {
+  continued_counts result;
+  result.domains = 1;
+  result.segments = static_cast<std::uint64_t>(
+      std::count_if(from.state.records.begin(), from.state.records.end(), [](const auto& each) {
+        return each.first.kind == core::record_kind::segment;
+      }));
+  result.connections = static_cast<std::uint64_t>(
+      std::count_if(from.connections.begin(), from.connections.end(), [](const auto& each) {
+        return !each.second.closed;
+      }));
+  result.journal_bytes = from.log.used_bytes();
+  return result;
 }
 
 /// Of a domain in the keeper; nothing: it is not of this form.
@@ -485,6 +517,7 @@ hosted_broker domain_set::start(const std::string& domain,
 }
 
 void domain_set::continue_all(predecessor& before) {
+  continued_counts all;
   for (const auto& [short_name, from] : before) {
     if (const auto number = number_of(short_name)) {
       next_short_name_ = std::max(next_short_name_.load(), *number + 1);
@@ -494,6 +527,7 @@ void domain_set::continue_all(predecessor& before) {
     const std::string domain = from.broker.domain;
     const auto numbers = from.stored;
     const std::uint64_t journal = from.log.sequence();
+    const continued_counts counts = counts_of(from);
     try {
       check_name(domain);
       if (from.broker.socket_path != directory_of(domain) + "/socket" || open_.contains(domain)) {
@@ -508,6 +542,7 @@ void domain_set::continue_all(predecessor& before) {
           broker_detail::succession{
               short_name, std::move(from), 1, ledger_path_of(domain), code_, options_.return_time});
       open_[domain].serving = std::move(serving);
+      all += counts;
     } catch (const error& why) {
       // Only a state that is wrong. Anything else, such as a lack of memory, threads or
       // descriptors, ends this process with everything in the keeper: the next one tries again.
@@ -522,6 +557,15 @@ void domain_set::continue_all(predecessor& before) {
         broker_detail::descriptor_shelf(std::move(*store), short_name, numbers).end(journal);
       }
     }
+  }
+  if (all.domains != 0) {
+    base::log(log_level::info,
+              fmt::format("continues the last broker: domains {}, segments {}, connections {}, "
+                          "journals {}",
+                          all.domains,
+                          all.segments,
+                          all.connections,
+                          base::size_text(all.journal_bytes)));
   }
 }
 
