@@ -9,8 +9,8 @@
 #include <new>
 #include <vector>
 
-#include "base/log.hpp"
 #include "base/unique_fd.hpp"
+#include "broker/member_log.hpp"
 #include "broker/own_table.hpp"
 
 namespace gpushm::broker_detail {
@@ -38,7 +38,7 @@ void closing_sockets::close_now(kept_fd& socket) noexcept {
     one.front() = socket.file.release();
     close_apart(std::move(one));
   } catch (const std::bad_alloc& why) {
-    base::log(log_level::warning, why.what());
+    log_about_members(log_level::warning, why.what());
     static_cast<void>(socket.file.release().release());  // which only costs a descriptor
   }
   recorder_.forget(socket.id);
@@ -97,7 +97,7 @@ closing_sockets::closing* closing_sockets::add(std::uint64_t number,
   try {
     return &waiting_.try_emplace(number, closing{who, {}, {}, {}}).first->second;
   } catch (const std::bad_alloc& why) {
-    base::log(log_level::warning, why.what());
+    log_about_members(log_level::warning, why.what());
     return nullptr;
   }
 }
@@ -150,7 +150,7 @@ void closing_sockets::arm(std::chrono::milliseconds after) noexcept {
     });
     is_armed_ = true;
   } catch (const std::exception& why) {
-    base::log(log_level::warning, why.what());
+    log_about_members(log_level::warning, why.what());
   }
 }
 

@@ -19,7 +19,6 @@
 #include <utility>
 
 #include "base/descriptor_numbers.hpp"
-#include "base/log.hpp"
 #include "base/own_table.hpp"
 #include "base/syscall.hpp"
 #include "base/thread.hpp"
@@ -480,10 +479,11 @@ descriptor_receiver::descriptor_receiver(
   }
   if (!has_own_table) {
     static_cast<void>(worker_end.release());
-    base::log(log_level::warning,
-              "serve: the kernel or a system call filter rejects close_range with "
-              "CLOSE_RANGE_UNSHARE: a member that sends a descriptor whose close blocks can keep "
-              "this process from exiting (allow close_range)");
+    log_about_broker(
+        log_level::warning,
+        "serve: the kernel or a system call filter rejects close_range with "
+        "CLOSE_RANGE_UNSHARE: a member that sends a descriptor whose close blocks can keep "
+        "this process from exiting (allow close_range)");
   }
   if (failed) {
     std::rethrow_exception(failed);
@@ -541,7 +541,7 @@ bool descriptor_receiver::close_elsewhere(const core::principal& principal,
     return true;
   } catch (const error& why) {
     if (why.code() != errc::too_many_descriptors) {  // in flight for this uid
-      base::log(log_level::warning, why.what());
+      log_about_members(log_level::warning, why.what());
     }
   } catch (const std::exception& why) {
     log_about_members(log_level::warning, why.what());

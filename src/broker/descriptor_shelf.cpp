@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "base/deadline.hpp"
-#include "base/log.hpp"
 #include "base/syscall.hpp"
 #include "broker/member_log.hpp"
 
@@ -165,7 +164,7 @@ void descriptor_shelf::put_confirmed_journal(int descriptor, std::uint64_t seque
     try {
       static_cast<void>(has_sent([&] { store_.remove(name, milliseconds(0)); }));
     } catch (const error& why) {
-      base::log(log_level::debug, why.what());
+      log_about_members(log_level::debug, why.what());
     }
     throw;
   }
@@ -213,10 +212,11 @@ bool descriptor_shelf::has_sent(const std::function<void()>& send) {
       throw;
     }
     if (contents_->health.has_gone()) {
-      base::log(log_level::error,
-                std::string("the keeper has ended: the broker continues without one, and has no "
-                            "successor (restart both when no process needs its segments): ") +
-                    why.what());
+      log_about_broker(
+          log_level::error,
+          std::string("the keeper has ended: the broker continues without one, and has no "
+                      "successor (restart both when no process needs its segments): ") +
+              why.what());
     }
     return false;
   }
@@ -241,7 +241,7 @@ bool descriptor_shelf::remove_named(const std::string& name) noexcept {
     return true;
   } catch (const error& why) {
     if (why.code() != errc::timed_out) {
-      base::log(log_level::warning, why.what());
+      log_about_members(log_level::warning, why.what());
     }
     return why.code() != errc::timed_out;
   } catch (const std::bad_alloc&) {
@@ -251,7 +251,7 @@ bool descriptor_shelf::remove_named(const std::string& name) noexcept {
 
 void descriptor_shelf::note_refusal() noexcept {
   if (contents_->health.now() != keeper_health::state::full) {
-    base::log(
+    log_about_members(
         log_level::error,
         "the keeper has not stored a descriptor: it is full, and what it has not is lost with "
         "this process (raise its open file limit and --max-descriptors)");

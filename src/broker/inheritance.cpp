@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "base/log.hpp"
+#include "broker/member_log.hpp"
 #include "broker/own_table.hpp"
 #include "broker/step.hpp"
 #include "gpushm/error.hpp"
@@ -276,7 +276,7 @@ std::map<std::string, std::optional<inheritance>> read_inheritances(
       if (why.code() != errc::invalid_argument) {
         throw;
       }
-      base::log(log_level::info, why.what());  // not complete when its writer was killed
+      log_about_broker(log_level::info, why.what());  // not complete when its writer was killed
     }
   }
   close_apart(std::move(foreign));
@@ -291,7 +291,7 @@ std::map<std::string, std::optional<inheritance>> read_inheritances(
       if (why.code() != errc::invalid_argument) {
         throw;
       }
-      base::log(log_level::error, why.what());
+      log_about_broker(log_level::error, why.what());
     }
   }
   return result;

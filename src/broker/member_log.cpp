@@ -65,4 +65,8 @@ void log_about_members(log_level level, std::string_view text) noexcept {
   }
 }
 
+void log_about_broker(log_level level, std::string_view text) noexcept {
+  base::log(level, text);
+}
+
 }  // namespace gpushm::broker_detail

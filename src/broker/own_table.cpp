@@ -15,9 +15,9 @@
 #include <mutex>
 #include <utility>
 
-#include "base/log.hpp"
 #include "base/own_table.hpp"
 #include "base/thread.hpp"
+#include "broker/member_log.hpp"
 
 namespace gpushm::broker_detail {
 
@@ -134,7 +134,7 @@ void close_apart(std::vector<base::unique_fd> files) noexcept {
     }
     is_closed_here->open();
   } catch (const std::exception& why) {
-    base::log(log_level::warning, why.what());
+    log_about_members(log_level::warning, why.what());
     for (base::unique_fd& each : files) {
       static_cast<void>(each.release());
     }

@@ -7,8 +7,8 @@
 #include <new>
 #include <utility>
 
-#include "base/log.hpp"
 #include "base/thread.hpp"
+#include "broker/member_log.hpp"
 
 namespace gpushm::broker_detail {
 
@@ -27,7 +27,7 @@ void end_later(descriptor_shelf shelf, std::uint64_t journal_sequence) noexcept 
       retry_with_keeper([&] { kept->end(journal_sequence); }, [] { return false; });
     }).detach();
   } catch (const std::exception& why) {  // a successor removes the rest
-    base::log(log_level::error, why.what());
+    log_about_broker(log_level::error, why.what());
   }
 }
 
@@ -124,7 +124,7 @@ void recorder::end() noexcept {
   try {
     on_->shelf.end(sequence);
   } catch (const std::exception& why) {
-    base::log(log_level::error, why.what());
+    log_about_broker(log_level::error, why.what());
     end_later(std::move(on_->shelf), sequence);
   }
   on_.reset();
@@ -169,7 +169,7 @@ void recorder::put_bytes(const journal::record_key& key, Make&& make) noexcept {
   } catch (const error& why) {
     is_full_ = true;
     if (!std::exchange(is_behind_, true) && !on_->next) {
-      base::log(log_level::error, why.what());
+      log_about_members(log_level::error, why.what());
     }
   } catch (const std::bad_alloc&) {
     is_behind_ = true;
@@ -340,7 +340,7 @@ void recorder::put_off(const error* why) noexcept {
   pause = std::min(pause * 2, longest_retry_pause);
   retry_pause_ = pause;
   if (why != nullptr && !std::exchange(has_warned_, true)) {
-    base::log(log_level::error, why->what());
+    log_about_members(log_level::error, why->what());
   }
 }
 

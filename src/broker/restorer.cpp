@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/log.hpp"
 #include "broker/connection.hpp"
+#include "broker/member_log.hpp"
 #include "broker/sender.hpp"
 #include "gpushm/error.hpp"
 #include "transport/credentials.hpp"
@@ -88,9 +88,9 @@ void restorer::restore_segment(gpushm::generation generation, const core::saved_
     }
   }
   if (files->is_lost) {
-    base::log(log_level::error,
-              "the keeper has lost a descriptor of segment \"" + what.name +
-                  "\": it is removed (raise the keeper's limit of descriptors)");
+    log_about_members(log_level::error,
+                      "the keeper has lost a descriptor of segment \"" + what.name +
+                          "\": it is removed (raise the keeper's limit of descriptors)");
     lost_.push_back(generation);
   }
   hub_.restore(generation, std::move(files));

@@ -12,11 +12,11 @@
 #include <type_traits>
 #include <utility>
 
-#include "base/log.hpp"
 #include "base/names.hpp"
 #include "base/process.hpp"
 #include "base/size_text.hpp"
 #include "base/syscall.hpp"
+#include "broker/member_log.hpp"
 
 namespace gpushm::broker_detail {
 
@@ -188,10 +188,11 @@ void segment_ledger::load() {
     drop(places_.find(dropped));
   }
   if (!is_continuing_ && !missing_.empty()) {
-    base::log(log_level::warning,
-              "domain " + with_.domain + ": the last broker and its keeper have ended with " +
-                  std::to_string(missing_.size()) + " segments, which clients can hand back for " +
-                  std::to_string(with_.return_time.count() / 1'000) + " s");
+    log_about_broker(
+        log_level::warning,
+        "domain " + with_.domain + ": the last broker and its keeper have ended with " +
+            std::to_string(missing_.size()) + " segments, which clients can hand back for " +
+            std::to_string(with_.return_time.count() / 1'000) + " s");
   }
 }
 
@@ -215,7 +216,7 @@ void segment_ledger::write(std::uint32_t index, const row& what) {
 
 void segment_ledger::failed(const char* why) noexcept {
   if (!std::exchange(has_failed_, true)) {
-    base::log(log_level::error, why);
+    log_about_broker(log_level::error, why);
   }
 }
 
@@ -389,9 +390,10 @@ void segment_ledger::report_returned(const char* more) noexcept {
     return;
   }
   try {
-    base::log(log_level::info,
-              "domain " + with_.domain + ": clients have handed back " + std::to_string(returned_) +
-                  (returned_ == 1 ? " segment, " : " segments, ") + more);
+    log_about_broker(log_level::info,
+                     "domain " + with_.domain + ": clients have handed back " +
+                         std::to_string(returned_) +
+                         (returned_ == 1 ? " segment, " : " segments, ") + more);
   } catch (const std::bad_alloc&) {
     failed("the number of segments that clients have handed back cannot be logged");
   }
@@ -465,9 +467,9 @@ void segment_ledger::add(const core::segment& what, const page_identity& page) {
   }
   if (const auto same_name = missing_.find(what.name); same_name != missing_.end()) {
     if (!is_continuing_) {  // otherwise the last broker could not write its end
-      base::log(log_level::warning,
-                "segment " + what.name + " of domain " + with_.domain +
-                    " is lost: another one was created before it was handed back");
+      log_about_members(log_level::warning,
+                        "segment " + what.name + " of domain " + with_.domain +
+                            " is lost: another one was created before it was handed back");
       lost_ += 1;
     }
     const auto replaced = places_.find(same_name->second);
@@ -560,11 +562,11 @@ void segment_ledger::give_up() noexcept {
     return;
   }
   try {
-    base::log(log_level::error,
-              "domain " + with_.domain + ": " + std::to_string(count) + " persistent segments of " +
-                  base::size_text(bytes) +
-                  " were lost with the broker and its keeper, no process had them open: " + names +
-                  (count > names_in_report ? ", …" : ""));
+    log_about_broker(log_level::error,
+                     "domain " + with_.domain + ": " + std::to_string(count) +
+                         " persistent segments of " + base::size_text(bytes) +
+                         " were lost with the broker and its keeper, no process had them open: " +
+                         names + (count > names_in_report ? ", …" : ""));
   } catch (const std::bad_alloc&) {
     failed("persistent segments were lost with the broker and its keeper");
   }

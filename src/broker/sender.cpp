@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/log.hpp"
+#include "broker/member_log.hpp"
 #include "gpushm/error.hpp"
 #include "transport/packet_socket.hpp"
 #include "transport/reported_call.hpp"
@@ -222,7 +222,7 @@ void sender::record(const lane& on, outgoing& packet, std::uint64_t place) noexc
   } catch (const std::bad_alloc&) {
     recorder_.fall_behind();
   } catch (const error& why) {  // cannot be encoded, and so not be sent either
-    base::log(log_level::error, why.what());
+    log_about_members(log_level::error, why.what());
   }
 }
 
