@@ -48,6 +48,13 @@ void add_options(CLI::App& app, gpushm::keeper::keeper_options& into) {
               "--takeover-timeout",
               into.takeover_timeout,
               "time for a takeover, from its start until PROGRAM is ready");
+  app.add_option("--takeover-pause",
+                 into.takeover_pause_factor,
+                 "after a takeover that has failed, refuse others for FACTOR times as long as "
+                 "PROGRAM was away; doubled with each that fails, up to 5 minutes; 0: never")
+      ->type_name("FACTOR")
+      ->check(CLI::Range(0, 1'000'000))
+      ->capture_default_str();
   app.add_flag("--stay",
                into.stays_after_takeover,
                "once another keeper has taken over, wait for SIGTERM, as a container that would be "

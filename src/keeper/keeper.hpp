@@ -22,6 +22,10 @@ struct keeper_options {
   /// How long a takeover may last, from the request until this keeper's program has sent READY=1;
   /// then the keeper before continues. Includes the end of that one's program (`stop_timeout`).
   std::chrono::milliseconds takeover_timeout{30'000};
+  /// After a takeover that has failed, refuses further ones for this many times as long as the
+  /// program was away, doubled with each that fails, up to 5 minutes (takeover_pause.hpp). 0:
+  /// never.
+  unsigned takeover_pause_factor = 10;
   /// After another keeper has taken over, waits for SIGTERM or SIGINT, instead of returning: for a
   /// container, which would be started again and take over in turn.
   bool stays_after_takeover = false;
@@ -49,7 +53,8 @@ struct keeper_options {
 ///
 /// A keeper of another version, with another version of the program, can take over: it starts its
 /// program with all descriptors. If that exits, or is not ready in time, the keeper before starts
-/// its own program again.
+/// its own program again, and refuses further takeovers for a while. If the keeper before has ended
+/// meanwhile, this one has the only copy: it continues, and starts its program until that is ready.
 ///
 /// Signals: SIGTERM and SIGINT end the program and then the keeper; SIGHUP ends the program and
 /// starts it again: an upgrade.
@@ -57,7 +62,7 @@ class keeper {
  public:
   /// Binds the socket, and takes over. Blocks for `takeover_timeout` at most. Throws `error`:
   /// address_in_use (a living keeper has the socket), broker_unreachable (the other keeper does not
-  /// hand over), too_many_descriptors, system_error.
+  /// hand over, or refuses), too_many_descriptors, system_error.
   explicit keeper(keeper_options options);
   keeper(const keeper&) = delete;
   keeper& operator=(const keeper&) = delete;

@@ -10,6 +10,7 @@
 
 #include "base/unique_fd.hpp"
 #include "keeper/shared_time.hpp"
+#include "keeper/takeover_pause.hpp"
 #include "keeper/watchdog.hpp"
 
 /// What the processes of a keeper share (guard.hpp), besides the stored descriptors. Each member
@@ -61,6 +62,7 @@ struct shared_state {
   shared_number predecessor;     ///< until the program is ready
   shared_number life;            ///< for the program, until it is ready
   shared_time ready_by;
+  takeover_pause pause;  ///< after takeovers from this keeper that have failed
 
   // ---- the program ----
   std::atomic<pid_t> child;    ///< 0: there is none; stored after `program`

@@ -34,6 +34,7 @@ constexpr std::string_view batch = "batch\n";
 constexpr std::string_view kept = "kept";
 constexpr std::string_view all = "all";
 constexpr std::string_view ready = "ready";
+constexpr std::string_view refused = "refused\n";
 /// A successor sends its hello at once.
 constexpr milliseconds hello_timeout{1'000};
 /// Names are shorter than 256 bytes (systemd's limit), and there are 253 in a batch at most.
@@ -131,6 +132,14 @@ std::optional<taken_over> take_over(const std::string& path, milliseconds timeou
       result.life = std::move(got.descriptors[2]);
       return result;
     }
+    if (got.text.starts_with(refused)) {
+      throw error(errc::broker_unreachable,
+                  operation,
+                  {},
+                  "the keeper before refuses: " + got.text.substr(refused.size()),
+                  "it continues to serve; see the log of the keeper that has failed, then start "
+                  "this one again");
+    }
     std::vector<std::string> names;
     if (got.text.starts_with(batch)) {
       names = names_in(std::string_view(got.text).substr(batch.size()));
@@ -154,6 +163,22 @@ bool report_ready(int predecessor) noexcept {
   } catch (const std::exception& why) {
     base::log(log_level::warning, why.what());
     return false;
+  }
+}
+
+bool has_predecessor_ended(int predecessor) noexcept {
+  try {
+    return transport::peek_bytes(predecessor, {}).status == transport::receive_status::closed;
+  } catch (const std::exception&) {
+    return true;
+  }
+}
+
+void refuse(int successor, const std::string& reason) noexcept {
+  try {
+    send(successor, std::string(refused) + reason, {});
+  } catch (const std::exception& why) {
+    base::log(log_level::warning, why.what());
   }
 }
 

@@ -26,6 +26,9 @@
 ///         write end of a pipe, which the successor's program inherits and keeps open
 ///     successor: "ready" once its program is
 ///
+/// Instead of the first batch, the predecessor may answer "refused\n" and the reason: it continues,
+/// and the successor has nothing.
+///
 /// Either ends it by closing the connection. Thread-safety: distinct connections: safe.
 namespace gpushm::keeper {
 
@@ -39,17 +42,23 @@ struct taken_over {
 
 /// Blocks for `timeout` at most, which includes the end of the predecessor's program. Nothing: no
 /// keeper listens at `path`, or that has ended, or will not hand over, before it has sent anything.
-/// Throws `error`: broker_unreachable if the predecessor stops handing over (it continues),
-/// too_many_descriptors if this process has no room.
+/// Throws `error`: broker_unreachable if the predecessor refuses, or stops handing over (it
+/// continues), too_many_descriptors if this process has no room.
 [[nodiscard]] std::optional<taken_over> take_over(const std::string& path,
                                                   std::chrono::milliseconds timeout);
 /// The successor's program is ready: the predecessor will not start its own again. Returns false if
 /// the predecessor is gone.
 bool report_ready(int predecessor) noexcept;
+/// Whether the predecessor has ended, so that only the successor has the descriptors. Does not
+/// block.
+[[nodiscard]] bool has_predecessor_ended(int predecessor) noexcept;
 
 /// Accepts a successor; empty: none waits, or it has another uid, or does not speak this protocol.
 /// Blocks for one second at most.
 [[nodiscard]] base::guarded_fd accept_successor(const transport::listener& at);
+
+/// Answers a successor that this keeper does not hand over now. Does not block.
+void refuse(int successor, const std::string& reason) noexcept;
 
 /// Hands everything over. Before the last message, calls `before_all` with the read end of the
 /// pipe: end of file when neither the successor nor its program is alive. Blocks for `timeout` at

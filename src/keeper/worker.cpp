@@ -115,6 +115,9 @@ class worker {
  private:
   /// Handles what has happened. Returns the exit status of the keeper, if it ends.
   std::optional<int> step(bool is_successor_active) {
+    if (shared_.predecessor && has_predecessor_ended(shared_.predecessor.get())) {
+      continue_alone();
+    }
     // First: a program that has just exited may have stored something before.
     read_notifications();
     read_signals();
@@ -192,7 +195,7 @@ class worker {
     const bool may_hand_over =
         shared_.used_by == place::own && listener_ && !shared_.predecessor && !shared_.successor;
     // poll ignores negative numbers.
-    std::array<pollfd, 7> waits{
+    std::array<pollfd, 8> waits{
         {{signals_.get(), POLLIN, 0},
          {shared_.socket.get(), POLLIN, 0},
          {may_hand_over ? listener_->descriptor() : -1, POLLIN, 0},
@@ -202,7 +205,8 @@ class worker {
           0},
          {has_program() && !shared_.gone_at ? shared_.program_life.get() : -1, POLLIN, 0},
          {has_program() ? shared_.program.get() : -1, POLLIN, 0},
-         {in_.guard, POLLIN, 0}}};
+         {in_.guard, POLLIN, 0},
+         {shared_.predecessor.get(), 0, 0}}};  // its end
     base::retry([&] { return ::poll(waits.data(), waits.size(), next_timeout()); });
     if (waits[2].revents != 0) {
       accept();
@@ -251,9 +255,26 @@ class worker {
   /// A worker was killed while it handed over: the successor, which cannot use anything yet, fails.
   void abandon_half_a_takeover() noexcept {
     if (shared_.successor && shared_.used_by == place::own) {
-      shared_.start_at.set(clock::now());
+      start_again();
       shared_.successor.reset();
     }
+  }
+
+  /// A takeover from this keeper has failed.
+  void start_again() noexcept {
+    const auto now = clock::now();
+    shared_.pause.fail(now, in_.options.takeover_pause_factor);
+    shared_.start_at.set(now);
+  }
+
+  /// Returns why a takeover is refused; nothing: it is not.
+  [[nodiscard]] std::optional<std::string> refusal() const {
+    const auto left = shared_.pause.left(clock::now());
+    if (!left) {
+      return std::nullopt;
+    }
+    return "the last takeover has failed; the next one can begin in " +
+           std::to_string(std::chrono::ceil<std::chrono::seconds>(*left).count()) + " s";
   }
 
   /// They remain open.
@@ -276,10 +297,25 @@ class worker {
     shared_.ready_by.reset();
   }
 
+  /// The predecessor has ended, although the program is not ready: nothing else has the
+  /// descriptors.
+  void continue_alone() {
+    log("the keeper before has ended: this one continues, also if its program fails");
+    shared_.predecessor.reset();
+    shared_.life.reset();
+    shared_.ready_by.reset();
+  }
+
   /// Ends the program for a successor.
   void accept() {
     base::guarded_fd successor = accept_successor(*listener_);
     if (successor) {
+      if (const auto reason = refusal()) {
+        log("another keeper asks to take over: " + *reason);
+        refuse(successor.get(), *reason);
+        return;
+      }
+      shared_.pause.begin(clock::now());
       shared_.successor.take(successor.release());
       log("another keeper takes over");
       shared_.is_away = true;
@@ -308,8 +344,9 @@ class worker {
       shared_.successor.reset();
       if (shared_.used_by == place::successors) {
         shared_.used_by = place::undecided;
+      } else {
+        start_again();
       }
-      shared_.start_at.set(clock::now());
     }
   }
 
@@ -340,7 +377,7 @@ class worker {
     if (shared_.used_by == place::undecided) {
       warn("neither the other keeper nor its program is alive: starting this one's again");
       shared_.successor_life.reset();
-      shared_.start_at.set(clock::now());
+      start_again();
       shared_.used_by = place::own;
     }
     return false;
@@ -372,6 +409,9 @@ class worker {
                                           : 128 + WTERMSIG(*status);
     if (shared_.is_ending || (code == cannot_execute && stored_.empty())) {
       forget_program();
+      if (shared_.successor && shared_.used_by == place::own) {
+        hand_over_everything();  // it waits for that, and has nothing yet
+      }
       return code;
     }
     if (shared_.predecessor) {
@@ -605,6 +645,9 @@ class worker {
       forget_program();
     }
     ::unlink(in_.options.socket_path.c_str());
+    if (listener_ && shared_.used_by != place::own) {
+      listener_->leave_files();  // a successor that is not ready listens there, too
+    }
     listener_.reset();
   }
 

@@ -68,7 +68,9 @@ class replaced_broker : public testing::Test {
                                         {"--socket",
                                          run_dir_ + "/keeper/notify-" + std::to_string(keepers_++),
                                          "--takeover",
-                                         run_dir_ + "/keeper/takeover"});
+                                         run_dir_ + "/keeper/takeover",
+                                         "--takeover-pause",
+                                         "0"});
     if (!other_programs_.empty() && keepers_ % 2 == 0) {
       for (std::string& each : options.argv) {
         for (const std::string name : {"gpushm-keeper", "gpushm-brokerd"}) {

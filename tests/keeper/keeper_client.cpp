@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A program that gpushm-keeper starts: prints what it inherits, then follows commands on standard
 // input, one per line. An argument changes this: "systemd" (libsystemd finds what it inherits),
-// "fail" (it exits with 3 before it is ready), "unready" (it never says that it is ready).
+// "fail" (it exits with 3 before it is ready), "unready" (it is ready at the command "ready").
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -160,6 +160,8 @@ void follow(gpushm::keeper::descriptor_store& store, const std::string& line, bo
       throw std::runtime_error("this program is not watched");
     }
     store.alive();
+  } else if (verb == "ready") {  // after a start with "unready"
+    store.ready(seconds(5));
   } else if (verb == "remove") {
     store.remove(name, seconds(5));
     store.barrier(seconds(5));

@@ -41,7 +41,9 @@ class keepers : public gpushm_tests::keeper_fixture {
                                   "--socket",
                                   directory_ / ("notify-" + std::to_string(started_++)),
                                   "--takeover",
-                                  takeover_};
+                                  takeover_,
+                                  "--takeover-pause",
+                                  pause_};
     argv.insert(argv.end(), options.begin(), options.end());
     argv.emplace_back("--");
     if (program.empty() || program[0].front() != '/') {
@@ -70,6 +72,7 @@ class keepers : public gpushm_tests::keeper_fixture {
 
   static constexpr const char* both = "inherited 2 one=first two=second";
   std::string takeover_ = directory_ / "takeover";
+  std::string pause_ = "0";  ///< --takeover-pause
   int started_ = 0;
 };
 
@@ -173,6 +176,60 @@ TEST_F(keepers, continue_if_the_next_one_has_no_room) {
               testing::HasSubstr("the keeper before has 2 descriptors, more than the 1 that this "
                                  "one stores"));
   expect_continues(first);
+}
+
+/// Otherwise a successor that is started again and again, as a container is, would take the program
+/// away each time.
+TEST_F(keepers, refuse_takeovers_for_a_while_after_one_that_failed) {
+  pause_ = "1000000";  // after any failure, the longest pause
+  child first = start_first();
+  child second = start({}, {"fail"});
+  EXPECT_EQ(inherited(second), both);
+  EXPECT_EQ(second.wait_exit(patience), exited(3));
+  EXPECT_EQ(inherited(first), both);
+  for (int i = 0; i < 3; ++i) {
+    child next = start();
+    EXPECT_EQ(next.wait_exit(patience), exited(1));
+    EXPECT_THAT(next.output().all_output(),
+                testing::ContainsRegex("the keeper before refuses: the last takeover has failed; "
+                                       "the next one can begin in [0-9]+ s"));
+  }
+  EXPECT_EQ(command(first, "put three third"), "done");
+  const std::string log = first.output().all_output();
+  EXPECT_EQ(log.find("another keeper takes over"), log.rfind("another keeper takes over"));
+}
+
+/// As a pod that is deleted while its successor starts.
+TEST_F(keepers, are_not_needed_once_they_have_handed_over) {
+  child first = start_first();
+  child second = start({}, {"unready"});
+  EXPECT_EQ(inherited(second), both);
+  first.kill(SIGTERM);
+  EXPECT_EQ(first.wait_exit(patience), exited(0));
+  second.wait_for_line("the keeper before has ended", patience, stream::err);
+  for (int i = 0; i < 3; ++i) {
+    second.write("exit 3\n");
+    EXPECT_EQ(inherited(second), both) << "a program that fails is started again";
+  }
+  EXPECT_EQ(command(second, "ready"), "done");
+  child third = start();
+  EXPECT_EQ(inherited(third), both) << "the second one listens at the path";
+  EXPECT_EQ(second.wait_exit(patience), exited(0));
+}
+
+TEST_F(keepers, hand_over_before_they_end) {
+  child first = start({"--stop-timeout", "1"});
+  EXPECT_EQ(inherited(first), "inherited 0");
+  EXPECT_EQ(command(first, "put one first"), "done");
+  EXPECT_EQ(command(first, "put two second"), "done");
+  EXPECT_EQ(command(first, "ignore-term"), "done");
+  first.close_stdin();
+  child second = start();
+  first.wait_for_line("another keeper takes over", patience, stream::err);
+  first.kill(SIGTERM);  // its program still runs
+  EXPECT_EQ(inherited(second), both);
+  first.wait_exit(patience);
+  EXPECT_EQ(command(second, "put three third"), "done");
 }
 
 TEST_F(keepers, never_start_a_second_program_beside_an_orphan) {
