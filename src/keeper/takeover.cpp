@@ -16,6 +16,7 @@
 #include "base/deadline.hpp"
 #include "base/log.hpp"
 #include "base/syscall.hpp"
+#include "base/text.hpp"
 #include "gpushm/error.hpp"
 #include "transport/credentials.hpp"
 #include "transport/packet_socket.hpp"
@@ -34,6 +35,7 @@ constexpr std::string_view batch = "batch\n";
 constexpr std::string_view kept = "kept";
 constexpr std::string_view all = "all";
 constexpr std::string_view ready = "ready";
+constexpr std::string_view failed = "failed\n";
 constexpr std::string_view refused = "refused\n";
 /// A successor sends its hello at once.
 constexpr milliseconds hello_timeout{1'000};
@@ -166,6 +168,14 @@ bool report_ready(int predecessor) noexcept {
   }
 }
 
+void report_failure(int predecessor, const std::string& reason) noexcept {
+  try {
+    send(predecessor, std::string(failed) + reason, {});
+  } catch (const std::exception& why) {
+    base::log(log_level::warning, why.what());
+  }
+}
+
 bool has_predecessor_ended(int predecessor) noexcept {
   try {
     return transport::peek_bytes(predecessor, {}).status == transport::receive_status::closed;
@@ -247,6 +257,15 @@ successor_state state_of(int successor) noexcept {
     return is_ready ? successor_state::ready : successor_state::failed;
   } catch (const std::exception&) {
     return successor_state::failed;
+  }
+}
+
+std::string failure_of(int successor) noexcept {
+  try {
+    const message got = receive(successor, clock::now());
+    return got.text.starts_with(failed) ? base::printable(got.text.substr(failed.size())) : "";
+  } catch (const std::exception&) {
+    return {};
   }
 }
 

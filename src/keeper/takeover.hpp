@@ -24,7 +24,7 @@
 ///         descriptors (at most 253); successor, for each: "kept"
 ///     predecessor: "all", with three descriptors: the lock and the socket of the listener, and the
 ///         write end of a pipe, which the successor's program inherits and keeps open
-///     successor: "ready" once its program is
+///     successor: "ready" once its program is; or "failed\n" and the reason, before it ends
 ///
 /// Instead of the first batch, the predecessor may answer "refused\n" and the reason: it continues,
 /// and the successor has nothing.
@@ -49,6 +49,8 @@ struct taken_over {
 /// The successor's program is ready: the predecessor will not start its own again. Returns false if
 /// the predecessor is gone.
 bool report_ready(int predecessor) noexcept;
+/// This keeper gives up: the predecessor will start its own program again. Does not block.
+void report_failure(int predecessor, const std::string& reason) noexcept;
 /// Whether the predecessor has ended, so that only the successor has the descriptors. Does not
 /// block.
 [[nodiscard]] bool has_predecessor_ended(int predecessor) noexcept;
@@ -73,5 +75,8 @@ void hand_over(int successor,
 enum class successor_state : unsigned char { starting, ready, failed };
 /// Does not block, and removes nothing from the connection.
 [[nodiscard]] successor_state state_of(int successor) noexcept;
+/// What a successor that has failed reports, as printable text; empty: nothing, it has just ended.
+/// Does not block.
+[[nodiscard]] std::string failure_of(int successor) noexcept;
 
 }  // namespace gpushm::keeper

@@ -148,6 +148,7 @@ class worker {
       base::signal_process(shared_.child, SIGKILL);
     }
     if (shared_.ready_by.is_past(now)) {
+      report_failure(shared_.predecessor.get(), "the program is not ready in time");
       warn("the program is not ready in time: the keeper before continues");
       return takeover_failed;
     }
@@ -273,7 +274,8 @@ class worker {
     if (!left) {
       return std::nullopt;
     }
-    return "the last takeover has failed; the next one can begin in " +
+    return "the last takeover has failed" + (failure_.empty() ? "" : " (" + failure_ + ")") +
+           "; the next one can begin in " +
            std::to_string(std::chrono::ceil<std::chrono::seconds>(*left).count()) + " s";
   }
 
@@ -368,7 +370,8 @@ class worker {
           stored_.clear();
           return true;
         case successor_state::failed:
-          warn("the other keeper has failed");
+          failure_ = failure_of(shared_.successor.get());
+          warn("the other keeper has failed" + (failure_.empty() ? "" : ": " + failure_));
           shared_.used_by = place::undecided;
           shared_.successor.reset();
           return false;
@@ -416,6 +419,7 @@ class worker {
     }
     if (shared_.predecessor) {
       forget_program();
+      report_failure(shared_.predecessor.get(), "the program " + text_of(status));
       warn("the program " + text_of(status) + ", before it was ready: the keeper before continues");
       return code == 0 ? takeover_failed : code;
     }
@@ -657,6 +661,7 @@ class worker {
   const base::unique_fd signals_;
   std::optional<transport::listener> listener_;
   std::vector<base::unique_fd> removed_;  ///< open, until they are closed in a child
+  std::string failure_;                   ///< of the last takeover; empty: not known
   bool is_guard_gone_ = false;
 };
 

@@ -191,7 +191,8 @@ TEST_F(keepers, refuse_takeovers_for_a_while_after_one_that_failed) {
     child next = start();
     EXPECT_EQ(next.wait_exit(patience), exited(1));
     EXPECT_THAT(next.output().all_output(),
-                testing::ContainsRegex("the keeper before refuses: the last takeover has failed; "
+                testing::ContainsRegex("the keeper before refuses: the last takeover has failed "
+                                       "\\(the program has ended with status 3\\); "
                                        "the next one can begin in [0-9]+ s"));
   }
   EXPECT_EQ(command(first, "put three third"), "done");
