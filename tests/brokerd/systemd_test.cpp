@@ -344,9 +344,9 @@ TEST_F(booted, units_are_confined) {
   if (!analyze) {
     GTEST_SKIP() << "no systemd-analyze";
   }
-  const std::pair<const char*, const char*> units[] = {{"gpushm-brokerd.service", "26"},
-                                                       {"gpushmd.service", "30"},
-                                                       {"gpushm-cdi-refresh.service", "42"}};
+  const std::pair<const char*, const char*> units[] = {{"gpushm-brokerd.service", "24"},
+                                                       {"gpushmd.service", "25"},
+                                                       {"gpushm-cdi-refresh.service", "30"}};
   for (const auto& [name, most] : units) {
     gpushm_testing::spawn_options options;
     options.argv = {*analyze,
@@ -362,7 +362,7 @@ TEST_F(booted, units_are_confined) {
     }
     EXPECT_EQ(done.status, gpushm_testing::exited(0)) << name << done.out << done.err;
   }
-  for (const char* const name : {"gpushm-brokerd.service", "gpushmd.service"}) {
+  for (const auto& [name, most] : units) {
     const std::string unit = text_of(std::string(GPUSHM_UNIT_DIR) + "/" + name);
     EXPECT_THAT(unit, HasSubstr("\nMemoryMax="));
     EXPECT_THAT(unit, HasSubstr("\nTasksMax="));
