@@ -93,7 +93,12 @@ bool brokerd::kill() const {
 
 pid_t program_kept_by(pid_t keeper) {
   for (const pid_t each : descendants_of(keeper)) {
-    if (process_is_alive(each) && program_of(each) != "gpushm-keeper") {
+    if (!process_is_alive(each)) {
+      continue;
+    }
+    // Empty: it has just ended, as a process of the keeper that closes descriptors does.
+    const std::string program = program_of(each);
+    if (!program.empty() && program != "gpushm-keeper") {
       return each;
     }
   }

@@ -8,6 +8,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <optional>
 #include <span>
@@ -43,6 +45,17 @@ constexpr std::chrono::seconds patience{60};
 
 int seconds_at(const node& from, std::initializer_list<std::string_view> keys) {
   return std::stoi(text_at(from, keys));
+}
+
+/// A thread stops when it runs for the next time, so a busy machine needs a while for SIGSTOP.
+bool is_stopped(pid_t pid) {
+  const std::filesystem::path tasks("/proc/" + std::to_string(pid) + "/task");
+  return std::ranges::all_of(std::filesystem::directory_iterator(tasks), [](const auto& task) {
+    std::ifstream file(task.path() / "stat");
+    std::string text;
+    std::getline(file, text);
+    return text.find(") T ") != std::string::npos;
+  });
 }
 
 class upgrade : public testing::Test {
@@ -274,6 +287,7 @@ TEST_F(upgrade, of_a_broker_that_hangs_takes_over) {
   const pid_t hanging = program_kept_by(first.container->pid());
   ASSERT_NE(hanging, 0);
   gpushm::base::signal_process(hanging, SIGSTOP);
+  ASSERT_TRUE(eventually([&] { return is_stopped(hanging); }, patience));
   set_->pass(rules_.readiness_period * (rules_.readiness_failures + 1));
   EXPECT_FALSE(first.is_ready);
   set_->set_version("second");
