@@ -78,6 +78,10 @@ checkpoint checkpoint_file::load(std::string& warning) {
     struct stat status {};
     const int found = base::checked(
         read_operation, path, "stat", [&] { return ::stat(path.c_str(), &status); }, {ENOENT});
+    if (found == 0 && !S_ISREG(status.st_mode)) {  // reading a FIFO would block
+      throw error(
+          errc::system_error, read_operation, path, "it is not a regular file", "remove it");
+    }
     std::optional<std::string> text =
         found == 0 ? base::read_small_file(path, max_bytes) : std::nullopt;
     if (found == 0 && !text) {

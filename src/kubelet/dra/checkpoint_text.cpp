@@ -6,6 +6,7 @@
 
 #include "base/hex.hpp"
 #include "gpushm/error.hpp"
+#include "kubelet/dra/allocation.hpp"
 #include "kubelet/dra/checkpoint.hpp"
 
 // {"checksum": "…", "data": {…}, "version": 1}. The checksum excludes the version, which is
@@ -111,6 +112,9 @@ checkpoint from_text(const std::string& text, const std::string& path) {
       prepared_claim claim = claim_from_json(uid, entry);
       // These become parts of paths.
       check(claim.claim);
+      if (claim.domain != domain_of(uid)) {
+        throw_damaged(path, fmt::format("claim {} has the domain of another one", uid));
+      }
       state.claims.emplace(uid, std::move(claim));
     }
   } catch (const nlohmann::json::exception& wrong) {

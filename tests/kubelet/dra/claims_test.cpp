@@ -608,6 +608,13 @@ TEST_F(dra_claims, two_damaged_checkpoints_change_nothing) {
   EXPECT_EQ(names_in(cdi_).size(), 1U);
 }
 
+TEST_F(dra_claims, fifo_as_checkpoint_does_not_block) {
+  claims_.reset();
+  ASSERT_EQ(::mkfifo((state_ + "/dra-checkpoint.json").c_str(), 0600), 0);
+  EXPECT_THAT(failure_of([&] { start(); }),
+              HasSubstr("dra-checkpoint.json\": it is not a regular file"));
+}
+
 TEST_F(dra_claims, newer_checkpoint_is_rejected_and_kept) {
   subject().prepare(add_claim(1));
   const std::string path = state_ + "/dra-checkpoint.json";

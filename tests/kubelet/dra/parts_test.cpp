@@ -227,6 +227,17 @@ TEST(dra_checkpoint, changed_byte_is_detected) {
   EXPECT_GT(detected, 100U);
 }
 
+TEST(dra_checkpoint, domain_of_another_claim_is_rejected) {
+  checkpoint state = sample();
+  state.claims.at(uid_of(1)).domain = "claim-" + uid_of(2);
+  EXPECT_STREQ(failure_of([&] { (void)gpushm::dra::from_text(to_text(state), "/s/c"); }).what(),
+               ("read checkpoint \"/s/c\": claim " + uid_of(1) +
+                " has the domain of another one (prepared claims keep running; to start without "
+                "them, remove "
+                "the file and its copy that ends in .bak)")
+                   .c_str());
+}
+
 TEST(dra_checkpoint, newer_version_differs_from_damage) {
   json newer = json::parse(to_text(sample()));
   newer["version"] = 2;
