@@ -51,6 +51,8 @@ typedef struct gpushm_slot_info {
   void* stream;   /* that it was acquired for, if `on_stream` */
   uint32_t index; /* of the slot, from 0 */
   bool on_stream;
+  /* Whether a CPU may write it. Of a slot that was acquired for a stream: as of this call. */
+  bool is_free;
 } gpushm_slot_info;
 
 typedef struct gpushm_item_info {
@@ -108,6 +110,10 @@ GPUSHM_API gpushm_errc gpushm_producer_acquire_on(gpushm_producer* producer,
 GPUSHM_API gpushm_errc gpushm_slot_get(const gpushm_slot* slot, gpushm_slot_info* info);
 /* The segment that the slot is in, as a handle of its own (gpushm_segment_close). */
 GPUSHM_API gpushm_errc gpushm_slot_memory(const gpushm_slot* slot, gpushm_segment** memory);
+/* `stream`, which must not be captured, does what it is given next when nobody uses the slot any
+ * more: for another stream than the one that it was acquired for. GPUSHM_ERRC_TOO_MANY_WAITS after
+ * a second. */
+GPUSHM_API gpushm_errc gpushm_slot_wait_on(const gpushm_slot* slot, void* stream);
 /* Publishes the slot, with up to GPUSHM_MAX_ITEM_METADATA_BYTES of metadata: when the stream that
  * it was acquired for has done what it was given before, or now if it was acquired for the CPU. In
  * both cases not before the items that were published before. Does not wait. `*number`, unless it

@@ -67,6 +67,18 @@ class channel_slot {
     return segment(result);
   }
 
+  /// Whether a CPU may write it now: a slot that was acquired for a stream may still be read. Does
+  /// not block.
+  [[nodiscard]] bool is_free() const {
+    auto info = glue::sized<gpushm_slot_info>();
+    glue::check(gpushm_slot_get(handle_.get(), &info));
+    return info.is_free;
+  }
+
+  /// `stream`, which must not be captured, does what it is given next when nobody uses the slot any
+  /// more: for another stream than the one that it was acquired for. Throws too_many_waits after a
+  /// second.
+  void wait_on(void* stream) const { glue::check(gpushm_slot_wait_on(handle_.get(), stream)); }
   /// Publishes the slot, with up to 256 bytes of metadata: when the stream that it was acquired for
   /// has done what it was given before, or now if it was acquired for the CPU; not before the items
   /// that were published before. Returns the number of the item, from 1. Does not wait. Throws

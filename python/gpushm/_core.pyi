@@ -607,8 +607,8 @@ class Slot:
     def view(self, dtype: object = 'uint8', shape: int | Sequence[int] | None = None, *, offset: int = 0) -> Array:
         """
         An array on the slot, as :meth:`Segment.view`. The memory stays mapped as long as the array, but
-        its contents are others when the slot was given back. Of an item that was taken for a stream, it
-        makes each other stream that uses it wait until the item is complete; the CPU gets a BufferError
+        its contents are others when the slot was given back. Of a slot or item of a stream, each other
+        stream that uses it waits until the slot is free or the item complete; the CPU gets a BufferError
         before. Raises gpushm.InvalidArgumentError when the slot was given back.
         """
 
@@ -663,8 +663,8 @@ class Item:
     def view(self, dtype: object = 'uint8', shape: int | Sequence[int] | None = None, *, offset: int = 0) -> Array:
         """
         An array on the slot, as :meth:`Segment.view`. The memory stays mapped as long as the array, but
-        its contents are others when the slot was given back. Of an item that was taken for a stream, it
-        makes each other stream that uses it wait until the item is complete; the CPU gets a BufferError
+        its contents are others when the slot was given back. Of a slot or item of a stream, each other
+        stream that uses it waits until the slot is free or the item complete; the CPU gets a BufferError
         before. Raises gpushm.InvalidArgumentError when the slot was given back.
         """
 

@@ -290,12 +290,16 @@ bool is_ready(const readiness& what) {
   return reached;
 }
 
-void require_ready_on_cpu(const array& what) {
+void require_arrived(const array& what) {
   if (what.has_arrived && !what.has_arrived()) {
     raise_buffer_error(
-        "the item of \"" + what.name + "\" was taken for a stream, and is not complete",
-        "synchronise the stream first, or take the item without a stream");
+        std::string(what.early.part) + " of \"" + what.name + "\" " + what.early.state,
+        what.early.next_step);
   }
+}
+
+void require_ready_on_cpu(const array& what) {
+  require_arrived(what);
   if (!what.ready.has_value() || is_ready(*what.ready)) {
     return;
   }

@@ -38,10 +38,17 @@ struct array {
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;  ///< in elements, one for each dimension
   std::optional<readiness> ready;
-  /// Makes a stream wait until the elements are there; empty: they are. Throws as the library.
+  /// Makes a stream wait until it may use the elements; empty: it may. Throws as the library.
   std::function<void(void* stream)> arrival;
-  /// Whether a CPU may read the elements; set if `arrival` is. Throws as the library.
+  /// Whether a CPU may use the elements; set if `arrival` is. Throws as the library.
   std::function<bool()> has_arrived;
+  /// "the slot", and what else the error of a CPU says that uses it too early.
+  struct early_use {
+    const char* part = "";
+    const char* state = "";
+    const char* next_step = "";
+  };
+  early_use early;
   std::string name;  ///< of the segment, for messages
 
   [[nodiscard]] std::int64_t elements() const noexcept;
@@ -97,6 +104,9 @@ bool is_ready(const readiness& what);
 /// Raises BufferError if the CPU must not read the memory yet: `cause` and next step say why.
 /// Does not block. Needs the GIL.
 void require_ready_on_cpu(const array& what);
+/// Raises BufferError if a stream has the memory and the CPU has not: neither may it write then.
+/// Does not block. Needs the GIL.
+void require_arrived(const array& what);
 
 void register_array(nanobind::module_& module);
 

@@ -171,19 +171,50 @@ struct item_object {
   }
 };
 
+/// Of memory that a stream may have before the CPU. `info()`: of the slot or item, as of this call;
+/// `wait_on(stream)`: lets another stream wait; `may_use`: whether a CPU may.
+template <typename Info, typename Wait, typename Flag>
+void guard(array& made, Info info, Wait wait_on, Flag may_use, const array::early_use& early) {
+  const auto first = info();
+  if (!first.on_stream) {
+    return;
+  }
+  made.arrival = [wait_on, own = first.stream](void* stream) {
+    if (stream != own) {
+      call_released([&] { return wait_on(stream); });
+    }
+  };
+  made.has_arrived = [info, may_use] { return info().*may_use; };
+  made.early = early;
+}
+
 array view_of(const slot_object& self,
               nb::handle dtype = nb::str("uint8"),
               nb::handle shape = nb::none(),
               std::uint64_t offset = 0) {
   self.require_open("view");
+  gpushm_slot* const token = self.token;
   gpushm_segment* memory = nullptr;
-  failure::of(gpushm_slot_memory(self.token, &memory)).raise_if_any();
-  return make_array(part_of(memory, self.info.data, self.info.bytes),
-                    dtype,
-                    shape,
-                    offset,
-                    nb::none(),
-                    std::nullopt);
+  failure::of(gpushm_slot_memory(token, &memory)).raise_if_any();
+  array result = make_array(part_of(memory, self.info.data, self.info.bytes),
+                            dtype,
+                            shape,
+                            offset,
+                            nb::none(),
+                            std::nullopt);
+  guard(
+      result,
+      [token] {
+        auto now = with_size<gpushm_slot_info>();
+        failure::of(gpushm_slot_get(token, &now)).raise_if_any();
+        return now;
+      },
+      [token](void* stream) { return gpushm_slot_wait_on(token, stream); },
+      &gpushm_slot_info::is_free,
+      {"the slot",
+       "was acquired for a stream, and is still read",
+       "synchronise the stream first, or acquire the slot without a stream"});
+  return result;
 }
 
 array view_of(const item_object& self,
@@ -200,18 +231,18 @@ array view_of(const item_object& self,
                             offset,
                             nb::none(),
                             std::nullopt);
-  if (taken->info.on_stream) {
-    result.arrival = [taken](void* stream) {
-      if (stream != taken->info.stream) {
-        call_released([&] { return gpushm_item_wait_on(taken->token, stream); });
-      }
-    };
-    result.has_arrived = [taken] {
-      auto now = with_size<gpushm_item_info>();
-      failure::of(gpushm_item_get(taken->token, &now)).raise_if_any();
-      return now.is_complete;
-    };
-  }
+  guard(
+      result,
+      [taken] {
+        auto now = with_size<gpushm_item_info>();
+        failure::of(gpushm_item_get(taken->token, &now)).raise_if_any();
+        return now;
+      },
+      [taken](void* stream) { return gpushm_item_wait_on(taken->token, stream); },
+      &gpushm_item_info::is_complete,
+      {"the item",
+       "was taken for a stream, and is not complete",
+       "synchronise the stream first, or take the item without a stream"});
   return result;
 }
 
@@ -494,9 +525,9 @@ void def_part(nb::class_<Object>& type, Info info) {
                   "None, *, offset: int = 0) -> Array"),
           "An array on the slot, as :meth:`Segment.view`. The memory stays mapped as long as the "
           "array, but\n"
-          "its contents are others when the slot was given back. Of an item that was taken for a "
-          "stream, it\n"
-          "makes each other stream that uses it wait until the item is complete; the CPU gets a "
+          "its contents are others when the slot was given back. Of a slot or item of a stream, "
+          "each other\n"
+          "stream that uses it waits until the slot is free or the item complete; the CPU gets a "
           "BufferError\n"
           "before. Raises gpushm.InvalidArgumentError when the slot was given back.");
   def_exchange(

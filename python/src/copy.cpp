@@ -121,6 +121,7 @@ void copy_into(const array& into, nb::handle source) {
   if (into.extent_bytes() != into.bytes()) {
     throw nb::value_error("the elements to overwrite have gaps");
   }
+  require_arrived(into);
   with_bytes(source, &into, std::nullopt, [&](const source_bytes& bytes) {
     if (bytes.size != into.bytes()) {
       throw nb::value_error(("the source has " + std::to_string(bytes.size) + " bytes, the array " +

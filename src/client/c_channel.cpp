@@ -204,6 +204,13 @@ gpushm_errc gpushm_slot_memory(const gpushm_slot* slot, gpushm_segment** memory)
   });
 }
 
+gpushm_errc gpushm_slot_wait_on(const gpushm_slot* slot, void* stream) {
+  return c_call([&] {
+    const auto what = slot_in(slot, "wait");
+    what->of->wait_on(*what, static_cast<CUstream>(stream));
+  });
+}
+
 gpushm_errc gpushm_slot_publish(gpushm_slot* slot,
                                 const void* metadata,
                                 size_t metadata_size,

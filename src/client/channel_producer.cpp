@@ -381,7 +381,36 @@ gpushm_slot_info channel_producer::info_of(const acquired_slot& slot) const {
   result.index = slot.what.slot;
   result.on_stream = slot.on.has_value();
   result.stream = slot.on.value_or(nullptr);
+  result.is_free = !result.on_stream;
+  if (!result.is_free) {
+    const std::lock_guard lock(mutex_);
+    result.is_free = slot.is_open && behind(channel::released_word, slot.what.after) == nullptr;
+  }
   return result;
+}
+
+void channel_producer::wait_on(const acquired_slot& slot, CUstream stream) {
+  check_usable("wait");
+  streams::check_not_captured(stream, "wait", name_);
+  const auto until = base::deadline_after(close_limit);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    check_open(slot, "wait");
+    const auto late = slot.on ? enqueue_waits(stream, slot.what.after) : std::nullopt;
+    if (!late) {
+      return;
+    }
+    const auto now = steady_clock::now();
+    if (now >= until) {
+      throw too_many_waits("wait", name_);
+    }
+    lock.unlock();
+    static_cast<void>(sync::wait(late->on,
+                                 late->value,
+                                 std::min<time_point>(until, now + late->look_again),
+                                 stop_.get_token()));
+    lock.lock();
+  }
 }
 
 gpushm_segment* channel_producer::memory_of(const acquired_slot& /*slot*/) const {

@@ -77,6 +77,7 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
   [[nodiscard]] gpushm_slot_info info_of(const acquired_slot& slot) const;
   /// A handle of its own of the slots' segment.
   [[nodiscard]] gpushm_segment* memory_of(const acquired_slot& slot) const;
+  void wait_on(const acquired_slot& slot, cuda::CUstream stream);
   /// Returns the number of the item.
   std::uint64_t publish(acquired_slot& slot, where on, std::span<const std::byte> metadata);
   void abandon(acquired_slot& slot);

@@ -258,6 +258,8 @@ TEST_F(items, are_refused_when_they_were_used) {
   auto info = gpushm::glue::sized<gpushm_slot_info>();
   EXPECT_EQ(gpushm_slot_get(first, &info), GPUSHM_ERRC_INVALID_ARGUMENT);
   EXPECT_EQ(gpushm_slot_get(second, &info), GPUSHM_OK) << "the other slot is not touched";
+  EXPECT_TRUE(info.is_free) << "acquired for the CPU";
+  EXPECT_EQ(gpushm_slot_wait_on(first, nullptr), GPUSHM_ERRC_INVALID_ARGUMENT);
 
   gpushm_item* item = nullptr;
   bool got = false;

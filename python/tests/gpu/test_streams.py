@@ -271,6 +271,40 @@ def test_the_cpu_reads_an_item_of_a_stream_when_it_is_complete(client, driver, d
         array.tobytes()
 
 
+@pytest.mark.parametrize("device", ["0", "host"])
+def test_the_cpu_writes_a_slot_of_a_stream_when_nothing_reads_it(client, driver, device):
+    producer = client.producer("c", MIB, 1, device=device)
+    consumer = client.consumer("c")
+    fill, read, other = driver.stream(), driver.stream(), driver.stream()
+    go = client.create_timeline("go")
+    producer.acquire(20).publish()
+    item = consumer.next(20, stream=read)
+    client.open_timeline("go").wait(1, stream=read)
+    item.release()
+    slot = producer.acquire(20, stream=fill)
+    array = slot.view()
+    source = np.full(MIB, 7, "uint8")
+    uses = [lambda: array.copy_from(source), array.tobytes]
+    if device == "host":
+        uses += [lambda: np.from_dlpack(array), lambda: np.from_dlpack(slot)]
+        uses += [lambda: np.asarray(slot), lambda: memoryview(array)]
+    for use in uses:
+        with pytest.raises(BufferError, match="acquired for a stream, and is still read"):
+            use()
+    # Another stream than the slot's waits, too.
+    if device == "0":
+        array.__dlpack__(max_version=(1, 0), stream=other)
+        assert driver.is_busy(other)
+    go.signal(1)
+    driver.synchronize(fill)
+    driver.synchronize(other)
+    array.copy_from(source)
+    assert array.tobytes() == source.tobytes()
+    slot.publish()
+    with pytest.raises(gpushm.InvalidArgumentError):
+        array.copy_from(source)
+
+
 def test_a_batch(client, driver):
     with (
         client.create_timeline("a") as first,
