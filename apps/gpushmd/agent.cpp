@@ -76,13 +76,15 @@ class agent {
   explicit agent(const settings& chosen)
       : chosen_(chosen),
         node_lock_(lock_node(chosen.state_directory())),
-        metrics_(
-            GPUSHM_VERSION,
-            {[this] { return domains_ ? domains_->readings() : std::vector<domains::reading>(); },
-             [this] {
-               return plugin_ ? plugin_->readings() : std::vector<metrics::resource_reading>();
-             },
-             [this] { return dra_reading(); }}) {
+        metrics_(GPUSHM_VERSION,
+                 {chosen.broker ? std::function<metrics::broker_reading()>([this] {
+                    return domains_ ? domains_->read_broker() : metrics::broker_reading();
+                  })
+                                : nullptr,
+                  [this] {
+                    return plugin_ ? plugin_->readings() : std::vector<metrics::resource_reading>();
+                  },
+                  [this] { return dra_reading(); }}) {
     if (chosen.broker) {
       node_domains::options options;
       options.run_dir = chosen.run_dir;

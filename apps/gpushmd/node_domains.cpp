@@ -102,21 +102,31 @@ std::vector<std::string> node_domains::list() const {
   return names;
 }
 
-std::vector<reading> node_domains::readings() const {
+metrics::broker_reading node_domains::read_broker() const {
+  // One deadline for all: the thread that serves metrics answers the probes, too.
+  const auto deadline = base::deadline_after(read_timeout);
   std::set<std::string> missing = wanted();
-  std::vector<reading> result;
+  metrics::broker_reading result;
   try {
-    for (reading& each : broker_.read(read_timeout)) {
+    for (reading& each : broker_.read(base::time_left(deadline))) {
       missing.erase(each.domain);
       if (each.open || is_configured(each.domain)) {
-        result.push_back(std::move(each));
+        result.domains.push_back(std::move(each));
       }
     }
-  } catch (const error& why) {
+    result.answered = true;
+    result.facts = broker_.read_broker(base::time_left(deadline));
+    for (const reading& each : result.domains) {
+      if (each.open) {
+        result.statistics.emplace(each.domain,
+                                  broker_.read_statistics(each.domain, base::time_left(deadline)));
+      }
+    }
+  } catch (const error& why) {  // reports what has been read
     base::log(log_level::debug, why.what());
   }
   for (const std::string& each : missing) {
-    reading& one = result.emplace_back();
+    reading& one = result.domains.emplace_back();
     one.domain = each;
   }
   return result;

@@ -10,9 +10,9 @@
 #include <thread>
 #include <vector>
 
+#include "apps/gpushmd/metrics/broker_reading.hpp"
 #include "base/busy_names.hpp"
 #include "domains/protocol/private_socket.hpp"
-#include "domains/protocol/reading.hpp"
 #include "kubelet/dra/domains.hpp"
 
 namespace gpushm::agent {
@@ -45,9 +45,8 @@ class node_domains final : public dra::domains {
   /// The domains of claims: all but the configured ones. Throws as `private_socket::read`.
   [[nodiscard]] std::vector<std::string> list() const override;
 
-  /// Open domains. Blocks for a second at most; if gpushm-brokerd does not answer, those that this
-  /// object has opened, as not serving.
-  [[nodiscard]] std::vector<gpushm::domains::reading> readings() const;
+  /// What gpushm-brokerd and its open domains count. Blocks for a second at most.
+  [[nodiscard]] metrics::broker_reading read_broker() const;
   /// Why not every domain is served, as of the last check; empty: all are. Does not block.
   [[nodiscard]] std::string not_ready() const;
   /// The configured domains that have not been served for `grace` (of this object's life, if they

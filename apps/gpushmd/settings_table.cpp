@@ -101,8 +101,6 @@ std::string level_name(std::string_view text) {
   return std::string(text);
 }
 
-constexpr std::uint64_t max = UINT64_MAX;
-
 /// For settings that take effect at the next start.
 template <auto Member>
 constexpr bool differs(const settings& one, const settings& other) {

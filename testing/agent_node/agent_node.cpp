@@ -144,15 +144,19 @@ bool agent_node::wait_listed() {
 }
 
 std::string agent_node::http_get(const std::string& path) const {
+  return gpushm_tests::http_get(port_, path);
+}
+
+std::string http_get(int port, const std::string& path) {
   const gpushm::base::unique_fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in to{};
   to.sin_family = AF_INET;
-  to.sin_port = htons(static_cast<std::uint16_t>(port_));
+  to.sin_port = htons(static_cast<std::uint16_t>(port));
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) {
     return "no connection";
   }
-  const std::string request = "GET " + path + " HTTP/1.1\r\n\r\n";
+  const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";  // the response ends the stream
   static_cast<void>(::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL));
   std::string all;
   for (std::array<char, 4'096> part{};;) {

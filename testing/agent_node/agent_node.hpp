@@ -43,6 +43,8 @@ class agent_node {
 
   /// Returns status and body of the response: "200 ok\n".
   [[nodiscard]] std::string http_get(const std::string& path) const;
+  /// Of the agent's HTTP server.
+  [[nodiscard]] int port() const { return port_; }
   /// The value of the metric "NAME{LABELS}"; -1 when there is none.
   [[nodiscard]] double metric(const std::string& name) const;
 
@@ -67,6 +69,10 @@ class agent_node {
   std::unique_ptr<gpushm_testing::child> agent_;
   int port_ = 0;
 };
+
+/// Status and body of the response of a server on this machine: "200 ok\n"; or why there is none.
+/// Blocks for ten seconds without data at most.
+[[nodiscard]] std::string http_get(int port, const std::string& path);
 
 /// The reason why fake GPUs for an agent cannot be created on this machine; empty if they can.
 [[nodiscard]] std::string why_no_node();

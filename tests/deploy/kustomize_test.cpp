@@ -700,21 +700,6 @@ TEST_F(source_tree, all_agent_settings_are_documented) {
   EXPECT_EQ(all_matches(help, std::regex(R"(\(\$([A-Z_]+)\))")), found.variables);
 }
 
-TEST_F(source_tree, all_metrics_are_documented) {
-  std::string sources;
-  const std::filesystem::path root(GPUSHM_SOURCE_DIR);
-  for (const auto& entry : std::filesystem::directory_iterator(root / "apps/gpushmd/metrics")) {
-    if (entry.path().extension() == ".cpp") {
-      sources += source_file(entry.path().lexically_relative(root).string());
-    }
-  }
-  const auto declared = all_matches(sources, std::regex("\"(gpushm_[a-z_]+)\""));
-  ASSERT_GT(declared.size(), 10U);
-  EXPECT_EQ(all_matches(section(source_file("docs/kubernetes.md"), "## Metrics"),
-                        std::regex("`(gpushm_[a-z_]+)`")),
-            declared);
-}
-
 TEST_F(source_tree, all_permissions_are_documented) {
   const std::string text = section(source_file("docs/kubernetes.md"), "## Permissions");
   permissions found;

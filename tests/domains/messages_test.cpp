@@ -153,7 +153,8 @@ TEST(private_messages, statistics_survive) {
   EXPECT_TRUE(
       std::holds_alternative<broker_request>(decode_request(encode(request(broker_request{})))));
 
-  const broker_facts facts{"1.2.3", 4, 5, 6, 7, {{"process", "it", "descriptors", {}, 8, 9}}};
+  const broker_facts facts{
+      "1.2.3", 4, 5, 6, 7, {{"process", "it", "descriptors", {}, 8, 9}}, {1, 2, 3, 4, 5, 6}};
   const auto about = std::get<broker_facts>(decode_answer(encode(answer(facts))));
   EXPECT_EQ(about.version, "1.2.3");
   EXPECT_EQ(about.started_ns, 4U);
@@ -163,6 +164,7 @@ TEST(private_messages, statistics_survive) {
   ASSERT_EQ(about.budgets.size(), 1U);
   EXPECT_EQ(about.budgets[0].used, 8U);
   EXPECT_EQ(about.budgets[0].limit, 9U);
+  EXPECT_EQ(about.process, facts.process);
 
   // Also the largest one fits.
   const domain_statistics all = largest_statistics();

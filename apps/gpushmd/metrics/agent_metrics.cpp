@@ -8,9 +8,9 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
-#include <iterator>
 #include <utility>
 
+#include "apps/gpushmd/metrics/broker_families.hpp"
 #include "apps/gpushmd/metrics/domain_families.hpp"
 #include "apps/gpushmd/metrics/process_families.hpp"
 #include "base/log.hpp"
@@ -24,14 +24,8 @@ namespace {
 const prometheus::Histogram::BucketBoundaries operation_bounds{
     0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 10};
 
-using families = std::vector<prometheus::MetricFamily>;
-
-void append(families& to, families more) {
-  to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
-}
-
 template <typename Reading>
-void append(families& to, const std::function<std::vector<Reading>()>& source) {
+void append_readings(families& to, const std::function<std::vector<Reading>()>& source) {
   if (source) {
     append(to, families_of(source()));
   }
@@ -67,9 +61,11 @@ class agent_metrics::impl {
 
   [[nodiscard]] std::string exposition() const {
     families all = registry_.Collect();
-    append(all, from_.domains);
-    append(all, from_.resources);
-    append(all, from_.dra);
+    if (from_.broker) {
+      append(all, families_of(from_.broker()));
+    }
+    append_readings(all, from_.resources);
+    append_readings(all, from_.dra);
     append(all, families_of(domains::usage_of_this_process(), "process_", "gpushmd"));
     return prometheus::TextSerializer().Serialize(all);
   }

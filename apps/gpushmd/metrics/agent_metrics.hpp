@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/gpushmd/metrics/broker_reading.hpp"
 #include "base/operations.hpp"
-#include "domains/protocol/reading.hpp"
 
 namespace gpushm::metrics {
 
@@ -32,12 +32,12 @@ struct dra_reading {
 /// Sources of the readings, called at each exposition on its thread. An empty function: no readings
 /// of that kind.
 struct sources {
-  std::function<std::vector<domains::reading>()> domains;
+  std::function<broker_reading()> broker;
   std::function<std::vector<resource_reading>()> resources;
   std::function<std::vector<dra_reading>()> dra;  ///< none or one
 };
 
-/// All metrics of the agent. Names and labels: docs/kubernetes.md, "Metrics". Thread-safety:
+/// All metrics of the agent. Names and labels: docs/monitoring.md. Thread-safety:
 /// distinct objects: safe; shared objects: safe.
 class agent_metrics final : public base::operation_observer {
  public:

@@ -184,8 +184,16 @@ struct answer_writer {
   fbs::Offset<fb::Answer> operator()(const broker_facts& v) {
     const auto version = to.CreateString(v.version);
     const usage_rows budgets = rows_of(to, v.budgets);
+    const process_usage& p = v.process;
+    const auto process = fb::CreateProcessUsage(to,
+                                                p.resident_bytes,
+                                                p.virtual_bytes,
+                                                p.cpu_ns,
+                                                p.open_descriptors,
+                                                p.max_descriptors,
+                                                p.start_unix_ns);
     const auto result = fb::CreateBrokerFacts(
-        to, version, v.started_ns, v.starts, v.takeovers, v.failed_takeovers, budgets);
+        to, version, v.started_ns, v.starts, v.takeovers, v.failed_takeovers, budgets, process);
     return fb::CreateAnswer(to, fb::Result::BrokerFacts, result.Union());
   }
   fbs::Offset<fb::Answer> operator()(const domain_statistics& v) {
@@ -336,13 +344,24 @@ segment_amount amount_of(const fb::Amount* v) {
                       : segment_amount{v->segments(), v->bytes(), v->oldest_ms()};
 }
 
+process_usage process_of(const fb::ProcessUsage* v) {
+  return v == nullptr ? process_usage{}
+                      : process_usage{v->resident_bytes(),
+                                      v->virtual_bytes(),
+                                      v->cpu_ns(),
+                                      v->open_descriptors(),
+                                      v->max_descriptors(),
+                                      v->start_unix_ns()};
+}
+
 broker_facts facts_of(const fb::BrokerFacts& v) {
   return {fbs::GetString(v.version()),
           v.started_ns(),
           v.starts(),
           v.takeovers(),
           v.failed_takeovers(),
-          usages_of(v.budgets())};
+          usages_of(v.budgets()),
+          process_of(v.process())};
 }
 
 domain_statistics statistics_of(const fb::Statistics& v) {

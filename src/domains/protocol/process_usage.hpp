@@ -13,6 +13,7 @@ struct process_usage {
   std::uint64_t open_descriptors = 0;
   std::uint64_t max_descriptors = 0;  ///< the soft limit
   std::uint64_t start_unix_ns = 0;
+  friend bool operator==(const process_usage&, const process_usage&) = default;
 };
 
 /// Of the calling process. Reads files below /proc/self. Thread-safe. Throws std::bad_alloc.

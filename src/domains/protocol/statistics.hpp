@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/request_latency.hpp"
+#include "domains/protocol/process_usage.hpp"
 #include "domains/protocol/usage.hpp"
 #include "gpushm/error.hpp"
 
@@ -33,6 +34,7 @@ struct broker_facts {
   std::uint64_t takeovers = 0;         ///< those of them that continued for another keeper
   std::uint64_t failed_takeovers = 0;  ///< after which the earlier keeper continued
   std::vector<usage> budgets = {};     ///< of the process: level "process"
+  process_usage process = {};
 };
 
 /// What one principal of a domain uses (docs/threat-model.md, "Principals"). The rows of a domain

@@ -926,6 +926,7 @@ broker_facts domain_set::read_broker() const {
     result.failed_takeovers = starts_.failed_takeovers;
   }
   result.budgets = process_budgets();
+  result.process = usage_of_this_process();
   return result;
 }
 
