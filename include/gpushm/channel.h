@@ -107,6 +107,20 @@ GPUSHM_API gpushm_errc gpushm_producer_acquire_on(gpushm_producer* producer,
                                                   const gpushm_stop* stop,
                                                   gpushm_slot** slot,
                                                   bool* acquired);
+/* As these two, but does not wait (gpushm_poller): `*slot` if it is done. */
+GPUSHM_API gpushm_errc gpushm_producer_watch(gpushm_producer* producer,
+                                             gpushm_poller* poller,
+                                             uint64_t key,
+                                             const gpushm_stop* stop,
+                                             gpushm_slot** slot,
+                                             gpushm_progress* progress);
+GPUSHM_API gpushm_errc gpushm_producer_watch_on(gpushm_producer* producer,
+                                                void* stream,
+                                                gpushm_poller* poller,
+                                                uint64_t key,
+                                                const gpushm_stop* stop,
+                                                gpushm_slot** slot,
+                                                gpushm_progress* progress);
 GPUSHM_API gpushm_errc gpushm_slot_get(const gpushm_slot* slot, gpushm_slot_info* info);
 /* The segment that the slot is in, as a handle of its own (gpushm_segment_close). */
 GPUSHM_API gpushm_errc gpushm_slot_memory(const gpushm_slot* slot, gpushm_segment** memory);
@@ -195,9 +209,16 @@ GPUSHM_API gpushm_errc gpushm_consumer_next(gpushm_consumer* consumer,
                                             const gpushm_stop* stop,
                                             gpushm_item** item,
                                             bool* got);
-/* As above, for an item that `stream` reads: the stream waits until it is complete, this call only
- * until it is announced. The stream must not be captured. After the stream was synchronised,
- * gpushm_consumer_check tells whether all items were complete. */
+/* As above, but does not wait (gpushm_poller): `*item` if it is done. It blocks at the end, too. */
+GPUSHM_API gpushm_errc gpushm_consumer_watch(gpushm_consumer* consumer,
+                                             gpushm_poller* poller,
+                                             uint64_t key,
+                                             const gpushm_stop* stop,
+                                             gpushm_item** item,
+                                             gpushm_progress* progress);
+/* As gpushm_consumer_next, for an item that `stream` reads: the stream waits until it is complete,
+ * this call only until it is announced. The stream must not be captured. After the stream was
+ * synchronised, gpushm_consumer_check tells whether all items were complete. */
 GPUSHM_API gpushm_errc gpushm_consumer_next_on(gpushm_consumer* consumer,
                                                void* stream,
                                                int64_t timeout_ms,

@@ -133,6 +133,42 @@ GPUSHM_API gpushm_errc gpushm_timeline_wait(const gpushm_timeline* timeline,
                                             const gpushm_stop* stop,
                                             bool* reached);
 
+/* ---- event loops: many waits in one thread ---- */
+
+/* What a call has found that does not wait. */
+typedef enum gpushm_progress GPUSHM_INT {
+  GPUSHM_PROGRESS_DONE = 0,
+  GPUSHM_PROGRESS_WATCHED = 1, /* the poller has a watch; when that is due, call again */
+  /* Only the call that waits can tell: it needs the broker, or another thread's call to end. */
+  GPUSHM_PROGRESS_BLOCKS = 2
+} gpushm_progress;
+
+/* Watches of timelines and channels, each with a key of the caller's, which has one at a time. A
+ * watch is due once: when its call need not wait any more, or when its `stop` was requested, which
+ * must exist until then. Functions may be called by any thread, but one at a time waits. A forked
+ * child can only free it. Release with gpushm_poller_free. */
+typedef struct gpushm_poller gpushm_poller;
+GPUSHM_API gpushm_errc gpushm_poller_create(gpushm_poller** poller);
+GPUSHM_API void gpushm_poller_free(gpushm_poller* poller);
+/* Blocks until a watch is due, at most `timeout_ms`, or until gpushm_poller_wake. `*count`: how
+ * many keys of at most `capacity` (more than 0) it has written; their watches are removed. One
+ * thread sleeps on 127 words, if the kernel has futex_waitv(2); for more, or without it, it looks
+ * each millisecond, as it does for words that streams signal. */
+GPUSHM_API gpushm_errc gpushm_poller_wait(
+    gpushm_poller* poller, int64_t timeout_ms, uint64_t* keys, size_t capacity, size_t* count);
+/* The wait of another thread, or else the next one, returns. Does not block. */
+GPUSHM_API gpushm_errc gpushm_poller_wake(gpushm_poller* poller);
+/* Removes a watch, if there is one of this key. Does not block. */
+GPUSHM_API gpushm_errc gpushm_poller_remove(gpushm_poller* poller, uint64_t key);
+
+/* As gpushm_timeline_wait, but does not wait. `stop` may be NULL. */
+GPUSHM_API gpushm_errc gpushm_timeline_watch(const gpushm_timeline* timeline,
+                                             uint64_t value,
+                                             gpushm_poller* poller,
+                                             uint64_t key,
+                                             const gpushm_stop* stop,
+                                             gpushm_progress* progress);
+
 /* Flags, instead of values: bits 0 to 31, which its creator changes at will. For CUDA graphs,
  * whose operations are the same at each launch (docs/synchronisation.md, "CUDA graphs"). A timeline
  * has values or flags, not both. */

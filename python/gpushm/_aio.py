@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Waits for asyncio.
 
-Each wait has a thread of this module, which grows as many as it needs and uses them again: never one
-of the event loop's executor, whose few threads are also those of `getaddrinfo` and `to_thread`.
-Events of a subscription need none: they come by a descriptor. A task that is cancelled ends at once;
-its thread ends soon after, and what that has got goes to `unclaimed`.
+Values of timelines, items and slots are tried in the event loop; what is not there yet is watched by
+one thread for all tasks and loops (`_core.Poller`), which wakes the loop when a try is worth it. So a
+task that is cancelled while it waits has taken nothing, and its timeout is of the loop's clock.
+
+What may wait for the broker (connections, opens, a signaler or producer that has gone) has a thread of
+this module, which grows as many as it needs and uses them again: never one of the event loop's
+executor, whose few threads are also those of `getaddrinfo` and `to_thread`. A task that is cancelled
+ends at once; its thread ends soon after, and what that has got goes to `unclaimed`.
+
+Events of a subscription need no thread: they come by a descriptor.
 """
 
 from __future__ import annotations
@@ -12,10 +18,11 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import itertools
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gpushm import _core
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
         Client,
         Consumer,
         Item,
+        Poller,
         Producer,
         Segment,
         Slot,
@@ -150,6 +158,113 @@ async def _result_of(wait: _Wait[_Result]) -> _Result:
     return wait.future.result()
 
 
+# ---- the poller ----
+
+_keys = itertools.count(1)
+#: Of each watch, the task's loop and what wakes it. Changed with the GIL only, one step at a time.
+_watches: dict[int, asyncio.Future[None]] = {}
+_poller: Poller | None = None
+_poller_thread: threading.Thread | None = None
+
+
+def _poll(poller: Poller) -> None:
+    """In the poller's thread."""
+    while not _has_ended:
+        due: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        for key in poller.wait():
+            future = _watches.pop(key, None)
+            if future is not None:
+                due.setdefault(future.get_loop(), []).append(future)
+        for loop, futures in due.items():
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(_wake_all, futures)
+
+
+def _poller_of_process() -> Poller:
+    global _poller, _poller_thread
+    if _poller is None:
+        with _lock:
+            if _poller is None:
+                made = _core.Poller()
+                _poller_thread = threading.Thread(
+                    target=_poll, args=(made,), name="gpushm-poller", daemon=True
+                )
+                _poller_thread.start()
+                _poller = made
+    return _poller
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _wake_all(futures: list[asyncio.Future[None]]) -> None:
+    for future in futures:
+        _wake(future)
+
+
+class _Until:
+    """The end of a wait, by the loop's clock."""
+
+    def __init__(self, timeout: float | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._end = None if timeout is None else self._loop.time() + timeout
+
+    def left(self) -> float | None:
+        return None if self._end is None else max(0.0, self._end - self._loop.time())
+
+    async def first(self, future: asyncio.Future[None]) -> None:
+        """Until the future is done, or the end."""
+        timer = None if self._end is None else self._loop.call_at(self._end, _wake, future)
+        try:
+            await future
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+
+async def _polled(
+    attempt: Callable[[Poller, int, bool], Any],
+    call: Callable[[float | None], Any],
+    in_thread: Callable[[float | None], Coroutine[Any, Any, Any]],
+    timeout: float | None,
+    turn: Callable[[_Until], Coroutine[Any, Any, None]] | None = None,
+) -> Any:
+    """`attempt(poller, key, has_waited)` until it has a result, each time that its watch is due.
+    `call(timeout)` is the same call, which waits; `in_thread(timeout)` is that in a thread."""
+    if timeout is not None and not timeout >= 0:
+        return call(timeout)  # raises ValueError
+    until = _Until(timeout)
+    loop = asyncio.get_running_loop()
+    has_waited = False
+    while True:
+        if turn is not None:
+            await turn(until)
+        left = until.left()
+        if _has_ended:
+            return await in_thread(left)
+        poller = _poller_of_process()
+        key = next(_keys)
+        future: asyncio.Future[None] = loop.create_future()
+        _watches[key] = future
+        result: Any = None
+        try:
+            result = attempt(poller, key, has_waited)
+            if result is False and left != 0:
+                await until.first(future)
+        finally:
+            if _watches.pop(key, None) is not None and result is False:
+                poller.remove(key)
+        if result is None:
+            return await in_thread(left)
+        if result is not False:
+            return result
+        if left == 0:
+            return call(0.0)  # raises TimedOutError
+        has_waited = True
+
+
 def _end() -> None:
     """A thread that comes back from the library while the interpreter ends would end the process."""
     global _has_ended
@@ -160,14 +275,19 @@ def _end() -> None:
         each.stop.request()
     for each in waits:
         each.has_ended.wait(_END_SECONDS)
+    if _poller is not None and _poller_thread is not None:
+        _poller.wake()
+        _poller_thread.join(_END_SECONDS)
 
 
 def _in_child() -> None:
     """Only the thread that has forked is in the child."""
-    global _lock
+    global _lock, _poller, _poller_thread
     _lock = threading.Lock()
     _idle.clear()
     _running.clear()
+    _watches.clear()
+    _poller = _poller_thread = None
 
 
 atexit.register(_end)
@@ -194,8 +314,12 @@ async def client_subscribe(client: Client, prefix: str) -> Subscription:
 
 
 async def timeline_wait(timeline: Timeline, value: int, timeout: float | None) -> None:
-    if not timeline.try_wait(value):
-        await _result_of(_Wait(lambda stop: timeline.wait(value, timeout, stop=stop)))
+    await _polled(
+        lambda poller, key, again: _core.try_value(timeline, value, poller, key, again),
+        lambda left: timeline.wait(value, left),
+        lambda left: _result_of(_Wait(lambda stop: timeline.wait(value, left, stop=stop))),
+        timeout,
+    )
 
 
 # ---- events ----
@@ -225,11 +349,6 @@ async def _readable(subscription: Subscription) -> None:
             _waiting.pop(id(subscription), None)
 
 
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
 def subscription_closed(subscription: Subscription) -> None:
     """In any thread."""
     for future in tuple(_waiting.get(id(subscription), ())):
@@ -257,42 +376,54 @@ class Events:
 # ---- channels ----
 
 
-# The read in flight of each loop and consumer. The next one begins when its thread is done: an item
+# The read of each loop and consumer that has a thread. The next one begins when that is done: an item
 # that a cancelled read has taken comes before later ones.
 _reads: dict[tuple[int, int], _Wait[Item | None]] = {}
 
 
 async def consumer_next(consumer: Consumer, timeout: float | None) -> Item | None:
-    loop = asyncio.get_running_loop()
-    key = id(loop), id(consumer)
-    end = None if timeout is None else loop.time() + timeout
-    while (other := _reads.get(key)) is not None:
-        left = None if end is None else max(0.0, end - loop.time())
-        await asyncio.wait((other.done,), timeout=left)
-        if end is not None and loop.time() >= end:
-            break
-    left = None if end is None else max(0.0, end - loop.time())
+    name = id(asyncio.get_running_loop()), id(consumer)
 
     def unread(item: Item | None) -> None:
         if item is not None:
             _core.unread(item)
 
-    wait: _Wait[Item | None] = _Wait(
-        lambda stop: consumer.next(left, stop=stop),
-        unclaimed=unread,
-        at_end=lambda: _reads.pop(key, None) if _reads.get(key) is wait else None,
+    async def turn(until: _Until) -> None:
+        while (other := _reads.get(name)) is not None and until.left() != 0:
+            await asyncio.wait((other.done,), timeout=until.left())
+
+    async def in_thread(left: float | None) -> Item | None:
+        wait: _Wait[Item | None] = _Wait(
+            lambda stop: consumer.next(left, stop=stop),
+            unclaimed=unread,
+            at_end=lambda: _reads.pop(name, None) if _reads.get(name) is wait else None,
+        )
+        _reads[name] = wait
+        return await _result_of(wait)
+
+    item: Item | None = await _polled(
+        lambda poller, key, again: _core.try_next(consumer, poller, key, again),
+        consumer.next,
+        in_thread,
+        timeout,
+        turn,
     )
-    _reads[key] = wait
-    return await _result_of(wait)
+    return item
 
 
 async def producer_acquire(producer: Producer, timeout: float | None, stream: object) -> Slot:
-    return await _result_of(
-        _Wait(
-            lambda stop: producer.acquire(timeout, stream=stream, stop=stop),
-            unclaimed=_core.Slot.abandon,
-        )
+    def acquire(left: float | None, stop: Stop | None = None) -> Slot:
+        return producer.acquire(left, stream=stream, stop=stop)
+
+    slot: Slot = await _polled(
+        lambda poller, key, again: _core.try_acquire(producer, stream, poller, key, again),
+        acquire,
+        lambda left: _result_of(
+            _Wait(lambda stop: acquire(left, stop), unclaimed=_core.Slot.abandon)
+        ),
+        timeout,
     )
+    return slot
 
 
 class Items:

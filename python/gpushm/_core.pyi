@@ -33,6 +33,29 @@ class Stop:
     def requested(self) -> bool:
         """Whether :meth:`request` was called."""
 
+class Poller:
+    """
+    Watches what tasks of asyncio wait for (gpushm/_aio.py). One thread calls :meth:`wait`.
+    """
+
+    def __init__(self) -> None: ...
+
+    def wait(self) -> list[int]:
+        """
+        Block until watches are due, and return their keys; none after :meth:`wake`.
+        """
+
+    def wake(self) -> None:
+        """End the wait of another thread, or the next one."""
+
+    def remove(self, key: int) -> None:
+        """Remove the watch of this key, if there is one."""
+
+def try_value(timeline: Timeline, value: int, poller: Poller, key: int, has_waited: bool) -> bool | None:
+    """
+    True: reached; False: there is a watch; None: only :meth:`Timeline.wait` can tell.
+    """
+
 class Timeline:
     """
     A 64-bit counter in shared memory that one process signals and any process of the domain waits
@@ -645,6 +668,11 @@ class Slot:
 
     def __exit__(self, type: object, value: object, traceback: object, /) -> None: ...
 
+def try_acquire(producer: Producer, stream: object, poller: Poller, key: int, has_waited: bool) -> Slot | bool | None:
+    """
+    A slot; False: there is a watch; None: only :meth:`Producer.acquire` can tell.
+    """
+
 class Item:
     """
     An item that a consumer reads; ``torch.from_dlpack(item)`` are its bytes. A context manager: releases
@@ -708,6 +736,11 @@ class Item:
 
 def unread(item: Item) -> None:
     """Give an item back to its consumer, whose next call returns it again."""
+
+def try_next(consumer: Consumer, poller: Poller, key: int, has_waited: bool) -> Item | bool | None:
+    """
+    An item; False: there is a watch; None: only :meth:`Consumer.next` can tell.
+    """
 
 class Producer:
     """

@@ -15,6 +15,7 @@
 #include "exchange.hpp"
 #include "gpushm/channel.h"
 #include "in_python.hpp"
+#include "poller.hpp"
 #include "segment.hpp"
 #include "stop.hpp"
 #include "stream.hpp"
@@ -324,6 +325,30 @@ nb::object open_consumer(client_object& self,
         "wait longer, or see what the other processes of the channel do (gpushm channel stat)");
 }
 
+nb::object make_slot(nb::handle producer, gpushm_slot* token) {
+  nb::object result = make_object<slot_object>(nb::borrow(producer), token);
+  failure::of(gpushm_slot_get(token, &nb::cast<slot_object&>(result).info)).raise_if_any();
+  return result;
+}
+
+/// As `acquire`, without waiting: a Slot, or as `to_progress`.
+nb::object try_acquire(
+    nb::handle self, nb::handle stream, poller_object& poller, std::uint64_t key, bool has_waited) {
+  auto& producer = nb::cast<producer_object&>(self);
+  require_open_still(producer, has_waited, "acquire");
+  const auto handle = producer.handle.get("acquire");
+  const bool on_stream = !stream.is_none();
+  void* const on = on_stream ? to_stream(stream) : nullptr;
+  gpushm_slot* slot = nullptr;
+  const gpushm_progress progress =
+      poller.watch(key, producer.handle.closing(), [&](auto* by, auto* stop, auto* found) {
+        return on_stream ? gpushm_producer_watch_on(handle.get(), on, by, key, stop, &slot, found)
+                         : gpushm_producer_watch(handle.get(), by, key, stop, &slot, found);
+      });
+  return progress == GPUSHM_PROGRESS_DONE ? make_slot(self, slot)
+                                          : to_progress(progress, nb::none());
+}
+
 nb::object acquire(nb::handle self,
                    std::optional<double> timeout,
                    nb::handle stream,
@@ -349,10 +374,7 @@ nb::object acquire(nb::handle self,
   if (!acquired) {
     raise_late("acquire", producer.name, "consumers have not released a slot in time");
   }
-  nb::object result = make_object<slot_object>(nb::borrow(self), slot);
-  auto& made = nb::cast<slot_object&>(result);
-  failure::of(gpushm_slot_get(slot, &made.info)).raise_if_any();
-  return result;
+  return make_slot(self, slot);
 }
 
 std::uint64_t publish(slot_object& self, const nb::bytes& metadata, nb::handle stream, bool cpu) {
@@ -390,6 +412,30 @@ nb::object next_unread(nb::handle self, const std::optional<void*>& stream) {
     item->reader = stream;
   }
   return make_object<item_object>(nb::borrow(self), std::move(item));
+}
+
+nb::object make_item(nb::handle consumer, const std::shared_ptr<taken_item>& item) {
+  nb::object result = make_object<item_object>(nb::borrow(consumer), item);
+  failure::of(gpushm_item_get(item->token, &item->info)).raise_if_any();
+  item->metadata.assign(static_cast<const char*>(item->info.metadata), item->info.metadata_size);
+  return result;
+}
+
+/// As `next` for the CPU, without waiting: an Item, or as `to_progress`.
+nb::object try_next(nb::handle self, poller_object& poller, std::uint64_t key, bool has_waited) {
+  auto& consumer = nb::cast<consumer_object&>(self);
+  require_open_still(consumer, has_waited, "next");
+  const auto handle = consumer.handle.get("next");
+  if (!consumer.unread.empty()) {
+    return next_unread(self, std::nullopt);
+  }
+  const auto item = std::make_shared<taken_item>();
+  const gpushm_progress progress =
+      poller.watch(key, consumer.handle.closing(), [&](auto* by, auto* stop, auto* found) {
+        return gpushm_consumer_watch(handle.get(), by, key, stop, &item->token, found);
+      });
+  return progress == GPUSHM_PROGRESS_DONE ? make_item(self, item)
+                                          : to_progress(progress, nb::none());
 }
 
 nb::object next(nb::handle self,
@@ -433,10 +479,7 @@ nb::object next(nb::handle self,
   if (!got) {
     return nb::none();
   }
-  nb::object result = make_object<item_object>(nb::borrow(self), item);
-  failure::of(gpushm_item_get(item->token, &item->info)).raise_if_any();
-  item->metadata.assign(static_cast<const char*>(item->info.metadata), item->info.metadata_size);
-  return result;
+  return make_item(self, item);
 }
 
 void release(item_object& self, nb::handle stream, bool cpu) {
@@ -575,6 +618,16 @@ void register_slot(nb::module_& module) {
            "what fills it next. Raises gpushm.InvalidArgumentError (published or abandoned "
            "before).");
   def_context_manager(slot, "def __enter__(self) -> Slot", abandon_if_open);
+  module.def("try_acquire",
+             try_acquire,
+             nb::arg("producer"),
+             nb::arg("stream").none(),
+             nb::arg("poller"),
+             nb::arg("key"),
+             nb::arg("has_waited"),
+             nb::sig("def try_acquire(producer: Producer, stream: object, poller: Poller, key: "
+                     "int, has_waited: bool) -> Slot | bool | None"),
+             "A slot; False: there is a watch; None: only :meth:`Producer.acquire` can tell.");
 }
 
 void register_item(nb::module_& module) {
@@ -624,6 +677,15 @@ void register_item(nb::module_& module) {
              nb::arg("item"),
              nb::sig("def unread(item: Item) -> None"),
              "Give an item back to its consumer, whose next call returns it again.");
+  module.def("try_next",
+             try_next,
+             nb::arg("consumer"),
+             nb::arg("poller"),
+             nb::arg("key"),
+             nb::arg("has_waited"),
+             nb::sig("def try_next(consumer: Consumer, poller: Poller, key: int, has_waited: bool) "
+                     "-> Item | bool | None"),
+             "An item; False: there is a watch; None: only :meth:`Consumer.next` can tell.");
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "exchange_table.hpp"
 #include "known_memory.hpp"
 #include "log.hpp"
+#include "poller.hpp"
 #include "segment.hpp"
 #include "stop.hpp"
 #include "stream_batch.hpp"
@@ -28,6 +29,7 @@ NB_MODULE(_core, module) {
   nb::set_leak_warnings(false);
   module.doc() = "The compiled part of gpushm. Use the package gpushm.";
   register_stop(module);
+  register_poller(module);
   register_timeline(module);
   register_stream_batch(module);
   register_dtypes(module);

@@ -85,12 +85,16 @@ void stops::raise_if_requested(const char* operation) const {
     raise(GPUSHM_ERRC_CANCELLED, operation, "", "its Stop was requested", "");
   }
   if (object != nullptr && object->is_requested()) {
-    raise(GPUSHM_ERRC_CANCELLED,
-          operation,
-          "",
-          "the object was closed during the call",
-          "close it after the last call, or expect this error in the threads that use it");
+    raise_closed_meanwhile(operation);
   }
+}
+
+void raise_closed_meanwhile(const char* operation) {
+  raise(GPUSHM_ERRC_CANCELLED,
+        operation,
+        "",
+        "the object was closed during the call",
+        "close it after the last call, or expect this error in the threads that use it");
 }
 
 call_stop::call_stop(stops sources) : sources_(std::move(sources)) {

@@ -48,6 +48,9 @@ struct stops {
   std::shared_ptr<stop_source> object;
 };
 
+/// Raises the gpushm.CancelledError of a call whose object another thread has closed.
+[[noreturn]] void raise_closed_meanwhile(const char* operation);
+
 /// The cancellation of one call: by its stops, and by a signal's handler.
 /// Thread-safety: shared objects: safe, but for the destructor.
 class call_stop {

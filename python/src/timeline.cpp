@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "in_python.hpp"
+#include "poller.hpp"
 #include "process_state.hpp"
 #include "stop.hpp"
 #include "stream.hpp"
@@ -210,6 +211,23 @@ nb::object take_over(timeline_object& self,
   return make_object<timeline_object>(work->result);
 }
 
+/// As `wait`, without waiting: True, or as `to_progress`.
+nb::object try_value(timeline_object& self,
+                     std::uint64_t value,
+                     poller_object& poller,
+                     std::uint64_t key,
+                     bool has_waited) {
+  require_open_still(self, has_waited, "wait");
+  const auto handle = self.handle.get("wait");
+  return to_progress(poller.watch(key,
+                                  self.handle.closing(),
+                                  [&](auto* by, auto* stop, auto* found) {
+                                    return gpushm_timeline_watch(
+                                        handle.get(), value, by, key, stop, found);
+                                  }),
+                     nb::bool_(true));
+}
+
 }  // namespace
 
 std::shared_ptr<gpushm_timeline> own_timeline(gpushm_timeline* timeline) {
@@ -217,6 +235,16 @@ std::shared_ptr<gpushm_timeline> own_timeline(gpushm_timeline* timeline) {
 }
 
 void register_timeline(nb::module_& module) {
+  module.def("try_value",
+             try_value,
+             nb::arg("timeline"),
+             nb::arg("value"),
+             nb::arg("poller"),
+             nb::arg("key"),
+             nb::arg("has_waited"),
+             nb::sig("def try_value(timeline: Timeline, value: int, poller: Poller, key: int, "
+                     "has_waited: bool) -> bool | None"),
+             "True: reached; False: there is a watch; None: only :meth:`Timeline.wait` can tell.");
   nb::class_<timeline_object> type(
       module,
       "Timeline",

@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import os
 import signal
+import threading
 
 import pytest
 
@@ -269,5 +271,203 @@ def test_cancelled_reads_lose_no_item(client):
         producer.close()
         assert await asyncio.gather(*several) == [None] * 3
         assert consumer.ended
+
+    run(main())
+
+
+def threads_of_waits():
+    return [each.name for each in threading.enumerate() if each.name == "gpushm-wait"]
+
+
+def test_a_thousand_waits_need_one_thread(client):
+    """More words than one thread can sleep on (127), several waits of each word, half of them cancelled."""
+
+    async def main():
+        own = [gpushm.create_local_timeline() for _ in range(200)]
+        producer = client.producer("c", 64, 2, device="host")
+        consumer = client.consumer("c")
+        idle = threads_of_waits()
+        waits = [
+            asyncio.create_task(each.wait_async(value, None))
+            for value in range(1, 6)
+            for each in own
+        ]
+        reads = [asyncio.create_task(consumer.next_async(None)) for _ in range(20)]
+        held = [await producer.acquire_async() for _ in range(2)]
+        slots = [asyncio.create_task(producer.acquire_async(None)) for _ in range(20)]
+        await asyncio.sleep(0.05)
+        assert len(threads_of_waits()) <= len(idle)
+        assert not any(each.done() for each in waits + reads + slots)
+        for each in waits[::2] + reads[::2] + slots[::2]:
+            each.cancel()
+        for each in own:
+            each.signal(4)
+        await asyncio.wait(waits[:800], timeout=30)
+        assert [each.cancelled() for each in waits[:800]] == [True, False] * 400
+        assert not any(each.done() for each in waits[801::2])
+        for each in own:
+            each.signal(5)
+        await asyncio.gather(*waits[1::2])
+        # Neither items nor slots are lost: what is given back goes to those that are left.
+        for each in held:
+            each.publish()
+        slots_left, reads_left = set(slots[1::2]), set(reads[1::2])
+        for _ in range(8):
+            done, _ = await asyncio.wait(reads_left, timeout=30, return_when="FIRST_COMPLETED")
+            # In their order: the producer sees no item released before its predecessors.
+            reads_left.remove(read := min(done, key=lambda each: each.result().number))
+            read.result().release()
+            done, _ = await asyncio.wait(slots_left, timeout=30, return_when="FIRST_COMPLETED")
+            slots_left.remove(slot := done.pop())
+            slot.result().publish()
+        for each in await asyncio.gather(*reads_left):
+            each.release()
+        for each in slots_left:
+            (await each).abandon()
+        assert len(threads_of_waits()) <= len(idle)
+
+    run(main())
+
+
+def test_waits_of_a_kernel_that_cannot_sleep_on_several_words(start):
+    child = start("""
+        import asyncio, ctypes, gpushm, os, struct, sys, threading
+        libc = ctypes.CDLL(None, use_errno=True)
+        # Load the number of the call; futex_waitv (449): ENOSYS (38); others: allowed.
+        steps = [(0x20, 0, 0, 0), (0x15, 0, 1, 449), (0x06, 0, 0, 0x00050000 | 38), (0x06, 0, 0, 0x7FFF0000)]
+        code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in steps))
+        program = struct.pack("HP", len(steps), ctypes.addressof(code))
+        assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
+        assert libc.prctl(22, 2, program, 0, 0) == 0  # PR_SET_SECCOMP
+        client = gpushm.connect(sys.argv[1])
+        async def main():
+            own = [client.create_timeline(f"t{i}") for i in range(3)]
+            waits = [asyncio.create_task(each.wait_async(1, None)) for each in own]
+            await asyncio.sleep(0.05)
+            for each in own:
+                threading.Timer(0.01, each.signal, (1,)).start()
+            await asyncio.gather(*waits)
+        asyncio.run(asyncio.wait_for(main(), 30))
+        """)
+    assert child.succeed() == ""
+
+
+class FastLoop(asyncio.SelectorEventLoop):
+    ahead = 0.0
+
+    def time(self):
+        return super().time() + self.ahead
+
+
+def test_timeouts_are_by_the_clock_of_the_loop(client):
+    opened = client.create_timeline("t")
+    producer = client.producer("c", 64, 1, device="host")
+    consumer = client.consumer("c")
+    loop = FastLoop()
+
+    async def main():
+        slot = await producer.acquire_async(3600)
+        waits = [
+            asyncio.create_task(call(timeout=3600))
+            for call in (
+                functools.partial(opened.wait_async, 1),
+                consumer.next_async,
+                producer.acquire_async,
+            )
+        ]
+        await asyncio.sleep(0.01)
+        assert not any(each.done() for each in waits)
+        loop.ahead += 3601
+        for each in await asyncio.gather(*waits, return_exceptions=True):
+            assert isinstance(each, gpushm.TimedOutError)
+        for timeout in (0, 0.001):
+            with pytest.raises(gpushm.TimedOutError):
+                await consumer.next_async(timeout)
+        for timeout in (-1, float("nan")):
+            with pytest.raises(ValueError, match="timeout"):
+                await opened.wait_async(1, timeout)
+            with pytest.raises(ValueError, match="timeout"):
+                await producer.acquire_async(timeout)
+        slot.publish()
+        (await consumer.next_async(0)).release()
+
+    try:
+        loop.run_until_complete(main())
+    finally:
+        loop.close()
+
+
+def test_a_close_ends_the_waits(client):
+    async def main():
+        opened = client.create_timeline("t")
+        producer = client.producer("c", 64, 1, device="host")
+        consumer = client.consumer("c")
+        slot = producer.acquire()
+        waits = [
+            asyncio.create_task(opened.wait_async(1, None)),
+            asyncio.create_task(producer.acquire_async(None)),
+            asyncio.create_task(consumer.next_async(None)),
+        ]
+        await asyncio.sleep(0.01)
+        for each in (consumer, opened, producer):
+            await asyncio.to_thread(each.close)
+        for each in await asyncio.gather(*waits, return_exceptions=True):
+            assert isinstance(each, gpushm.CancelledError)
+        with pytest.raises(gpushm.InvalidArgumentError):
+            await opened.wait_async(1, None)
+        del slot
+
+    run(main())
+
+
+def test_what_needs_the_broker_does_not_end_a_wait(client, broker, start):
+    """Hand-overs of a timeline, and producers that die while a task waits for their next item."""
+    child = start("""
+        import gpushm, sys
+        producer = gpushm.connect(sys.argv[1]).producer("c", 64, 2, device="host")
+        input()
+        producer.acquire().publish(b"1")
+        input()
+        """)
+
+    async def main():
+        first = client.create_timeline("t")
+        with gpushm.connect(broker.socket) as other:
+            opened, next_own = other.open_timeline("t"), other.open_timeline("t")
+            wait = asyncio.create_task(opened.wait_async(1, 30))
+            consumer = await asyncio.to_thread(other.consumer, "c", timeout=30)
+            read = asyncio.create_task(consumer.next_async(30))
+            await asyncio.sleep(0.01)
+            assert not wait.done()
+            assert not read.done()
+            first.hand_over()
+            taken = await asyncio.to_thread(next_own.take_over, 30)
+            taken.signal(1)
+            await wait
+            child.say("")
+            with await read as item:
+                assert item.metadata == b"1"
+            read = asyncio.create_task(consumer.next_async(30))
+            await asyncio.sleep(0.01)
+            child.kill()
+            with pytest.raises(gpushm.PeerDiedError):
+                await read
+
+    run(main())
+
+
+def test_slots_for_consumers_that_share_the_work(client):
+    async def main():
+        producer = client.producer("c", 64, 4, device="host")
+        consumers = [client.consumer("c", mode="share", held=1) for _ in range(2)]
+        for _ in range(2):
+            (await producer.acquire_async(20)).publish()
+        items = [await each.next_async(20) for each in consumers]
+        slot = asyncio.create_task(producer.acquire_async(20))
+        await asyncio.sleep(0.01)
+        assert not slot.done()
+        items[1].release()
+        (await slot).abandon()
+        items[0].release()
 
     run(main())

@@ -3,13 +3,16 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "base/c_interface.hpp"
 #include "client/c_handles.hpp"
 #include "client/channel_consumer.hpp"
 #include "client/channel_names.hpp"
 #include "client/channel_producer.hpp"
+#include "client/word_poller.hpp"
 #include "gpushm/channel.h"
 
 using gpushm::base::bytes_in;
@@ -25,10 +28,12 @@ using gpushm::cuda::CUstream;
 using gpushm::detail::acquired_slot;
 using gpushm::detail::channel_consumer;
 using gpushm::detail::channel_producer;
+using gpushm::detail::filled_poller;
 using gpushm::detail::handle_table;
 using gpushm::detail::taken_item;
 using gpushm::detail::token_of;
 using gpushm::detail::usable;
+using gpushm::detail::watched_word;
 using std::chrono::milliseconds;
 namespace channel = gpushm::channel;
 
@@ -94,6 +99,41 @@ gpushm_errc acquire(gpushm_producer* producer,
         named(from->name(), [&] { return from->acquire(on, timeout, token_of(stop)); });
     is_acquired = got != nullptr;
     result = got ? static_cast<gpushm_slot*>(got->handle) : nullptr;
+  });
+}
+
+/// Adds the watch of a call that has not waited; `is_done`: it has a result.
+gpushm_progress progress_of(bool is_done,
+                            std::optional<watched_word>& missing,
+                            gpushm_poller* poller,
+                            std::uint64_t key,
+                            const gpushm_stop* stop) {
+  if (is_done) {
+    return GPUSHM_PROGRESS_DONE;
+  }
+  if (!missing) {
+    return GPUSHM_PROGRESS_BLOCKS;
+  }
+  poller->impl->watch(key, std::move(*missing), token_of(stop));
+  return GPUSHM_PROGRESS_WATCHED;
+}
+
+gpushm_errc watch_slot(gpushm_producer* producer,
+                       channel_producer::where on,
+                       gpushm_poller* poller,
+                       uint64_t key,
+                       const gpushm_stop* stop,
+                       gpushm_slot** slot,
+                       gpushm_progress* progress) {
+  return c_call([&] {
+    const auto from = filled(producer, "acquire");
+    gpushm_slot*& result = out(slot, "acquire");
+    gpushm_progress& found = out(progress, "acquire");
+    static_cast<void>(filled_poller(poller));
+    std::optional<watched_word> missing;
+    const auto got = named(from->name(), [&] { return from->try_acquire(on, missing); });
+    result = got ? static_cast<gpushm_slot*>(got->handle) : nullptr;
+    found = progress_of(got != nullptr, missing, poller, key, stop);
   });
 }
 
@@ -187,6 +227,25 @@ gpushm_errc gpushm_producer_acquire_on(gpushm_producer* producer,
                                        gpushm_slot** slot,
                                        bool* acquired) {
   return acquire(producer, on_stream(stream), timeout_ms, stop, slot, acquired);
+}
+
+gpushm_errc gpushm_producer_watch(gpushm_producer* producer,
+                                  gpushm_poller* poller,
+                                  uint64_t key,
+                                  const gpushm_stop* stop,
+                                  gpushm_slot** slot,
+                                  gpushm_progress* progress) {
+  return watch_slot(producer, on_cpu(), poller, key, stop, slot, progress);
+}
+
+gpushm_errc gpushm_producer_watch_on(gpushm_producer* producer,
+                                     void* stream,
+                                     gpushm_poller* poller,
+                                     uint64_t key,
+                                     const gpushm_stop* stop,
+                                     gpushm_slot** slot,
+                                     gpushm_progress* progress) {
+  return watch_slot(producer, on_stream(stream), poller, key, stop, slot, progress);
 }
 
 gpushm_errc gpushm_slot_get(const gpushm_slot* slot, gpushm_slot_info* info) {
@@ -290,6 +349,24 @@ gpushm_errc gpushm_consumer_next(gpushm_consumer* consumer,
                                  gpushm_item** item,
                                  bool* got) {
   return next_item(consumer, on_cpu(), timeout_ms, stop, item, got);
+}
+
+gpushm_errc gpushm_consumer_watch(gpushm_consumer* consumer,
+                                  gpushm_poller* poller,
+                                  uint64_t key,
+                                  const gpushm_stop* stop,
+                                  gpushm_item** item,
+                                  gpushm_progress* progress) {
+  return c_call([&] {
+    const auto from = filled(consumer, "next");
+    gpushm_item*& result = out(item, "next");
+    gpushm_progress& found = out(progress, "next");
+    static_cast<void>(filled_poller(poller));
+    std::optional<watched_word> missing;
+    const auto got = named(from->name(), [&] { return from->try_next(missing); });
+    result = got ? static_cast<gpushm_item*>(got->handle) : nullptr;
+    found = progress_of(got != nullptr, missing, poller, key, stop);
+  });
 }
 
 gpushm_errc gpushm_consumer_next_on(gpushm_consumer* consumer,

@@ -5,12 +5,15 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/c_interface.hpp"
+#include "base/deadline.hpp"
 #include "client/c_handles.hpp"
 #include "client/graph_operations.hpp"
 #include "client/timeline_impl.hpp"
@@ -26,9 +29,12 @@ using gpushm::base::text_in;
 using gpushm::base::throw_invalid;
 using gpushm::base::timeout_in;
 using gpushm::cuda::CUstream;
+using gpushm::detail::filled_poller;
 using gpushm::detail::filled_timeline;
 using gpushm::detail::token_of;
 using gpushm::detail::usable;
+using gpushm::detail::watched_word;
+using gpushm::detail::word_poller;
 using std::chrono::milliseconds;
 
 static_assert(GPUSHM_MAX_TIMELINE_VALUE == gpushm::sync::max_value);
@@ -226,6 +232,66 @@ gpushm_errc gpushm_timeline_wait(const gpushm_timeline* timeline,
   return c_call([&] {
     const auto& on = filled_timeline(timeline);
     out(reached, "wait") = on.wait(value, timeout_in(timeout_ms, "wait"), token_of(stop));
+  });
+}
+
+gpushm_errc gpushm_poller_create(gpushm_poller** poller) {
+  return c_call([&] {
+    gpushm_poller*& result = out(poller, "create");
+    auto made = std::make_unique<gpushm_poller>();
+    made->impl = std::make_shared<word_poller>();
+    result = made.release();
+  });
+}
+
+void gpushm_poller_free(gpushm_poller* poller) {
+  const std::unique_ptr<gpushm_poller> ended(poller);
+  if (ended && ended->impl->is_of_parent()) {
+    gpushm::detail::leak(ended->impl);
+  }
+}
+
+gpushm_errc gpushm_poller_wait(
+    gpushm_poller* poller, int64_t timeout_ms, uint64_t* keys, size_t capacity, size_t* count) {
+  return c_call([&] {
+    word_poller& by = filled_poller(poller);
+    size_t& result = out(count, "wait");
+    if (keys == nullptr || capacity == 0) {
+      throw_invalid("wait", "there is no room for keys", "pass an array of at least one key");
+    }
+    result =
+        by.wait({keys, capacity}, gpushm::base::deadline_after(timeout_in(timeout_ms, "wait")));
+  });
+}
+
+gpushm_errc gpushm_poller_wake(gpushm_poller* poller) {
+  return c_call([&] {
+    word_poller& by = filled_poller(poller);
+    by.check_usable("wake");
+    by.wake();
+  });
+}
+
+gpushm_errc gpushm_poller_remove(gpushm_poller* poller, uint64_t key) {
+  return c_call([&] { filled_poller(poller).remove(key); });
+}
+
+gpushm_errc gpushm_timeline_watch(const gpushm_timeline* timeline,
+                                  uint64_t value,
+                                  gpushm_poller* poller,
+                                  uint64_t key,
+                                  const gpushm_stop* stop,
+                                  gpushm_progress* progress) {
+  return c_call([&] {
+    const auto& on = filled_timeline(timeline);
+    word_poller& by = filled_poller(poller);
+    gpushm_progress& found = out(progress, "wait");
+    std::optional<watched_word> missing;
+    found = on.try_wait(value, missing) ? GPUSHM_PROGRESS_DONE : GPUSHM_PROGRESS_BLOCKS;
+    if (missing) {
+      by.watch(key, std::move(*missing), token_of(stop));
+      found = GPUSHM_PROGRESS_WATCHED;
+    }
   });
 }
 

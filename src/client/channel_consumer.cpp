@@ -316,6 +316,56 @@ std::shared_ptr<taken_item> channel_consumer::hold(where on, const table_item& t
   return item;
 }
 
+void channel_consumer::begin_next() {
+  const std::lock_guard lock(mutex_);
+  check_open("next");
+  if (options_.mode != consumer_mode::latest && released_) {
+    release_kept_back();
+  }
+}
+
+std::shared_ptr<taken_item> channel_consumer::try_next(std::optional<watched_word>& missing) {
+  check_usable("next");
+  begin_next();
+  const auto turn = turn_.take(steady_clock::now(), {});
+  if (!turn || ended_) {
+    return nullptr;
+  }
+  const auto watch = [&](std::uint32_t word, std::uint64_t value) {
+    missing.emplace(watched_word{table_->producer().word(word), value, producer_page_});
+  };
+  if (!pending_) {
+    table_item taken;
+    switch (table_->take(taken)) {
+      case consumer_table::outcome::taken:
+        pending_ = taken;
+        break;
+      case consumer_table::outcome::not_yet:
+        watch(table_->next_word(), table_->next_number());
+        return nullptr;
+      case consumer_table::outcome::ending:
+        watch(channel::published_word, sync::max_value);
+        return nullptr;
+      default:
+        return nullptr;
+    }
+  }
+  const sync::timeline_reader published = table_->producer().word(channel::published_word);
+  const std::uint64_t number = pending_->number;
+  switch (sync::try_wait(published, number)) {
+    case wait_result::reached: {
+      auto result = hold({}, *pending_);
+      pending_.reset();
+      return result;
+    }
+    case wait_result::timed_out:
+      watch(channel::published_word, number);
+      return nullptr;
+    default:
+      return nullptr;
+  }
+}
+
 std::shared_ptr<taken_item> channel_consumer::next(where on,
                                                    milliseconds timeout,
                                                    const std::stop_token& stop) {
@@ -323,13 +373,7 @@ std::shared_ptr<taken_item> channel_consumer::next(where on,
   if (on) {
     streams::check_not_captured(*on, "next", name_);
   }
-  {
-    const std::lock_guard lock(mutex_);
-    check_open("next");
-    if (options_.mode != consumer_mode::latest && released_) {
-      release_kept_back();
-    }
-  }
+  begin_next();
   const auto until = base::deadline_after(timeout);
   const either_stop stops(stop, stop_.get_token());
   const auto turn = turn_.take(until, stops.token());

@@ -19,6 +19,7 @@
 #include "client/call_turn.hpp"
 #include "client/client_impl.hpp"
 #include "client/handle_table.hpp"
+#include "client/word_poller.hpp"
 #include "gpushm/channel.h"
 #include "streams/event.hpp"
 #include "streams/ordered_stores.hpp"
@@ -78,6 +79,8 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   [[nodiscard]] std::shared_ptr<taken_item> next(where on,
                                                  std::chrono::milliseconds timeout,
                                                  const std::stop_token& stop);
+  /// As `next` for the CPU, without waiting. Null without `missing`: only `next` can tell.
+  [[nodiscard]] std::shared_ptr<taken_item> try_next(std::optional<watched_word>& missing);
   [[nodiscard]] gpushm_item_info info_of(const taken_item& item) const;
   /// A handle of its own of the slots' segment.
   [[nodiscard]] gpushm_segment* memory_of(const taken_item& item) const;
@@ -119,6 +122,7 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   [[nodiscard]] error invalid_producer(std::string_view operation) const;
 
   // In `next`'s turn.
+  void begin_next();
   [[nodiscard]] std::optional<table_item> take(time_point until, const std::stop_token& stop);
   [[nodiscard]] bool wait_for_items(channel::consumer_table::outcome why,
                                     time_point until,

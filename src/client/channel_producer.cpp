@@ -33,6 +33,8 @@ constexpr milliseconds look_again{50};
 constexpr std::chrono::microseconds look_at_others{100};
 /// As above, if another stream's wait may be met first.
 constexpr milliseconds look_for_turn{10};
+/// Of these, between the calls of an event loop, each of which costs more than a look.
+constexpr std::chrono::microseconds shortest_look{2'000};
 
 }  // namespace
 
@@ -237,8 +239,17 @@ void channel_producer::end(acquired_slot& slot) noexcept {
 std::shared_ptr<acquired_slot> channel_producer::acquire(where on,
                                                          milliseconds timeout,
                                                          const std::stop_token& stop) {
+  return acquire_until(on, base::deadline_after(timeout), stop, nullptr);
+}
+
+std::shared_ptr<acquired_slot> channel_producer::try_acquire(where on,
+                                                             std::optional<watched_word>& missing) {
+  return acquire_until(on, steady_clock::now(), {}, &missing);
+}
+
+std::shared_ptr<acquired_slot> channel_producer::acquire_until(
+    where on, time_point until, const std::stop_token& stop, std::optional<watched_word>* missing) {
   check_usable("acquire");
-  const auto until = base::deadline_after(timeout);
   if (on) {
     streams::check_not_captured(*on, "acquire", name_);
     static_cast<void>(published_for(*on));  // what can fail fails before anything is changed
@@ -260,6 +271,12 @@ std::shared_ptr<acquired_slot> channel_producer::acquire(where on,
       has_turn = !late;
     }
     if (late) {
+      if (missing != nullptr) {
+        const auto pause = std::max(late->look_again, shortest_look);
+        missing->emplace(
+            watched_word{late->on, late->value, late->keep, steady_clock::now() + pause});
+        return nullptr;
+      }
       // Not with the lock held: others join, leave and publish meanwhile.
       const auto now = steady_clock::now();
       if (stops.token().stop_requested() || (now >= until && has_turn)) {

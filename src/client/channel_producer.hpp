@@ -20,6 +20,7 @@
 #include "client/channel_claim.hpp"
 #include "client/client_impl.hpp"
 #include "client/handle_table.hpp"
+#include "client/word_poller.hpp"
 #include "gpushm/channel.h"
 #include "streams/ordered_stores.hpp"
 
@@ -74,6 +75,9 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
   [[nodiscard]] std::shared_ptr<acquired_slot> acquire(where on,
                                                        std::chrono::milliseconds timeout,
                                                        const std::stop_token& stop);
+  /// As `acquire`, without waiting. Null without `missing`: only `acquire` can tell.
+  [[nodiscard]] std::shared_ptr<acquired_slot> try_acquire(where on,
+                                                           std::optional<watched_word>& missing);
   [[nodiscard]] gpushm_slot_info info_of(const acquired_slot& slot) const;
   /// A handle of its own of the slots' segment.
   [[nodiscard]] gpushm_segment* memory_of(const acquired_slot& slot) const;
@@ -113,6 +117,11 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
       const std::function<bool(const channel::table_view&)>& accepts) const;
   [[nodiscard]] bool has_ended(const channel::member& which) const;
   [[nodiscard]] bool await_members() const;
+  /// `missing`: null if the call may wait.
+  [[nodiscard]] std::shared_ptr<acquired_slot> acquire_until(where on,
+                                                             time_point until,
+                                                             const std::stop_token& stop,
+                                                             std::optional<watched_word>* missing);
   void check_usable(std::string_view operation) const;
   [[nodiscard]] cuda::CUdeviceptr published_for(cuda::CUstream stream) const;
 

@@ -423,6 +423,25 @@ bool gpushm_timeline::wait(std::uint64_t value,
   return wait_until(value, timeout, stop);
 }
 
+bool gpushm_timeline::try_wait(std::uint64_t value,
+                               std::optional<detail::watched_word>& missing) const {
+  check_usable("wait");
+  check_value("wait", value);
+  const auto at = place_.now();
+  switch (at->wait(value, milliseconds(0))) {
+    case wait_result::reached:
+      return true;
+    case wait_result::ended:
+      throw ended(*at, "wait", value);
+    case wait_result::timed_out:
+      missing.emplace(
+          detail::watched_word{{at->words().page->page(), at->words().first}, value, at});
+      return false;
+    default:
+      return false;
+  }
+}
+
 bool gpushm_timeline::wait_flags(std::uint64_t flags,
                                  milliseconds timeout,
                                  const std::stop_token& stop) const {

@@ -15,6 +15,7 @@
 #include "client/client_impl.hpp"
 #include "client/place_follower.hpp"
 #include "client/signal_pages.hpp"
+#include "client/word_poller.hpp"
 #include "gpushm/timeline.h"
 #include "streams/ordered_stores.hpp"
 #include "sync/cpu_wait.hpp"
@@ -69,6 +70,9 @@ struct gpushm_timeline {
   [[nodiscard]] bool wait(std::uint64_t value,
                           std::chrono::milliseconds timeout,
                           const std::stop_token& stop) const;
+  /// Whether the value is reached. Not, and without `missing`: only `wait` can tell.
+  [[nodiscard]] bool try_wait(std::uint64_t value,
+                              std::optional<gpushm::detail::watched_word>& missing) const;
   void set_flags(std::uint64_t flags);
   [[nodiscard]] bool wait_flags(std::uint64_t flags,
                                 std::chrono::milliseconds timeout,

@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <cerrno>
 #include <climits>
 #include <ctime>
 
@@ -63,6 +65,29 @@ void sleep_on(const std::atomic<std::uint64_t>& word,
             &limit,
             nullptr,
             0);
+}
+
+bool sleep_on_any(std::span<const sleeping_word> words, clock::time_point until) noexcept {
+  // The kernel's structure and numbers, which headers before Linux 5.16 lack.
+  struct waiter {
+    std::uint64_t value;
+    std::uint64_t address;
+    std::uint32_t flags;
+    std::uint32_t reserved;
+  };
+  constexpr std::uint32_t of_32_bits = 2;
+  constexpr long futex_waitv = 449;  // on every architecture
+  std::array<waiter, most_sleeping_words> waiters{};
+  std::size_t count = 0;
+  for (const sleeping_word& each : words) {
+    waiters[count++] = {static_cast<std::uint32_t>(each.seen),
+                        reinterpret_cast<std::uintptr_t>(lower_half(*each.at)),
+                        of_32_bits,
+                        0};
+  }
+  const timespec limit = to_timespec(until.time_since_epoch());
+  const long result = ::syscall(futex_waitv, waiters.data(), count, 0, &limit, CLOCK_MONOTONIC);
+  return result >= 0 || (errno != ENOSYS && errno != EPERM && errno != EINVAL);
 }
 
 void wake_all(const std::atomic<std::uint64_t>& word) noexcept {

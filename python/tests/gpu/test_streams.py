@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import pickle
 import time
@@ -303,6 +304,30 @@ def test_the_cpu_writes_a_slot_of_a_stream_when_nothing_reads_it(client, driver,
     slot.publish()
     with pytest.raises(gpushm.InvalidArgumentError):
         array.copy_from(source)
+
+
+def test_asyncio_waits_for_streams(client, driver):
+    async def main():
+        producer = client.producer("c", MIB, 1, device="0")
+        consumer = client.consumer("c")
+        fill = driver.stream()
+        go, done = client.create_timeline("go"), client.create_timeline("done")
+        seen = client.open_timeline("done")
+        slot = await producer.acquire_async(20, stream=fill)
+        late = asyncio.create_task(producer.acquire_async(20, stream=fill))
+        client.open_timeline("go").wait(1, stream=fill)
+        done.signal(1, stream=fill)
+        slot.publish()
+        waits = [asyncio.create_task(each) for each in (seen.wait_async(1), consumer.next_async())]
+        await asyncio.sleep(0.01)
+        assert not any(each.done() for each in waits)
+        go.signal(1)
+        _, item = await asyncio.gather(*waits)
+        item.release()
+        (await late).abandon()
+        driver.synchronize(fill)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_a_batch(client, driver):
