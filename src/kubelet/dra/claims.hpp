@@ -73,17 +73,17 @@ class claims {
     std::vector<std::string> freed;  ///< "namespace/name" of claims, names of domains and documents
     std::string failure;             ///< why not everything was checked; empty: none
   };
-  /// Unprepares claims that were deleted or replaced by another claim of the same name, or were not
-  /// allocated to this node in two successive sweeps; removes domains and documents without a
-  /// claim; retries opening domains that could not be opened. Keeps claims whose state the API
-  /// server did not report, and those that another call uses for longer than `timeout`, with a
-  /// failure.
+  /// With `ask_server`, which takes one request for each claim, unprepares claims that were deleted
+  /// or replaced by another claim of the same name, or were not allocated to this node in two
+  /// successive such sweeps. Removes domains and documents without a claim; retries opening domains
+  /// that could not be opened. Keeps claims whose state the API server did not report, and those
+  /// that another call uses for longer than `timeout`, with a failure.
   ///
   /// A claim that is allocated but not reserved stays, and an unallocated one stays until the next
   /// sweep: after a forced deletion of its pod, the controller removes reservation and allocation
   /// while the pod is still terminating on this node, and the claim may be allocated to another pod
   /// of this node. The kubelet does not prepare it again, because it considers it prepared.
-  sweep_result sweep();
+  sweep_result sweep(bool ask_server = true);
 
   [[nodiscard]] std::size_t size() const;
   /// By device: why claims with the device currently cannot use their domain.

@@ -99,7 +99,7 @@ class driver::impl {
   void serve();
   void start_publishing();
   void start_sweep();
-  void sweep();
+  void sweep(bool ask_server);
   void handle_registration(const std::string& refusal);
   void set_problem(const std::string& text);
 
@@ -111,6 +111,7 @@ class driver::impl {
   claims claims_;
   health_services health_;
   std::atomic<bool> sweeping_{false};
+  std::atomic<bool> server_sweep_due_{true};
   std::string sweep_failure_;  ///< of the last sweep
 
   mutable std::mutex mutex_;
@@ -122,6 +123,7 @@ class driver::impl {
 
   clock::time_point next_health_;
   clock::time_point next_sweep_;
+  clock::time_point next_server_sweep_;
 
   // Calls that do not need the API server never wait for those that do.
   work_queue through_api_;
@@ -194,6 +196,10 @@ void driver::impl::maintain() {
   }
   if (now >= next_sweep_) {
     next_sweep_ = now + options_.sweep_interval;
+    if (now >= next_server_sweep_) {
+      next_server_sweep_ = now + options_.server_sweep_interval;
+      server_sweep_due_ = true;
+    }
     start_sweep();
   }
 }
@@ -246,18 +252,18 @@ void driver::impl::start_publishing() {
 
 void driver::impl::start_sweep() {
   if (!sweeping_.exchange(true)) {
-    sweeps_.run([this] {
-      sweep();
+    sweeps_.run([this, ask_server = server_sweep_due_.exchange(false)] {
+      sweep(ask_server);
       sweeping_ = false;
     });
   }
 }
 
-void driver::impl::sweep() {
+void driver::impl::sweep(bool ask_server) {
   observed operation(observer_, "Sweep");
   claims::sweep_result result;
   try {
-    result = claims_.sweep();
+    result = claims_.sweep(ask_server);
   } catch (const std::exception& failure) {
     result.failure = failure.what();  // out of memory: the next sweep may succeed
   }
@@ -265,6 +271,7 @@ void driver::impl::sweep() {
     base::log(log_level::info, fmt::format("freed {}, which is no longer in use", freed));
   }
   if (!result.failure.empty()) {
+    server_sweep_due_ = server_sweep_due_ || ask_server;  // with the next sweep
     operation.failed(error(errc::peer_unreachable, "sweep claims", "", result.failure));
   }
   // Only one sweep runs at a time.

@@ -24,7 +24,10 @@ struct driver_options {
   std::string boot_id = {};                           ///< empty: the kernel's
   std::chrono::milliseconds check_interval{1'000};    ///< for the sockets
   std::chrono::milliseconds health_interval{10'000};  ///< a kubelet forgets health after 30 s
-  std::chrono::milliseconds sweep_interval{300'000};
+  std::chrono::milliseconds sweep_interval{300'000};  ///< without the API server, but see below
+  /// Sweeps that ask the API server for each claim: the first one, and then in this interval. All
+  /// nodes of a cluster do; a kubelet's own calls make them rarely necessary.
+  std::chrono::milliseconds server_sweep_interval{3'600'000};
 };
 
 struct driver_status {

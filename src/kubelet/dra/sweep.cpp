@@ -53,9 +53,11 @@ bool claims::should_free(const prepared_claim& claim) {
   return use != claim_use::in_use;
 }
 
-claims::sweep_result claims::sweep() {
+claims::sweep_result claims::sweep(bool ask_server) {
   sweep_result result;
-  api_.invalidate();
+  if (ask_server) {
+    api_.invalidate();
+  }
   for (const prepared_claim& seen : all()) {
     base::busy_names::hold taken;
     try {
@@ -69,7 +71,7 @@ claims::sweep_result claims::sweep() {
       continue;
     }
     try {
-      if (should_free(*claim)) {
+      if (ask_server && should_free(*claim)) {
         remove(claim->claim.uid, claim->domain);
         drop(claim->claim.uid);
         result.freed.push_back(to_string(claim->claim));

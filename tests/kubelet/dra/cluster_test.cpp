@@ -52,6 +52,7 @@ class dra_cluster : public testing::TestWithParam<const char*> {
     options.kubelet_root = dir_.path();
     options.cdi_directory = dir_ / "cdi";
     options.sweep_interval = 200ms;
+    options.server_sweep_interval = 200ms;
     driver_ = std::make_unique<driver>(options, *client_, domains_);
     ASSERT_TRUE(kubelet_->wait_registered(test_driver, timeout));
   }

@@ -502,6 +502,29 @@ TEST_F(dra_driver, sweep_runs_at_start) {
   EXPECT_GE(observer_.count("dra Sweep ok"), 1U);
 }
 
+TEST_F(dra_driver, sweeps_rarely_ask_the_server) {
+  start_all();
+  prepare(add_claim(1));
+  prepare(add_claim(2, {{.device = "share-1"}}));
+  driver_.reset();
+  driver_options often = options();
+  often.sweep_interval = 20ms;
+  cluster_.unreachable = true;
+  driver_ = std::make_unique<driver>(often, cluster_, domains_, &observer_);
+  ASSERT_TRUE(kubelet_->wait_registered(test_driver, timeout));
+  ASSERT_TRUE(
+      eventually([&] { return observer_.count("dra Sweep peer_unreachable") >= 2; }, timeout));
+  // A failed one is repeated with the next sweep.
+  cluster_.erase(claim_path(claim_number(1)));
+  cluster_.unreachable = false;
+  ASSERT_TRUE(eventually([&] { return driver_->status().claims == 1; }, timeout));
+  const unsigned done = observer_.count("dra Sweep ok");
+  ASSERT_TRUE(eventually([&] { return observer_.count("dra Sweep ok") >= done + 2; }, timeout));
+  const unsigned gets = cluster_.gets - cluster_.node_gets;
+  ASSERT_TRUE(eventually([&] { return observer_.count("dra Sweep ok") >= done + 7; }, timeout));
+  EXPECT_EQ(cluster_.gets - cluster_.node_gets, gets);
+}
+
 TEST_F(dra_driver, leaks_no_descriptor) {
   start_all();
   // The first round creates the objects that gRPC keeps until the process exits.
