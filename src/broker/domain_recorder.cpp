@@ -246,7 +246,20 @@ bool domain_recorder::gives_way(const core::lost_segment& what,
          (what.is_creator || (ledger_ != nullptr && ledger_->is_overdue(what.generation, to.uid)));
 }
 
-void domain_recorder::check_publication(const wire::publish& message) const {
+void domain_recorder::check_returner(gpushm::generation generation, core::session_id by) const {
+  const core::segment* const held = domain_.find_segment(generation);
+  if (ledger_ != nullptr && held != nullptr && held->creator_session != by &&
+      ledger_->is_missing(generation)) {
+    throw error(errc::already_exists,
+                {},
+                {},
+                "another process hands this segment back",
+                "open it when that process has done so");
+  }
+}
+
+void domain_recorder::check_publication(const wire::publish& message, core::session_id by) const {
+  check_returner(message.generation, by);
   if (ledger_ != nullptr) {
     ledger_->check_publication(message.generation, message.metadata);
   }

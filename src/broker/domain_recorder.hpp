@@ -79,8 +79,11 @@ class domain_recorder {
   void note_return(gpushm::generation generation, const core::peer& who);
   /// Whether a member that is at handing `what` back gives way to `who`.
   [[nodiscard]] bool gives_way(const core::lost_segment& what, const core::peer& to) const noexcept;
-  /// Throws as `segment_ledger::check_publication`.
-  void check_publication(const wire::publish& message) const;
+  /// Throws already_exists if another member is at handing it back, to which `by` has given way:
+  /// the generation alone does not tell the reservations of the two apart.
+  void check_returner(gpushm::generation generation, core::session_id by) const;
+  /// Throws as `check_returner` and `segment_ledger::check_publication`.
+  void check_publication(const wire::publish& message, core::session_id by) const;
   /// Of a page of timelines that is handed back; not known without a ledger.
   [[nodiscard]] page_identity page_of(gpushm::generation generation) const noexcept;
   /// The time to hand back what an earlier broker has lost is over.

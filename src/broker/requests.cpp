@@ -306,6 +306,7 @@ prepared requests::handle(const context& at, const wire::attach& message) {
   if (at.came() != message.chunk_bytes.size()) {
     throw wrong_count(at.came(), message.chunk_bytes.size());
   }
+  record_.check_returner(message.generation, at.number);
   const core::segment& what =
       domain_.check_attach(at.number, message.generation, message.first_chunk, at.came());
   if (at.foreign != 0) {
@@ -364,7 +365,7 @@ prepared requests::handle(const context& at, const wire::attach& message) {
 prepared requests::handle(const context& at, const wire::publish& message) {
   // Waiting opens are answered first; the creator gets `done` when all can see the segment.
   prepared answer = prepare(at.id, wire::done{});
-  record_.check_publication(message);
+  record_.check_publication(message, at.number);
   domain_.publish(at.number, message.generation, message.metadata);
   return answer;
 }

@@ -354,13 +354,17 @@ void segment_ledger::check_name(std::string_view name, const core::peer& who) co
               "try again then; an open with a timeout waits for the segment");
 }
 
+bool segment_ledger::is_missing(gpushm::generation generation) const noexcept {
+  const auto at = places_.find(generation);
+  return at != places_.end() && at->second.is_missing && at->second.is_published;
+}
+
 void segment_ledger::check_publication(gpushm::generation generation,
                                        std::span<const std::byte> metadata) const {
-  const auto at = places_.find(generation);
-  if (at == places_.end() || !at->second.is_missing || !at->second.is_published) {
+  if (!is_missing(generation)) {
     return;
   }
-  const auto known = read(at->second.index);
+  const auto known = read(places_.at(generation).index);
   if (!known || !are_equal(known->metadata, code_of_metadata(metadata))) {
     throw error(errc::permission_denied,
                 {},

@@ -643,13 +643,35 @@ TEST_F(lost_broker_with_hostile_member, gives_way_to_the_creator_of_what_it_does
   EXPECT_EQ(failure_of(another.request(opened.offer)), errc::already_exists) << "at once";
   auto creator = greeted();
   ASSERT_TRUE(body_of<wire::reserved>(creator.request(created.offer)));
-  EXPECT_EQ(attach(hostile, opened), errc::permission_denied);
+  EXPECT_EQ(attach(hostile, opened), errc::already_exists);
   EXPECT_EQ(failure_of(hostile.request(opened.offer)), errc::already_exists);
   ASSERT_EQ(attach(creator, created), std::nullopt);
   ASSERT_TRUE(body_of<wire::done>(
       creator.request(wire::publish{created.offer.generation, created.metadata})));
   EXPECT_TRUE(has("w", std::to_string(created.offer.generation)));
   EXPECT_EQ(failure_of(hostile.request(opened.offer)), errc::already_exists);
+}
+
+/// Both have attached everything, and publish by a generation that names the one that came later.
+TEST_F(lost_broker_with_hostile_member, who_has_given_way_does_not_publish_for_the_other) {
+  start();
+  auto first = greeted();
+  const holding created = create(first, "w", gpushm::lifetime::persistent);
+  auto second = greeted();
+  const holding opened = open(second, created);
+  lose();
+
+  auto reader = greeted();
+  ASSERT_TRUE(body_of<wire::reserved>(reader.request(opened.offer)));
+  ASSERT_EQ(attach(reader, opened), std::nullopt);
+  auto creator = greeted();
+  ASSERT_TRUE(body_of<wire::reserved>(creator.request(created.offer)));
+  ASSERT_EQ(attach(creator, created), std::nullopt);
+  const wire::publish publication{created.offer.generation, created.metadata};
+  EXPECT_EQ(failure_of(reader.request(publication)), errc::already_exists);
+  ASSERT_TRUE(body_of<wire::done>(creator.request(publication)));
+  EXPECT_EQ(connect().stat("w").leases, 1U);
+  EXPECT_EQ(failure_of(reader.request(publication)), errc::already_published);
 }
 
 TEST_F(lost_broker_with_hostile_member, gives_way_to_another_reader_after_some_time) {
@@ -683,7 +705,7 @@ TEST_F(lost_broker_with_hostile_member, gives_way_to_another_reader_after_some_t
         return body_of<wire::reserved>(honest.request(honest_one.offer)) != nullptr;
       },
       30s));
-  EXPECT_EQ(attach(hostile, hostile_one), errc::permission_denied);
+  EXPECT_EQ(attach(hostile, hostile_one), errc::already_exists);
   ASSERT_EQ(attach(honest, honest_one), std::nullopt);
   ASSERT_TRUE(body_of<wire::done>(
       honest.request(wire::publish{created.offer.generation, created.metadata})));
@@ -767,7 +789,9 @@ TEST_F(lost_broker, gets_everything_back_from_many_processes_again_and_again) {
               << i << " has not " << name;
         }
         // Also of those whose turn is later.
-        EXPECT_TRUE(eventually([&] { return connect().stat(name_of(i, k)).leases == 3U; }, 15s));
+        EXPECT_TRUE(eventually([&] { return connect().stat(name_of(i, k)).leases == 3U; }, 15s))
+            << connect().stat(name_of(i, k)).leases << " leases of " << name_of(i, k)
+            << " after loss " << loss;
       }
       EXPECT_TRUE(eventually([&] { return all[i].does("files") == files[i]; }, 10s));
     }
