@@ -37,6 +37,7 @@ from gpushm._core import (
     connect,
     connect_async,
     create_local_timeline,
+    describe_ticket,
     export_memory,
     from_dlpack,
     import_file,
@@ -44,6 +45,7 @@ from gpushm._core import (
     import_timeline,
     library_version,
     tensors_size,
+    waiting_streams,
     write_ticket_file,
 )
 from gpushm._errors import (
@@ -97,7 +99,18 @@ from gpushm._shared import SharedTensor
 from gpushm._tensors import load_safetensors, safe_open, shard
 from gpushm._torch import MemPool, load_into, make_private
 from gpushm._tree import SharedTree
-from gpushm._types import BrokerInfo, BrokerStatistics, Event, ProducerStats, SegmentInfo
+from gpushm._types import (
+    BrokerInfo,
+    BrokerStatistics,
+    CacheStats,
+    ChannelStatus,
+    ConsumerStatus,
+    Event,
+    ProducerStats,
+    SegmentInfo,
+    TicketInfo,
+    WaitingStreams,
+)
 
 __version__ = ".".join(map(str, library_version()))
 
@@ -127,6 +140,7 @@ __all__ = [
     "tensors_size",
     "SharedTensor",
     "import_ticket",
+    "describe_ticket",
     "import_file",
     "export_memory",
     "write_ticket_file",
@@ -135,12 +149,18 @@ __all__ = [
     "FileExport",
     "create_local_timeline",
     "import_timeline",
+    "waiting_streams",
     "log_to",
     "SegmentInfo",
     "BrokerInfo",
     "BrokerStatistics",
     "Event",
     "ProducerStats",
+    "CacheStats",
+    "ChannelStatus",
+    "ConsumerStatus",
+    "TicketInfo",
+    "WaitingStreams",
     "Error",
     "ErrorCode",
     "InvalidArgumentError",

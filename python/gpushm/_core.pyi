@@ -6,7 +6,17 @@ from typing import Any, ClassVar, Literal
 from typing_extensions import CapsuleType
 
 from gpushm._tree import SharedTree
-from gpushm._types import BrokerInfo, BrokerStatistics, Event, ProducerStats, SegmentInfo
+from gpushm._types import (
+    BrokerInfo,
+    BrokerStatistics,
+    CacheStats,
+    ChannelStatus,
+    Event,
+    ProducerStats,
+    SegmentInfo,
+    TicketInfo,
+    WaitingStreams,
+)
 
 """The compiled part of gpushm. Use the package gpushm."""
 
@@ -1012,6 +1022,22 @@ class Client:
         Raises gpushm.NoSuchSegmentError, QuotaExceededError, TimedOutError, CancelledError.
         """
 
+    def cache_stats(self) -> CacheStats:
+        """Counters and contents of the import cache. Reads memory only."""
+
+    def channel_status(self, name: str) -> ChannelStatus:
+        """
+        A channel and its consumers, as a process sees them that is not a member. Changes nothing.
+        Raises gpushm.NoSuchSegmentError.
+        """
+
+    def unfence(self, name: str) -> None:
+        """
+        For operators: end the segment's leases of processes that have died and whose fence is still
+        pending, though their GPU work may still write. Raises gpushm.NoSuchSegmentError,
+        PermissionDeniedError, InvalidArgumentError (no lease waits for a fence).
+        """
+
     def load_tensors(self, paths: str | bytes | os.PathLike[Any] | Sequence[str | bytes | os.PathLike[Any]], name: str, *, device: str = 'auto', threads: int | None = None, reading: Literal['auto', 'cached', 'direct'] = 'auto', verify: Literal['auto', 'full'] = 'auto', replace: bool = False, tensors: Sequence[str] | None = None, slices: Mapping[str, tuple[int, ...] | Sequence[tuple[int, ...]]] | None = None, timeout: float | None = 3600.0, progress: Callable[[int, int, int, bool], object] | None = None, stop: Stop | None = None) -> Segment:
         """
         Load safetensors files into a persistent segment, once for all processes that call this at
@@ -1281,6 +1307,15 @@ def create_local_timeline() -> Timeline:
     A timeline that needs no broker, for processes of one container and one user, which import its
     :meth:`Timeline.ticket`. Raises gpushm.NotExportableError, TooManyDescriptorsError.
     """
+
+def describe_ticket(ticket: bytes) -> TicketInfo:
+    """
+    The contents of a ticket. Opens nothing. Raises gpushm.InvalidTicketError,
+    UnsupportedVersionError.
+    """
+
+def waiting_streams() -> WaitingStreams:
+    """How many streams of this process wait for timelines, and how many may."""
 
 def open_log() -> None:
     """

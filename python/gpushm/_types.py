@@ -5,7 +5,18 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
-__all__ = ["BrokerInfo", "BrokerStatistics", "Event", "ProducerStats", "SegmentInfo"]
+__all__ = [
+    "BrokerInfo",
+    "BrokerStatistics",
+    "CacheStats",
+    "ChannelStatus",
+    "ConsumerStatus",
+    "Event",
+    "ProducerStats",
+    "SegmentInfo",
+    "TicketInfo",
+    "WaitingStreams",
+]
 
 
 Access: TypeAlias = Literal["read", "read-write"]
@@ -101,3 +112,90 @@ class ProducerStats(NamedTuple):
     dropped: int
     #: It has continued the channel of another producer.
     is_continuation: bool
+
+
+class ConsumerStatus(NamedTuple):
+    """A consumer, as a process sees it that is not a member of the channel."""
+
+    mode: Literal["block", "latest", "share"]
+    #: Items; "block": 0.
+    may_hold: int
+    holds: int
+    #: The producer has answered, and has not refused it.
+    is_admitted: bool
+    uid: int
+    #: As the broker sees it; 0: not visible to it.
+    pid: int
+    #: Its first item; 0: not admitted.
+    start: int
+    #: The newest item that it has taken, or holds; "share": how many it was given.
+    taken: int
+    #: "latest": 0.
+    released: int
+    #: Complete items after the last one that it has released.
+    lag: int
+
+
+class ChannelStatus(NamedTuple):
+    """A channel, as a process sees it that is not a member."""
+
+    slots: int
+    slot_size: int
+    #: Of this producer.
+    first_item: int
+    announced: int
+    published: int
+    #: False: it has closed the channel, or has died.
+    has_producer: bool
+    is_closed: bool
+    producer_uid: int
+    #: As the broker sees it; 0: not visible to it.
+    producer_pid: int
+    consumers: tuple[ConsumerStatus, ...]
+
+
+class CacheStats(NamedTuple):
+    """Counters and contents of a client's import cache."""
+
+    #: Opens without broker and driver.
+    hits: int
+    #: Opens that sent a request to the broker.
+    misses: int
+    #: Mappings dropped because of the limits.
+    evictions: int
+    #: Unused mappings.
+    kept_entries: int
+    kept_bytes: int
+    #: Mappings in use.
+    used_entries: int
+    used_bytes: int
+
+
+class TicketInfo(NamedTuple):
+    """The contents of a ticket."""
+
+    #: Of the broker's segment.
+    name: str
+    #: Empty: no broker.
+    socket: str
+    size: int
+    allocated_size: int
+    #: 0 without a broker.
+    generation: int
+    #: As the exporter's PID namespace numbers it.
+    exporter_pid: int
+    backend: str
+    #: Importable without a broker, if the ticket names none.
+    has_handle: bool
+    #: "host", or the UUID of the GPU or MIG instance.
+    device: str
+
+
+class WaitingStreams(NamedTuple):
+    """Streams of this process that wait for timelines (docs/synchronisation.md)."""
+
+    waiting: int
+    #: As many may wait.
+    limit: int
+    #: Of CUDA.
+    connections: int

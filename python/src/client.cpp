@@ -16,6 +16,7 @@
 #include "in_python.hpp"
 #include "known_memory.hpp"
 #include "segment.hpp"
+#include "status.hpp"
 #include "stop.hpp"
 #include "subscription.hpp"
 #include "tensors.hpp"
@@ -325,6 +326,7 @@ void register_client(nb::module_& module) {
   def_context_manager(
       type, "def __enter__(self) -> Client", [](client_object& self) { self.handle.close(); });
   register_channel_methods(type);
+  register_status_methods(type);
   register_tensors_methods(type);
   module.def(
       "connect",

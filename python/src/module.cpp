@@ -15,6 +15,7 @@
 #include "log.hpp"
 #include "poller.hpp"
 #include "segment.hpp"
+#include "status.hpp"
 #include "stop.hpp"
 #include "stream_batch.hpp"
 #include "subscription.hpp"
@@ -45,6 +46,7 @@ NB_MODULE(_core, module) {
   register_known_memory(module);
   register_torch_pool(module);
   register_tickets(module);
+  register_status(module);
   register_log(module);
   module.def(
       "library_version",

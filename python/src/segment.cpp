@@ -13,6 +13,7 @@
 #include "copy.hpp"
 #include "exchange.hpp"
 #include "known_memory.hpp"
+#include "status.hpp"
 #include "stop.hpp"
 #include "stream.hpp"
 #include "tensors.hpp"
@@ -21,10 +22,6 @@
 
 namespace gpushm_python {
 namespace {
-
-std::string device_text(const gpushm_device& device) {
-  return device.kind == GPUSHM_DEVICE_HOST ? "host" : std::string(device.uuid, device.uuid_size);
-}
 
 std::string repr(const segment_object& self) {
   if (self.handle.is_closed()) {
@@ -199,6 +196,10 @@ std::shared_ptr<gpushm_segment> own_segment(gpushm_segment* segment,
                                          }};
   remember_memory(result);
   return result;
+}
+
+std::string device_text(const gpushm_device& device) {
+  return device.kind == GPUSHM_DEVICE_HOST ? "host" : std::string(device.uuid, device.uuid_size);
 }
 
 memory_range range_of(std::shared_ptr<gpushm_segment> segment) {

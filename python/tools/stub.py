@@ -16,7 +16,17 @@ from typing import Any, ClassVar, Literal
 from typing_extensions import CapsuleType
 
 from gpushm._tree import SharedTree
-from gpushm._types import BrokerInfo, BrokerStatistics, Event, ProducerStats, SegmentInfo
+from gpushm._types import (
+    BrokerInfo,
+    BrokerStatistics,
+    CacheStats,
+    ChannelStatus,
+    Event,
+    ProducerStats,
+    SegmentInfo,
+    TicketInfo,
+    WaitingStreams,
+)
 
 """
 
