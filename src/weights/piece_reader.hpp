@@ -27,6 +27,10 @@ class piece_reader {
   /// Blocks. Throws `error`: invalid_file (the file has become
   /// shorter), system_error.
   [[nodiscard]] const std::byte* read(const file_range& what, std::byte* buffer) const;
+  /// Whether this file is read with O_DIRECT.
+  [[nodiscard]] bool is_direct(std::uint32_t file) const {
+    return static_cast<bool>(direct_[file]);
+  }
   /// How many of the `left` bytes from `offset` to read into a buffer of a `copy_lane`: the next
   /// read begins with a block.
   [[nodiscard]] static std::uint64_t step(std::uint64_t offset, std::uint64_t left);

@@ -12,8 +12,10 @@ namespace gpushm::weights {
 
 namespace {
 
-/// Bytes between two runs that are read with them: less costly than another read.
-constexpr std::uint64_t max_gap_bytes = 32U << 10U;
+/// Bytes between two runs that are read with them, because they cost less than another read (ADR 34
+/// has the figures): of the page cache a system call, of a disk its latency.
+constexpr std::uint64_t max_cached_gap = 4U << 10U;
+constexpr std::uint64_t max_direct_gap = 64U << 10U;
 
 }  // namespace
 
@@ -32,6 +34,7 @@ const std::byte* run_reader::read(const piece& what,
     }
   }
   const strided_source& source = plan_.strided[what.strided];
+  const std::uint64_t max_gap = reader_.is_direct(what.file) ? max_direct_gap : max_cached_gap;
   std::byte* into = to;
   first += what.first_byte;
   while (bytes != 0) {
@@ -43,7 +46,7 @@ const std::byte* run_reader::read(const piece& what,
       const strided_source::run next = source.run_at(first + wanted);
       const std::uint64_t next_end = next.offset + std::min(next.bytes, bytes - wanted);
       // Ranges have the order of the slice: the next run may be before this one.
-      if (next.offset < end || next.offset - end > max_gap_bytes || next_end - begin > step_bytes) {
+      if (next.offset < end || next.offset - end > max_gap || next_end - begin > step_bytes) {
         break;
       }
       wanted += next_end - next.offset;
