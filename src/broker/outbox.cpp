@@ -59,7 +59,7 @@ wire::segment fields_of(const core::segment& what) {
   result.generation = what.generation;
   result.slot = what.slot;
   result.published = what.published;
-  result.removed = what.removed;
+  result.state = what.state();
   result.leases = static_cast<std::uint32_t>(what.leases.size());
   result.creator_uid = what.creator.uid;
   result.creator_pid = what.creator.pid;

@@ -121,7 +121,7 @@ void info_out(const wire::segment& from, gpushm_segment_info* where, std::string
   result.creator_pid = from.creator_pid;
   result.backend = static_cast<gpushm_backend>(from.backend);
   result.lifetime = static_cast<gpushm_lifetime>(from.lifetime);
-  result.state = from.removed ? GPUSHM_SEGMENT_REMOVED : GPUSHM_SEGMENT_LIVE;
+  result.state = static_cast<gpushm_segment_state>(from.state);
   result.published = from.published;
   result.creator_alive = from.creator_alive;
   text_out(from.name, result.name, result.name_size);

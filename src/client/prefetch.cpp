@@ -20,8 +20,9 @@ constexpr std::size_t chunks_per_batch = wire::max_batch;
 
 /// True if one packet has everything that an open maps, and if the cache keeps the mapping.
 bool can_be_prefetched(const wire::segment& what, bool any_lifetime = false) {
-  return what.published && !what.removed &&
-         (any_lifetime || what.lifetime == lifetime::persistent) &&
+  const bool has_name =
+      what.state == segment_state::live || what.state == segment_state::exporter_gone;
+  return what.published && has_name && (any_lifetime || what.lifetime == lifetime::persistent) &&
          !base::ends_with_creator(what.backend) && what.backend != backend::signals &&
          what.chunk_count <= chunks_per_batch;
 }

@@ -131,7 +131,7 @@ class encoder {
         number_of(value.backend),
         number_of(value.lifetime),
         value.published,
-        value.removed,
+        enumerator("state", value.state, segment_state::live, segment_state::device_lost),
         value.leases,
         value.creator_uid,
         value.creator_pid,
@@ -655,7 +655,7 @@ class decoder {
     result.backend = read_backend(v->backend());
     result.lifetime = read_lifetime(v->lifetime());
     result.published = v->published();
-    result.removed = v->removed();
+    result.state = enumerator(v->state(), segment_state::live, segment_state::device_lost);
     result.leases = v->leases();
     result.creator_uid = v->creator_uid();
     result.creator_pid = v->creator_pid();

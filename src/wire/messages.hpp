@@ -114,7 +114,7 @@ struct segment : base::segment_facts {
   gpushm::generation generation = 0;
   std::uint32_t slot = 0;
   bool published = false;
-  bool removed = false;
+  segment_state state = segment_state::live;  ///< as the state table shows it
   std::uint32_t leases = 0;
   std::uint32_t creator_uid = 0;
   std::int32_t creator_pid = 0;

@@ -463,7 +463,7 @@ TEST_F(hub_conversation, stat_describes_a_segment) {
   EXPECT_EQ(info.chunk_count, 1U);
   EXPECT_EQ(info.lifetime, lifetime::persistent);
   EXPECT_TRUE(info.published);
-  EXPECT_FALSE(info.removed);
+  EXPECT_EQ(info.state, segment_state::exporter_gone) << "as the state table shows it";
   EXPECT_EQ(info.leases, 1U);
   EXPECT_EQ(info.creator_uid, 1000U);
   EXPECT_EQ(info.creator_pid, 101);

@@ -173,7 +173,7 @@ class world final : public broker_detail::outbox {
     const auto* failed = std::get_if<wire::failure>(&message->body);
     if (found != nullptr) {
       GPUSHM_REQUIRE(packet.descriptors.size() == found->chunk_bytes.size());
-      GPUSHM_REQUIRE(found->segment.published && !found->segment.removed);
+      GPUSHM_REQUIRE(found->segment.published && found->segment.state != segment_state::removed);
       const bool bound = base::is_exporter_bound(found->segment.backend);
       GPUSHM_REQUIRE(bound == !found->ticket.empty());
       GPUSHM_REQUIRE(!bound || found->segment.lifetime == lifetime::leased);

@@ -202,6 +202,8 @@ TEST_F(death_of_client, consumers_keep_their_mapping_when_the_producer_dies) {
     (void)producer.wait_exit(seconds(5));
     EXPECT_TRUE(eventually([&] { return mapping.state() == gpushm::segment_state::exporter_gone; },
                            seconds(4)));
+    EXPECT_EQ(client_.stat(name).state, gpushm::segment_state::exporter_gone)
+        << "operators read another word than users";
     EXPECT_TRUE(holds_pattern(mapping));
   }
   EXPECT_TRUE(nothing_listed());

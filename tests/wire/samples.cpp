@@ -36,7 +36,7 @@ segment some_segment() {
   result.backend = backend::cuda_vmm;
   result.lifetime = lifetime::persistent;
   result.published = true;
-  result.removed = true;
+  result.state = segment_state::removed;
   result.leases = 4;
   result.creator_uid = 1000;
   result.creator_pid = 4711;
@@ -72,6 +72,7 @@ receipt some_receipt() {
 /// Includes the fields that were added after the first golden files.
 segment longest_ending_segment() {
   segment result = longest_segment();
+  result.state = segment_state::device_lost;
   result.offset_bytes = max64;
   result.ending = max32;
   result.ending_pid = INT32_MIN;
