@@ -610,6 +610,7 @@ TEST_F(dra_claims, two_damaged_checkpoints_change_nothing) {
 
 TEST_F(dra_claims, fifo_as_checkpoint_does_not_block) {
   claims_.reset();
+  std::filesystem::remove(state_ + "/dra-checkpoint.json");
   ASSERT_EQ(::mkfifo((state_ + "/dra-checkpoint.json").c_str(), 0600), 0);
   EXPECT_THAT(failure_of([&] { start(); }),
               HasSubstr("dra-checkpoint.json\": it is not a regular file"));
