@@ -93,7 +93,9 @@ word_poller::finding word_poller::look(std::span<std::uint64_t> due,
 
 /// A word whose watch is removed meanwhile may be unmapped: the kernel reads it once, when the
 /// sleep begins, and then reports that instead of sleeping.
-void word_poller::sleep(std::uint64_t wakes, const finding& found, time_point now) noexcept {
+void word_poller::sleep_on_words(std::uint64_t wakes,
+                                 const finding& found,
+                                 time_point now) noexcept {
   const std::span words(sleep_.data(), found.words + 1);
   words.back() = {&wakes_, wakes};
   if (words.size() == 1) {
@@ -116,7 +118,7 @@ std::size_t word_poller::wait(std::span<std::uint64_t> due, time_point deadline)
       return found.due;
     }
     found.next_look = std::min(found.next_look, deadline);
-    sleep(wakes, found, now);
+    sleep_on_words(wakes, found, now);
   }
 }
 

@@ -101,7 +101,7 @@ class word_poller {
                              time_point now,
                              std::vector<std::unique_ptr<entry>>& ended);
   void add_sleep(finding& found, const entry& on, std::uint64_t seen, time_point now) noexcept;
-  void sleep(std::uint64_t wakes, const finding& found, time_point now) noexcept;
+  void sleep_on_words(std::uint64_t wakes, const finding& found, time_point now) noexcept;
 
   const std::uint64_t forks_ = fork_count();
   std::mutex mutex_;
