@@ -116,7 +116,7 @@ TEST_F(word_pollers, keep_a_page_as_long_as_its_watch) {
 
 /// Watches come and go while the thread sleeps on their words.
 TEST_F(word_pollers, lose_no_signal_while_others_are_removed) {
-  constexpr std::uint64_t rounds = 2'000;
+  constexpr std::uint64_t rounds = 500;
   std::atomic<std::uint64_t> seen{0};
   std::jthread waiter([&](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
