@@ -39,6 +39,7 @@ using gpushm_testing::stream;
 using gpushm_testing::uid_of;
 using nlohmann::json;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -651,9 +652,10 @@ TEST(agent_command, dra_without_broker_is_rejected) {
   const auto result =
       run_agent({"--broker", "off", "--dra", "on", "--listen", "off", "--device-plugin", "off"});
   EXPECT_EQ(result.status, exited(1));
-  EXPECT_EQ(result.err,
-            "gpushmd: start the DRA driver: the DRA driver needs the broker, which is off (use "
-            "--broker on, or --dra off)\n");
+  // After the line with the version.
+  EXPECT_THAT(result.err,
+              EndsWith("gpushmd: start the DRA driver: the DRA driver needs the broker, which is "
+                       "off (use --broker on, or --dra off)\n"));
 }
 
 }  // namespace
