@@ -242,7 +242,9 @@ TEST_F(dra_driver, only_unknown_claims_wait_for_a_slow_server) {
     std::vector<std::jthread> callers;
     for (unsigned number = 0; number < 8; ++number) {
       callers.emplace_back([&, claim = add_claim(number)] {
-        EXPECT_EQ(call_prepare(channel, "v1.DRAPlugin", {claim}, timeout).at(claim.uid).error, "");
+        EXPECT_EQ(
+            call_prepare(channel, "v1.DRAPlugin", {claim}, scaled_timeout(60s)).at(claim.uid).error,
+            "");
       });
     }
     EXPECT_TRUE(eventually([&] { return cluster_.held_gets() >= 4; }, timeout));
@@ -267,7 +269,8 @@ TEST_F(dra_driver, cancelled_calls_are_not_worked_off) {
           std::vector<std::jthread> callers;
           for (unsigned busy = 0; busy < 4; ++busy) {
             callers.emplace_back([&, claim = add_claim(++number)] {
-              static_cast<void>(call_prepare(channel, "v1.DRAPlugin", {claim}, timeout));
+              static_cast<void>(
+                  call_prepare(channel, "v1.DRAPlugin", {claim}, scaled_timeout(60s)));
             });
           }
           EXPECT_TRUE(eventually([&] { return cluster_.held_gets() == 4; }, timeout));
