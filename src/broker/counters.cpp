@@ -11,6 +11,9 @@ namespace {
 constexpr std::uint64_t longest_open_ns = std::chrono::nanoseconds(std::chrono::hours(1)).count();
 /// Upper bound per report: a cache hit takes about 100 ns, and reports come once a second at most.
 constexpr std::uint64_t max_cached = 1ULL << 32U;
+/// The same of items, and of their bytes: a second of a memory of 16 TiB/s.
+constexpr std::uint64_t max_items = 1ULL << 32U;
+constexpr std::uint64_t max_item_bytes = 1ULL << 44U;
 }  // namespace
 
 void counters::count_failure(std::uint64_t code) noexcept {
@@ -31,6 +34,8 @@ void counters::reported(const wire::report& from_client) noexcept {
     count_failure(code);
   }
   add(cached_, std::min(from_client.cached, max_cached));
+  add(items_, std::min(from_client.items, max_items));
+  add(item_bytes_, std::min(from_client.item_bytes, max_item_bytes));
 }
 
 void counters::state_of(const core::domain& now) noexcept {

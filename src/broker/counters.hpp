@@ -20,6 +20,12 @@ struct return_counts {
   std::uint64_t lost = 0;  ///< persistent ones
 };
 
+/// Of channels, as their producers have reported.
+struct channel_counts {
+  std::uint64_t items = 0;
+  std::uint64_t item_bytes = 0;
+};
+
 /// The broker's counters. Written on its strand, read from any thread without a lock: the values of
 /// one `read` need not be from the same moment.
 ///
@@ -31,6 +37,10 @@ class counters {
   void open_failed(errc why) noexcept {
     count_failure(static_cast<std::uint64_t>(why));
     requests_.refused(request_kind::open, why);
+  }
+  /// Thread-safe.
+  [[nodiscard]] channel_counts channels() const noexcept {
+    return {items_.load(std::memory_order_relaxed), item_bytes_.load(std::memory_order_relaxed)};
   }
   [[nodiscard]] request_counts& requests() noexcept { return requests_; }
   [[nodiscard]] const request_counts& requests() const noexcept { return requests_; }
@@ -78,6 +88,8 @@ class counters {
   std::array<counter, codes> failures_{};
   std::array<counter, std::tuple_size_v<decltype(broker_statistics::open_latency)>> latency_{};
   counter latency_sum_ns_{0};
+  counter items_{0};
+  counter item_bytes_{0};
   request_counts requests_;
 };
 

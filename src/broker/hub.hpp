@@ -161,6 +161,8 @@ class hub final {
   [[nodiscard]] const request_counts& counted_requests() const noexcept {
     return counters_.requests();
   }
+  /// Thread-safe.
+  [[nodiscard]] channel_counts channels() const noexcept { return counters_.channels(); }
   /// A connection was refused before it had a session.
   void count_refused_connection(errc why) noexcept {
     counters_.requests().refused(request_kind::connect, why);

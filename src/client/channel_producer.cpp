@@ -375,6 +375,7 @@ std::uint64_t channel_producer::publish(acquired_slot& slot,
     end(slot);
   }
   handle_table<acquired_slot>::of_process().remove(slot.handle);
+  claim_->broker()->published_item(shape_.slot_bytes);
   return number;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reports of this client's opens, for the broker's counters.
+// Reports of this client's opens and items, for the broker's counters.
 #include <utility>
 
 #include "base/log.hpp"
@@ -29,6 +29,12 @@ void connection::open_failed(errc why) noexcept {
       wake_thread();
     }
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it is not counted then
+  }
+}
+
+void connection::published_item(std::uint64_t bytes) noexcept {
+  if (takes_reports_ && !broken() && reports_.add_item(bytes)) {
+    wake_thread();
   }
 }
 

@@ -14,7 +14,8 @@
 
 namespace gpushm::detail {
 
-/// Results of opens until they are sent: any number of threads add, the connection's thread takes.
+/// Results of opens, and items of channels, until they are sent: any number of threads add, the
+/// connection's thread takes.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: safe, except `add_cached`.
 class open_reports {
@@ -34,6 +35,20 @@ class open_reports {
     cached_.store(cached_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
 
+  /// Counts an item that was published in a slot of `bytes`. No lock, except once for each report.
+  /// Returns true if `due` is now earlier than before.
+  bool add_item(std::uint64_t bytes) {
+    item_bytes_.fetch_add(bytes);
+    items_.fetch_add(1);
+    // In one order with those and with `take`: it either takes this item, or clears the flag before
+    // it is read here.
+    if (has_items_.load() || has_items_.exchange(true)) {
+      return false;
+    }
+    const std::lock_guard lock(mutex_);
+    return become_due();
+  }
+
   /// When to send the next report; nothing if there is nothing to report.
   [[nodiscard]] std::optional<time_point> due() const {
     const std::lock_guard lock(mutex_);
@@ -44,7 +59,12 @@ class open_reports {
   /// are none. The rest is due immediately.
   [[nodiscard]] std::optional<wire::report> take() {
     const std::lock_guard lock(mutex_);
-    wire::report taken{first_of(open_ns_), first_of(failures_), 0};
+    wire::report taken{first_of(open_ns_), first_of(failures_)};
+    has_items_ = false;
+    taken.items = items_.load() - reported_items_;
+    reported_items_ += taken.items;
+    taken.item_bytes = item_bytes_.load() - reported_item_bytes_;
+    reported_item_bytes_ += taken.item_bytes;
     taken.cached = cached_.load(std::memory_order_relaxed) - reported_cached_;
     reported_cached_ += taken.cached;
     if (open_ns_.empty() && failures_.empty()) {
@@ -67,11 +87,16 @@ class open_reports {
       due_ = std::chrono::steady_clock::now();
       return true;
     }
-    if (!due_) {
-      due_ = std::chrono::steady_clock::now() + delay;
-      return true;
+    return become_due();
+  }
+
+  /// With the lock held.
+  bool become_due() {
+    if (due_) {
+      return false;
     }
-    return false;
+    due_ = std::chrono::steady_clock::now() + delay;
+    return true;
   }
 
   /// A longer list violates the protocol: the broker closes the connection.
@@ -91,6 +116,11 @@ class open_reports {
   std::optional<time_point> due_;
   std::atomic<std::uint64_t> cached_{0};
   std::uint64_t reported_cached_ = 0;
+  std::atomic<bool> has_items_{false};  ///< some that are not taken, and a report is due
+  std::atomic<std::uint64_t> items_{0};
+  std::atomic<std::uint64_t> item_bytes_{0};
+  std::uint64_t reported_items_ = 0;
+  std::uint64_t reported_item_bytes_ = 0;
 };
 
 }  // namespace gpushm::detail

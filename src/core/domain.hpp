@@ -147,6 +147,7 @@ struct segment_survey {
   static constexpr std::size_t kinds = static_cast<std::size_t>(backend::timeline) + 1;
 
   std::array<part, kinds> by_kind{};       ///< `backend`
+  std::uint64_t channels = 0;              ///< with a producer
   part unheld;                             ///< persistent, and no process has a lease
   part ending;                             ///< have leases that wait for a fence
   std::optional<time_point> ending_since;  ///< the oldest of those leases

@@ -80,6 +80,9 @@ std::optional<ending_leases> domain::ending_of(const segment& what) const {
 
 bool domain::survey_some(segment_survey& to) const {
   constexpr std::size_t effort_per_turn = 4'096;
+  // A channel is nothing of the broker's; its producer has this timeline
+  // (client/channel_names.hpp).
+  constexpr std::string_view producer = "/~producer";
   for (std::size_t effort = 0; effort < effort_per_turn; ++to.next_slot, ++effort) {
     if (to.next_slot >= slots_.end()) {
       return false;
@@ -89,6 +92,9 @@ bool domain::survey_some(segment_survey& to) const {
       continue;  // free
     }
     to.by_kind.at(static_cast<std::size_t>(at->backend)).add(*at);
+    if (at->backend == backend::timeline && at->name.ends_with(producer)) {
+      ++to.channels;
+    }
     if (at->leases.empty() && at->lifetime == lifetime::persistent) {
       to.unheld.add(*at);
     }

@@ -324,7 +324,8 @@ class encoder {
   added add(const report& v) {
     const auto open_ns = sizes("open_ns", v.open_ns);
     const auto failures = sizes("failures", v.failures);
-    return {fb::Body::Report, fb::CreateReport(builder_, open_ns, failures, v.cached).Union()};
+    return {fb::Body::Report,
+            fb::CreateReport(builder_, open_ns, failures, v.cached, v.items, v.item_bytes).Union()};
   }
   added add(const unfence& v) {
     const auto name = text(v.name);
@@ -497,7 +498,8 @@ class decoder {
       }
       case fb::Body::Report: {
         const auto& v = *m.body_as_Report();
-        return report{sizes(v.open_ns()), sizes(v.failures()), v.cached()};
+        return report{
+            sizes(v.open_ns()), sizes(v.failures()), v.cached(), v.items(), v.item_bytes()};
       }
       case fb::Body::Unfence:
         return unfence{text(m.body_as_Unfence()->name())};

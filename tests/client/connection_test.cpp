@@ -107,6 +107,49 @@ TEST(open_reports, due_after_a_second_or_when_full) {
   EXPECT_LE(*reports.due(), std::chrono::steady_clock::now());
 }
 
+TEST(open_reports, items_are_due_once_for_each_report) {
+  open_reports reports;
+  EXPECT_TRUE(reports.add_item(4096));
+  EXPECT_GT(*reports.due(), std::chrono::steady_clock::now());
+  EXPECT_FALSE(reports.add_item(4096));
+  const auto first = reports.take();
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->items, 2U);
+  EXPECT_EQ(first->item_bytes, 8192U);
+  EXPECT_FALSE(reports.due());
+  EXPECT_FALSE(reports.take());
+  EXPECT_TRUE(reports.add_latency(1));
+  EXPECT_FALSE(reports.add_item(1)) << "due already";
+  EXPECT_EQ(reports.take()->items, 1U);
+}
+
+TEST(open_reports, no_item_is_lost_beside_a_report) {
+  open_reports reports;
+  constexpr std::uint64_t each = 20'000;
+  constexpr std::uint64_t threads = 3;
+  std::uint64_t items = 0;
+  std::atomic<std::uint64_t> running{threads};
+  std::vector<std::jthread> adding;
+  for (std::uint64_t i = 0; i < threads; ++i) {
+    adding.emplace_back([&] {
+      for (std::uint64_t j = 0; j < each; ++j) {
+        static_cast<void>(reports.add_item(1));
+      }
+      --running;
+    });
+  }
+  // As the connection's thread: it takes only what is due.
+  for (bool last = false; !last;) {
+    last = running == 0;
+    if (reports.due()) {
+      const auto report = reports.take();
+      items += report ? report->items : 0;
+    }
+  }
+  EXPECT_EQ(items, threads * each);
+  EXPECT_FALSE(reports.due());
+}
+
 TEST(open_reports, are_bounded_when_not_taken) {
   open_reports reports;
   for (std::size_t i = 0; i < open_reports::max_kept + 1000; ++i) {

@@ -132,6 +132,9 @@ domain_statistics largest_statistics() {
   result.unheld = {1, 2, 3};
   result.fence_waits = {4, 5, 6};
   result.close_waits = {7, 8, 9};
+  result.channels = 10;
+  result.channel_items = 11;
+  result.channel_item_bytes = 12;
   result.kinds.assign(8, {"exporter_bound", {many, many, many}});
   for (std::size_t i = 0; i < max_refusals; ++i) {
     result.refusals.push_back(
@@ -176,6 +179,9 @@ TEST(private_messages, statistics_survive) {
   EXPECT_EQ(got.unheld, all.unheld);
   EXPECT_EQ(got.fence_waits, all.fence_waits);
   EXPECT_EQ(got.close_waits, all.close_waits);
+  EXPECT_EQ(got.channels, 10U);
+  EXPECT_EQ(got.channel_items, 11U);
+  EXPECT_EQ(got.channel_item_bytes, 12U);
   EXPECT_EQ(got.kinds, all.kinds);
   EXPECT_EQ(got.refusals, all.refusals);
   EXPECT_EQ(got.latencies, all.latencies);

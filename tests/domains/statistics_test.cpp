@@ -281,6 +281,27 @@ TEST_F(statistics, show_what_waits_for_a_fence) {
   EXPECT_EQ(agent_.read(patience_).at(0).counted.ending_connections, 1U);
 }
 
+/// As their producers report.
+TEST_F(statistics, show_channels_and_their_items) {
+  client member = connect();
+  {
+    auto producer = channel_producer::create(
+        member, "frames", {.slot_bytes = 8192, .slots = 2, .device = "host"});
+    for (int i = 0; i < 2; ++i) {
+      auto slot = producer.acquire(patience_);
+      ASSERT_TRUE(slot);
+      static_cast<void>(slot->publish());
+    }
+    const domain_statistics got =
+        read_when([](const domain_statistics& now) { return now.channel_items == 2; });
+    EXPECT_EQ(got.channels, 1U);
+    EXPECT_EQ(got.channel_item_bytes, 2U * 8192);
+  }
+  const domain_statistics got =
+      read_when([](const domain_statistics& now) { return now.channels == 0; });
+  EXPECT_EQ(got.channel_items, 2U);
+}
+
 TEST_F(statistics, count_refused_connections) {
   std::vector<base::guarded_fd> idle;
   for (int i = 0; i < 60; ++i) {

@@ -214,7 +214,7 @@ std::vector<sample> at_the_limits() {
       {"remove of a generation", {13, remove{"kv", max64}}},
       {"largest confirm", {max64, confirm{full_batch, full_batch}}},
       {"empty report", {0, report{}}},
-      {"largest report", {max64, report{full_batch, full_batch, max64}}},
+      {"largest report", {max64, report{full_batch, full_batch, max64, max64, max64}}},
       {"largest confirmed",
        {max64, confirmed{full_batch, std::vector<verdict>(max_batch, verdict::not_shared)}}},
       {"empty keep", {0, keep{}}},

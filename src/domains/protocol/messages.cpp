@@ -137,7 +137,10 @@ fbs::Offset<fb::Statistics> statistics_of(builder& to, const domain_statistics& 
                               close_waits,
                               all_kinds,
                               all_refusals,
-                              all_latencies);
+                              all_latencies,
+                              from.channels,
+                              from.channel_items,
+                              from.channel_item_bytes);
 }
 
 struct answer_writer {
@@ -382,6 +385,9 @@ domain_statistics statistics_of(const fb::Statistics& v) {
   result.unheld = amount_of(v.unheld());
   result.fence_waits = amount_of(v.fence_waits());
   result.close_waits = amount_of(v.close_waits());
+  result.channels = v.channels();
+  result.channel_items = v.channel_items();
+  result.channel_item_bytes = v.channel_item_bytes();
   for_each(v.kinds(), [&](const fb::Kind& each) {
     result.kinds.push_back({fbs::GetString(each.name()), amount_of(each.amount())});
   });

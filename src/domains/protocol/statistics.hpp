@@ -95,6 +95,10 @@ struct domain_statistics {
   std::vector<kind_statistics> kinds;
   std::vector<refusal_statistics> refusals;
   std::vector<request_latency> latencies;  ///< of kinds of requests that were handled
+  std::uint64_t channels = 0;              ///< with a producer
+  // As their producers report, once a second, since the start of the process.
+  std::uint64_t channel_items = 0;       ///< published
+  std::uint64_t channel_item_bytes = 0;  ///< of the slots of those
 };
 
 }  // namespace gpushm::domains

@@ -36,8 +36,11 @@ principal_statistics row_of(std::string name, const core::node::amounts& used) {
 
 domain_statistics statistics_of(const core::domain& domain,
                                 const broker_detail::closer::waiting& closing,
-                                const broker_detail::request_counts& requests) {
+                                const broker_detail::request_counts& requests,
+                                const broker_detail::channel_counts& channels) {
   domain_statistics result;
+  result.channel_items = channels.items;
+  result.channel_item_bytes = channels.item_bytes;
   const core::budget& budget = domain.budget();
   const core::principal_usages used = budget.usages_of_principals(max_principals);
   for (const auto& each : used.largest) {
@@ -75,6 +78,7 @@ domain_statistics statistics_of(const core::domain& domain,
 }
 
 void add_survey(domain_statistics& to, const core::segment_survey& from) {
+  to.channels = from.channels;
   to.unheld = {from.unheld.segments, from.unheld.bytes, 0};
   to.fence_waits = {from.ending.segments,
                     from.ending.bytes,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "broker/closer.hpp"
+#include "broker/counters.hpp"
 #include "broker/request_counts.hpp"
 #include "core/domain.hpp"
 #include "domains/protocol/statistics.hpp"
@@ -12,7 +13,8 @@ namespace gpushm::domains {
 /// Everything except what a survey counts. Throws std::bad_alloc.
 [[nodiscard]] domain_statistics statistics_of(const core::domain& domain,
                                               const broker_detail::closer::waiting& closing,
-                                              const broker_detail::request_counts& requests);
+                                              const broker_detail::request_counts& requests,
+                                              const broker_detail::channel_counts& channels = {});
 /// Precondition: the survey is complete. Throws std::bad_alloc.
 void add_survey(domain_statistics& to, const core::segment_survey& from);
 
