@@ -48,6 +48,9 @@ domains::domain_statistics some_statistics() {
   result.unheld = {1, 4'096, 0};
   result.fence_waits = {2, 8'192, 1'500};
   result.kinds = {{"host", {3, 4'096, 0}}};
+  result.channels = 1;
+  result.channel_items = 6;
+  result.channel_item_bytes = 49'152;
   result.refusals = {{"reserve", errc::quota_exceeded, 7}};
   domains::request_latency open;
   open.request = "open";
@@ -183,6 +186,9 @@ TEST(agent_metrics, reports_the_broker) {
            "gpushm_release_pending_age_seconds{domain=\"default\",reason=\"fence\"} 1.5",
            "gpushm_release_pending_segments{domain=\"default\",reason=\"close\"} 0",
            "gpushm_backend_segments{domain=\"default\",backend=\"host\"} 3",
+           "gpushm_channels{domain=\"default\"} 1",
+           "gpushm_channel_items_total{domain=\"default\"} 6",
+           "gpushm_channel_bytes_total{domain=\"default\"} 49152",
            "gpushm_refusals_total{domain=\"default\",operation=\"reserve\",code=\"quota_exceeded\"}"
            " 7",
            "gpushm_request_duration_seconds_count{domain=\"default\",operation=\"open\"} 5",

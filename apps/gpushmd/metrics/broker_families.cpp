@@ -150,6 +150,21 @@ void add_segments(families& to, const statistics_of_domains& all) {
   }
 }
 
+void add_channels(families& to, const statistics_of_domains& all) {
+  MetricFamily channels = gauge("gpushm_channels", "Channels with a producer");
+  MetricFamily items = counter("gpushm_channel_items_total",
+                               "Items that producers of channels have published, as they report");
+  MetricFamily bytes = counter("gpushm_channel_bytes_total", "Bytes of the slots of these items");
+  for (const auto& [domain, each] : all) {
+    add(channels, {{"domain", domain}}, number(each.channels));
+    add(items, {{"domain", domain}}, number(each.channel_items));
+    add(bytes, {{"domain", domain}}, number(each.channel_item_bytes));
+  }
+  for (MetricFamily* each : {&channels, &items, &bytes}) {
+    to.push_back(std::move(*each));
+  }
+}
+
 void add_requests(families& to, const statistics_of_domains& all) {
   MetricFamily refusals =
       counter("gpushm_refusals_total", "Requests and connections that the broker refused");
@@ -194,6 +209,7 @@ families families_of(const broker_reading& from) {
   add_budgets(all, from);
   add_principals(all, from.statistics);
   add_segments(all, from.statistics);
+  add_channels(all, from.statistics);
   add_requests(all, from.statistics);
   return all;
 }
