@@ -446,6 +446,16 @@ request parse(int argc, char** argv) {
         app.add_option("PREFIX", out.prefix, "List only names with this prefix")->type_name("");
         app.add_flag("-q,--names", out.names_only, "Print only the names, one per line");
         app.add_flag("-a,--all", out.all, "List the library's own segments, too (NAME/~…)");
+        auto* const by =
+            add_choice(app,
+                       "--by",
+                       "For operators of gpushm-brokerd: by pod, container or uid, with ages and "
+                       "who has them open",
+                       out.by_principal,
+                       {{"principal", true}});
+        for (CLI::Option* const each : add_node(app, out.node)) {
+          each->needs(by);
+        }
         add_connection(app, out.connection);
       },
       run_list,
@@ -455,7 +465,17 @@ request parse(int argc, char** argv) {
       "stat",
       "Show the broker's information about a segment or a timeline",
       [](CLI::App& app, stat_arguments& out) {
-        app.add_option("NAME", out.name, "Name of the segment")->required()->type_name("");
+        auto* const name = app.add_option("NAME", out.name, "Name of the segment")->type_name("");
+        auto* const node =
+            app.add_flag("--broker",
+                         out.broker,
+                         "For operators, in place of NAME: gpushm-brokerd, its budgets beside "
+                         "their limits, and who uses them")
+                ->excludes(name);
+        out.node.domain.clear();
+        for (CLI::Option* const each : add_node(app, out.node)) {
+          each->needs(node);
+        }
         add_connection(app, out.connection);
       },
       run_stat,
@@ -465,7 +485,21 @@ request parse(int argc, char** argv) {
       "rm",
       "Remove segments; processes that have one open keep the memory",
       [](CLI::App& app, remove_arguments& out) {
-        app.add_option("NAME", out.names, "Names of segments")->required()->type_name("");
+        auto* const names = app.add_option("NAME", out.names, "Names of segments")->type_name("");
+        auto* const unheld =
+            app.add_flag("--unheld",
+                         out.unheld,
+                         "For operators of gpushm-brokerd: persistent segments that no process "
+                         "has open, and that none opens meanwhile")
+                ->excludes(names);
+        app.add_option(
+               "--principal", out.principal, "Only those of this one in `ls --by principal`")
+            ->needs(unheld)
+            ->type_name("TEXT");
+        app.add_flag("--dry-run", out.dry_run, "Only show what would be removed")->needs(unheld);
+        for (CLI::Option* const each : add_node(app, out.node)) {
+          each->needs(unheld);
+        }
         add_connection(app, out.connection);
       },
       run_remove,

@@ -29,6 +29,12 @@ struct connection_arguments {
   bool json = false;
 };
 
+/// Of gpushm-brokerd, for operators.
+struct node_arguments {
+  std::string run_dir = "/run/gpushm";
+  std::string domain = "default";
+};
+
 struct serve_arguments {
   broker_options broker;
   std::string group;
@@ -79,18 +85,26 @@ struct list_arguments {
   std::string prefix;
   bool names_only = false;
   bool all = false;  ///< also the library's own segments
+  bool by_principal = false;
+  node_arguments node;  ///< if by_principal
 };
 [[nodiscard]] int run_list(const list_arguments& arguments);
 
 struct stat_arguments {
   connection_arguments connection;
   std::string name;
+  bool broker = false;  ///< gpushm-brokerd in place of a segment
+  node_arguments node;  ///< of `broker`; an empty domain: all
 };
 [[nodiscard]] int run_stat(const stat_arguments& arguments);
 
 struct remove_arguments {
   connection_arguments connection;
   std::vector<std::string> names;
+  bool unheld = false;    ///< persistent segments that no process has open
+  std::string principal;  ///< only those of this one; empty: of all
+  bool dry_run = false;
+  node_arguments node;  ///< if unheld
 };
 [[nodiscard]] int run_remove(const remove_arguments& arguments);
 

@@ -87,8 +87,18 @@ void add_json(CLI::App& app, bool& json) {
   app.add_flag("--json", json, "Print each document as one line of JSON (docs/cli.md)");
 }
 
-void add_run_dir(CLI::App& app, std::string& run_dir) {
-  app.add_option("--run-dir", run_dir, "That of gpushm-brokerd (default: /run/gpushm)")
+std::array<CLI::Option*, 2> add_node(CLI::App& app, node_arguments& node) {
+  auto* const domain =
+      app.add_option("--domain",
+                     node.domain,
+                     node.domain.empty() ? "Domain of gpushm-brokerd (default: all)"
+                                         : "Domain of gpushm-brokerd (default: default)")
+          ->type_name("NAME");
+  return {domain, add_run_dir(app, node.run_dir)};
+}
+
+CLI::Option* add_run_dir(CLI::App& app, std::string& run_dir) {
+  return app.add_option("--run-dir", run_dir, "That of gpushm-brokerd (default: /run/gpushm)")
       ->type_name("DIR");
 }
 

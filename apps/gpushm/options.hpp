@@ -3,6 +3,7 @@
 
 // Option types shared by several commands. A malformed value is refused with the option's name.
 
+#include <array>
 #include <charconv>
 #include <chrono>
 #include <cstdint>
@@ -59,8 +60,10 @@ void add_count(CLI::App& app,
 void add_access(CLI::App& app, access& target);
 void add_json(CLI::App& app, bool& json);
 /// The run directory of gpushm-brokerd.
-void add_run_dir(CLI::App& app, std::string& run_dir);
+CLI::Option* add_run_dir(CLI::App& app, std::string& run_dir);
 void add_connection(CLI::App& app, connection_arguments& connection);
+/// Where operators reach gpushm-brokerd.
+std::array<CLI::Option*, 2> add_node(CLI::App& app, node_arguments& node);
 /// Options for a segment of another process.
 void add_use(CLI::App& app, use_arguments& out);
 

@@ -87,6 +87,13 @@ void hub::lose_memory(gpushm::generation generation) {
   finish();
 }
 
+bool hub::remove_unheld(gpushm::generation generation) {
+  const bool is_removed = domain_.remove_unheld(generation);
+  effects_.settle();
+  finish();
+  return is_removed;
+}
+
 void hub::lose_device(core::lost_device what, std::function<void()> done) {
   when_devices_are_lost_.push_back(std::move(done));
   try {

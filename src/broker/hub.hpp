@@ -107,6 +107,8 @@ class hub final {
                                                              std::vector<kept_fd> chunks);
   /// A part of the segment's memory is gone (`segment_files::is_lost`): removes it.
   void lose_memory(gpushm::generation generation);
+  /// See core::domain::remove_unheld.
+  [[nodiscard]] bool remove_unheld(gpushm::generation generation);
   /// See core::domain::lose_device. Calls `done` once the state of all its segments is permanent,
   /// in a later turn. `done` must not throw.
   void lose_device(core::lost_device what, std::function<void()> done);

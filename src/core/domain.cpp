@@ -450,6 +450,7 @@ const segment& domain::reserve(session_id session,
     throw;
   }
   if (!back) {
+    generation_times_.note(generation, now_);
     ++next_generation_;
   }
   forget_dead(created.name);
@@ -657,6 +658,41 @@ void domain::lose_memory(gpushm::generation generation) {
   segment& what = *segments_.at(generation);
   withdraw(what);
   free_if_unused(what);
+}
+
+bool domain::remove_unheld(gpushm::generation generation) {
+  const auto found = segments_.find(generation);
+  if (found == segments_.end()) {
+    return false;
+  }
+  segment& what = *found->second;
+  if (what.lifetime != lifetime::persistent || !what.published || what.removed ||
+      !what.leases.empty()) {
+    return false;
+  }
+  withdraw(what);
+  free_if_unused(what);
+  return true;
+}
+
+std::vector<std::string> domain::holders_of(const segment& what, std::size_t max_names) const {
+  constexpr std::size_t max_leases = 256;
+  std::vector<std::string> result;
+  std::size_t left = max_leases;
+  for (const lease& each : what.leases) {
+    if (left-- == 0 || result.size() == max_names) {
+      break;
+    }
+    const auto holder = sessions_.find(each.holder);
+    if (holder == sessions_.end()) {
+      continue;  // it has ended, and this lease ends soon
+    }
+    const std::string& name = holder->second.held.who()->name();
+    if (std::find(result.begin(), result.end(), name) == result.end()) {
+      result.push_back(name);
+    }
+  }
+  return result;
 }
 
 // ---- lost devices ----

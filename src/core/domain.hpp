@@ -23,6 +23,7 @@
 #include "core/budget.hpp"
 #include "core/deadlines.hpp"
 #include "core/effects.hpp"
+#include "core/generation_times.hpp"
 #include "core/segment.hpp"
 #include "core/slots.hpp"
 #include "gpushm/client.hpp"
@@ -199,6 +200,9 @@ class domain {
   /// before each call that depends on it (`lose`, `tick`).
   domain& at(time_point now) noexcept {
     now_ = std::max(now_, now);
+    if (generation_times_.is_empty()) {
+      generation_times_.note(next_generation_, now_);
+    }
     return *this;
   }
   [[nodiscard]] time_point now() const noexcept { return now_; }
@@ -300,6 +304,32 @@ class domain {
     const auto at = segments_.find(generation);
     return at == segments_.end() ? nullptr : at->second.get();
   }
+  /// Calls `visit(const segment&)` for segments in slots from `slot` on, at most `max_slots` of
+  /// them, until it returns false. Returns the slot to go on from; nullopt if there is none.
+  template <typename Visit>
+  [[nodiscard]] std::optional<std::uint32_t> visit_segments(std::uint32_t slot,
+                                                            std::size_t max_slots,
+                                                            Visit&& visit) const {
+    for (std::size_t left = max_slots; left != 0; --left, ++slot) {
+      if (slot >= slots_.end()) {
+        return std::nullopt;
+      }
+      const segment* const at = find_segment(slots_.word_of(slot).generation);
+      if (at != nullptr && at->slot == slot && !visit(*at)) {
+        return slot + 1;
+      }
+    }
+    return slot;
+  }
+  /// The principals that have leases, each once, at most `max_names`; of many leases only some are
+  /// looked at. Throws std::bad_alloc.
+  [[nodiscard]] std::vector<std::string> holders_of(const segment& what,
+                                                    std::size_t max_names) const;
+  /// When a segment was created. Precondition: `at` was called.
+  [[nodiscard]] generation_times::creation creation_of(
+      gpushm::generation generation) const noexcept {
+    return generation_times_.of(generation);
+  }
   /// Precondition: a segment of this generation exists.
   [[nodiscard]] const segment& segment_of(gpushm::generation generation) const {
     return *segments_.at(generation);
@@ -358,6 +388,10 @@ class domain {
   /// Its descriptors are gone: as if its creator removed it. Leases stay, and mappings keep the
   /// memory. Precondition: a segment of this generation exists.
   void lose_memory(gpushm::generation generation);
+  /// For operators: as if its creator removed it, if it is persistent and published and nobody has
+  /// a lease. Returns false, and has done nothing, if that is not so, also if there is no such
+  /// segment.
+  [[nodiscard]] bool remove_unheld(gpushm::generation generation);
   /// The memory that exists on that GPU is gone for good: `work` gives its segments the state
   /// `device_lost`, and their names are free. Segments that are created from now on are not
   /// affected. Throws invalid_argument (no UUID), too_many_requests, std::bad_alloc.
@@ -721,6 +755,7 @@ class domain {
   std::uint64_t next_change_ = 1;
 
   gpushm::generation next_generation_;
+  core::generation_times generation_times_;
   slot_table slots_;
   std::size_t lease_count_ = 0;
   std::size_t ending_sessions_ = 0;  ///< of sessions_

@@ -187,6 +187,49 @@ TEST(private_messages, statistics_survive) {
   EXPECT_EQ(got.latencies, all.latencies);
 }
 
+segment_page longest_page() {
+  segment_row row;
+  row.name.assign(255, 'n');
+  row.generation = 1;
+  row.principal = "pod 00000000-0000-0000-0000-000000000000";
+  row.creator_uid = 2;
+  row.creator_alive = true;
+  row.size_bytes = 3;
+  row.allocated_bytes = 4;
+  row.device.assign(96, 'g');
+  row.lifetime = lifetime::persistent;
+  row.state = segment_state::device_lost;
+  row.published = true;
+  row.leases = 5;
+  row.holders.assign(max_holders, row.principal);
+  row.age_ms = 6;
+  row.is_age_known = true;
+  segment_page page{{}, 7, true};
+  page.all.assign(max_segment_rows, row);
+  return page;
+}
+
+TEST(private_messages, carry_segments) {
+  const segment_page page = longest_page();
+  const auto got = std::get<segment_page>(decode_answer(encode(answer(page))));
+  EXPECT_EQ(got.all, page.all);
+  EXPECT_EQ(got.next_slot, 7U);
+  EXPECT_TRUE(got.more);
+  const auto wanted =
+      std::get<segments_request>(decode_request(encode(request(segments_request{"d", 8}))));
+  EXPECT_EQ(wanted.domain, "d");
+  EXPECT_EQ(wanted.slot, 8U);
+  const auto removal = std::get<remove_unheld_request>(
+      decode_request(encode(request(remove_unheld_request{"d", 9}))));
+  EXPECT_EQ(removal.domain, "d");
+  EXPECT_EQ(removal.generation, 9U);
+  for (const bool is_removed : {true, false}) {
+    EXPECT_EQ(std::get<unheld_removed>(decode_answer(encode(answer(unheld_removed{is_removed}))))
+                  .is_removed,
+              is_removed);
+  }
+}
+
 TEST(private_messages, a_full_page_of_the_longest_fits) {
   reading longest = sample(std::string(255, 'n'));
   longest.problem.assign(10'000, 'p');
@@ -213,6 +256,7 @@ TEST(private_messages, damaged_ones_are_refused) {
   const auto packets = {encode(request(open_request{"domain"})),
                         encode(answer(readings{{sample("a"), sample("b")}, true})),
                         encode(answer(largest_statistics())),
+                        encode(answer(longest_page())),
                         encode(answer(error(errc::timed_out, "a", "b", "c", "d")))};
   int refused = 0;
   for (const auto& packet : packets) {

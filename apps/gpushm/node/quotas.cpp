@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // `gpushm quotas`: what the levels of a domain's budget use, and the rules that limit them.
 #include <cerrno>
-#include <chrono>
 #include <string>
 
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/file_error.hpp"
 #include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/node/operator.hpp"
 #include "apps/gpushm/output.hpp"
 #include "base/file.hpp"
 #include "base/size_text.hpp"
@@ -18,13 +18,8 @@ namespace gpushm::cli {
 
 namespace {
 
-constexpr std::chrono::milliseconds answer_timeout{15'000};
 /// More than gpushm-brokerd takes, so that it refuses a longer one.
 constexpr std::size_t max_file_bytes = 40'000;
-
-std::string text_of(const domains::usage& row, std::uint64_t amount) {
-  return row.resource.ends_with("_bytes") ? base::size_text(amount) : std::to_string(amount);
-}
 
 std::string table_of(const domains::usages& used) {
   using align = base::table::align;
@@ -34,10 +29,25 @@ std::string table_of(const domains::usages& used) {
     table.add({row.level,
                row.name,
                row.gpu.empty() ? row.resource : row.gpu,
-               text_of(row, row.used),
-               row.limit == 0 ? "-" : text_of(row, row.limit)});
+               amount_text(row, row.used),
+               row.limit == 0 ? "-" : amount_text(row, row.limit)});
   }
   return table.text();
+}
+
+void set(const domains::private_socket& broker, const std::string& path) {
+  errno = 0;
+  const auto text = base::read_small_file(path, max_file_bytes);
+  if (!text) {
+    throw_file_error(errno, "set quotas", path, "open");
+  }
+  broker.set_quotas(*text, operator_timeout);
+}
+
+}  // namespace
+
+std::string amount_text(const domains::usage& row, std::uint64_t amount) {
+  return row.resource.ends_with("_bytes") ? base::size_text(amount) : std::to_string(amount);
 }
 
 json to_json(const domains::usage& row) {
@@ -49,23 +59,12 @@ json to_json(const domains::usage& row) {
           {"limit", row.limit == 0 ? json(nullptr) : json(row.limit)}};
 }
 
-void set(const domains::private_socket& broker, const std::string& path) {
-  errno = 0;
-  const auto text = base::read_small_file(path, max_file_bytes);
-  if (!text) {
-    throw_file_error(errno, "set quotas", path, "open");
-  }
-  broker.set_quotas(*text, answer_timeout);
-}
-
-}  // namespace
-
 int run_quotas(const quotas_arguments& arguments) {
   const domains::private_socket broker(arguments.run_dir);
   if (!arguments.set.empty()) {
     set(broker, arguments.set);
   }
-  const domains::usages used = broker.read_usage(arguments.domain, answer_timeout);
+  const domains::usages used = broker.read_usage(arguments.domain, operator_timeout);
   if (arguments.json) {
     json document{{"domain", arguments.domain}, {"usage", json::array()}, {"quotas", used.quotas}};
     for (const domains::usage& row : used.all) {

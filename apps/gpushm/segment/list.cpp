@@ -3,6 +3,7 @@
 
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/node/operator.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/gpushm/segment/describe.hpp"
 
@@ -33,6 +34,9 @@ std::string none_text(const list_arguments& arguments,
 }  // namespace
 
 int run_list(const list_arguments& arguments) {
+  if (arguments.by_principal) {
+    return run_list_by_principal(arguments);
+  }
   client broker = connect(arguments.connection);
   std::vector<segment_info> segments = broker.list(arguments.prefix);
   const std::size_t hidden = hide_internal(arguments, segments);

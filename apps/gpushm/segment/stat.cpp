@@ -3,6 +3,7 @@
 
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/node/operator.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/gpushm/segment/describe.hpp"
 #include "apps/gpushm/segment/near_match.hpp"
@@ -55,6 +56,16 @@ json to_json(const timeline_facts& facts) {
 }  // namespace
 
 int run_stat(const stat_arguments& arguments) {
+  if (arguments.broker) {
+    return run_broker_stat(arguments);
+  }
+  if (arguments.name.empty()) {
+    throw usage_error(errc::invalid_argument,
+                      "stat",
+                      {},
+                      "there is no name of a segment",
+                      "name one, or use --broker");
+  }
   client broker = connect(arguments.connection);
   const segment_info info =
       with_hint(arguments.connection, arguments.name, [&] { return broker.stat(arguments.name); });

@@ -66,6 +66,14 @@ struct request_writer {
     const auto what = fb::CreateReadStatistics(to, to.CreateString(v.domain));
     return fb::CreateRequest(to, fb::What::ReadStatistics, what.Union());
   }
+  fbs::Offset<fb::Request> operator()(const segments_request& v) {
+    const auto what = fb::CreateListSegments(to, to.CreateString(v.domain), v.slot);
+    return fb::CreateRequest(to, fb::What::ListSegments, what.Union());
+  }
+  fbs::Offset<fb::Request> operator()(const remove_unheld_request& v) {
+    const auto what = fb::CreateRemoveUnheld(to, to.CreateString(v.domain), v.generation);
+    return fb::CreateRequest(to, fb::What::RemoveUnheld, what.Union());
+  }
 };
 
 using usage_rows = fbs::Offset<fbs::Vector<fbs::Offset<fb::Usage>>>;
@@ -202,8 +210,47 @@ struct answer_writer {
   fbs::Offset<fb::Answer> operator()(const domain_statistics& v) {
     return fb::CreateAnswer(to, fb::Result::Statistics, statistics_of(to, v).Union());
   }
+  fbs::Offset<fb::Answer> operator()(const segment_page& v) {
+    std::vector<fbs::Offset<fb::SegmentRow>> all;
+    all.reserve(v.all.size());
+    for (const segment_row& each : v.all) {
+      all.push_back(one(each));
+    }
+    const auto result = fb::CreateSegmentPage(to, to.CreateVector(all), v.next_slot, v.more);
+    return fb::CreateAnswer(to, fb::Result::SegmentPage, result.Union());
+  }
+  fbs::Offset<fb::Answer> operator()(const unheld_removed& v) {
+    const auto result = fb::CreateUnheldRemoved(to, v.is_removed);
+    return fb::CreateAnswer(to, fb::Result::UnheldRemoved, result.Union());
+  }
 
  private:
+  fbs::Offset<fb::SegmentRow> one(const segment_row& v) {
+    std::vector<fbs::Offset<fbs::String>> holders;
+    for (const std::string& each : v.holders) {
+      holders.push_back(to.CreateString(each.substr(0, max_principal_bytes)));
+    }
+    const auto name = to.CreateString(v.name);
+    const auto principal = to.CreateString(v.principal.substr(0, max_principal_bytes));
+    const auto device = to.CreateString(v.device.substr(0, max_usage_text_bytes));
+    const auto all_holders = to.CreateVector(holders);
+    return fb::CreateSegmentRow(to,
+                                name,
+                                v.generation,
+                                principal,
+                                v.creator_uid,
+                                v.creator_alive,
+                                v.size_bytes,
+                                v.allocated_bytes,
+                                device,
+                                static_cast<std::uint8_t>(v.lifetime),
+                                static_cast<std::uint8_t>(v.state),
+                                v.published,
+                                v.leases,
+                                all_holders,
+                                v.age_ms,
+                                v.is_age_known);
+  }
   fbs::Offset<fb::Reading> one(const reading& v) {
     const broker_statistics& c = v.counted;
     std::vector<std::uint16_t> codes;
@@ -409,6 +456,30 @@ domain_statistics statistics_of(const fb::Statistics& v) {
   return result;
 }
 
+segment_row row_of(const fb::SegmentRow& v) {
+  segment_row result;
+  result.name = fbs::GetString(v.name());
+  result.generation = v.generation();
+  result.principal = fbs::GetString(v.principal());
+  result.creator_uid = v.creator_uid();
+  result.creator_alive = v.creator_alive();
+  result.size_bytes = v.size_bytes();
+  result.allocated_bytes = v.allocated_bytes();
+  result.device = fbs::GetString(v.device());
+  result.lifetime = static_cast<lifetime>(v.lifetime());
+  result.state = static_cast<segment_state>(v.state());
+  result.published = v.published();
+  result.leases = v.leases();
+  if (v.holders() != nullptr) {
+    for (const fbs::String* const each : *v.holders()) {
+      result.holders.push_back(each->str());
+    }
+  }
+  result.age_ms = v.age_ms();
+  result.is_age_known = v.is_age_known();
+  return result;
+}
+
 }  // namespace
 
 std::vector<std::byte> encode(const request& from) {
@@ -447,6 +518,12 @@ request decode_request(std::span<const std::byte> from) {
   }
   if (const auto* const read = v.what_as_ReadStatistics()) {
     return statistics_request{fbs::GetString(read->domain())};
+  }
+  if (const auto* const list = v.what_as_ListSegments()) {
+    return segments_request{fbs::GetString(list->domain()), list->slot()};
+  }
+  if (const auto* const remove = v.what_as_RemoveUnheld()) {
+    return remove_unheld_request{fbs::GetString(remove->domain()), remove->generation()};
   }
   throw_later_version();
 }
@@ -493,6 +570,16 @@ answer decode_answer(std::span<const std::byte> from) {
   }
   if (const auto* const all = v.result_as_Statistics()) {
     return statistics_of(*all);
+  }
+  if (const auto* const page = v.result_as_SegmentPage()) {
+    segment_page result;
+    for_each(page->all(), [&](const fb::SegmentRow& each) { result.all.push_back(row_of(each)); });
+    result.next_slot = page->next_slot();
+    result.more = page->more();
+    return result;
+  }
+  if (const auto* const removed = v.result_as_UnheldRemoved()) {
+    return unheld_removed{removed->removed()};
   }
   throw_later_version();
 }

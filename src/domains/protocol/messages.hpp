@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "domains/protocol/reading.hpp"
+#include "domains/protocol/segment_row.hpp"
 #include "domains/protocol/statistics.hpp"
 #include "domains/protocol/usage.hpp"
 #include "gpushm/error.hpp"
@@ -50,6 +52,14 @@ struct broker_request {};
 struct statistics_request {
   std::string domain;
 };
+struct segments_request {
+  std::string domain;
+  std::uint32_t slot = 0;  ///< from this one on
+};
+struct remove_unheld_request {
+  std::string domain;
+  gpushm::generation generation = 0;
+};
 using request = std::variant<open_request,
                              close_request,
                              read_request,
@@ -58,7 +68,9 @@ using request = std::variant<open_request,
                              yield_request,
                              lose_device_request,
                              broker_request,
-                             statistics_request>;
+                             statistics_request,
+                             segments_request,
+                             remove_unheld_request>;
 
 struct opened {
   std::string directory;
@@ -75,6 +87,14 @@ struct usages {
   std::vector<usage> all;
   std::string quotas;
 };
+struct segment_page {
+  std::vector<segment_row> all;
+  std::uint32_t next_slot = 0;
+  bool more = false;  ///< there may be some from `next_slot` on
+};
+struct unheld_removed {
+  bool is_removed = false;  ///< false: there is no such segment, or a process has it
+};
 using answer = std::variant<opened,
                             closed,
                             readings,
@@ -84,7 +104,9 @@ using answer = std::variant<opened,
                             yielded,
                             device_lost,
                             broker_facts,
-                            domain_statistics>;
+                            domain_statistics,
+                            segment_page,
+                            unheld_removed>;
 
 /// Throws message_too_large.
 [[nodiscard]] std::vector<std::byte> encode(const request& from);

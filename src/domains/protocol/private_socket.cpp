@@ -163,6 +163,29 @@ domain_statistics private_socket::read_statistics(const std::string& domain,
   return ask<domain_statistics>(statistics_request{domain}, base::deadline_after(timeout));
 }
 
+std::vector<segment_row> private_socket::list_segments(const std::string& domain,
+                                                       milliseconds timeout) const {
+  const auto deadline = base::deadline_after(timeout);
+  std::vector<segment_row> result;
+  for (segment_page page{.more = true}; page.more;) {
+    const std::uint32_t from = page.next_slot;
+    page = ask<segment_page>(segments_request{domain, from}, deadline);
+    result.insert(result.end(),
+                  std::make_move_iterator(page.all.begin()),
+                  std::make_move_iterator(page.all.end()));
+    page.more = page.more && page.next_slot > from;
+  }
+  return result;
+}
+
+bool private_socket::remove_unheld(const std::string& domain,
+                                   gpushm::generation generation,
+                                   milliseconds timeout) const {
+  return ask<unheld_removed>(remove_unheld_request{domain, generation},
+                             base::deadline_after(timeout))
+      .is_removed;
+}
+
 void private_socket::lose_device(const std::string& uuid,
                                  const std::string& pci_address,
                                  milliseconds timeout) const {

@@ -43,6 +43,13 @@ class private_socket {
   [[nodiscard]] broker_facts read_broker(std::chrono::milliseconds timeout) const;
   [[nodiscard]] domain_statistics read_statistics(const std::string& domain,
                                                   std::chrono::milliseconds timeout) const;
+  /// All segments of a domain, and domain_set::remove_unheld. Block and throw as `read`. Segments
+  /// that are created meanwhile may be left out.
+  [[nodiscard]] std::vector<segment_row> list_segments(const std::string& domain,
+                                                       std::chrono::milliseconds timeout) const;
+  [[nodiscard]] bool remove_unheld(const std::string& domain,
+                                   gpushm::generation generation,
+                                   std::chrono::milliseconds timeout) const;
   /// As domain_set::lose_device. Blocks and throws as `read`, and as that. If it throws, repeat it:
   /// some segments may have the state already.
   void lose_device(const std::string& uuid,

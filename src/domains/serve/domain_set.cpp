@@ -25,6 +25,7 @@
 #include "broker/hub.hpp"
 #include "domains/protocol/private_socket.hpp"
 #include "domains/serve/receipt_key.hpp"
+#include "domains/serve/segment_rows.hpp"
 #include "domains/serve/statistics_of.hpp"
 #include "gpushm/error.hpp"
 
@@ -912,6 +913,41 @@ usages domain_set::read_usage(const std::string& domain) const {
 void domain_set::count_start(keeper::start_reason why) {
   const std::lock_guard lock(mutex_);
   add_start(starts_, locks_ + kept_starts, why);
+}
+
+segment_page domain_set::list_segments(const std::string& domain, std::uint32_t slot) const {
+  return ask("list segments",
+             domain,
+             base::deadline_after(options_.timeout),
+             [slot](broker_detail::hub& of) { return page_of_segments(of.domain(), slot); });
+}
+
+bool domain_set::remove_unheld(const std::string& domain, gpushm::generation generation) const {
+  struct removal {
+    std::string name;
+    std::uint64_t bytes = 0;
+    bool is_done = false;
+  };
+  const removal one = ask("remove",
+                          domain,
+                          base::deadline_after(options_.timeout),
+                          [generation](broker_detail::hub& of) {
+                            removal result;
+                            if (const auto* const found = of.domain().find_segment(generation)) {
+                              result.name = found->name;
+                              result.bytes = found->allocated_bytes;
+                            }
+                            result.is_done = of.remove_unheld(generation);
+                            return result;
+                          });
+  if (one.is_done) {
+    base::log(log_level::info,
+              fmt::format("domain {}: removed {} ({}) for an operator: no process had it open",
+                          domain,
+                          base::in_quotes(one.name),
+                          base::size_text(one.bytes)));
+  }
+  return one.is_done;
 }
 
 broker_facts domain_set::read_broker() const {

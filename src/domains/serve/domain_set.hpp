@@ -117,6 +117,12 @@ class domain_set {
   /// for a moment in each of several turns. Blocks and throws as `read_usage`.
   [[nodiscard]] domain_statistics read_statistics(const std::string& domain) const;
 
+  /// Some segments of a domain, in its slots from `slot` on. Blocks and throws as `read_usage`.
+  [[nodiscard]] segment_page list_segments(const std::string& domain, std::uint32_t slot) const;
+  /// Removes a segment if it is persistent and published and no process has it open. Returns false
+  /// if that is not so. Blocks and throws as `read_usage`.
+  [[nodiscard]] bool remove_unheld(const std::string& domain, gpushm::generation generation) const;
+
   /// The memory that exists on that GPU is gone: its segments in all domains are `device_lost` when
   /// this returns, also for a later process. `pci_address`: for its MIG instances; may be empty.
   /// Blocks for `timeout` at most. Throws `error`, and some segments may have the state:

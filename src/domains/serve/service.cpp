@@ -180,6 +180,12 @@ answer service::carry_out(const request& what, int socket) {
   if (const auto* const read = std::get_if<statistics_request>(&what)) {
     return domains_.read_statistics(read->domain);
   }
+  if (const auto* const list = std::get_if<segments_request>(&what)) {
+    return domains_.list_segments(list->domain, list->slot);
+  }
+  if (const auto* const remove = std::get_if<remove_unheld_request>(&what)) {
+    return unheld_removed{domains_.remove_unheld(remove->domain, remove->generation)};
+  }
   readings page;
   const std::string& after = std::get<read_request>(what).after;
   for (reading& each : domains_.read()) {
