@@ -177,7 +177,7 @@ fi
 echo "deps: installing ${packages[*]}"
 # Tests start Prometheus themselves; the package would also start it as a service, on port 9090.
 if [[ " ${packages[*]} " == *" prometheus "* ]] && [ -d /run/systemd/system ]; then
-  trap 'as_root systemctl disable --now prometheus.service' EXIT
+  trap 'as_root systemctl disable --now prometheus.service || true' EXIT
 fi
 if ! apt install -y --no-install-recommends "${packages[@]}"; then
   if [ $updated = 1 ]; then
