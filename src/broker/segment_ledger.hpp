@@ -94,7 +94,7 @@ class segment_ledger {
   /// For a new segment. Throws writer_ending if a missing segment has that name, `who` is not a
   /// member that may manage that one, and `time_of_names` is not over.
   void check_name(std::string_view name, const core::peer& who) const;
-  /// Whether it was published and is not handed back completely: another member may begin anew.
+  /// Whether it was published and is not handed back completely: another member may start over.
   [[nodiscard]] bool is_missing(gpushm::generation generation) const noexcept;
   /// Throws permission_denied if a segment that is being handed back was published with other
   /// metadata.
