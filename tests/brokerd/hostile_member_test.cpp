@@ -273,7 +273,8 @@ TEST_F(brokerd_with_hostile_member, drops_a_session_after_three_deaths_in_its_re
   }
   EXPECT_TRUE(connect().try_open("w"));
   EXPECT_TRUE(eventually([&] { return second.stat("w").leases == 1; }, 10s));
-  // The request that finds the connection ended fails, if it was sent before; the next one connects.
+  // The request that finds the connection ended fails, if it was sent before; the next one
+  // connects.
   EXPECT_TRUE(eventually(
       [&] {
         try {
