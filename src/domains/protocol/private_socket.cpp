@@ -167,14 +167,15 @@ std::vector<segment_row> private_socket::list_segments(const std::string& domain
                                                        milliseconds timeout) const {
   const auto deadline = base::deadline_after(timeout);
   std::vector<segment_row> result;
-  for (segment_page page{.more = true}; page.more;) {
+  segment_page page;
+  do {
     const std::uint32_t from = page.next_slot;
     page = ask<segment_page>(segments_request{domain, from}, deadline);
     result.insert(result.end(),
                   std::make_move_iterator(page.all.begin()),
                   std::make_move_iterator(page.all.end()));
     page.more = page.more && page.next_slot > from;
-  }
+  } while (page.more);
   return result;
 }
 
