@@ -51,9 +51,9 @@ class line_buffer {
   }
   /// As much of it as there is room for.
   void append_text(std::string_view text, log_format format) noexcept {
-    for (std::size_t i = 0; i < text.size(); ++i) {
-      if (!append(escaped(text[i], format))) {
-        if (continues_character(text[i])) {  // the rest of a character that is cut
+    for (const char each : text) {
+      if (!append(escaped(each, format))) {
+        if (continues_character(each)) {  // the rest of a character that is cut
           while (size_ != 0 && continues_character(bytes_.at(size_ - 1))) {
             --size_;
           }
