@@ -73,7 +73,7 @@ class word_poller {
     }
   };
   struct entry {
-    entry(watched_word watched, time_point begin) noexcept
+    entry(watched_word&& watched, time_point begin) noexcept
         : what(std::move(watched)), since(begin) {}
 
     watched_word what;
