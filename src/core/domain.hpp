@@ -304,19 +304,21 @@ class domain {
     const auto at = segments_.find(generation);
     return at == segments_.end() ? nullptr : at->second.get();
   }
-  /// Calls `visit(const segment&)` for segments in slots from `slot` on, at most `max_slots` of
-  /// them, until it returns false. Returns the slot to go on from; nullopt if there is none.
+  /// Calls `visit(const segment&)` for segments in slots from `slot` on, until `effort` is used up:
+  /// each slot takes 1 of it, and a segment also the std::size_t that `visit` returns. Returns the
+  /// slot to go on from; nullopt if there is none.
   template <typename Visit>
   [[nodiscard]] std::optional<std::uint32_t> visit_segments(std::uint32_t slot,
-                                                            std::size_t max_slots,
+                                                            std::size_t effort,
                                                             Visit&& visit) const {
-    for (std::size_t left = max_slots; left != 0; --left, ++slot) {
+    for (; effort != 0; ++slot) {
       if (slot >= slots_.end()) {
         return std::nullopt;
       }
+      --effort;
       const segment* const at = find_segment(slots_.word_of(slot).generation);
-      if (at != nullptr && at->slot == slot && !visit(*at)) {
-        return slot + 1;
+      if (at != nullptr && at->slot == slot) {
+        effort -= std::min<std::size_t>(effort, visit(*at));
       }
     }
     return slot;

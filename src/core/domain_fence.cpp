@@ -83,31 +83,26 @@ bool domain::survey_some(segment_survey& to) const {
   // A channel is nothing of the broker's; its producer has this timeline
   // (client/channel_names.hpp).
   constexpr std::string_view producer = "/~producer";
-  for (std::size_t effort = 0; effort < effort_per_turn; ++to.next_slot, ++effort) {
-    if (to.next_slot >= slots_.end()) {
-      return false;
-    }
-    const segment* const at = find_segment(slots_.word_of(to.next_slot).generation);
-    if (at == nullptr || at->slot != to.next_slot) {
-      continue;  // free
-    }
-    to.by_kind.at(static_cast<std::size_t>(at->backend)).add(*at);
-    if (at->backend == backend::timeline && at->name.ends_with(producer)) {
+  const auto count = [&](const segment& each) -> std::size_t {
+    to.by_kind.at(static_cast<std::size_t>(each.backend)).add(each);
+    if (each.backend == backend::timeline && each.name.ends_with(producer)) {
       ++to.channels;
     }
-    if (at->leases.empty() && at->lifetime == lifetime::persistent) {
-      to.unheld.add(*at);
+    if (each.leases.empty() && each.lifetime == lifetime::persistent) {
+      to.unheld.add(each);
     }
     if (ending_sessions_ == 0) {
-      continue;
+      return 0;
     }
-    effort += at->leases.size();
-    if (const auto ending = ending_of(*at)) {
-      to.ending.add(*at);
+    if (const auto ending = ending_of(each)) {
+      to.ending.add(each);
       to.ending_since = std::min(ending->since, to.ending_since.value_or(ending->since));
     }
-  }
-  return true;
+    return each.leases.size();
+  };
+  const auto next = visit_segments(to.next_slot, effort_per_turn, count);
+  to.next_slot = next.value_or(static_cast<std::uint32_t>(slots_.end()));
+  return next.has_value();
 }
 
 error domain::writer_ending(const segment& what) const {

@@ -39,9 +39,9 @@ class unheld_segments : public testing::Test {
     std::vector<std::string> result;
     std::optional<std::uint32_t> slot = 0;
     while (slot) {
-      slot = domain_.visit_segments(*slot, 2, [&](const segment& each) {
+      slot = domain_.visit_segments(*slot, 2, [&](const segment& each) -> std::size_t {
         result.push_back(each.name);
-        return false;  // a page has one
+        return 2;  // a page has one
       });
     }
     return result;

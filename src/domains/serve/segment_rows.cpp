@@ -10,7 +10,7 @@ segment_page page_of_segments(const core::domain& from, std::uint32_t slot) {
   constexpr std::size_t slots_per_turn = 1'024;
   const auto now = std::chrono::steady_clock::now();
   segment_page result;
-  const auto add = [&](const core::segment& each) {
+  const auto add = [&](const core::segment& each) -> std::size_t {
     segment_row row;
     row.name = each.name;
     row.generation = each.generation;
@@ -30,7 +30,7 @@ segment_page page_of_segments(const core::domain& from, std::uint32_t slot) {
         std::chrono::duration_cast<std::chrono::milliseconds>(now - created.at).count(), 0));
     row.is_age_known = created.is_known;
     result.all.push_back(std::move(row));
-    return result.all.size() < max_segment_rows;
+    return result.all.size() < max_segment_rows ? 0 : slots_per_turn;
   };
   const auto next = from.visit_segments(slot, slots_per_turn, add);
   result.more = next.has_value();
