@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ipc/domain.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "gpushm/descriptor.h"
+#include "gpushm/gpushm.h"
+#include "ipc/definitions.h"
+#include "ipc/hooks.h"
+#include "ipc/settings.h"
+
+enum {
+  connect_timeout_ms = 1000,
+  request_limit_ms = 5000,
+  retry_after_s = 1,  // after a broker could not be reached
+};
+
+static const char domains[] = "/run/gpushm/d";
+
+// libgpushm's functions; found once, never unloaded.
+static struct {
+  __typeof__(gpushm_client_connect)* connect;
+  __typeof__(gpushm_last_error)* last_error;
+  __typeof__(gpushm_error_message)* error_message;
+  __typeof__(gpushm_client_register_descriptor)* register_descriptor;
+  __typeof__(gpushm_descriptor_number)* number;
+  __typeof__(gpushm_descriptor_close)* close;
+  __typeof__(gpushm_client_resolve_descriptor)* resolve;
+} library;
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+// Guarded by `mutex`.
+static gpushm_client* client = NULL;
+static time_t next_attempt = 0;
+static bool is_loaded = false;
+
+static bool has_folder(const char* path) {
+  DIR* const listing = opendir(path);
+  bool found = false;
+  for (const struct dirent* entry = NULL;
+       listing != NULL && !found && (entry = readdir(listing)) != NULL;) {
+    found = entry->d_name[0] != '.';
+  }
+  if (listing != NULL) {
+    closedir(listing);
+  }
+  return found;
+}
+
+static const char* environment(const char* name) {
+  const char* const text = getenv(name);
+  return text == NULL || *text == '\0' ? NULL : text;
+}
+
+bool ipc_has_domain(void) {
+  // Mounts do not change while a container runs; without a mount the next call looks again.
+  static atomic_bool is_known = false;
+  if (!atomic_load_explicit(&is_known, memory_order_relaxed) &&
+      (environment("GPUSHM_IPC_DOMAIN") != NULL || environment("GPUSHM_SOCKET") != NULL ||
+       has_folder(domains))) {
+    atomic_store_explicit(&is_known, true, memory_order_relaxed);
+  }
+  return atomic_load_explicit(&is_known, memory_order_relaxed);
+}
+
+// A forked child cannot use its parent's connection, and another thread may have held the mutex.
+static void start_again(void) {
+  static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+  mutex = fresh;
+  client = NULL;
+  next_attempt = 0;
+}
+
+__attribute__((constructor)) static void prepare_forks(void) {
+  pthread_atfork(NULL, NULL, start_again);
+}
+
+static void say_unusable(const char* cause) {
+  static atomic_bool was_said = false;
+  ipc_say_once(
+      &was_said,
+      "no use of the domain: %s; events are completed by the CPU, and descriptors cannot be "
+      "fetched by PID",
+      cause);
+}
+
+static bool load(void) {
+  if (is_loaded) {
+    return library.resolve != NULL;
+  }
+  is_loaded = true;
+  // Of libdl.so.2 or, from 2.34 on, of libc.so.6.
+  __typeof__(dlopen)* const open_library = ipc_next_definition("dlopen");
+  __typeof__(dlsym)* const find = ipc_real_dlsym();
+  if (open_library == NULL || find == NULL) {
+    say_unusable("this program has no dlopen");
+    return false;
+  }
+  char path[4096];
+  char* slash = ipc_own_path(path, sizeof(path)) ? strrchr(path, '/') : NULL;
+  void* handle = NULL;
+  static const char name[] = "libgpushm.so.1";
+  if (slash != NULL && (size_t)(slash + 1 - path) + sizeof(name) <= sizeof(path)) {
+    strcpy(slash + 1, name);
+    handle = open_library(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  }
+  if (handle == NULL) {
+    handle = open_library(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  }
+  if (handle == NULL) {
+    say_unusable("libgpushm.so.1 cannot be loaded from this library's folder");
+    return false;
+  }
+  library.connect = find(handle, "gpushm_client_connect");
+  library.last_error = find(handle, "gpushm_last_error");
+  library.error_message = find(handle, "gpushm_error_message");
+  library.register_descriptor = find(handle, "gpushm_client_register_descriptor");
+  library.number = find(handle, "gpushm_descriptor_number");
+  library.close = find(handle, "gpushm_descriptor_close");
+  library.resolve = find(handle, "gpushm_client_resolve_descriptor");
+  if (library.connect == NULL || library.last_error == NULL || library.error_message == NULL ||
+      library.register_descriptor == NULL || library.number == NULL || library.close == NULL ||
+      library.resolve == NULL) {
+    library.resolve = NULL;
+    say_unusable("libgpushm.so.1 is of a version without registered descriptors");
+  }
+  return library.resolve != NULL;
+}
+
+static const char* last_message(void) {
+  return library.error_message(library.last_error()).data;
+}
+
+// The connection, or NULL. The library connects again by itself when the broker was restarted.
+static gpushm_client* connected(void) {
+  if (!ipc_has_domain()) {
+    return NULL;
+  }
+  pthread_mutex_lock(&mutex);
+  struct timespec now = {0};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  if (client == NULL && now.tv_sec >= next_attempt && load()) {
+    char path[GPUSHM_MAX_SOCKET_PATH_BYTES + 1] = "";
+    const char* const domain = environment("GPUSHM_IPC_DOMAIN");
+    if (domain != NULL && strchr(domain, '/') == NULL) {
+      const int size = snprintf(path, sizeof(path), "%s/%s/socket", domains, domain);
+      path[size < (int)sizeof(path) ? size : 0] = '\0';
+    }
+    gpushm_connect_options options = GPUSHM_INIT(options);
+    options.socket_path = gpushm_text(path);
+    options.request_limit_ms = request_limit_ms;
+    options.has_cache_max_bytes = true;
+    options.has_cache_max_entries = true;
+    if (library.connect(&options, connect_timeout_ms, &client) != GPUSHM_OK) {
+      client = NULL;
+      next_attempt = now.tv_sec + retry_after_s;
+      say_unusable(last_message());
+    }
+  }
+  gpushm_client* const result = client;
+  pthread_mutex_unlock(&mutex);
+  return result;
+}
+
+enum ipc_registered ipc_register(int fd,
+                                 uint32_t number,
+                                 uint64_t tag,
+                                 struct gpushm_descriptor** registration,
+                                 uint32_t* chosen) {
+  gpushm_client* const domain = connected();
+  if (domain == NULL) {
+    return ipc_not_registered;
+  }
+  const gpushm_errc result = library.register_descriptor(domain, fd, number, tag, registration);
+  if (result == GPUSHM_OK) {
+    *chosen = library.number(*registration);
+    return ipc_registered;
+  }
+  if (result == GPUSHM_ERRC_ALREADY_EXISTS) {
+    return ipc_number_is_taken;
+  }
+  static atomic_bool was_said = false;
+  ipc_say_once(&was_said, "%s", last_message());
+  return ipc_not_registered;
+}
+
+void ipc_unregister(struct gpushm_descriptor* registration) {
+  library.close(registration);
+}
+
+int ipc_resolve(uint32_t number, uint64_t tag) {
+  gpushm_client* const domain = connected();
+  int fd = -1;
+  if (domain != NULL && library.resolve(domain, number, tag, &fd) != GPUSHM_OK) {
+    ipc_log("%s", last_message());
+    return -1;
+  }
+  return fd;
+}
