@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "ipc/definitions.h"
@@ -124,10 +125,36 @@ GPUSHM_IPC_EXPORT int shm_open(const char* name, int flags, mode_t mode) {
 
 // ---- Events that are completed by the CPU ----
 
-static bool synchronize(void* event, cu_result* result) {
-  const event_function real = (event_function)ipc_driver_function("cuEventSynchronize");
-  *result = real == NULL ? cu_error_not_found : real(event);
-  return *result == cu_success;
+// Waits until an event's work has completed; the program may be what must let it continue, so not
+// without a limit.
+static cu_result wait_for(void* event) {
+  enum { short_waits = 100, wait_limit_s = 30 };
+  const event_function query = (event_function)ipc_driver_function("cuEventQuery");
+  if (query == NULL) {
+    return cu_error_not_found;
+  }
+  struct timespec begin = {0};
+  clock_gettime(CLOCK_MONOTONIC, &begin);
+  for (int round = 0;; ++round) {
+    const cu_result result = query(event);
+    if (result != cu_error_not_ready) {
+      return result;
+    }
+    struct timespec now = {0};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (now.tv_sec - begin.tv_sec > wait_limit_s) {
+      static atomic_bool was_said = false;
+      ipc_say_once(
+          &was_said,
+          "work before an event that another process has did not complete within %d s, and "
+          "there is no domain in which that process could wait for it: mount one "
+          "(gpushm.dev/ipc) in both containers",
+          wait_limit_s);
+      return cu_error_not_supported;
+    }
+    const struct timespec pause = {.tv_nsec = round < short_waits ? 2000 : 100000};
+    nanosleep(&pause, NULL);
+  }
 }
 
 static cu_result refuse_capture(const char* call) {
@@ -149,11 +176,7 @@ static bool is_capturing(void* stream, bool is_per_thread) {
 }
 
 static cu_result complete(void* event, cu_result recorded) {
-  cu_result result = recorded;
-  if (recorded == cu_success) {
-    synchronize(event, &result);
-  }
-  return result;
+  return recorded == cu_success ? wait_for(event) : recorded;
 }
 
 static cu_result record(enum ipc_hook hook, void* event, void* stream, bool is_per_thread) {
@@ -267,7 +290,8 @@ cu_result cuIpcGetEventHandle(ipc_handle* handle, void* event) {
         if (!ipc_add_event(event)) {
           return cu_error_not_supported;
         }
-        if (!synchronize(event, &result)) {
+        result = wait_for(event);
+        if (result != cu_success) {
           ipc_remove_event(event);
           return result;
         }

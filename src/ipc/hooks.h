@@ -42,6 +42,7 @@ enum {
   cu_error_invalid_value = 1,
   cu_error_invalid_context = 201,
   cu_error_not_found = 500,
+  cu_error_not_ready = 600,
   cu_error_not_supported = 801,
 };
 
