@@ -28,7 +28,8 @@ namespace {
 
 constexpr char name_prefix[] = ".exported-";
 
-// The 64 bytes. Only the position of the PID is that of the real driver.
+// The 64 bytes. Only the position of the PID, and that the bytes from 56 on are zero and ignored,
+// are as in the real driver.
 struct handle_layout {
   char magic[8];
   std::int32_t pid;
@@ -180,6 +181,23 @@ CUresult open_exported(const handle_layout& handle, CUdeviceptr* pointer) {
   return CUDA_SUCCESS;
 }
 
+CUresult open_handle(const CUipcMemHandle& handle, CUdeviceptr* pointer) {
+  const std::lock_guard lock(state().mutex);
+  if (fake::current_context() == nullptr) {
+    return fake::why_no_context();
+  }
+  handle_layout layout{};
+  std::memcpy(&layout, handle.reserved, sizeof(layout));
+  if (pointer == nullptr || std::memcmp(layout.magic, handle_magic, sizeof(handle_magic)) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  // I2: any handle with this process's PID is refused, whichever process exported it.
+  if (layout.pid == ::getpid()) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  return open_exported(layout, pointer);
+}
+
 }  // namespace
 
 legacy_memory::~legacy_memory() {
@@ -244,22 +262,13 @@ CUresult cuda::cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
 CUresult cuda::cuIpcOpenMemHandle_v2(CUdeviceptr* pointer,
                                      CUipcMemHandle handle,
                                      unsigned int /*flags*/) {
-  return entry("cuIpcOpenMemHandle_v2", [&] {
-    const std::lock_guard lock(state().mutex);
-    if (fake::current_context() == nullptr) {
-      return fake::why_no_context();
-    }
-    handle_layout layout{};
-    std::memcpy(&layout, handle.reserved, sizeof(layout));
-    if (pointer == nullptr || std::memcmp(layout.magic, handle_magic, sizeof(handle_magic)) != 0) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    // I2: any handle with this process's PID is refused, whichever process exported it.
-    if (layout.pid == ::getpid()) {
-      return CUDA_ERROR_INVALID_CONTEXT;
-    }
-    return open_exported(layout, pointer);
-  });
+  return entry("cuIpcOpenMemHandle_v2", [&] { return open_handle(handle, pointer); });
+}
+
+CUresult cuda::cuIpcOpenMemHandle(CUdeviceptr* pointer,
+                                  CUipcMemHandle handle,
+                                  unsigned int /*flags*/) {
+  return entry("cuIpcOpenMemHandle", [&] { return open_handle(handle, pointer); });
 }
 
 CUresult cuda::cuIpcCloseMemHandle(CUdeviceptr pointer) {

@@ -11,6 +11,7 @@
 
 #include "driver/cuda_abi.hpp"
 #include "testing/fake_driver/address_space.hpp"
+#include "testing/fake_driver/extra_functions.hpp"
 #include "testing/fake_driver/gpu_config.hpp"
 
 // Declares every entry point from the common list, so that a definition with other parameters does
@@ -20,6 +21,7 @@ extern "C" {
 #define GPUSHM_FAKE_DECLARE(symbol, parameters) \
   __attribute__((visibility("default"))) CUresult symbol parameters;
 GPUSHM_CUDA_FUNCTIONS(GPUSHM_FAKE_DECLARE)
+GPUSHM_FAKE_EXTRA_FUNCTIONS(GPUSHM_FAKE_DECLARE)
 #undef GPUSHM_FAKE_DECLARE
 }
 }  // namespace gpushm::cuda

@@ -49,6 +49,21 @@ std::shared_ptr<stream> make_stream(std::size_t gpu, bool blocking) {
   return created;
 }
 
+/// The default streams of a thread that uses these.
+struct thread_streams {
+  thread_streams() = default;
+  thread_streams(const thread_streams&) = delete;
+  thread_streams& operator=(const thread_streams&) = delete;
+  ~thread_streams() {
+    for (const auto& [context, each] : by_context) {
+      each->finish();
+    }
+  }
+
+  std::map<std::uint64_t, std::shared_ptr<stream>> by_context;
+};
+thread_local thread_streams own_streams;
+
 template <typename Predicate>
 std::vector<std::shared_ptr<stream>> streams_matching(Predicate&& matches) {
   std::vector<std::shared_ptr<stream>> found;
@@ -265,13 +280,20 @@ void stream::end() {
 
 std::shared_ptr<stream> fake::find_stream(CUstream handle) {
   const std::lock_guard lock(state().mutex);
-  if (handle != nullptr) {
+  if (handle != nullptr && handle != stream_legacy && handle != stream_per_thread) {
     const auto found = all().streams.find(handle);
     return found == all().streams.end() ? nullptr : found->second;
   }
   const fake::context* const current = fake::current_context();
   if (current == nullptr) {
     return nullptr;
+  }
+  if (handle == stream_per_thread) {
+    auto& of_thread = own_streams.by_context[current->id];
+    if (of_thread == nullptr) {
+      of_thread = make_stream(current->gpu, true);
+    }
+    return of_thread;
   }
   auto& own = all().default_streams[current->gpu];
   if (own == nullptr) {
@@ -357,6 +379,10 @@ CUresult cuda::cuStreamSynchronize(CUstream handle) {
   });
 }
 
+CUresult cuda::cuStreamSynchronize_ptsz(CUstream handle) {
+  return cuStreamSynchronize(fake::per_thread(handle));
+}
+
 CUresult cuda::cuStreamQuery(CUstream handle) {
   return entry("cuStreamQuery", [&] {
     const auto found = fake::find_stream(handle);
@@ -365,6 +391,10 @@ CUresult cuda::cuStreamQuery(CUstream handle) {
     }
     return found->idle() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
   });
+}
+
+CUresult cuda::cuStreamQuery_ptsz(CUstream handle) {
+  return cuStreamQuery(fake::per_thread(handle));
 }
 
 CUresult cuda::cuStreamWriteValue64_v2(CUstream handle,
@@ -432,6 +462,10 @@ CUresult cuda::cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* statu
     *status = captures ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
     return found == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
   });
+}
+
+CUresult cuda::cuStreamIsCapturing_ptsz(CUstream handle, CUstreamCaptureStatus* status) {
+  return cuStreamIsCapturing(fake::per_thread(handle), status);
 }
 
 // ---- graphs: of one stream, so that each node depends on the one before ----

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "driver/cuda_abi.hpp"
+#include "testing/fake_driver/extra_functions.hpp"
 
 namespace gpushm::fake {
 
@@ -74,8 +75,12 @@ class stream : public std::enable_shared_from_this<stream> {
 };
 
 /// The stream of a handle; for the null handle, the current context's stream; null when neither
-/// exists.
+/// exists. Also of the handles of the legacy and of the per-thread default stream.
 [[nodiscard]] std::shared_ptr<stream> find_stream(cuda::CUstream handle);
+/// The handle that a function with the suffix _ptsz is called with.
+[[nodiscard]] inline cuda::CUstream per_thread(cuda::CUstream handle) noexcept {
+  return handle == nullptr ? cuda::stream_per_thread : handle;
+}
 /// Blocks until every stream of the process is empty.
 cuda::CUresult drain_all_streams();
 /// Blocks until every stream of the GPU is empty.

@@ -45,6 +45,11 @@ enum class order : std::uint32_t {
   pool_import,   ///< with a descriptor; bytes: the pointer's export data
   event_handle,  ///< bytes: handle of a new interprocess event
   event_open,    ///< bytes: the handle
+  event_record,  ///< in the stream of wait_word, or in the default stream
+  event_wait,    ///< a new stream waits for the event
+  event_query,
+  entry_point,  ///< bytes: name, number: version, number2: flags of cuGetProcAddress_v2. value: the
+                ///< address, value2: the status
   wait_word,  ///< with a descriptor of a memfd page: registers it, a stream waits for number in its
               ///< first word
   wait_done,  ///< number: milliseconds at most. CUDA_ERROR_NOT_READY when the stream still waits

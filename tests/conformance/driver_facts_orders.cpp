@@ -2,6 +2,7 @@
 // Executes an agent's orders.
 #include "tests/conformance/driver_facts_orders.hpp"
 
+#include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -40,6 +41,7 @@ class worker {
   base::unique_fd pool(message& io, int fd);
   void wait_word(std::uint64_t value, int fd);
   void wait_done(std::uint64_t limit_ms);
+  static void find_entry_point(message& io);
 
   CUdevice device_ = 0;
   std::vector<CUmemGenericAllocationHandle> chunks_;
@@ -48,6 +50,7 @@ class worker {
   std::size_t size_bytes_ = 0;
   CUmemoryPool pool_ = nullptr;
   CUstream stream_ = nullptr;
+  CUevent event_ = nullptr;
   std::uint64_t* page_ = nullptr;
 };
 
@@ -200,11 +203,27 @@ void worker::wait_done(std::uint64_t limit_ms) {
   must(result);
 }
 
+void worker::find_entry_point(message& io) {
+  using get_proc_address = CUresult (*)(const char*, void**, int, std::uint64_t, unsigned int*);
+  // Loaded already; not closed, because the address must stay valid.
+  void* const library = ::dlopen("libcuda.so.1", RTLD_NOW);
+  const auto get = reinterpret_cast<get_proc_address>(
+      library == nullptr ? nullptr : ::dlsym(library, "cuGetProcAddress_v2"));
+  if (get == nullptr) {
+    throw failed{CUDA_ERROR_NOT_FOUND};
+  }
+  void* address = nullptr;
+  unsigned int status = 0;
+  io.bytes[sizeof(io.bytes) - 1] = '\0';
+  must(get(io.bytes, &address, static_cast<int>(io.number), io.number2, &status));
+  io.number = reinterpret_cast<std::uintptr_t>(address);
+  io.number2 = status;
+}
+
 base::unique_fd worker::execute(message& io, base::unique_fd fd) {
   base::unique_fd out;
   CUipcMemHandle handle{};
   CUipcEventHandle event_handle{};
-  CUevent event = nullptr;
   int number = -1;
   switch (io.what) {
     case order::init:
@@ -294,13 +313,26 @@ base::unique_fd worker::execute(message& io, base::unique_fd fd) {
       out = pool(io, fd.get());
       break;
     case order::event_handle:
-      must(cu()->cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
-      must(cu()->cuIpcGetEventHandle(&event_handle, event));
+      must(cu()->cuEventCreate(&event_, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+      must(cu()->cuIpcGetEventHandle(&event_handle, event_));
       std::memcpy(io.bytes, &event_handle, sizeof(event_handle));
       break;
     case order::event_open:
       std::memcpy(&event_handle, io.bytes, sizeof(event_handle));
-      must(cu()->cuIpcOpenEventHandle(&event, event_handle));
+      must(cu()->cuIpcOpenEventHandle(&event_, event_handle));
+      break;
+    case order::event_record:
+      must(cu()->cuEventRecord(event_, stream_));
+      break;
+    case order::event_wait:
+      must(cu()->cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING));
+      must(cu()->cuStreamWaitEvent(stream_, event_, 0));
+      break;
+    case order::event_query:
+      must(cu()->cuEventQuery(event_));
+      break;
+    case order::entry_point:
+      find_entry_point(io);
       break;
     case order::wait_word:
       wait_word(io.number, fd.get());
