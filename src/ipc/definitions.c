@@ -4,7 +4,31 @@
 #include <elf.h>
 #include <link.h>
 #include <stdint.h>
-#include <string.h>
+
+// This file calls no function of the C library but dl_iterate_phdr (and memset, where a compiler
+// inserts it): the run-time libraries of sanitizers replace many, look the replaced ones up by
+// dlsym, and crash if one is called meanwhile.
+static bool is_equal(const char* text, const char* other) {
+  for (; *text == *other && *text != '\0'; ++text, ++other) {
+  }
+  return *text == *other;
+}
+
+static bool begins_with(const char* text, const char* prefix) {
+  for (; *prefix != '\0' && *text == *prefix; ++text, ++prefix) {
+  }
+  return *prefix == '\0';
+}
+
+static void copy_if_fits(char* target, size_t size, const char* text) {
+  size_t length = 0;
+  while (text[length] != '\0') {
+    ++length;
+  }
+  for (size_t each = 0; length < size && each <= length; ++each) {
+    target[each] = text[each];
+  }
+}
 
 struct search {
   const char* name;    // of the symbol
@@ -30,8 +54,11 @@ static bool contains(const struct dl_phdr_info* object, const void* address) {
 
 static const char* file_name(const struct dl_phdr_info* object) {
   const char* const path = object->dlpi_name == NULL ? "" : object->dlpi_name;
-  const char* const slash = strrchr(path, '/');
-  return slash == NULL ? path : slash + 1;
+  const char* name = path;
+  for (const char* each = path; *each != '\0'; ++each) {
+    name = *each == '/' ? each + 1 : name;
+  }
+  return name;
 }
 
 struct symbols {
@@ -48,7 +75,7 @@ static const void* relocated(const struct dl_phdr_info* object, ElfW(Addr) addre
 }
 
 static bool read_dynamic(const struct dl_phdr_info* object, struct symbols* symbols) {
-  memset(symbols, 0, sizeof(*symbols));
+  *symbols = (struct symbols){.table = NULL};
   for (int each = 0; each < object->dlpi_phnum; ++each) {
     if (object->dlpi_phdr[each].p_type != PT_DYNAMIC) {
       continue;
@@ -104,7 +131,7 @@ static void* find_in_object(const struct dl_phdr_info* object, const char* name)
     const ElfW(Sym)* const symbol = &symbols.table[index];
     if ((stored | 1U) == (hash | 1U) && symbol->st_shndx != SHN_UNDEF &&
         ELF64_ST_TYPE(symbol->st_info) == STT_FUNC &&
-        strcmp(symbols.names + symbol->st_name, name) == 0) {
+        is_equal(symbols.names + symbol->st_name, name)) {
       found = (void*)(object->dlpi_addr + symbol->st_value);
       const bool is_default_version =
           symbols.versions == NULL || (symbols.versions[index] & 0x8000U) == 0;
@@ -127,20 +154,15 @@ static int look_at(struct dl_phdr_info* object, size_t size, void* context) {
     }
     search->found = search->address;
     const char* const path = object->dlpi_name == NULL ? "" : object->dlpi_name;
-    if (search->path != NULL && strlen(path) < search->path_size) {
-      strcpy(search->path, path);
-    }
-    return search->prefix == NULL ||
-                   strncmp(file_name(object), search->prefix, strlen(search->prefix)) == 0
-               ? 1
-               : -1;
+    copy_if_fits(search->path, search->path_size, path);
+    return search->prefix == NULL || begins_with(file_name(object), search->prefix) ? 1 : -1;
   }
   if (search->prefix == NULL) {
     if (!search->is_after_own) {
       search->is_after_own = contains(object, (const void*)&look_at);
       return 0;
     }
-  } else if (strncmp(file_name(object), search->prefix, strlen(search->prefix)) != 0) {
+  } else if (!begins_with(file_name(object), search->prefix)) {
     return 0;
   }
   search->found = find_in_object(object, search->name);

@@ -99,9 +99,12 @@ static void* instead_of(enum ipc_hook hook, void* handle, void* found, void* cal
   if (found == replacement(hook)) {
     // Found in the global scope, where this library comes first: the symbol exists only if the
     // driver or another library has it. Otherwise dlsym fails as it would have, with its message.
-    return ipc_real(hook) != NULL ? found : ipc_real_dlsym()(handle, "cu (no such function)");
+    void* const real = ipc_real(hook);
+    return real == NULL  ? ipc_real_dlsym()(handle, "cu (no such function)")
+           : ipc_is_on() ? found
+                         : real;
   }
-  if (ipc_is_in_object(caller, "libgpushm")) {
+  if (!ipc_is_on() || ipc_is_in_object(caller, "libgpushm")) {
     return found;
   }
   keep_real(hook, found);
@@ -124,7 +127,7 @@ static void* replaced_dlvsym(void* handle, const char* name, const char* version
 
 void* ipc_route(enum ipc_entry entry, const char* name) {
   enum ipc_hook hook = ipc_hook_count;
-  if (!find_hook(name, &hook) || !ipc_is_on()) {
+  if (!find_hook(name, &hook)) {
     return ipc_next_of(entry);
   }
   return entry == ipc_entry_dlsym ? (void*)&replaced_dlsym : (void*)&replaced_dlvsym;
