@@ -110,15 +110,18 @@ GPUSHM_API gpushm_errc gpushm_tensors_open(gpushm_client* client,
                                            int64_t timeout_ms,
                                            gpushm_segment** segment);
 
-/* The table of the tensors of a segment: JSON in UTF-8, as the header of a safetensors file and a
- * superset of it (docs/tensors.md). Release with gpushm_tensors_table_free. */
+/* The table of the tensors of a segment (docs/tensors.md). Immutable: any thread may use it.
+ * Release with gpushm_tensors_table_free. */
 typedef struct gpushm_tensors_table gpushm_tensors_table;
 /* Reads and checks the table: all tensors are within the segment. Blocks while it is copied from a
  * GPU. GPUSHM_ERRC_INVALID_ARGUMENT (a segment without tensors, or not complete),
- * GPUSHM_ERRC_PROTOCOL_ERROR (damaged, or hostile). */
+ * GPUSHM_ERRC_PROTOCOL_ERROR (damaged, or hostile), GPUSHM_ERRC_UNSUPPORTED_VERSION (of another
+ * version of gpushm). */
 GPUSHM_API gpushm_errc gpushm_tensors_table_read(const gpushm_segment* segment,
                                                  gpushm_tensors_table** table);
-/* Valid as long as the table is. */
+/* The table as JSON in UTF-8: as the header of a safetensors file, and a superset of it
+ * (docs/tensors.md). For people and other programs; made by the first call. Valid as long as the
+ * table is. Empty if there is no memory for it. */
 GPUSHM_API gpushm_string gpushm_tensors_table_text(const gpushm_tensors_table* table);
 
 /* A tensor of a table. Texts and arrays are valid as long as the table is. */
@@ -141,10 +144,24 @@ GPUSHM_API size_t gpushm_tensors_table_count(const gpushm_tensors_table* table);
 GPUSHM_API gpushm_errc gpushm_tensors_table_get(const gpushm_tensors_table* table,
                                                 size_t index,
                                                 gpushm_tensor* tensor);
+/* Finds a tensor by its name, in a time that grows with the logarithm of the count. Returns false
+ * if there is none, and `index` is unchanged then. `index` may be NULL. */
+GPUSHM_API bool gpushm_tensors_table_find(const gpushm_tensors_table* table,
+                                          gpushm_string name,
+                                          size_t* index);
+/* The number of texts in the table's metadata ("__metadata__" of a safetensors file). */
+GPUSHM_API size_t gpushm_tensors_table_metadata_count(const gpushm_tensors_table* table);
+/* The text number `index` of the metadata, in the order of keys. Valid as long as the table is.
+ * GPUSHM_ERRC_INVALID_ARGUMENT: not below the count. */
+GPUSHM_API gpushm_errc gpushm_tensors_table_metadata_get(const gpushm_tensors_table* table,
+                                                         size_t index,
+                                                         gpushm_string* key,
+                                                         gpushm_string* value);
 GPUSHM_API void gpushm_tensors_table_free(gpushm_tensors_table* table);
 
-/* The size of a segment for tensors with this table. Their places ("data_offsets") are from the
- * segment's first byte, at multiples of 256. GPUSHM_ERRC_INVALID_ARGUMENT: not a valid table. */
+/* The size of a segment for tensors with this table: JSON as that of gpushm_tensors_table_text, of
+ * which other keys are left out. The tensors' places ("data_offsets") are from the segment's first
+ * byte, at multiples of 256. GPUSHM_ERRC_INVALID_ARGUMENT: not a valid table. */
 GPUSHM_API gpushm_errc gpushm_tensors_size(gpushm_string table, uint64_t* size_bytes);
 /* Adds the table to a segment of that size that this process has created and filled, and publishes
  * it. Finish the writes of streams first. As gpushm_segment_publish; GPUSHM_ERRC_INVALID_ARGUMENT,

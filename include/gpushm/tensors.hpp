@@ -6,10 +6,12 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "gpushm/client.hpp"
@@ -195,14 +197,81 @@ struct table_freed {
 }
 }  // namespace glue
 
-/// The table of the tensors of a segment: JSON in UTF-8 (docs/tensors.md). All tensors are within
-/// the segment. Blocks while it is copied from a GPU. Throws `error`: invalid_argument (a segment
-/// without tensors, or not complete), protocol_error (damaged, or hostile).
+/// A tensor of a `tensor_index`, which owns all that it refers to.
+struct tensor_entry {
+  std::string_view name;
+  std::string_view dtype;            ///< as safetensors names element types, such as "BF16"
+  std::string_view framework_dtype;  ///< what a framework calls it, if that differs
+  std::string_view hash;             ///< 16 hexadecimal digits (docs/tensors.md); empty: unknown
+  std::uint64_t offset_bytes = 0;    ///< from the segment's first byte
+  std::uint64_t size_bytes = 0;
+  std::span<const std::uint64_t> shape;
+  std::span<const std::int64_t> strides;  ///< in elements; empty: as in C
+};
+
+/// The tensors of a segment, by number and by name. All of them are within the segment. Does not
+/// refer to the segment. Move-only; a moved-from one has no tensors.
+///
+/// Thread-safety: distinct objects: safe; shared objects: immutable.
+class tensor_index {
+ public:
+  /// Blocks while the table is copied from a GPU. Throws `error`: invalid_argument (a segment
+  /// without tensors, or not complete), protocol_error (damaged, or hostile), unsupported_version
+  /// (of another version of gpushm).
+  explicit tensor_index(const segment& of) : table_(glue::read_table(of)) {}
+
+  [[nodiscard]] std::size_t size() const noexcept {
+    return gpushm_tensors_table_count(table_.get());
+  }
+  /// In the order of their places, then of their ends. Throws invalid_argument: not below `size()`.
+  [[nodiscard]] tensor_entry operator[](std::size_t index) const {
+    auto from = glue::sized<gpushm_tensor>();
+    glue::check(gpushm_tensors_table_get(table_.get(), index, &from));
+    tensor_entry result;
+    result.name = glue::view(from.name);
+    result.dtype = glue::view(from.dtype);
+    result.framework_dtype = glue::view(from.framework_dtype);
+    result.hash = glue::view(from.hash);
+    result.offset_bytes = from.offset_bytes;
+    result.size_bytes = from.size_bytes;
+    result.shape = {from.shape, from.rank};
+    if (from.strides != nullptr) {
+      result.strides = {from.strides, from.rank};
+    }
+    return result;
+  }
+  /// Returns nullopt if there is none. The time grows with the logarithm of `size()`.
+  [[nodiscard]] std::optional<tensor_entry> find(std::string_view name) const {
+    std::size_t index = 0;
+    if (!gpushm_tensors_table_find(table_.get(), glue::text(name), &index)) {
+      return std::nullopt;
+    }
+    return (*this)[index];
+  }
+  /// The texts of `__metadata__`, in the order of their keys.
+  [[nodiscard]] std::vector<std::pair<std::string_view, std::string_view>> metadata() const {
+    std::vector<std::pair<std::string_view, std::string_view>> result;
+    const std::size_t count = gpushm_tensors_table_metadata_count(table_.get());
+    for (std::size_t i = 0; i != count; ++i) {
+      gpushm_string key{};
+      gpushm_string value{};
+      glue::check(gpushm_tensors_table_metadata_get(table_.get(), i, &key, &value));
+      result.emplace_back(glue::view(key), glue::view(value));
+    }
+    return result;
+  }
+
+ private:
+  std::unique_ptr<gpushm_tensors_table, glue::table_freed> table_;
+};
+
+/// The table of the tensors of a segment as JSON in UTF-8 (docs/tensors.md), for people and other
+/// programs. Blocks and throws as `tensor_index`.
 [[nodiscard]] inline std::string tensor_table(const segment& of) {
   return std::string(glue::view(gpushm_tensors_table_text(glue::read_table(of).get())));
 }
 
-/// A tensor of a segment.
+/// A tensor of a segment: a copy of a `tensor_entry`.
 struct tensor_place {
   std::string name;
   std::string dtype;               ///< as safetensors names element types, such as "BF16"
@@ -214,30 +283,28 @@ struct tensor_place {
   std::vector<std::int64_t> strides;  ///< in elements; empty: as in C
 };
 
-/// The tensors of a segment, in the order of their places. Blocks and throws as `tensor_table`.
+/// The tensors of a segment, in the order of their places. Blocks and throws as `tensor_index`.
 [[nodiscard]] inline std::vector<tensor_place> tensor_places(const segment& of) {
-  const auto table = glue::read_table(of);
-  std::vector<tensor_place> result(gpushm_tensors_table_count(table.get()));
+  const tensor_index index(of);
+  std::vector<tensor_place> result(index.size());
   for (std::size_t i = 0; i != result.size(); ++i) {
-    auto from = glue::sized<gpushm_tensor>();
-    glue::check(gpushm_tensors_table_get(table.get(), i, &from));
+    const tensor_entry from = index[i];
     tensor_place& to = result[i];
-    to.name = glue::view(from.name);
-    to.dtype = glue::view(from.dtype);
-    to.framework_dtype = glue::view(from.framework_dtype);
-    to.hash = glue::view(from.hash);
+    to.name = from.name;
+    to.dtype = from.dtype;
+    to.framework_dtype = from.framework_dtype;
+    to.hash = from.hash;
     to.offset_bytes = from.offset_bytes;
     to.size_bytes = from.size_bytes;
-    to.shape.assign(from.shape, from.shape + from.rank);
-    if (from.strides != nullptr) {
-      to.strides.assign(from.strides, from.strides + from.rank);
-    }
+    to.shape.assign(from.shape.begin(), from.shape.end());
+    to.strides.assign(from.strides.begin(), from.strides.end());
   }
   return result;
 }
 
-/// The size of a segment for tensors with this table, whose places are from the segment's first
-/// byte, at multiples of 256. Throws invalid_argument: not a valid table.
+/// The size of a segment for tensors with this table: JSON as that of `tensor_table`, with places
+/// from the segment's first byte, at multiples of 256. Other keys are left out. Throws
+/// invalid_argument: not a valid table.
 [[nodiscard]] inline std::uint64_t tensors_size(std::string_view table) {
   std::uint64_t result = 0;
   glue::check(gpushm_tensors_size(glue::text(table), &result));

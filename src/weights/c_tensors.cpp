@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <mutex>
+#include <new>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/c_interface.hpp"
@@ -15,6 +18,7 @@
 #include "weights/load.hpp"
 #include "weights/slab.hpp"
 #include "weights/tensor_json.hpp"
+#include "weights/tensor_table.hpp"
 
 using gpushm::base::c_call;
 using gpushm::base::c_text;
@@ -25,8 +29,12 @@ using gpushm::base::throw_invalid;
 namespace weights = gpushm::weights;
 
 struct gpushm_tensors_table {
-  std::string text;
-  weights::tensors content;
+  explicit gpushm_tensors_table(weights::tensor_table checked) : content(std::move(checked)) {}
+
+  weights::tensor_table content;
+  /// Made when it is first asked for: programs do not need it.
+  mutable std::once_flag has_text;
+  mutable std::string text;
 };
 
 namespace {
@@ -129,11 +137,11 @@ gpushm::load_options options_in(const gpushm_load_options* given, std::int64_t t
 }
 
 /// The table of a segment that is complete.
-gpushm_tensors_table read_table(gpushm_segment* from) {
+weights::tensor_table read_table(gpushm_segment* from) {
   borrowed segment(from);
   const auto info = weights::info_of(segment.get());
-  auto text = info ? weights::table_of(segment.get(), *info) : std::nullopt;
-  if (!text) {
+  auto table = info ? weights::table_of(segment.get(), *info) : std::nullopt;
+  if (!table) {
     throw gpushm::error(gpushm::errc::invalid_argument,
                         "read tensors",
                         segment.get().name(),
@@ -142,12 +150,15 @@ gpushm_tensors_table read_table(gpushm_segment* from) {
                         info ? "wait until it is (gpushm_tensors_open), or load it again"
                              : "open it as memory, or pass the name of loaded weights");
   }
-  auto content = weights::checked_table(segment.get().name(), *text, *info);
-  return {*std::move(text), std::move(content)};
+  return *std::move(table);
 }
 
-/// What a segment with this table has.
-weights::slab_info info_for(std::string_view table, std::string_view name) {
+/// The table that a program publishes, and what its segment has.
+struct published_table {
+  weights::table_words words;
+  weights::slab_info info;
+};
+published_table table_from(std::string_view table, std::string_view name) {
   std::string problem;
   try {
     const auto read = weights::read_tensors(table, weights::dialect::table);
@@ -160,16 +171,14 @@ weights::slab_info info_for(std::string_view table, std::string_view name) {
                                     std::to_string(weights::tensor_alignment));
       }
     }
-    auto result = weights::new_slab({}, weights::aligned(end), table.size());
-    static_cast<void>(weights::checked_table(name, table, result));
-    return result;
+    const std::uint64_t tensor_bytes = weights::aligned(end);
+    const weights::tensor_table checked(weights::encode_table(read), tensor_bytes);
+    const auto& words = checked.words();
+    return {words, weights::new_slab({}, tensor_bytes, weights::bytes_in(words).size())};
   } catch (const weights::invalid_json& why) {
     problem = why.what();
-  } catch (const gpushm::error& why) {
-    if (why.code() != gpushm::errc::protocol_error) {
-      throw;
-    }
-    problem = why.cause();
+  } catch (const weights::invalid_table& why) {
+    problem = why.what();
   }
   throw gpushm::error(gpushm::errc::invalid_argument,
                       "publish tensors",
@@ -221,11 +230,20 @@ gpushm_errc gpushm_tensors_table_read(const gpushm_segment* segment, gpushm_tens
 }
 
 gpushm_string gpushm_tensors_table_text(const gpushm_tensors_table* table) {
-  return table == nullptr ? gpushm_string{} : c_text(table->text);
+  if (table == nullptr) {
+    return {};
+  }
+  try {
+    std::call_once(table->has_text,
+                   [&] { table->text = weights::write_tensors(table->content.content()); });
+    return c_text(table->text);
+  } catch (const std::bad_alloc&) {
+    return {};
+  }
 }
 
 size_t gpushm_tensors_table_count(const gpushm_tensors_table* table) {
-  return table == nullptr ? 0 : table->content.all.size();
+  return table == nullptr ? 0 : table->content.size();
 }
 
 gpushm_errc gpushm_tensors_table_get(const gpushm_tensors_table* table,
@@ -233,13 +251,13 @@ gpushm_errc gpushm_tensors_table_get(const gpushm_tensors_table* table,
                                      gpushm_tensor* tensor) {
   return c_call([&] {
     constexpr const char* operation = "read tensors";
-    if (table == nullptr || index >= table->content.all.size()) {
+    if (table == nullptr || index >= table->content.size()) {
       throw_invalid(
           operation,
           table == nullptr ? "the table is NULL" : "there is no tensor " + std::to_string(index),
           "pass a table, and a number below gpushm_tensors_table_count");
     }
-    const weights::tensor& from = table->content.all[index];
+    const weights::table_entry from = table->content[index];
     gpushm_tensor result{};
     result.name = c_text(from.name);
     result.dtype = c_text(from.type.name);
@@ -254,6 +272,42 @@ gpushm_errc gpushm_tensors_table_get(const gpushm_tensors_table* table,
   });
 }
 
+bool gpushm_tensors_table_find(const gpushm_tensors_table* table,
+                               gpushm_string name,
+                               size_t* index) {
+  const auto found = table == nullptr || (name.data == nullptr && name.size != 0)
+                         ? std::nullopt
+                         : table->content.find({name.data, name.size});
+  if (found && index != nullptr) {
+    *index = *found;
+  }
+  return found.has_value();
+}
+
+size_t gpushm_tensors_table_metadata_count(const gpushm_tensors_table* table) {
+  return table == nullptr ? 0 : table->content.metadata_size();
+}
+
+gpushm_errc gpushm_tensors_table_metadata_get(const gpushm_tensors_table* table,
+                                              size_t index,
+                                              gpushm_string* key,
+                                              gpushm_string* value) {
+  return c_call([&] {
+    constexpr const char* operation = "read tensors";
+    if (table == nullptr || index >= table->content.metadata_size()) {
+      throw_invalid(
+          operation,
+          table == nullptr ? "the table is NULL" : "there is no text " + std::to_string(index),
+          "pass a table, and a number below gpushm_tensors_table_metadata_count");
+    }
+    gpushm_string& key_out = out(key, operation);
+    gpushm_string& value_out = out(value, operation);
+    const auto [found_key, found_value] = table->content.metadata(index);
+    key_out = c_text(found_key);
+    value_out = c_text(found_value);
+  });
+}
+
 void gpushm_tensors_table_free(gpushm_tensors_table* table) {
   const std::unique_ptr<gpushm_tensors_table> ended(table);
 }
@@ -261,15 +315,14 @@ void gpushm_tensors_table_free(gpushm_tensors_table* table) {
 gpushm_errc gpushm_tensors_size(gpushm_string table, uint64_t* size_bytes) {
   return c_call([&] {
     out(size_bytes, "publish tensors") =
-        weights::slab_bytes(info_for(text_in(table, "publish tensors"), {}));
+        weights::slab_bytes(table_from(text_in(table, "publish tensors"), {}).info);
   });
 }
 
 gpushm_errc gpushm_tensors_publish(gpushm_segment* segment, gpushm_string table) {
   return c_call([&] {
     borrowed into(segment);
-    const auto text = text_in(table, "publish tensors");
-    const auto info = info_for(text, into.get().name());
+    const auto [words, info] = table_from(text_in(table, "publish tensors"), into.get().name());
     if (weights::slab_bytes(info) != into.get().size_bytes()) {
       throw gpushm::error(gpushm::errc::size_mismatch,
                           "publish tensors",
@@ -279,7 +332,7 @@ gpushm_errc gpushm_tensors_publish(gpushm_segment* segment, gpushm_string table)
                               std::to_string(weights::slab_bytes(info)),
                           "create it with the size that gpushm_tensors_size returns");
     }
-    weights::seal(into.get(), info, text);
+    weights::seal(into.get(), info, words);
     into.get().publish(weights::to_metadata(info));
   });
 }

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -28,7 +27,7 @@
 #include "weights/prepared_lanes.hpp"
 #include "weights/selection.hpp"
 #include "weights/slab.hpp"
-#include "weights/tensor_json.hpp"
+#include "weights/tensor_table.hpp"
 
 namespace gpushm::weights {
 
@@ -153,8 +152,8 @@ const model_file& file_of(const job& of, std::size_t tensor_index) {
 
 /// Reads and hashes all files. Returns how they differ from a segment of the same layout.
 std::optional<std::string> difference(const job& of, const found_slab& slab) {
-  const auto text = table_of(slab.memory, slab.info);
-  if (!text) {
+  const auto table = table_of(slab.memory, slab.info);
+  if (!table) {
     return "it is not complete";
   }
   std::vector<std::uint64_t> hashes(of.plan.parts.size());
@@ -168,17 +167,12 @@ std::optional<std::string> difference(const job& of, const found_slab& slab) {
   filling(of, std::move(to)).run();
   of.check_files();
   const tensors files = table_with(of.plan, hashes.data());
-  if (write_tensors(files) == *text) {
+  if (encode_table(files) == table->words()) {
     return std::nullopt;
-  }
-  std::map<std::string_view, std::string_view> loaded;
-  const tensors table = checked_table(of.name, *text, slab.info);
-  for (const tensor& each : table.all) {
-    loaded.emplace(each.name, each.hash);
   }
   for (std::size_t i = 0; i != files.all.size(); ++i) {
     const tensor& each = files.all[i];
-    if (const auto at = loaded.find(each.name); at == loaded.end() || at->second != each.hash) {
+    if (const auto at = table->find(each.name); !at || (*table)[*at].hash != each.hash) {
       const model_file& from = file_of(of, i);
       return "this name has another model, or the file has changed since it was loaded: tensor " +
              base::in_quotes(each.name) + " of " + base::in_quotes(from.path) + " differs (mtime " +
@@ -390,7 +384,7 @@ void fill(const job& of,
   }
   took.end("end of the threads");
   of.check_files();  // what was read is one content of them
-  seal(slab.memory, slab.info, write_tensors(table_with(of.plan, journal.hashes())), of.sources);
+  seal(slab.memory, slab.info, encode_table(table_with(of.plan, journal.hashes())), of.sources);
 }
 
 /// Others that wait can open it: before this process unmaps it, which takes long.
@@ -403,10 +397,8 @@ void tell_complete(const job& of, timeline& progress, phases& took) {
 
 /// Not published. `replaces`: the generation that has the name until then; 0: none.
 found_slab make_slab(const job& of, generation replaces) {
-  const slab_info info = new_slab(of.fingerprint,
-                                  of.plan.table_offset,
-                                  of.table_of_zeros.size(),
-                                  sources_bytes_for(of.sources));
+  const slab_info info =
+      new_slab(of.fingerprint, of.plan.table_offset, of.table_bytes, sources_bytes_for(of.sources));
   create_options wanted;
   wanted.size_bytes = slab_bytes(info);
   wanted.device = of.options.device;
@@ -606,6 +598,19 @@ segment on_device(segment loaded, const load_options& options) {
   return loaded;
 }
 
+/// Throws `error`: invalid_file.
+table_words encoded(const std::string& name, const tensors& table) {
+  try {
+    return encode_table(table);
+  } catch (const invalid_table& why) {
+    throw error(errc::invalid_file,
+                operation,
+                name,
+                std::string("the table of its tensors is too large: ") + why.what(),
+                "load it as several segments (tensors in the options)");
+  }
+}
+
 job describe(client& by,
              const std::string& name,
              const std::vector<std::string>& paths,
@@ -617,8 +622,9 @@ job describe(client& by,
   result.files = open_model(paths);
   const std::string selection = apply_selection(result.files, options);
   result.plan = plan(result.files);
-  result.table_of_zeros = write_tensors(result.plan.table);
-  result.fingerprint = hash_text(result.table_of_zeros);
+  const table_words table = encoded(name, result.plan.table);
+  result.table_bytes = bytes_in(table).size();
+  result.fingerprint = hash_text(bytes_in(table));
   if (!selection.empty()) {
     result.fingerprint += '+' + selection;
   }

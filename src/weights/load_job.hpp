@@ -72,8 +72,8 @@ struct job {
   std::optional<index_file> index;
   std::vector<model_file> files;
   layout plan;
-  std::string table_of_zeros;  ///< its length is the table's
-  std::string fingerprint;     ///< of the layout, and of the selection if it is not everything
+  std::uint64_t table_bytes;
+  std::string fingerprint;  ///< of the layout, and of the selection if it is not everything
   model_identity identity;
   model_sources sources;
   std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();

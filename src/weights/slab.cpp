@@ -17,7 +17,6 @@
 #include "gpushm/error.hpp"
 #include "weights/hash.hpp"
 #include "weights/layout.hpp"
-#include "weights/tensor_json.hpp"
 
 namespace gpushm::weights {
 
@@ -25,7 +24,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view format = "gpushm-tensors/1";
+constexpr std::string_view format_name = "gpushm-tensors/";
+constexpr std::string_view format = "gpushm-tensors/2";
 constexpr const char* operation = "open tensors";
 
 [[noreturn]] void damaged(std::string_view name, std::string_view what) {
@@ -116,11 +116,11 @@ void store_identity(segment& to, std::uint64_t at, const model_identity& which) 
   }
 }
 
-seal_value seal_for(const slab_info& info, std::string_view table) {
+seal_value seal_for(const slab_info& info, const table_words& table) {
   seal_value result;
   result.id = info.id;
   result.mark = mark_of(info.id);
-  const std::string hash = hash_text(table);
+  const std::string hash = hash_text(bytes_in(table));
   std::copy(hash.begin(), hash.end(), result.table_hash.begin());
   return result;
 }
@@ -135,16 +135,17 @@ auto bytes_before_mark(Seal& value) {
   }
 }
 
-/// The bytes from `begin` to the end of the seal, and the seal in them. Of a GPU, a copy takes
-/// longer than what it copies: this is one, in no order, so that the caller must compare.
-std::pair<std::string, seal_value> copy_with_seal(const segment& what,
+/// The bytes from `begin`, a multiple of 8, to the end of the seal, and the seal in them. Of a GPU,
+/// a copy takes longer than what it copies: this is one, in no order, so that the caller must
+/// compare.
+std::pair<table_words, seal_value> copy_with_seal(const segment& what,
                                                   const slab_info& info,
                                                   std::uint64_t begin) {
-  std::string bytes(seal_place(info) + seal_bytes - begin, '\0');
-  what.read(begin, std::as_writable_bytes(std::span(bytes)));
+  table_words words((seal_place(info) + seal_bytes - begin) / sizeof(std::uint64_t));
+  what.read(begin, std::as_writable_bytes(std::span(words)));
   seal_value seal;
-  std::memcpy(&seal, bytes.data() + bytes.size() - seal_bytes, seal_bytes);
-  return {std::move(bytes), seal};
+  std::memcpy(&seal, words.data() + words.size() - seal_bytes / sizeof(std::uint64_t), seal_bytes);
+  return {std::move(words), seal};
 }
 
 /// The seal of a segment; nothing if it has none (yet).
@@ -173,30 +174,6 @@ std::optional<slab_id> id_of(const std::string& text) {
     result[i] = static_cast<std::uint8_t>(std::stoul(text.substr(2 * i, 2), nullptr, 16));
   }
   return result;
-}
-
-/// From the first to the last byte of a tensor: with strides, elements may be far apart, or the
-/// same. Throws `invalid_json` as `bytes_of`.
-std::uint64_t spanned_bytes(std::string_view name, const tensor& of) {
-  const std::uint64_t bytes = bytes_of(of);
-  if (of.strides.empty() || bytes == 0) {
-    return bytes;
-  }
-  std::uint64_t elements = 1;
-  for (std::size_t i = 0; i != of.shape.size(); ++i) {
-    std::uint64_t further = 0;
-    if (of.strides[i] < 0 ||
-        __builtin_mul_overflow(
-            of.shape[i] - 1, static_cast<std::uint64_t>(of.strides[i]), &further) ||
-        __builtin_add_overflow(elements, further, &elements)) {
-      damaged(name, "tensor " + base::in_quotes(of.name) + " has strides that cannot be");
-    }
-  }
-  tensor flat;
-  flat.name = of.name;
-  flat.type = of.type;
-  flat.shape = {elements};
-  return bytes_of(flat);
 }
 
 }  // namespace
@@ -232,13 +209,24 @@ std::string to_metadata(const slab_info& what) {
 std::optional<slab_info> info_of(const segment& what) {
   const auto metadata = what.metadata();
   const std::string_view text(reinterpret_cast<const char*>(metadata.data()), metadata.size());
-  if (text.find(format) == std::string_view::npos) {
+  if (text.find(format_name) == std::string_view::npos) {
     return std::nullopt;
   }
   // At most 64 KiB; the library's parser does not recurse.
   const json read = json::parse(text, nullptr, false);
-  if (!read.is_object() || read.value("format", json()) != format) {
+  const json called = read.is_object() ? read.value("format", json()) : json();
+  if (!called.is_string() || !called.get_ref<const std::string&>().starts_with(format_name)) {
     return std::nullopt;
+  }
+  if (called != format) {
+    throw error(errc::unsupported_version,
+                operation,
+                what.name(),
+                "its tensors have the format " +
+                    base::in_quotes(called.get_ref<const std::string&>()) +
+                    ", and this library reads " + base::in_quotes(format),
+                "remove it (gpushm rm), and load or publish it again with the version of gpushm "
+                "that reads it");
   }
   const auto id = read.find("id");
   const auto fingerprint = read.find("fingerprint");
@@ -259,8 +247,10 @@ std::optional<slab_info> info_of(const segment& what) {
                    sources->get<std::uint64_t>()};
   const std::uint64_t size = what.size_bytes();
   // No sum of them overflows: none is larger than the segment.
-  if (!known || result.table_bytes > max_table_bytes || result.table_bytes > size ||
-      result.table_offset > size || result.sources_bytes > identities_bytes + max_names_bytes ||
+  if (!known || result.table_offset % tensor_alignment != 0 ||
+      result.table_bytes % sizeof(std::uint64_t) != 0 || result.table_bytes > max_table_bytes ||
+      result.table_bytes > size || result.table_offset > size ||
+      result.sources_bytes > identities_bytes + max_names_bytes ||
       (result.sources_bytes != 0 && result.sources_bytes < identities_bytes) ||
       size > std::numeric_limits<std::int64_t>::max() || slab_bytes(result) != size) {
     damaged(what.name(), "its metadata place the table of tensors where it cannot be");
@@ -270,7 +260,7 @@ std::optional<slab_info> info_of(const segment& what) {
 
 void seal(segment& what,
           const slab_info& info,
-          std::string_view table,
+          const table_words& table,
           const model_sources& sources) {
   what.write(info.table_offset, std::as_bytes(std::span(table)));
   if (info.sources_bytes != 0) {
@@ -307,31 +297,45 @@ void set_contents_version(segment& what, const slab_info& info, std::uint64_t ve
   store_word(what, seal_place(info) + version_place, version);
 }
 
-std::optional<std::string> table_of(const segment& what, const slab_info& info) {
+namespace {
+
+/// Throws `error`: protocol_error.
+tensor_table checked(const segment& what, const slab_info& info, table_words words) {
+  try {
+    return {std::move(words), info.table_offset};
+  } catch (const invalid_table& why) {
+    damaged(what.name(), std::string("its table of tensors is not valid: ") + why.what());
+  }
+}
+
+}  // namespace
+
+std::optional<tensor_table> table_of(const segment& what, const slab_info& info) {
+  const std::size_t size = info.table_bytes / sizeof(std::uint64_t);
   if (!is_of_cpu(what)) {
-    auto [table, seal] = copy_with_seal(what, info, info.table_offset);
+    auto [words, seal] = copy_with_seal(what, info, info.table_offset);
     if (seal.mark != mark_of(info.id)) {
       return std::nullopt;
     }
-    table.resize(info.table_bytes);
-    seal_value expected = seal_for(info, table);
+    words.resize(size);
+    seal_value expected = seal_for(info, words);
     expected.version = seal.version;
     if (expected == seal) {
-      return {std::move(table)};
+      return checked(what, info, std::move(words));
     }  // otherwise it was sealed during the copy, or is damaged
   }
   const auto found = seal_of(what, info);
   if (!found) {
     return std::nullopt;
   }
-  std::string table(info.table_bytes, '\0');
-  what.read(info.table_offset, std::as_writable_bytes(std::span(table)));
-  seal_value expected = seal_for(info, table);
+  table_words words(size);
+  what.read(info.table_offset, std::as_writable_bytes(std::span(words)));
+  seal_value expected = seal_for(info, words);
   expected.version = found->version;
   if (expected != *found) {
     damaged(what.name(), "its table of tensors does not have the hash in its seal");
   }
-  return table;
+  return checked(what, info, std::move(words));
 }
 
 model_sources sources_of(const segment& what, const slab_info& info) {
@@ -359,25 +363,6 @@ void remember(segment& what, const slab_info& info, const model_identity& which)
   const auto index = empty != all.end() ? static_cast<std::size_t>(empty - all.begin())
                                         : which.front() % all.size();
   store_identity(what, sources_place(info) + index * sizeof which, which);
-}
-
-tensors checked_table(std::string_view name, std::string_view table, const slab_info& info) {
-  tensors result;
-  try {
-    result = read_tensors(table, dialect::table);
-    for (const tensor& each : result.all) {
-      if (each.end < each.begin || each.end > info.table_offset) {
-        damaged(name, "tensor " + base::in_quotes(each.name) + " is not within the segment");
-      }
-      const std::uint64_t bytes = spanned_bytes(name, each);
-      if (bytes != each.end - each.begin) {
-        damaged(name, "tensor " + base::in_quotes(each.name) + " has another size than its shape");
-      }
-    }
-  } catch (const invalid_json& why) {
-    damaged(name, std::string("its table of tensors is not valid: ") + why.what());
-  }
-  return result;
 }
 
 }  // namespace gpushm::weights

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "gpushm/segment.hpp"
-#include "weights/tensor.hpp"
+#include "weights/tensor_table.hpp"
 
 /// Tensors in a segment (docs/tensors.md): first the tensors, then a table, a seal, and the files
 /// that they were read from. The segment's metadata says where the table is; the seal, whose last
@@ -32,8 +32,6 @@ struct slab_info {
   friend bool operator==(const slab_info&, const slab_info&) = default;
 };
 inline constexpr std::uint64_t seal_bytes = 64;
-/// Upper bound, because readers keep it in memory.
-inline constexpr std::uint64_t max_table_bytes = 1U << 30U;
 
 /// A hash of the stamps of the files that a model was read from.
 using model_identity = std::array<std::uint8_t, 16>;
@@ -59,8 +57,8 @@ inline constexpr std::uint64_t identities_bytes = max_identities * sizeof(model_
                                  std::uint64_t sources_bytes = 0);
 [[nodiscard]] std::uint64_t slab_bytes(const slab_info& what);
 [[nodiscard]] std::string to_metadata(const slab_info& what);
-/// What a segment's metadata says; nothing if it is not one with tensors. Throws `error`
-/// (protocol_error) if it says what cannot be.
+/// What a segment's metadata says; nothing if it is not one with tensors. Throws `error`:
+/// protocol_error (it says what cannot be), unsupported_version (of another version).
 [[nodiscard]] std::optional<slab_info> info_of(const segment& what);
 
 /// Writes the table, `sources` if there is room for them in `info`, and the seal. Precondition: all
@@ -68,7 +66,7 @@ inline constexpr std::uint64_t identities_bytes = max_identities * sizeof(model_
 /// copied.
 void seal(segment& what,
           const slab_info& info,
-          std::string_view table,
+          const table_words& table,
           const model_sources& sources = {});
 /// Whether a segment is complete: its seal is there. What the loader wrote before it is visible to
 /// this thread then. Does not read the table, which `table_of` checks. Blocks while the seal is
@@ -81,18 +79,14 @@ void seal(segment& what,
 /// For the next set of contents, whose bytes have been written, and which no stream writes any
 /// more. Precondition: the segment is sealed, was opened for writing, and has one writer.
 void set_contents_version(segment& what, const slab_info& info, std::uint64_t version);
-/// The table of a segment that is sealed; nothing if it is not (yet). Blocks while it is copied.
-/// Throws `error`: protocol_error (it is damaged, or hostile).
-[[nodiscard]] std::optional<std::string> table_of(const segment& what, const slab_info& info);
+/// The table of a segment that is sealed, checked; nothing if it is not (yet). Blocks while it is
+/// copied. Throws `error`: protocol_error (it is damaged, or hostile).
+[[nodiscard]] std::optional<tensor_table> table_of(const segment& what, const slab_info& info);
 /// Precondition: the segment is sealed. From another process: only compare them.
 [[nodiscard]] model_sources sources_of(const segment& what, const slab_info& info);
 /// Adds an identity to the sources, instead of another one if there is no room. Another process may
 /// do the same at the same time: one of the two may get lost, and torn ones are equal to none.
 /// Precondition: the segment is sealed, was opened for writing, and has sources.
 void remember(segment& what, const slab_info& info, const model_identity& which);
-/// Reads a table, and checks it against its segment. Throws `error`: protocol_error.
-[[nodiscard]] tensors checked_table(std::string_view name,
-                                    std::string_view table,
-                                    const slab_info& info);
 
 }  // namespace gpushm::weights

@@ -9,7 +9,6 @@
 #include <unordered_set>
 
 #include "base/quoted.hpp"
-#include "weights/table_scan.hpp"
 
 namespace gpushm::weights {
 
@@ -20,9 +19,6 @@ using nlohmann::json;
 
 /// As the reference's parser allows: deeper values are refused also where they are ignored.
 constexpr std::size_t max_depth = 127;
-
-/// Of a tensor: more than any framework has, so that it could be loaded and not used.
-constexpr std::size_t max_dimensions = 64;
 
 [[noreturn]] void invalid(const std::string& what) {
   throw invalid_json(what);
@@ -369,15 +365,10 @@ class index_events : public events {
 
 }  // namespace
 
-tensors parse_tensors(std::string_view text, dialect as) {
+tensors read_tensors(std::string_view text, dialect as) {
   tensor_events read(as);
   read.read(text);
-  return read.take();
-}
-
-tensors read_tensors(std::string_view text, dialect as) {
-  auto scanned = as == dialect::table ? scan_table(text) : std::nullopt;
-  tensors result = scanned ? *std::move(scanned) : parse_tensors(text, as);
+  tensors result = read.take();
   std::stable_sort(result.all.begin(), result.all.end(), [](const tensor& a, const tensor& b) {
     return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
   });
@@ -418,19 +409,11 @@ std::string write_tensors(const tensors& what) {
 }
 
 std::uint64_t bytes_of(const tensor& what) {
-  std::uint64_t count = 1;
-  for (const std::uint64_t each : what.shape) {
-    if (__builtin_mul_overflow(count, each, &count)) {
-      invalid("tensor " + in_quotes(what.name) + " has more than 2^64 elements");
-    }
+  std::uint64_t bytes = 0;
+  if (const auto problem = size_of(what.type, what.shape, bytes); !problem.empty()) {
+    invalid("tensor " + in_quotes(what.name) + " " + std::string(problem));
   }
-  if (__builtin_mul_overflow(count, std::uint64_t{what.type.bits}, &count)) {
-    invalid("tensor " + in_quotes(what.name) + " has more than 2^64 bits");
-  }
-  if (count % 8 != 0) {
-    invalid("tensor " + in_quotes(what.name) + " does not fill whole bytes");
-  }
-  return count / 8;
+  return bytes;
 }
 
 text_pairs read_index(std::string_view text) {

@@ -9,9 +9,9 @@
 
 #include "weights/tensor.hpp"
 
-/// The JSON of safetensors headers, of tensor tables (a superset), and of the index of a model in
-/// several files. What another process has written is hostile: all of it is checked, and memory is
-/// proportional to the text.
+/// The JSON of safetensors headers, of tables that programs publish (a superset), and of the index
+/// of a model in several files. It may be hostile: all of it is checked, and memory is proportional
+/// to the text.
 namespace gpushm::weights {
 
 /// Says what is wrong, and where. The caller adds the file's name.
@@ -22,14 +22,12 @@ class invalid_json : public std::runtime_error {
 
 enum class dialect : std::uint8_t {
   file,   ///< a safetensors header
-  table,  ///< with strides, hashes, and more types
+  table,  ///< of a program: with strides, hashes, and more types
 };
 
 /// Reads tensors, sorted by their place; their bytes are not checked against anything. As the
 /// reference (safetensors 0.8) reads them, but refuses duplicate names. Throws `invalid_json`.
 [[nodiscard]] tensors read_tensors(std::string_view json, dialect as);
-/// As `read_tensors`, in the order of the text, and always by the general parser.
-[[nodiscard]] tensors parse_tensors(std::string_view json, dialect as);
 /// `read_tensors` reads it back.
 [[nodiscard]] std::string write_tensors(const tensors& what);
 

@@ -4,14 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <optional>
-#include <random>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
-
-#include "weights/table_scan.hpp"
 
 namespace {
 
@@ -121,98 +116,6 @@ TEST(tensor_json, table_is_written_and_read) {
               HasSubstr("one stride for each"));
   EXPECT_THAT(problem_of(R"({"a":{"hash":"xyz",)" + std::string(good) + "}}", dialect::table),
               HasSubstr("hexadecimal"));
-}
-
-/// The result of the general parser; nothing if it refuses the text.
-std::optional<tensors> parsed(const std::string& json) {
-  try {
-    return parse_tensors(json, dialect::table);
-  } catch (const invalid_json&) {
-    return std::nullopt;
-  }
-}
-
-tensors random_table(std::mt19937& random) {
-  const auto below = [&](std::uint64_t bound) { return random() % bound; };
-  tensors table;
-  for (std::uint64_t i = below(3); i != 0; --i) {
-    table.metadata.emplace_back("key" + std::to_string(i), "value {" + std::to_string(i));
-  }
-  for (std::uint64_t i = below(5); i != 0; --i) {
-    tensor one;
-    one.name = "model.layers." + std::to_string(i) + ".weight";
-    one.type = all_dtypes.at(below(all_dtypes.size()));
-    for (std::uint64_t rank = below(4); rank != 0; --rank) {
-      one.shape.push_back(below(2) == 0 ? below(10) : std::uint64_t{random()} << below(31));
-      one.strides.push_back(static_cast<std::int64_t>(below(1'000)));
-    }
-    if (below(2) == 0) {
-      one.strides.clear();
-    }
-    one.begin = std::uint64_t{random()} << below(31);
-    one.end = one.begin + below(1'000);
-    one.hash = below(2) == 0 ? "0123456789abcdef" : "";
-    one.framework_dtype = below(4) == 0 ? "complex128" : "";
-    table.all.push_back(std::move(one));
-  }
-  return table;
-}
-
-TEST(tensor_json, tables_are_scanned) {
-  std::mt19937 random(1);
-  for (int i = 0; i != 300; ++i) {
-    const tensors table = random_table(random);
-    const std::string json = write_tensors(table);
-    const auto scanned = scan_table(json);
-    ASSERT_TRUE(scanned) << json;
-    EXPECT_EQ(*scanned, table) << json;
-  }
-  // As Python writes it.
-  EXPECT_TRUE(scan_table(R"({"a": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}})"));
-}
-
-TEST(tensor_json, scanner_accepts_nothing_that_the_parser_refuses) {
-  constexpr std::string_view replacements = "{}[]\",:0123456789.-+eE aUu\\\x01\x7F\xC3\n\0";
-  std::mt19937 random(2);
-  std::size_t accepted = 0;
-  for (int i = 0; i != 1'000; ++i) {
-    std::string json = write_tensors(random_table(random));
-    for (auto changes = random() % 3; changes != 0; --changes) {
-      const std::size_t at = random() % json.size();
-      const char with = replacements[random() % replacements.size()];
-      switch (random() % 3) {
-        case 0:
-          json[at] = with;
-          break;
-        case 1:
-          json.insert(at, 1, with);
-          break;
-        default:
-          json.erase(at, 1 + random() % 3);
-      }
-      if (json.empty()) {
-        json = "{}";
-      }
-    }
-    if (const auto scanned = scan_table(json)) {
-      ++accepted;
-      EXPECT_EQ(scanned, parsed(json)) << json;
-    }
-  }
-  EXPECT_GT(accepted, 250U);
-  const std::string good_one = R"({"a":{"dtype":"U8","data_offsets":[0,1],"shape":[)";
-  for (const std::string& json : {good_one + "01]}}",
-                                  good_one + "1]}} x",
-                                  good_one + "1]},}",
-                                  good_one + "1],\"shape\":[1]}}",
-                                  good_one + "1],\"strides\":[]}}",
-                                  good_one + "1],\"strides\":[9223372036854775808]}}",
-                                  good_one + "99999999999999999999]}}",
-                                  std::string(R"({"__metadata__":{"a":"1","a":"2"}})"),
-                                  std::string(R"({"__metadata__":{},"__metadata__":{}})")}) {
-    EXPECT_FALSE(scan_table(json)) << json;
-    EXPECT_FALSE(parsed(json)) << json;
-  }
 }
 
 TEST(tensor_json, index_is_read) {

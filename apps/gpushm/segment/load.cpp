@@ -2,7 +2,6 @@
 #include <fmt/core.h>
 
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <stop_token>
 
@@ -37,13 +36,8 @@ struct account {
   }
 };
 
-std::size_t count_of(const std::string& table) {
-  const auto read = nlohmann::json::parse(table);
-  return read.size() - read.count("__metadata__");
-}
-
 void show(const load_arguments& arguments, const segment& loaded, const account& done) {
-  const std::size_t tensors = count_of(tensor_table(loaded));
+  const std::size_t tensors = tensor_index(loaded).size();
   const double rate =
       done.has_read ? static_cast<double>(done.bytes - done.first_bytes) / done.seconds : 0;
   if (arguments.connection.json) {
