@@ -558,16 +558,16 @@ class Segment:
 
     def tensor_table(self) -> str:
         """
-        The table of the tensors of a loaded model, or of :meth:`Client.put`: JSON, as the header of
-        a safetensors file and a superset of it. All tensors are within the segment.
+        The table of the tensors of a loaded model, or of :meth:`Client.put`, as JSON: as the header of
+        a safetensors file, and a superset of it. All tensors are within the segment.
 
         Blocks while it is copied from a GPU. Raises gpushm.InvalidArgumentError (no tensors, or not
-        complete), ProtocolError (a damaged or hostile table).
+        complete), ProtocolError (a damaged or hostile table), UnsupportedVersionError.
         """
 
     def publish_tensors(self, table: str | bytes) -> None:
         """
-        As :meth:`publish`, with a table of tensors; the size of the segment is that of
+        As :meth:`publish`, with a table of tensors (JSON); the size of the segment is that of
         :func:`gpushm.tensors_size`. Raises InvalidArgumentError, SizeMismatchError, and as
         :meth:`publish`.
         """
@@ -1202,8 +1202,27 @@ def exchange(array: Array, table: object, /) -> Any:
 class TensorTable:
     """A table of tensors that the library has checked."""
 
-    def text(self) -> str:
-        """The table as JSON."""
+    def names(self) -> list[str]:
+        """The names of the tensors in the order of their places."""
+
+    def __contains__(self, name: object, /) -> bool:
+        """Whether there is a tensor of that name."""
+
+    def entry(self, name: str, /) -> dict[str, Any]:
+        """
+        One tensor, as in the table as JSON, without its hash. Raises KeyError.
+        """
+
+    def metadata(self) -> dict[str, str] | None:
+        """
+        The texts of ``__metadata__``, in the order of their keys; None without them.
+        """
+
+    def arrays(self, segment: Segment, types: dict[str, str], /) -> dict[str, Array | None]:
+        """
+        All tensors by name, in the order of their places. ``types``: names of element types,
+        by their names in the table. None for a tensor of another type, or that has no array.
+        """
 
     def exchange(self, segment: Segment, types: dict[str, str], table: object, /) -> dict[str, Any]:
         """

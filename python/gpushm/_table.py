@@ -39,38 +39,26 @@ class Table:
         #: Those with tensors, and the one with the table.
         self.segments = [segment]
         self.segment = segment
-        self._read: _core.TensorTable | None = _core.read_tensor_table(segment)
-        self._content: tuple[dict[str, dict[str, Any]], dict[str, str] | None] | None = None
+        self._read = _core.read_tensor_table(segment)
 
-    def _parsed(self) -> tuple[dict[str, dict[str, Any]], dict[str, str] | None]:
-        if self._content is None:
-            assert self._read is not None
-            try:
-                entries = json.loads(self._read.text())
-            except (ValueError, RecursionError) as error:  # numbers of thousands of digits
-                refuse(
-                    self.segment.name, f"its table is not valid ({type(error).__name__}: {error})"
-                )
-            metadata = entries.pop("__metadata__", None)
-            self._content = entries, metadata
-        return self._content
+    def names(self) -> list[str]:
+        """The names of the tensors, in the order of the table."""
+        return self._read.names()
 
-    @property
-    def entries(self) -> dict[str, dict[str, Any]]:
-        return self._parsed()[0]
+    def __contains__(self, name: str) -> bool:
+        return name in self._read
+
+    def entry(self, name: str) -> dict[str, Any]:
+        """Raises KeyError."""
+        return self._read.entry(name)
 
     @property
     def metadata(self) -> dict[str, str] | None:
-        return self._parsed()[1]
+        return self._read.metadata()
 
     def segment_of(self, entry: dict[str, Any]) -> Segment:
         """The one of ``segments`` that has this tensor."""
         return self.segment
-
-    def place(self, name: str) -> tuple[int, int, int]:
-        """The number of that segment, and the place in it."""
-        begin, end = self.entries[name]["data_offsets"]
-        return 0, begin, end
 
     def close(self) -> None:
         for each in self.segments:
@@ -78,8 +66,9 @@ class Table:
 
     def tensor(self, name: str, convert: Callable[[Array], Any]) -> Any:
         """A framework's tensor, also of types that DLPack cannot express. Raises as array()."""
-        result = convert(self.array(name))
-        wanted = self.entries[name].get("framework_dtype")
+        entry = self.entry(name)
+        result = convert(self._array(name, entry))
+        wanted = entry.get("framework_dtype")
         if wanted is not None and convert is to_torch:
             from gpushm._torch import view_as
 
@@ -88,29 +77,31 @@ class Table:
 
     def tensors(self, convert: Callable[[Array], Any]) -> dict[str, Any]:
         """All of them, in the order of their places. Raises as array()."""
-        known = self._all_of_torch() if convert is to_torch else None
-        if known is None:
-            return {name: self.tensor(name, convert) for name in self.offset_keys()}
-        return {
-            name: self.tensor(name, convert) if each is None else each
-            for name, each in known.items()
-        }
+        table = torch_table() if convert is to_torch else None
+        types = {key: each for key, each in DTYPES.items() if key != "F4"}
+        known: dict[str, Any]
+        if table is None:
+            known = {
+                name: each if each is None else convert(each)
+                for name, each in self._read.arrays(self.segment, types).items()
+            }
+        else:
+            import torch
 
-    def _all_of_torch(self) -> dict[str, Any] | None:
-        """Those that need no Python code for each; None for the others, or instead of all."""
-        import torch
-
-        table = torch_table()
-        if table is None or self._read is None:
-            return None
-        if self.segment.device != "host":
-            torch.cuda.init()
-        types = {key: each for key, each in DTYPES.items() if key != "F4" and hasattr(torch, each)}
-        return self._read.exchange(self.segment, types, table)
+            if self.segment.device != "host":
+                torch.cuda.init()
+            types = {key: each for key, each in types.items() if hasattr(torch, each)}
+            known = self._read.exchange(self.segment, types, table)
+        # The others need Python code for each.
+        for name in [name for name, each in known.items() if each is None]:
+            known[name] = self.tensor(name, convert)
+        return known
 
     def array(self, name: str) -> Array:
         """A view of the segment. Raises KeyError, ProtocolError, TypeError (F6)."""
-        entry = self.entries[name]
+        return self._array(name, self.entry(name))
+
+    def _array(self, name: str, entry: dict[str, Any]) -> Array:
         shape, kind = entry["shape"], entry["dtype"]
         dtype = DTYPES.get(kind)
         if dtype is None or (kind == "F4" and (not shape or shape[-1] % 2 != 0)):
@@ -135,7 +126,8 @@ class Table:
         return result
 
     def offset_keys(self) -> list[str]:
-        return sorted(self.entries, key=self.place)
+        """The names of the tensors in the order of their places."""
+        return self.names()
 
 
 #: Metadata of a segment that says where other segments have the tensors.
@@ -158,9 +150,8 @@ class SharedTable(Table):
         self.segments = [segment]
         try:
             content = json.loads(segment.read())
-            entries = dict(content["tensors"])
-            self._content = entries, entries.pop("__metadata__", None)
-            self._read = None
+            self._entries: dict[str, dict[str, Any]] = dict(content["tensors"])
+            self._metadata: dict[str, str] | None = self._entries.pop("__metadata__", None)
             places = [
                 (str(name), int(generation), bool(on_host))
                 for name, generation, on_host in content["segments"]
@@ -183,7 +174,7 @@ class SharedTable(Table):
 
     def _check(self, segments: int) -> None:
         """What the library checks of other tables: another process has written it."""
-        for entry in self.entries.values():
+        for entry in self._entries.values():
             offsets = entry["data_offsets"]
             numbers = [*entry["shape"], *offsets, *entry.get("strides", []), entry["segment"]]
             if (
@@ -198,12 +189,31 @@ class SharedTable(Table):
         if type(texts) is not dict or any(type(each) is not str for each in texts.values()):
             raise ValueError("its metadata are not valid")
 
+    def names(self) -> list[str]:
+        return list(self._entries)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def entry(self, name: str) -> dict[str, Any]:
+        return self._entries[name]
+
+    @property
+    def metadata(self) -> dict[str, str] | None:
+        return self._metadata
+
     def segment_of(self, entry: dict[str, Any]) -> Segment:
         number: int = entry["segment"]
         return self.segments[number]
 
-    def place(self, name: str) -> tuple[int, int, int]:
-        entry = self.entries[name]
+    def offset_keys(self) -> list[str]:
+        return sorted(self._entries, key=self._place)
+
+    def tensors(self, convert: Callable[[Array], Any]) -> dict[str, Any]:
+        return {name: self.tensor(name, convert) for name in self.offset_keys()}
+
+    def _place(self, name: str) -> tuple[int, int, int]:
+        entry = self._entries[name]
         begin, end = entry["data_offsets"]
         return entry["segment"], begin, end
 

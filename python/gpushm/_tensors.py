@@ -65,7 +65,7 @@ class safe_open:  # noqa: N801
 
     def keys(self) -> list[str]:
         """The names of the tensors, sorted."""
-        return sorted(self._open().entries)
+        return sorted(self._open().names())
 
     def offset_keys(self) -> list[str]:
         """The names of the tensors in the order of their places."""
@@ -86,7 +86,7 @@ class safe_open:  # noqa: N801
     def get_slice(self, name: str) -> TensorSlice:
         """One tensor, of which indices give parts. Raises KeyError."""
         table = self._open()
-        return TensorSlice(table, name, table.entries[name], self._convert)
+        return TensorSlice(table, name, table.entry(name), self._convert)
 
     def close(self) -> None:
         """Give the segment up, and keep its tensors. Again: no effect."""

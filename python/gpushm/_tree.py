@@ -144,9 +144,13 @@ class _Writer:
         """The array as it is stored, and what its entry says about the place."""
         raise NotImplementedError
 
+    def order(self) -> list[str]:
+        """The names in the order in which readers find them."""
+        return list(self.entries)
+
     def table(self, tree: Any) -> dict[str, Any]:
         node = self._node(tree, "")
-        if node == {"dict": [[name, {"array": name}] for name in self.entries]}:
+        if node == {"dict": [[name, {"array": name}] for name in self.order()]}:
             return self.entries
         text = json.dumps(node, separators=(",", ":"), allow_nan=False)
         return {"__metadata__": {_TREE: text}} | self.entries
@@ -220,6 +224,9 @@ class _Copier(_Writer):
         #: With their offsets, and their paths in the structure.
         self.leaves: list[tuple[Leaf, int, str]] = []
         self._end = 0
+
+    def order(self) -> list[str]:
+        return sorted(self.entries, key=lambda name: self.entries[name]["data_offsets"])
 
     def place(self, leaf: Leaf, path: str) -> tuple[Leaf, dict[str, Any]]:
         if leaf.extent != leaf.size or (leaf.strides is not None and leaf.dtype == _FLOAT4):
@@ -404,7 +411,7 @@ class _Reader:
     def read(self) -> Any:
         text = (self._table.metadata or {}).get(_TREE)
         if text is None:
-            return {name: self._tensor(name) for name in self._table.entries}
+            return {name: self._tensor(name) for name in self._table.names()}
         try:
             node = json.loads(text)
             self._check(node)
@@ -419,7 +426,7 @@ class _Reader:
             raise ValueError("a node is not an object with one member")
         ((kind, content),) = node.items()
         if kind == "array":
-            is_valid = type(content) is str and content in self._table.entries
+            is_valid = type(content) is str and content in self._table
         elif kind == "value":
             is_valid = type(content) in _PLAIN
         elif kind == "dict":
@@ -445,7 +452,7 @@ class _Reader:
                 type(content) is list
                 and len(content) == 2
                 and type(content[0]) is str
-                and content[0] in self._table.entries
+                and content[0] in self._table
             )
         else:
             is_valid = kind in ("list", "tuple") and type(content) is list
@@ -495,7 +502,7 @@ class _Reader:
 
     def _tensor(self, name: str) -> Any:
         array = self._table.array(name)
-        wanted = self._table.entries[name].get("framework_dtype")
+        wanted = self._table.entry(name).get("framework_dtype")
         key = (array.data_ptr, array.dtype, wanted, array.shape, array.strides)
         if array.size == 0:
             return self._table.tensor(name, self._convert)

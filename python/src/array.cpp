@@ -165,13 +165,27 @@ bool array::is_contiguous() const noexcept {
   return true;
 }
 
-std::vector<std::int64_t> contiguous_strides(std::span<const std::int64_t> shape) {
-  std::vector<std::int64_t> result(shape.size());
+namespace {
+
+/// `strides` are as many as dimensions.
+void write_contiguous(std::span<const std::int64_t> shape, std::span<std::int64_t> strides) {
   std::uint64_t stride = 1;  // overflows only if there are no elements
   for (std::size_t i = shape.size(); i-- > 0;) {
-    result[i] = static_cast<std::int64_t>(stride);
+    strides[i] = static_cast<std::int64_t>(stride);
     stride *= shape[i] == 0 ? 1 : static_cast<std::uint64_t>(shape[i]);
   }
+}
+
+void set_contiguous(array& what) {
+  what.strides.resize(what.shape.size());
+  write_contiguous(what.shape, what.strides);
+}
+
+}  // namespace
+
+std::vector<std::int64_t> contiguous_strides(std::span<const std::int64_t> shape) {
+  std::vector<std::int64_t> result(shape.size());
+  write_contiguous(shape, result);
   return result;
 }
 
@@ -204,62 +218,83 @@ array make_array(const memory_range& range,
                  std::uint64_t offset,
                  const std::vector<std::int64_t>* strides,
                  std::optional<readiness> ready) {
-  __extension__ using wide = __int128;
+  array result = array_in(range, std::move(ready));
+  if (shape != nullptr) {
+    place(result,
+          range,
+          type,
+          *shape,
+          offset,
+          strides == nullptr ? std::nullopt : std::optional(std::span(*strides)));
+    return result;
+  }
+  if (strides != nullptr) {
+    throw nb::value_error("strides need a shape");
+  }
+  const std::int64_t all =
+      offset > range.bytes ? 0 : static_cast<std::int64_t>((range.bytes - offset) / type.itemsize);
+  place(result, range, type, std::span(&all, 1), offset, std::nullopt);
+  return result;
+}
+
+array array_in(const memory_range& range, std::optional<readiness> ready) {
   array result;
-  result.type = &type;
-  const wide itemsize = result.type->itemsize;
+  result.owner = range.owner;
+  result.segment = range.segment;
+  result.device = range.device;
+  result.readonly = range.readonly;
+  result.ready = std::move(ready);
+  result.name = range.name;
+  return result;
+}
+
+void place(array& into,
+           const memory_range& range,
+           const dtype& type,
+           std::span<const std::int64_t> shape,
+           std::uint64_t offset,
+           std::optional<std::span<const std::int64_t>> strides) {
+  __extension__ using wide = __int128;
+  into.type = &type;
+  const wide itemsize = into.type->itemsize;
   if (offset > range.bytes) {
     raise_outside(range, "bytes from " + std::to_string(offset) + " on");
   }
-  if (shape == nullptr) {
-    if (strides != nullptr) {
-      throw nb::value_error("strides need a shape");
-    }
-    result.shape = {static_cast<std::int64_t>((range.bytes - offset) / result.type->itemsize)};
-  } else {
-    result.shape = *shape;
-  }
+  into.shape.assign(shape.begin(), shape.end());
   wide count = 1;
-  for (const std::int64_t each : result.shape) {
+  for (const std::int64_t each : into.shape) {
     count *= each;
     if (count * itemsize > wide{INT64_MAX}) {
-      raise_outside(range, "the elements of shape " + tuple_text(result.shape));
+      raise_outside(range, "the elements of shape " + tuple_text(into.shape));
     }
   }
-  if (strides == nullptr) {
-    result.strides = contiguous_strides(result.shape);
+  if (!strides) {
+    set_contiguous(into);
   } else {
-    result.strides = *strides;
-    if (result.strides.size() != result.shape.size()) {
+    into.strides.assign(strides->begin(), strides->end());
+    if (into.strides.size() != into.shape.size()) {
       throw nb::value_error("shape and strides have different lengths");
     }
   }
   wide last = 0;
-  for (std::size_t i = 0; i < result.shape.size() && count != 0; ++i) {
-    last += wide{result.shape[i] - 1} * result.strides[i];
+  for (std::size_t i = 0; i < into.shape.size() && count != 0; ++i) {
+    last += wide{into.shape[i] - 1} * into.strides[i];
     if ((last + 1) * itemsize > wide{INT64_MAX}) {
       break;
     }
   }
   if (count != 0 && (last + 1) * itemsize + wide{offset} > wide{range.bytes}) {
     raise_outside(range,
-                  "the elements of shape " + tuple_text(result.shape) + " and dtype " +
-                      result.type->name + " at offset " + std::to_string(offset));
+                  "the elements of shape " + tuple_text(into.shape) + " and dtype " +
+                      into.type->name + " at offset " + std::to_string(offset));
   }
-  if ((reinterpret_cast<std::uintptr_t>(range.data) + offset) % result.type->itemsize != 0) {
+  if ((reinterpret_cast<std::uintptr_t>(range.data) + offset) % into.type->itemsize != 0) {
     throw nb::value_error(("offset " + std::to_string(offset) + " is not aligned for dtype " +
-                           result.type->name + " (use a multiple of " +
-                           std::to_string(result.type->itemsize) + ")")
+                           into.type->name + " (use a multiple of " +
+                           std::to_string(into.type->itemsize) + ")")
                               .c_str());
   }
-  result.owner = range.owner;
-  result.segment = range.segment;
-  result.data = static_cast<std::byte*>(range.data) + offset;
-  result.device = range.device;
-  result.readonly = range.readonly;
-  result.ready = std::move(ready);
-  result.name = range.name;
-  return result;
+  into.data = static_cast<std::byte*>(range.data) + offset;
 }
 
 std::optional<readiness> to_readiness(nb::handle what) {

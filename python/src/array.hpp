@@ -85,6 +85,15 @@ array make_array(const memory_range& range,
                  std::uint64_t offset,
                  const std::vector<std::int64_t>* strides,
                  std::optional<readiness> ready);
+/// For many arrays of one range: one without elements, whose elements `place` then changes.
+array array_in(const memory_range& range, std::optional<readiness> ready);
+/// As make_array, of an array of this range. If it raises, the elements are not specified.
+void place(array& into,
+           const memory_range& range,
+           const dtype& type,
+           std::span<const std::int64_t> shape,
+           std::uint64_t offset,
+           std::optional<std::span<const std::int64_t>> strides);
 /// The same, of Python's arguments. Also raises TypeError.
 array make_array(const memory_range& range,
                  nanobind::handle dtype,

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <new>
 #include <optional>
@@ -28,20 +29,28 @@ struct exported {
   dl::managed_tensor plain{};
   std::shared_ptr<const void> owner;
   std::shared_ptr<gpushm_timeline> timeline;  // a stream may still wait for it
-  std::vector<std::int64_t> shape;
-  std::vector<std::int64_t> strides;
+  /// The shape, then the strides: of almost all tensors without an allocation.
+  static constexpr std::size_t few = 8;
+  std::array<std::int64_t, few> few_numbers{};
+  std::vector<std::int64_t> more_numbers;
 };
 
 dl::tensor describe(exported& into, const array& what, void* data) {
-  into.shape = what.shape;
-  into.strides = what.strides;
+  const std::size_t rank = what.shape.size();
+  if (2 * rank > exported::few) {
+    into.more_numbers.resize(2 * rank);
+  }
+  std::int64_t* const numbers =
+      2 * rank > exported::few ? into.more_numbers.data() : into.few_numbers.data();
+  std::copy(what.shape.begin(), what.shape.end(), numbers);
+  std::copy(what.strides.begin(), what.strides.end(), numbers + rank);
   dl::tensor result{};
   result.data = what.elements() == 0 ? nullptr : data;
   result.device = what.device;
-  result.ndim = static_cast<std::int32_t>(into.shape.size());
+  result.ndim = static_cast<std::int32_t>(rank);
   result.dtype = what.type->dlpack();
-  result.shape = into.shape.data();
-  result.strides = into.strides.data();
+  result.shape = numbers;
+  result.strides = numbers + rank;
   return result;
 }
 

@@ -10,10 +10,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "array.hpp"
 #include "dtype.hpp"
 #include "exchange_table.hpp"
 #include "gpushm/tensors.h"
@@ -373,19 +376,6 @@ nb::str tensor_table(const segment_object& self) {
   return table_text(read_table_of(self));
 }
 
-/// Nothing if one is negative, or does not fit.
-template <typename Number>
-std::optional<std::vector<std::int64_t>> to_sizes(const Number* numbers, std::size_t count) {
-  std::vector<std::int64_t> result(count);
-  for (std::size_t i = 0; i != count; ++i) {
-    if (!std::in_range<std::int64_t>(numbers[i]) || static_cast<std::int64_t>(numbers[i]) < 0) {
-      return std::nullopt;
-    }
-    result[i] = static_cast<std::int64_t>(numbers[i]);
-  }
-  return result;
-}
-
 /// The element types of a table that the caller passes on: by their names in it.
 class wanted_types {
  public:
@@ -406,29 +396,60 @@ class wanted_types {
   std::vector<std::pair<string, const dtype*>> all_;
 };
 
-/// Null: Python code does it, or says why it cannot be done.
-nb::object exchange_one(const gpushm_tensor& from,
-                        const wanted_types& types,
-                        const segment_object& segment,
-                        const memory_range& range,
-                        const dl::exchange_table& by) {
+nb::str to_str(const gpushm_string& text) {
+  return nb::str(text.data, text.size);
+}
+
+gpushm_tensor tensor_at(const read_table& self, std::size_t index) {
+  auto result = with_size<gpushm_tensor>();
+  failure::of(gpushm_tensors_table_get(self.handle.get(), index, &result)).raise_if_any();
+  return result;
+}
+
+/// Changes `into`, an array of the range. False: Python code makes the array, or says why there is
+/// none.
+bool place_tensor(array& into,
+                  const memory_range& range,
+                  const gpushm_tensor& from,
+                  const wanted_types& types) {
   const dtype* const type = types.find({from.dtype.data, from.dtype.size});
-  const auto shape = to_sizes(from.shape, from.rank);
-  const auto strides = to_sizes(from.strides, from.strides == nullptr ? 0 : from.rank);
-  if (type == nullptr || from.framework_dtype.size != 0 || !shape || !strides) {
-    return {};
+  const std::span shape(reinterpret_cast<const std::int64_t*>(from.shape), from.rank);
+  // The library has checked strides; a size may be larger than signed ones if another one is 0.
+  const bool is_signed =
+      std::all_of(shape.begin(), shape.end(), [](std::int64_t each) { return each >= 0; });
+  if (type == nullptr || from.framework_dtype.size != 0 || !is_signed) {
+    return false;
   }
   try {
-    return exchange(make_array(range,
-                               *type,
-                               &*shape,
-                               from.offset_bytes,
-                               from.strides == nullptr ? nullptr : &*strides,
-                               segment.ready),
-                    by);
+    place(
+        into,
+        range,
+        *type,
+        shape,
+        from.offset_bytes,
+        from.strides == nullptr ? std::nullopt : std::optional(std::span(from.strides, from.rank)));
+    return true;
   } catch (const std::exception&) {
-    return {};
+    return false;
   }
+}
+
+/// Calls `make` with each array; its result, or None, is that of the name.
+template <typename Make>
+nb::dict all_tensors(const read_table& self,
+                     const segment_object& segment,
+                     const nb::dict& names,
+                     const Make& make) {
+  const wanted_types types(names);
+  const memory_range range = segment.range("view");
+  array one = array_in(range, segment.ready);
+  nb::dict result;
+  const std::size_t count = gpushm_tensors_table_count(self.handle.get());
+  for (std::size_t i = 0; i != count; ++i) {
+    const gpushm_tensor from = tensor_at(self, i);
+    result[to_str(from.name)] = place_tensor(one, range, from, types) ? make(one) : nb::none();
+  }
+  return result;
 }
 
 nb::dict exchange_all(const read_table& self,
@@ -436,15 +457,94 @@ nb::dict exchange_all(const read_table& self,
                       const nb::dict& names,
                       nb::handle capsule) {
   const dl::exchange_table& by = table_in(capsule);
-  const wanted_types types(names);
-  const memory_range range = segment.range("view");
-  nb::dict result;
+  return all_tensors(self, segment, names, [&](const array& each) -> nb::object {
+    try {
+      return exchange(each, by);
+    } catch (const std::exception&) {
+      return nb::none();
+    }
+  });
+}
+
+nb::dict all_arrays(const read_table& self, const segment_object& segment, const nb::dict& names) {
+  return all_tensors(
+      self, segment, names, [](const array& each) -> nb::object { return nb::cast(each); });
+}
+
+nb::list names_of(const read_table& self) {
+  nb::list result;
   const std::size_t count = gpushm_tensors_table_count(self.handle.get());
   for (std::size_t i = 0; i != count; ++i) {
-    auto from = with_size<gpushm_tensor>();
-    failure::of(gpushm_tensors_table_get(self.handle.get(), i, &from)).raise_if_any();
-    nb::object tensor = exchange_one(from, types, segment, range, by);
-    result[nb::str(from.name.data, from.name.size)] = tensor.is_valid() ? tensor : nb::none();
+    result.append(to_str(tensor_at(self, i).name));
+  }
+  return result;
+}
+
+/// Nothing: there is no tensor of that name, which may be any object.
+std::optional<std::size_t> find_tensor(const read_table& self, nb::handle name) {
+  if (!nb::isinstance<nb::str>(name)) {
+    return std::nullopt;
+  }
+  Py_ssize_t size = 0;
+  const char* const text = PyUnicode_AsUTF8AndSize(name.ptr(), &size);
+  if (text == nullptr) {  // surrogates: no name has them
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  std::size_t index = 0;
+  const bool is_found =
+      gpushm_tensors_table_find(self.handle.get(), {text, static_cast<std::size_t>(size)}, &index);
+  return is_found ? std::optional(index) : std::nullopt;
+}
+
+bool contains(const read_table& self, nb::handle name) {
+  return find_tensor(self, name).has_value();
+}
+
+template <typename Number>
+nb::list to_list(const Number* numbers, std::size_t count) {
+  nb::list result;
+  for (std::size_t i = 0; i != count; ++i) {
+    result.append(numbers[i]);
+  }
+  return result;
+}
+
+nb::dict entry_of(const read_table& self, nb::handle name) {
+  const auto index = find_tensor(self, name);
+  if (!index) {
+    PyErr_SetObject(PyExc_KeyError, name.ptr());
+    throw nb::python_error();
+  }
+  const gpushm_tensor from = tensor_at(self, *index);
+  nb::dict result;
+  result["dtype"] = to_str(from.dtype);
+  result["shape"] = to_list(from.shape, from.rank);
+  nb::list offsets;
+  offsets.append(from.offset_bytes);
+  offsets.append(from.offset_bytes + from.size_bytes);
+  result["data_offsets"] = offsets;
+  if (from.strides != nullptr) {
+    result["strides"] = to_list(from.strides, from.rank);
+  }
+  if (from.framework_dtype.size != 0) {
+    result["framework_dtype"] = to_str(from.framework_dtype);
+  }
+  return result;
+}
+
+nb::object metadata_of(const read_table& self) {
+  const std::size_t count = gpushm_tensors_table_metadata_count(self.handle.get());
+  if (count == 0) {
+    return nb::none();
+  }
+  nb::dict result;
+  for (std::size_t i = 0; i != count; ++i) {
+    gpushm_string key{};
+    gpushm_string value{};
+    failure::of(gpushm_tensors_table_metadata_get(self.handle.get(), i, &key, &value))
+        .raise_if_any();
+    result[to_str(key)] = to_str(value);
   }
   return result;
 }
@@ -550,24 +650,50 @@ void register_tensors_methods(nb::class_<segment_object>& type) {
   type.def("tensor_table",
            tensor_table,
            nb::sig("def tensor_table(self) -> str"),
-           "The table of the tensors of a loaded model, or of :meth:`Client.put`: JSON, as the "
+           "The table of the tensors of a loaded model, or of :meth:`Client.put`, as JSON: as the "
            "header of\n"
-           "a safetensors file and a superset of it. All tensors are within the segment.\n\n"
+           "a safetensors file, and a superset of it. All tensors are within the segment.\n\n"
            "Blocks while it is copied from a GPU. Raises gpushm.InvalidArgumentError (no tensors, "
            "or not\n"
-           "complete), ProtocolError (a damaged or hostile table).")
-      .def("publish_tensors",
-           publish_tensors,
-           nb::arg("table"),
-           nb::sig("def publish_tensors(self, table: str | bytes) -> None"),
-           "As :meth:`publish`, with a table of tensors; the size of the segment is that of\n"
-           ":func:`gpushm.tensors_size`. Raises InvalidArgumentError, SizeMismatchError, and as\n"
-           ":meth:`publish`.");
+           "complete), ProtocolError (a damaged or hostile table), UnsupportedVersionError.")
+      .def(
+          "publish_tensors",
+          publish_tensors,
+          nb::arg("table"),
+          nb::sig("def publish_tensors(self, table: str | bytes) -> None"),
+          "As :meth:`publish`, with a table of tensors (JSON); the size of the segment is that of\n"
+          ":func:`gpushm.tensors_size`. Raises InvalidArgumentError, SizeMismatchError, and as\n"
+          ":meth:`publish`.");
 }
 
 void register_tensors(nb::module_& module) {
   nb::class_<read_table>(module, "TensorTable", "A table of tensors that the library has checked.")
-      .def("text", table_text, nb::sig("def text(self) -> str"), "The table as JSON.")
+      .def("names",
+           names_of,
+           nb::sig("def names(self) -> list[str]"),
+           "The names of the tensors in the order of their places.")
+      .def("__contains__",
+           contains,
+           nb::arg("name").none(),
+           nb::sig("def __contains__(self, name: object, /) -> bool"),
+           "Whether there is a tensor of that name.")
+      .def("entry",
+           entry_of,
+           nb::arg("name").none(),
+           nb::sig("def entry(self, name: str, /) -> dict[str, Any]"),
+           "One tensor, as in the table as JSON, without its hash. Raises KeyError.")
+      .def("metadata",
+           metadata_of,
+           nb::sig("def metadata(self) -> dict[str, str] | None"),
+           "The texts of ``__metadata__``, in the order of their keys; None without them.")
+      .def("arrays",
+           all_arrays,
+           nb::arg("segment"),
+           nb::arg("types"),
+           nb::sig("def arrays(self, segment: Segment, types: dict[str, str], /) -> dict[str, "
+                   "Array | None]"),
+           "All tensors by name, in the order of their places. ``types``: names of element types,\n"
+           "by their names in the table. None for a tensor of another type, or that has no array.")
       .def(
           "exchange",
           exchange_all,

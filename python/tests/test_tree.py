@@ -10,6 +10,7 @@ import json
 import math
 import mmap
 import os
+import struct
 
 import ml_dtypes
 import numpy as np
@@ -143,7 +144,7 @@ def test_many_tensors_have_their_table_in_the_segment(client):
 
 def test_the_table_is_that_of_a_model(client):
     tied = np.ones((2, 3), "float32")
-    segment = client.put("flat", {"a": tied, "b": np.zeros(4, "int8"), "c": tied}, device="host")
+    segment = client.put("flat", {"a": tied, "c": tied, "b": np.zeros(4, "int8")}, device="host")
     table = json.loads(segment.tensor_table())
     assert table == {
         "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
@@ -151,6 +152,11 @@ def test_the_table_is_that_of_a_model(client):
         "c": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
     }
     result = client.get("flat", "numpy")
+    assert list(result) == ["a", "c", "b"]
+    assert result["a"] is result["c"]
+    # A table has the order of places: another one is that of the structure.
+    client.put("order", {"a": tied, "b": np.zeros(4, "int8"), "c": tied}, device="host")
+    result = client.get("order", "numpy")
     assert list(result) == ["a", "b", "c"]
     assert result["a"] is result["c"]
     # Everything else is a structure beside the table: two names that would be the same, a scalar.
@@ -311,6 +317,103 @@ def test_a_table_that_is_not_valid(client, entry):
     segment.write(b"}", place)
     with pytest.raises(gpushm.ProtocolError):
         client.get("n")
+
+
+class Table:
+    """A reader of tables of its own, as docs/tensors.md specifies them."""
+
+    DTYPES = (
+        *["BOOL", "F4", "F6_E2M3", "F6_E3M2", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0"],
+        *["F8_E4M3FNUZ", "F8_E5M2FNUZ", "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "C64"],
+        *["F64", "I64", "U64", "C32", "C128"],
+    )
+
+    def __init__(self, segment: gpushm.Segment) -> None:
+        place = json.loads(segment.metadata)
+        assert place["format"] == "gpushm-tensors/2"
+        self.bytes = segment.read(place["table_offset"], place["table_bytes"])
+        magic, version, tensors, metadata, numbers, text_bytes, zero = self.take("<8s6I", 0)
+        assert (magic, version, zero) == (b"gpushmtb", 2, 0)
+        self.numbers = 32 + 64 * tensors + 16 * metadata
+        names = self.numbers + 8 * numbers
+        self.texts = names + -(-4 * tensors // 8) * 8
+        assert len(self.bytes) == self.texts + -(-text_bytes // 8) * 8
+        self.entries = [self.entry(32 + 64 * i) for i in range(tensors)]
+        by_name = self.take(f"<{tensors}I", names)
+        assert [self.entries[i][0] for i in by_name] == sorted(name for name, _ in self.entries)
+        records = [self.take("<4I", 32 + 64 * tensors + 16 * i) for i in range(metadata)]
+        self.metadata = {self.text(*each[:2]): self.text(*each[2:]) for each in records}
+
+    def take(self, form: str, at: int):
+        return struct.unpack_from(form, self.bytes, at)
+
+    def text(self, begin: int, size: int) -> str:
+        return self.bytes[self.texts + begin : self.texts + begin + size].decode()
+
+    def entry(self, at: int):
+        begin, end, hash_of, *texts, first, rank, dtype, flags, zero = self.take(
+            "<QQ16s4IIHBBQ", at
+        )
+        assert zero == 0
+        numbers = list(self.take(f"<{rank * (1 + flags)}Q", self.numbers + 8 * first))
+        entry = {"dtype": self.DTYPES[dtype], "shape": numbers[:rank], "data_offsets": [begin, end]}
+        if flags:
+            entry["strides"] = numbers[rank:]
+        if hash_of != bytes(16):
+            entry["hash"] = hash_of.decode()
+        if texts[3]:
+            entry["framework_dtype"] = self.text(*texts[2:])
+        return self.text(*texts[:2]), entry
+
+
+def test_the_table_is_as_it_is_specified(client):
+    sizes = [8, 4, 6, 6, *[8] * 7, *[16] * 4, *[32] * 3, *[64] * 4, 32, 128]
+    table = {
+        "__metadata__": {"format": "pt", "by": "a test \u00e9"},
+        "scalar": {"dtype": "C128", "shape": [], "data_offsets": [0, 16], "hash": "0123456789abcdef"},
+        "tied": {"dtype": "F32", "shape": [2, 3], "data_offsets": [256, 280], "strides": [1, 2]},
+        "also \u00e9": {"dtype": "F32", "shape": [2, 3], "data_offsets": [256, 280]},
+        "x": {"dtype": "U8", "shape": [4], "data_offsets": [512, 516], "framework_dtype": "bits8"},
+    } | {
+        f"w.{i}": {"dtype": kind, "shape": [8], "data_offsets": [at, at + size]}
+        for i, (kind, size, at) in enumerate(
+            zip(Table.DTYPES, sizes, range(1024, 1024 + 256 * len(sizes), 256), strict=True)
+        )
+    }  # fmt: skip
+    text = json.dumps(table)
+    segment = client.create("m", gpushm.tensors_size(text), device="host")
+    segment.publish_tensors(text)
+    read = Table(segment)
+    metadata = table.pop("__metadata__")
+    assert dict(read.entries) == table
+    assert [name for name, _ in read.entries] == list(table)
+    assert read.metadata == metadata
+    assert json.loads(segment.tensor_table()) == {"__metadata__": metadata} | table
+    with gpushm.safe_open("m", client=client) as opened:
+        assert opened.offset_keys() == list(table)
+        assert opened.keys() == sorted(table)
+        assert opened.metadata() == metadata
+        for name in ("also", "", "tied\0", "\ud800", 5):
+            with pytest.raises(KeyError) as caught:
+                opened.get_tensor(name)
+            assert caught.value.args == (name,)
+        assert opened.get_slice("tied").get_shape() == [2, 3]
+        assert opened.get_tensor("tied").strides == (1, 2)
+
+
+def test_a_table_of_another_version(client):
+    entry = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}
+    table = json.dumps({"w": entry})
+    segment = client.create("m", gpushm.tensors_size(table), device="host", lifetime="persistent")
+    segment.publish_tensors(table)
+    old = segment.metadata.replace(b"gpushm-tensors/2", b"gpushm-tensors/1")
+    other = client.create("n", segment.size, device="host", lifetime="persistent")
+    other.write(segment.read())
+    other.publish(old)
+    for read in (lambda: gpushm.safe_open("n", client=client), lambda: client.get("n"),
+                 other.tensor_table):  # fmt: skip
+        with pytest.raises(gpushm.UnsupportedVersionError, match="gpushm-tensors/1"):
+            read()
 
 
 @pytest.mark.parametrize(
