@@ -131,7 +131,7 @@ class agent {
     if (dra_ && plugin_) {
       const bool missing =
           dra_presence_.is_missing(plugin_->registered(), dra_->status().registered, clock::now());
-      if (missing && !dra_missing_) {
+      if (missing && !dra_missing_ && dra_->status().api_served.value_or(true)) {
         base::log(log_level::warning,
                   fmt::format("the kubelet registered the device plugin but not the DRA driver: "
                               "claims cannot be used on this node (check that its feature gate "
@@ -193,7 +193,16 @@ class agent {
       return {};
     }
     const dra::driver_status now = dra_->status();
-    return {{now.claims, now.published ? chosen_.share_devices : 0, now.registered}};
+    return {{now.claims,
+             now.published ? chosen_.share_devices : 0,
+             now.registered,
+             is_dra_expected(now),
+             now.api_served}};
+  }
+
+  /// Whether a kubelet must register the driver: not if the API server or the kubelet has no DRA.
+  [[nodiscard]] bool is_dra_expected(const dra::driver_status& now) const {
+    return now.api_served.value_or(true) && !dra_missing_;
   }
 
   [[nodiscard]] std::string not_alive() const {
@@ -215,8 +224,8 @@ class agent {
         return why;
       }
     }
-    if (dra_ && !dra_missing_) {
-      const dra::driver_status now = dra_->status();
+    const dra::driver_status now = dra_ ? dra_->status() : dra::driver_status();
+    if (dra_ && is_dra_expected(now)) {
       if (!now.serving || !now.registered) {
         return "the DRA driver is not registered with the kubelet" +
                (now.problem.empty() ? std::string() : ": " + now.problem);

@@ -105,7 +105,9 @@ std::unique_ptr<agent_metrics> with_all_metrics() {
               [] {
                 return std::vector<resource_reading>{{"a", 1, 0, true}, {"b", 1, 0, true}};
               },
-              [] { return std::vector<dra_reading>{{}}; }});
+              [] {
+                return std::vector<dra_reading>{{0, 0, false, true, true}};
+              }});
   result->finished("dra", "NodePrepareResources", "ok", 3s);
   return result;
 }
@@ -239,7 +241,7 @@ TEST(agent_metrics, reports_resources_and_claims) {
          return std::vector<resource_reading>{{"nvidia.com/gpu", 7, 1, true}};
        },
        [] {
-         return std::vector<dra_reading>{{2, 64, false}};
+         return std::vector<dra_reading>{{2, 64, false, true, false}};
        }});
   const std::string text = metrics.exposition();
   for (const char* line : {
@@ -249,9 +251,21 @@ TEST(agent_metrics, reports_resources_and_claims) {
            "gpushm_dra_prepared_claims 2",
            "gpushm_dra_published_devices 64",
            "gpushm_dra_registered 0",
+           "gpushm_dra_expected 1",
+           "gpushm_dra_api_served 0",
        }) {
     EXPECT_THAT(text, HasSubstr(std::string(line) + "\n"));
   }
+}
+
+TEST(agent_metrics, leaves_out_whether_dra_is_served_until_that_is_known) {
+  const agent_metrics metrics(
+      "1", {{}, {}, [] {
+              return std::vector<dra_reading>{{0, 0, false, false, std::nullopt}};
+            }});
+  const std::string text = metrics.exposition();
+  EXPECT_THAT(text, HasSubstr("gpushm_dra_expected 0\n"));
+  EXPECT_THAT(text, Not(HasSubstr("gpushm_dra_api_served")));
 }
 
 TEST(agent_metrics, counts_operations_of_several_threads) {

@@ -400,6 +400,23 @@ TEST_F(agent_process, kubelet_without_dra_is_ready_and_logged) {
       "but not the DRA driver: claims cannot be used", scaled_timeout(60s), stream::err);
   ASSERT_TRUE(node_->wait_ready());
   EXPECT_EQ(node_->metric("gpushm_dra_registered"), 0);
+  EXPECT_EQ(node_->metric("gpushm_dra_expected"), 0);
+  EXPECT_EQ(node_->metric("gpushm_dra_api_served"), 1);
+}
+
+TEST_F(agent_process, cluster_without_dra_is_ready_and_logged) {
+  node_->api().set_resource_versions({});
+  node_->start_kubelet(false);
+  node_->start_agent({"--gpus", "off", "--dra", "on"});
+  EXPECT_TRUE(eventually([&] { return node_->metric("gpushm_dra_expected") == 1; }, 10s));
+  node_->agent().wait_for_line(
+      "serves no version of resource.k8s.io .*: claims cannot be used in this cluster",
+      scaled_timeout(20s),
+      stream::err);
+  ASSERT_TRUE(node_->wait_ready());
+  EXPECT_EQ(node_->metric("gpushm_dra_registered"), 0);
+  EXPECT_EQ(node_->metric("gpushm_dra_expected"), 0);
+  EXPECT_EQ(node_->metric("gpushm_dra_api_served"), 0);
 }
 
 TEST_F(agent_process, claim_is_a_domain_until_unprepared) {

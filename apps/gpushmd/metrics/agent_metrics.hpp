@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,8 @@ struct dra_reading {
   std::uint64_t prepared_claims = 0;
   std::uint64_t published_devices = 0;
   bool registered = false;
+  bool expected = false;           ///< cluster and kubelet have DRA as far as is known
+  std::optional<bool> api_served;  ///< nullopt: not known yet
 };
 
 /// Sources of the readings, called at each exposition on its thread. An empty function: no readings

@@ -130,8 +130,19 @@ families families_of(const std::vector<dra_reading>& readings) {
       gauge("gpushm_dra_registered", "1 while the driver is registered with the kubelet");
   add(claims, {}, number(from.prepared_claims));
   add(devices, {}, number(from.published_devices));
+  MetricFamily expected =
+      gauge("gpushm_dra_expected",
+            "0 if the API server or the kubelet is without DRA, so that no driver is registered");
   add(registered, {}, from.registered ? 1 : 0);
-  return {std::move(claims), std::move(devices), std::move(registered)};
+  add(expected, {}, from.expected ? 1 : 0);
+  families all{std::move(claims), std::move(devices), std::move(registered), std::move(expected)};
+  if (from.api_served) {
+    add(all.emplace_back(gauge("gpushm_dra_api_served",
+                               "1 if the API server serves a supported version of DRA's API")),
+        {},
+        *from.api_served ? 1 : 0);
+  }
+  return all;
 }
 
 }  // namespace gpushm::metrics

@@ -61,12 +61,17 @@ class resource_api {
   [[nodiscard]] std::string version();
   /// Queries again on the next use: the cluster may have been upgraded.
   void invalidate();
+  /// Queries now: whether a version is common. A cluster without DRA serves none.
+  [[nodiscard]] bool is_served();
   /// "/apis/resource.k8s.io/v1" + `rest`.
   [[nodiscard]] std::string path(const std::string& rest) {
     return "/apis/resource.k8s.io/" + version() + rest;
   }
 
  private:
+  /// Empty if none is common.
+  [[nodiscard]] std::string newest_common() const;
+
   cluster& through_;
   std::mutex mutex_;
   std::string version_;

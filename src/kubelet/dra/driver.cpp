@@ -100,6 +100,8 @@ class driver::impl {
   void start_publishing();
   void start_sweep();
   void sweep(bool ask_server);
+  void start_api_check();
+  void check_api();
   void handle_registration(const std::string& refusal);
   void set_problem(const std::string& text);
 
@@ -113,6 +115,7 @@ class driver::impl {
   std::atomic<bool> sweeping_{false};
   std::atomic<bool> server_sweep_due_{true};
   std::string sweep_failure_;  ///< of the last sweep
+  std::atomic<bool> checking_api_{false};
 
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;
@@ -124,6 +127,7 @@ class driver::impl {
   clock::time_point next_health_;
   clock::time_point next_sweep_;
   clock::time_point next_server_sweep_;
+  clock::time_point next_api_check_ = clock::now() + options_.api_check_delay;
 
   // Calls that do not need the API server never wait for those that do.
   work_queue through_api_;
@@ -201,6 +205,10 @@ void driver::impl::maintain() {
       server_sweep_due_ = true;
     }
     start_sweep();
+  }
+  if (now >= next_api_check_) {
+    next_api_check_ = now + options_.api_check_interval;
+    start_api_check();
   }
 }
 
@@ -282,6 +290,38 @@ void driver::impl::sweep(bool ask_server) {
   }
 }
 
+void driver::impl::start_api_check() {
+  const driver_status now = status();
+  if (!(now.registered && now.published) && !checking_api_.exchange(true)) {
+    sweeps_.run([this] {
+      check_api();
+      checking_api_ = false;
+    });
+  }
+}
+
+void driver::impl::check_api() {
+  bool served = false;
+  try {
+    served = api_.is_served();
+  } catch (const std::exception& failure) {  // as before; the client's observer counts it
+    base::log(log_level::warning, failure.what());
+    return;
+  }
+  std::optional<bool> before;
+  {
+    const std::lock_guard lock(mutex_);
+    before = std::exchange(status_.api_served, served);
+  }
+  if (!served && before.value_or(true)) {
+    base::log(log_level::warning,
+              "the API server serves no version of resource.k8s.io that this driver supports: "
+              "claims cannot be used in this cluster");
+  } else if (served && !before.value_or(true)) {
+    base::log(log_level::info, "the API server serves resource.k8s.io now");
+  }
+}
+
 driver_status driver::impl::status() const {
   const std::lock_guard lock(mutex_);
   driver_status now = status_;
@@ -293,6 +333,9 @@ driver_status driver::impl::status() const {
     slice_publisher::state slices = publisher_->now();
     now.published = slices.published;
     now.slice_problem = std::move(slices.problem);
+    if (now.published) {
+      now.api_served = true;
+    }
   }
   return now;
 }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/operations.hpp"
@@ -28,15 +29,22 @@ struct driver_options {
   /// Sweeps that ask the API server for each claim: the first one, and then in this interval. All
   /// nodes of a cluster do; a kubelet's own calls make them rarely necessary.
   std::chrono::milliseconds server_sweep_interval{3'600'000};
+  /// Until a driver that is not registered and published asks whether the API server has DRA; a
+  /// kubelet with DRA registers it earlier.
+  std::chrono::milliseconds api_check_delay{5'000};
+  std::chrono::milliseconds api_check_interval{300'000};
 };
 
 struct driver_status {
   bool serving = false;     ///< the checkpoint is loaded and the services are available
   bool registered = false;  ///< as last reported by the kubelet
   bool published = false;   ///< the ResourceSlice is up to date
-  std::size_t claims = 0;   ///< prepared
-  std::string endpoint;     ///< of the DRA service; empty while not serving
-  std::string problem;      ///< the current problem; empty: none
+  /// Whether the API server serves a version of resource.k8s.io that the driver supports; nullopt:
+  /// not known yet. Without one, no kubelet can use the driver.
+  std::optional<bool> api_served = {};
+  std::size_t claims = 0;  ///< prepared
+  std::string endpoint;    ///< of the DRA service; empty while not serving
+  std::string problem;     ///< the current problem; empty: none
   std::string slice_problem;
 };
 

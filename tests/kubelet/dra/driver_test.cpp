@@ -69,6 +69,8 @@ class dra_driver : public testing::Test {
     some.check_interval = 20ms;
     some.health_interval = 100ms;
     some.sweep_interval = 1h;
+    some.api_check_delay = 0ms;
+    some.api_check_interval = 20ms;
     return some;
   }
   dra_kubelet_options kubelet_options() {
@@ -121,6 +123,23 @@ class dra_driver : public testing::Test {
   std::unique_ptr<driver> driver_;
   std::unique_ptr<dra_kubelet> kubelet_;
 };
+
+TEST_F(dra_driver, reports_whether_the_api_server_has_dra) {
+  cluster_.set_versions({"v1alpha3"});
+  cluster_.unreachable = true;
+  start();
+  ASSERT_TRUE(eventually([&] { return driver_->status().serving; }, timeout));
+  EXPECT_EQ(driver_->status().api_served, std::nullopt);
+  cluster_.unreachable = false;
+  EXPECT_TRUE(eventually([&] { return driver_->status().api_served == false; }, timeout));
+  cluster_.unreachable = true;  // what was known stays known
+  cluster_.set_versions({"v1beta1"});
+  const unsigned before = cluster_.discoveries;
+  ASSERT_TRUE(eventually([&] { return cluster_.discoveries > before + 1; }, timeout));
+  EXPECT_EQ(driver_->status().api_served, false);
+  cluster_.unreachable = false;
+  EXPECT_TRUE(eventually([&] { return driver_->status().api_served == true; }, timeout));
+}
 
 TEST_F(dra_driver, registers_all_versions_then_publishes) {
   start();

@@ -181,6 +181,7 @@ void memory_cluster::remove(const std::string& path, const std::string& uid) {
 }
 
 std::vector<std::string> memory_cluster::versions_of(const std::string& group) {
+  ++discoveries;
   fail_if_configured("discover", group);
   const std::lock_guard lock(mutex_);
   return versions_;

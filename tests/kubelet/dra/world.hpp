@@ -68,6 +68,7 @@ class memory_cluster : public gpushm::dra::cluster {
   std::atomic<unsigned> gets{0};
   std::atomic<unsigned> node_gets{0};
   std::atomic<unsigned> writes{0};
+  std::atomic<unsigned> discoveries{0};  ///< calls of `versions_of`
 
  private:
   class watching;
