@@ -17,8 +17,6 @@ namespace {
 /// Between looks at words that streams signal, and at those that the thread cannot sleep on.
 constexpr microseconds shortest_pause{50};
 constexpr milliseconds longest_pause{1};
-/// As in sync::wait: a change of the upper half of a word wakes nobody.
-constexpr milliseconds longest_sleep{100};
 /// Without watches; the clock's end is more than the kernel takes.
 constexpr milliseconds longest_idle{3'600'000};
 
@@ -74,7 +72,7 @@ word_poller::finding word_poller::look(std::span<std::uint64_t> due,
                                        time_point now,
                                        std::vector<std::unique_ptr<entry>>& ended) {
   const std::lock_guard lock(mutex_);
-  finding found{0, 0, now + (watches_.empty() ? longest_idle : longest_sleep)};
+  finding found{0, 0, now + (watches_.empty() ? longest_idle : sync::longest_sleep)};
   for (auto at = watches_.begin(); at != watches_.end() && found.due != due.size();) {
     const entry& each = *at->second;
     const std::uint64_t seen = each.what.on.word().load(std::memory_order_relaxed);

@@ -28,9 +28,6 @@ constexpr microseconds spin{20};
 constexpr microseconds longest_pause{50};
 /// How long many waiters poll before they sleep: longer than a signaler of many items pauses.
 constexpr milliseconds poll_of_many{2};
-/// A sleep ends after this at the latest: a signal that changes only the upper half of the word, or
-/// the first one by a stream, may wake nobody.
-constexpr milliseconds longest_sleep{100};
 
 timespec to_timespec(nanoseconds time) noexcept {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time);
