@@ -22,13 +22,20 @@ void counters::count_failure(std::uint64_t code) noexcept {
   }
 }
 
+void counters::count(latency& to, std::uint64_t ns) noexcept {
+  const std::uint64_t counted = std::min(ns, longest_open_ns);
+  const auto* const bound =
+      std::lower_bound(open_latency_bounds_ns.begin(), open_latency_bounds_ns.end(), counted);
+  add(to.buckets[static_cast<std::size_t>(bound - open_latency_bounds_ns.begin())]);
+  add(to.sum_ns, counted);
+}
+
 void counters::reported(const wire::report& from_client) noexcept {
   for (const std::uint64_t took : from_client.open_ns) {
-    const std::uint64_t counted = std::min(took, longest_open_ns);
-    const auto* const bound =
-        std::lower_bound(open_latency_bounds_ns.begin(), open_latency_bounds_ns.end(), counted);
-    add(latency_[static_cast<std::size_t>(bound - open_latency_bounds_ns.begin())]);
-    add(latency_sum_ns_, counted);
+    count(opens_took_, took);
+  }
+  for (const std::uint64_t took : from_client.import_ns) {
+    count(imports_took_, took);
   }
   for (const std::uint64_t code : from_client.failures) {
     count_failure(code);
@@ -64,10 +71,22 @@ broker_statistics counters::read() const {
       result.open_failures.emplace(static_cast<errc>(code), count);
     }
   }
-  for (std::size_t i = 0; i < latency_.size(); ++i) {
-    result.open_latency[i] = value(latency_[i]);
+  for (std::size_t i = 0; i < result.open_latency.size(); ++i) {
+    result.open_latency[i] = value(opens_took_.buckets[i]);
   }
-  result.open_latency_sum_ns = value(latency_sum_ns_);
+  result.open_latency_sum_ns = value(opens_took_.sum_ns);
+  return result;
+}
+
+report_counts counters::reports() const noexcept {
+  const auto value = [](const counter& of) { return of.load(std::memory_order_relaxed); };
+  report_counts result;
+  result.items = value(items_);
+  result.item_bytes = value(item_bytes_);
+  for (std::size_t i = 0; i < result.import_latency.size(); ++i) {
+    result.import_latency[i] = value(imports_took_.buckets[i]);
+  }
+  result.import_latency_sum_ns = value(imports_took_.sum_ns);
   return result;
 }
 

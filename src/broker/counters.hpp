@@ -20,10 +20,14 @@ struct return_counts {
   std::uint64_t lost = 0;  ///< persistent ones
 };
 
-/// Of channels, as their producers have reported.
-struct channel_counts {
+/// What clients have reported, besides what is in `broker_statistics`.
+struct report_counts {
+  // Of channels, by their producers.
   std::uint64_t items = 0;
   std::uint64_t item_bytes = 0;
+  // Of opens, from the broker's answer to the mapping, by `open_latency_bounds_ns`.
+  decltype(broker_statistics::open_latency) import_latency{};
+  std::uint64_t import_latency_sum_ns = 0;
 };
 
 /// The broker's counters. Written on its strand, read from any thread without a lock: the values of
@@ -39,9 +43,7 @@ class counters {
     requests_.refused(request_kind::open, why);
   }
   /// Thread-safe.
-  [[nodiscard]] channel_counts channels() const noexcept {
-    return {items_.load(std::memory_order_relaxed), item_bytes_.load(std::memory_order_relaxed)};
-  }
+  [[nodiscard]] report_counts reports() const noexcept;
   [[nodiscard]] request_counts& requests() noexcept { return requests_; }
   [[nodiscard]] const request_counts& requests() const noexcept { return requests_; }
   /// Adds a client's report. No report can make a counter decrease.
@@ -68,9 +70,15 @@ class counters {
   using counter = std::atomic<std::uint64_t>;
   static constexpr std::size_t codes = 64;  // errc values are below
 
+  struct latency {
+    std::array<counter, std::tuple_size_v<decltype(broker_statistics::open_latency)>> buckets{};
+    counter sum_ns{0};
+  };
+
   static void add(counter& to, std::uint64_t more = 1) noexcept {
     to.store(to.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
   }
+  static void count(latency& to, std::uint64_t ns) noexcept;
   void count_failure(std::uint64_t code) noexcept;
 
   counter segments_{0};
@@ -86,8 +94,8 @@ class counters {
   counter handed_back_{0};
   counter lost_{0};
   std::array<counter, codes> failures_{};
-  std::array<counter, std::tuple_size_v<decltype(broker_statistics::open_latency)>> latency_{};
-  counter latency_sum_ns_{0};
+  latency opens_took_;
+  latency imports_took_;
   counter items_{0};
   counter item_bytes_{0};
   request_counts requests_;

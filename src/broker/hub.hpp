@@ -164,7 +164,7 @@ class hub final {
     return counters_.requests();
   }
   /// Thread-safe.
-  [[nodiscard]] channel_counts channels() const noexcept { return counters_.channels(); }
+  [[nodiscard]] report_counts reports() const noexcept { return counters_.reports(); }
   /// A connection was refused before it had a session.
   void count_refused_connection(errc why) noexcept {
     counters_.requests().refused(request_kind::connect, why);

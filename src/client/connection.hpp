@@ -139,8 +139,9 @@ class connection final : public lease_returner {
                bool never_mapped) noexcept override;
 
   /// Counts an open for the broker, which the connection's thread reports within a second. `took`:
-  /// from the call to the mapping. Not for opens that the cache answered.
-  void opened_in(std::chrono::nanoseconds took) noexcept;
+  /// from the call to the mapping; `import`: the part of that after the broker's answer. Not for
+  /// opens that the cache answered.
+  void opened_in(std::chrono::nanoseconds took, std::chrono::nanoseconds import) noexcept;
   /// Counts an open that failed after the broker had answered with a segment.
   void open_failed(errc why) noexcept;
   /// Counts an open that the import cache answered; reported with the next of the above, or at the

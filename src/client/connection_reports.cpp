@@ -8,12 +8,14 @@
 
 namespace gpushm::detail {
 
-void connection::opened_in(std::chrono::nanoseconds took) noexcept {
+void connection::opened_in(std::chrono::nanoseconds took,
+                           std::chrono::nanoseconds import) noexcept {
   if (!takes_reports_ || broken()) {
     return;
   }
   try {
-    if (reports_.add_latency(static_cast<std::uint64_t>(took.count()))) {
+    if (reports_.add_latency(static_cast<std::uint64_t>(took.count()),
+                             static_cast<std::uint64_t>(import.count()))) {
       wake_thread();
     }
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it is not counted then

@@ -204,6 +204,7 @@ segment_ptr client_impl::map_and_keep(granted& what,
                                       offers& offered,
                                       steady_time begin) {
   const auto& lease = what.lease;
+  const auto answered = std::chrono::steady_clock::now();
   try {
     std::shared_ptr<mapping> mapped;
     if (base::is_exporter_bound(lease->info().backend)) {
@@ -214,7 +215,8 @@ segment_ptr client_impl::map_and_keep(granted& what,
       leases_->keep(mapped, options.device);
     }
     auto user = user_of(std::move(mapped));
-    lease->broker()->opened_in(std::chrono::steady_clock::now() - begin);
+    const auto end = std::chrono::steady_clock::now();
+    lease->broker()->opened_in(end - begin, end - answered);
     return user;
   } catch (const error& why) {
     lease->broker()->open_failed(why.code());

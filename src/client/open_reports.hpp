@@ -27,7 +27,10 @@ class open_reports {
   static constexpr std::size_t max_kept = 64 * wire::max_batch;
 
   /// Returns true if `due` is now earlier than before.
-  bool add_latency(std::uint64_t nanoseconds) { return add(open_ns_, nanoseconds); }
+  /// `import_ns`: the part of `open_ns` after the broker's answer.
+  bool add_latency(std::uint64_t open_ns, std::uint64_t import_ns) {
+    return add(open_ns_, open_ns, &import_ns);
+  }
   bool add_failure(std::uint64_t code) { return add(failures_, code); }
   /// No lock. Is part of the next report but does not make one due. Calls must not run
   /// concurrently.
@@ -60,6 +63,7 @@ class open_reports {
   [[nodiscard]] std::optional<wire::report> take() {
     const std::lock_guard lock(mutex_);
     wire::report taken{first_of(open_ns_), first_of(failures_)};
+    taken.import_ns = first_of(import_ns_);
     has_items_ = false;
     taken.items = items_.load() - reported_items_;
     reported_items_ += taken.items;
@@ -77,10 +81,15 @@ class open_reports {
   }
 
  private:
-  bool add(std::vector<std::uint64_t>& list, std::uint64_t value) {
+  bool add(std::vector<std::uint64_t>& list,
+           std::uint64_t value,
+           const std::uint64_t* import_ns = nullptr) {
     const std::lock_guard lock(mutex_);
     if (list.size() >= max_kept) {
       return false;
+    }
+    if (import_ns != nullptr) {
+      import_ns_.push_back(*import_ns);
     }
     list.push_back(value);
     if (list.size() == wire::max_batch) {
@@ -112,6 +121,7 @@ class open_reports {
 
   mutable std::mutex mutex_;
   std::vector<std::uint64_t> open_ns_;
+  std::vector<std::uint64_t> import_ns_;
   std::vector<std::uint64_t> failures_;
   std::optional<time_point> due_;
   std::atomic<std::uint64_t> cached_{0};

@@ -324,8 +324,11 @@ class encoder {
   added add(const report& v) {
     const auto open_ns = sizes("open_ns", v.open_ns);
     const auto failures = sizes("failures", v.failures);
-    return {fb::Body::Report,
-            fb::CreateReport(builder_, open_ns, failures, v.cached, v.items, v.item_bytes).Union()};
+    const auto import_ns = sizes("import_ns", v.import_ns);
+    return {
+        fb::Body::Report,
+        fb::CreateReport(builder_, open_ns, failures, v.cached, v.items, v.item_bytes, import_ns)
+            .Union()};
   }
   added add(const unfence& v) {
     const auto name = text(v.name);
@@ -498,8 +501,12 @@ class decoder {
       }
       case fb::Body::Report: {
         const auto& v = *m.body_as_Report();
-        return report{
-            sizes(v.open_ns()), sizes(v.failures()), v.cached(), v.items(), v.item_bytes()};
+        return report{sizes(v.open_ns()),
+                      sizes(v.failures()),
+                      v.cached(),
+                      v.items(),
+                      v.item_bytes(),
+                      sizes(v.import_ns())};
       }
       case fb::Body::Unfence:
         return unfence{text(m.body_as_Unfence()->name())};

@@ -236,13 +236,14 @@ struct confirmed {
 };
 
 /// The results of a client's opens since its last report, as the client measured them: at most
-/// `max_batch` entries in either list. And the items that its producers of channels have published.
+/// `max_batch` entries in each list. And the items that its producers of channels have published.
 struct report {
   std::vector<std::uint64_t> open_ns;
   std::vector<std::uint64_t> failures;  ///< errc
   std::uint64_t cached = 0;
   std::uint64_t items = 0;
-  std::uint64_t item_bytes = 0;  ///< of the slots of those
+  std::uint64_t item_bytes = 0;               ///< of the slots of those
+  std::vector<std::uint64_t> import_ns = {};  ///< of each success, the part after the answer
   friend bool operator==(const report&, const report&) = default;
 };
 

@@ -127,6 +127,7 @@ TEST(broker_counters, latency_is_counted_in_its_bucket) {
   broker_detail::counters counted;
   wire::report report;
   report.open_ns = {0, 10'000, 10'001, 10'000'000'000, 10'000'000'001, UINT64_MAX};
+  report.import_ns = {10'000, 20'001, UINT64_MAX};
   report.failures = {static_cast<std::uint64_t>(errc::device_not_visible), 64, UINT64_MAX};
   report.cached = 7;
   report.items = 3;
@@ -141,13 +142,18 @@ TEST(broker_counters, latency_is_counted_in_its_bucket) {
   EXPECT_EQ(now.open_latency_sum_ns, 20'001U + 20'000'000'001U + 3'600'000'000'000U);
   EXPECT_EQ(now.open_failures, (std::map<errc, std::uint64_t>{{errc::device_not_visible, 1}}));
   EXPECT_EQ(now.cached_opens, 7U);
-  EXPECT_EQ(counted.channels().items, 3U);
-  EXPECT_EQ(counted.channels().item_bytes, 4096U);
+  EXPECT_EQ(counted.reports().items, 3U);
+  EXPECT_EQ(counted.reports().item_bytes, 4096U);
+  const broker_detail::report_counts reported = counted.reports();
+  EXPECT_EQ(reported.import_latency[0], 1U);
+  EXPECT_EQ(reported.import_latency[2], 1U);
+  EXPECT_EQ(reported.import_latency[19], 1U);
+  EXPECT_EQ(reported.import_latency_sum_ns, 30'001U + 3'600'000'000'000U);
   report = {};
   report.items = report.item_bytes = UINT64_MAX;
   counted.reported(report);
-  EXPECT_EQ(counted.channels().items, 3U + (std::uint64_t{1} << 32U)) << "no overflow";
-  EXPECT_EQ(counted.channels().item_bytes, 4096U + (std::uint64_t{1} << 44U));
+  EXPECT_EQ(counted.reports().items, 3U + (std::uint64_t{1} << 32U)) << "no overflow";
+  EXPECT_EQ(counted.reports().item_bytes, 4096U + (std::uint64_t{1} << 44U));
 }
 
 }  // namespace

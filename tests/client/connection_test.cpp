@@ -68,13 +68,14 @@ std::vector<std::uint64_t> counted(std::size_t count) {
 TEST(open_reports, take_at_most_one_report) {
   open_reports reports;
   for (std::uint64_t i = 0; i < 2 * wire::max_batch + 5; ++i) {
-    reports.add_latency(i);
+    reports.add_latency(i, i + 1);
     if (i < wire::max_batch + 1) {
       reports.add_failure(i);
     }
   }
   reports.add_cached();
   std::vector<std::uint64_t> times;
+  std::vector<std::uint64_t> imports;
   std::vector<std::uint64_t> failures;
   std::uint64_t cached = 0;
   std::size_t packets = 0;
@@ -83,12 +84,16 @@ TEST(open_reports, take_at_most_one_report) {
     EXPECT_LE(report->open_ns.size(), wire::max_batch);
     EXPECT_LE(report->failures.size(), wire::max_batch);
     times.insert(times.end(), report->open_ns.begin(), report->open_ns.end());
+    EXPECT_EQ(report->import_ns.size(), report->open_ns.size());
+    imports.insert(imports.end(), report->import_ns.begin(), report->import_ns.end());
     failures.insert(failures.end(), report->failures.begin(), report->failures.end());
     cached += report->cached;
     EXPECT_EQ(reports.due().has_value(), packets < 3) << packets;
   }
   EXPECT_EQ(packets, 3U);
   EXPECT_EQ(times, counted(2 * wire::max_batch + 5));
+  imports.insert(imports.begin(), 0);
+  EXPECT_EQ(imports, counted(2 * wire::max_batch + 6));
   EXPECT_EQ(failures, counted(wire::max_batch + 1));
   EXPECT_EQ(cached, 1U);
 }
@@ -98,12 +103,12 @@ TEST(open_reports, due_after_a_second_or_when_full) {
   EXPECT_FALSE(reports.due());
   reports.add_cached();
   EXPECT_FALSE(reports.due()) << "a cached open alone does not make a report due";
-  EXPECT_TRUE(reports.add_latency(1));
+  EXPECT_TRUE(reports.add_latency(1, 1));
   EXPECT_GT(*reports.due(), std::chrono::steady_clock::now());
   for (std::size_t i = 0; i < wire::max_batch - 2; ++i) {
-    EXPECT_FALSE(reports.add_latency(1));
+    EXPECT_FALSE(reports.add_latency(1, 1));
   }
-  EXPECT_TRUE(reports.add_latency(1));
+  EXPECT_TRUE(reports.add_latency(1, 1));
   EXPECT_LE(*reports.due(), std::chrono::steady_clock::now());
 }
 
@@ -118,7 +123,7 @@ TEST(open_reports, items_are_due_once_for_each_report) {
   EXPECT_EQ(first->item_bytes, 8192U);
   EXPECT_FALSE(reports.due());
   EXPECT_FALSE(reports.take());
-  EXPECT_TRUE(reports.add_latency(1));
+  EXPECT_TRUE(reports.add_latency(1, 1));
   EXPECT_FALSE(reports.add_item(1)) << "due already";
   EXPECT_EQ(reports.take()->items, 1U);
 }
@@ -153,7 +158,7 @@ TEST(open_reports, no_item_is_lost_beside_a_report) {
 TEST(open_reports, are_bounded_when_not_taken) {
   open_reports reports;
   for (std::size_t i = 0; i < open_reports::max_kept + 1000; ++i) {
-    reports.add_latency(i);
+    reports.add_latency(i, i);
   }
   std::size_t taken = 0;
   while (const auto report = reports.take()) {
@@ -201,7 +206,7 @@ TEST_F(connected, concurrent_reports_are_no_violation) {
       all.emplace_back([&, t] {
         for (std::uint64_t i = 0; i < each; ++i) {
           if (t % 2 == 0) {
-            client->opened_in(1us);
+            client->opened_in(2us, 1us);
           } else {
             client->open_failed(errc::gone_or_replaced);
           }
@@ -632,7 +637,7 @@ TEST_F(connected, thread_sleeps_while_a_caller_waits) {
     EXPECT_TRUE(std::holds_alternative<wire::failure>(got.body));
   });
   std::this_thread::sleep_for(100ms);
-  client->opened_in(1us);  // wakes the thread
+  client->opened_in(2us, 1us);  // wakes the thread
   std::this_thread::sleep_for(100ms);
   const auto before = sleeps_of_threads();
   std::this_thread::sleep_for(500ms);

@@ -135,6 +135,9 @@ domain_statistics largest_statistics() {
   result.channels = 10;
   result.channel_items = 11;
   result.channel_item_bytes = 12;
+  result.import_latency.fill(many);
+  result.import_latency.back() = 13;
+  result.import_latency_sum_ns = 14;
   result.kinds.assign(8, {"exporter_bound", {many, many, many}});
   for (std::size_t i = 0; i < max_refusals; ++i) {
     result.refusals.push_back(
@@ -182,6 +185,8 @@ TEST(private_messages, statistics_survive) {
   EXPECT_EQ(got.channels, 10U);
   EXPECT_EQ(got.channel_items, 11U);
   EXPECT_EQ(got.channel_item_bytes, 12U);
+  EXPECT_EQ(got.import_latency, all.import_latency);
+  EXPECT_EQ(got.import_latency_sum_ns, 14U);
   EXPECT_EQ(got.kinds, all.kinds);
   EXPECT_EQ(got.refusals, all.refusals);
   EXPECT_EQ(got.latencies, all.latencies);

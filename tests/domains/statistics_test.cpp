@@ -8,8 +8,10 @@
 #include <chrono>
 #include <fstream>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "domains/protocol/private_socket.hpp"
@@ -301,6 +303,28 @@ TEST_F(statistics, show_channels_and_their_items) {
   const domain_statistics got =
       read_when([](const domain_statistics& now) { return now.channels == 0; });
   EXPECT_EQ(got.channel_items, 2U);
+}
+
+/// As clients report them: a part of the whole open, which waits for the name.
+TEST_F(statistics, show_the_imports_of_clients) {
+  client member = connect();
+  segment written = member.create("w", {.size_bytes = 4'096, .device = "host"});
+  client reader = connect();
+  std::jthread publisher([&] {
+    std::this_thread::sleep_for(100ms);  // the wait; any length is right
+    written.publish();
+  });
+  const segment opened = reader.open("w", {.timeout = patience_});
+  static_cast<void>(reader.open("w"));  // from the cache: no import
+  const auto count = [](const domain_statistics& now) {
+    return std::accumulate(now.import_latency.begin(), now.import_latency.end(), std::uint64_t{0});
+  };
+  const domain_statistics got =
+      read_when([&](const domain_statistics& now) { return count(now) == 1; });
+  EXPECT_GT(got.import_latency_sum_ns, 0U);
+  const auto whole = agent_.read(patience_).at(0).counted;
+  EXPECT_LT(got.import_latency_sum_ns, whole.open_latency_sum_ns);
+  EXPECT_EQ(count(got), 1U);
 }
 
 TEST_F(statistics, count_refused_connections) {

@@ -51,6 +51,8 @@ domains::domain_statistics some_statistics() {
   result.channels = 1;
   result.channel_items = 6;
   result.channel_item_bytes = 49'152;
+  result.import_latency[1] = 2;  // to 20 µs
+  result.import_latency_sum_ns = 30'000;
   result.refusals = {{"reserve", errc::quota_exceeded, 7}};
   domains::request_latency open;
   open.request = "open";
@@ -190,6 +192,10 @@ TEST(agent_metrics, reports_the_broker) {
            "gpushm_backend_segments{domain=\"default\",backend=\"host\"} 3",
            "gpushm_channels{domain=\"default\"} 1",
            "gpushm_channel_items_total{domain=\"default\"} 6",
+           "gpushm_import_duration_seconds_bucket{domain=\"default\",le=\"1e-05\"} 0",
+           "gpushm_import_duration_seconds_bucket{domain=\"default\",le=\"2e-05\"} 2",
+           "gpushm_import_duration_seconds_count{domain=\"default\"} 2",
+           "gpushm_import_duration_seconds_sum{domain=\"default\"} 3e-05",
            "gpushm_channel_bytes_total{domain=\"default\"} 49152",
            "gpushm_refusals_total{domain=\"default\",operation=\"reserve\",code=\"quota_exceeded\"}"
            " 7",

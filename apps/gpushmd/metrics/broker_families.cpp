@@ -165,6 +165,19 @@ void add_channels(families& to, const statistics_of_domains& all) {
   }
 }
 
+void add_imports(families& to, const statistics_of_domains& all) {
+  MetricFamily& imports = to.emplace_back(
+      histogram("gpushm_import_duration_seconds",
+                "Duration from the broker's answer to a client's mapping, as measured by clients"));
+  for (const auto& [domain, each] : all) {
+    add(imports,
+        {{"domain", domain}},
+        each.import_latency,
+        open_latency_bounds_ns,
+        each.import_latency_sum_ns);
+  }
+}
+
 void add_requests(families& to, const statistics_of_domains& all) {
   MetricFamily refusals =
       counter("gpushm_refusals_total", "Requests and connections that the broker refused");
@@ -210,6 +223,7 @@ families families_of(const broker_reading& from) {
   add_principals(all, from.statistics);
   add_segments(all, from.statistics);
   add_channels(all, from.statistics);
+  add_imports(all, from.statistics);
   add_requests(all, from.statistics);
   return all;
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string_view>
 
 #pragma GCC diagnostic push
@@ -136,6 +137,7 @@ fbs::Offset<fb::Statistics> statistics_of(builder& to, const domain_statistics& 
   const auto all_kinds = to.CreateVector(kinds);
   const auto all_refusals = to.CreateVector(refusals);
   const auto all_latencies = to.CreateVector(latencies);
+  const auto imports = to.CreateVector(from.import_latency.data(), from.import_latency.size());
   return fb::CreateStatistics(to,
                               all_principals,
                               from.others,
@@ -148,7 +150,9 @@ fbs::Offset<fb::Statistics> statistics_of(builder& to, const domain_statistics& 
                               all_latencies,
                               from.channels,
                               from.channel_items,
-                              from.channel_item_bytes);
+                              from.channel_item_bytes,
+                              imports,
+                              from.import_latency_sum_ns);
 }
 
 struct answer_writer {
@@ -414,6 +418,14 @@ broker_facts facts_of(const fb::BrokerFacts& v) {
           process_of(v.process())};
 }
 
+/// A sender of another version may have other buckets at the end.
+void read_buckets(const fbs::Vector<std::uint64_t>* from, std::span<std::uint64_t> to) {
+  const std::size_t size = from == nullptr ? 0 : std::min<std::size_t>(from->size(), to.size());
+  for (std::size_t i = 0; i < size; ++i) {
+    to[i] = from->Get(static_cast<fbs::uoffset_t>(i));
+  }
+}
+
 domain_statistics statistics_of(const fb::Statistics& v) {
   domain_statistics result;
   for_each(v.principals(), [&](const fb::Principal& each) {
@@ -446,13 +458,10 @@ domain_statistics statistics_of(const fb::Statistics& v) {
     request_latency& one = result.latencies.emplace_back();
     one.request = fbs::GetString(each.request());
     one.sum_ns = each.sum_ns();
-    if (each.counts() != nullptr) {
-      const std::size_t size = std::min<std::size_t>(each.counts()->size(), one.counts.size());
-      for (std::size_t i = 0; i < size; ++i) {
-        one.counts.at(i) = each.counts()->Get(static_cast<fbs::uoffset_t>(i));
-      }
-    }
+    read_buckets(each.counts(), one.counts);
   });
+  read_buckets(v.import_latency(), result.import_latency);
+  result.import_latency_sum_ns = v.import_latency_sum_ns();
   return result;
 }
 

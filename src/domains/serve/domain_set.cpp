@@ -977,7 +977,7 @@ domain_statistics domain_set::read_statistics(const std::string& domain) const {
   // In the first turn, so that all numbers of a domain with few segments are of one moment.
   domain_statistics result = ask(operation, domain, deadline, [shared](broker_detail::hub& of) {
     domain_statistics first =
-        statistics_of(of.domain(), of.waits_to_close(), of.counted_requests(), of.channels());
+        statistics_of(of.domain(), of.waits_to_close(), of.counted_requests(), of.reports());
     shared->more = of.domain().survey_some(shared->survey);
     return first;
   });

@@ -37,10 +37,12 @@ principal_statistics row_of(std::string name, const core::node::amounts& used) {
 domain_statistics statistics_of(const core::domain& domain,
                                 const broker_detail::closer::waiting& closing,
                                 const broker_detail::request_counts& requests,
-                                const broker_detail::channel_counts& channels) {
+                                const broker_detail::report_counts& reports) {
   domain_statistics result;
-  result.channel_items = channels.items;
-  result.channel_item_bytes = channels.item_bytes;
+  result.channel_items = reports.items;
+  result.channel_item_bytes = reports.item_bytes;
+  result.import_latency = reports.import_latency;
+  result.import_latency_sum_ns = reports.import_latency_sum_ns;
   const core::budget& budget = domain.budget();
   const core::principal_usages used = budget.usages_of_principals(max_principals);
   for (const auto& each : used.largest) {

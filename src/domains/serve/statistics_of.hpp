@@ -14,7 +14,7 @@ namespace gpushm::domains {
 [[nodiscard]] domain_statistics statistics_of(const core::domain& domain,
                                               const broker_detail::closer::waiting& closing,
                                               const broker_detail::request_counts& requests,
-                                              const broker_detail::channel_counts& channels = {});
+                                              const broker_detail::report_counts& reports = {});
 /// Precondition: the survey is complete. Throws std::bad_alloc.
 void add_survey(domain_statistics& to, const core::segment_survey& from);
 
