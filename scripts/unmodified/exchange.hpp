@@ -121,7 +121,7 @@ class result {
   void add(const std::string& key, const char* text) { add(key, std::string(text)); }
   void add(const std::string& key, double value) {
     char text[40];
-    snprintf(text, sizeof text, "%.6g", value);
+    snprintf(text, sizeof text, "%.10g", value);
     put(key, text);
   }
   void add(const std::string& key, int value) { put(key, std::to_string(value)); }

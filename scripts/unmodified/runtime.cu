@@ -169,6 +169,7 @@ int produce(const arguments& given) {
       MUST(cudaStreamWaitEvent(stream, event, 0));
       out.add("wrong_after_consumers_record",
               static_cast<double>(wrong_bytes(memory, given.bytes, 5, stream)));
+      signal_file(d + "/checked");
     }
   }
   const bool done = wait_file(d + "/done");
@@ -248,6 +249,7 @@ void exchange_events(
   out.add("record_imported", name_of(cudaEventRecord(event, stream)));
   cudaGetLastError();
   signal_file(d + "/consumer_recorded");
+  wait_file(d + "/checked");  // before the memory changes again
   MUST(cudaStreamSynchronize(stream));
 }
 
