@@ -8,8 +8,9 @@ with the nodes of its GPUs only. Its main program is PID 1. Its root file system
 
 Needs root, `runc` and nothing else. Distinct objects: safe. Shared objects: unsafe.
 """
-import dataclasses
 import ctypes
+import dataclasses
+import fcntl
 import json
 import os
 import resource
@@ -53,7 +54,7 @@ def device_nodes(minors):
 
 
 def all_minors():
-    return sorted(int(name[6:]) for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit())
+    return sorted(int(name[6:]) for name in os.listdir(os.environ.get("GPUSHM_DEV_ROOT", "/dev")) if name.startswith("nvidia") and name[6:].isdigit())
 
 
 def python_home():
@@ -101,7 +102,7 @@ def config(setting, argv, cgroup, etc, seccomp):
               file_system("tmpfs", "/run", "nodev", "mode=755"),
               bind(setting.shm, "/dev/shm", True) if setting.shm else
               file_system("tmpfs", "/dev/shm", "noexec", "nodev", "mode=1777", "size=65536k"),
-              file_system("sysfs", "/sys", "noexec", "nodev", "ro") if not setting.net else bind("/sys", "/sys"),
+              bind("/sys", "/sys") if setting.net == HOST else file_system("sysfs", "/sys", "noexec", "nodev", "ro"),
               bind(etc, "/etc")]
     for name in sorted(os.listdir("/")):
         path = "/" + name
@@ -231,8 +232,37 @@ class Tools:
             return Tools(command, json.load(file), environment)
 
 
+def set_up(device, address=""):
+    """Gives a device of this process's network namespace an IPv4 address in a /24 network, and takes it up."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for request, value in ((0x8916, address), (0x891C, "255.255.255.0")) if address else ():  # SIOCSIFADDR, SIOCSIFNETMASK
+            fcntl.ioctl(any_socket, request, struct.pack("16sHH4s8x", device, socket.AF_INET, 0, socket.inet_aton(value)))
+        fcntl.ioctl(any_socket, 0x8914, struct.pack("16sH14x", device, 0x1 | 0x40))  # SIOCSIFFLAGS: up, running
+
+
+def attribute(kind, value):
+    return struct.pack("<HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
+
+
+def link(one, two, device=b"pod0"):
+    """Joins two `Network`s by a pair of virtual devices, as the networks of two pods of a node are. Raises OSError."""
+    ends = [attribute(3, device + b"\0") + attribute(19, struct.pack("<I", network.pid)) for network in (one, two)]  # name, PID
+    nothing = struct.pack("<BBHiII", 0, 0, 0, 0, 0, 0)
+    kind = attribute(1, b"veth") + attribute(2, attribute(1, nothing + ends[1]))
+    body = nothing + ends[0] + attribute(18, kind)  # IFLA_LINKINFO
+    message = struct.pack("<IHHII", 16 + len(body), 16, 0x1 | 0x4 | 0x200 | 0x400, 1, 0) + body  # RTM_NEWLINK
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as netlink:
+        netlink.settimeout(5)
+        netlink.send(message)
+        error = -struct.unpack_from("<i", netlink.recv(65536), 16)[0]
+    if error != 0:
+        raise OSError(error, os.strerror(error) + " (a pair of virtual devices)")
+    for network, address in ((one, "10.77.0.1"), (two, "10.77.0.2")):
+        network.run(lambda at=address: set_up(device, at))
+
+
 class Network:
-    """A network namespace with the loopback device up, for containers that share one as the containers of a pod do."""
+    """A network namespace with the loopback device up: that of a pod, whose containers share it."""
 
     def __init__(self):
         ready, done = os.pipe()
@@ -242,9 +272,7 @@ class Network:
                 os.close(ready)
                 if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET) != 0:
                     os._exit(1)
-                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-                    import fcntl
-                    fcntl.ioctl(any_socket, 0x8914, struct.pack("16sH14x", b"lo", 0x1 | 0x40))  # SIOCSIFFLAGS: up, running
+                set_up(b"lo")
                 os.write(done, b"1")
                 while True:
                     signal.pause()
@@ -255,6 +283,21 @@ class Network:
             raise RuntimeError("cannot make a network namespace")
         os.close(ready)
         self.path = f"/proc/{self.pid}/ns/net"
+
+    def run(self, work):
+        """Calls `work` in a process of this network. Raises OSError if it fails."""
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                with open(self.path) as file:
+                    if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET) == 0:
+                        work()
+                        status = 0
+            finally:
+                os._exit(status)
+        if os.waitpid(child, 0)[1] != 0:
+            raise OSError(0, "cannot set up a device of a network namespace")
 
     def close(self):
         os.kill(self.pid, signal.SIGKILL)

@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 
-from containers import HOST, Container, Network, Setting, Tools, all_minors, device_nodes
+from containers import HOST, Container, Network, Setting, Tools, all_minors, device_nodes, link
 
 INSIDE = "/run/gpushm/ipc"
 PRELOAD = INSIDE + "/libgpushm-ipc.so"
@@ -54,6 +54,7 @@ class Context:
         self.gpushm = self.find(arguments.dist, "gpushm")
         self.domain = None
         self.log = True  # of the library, for each call
+        self.whole_text = False  # of programs that ended well, too
         self.skipped = []
 
     @staticmethod
@@ -110,7 +111,8 @@ class Context:
         libraries = made.env.get("LD_LIBRARY_PATH", os.environ.get("LD_LIBRARY_PATH", ""))
         made.env["LD_LIBRARY_PATH"] = "/proofs/prepared/lib" + (":" + libraries if libraries else "")
         if FAKE:
-            made.mounts += [(FAKE, FAKE, True), (libraries.split(":")[0], libraries.split(":")[0], False)]
+            driver = os.environ["LD_LIBRARY_PATH"].split(":")[0]
+            made.mounts += [(FAKE, FAKE, True), (driver, driver, False)]
             made.env.update({key: value for key, value in os.environ.items() if key.startswith("GPUSHM_")})
         if preload:
             made.preload = PRELOAD
@@ -173,12 +175,12 @@ def results_of(text):
     return merged
 
 
-def side_of(exit_status, text, whole_text=False):
+def side_of(context, exit_status, text):
     found = results_of(text)
     side = {"exit": exit_status, **found}
     notes = [line for line in text.splitlines() if not line.startswith("RESULT ")]
-    if exit_status != 0 or whole_text or not found:
-        side["output"] = "\n".join(notes)[-1500:]
+    if exit_status != 0 or context.whole_text or not found:
+        side["output"] = "\n".join(notes)[-(40000 if context.whole_text else 1500):]
     counts = {}
     for line in notes:
         if "gpushm-ipc" in line or "gpushm_ipc" in line or line.startswith("gpushm"):
@@ -235,7 +237,7 @@ def group(context, sides, seconds, isolation=False):
         for each in started:
             status = each.wait(until)
             found.append((each, "no end in time" if status is None else status))
-        sides_found = [side_of(status, each.text() + ("" if status in (0, 1) else "\n" + each.log()[-300:]))
+        sides_found = [side_of(context, status, each.text() + ("" if status in (0, 1) else "\n" + each.log()[-300:]))
                        for each, status in found]
         for side, fact in zip(sides_found, facts):
             side["isolation"] = fact
@@ -279,7 +281,7 @@ def plain_pair(context, argv_of, preload, seconds=25, env=None):
                 except subprocess.TimeoutExpired:
                     status = "no end in time"
                 log.seek(0)
-                sides.append(side_of(status, log.read()))
+                sides.append(side_of(context, status, log.read()))
         finally:
             for process, log in started:
                 if process.poll() is None:
@@ -288,6 +290,26 @@ def plain_pair(context, argv_of, preload, seconds=25, env=None):
                 log.close()
     return {"mode": "plain processes" + (", with the library" if preload else ""), "first": sides[0], "second": sides[1],
             "seconds": round(time.monotonic() - begin, 2)}
+
+
+@contextlib.contextmanager
+def networks(context, shared):
+    """Two paths of network namespaces, their device, and what they are: of one pod (`shared`), or of two pods of a node."""
+    made = [Network()] if shared else [Network(), Network()]
+    try:
+        if not shared:
+            try:
+                link(*made)
+            except OSError as why:
+                context.skip("networks of two pods", f"{why}; one network for both instead")
+                shared = True
+        if shared:
+            yield made[0].path, made[0].path, "lo", "one, as of the containers of a pod"
+        else:
+            yield made[0].path, made[1].path, "pod0", "one each, as of two pods"
+    finally:
+        for each in made:
+            each.close()
 
 
 def opened(found):
@@ -555,33 +577,46 @@ def run_ucx(context):
     if not os.path.exists(f"{context.prepared}/bin/ucx_get"):
         raise Skipped("prepare.sh made no bin/ucx_get")
     mib = "64" if context.quick else "512"
+    roles = ("serve", "pull")
+
+    def environment(base, more):
+        lib = f"{base}/ucx/lib"
+        return {"LD_LIBRARY_PATH": f"{lib}:{lib}/ucx:{base}/ucx/libucx_cu13.libs:" + os.environ.get("LD_LIBRARY_PATH", ""),
+                "UCX_MODULE_DIR": f"{lib}/ucx", "UCX_TLS": "cuda_ipc,cuda_copy,tcp,self", "UCX_PROTO_INFO": "y",
+                "UCX_LOG_LEVEL": "diag", **more}
+
+    def plain(kind, more):
+        return plain_pair(context, lambda role, folder: [f"{context.prepared}/bin/ucx_get", roles[role], folder, kind, "0", mib],
+                          False, 40, environment(context.prepared, more))
+
+    def isolated(kind, mode, more):
+        env = environment("/proofs/prepared", more)
+        # UCX needs a transport for its own messages: TCP between the pods.
+        with networks(context, False) as (one, two, _, network):
+            found = pair(context, mode, lambda role: ["/proofs/prepared/bin/ucx_get", roles[role], "/shared", kind, "0", mib],
+                         seconds=40, first={"env": dict(env), "net": one}, second={"env": dict(env), "net": two})
+        return {"network": network, **found}
+
+    def add(kind, namespaces, run):
+        # Its cache of memory types, which catches allocations by patching the driver, is off in a second try.
+        for more in ({}, {"UCX_MEMTYPE_CACHE": "n"}):
+            found = run(more)
+            second = found["second"]
+            works = {how: second.get(how) == "ok" and second.get(how + "_wrong_words") == 0 for how in ("get", "message")}
+            text = second.get("output", "") + found["first"].get("output", "")
+            for side in ("first", "second"):
+                found[side]["output"] = "\n".join(line for line in found[side].get("output", "").splitlines()
+                                                  if "| " not in line and "+--" not in line)[-800:]
+            parts.append({"memory": kind, "namespaces": namespaces, "environment": more, "works": works, **found,
+                          "transports": sorted(set(re.findall(r"\b(?:cuda_ipc|cuda_copy|tcp|sysv|posix|cma)/\w+", text))),
+                          "errors": sorted(set(re.findall(r"UCX +(?:ERROR|WARN|DIAG) +(.{1,220})", text)))[:8]})
+            if all(works.values()):
+                break
+
     for kind in ("malloc", "vmm"):
-        def ucx(base):
-            lib = f"{base}/ucx/lib"
-            return {"LD_LIBRARY_PATH": f"{lib}:{lib}/ucx:{base}/ucx/libucx_cu13.libs:" + os.environ.get("LD_LIBRARY_PATH", ""),
-                    "UCX_MODULE_DIR": f"{lib}/ucx", "UCX_TLS": "cuda_ipc,cuda_copy,tcp,self", "UCX_PROTO_INFO": "y",
-                    "UCX_LOG_LEVEL": "diag"}
-        env = ucx(context.prepared)
-        roles = ("serve", "pull")
-        found = plain_pair(context, lambda role, folder: ["env", "LD_LIBRARY_PATH=" + env["LD_LIBRARY_PATH"],
-                                                          f"{context.prepared}/bin/ucx_get", roles[role], folder, kind, "0", mib],
-                           False, 40, {key: value for key, value in env.items() if key != "LD_LIBRARY_PATH"})
-        parts.append({"memory": kind, "namespaces": "the machine's own", **found})
+        add(kind, "the machine's own", lambda more: plain(kind, more))
         for mode in context.modes("without", "domain"):
-            # A pod's network: UCX needs a transport for its own messages.
-            network = Network()
-            try:
-                inside = {"env": ucx("/proofs/prepared"), "net": network.path}
-                found = pair(context, mode, lambda role: ["/usr/bin/env",
-                                                          "LD_LIBRARY_PATH=" + inside["env"]["LD_LIBRARY_PATH"],
-                                                          "/proofs/prepared/bin/ucx_get", roles[role], "/shared", kind, "0", mib],
-                             seconds=40, first=dict(inside), second=dict(inside))
-                parts.append({"memory": kind, "namespaces": "PID, IPC, UTS, mount private; network of a pod", **found})
-            finally:
-                network.close()
-    for part in parts:
-        second = part["second"]
-        part["works"] = {how: second.get(how) == "ok" and second.get(how + "_wrong_words") == 0 for how in ("get", "message")}
+            add(kind, "own PID, IPC, UTS, mount and network namespaces", lambda more: isolated(kind, mode, more))
     return parts
 
 
@@ -593,38 +628,38 @@ def run_nccl(context):
     nodes_both, nodes_own = context.minors[:2], None
     one_shm = tempfile.mkdtemp(prefix="unmodified-", dir="/dev/shm")
     os.chmod(one_shm, 0o1777)
+    hostid = {"NCCL_HOSTID": "one"}
+    legacy = {"NCCL_HOSTID": "one", "NCCL_CUMEM_ENABLE": "0"}
+    # what, mode, nodes, environment, /dev/shm, one network for both
     variants = [
-        ("own GPU only, NCCL as it is", "without", nodes_own, {}, ""),
-        ("both GPUs' nodes, NCCL_HOSTID", "without", nodes_both, {"NCCL_HOSTID": "one"}, ""),
-        ("both GPUs' nodes, NCCL_HOSTID", "domain", nodes_both, {"NCCL_HOSTID": "one"}, ""),
-        ("both GPUs' nodes, NCCL_HOSTID, legacy handles", "without", nodes_both,
-         {"NCCL_HOSTID": "one", "NCCL_CUMEM_ENABLE": "0"}, ""),
-        ("both GPUs' nodes, NCCL_HOSTID, legacy handles", "domain", nodes_both,
-         {"NCCL_HOSTID": "one", "NCCL_CUMEM_ENABLE": "0"}, ""),
-        ("both GPUs' nodes, NCCL_HOSTID, one /dev/shm", "domain", nodes_both, {"NCCL_HOSTID": "one"}, one_shm),
-        ("own GPU only, NCCL_HOSTID, one /dev/shm", "domain", nodes_own, {"NCCL_HOSTID": "one"}, one_shm),
+        ("two pods, own GPU only", "without", nodes_own, {}, "", False),
+        ("two pods, both GPUs' nodes, NCCL_HOSTID", "without", nodes_both, hostid, "", False),
+        ("two pods, both GPUs' nodes, NCCL_HOSTID", "domain", nodes_both, hostid, "", False),
+        ("two pods, both GPUs' nodes, NCCL_HOSTID, legacy handles", "without", nodes_both, legacy, "", False),
+        ("two pods, both GPUs' nodes, NCCL_HOSTID, legacy handles", "domain", nodes_both, legacy, "", False),
+        ("one network, both GPUs' nodes, NCCL_HOSTID", "without", nodes_both, hostid, "", True),
+        ("one network, both GPUs' nodes, NCCL_HOSTID", "domain", nodes_both, hostid, "", True),
+        ("one network, both GPUs' nodes, NCCL_HOSTID, legacy handles", "domain", nodes_both, legacy, "", True),
+        ("one network, own GPU only, NCCL_HOSTID, one /dev/shm", "domain", nodes_own, hostid, one_shm, True),
     ]
     try:
-        for name, mode, nodes, env, shm in variants:
-            for mode in context.modes(mode):
+        for name, wanted, nodes, env, shm, shared in variants:
+            for mode in context.modes(wanted):
                 if context.left() < 50:
                     context.skip(f"{name}, {mode}", "no time left")
                     continue
-                network = Network()
-                try:
+                with networks(context, shared) as (*paths, device, network):
                     sides = []
                     for role in (0, 1):
                         own = context.minors[role]
                         visible = str(context.minors.index(own)) if nodes else "0"
-                        sides.append({"gpus": nodes or [own], "net": network.path, "shm": shm, "env": {
-                            "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,P2P,SHM,NET,GRAPH", "NCCL_SOCKET_IFNAME": "lo",
-                            "GLOO_SOCKET_IFNAME": "lo", "NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+                        sides.append({"gpus": nodes or [own], "net": paths[role], "shm": shm, "env": {
+                            "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,P2P,SHM,NET,GRAPH", "NCCL_SOCKET_IFNAME": device,
+                            "GLOO_SOCKET_IFNAME": device, "NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
                             "CUDA_VISIBLE_DEVICES": visible, **env}})
-                    found = pair(context, mode, lambda role: python_argv("nccl_pair.py", str(role), "/shared"), seconds=50,
+                    found = pair(context, mode, lambda role: python_argv("nccl_pair.py", str(role), "/shared"), seconds=45,
                                  first=sides[0], second=sides[1])
-                finally:
-                    network.close()
-                found["variant"] = name
+                found.update(variant=name, network=network)
                 found["works"] = all(found[side].get("ok") is True for side in ("first", "second"))
                 parts.append(found)
     finally:
@@ -726,6 +761,7 @@ def main():
         run, needed = RUNS[name]
         context.skipped = []
         context.log = name not in ("runtime", "cost", "rows")  # which measure
+        context.whole_text = name == "ucx"
         document = {"run": name, "what": run.__doc__, "machine": facts, "parts": []}
         begin = time.monotonic()
         if context.left() < needed:

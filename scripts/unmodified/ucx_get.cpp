@@ -38,14 +38,17 @@ void must(ucs_status_t status, const char* what) {
 }
 #define MUST(call) must(call, #call)
 
-CUdeviceptr allocate(const std::string& kind, int gpu, size_t size) {
+void start_gpu(int gpu) {
   CUdevice device;
   CUcontext context;
-  CUdeviceptr memory = 0;
   MUST(cuInit(0));
   MUST(cuDeviceGet(&device, gpu));
   MUST(cuDevicePrimaryCtxRetain(&context, device));
   MUST(cuCtxSetCurrent(context));
+}
+
+CUdeviceptr allocate(const std::string& kind, int gpu, size_t size) {
+  CUdeviceptr memory = 0;
   if (kind == "malloc") {
     MUST(cuMemAlloc(&memory, size));
     return memory;
@@ -92,14 +95,19 @@ std::string read_blob(const std::string& path) {
 }
 
 struct peer {
+  CUdeviceptr data = 0;
   ucp_context_h context = nullptr;
   ucp_worker_h worker = nullptr;
   ucp_mem_h memory = nullptr;
   ucs_status_t mapped = UCS_OK;
 };
 
-peer start(const std::string& d, const std::string& me, CUdeviceptr memory, size_t size) {
+/// The memory is allocated after `ucp_init`, since UCX takes what its cache of memory types has not
+/// seen for host memory.
+peer start(
+    const std::string& d, const std::string& me, const std::string& kind, int gpu, size_t size) {
   peer started;
+  start_gpu(gpu);
   ucp_params_t parameters{};
   parameters.field_mask = UCP_PARAM_FIELD_FEATURES;
   parameters.features = UCP_FEATURE_RMA | UCP_FEATURE_TAG;
@@ -108,10 +116,12 @@ peer start(const std::string& d, const std::string& me, CUdeviceptr memory, size
   worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   worker.thread_mode = UCS_THREAD_MODE_SINGLE;
   MUST(ucp_worker_create(started.context, &worker, &started.worker));
+  started.data = allocate(kind, gpu, size);
+  fill(started.data, size, 0x1234567);
   ucp_mem_map_params_t map{};
   map.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
                    UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE;
-  map.address = reinterpret_cast<void*>(memory);
+  map.address = reinterpret_cast<void*>(started.data);
   map.length = size;
   map.memory_type = UCS_MEMORY_TYPE_CUDA;
   started.mapped = ucp_mem_map(started.context, &map, &started.memory);
@@ -160,9 +170,8 @@ ucp_request_param_t device_memory() {
 }
 
 int serve(const std::string& d, const std::string& kind, int gpu, size_t size) {
-  const CUdeviceptr memory = allocate(kind, gpu, size);
-  fill(memory, size, 0x1234567);
-  const peer here = start(d, "serve", memory, size);
+  const peer here = start(d, "serve", kind, gpu, size);
+  const CUdeviceptr memory = here.data;
   std::string key;
   if (here.mapped == UCS_OK) {
     void* packed = nullptr;
@@ -231,8 +240,8 @@ bool transfer(const std::string& name,
 
 int pull(const std::string& d, const std::string& kind, int gpu, size_t size) {
   result out;
-  const CUdeviceptr memory = allocate(kind, gpu, size);
-  const peer here = start(d, "pull", memory, size);
+  const peer here = start(d, "pull", kind, gpu, size);
+  const CUdeviceptr memory = here.data;
   const ucp_ep_h endpoint = connect(here, read_blob(d + "/serve.address"));
   const std::string key = read_blob(d + "/key");
   CUdeviceptr remote = 0;
