@@ -22,6 +22,7 @@ using gpushm_testing::spawn_options;
 using gpushm_testing::temp_dir;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 class ipc_lookup : public ::testing::Test {
  protected:
@@ -34,7 +35,9 @@ class ipc_lookup : public ::testing::Test {
     options.argv.insert(options.argv.begin(), {"env", "LD_PRELOAD=" + preloaded});
     options.env = gpus_.environment();
     options.env.insert(options.env.end(), env.begin(), env.end());
-    return run_program(options, limit);
+    run_result done = run_program(options, limit);
+    EXPECT_THAT(done.err, Not(HasSubstr("cannot be preloaded")));
+    return done;
   }
 
  private:
@@ -109,7 +112,7 @@ TEST_F(ipc_lookup, library_needs_only_the_c_library) {
   const run_result done = run({"ldd", library()}, "");
   ASSERT_EQ(done.status, exited(0)) << done.err;
   for (const char* const other : {"libstdc++", "libgcc_s", "libcuda", "libgpushm"}) {
-    EXPECT_THAT(done.out, ::testing::Not(HasSubstr(other)));
+    EXPECT_THAT(done.out, Not(HasSubstr(other)));
   }
 }
 
