@@ -30,6 +30,7 @@
 #include "domains/protocol/private_socket.hpp"
 #include "domains/serve/domain_set.hpp"
 #include "domains/serve/predecessor.hpp"
+#include "domains/serve/run_directory.hpp"
 #include "domains/serve/service.hpp"
 #include "gpushm/gpushm.hpp"
 #include "keeper/descriptor_store.hpp"

@@ -217,13 +217,4 @@ class domain_set {
   std::jthread checker_;
 };
 
-/// Creates a run directory for processes of another uid. As root. Throws `error`, also if the
-/// directory belongs to a third user.
-void prepare_run_directory(const std::string& path, uid_t uid, gid_t gid);
-
-/// Creates a directory, or changes an existing one of this user or root, to exactly this mode
-/// regardless of the umask. Does not follow a symbolic link unless `may_be_link`: an administrator
-/// then chose its target, which must still belong to this user or root. Throws `error`.
-void create_directory(const std::string& path, mode_t mode, bool may_be_link = false);
-
 }  // namespace gpushm::domains

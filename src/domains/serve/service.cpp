@@ -15,6 +15,7 @@
 #include "base/syscall.hpp"
 #include "base/thread.hpp"
 #include "domains/protocol/private_socket.hpp"
+#include "domains/serve/run_directory.hpp"
 #include "transport/credentials.hpp"
 #include "transport/packet_socket.hpp"
 
