@@ -117,8 +117,9 @@ dist: deps-dist ## build and check the self-contained tarball in build/dist
 	@scripts/build.sh dist $(JOBS)
 	@scripts/dist.sh build/release build/dist
 
-check-dist: ## unpack the tarball of `make dist` and run the demo, two benchmarks and tests of brokers from it
+check-dist: ## unpack the tarball of `make dist` and run the demo, two benchmarks and tests of brokers from it, also with an old glibc
 	@scripts/try_dist.sh build/dist
+	@scripts/try_floor.sh build/dist || [ $$? = 77 ]
 
 image: deps-image ## build the container image of the agent (podman or buildah, no registry)
 	@scripts/build.sh release $(JOBS) gpushmd gpushm-brokerd gpushm-keeper gpushm gpushm-cdi-hook gpushm-pair

@@ -4,6 +4,15 @@
 # GPUSHM_NO_DIST excludes one. The target `dist-programs` builds exactly the contents of the tarball.
 include_guard(GLOBAL)
 
+# What uses gRPC needs the distribution's libraries, which are packed.
+function(gpushm_floor_of_dist target)
+  get_target_property(options ${target} LINK_OPTIONS)
+  gpushm_needs_distribution(${target} needs)
+  if(NOT needs AND NOT "${options}" MATCHES "-static(-pie)?($|;)")
+    gpushm_floor(${target})
+  endif()
+endfunction()
+
 function(gpushm_dist)
   set(packed "")
   get_property(folders DIRECTORY "${PROJECT_SOURCE_DIR}" PROPERTY SUBDIRECTORIES)
@@ -26,6 +35,9 @@ function(gpushm_dist)
                 LIBRARY DESTINATION lib/fake NAMELINK_SKIP)
         list(APPEND packed ${target})
       endif()
+      if(target IN_LIST packed)
+        gpushm_floor_of_dist(${target})
+      endif()
     endforeach()
   endforeach()
   foreach(target gpushm_shared gpushm_broker_shared)
@@ -40,6 +52,9 @@ function(gpushm_dist)
   install(FILES "${PROJECT_BINARY_DIR}/tests.txt" COMPONENT dist EXCLUDE_FROM_ALL DESTINATION share)
   # Programs of other folders, whose own CMakeLists.txt installs them into the tarball.
   get_property(others GLOBAL PROPERTY GPUSHM_DIST_TARGETS)
+  foreach(target IN LISTS others)
+    gpushm_floor_of_dist(${target})
+  endforeach()
   add_custom_target(dist-programs DEPENDS ${packed} ${others})
 endfunction()
 

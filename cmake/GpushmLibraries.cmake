@@ -35,6 +35,7 @@ function(gpushm_shared_library target)
   if(NOT GPUSHM_SANITIZE AND NOT GPUSHM_COVERAGE)
     target_link_options(${target} PRIVATE LINKER:--no-undefined LINKER:--as-needed)
   endif()
+  gpushm_floor(${target})
   add_library(gpushm::${arg_OUTPUT_NAME} ALIAS ${target})
 endfunction()
 

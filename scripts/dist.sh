@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Packs a finished build into a tarball that needs only glibc on the target machine, and checks it.
+# Packs a finished build into a tarball that needs only glibc (and its companion libgcc_s.so.1) on the target machine, and checks it.
 #
 #   scripts/dist.sh BUILD_DIR [OUTPUT_DIR]        default output: build/dist
 #
 # bin/    gpushm, its selftest, test and benchmark programs
-# lib/    every shared library they need, except glibc's own and the GPU driver's; lib/fake/ has the stand-ins
+# lib/    every shared library they need, except glibc's own and the GPU driver's; lib/fake/ has the stand-ins. Those of the
+#         distribution, for gpushmd and the tests that use gRPC, need the distribution's glibc; all else runs with glibc 2.28
 # share/  documents, examples, recorded machines for the tests, sources that compare gpushm's declarations with a cuda.h
 set -euo pipefail
 
@@ -26,11 +27,12 @@ cmake --install "$build" --component dist --prefix "$tree" >/dev/null
 # A static position-independent program has a dynamic section, and needs no library.
 is_dynamic() { [[ $(readelf -dW "$1" 2>/dev/null) == *"(NEEDED)"* ]]; }
 
-# glibc's own libraries belong to the machine, and so does the driver.
+# glibc's own libraries belong to the machine, and so does the driver. libgcc_s.so.1 is everywhere where glibc is; this machine's may need
+# a newer glibc than the libraries.
 is_foreign() {
   case $1 in
     ld-linux-*|libc.so.*|libm.so.*|libdl.so.*|libpthread.so.*|librt.so.*|libresolv.so.*|libutil.so.*) return 0 ;;
-    libanl.so.*|libnss_*|libcuda.so*|libnvidia-*) return 0 ;;
+    libanl.so.*|libnss_*|libgcc_s.so.1|libcuda.so*|libnvidia-*) return 0 ;;
     *) return 1 ;;
   esac
 }

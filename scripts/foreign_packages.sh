@@ -1,12 +1,19 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Unpacks packages of another architecture below a directory, for a cross build (Debian, Ubuntu; does not need root). Does not
-# add the architecture to the machine's apt configuration: a foreign libc6 must have the version of the native one, and
-# Ubuntu's main archive does not have arm64, so `apt-get update` would then fail.
+# Unpacks packages of another architecture or release below a directory, for a cross build or as the root of an older system
+# (Debian, Ubuntu; does not need root). Does not add the architecture to the machine's apt configuration: a foreign libc6 must
+# have the version of the native one, and Ubuntu's main archive does not have arm64, so `apt-get update` would then fail.
 #
-#   scripts/foreign_packages.sh ARCHITECTURE DIRECTORY PACKAGE...
+#   scripts/foreign_packages.sh [--release NAME] ARCHITECTURE DIRECTORY PACKAGE...
+#
+#   --release NAME    of Debian, from the machine's mirror of it; exit status 77 if this is not Debian
 set -euo pipefail
 
+release=
+if [ "$1" = --release ]; then
+  release=$2
+  shift 2
+fi
 architecture=$1
 directory=$2
 packages=("${@:3}")
@@ -30,7 +37,18 @@ Dir::Cache "$apt/cache";
 EOF
 # shellcheck source=/dev/null
 . /etc/os-release
-if [ "$ID" = ubuntu ]; then
+if [ -n "$release" ]; then
+  site=$(apt-get indextargets --format "\$(SITE)" "Created-By: Packages" "Origin: Debian" | grep '/debian/*$' | head -n 1 || true)
+  if [ "$ID" != debian ] || [ -z "$site" ]; then
+    echo "foreign_packages: no mirror of Debian $release" >&2
+    exit 77
+  fi
+  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $site $release main" >"$apt/sources.list"
+  cat >>"$apt/apt.conf" <<EOF
+Dir::Etc::sourcelist "$apt/sources.list";
+Dir::Etc::sourceparts "-";
+EOF
+elif [ "$ID" = ubuntu ]; then
   echo "deb http://ports.ubuntu.com/ubuntu-ports $VERSION_CODENAME main universe" >"$apt/sources.list"
   cat >>"$apt/apt.conf" <<EOF
 Dir::Etc::sourcelist "$apt/sources.list";
