@@ -8,6 +8,7 @@ with the nodes of its GPUs only. Its main program is PID 1. Its root file system
 
 Needs root, `runc` and nothing else. Distinct objects: safe. Shared objects: unsafe.
 """
+
 import ctypes
 import dataclasses
 import fcntl
@@ -26,7 +27,21 @@ import time
 
 # Namespaces of the machine that a container may keep.
 HOST = "host"
-SKIPPED = {"dev", "proc", "sys", "run", "root", "tmp", "etc", "boot", "lost+found", "media", "mnt", "home", "srv"}
+SKIPPED = {
+    "dev",
+    "proc",
+    "sys",
+    "run",
+    "root",
+    "tmp",
+    "etc",
+    "boot",
+    "lost+found",
+    "media",
+    "mnt",
+    "home",
+    "srv",
+}
 CLONE_NEWNET = 0x40000000
 
 
@@ -34,7 +49,9 @@ CLONE_NEWNET = 0x40000000
 class Setting:
     """What differs from container to container."""
 
-    gpus: list = dataclasses.field(default_factory=lambda: [0])  # minors of /dev/nvidiaN that it may open
+    gpus: list = dataclasses.field(
+        default_factory=lambda: [0]
+    )  # minors of /dev/nvidiaN that it may open
     uid: int = 1000
     env: dict = dataclasses.field(default_factory=dict)
     mounts: list = dataclasses.field(default_factory=list)  # (host path, path inside, writable)
@@ -54,94 +71,184 @@ def device_nodes(minors):
 
 
 def all_minors():
-    return sorted(int(name[6:]) for name in os.listdir(os.environ.get("GPUSHM_DEV_ROOT", "/dev")) if name.startswith("nvidia") and name[6:].isdigit())
+    return sorted(
+        int(name[6:])
+        for name in os.listdir(os.environ.get("GPUSHM_DEV_ROOT", "/dev"))
+        if name.startswith("nvidia") and name[6:].isdigit()
+    )
 
 
 def python_home():
     """Directories below /root that the interpreter needs; they get mounted on their own."""
-    places = {os.path.realpath(sys.executable), os.path.realpath(sys.base_prefix), os.path.realpath(sys.prefix)}
+    places = {
+        os.path.realpath(sys.executable),
+        os.path.realpath(sys.base_prefix),
+        os.path.realpath(sys.prefix),
+    }
     return sorted({"/" + "/".join(p.split("/")[1:4]) for p in places if p.startswith("/root/")})
 
 
 def etc_of(setting, folder):
     """A private /etc, since an image's is its own: /etc/ld.so.preload is what `gpushm.dev/ipc` adds to it."""
-    shutil.copytree("/etc", folder, symlinks=True, dirs_exist_ok=True, ignore=lambda d, names: [
-        n for n in names if n in ("shadow", "shadow-", "gshadow", "gshadow-", "ssl", "sudoers", "sudoers.d", "ld.so.preload")
-        or not (os.path.islink(os.path.join(d, n)) or stat.S_ISREG(os.lstat(os.path.join(d, n)).st_mode)
-                or stat.S_ISDIR(os.lstat(os.path.join(d, n)).st_mode))])
+    shutil.copytree(
+        "/etc",
+        folder,
+        symlinks=True,
+        dirs_exist_ok=True,
+        ignore=lambda d, names: [
+            n
+            for n in names
+            if n
+            in (
+                "shadow",
+                "shadow-",
+                "gshadow",
+                "gshadow-",
+                "ssl",
+                "sudoers",
+                "sudoers.d",
+                "ld.so.preload",
+            )
+            or not (
+                os.path.islink(os.path.join(d, n))
+                or stat.S_ISREG(os.lstat(os.path.join(d, n)).st_mode)
+                or stat.S_ISDIR(os.lstat(os.path.join(d, n)).st_mode)
+            )
+        ],
+    )
     if setting.preload:
         with open(folder + "/ld.so.preload", "w") as out:
             out.write(setting.preload + "\n")
 
 
 def bind(source, destination, writable=False):
-    return {"destination": destination, "type": "bind", "source": source,
-            "options": ["rbind", "rw" if writable else "ro", "nosuid", "rprivate"]}
+    return {
+        "destination": destination,
+        "type": "bind",
+        "source": source,
+        "options": ["rbind", "rw" if writable else "ro", "nosuid", "rprivate"],
+    }
 
 
 def file_system(kind, destination, *options):
-    return {"destination": destination, "type": kind, "source": kind, "options": ["nosuid", *options]}
+    return {
+        "destination": destination,
+        "type": kind,
+        "source": kind,
+        "options": ["nosuid", *options],
+    }
 
 
 def capabilities_of_this_process():
     with open("/proc/self/status") as lines:
         mask = next(int(line.split()[1], 16) for line in lines if line.startswith("CapBnd"))
-    names = ("CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE "
-             "NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT "
-             "SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL "
-             "SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF "
-             "CHECKPOINT_RESTORE").split()
+    names = (
+        "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE "
+        "NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT "
+        "SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL "
+        "SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF "
+        "CHECKPOINT_RESTORE"
+    ).split()
     return ["CAP_" + name for bit, name in enumerate(names) if mask >> bit & 1]
 
 
 def config(setting, argv, cgroup, etc, seccomp):
-    mounts = [file_system("proc", "/proc", "noexec", "nodev"),
-              file_system("tmpfs", "/dev", "strictatime", "mode=755", "size=65536k"),
-              file_system("devpts", "/dev/pts", "noexec", "newinstance", "ptmxmode=0666"),
-              file_system("tmpfs", "/tmp", "nodev", "mode=1777"),
-              file_system("tmpfs", "/run", "nodev", "mode=755"),
-              bind(setting.shm, "/dev/shm", True) if setting.shm else
-              file_system("tmpfs", "/dev/shm", "noexec", "nodev", "mode=1777", "size=65536k"),
-              bind("/sys", "/sys") if setting.net == HOST else file_system("sysfs", "/sys", "noexec", "nodev", "ro"),
-              bind(etc, "/etc")]
+    mounts = [
+        file_system("proc", "/proc", "noexec", "nodev"),
+        file_system("tmpfs", "/dev", "strictatime", "mode=755", "size=65536k"),
+        file_system("devpts", "/dev/pts", "noexec", "newinstance", "ptmxmode=0666"),
+        file_system("tmpfs", "/tmp", "nodev", "mode=1777"),
+        file_system("tmpfs", "/run", "nodev", "mode=755"),
+        bind(setting.shm, "/dev/shm", True)
+        if setting.shm
+        else file_system("tmpfs", "/dev/shm", "noexec", "nodev", "mode=1777", "size=65536k"),
+        bind("/sys", "/sys")
+        if setting.net == HOST
+        else file_system("sysfs", "/sys", "noexec", "nodev", "ro"),
+        bind(etc, "/etc"),
+    ]
     for name in sorted(os.listdir("/")):
         path = "/" + name
         if name not in SKIPPED and not path.startswith("/.") and os.path.isdir(path):
             mounts.append(bind(os.path.realpath(path), path))
     mounts += [bind(path, path) for path in python_home()]
-    mounts += [bind(os.path.realpath(source), destination, writable) for source, destination, writable in setting.mounts]
+    mounts += [
+        bind(os.path.realpath(source), destination, writable)
+        for source, destination, writable in setting.mounts
+    ]
     nodes = device_nodes(setting.gpus)
-    mounts += [{"destination": n, "type": "bind", "source": n, "options": ["bind", "rw", "rprivate"]} for n in nodes]
+    mounts += [
+        {"destination": n, "type": "bind", "source": n, "options": ["bind", "rw", "rprivate"]}
+        for n in nodes
+    ]
     rules = [{"allow": setting.privileged, "access": "rwm"}]
     for node in nodes if not setting.privileged else []:
         number = os.stat(node).st_rdev
-        rules.append({"allow": True, "type": "c", "major": os.major(number), "minor": os.minor(number), "access": "rw"})
+        rules.append(
+            {
+                "allow": True,
+                "type": "c",
+                "major": os.major(number),
+                "minor": os.minor(number),
+                "access": "rw",
+            }
+        )
     namespaces = [{"type": kind} for kind in ("uts", "mount", "cgroup")]
     for kind, place in (("pid", setting.pid), ("ipc", setting.ipc), ("network", setting.net)):
         if place != HOST:
             namespaces.append({"type": kind, **({"path": place} if place else {})})
     held = capabilities_of_this_process() if setting.privileged else []
-    env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": "/tmp", "USER": "user", "PYTHONUNBUFFERED": "1", **setting.env}
+    env = {
+        "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+        "HOME": "/tmp",
+        "USER": "user",
+        "PYTHONUNBUFFERED": "1",
+        **setting.env,
+    }
     if "LD_LIBRARY_PATH" in os.environ:
         env.setdefault("LD_LIBRARY_PATH", os.environ["LD_LIBRARY_PATH"])
     if setting.spare_pids:
         # The shell stays PID 1 and the program is its child: a pause process, as it were.
-        argv = ["/bin/sh", "-c", ": & " * setting.spare_pids + "wait; \"$@\"; exit $?", "sh", *argv]
-    linux = {"namespaces": namespaces, "resources": {"devices": rules}, "cgroupsPath": cgroup,
-             "rootfsPropagation": "rprivate"}
+        argv = ["/bin/sh", "-c", ": & " * setting.spare_pids + 'wait; "$@"; exit $?', "sh", *argv]
+    linux = {
+        "namespaces": namespaces,
+        "resources": {"devices": rules},
+        "cgroupsPath": cgroup,
+        "rootfsPropagation": "rprivate",
+    }
     if not setting.privileged:
         linux["seccomp"] = seccomp
     uid = 0 if setting.privileged else setting.uid
-    document = {"ociVersion": "1.0.2", "hostname": setting.hostname, "root": {"path": "rootfs", "readonly": True},
-                "process": {"terminal": False, "user": {"uid": uid, "gid": uid}, "args": list(argv), "cwd": "/",
-                            "env": [f"{key}={value}" for key, value in env.items()],
-                            "noNewPrivileges": not setting.privileged,
-                            # What systemd gives to services, as far as this process may.
-                            "rlimits": [{"type": "RLIMIT_NOFILE", "soft": 1024, "hard": min(
-                                524288, resource.getrlimit(resource.RLIMIT_NOFILE)[1])}],
-                            "capabilities": {"bounding": held, "effective": held, "permitted": held,
-                                             "inheritable": [], "ambient": []}},
-                "mounts": mounts, "linux": linux}
+    document = {
+        "ociVersion": "1.0.2",
+        "hostname": setting.hostname,
+        "root": {"path": "rootfs", "readonly": True},
+        "process": {
+            "terminal": False,
+            "user": {"uid": uid, "gid": uid},
+            "args": list(argv),
+            "cwd": "/",
+            "env": [f"{key}={value}" for key, value in env.items()],
+            "noNewPrivileges": not setting.privileged,
+            # What systemd gives to services, as far as this process may.
+            "rlimits": [
+                {
+                    "type": "RLIMIT_NOFILE",
+                    "soft": 1024,
+                    "hard": min(524288, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
+                }
+            ],
+            "capabilities": {
+                "bounding": held,
+                "effective": held,
+                "permitted": held,
+                "inheritable": [],
+                "ambient": [],
+            },
+        },
+        "mounts": mounts,
+        "linux": linux,
+    }
     return document
 
 
@@ -159,16 +266,38 @@ class Container:
         for name in ("rootfs", "etc"):
             os.mkdir(f"{self.folder}/{name}", 0o755)
         os.makedirs(f"{self.folder}/rootfs/tmp")
-        os.chmod(f"{self.folder}/rootfs/tmp", 0o1777)  # runc gives a tmpfs the mode of the folder below it
+        os.chmod(
+            f"{self.folder}/rootfs/tmp", 0o1777
+        )  # runc gives a tmpfs the mode of the folder below it
         etc_of(setting, f"{self.folder}/etc")
         with open(f"{self.folder}/config.json", "w") as out:
-            json.dump(config(setting, argv, "/" + self.id, f"{self.folder}/etc", tools.seccomp), out, indent=1)
+            json.dump(
+                config(setting, argv, "/" + self.id, f"{self.folder}/etc", tools.seccomp),
+                out,
+                indent=1,
+            )
         self.start_time = time.monotonic()
         self.out = open(f"{self.folder}/out", "wb")
         self.process = subprocess.Popen(
-            [*tools.runc, "--root", f"{self.folder}/state", "--log", f"{self.folder}/log", "run", "--bundle", self.folder,
-             "--pid-file", f"{self.folder}/pid", self.id], stdin=subprocess.DEVNULL, stdout=self.out,
-            stderr=subprocess.STDOUT, env=tools.runc_env, start_new_session=True)
+            [
+                *tools.runc,
+                "--root",
+                f"{self.folder}/state",
+                "--log",
+                f"{self.folder}/log",
+                "run",
+                "--bundle",
+                self.folder,
+                "--pid-file",
+                f"{self.folder}/pid",
+                self.id,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=self.out,
+            stderr=subprocess.STDOUT,
+            env=tools.runc_env,
+            start_new_session=True,
+        )
 
     def pid(self, until):
         """PID of the main program as the machine numbers it. Raises RuntimeError if it does not start in time."""
@@ -203,11 +332,21 @@ class Container:
     def close(self):
         runc = [*self.tools.runc, "--root", f"{self.folder}/state"]
         if self.process.poll() is None:
-            subprocess.run([*runc, "kill", self.id, "KILL"], env=self.tools.runc_env, capture_output=True, timeout=20)
+            subprocess.run(
+                [*runc, "kill", self.id, "KILL"],
+                env=self.tools.runc_env,
+                capture_output=True,
+                timeout=20,
+            )
             if self.wait(time.monotonic() + 10) is None:
                 self.process.kill()
                 self.process.wait(10)
-        subprocess.run([*runc, "delete", "--force", self.id], env=self.tools.runc_env, capture_output=True, timeout=20)
+        subprocess.run(
+            [*runc, "delete", "--force", self.id],
+            env=self.tools.runc_env,
+            capture_output=True,
+            timeout=20,
+        )
         self.out.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -225,7 +364,9 @@ class Tools:
         environment = dict(os.environ)
         command = [f"{folder}/runc/runc"]
         if os.path.exists(command[0]):
-            environment["LD_LIBRARY_PATH"] = f"{folder}/runc:" + environment.get("LD_LIBRARY_PATH", "")
+            environment["LD_LIBRARY_PATH"] = f"{folder}/runc:" + environment.get(
+                "LD_LIBRARY_PATH", ""
+            )
         else:
             command = [shutil.which("runc") or "runc"]
         with open(f"{folder}/seccomp.json") as file:
@@ -235,9 +376,17 @@ class Tools:
 def set_up(device, address=""):
     """Gives a device of this process's network namespace an IPv4 address in a /24 network, and takes it up."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        for request, value in ((0x8916, address), (0x891C, "255.255.255.0")) if address else ():  # SIOCSIFADDR, SIOCSIFNETMASK
-            fcntl.ioctl(any_socket, request, struct.pack("16sHH4s8x", device, socket.AF_INET, 0, socket.inet_aton(value)))
-        fcntl.ioctl(any_socket, 0x8914, struct.pack("16sH14x", device, 0x1 | 0x40))  # SIOCSIFFLAGS: up, running
+        for request, value in (
+            ((0x8916, address), (0x891C, "255.255.255.0")) if address else ()
+        ):  # SIOCSIFADDR, SIOCSIFNETMASK
+            fcntl.ioctl(
+                any_socket,
+                request,
+                struct.pack("16sHH4s8x", device, socket.AF_INET, 0, socket.inet_aton(value)),
+            )
+        fcntl.ioctl(
+            any_socket, 0x8914, struct.pack("16sH14x", device, 0x1 | 0x40)
+        )  # SIOCSIFFLAGS: up, running
 
 
 def attribute(kind, value):
@@ -246,11 +395,16 @@ def attribute(kind, value):
 
 def link(one, two, device=b"pod0"):
     """Joins two `Network`s by a pair of virtual devices, as the networks of two pods of a node are. Raises OSError."""
-    ends = [attribute(3, device + b"\0") + attribute(19, struct.pack("<I", network.pid)) for network in (one, two)]  # name, PID
+    ends = [
+        attribute(3, device + b"\0") + attribute(19, struct.pack("<I", network.pid))
+        for network in (one, two)
+    ]  # name, PID
     nothing = struct.pack("<BBHiII", 0, 0, 0, 0, 0, 0)
     kind = attribute(1, b"veth") + attribute(2, attribute(1, nothing + ends[1]))
     body = nothing + ends[0] + attribute(18, kind)  # IFLA_LINKINFO
-    message = struct.pack("<IHHII", 16 + len(body), 16, 0x1 | 0x4 | 0x200 | 0x400, 1, 0) + body  # RTM_NEWLINK
+    message = (
+        struct.pack("<IHHII", 16 + len(body), 16, 0x1 | 0x4 | 0x200 | 0x400, 1, 0) + body
+    )  # RTM_NEWLINK
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as netlink:
         netlink.settimeout(5)
         netlink.send(message)

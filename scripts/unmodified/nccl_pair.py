@@ -6,6 +6,7 @@
 The ranks meet by a file in DIR. What NCCL chose (NCCL_DEBUG=INFO) is read from its log: `via` counts the lines of channels.
 Exit status 0: every element was right.
 """
+
 import collections
 import datetime
 import json
@@ -21,14 +22,25 @@ os.environ["NCCL_DEBUG_FILE"] = log
 import torch  # noqa: E402  (after the variables that NCCL reads)
 import torch.distributed as dist  # noqa: E402
 
-report = {"rank": rank, "pid": os.getpid(), "torch": torch.__version__, "nccl": ".".join(map(str, torch.cuda.nccl.version())),
-          "ok": False}
+report = {
+    "rank": rank,
+    "pid": os.getpid(),
+    "torch": torch.__version__,
+    "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+    "ok": False,
+}
 try:
     torch.cuda.set_device(0)
     os.umask(0)
     begin = time.perf_counter()
-    dist.init_process_group("nccl", init_method=f"file://{folder}/meeting", rank=rank, world_size=2,
-                            timeout=datetime.timedelta(seconds=30), device_id=torch.device("cuda:0"))
+    dist.init_process_group(
+        "nccl",
+        init_method=f"file://{folder}/meeting",
+        rank=rank,
+        world_size=2,
+        timeout=datetime.timedelta(seconds=30),
+        device_id=torch.device("cuda:0"),
+    )
     small = torch.full((1000,), float(rank + 1), device="cuda")
     dist.all_reduce(small)
     torch.cuda.synchronize()
@@ -50,7 +62,9 @@ try:
         dist.send(torch.arange(16 << 20, device="cuda", dtype=torch.float32), 1)
     else:
         dist.recv(received, 0)
-        good = good and torch.equal(received, torch.arange(16 << 20, device="cuda", dtype=torch.float32))
+        good = good and torch.equal(
+            received, torch.arange(16 << 20, device="cuda", dtype=torch.float32)
+        )
     torch.cuda.synchronize()
     report["ok"] = good
     # Of two ranks the bus moves as many bytes as the buffer has.
@@ -62,8 +76,13 @@ if os.path.exists(log):
     with open(log, errors="replace") as file:
         text = file.read()
 report["via"] = dict(collections.Counter(re.findall(r"\bvia (\S+(?: ?[/\w]*GDRDMA)?)", text)))
-report["log"] = [re.sub(r"^\S+:\d+:\d+ \[\d+\] ", "", line)[:220] for line in text.splitlines()
-                 if re.search(r"WARN|NCCL_HOSTID|P2P is disabled|p2p|isAllDirectP2p|cuMem|Cuda failure|nNodes|Using network|localRanks",
-                              line)][:24]
+report["log"] = [
+    re.sub(r"^\S+:\d+:\d+ \[\d+\] ", "", line)[:220]
+    for line in text.splitlines()
+    if re.search(
+        r"WARN|NCCL_HOSTID|P2P is disabled|p2p|isAllDirectP2p|cuMem|Cuda failure|nNodes|Using network|localRanks",
+        line,
+    )
+][:24]
 print("RESULT " + json.dumps(report), flush=True)
 os._exit(0 if report["ok"] else 1)

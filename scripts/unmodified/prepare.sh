@@ -2,20 +2,28 @@
 # SPDX-License-Identifier: Apache-2.0
 # Prepares on a machine with a network and nvcc what run.sh needs on one that has a GPU but no network.
 #
-#   scripts/unmodified/prepare.sh [DIR]             default .carry/unmodified: programs, runc, UCX (about 20 MiB)
-#   scripts/unmodified/prepare.sh --engine MAKE_SITE [DIR]   also DIR/engine (48 MiB), by the script that packs vLLM 0.24
+#   scripts/unmodified/prepare.sh [--tarball FILE] [--engine MAKE_SITE] [DIR]
 #
-# Needs nvcc 13 (Debian's cuda or PyPI's nvidia-cuda-nvcc, -crt, -nvvm, -runtime, -cccl), g++, python3 with pip, runc, and the
-# default seccomp profile of golang-github-containers-common.
+# DIR        programs, runc and UCX (17 MiB); default .carry/unmodified
+# --tarball  also DIR/dist: gpushm and the libraries of a tarball of `make dist`
+# --engine   also DIR/engine (48 MiB): vLLM 0.24, packed by the script MAKE_SITE DIR
+#
+# Needs nvcc 13 with its runtime, g++, python3 with pip, runc, and the default seccomp profile of
+# golang-github-containers-common.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 engine=""
-if [ "${1:-}" = --engine ]; then
-  engine=$2
+tarball=""
+while [ $# -gt 1 ]; do
+  case $1 in
+    --engine) engine=$2 ;;
+    --tarball) tarball=$2 ;;
+    *) break ;;
+  esac
   shift 2
-fi
+done
 mkdir -p "${1:-$root/.carry/unmodified}"
 to=$(cd "${1:-$root/.carry/unmodified}" && pwd)
 cuda=${CUDA_HOME:-/usr/local/cuda}
@@ -33,7 +41,8 @@ for folder in lib lib64; do
   fi
 done
 for program in three cost; do
-  g++ -O2 -std=c++17 -Wall -Wextra -I"$cuda/include" -o "$to/bin/$program" "$here/$program.cpp" -L"$cuda/lib/stubs" -L"$cuda/lib64/stubs" -lcuda -ldl -lrt
+  g++ -O2 -std=c++17 -Wall -Wextra -I"$cuda/include" -o "$to/bin/$program" "$here/$program.cpp" \
+    -L"$cuda/lib/stubs" -L"$cuda/lib64/stubs" -lcuda -ldl -lrt
 done
 
 # UCX as released on PyPI, and the program over UCP.
@@ -58,6 +67,11 @@ cp -L "$(command -v runc)" "$to/runc/runc"
 cp -L "$(ldd "$to/runc/runc" | awk '$1 == "libseccomp.so.2" {print $3}')" "$to/runc/libseccomp.so.2"
 python3 "$here/seccomp_profile.py" /usr/share/containers/seccomp.json >"$to/seccomp.json"
 
+if [ -n "$tarball" ]; then
+  rm -rf "$to/dist"
+  mkdir -p "$to/dist"
+  tar -C "$to/dist" --strip-components=1 -xJf "$tarball" --wildcards '*/bin/gpushm' '*/lib/*.so*' --exclude '*/lib/fake'
+fi
 if [ -n "$engine" ]; then
   mkdir -p "$to/engine"
   bash "$engine" "$to/engine"

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Proofs with programs that nobody changed, in real runc containers, on a machine with a GPU (issue 39; decision 42).
 #
-#   scripts/unmodified/run.sh --dist DIR [--prepared DIR] [--out DIR] [--only a,b,...] [--limit SECONDS] [--quick]
+#   scripts/unmodified/run.sh [--dist DIR] [--prepared DIR] [--out DIR] [--only a,b,...] [--limit SECONDS] [--quick]
 #
 # --dist      an unpacked tarball of `make dist`, or a build directory: gpushm, libgpushm.so.1 and libgpushm-ipc.so are looked for
-#             below it. Without libgpushm-ipc.so only what needs no library runs, and the rest is listed as skipped.
+#             below it (default: `dist` below --prepared). Without libgpushm-ipc.so only what needs no library runs, and the
+#             rest is listed as skipped.
 # --prepared  what scripts/unmodified/prepare.sh made (default: .carry/unmodified)
 # --out       one JSON document for each run, OUT/unmodified.NAME.json (default: $OUT, else build/unmodified)
 # --only      some of the runs, in this order:
@@ -16,7 +17,8 @@
 #               cost     calls, opens, records, 100,000 opens and closes
 #               rows     the rows of the three published security tables
 #               nccl     PyTorch's NCCL between two containers of one GPU each (two GPUs)
-#               vllm     vLLM's "ipc" weight update between a trainer's and an engine's container (needs /tmp/site: prepare.sh --engine)
+#               vllm     vLLM's "ipc" weight update between a trainer's and an engine's container; needs /tmp/site, which
+#                        engine/setup.sh of `prepare.sh --engine` unpacks
 # --limit     seconds for all of it (default 540); a run that does not fit in what is left is skipped, and says so
 # --quick     fewer repetitions
 #
@@ -26,11 +28,13 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 prepared=$root/.carry/unmodified
+dist=""
 arguments=()
 while [ $# -gt 0 ]; do
   case $1 in
     --prepared) prepared=$2; shift ;;
-    --dist|--out|--only|--limit) arguments+=("$1" "$2"); shift ;;
+    --dist) dist=$2; shift ;;
+    --out|--only|--limit) arguments+=("$1" "$2"); shift ;;
     --quick) arguments+=("$1") ;;
     *) sed -n '3,/^set -euo/p' "$0" | sed 's/^# \{0,1\}//;/^set /d' >&2; exit 64 ;;
   esac
@@ -42,4 +46,4 @@ if [ -x "$prepared/runc/runc" ] && ! ldconfig -p | grep -q 'libseccomp\.so\.2'; 
   install -m 0755 "$prepared/runc/libseccomp.so.2" /usr/local/lib/libseccomp.so.2
   ldconfig
 fi
-exec python3 "$here/driver.py" --prepared "$prepared" "${arguments[@]}"
+exec python3 "$here/driver.py" --prepared "$prepared" --dist "${dist:-$prepared/dist}" "${arguments[@]}"

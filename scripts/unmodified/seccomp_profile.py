@@ -5,6 +5,7 @@
 
 `pidfd_getfd` is taken out of what is allowed: the profiles of containerd and Docker allow it only with CAP_SYS_PTRACE.
 """
+
 import json
 import sys
 
@@ -27,7 +28,11 @@ def main():
     for rule in profile["syscalls"]:
         if not applies(rule):
             continue
-        names = [name for name in rule["names"] if not (name == "pidfd_getfd" and rule["action"] == "SCMP_ACT_ALLOW")]
+        names = [
+            name
+            for name in rule["names"]
+            if not (name == "pidfd_getfd" and rule["action"] == "SCMP_ACT_ALLOW")
+        ]
         if not names:
             continue
         kept = {"names": names, "action": rule["action"]}
@@ -37,9 +42,16 @@ def main():
             kept["errnoRet"] = rule["errnoRet"]
         rules.append(kept)
     rules.append({"names": ["pidfd_getfd"], "action": "SCMP_ACT_ERRNO", "errnoRet": 1})
-    json.dump({"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": profile.get("defaultErrnoRet", 38),
-               "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"], "syscalls": rules},
-              sys.stdout, indent=1)
+    json.dump(
+        {
+            "defaultAction": "SCMP_ACT_ERRNO",
+            "defaultErrnoRet": profile.get("defaultErrnoRet", 38),
+            "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"],
+            "syscalls": rules,
+        },
+        sys.stdout,
+        indent=1,
+    )
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ torch.multiprocessing pickles each tensor (ForkingPickler), as its queues do. St
 
 Exit status 0: all data was right. The RESULT line has the rest.
 """
+
 import gc
 import io
 import json
@@ -27,7 +28,9 @@ from multiprocessing.reduction import ForkingPickler
 import torch
 import torch.multiprocessing  # registers the reductions with ForkingPickler
 
-PATIENCE = float(os.environ.get("UNMODIFIED_PATIENCE", "20")) + 15  # imports of PyTorch by two containers at once
+PATIENCE = (
+    float(os.environ.get("UNMODIFIED_PATIENCE", "20")) + 15
+)  # imports of PyTorch by two containers at once
 MiB = 1 << 20
 
 
@@ -91,7 +94,7 @@ def make_tensors(count, seed):
         kind = types[i % len(types)]
         size = [1, 10, 1000, 4096, 100_003, 2 * MiB + 7][i % 6]
         if i % 7 == 3:
-            made.append(base[i * 1000: i * 1000 + size % 2_000_000])  # a slice of one storage
+            made.append(base[i * 1000 : i * 1000 + size % 2_000_000])  # a slice of one storage
         elif i % 7 == 5:
             whole = torch.randint(0, 100, (64, 128), device="cuda", generator=generator).to(kind)
             made.append(whole.t()[3:17])  # neither contiguous nor from its storage's beginning
@@ -112,11 +115,17 @@ def send_many(line, count, seed, report):
     if answer.get("error"):
         raise RuntimeError("the peer: " + answer["error"])
     torch.cuda.synchronize()
-    expected = [changed(tensor) for tensor in make_tensors(count, seed)] if answer["wrong"] == 0 else []
+    expected = (
+        [changed(tensor) for tensor in make_tensors(count, seed)] if answer["wrong"] == 0 else []
+    )
     # Slices of one storage overlap: both sides change them in the same order.
     wrong = sum(not torch.equal(a, b) for a, b in zip(mine, expected)) if expected else len(mine)
-    report.update(tensors=len(mine), wrong_at_receiver=answer["wrong"], wrong_after_receivers_changes=wrong,
-                  open_us_a_tensor=answer["open_us_a_tensor"])
+    report.update(
+        tensors=len(mine),
+        wrong_at_receiver=answer["wrong"],
+        wrong_after_receivers_changes=wrong,
+        open_us_a_tensor=answer["open_us_a_tensor"],
+    )
     del mine
     line.send(b"checked")
     return answer["wrong"] == 0 and wrong == 0
@@ -133,15 +142,23 @@ def receive_many(line, count, seed, received):
         got = pickle.loads(data)
         spent = time.perf_counter() - begin
         expected = make_tensors(count, seed)
-        wrong = sum(not torch.equal(a, b) for a, b in zip(got, expected)) + abs(len(got) - len(expected))
+        wrong = sum(not torch.equal(a, b) for a, b in zip(got, expected)) + abs(
+            len(got) - len(expected)
+        )
         if wrong == 0:
             for tensor in got:
                 changed(tensor)
         torch.cuda.synchronize()
     except Exception as failure:
-        line.send(json.dumps({"error": f"{type(failure).__name__}: {str(failure).splitlines()[0]}"}).encode())
+        line.send(
+            json.dumps(
+                {"error": f"{type(failure).__name__}: {str(failure).splitlines()[0]}"}
+            ).encode()
+        )
         raise
-    line.send(json.dumps({"wrong": wrong, "open_us_a_tensor": round(spent / len(got) * 1e6, 1)}).encode())
+    line.send(
+        json.dumps({"wrong": wrong, "open_us_a_tensor": round(spent / len(got) * 1e6, 1)}).encode()
+    )
     line.receive()
     received.append(len(got))
     del got, expected
@@ -165,7 +182,9 @@ def send_busy(line, report):
         answer = json.loads(line.receive())
         if answer.get("error"):
             raise RuntimeError("the peer: " + answer["error"])
-        report.setdefault("busy", []).append({"send_ms": round(spent * 1e3, 2), "stream_busy_after_send": busy, **answer})
+        report.setdefault("busy", []).append(
+            {"send_ms": round(spent * 1e3, 2), "stream_busy_after_send": busy, **answer}
+        )
         good = good and answer["wrong"] == 0
     return good
 
@@ -181,10 +200,21 @@ def receive_busy(line):
             wrong = int((got != value).sum().item())
             read = time.perf_counter()
         except Exception as failure:
-            line.send(json.dumps({"error": f"{type(failure).__name__}: {str(failure).splitlines()[0]}"}).encode())
+            line.send(
+                json.dumps(
+                    {"error": f"{type(failure).__name__}: {str(failure).splitlines()[0]}"}
+                ).encode()
+            )
             raise
-        line.send(json.dumps({"wrong": wrong, "open_ms": round((opened - begin) * 1e3, 2),
-                              "wait_and_read_ms": round((read - opened) * 1e3, 2)}).encode())
+        line.send(
+            json.dumps(
+                {
+                    "wrong": wrong,
+                    "open_ms": round((opened - begin) * 1e3, 2),
+                    "wait_and_read_ms": round((read - opened) * 1e3, 2),
+                }
+            ).encode()
+        )
         good = good and wrong == 0
         del got
     return good
@@ -196,7 +226,10 @@ def held(report):
     before = torch.cuda.memory_allocated()
     torch.cuda.ipc_collect()
     gc.collect()
-    report["allocated_mib_after_all_was_dropped"] = [round(before / MiB, 1), round(torch.cuda.memory_allocated() / MiB, 1)]
+    report["allocated_mib_after_all_was_dropped"] = [
+        round(before / MiB, 1),
+        round(torch.cuda.memory_allocated() / MiB, 1),
+    ]
 
 
 def main():
@@ -210,11 +243,19 @@ def main():
         line.send(b"ready")
         line.receive()
         if role == "first":
-            steps = [send_many(line, count, 3, report), receive_many(line, count, 4, received), send_busy(line, report),
-                     receive_busy(line)]
+            steps = [
+                send_many(line, count, 3, report),
+                receive_many(line, count, 4, received),
+                send_busy(line, report),
+                receive_busy(line),
+            ]
         else:
-            steps = [receive_many(line, count, 3, received), send_many(line, count, 4, report), receive_busy(line),
-                     send_busy(line, report)]
+            steps = [
+                receive_many(line, count, 3, received),
+                send_many(line, count, 4, report),
+                receive_busy(line),
+                send_busy(line, report),
+            ]
         report["ok"] = all(steps)
         report["steps"] = steps
         gc.collect()
@@ -227,7 +268,9 @@ def main():
     except Exception as failure:
         report["error"] = f"{type(failure).__name__}: {(str(failure) or '-').splitlines()[0]}"
     print("RESULT " + json.dumps(report), flush=True)
-    os._exit(0 if report["ok"] else 1)  # not after a peer that has gone: destructors of imported memory may wait
+    os._exit(
+        0 if report["ok"] else 1
+    )  # not after a peer that has gone: destructors of imported memory may wait
 
 
 if __name__ == "__main__":

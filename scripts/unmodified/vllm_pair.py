@@ -11,6 +11,7 @@ them) goes to the engine's container over a Unix socket in DIR.
 
 Exit status 0: both updates ended without an error. The driver compares the tokens.
 """
+
 import base64
 import glob
 import json
@@ -26,6 +27,7 @@ os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 
 def load(folder, device):
     from safetensors.torch import load_file
+
     tensors = {}
     for file in sorted(glob.glob(folder + "/*.safetensors")):
         tensors |= load_file(file, device=device)
@@ -37,7 +39,11 @@ def make_model(folder, seed, engine):
     if seed == "7":
         return
     from safetensors.torch import save_file
-    flipped = {name: tensor.flip(0).contiguous() if tensor.dim() == 2 else tensor for name, tensor in load(folder, "cpu").items()}
+
+    flipped = {
+        name: tensor.flip(0).contiguous() if tensor.dim() == 2 else tensor
+        for name, tensor in load(folder, "cpu").items()
+    }
     save_file(flipped, folder + "/model.safetensors", metadata={"format": "pt"})
 
 
@@ -45,15 +51,29 @@ def start_engine(model, report):
     begin = time.perf_counter()
     from vllm import LLM, SamplingParams
     from vllm.config import WeightTransferConfig
-    engine = LLM(model=model, dtype="bfloat16", enforce_eager=True, gpu_memory_utilization=0.3, max_model_len=512,
-                 max_num_seqs=8, seed=1, disable_log_stats=True, weight_transfer_config=WeightTransferConfig(backend="ipc"))
+
+    engine = LLM(
+        model=model,
+        dtype="bfloat16",
+        enforce_eager=True,
+        gpu_memory_utilization=0.3,
+        max_model_len=512,
+        max_num_seqs=8,
+        seed=1,
+        disable_log_stats=True,
+        weight_transfer_config=WeightTransferConfig(backend="ipc"),
+    )
     report["engine_start_s"] = round(time.perf_counter() - begin, 2)
     sampling = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)
 
     def generate():
-        outputs = engine.generate([{"prompt_token_ids": [11, 12, 13, 14]}, {"prompt_token_ids": [21, 7, 300]}], sampling,
-                                  use_tqdm=False)
+        outputs = engine.generate(
+            [{"prompt_token_ids": [11, 12, 13, 14]}, {"prompt_token_ids": [21, 7, 300]}],
+            sampling,
+            use_tqdm=False,
+        )
         return [list(output.outputs[0].token_ids) for output in outputs]
+
     return engine, generate
 
 
@@ -66,29 +86,46 @@ def reference(model, report):
 def trainer(folder, own, other, report):
     import torch
     from torch_pair import connect
-    from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerSendWeightsArgs, IPCWeightTransferEngine
+    from vllm.distributed.weight_transfer.ipc_engine import (
+        IPCTrainerSendWeightsArgs,
+        IPCWeightTransferEngine,
+    )
+
     sets = [load(place, "cuda:0") for place in (other, own)]
     torch.cuda.synchronize()
     line = connect("first", folder + "/socket")
     report["gib"] = round(sum(t.numel() * t.element_size() for t in sets[0].values()) / 2**30, 3)
 
     def send(update):
-        line.send(json.dumps({"names": update.names, "dtype_names": update.dtype_names, "shapes": update.shapes,
-                              "packed": update.packed,
-                              "ipc_handles_pickled": base64.b64encode(pickle.dumps(update.ipc_handles)).decode()}).encode())
+        line.send(
+            json.dumps(
+                {
+                    "names": update.names,
+                    "dtype_names": update.dtype_names,
+                    "shapes": update.shapes,
+                    "packed": update.packed,
+                    "ipc_handles_pickled": base64.b64encode(
+                        pickle.dumps(update.ipc_handles)
+                    ).decode(),
+                }
+            ).encode()
+        )
         answer = json.loads(line.receive())
         if answer.get("error"):
             raise RuntimeError("the engine: " + answer["error"])
 
     for tensors in sets:
         line.receive()
-        IPCWeightTransferEngine.trainer_send_weights(iter(tensors.items()), IPCTrainerSendWeightsArgs(send_mode=send))
+        IPCWeightTransferEngine.trainer_send_weights(
+            iter(tensors.items()), IPCTrainerSendWeightsArgs(send_mode=send)
+        )
     line.receive()
     return True
 
 
 def engine(folder, own, report):
     from torch_pair import connect
+
     report["updated"] = False
     llm, generate = start_engine(own, report)
     report["tokens_before"] = generate()
@@ -103,7 +140,13 @@ def engine(folder, own, report):
             llm.update_weights({"update_info": json.loads(line.receive())})
             llm.finish_weight_update()
         except Exception as failure:
-            line.send(json.dumps({"error": f"{type(failure).__name__}: {(str(failure) or '-').splitlines()[0][:300]}"}).encode())
+            line.send(
+                json.dumps(
+                    {
+                        "error": f"{type(failure).__name__}: {(str(failure) or '-').splitlines()[0][:300]}"
+                    }
+                ).encode()
+            )
             raise
         seconds.append(round(time.perf_counter() - begin, 3))
         line.send(b"{}")
