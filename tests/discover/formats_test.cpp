@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The formats that discovery reads: ELF headers, ld.so.cache, mig-minors; hostile bytes of each.
 
+#include <dlfcn.h>
 #include <elf.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -15,6 +17,7 @@
 #include "discover/nodes.hpp"
 #include "elf/facts.hpp"
 #include "elf/ld_cache.hpp"
+#include "elf/loading.hpp"
 #include "testing/driver_tree/elf_stub.hpp"
 
 namespace gpushm::discover {
@@ -26,8 +29,9 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
-std::optional<elf::elf_facts> facts_of(const std::string& bytes) {
-  return elf::read_elf([&](std::uint64_t offset, std::span<std::byte> into) -> std::size_t {
+/// Reads a copy.
+elf::read_at reader_of(const std::string& bytes) {
+  return [bytes](std::uint64_t offset, std::span<std::byte> into) -> std::size_t {
     if (offset >= bytes.size()) {
       return 0;
     }
@@ -35,7 +39,11 @@ std::optional<elf::elf_facts> facts_of(const std::string& bytes) {
     const auto* from = reinterpret_cast<const std::byte*>(bytes.data()) + offset;
     std::copy_n(from, got, into.begin());
     return got;
-  });
+  };
+}
+
+std::optional<elf::elf_facts> facts_of(const std::string& bytes) {
+  return elf::read_elf(reader_of(bytes));
 }
 
 std::optional<std::vector<elf::ld_cache_entry>> cache_of(const std::string& bytes) {
@@ -49,6 +57,41 @@ std::optional<std::vector<elf::ld_cache_entry>> cache_of(const std::string& byte
 TEST(elf, soname_is_read_through_segments) {
   EXPECT_EQ(facts_of(elf_stub("libcuda.so.1")), (elf::elf_facts{true, "libcuda.so.1"}));
   EXPECT_EQ(facts_of(elf_stub("")), (elf::elf_facts{true, ""}));
+}
+
+TEST(elf, loading_of_this_program_is_read) {
+  const auto own = elf::read_loading(std::string("/proc/self/exe"));
+  ASSERT_TRUE(own);
+  EXPECT_TRUE(own->native);
+  EXPECT_THAT(own->interpreter, ::testing::HasSubstr("/ld-linux-"));
+  EXPECT_THAT(own->libraries, ::testing::Contains("libc.so.6"));
+  EXPECT_THAT(
+      own->needed_versions,
+      ::testing::Contains(::testing::AllOf(
+          ::testing::Field(&elf::needed_version::library, "libc.so.6"),
+          ::testing::Field(&elf::needed_version::version, ::testing::StartsWith("GLIBC_2.")))));
+  EXPECT_THAT(own->defined_versions, IsEmpty());
+}
+
+TEST(elf, versions_of_the_c_library_are_read) {
+  Dl_info about{};
+  ASSERT_NE(::dladdr(reinterpret_cast<void*>(&::getpid), &about), 0);
+  const auto libc = elf::read_loading(std::string(about.dli_fname));
+  ASSERT_TRUE(libc);
+  EXPECT_EQ(libc->soname, "libc.so.6");
+  EXPECT_THAT(libc->defined_versions,
+              ::testing::IsSupersetOf({"GLIBC_2.17", "GLIBC_2.27", "GLIBC_2.28", "GLIBC_PRIVATE"}));
+  EXPECT_THAT(libc->defined_versions, ::testing::Not(::testing::Contains("libc.so.6")));
+}
+
+TEST(elf, loading_of_library_without_versions_has_its_name) {
+  const std::string bytes = elf_stub("libcuda.so.1");
+  elf::loading expected;
+  expected.native = true;
+  expected.soname = "libcuda.so.1";
+  EXPECT_EQ(elf::read_loading(reader_of(bytes)), expected);
+  EXPECT_EQ(elf::read_loading(reader_of(elf_stub("libcuda.so.1", 32))), elf::loading());
+  EXPECT_EQ(elf::read_loading(reader_of(std::string("#!/bin/sh\n"))), std::nullopt);
 }
 
 TEST(elf, other_machines_are_distinguished) {
