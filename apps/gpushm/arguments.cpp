@@ -49,6 +49,7 @@ struct all_arguments {
   probe_driver_arguments probe_driver;
   measure_worker_arguments measure_worker;
   trial_worker_arguments trial_worker;
+  trial_side_arguments trial_side;
 };
 
 void add_serve(CLI::App& app, serve_arguments& out) {
@@ -378,11 +379,11 @@ std::function<int()> bind(int (*run)(const Arguments&), const Arguments& argumen
 // All commands that `parse` adds. A missing name only costs time.
 bool is_command(std::string_view name) {
   constexpr auto names = std::to_array<std::string_view>(
-      {"serve",        "load",     "create",  "open",   "ls",           "stat",
-       "rm",           "wait",     "release", "export", "import",       "demo",
-       "demo-role",    "doctor",   "explain", "topo",   "cdi",          "channel",
-       "quotas",       "lost-gpu", "k8s",     "matrix", "probe-driver", "measure-worker",
-       "trial-worker", "version"});
+      {"serve",        "load",       "create",  "open",   "ls",           "stat",
+       "rm",           "wait",       "release", "export", "import",       "demo",
+       "demo-role",    "doctor",     "explain", "topo",   "cdi",          "channel",
+       "quotas",       "lost-gpu",   "k8s",     "matrix", "probe-driver", "measure-worker",
+       "trial-worker", "trial-side", "version"});
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
@@ -614,6 +615,7 @@ request parse(int argc, char** argv) {
   command("probe-driver", "", add_probe_driver, run_probe_driver, all.probe_driver, never);
   command("measure-worker", "", add_measure_worker, run_measure_worker, all.measure_worker, never);
   command("trial-worker", "", add_trial_worker, run_trial_worker, all.trial_worker, never);
+  command("trial-side", "", add_trial_side, run_trial_side, all.trial_side, never);
   command(
       "version",
       "Print the version",

@@ -79,8 +79,12 @@ std::string own_library(const std::string& name) {
   std::error_code failed;
   const auto self = fs::read_symlink("/proc/self/exe", failed).parent_path();
   const fs::path build = GPUSHM_TESTING_BUILD_DIR;
-  for (const auto& directory :
-       {self, self / ".." / "lib" / "fake", build / "testing" / "share_shim"}) {
+  for (const auto& directory : {self,
+                                self / ".." / "lib" / "fake",
+                                build / "testing" / "share_shim",
+                                build / "src" / "ipc",
+                                build,
+                                self / ".." / "lib"}) {
     if (fs::is_regular_file(directory / name, failed)) {
       return fs::absolute(directory / name).lexically_normal().string();
     }

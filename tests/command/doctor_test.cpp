@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -18,6 +19,7 @@
 #include "testing/fake_driver/fake_gpus.hpp"
 #include "testing/machines/machines.hpp"
 #include "testing/process/deadline.hpp"
+#include "testing/process/programs.hpp"
 
 namespace gpushm_tests {
 namespace {
@@ -82,6 +84,45 @@ TEST_F(doctor_cli, without_gpu_tests_host_memory) {
     }
   }
   EXPECT_GE(ran_trials, 1);
+}
+
+TEST_F(doctor_cli, checks_ipc_of_unchanged_programs) {
+  use_fake_gpus(1);
+  const std::string library = gpushm_testing::own_library("libgpushm-ipc.so");
+  environment_.emplace_back("LD_PRELOAD", library);
+  // Found by the loader here; beside the library where it is installed.
+  const std::filesystem::path client = gpushm_testing::own_library("libgpushm.so.1");
+  for (auto& [name, value] : environment_) {
+    if (name == "LD_LIBRARY_PATH") {
+      value += ":" + client.parent_path().string();
+    }
+  }
+  const auto ran = doctor({"--ipc", "--accept-fake-chunks", "--json"});
+  const json document = json::parse(ran.out, nullptr, false);
+  ASSERT_FALSE(document.is_discarded()) << ran.status.text() << ran.out << ran.err;
+  const auto found = verdicts(document);
+  EXPECT_EQ(found.at("ipc-library"), "ok") << ran.out;
+  EXPECT_EQ(found.at("ipc-loader"), "ok") << ran.out;
+  EXPECT_EQ(found.at("ipc-switch"), "ok");
+  for (const char* id : {"ipc-trial", "ipc-no-domain", "ipc-one-side"}) {
+    EXPECT_THAT(found.at(id), ::testing::AnyOf("ok", "not applicable")) << ran.out;
+  }
+  EXPECT_FALSE(document.contains("facts"));
+  EXPECT_THAT(document.at("conclusion").get<std::string>(), HasSubstr("unchanged programs"));
+
+  environment_.emplace_back("GPUSHM_IPC", "0");
+  const auto off = doctor({"--ipc", "--no-selftest"});
+  EXPECT_EQ(off.status, exited(1)) << off.out;
+  EXPECT_THAT(off.out, HasSubstr("ipc-switch        GPUSHM_IPC=0\n"));
+  EXPECT_THAT(off.out, HasSubstr("fix the problems above"));
+}
+
+TEST_F(doctor_cli, ipc_names_missing_library_and_wrong_path) {
+  const auto wrong = doctor({"--ipc", "--ipc-library", "/no/such/libgpushm-ipc.so"});
+  EXPECT_EQ(wrong.status, exited(1)) << wrong.out;
+  EXPECT_THAT(wrong.err, HasSubstr("there is no such file"));
+  const auto with_peer = doctor({"--ipc", "--peer", "1"});
+  EXPECT_EQ(with_peer.status, exited(2));
 }
 
 TEST_F(doctor_cli, shows_how_many_streams_can_wait) {

@@ -90,8 +90,8 @@ TEST(matrix_text, shows_table_explanations_and_published_tables) {
           "GPU.\n"
           "f   CUDA_ERROR_INVALID_CONTEXT (201): both processes have PID 7 in their "
           "namespaces: the driver\n"
-          "    treats the handle as one of the importer's own. Remedy: open it through "
-          "gpushm"));
+          "    treats the handle as one of the importer's own. Remedy: preload "
+          "libgpushm-ipc.so (the CDI device"));
   EXPECT_THAT(
       text,
       HasSubstr(
@@ -168,6 +168,65 @@ TEST(matrix_text, remark_is_shown) {
   EXPECT_THAT(text_of(all), HasSubstr("/dev/nvidia1)\n  Something else.\n\n"));
   EXPECT_THAT(markdown_of(all), HasSubstr("/dev/nvidia1)\n- Something else.\n\n"));
   EXPECT_EQ(json_of(all)["remark"], "Something else.");
+}
+
+TEST(matrix_text, ways_of_unchanged_programs_have_tables_of_their_own) {
+  const auto all = predicted_matrix(world(), true);
+  const auto text = text_of(all);
+  EXPECT_LE(longest_line(text), 100U);
+  EXPECT_THAT(text,
+              HasSubstr("\n #  IPC  PID  share  priv  GPUs  PIDs    unmodified  unmodified-event  "
+                        "unmodified-fd\n"));
+  EXPECT_THAT(text, HasSubstr("\n 5  yes  no   no     yes   each  equal   works "));
+  EXPECT_THAT(text,
+              HasSubstr("libgpushm-ipc.so rewrites the PID in the handle that equals the "
+                        "importer's"));
+  // Rows whose importer may open the GPU work, all others fail as with different PIDs.
+  for (const row_result& row : all.rows) {
+    for (const cell& each : row.cells) {
+      if (!inspect::needs_ipc_library(each.how) || !each.ran()) {
+        continue;
+      }
+      const bool sees_gpu = row.setting.privileged || row.setting.gpus == gpu_choice::same_set;
+      EXPECT_EQ(each.state == cell_state::works, sees_gpu) << row.setting.number;
+      EXPECT_EQ(each.failure,
+                sees_gpu                                 ? ""
+                : each.how == way::unmodified_descriptor ? "CUDA_ERROR_INVALID_DEVICE (101)"
+                                                         : "CUDA_ERROR_INVALID_VALUE (1)");
+    }
+  }
+  EXPECT_THAT(markdown_of(all),
+              HasSubstr("| host | unmodified | unmodified-event | unmodified-fd |\n"));
+  EXPECT_EQ(json_of(all)["rows"][46]["cells"]["unmodified"]["result"], "works");
+}
+
+TEST(matrix_text, measured_costs_are_shown_for_rows_that_work) {
+  auto all = predicted_matrix(world(), true);
+  EXPECT_THAT(text_of(all), Not(HasSubstr("bandwidth")));
+  EXPECT_THAT(markdown_of(all), Not(HasSubstr("## Open time and bandwidth")));
+  EXPECT_EQ(json_of(all)["measured_bytes"], nullptr);
+  all.measured_bytes = 256UL << 20U;
+  for (row_result& row : all.rows) {
+    for (cell& each : row.cells) {
+      if (each.state == cell_state::works && each.how != way::host) {
+        each.bytes_per_second = 397e9;
+      }
+    }
+  }
+  const auto text = text_of(all);
+  EXPECT_LE(longest_line(text), 100U);
+  EXPECT_THAT(text, HasSubstr("bandwidth of copies of 256 MiB"));
+  EXPECT_THAT(text, HasSubstr("\n47  -                  43.0 us, 397 GB/s"));
+  const auto markdown = markdown_of(all);
+  EXPECT_THAT(markdown, HasSubstr("\n## Open time and bandwidth\n"));
+  EXPECT_THAT(
+      markdown,
+      HasSubstr("\n| 47 | no | no | no | no | same set | equal | - | 43.0 us, 397 GB/s | "));
+  EXPECT_THAT(markdown, HasSubstr("| 43.0 us | 43.0 us, 397 GB/s |"));
+  const auto document = json_of(all);
+  EXPECT_EQ(document["measured_bytes"], 256UL << 20U);
+  EXPECT_EQ(document["rows"][46]["cells"]["unmodified"]["bytes_per_second"], 397e9);
+  EXPECT_EQ(document["rows"][46]["cells"]["host"]["bytes_per_second"], nullptr);
 }
 
 TEST(matrix_markdown, has_all_sections) {

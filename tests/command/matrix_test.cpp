@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <set>
@@ -202,6 +203,36 @@ TEST_F(matrix_containers, spare_pid_is_used_in_private_namespaces_only) {
   EXPECT_EQ(options_of(row_numbered(16), world(), true, 0).argv.size(), 2U);
   EXPECT_EQ(options_of(row_numbered(32), world(), false, 99).argv.size(), 2U);
   EXPECT_EQ(options_of(row_numbered(12), world(), false, 0).argv.size(), 2U);
+}
+
+TEST_F(matrix_containers, library_for_unchanged_programs_is_for_their_columns_only) {
+  run_environment environment = world();
+  environment.ipc_library = true;
+  for (const bool is_exporter : {true, false}) {
+    const auto options = options_of(row_numbered(47), environment, is_exporter, 0);
+    EXPECT_THAT(options.argv,
+                ElementsAre(base::executable_path(),
+                            "trial-worker",
+                            "--ipc-library",
+                            "/run/gpushm/ipc/libgpushm-ipc.so",
+                            "--ipc-socket",
+                            "/run/gpushm/d/matrix/socket"));
+    for (const auto& [name, value] : options.env) {
+      EXPECT_NE(name, "LD_PRELOAD") << value;
+    }
+  }
+}
+
+TEST_F(matrix_containers, library_is_mounted_with_the_client_library_beside_it) {
+  std::ofstream(dev_ / "libgpushm-ipc.so") << "x";
+  std::ofstream(dev_ / "libgpushm.so.1.0.0") << "x";
+  std::filesystem::create_symlink("libgpushm.so.1.0.0", dev_ / "libgpushm.so.1");
+  const auto mounts = ipc_mounts(dev_ / "libgpushm-ipc.so");
+  ASSERT_EQ(mounts.size(), 2U);
+  EXPECT_EQ(mounts[0].destination, ipc_library_inside);
+  EXPECT_EQ(mounts[1].source, dev_ / "libgpushm.so.1.0.0");
+  EXPECT_EQ(mounts[1].destination, "/run/gpushm/ipc/libgpushm.so.1");
+  EXPECT_FALSE(mounts[0].writable || mounts[1].writable);
 }
 
 TEST_F(matrix_containers, in_one_pod_join_its_namespaces) {

@@ -65,9 +65,12 @@ inline trial_outcome predicted_outcome(const row& setting,
 }
 
 /// The whole table with all outcomes as predicted.
-inline matrix_result predicted_matrix(const run_environment& environment) {
+inline matrix_result predicted_matrix(const run_environment& environment, bool with_ipc = false) {
   matrix_result all;
   all.ways.assign(std::begin(inspect::all_ways), std::end(inspect::all_ways));
+  if (with_ipc) {
+    all.ways.insert(all.ways.end(), std::begin(inspect::ipc_ways), std::end(inspect::ipc_ways));
+  }
   for (const gpu& each : environment.gpus) {
     all.gpus.push_back(each.text());
   }

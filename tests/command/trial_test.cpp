@@ -11,6 +11,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/file.hpp"
@@ -145,6 +146,38 @@ class trial : public ::testing::Test {
     const auto line = process.read_line(deadline_in(scaled_timeout(seconds(10))));
     return line && nlohmann::json::parse(*line).value("event", "") == "ready";
   }
+  /// libgpushm-ipc.so with libgpushm.so.1 beside it, as it is installed.
+  [[nodiscard]] std::string ipc_library() const {
+    std::filesystem::create_directory(directory_ / "ipc");
+    for (const char* name : {"libgpushm-ipc.so", "libgpushm.so.1"}) {
+      std::error_code exists;
+      std::filesystem::create_symlink(
+          gpushm_testing::own_library(name), directory_ / "ipc" / name, exists);
+    }
+    return directory_ / "ipc/libgpushm-ipc.so";
+  }
+  /// A worker in a container of its own, as far as IPC is concerned.
+  [[nodiscard]] child_process isolated_worker(bool has_library, bool has_domain) const {
+    std::vector<std::string> more{"--own-namespaces", "--own-files"};
+    if (has_library) {
+      more.insert(more.end(), {"--ipc-library", ipc_library()});
+    }
+    if (has_domain) {
+      more.insert(more.end(), {"--ipc-socket", broker_.socket_path()});
+    }
+    return worker(more);
+  }
+  [[nodiscard]] std::string why_not_isolated() const {
+    if (gpushm::base::under_thread_sanitizer) {
+      return "ThreadSanitizer runs a thread in each process, which uses a PID";
+    }
+    if (!may_isolate()) {
+      return "cannot create namespaces here";
+    }
+    return gpus_.mounted() ? ""
+                           : "the fake GPUs are in /dev/shm, which these processes do not share";
+  }
+
   [[nodiscard]] bool all_free() const { return !gpus_.mounted() || gpus_.used_bytes(0) == 0; }
 
   gpushm_testing::temp_dir directory_{0755};
@@ -229,6 +262,98 @@ TEST_F(trial, spare_pids_make_pids_different) {
   const auto outcome = run(exporter, importer, way::raw_legacy);
   expect_works(outcome);
   EXPECT_EQ(outcome.importer_pid, outcome.exporter_pid + 7);
+}
+
+// ---- unchanged programs ----
+
+TEST_F(trial, unchanged_programs_with_equal_pids_fail_without_library) {
+  if (const auto reason = why_not_isolated(); !reason.empty()) {
+    GTEST_SKIP() << reason;
+  }
+  auto exporter = isolated_worker(false, false);
+  auto importer = isolated_worker(false, false);
+  for (const way how : {way::unmodified, way::unmodified_event}) {
+    SCOPED_TRACE(to_string(how));
+    expect_ends(run(exporter, importer, how),
+                trial_result::fails,
+                "importer",
+                "CUDA_ERROR_INVALID_CONTEXT (201)",
+                "cuIpcOpenMemHandle: CUDA_ERROR_INVALID_CONTEXT (201)");
+  }
+  const auto outcome = run(exporter, importer, way::unmodified_descriptor);
+  EXPECT_EQ(outcome.result, trial_result::fails);
+  EXPECT_EQ(outcome.side, "importer");
+  EXPECT_THAT(outcome.text, HasSubstr("pidfd_getfd: Bad file descriptor"));
+}
+
+TEST_F(trial, unchanged_programs_share_with_library_in_one_domain) {
+  if (const auto reason = why_not_isolated(); !reason.empty()) {
+    GTEST_SKIP() << reason;
+  }
+  auto exporter = isolated_worker(true, true);
+  auto importer = isolated_worker(true, true);
+  for (const way how : gpushm::inspect::ipc_ways) {
+    SCOPED_TRACE(to_string(how));
+    const auto outcome = run(exporter, importer, how);
+    expect_works(outcome);
+    EXPECT_EQ(outcome.exporter_pid, outcome.importer_pid);
+  }
+  EXPECT_TRUE(all_free());
+  stop(exporter);
+  stop(importer);
+}
+
+TEST_F(trial, unchanged_programs_share_memory_and_events_without_domain) {
+  if (const auto reason = why_not_isolated(); !reason.empty()) {
+    GTEST_SKIP() << reason;
+  }
+  auto exporter = isolated_worker(true, false);
+  auto importer = isolated_worker(true, false);
+  for (const way how : {way::unmodified, way::unmodified_event}) {
+    SCOPED_TRACE(to_string(how));
+    expect_works(run(exporter, importer, how));
+  }
+  const auto outcome = run(exporter, importer, way::unmodified_descriptor);
+  EXPECT_EQ(outcome.result, trial_result::fails);
+  EXPECT_THAT(outcome.text, HasSubstr("pidfd_getfd: Bad file descriptor"));
+}
+
+TEST_F(trial, importing_side_with_library_suffices_for_memory) {
+  if (const auto reason = why_not_isolated(); !reason.empty()) {
+    GTEST_SKIP() << reason;
+  }
+  auto exporter = isolated_worker(false, false);
+  auto importer = isolated_worker(true, true);
+  expect_works(run(exporter, importer, way::unmodified));
+  const auto event = run(exporter, importer, way::unmodified_event);
+  EXPECT_EQ(event.result, trial_result::fails);
+  EXPECT_THAT(event.text, HasSubstr("cuIpcOpenEventHandle"));
+}
+
+TEST_F(trial, measures_copies_if_requested) {
+  auto exporter = worker();
+  auto importer = worker();
+  for (const way how : {way::raw_legacy, way::vmm, way::host}) {
+    SCOPED_TRACE(to_string(how));
+    auto measured = setup(how);
+    measured.measure = true;
+    const auto outcome =
+        run_trial(exporter, importer, measured, deadline_in(scaled_timeout(seconds(30))));
+    expect_works(outcome);
+    EXPECT_EQ(outcome.bytes_per_second.has_value(), how != way::host);
+    EXPECT_GT(outcome.bytes_per_second.value_or(1), 0);
+  }
+  expect_works(run(exporter, importer, way::legacy));
+}
+
+TEST_F(trial, library_that_cannot_be_loaded_is_named) {
+  std::ofstream(directory_ / "libgpushm-ipc.so") << "no library";
+  auto exporter = worker({"--ipc-library", directory_ / "libgpushm-ipc.so"});
+  auto importer = worker();
+  const auto outcome = run(exporter, importer, way::unmodified);
+  EXPECT_EQ(outcome.result, trial_result::fails);
+  EXPECT_EQ(outcome.side, "exporter");
+  EXPECT_THAT(outcome.text, HasSubstr("libgpushm-ipc.so was not loaded"));
 }
 
 // ---- missing devices ----

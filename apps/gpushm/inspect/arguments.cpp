@@ -2,6 +2,7 @@
 #include "apps/gpushm/inspect/arguments.hpp"
 
 #include <CLI/CLI.hpp>
+#include <span>
 
 #include "apps/gpushm/options.hpp"
 
@@ -27,6 +28,12 @@ void add_socket(CLI::App& app, std::string& socket) {
       ->type_name("PATH");
 }
 
+void add_ipc_library(CLI::App& app, std::string& path) {
+  app.add_option(
+         "--ipc-library", path, "The libgpushm-ipc.so to preload (default: the installed one)")
+      ->type_name("PATH");
+}
+
 }  // namespace
 
 void add_doctor(CLI::App& app, doctor_arguments& out) {
@@ -40,11 +47,16 @@ void add_doctor(CLI::App& app, doctor_arguments& out) {
   app.add_option("--peer-container", out.peer_container, "Predict sharing with this container")
       ->type_name("NAME")
       ->excludes(pid);
+  auto* ipc = app.add_flag(
+      "--ipc", out.ipc, "Check CUDA IPC of unchanged programs (libgpushm-ipc.so) instead");
+  ipc->excludes(pid)->excludes(app.get_option("--peer-container"));
+  add_ipc_library(app, out.ipc_library);
   app.add_flag_callback(
       "--no-selftest", [&] { out.selftest = false; }, "Do not test sharing on each GPU");
   app.add_flag("--accept-fake-chunks", out.accept_fake_chunks)->group("");
   add_socket(app, out.socket);
   add_from(app, out.from);
+  app.get_option("--from")->excludes(ipc);
   add_driver_timeout(app, out.driver_timeout);
   add_json(app, out.json);
 }
@@ -79,8 +91,11 @@ void add_matrix(CLI::App& app, matrix_arguments& out) {
   app.add_flag("--markdown", out.markdown, "Print a Markdown page")
       ->excludes(app.get_option("--json"));
   std::string names;
-  for (const inspect::way each : inspect::all_ways) {
-    names += (names.empty() ? "" : ",") + std::string(to_string(each));
+  for (const auto& ways : {std::span<const inspect::way>(inspect::all_ways),
+                           std::span<const inspect::way>(inspect::ipc_ways)}) {
+    for (const inspect::way each : ways) {
+      names += (names.empty() ? "" : ",") + std::string(to_string(each));
+    }
   }
   app.add_option_function<std::vector<std::string>>(
          "--backends",
@@ -104,6 +119,8 @@ void add_matrix(CLI::App& app, matrix_arguments& out) {
       ->type_name("PATH");
   app.add_option("--env", out.variables, "An additional environment variable for the containers")
       ->type_name("NAME");
+  add_ipc_library(app, out.ipc_library);
+  app.add_flag("--measure", out.measure, "Measure the bandwidth of each pair, with 256 MiB");
   app.add_flag("--accept-fake-chunks", out.accept_fake_chunks)->group("");
   add_duration(app, "--timeout", "Time limit of the whole run (default: 5m)", [&](auto value) {
     out.timeout = value;
@@ -121,7 +138,16 @@ void add_measure_worker(CLI::App& app, measure_worker_arguments& /*out*/) {
 void add_trial_worker(CLI::App& app, trial_worker_arguments& out) {
   app.group("");
   app.add_flag("--own-namespaces", out.own_namespaces);
+  app.add_flag("--own-files", out.own_files);
   app.add_option("--spare-pids", out.spare_pids);
+  app.add_option("--ipc-library", out.ipc_library);
+  app.add_option("--ipc-socket", out.ipc_socket);
+}
+
+void add_trial_side(CLI::App& app, trial_side_arguments& out) {
+  app.group("");
+  app.add_option("--way", out.way)->required();
+  app.add_option("--ipc-library", out.ipc_library)->required();
 }
 
 }  // namespace gpushm::cli

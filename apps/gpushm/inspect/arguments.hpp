@@ -16,5 +16,6 @@ void add_matrix(CLI::App& app, matrix_arguments& out);
 void add_probe_driver(CLI::App& app, probe_driver_arguments& out);
 void add_measure_worker(CLI::App& app, measure_worker_arguments& out);
 void add_trial_worker(CLI::App& app, trial_worker_arguments& out);
+void add_trial_side(CLI::App& app, trial_side_arguments& out);
 
 }  // namespace gpushm::cli

@@ -21,6 +21,8 @@ struct doctor_arguments {
   std::string socket;
   std::int32_t peer_pid = 0;
   std::string peer_container;
+  bool ipc = false;         ///< check CUDA IPC of unchanged programs instead
+  std::string ipc_library;  ///< libgpushm-ipc.so; empty: searched
   bool selftest = true;
   bool accept_fake_chunks = false;  ///< the self-test's broker accepts the fake driver's memory
   std::string from;  ///< a recording to use instead of this machine: the output of `doctor --json`
@@ -50,7 +52,9 @@ struct topo_arguments {
 
 struct matrix_arguments {
   std::string runtime = "runc";
-  std::vector<inspect::way> ways;      ///< empty: all
+  std::vector<inspect::way> ways;      ///< empty: all that can be tested here
+  std::string ipc_library;             ///< libgpushm-ipc.so; empty: searched
+  bool measure = false;                ///< bandwidth, and larger segments
   std::vector<std::string> devices;    ///< two GPUs, or one; empty: the first two
   std::vector<std::string> binds;      ///< additional host paths for the containers
   std::vector<std::string> variables;  ///< additional environment variables for the containers
@@ -73,8 +77,20 @@ struct measure_worker_arguments {};
 /// One side of trials, controlled through standard input; started by `doctor` and `matrix`.
 struct trial_worker_arguments {
   bool own_namespaces = false;  ///< runs in new PID, IPC, mount, network and UTS namespaces
-  int spare_pids = 0;           ///< the number of PIDs to use up first
+  /// With `own_namespaces`: also a /dev/shm of its own, and without `ipc_socket` no domains.
+  bool own_files = false;
+  int spare_pids = 0;  ///< the number of PIDs to use up first
+  /// libgpushm-ipc.so, preloaded for `inspect::ipc_ways`; empty: these run without it.
+  std::string ipc_library;
+  std::string ipc_socket;  ///< of the domain for `ipc_library`; empty: without a domain
 };
 [[nodiscard]] int run_trial_worker(const trial_worker_arguments& arguments);
+
+/// A child of a trial worker as a program of its own, with a preloaded library.
+struct trial_side_arguments {
+  std::string way;
+  std::string ipc_library;
+};
+[[nodiscard]] int run_trial_side(const trial_side_arguments& arguments);
 
 }  // namespace gpushm::cli

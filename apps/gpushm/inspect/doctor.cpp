@@ -6,6 +6,7 @@
 
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/inspect/commands.hpp"
+#include "apps/gpushm/inspect/doctor_ipc.hpp"
 #include "apps/gpushm/inspect/doctor_report.hpp"
 #include "apps/gpushm/inspect/machine.hpp"
 #include "apps/gpushm/inspect/peer.hpp"
@@ -56,6 +57,9 @@ void check_arguments(const doctor_arguments& arguments) {
 
 int run_doctor(const doctor_arguments& arguments) {
   check_arguments(arguments);
+  if (arguments.ipc) {
+    return run_doctor_ipc(arguments);
+  }
   const auto begin = std::chrono::steady_clock::now();
   const pid_t peer = arguments.peer_container.empty()
                          ? arguments.peer_pid

@@ -339,7 +339,7 @@ void print_report(const doctor_report& report) {
         app::duration_text(report.whole) +
         (report.tried ? ", " + app::duration_text(report.check_time) + " for the checks" : "") +
         ")\n");
-  print(conclusion(report) + "\n");
+  print((report.ipc ? report.conclusion : conclusion(report)) + "\n");
   flush_output();
 }
 
@@ -359,19 +359,24 @@ void print_report_json(const doctor_report& report) {
   const auto seconds = [](std::chrono::nanoseconds value) {
     return std::chrono::duration<double>(value).count();
   };
-  print_json({{"summary",
-               {{"problems", report.problems()},
-                {"warnings", report.count(verdict::warning)},
-                {"notes", report.count(verdict::note)},
-                {"ok", report.count(verdict::ok)},
-                {"not_applicable", report.count(verdict::not_applicable)},
-                {"checks_s", seconds(report.check_time)},
-                {"whole_s", seconds(report.whole)}}},
-              {"checks", checks},
-              {"selftest", report.tried ? trials : json(nullptr)},
-              {"peer", report.facts.peer ? predictions : json(nullptr)},
-              {"facts", json(nlohmann::json(report.facts))},
-              {"recording", json(report.recording)}});
+  json document{{"summary",
+                 {{"problems", report.problems()},
+                  {"warnings", report.count(verdict::warning)},
+                  {"notes", report.count(verdict::note)},
+                  {"ok", report.count(verdict::ok)},
+                  {"not_applicable", report.count(verdict::not_applicable)},
+                  {"checks_s", seconds(report.check_time)},
+                  {"whole_s", seconds(report.whole)}}},
+                {"checks", checks}};
+  if (report.ipc) {
+    document["conclusion"] = report.conclusion;
+  } else {
+    document["selftest"] = report.tried ? trials : json(nullptr);
+    document["peer"] = report.facts.peer ? predictions : json(nullptr);
+    document["facts"] = json(nlohmann::json(report.facts));
+    document["recording"] = json(report.recording);
+  }
+  print_json(document);
 }
 
 }  // namespace gpushm::cli

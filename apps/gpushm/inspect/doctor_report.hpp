@@ -22,8 +22,10 @@ struct doctor_report {
   std::vector<inspect::peer_prediction> predictions;
   peer_nodes peer_minors;
   std::vector<selftest_finding> selftest;
-  bool live = true;    ///< this machine, not a recording
-  bool tried = false;  ///< the self-test was run
+  bool live = true;        ///< this machine, not a recording
+  bool tried = false;      ///< the self-test was run
+  bool ipc = false;        ///< of `doctor --ipc`: without facts about the machine
+  std::string conclusion;  ///< the last line of `doctor --ipc`
   std::chrono::nanoseconds check_time{0};
   std::chrono::nanoseconds whole{0};
 

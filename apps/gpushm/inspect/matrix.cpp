@@ -13,6 +13,7 @@
 
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/inspect/commands.hpp"
+#include "apps/gpushm/inspect/ipc_library.hpp"
 #include "apps/gpushm/inspect/machine.hpp"
 #include "apps/gpushm/inspect/matrix/render.hpp"
 #include "apps/gpushm/inspect/matrix/runner.hpp"
@@ -31,7 +32,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view operation = "run matrix";
+constexpr const char* operation = "run matrix";
 /// Time limit for querying the driver: waking sleeping GPUs takes seconds each.
 constexpr std::chrono::seconds driver_timeout{60};
 
@@ -177,6 +178,24 @@ int run_matrix(const matrix_arguments& arguments) {
   add_driver(environment, view);
 
   matrix::matrix_result all;
+  const bool needs_library =
+      std::any_of(arguments.ways.begin(), arguments.ways.end(), inspect::needs_ipc_library);
+  const std::string ipc_library = find_ipc_library(operation, arguments.ipc_library);
+  if (needs_library && ipc_library.empty()) {
+    throw error(errc::invalid_argument,
+                operation,
+                ipc_library_name,
+                "it is not installed here",
+                "pass its path to --ipc-library");
+  }
+  if (!ipc_library.empty()) {
+    for (auto& mount : matrix::ipc_mounts(ipc_library)) {
+      environment.mounts.push_back(std::move(mount));
+    }
+    environment.ipc_library = true;
+  }
+  environment.measure = arguments.measure && !environment.gpus.empty();
+  all.measured_bytes = environment.measure ? matrix::measured_bytes : 0;
   for (const inspect::way how : arguments.ways) {
     if (std::find(all.ways.begin(), all.ways.end(), how) == all.ways.end()) {
       all.ways.push_back(how);
@@ -184,6 +203,9 @@ int run_matrix(const matrix_arguments& arguments) {
   }
   if (all.ways.empty()) {
     all.ways.assign(std::begin(inspect::all_ways), std::end(inspect::all_ways));
+    if (environment.ipc_library) {
+      all.ways.insert(all.ways.end(), std::begin(inspect::ipc_ways), std::end(inspect::ipc_ways));
+    }
   }
   for (const matrix::gpu& each : environment.gpus) {
     all.gpus.push_back(each.text());

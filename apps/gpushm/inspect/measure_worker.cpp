@@ -9,6 +9,7 @@
 
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/inspect/commands.hpp"
+#include "apps/gpushm/inspect/stopwatch.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/segment/device_memory.hpp"
 #include "base/unique_fd.hpp"
@@ -26,7 +27,7 @@ using driver::cuda_driver;
 using inspect::measured_pair;
 using clock = std::chrono::steady_clock;
 
-constexpr std::string_view operation = "measure";
+constexpr const char* operation = "measure";
 constexpr std::uint64_t largest_copy = 256UL << 20U;
 constexpr std::array<std::uint64_t, 3> copy_sizes{16UL << 20U, 64UL << 20U, largest_copy};
 constexpr int copies_each = 5;
@@ -37,49 +38,6 @@ constexpr int trains = 11;
 void check(cuda::CUresult result, std::string_view call) {
   cuda_driver::check(result, operation, {}, call);
 }
-
-/// A stream of the current context and two events that time the work queued between them.
-/// Thread-safety: distinct objects: safe; shared objects: unsafe.
-class stopwatch {
- public:
-  stopwatch() : cu_(cuda_driver::instance()) {
-    check(cu_->cuStreamCreate(&stream_, cuda::CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-    check(cu_->cuEventCreate(&start_, cuda::CU_EVENT_DEFAULT), "cuEventCreate");
-    check(cu_->cuEventCreate(&end_, cuda::CU_EVENT_DEFAULT), "cuEventCreate");
-  }
-  stopwatch(const stopwatch&) = delete;
-  stopwatch& operator=(const stopwatch&) = delete;
-  ~stopwatch() {
-    for (cuda::CUevent const each : {start_, end_}) {
-      if (each != nullptr) {
-        cuda_driver::note(cu_->cuEventDestroy_v2(each), "cuEventDestroy");
-      }
-    }
-    cuda_driver::note(cu_->cuStreamDestroy_v2(stream_), "cuStreamDestroy");
-  }
-
-  /// The duration of `count` sequential copies by the GPU's clock, in seconds.
-  [[nodiscard]] double seconds_of(cuda::CUdeviceptr target,
-                                  cuda::CUdeviceptr source,
-                                  std::uint64_t size,
-                                  int count) {
-    check(cu_->cuEventRecord(start_, stream_), "cuEventRecord");
-    for (int i = 0; i < count; ++i) {
-      check(cu_->cuMemcpyDtoDAsync_v2(target, source, size, stream_), "cuMemcpyDtoDAsync");
-    }
-    check(cu_->cuEventRecord(end_, stream_), "cuEventRecord");
-    check(cu_->cuEventSynchronize(end_), "cuEventSynchronize");
-    float milliseconds = 0;
-    check(cu_->cuEventElapsedTime(&milliseconds, start_, end_), "cuEventElapsedTime");
-    return static_cast<double>(milliseconds) / 1e3;
-  }
-
- private:
-  const cuda_driver& cu_;
-  cuda::CUstream stream_ = nullptr;
-  cuda::CUevent start_ = nullptr;
-  cuda::CUevent end_ = nullptr;
-};
 
 std::uint64_t free_bytes(const driver::gpu& where) {
   const driver::context_scope scope(
@@ -219,7 +177,7 @@ void measure(const driver::gpu& reader, const driver::gpu& owner, measured_pair&
   check(cuda_driver::instance()->cuMemsetD8_v2(source.address(), 0x5a, pair.mapped_bytes),
         "cuMemsetD8");
   check(cuda_driver::instance()->cuCtxSynchronize(), "cuCtxSynchronize");
-  stopwatch watch;
+  stopwatch watch(operation);
   measure_bandwidth(watch, target_address, source.address(), pair);
   measure_latency(watch, target_address, source.address(), pair);
 }

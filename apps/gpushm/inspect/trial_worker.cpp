@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -9,12 +10,14 @@
 
 #include <array>
 #include <csignal>
+#include <cstdlib>
 #include <optional>
 #include <vector>
 
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/demo/isolation.hpp"
 #include "apps/gpushm/inspect/commands.hpp"
+#include "apps/gpushm/inspect/ipc_library.hpp"
 #include "apps/gpushm/inspect/trial/protocol.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "base/child_process.hpp"
@@ -29,6 +32,7 @@ namespace {
 using inspect::way;
 
 constexpr std::string_view operation = "start trial";
+constexpr const char* domains = "/run/gpushm/d";
 
 struct pipe_ends {
   base::unique_fd read;
@@ -81,12 +85,59 @@ struct worker_child {
   std::optional<int> status;  ///< as of waitpid(2), once it has been reaped
 };
 
+/// Replaces this process by `gpushm trial-side`, a program with libgpushm-ipc.so preloaded, whose
+/// events go to `answers`. Returns if that is not possible.
+void execute_preloaded(way how, const trial_worker_arguments& arguments, int answers) {
+  // NOLINTBEGIN(concurrency-mt-unsafe): this process has one thread
+  const char* before = std::getenv("LD_PRELOAD");
+  const std::string preload = before == nullptr || *before == '\0'
+                                  ? arguments.ipc_library
+                                  : std::string(before) + ":" + arguments.ipc_library;
+  ::setenv("LD_PRELOAD", preload.c_str(), 1);
+  ::unsetenv("GPUSHM_IPC_DOMAIN");
+  ::unsetenv("GPUSHM_SOCKET");
+  if (!arguments.ipc_socket.empty()) {
+    ::setenv("GPUSHM_SOCKET", arguments.ipc_socket.c_str(), 1);
+  }
+  // NOLINTEND(concurrency-mt-unsafe)
+  if (answers != answers_number) {
+    ::dup2(answers, answers_number);
+  } else {
+    ::fcntl(answers, F_SETFD, 0);
+  }
+  const std::string program = base::executable_path();
+  const std::string way_name(to_string(how));
+  ::execl(program.c_str(),
+          program.c_str(),
+          "trial-side",
+          "--way",
+          way_name.c_str(),
+          "--ipc-library",
+          arguments.ipc_library.c_str(),
+          static_cast<char*>(nullptr));
+}
+
+void mount_empty(const char* path) {
+  base::checked(operation, path, "mount", [&] {
+    return ::mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777,size=64m");
+  });
+}
+
+/// Hides the /dev/shm of other processes, as containers do, and the domains of this machine, which
+/// programs without a socket would find.
+void hide_files(const std::string& socket) {
+  mount_empty("/dev/shm");
+  if (socket.empty() && ::access(domains, F_OK) == 0) {
+    mount_empty(domains);
+  }
+}
+
 /// A process without threads and without CUDA that can be the first of a container. It has a child
 /// for each way, forwards lines, and reports how children exited. Thread-safety: distinct objects:
 /// safe; shared objects: unsafe.
 class worker {
  public:
-  worker() {
+  explicit worker(const trial_worker_arguments& arguments) : arguments_(arguments) {
     const sigset_t watched = watched_signals();
     // Blocked signals are also delivered to the first process of a PID namespace, for which default
     // actions are ignored.
@@ -96,6 +147,10 @@ class worker {
     // In a fixed order and without other processes in between, so that two workers started in the
     // same way have children with equal PIDs.
     for (const way how : inspect::all_ways) {
+      start(how);
+    }
+    // Last, because these are new programs, which may have threads while the others are started.
+    for (const way how : inspect::ipc_ways) {
       start(how);
     }
   }
@@ -154,6 +209,11 @@ class worker {
       answers.read.reset();
       ::dup2(STDERR_FILENO, STDOUT_FILENO);
       ::dup2(orders.read.get(), STDIN_FILENO);
+      if (inspect::needs_ipc_library(how) && !arguments_.ipc_library.empty()) {
+        execute_preloaded(how, arguments_, answers.write.get());
+        run_side(how, STDIN_FILENO, answers.write.get(), "the program cannot be executed");
+        ::_exit(0);
+      }
       run_side(how, STDIN_FILENO, answers.write.get());
       ::_exit(0);
     }
@@ -251,6 +311,7 @@ class worker {
     report(json{{"event", "failed"}, {"text", "unknown order: " + line}});
   }
 
+  const trial_worker_arguments& arguments_;
   sigset_t before_{};
   base::unique_fd signals_;
   line_buffer input_;
@@ -259,6 +320,19 @@ class worker {
 
 }  // namespace
 
+int run_trial_side(const trial_side_arguments& arguments) {
+  const auto how = inspect::parse_way(arguments.way);
+  if (!how) {
+    throw usage_error(errc::invalid_argument, "trial-side", arguments.way, "no such way", "");
+  }
+  const std::string refusal =
+      !loaded_ipc_library().empty()
+          ? ""
+          : arguments.ipc_library + " was not loaded; the loader has printed the reason";
+  run_side(*how, STDIN_FILENO, answers_number, refusal);
+  return exit_ok;
+}
+
 int run_trial_worker(const trial_worker_arguments& arguments) {
   ::signal(SIGPIPE, SIG_IGN);
   const rlimit no_core{0, 0};  // crashes are expected here
@@ -266,9 +340,12 @@ int run_trial_worker(const trial_worker_arguments& arguments) {
   try {
     if (arguments.own_namespaces) {
       isolate(std::nullopt, "gpushm-trial", [](pid_t) {});
+      if (arguments.own_files) {
+        hide_files(arguments.ipc_socket);
+      }
     }
     use_up_pids(arguments.spare_pids);
-    worker().run();
+    worker(arguments).run();
     return exit_ok;
   } catch (const error& failure) {
     send_line(

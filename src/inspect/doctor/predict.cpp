@@ -34,9 +34,9 @@ prediction not_exportable_here(way how, int gpu, bool any_gpu) {
   prediction result;
   const auto code = any_gpu ? cuda::CUDA_ERROR_INVALID_DEVICE : cuda::CUDA_ERROR_NO_DEVICE;
   result.driver_failure = driver::result_text(code);
-  result.failure = how == way::raw_legacy ? result.driver_failure
-                   : any_gpu              ? std::string(to_string(errc::device_not_found))
-                                          : std::string(to_string(errc::driver_unavailable));
+  result.failure = is_raw(how) ? result.driver_failure
+                   : any_gpu   ? std::string(to_string(errc::device_not_found))
+                               : std::string(to_string(errc::driver_unavailable));
   result.why = fmt::format(
       "the exporter may not open {}, so CUDA does not list that GPU and there is nothing to export",
       node_of(gpu));
@@ -52,7 +52,11 @@ std::string driver_failure_when_hidden(way how, bool collide) {
     case way::legacy:
       return driver::result_text(collide ? cuda::CUDA_ERROR_INVALID_CONTEXT
                                          : cuda::CUDA_ERROR_INVALID_VALUE);
+    case way::unmodified:  // the PIDs no longer collide
+    case way::unmodified_event:
+      return driver::result_text(cuda::CUDA_ERROR_INVALID_VALUE);
     case way::vmm:
+    case way::unmodified_descriptor:
       return driver::result_text(cuda::CUDA_ERROR_INVALID_DEVICE);
     case way::pool:
       return "killed by signal 11 (Segmentation fault)";
@@ -66,10 +70,10 @@ prediction hidden_from_importer(way how, const party& importer, int gpu, bool co
   prediction result;
   result.driver_failure = importer.minors.empty() ? driver::result_text(cuda::CUDA_ERROR_NO_DEVICE)
                                                   : driver_failure_when_hidden(how, collide);
-  if (how == way::raw_legacy) {
+  if (is_raw(how)) {
     result.failure = result.driver_failure;
     result.why =
-        collide
+        collide && how == way::raw_legacy
             ? fmt::format(
                   "both processes have PID {} in their namespaces, which the driver treats as one "
                   "process; and the importer may not open {}",
@@ -104,12 +108,23 @@ std::string_view to_string(way value) noexcept {
       return "cuda-pool";
     case way::host:
       return "host";
+    case way::unmodified:
+      return "unmodified";
+    case way::unmodified_event:
+      return "unmodified-event";
+    case way::unmodified_descriptor:
+      return "unmodified-fd";
   }
   return "unknown";
 }
 
 std::optional<way> parse_way(std::string_view text) noexcept {
   for (const way each : all_ways) {
+    if (to_string(each) == text) {
+      return each;
+    }
+  }
+  for (const way each : ipc_ways) {
     if (to_string(each) == text) {
       return each;
     }
@@ -142,8 +157,10 @@ prediction predict(way how, const party& exporter, const party& importer, int gp
         "the importer's own",
         importer.pid);
     result.remedy =
-        "open it through gpushm (client::share and open, or tickets); hostPID and "
-        "shareProcessNamespace only make the PIDs differ";
+        "preload libgpushm-ipc.so (the CDI device gpushm.dev/ipc, or gpushm run), or open it "
+        "through "
+        "gpushm (client::share and open, or tickets); hostPID and shareProcessNamespace only make "
+        "the PIDs differ";
     return result;
   }
   result.works = true;
@@ -154,6 +171,20 @@ prediction predict(way how, const party& exporter, const party& importer, int gp
     case way::legacy:
       result.why = collide ? "gpushm rewrites the PID in the handle that equals the importer's"
                            : "the importer may open the GPU";
+      break;
+    case way::unmodified:
+      result.why =
+          collide ? "libgpushm-ipc.so rewrites the PID in the handle that equals the importer's"
+                  : "the importer may open the GPU, and the two PIDs differ in value";
+      break;
+    case way::unmodified_event:
+      result.why =
+          "as for memory, and the broker hands the file of the driver's events to the importer";
+      break;
+    case way::unmodified_descriptor:
+      result.why =
+          "the importer may open the GPU, and the broker has the descriptor under the number that "
+          "the program sent";
       break;
     default:
       result.why = "descriptors contain no PID; the importer may open the GPU";

@@ -17,11 +17,28 @@ enum class way : std::uint8_t {
   vmm,         ///< virtual memory allocations as descriptors, through gpushm
   pool,        ///< a memory pool as a descriptor, through gpushm
   host,        ///< host memory, through gpushm
+  // The driver's own calls in programs that do not know gpushm, with libgpushm-ipc.so preloaded.
+  unmodified,             ///< legacy handles of memory
+  unmodified_event,       ///< the same, ordered by an interprocess event
+  unmodified_descriptor,  ///< virtual memory allocations, fetched with pidfd_getfd(2)
 };
-/// "raw-legacy", "cuda-ipc", "cuda-vmm", "cuda-pool", "host".
+/// "raw-legacy", "cuda-ipc", "cuda-vmm", "cuda-pool", "host", "unmodified", "unmodified-event",
+/// "unmodified-fd".
 [[nodiscard]] std::string_view to_string(way value) noexcept;
 [[nodiscard]] std::optional<way> parse_way(std::string_view text) noexcept;
+/// The ways that do not need libgpushm-ipc.so.
 inline constexpr std::array all_ways{way::raw_legacy, way::legacy, way::vmm, way::pool, way::host};
+/// The ways that do.
+inline constexpr std::array ipc_ways{
+    way::unmodified, way::unmodified_event, way::unmodified_descriptor};
+[[nodiscard]] constexpr bool needs_ipc_library(way value) noexcept {
+  return value == way::unmodified || value == way::unmodified_event ||
+         value == way::unmodified_descriptor;
+}
+/// Whether the programs of this way call the driver only: their errors are the driver's.
+[[nodiscard]] constexpr bool is_raw(way value) noexcept {
+  return value == way::raw_legacy || needs_ipc_library(value);
+}
 
 /// The properties of a process that affect sharing.
 struct party {

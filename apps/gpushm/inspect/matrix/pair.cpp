@@ -106,6 +106,13 @@ app::oci::container_options options_of(const row& setting,
   if (!exporter && setting.pids == pid_values::different && !setting.one_pid_namespace()) {
     options.argv.insert(options.argv.end(), {"--spare-pids", "1"});
   }
+  if (environment.ipc_library) {
+    options.argv.insert(options.argv.end(),
+                        {"--ipc-library",
+                         std::string(ipc_library_inside),
+                         "--ipc-socket",
+                         fmt::format("{}/socket", domain_inside)});
+  }
   options.env = environment.env;
   options.mounts = environment.mounts;
   options.mounts.push_back(
@@ -187,6 +194,22 @@ std::vector<app::oci::bind_mount> program_mounts() {
     mounts.push_back({program, program, false, false});
   }
   ::dl_iterate_phdr(add_loaded, &mounts);
+  return mounts;
+}
+
+std::vector<app::oci::bind_mount> ipc_mounts(const std::string& library) {
+  const fs::path inside(ipc_library_inside);
+  std::vector<app::oci::bind_mount> mounts{{library, inside.string(), false, false}};
+  constexpr const char* client_library = "libgpushm.so.1";
+  std::error_code failed;
+  for (const fs::path& place :
+       {fs::path(library).parent_path(), fs::path(base::executable_path()).parent_path()}) {
+    if (const fs::path file = fs::canonical(place / client_library, failed); !failed) {
+      mounts.push_back(
+          {file.string(), (inside.parent_path() / client_library).string(), false, false});
+      break;
+    }
+  }
   return mounts;
 }
 

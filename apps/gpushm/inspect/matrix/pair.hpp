@@ -22,10 +22,15 @@ struct run_environment {
   std::string shm_directory;     ///< mounted at /dev/shm in the containers of one pod
   std::vector<app::oci::bind_mount> mounts;  ///< the program, the driver, and the paths of --bind
   std::vector<std::pair<std::string, std::string>> env;
+  /// Whether `mounts` has libgpushm-ipc.so at `ipc_library_inside`.
+  bool ipc_library = false;
+  bool measure = false;  ///< bandwidths, with larger segments
 };
 
 /// The directory of the broker's socket in the containers.
 inline constexpr std::string_view domain_inside = "/run/gpushm/d/matrix";
+/// As the CDI device gpushm.dev/ipc mounts it.
+inline constexpr std::string_view ipc_library_inside = "/run/gpushm/ipc/libgpushm-ipc.so";
 
 /// The device nodes and GPUs of both sides in a row.
 struct assignment {
@@ -80,6 +85,10 @@ class container_pair {
 /// Mounts for this program and its loaded libraries, each at the same path as on the host; omits
 /// files that every container has.
 [[nodiscard]] std::vector<app::oci::bind_mount> program_mounts();
+
+/// Mounts for libgpushm-ipc.so and the libgpushm.so.1 that it opens, which is beside it or in the
+/// directory of this program.
+[[nodiscard]] std::vector<app::oci::bind_mount> ipc_mounts(const std::string& library);
 
 /// Whether every container has `path`, as part of /usr or similar.
 [[nodiscard]] bool is_in_every_container(const std::string& path);

@@ -8,6 +8,7 @@
 #include "apps/gpushm/inspect/matrix/comparison.hpp"
 #include "apps/gpushm/inspect/matrix/footnotes.hpp"
 #include "apps/support/duration.hpp"
+#include "base/size_text.hpp"
 #include "base/text_layout.hpp"
 
 namespace gpushm::cli::matrix {
@@ -67,12 +68,59 @@ std::string open_times(const matrix_result& all) {
   return text.empty() ? text : fmt::format("Time of an open alone, median: {}.", text);
 }
 
-std::string text_table(const matrix_result& all, footnotes& notes) {
+std::string costs_title(const matrix_result& all) {
+  return fmt::format(
+      "Time of the open alone, and bandwidth of copies of {} out of the importer's mapping by its "
+      "GPU.",
+      base::size_text(all.measured_bytes));
+}
+
+/// "1.90 ms, 397 GB/s"; "-" for a cell that did not work.
+std::string cost_text(const cell& of) {
+  if (of.state != cell_state::works) {
+    return "-";
+  }
+  return app::duration_text(of.open_time) +
+         (of.bytes_per_second ? fmt::format(", {:.3g} GB/s", *of.bytes_per_second / 1e9) : "");
+}
+
+/// The rows with a cell that works.
+std::vector<const row_result*> working_rows(const matrix_result& all) {
+  std::vector<const row_result*> rows;
+  for (const row_result& each : all.rows) {
+    if (std::any_of(each.cells.begin(), each.cells.end(), [](const cell& one) {
+          return one.state == cell_state::works;
+        })) {
+      rows.push_back(&each);
+    }
+  }
+  return rows;
+}
+
+/// Tables of text have the ways of one kind, so that they fit into a terminal: those that need
+/// libgpushm-ipc.so, or the others.
+bool has_kind(const matrix_result& all, bool needs_ipc) {
+  return std::any_of(all.ways.begin(), all.ways.end(), [&](inspect::way how) {
+    return inspect::needs_ipc_library(how) == needs_ipc;
+  });
+}
+
+void add_columns(std::vector<base::table::column>& columns,
+                 const matrix_result& all,
+                 bool needs_ipc,
+                 bool with_raw) {
+  for (const inspect::way how : all.ways) {
+    if (inspect::needs_ipc_library(how) == needs_ipc &&
+        (with_raw || how != inspect::way::raw_legacy)) {
+      columns.push_back({std::string(to_string(how))});
+    }
+  }
+}
+
+std::string text_table(const matrix_result& all, bool needs_ipc, footnotes& notes) {
   std::vector<base::table::column> columns{
       {"#", base::table::align::right}, {"IPC"}, {"PID"}, {"share"}, {"priv"}, {"GPUs"}, {"PIDs"}};
-  for (const inspect::way how : all.ways) {
-    columns.push_back({std::string(to_string(how))});
-  }
+  add_columns(columns, all, needs_ipc, true);
   base::table table(columns);
   for (const row_result& each : all.rows) {
     const row& setting = each.setting;
@@ -84,7 +132,9 @@ std::string text_table(const matrix_result& all, footnotes& notes) {
                setting.gpus == gpu_choice::one_each ? "each" : "same",
                setting.pids == pid_values::equal ? "equal" : "differ"};
     for (const cell& one : each.cells) {
-      line.push_back(cell_text(one, notes));
+      if (inspect::needs_ipc_library(one.how) == needs_ipc) {
+        line.push_back(cell_text(one, notes));
+      }
     }
     table.add(std::move(line));
   }
@@ -102,20 +152,35 @@ std::string raw_text(const compared_row& each) {
   return each.differs() ? "differs" : "the same";
 }
 
-std::string text_comparison(const published_table& published, const matrix_result& all) {
-  const auto rows = compare(published, all);
+std::string text_costs(const matrix_result& all, bool needs_ipc) {
+  std::vector<base::table::column> columns{{"#", base::table::align::right}};
+  add_columns(columns, all, needs_ipc, true);
+  base::table table(columns);
+  for (const row_result* each : working_rows(all)) {
+    cells line{std::to_string(each->setting.number)};
+    for (const cell& one : each->cells) {
+      if (inspect::needs_ipc_library(one.how) == needs_ipc) {
+        line.push_back(cost_text(one));
+      }
+    }
+    table.add(std::move(line));
+  }
+  return table.text();
+}
+
+std::string comparison_table(const std::vector<compared_row>& rows,
+                             const matrix_result& all,
+                             bool needs_ipc) {
   std::vector<base::table::column> columns{{"row", base::table::align::right},
                                            {"IPC"},
                                            {"PID"},
                                            {"share"},
                                            {"priv"},
-                                           {"published"},
-                                           {"here"}};
-  for (const inspect::way how : all.ways) {
-    if (how != inspect::way::raw_legacy) {
-      columns.push_back({std::string(to_string(how))});
-    }
+                                           {"published"}};
+  if (!needs_ipc) {
+    columns.push_back({"here"});
   }
+  add_columns(columns, all, needs_ipc, false);
   base::table table(columns);
   for (const compared_row& each : rows) {
     const row& setting = each.measured->setting;
@@ -124,16 +189,28 @@ std::string text_comparison(const published_table& published, const matrix_resul
                yes_no(setting.host_pid),
                yes_no(setting.share_processes),
                yes_no(setting.privileged),
-               each.published,
-               raw_text(each)};
+               each.published};
+    if (!needs_ipc) {
+      line.push_back(raw_text(each));
+    }
     for (const cell& one : each.measured->cells) {
-      if (one.how != inspect::way::raw_legacy) {
+      if (inspect::needs_ipc_library(one.how) == needs_ipc && one.how != inspect::way::raw_legacy) {
         line.push_back(short_text(one));
       }
     }
     table.add(std::move(line));
   }
-  std::string text = fmt::format("{}: {}\n\n{}", published.id, published.title, table.text());
+  return table.text();
+}
+
+std::string text_comparison(const published_table& published, const matrix_result& all) {
+  const auto rows = compare(published, all);
+  std::string text = fmt::format("{}: {}\n", published.id, published.title);
+  for (const bool needs_ipc : {false, true}) {
+    if (has_kind(all, needs_ipc)) {
+      text += "\n" + comparison_table(rows, all, needs_ipc);
+    }
+  }
   for (const std::string& line : verdict_of(rows)) {
     text += base::wrapped({}, line, 2);
   }
@@ -165,6 +242,28 @@ cells setting_cells(const row& setting) {
 
 void append(cells& to, const cells& more) {
   to.insert(to.end(), more.begin(), more.end());
+}
+
+std::string markdown_costs(const matrix_result& all) {
+  std::string text = "\n## Open time and bandwidth\n\n" + costs_title(all) + "\n\n";
+  cells titles{"row"};
+  append(titles, setting_titles());
+  append(titles, {"GPUs", "PIDs"});
+  for (const inspect::way how : all.ways) {
+    titles.emplace_back(to_string(how));
+  }
+  text += markdown_head(titles);
+  for (const row_result* each : working_rows(all)) {
+    cells line{std::to_string(each->setting.number)};
+    append(line, setting_cells(each->setting));
+    line.emplace_back(to_string(each->setting.gpus));
+    line.emplace_back(to_string(each->setting.pids));
+    for (const cell& one : each->cells) {
+      line.push_back(cost_text(one));
+    }
+    text += markdown_row(line);
+  }
+  return text;
 }
 
 std::string markdown_comparison(const published_table& published, const matrix_result& all) {
@@ -240,7 +339,12 @@ std::string text_of(const matrix_result& all) {
       "PIDs: of the two programs, each in its own PID namespace. The letters are explained below.",
       0);
   footnotes notes;
-  text += "\n" + text_table(all, notes) + "\n";
+  for (const bool needs_ipc : {false, true}) {
+    if (has_kind(all, needs_ipc)) {
+      text += "\n" + text_table(all, needs_ipc, notes);
+    }
+  }
+  text += "\n";
   for (std::size_t i = 0; i < notes.texts().size(); ++i) {
     std::string mark = footnotes::letters(i);
     mark.resize(std::max<std::size_t>(mark.size(), 2), ' ');
@@ -253,6 +357,15 @@ std::string text_of(const matrix_result& all) {
   text += "\n";
   if (const std::string times = open_times(all); !times.empty()) {
     text += base::wrapped({}, times, 2);
+  }
+  if (all.measured_bytes > 0) {
+    text += "\n" + base::wrapped({}, costs_title(all), 0);
+    for (const bool needs_ipc : {false, true}) {
+      if (has_kind(all, needs_ipc)) {
+        text += "\n" + text_costs(all, needs_ipc);
+      }
+    }
+    text += "\n";
   }
   for (const std::string& line : disagreements(all)) {
     text += base::wrapped("NOT AS PREDICTED: ", line, 2);
@@ -286,6 +399,14 @@ std::string markdown_of(const matrix_result& all) {
       "- `raw-legacy` is plain CUDA IPC: `cudaIpcGetMemHandle` and `cudaIpcOpenMemHandle`. The\n"
       "  published tables were measured with it.\n"
       "- `cuda-ipc`, `cuda-vmm`, `cuda-pool` and `host` go through gpushm.\n"
+      "- `unmodified`, `unmodified-event` and `unmodified-fd` are programs that use the driver's "
+      "own\n"
+      "  calls and do not know gpushm, with the library of the CDI device `gpushm.dev/ipc` "
+      "preloaded\n"
+      "  ([unmodified.md](unmodified.md)): the same handles as `raw-legacy`; the same with an\n"
+      "  interprocess event before each use; and descriptors of memory that the importer fetches "
+      "with\n"
+      "  `pidfd_getfd`.\n"
       "- GPUs \"one each\": as a device plugin assigns them, the first to the exporter and the\n"
       "  second to the importer. \"same set\": both sides may open both, as with one\n"
       "  ResourceClaim.\n"
@@ -329,7 +450,7 @@ std::string markdown_of(const matrix_result& all) {
   if (const std::string times = open_times(all); !times.empty()) {
     text += "\n" + times + "\n";
   }
-  return text;
+  return all.measured_bytes == 0 ? text : text + markdown_costs(all);
 }
 
 }  // namespace gpushm::cli::matrix

@@ -25,12 +25,16 @@ json cell_json(const cell& of) {
                 {"text", or_null(of.text)},
                 {"why", or_null(of.why)},
                 {"open_seconds", nullptr},
+                {"bytes_per_second", nullptr},
                 {"exporter_pid", nullptr},
                 {"importer_pid", nullptr},
                 {"as_predicted", nullptr},
                 {"predicted", nullptr}};
   if (of.state == cell_state::works) {
     document["open_seconds"] = seconds(of.open_time);
+    if (of.bytes_per_second) {
+      document["bytes_per_second"] = *of.bytes_per_second;
+    }
   }
   if (of.exporter_pid > 0) {
     document["exporter_pid"] = of.exporter_pid;
@@ -106,6 +110,7 @@ json json_of(const matrix_result& all) {
           {"date", all.date},
           {"remark", or_null(all.remark)},
           {"backends", std::move(ways)},
+          {"measured_bytes", all.measured_bytes == 0 ? json(nullptr) : json(all.measured_bytes)},
           {"stopped", or_null(all.stopped)},
           {"summary",
            {{"ran", sum.ran},

@@ -94,6 +94,7 @@ cell judge(const row& setting, inspect::way how, const sides& both, const trial_
   result.exporter_pid = outcome.exporter_pid;
   result.importer_pid = outcome.importer_pid;
   result.open_time = outcome.open_time;
+  result.bytes_per_second = outcome.bytes_per_second;
   result.state = state_of(outcome.result);
   if (result.state == cell_state::not_run) {
     result.why = outcome.failure;

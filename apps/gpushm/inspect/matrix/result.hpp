@@ -32,6 +32,7 @@ struct cell {
   std::int32_t exporter_pid = 0;
   std::int32_t importer_pid = 0;
   std::chrono::nanoseconds open_time{0};
+  std::optional<double> bytes_per_second;  ///< of copies out of the importer's mapping
   /// It ran, but does not count because the PIDs did not match the row.
   bool wrong_pids = false;
 
@@ -55,6 +56,7 @@ struct matrix_result {
   std::string date;    ///< "2026-01-31"
   std::string remark;  ///< additional information about the GPUs; usually empty
   std::vector<inspect::way> ways;
+  std::uint64_t measured_bytes = 0;  ///< size of the memory whose copies were timed; 0: none were
   std::vector<row_result> rows;
   std::string stopped;  ///< why not everything was run; empty: everything was
   std::chrono::nanoseconds time{0};

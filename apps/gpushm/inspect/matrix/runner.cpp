@@ -120,6 +120,10 @@ cell runner::run_cell(const row& setting, inspect::way how, container_pair& cont
   if (how != inspect::way::host) {
     setup.exporter_device = chosen.exporter_device;
     setup.importer_device = chosen.importer_device;
+    if (environment_.measure) {
+      setup.measure = true;
+      setup.size_bytes = measured_bytes;
+    }
   }
   const auto until = std::min(until_, clock::now() + max_cell_time);
   const auto outcome = run_trial(containers.exporter(), containers.importer(), setup, until);

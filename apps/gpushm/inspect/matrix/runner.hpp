@@ -7,6 +7,9 @@
 
 namespace gpushm::cli::matrix {
 
+/// Larger than the L2 cache of any GPU, so that the bandwidth is that of memory or links.
+inline constexpr std::uint64_t measured_bytes = 256UL << 20U;
+
 /// Why one way in one row cannot be run with this number of GPUs; empty if it can. Pure.
 [[nodiscard]] std::string why_not_run(const row& setting, inspect::way how, std::size_t gpus);
 

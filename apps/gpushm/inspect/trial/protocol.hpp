@@ -7,8 +7,8 @@
 // Orders, each with "way" and "order":
 //   hello   the worker itself replies "ready" with the PID of the child for this way
 //   export  device, socket, name, size_bytes, seed: "exported" with device, handle and rdma
-//   open    device, socket, name, size_bytes, seed, answer_seed, handle, memory_device:
-//           "answered" with open_ns and rdma
+//   open    device, socket, name, size_bytes, seed, answer_seed, handle, memory_device, measure:
+//           "answered" with open_ns and rdma, and bytes_per_second (null unless measured)
 //   check   seed: "checked"
 //   end     the child cleans up and exits
 //   kill    the worker kills the child
@@ -44,7 +44,11 @@ class line_buffer {
 };
 
 /// Runs a worker's child: reads orders from `orders` and writes events to `answers` until the order
-/// "end". Uses CUDA, which may crash. Does not throw.
-void run_side(inspect::way how, int orders, int answers) noexcept;
+/// "end". Uses CUDA, which may crash. If `refusal` is not empty, every order fails with that text.
+/// Does not throw.
+void run_side(inspect::way how, int orders, int answers, std::string_view refusal = {}) noexcept;
+
+/// The descriptor for the events of a child that executes `gpushm trial-side`.
+inline constexpr int answers_number = 3;
 
 }  // namespace gpushm::cli

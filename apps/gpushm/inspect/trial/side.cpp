@@ -46,14 +46,18 @@ json gpushm_failure(const error& failure) {
 /// One side of one way. Thread-safety: distinct objects: safe; shared objects: unsafe.
 class side {
  public:
-  side(way how, int orders, int answers) : how_(how), orders_(orders), answers_(answers) {}
+  side(way how, int orders, int answers, std::string_view refusal)
+      : how_(how), orders_(orders), answers_(answers), refusal_(refusal) {}
 
   void run() {
     for (json order = next(); order.value("order", "end") != "end"; order = next()) {
       try {
+        if (!refusal_.empty()) {
+          throw error(errc::invalid_argument, "start trial", to_string(how_), refusal_);
+        }
         answer(execute(order));
       } catch (const error& failure) {
-        fail(how_ == way::raw_legacy ? raw_failure(failure) : gpushm_failure(failure));
+        fail(inspect::is_raw(how_) ? raw_failure(failure) : gpushm_failure(failure));
       } catch (const std::exception& failure) {
         fail(json{{"failure", "system_error"}, {"text", failure.what()}});
       }
@@ -111,6 +115,9 @@ class side {
       fill(order.at("answer_seed").get<std::uint64_t>());
       answered["open_ns"] = open_time.count();
       answered["rdma"] = json_or_null(memory_->rdma());
+      if (order.value("measure", false)) {
+        answered["bytes_per_second"] = json_or_null(memory_->copy_rate(size_bytes_));
+      }
     }
     return answered;
   }
@@ -140,6 +147,7 @@ class side {
   way how_;
   int orders_;
   int answers_;
+  std::string_view refusal_;
   line_buffer lines_;
   std::uint64_t size_bytes_ = 0;
   std::unique_ptr<trial_memory> memory_;
@@ -181,9 +189,9 @@ bool line_buffer::take(std::string& line) {
   return true;
 }
 
-void run_side(way how, int orders, int answers) noexcept {
+void run_side(way how, int orders, int answers, std::string_view refusal) noexcept {
   try {
-    side(how, orders, answers).run();
+    side(how, orders, answers, refusal).run();
   } catch (const std::exception& failure) {
     // The worker reports this child's exit status.
     static_cast<void>(send_line(STDERR_FILENO, failure.what()));

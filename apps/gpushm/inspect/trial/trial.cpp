@@ -233,9 +233,14 @@ void share(trial_side& exporter,
   order["memory_device"] = exported.at("device");
   order["handle"] = exported.at("handle");
   order["answer_seed"] = answer_seed;
+  order["measure"] = setup.measure;
   const json answered = importer.ask("open", "answered", std::move(order));
   outcome.open_time = std::chrono::nanoseconds(answered.value("open_ns", std::int64_t{0}));
   outcome.importer_rdma = rdma_in(answered);
+  if (const auto rate = answered.find("bytes_per_second");
+      rate != answered.end() && rate->is_number()) {
+    outcome.bytes_per_second = rate->get<double>();
+  }
   exporter.ask("check", "checked", json{{"seed", answer_seed}});
 }
 

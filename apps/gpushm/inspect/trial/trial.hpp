@@ -17,8 +17,9 @@ struct trial_setup {
   inspect::way how = inspect::way::host;
   std::string exporter_device;  ///< a UUID or ordinal; not used for way::host
   std::string importer_device;  ///< the GPU that uses the memory; empty: the memory's GPU
-  std::string socket;           ///< the broker's socket in both sides; not used for raw_legacy
+  std::string socket;           ///< the broker's socket in both sides; not used by raw ways
   std::uint64_t size_bytes = 4UL << 20U;
+  bool measure = false;  ///< also the bandwidth of copies out of the importer's mapping
 };
 
 enum class trial_result : std::uint8_t { works, fails, crashes, not_run };
@@ -39,6 +40,7 @@ struct trial_outcome {
   /// memory, or unknown.
   std::optional<bool> exporter_rdma;
   std::optional<bool> importer_rdma;
+  std::optional<double> bytes_per_second;  ///< nullopt: not measured
 };
 
 /// Runs one trial between two running programs `gpushm trial-worker`, which may be processes or

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/inspect/trial/trial_memory.hpp"
 
-#include <array>
-#include <cstring>
 #include <optional>
 
+#include "apps/gpushm/inspect/trial/raw_memory.hpp"
 #include "apps/gpushm/segment/device_memory.hpp"
-#include "base/hex.hpp"
 #include "driver/devices.hpp"
 #include "driver/owners.hpp"
 #include "driver/primary_context.hpp"
@@ -21,8 +19,6 @@ using driver::cuda_driver;
 using inspect::way;
 using clock = std::chrono::steady_clock;
 
-constexpr std::string_view raw_object = "legacy handle";
-
 void* as_pointer(cuda::CUdeviceptr address) {
   return reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): CUDA's type of addresses
       static_cast<std::uintptr_t>(address));
@@ -31,103 +27,6 @@ void* as_pointer(cuda::CUdeviceptr address) {
 cuda::CUdeviceptr as_address(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
-
-cuda::CUipcMemHandle handle_of(const std::string& text) {
-  cuda::CUipcMemHandle handle{};
-  if (text.size() != 2 * cuda::ipc_handle_bytes ||
-      text.find_first_not_of("0123456789abcdef") != std::string::npos) {
-    throw error(errc::protocol_error, "open", raw_object, "it is not 64 bytes in hexadecimal");
-  }
-  const auto digit = [&](std::size_t at) {
-    return text[at] <= '9' ? text[at] - '0' : text[at] - 'a' + 10;
-  };
-  for (std::size_t i = 0; i < cuda::ipc_handle_bytes; ++i) {
-    handle.reserved[i] = static_cast<char>(digit(2 * i) * 16 + digit(2 * i + 1));
-  }
-  return handle;
-}
-
-std::optional<bool> rdma_of(cuda::CUdeviceptr address) {
-  std::uint64_t capable = 0;  // the driver writes one byte or more
-  if (cuda_driver::instance()->cuPointerGetAttribute(
-          &capable, cuda::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, address) !=
-      cuda::CUDA_SUCCESS) {
-    return std::nullopt;
-  }
-  return capable != 0;
-}
-
-/// Device memory without gpushm, in a context that stays current.
-class raw_memory : public trial_memory {
- public:
-  explicit raw_memory(const driver::gpu& where)
-      : context_(driver::primary_context(where.handle, "use", where.id.uuid)),
-        scope_(context_, "use", where.id.uuid),
-        uuid_(where.id.uuid) {}
-
-  void write(std::span<const std::byte> source) override {
-    cuda_driver::check(
-        cuda_driver::instance()->cuMemcpyHtoD_v2(address_, source.data(), source.size()),
-        "write",
-        raw_object,
-        "cuMemcpyHtoD");
-  }
-  void read(std::span<std::byte> destination) const override {
-    cuda_driver::check(
-        cuda_driver::instance()->cuMemcpyDtoH_v2(destination.data(), address_, destination.size()),
-        "read",
-        raw_object,
-        "cuMemcpyDtoH");
-  }
-  [[nodiscard]] std::string device() const override { return uuid_; }
-  [[nodiscard]] std::optional<bool> rdma() const override { return rdma_of(address_); }
-
- protected:
-  cuda::CUdeviceptr address_ = 0;  ///< set by the derived classes
-
- private:
-  cuda::CUcontext context_;
-  driver::context_scope scope_;
-  std::string uuid_;
-};
-
-class raw_export final : public raw_memory {
- public:
-  raw_export(const driver::gpu& where, std::uint64_t size_bytes)
-      : raw_memory(where), memory_(where, size_bytes, raw_object) {
-    address_ = as_address(memory_.data());
-    cuda::CUipcMemHandle handle{};
-    cuda_driver::check(cuda_driver::instance()->cuIpcGetMemHandle(&handle, address_),
-                       "export",
-                       raw_object,
-                       "cuIpcGetMemHandle");
-    handle_ = base::hex_text(handle.reserved);
-  }
-  [[nodiscard]] std::string handle() const override { return handle_; }
-
- private:
-  device_memory memory_;
-  std::string handle_;
-};
-
-class raw_import final : public raw_memory {
- public:
-  raw_import(const driver::gpu& where, const std::string& handle, std::chrono::nanoseconds& time)
-      : raw_memory(where) {
-    const cuda::CUipcMemHandle bytes = handle_of(handle);
-    const auto start = clock::now();
-    const cuda::CUresult result = cuda_driver::instance()->cuIpcOpenMemHandle_v2(
-        &address_, bytes, cuda::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-    time = clock::now() - start;
-    cuda_driver::check(result, "open", raw_object, "cuIpcOpenMemHandle");
-  }
-  raw_import(const raw_import&) = delete;
-  raw_import& operator=(const raw_import&) = delete;
-  ~raw_import() override {
-    driver::close_quietly("cuIpcCloseMemHandle",
-                          [&](const cuda_driver& cu) { return cu->cuIpcCloseMemHandle(address_); });
-  }
-};
 
 /// Memory of an exportable pool, allocated as in a program that does not use gpushm.
 class pool_memory {
@@ -193,10 +92,20 @@ class segment_memory : public trial_memory {
     return segment_.backend() == backend::host ? std::nullopt
                                                : rdma_of(as_address(segment_.data()));
   }
+  [[nodiscard]] std::optional<double> copy_rate(std::uint64_t size_bytes) const override {
+    if (segment_.backend() == backend::host) {
+      return std::nullopt;
+    }
+    const driver::gpu& where = driver::find_device(user_.empty() ? device() : user_);
+    const driver::context_scope scope(
+        driver::primary_context(where.handle, "measure", where.id.uuid), "measure", where.id.uuid);
+    return measure_copies(where, as_address(segment_.data()), size_bytes);
+  }
 
  protected:
   client client_;
   segment segment_;
+  std::string user_;  ///< the GPU that uses it; empty: the memory's
 };
 
 class created_memory final : public segment_memory {
@@ -250,6 +159,7 @@ class opened_memory final : public segment_memory {
     const auto start = clock::now();
     segment_ = client_.open(request.name, options);
     time = clock::now() - start;
+    user_ = request.device;
   }
 
  private:
@@ -265,25 +175,27 @@ class opened_memory final : public segment_memory {
   }
 };
 
-/// The GPU whose context opens a handle: the requested one, else the memory's, else any.
-const driver::gpu& raw_importer(const memory_request& request) {
-  if (!request.device.empty()) {
-    return driver::find_device(request.device);
-  }
-  for (const driver::gpu& each : driver::visible_gpus()) {
-    if (each.id.uuid == request.memory_device) {
-      return each;
-    }
-  }
-  return driver::find_device("0");
-}
-
 }  // namespace
+
+std::optional<bool> rdma_of(cuda::CUdeviceptr address) {
+  std::uint64_t capable = 0;  // the driver writes one byte or more
+  if (cuda_driver::instance()->cuPointerGetAttribute(
+          &capable, cuda::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, address) !=
+      cuda::CUDA_SUCCESS) {
+    return std::nullopt;
+  }
+  return capable != 0;
+}
 
 std::unique_ptr<trial_memory> export_memory_for(const memory_request& request) {
   switch (request.how) {
     case way::raw_legacy:
-      return std::make_unique<raw_export>(driver::find_device(request.device), request.size_bytes);
+    case way::unmodified:
+      return export_handle(request);
+    case way::unmodified_event:
+      return export_with_event(request);
+    case way::unmodified_descriptor:
+      return export_descriptor(request);
     case way::legacy:
       return std::make_unique<shared_memory<device_memory>>(request);
     case way::pool:
@@ -297,8 +209,19 @@ std::unique_ptr<trial_memory> export_memory_for(const memory_request& request) {
 
 std::unique_ptr<trial_memory> import_memory_of(const memory_request& request,
                                                std::chrono::nanoseconds& open_time) {
-  if (request.how == way::raw_legacy) {
-    return std::make_unique<raw_import>(raw_importer(request), request.handle, open_time);
+  switch (request.how) {
+    case way::raw_legacy:
+    case way::unmodified:
+      return import_handle(request, open_time);
+    case way::unmodified_event:
+      return import_with_event(request, open_time);
+    case way::unmodified_descriptor:
+      return import_descriptor(request, open_time);
+    case way::legacy:
+    case way::vmm:
+    case way::pool:
+    case way::host:
+      break;
   }
   return std::make_unique<opened_memory>(request, open_time);
 }

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "driver/cuda_abi.hpp"
 #include "inspect/doctor/predict.hpp"
 
 namespace gpushm::cli {
@@ -21,7 +22,7 @@ struct memory_request {
   std::string socket;
   std::string name;  ///< of the segment
   std::uint64_t size_bytes = 0;
-  std::string handle;  ///< importer, raw_legacy: 64 bytes in hexadecimal digits
+  std::string handle;  ///< importer of a raw way: what the exporter's `handle` returned
 };
 
 /// One side's memory in a trial. Thread-safety: distinct objects: safe; shared objects: unsafe.
@@ -41,9 +42,17 @@ class trial_memory {
   /// Whether the driver reports that GPUDirect RDMA may use this mapping; nullopt for host memory
   /// or if the driver does not report it.
   [[nodiscard]] virtual std::optional<bool> rdma() const { return std::nullopt; }
-  /// Exporter, raw_legacy: the handle for the importer.
+  /// The bandwidth of copies of `size_bytes` out of it by the GPU that uses it, in bytes per
+  /// second; nullopt for host memory. Throws `error`.
+  [[nodiscard]] virtual std::optional<double> copy_rate(std::uint64_t /*size_bytes*/) const {
+    return std::nullopt;
+  }
+  /// Exporter of a raw way: the handle for the importer.
   [[nodiscard]] virtual std::string handle() const { return {}; }
 };
+
+/// Whether the driver reports that GPUDirect RDMA may use the mapping at `address`.
+[[nodiscard]] std::optional<bool> rdma_of(cuda::CUdeviceptr address);
 
 /// Allocates and shares memory. Throws `error`.
 [[nodiscard]] std::unique_ptr<trial_memory> export_memory_for(const memory_request& request);

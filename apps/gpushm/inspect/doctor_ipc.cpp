@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/gpushm/inspect/doctor_ipc.hpp"
+
+#include <fcntl.h>
+#include <gnu/libc-version.h>
+#include <linux/magic.h>
+#include <sys/auxv.h>
+#include <sys/resource.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/inspect/doctor_report.hpp"
+#include "apps/gpushm/inspect/ipc_library.hpp"
+#include "apps/gpushm/inspect/ipc_trial.hpp"
+#include "apps/gpushm/inspect/machine.hpp"
+#include "base/file.hpp"
+#include "base/syscall.hpp"
+#include "base/unique_fd.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): no code sets variables
+  return value == nullptr ? "" : value;
+}
+
+std::string why_not_readable(const std::string& path) {
+  const base::unique_fd file(
+      base::retry([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
+  return file ? "" : std::generic_category().message(errno);
+}
+
+/// The entries of a list of libraries; in a file, comments begin with "#".
+void add_entries(const std::string& text, bool from_file, std::vector<inspect::preload_entry>& to) {
+  constexpr std::string_view separators = " \t\n:";
+  for (std::size_t at = 0; at < text.size();) {
+    at = text.find_first_not_of(separators, at);
+    if (at == std::string::npos) {
+      return;
+    }
+    if (from_file && text[at] == '#') {
+      at = std::min(text.find('\n', at), text.size());
+      continue;
+    }
+    const std::size_t end = std::min(text.find_first_of(separators, at), text.size());
+    inspect::preload_entry& entry = to.emplace_back();
+    entry.path = text.substr(at, end - at);
+    entry.from_file = from_file;
+    entry.problem = entry.path.find('/') == std::string::npos ? "" : why_not_readable(entry.path);
+    at = end;
+  }
+}
+
+std::vector<std::string> loaders_of_musl() {
+  std::vector<std::string> found;
+  std::error_code failed;
+  for (const auto& entry : fs::directory_iterator("/lib", failed)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("ld-musl-")) {
+      found.push_back(entry.path().string());
+    }
+  }
+  return found;
+}
+
+inspect::broker_facts query_domain(const std::string& socket) {
+  inspect::broker_facts found;
+  found.socket = socket;
+  try {
+    connect_options options;
+    options.socket_path = socket;
+    options.request_limit = std::chrono::seconds(2);
+    auto broker = client::connect(options);
+    const auto about = broker.broker();
+    found.socket = about.socket_path;
+    found.domain = about.domain;
+    found.segments = broker.list(".fd/").size();
+    found.reachable = true;
+  } catch (const error& failure) {
+    found.problem = failure.what();
+  }
+  return found;
+}
+
+void examine_shm(inspect::ipc_facts& to) {
+  struct statfs status {};
+  if (base::retry([&] { return ::statfs("/dev/shm", &status); }) != 0) {
+    to.shm_problem = std::generic_category().message(errno);
+    return;
+  }
+  to.shm_is_tmpfs = status.f_type == TMPFS_MAGIC;
+  to.shm_free_bytes =
+      static_cast<std::uint64_t>(status.f_bavail) * static_cast<std::uint64_t>(status.f_bsize);
+  if (::access("/dev/shm", W_OK | X_OK) != 0) {
+    to.shm_problem = "not writable: " + std::generic_category().message(errno);
+  }
+}
+
+std::string conclusion_of(const doctor_report& report) {
+  if (report.problems() > 0) {
+    return "CUDA IPC of unchanged programs may fail here: fix the problems above; run this in the "
+           "other container, too";
+  }
+  const bool has_domain = [&] {
+    for (const inspect::check& each : report.checks) {
+      if (each.id == "ipc-domain") {
+        return each.result == inspect::verdict::ok;
+      }
+    }
+    return false;
+  }();
+  return has_domain ? "CUDA IPC of unchanged programs should work here: memory, events and "
+                      "descriptors; run this in the other container, too"
+                    : "CUDA IPC of unchanged programs should work here for memory, and for events "
+                      "that the CPU completes; run this in the other container, too";
+}
+
+}  // namespace
+
+inspect::ipc_facts gather_ipc_facts(const doctor_arguments& arguments,
+                                    const std::string& preload_file,
+                                    const std::string& domains) {
+  inspect::ipc_facts all;
+  all.installed = find_ipc_library("doctor", arguments.ipc_library);
+  all.loaded = loaded_ipc_library();
+  add_entries(variable("LD_PRELOAD"), false, all.entries);
+  add_entries(base::read_small_file(preload_file).value_or(""), true, all.entries);
+  all.switched_off = variable("GPUSHM_IPC") == "0";
+  all.secure = ::getauxval(AT_SECURE) != 0;
+  all.glibc = ::gnu_get_libc_version();
+  all.other_loaders = loaders_of_musl();
+  all.chosen_domain = variable("GPUSHM_IPC_DOMAIN");
+  // In the order of the library (src/ipc/domain.c).
+  const bool is_name =
+      !all.chosen_domain.empty() && all.chosen_domain.find('/') == std::string::npos;
+  all.domain = query_domain(!arguments.socket.empty() ? arguments.socket
+                            : is_name ? domains + "/" + all.chosen_domain + "/socket"
+                                      : std::string());
+  examine_shm(all);
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    all.soft_descriptors = limit.rlim_cur;
+    all.hard_descriptors = limit.rlim_max;
+  }
+  return all;
+}
+
+int run_doctor_ipc(const doctor_arguments& arguments) {
+  const auto begin = std::chrono::steady_clock::now();
+  inspect::ipc_facts all = gather_ipc_facts(arguments, "/etc/ld.so.preload", "/run/gpushm/d");
+  const machine seen = gather_machine({}, arguments.driver_timeout);
+  all.mps = seen.facts.mps;
+  doctor_report report;
+  report.ipc = true;
+  report.checks = inspect::examine_ipc(all);
+  report.check_time = std::chrono::steady_clock::now() - begin;
+  if (arguments.selftest) {
+    const auto& gpus = seen.facts.driver.cuda.gpus;
+    std::string why;
+    if (all.installed.empty()) {
+      why = "libgpushm-ipc.so was not found (--ipc-library PATH)";
+    } else if (gpus.empty()) {
+      why = "no GPU is visible here";
+    }
+    if (why.empty()) {
+      ipc_trial_options options;
+      options.library = all.installed;
+      options.device = gpus.front().uuid;
+      options.accept_fake_chunks = arguments.accept_fake_chunks;
+      for (inspect::check& each : run_ipc_trials(options)) {
+        report.checks.push_back(std::move(each));
+      }
+    } else {
+      inspect::check& skipped = report.checks.emplace_back(
+          inspect::finding(inspect::verdict::not_applicable, "not run: " + why));
+      skipped.id = "ipc-trial";
+      skipped.section = "trial with equal PIDs, in namespaces of its own each";
+    }
+  }
+  report.conclusion = conclusion_of(report);
+  report.whole = std::chrono::steady_clock::now() - begin;
+  if (arguments.json) {
+    print_report_json(report);
+  } else {
+    print_report(report);
+  }
+  return report.problems() == 0 ? exit_ok : exit_failed;
+}
+
+}  // namespace gpushm::cli
