@@ -71,9 +71,9 @@ typedef struct gpushm_descriptor_info {
   uint64_t pid_namespace; /* inode of its /proc/self/ns/pid; 0: unknown */
   int32_t pid;            /* of its process, in that namespace */
   uint32_t number;
-  gpushm_descriptor_kind kind;
+  gpushm_descriptor_kind kind; /* as the caller sees it, not as claimed */
   uint32_t comm_size;
-  char comm[16];       /* the name of its program, at most 15 bytes */
+  char comm[16];       /* the process's name, as in /proc/self/comm */
   int32_t creator_pid; /* as the broker sees it; 0: unknown */
   uint32_t creator_uid;
 } gpushm_descriptor_info;

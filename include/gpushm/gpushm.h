@@ -176,7 +176,9 @@ typedef enum gpushm_backend GPUSHM_INT {
   GPUSHM_BACKEND_CUDA_IPC = 2,  /* cudaMalloc memory, as a legacy handle; bound to its exporter */
   GPUSHM_BACKEND_CUDA_POOL = 3, /* memory of an exportable pool; bound to its exporter */
   GPUSHM_BACKEND_SIGNALS = 4,   /* the words of one process's timelines; made by the broker */
-  GPUSHM_BACKEND_TIMELINE = 5   /* a timeline: no memory of its own, a word in such a page */
+  GPUSHM_BACKEND_TIMELINE = 5,  /* a timeline: no memory of its own, a word in such a page */
+  /* a registered descriptor (gpushm/descriptor.h): no segment to open; another process's memory */
+  GPUSHM_BACKEND_DESCRIPTOR = 6
 } gpushm_backend;
 
 typedef enum gpushm_device_kind GPUSHM_INT {
