@@ -67,6 +67,8 @@ enum class backend : std::uint8_t {
   /// The words of one process's timelines, in memory that the broker has made.
   signals = GPUSHM_BACKEND_SIGNALS,
   timeline = GPUSHM_BACKEND_TIMELINE,  ///< no memory of its own: a word in such a page
+  /// A registered descriptor (gpushm/descriptor.h): no segment to open.
+  descriptor = GPUSHM_BACKEND_DESCRIPTOR,
 };
 
 enum class device_kind : std::uint8_t {

@@ -27,7 +27,13 @@ namespace gpushm::base {
 /// True for segments that are no memory of a GPU.
 [[nodiscard]] constexpr bool is_on_host(gpushm::backend kind) noexcept {
   return kind == gpushm::backend::host || kind == gpushm::backend::signals ||
-         kind == gpushm::backend::timeline;
+         kind == gpushm::backend::timeline || kind == gpushm::backend::descriptor;
+}
+
+/// True for what another process fetches with one answer: an open grants no lease, so nobody but
+/// its creator decides how long it is registered.
+[[nodiscard]] constexpr bool is_only_fetched(gpushm::backend kind) noexcept {
+  return kind == gpushm::backend::descriptor;
 }
 
 /// The number of chunks of a segment that does not choose it; nothing: it chooses, at least 1.
@@ -35,6 +41,7 @@ namespace gpushm::base {
   switch (kind) {
     case gpushm::backend::cuda_pool:
     case gpushm::backend::signals:
+    case gpushm::backend::descriptor:
       return 1;
     case gpushm::backend::cuda_ipc:
     case gpushm::backend::timeline:

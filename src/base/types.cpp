@@ -155,6 +155,8 @@ std::string_view name_of(backend value) noexcept {
       return "signals";
     case backend::timeline:
       return "timeline";
+    case backend::descriptor:
+      return "descriptor";
     case backend::cuda_pool:
       return "cuda-pool";
   }

@@ -23,6 +23,8 @@ constexpr unsigned nvidia_major = 195;
 constexpr unsigned nvidiactl_minor = 255;
 // Of all machines; creators use the size of theirs.
 constexpr std::uint64_t smallest_page_bytes = 4'096;
+/// Of a file that is registered: the driver's file of events has 80 KiB.
+constexpr off_t max_registered_bytes = 1'048'576;
 constexpr int required_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 // Nothing here may call a file's server: fstat of a FUSE file blocks until its server answers.
@@ -57,12 +59,21 @@ bool is_nvidiactl(int fd) {
          info.stx_rdev_minor == nvidiactl_minor;
 }
 
-bool is_unnamed_tmpfs_file(int fd) {
+/// Nothing that has seals waits for another process. `info` is then what fstat says.
+bool is_tmpfs_file(int fd, struct stat& info) {
   struct statfs where {};
+  return is_memory_file(fd) && ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) &&
+         ::fstatfs(fd, &where) == 0 && where.f_type == TMPFS_MAGIC;
+}
+
+bool is_unnamed_tmpfs_file(int fd) {
   struct stat info {};
-  return ::fcntl(fd, F_GET_SEALS) == F_SEAL_SEAL && ::fstat(fd, &info) == 0 &&
-         S_ISREG(info.st_mode) && info.st_nlink == 0 && ::fstatfs(fd, &where) == 0 &&
-         where.f_type == TMPFS_MAGIC;
+  return is_tmpfs_file(fd, info) && ::fcntl(fd, F_GET_SEALS) == F_SEAL_SEAL && info.st_nlink == 0;
+}
+
+bool is_small_tmpfs_file(int fd) {
+  struct stat info {};
+  return is_tmpfs_file(fd, info) && info.st_size <= max_registered_bytes;
 }
 
 }  // namespace
@@ -105,6 +116,13 @@ void throw_wrong_chunk_kind(gpushm::backend kind) {
                   {},
                   "this is not a descriptor of that page, which this broker's user has made",
                   "hand back what `Reserved` or `Opened` brought");
+    case gpushm::backend::descriptor:
+      throw error(errc::wrong_descriptor_kind,
+                  {},
+                  {},
+                  "this is neither a descriptor of /dev/nvidiactl nor a file of a tmpfs of at most "
+                  "1 MiB",
+                  "register memory that the driver has exported, or its file of events");
     case gpushm::backend::cuda_vmm:
     case gpushm::backend::cuda_pool:
       break;
@@ -128,6 +146,10 @@ void check_chunk(int fd, gpushm::backend kind, std::uint64_t chunk_bytes, bool a
     case gpushm::backend::cuda_vmm:
     case gpushm::backend::cuda_pool:
       is_valid = is_nvidiactl(fd) || (accept_fake && is_unnamed_tmpfs_file(fd));
+      break;
+    case gpushm::backend::descriptor:
+      is_valid =
+          is_nvidiactl(fd) || is_small_tmpfs_file(fd) || (accept_fake && is_unnamed_tmpfs_file(fd));
       break;
     case gpushm::backend::cuda_ipc:
     case gpushm::backend::timeline:

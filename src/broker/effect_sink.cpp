@@ -6,6 +6,8 @@
 #include <new>
 #include <utility>
 
+#include "base/exporter_bound.hpp"
+
 namespace gpushm::broker_detail {
 
 void effect_sink::settle(session* from, prepared answer) noexcept {
@@ -93,8 +95,13 @@ void effect_sink::send_waiting(const core::open_waits& what) noexcept {
 
 void effect_sink::deliver(core::open_answer answer) noexcept {
   session* const to = session_of(domain_, answer.session);
+  const auto return_lease = [&] {
+    if (!base::is_only_fetched(answer.found->backend)) {
+      domain_.release(answer.session, answer.found->generation, 1, true);
+    }
+  };
   if (answer.found && to != nullptr && !is_known_to(*to, *answer.found)) {
-    domain_.release(answer.session, answer.found->generation, 1, true);
+    return_lease();
     answer.found = nullptr;
     answer.why.reset();
     try {
@@ -109,7 +116,7 @@ void effect_sink::deliver(core::open_answer answer) noexcept {
       send(to, std::move(packet));
       return;
     } catch (const std::bad_alloc&) {  // without an answer there is no lease
-      domain_.release(answer.session, answer.found->generation, 1, true);
+      return_lease();
       answer.why.reset();
     }
   }

@@ -69,11 +69,13 @@ wire::segment fields_of(const core::segment& what) {
 }
 
 error unknown_kind() {
-  return {errc::no_such_segment,
-          {},
-          {},
-          "this name is that of a timeline, which this version of the client does not know",
-          "update the client"};
+  return {
+      errc::no_such_segment,
+      {},
+      {},
+      "this is a timeline or a registered descriptor, which this version of the client does not "
+      "know",
+      "update the client"};
 }
 
 }  // namespace gpushm::broker_detail

@@ -151,7 +151,8 @@ prepared requests::handle(const context& at, const wire::hello& message) {
                                  message.fence,
                                  static_cast<std::uint32_t>(config_.fence_delay.count()),
                                  token,
-                                 resumed},
+                                 resumed,
+                                 wire::known_kinds},
                    std::move(packet));
   };
   prepared fresh = welcome(false);

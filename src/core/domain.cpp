@@ -8,6 +8,7 @@
 
 #include "base/exporter_bound.hpp"
 #include "base/names.hpp"
+#include "base/registered_names.hpp"
 
 namespace gpushm::core {
 
@@ -59,6 +60,26 @@ constexpr std::size_t record_capacity = 4'096;
 /// Objects that the end of one lease changes.
 constexpr std::size_t max_records_per_end = 16;
 
+/// Names of registered descriptors are unique numbers, and no segment's. Nobody counts what they
+/// refer to: it is the exporter's.
+void check_registration(const reservation& wanted) {
+  const bool is_registration = wanted.backend == backend::descriptor;
+  if (base::is_registered_name(wanted.name) != is_registration) {
+    throw error(errc::invalid_argument,
+                {},
+                {},
+                "names that begin with \".fd/\" are those of registered descriptors",
+                "choose another name; `gpushm_client_register_descriptor` registers a descriptor");
+  }
+  if (is_registration && (!base::registered_number(wanted.name) || wanted.allocated_bytes != 1)) {
+    throw error(errc::invalid_argument,
+                {},
+                {},
+                "this is not the number of a registered descriptor, or its size is not 1",
+                "report this as a bug");
+  }
+}
+
 void check_reservation(const reservation& wanted) {
   base::check_name({}, wanted.name);
   const auto invalid = [](std::string_view cause, std::string_view next_step) {
@@ -87,7 +108,9 @@ void check_reservation(const reservation& wanted) {
     invalid("the ticket is missing, too long, or not for this kind of memory",
             "report this as a bug");
   }
-  if ((base::ends_with_creator(wanted.backend) || wanted.backend == backend::signals) &&
+  check_registration(wanted);
+  if ((base::ends_with_creator(wanted.backend) || wanted.backend == backend::signals ||
+       wanted.backend == backend::descriptor) &&
       wanted.lifetime != lifetime::leased) {
     invalid("what is bound to its creator cannot be persistent",
             "share it as leased, or create a persistent segment and copy");
@@ -126,8 +149,10 @@ budget::amounts cost_of(const reservation& what) {
     result[static_cast<std::size_t>(of)] = amount;
   };
   set(resource::segments, 1);
-  set(base::is_on_host(what.backend) ? resource::host_bytes : resource::gpu_bytes,
-      what.allocated_bytes);
+  if (what.backend != backend::descriptor) {  // what it refers to is the exporter's
+    set(base::is_on_host(what.backend) ? resource::host_bytes : resource::gpu_bytes,
+        what.allocated_bytes);
+  }
   set(resource::descriptors, std::uint64_t{what.chunk_count} + (is_page ? 1 : 0));
   set(resource::memory_bytes,
       cost::segment + cost::lease + what.name.size() + what.ticket.size() +

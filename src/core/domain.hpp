@@ -20,6 +20,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/registered_names.hpp"
 #include "core/budget.hpp"
 #include "core/deadlines.hpp"
 #include "core/effects.hpp"
@@ -145,7 +146,7 @@ struct segment_survey {
     }
     friend bool operator==(const part&, const part&) = default;
   };
-  static constexpr std::size_t kinds = static_cast<std::size_t>(backend::timeline) + 1;
+  static constexpr std::size_t kinds = static_cast<std::size_t>(backend::descriptor) + 1;
 
   std::array<part, kinds> by_kind{};       ///< `backend`
   std::uint64_t channels = 0;              ///< with a producer
@@ -409,7 +410,8 @@ class domain {
                                     gpushm::generation generation = 0) const;
   /// Calls `visit` for the segments that the session may see, whose names start with `prefix` and
   /// come after `after`, in order of name, until `visit` returns false. One of each name, so that a
-  /// name is a place to go on from: a segment that is to replace a published one is left out.
+  /// name is a place to go on from: a segment that is to replace a published one is left out, and
+  /// so are registered descriptors unless the prefix is theirs.
   template <typename Visit>
   void list(session_id session,
             std::string_view prefix,
@@ -421,7 +423,11 @@ class domain {
     const auto from = [&](const names& in) {
       return after < prefix ? in.lower_bound(prefix) : in.upper_bound(after);
     };
-    const auto matches = [&](const names& in, names::const_iterator at) {
+    const auto matches = [&](const names& in, names::const_iterator& at) {
+      if (at != in.end() && base::is_registered_name(at->first) &&
+          !base::is_shown(at->first, prefix)) {
+        at = in.lower_bound(base::after_registered_names);  // there may be many
+      }
       return at != in.end() && at->first.substr(0, prefix.size()) == prefix;
     };
     // Never visits segments that the session may not see: there may be many.
@@ -475,7 +481,7 @@ class domain {
         return;
       }
       --effort;
-      if (name.starts_with(at->prefix)) {
+      if (base::is_shown(name, at->prefix)) {
         effort -= std::min(effort, effort_of_event);
         visit(at->session, at->id);
       }

@@ -148,7 +148,9 @@ void domain::grant_or_refuse(session_id session, const open_request& request, se
                       " bytes, not the expected " + std::to_string(request.expected_size_bytes),
                   "expect the size that `gpushm stat` shows");
     }
-    take_lease(session, found);
+    if (!base::is_only_fetched(found.backend)) {
+      take_lease(session, found);
+    }
     answer(session, request, found);
   });
 }

@@ -356,7 +356,7 @@ core::saved_segment segment(const fb::Segment& v) {
                    fbs::GetString(v.device_pci_address()),
                    v.device_minor()};
   result.chunk_count = v.chunk_count();
-  result.backend = enumerator(v.backend(), backend::timeline);
+  result.backend = enumerator(v.backend(), backend::descriptor);
   result.lifetime = enumerator(v.lifetime(), lifetime::persistent);
   result.offset_bytes = v.offset_bytes();
   result.ticket = bytes(v.ticket());

@@ -75,7 +75,7 @@ class encoder {
     return static_cast<std::uint8_t>(value);
   }
   static std::uint8_t number_of(gpushm::backend value) {
-    return enumerator("backend", value, gpushm::backend::host, gpushm::backend::timeline);
+    return enumerator("backend", value, gpushm::backend::host, gpushm::backend::descriptor);
   }
   static std::uint8_t number_of(gpushm::lifetime value) {
     return enumerator("lifetime", value, gpushm::lifetime::leased, gpushm::lifetime::persistent);
@@ -175,7 +175,8 @@ class encoder {
                               number_of(v.fence),
                               v.fence_delay_ms,
                               token,
-                              v.resumed)
+                              v.resumed,
+                              v.known_kinds)
                 .Union()};
   }
   added add(const reserve& v) {
@@ -629,7 +630,7 @@ class decoder {
   }
 
   static gpushm::backend read_backend(std::uint8_t value) {
-    return enumerator(value, gpushm::backend::host, gpushm::backend::timeline);
+    return enumerator(value, gpushm::backend::host, gpushm::backend::descriptor);
   }
   static gpushm::lifetime read_lifetime(std::uint8_t value) {
     return enumerator(value, gpushm::lifetime::leased, gpushm::lifetime::persistent);
@@ -689,7 +690,8 @@ class decoder {
                    read_fence(v.fence()),
                    v.fence_delay_ms(),
                    token(v.token()),
-                   v.resumed()};
+                   v.resumed(),
+                   v.known_kinds()};
     if (v.epoch() == nullptr || v.epoch()->size() != result.epoch.size()) {
       throw malformed{};
     }

@@ -29,9 +29,10 @@ inline constexpr std::size_t max_open_many = 1000;
 inline constexpr std::size_t max_keep = 4096;
 
 /// The kinds of segments that this code knows: those of `backend`. Clients of the first release
-/// know four, and must not see others.
-inline constexpr std::uint32_t known_kinds = static_cast<std::uint32_t>(backend::timeline) + 1;
+/// know four, and must not see others; brokers that do not say so take six.
+inline constexpr std::uint32_t known_kinds = static_cast<std::uint32_t>(backend::descriptor) + 1;
 inline constexpr std::uint32_t first_known_kinds = 4;
+inline constexpr std::uint32_t first_taken_kinds = 6;
 
 /// Bearer token of a connection; all zero: none.
 using session_token = std::array<std::uint8_t, 24>;
@@ -62,6 +63,7 @@ struct welcome {
   std::uint32_t fence_delay_ms = 0;
   session_token token{};
   bool resumed = false;
+  std::uint32_t known_kinds = 0;
   friend bool operator==(const welcome&, const welcome&) = default;
 };
 

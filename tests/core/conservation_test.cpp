@@ -128,7 +128,9 @@ class crowd {
   }
 
   void act(session_id& session) {
-    const std::string name = "models/some-model/layer-" + std::to_string(pick(names));
+    const std::string name =
+        pick(8) == 0 ? base::registered_name(static_cast<std::uint32_t>(1 + pick(names)))
+                     : "models/some-model/layer-" + std::to_string(pick(names));
     switch (pick(16)) {
       case 0:
         if (pick(20) == 0) {
@@ -151,6 +153,10 @@ class crowd {
           wanted.device = {device_kind::gpu, "GPU-0", "0000:00:00.0", 0};
           wanted.chunk_count = 0;
           wanted.ticket.resize(64 + pick(400));
+        }
+        const bool is_registered = !is_bound && pick(6) == 0;
+        if (is_registered) {
+          wanted = registration(static_cast<std::uint32_t>(1 + pick(names)));
         }
         const gpushm::generation made = domain_->reserve(session, wanted).generation;
         settle();

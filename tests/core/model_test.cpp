@@ -35,7 +35,8 @@ struct model_segment {
   std::uint32_t chunks = 0;
   std::uint32_t attached = 0;
   bool persistent = false;
-  bool bound = false;  // exporter-bound
+  bool bound = false;       // exporter-bound
+  bool registered = false;  // a descriptor: nothing is charged for its bytes, opens grant no lease
   bool published = false;
   bool removed = false;
   peer creator;
@@ -199,25 +200,28 @@ class model {
     if (segments.size() >= bounds.max_segments) {
       return errc::too_many_segments;
     }
-    if (bytes_of(sessions[session], wanted.device.text()) + wanted.allocated_bytes >
-        bounds.quota_bytes_per_principal) {
+    const bool is_memory = wanted.backend != backend::descriptor;
+    if (is_memory && bytes_of(sessions[session], wanted.device.text()) + wanted.allocated_bytes >
+                         bounds.quota_bytes_per_principal) {
       return errc::quota_exceeded;
     }
     if (descriptors() + wanted.chunk_count > bounds.max_descriptors) {
       return errc::too_many_descriptors;
     }
-    segments[generation] = {wanted.name,
-                            wanted.allocated_bytes,
-                            wanted.device.text(),
-                            wanted.chunk_count,
-                            0,
-                            wanted.lifetime == lifetime::persistent,
-                            wanted.backend != backend::host,
-                            false,
-                            false,
-                            sessions[session],
-                            session,
-                            {{session, 1}}};
+    segments[generation] = {
+        wanted.name,
+        wanted.allocated_bytes,
+        wanted.device.text(),
+        wanted.chunk_count,
+        0,
+        wanted.lifetime == lifetime::persistent,
+        wanted.backend == backend::cuda_ipc || wanted.backend == backend::cuda_pool,
+        wanted.backend == backend::descriptor,
+        false,
+        false,
+        sessions[session],
+        session,
+        {{session, 1}}};
     std::erase(dead, wanted.name);
     return {};
   }
@@ -439,17 +443,25 @@ class model {
     return next;
   }
 
-  [[nodiscard]] std::uint64_t bytes() const {
+  /// As their creators claim.
+  [[nodiscard]] std::uint64_t claimed_bytes() const {
     std::uint64_t sum = 0;
     for (const auto& [generation, segment] : segments) {
       sum += segment.bytes;
     }
     return sum;
   }
+  [[nodiscard]] std::uint64_t bytes() const {
+    std::uint64_t sum = 0;
+    for (const auto& [generation, segment] : segments) {
+      sum += segment.registered ? 0 : segment.bytes;
+    }
+    return sum;
+  }
   [[nodiscard]] std::uint64_t bytes_on(const std::string& device) const {
     std::uint64_t sum = 0;
     for (const auto& [generation, segment] : segments) {
-      sum += segment.device == device ? segment.bytes : 0;
+      sum += segment.device == device && !segment.registered ? segment.bytes : 0;
     }
     return sum;
   }
@@ -476,6 +488,7 @@ class model {
   std::size_t deaths = 0;         // remembered names
   std::size_t cancelled = 0;      // waiting opens
   std::size_t moves = 0;          // of names
+  std::size_t fetches = 0;        // of registered descriptors
 
  private:
   [[nodiscard]] errc no_such(const std::string& name) const {
@@ -531,7 +544,8 @@ class model {
   std::uint64_t bytes_of(const peer& who, const std::string& device) {
     std::uint64_t sum = 0;
     for (const auto& [generation, segment] : segments) {
-      const bool same = segment.device == device && who.uid_known == segment.creator.uid_known &&
+      const bool same = !segment.registered && segment.device == device &&
+                        who.uid_known == segment.creator.uid_known &&
                         (!who.uid_known || who.uid == segment.creator.uid);
       sum += same ? segment.bytes : 0;
     }
@@ -549,7 +563,11 @@ class model {
       answers.push_back({open.session, open.request, 0, 0, errc::size_mismatch, {}});
       return;
     }
-    ++segment.leases[open.session];
+    if (segment.registered) {
+      ++fetches;
+    } else {
+      ++segment.leases[open.session];
+    }
     answers.push_back({open.session, open.request, 0, generation, {}, {}});
   }
   void sweep() {
@@ -876,6 +894,7 @@ class random_world {
   [[nodiscard]] std::size_t ended_without_goodbye() const { return model_.losses_of_connections; }
   [[nodiscard]] std::size_t resumed() const { return model_.resumptions; }
   [[nodiscard]] std::size_t moved() const { return model_.moves; }
+  [[nodiscard]] std::size_t fetched() const { return model_.fetches; }
 
  private:
   static inline const peer peers[] = {{11, 1000, true},
@@ -886,7 +905,10 @@ class random_world {
                                       {31, broker_uid, true}};
 
   std::size_t pick(std::size_t count) { return random_() % count; }
-  std::string name() { return std::string(1, static_cast<char>('a' + pick(4))); }
+  std::string name() {
+    const std::size_t which = pick(4);
+    return which == 3 ? ".fd/7" : std::string(1, static_cast<char>('a' + which));
+  }
   gpushm::generation some_generation() {
     if (model_.segments.empty() || pick(10) == 0) {
       return pick(generation_ + 2);
@@ -931,6 +953,11 @@ class random_world {
       if (wanted.replaces != 0 && pick(4) != 0) {
         wanted.name = model_.segments.at(other).name;
       }
+    }
+    if (wanted.name.starts_with('.')) {
+      const auto replaces = wanted.replaces;
+      wanted = registration(7);
+      wanted.replaces = replaces;
     }
     const outcome expected = model_.reserve(session, wanted, generation_ + 1);
     expect_same(expected,
@@ -1013,7 +1040,7 @@ class random_world {
       all.segments += each.segments;
       all.bytes += each.bytes;
     }
-    ASSERT_EQ(all, (segment_survey::part{model_.segments.size(), model_.bytes()}));
+    ASSERT_EQ(all, (segment_survey::part{model_.segments.size(), model_.claimed_bytes()}));
   }
 
   /// However few rows there are, they and the others add up to the domain.
@@ -1095,6 +1122,7 @@ TEST(domain_and_model, agree_after_random_steps) {
   std::size_t lost_connections = 0;
   std::size_t resumed = 0;
   std::size_t moved = 0;
+  std::size_t fetched = 0;
   std::size_t unheld = 0;
   std::size_t fence_waits = 0;
   for (std::uint32_t seed = 1; seed <= 40; ++seed) {
@@ -1113,6 +1141,7 @@ TEST(domain_and_model, agree_after_random_steps) {
     lost_connections += world.ended_without_goodbye();
     resumed += world.resumed();
     moved += world.moved();
+    fetched += world.fetched();
     unheld += world.unheld();
     fence_waits += world.fence_waits();
   }
@@ -1126,6 +1155,7 @@ TEST(domain_and_model, agree_after_random_steps) {
   EXPECT_GT(lost_connections, 100U);
   EXPECT_GT(resumed, 10U);
   EXPECT_GT(moved, 10U);
+  EXPECT_GT(fetched, 100U);
   EXPECT_GT(unheld, 100U);
   EXPECT_GT(fence_waits, 100U);
   RecordProperty("made", std::to_string(created));

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/registered_names.hpp"
 #include "core/domain.hpp"
 #include "core/saved_state.hpp"
 
@@ -202,6 +203,13 @@ inline reservation host_segment(std::string name,
   wanted.allocated_bytes = bytes;
   wanted.chunk_count = chunks;
   wanted.lifetime = kept;
+  return wanted;
+}
+
+/// A registered descriptor.
+inline reservation registration(std::uint32_t number) {
+  reservation wanted = host_segment(base::registered_name(number), 1);
+  wanted.backend = backend::descriptor;
   return wanted;
 }
 

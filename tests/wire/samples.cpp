@@ -159,7 +159,11 @@ std::vector<sample> at_the_limits() {
        {0,
         welcome{
             1, "default", {1}, 65'536, 0, 253, true, fence::proven, max32, {16, 15, 14}, true}}},
+      {"welcome of a broker that registers descriptors",
+       {0, welcome{2, "default", {}, 1, 0, 253, true, fence::none, 0, {}, false, known_kinds}}},
       {"empty reserve", {0, reserve{}}},
+      {"reserve of a registered descriptor",
+       {0, reserve{{{".fd/4711", 1, 1, {}, 1, backend::descriptor}}}}},
       {"largest reserve",
        {max64,
         reserve{longest,
@@ -282,7 +286,7 @@ std::vector<sample> past_the_limits() {
        {1, confirmed{too_many, std::vector<verdict>(max_batch + 1, verdict::unchanged)}}},
   };
   reserve wanted{"n", 1, 1, some_gpu(), 1, backend::host, lifetime::leased};
-  wanted.backend = static_cast<backend>(6);
+  wanted.backend = static_cast<backend>(7);
   result.push_back({"a backend", {1, wanted}});
   wanted.backend = backend::host;
   wanted.lifetime = static_cast<lifetime>(2);
@@ -291,7 +295,7 @@ std::vector<sample> past_the_limits() {
   wanted.device.kind = static_cast<device_kind>(3);
   result.push_back({"a kind of device", {1, wanted}});
   segment shown = some_segment();
-  shown.backend = static_cast<backend>(6);
+  shown.backend = static_cast<backend>(7);
   result.push_back({"a listed backend", {1, listing{{shown}, false}}});
   shown = some_segment();
   shown.ending_waits = static_cast<fence_wait>(3);
