@@ -37,8 +37,8 @@ typedef struct gpushm_descriptor gpushm_descriptor;
  * process for a broker that is started again, keep duplicates of it until the registration ends.
  * `number`: 1 to GPUSHM_DESCRIPTOR_NUMBERS - 1, or 0 for a random one that is free. `tag`: what
  * gpushm_client_resolve_descriptor must give to get it; 0: nothing. It tells one owner of a number
- * from a later one, and is no secret: each process of the domain can list and fetch what is
- * registered (docs/threat-model.md). Three round trips to the broker.
+ * from a later one, and is not a secret: each process of the domain can list and fetch what is
+ * registered (docs/threat-model.md). Two round trips to the broker.
  * GPUSHM_ERRC_ALREADY_EXISTS (the number is taken), GPUSHM_ERRC_WRITER_ENDING (by a process that
  * has died and may still write), GPUSHM_ERRC_WRONG_DESCRIPTOR_KIND (not one of the kinds above),
  * GPUSHM_ERRC_INVALID_ARGUMENT (not an open descriptor, the number is too large),
@@ -71,9 +71,9 @@ typedef struct gpushm_descriptor_info {
   uint64_t pid_namespace; /* inode of its /proc/self/ns/pid; 0: unknown */
   int32_t pid;            /* of its process, in that namespace */
   uint32_t number;
-  gpushm_descriptor_kind kind; /* as the caller sees it, not as claimed */
+  gpushm_descriptor_kind kind;
   uint32_t comm_size;
-  char comm[16];       /* the process's name, as in /proc/self/comm */
+  char comm[16];       /* the name of its program, at most 15 bytes */
   int32_t creator_pid; /* as the broker sees it; 0: unknown */
   uint32_t creator_uid;
 } gpushm_descriptor_info;
@@ -88,7 +88,7 @@ GPUSHM_API gpushm_errc gpushm_client_describe_descriptor(gpushm_client* client,
 
 /* For libraries that open libgpushm.so.1 with dlopen, when pidfd_open or pidfd_getfd has failed: as
  * gpushm_client_resolve_descriptor, with a client of the process, connected at the first call to
- * $GPUSHM_SOCKET, else to the domain $GPUSHM_IPC_DOMAIN, else as gpushm_client_connect. Returns 0,
+ * the domain $GPUSHM_IPC_DOMAIN, else as gpushm_client_connect without a path. Returns 0,
  * or a negative errno and leaves `fd` as it is. `pid` and `pid_namespace` (the inode of
  * /proc/self/ns/pid) are those of the process that registered `number`, as itself sees them; 0
  * accepts any.

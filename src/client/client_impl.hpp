@@ -19,11 +19,13 @@
 #include "gpushm/client.hpp"
 
 struct gpushm_timeline;
+struct gpushm_descriptor;
 
 namespace gpushm::detail {
 
 class offers;
 struct granted;
+struct resolved_descriptor;
 
 /// State shared by a client, its segments and its subscriptions.
 ///
@@ -113,6 +115,16 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   [[nodiscard]] std::shared_ptr<mapped_page> open_page(const std::string& name,
                                                        gpushm::generation generation);
 
+  // Registered descriptors (registered.cpp).
+
+  /// `number` 0: a random one. Throws as a request, already_exists, writer_ending,
+  /// invalid_argument, wrong_descriptor_kind, unsupported_version.
+  [[nodiscard]] std::unique_ptr<gpushm_descriptor> register_descriptor(int file,
+                                                                       std::uint32_t number,
+                                                                       std::uint64_t tag);
+  /// `tag` 0: any. Throws as a request, no_such_segment, writer_ending, invalid_argument.
+  [[nodiscard]] resolved_descriptor resolve_descriptor(std::uint32_t number, std::uint64_t tag);
+
   struct open_outcome {
     segment_ptr opened;
     std::optional<error> failure;
@@ -197,6 +209,13 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                   const open_options& options,
                   steady_time begin,
                   std::span<open_outcome> results);
+
+  [[nodiscard]] std::shared_ptr<segment_lease> register_number(
+      const std::shared_ptr<connection>& connected,
+      int file,
+      std::uint32_t number,
+      std::span<const std::byte> facts,
+      steady_time deadline);
 
   /// Sends the reservation; destroying the result ends the granted lease.
   [[nodiscard]] std::shared_ptr<segment_lease> reserve(wire::reserve wanted,

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/exporter_bound.hpp"
 #include "base/log.hpp"
 #include "base/syscall.hpp"
 #include "base/thread.hpp"
@@ -19,10 +20,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// The generation that a packet grants; 0: none.
+/// The generation that a packet grants; 0: none. To return what was not granted could end the
+/// lease of a creator that opens its own.
 gpushm::generation granted_by(const wire::body& body) noexcept {
   if (const auto* opened = std::get_if<wire::opened>(&body)) {
-    return opened->segment.generation;
+    return base::is_only_fetched(opened->segment.backend) ? 0 : opened->segment.generation;
   }
   if (const auto* reserved = std::get_if<wire::reserved>(&body)) {
     return reserved->generation;
@@ -66,6 +68,8 @@ connection::connection(handshake&& done)
       wake_(new_eventfd(info_.socket_path)),
       takes_reports_(done.welcome.takes_reports),
       resumed_(done.welcome.resumed),
+      takes_descriptors_(done.welcome.known_kinds >
+                         static_cast<std::uint32_t>(backend::descriptor)),
       token_(done.welcome.token),
       requests_(std::move(done.requests)),
       events_(std::move(done.events)),
@@ -317,10 +321,13 @@ answer connection::receive_answer(const held_turn& turn,
 
 // ---- requests sent ahead ----
 
-void connection::ahead::ask(wire::body body, const subject& about, steady_time deadline) {
+void connection::ahead::ask(wire::body body,
+                            const subject& about,
+                            steady_time deadline,
+                            std::span<const int> descriptors) {
   exchange call(of_, about, deadline);
   place_.emplace(of_.late_, call.id());
-  call.send(std::move(body), {});
+  call.send(std::move(body), descriptors);
   call.leave();
   is_in_flight_ = true;
 }
@@ -350,9 +357,10 @@ answer connection::ahead::get(const subject& about, steady_time deadline) {
 
 std::unique_ptr<connection::ahead> connection::request_ahead(wire::body body,
                                                              const subject& about,
-                                                             steady_time deadline) {
+                                                             steady_time deadline,
+                                                             std::span<const int> descriptors) {
   std::unique_ptr<ahead> result(new ahead(*this));
-  result->ask(std::move(body), about, deadline);
+  result->ask(std::move(body), about, deadline, descriptors);
   return result;
 }
 

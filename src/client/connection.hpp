@@ -111,16 +111,20 @@ class connection final : public lease_returner {
    private:
     friend class connection;
     explicit ahead(connection& of) noexcept : of_(of) {}
-    void ask(wire::body body, const subject& about, steady_time deadline);
+    void ask(wire::body body,
+             const subject& about,
+             steady_time deadline,
+             std::span<const int> descriptors);
 
     connection& of_;
     std::optional<late_answers::waiter> place_;
     bool is_in_flight_ = false;
   };
-  /// Sends the request. This object must outlive the result.
+  /// Sends the request. This object must outlive the result; `descriptors` stay the caller's.
   [[nodiscard]] std::unique_ptr<ahead> request_ahead(wire::body body,
                                                      const subject& about,
-                                                     steady_time deadline);
+                                                     steady_time deadline,
+                                                     std::span<const int> descriptors = {});
   /// Subscribes `sink`, which must exist until `unsubscribe`; `present` receives the existing
   /// segments. Returns the id of the subscription.
   [[nodiscard]] std::uint64_t subscribe(const std::string& prefix,
@@ -178,6 +182,8 @@ class connection final : public lease_returner {
 
   /// The broker has given this connection the leases of its predecessor: call `keep`.
   [[nodiscard]] bool resumed() const noexcept { return resumed_; }
+  /// Whether the broker registers descriptors; an earlier one would end the connection.
+  [[nodiscard]] bool takes_descriptors() const noexcept { return takes_descriptors_; }
   /// Sends which of those leases are kept, each with its number of grants.
   void keep(std::span<const std::pair<gpushm::generation, std::uint32_t>> what,
             steady_time deadline);
@@ -232,6 +238,7 @@ class connection final : public lease_returner {
 
   bool takes_reports_ = false;
   bool resumed_ = false;
+  bool takes_descriptors_ = false;
   std::atomic<bool> handed_over_{false};
   wire::session_token token_{};
   open_reports reports_;

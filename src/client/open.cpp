@@ -103,7 +103,8 @@ namespace {
 
 /// `wanted`: a page of timelines or a timeline; nothing: a segment.
 void check_kind(backend is, std::optional<backend> wanted, std::string_view name) {
-  const bool is_segment = is != backend::timeline && is != backend::signals;
+  const bool is_registered = is == backend::descriptor;
+  const bool is_segment = is != backend::timeline && is != backend::signals && !is_registered;
   if (wanted ? is == *wanted : is_segment) {
     return;
   }
@@ -112,9 +113,11 @@ void check_kind(backend is, std::optional<backend> wanted, std::string_view name
               name,
               is_segment                ? "it is a segment, not a timeline"
               : is == backend::timeline ? "it is a timeline"
+              : is_registered           ? "it is a registered descriptor"
                                         : "it is a page of timelines",
-              is_segment ? "open it as a segment (gpushm_client_open)"
-                         : "open a timeline by its name (gpushm_timeline_open)");
+              is_segment      ? "open it as a segment (gpushm_client_open)"
+              : is_registered ? "fetch it by its number (gpushm_client_resolve_descriptor)"
+                              : "open a timeline by its name (gpushm_timeline_open)");
 }
 
 }  // namespace

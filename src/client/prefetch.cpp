@@ -24,7 +24,7 @@ bool can_be_prefetched(const wire::segment& what, bool any_lifetime = false) {
       what.state == segment_state::live || what.state == segment_state::exporter_gone;
   return what.published && has_name && (any_lifetime || what.lifetime == lifetime::persistent) &&
          !base::ends_with_creator(what.backend) && what.backend != backend::signals &&
-         what.chunk_count <= chunks_per_batch;
+         what.backend != backend::descriptor && what.chunk_count <= chunks_per_batch;
 }
 
 /// The broker has no room: it would refuse further requests, too.
