@@ -13,8 +13,8 @@ int run_hook(const std::vector<std::string>& words) {
                            "run hook",
                            {},
                            "the hook's name is missing",
-                           "use create-symlinks, update-ldcache, enable-cuda-compat or "
-                           "disable-device-node-modification");
+                           "use create-symlinks, update-ldcache, enable-cuda-compat, "
+                           "disable-device-node-modification or preload");
   }
   const std::string& name = words.front();
   hook::confine_process(name);

@@ -29,6 +29,7 @@ constexpr std::array known_hooks{
     known_hook{"update-ldcache", &update_ldcache},
     known_hook{"enable-cuda-compat", &enable_cuda_compat},
     known_hook{"disable-device-node-modification", &disable_device_node_modification},
+    known_hook{"preload", &preload},
 };
 
 [[noreturn]] void give_up(int) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,6 +52,15 @@ void enable_cuda_compat(const container_root& root, const hook_options& options)
 /// Prevents the driver's libraries in the container from creating device nodes. (`--params FILE`:
 /// replaces /proc/driver/nvidia/params in tests.)
 void disable_device_node_modification(const container_root& root, const hook_options& options);
+/// `--library FILE`: makes the container's loader preload a library that is mounted there, before
+/// those that /etc/ld.so.preload already lists. Covers that file with a copy, so that no file of an
+/// image or volume changes. An image that cannot load the library stays as it is, with a warning.
+void preload(const container_root& root, const hook_options& options);
+
+/// The text of an ld.so.preload with `library` as its first entry and all others unchanged; empty
+/// if it is the first entry already. Pure.
+[[nodiscard]] std::optional<std::string> with_preloaded(std::string_view text,
+                                                        std::string_view library);
 
 /// Configuration files of the container's linker; read in this order.
 inline constexpr const char* linker_directory = "/etc/ld.so.conf.d";

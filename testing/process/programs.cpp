@@ -59,7 +59,8 @@ std::optional<std::string> find_own_program(const std::string& name) {
                                 build / "tests" / "timelines",
                                 build / "testing" / "fake_driver",
                                 build / "testing" / "fake_kube_api",
-                                build / "testing" / "fake_kubelet"}) {
+                                build / "testing" / "fake_kubelet",
+                                build / "testing" / "preload"}) {
     directories.push_back(directory.string());
   }
   return first_executable(directories, name);
@@ -82,6 +83,7 @@ std::string own_library(const std::string& name) {
   for (const auto& directory : {self,
                                 self / ".." / "lib" / "fake",
                                 build / "testing" / "share_shim",
+                                build / "testing" / "preload",
                                 build / "src" / "ipc",
                                 build,
                                 self / ".." / "lib"}) {

@@ -328,6 +328,64 @@ TEST_P(hook_container, pipe_as_configuration_is_rejected_fast) {
   }
 }
 
+// ---- preload ----
+
+TEST_P(hook_container, library_is_preloaded_beside_those_of_the_image) {
+  const std::string libraries = host_ / "ipc";
+  fs::create_directory(libraries);
+  fs::copy_file(gpushm_testing::own_library("libpreload_standin.so"), libraries + "/l.so");
+  for (const char* const name : {"/opt/listed.so", "/opt/variable.so"}) {
+    fs::create_directories(root() + "/opt");
+    fs::copy_file(gpushm_testing::own_library("libpreload_dlsym.so"), root() + name);
+  }
+  fs::copy_file(gpushm_testing::own_program("preload_probe"), root() + "/opt/probe");
+  put_file(root() + "/etc/ld.so.preload", "/opt/listed.so\n");
+  config_["mounts"].push_back({{"type", "bind"},
+                               {"source", libraries},
+                               {"destination", "/run/ipc"},
+                               {"options", {"rbind", "ro", "nosuid", "nodev"}}});
+  config_["process"]["args"] = {"/opt/probe", "cuIpcOpenMemHandle_v2", "cuMemAlloc_v2"};
+  config_["process"]["env"] = {"PATH=/usr/bin"};
+  config_["root"]["readonly"] = true;
+  hook({"preload", "--library", "/run/ipc/l.so"});
+  const std::string rest = "\nGPUSHM_IPC_DOMAIN=(unset)\nGPUSHM_SOCKET=(unset)\n";
+  const auto result = run_unharmed();
+  EXPECT_EQ(
+      result.out,
+      "cuIpcOpenMemHandle_v2 /run/ipc/l.so\ncuMemAlloc_v2 /opt/listed.so\nLD_PRELOAD=(unset)" +
+          rest)
+      << result.err;
+  EXPECT_EQ(content_of(root() + "/etc/ld.so.preload"), "/opt/listed.so\n");
+  config_["process"]["env"].push_back("LD_PRELOAD=/opt/variable.so");
+  const auto variable = run_unharmed();
+  EXPECT_EQ(variable.out,
+            "cuIpcOpenMemHandle_v2 /run/ipc/l.so\ncuMemAlloc_v2 /opt/variable.so\n"
+            "LD_PRELOAD=/opt/variable.so" +
+                rest)
+      << variable.err;
+}
+
+TEST_P(hook_container, preload_follows_no_link_to_the_host) {
+  fs::create_directories(root() + "/run/ipc");
+  fs::copy_file(gpushm_testing::own_library("libpreload_standin.so"), root() + "/run/ipc/l.so");
+  hook({"preload", "--library", "/run/ipc/l.so"});
+  for (const std::string place : {"/etc/ld.so.preload", "/run/ipc/l.so", "/run/ipc", "/etc"}) {
+    const std::string kept = root() + ".kept";
+    fs::rename(root(), kept);
+    for (const std::string& target : {through_proc("file"),
+                                      through_proc("new"),
+                                      through_proc("dir"),
+                                      "/proc/self/root" + host("file"),
+                                      std::string("../../../../../../../..") + host("new")}) {
+      fs::copy(kept, root(), fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+      link(place, target);
+      static_cast<void>(run_unharmed());
+      fs::remove_all(root());
+    }
+    fs::rename(kept, root());
+  }
+}
+
 // ---- in a user namespace, as with rootless engines ----
 
 TEST_P(hook_container, ordinary_image_gets_cache_in_user_namespace) {

@@ -16,8 +16,8 @@ void add_hook_arguments(CLI::App& app, hook_arguments& out) {
   app.prefix_command();
   app.parse_complete_callback([&app, &out] { out.words = app.remaining(); });
   app.footer(
-      "NAME is create-symlinks, update-ldcache, enable-cuda-compat or "
-      "disable-device-node-modification.");
+      "NAME is create-symlinks, update-ldcache, enable-cuda-compat, "
+      "disable-device-node-modification or preload.");
 }
 
 int run_hook_command(const hook_arguments& arguments) {
