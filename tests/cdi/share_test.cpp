@@ -36,6 +36,34 @@ TEST(cdi_share_device, is_valid_with_lowest_version) {
   EXPECT_EQ(read.content, created);
 }
 
+TEST(cdi_ipc_device, mounts_libraries_and_preloads_one) {
+  const ipc_files files{"/usr/lib/gpushm/ipc", "/usr/bin/gpushm"};
+  const auto created = ipc_document({"default", "team-a"}, files, "/srv/domains");
+  EXPECT_EQ(created.kind, "gpushm.dev/ipc");
+  ASSERT_EQ(created.devices.size(), 2U);
+  EXPECT_EQ(created.devices[1].changes.mounts,
+            share_document({"default", "team-a"}, "/srv/domains").devices[1].changes.mounts);
+  EXPECT_THAT(created.devices[1].changes.env, ElementsAre("GPUSHM_IPC_DOMAIN=team-a"));
+  ASSERT_EQ(created.changes.mounts.size(), 1U);
+  EXPECT_EQ(created.changes.mounts[0].host_path, "/usr/lib/gpushm/ipc");
+  EXPECT_EQ(created.changes.mounts[0].container_path, "/run/gpushm/ipc");
+  EXPECT_THAT(created.changes.mounts[0].options,
+              ElementsAre("ro", "nosuid", "nodev", "rbind", "rprivate"));
+  ASSERT_EQ(created.changes.hooks.size(), 1U);
+  EXPECT_EQ(created.changes.hooks[0].name, "createContainer");
+  EXPECT_EQ(created.changes.hooks[0].path, "/usr/bin/gpushm");
+  EXPECT_THAT(
+      created.changes.hooks[0].args,
+      ElementsAre(
+          "gpushm", "cdi", "hook", "preload", "--library", "/run/gpushm/ipc/libgpushm-ipc.so"));
+  // LD_PRELOAD of the image stays.
+  EXPECT_THAT(created.changes.env, IsEmpty());
+  const auto read = parse(to_text(created, format::json), "ipc.json");
+  EXPECT_THAT(read.problems, IsEmpty());
+  EXPECT_EQ(read.content, created);
+  EXPECT_EQ(ipc_document({"x"}, files, "/d", share_kind).kind, share_kind);
+}
+
 TEST(cdi_share_device, invalid_domain_name_is_rejected) {
   try {
     static_cast<void>(share_document({"default", "my domain"}));

@@ -17,6 +17,7 @@ void add_cdi(CLI::App& root, request& parsed, std::string_view named) {
   constexpr auto commands = std::to_array<row>({{"generate", add_cdi_generate},
                                                 {"hook", add_cdi_hook},
                                                 {"inject", add_cdi_inject},
+                                                {"ipc", add_cdi_ipc},
                                                 {"list", add_cdi_list},
                                                 {"refresh", add_cdi_refresh},
                                                 {"share", add_cdi_share},

@@ -14,6 +14,7 @@ namespace gpushm::cli {
 void add_cdi_generate(CLI::App& cdi, request& parsed);
 void add_cdi_hook(CLI::App& cdi, request& parsed);
 void add_cdi_inject(CLI::App& cdi, request& parsed);
+void add_cdi_ipc(CLI::App& cdi, request& parsed);
 void add_cdi_list(CLI::App& cdi, request& parsed);
 void add_cdi_refresh(CLI::App& cdi, request& parsed);
 void add_cdi_share(CLI::App& cdi, request& parsed);

@@ -6,7 +6,10 @@
 #include "apps/gpushm/cdi/document_output.hpp"
 #include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
+#include "apps/support/ipc_libraries.hpp"
+#include "base/child_process.hpp"
 #include "cdi/document/share_device.hpp"
+#include "discover/trusted_path.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::cli {
@@ -19,6 +22,10 @@ struct share_arguments {
   std::vector<std::string> domains;
   std::string directory{cdi::domains_inside};
   document_output output;
+  std::string_view kind = cdi::share_kind;
+  bool ipc = false;  ///< the devices also preload the library for unchanged programs
+  std::string libraries;
+  std::string hook_path;
 };
 
 std::vector<std::string> domains_in(const std::string& directory) {
@@ -51,12 +58,70 @@ void check_exists(const std::string& directory, const std::string& domain) {
   }
 }
 
-void add_share_arguments(CLI::App& app, share_arguments& out) {
+// Engines run the hook as root for every container with the device.
+void check_hook_program(const std::string& path) {
+  std::error_code failed;
+  const auto problem = fs::is_regular_file(path, failed)
+                           ? discover::why_replaceable(path)
+                           : std::optional<std::string>("it is not a file of this machine");
+  if (problem) {
+    throw error(errc::invalid_argument,
+                "set the hook program",
+                path,
+                "engines would run it as root, and " + *problem,
+                "install it where only root can write, such as /usr/local/bin, and name it: "
+                "--hook-path FILE");
+  }
+}
+
+cdi::ipc_files find_ipc_files(const share_arguments& arguments) {
+  const auto absolute = [](const std::string& path) {
+    return fs::absolute(path).lexically_normal().string();
+  };
+  cdi::ipc_files files{
+      absolute(arguments.libraries.empty() ? app::installed_ipc_libraries() : arguments.libraries),
+      absolute(arguments.hook_path.empty() ? base::executable_path() : arguments.hook_path)};
+  app::check_ipc_libraries(files.libraries, "--libraries");
+  check_hook_program(files.hook_program);
+  return files;
+}
+
+void add_domains(CLI::App& app, share_arguments& out) {
   app.add_option("DOMAIN", out.domains, "Only these domains (default: every domain in --directory)")
       ->type_name("");
   app.add_option("--directory", out.directory, "Directory of the domains (default: /run/gpushm/d)")
       ->type_name("DIR");
   add_document_output(app, out.output);
+}
+
+std::vector<CLI::Option*> add_ipc_places(CLI::App& app, share_arguments& out) {
+  return {app.add_option("--libraries",
+                         out.libraries,
+                         "Directory of libgpushm-ipc.so and libgpushm.so.1 on the host (default: "
+                         "../lib/gpushm/ipc from this program)")
+              ->type_name("DIR"),
+          app.add_option("--hook-path",
+                         out.hook_path,
+                         "Path of the hook program on the host (default: this program)")
+              ->type_name("FILE")};
+}
+
+void add_share_arguments(CLI::App& app, share_arguments& out) {
+  add_domains(app, out);
+  CLI::Option* const ipc =
+      app.add_flag("--ipc",
+                   out.ipc,
+                   "Devices that also make CUDA IPC of unchanged programs work (gpushm.dev/ipc)");
+  for (CLI::Option* const each : add_ipc_places(app, out)) {
+    each->needs(ipc);
+  }
+}
+
+void add_ipc_arguments(CLI::App& app, share_arguments& out) {
+  out.kind = cdi::ipc_kind;
+  out.ipc = true;
+  add_domains(app, out);
+  add_ipc_places(app, out);
 }
 
 int run_share_command(const share_arguments& arguments) {
@@ -68,8 +133,10 @@ int run_share_command(const share_arguments& arguments) {
   auto domains = arguments.domains.empty() ? domains_in(directory) : arguments.domains;
   std::sort(domains.begin(), domains.end());
   domains.erase(std::unique(domains.begin(), domains.end()), domains.end());
-  const auto document = cdi::share_document(domains, directory);
-  write_document(document, arguments.output);
+  write_document(arguments.ipc ? cdi::ipc_document(
+                                     domains, find_ipc_files(arguments), directory, arguments.kind)
+                               : cdi::share_document(domains, directory),
+                 arguments.output);
   return exit_ok;
 }
 
@@ -82,6 +149,16 @@ void add_cdi_share(CLI::App& cdi, request& parsed) {
                                "Describe domains as CDI devices that give containers access",
                                add_share_arguments,
                                run_share_command);
+}
+
+void add_cdi_ipc(CLI::App& cdi, request& parsed) {
+  add_command<share_arguments>(
+      cdi,
+      parsed,
+      "ipc",
+      "Describe domains as CDI devices that also make CUDA IPC of unchanged programs work",
+      add_ipc_arguments,
+      run_share_command);
 }
 
 }  // namespace gpushm::cli
