@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <memory>
 
 #include "apps/gpushm/cdi/cdi_arguments.hpp"
 #include "apps/gpushm/channel/channel_arguments.hpp"
@@ -39,6 +40,7 @@ struct all_arguments {
   import_arguments imported;
   quotas_arguments quotas;
   lost_gpu_arguments lost_gpu;
+  run_arguments run;
   version_arguments version;
   demo_arguments demo;
   demo_role_arguments role;
@@ -371,6 +373,33 @@ int print_usage_error(const CLI::App& root, const CLI::ParseError& failure, int 
   return exit_usage;
 }
 
+void add_run(CLI::App& app, run_arguments& out) {
+  const auto program = std::make_shared<std::string>();
+  app.add_option("PROGRAM", *program, "The program; its arguments follow, best after \"--\"")
+      ->required()
+      ->type_name("");
+  auto* const domain =
+      app.add_option("--domain", out.domain, "The domain to use, if several are mounted")
+          ->type_name("NAME");
+  app.add_option("--socket", out.socket, "The socket of its broker")
+      ->type_name("PATH")
+      ->excludes(domain);
+  app.add_option(
+         "--libraries",
+         out.libraries,
+         "Directory of libgpushm-ipc.so and libgpushm.so.1 (default: ../lib/gpushm/ipc from "
+         "this program)")
+      ->type_name("DIR");
+  // Arguments of the program: in "remaining", even if they look like options.
+  app.prefix_command();
+  app.parse_complete_callback([&app, &out, program] {
+    const std::vector<std::string> rest = app.remaining();
+    const bool separated = !rest.empty() && rest.front() == "--";
+    out.words = {*program};
+    out.words.insert(out.words.end(), rest.begin() + (separated ? 1 : 0), rest.end());
+  });
+}
+
 template <typename Arguments>
 std::function<int()> bind(int (*run)(const Arguments&), const Arguments& arguments) {
   return [run, arguments] { return run(arguments); };
@@ -379,10 +408,11 @@ std::function<int()> bind(int (*run)(const Arguments&), const Arguments& argumen
 // All commands that `parse` adds. A missing name only costs time.
 bool is_command(std::string_view name) {
   constexpr auto names = std::to_array<std::string_view>(
-      {"serve",        "load",       "create",  "open",   "ls",           "stat",
-       "rm",           "wait",       "release", "export", "import",       "demo",
-       "demo-role",    "doctor",     "explain", "topo",   "cdi",          "channel",
-       "quotas",       "lost-gpu",   "k8s",     "matrix", "probe-driver", "measure-worker",
+      {"serve",        "load",       "create",    "open",         "ls",
+       "stat",         "rm",         "wait",      "release",      "export",
+       "import",       "demo",       "demo-role", "run",          "doctor",
+       "explain",      "topo",       "cdi",       "channel",      "quotas",
+       "lost-gpu",     "k8s",        "matrix",    "probe-driver", "measure-worker",
        "trial-worker", "trial-side", "version"});
   return std::find(names.begin(), names.end(), name) != names.end();
 }
@@ -582,6 +612,12 @@ request parse(int argc, char** argv) {
           run_demo,
           all.demo,
           all.demo.json);
+  command("run",
+          "Run a program whose CUDA IPC then works between containers",
+          add_run,
+          run_run,
+          all.run,
+          never);
   command("demo-role", "", add_demo_role, run_demo_role, all.role, never);
   command("doctor",
           "Check whether sharing works on this machine, and suggest fixes",

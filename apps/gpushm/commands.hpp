@@ -165,6 +165,15 @@ struct lost_gpu_arguments {
 };
 [[nodiscard]] int run_lost_gpu(const lost_gpu_arguments& arguments);
 
+struct run_arguments {
+  std::string domain;
+  std::string socket;
+  std::string libraries;           ///< empty: the installed ones
+  std::vector<std::string> words;  ///< the program and its arguments
+};
+/// Becomes the program; returns only by an exception.
+[[nodiscard]] int run_run(const run_arguments& arguments);
+
 struct version_arguments {
   bool json = false;
 };
