@@ -122,7 +122,7 @@ check-dist: ## unpack the tarball of `make dist` and run the demo, two benchmark
 	@scripts/try_floor.sh build/dist || [ $$? = 77 ]
 
 image: deps-image ## build the container image of the agent (podman or buildah, no registry)
-	@scripts/build.sh release $(JOBS) gpushmd gpushm-brokerd gpushm-keeper gpushm gpushm-cdi-hook gpushm-pair
+	@scripts/build.sh release $(JOBS) gpushmd gpushm-brokerd gpushm-keeper gpushm gpushm-cdi-hook gpushm-ipc gpushm-pair
 	@scripts/image.sh build/release $(IMAGE_ARGS)
 
 wheel: deps-python ## build the Python package's wheel in build/python/dist

@@ -46,6 +46,12 @@ function(gpushm_dist)
       list(APPEND packed ${target})
     endif()
   endforeach()
+  if(TARGET gpushm-ipc)
+    install(FILES "${PROJECT_BINARY_DIR}/apps/${GPUSHM_IPC_DIR}/libgpushm-ipc.so"
+                  "${PROJECT_BINARY_DIR}/apps/${GPUSHM_IPC_DIR}/libgpushm.so.${GPUSHM_SOVERSION}"
+            COMPONENT dist EXCLUDE_FROM_ALL DESTINATION ${GPUSHM_IPC_DIR})
+    list(APPEND packed gpushm-ipc)
+  endif()
   # gpushm-selftest reads the label of each test.
   get_property(labels GLOBAL PROPERTY GPUSHM_TEST_LABELS)
   file(WRITE "${PROJECT_BINARY_DIR}/tests.txt" "${labels}")

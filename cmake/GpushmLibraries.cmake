@@ -73,6 +73,24 @@ if(TARGET gpushm_client)
     gpushm_install_pkgconfig(gpushm-broker)
   endif()
 
+  # The directory that containers mount, or a program of this machine is run with: libgpushm-ipc.so, which is preloaded, and the
+  # libgpushm that it loads. A copy, because nothing else of the machine is there. Programs find it from their own directory
+  # (apps/support/ipc_libraries.hpp), also in the build tree.
+  if(TARGET gpushm_ipc_shared)
+    set(GPUSHM_IPC_DIR lib/gpushm/ipc)
+    set(in_tree "${PROJECT_BINARY_DIR}/apps/${GPUSHM_IPC_DIR}")
+    add_custom_command(OUTPUT "${in_tree}/libgpushm-ipc.so" "${in_tree}/libgpushm.so.1"
+      COMMAND "${CMAKE_COMMAND}" -E make_directory "${in_tree}"
+      COMMAND "${CMAKE_COMMAND}" -E copy "$<TARGET_FILE:gpushm_ipc_shared>" "${in_tree}/libgpushm-ipc.so"
+      COMMAND "${CMAKE_COMMAND}" -E copy "$<TARGET_FILE:gpushm_shared>" "${in_tree}/libgpushm.so.1"
+      DEPENDS gpushm_ipc_shared gpushm_shared VERBATIM)
+    add_custom_target(gpushm-ipc ALL DEPENDS "${in_tree}/libgpushm-ipc.so" "${in_tree}/libgpushm.so.1")
+    install(FILES "$<TARGET_FILE:gpushm_ipc_shared>" DESTINATION ${GPUSHM_IPC_DIR}
+            PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
+    install(FILES "$<TARGET_FILE:gpushm_shared>" DESTINATION ${GPUSHM_IPC_DIR} RENAME libgpushm.so.${GPUSHM_SOVERSION}
+            PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
+  endif()
+
   set(config_dir "${CMAKE_INSTALL_LIBDIR}/cmake/gpushm")
   install(EXPORT gpushm FILE gpushm-targets.cmake NAMESPACE gpushm:: DESTINATION "${config_dir}")
   configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/gpushm-config.cmake.in"

@@ -14,7 +14,7 @@ plain+=(wheel)      # make python-test builds one
 plain+=(test-long)  # make test builds its programs and runs a few of its rounds
 # Configured only: PRESET:TARGET... for each. `make demo` is the command of another preset; image_test runs scripts/image.sh.
 declare -A presets=([demo]=demo:gpushm [coverage]=coverage:all [fuzz]=fuzz:all
-                    [image]='release:gpushmd gpushm-brokerd gpushm-keeper gpushm gpushm-cdi-hook gpushm-pair')
+                    [image]='release:gpushmd gpushm-brokerd gpushm-keeper gpushm gpushm-cdi-hook gpushm-ipc gpushm-pair')
 
 failed=0
 fail() {

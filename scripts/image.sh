@@ -96,6 +96,15 @@ for program in "${programs[@]}"; do
   fi
 done
 
+# The libraries that the agent gives to containers of unchanged programs. They use the containers' own C library.
+if [ -d "$build/apps/lib/gpushm/ipc" ]; then
+  mkdir -p "$tree/opt/gpushm/lib/gpushm/ipc"
+  for library in "$build"/apps/lib/gpushm/ipc/*; do
+    install -m 0755 "$library" "$tree/opt/gpushm/lib/gpushm/ipc/"
+    strip --strip-unneeded "$tree/opt/gpushm/lib/gpushm/ipc/${library##*/}"
+  done
+fi
+
 # Libraries that glibc and the driver's libraries load by name.
 libc=$(dirname "$(LD_LIBRARY_PATH='' ldd "$build/apps/gpushm/gpushm" | sed -nE 's/.*libc\.so\.6 => (\/[^ ]+) .*/\1/p')")
 for library in libdl.so.2 libm.so.6 libnss_dns.so.2 libnss_files.so.2 libpthread.so.0 libresolv.so.2 librt.so.1 \

@@ -157,6 +157,10 @@ TEST_F(image_script, programs_of_image_run) {
   EXPECT_EQ(command.out, "gpushm 0.2.0\n") << command.err;
   const auto pair = run_inside("gpushm-pair", {"--version"});
   EXPECT_EQ(pair.out, "gpushm-pair 0.2.0\n") << pair.err;
+  // The libraries that the agent installs on nodes.
+  const auto preloaded = run_inside("gpushm", {"run", "--", "/opt/gpushm/bin/gpushm", "version"});
+  EXPECT_EQ(preloaded.out, "gpushm 0.2.0\n") << preloaded.err;
+  EXPECT_EQ(preloaded.err, "");
   // In the agent's container, the node's /usr replaces the image's.
   fs::create_directory(directory_ / "nothing");
   const auto bare = run_program(
