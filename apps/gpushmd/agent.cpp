@@ -14,6 +14,7 @@
 #include "apps/gpushmd/config_watch.hpp"
 #include "apps/gpushmd/device_plugin.hpp"
 #include "apps/gpushmd/dra_presence.hpp"
+#include "apps/gpushmd/hook_file.hpp"
 #include "apps/gpushmd/logging.hpp"
 #include "apps/gpushmd/lost_gpu_reports.hpp"
 #include "apps/gpushmd/metrics/agent_metrics.hpp"
@@ -67,6 +68,7 @@ dra::driver_options driver_options_of(const settings& chosen) {
   options.cdi_directory = chosen.cdi_dir;
   options.state_directory = chosen.state_directory();
   options.share_devices = chosen.share_devices;
+  options.ipc = install_ipc(chosen);
   return options;
 }
 

@@ -72,6 +72,9 @@ plugin::plan_options plan_options_of(const settings& start, const device_plugin_
   options.share_replicas = start.broker ? offered.share_replicas : 0;
   options.domains = start.domains;
   options.domains_on_host = start.run_dir + "/d";
+  if (start.ipc) {
+    options.ipc = install_ipc(start);
+  }
   options.policy = offered.replicas;
   options.places = generate_options_of(start);
   return options;

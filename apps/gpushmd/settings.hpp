@@ -40,6 +40,7 @@ struct settings {
   bool gpus = true;
   bool gpus_released = false;  ///< no setting: the agent must not open NVML (node_changes.hpp)
   unsigned int share_devices = 64;
+  bool ipc = false;                 ///< resources and claims of unchanged programs
   unsigned int share_grace_s = 10;  ///< until the shares of an unserved domain are unhealthy
   std::vector<std::string> domains{"default"};
   std::string run_dir = "/run/gpushm";
@@ -51,6 +52,7 @@ struct settings {
   std::string cdi_dir = "/var/run/cdi";
   std::string state_dir;    ///< empty: <kubelet_root>/plugins/gpushm.dev
   std::string hook_source;  ///< empty: gpushm-cdi-hook in this program's directory
+  std::string ipc_source;   ///< empty: as installed with this program
   std::string kubeconfig;   ///< empty: the pod's service account
   std::string listen = "[::]:9410";
   std::string log_level = "info";

@@ -191,7 +191,8 @@ void overlay::has_exactly_expected_objects() const {
                   "ClusterRoleBinding gpushm.dev:gpushmd",
                   "ValidatingAdmissionPolicy resourceslices.gpushm.dev",
                   "ValidatingAdmissionPolicyBinding resourceslices.gpushm.dev",
-                  "DeviceClass share.gpushm.dev"});
+                  "DeviceClass share.gpushm.dev",
+                  "DeviceClass ipc.gpushm.dev"});
   }
   strings found;
   for (const manifest& each : objects_) {
@@ -200,8 +201,17 @@ void overlay::has_exactly_expected_objects() const {
   }
   EXPECT_THAT(found, UnorderedElementsAreArray(kinds));
   if (wanted().dra) {
-    EXPECT_EQ(only_object(objects_, "DeviceClass").version,
-              "resource.k8s.io/" + wanted().class_version);
+    for (const char* const name : {"share.gpushm.dev", "ipc.gpushm.dev"}) {
+      const manifest& found = object(objects_, "DeviceClass", name);
+      EXPECT_EQ(found.version, "resource.k8s.io/" + wanted().class_version);
+      const auto configs = elements(find(found.root(), {"spec", "config"}));
+      const bool ipc = std::string(name) == "ipc.gpushm.dev";
+      ASSERT_EQ(configs.size(), ipc ? 1U : 0U);
+      if (ipc) {
+        EXPECT_EQ(text_at(*configs[0], {"opaque", "driver"}), "gpushm.dev");
+        EXPECT_EQ(text_at(*configs[0], {"opaque", "parameters", "ipc"}), "true");
+      }
+    }
   }
 }
 

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "apps/gpushmd/settings.hpp"
 #include "gpushm/error.hpp"
 #include "testing/process/temp_dir.hpp"
 
@@ -66,6 +67,50 @@ TEST(agent_hook_file, mode_is_fixed_and_temporary_files_are_removed) {
   static_cast<void>(install_hook(folder / "hook", folder / "p"));
   EXPECT_FALSE(std::filesystem::exists(folder / "p/gpushm-cdi-hook.tmp.a1B2c3"));
   EXPECT_TRUE(std::filesystem::exists(folder / "p/checkpoint.tmp.a1B2c3"));
+}
+
+TEST(agent_ipc_files, are_installed_for_containers_of_every_user) {
+  const gpushm_testing::temp_dir folder;
+  std::ofstream(folder / "libgpushm-ipc.so") << "preloaded";
+  std::ofstream(folder / "libgpushm.so.1") << "client";
+  std::ofstream(folder / "gpushm-cdi-hook") << "hook";
+  settings chosen;
+  chosen.state_dir = folder / "state";
+  chosen.ipc_source = folder.path();
+  chosen.hook_source = folder / "gpushm-cdi-hook";
+  const mode_t mask = ::umask(077);
+  const auto files = install_ipc(chosen);
+  ::umask(mask);
+  ASSERT_TRUE(files);
+  EXPECT_EQ(files->libraries, folder / "state/ipc");
+  EXPECT_EQ(files->hook_program, folder / "state/gpushm-cdi-hook");
+  EXPECT_EQ(content_of(folder / "state/ipc/libgpushm-ipc.so"), "preloaded");
+  EXPECT_EQ(content_of(folder / "state/ipc/libgpushm.so.1"), "client");
+  struct stat status {};
+  for (const char* const each : {"state/ipc", "state/ipc/libgpushm.so.1"}) {
+    ASSERT_EQ(::stat((folder / each).c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 07777U, 0755U) << each;
+  }
+  // A running program maps the old file.
+  const ino_t first = inode_of(folder / "state/ipc/libgpushm-ipc.so");
+  std::ofstream(folder / "libgpushm-ipc.so") << "newer";
+  static_cast<void>(install_ipc(chosen));
+  EXPECT_NE(inode_of(folder / "state/ipc/libgpushm-ipc.so"), first);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / "state/ipc"), {}), 2);
+}
+
+TEST(agent_ipc_files, missing_source_is_not_an_obstacle) {
+  const gpushm_testing::temp_dir folder;
+  settings chosen;
+  chosen.state_dir = folder / "state";
+  chosen.ipc_source = folder / "nothing";
+  EXPECT_EQ(install_ipc(chosen), std::nullopt);
+  try {
+    static_cast<void>(install_ipc_libraries(folder / "nothing", folder / "state/ipc"));
+    FAIL() << "no error";
+  } catch (const error& why) {
+    EXPECT_EQ(why.next_step(), "name the directory of both libraries: --ipc-source DIR");
+  }
 }
 
 TEST(agent_hook_file, missing_program_is_reported) {

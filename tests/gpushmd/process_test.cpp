@@ -120,6 +120,27 @@ TEST_F(agent_process, registers_allocates_and_exits) {
   }
 }
 
+TEST_F(agent_process, offers_domains_to_unchanged_programs) {
+  const gpushm_testing::temp_dir source;
+  for (const char* const name : {"libgpushm-ipc.so", "libgpushm.so.1"}) {
+    std::ofstream(source / name) << name;
+  }
+  node_->start_kubelet();
+  node_->start_agent({"--ipc", "on", "--ipc-source", source.path()});
+  ASSERT_TRUE(node_->wait_ready());
+  EXPECT_THAT(node_->kubelet().resources(),
+              ElementsAre("gpushm.dev/ipc", "gpushm.dev/share", "nvidia.com/gpu"));
+  ASSERT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/ipc", 64, 10s));
+  const auto ipc = node_->kubelet().allocate("pod", "gpushm.dev/ipc", 1);
+  EXPECT_THAT(ipc.allocation.cdi_devices, ElementsAre("gpushm.dev/ipc=default"));
+  const auto document = json::parse(content_of(node_->spec_directory() + "/gpushm-ipc.json"));
+  const json& edits = document.at("containerEdits");
+  const std::string state = node_->path("kubelet/plugins/gpushm.dev");
+  EXPECT_EQ(edits.at("mounts").at(0).at("hostPath"), state + "/ipc");
+  EXPECT_EQ(edits.at("hooks").at(0).at("path"), state + "/gpushm-cdi-hook");
+  EXPECT_EQ(content_of(state + "/ipc/libgpushm-ipc.so"), "libgpushm-ipc.so");
+}
+
 TEST_F(agent_process, per_gpu_resources_replace_whole_gpus) {
   node_->start_kubelet();
   node_->start_agent({"--per-gpu-resources", "on"});

@@ -10,11 +10,18 @@ namespace gpushm::k8s {
 
 namespace {
 
-constexpr std::string_view share_resource = "gpushm.dev/share";
-constexpr std::string_view share_class = "share.gpushm.dev";
+constexpr auto share_resources =
+    std::to_array<std::string_view>({"gpushm.dev/share", "gpushm.dev/ipc"});
+constexpr auto share_classes =
+    std::to_array<std::string_view>({"share.gpushm.dev", "ipc.gpushm.dev"});
 constexpr std::string_view host_label = "kubernetes.io/hostname";
 
 constexpr std::string_view nvidia = "nvidia.com/";
+
+template <typename Names>
+bool has(const Names& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
 
 /// Prefixes of the resource names of NVIDIA's network operator and of SR-IOV plugins.
 bool is_network(std::string_view name) {
@@ -79,7 +86,7 @@ bool has_class(const claim* of, bool share) {
   return of != nullptr &&
          std::any_of(of->device_classes.begin(),
                      of->device_classes.end(),
-                     [share](const auto& each) { return (each == share_class) == share; });
+                     [share](const auto& each) { return has(share_classes, each) == share; });
 }
 
 void take_claims(sharing_side& side, const manifests& all) {
@@ -117,7 +124,7 @@ void take_resources(sharing_side& side, const std::set<std::string>& one_gpu_res
     bool has_pool = false;
     for (const char* part : {"limits", "requests"}) {
       for (const auto& [name, value] : container["resources"][part].members()) {
-        if (name == share_resource) {
+        if (has(share_resources, name)) {
           side.channels.insert("domain");
         } else if (is_gpu(name)) {
           const bool one = is_one_gpu(name) || one_gpu_resources.contains(name);

@@ -69,6 +69,74 @@ std::string request_of(const nlohmann::json& result) {
   return text.substr(0, text.find('/'));
 }
 
+bool applies_to(const nlohmann::json& config, const std::string& request) {
+  const auto requests = config.find("requests");
+  if (requests == config.end() || !requests->is_array() || requests->empty()) {
+    return true;
+  }
+  // A request with alternatives is named alone, or with one of them.
+  const std::string main = request.substr(0, request.find('/'));
+  return std::any_of(requests->begin(), requests->end(), [&](const nlohmann::json& each) {
+    return each == request || each == main;
+  });
+}
+
+/// Reads {"apiVersion": "gpushm.dev/v1", "kind": "ShareParameters", "ipc": true}.
+bool ipc_in(const nlohmann::json& parameters, const claim_reference& claim) {
+  const auto refuse = [&](const std::string& cause) {
+    throw error(errc::invalid_argument,
+                operation,
+                to_string(claim),
+                "its parameters for gpushm.dev are not valid: " + cause,
+                "write {apiVersion: gpushm.dev/v1, kind: ShareParameters, ipc: true}");
+  };
+  if (!parameters.is_object()) {
+    refuse("they are not an object");
+  }
+  bool ipc = false;
+  for (const auto& [key, value] : parameters.items()) {
+    if (key == "apiVersion" || key == "kind") {
+      const char* const expected = key == "kind" ? "ShareParameters" : "gpushm.dev/v1";
+      if (value != expected) {
+        refuse(fmt::format("{} is not {}", key, expected));
+      }
+    } else if (key == "ipc" && value.is_boolean()) {
+      ipc = value.get<bool>();
+    } else if (key == "ipc") {
+      refuse("ipc is neither true nor false");
+    } else {
+      refuse(fmt::format("unknown field \"{}\"", key));
+    }
+  }
+  if (!parameters.contains("apiVersion") || !parameters.contains("kind")) {
+    refuse("apiVersion or kind is missing");
+  }
+  return ipc;
+}
+
+/// The parameter ipc of a result: from its class, then from the claim, which takes precedence. The
+/// API server lists them in this order.
+bool is_ipc(const nlohmann::json& object,
+            const nlohmann::json& result,
+            const claim_reference& claim,
+            const result_owner& owner) {
+  static const nlohmann::json::json_pointer place("/status/allocation/devices/config");
+  bool ipc = false;
+  if (!object.contains(place) || !object.at(place).is_array()) {
+    return ipc;
+  }
+  for (const nlohmann::json& each : object.at(place)) {
+    const auto opaque = each.is_object() ? each.find("opaque") : each.end();
+    if (opaque == each.end() || !opaque->is_object() ||
+        text_at(*opaque, "driver") != owner.driver ||
+        !applies_to(each, text_at(result, "request"))) {
+      continue;
+    }
+    ipc = ipc_in(opaque->value("parameters", nlohmann::json()), claim);
+  }
+  return ipc;
+}
+
 std::string uid_in(const nlohmann::json& object) {
   const auto metadata = object.find("metadata");
   return metadata != object.end() && metadata->is_object() ? text_at(*metadata, "uid")
@@ -148,6 +216,7 @@ prepared_claim read_allocation(const nlohmann::json& object,
   prepared_claim prepared{claim, domain_of(claim.uid), {}};
   for (const nlohmann::json& result : results_of(object, owner)) {
     prepared_device& device = device_for(prepared, result);
+    device.ipc = is_ipc(object, result, claim, owner) || device.ipc;
     const std::string request = request_of(result);
     if (std::find(device.requests.begin(), device.requests.end(), request) ==
         device.requests.end()) {

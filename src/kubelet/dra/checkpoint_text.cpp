@@ -29,6 +29,9 @@ nlohmann::json to_json(const prepared_claim& claim) {
     if (each.share_id) {
       device["shareID"] = *each.share_id;
     }
+    if (each.ipc) {
+      device["ipc"] = true;
+    }
     devices.push_back(std::move(device));
   }
   return {{"namespace", claim.claim.name_space},
@@ -50,6 +53,7 @@ prepared_claim claim_from_json(const std::string& uid, const nlohmann::json& fro
     if (each.contains("shareID")) {
       device.share_id = each.at("shareID").get<std::string>();
     }
+    device.ipc = each.value("ipc", false);
     claim.devices.push_back(std::move(device));
   }
   return claim;

@@ -32,6 +32,7 @@ struct prepared_device {
   std::string device;
   std::vector<std::string> cdi_devices;  ///< qualified names
   std::optional<std::string> share_id;
+  bool ipc = false;  ///< preloads the library for unchanged programs
   bool operator==(const prepared_device&) const = default;
 };
 

@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <system_error>
 
 #include "base/file.hpp"
 #include "base/syscall.hpp"
 #include "cdi/document/share_device.hpp"
 #include "cdi/document/write.hpp"
+#include "gpushm/error.hpp"
 #include "kubelet/dra/allocation.hpp"
 
 namespace gpushm::dra {
@@ -44,6 +46,21 @@ std::vector<std::string> names_in(const std::string& directory) {
   return names;
 }
 
+void add_preload(const prepared_claim& claim, const cdi::ipc_files* files, cdi::edits& changes) {
+  if (files == nullptr) {
+    throw error(errc::system_error,
+                "describe claim",
+                to_string(claim.claim),
+                "it has the parameter ipc, but this node's agent could not install the libraries "
+                "for it",
+                "see the log of gpushmd at its start, and --ipc-source");
+  }
+  cdi::edits added = cdi::preload_edits(*files);
+  changes.env.push_back(cdi::ipc_domain_variable(claim.domain));
+  std::move(added.mounts.begin(), added.mounts.end(), std::back_inserter(changes.mounts));
+  changes.hooks = std::move(added.hooks);
+}
+
 }  // namespace
 
 std::string cdi_device_name(const std::string& claim_uid, const std::string& device) {
@@ -51,7 +68,9 @@ std::string cdi_device_name(const std::string& claim_uid, const std::string& dev
   return fmt::format("{}-{}", domain_of(claim_uid), device);
 }
 
-cdi::document claim_document(const prepared_claim& claim, const std::string& directory) {
+cdi::document claim_document(const prepared_claim& claim,
+                             const std::string& directory,
+                             const cdi::ipc_files* files) {
   cdi::document result = cdi::share_document({claim.domain});
   result.kind = claim_kind;
   cdi::device shared = std::move(result.devices.front());
@@ -59,6 +78,12 @@ cdi::document claim_document(const prepared_claim& claim, const std::string& dir
   result.devices.clear();
   for (const prepared_device& each : claim.devices) {
     shared.name = cdi_device_name(claim.claim.uid, each.device);
+    shared.changes.env.clear();
+    shared.changes.hooks.clear();
+    shared.changes.mounts.resize(1);
+    if (each.ipc) {
+      add_preload(claim, files, shared.changes);
+    }
     const bool known = std::any_of(result.devices.begin(),
                                    result.devices.end(),
                                    [&](const auto& other) { return other.name == shared.name; });
@@ -77,7 +102,8 @@ std::string claim_documents::path_of(const std::string& claim_uid) const {
 void claim_documents::write(const prepared_claim& claim,
                             const std::string& domain_directory) const {
   const std::string path = path_of(claim.claim.uid);
-  const cdi::document content = claim_document(claim, domain_directory);
+  const cdi::document content =
+      claim_document(claim, domain_directory, files_ ? &*files_ : nullptr);
   if (base::read_small_file(path) != cdi::to_text(content, cdi::format::json)) {
     cdi::write_file(content, path, cdi::format::json);
   }

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "cdi/document/document.hpp"
+#include "cdi/document/share_device.hpp"
 #include "kubelet/dra/claim.hpp"
 
 namespace gpushm::dra {
@@ -18,16 +20,20 @@ inline constexpr std::string_view claim_kind = "gpushm.dev/claim";
 [[nodiscard]] std::string cdi_device_name(const std::string& claim_uid, const std::string& device);
 
 /// A document with a device for each of the claim's devices. All mount the host's `directory`
-/// read-only where clients search for domains.
+/// read-only where clients search for domains. Those with `prepared_device::ipc` also preload the
+/// library for unchanged programs from `files`. Throws `error` (system_error) if `files` is needed
+/// and null.
 [[nodiscard]] cdi::document claim_document(const prepared_claim& claim,
-                                           const std::string& directory);
+                                           const std::string& directory,
+                                           const cdi::ipc_files* files = nullptr);
 
 /// The transient documents of claims in a directory that other programs also use.
 ///
 /// Thread-safety: shared objects: safe for different claims.
 class claim_documents {
  public:
-  explicit claim_documents(std::string directory) : directory_(std::move(directory)) {}
+  explicit claim_documents(std::string directory, std::optional<cdi::ipc_files> files = {})
+      : directory_(std::move(directory)), files_(std::move(files)) {}
 
   [[nodiscard]] std::string path_of(const std::string& claim_uid) const;
   /// Writes by rename; no effect when the file already has this content. Throws `error`.
@@ -45,6 +51,7 @@ class claim_documents {
   [[nodiscard]] std::vector<std::string> list(bool finished) const;
 
   std::string directory_;
+  std::optional<cdi::ipc_files> files_;
 };
 
 }  // namespace gpushm::dra

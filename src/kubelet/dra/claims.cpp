@@ -32,7 +32,7 @@ claims::claims(claims_options options, resource_api& api, cluster& through, doma
       api_(api),
       through_(through),
       domains_(opened),
-      documents_(options_.cdi_directory) {}
+      documents_(options_.cdi_directory, options_.ipc) {}
 
 nlohmann::json claims::fetch(const claim_reference& claim) {
   const auto request = [&] {

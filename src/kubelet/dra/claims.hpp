@@ -30,6 +30,7 @@ struct claims_options {
   /// To wait for another call for the same claim. Below the 45 s of a kubelet's call, which then
   /// gets the error.
   std::chrono::milliseconds timeout{30'000};
+  std::optional<cdi::ipc_files> ipc = {};  ///< without them, claims with the parameter ipc fail
 };
 
 /// The claims that are prepared on this node: each has a domain, a CDI document and an entry in the

@@ -58,6 +58,15 @@ driver_options complete(driver_options options) {
   return options;
 }
 
+claims_options claims_options_of(const driver_options& options) {
+  claims_options result{{options.driver_name, options.node_name},
+                        options.cdi_directory,
+                        options.state_directory,
+                        options.boot_id};
+  result.ipc = options.ipc;
+  return result;
+}
+
 }  // namespace
 
 class driver::impl {
@@ -72,13 +81,7 @@ class driver::impl {
         through_(through),
         observer_(observer),
         api_(through),
-        claims_({{options_.driver_name, options_.node_name},
-                 options_.cdi_directory,
-                 options_.state_directory,
-                 options_.boot_id},
-                api_,
-                through,
-                opened),
+        claims_(claims_options_of(options_), api_, through, opened),
         health_(options_.node_name, options_.share_devices),
         through_api_(workers),
         local_(workers),

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/operations.hpp"
+#include "cdi/document/share_device.hpp"
 #include "kubelet/dra/cluster.hpp"
 #include "kubelet/dra/domains.hpp"
 #include "kubelet/rest/client.hpp"
@@ -20,7 +21,9 @@ struct driver_options {
   std::string kubelet_root =
       "/var/lib/kubelet";  ///< the same path in the container and on the host
   std::string cdi_directory = "/var/run/cdi";
-  std::string state_directory = {};                   ///< empty: <kubelet root>/plugins/<driver>
+  std::string state_directory = {};  ///< empty: <kubelet root>/plugins/<driver>
+  /// Without them, claims with the parameter ipc fail.
+  std::optional<cdi::ipc_files> ipc = {};
   unsigned share_devices = 64;                        ///< 1 to 128: each claim needs one
   std::string boot_id = {};                           ///< empty: the kernel's
   std::chrono::milliseconds check_interval{1'000};    ///< for the sockets

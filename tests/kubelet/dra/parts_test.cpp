@@ -175,6 +175,125 @@ TEST(dra_document, claims_have_distinct_names_and_directories) {
   EXPECT_NE(one.devices.at(0).changes.mounts, two.devices.at(0).changes.mounts);
 }
 
+// ---- unchanged programs ----
+
+json parameters(bool ipc) {
+  return {{"apiVersion", "gpushm.dev/v1"}, {"kind", "ShareParameters"}, {"ipc", ipc}};
+}
+
+/// An allocated claim with these configurations, in the order of the API server.
+json configured_claim(const claim_reference& claim, const json& configs) {
+  json object = claim_object(
+      claim,
+      {{.request = "plain", .device = "share-0"}, {.request = "ipc/first", .device = "share-1"}});
+  object["status"]["allocation"]["devices"]["config"] = configs;
+  return object;
+}
+
+json config_of(const json& given, const json& requests = json::array()) {
+  return {{"source", "FromClaim"},
+          {"requests", requests},
+          {"opaque", {{"driver", test_driver}, {"parameters", given}}}};
+}
+
+std::vector<bool> ipc_of(const json& object, const claim_reference& claim) {
+  std::vector<bool> all;
+  for (const auto& device : read_allocation(object, claim, owner).devices) {
+    all.push_back(device.ipc);
+  }
+  return all;
+}
+
+TEST(dra_parameters, ipc_applies_to_its_requests) {
+  const claim_reference claim = claim_number(1);
+  const auto of = [&](const json& configs) {
+    return ipc_of(configured_claim(claim, configs), claim);
+  };
+  EXPECT_THAT(of(json::array()), ElementsAre(false, false));
+  EXPECT_THAT(of(json::array({config_of(parameters(true))})), ElementsAre(true, true));
+  EXPECT_THAT(of(json::array({config_of(parameters(true), json::array({"ipc"}))})),
+              ElementsAre(false, true));
+  EXPECT_THAT(of(json::array({config_of(parameters(true), json::array({"ipc/first"}))})),
+              ElementsAre(false, true));
+  EXPECT_THAT(of(json::array({config_of(parameters(true), json::array({"ipc/second"}))})),
+              ElementsAre(false, false));
+  json foreign = config_of({{"sharing", "x"}});
+  foreign["opaque"]["driver"] = "gpu.nvidia.com";
+  EXPECT_THAT(of(json::array({foreign})), ElementsAre(false, false));
+}
+
+TEST(dra_parameters, claim_takes_precedence_over_class) {
+  const claim_reference claim = claim_number(1);
+  EXPECT_THAT(ipc_of(configured_claim(claim,
+                                      {config_of(parameters(true)),
+                                       config_of(parameters(false), json::array({"plain"}))}),
+                     claim),
+              ElementsAre(false, true));
+}
+
+TEST(dra_parameters, malformed_ones_are_reported) {
+  const claim_reference claim = claim_number(1);
+  const auto reason = [&](const json& given) {
+    const std::string text =
+        failure_of([&] {
+          (void)ipc_of(configured_claim(claim, json::array({config_of(given)})), claim);
+        }).what();
+    const std::string begin =
+        "prepare claim \"default/claim-1\": its parameters for gpushm.dev are not valid: ";
+    const std::string end =
+        " (write {apiVersion: gpushm.dev/v1, kind: ShareParameters, ipc: true})";
+    EXPECT_THAT(text, testing::AllOf(testing::StartsWith(begin), testing::EndsWith(end)));
+    return text.size() > begin.size() + end.size()
+               ? text.substr(begin.size(), text.size() - begin.size() - end.size())
+               : text;
+  };
+  EXPECT_EQ(reason("x"), "they are not an object");
+  EXPECT_EQ(reason(nullptr), "they are not an object");
+  json given = parameters(true);
+  given["ipc"] = "true";
+  EXPECT_EQ(reason(given), "ipc is neither true nor false");
+  given = parameters(true);
+  given["ipcs"] = true;
+  EXPECT_EQ(reason(given), "unknown field \"ipcs\"");
+  given = parameters(true);
+  given["apiVersion"] = "gpushm.dev/v2";
+  EXPECT_EQ(reason(given), "apiVersion is not gpushm.dev/v1");
+  EXPECT_EQ(reason({{"ipc", true}}), "apiVersion or kind is missing");
+}
+
+TEST(dra_parameters, ipc_is_described_stored_and_needs_files) {
+  const claim_reference claim = claim_number(1);
+  const prepared_claim prepared = read_allocation(
+      configured_claim(claim, json::array({config_of(parameters(true), json::array({"ipc"}))})),
+      claim,
+      owner);
+  const gpushm::cdi::ipc_files files{"/k/ipc", "/k/gpushm-cdi-hook"};
+  const auto document = claim_document(prepared, "/d/x", &files);
+  ASSERT_EQ(document.devices.size(), 2U);
+  EXPECT_EQ(document.devices[0].changes.mounts.size(), 1U);
+  EXPECT_THAT(document.devices[0].changes.env, testing::IsEmpty());
+  EXPECT_THAT(document.devices[0].changes.hooks, testing::IsEmpty());
+  const auto& changes = document.devices[1].changes;
+  ASSERT_EQ(changes.mounts.size(), 2U);
+  EXPECT_EQ(changes.mounts[0].host_path, "/d/x");
+  EXPECT_EQ(changes.mounts[1].host_path, "/k/ipc");
+  EXPECT_EQ(changes.mounts[1].container_path, "/run/gpushm/ipc");
+  EXPECT_THAT(changes.env, ElementsAre("GPUSHM_IPC_DOMAIN=claim-" + uid_of(1)));
+  ASSERT_EQ(changes.hooks.size(), 1U);
+  EXPECT_EQ(changes.hooks[0].path, "/k/gpushm-cdi-hook");
+  EXPECT_THAT(
+      changes.hooks[0].args,
+      ElementsAre("gpushm-cdi-hook", "preload", "--library", "/run/gpushm/ipc/libgpushm-ipc.so"));
+  checkpoint state;
+  state.boot_id = "b";
+  state.claims[claim.uid] = prepared;
+  EXPECT_EQ(gpushm::dra::from_text(to_text(state), "f"), state);
+  EXPECT_STREQ(failure_of([&] { (void)claim_document(prepared, "/d/x"); }).what(),
+               "describe claim \"default/claim-1\": it has the parameter ipc, but this node's "
+               "agent could not install the libraries for it (see the log of gpushmd at its start, "
+               "and --ipc-source)");
+}
+
 checkpoint sample() {
   checkpoint state;
   state.boot_id = "boot-1";

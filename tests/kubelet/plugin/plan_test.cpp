@@ -356,6 +356,35 @@ TEST(plugin_plan, each_domain_is_a_resource_with_replicas) {
             "plan resources \"a\": the domain is named twice (name each domain once)");
 }
 
+TEST(plugin_plan, each_domain_is_also_a_resource_of_unchanged_programs) {
+  plan_options options;
+  options.gpus = false;
+  options.domains = {"default", "team-a"};
+  options.share_replicas = 3;
+  options.domains_on_host = "/srv/gpushm/d";
+  options.ipc = cdi::ipc_files{"/k/ipc", "/k/gpushm-cdi-hook"};
+  const planned plan = make_plan(configuration(), options, {});
+  EXPECT_THAT(names_of(plan),
+              ElementsAre("gpushm.dev/share 3",
+                          "gpushm.dev/share-team-a 3",
+                          "gpushm.dev/ipc 3",
+                          "gpushm.dev/ipc-team-a 3"));
+  allocation expected;
+  expected.cdi_devices = {"gpushm.dev/ipc=team-a"};
+  EXPECT_THAT(plan.resources[3]->allocate(std::vector<std::vector<std::string>>{{"team-a::1"}}),
+              ElementsAre(expected));
+  EXPECT_EQ(plan.ipc, cdi::ipc_document(options.domains, *options.ipc, "/srv/gpushm/d"));
+  EXPECT_EQ(plan.set_share_health("team-a", false, "away"), 6U);
+
+  // Without CDI, no hook can run.
+  const planned without = make_plan(by_variable(), options, {});
+  EXPECT_THAT(names_of(without), ElementsAre("gpushm.dev/share 3", "gpushm.dev/share-team-a 3"));
+  EXPECT_THAT(without.ipc.devices, IsEmpty());
+  EXPECT_THAT(without.warnings,
+              ElementsAre("gpushm.dev/ipc is not offered: its devices have a hook, which needs CDI "
+                          "(--device-list-strategy cdi-cri)"));
+}
+
 TEST(plugin_plan, ids_fit_the_kubelet_limit) {
   const std::string common(80, 'd');
   const std::string a = short_id(common + "a", 64);

@@ -171,8 +171,9 @@ std::string short_id(std::string_view domain, unsigned int replicas) {
 }
 
 void write_documents(const planned& plan, const std::string& directory, stale_documents earlier) {
-  for (const auto& [content, name] :
-       {std::pair(&plan.gpus, gpu_file_name), std::pair(&plan.shares, share_file_name)}) {
+  for (const auto& [content, name] : {std::pair(&plan.gpus, gpu_file_name),
+                                      std::pair(&plan.shares, share_file_name),
+                                      std::pair(&plan.ipc, ipc_file_name)}) {
     const std::string path = fmt::format("{}/{}", directory, name);
     if (!content->devices.empty()) {
       cdi::write_file(*content, path, cdi::format::json);

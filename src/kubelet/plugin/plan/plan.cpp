@@ -148,13 +148,23 @@ class planner {
     if (options_.share_replicas == 0 || options_.domains.empty()) {
       return;
     }
+    check_domains();
     plan_.shares = cdi::share_document(options_.domains, options_.domains_on_host);
+    add_domains(cdi::share_kind);
+    if (options_.ipc && !rules_->uses_cdi()) {
+      plan_.warnings.push_back(
+          fmt::format("{} is not offered: its devices have a hook, which needs CDI "
+                      "(--device-list-strategy cdi-cri)",
+                      cdi::ipc_kind));
+    } else if (options_.ipc) {
+      plan_.ipc = cdi::ipc_document(options_.domains, *options_.ipc, options_.domains_on_host);
+      add_domains(cdi::ipc_kind);
+    }
+  }
+
+  void check_domains() const {
     std::set<std::string> seen;
     for (const std::string& domain : options_.domains) {
-      std::string name(cdi::share_kind);
-      if (!seen.empty()) {
-        name.append("-").append(domain);
-      }
       if (!seen.insert(domain).second) {
         throw error(errc::invalid_argument,
                     operation,
@@ -162,12 +172,22 @@ class planner {
                     "the domain is named twice",
                     "name each domain once");
       }
+    }
+  }
+
+  /// A resource for each domain.
+  void add_domains(std::string_view kind) {
+    for (const std::string& domain : options_.domains) {
+      std::string name(kind);
+      if (domain != options_.domains.front()) {
+        name.append("-").append(domain);
+      }
       check_name(name);
       unit place;
       place.id = short_id(domain, options_.share_replicas);
       place.gpu = health_key_of(domain);
       place.replicas = options_.share_replicas;
-      place.cdi_name = fmt::format("{}={}", cdi::share_kind, domain);
+      place.cdi_name = fmt::format("{}={}", kind, domain);
       add(std::make_shared<share_resource>(
           name, std::vector{std::move(place)}, rules_, options_.domains_on_host));
     }

@@ -3,11 +3,13 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cdi/document/document.hpp"
+#include "cdi/document/share_device.hpp"
 #include "discover/generate.hpp"
 #include "kubelet/plugin/configuration/configuration.hpp"
 #include "kubelet/plugin/plan/inventory.hpp"
@@ -38,6 +40,9 @@ struct plan_options {
   unsigned int share_replicas = 64;
   std::vector<std::string> domains{"default"};
   std::string domains_on_host = "/run/gpushm/d";  ///< where the domains' directories are
+  /// Each domain is also the resource "gpushm.dev/ipc", or "gpushm.dev/ipc-<domain>", with as many
+  /// devices, which in addition preload the library for unchanged programs.
+  std::optional<cdi::ipc_files> ipc;
   replica_policy policy = replica_policy::distributed;
   /// Locations of the driver, the nodes and the hook. Vendor, class, names and ids are ignored.
   discover::generate_options places;
@@ -48,6 +53,7 @@ struct planned {
   std::vector<std::shared_ptr<resource>> resources;  ///< each name once
   cdi::document gpus;                                ///< no devices: not written
   cdi::document shares;                              ///< no devices: not written
+  cdi::document ipc;                                 ///< no devices: not written
   std::vector<std::string> notes;                    ///< what is offered, for the log
   std::vector<std::string> warnings;                 ///< what is not offered, and why
 
@@ -74,6 +80,7 @@ struct planned {
 /// Names of the files that `write_documents` writes.
 inline constexpr std::string_view gpu_file_name = "gpushm-device-plugin.json";
 inline constexpr std::string_view share_file_name = "gpushm-share.json";
+inline constexpr std::string_view ipc_file_name = "gpushm-ipc.json";
 
 /// How to treat documents of an earlier plan that this plan does not contain.
 enum class stale_documents { remove, keep };
