@@ -154,10 +154,14 @@ void attach(parts& times,
   times.part("connect");
   const segment model = open_tensors(attached, model_name);
   times.part("open");
-  const std::vector<tensor_place> places = tensor_places(model);
+  const tensor_index tensors(model);
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i != tensors.size(); ++i) {
+    bytes += tensors[i].size_bytes;
+  }
   times.part("table");
   times.end();
-  if (places.size() != what.tensors) {
+  if (tensors.size() != what.tensors || bytes % row_bytes != 0) {
     throw std::runtime_error("the table has other tensors");
   }
 }

@@ -144,7 +144,8 @@ std::pair<table_words, seal_value> copy_with_seal(const segment& what,
   table_words words((seal_place(info) + seal_bytes - begin) / sizeof(std::uint64_t));
   what.read(begin, std::as_writable_bytes(std::span(words)));
   seal_value seal;
-  std::memcpy(&seal, words.data() + words.size() - seal_bytes / sizeof(std::uint64_t), seal_bytes);
+  const auto last = std::as_bytes(std::span(words)).last(seal_bytes);
+  std::copy(last.begin(), last.end(), std::as_writable_bytes(std::span(&seal, 1)).begin());
   return {std::move(words), seal};
 }
 

@@ -57,7 +57,9 @@ void publish(std::string_view text) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   table_words words(size / sizeof(std::uint64_t));
-  std::memcpy(words.data(), data, words.size() * sizeof(std::uint64_t));
+  if (!words.empty()) {
+    std::memcpy(words.data(), data, words.size() * sizeof(std::uint64_t));
+  }
   if (const auto table = read_table(std::move(words))) {
     check(*table);
   }
