@@ -77,6 +77,15 @@ nlohmann::json dashboard() {
   return nlohmann::json::parse(source_file("deploy/monitoring/dashboard.json"));
 }
 
+std::vector<std::string> plotted_titles(const std::string& svg) {
+  static const std::regex panel(R"(<g class="panel"[^>]*>\n<text class="title"[^>]*>([^<]*)<)");
+  std::vector<std::string> result;
+  for (std::sregex_iterator at(svg.begin(), svg.end(), panel); at != std::sregex_iterator(); ++at) {
+    result.push_back((*at)[1]);
+  }
+  return result;
+}
+
 std::set<std::string> metrics_in(const std::string& expression) {
   static const std::regex name(R"(\b((?:gpushm|process)_[a-z_]+))");
   static const std::regex suffix("_(bucket|sum|count)$");

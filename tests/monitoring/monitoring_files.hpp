@@ -35,6 +35,9 @@ struct alert_expectation {
 [[nodiscard]] std::vector<alert_expectation> alert_expectations();
 [[nodiscard]] nlohmann::json dashboard();
 
+/// Titles of the panels in a file of scripts/plot_dashboard.py, in their order. Pure function.
+[[nodiscard]] std::vector<std::string> plotted_titles(const std::string& svg);
+
 /// Names of the metrics in an expression of PromQL, histograms without their suffixes. `up`, which
 /// Prometheus makes, is not among them. Pure function.
 [[nodiscard]] std::set<std::string> metrics_in(const std::string& expression);

@@ -110,6 +110,20 @@ TEST_F(monitoring, dashboard_is_complete) {
   }
 }
 
+// Pictures of Grafana they are not; each says so.
+TEST_F(monitoring, committed_plots_are_of_the_dashboard) {
+  std::vector<std::string> titles;
+  const auto file = dashboard();
+  for (const auto& panel : file.at("panels")) {
+    titles.push_back(panel.at("title"));
+  }
+  const std::string svg = source_file("docs/dashboard.svg");
+  EXPECT_EQ(plotted_titles(svg), titles)
+      << "write it again: dashboard_plots 360 docs/dashboard.svg";
+  EXPECT_NE(svg.find("Plots of scraped answers, no Grafana"), std::string::npos);
+  EXPECT_NE(source_file("docs/monitoring.md").find("](dashboard.svg)"), std::string::npos);
+}
+
 TEST_F(monitoring, each_alert_has_a_runbook) {
   const std::string text = source_file("docs/monitoring.md");
   const std::string alerts = section(text, "## Alerts");

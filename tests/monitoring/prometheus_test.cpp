@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -18,6 +18,7 @@
 #include "testing/process/temp_dir.hpp"
 #include "tests/docs/docs_text.hpp"
 #include "tests/monitoring/monitoring_files.hpp"
+#include "tests/monitoring/prometheus_server.hpp"
 
 namespace gpushm_tests {
 namespace {
@@ -26,69 +27,6 @@ using gpushm_testing::eventually;
 using gpushm_testing::scaled_timeout;
 using nlohmann::json;
 using namespace std::chrono_literals;
-
-std::string percent_encoded(const std::string& text) {
-  constexpr const char* digits = "0123456789ABCDEF";
-  std::string result;
-  for (const char each : text) {
-    const auto code = static_cast<unsigned char>(each);
-    result += {'%', digits[code / 16], digits[code % 16]};
-  }
-  return result;
-}
-
-/// A Prometheus with the rules of this repository. Thread-safety: unsafe.
-class prometheus_server {
- public:
-  explicit prometheus_server(int port_of_agent)
-      : server_(gpushm_testing::child::start(options_for(port_of_agent))) {
-    const std::string listens = "msg=\"Listening on\" address=127.0.0.1:";
-    const std::string line =
-        server_.wait_for_line(listens + "[0-9]+", scaled_timeout(60s), gpushm_testing::stream::err);
-    port_ = std::stoi(line.substr(line.find(listens) + listens.size()));
-  }
-
-  /// The field "data" of the answer; null if the request fails, for instance because the server is
-  /// not ready.
-  [[nodiscard]] json get(const std::string& path) {
-    last_answer_ = http_get(port_, path);
-    const json answer = json::parse(
-        last_answer_.substr(std::min<std::size_t>(4, last_answer_.size())), nullptr, false);
-    return answer.is_object() && answer.value("status", "") == "success" ? answer.at("data")
-                                                                         : json();
-  }
-  /// The samples that an expression has now; null as above.
-  [[nodiscard]] json samples_of(const std::string& expression) {
-    const json data = get("/api/v1/query?query=" + percent_encoded(expression));
-    return data.is_object() ? data.at("result") : json();
-  }
-  [[nodiscard]] bool has_samples(const std::string& expression) {
-    const json samples = samples_of(expression);
-    return samples.is_array() && !samples.empty();
-  }
-  [[nodiscard]] const std::string& last_answer() const { return last_answer_; }
-
- private:
-  [[nodiscard]] gpushm_testing::spawn_options options_for(int port_of_agent) const {
-    const std::string settings = folder_ / "prometheus.yml";
-    std::ofstream(settings) << "global: {scrape_interval: 250ms, evaluation_interval: 1s}\n"
-                            << "scrape_configs:\n- job_name: gpushmd\n  static_configs:\n"
-                            << "  - targets: ['127.0.0.1:" << port_of_agent << "']\n"
-                            << "rule_files: ['" GPUSHM_SOURCE_DIR
-                               "/deploy/monitoring/rules.yaml']\n";
-    gpushm_testing::spawn_options options;
-    options.argv = {"prometheus",
-                    "--config.file=" + settings,
-                    "--storage.tsdb.path=" + (folder_ / "data"),
-                    "--web.listen-address=127.0.0.1:0"};
-    return options;
-  }
-
-  gpushm_testing::temp_dir folder_;
-  gpushm_testing::child server_;
-  int port_ = 0;
-  std::string last_answer_;
-};
 
 /// One node for all tests: a Prometheus begins to scrape five seconds after its start.
 class prometheus : public ::testing::Test {
@@ -109,7 +47,7 @@ class prometheus : public ::testing::Test {
       node_->start_kubelet();
       node_->start_agent();
       ASSERT_TRUE(node_->wait_ready());
-      server_ = std::make_unique<prometheus_server>(node_->port());
+      server_ = std::make_unique<prometheus_server>(node_->port(), 250ms);
     }
   }
   static void TearDownTestSuite() {
@@ -209,6 +147,33 @@ TEST_F(prometheus, evaluates_the_alerts) {
     return missing.empty();
   };
   EXPECT_TRUE(eventually(all_known, 60s)) << missing;
+}
+
+// docs/dashboard.svg has the same panels: monitoring.committed_plots_are_of_the_dashboard.
+TEST_F(prometheus, answers_are_plotted_for_each_panel) {
+  if (!gpushm_testing::find_in_path("python3")) {
+    GTEST_SKIP() << "no python3 in $PATH";
+  }
+  use_domain();
+  ASSERT_TRUE(eventually([&] { return server_->has_samples("gpushm_segments >= 1"); }, 60s));
+  const gpushm_testing::temp_dir folder;
+  const std::string file = folder / "plots.svg";
+  const auto done = gpushm_testing::run_program(plot_options(*server_, 10s, "of a <test>", file),
+                                                scaled_timeout(60s));
+  ASSERT_EQ(done.status, gpushm_testing::exited(0)) << done.err;
+  std::ifstream stream(file);
+  const std::string svg{std::istreambuf_iterator<char>(stream), {}};
+  std::vector<std::string> expected;
+  for (const titled_query& each : documented_queries()) {
+    expected.push_back(each.title);
+  }
+  EXPECT_EQ(plotted_titles(svg), expected);
+  EXPECT_NE(svg.find("no Grafana"), std::string::npos);
+  EXPECT_NE(svg.find("of a &lt;test&gt;"), std::string::npos);
+  const std::string segments = svg.substr(svg.find(">Segments<"));
+  EXPECT_NE(segments.substr(0, segments.find("</g>")).find("<polyline"), std::string::npos);
+  EXPECT_NE(segments.find("127.0.0.1:" + std::to_string(node_->port()) + " default: "),
+            std::string::npos);
 }
 
 TEST_F(prometheus, sees_a_restart_of_the_broker) {
