@@ -4,7 +4,7 @@
 #
 #   scripts/python.sh deps              a virtual environment with what the other commands need, of package versions that
 #                                       python/requirements.txt pins
-#   scripts/python.sh wheel             the wheel, in build/python/dist, and what abi3audit says about it
+#   scripts/python.sh wheel             the wheel, in build/python/dist, and what abi3audit and check_floor.py say about it
 #   scripts/python.sh install           the wheel in the virtual environment
 #   scripts/python.sh stubs             writes python/gpushm/_core.pyi again, from the installed module
 #   scripts/python.sh reference         writes docs/python-api.md again, from the installed package
@@ -41,6 +41,10 @@ wheel() {
   rm -rf "$root/dist"
   "$python" -m pip wheel . --quiet --no-deps --no-build-isolation --wheel-dir "$root/dist"
   "$venv/bin/abi3audit" --strict --summary "$root"/dist/*.whl
+  # Named after the floor only if it has it: the limits are those of manylinux_2_28. (auditwheel repair, which also renames, needs a
+  # newer patchelf than Debian 12 has.)
+  python3 scripts/check_floor.py "$root"/dist/*.whl
+  "$python" -m wheel tags --remove --platform-tag "manylinux_2_28_$(uname -m)" "$root"/dist/*.whl >/dev/null
   ls -s --block-size=KiB "$root"/dist
 }
 
