@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real runc containers for the proofs with unmodified programs.
 
-A container here is what a pod of the `restricted` standard gets: uid other than 0, no capability, no-new-privileges, the
-default seccomp profile, its own PID, IPC, UTS, mount, cgroup and network namespace and its own /dev/shm, and a device cgroup
-with the nodes of its GPUs only. Its main program is PID 1. Its root file system is the machine's, read-only, without /dev,
-/proc, /sys, /run, /root and /tmp. Settings relax single rules, as the rows of the published tables do.
+A container here is what a pod of the `restricted` standard gets: uid other than 0, no capability,
+no-new-privileges, the default seccomp profile, its own PID, IPC, UTS, mount, cgroup and network
+namespace and its own /dev/shm, and a device cgroup with the nodes of its GPUs only. Its main
+program is PID 1. Its root file system is the machine's, read-only, without /dev, /proc, /sys, /run,
+/root and /tmp. Settings relax single rules, as the rows of the published tables do.
 
 Needs root, `runc` and nothing else. Distinct objects: safe. Shared objects: unsafe.
 """
@@ -27,31 +28,28 @@ import time
 
 # Namespaces of the machine that a container may keep.
 HOST = "host"
-SKIPPED = {
-    "dev",
-    "proc",
-    "sys",
-    "run",
-    "root",
-    "tmp",
-    "etc",
-    "boot",
-    "lost+found",
-    "media",
-    "mnt",
-    "home",
-    "srv",
-}
+# Folders of the machine's root that containers do not get.
+SKIPPED = frozenset(
+    ("boot", "dev", "etc", "home", "lost+found", "media", "mnt")
+    + ("proc", "root", "run", "srv", "sys", "tmp")
+)
 CLONE_NEWNET = 0x40000000
+# In the order of their numbers.
+CAPABILITIES = """
+CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE
+NET_BIND_SERVICE NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT
+SYS_PTRACE SYS_PACCT SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE
+AUDIT_WRITE AUDIT_CONTROL SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ
+PERFMON BPF CHECKPOINT_RESTORE
+"""
 
 
 @dataclasses.dataclass
 class Setting:
     """What differs from container to container."""
 
-    gpus: list = dataclasses.field(
-        default_factory=lambda: [0]
-    )  # minors of /dev/nvidiaN that it may open
+    # Minors of /dev/nvidiaN that it may open.
+    gpus: list = dataclasses.field(default_factory=lambda: [0])
     uid: int = 1000
     env: dict = dataclasses.field(default_factory=dict)
     mounts: list = dataclasses.field(default_factory=list)  # (host path, path inside, writable)
@@ -62,7 +60,6 @@ class Setting:
     privileged: bool = False
     preload: str = ""  # a library for /etc/ld.so.preload
     hostname: str = "unmodified"
-    spare_pids: int = 0  # PIDs to use up first, so that the program's PID is not 1
 
 
 def device_nodes(minors):
@@ -79,17 +76,19 @@ def all_minors():
 
 
 def python_home():
-    """Directories below /root that the interpreter needs; they get mounted on their own."""
+    """Directories of the interpreter in folders that are not mounted as a whole."""
     places = {
         os.path.realpath(sys.executable),
         os.path.realpath(sys.base_prefix),
         os.path.realpath(sys.prefix),
     }
-    return sorted({"/" + "/".join(p.split("/")[1:4]) for p in places if p.startswith("/root/")})
+    return sorted(
+        {"/" + "/".join(p.split("/")[1:4]) for p in places if p.split("/")[1] in SKIPPED - {"etc"}}
+    )
 
 
 def etc_of(setting, folder):
-    """A private /etc, since an image's is its own: /etc/ld.so.preload is what `gpushm.dev/ipc` adds to it."""
+    """A private /etc with the line that `gpushm.dev/ipc` adds to an image's /etc/ld.so.preload."""
     shutil.copytree(
         "/etc",
         folder,
@@ -142,13 +141,7 @@ def file_system(kind, destination, *options):
 def capabilities_of_this_process():
     with open("/proc/self/status") as lines:
         mask = next(int(line.split()[1], 16) for line in lines if line.startswith("CapBnd"))
-    names = (
-        "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE "
-        "NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT "
-        "SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL "
-        "SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF "
-        "CHECKPOINT_RESTORE"
-    ).split()
+    names = CAPABILITIES.split()
     return ["CAP_" + name for bit, name in enumerate(names) if mask >> bit & 1]
 
 
@@ -207,9 +200,6 @@ def config(setting, argv, cgroup, etc, seccomp):
     }
     if "LD_LIBRARY_PATH" in os.environ:
         env.setdefault("LD_LIBRARY_PATH", os.environ["LD_LIBRARY_PATH"])
-    if setting.spare_pids:
-        # The shell stays PID 1 and the program is its child: a pause process, as it were.
-        argv = ["/bin/sh", "-c", ": & " * setting.spare_pids + 'wait; "$@"; exit $?', "sh", *argv]
     linux = {
         "namespaces": namespaces,
         "resources": {"devices": rules},
@@ -219,7 +209,7 @@ def config(setting, argv, cgroup, etc, seccomp):
     if not setting.privileged:
         linux["seccomp"] = seccomp
     uid = 0 if setting.privileged else setting.uid
-    document = {
+    return {
         "ociVersion": "1.0.2",
         "hostname": setting.hostname,
         "root": {"path": "rootfs", "readonly": True},
@@ -249,7 +239,6 @@ def config(setting, argv, cgroup, etc, seccomp):
         "mounts": mounts,
         "linux": linux,
     }
-    return document
 
 
 class Container:
@@ -300,7 +289,7 @@ class Container:
         )
 
     def pid(self, until):
-        """PID of the main program as the machine numbers it. Raises RuntimeError if it does not start in time."""
+        """PID of the main program on the machine. Raises RuntimeError if it does not start in time."""
         while time.monotonic() < until:
             try:
                 with open(f"{self.folder}/pid") as file:
@@ -374,7 +363,7 @@ class Tools:
 
 
 def set_up(device, address=""):
-    """Gives a device of this process's network namespace an IPv4 address in a /24 network, and takes it up."""
+    """Takes a device of this process's network namespace up, with an address of a /24 network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for request, value in (
             ((0x8916, address), (0x891C, "255.255.255.0")) if address else ()
@@ -394,7 +383,7 @@ def attribute(kind, value):
 
 
 def link(one, two, device=b"pod0"):
-    """Joins two `Network`s by a pair of virtual devices, as the networks of two pods of a node are. Raises OSError."""
+    """Joins two `Network`s by a pair of virtual devices, like two pods of a node. Raises OSError."""
     ends = [
         attribute(3, device + b"\0") + attribute(19, struct.pack("<I", network.pid))
         for network in (one, two)

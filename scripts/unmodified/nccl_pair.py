@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of two of PyTorch's NCCL backend, as it is: sums whose results are known, and their bandwidth. Nothing of gpushm.
+"""One rank of two of PyTorch's NCCL backend, as it is: sums whose results are known, and their
+bandwidth. Nothing of gpushm.
 
     nccl_pair.py RANK DIR
 
-The ranks meet by a file in DIR. What NCCL chose (NCCL_DEBUG=INFO) is read from its log: `via` counts the lines of channels.
-Exit status 0: every element was right.
+The ranks meet by a file in DIR. What NCCL chose (NCCL_DEBUG=INFO) is read from its log: `via`
+counts the lines of channels. Exit status 0: every element was right.
 """
 
 import collections
@@ -80,7 +81,8 @@ report["log"] = [
     re.sub(r"^\S+:\d+:\d+ \[\d+\] ", "", line)[:220]
     for line in text.splitlines()
     if re.search(
-        r"WARN|NCCL_HOSTID|P2P is disabled|p2p|isAllDirectP2p|cuMem|Cuda failure|nNodes|Using network|localRanks",
+        r"WARN|NCCL_HOSTID|P2P is disabled|p2p|isAllDirectP2p|cuMem|Cuda failure|nNodes|"
+        r"Using network|localRanks",
         line,
     )
 ][:24]

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the `linux.seccomp` of a container without capabilities from the profile of container engines, to standard output.
+"""Writes the `linux.seccomp` of a container without capabilities from the profile of container
+engines, to standard output.
 
     seccomp_profile.py /usr/share/containers/seccomp.json
 
-`pidfd_getfd` is taken out of what is allowed: the profiles of containerd and Docker allow it only with CAP_SYS_PTRACE.
+`pidfd_getfd` is taken out of what is allowed: the profiles of containerd and Docker allow it only
+with CAP_SYS_PTRACE.
 """
 
 import json

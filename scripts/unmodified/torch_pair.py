@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's own sharing of CUDA tensors between two processes, over a Unix socket in a shared volume. Nothing of gpushm.
+"""PyTorch's own sharing of CUDA tensors between two processes, over a Unix socket in a shared
+volume. Nothing of gpushm.
 
     torch_pair.py first|second DIR [--few]
 
-torch.multiprocessing pickles each tensor (ForkingPickler), as its queues do. Steps, each in both directions:
+torch.multiprocessing pickles each tensor (ForkingPickler), as its queues do. Steps, each in both
+directions:
 
-1. many tensors of several types, sizes and strides, some of one storage: every element is compared, changed in place by the
-   receiver, and compared by the sender;
-2. a tensor whose data is still to be written by a busy stream when it is sent: the receiver must see the final data;
-3. what the sender still holds after the receiver dropped everything (the counters of PyTorch are in its /dev/shm).
+1. many tensors of several types, sizes and strides, some of one storage: every element is compared,
+   changed in place by the receiver, and compared by the sender;
+2. a tensor whose data is still to be written by a busy stream when it is sent: the receiver must
+   see the final data;
+3. what the sender still holds after the receiver dropped everything (the counters of PyTorch are in
+   its /dev/shm).
 
 Exit status 0: all data was right. The RESULT line has the rest.
 """
@@ -22,7 +26,6 @@ import socket
 import struct
 import sys
 import time
-
 from multiprocessing.reduction import ForkingPickler
 
 import torch
@@ -119,7 +122,11 @@ def send_many(line, count, seed, report):
         [changed(tensor) for tensor in make_tensors(count, seed)] if answer["wrong"] == 0 else []
     )
     # Slices of one storage overlap: both sides change them in the same order.
-    wrong = sum(not torch.equal(a, b) for a, b in zip(mine, expected)) if expected else len(mine)
+    wrong = (
+        sum(not torch.equal(a, b) for a, b in zip(mine, expected, strict=True))
+        if expected
+        else len(mine)
+    )
     report.update(
         tensors=len(mine),
         wrong_at_receiver=answer["wrong"],
@@ -142,7 +149,7 @@ def receive_many(line, count, seed, received):
         got = pickle.loads(data)
         spent = time.perf_counter() - begin
         expected = make_tensors(count, seed)
-        wrong = sum(not torch.equal(a, b) for a, b in zip(got, expected)) + abs(
+        wrong = sum(not torch.equal(a, b) for a, b in zip(got, expected, strict=False)) + abs(
             len(got) - len(expected)
         )
         if wrong == 0:

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The built-in "ipc" weight update of vLLM 0.24 between a trainer and an engine in other containers. Nothing of gpushm.
+"""The built-in "ipc" weight update of vLLM 0.24 between a trainer and an engine in other
+containers. Nothing of gpushm.
 
-    vllm_pair.py model DIR SEED ENGINE     writes a small random Llama (ENGINE/make_model.py); other seeds than 7 flip its weights
-    vllm_pair.py reference MODEL           what the engine generates from MODEL by its own loader
-    vllm_pair.py trainer DIR OWN OTHER     holds the weights of OTHER and OWN on the GPU and sends them, in this order
-    vllm_pair.py engine DIR OWN OTHER      starts from OWN, updates to OTHER and back, and generates after each
+    vllm_pair.py model DIR SEED ENGINE   writes a small random Llama by ENGINE/make_model.py;
+                                         seeds other than 7 flip its weights
+    vllm_pair.py reference MODEL         generates from MODEL as vLLM's own loader loads it
+    vllm_pair.py trainer DIR OWN OTHER   sends the weights of OTHER, then of OWN, from the GPU
+    vllm_pair.py engine DIR OWN OTHER    starts from OWN, updates twice, generates after each
 
-The trainer calls vLLM's `trainer_send_weights`; what it hands over (pickled CUDA IPC handles, as vLLM's HTTP transport sends
-them) goes to the engine's container over a Unix socket in DIR.
+The trainer calls vLLM's `trainer_send_weights`; what it hands over (pickled CUDA IPC handles, as
+vLLM's HTTP transport sends them) goes to the engine's container over a Unix socket in DIR.
 
 Exit status 0: both updates ended without an error. The driver compares the tokens.
 """
