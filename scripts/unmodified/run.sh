@@ -42,7 +42,7 @@ while [ $# -gt 0 ]; do
 done
 prepared=$(cd "$prepared" && pwd)
 # The runtime starts itself again without its environment, so its library must be where the loader looks.
-if [ -x "$prepared/runc/runc" ] && ! ldconfig -p | grep -q 'libseccomp\.so\.2'; then
+if [ -x "$prepared/runc/runc" ] && [[ $(ldconfig -p) != *libseccomp.so.2* ]]; then
   install -m 0755 "$prepared/runc/libseccomp.so.2" /usr/local/lib/libseccomp.so.2
   ldconfig
 fi

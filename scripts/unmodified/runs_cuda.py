@@ -144,6 +144,9 @@ def run_cost(context):
     parts = []
     program = f"{context.prepared}/bin/cost"
     few, many = (200, 1000) if context.quick else (20000, 100000)
+    patience = {
+        "UNMODIFIED_PATIENCE": "150"
+    }  # of the exporter, while the importer opens and closes
 
     def alone(mode, *words, seconds=60):
         found = group(
@@ -167,6 +170,7 @@ def run_cost(context):
                 *([str(times)] if role else []),
             ],
             seconds=120,
+            first={"env": dict(patience)},
         )
         second = found["second"]
         kinds = ("memory", "event", "descriptor") if mode == "domain" else ("memory", "event")
@@ -186,7 +190,9 @@ def run_cost(context):
         if preload and not context.libraries:
             context.skip("plain processes with the library", context.why_no_library)
             continue
-        env = {"GPUSHM_SOCKET": context.domain.socket} if preload and context.start_domain() else {}
+        env = dict(patience)
+        if preload and context.start_domain():
+            env["GPUSHM_SOCKET"] = context.domain.socket
         parts.append(
             plain_pair(
                 context,

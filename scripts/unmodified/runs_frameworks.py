@@ -370,7 +370,8 @@ def run_vllm(context):
                     "/proofs/models/seed8",
                 ),
                 seconds=150,
-                first={"mounts": list(mounts), "env": dict(env)},
+                # The caches are the engine's.
+                first={"mounts": list(mounts), "env": {**env, "VLLM_CACHE_ROOT": "/tmp/cache"}},
                 second={"mounts": list(mounts), "env": dict(env)},
             )
             second = found["second"]

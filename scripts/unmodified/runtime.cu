@@ -246,8 +246,12 @@ void exchange_events(
   signal_file(d + "/waits");
   out.add("wrong_after_wait", static_cast<double>(wrong_bytes(memory, size, 3, stream)));
   fill<<<64, 256, 0, stream>>>(memory, size, 5);
-  out.add("record_imported", name_of(cudaEventRecord(event, stream)));
+  const cudaError_t recorded = cudaEventRecord(event, stream);
+  out.add("record_imported", name_of(recorded));
   cudaGetLastError();
+  if (recorded != cudaSuccess) {  // the producer's wait does not cover the work then
+    MUST(cudaStreamSynchronize(stream));
+  }
   signal_file(d + "/consumer_recorded");
   wait_file(d + "/checked");  // before the memory changes again
   MUST(cudaStreamSynchronize(stream));
