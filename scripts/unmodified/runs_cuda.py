@@ -97,6 +97,32 @@ def run_runtime(context):
             parts[-1]["gpus"] = "memory of GPU 0, importer on GPU 1"
     else:
         context.skip("an importer on another GPU", "one GPU")
+    # Processes that share PIDs and /dev/shm need no library: with it they must work as before.
+    for preload, domain in ((False, False), (True, False), (True, True)):
+        if preload and not context.libraries:
+            context.skip("plain processes with the library", context.why_no_library)
+            continue
+        env = {"GPUSHM_SOCKET": context.domain.socket} if domain and context.start_domain() else {}
+        found = plain_pair(
+            context,
+            lambda role, folder: [
+                f"{context.prepared}/bin/runtime",
+                ("produce", "consume")[role],
+                folder,
+            ],
+            preload,
+            env=env,
+        )
+        found["domain"] = domain
+        parts.append(
+            judge(
+                found,
+                "memory and event work, the wait is exact",
+                memory=opened(found),
+                event=found["second"].get("event_open") == "ok",
+                wait_is_exact=found["second"].get("waited_for_held_work") is True,
+            )
+        )
     return parts
 
 
