@@ -152,7 +152,7 @@ class trial : public ::testing::Test {
     for (const char* name : {"libgpushm-ipc.so", "libgpushm.so.1"}) {
       std::error_code exists;
       std::filesystem::create_symlink(
-          gpushm_testing::own_library(name), directory_ / "ipc" / name, exists);
+          gpushm_testing::own_library(name), directory_ / (std::string("ipc/") + name), exists);
     }
     return directory_ / "ipc/libgpushm-ipc.so";
   }

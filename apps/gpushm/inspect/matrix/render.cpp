@@ -171,12 +171,8 @@ std::string text_costs(const matrix_result& all, bool needs_ipc) {
 std::string comparison_table(const std::vector<compared_row>& rows,
                              const matrix_result& all,
                              bool needs_ipc) {
-  std::vector<base::table::column> columns{{"row", base::table::align::right},
-                                           {"IPC"},
-                                           {"PID"},
-                                           {"share"},
-                                           {"priv"},
-                                           {"published"}};
+  std::vector<base::table::column> columns{
+      {"row", base::table::align::right}, {"IPC"}, {"PID"}, {"share"}, {"priv"}, {"published"}};
   if (!needs_ipc) {
     columns.push_back({"here"});
   }
