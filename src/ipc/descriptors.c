@@ -202,8 +202,12 @@ static long next_syscall(long number, long first, long second, long third) {
   return ((syscall_function)ipc_next_of(ipc_entry_syscall))(number, first, second, third);
 }
 
+// Keeps errno, which is the refused call's.
 static bool serves_importers(void) {
-  return ipc_is_on() && ipc_has_domain() && ipc_driver_function("cuInit") != NULL;
+  const int kept = errno;
+  const bool result = ipc_is_on() && ipc_has_domain() && ipc_driver_function("cuInit") != NULL;
+  errno = kept;
+  return result;
 }
 
 // Where the kernel knows no such process, a descriptor that looks like that of one that has ended:
