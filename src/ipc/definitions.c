@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 // This file calls no function of the C library but dl_iterate_phdr (and memset, where a compiler
-// inserts it): the run-time libraries of sanitizers replace many, look the replaced ones up by
-// dlsym, and crash if one is called meanwhile.
+// inserts it), and ipc_c_library_definition not even that: the run-time libraries of sanitizers
+// replace many, look the replaced ones up by dlsym, and crash if one is called meanwhile.
 static bool is_equal(const char* text, const char* other) {
   for (; *text == *other && *text != '\0'; ++text, ++other) {
   }
@@ -70,36 +70,29 @@ struct symbols {
 
 // The C library relocates the addresses in its own .dynamic and those of other objects, but not
 // that of the kernel's object.
-static const void* relocated(const struct dl_phdr_info* object, ElfW(Addr) address) {
-  return (const void*)(address < object->dlpi_addr ? object->dlpi_addr + address : address);
+static const void* relocated(ElfW(Addr) base, ElfW(Addr) address) {
+  return (const void*)(address < base ? base + address : address);
 }
 
-static bool read_dynamic(const struct dl_phdr_info* object, struct symbols* symbols) {
+static bool read_dynamic(ElfW(Addr) base, const ElfW(Dyn) * entry, struct symbols* symbols) {
   *symbols = (struct symbols){.table = NULL};
-  for (int each = 0; each < object->dlpi_phnum; ++each) {
-    if (object->dlpi_phdr[each].p_type != PT_DYNAMIC) {
-      continue;
-    }
-    const ElfW(Dyn)* entry =
-        (const ElfW(Dyn)*)(object->dlpi_addr + object->dlpi_phdr[each].p_vaddr);
-    for (; entry->d_tag != DT_NULL; ++entry) {
-      const void* const address = relocated(object, entry->d_un.d_ptr);
-      switch (entry->d_tag) {
-        case DT_SYMTAB:
-          symbols->table = address;
-          break;
-        case DT_STRTAB:
-          symbols->names = address;
-          break;
-        case DT_GNU_HASH:
-          symbols->gnu_hash = address;
-          break;
-        case DT_VERSYM:
-          symbols->versions = address;
-          break;
-        default:
-          break;
-      }
+  for (; entry != NULL && entry->d_tag != DT_NULL; ++entry) {
+    const void* const address = relocated(base, entry->d_un.d_ptr);
+    switch (entry->d_tag) {
+      case DT_SYMTAB:
+        symbols->table = address;
+        break;
+      case DT_STRTAB:
+        symbols->names = address;
+        break;
+      case DT_GNU_HASH:
+        symbols->gnu_hash = address;
+        break;
+      case DT_VERSYM:
+        symbols->versions = address;
+        break;
+      default:
+        break;
     }
   }
   return symbols->table != NULL && symbols->names != NULL && symbols->gnu_hash != NULL;
@@ -107,9 +100,9 @@ static bool read_dynamic(const struct dl_phdr_info* object, struct symbols* symb
 
 // The hash table of the GNU ABI: number of buckets, index of the first hashed symbol, words and
 // shift of the Bloom filter, filter, buckets, chains.
-static void* find_in_object(const struct dl_phdr_info* object, const char* name) {
+static void* find_in_object(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char* name) {
   struct symbols symbols;
-  if (!read_dynamic(object, &symbols) || symbols.gnu_hash[0] == 0) {
+  if (!read_dynamic(base, dynamic, &symbols) || symbols.gnu_hash[0] == 0) {
     return NULL;
   }
   uint32_t hash = 5381;
@@ -132,7 +125,7 @@ static void* find_in_object(const struct dl_phdr_info* object, const char* name)
     if ((stored | 1U) == (hash | 1U) && symbol->st_shndx != SHN_UNDEF &&
         ELF64_ST_TYPE(symbol->st_info) == STT_FUNC &&
         is_equal(symbols.names + symbol->st_name, name)) {
-      found = (void*)(object->dlpi_addr + symbol->st_value);
+      found = (void*)(base + symbol->st_value);
       const bool is_default_version =
           symbols.versions == NULL || (symbols.versions[index] & 0x8000U) == 0;
       if (is_default_version) {
@@ -143,6 +136,15 @@ static void* find_in_object(const struct dl_phdr_info* object, const char* name)
       return found;
     }
   }
+}
+
+static const ElfW(Dyn) * dynamic_of(const struct dl_phdr_info* object) {
+  for (int each = 0; each < object->dlpi_phnum; ++each) {
+    if (object->dlpi_phdr[each].p_type == PT_DYNAMIC) {
+      return (const ElfW(Dyn)*)(object->dlpi_addr + object->dlpi_phdr[each].p_vaddr);
+    }
+  }
+  return NULL;
 }
 
 static int look_at(struct dl_phdr_info* object, size_t size, void* context) {
@@ -165,7 +167,7 @@ static int look_at(struct dl_phdr_info* object, size_t size, void* context) {
   } else if (!begins_with(file_name(object), search->prefix)) {
     return 0;
   }
-  search->found = find_in_object(object, search->name);
+  search->found = find_in_object(object->dlpi_addr, dynamic_of(object), search->name);
   return search->found != NULL;
 }
 
@@ -173,6 +175,20 @@ void* ipc_next_definition(const char* name) {
   struct search search = {.name = name};
   dl_iterate_phdr(look_at, &search);
   return search.found;
+}
+
+void* ipc_c_library_definition(const char* name) {
+  bool is_after_own = false;
+  // The list in which debuggers find the objects. Those of the program's start come first in it,
+  // and stay.
+  for (const struct link_map* object = _r_debug.r_map; object != NULL; object = object->l_next) {
+    void* const found = is_after_own ? find_in_object(object->l_addr, object->l_ld, name) : NULL;
+    if (found != NULL) {
+      return found;
+    }
+    is_after_own = is_after_own || object->l_ld == _DYNAMIC;
+  }
+  return NULL;
 }
 
 void* ipc_driver_definition(const char* name) {

@@ -12,6 +12,9 @@
 // The first definition in the objects that were loaded after this library, or NULL: what its
 // callers would reach without this library.
 void* ipc_next_definition(const char* name);
+// The same for a function of the C library, without the loader's lock. Works before other libraries
+// are initialized.
+void* ipc_c_library_definition(const char* name);
 // The definition in libcuda.so, or NULL.
 void* ipc_driver_definition(const char* name);
 // Whether `address` lies in an object whose file name begins with `prefix`.

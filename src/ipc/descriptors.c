@@ -35,7 +35,7 @@ static int raw_close(int fd) {
   static _Atomic(void*) next = NULL;
   void* known = atomic_load_explicit(&next, memory_order_acquire);
   if (known == NULL) {
-    known = ipc_next_definition("close");
+    known = ipc_c_library_definition("close");
     atomic_store_explicit(&next, known, memory_order_release);
   }
   return ((close_function)known)(fd);

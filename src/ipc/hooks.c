@@ -80,7 +80,7 @@ void* ipc_next_of(enum ipc_entry entry) {
       [ipc_entry_dlsym] = "dlsym", [ipc_entry_dlvsym] = "dlvsym", [ipc_entry_syscall] = "syscall"};
   void* found = atomic_load_explicit(&next[entry], memory_order_acquire);
   if (found == NULL) {
-    found = ipc_next_definition(entry_names[entry]);
+    found = ipc_c_library_definition(entry_names[entry]);
     atomic_store_explicit(&next[entry], found, memory_order_release);
   }
   return found;

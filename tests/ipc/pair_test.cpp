@@ -408,6 +408,9 @@ TEST_F(ipc_pair, handles_that_no_driver_made_are_refused) {
 }
 
 TEST_F(ipc_pair, deepbind_passes_the_library_by) {
+  if (gpushm::base::under_sanitizer) {
+    GTEST_SKIP() << "the sanitizers refuse RTLD_DEEPBIND";
+  }
   peer_options deepbind;
   deepbind.reach = "deepbind";
   auto first = start(deepbind);

@@ -1,19 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled with AddressSanitizer: its run-time library looks functions up by dlsym with RTLD_NEXT,
-// and must still find errors. With an argument, there is one.
+// Compiled with a sanitizer, whose run-time library looks functions up by dlsym before other
+// libraries are initialized, and must still find errors: "overflow" and "race" make one.
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+static int counter = 0;
+
+static void* count(void* unused) {
+  ++counter;
+  return unused;
+}
+
 int main(int argc, char** argv) {
-  (void)argv;
+  const char* const mistake = argc > 1 ? argv[1] : "";
   char* const text = malloc(8);
-  if (text == NULL || dlopen("libcuda.so.1", RTLD_NOW) == NULL) {
+  if (text == NULL || dlopen("libm.so.6", RTLD_NOW) == NULL) {
     return 2;
   }
   memset(text, 'a', 8);
-  printf("%c\n", text[argc == 1 ? 7 : 8]);
+  printf("%c\n", text[strcmp(mistake, "overflow") == 0 ? 8 : 7]);
   free(text);
-  return 0;
+  pthread_t thread;
+  if (pthread_create(&thread, NULL, count, NULL) != 0) {
+    return 2;
+  }
+  if (strcmp(mistake, "race") == 0) {
+    ++counter;
+  }
+  return pthread_join(thread, NULL);
 }
