@@ -142,6 +142,8 @@ class Context:
         if preload:
             made.preload = PRELOAD
             made.mounts.append((self.libraries, INSIDE, False))
+        if mode == "library":
+            made.env["GPUSHM_IPC_EVENTS"] = "complete"
         if mode == "domain":
             made.mounts.append((self.domain.folder, DOMAIN, True))
         return made

@@ -86,11 +86,9 @@ __attribute__((constructor)) static void prepare_forks(void) {
 
 static void say_unusable(const char* cause) {
   static atomic_bool was_said = false;
-  ipc_say_once(
-      &was_said,
-      "no use of the domain: %s; events are completed by the CPU, and descriptors cannot be "
-      "fetched by PID",
-      cause);
+  ipc_say_once(&was_said,
+               "no use of the domain: %s; events and descriptors do not reach other containers",
+               cause);
 }
 
 static bool load(void) {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Events: the driver's own, through its file of events, which the exporter registers with a
-// domain's broker. Without a domain, records that return after their work.
+// domain's broker. Without a domain, and only with GPUSHM_IPC_EVENTS=complete, records that return
+// after their work.
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -124,6 +127,13 @@ GPUSHM_IPC_EXPORT int shm_open(const char* name, int flags, mode_t mode) {
 }
 
 // ---- Events that are completed by the CPU ----
+
+// Not by default: records would wait in programs that share the driver's own events already, and
+// one that lets its work continue only after the record would never get there.
+static bool completes_events(void) {
+  const char* const text = getenv("GPUSHM_IPC_EVENTS");
+  return text != NULL && strcmp(text, "complete") == 0;
+}
 
 // Waits until an event's work has completed; the program may be what must let it continue, so not
 // without a limit.
@@ -281,31 +291,34 @@ cu_result cuIpcGetEventHandle(ipc_handle* handle, void* event) {
     return result;
   }
   uint64_t file = 0;
-  if (ipc_is_on()) {
-    if (ipc_event_file(&received, getpid(), &file)) {
-      struct ipc_event_tag tag = {.process = ipc_process_tag()};
-      tag.number = register_file(file);
-      tag.way = tag.number != 0 ? ipc_event_by_file : ipc_event_completed;
-      if (tag.way == ipc_event_completed) {
-        if (!ipc_add_event(event)) {
-          return cu_error_not_supported;
-        }
-        result = wait_for(event);
-        if (result != cu_success) {
-          ipc_remove_event(event);
-          return result;
-        }
+  if (ipc_is_on() && ipc_event_file(&received, getpid(), &file)) {
+    struct ipc_event_tag tag = {.process = ipc_process_tag()};
+    tag.number = register_file(file);
+    if (tag.number != 0) {
+      tag.way = ipc_event_by_file;
+    } else if (completes_events()) {
+      tag.way = ipc_event_completed;
+      if (!ipc_add_event(event)) {
+        return cu_error_not_supported;
       }
-      ipc_tag_event(&received, &tag);
-      ipc_log("cuIpcGetEventHandle: %s",
-              tag.way == ipc_event_by_file ? "file registered with the domain's broker"
-                                           : "completed by the CPU, now and at each record");
-    } else {
-      static atomic_bool was_said = false;
-      ipc_say_once(&was_said,
-                   "this driver's event handles have an unknown layout and are left as they are: "
-                   "they open only where both processes share /dev/shm and PIDs");
+      result = wait_for(event);
+      if (result != cu_success) {
+        ipc_remove_event(event);
+        return result;
+      }
     }
+    if (tag.way != ipc_event_unknown) {
+      ipc_tag_event(&received, &tag);
+    }
+    ipc_log("cuIpcGetEventHandle: %s",
+            tag.way == ipc_event_by_file     ? "file registered with the domain's broker"
+            : tag.way == ipc_event_completed ? "completed by the CPU, now and at each record"
+                                             : "no domain, left as it is");
+  } else if (ipc_is_on()) {
+    static atomic_bool was_said = false;
+    ipc_say_once(&was_said,
+                 "this driver's event handles have an unknown layout and are left as they are: "
+                 "they open only where both processes share /dev/shm and PIDs");
   }
   *handle = received;
   return cu_success;
@@ -337,8 +350,13 @@ cu_result cuIpcOpenEventHandle(void** event, ipc_handle handle) {
   struct ipc_event_tag tag;
   if (!ipc_is_on() || !ipc_take_event_tag(&handle, &tag) || tag.process == ipc_process_tag()) {
     const cu_result result = real(event, handle);
-    if (result == cu_error_invalid_context && ipc_is_on()) {
-      ipc_log("cuIpcOpenEventHandle: of this process, or of one without this library: %d", result);
+    if (result != cu_success && ipc_is_on() && tag.process != ipc_process_tag()) {
+      static atomic_bool was_said = false;
+      ipc_say_once(
+          &was_said,
+          "an event cannot be opened (%d): its exporter needs this library, and a domain in "
+          "common with this process (gpushm.dev/ipc) or GPUSHM_IPC_EVENTS=complete",
+          result);
     }
     return result;
   }

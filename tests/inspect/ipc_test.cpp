@@ -110,7 +110,7 @@ TEST(ipc_checks, missing_domain_is_a_warning_that_says_what_works) {
   all.domain.problem = "connect \"/run/gpushm/d/b/socket\": the socket does not exist";
   const check made = found(all, "ipc-domain");
   expect_advised(made, verdict::warning, "none (GPUSHM_IPC_DOMAIN=b): connect ");
-  EXPECT_THAT(made.why, HasSubstr("events are completed by the CPU"));
+  EXPECT_THAT(made.why, HasSubstr("GPUSHM_IPC_EVENTS=complete"));
 }
 
 TEST(ipc_checks, shm_must_be_a_tmpfs_with_room) {

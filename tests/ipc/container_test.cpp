@@ -40,6 +40,7 @@ class ipc_container : public ::testing::TestWithParam<const char*> {
     if (preloaded) {
       options.mounts.push_back({library(), "/opt/libgpushm-ipc.so", false, false});
       options.env.emplace_back("LD_PRELOAD", "/opt/libgpushm-ipc.so");
+      options.env.emplace_back("GPUSHM_IPC_EVENTS", "complete");
     }
     return peer(container::start(options));
   }

@@ -16,6 +16,8 @@ namespace gpushm_tests::ipc {
 struct peer_options {
   std::string reach = "dlsym";
   bool preloaded = true;
+  /// Without a domain, records of exported events complete their work.
+  bool completes_events = true;
   /// Is PID 1 of a PID namespace, with its own IPC, network and mount namespace and /dev/shm.
   bool isolated = true;
   /// A child process does the work, with another PID.
@@ -64,6 +66,9 @@ struct peer_options {
   argv.emplace_back("env");
   if (options.preloaded) {
     argv.push_back("LD_PRELOAD=" + library());
+  }
+  if (options.completes_events) {
+    argv.emplace_back("GPUSHM_IPC_EVENTS=complete");
   }
   for (const auto& [name, value] : options.env) {
     argv.push_back(name + "=" + value);

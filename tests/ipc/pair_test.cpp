@@ -376,6 +376,39 @@ TEST_F(ipc_pair, one_namespace) {
   third.exit();
 }
 
+// A program whose events work is not changed: its records do not wait.
+TEST_F(ipc_pair, events_of_one_namespace_stay_the_drivers) {
+  peer_options shared;
+  shared.isolated = false;
+  shared.completes_events = false;
+  auto first = start(shared);
+  auto second = start(shared);
+  ASSERT_EQ(second.open_memory(1, first.exported_memory(1)), success);
+  ASSERT_EQ(first.run("event 0"), success);
+  ASSERT_EQ(second.run("event-open 0 " + first.value_of("event-handle 0")), success);
+  const gate closed;
+  ASSERT_EQ(first.run("block 0 " + closed.path()), success);
+  ASSERT_EQ(first.run("fill 0 2"), success);
+  ASSERT_EQ(first.run("record 0"), success) << "returns before its work";
+  EXPECT_EQ(second.run("query 0"), not_ready);
+  ASSERT_EQ(second.run("wait 0"), success);
+  closed.open();
+  EXPECT_EQ(second.run("sync"), success);
+  EXPECT_EQ(second.wrong_words(1, 2), "0");
+  first.exit();
+  second.exit();
+}
+
+TEST_F(ipc_pair, events_without_domain_are_an_error) {
+  peer_options alone;
+  alone.completes_events = false;
+  auto first = start(alone);
+  auto second = start(alone);
+  ASSERT_EQ(first.run("event 0"), success);
+  EXPECT_EQ(second.run("event-open 0 " + first.value_of("event-handle 0")), invalid_context);
+  EXPECT_THAT(second.messages(), HasSubstr("GPUSHM_IPC_EVENTS=complete"));
+}
+
 TEST_F(ipc_pair, opens_and_closes_leave_nothing) {
   constexpr int count = gpushm::base::under_sanitizer ? 2'000 : 20'000;
   auto first = start();

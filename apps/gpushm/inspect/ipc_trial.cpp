@@ -147,8 +147,8 @@ std::vector<check> run_ipc_trials(const ipc_trial_options& options) {
        false,
        {way::unmodified, way::unmodified_event},
        "both sides, no domain",
-       "events are completed by the CPU: the exporter waits at the export and at each record; "
-       "descriptors by PID need a domain"},
+       "events work only with GPUSHM_IPC_EVENTS=complete, as in this trial: the exporter waits for "
+       "their work at the export and at each record; descriptors by PID need a domain"},
       {"ipc-one-side",
        false,
        false,

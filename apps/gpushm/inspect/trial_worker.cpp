@@ -96,6 +96,7 @@ void execute_preloaded(way how, const trial_worker_arguments& arguments, int ans
   ::setenv("LD_PRELOAD", preload.c_str(), 1);
   ::unsetenv("GPUSHM_IPC_DOMAIN");
   ::unsetenv("GPUSHM_SOCKET");
+  ::setenv("GPUSHM_IPC_EVENTS", "complete", 1);  // where there is no domain
   if (!arguments.ipc_socket.empty()) {
     ::setenv("GPUSHM_SOCKET", arguments.ipc_socket.c_str(), 1);
   }

@@ -127,8 +127,9 @@ check domain(const ipc_facts& all) {
   return finding(
       verdict::warning,
       "none" + chosen + ": " + all.domain.problem,
-      "memory handles work; events are completed by the CPU before they are sent and at each "
-      "record; descriptors that programs fetch by PID (expandable segments, UCX) do not work",
+      "memory handles work; events (only with GPUSHM_IPC_EVENTS=complete, by waits of the "
+      "exporter) "
+      "and descriptors that programs fetch by PID (expandable segments, UCX) do not",
       "mount one domain into both containers: --device gpushm.dev/ipc=DOMAIN; with several, choose "
       "one: GPUSHM_IPC_DOMAIN=DOMAIN");
 }
