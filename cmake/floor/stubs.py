@@ -15,8 +15,9 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import elf_versions  # noqa: E402
 
-# Replaced even though old versions exist (start.c): only references that name the version are linked to libc's.
-REPLACED = {"__libc_start_main"}
+# Have old versions, but come from an archive: start.c, and glibc's own libc_nonshared.a. Only references that name the version
+# are linked to libc's.
+REPLACED = {"__libc_start_main", "at_quick_exit", "atexit", "pthread_atfork"}
 AARCH64 = 183
 
 

@@ -34,6 +34,9 @@ old=("-L$scratch/floor" "-Wl,--exclude-libs,ALL")
 program=(-static-libgcc "-Wl,--allow-shlib-undefined")
 gcc -D_GNU_SOURCE -std=c11 -O1 -Wall -Wextra -Werror -I"$root/cmake/floor" "$here/replacements.c" "${old[@]}" "${program[@]}" -o replacements -pthread
 ./replacements
+if nm -D --undefined-only replacements | grep -w pthread_atfork; then
+  fail "pthread_atfork is not that of libc_nonshared.a"
+fi
 echo '{ global: floor_library_run; local: *; };' >library.map
 g++ -std=c++20 -O1 -fPIC -shared -fvisibility=hidden -static-libstdc++ -Wl,--version-script,library.map "$here/library.cpp" "${old[@]}" -o liblibrary.so
 g++ -std=c++20 -O1 -c "$here/program.cpp" -o program.o
