@@ -77,6 +77,7 @@ if(TARGET gpushm_client)
   # libgpushm that it loads. A copy, because nothing else of the machine is there. Programs find it from their own directory
   # (apps/support/ipc_libraries.hpp), also in the build tree.
   if(TARGET gpushm_ipc_shared)
+    gpushm_floor(gpushm_ipc_shared)
     set(GPUSHM_IPC_DIR lib/gpushm/ipc)
     set(in_tree "${PROJECT_BINARY_DIR}/apps/${GPUSHM_IPC_DIR}")
     add_custom_command(OUTPUT "${in_tree}/libgpushm-ipc.so" "${in_tree}/libgpushm.so.1"
