@@ -10,6 +10,7 @@ program is PID 1. Its root file system is the machine's, read-only, without /dev
 Needs root, `runc` and nothing else. Distinct objects: safe. Shared objects: unsafe.
 """
 
+import contextlib
 import ctypes
 import dataclasses
 import fcntl
@@ -86,34 +87,26 @@ def python_home():
     )
 
 
+def unwanted_in_etc(directory, names):
+    """Secrets, the machine's own preloaded libraries, and special files."""
+    kept = []
+    for name in names:
+        mode = os.lstat(os.path.join(directory, name)).st_mode
+        if stat.S_ISLNK(mode) or stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+            kept.append(name)
+    secret = {"shadow", "shadow-", "gshadow", "gshadow-", "ssl", "sudoers", "sudoers.d"}
+    return (set(names) - set(kept)) | secret | {"ld.so.preload"}
+
+
 def etc_of(setting, folder):
     """A private /etc with the line that `gpushm.dev/ipc` adds to an image's /etc/ld.so.preload."""
-    shutil.copytree(
-        "/etc",
-        folder,
-        symlinks=True,
-        dirs_exist_ok=True,
-        ignore=lambda d, names: [
-            n
-            for n in names
-            if n
-            in (
-                "shadow",
-                "shadow-",
-                "gshadow",
-                "gshadow-",
-                "ssl",
-                "sudoers",
-                "sudoers.d",
-                "ld.so.preload",
-            )
-            or not (
-                os.path.islink(os.path.join(d, n))
-                or stat.S_ISREG(os.lstat(os.path.join(d, n)).st_mode)
-                or stat.S_ISDIR(os.lstat(os.path.join(d, n)).st_mode)
-            )
-        ],
-    )
+    # Copies what it can; what cannot be copied is of no use to the programs.
+    with contextlib.suppress(shutil.Error):
+        shutil.copytree("/etc", folder, symlinks=True, dirs_exist_ok=True, ignore=unwanted_in_etc)
+    with open(folder + "/passwd", "a+") as users:
+        users.seek(0)
+        if not any(line.split(":")[2:3] == [str(setting.uid)] for line in users):
+            users.write(f"user:x:{setting.uid}:{setting.uid}::/tmp:/bin/sh\n")
     if setting.preload:
         with open(folder + "/ld.so.preload", "w") as out:
             out.write(setting.preload + "\n")
