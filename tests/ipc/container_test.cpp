@@ -86,7 +86,7 @@ TEST_P(ipc_container, fail_without_library) {
 INSTANTIATE_TEST_SUITE_P(all,
                          ipc_container,
                          ::testing::Values("linked", "proc_address"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& chosen) { return std::string(chosen.param); });
 
 }  // namespace
 }  // namespace gpushm_tests::ipc

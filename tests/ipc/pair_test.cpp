@@ -145,7 +145,7 @@ TEST_P(ipc_reach, event_recorded_after_its_handle_was_taken) {
 INSTANTIATE_TEST_SUITE_P(all,
                          ipc_reach,
                          ::testing::Values("linked", "dlsym", "proc_address", "python", "module"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& chosen) { return std::string(chosen.param); });
 
 TEST_F(ipc_pair, own_handles_keep_their_error) {
   auto first = start();
