@@ -48,5 +48,14 @@ echo "== C"
 cc -std=c11 -Wall -Wextra -Wpedantic -Werror "$here/consumer/consumer.c" "${flags[@]}" -o "$scratch/c_consumer"
 "$scratch/c_consumer" "$scratch/socket"
 
+echo "== libraries for unchanged programs"
+for library in libgpushm-ipc.so libgpushm.so.1; do
+  # Containers mount only this directory: a link would lead elsewhere there.
+  if [ ! -f "$prefix/lib/gpushm/ipc/$library" ] || [ -L "$prefix/lib/gpushm/ipc/$library" ]; then
+    echo "lib/gpushm/ipc/$library is not installed as a file" >&2
+    exit 1
+  fi
+done
+
 echo "== the command"
 env -u LD_LIBRARY_PATH "$prefix/bin/gpushm" --version
