@@ -150,8 +150,20 @@ int import_memory(const std::string& d, const std::vector<std::string>& names) {
     ended = flock(lock, LOCK_EX | LOCK_NB) == 0;
   }
   out.add("last_exporter_ended", ended);
+  // A lock ends before the driver's files are closed, which free the memory.
   CUdeviceptr late = 0;
-  out.add("open_of_the_dead", static_cast<int>(cuIpcOpenMemHandle(&late, offers[last].second, 1)));
+  CUresult opened_late = CUDA_SUCCESS;
+  const double since = now();
+  for (const double until = since + patience(); now() < until; usleep(1000)) {
+    opened_late =
+        cuIpcOpenMemHandle(&late, offers[last].second, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    if (opened_late != CUDA_SUCCESS) {
+      break;
+    }
+    cuIpcCloseMemHandle(late);
+  }
+  out.add("open_of_the_dead", static_cast<int>(opened_late));
+  out.add("refused_after_s", now() - since);
   if (mapped.count(last) != 0) {
     const size_t after = wrong_words(mapped[last], seed + 77);
     out.add("wrong_words_after_death", static_cast<double>(after));
