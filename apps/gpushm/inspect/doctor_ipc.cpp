@@ -120,10 +120,11 @@ std::string conclusion_of(const doctor_report& report) {
     }
     return false;
   }();
-  return has_domain ? "CUDA IPC of unchanged programs should work here: memory, events and "
-                      "descriptors; run this in the other container, too"
-                    : "CUDA IPC of unchanged programs should work here for memory, and for events "
-                      "that the CPU completes; run this in the other container, too";
+  return has_domain
+             ? "CUDA IPC of unchanged programs should work here: memory, events and "
+               "descriptors; run this in the other container, too"
+             : "CUDA IPC of unchanged programs should work here for memory; events and descriptors "
+               "need a domain; run this in the other container, too";
 }
 
 }  // namespace

@@ -74,8 +74,10 @@ void add(check& result, way how, const trial_outcome& outcome) {
                         outcome.side.empty() ? "trial" : outcome.side);
     result.result = verdict::problem;
     result.why += (result.why.empty() ? "" : "; ") + outcome.text;
-    result.remedy = "GPUSHM_IPC_LOG=1 in the environment shows each call; gpushm explain \"" +
-                    outcome.failure + "\"";
+    const bool is_result = outcome.failure.starts_with("CUDA_ERROR_");
+    result.remedy =
+        fmt::format("GPUSHM_IPC_LOG=1 in the environment shows each call; gpushm explain \"{}\"",
+                    is_result ? outcome.failure : outcome.text);
   }
   result.seen += (result.seen.empty() ? "" : "; ") + text;
 }
