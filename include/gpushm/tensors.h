@@ -103,7 +103,8 @@ GPUSHM_API gpushm_errc gpushm_tensors_load(gpushm_client* client,
 /* Opens a segment with tensors for reading when it is complete; waits for that, and for its name,
  * at most `timeout_ms` (GPUSHM_DEFAULT_TIMEOUT: 0). Does not read the table:
  * gpushm_tensors_table_read checks it. GPUSHM_ERRC_INVALID_ARGUMENT (a segment without tensors),
- * GPUSHM_ERRC_TIMED_OUT (it is still loaded, or its loader has died), and as gpushm_client_open. */
+ * GPUSHM_ERRC_UNSUPPORTED_VERSION (of another version of gpushm), GPUSHM_ERRC_TIMED_OUT (it is
+ * still loaded, or its loader has died), and as gpushm_client_open. */
 GPUSHM_API gpushm_errc gpushm_tensors_open(gpushm_client* client,
                                            gpushm_string name,
                                            const gpushm_open_options* options,

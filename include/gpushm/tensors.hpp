@@ -172,8 +172,9 @@ struct load_options {
 
 /// Opens a segment with tensors for reading when it is complete; waits for that, and for its name,
 /// at most the options' timeout, also for the next broker as `load_tensors`. Does not read the
-/// table: `tensor_table` checks it. Throws `error`: invalid_argument (a segment without tensors),
-/// timed_out (it is still loaded, or its loader has died), and as `client::open`.
+/// table: `tensor_index` checks it. Throws `error`: invalid_argument (a segment without tensors),
+/// unsupported_version (of another version of gpushm), timed_out (it is still loaded, or its loader
+/// has died), and as `client::open`.
 [[nodiscard]] inline segment open_tensors(client& by,
                                           std::string_view name,
                                           const open_options& options = {}) {

@@ -53,7 +53,7 @@ struct record {
 
   [[nodiscard]] bool has_strides() const noexcept { return flags != 0; }
   [[nodiscard]] std::size_t numbers() const noexcept {
-    return has_strides() ? std::size_t{2} * rank : rank;
+    return std::size_t{rank} * (flags == 0 ? 1 : 2);
   }
   [[nodiscard]] bool has_hash() const noexcept { return hash.front() != '\0'; }
 };

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <optional>
@@ -36,7 +37,7 @@ std::string problem_of(const table_words& words, std::uint64_t segment = tensor_
 /// With tensors by place and metadata by key.
 tensors random_table(std::mt19937& random) {
   const auto below = [&](std::uint64_t bound) { return random() % bound; };
-  constexpr const char* prefixes[] = {"", "model.layers.", "\xC3\xA9", "z"};
+  constexpr std::array<const char*, 4> prefixes{"", "model.layers.", "\xC3\xA9", "z"};
   tensors table;
   for (std::uint64_t i = 0, count = below(3); i != count; ++i) {
     table.metadata.emplace_back("key" + std::to_string(i), "value {" + std::to_string(i));
@@ -44,7 +45,8 @@ tensors random_table(std::mt19937& random) {
   std::uint64_t next = 0;
   for (std::uint64_t i = 0, count = below(6); i != count; ++i) {
     tensor one;
-    one.name = prefixes[below(4)] + std::to_string(below(1'000)) + "." + std::to_string(i);
+    one.name = prefixes.at(below(prefixes.size())) + std::to_string(below(1'000)) + "." +
+               std::to_string(i);
     one.type = all_dtypes.at(below(all_dtypes.size()));
     for (std::uint64_t rank = below(4); rank != 0; --rank) {
       one.shape.push_back(below(10) * 8);
@@ -177,8 +179,8 @@ TEST(tensor_tables, do_no_harm_with_several_bytes_changed) {
     for (auto left = random() % 4 + 1; left != 0; --left) {
       char* const byte =
           reinterpret_cast<char*>(changed.data()) + random() % bytes_in(changed).size();
-      constexpr char often[] = {'\0', '\1', '\2', '\x7F', '\xFF'};
-      *byte = random() % 2 == 0 ? often[random() % sizeof often] : static_cast<char>(random());
+      constexpr std::array often{'\0', '\1', '\2', '\x7F', '\xFF'};
+      *byte = random() % 2 == 0 ? often.at(random() % often.size()) : static_cast<char>(random());
     }
     if (changed != good) {
       ASSERT_NO_FATAL_FAILURE(expect_harmless(changed, original, tensor_bytes));
