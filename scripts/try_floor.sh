@@ -79,11 +79,11 @@ try() {
 }
 
 try /lib64/ld-linux-x86-64.so.2 --list /gpushm/lib/libgpushm.so.1
+grep -q 'libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6' "$scratch/log" || { cat "$scratch/log" >&2; exit 1; }
 # Each library, with all its symbols: they are linked with `-z now`.
 for library in "$tree"/lib/libgpushm*.so*; do
   try /lib64/ld-linux-x86-64.so.2 --preload "/gpushm/lib/${library##*/}" /gpushm/bin/gpushm --version
 done
-grep -q 'libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6' "$scratch/log" || { cat "$scratch/log" >&2; exit 1; }
 try /gpushm/bin/gpushm --version
 try /gpushm/bin/gpushm demo --device host --size 8MiB
 
