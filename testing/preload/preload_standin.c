@@ -3,4 +3,6 @@
 // one of its functions.
 __attribute__((visibility("default"))) int cuIpcOpenMemHandle_v2(void);
 
-int cuIpcOpenMemHandle_v2(void) { return 0; }
+int cuIpcOpenMemHandle_v2(void) {
+  return 0;
+}
