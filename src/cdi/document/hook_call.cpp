@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cdi/document/hook_call.hpp"
 
+#include <algorithm>
+#include <iterator>
+
 #include "base/text.hpp"
 
 namespace gpushm::cdi {
@@ -27,7 +30,7 @@ hook hook_call(const std::string& program,
   created.path = program;
   created.args = words_before_name(program);
   created.args.push_back(name);
-  created.args.insert(created.args.end(), arguments.begin(), arguments.end());
+  std::move(arguments.begin(), arguments.end(), std::back_inserter(created.args));
   // Runtimes pass the container's environment to a hook without one, and the image's LD_PRELOAD
   // would then be loaded into a program of the host.
   created.env = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin"};
