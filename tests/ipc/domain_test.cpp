@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// CUDA IPC between programs that nobody changed, each PID 1 of its own namespaces, with
+// libgpushm-ipc.so and one domain: events are the driver's own.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <optional>
+#include <string>
+
+#include "gpushm/broker.hpp"
+#include "gpushm/client.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "tests/ipc/isolated.hpp"
+
+namespace gpushm_tests::ipc {
+namespace {
+
+using gpushm_testing::eventually;
+using ::testing::HasSubstr;
+
+class ipc_domain : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto reason = why_no_namespaces()) {
+      GTEST_SKIP() << *reason;
+    }
+    serve();
+  }
+
+  void serve() {
+    gpushm::broker_options options;
+    options.socket_path = socket();
+    options.accept_fake_chunks = true;
+    options.mode = 0666;
+    broker_.emplace(gpushm::broker::start(options));
+    EXPECT_EQ(::chmod(directory_.path().c_str(), 0755), 0);
+  }
+
+  [[nodiscard]] std::string socket() const { return directory_.path() + "/socket"; }
+
+  [[nodiscard]] peer<gpushm_testing::child> start(uid_t uid = 0) const {
+    peer_options options;
+    options.completes_events = false;
+    options.uid = uid;
+    options.env = {{"GPUSHM_SOCKET", socket()}};
+    return start_peer(gpus_, options);
+  }
+
+  [[nodiscard]] std::size_t registered() const {
+    gpushm::connect_options options;
+    options.socket_path = socket();
+    return gpushm::client::connect(options).list(".fd/").size();
+  }
+
+  gpushm_testing::temp_dir directory_;
+  std::optional<gpushm::broker> broker_;
+  gpushm::fake::fake_gpus gpus_;
+};
+
+TEST_F(ipc_domain, waits_are_those_of_the_driver) {
+  auto first = start(1000);
+  auto second = start(2000);
+  ASSERT_EQ(second.open_memory(1, first.exported_memory(1)), success) << second.messages();
+  ASSERT_EQ(first.run("event 0"), success);
+  ASSERT_EQ(second.run("event-open 0 " + first.value_of("event-handle 0")), success)
+      << first.messages() << second.messages();
+  for (unsigned round = 2; round < 5; ++round) {  // recorded after the handle was taken
+    const gate closed;
+    ASSERT_EQ(first.run("block 0 " + closed.path()), success);
+    ASSERT_EQ(first.run("fill 0 " + std::to_string(round)), success);
+    ASSERT_EQ(first.run("record 0"), success) << "returns before its work";
+    EXPECT_EQ(second.run("query 0"), not_ready);
+    ASSERT_EQ(second.run("wait 0"), success);
+    EXPECT_EQ(second.wrong_words(1, round - 1), "0");
+    closed.open();
+    EXPECT_EQ(second.run("sync"), success);
+    EXPECT_EQ(second.wrong_words(1, round), "0");
+    EXPECT_EQ(second.run("query 0"), success);
+  }
+  // The importer answers on the same event.
+  ASSERT_EQ(second.run("fill 1 9"), success);
+  ASSERT_EQ(second.run("record 0"), success);
+  ASSERT_EQ(first.run("wait 0"), success);
+  ASSERT_EQ(first.run("sync"), success);
+  EXPECT_EQ(first.wrong_words(0, 9), "0");
+  EXPECT_EQ(first.ask("capture-record 0").result, success) << "captures need no completion";
+  EXPECT_EQ(registered(), 1U) << "one file for all events";
+  first.exit();
+  second.exit();
+  EXPECT_TRUE(eventually([&] { return registered() == 0; }, limit));
+}
+
+TEST_F(ipc_domain, events_of_two_exporters_are_different) {
+  auto first = start();
+  auto other = start();
+  auto second = start();
+  ASSERT_EQ(first.run("event 0"), success);
+  ASSERT_EQ(other.run("event 0"), success);
+  ASSERT_EQ(second.run("event-open 0 " + first.value_of("event-handle 0")), success);
+  ASSERT_EQ(second.run("event-open 1 " + other.value_of("event-handle 0")), success);
+  EXPECT_EQ(registered(), 2U);
+  const gate closed;
+  ASSERT_EQ(first.run("block 0 " + closed.path()), success);
+  ASSERT_EQ(first.run("record 0"), success);
+  ASSERT_EQ(other.run("record 0"), success);
+  ASSERT_EQ(other.run("sync"), success);
+  EXPECT_EQ(second.run("query 1"), success);
+  EXPECT_EQ(second.run("query 0"), not_ready);
+  closed.open();
+  EXPECT_EQ(second.run("event-sync 0"), success);
+}
+
+TEST_F(ipc_domain, events_of_a_dead_exporter_are_errors) {
+  auto first = start();
+  auto second = start();
+  ASSERT_EQ(first.run("event 0"), success);
+  const std::string handle = first.value_of("event-handle 0");
+  EXPECT_EQ(registered(), 1U);
+  first.process().kill(SIGKILL);
+  EXPECT_TRUE(eventually([&] { return registered() == 0; }, limit));
+  EXPECT_NE(second.run("event-open 0 " + handle), success);
+  EXPECT_THAT(second.messages(), HasSubstr("cannot reach"));
+}
+
+TEST_F(ipc_domain, without_broker_handles_stay_as_they_are) {
+  broker_.reset();
+  auto first = start();
+  auto second = start();
+  ASSERT_EQ(second.open_memory(1, first.exported_memory(1)), success) << "needs no broker";
+  ASSERT_EQ(first.run("event 0"), success);
+  EXPECT_EQ(second.run("event-open 0 " + first.value_of("event-handle 0")), invalid_context);
+  EXPECT_THAT(first.messages(), HasSubstr("no use of the domain"));
+  serve();  // the next export finds it
+  ASSERT_TRUE(eventually(
+      [&] {
+        EXPECT_EQ(first.run("event 1"), success);
+        const bool opened =
+            second.run("event-open 1 " + first.value_of("event-handle 1")) == success;
+        EXPECT_EQ(first.run("event-destroy 1"), success);
+        return opened;
+      },
+      limit));
+}
+
+}  // namespace
+}  // namespace gpushm_tests::ipc
