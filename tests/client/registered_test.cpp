@@ -395,6 +395,10 @@ class resolved_by_a_library : public registered {
 
 // One test: a process has one such client.
 TEST_F(resolved_by_a_library, descriptors_are_those_of_the_process_that_is_meant) {
+  static bool has_run = false;
+  if (std::exchange(has_run, true)) {
+    GTEST_SKIP() << "repeated in one process, whose client is that of another broker";
+  }
   const unique_fd file = new_file();
   registration made = add(exporter_, file.get(), 7);
   int got = -1;
