@@ -477,6 +477,7 @@ request parse(int argc, char** argv) {
         app.add_option("PREFIX", out.prefix, "List only names with this prefix")->type_name("");
         app.add_flag("-q,--names", out.names_only, "Print only the names, one per line");
         app.add_flag("-a,--all", out.all, "List the library's own segments, too (NAME/~…)");
+        app.add_flag("--ipc", out.ipc, "List processes that export to unchanged programs");
         auto* const by =
             add_choice(app,
                        "--by",

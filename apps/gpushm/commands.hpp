@@ -84,7 +84,8 @@ struct list_arguments {
   connection_arguments connection;
   std::string prefix;
   bool names_only = false;
-  bool all = false;  ///< also the library's own segments
+  bool all = false;  ///< also the library's own segments; with `ipc`, each registration
+  bool ipc = false;  ///< who exports to unchanged programs, in place of segments
   bool by_principal = false;
   node_arguments node;  ///< if by_principal
 };

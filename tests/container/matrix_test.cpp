@@ -125,17 +125,23 @@ TEST_F(matrix, predicts_every_cell) {
   gpushm::fake::fake_gpus_options two;
   two.gpus = 2;
   fake.emplace(two);
-  auto process = child::start(command({"--json"}, fake));
+  // As they are installed: beside each other.
+  const temp_dir libraries(0755);
+  for (const char* name : {"libgpushm-ipc.so", "libgpushm.so.1"}) {
+    fs::create_symlink(gpushm_testing::own_library(name), libraries / name);
+  }
+  auto process =
+      child::start(command({"--json", "--ipc-library", libraries / "libgpushm-ipc.so"}, fake));
   const auto pid = process.pid();
   EXPECT_EQ(process.wait_exit(seconds(250)), exited(0)) << process.text(stream::err);
   EXPECT_EQ(process.text(stream::err), "");
   const auto all = json::parse(process.text(stream::out), nullptr, false);
   ASSERT_TRUE(all.is_object());
 
-  EXPECT_EQ(all["summary"]["ran"], 160);
-  EXPECT_EQ(all["summary"]["as_predicted"], 160);
+  EXPECT_EQ(all["summary"]["ran"], 256);
+  EXPECT_EQ(all["summary"]["as_predicted"], 256);
   EXPECT_EQ(all["summary"]["not_run"], 0);
-  EXPECT_EQ(all["summary"]["not_applicable"], 160);
+  EXPECT_EQ(all["summary"]["not_applicable"], 256);
   EXPECT_LT(all["summary"]["seconds"].get<double>(), 250);
   ASSERT_EQ(all["rows"].size(), 64U);
   int applicable = 0;
@@ -158,6 +164,10 @@ TEST_F(matrix, predicts_every_cell) {
       }
     }
     EXPECT_EQ(cells["host"]["result"], "works") << where;
+    // Programs that do not know gpushm share wherever the importer may open the GPU.
+    for (const char* way : {"unmodified", "unmodified-event", "unmodified-fd"}) {
+      EXPECT_EQ(cells[way]["result"], visible ? "works" : "fails") << way << " in row " << where;
+    }
     for (const auto& [way, cell] : cells.items()) {
       EXPECT_EQ(cell["exporter_pid"] == cell["importer_pid"], equal) << way << where;
     }

@@ -12,6 +12,7 @@
 #include "apps/gpushm/inspect/measure.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/output.hpp"
+#include "apps/gpushm/segment/registrations.hpp"
 #include "apps/support/duration.hpp"
 #include "base/text.hpp"
 #include "gpushm/error.hpp"
@@ -32,23 +33,29 @@ constexpr std::chrono::seconds measuring_limit{120};
 
 // ---- input ----
 
-/// The broker's segments; empty without a broker, which is optional here.
-std::vector<open_segment> list_segments(const std::string& socket) {
+struct shown_domain {
   std::vector<open_segment> segments;
+  std::vector<exporter> exporters;  ///< to unchanged programs
+};
+
+/// The contents of the broker's domain; empty without a broker, which is optional here.
+shown_domain list_domain(const std::string& socket) {
+  shown_domain shown;
   try {
     connect_options options;
     options.socket_path = socket;
     options.request_limit = std::chrono::seconds(2);
     client broker = client::connect(options);
     for (const segment_info& each : broker.list()) {
-      segments.push_back({each.name, each.size_bytes, each.device.uuid});
+      shown.segments.push_back({each.name, each.size_bytes, each.device.uuid});
     }
+    shown.exporters = exporters_of(list_registrations(broker));
   } catch (const error& failure) {
     if (!socket.empty()) {
       note("no segments are shown: " + base::printable(failure.what()));
     }
   }
-  return segments;
+  return shown;
 }
 
 // ---- JSON ----
@@ -76,15 +83,21 @@ void read_back(const nlohmann::json& document, const std::string& from, topology
   }
 }
 
-void print_document(const topology& all, const nlohmann::json& recording) {
+void print_document(const topology& all,
+                    const std::vector<exporter>& exporters,
+                    const nlohmann::json& recording) {
   const nlohmann::json facts = all.machine;
   nlohmann::json document{{"gpus", facts.at("gpus")},
                           {"pairs", facts.at("pairs")},
                           {"measured", all.measured},
                           {"segments", nlohmann::json::array()},
+                          {"ipc_exporters", nlohmann::json::array()},
                           {"recording", recording}};
   for (const open_segment& each : all.segments) {
     document["segments"].push_back(to_json(each));
+  }
+  for (const exporter& each : exporters) {
+    document["ipc_exporters"].push_back(nlohmann::json(to_json(each)));
   }
   print_json(document);
 }
@@ -101,9 +114,12 @@ int run_topo(const topo_arguments& arguments) {
   }
   machine seen = gather_machine(arguments.from, arguments.driver_timeout);
   topology all;
+  std::vector<exporter> exporters;
   all.machine = std::move(seen.facts);
   if (arguments.from.empty()) {
-    all.segments = list_segments(arguments.socket);
+    shown_domain shown = list_domain(arguments.socket);
+    all.segments = std::move(shown.segments);
+    exporters = std::move(shown.exporters);
     if (arguments.measure) {
       all.measured = measure_gpus(base::deadline_in(measuring_limit));
     }
@@ -116,13 +132,16 @@ int run_topo(const topo_arguments& arguments) {
     note(fmt::format("driver not usable: {} (run gpushm doctor for the cause and a fix)", problem));
   }
   if (arguments.json) {
-    print_document(all, seen.recording);
+    print_document(all, exporters, seen.recording);
   } else if (arguments.picture == topo_picture::dot) {
     print(topology_dot(all));
   } else if (arguments.picture == topo_picture::svg) {
     print(topology_svg(all));
   } else {
     print(topology_text(all));
+    if (!exporters.empty()) {
+      print("\nExporters to unchanged programs (gpushm ls --ipc)\n\n" + exporters_text(exporters));
+    }
   }
   flush_output();
   return exit_ok;

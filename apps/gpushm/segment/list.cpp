@@ -6,6 +6,7 @@
 #include "apps/gpushm/node/operator.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/gpushm/segment/describe.hpp"
+#include "apps/gpushm/segment/registrations.hpp"
 
 namespace gpushm::cli {
 
@@ -31,11 +32,42 @@ std::string none_text(const list_arguments& arguments,
       hidden == 0 ? "" : fmt::format(" ({} internal, shown by --all)", hidden));
 }
 
+int list_exporters(const list_arguments& arguments) {
+  client broker = connect(arguments.connection);
+  const std::vector<registration> all = list_registrations(broker);
+  const std::vector<exporter> exporters = exporters_of(all);
+  const broker_info about = broker.broker();
+  if (arguments.connection.json) {
+    json document{{"domain", about.domain},
+                  {"socket", about.socket_path},
+                  {"exporters", json::array()},
+                  {"registrations", json::array()}};
+    for (const exporter& each : exporters) {
+      document["exporters"].push_back(to_json(each));
+    }
+    for (const registration& each : all) {
+      document["registrations"].push_back(to_json(each));
+    }
+    print_json(document);
+  } else if (all.empty()) {
+    note(fmt::format("nothing is registered by unchanged programs in domain \"{}\" at {}",
+                     about.domain,
+                     about.socket_path));
+  } else {
+    print(arguments.all ? registrations_text(all) : exporters_text(exporters));
+    note(importers_unknown);
+  }
+  return exit_ok;
+}
+
 }  // namespace
 
 int run_list(const list_arguments& arguments) {
   if (arguments.by_principal) {
     return run_list_by_principal(arguments);
+  }
+  if (arguments.ipc) {
+    return list_exporters(arguments);
   }
   client broker = connect(arguments.connection);
   std::vector<segment_info> segments = broker.list(arguments.prefix);

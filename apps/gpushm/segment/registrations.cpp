@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/gpushm/segment/registrations.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <optional>
+#include <tuple>
+
+#include "base/text.hpp"
+#include "base/text_layout.hpp"
+#include "gpushm/descriptor.h"
+
+namespace gpushm::cli {
+
+namespace {
+
+constexpr std::string_view prefix = ".fd/";
+
+std::optional<std::uint32_t> number_in(std::string_view name) {
+  std::uint32_t number = 0;
+  const char* const end = name.data() + name.size();
+  const auto parsed = std::from_chars(name.data() + prefix.size(), end, number);
+  return parsed.ec == std::errc() && parsed.ptr == end ? std::optional(number) : std::nullopt;
+}
+
+std::string process_text(const registration& each) {
+  return fmt::format("{} (pid {}{})",
+                     each.program.empty() ? "?" : base::printable(each.program),
+                     each.pid,
+                     each.broker_pid == 0 || each.broker_pid == each.pid
+                         ? ""
+                         : fmt::format(", the broker's {}", each.broker_pid));
+}
+
+std::string namespace_text_of(const registration& each) {
+  return each.pid_namespace == 0 ? "?" : std::to_string(each.pid_namespace);
+}
+
+auto key_of(const registration& each) {
+  return std::tuple(each.program, each.pid, each.pid_namespace, each.uid, each.broker_pid);
+}
+
+}  // namespace
+
+std::vector<registration> list_registrations(client& broker) {
+  std::vector<registration> all;
+  for (const segment_info& info : broker.list(std::string(prefix))) {
+    const auto number = number_in(info.name);
+    gpushm_descriptor_info described{};
+    described.struct_size = sizeof described;
+    if (!number || info.backend != backend::descriptor ||
+        gpushm_client_describe_descriptor(broker.handle(), *number, &described) != GPUSHM_OK) {
+      continue;
+    }
+    registration& made = all.emplace_back();
+    made.number = *number;
+    made.is_memory = described.kind == GPUSHM_DESCRIPTOR_GPU_MEMORY;
+    made.program.assign(described.comm,
+                        std::min<std::size_t>(described.comm_size, sizeof described.comm));
+    made.pid = described.pid;
+    made.pid_namespace = described.pid_namespace;
+    made.uid = described.creator_uid;
+    made.broker_pid = described.creator_pid;
+  }
+  std::sort(
+      all.begin(), all.end(), [](const auto& a, const auto& b) { return a.number < b.number; });
+  return all;
+}
+
+std::vector<exporter> exporters_of(const std::vector<registration>& all) {
+  std::map<decltype(key_of(all.front())), exporter> found;
+  for (const registration& each : all) {
+    exporter& made = found[key_of(each)];
+    made.first = each;
+    (each.is_memory ? made.memory : made.events) += 1;
+  }
+  std::vector<exporter> list;
+  list.reserve(found.size());
+  for (auto& [key, made] : found) {
+    list.push_back(std::move(made));
+  }
+  return list;
+}
+
+std::string exporters_text(const std::vector<exporter>& all) {
+  using align = base::table::align;
+  base::table table({{"EXPORTER"},
+                     {"UID", align::right},
+                     {"PID NAMESPACE"},
+                     {"MEMORY", align::right},
+                     {"EVENT FILES", align::right}});
+  for (const exporter& each : all) {
+    table.add({process_text(each.first),
+               std::to_string(each.first.uid),
+               namespace_text_of(each.first),
+               std::to_string(each.memory),
+               std::to_string(each.events)});
+  }
+  return table.text();
+}
+
+std::string registrations_text(const std::vector<registration>& all) {
+  using align = base::table::align;
+  base::table table(
+      {{"NUMBER", align::right}, {"KIND"}, {"EXPORTER"}, {"UID", align::right}, {"PID NAMESPACE"}});
+  for (const registration& each : all) {
+    table.add({std::to_string(each.number),
+               each.is_memory ? "gpu memory" : "events",
+               process_text(each),
+               std::to_string(each.uid),
+               namespace_text_of(each)});
+  }
+  return table.text();
+}
+
+json to_json(const registration& each) {
+  return {{"number", each.number},
+          {"kind", each.is_memory ? "gpu memory" : "events"},
+          {"program", base::printable(each.program)},
+          {"pid", each.pid},
+          {"pid_namespace", each.pid_namespace},
+          {"uid", each.uid},
+          {"broker_pid", each.broker_pid}};
+}
+
+json to_json(const exporter& each) {
+  return {{"program", base::printable(each.first.program)},
+          {"pid", each.first.pid},
+          {"pid_namespace", each.first.pid_namespace},
+          {"uid", each.first.uid},
+          {"broker_pid", each.first.broker_pid},
+          {"memory", each.memory},
+          {"event_files", each.events}};
+}
+
+}  // namespace gpushm::cli
