@@ -264,9 +264,9 @@ TEST(damaged_record, with_an_unknown_enumerator_is_refused) {
     std::uint8_t lifetime;
     bool known;
   };
-  for (const auto& each : {enumerators{2, 5, 1, true},
+  for (const auto& each : {enumerators{2, 6, 1, true},
                            enumerators{3, 0, 0, false},
-                           enumerators{0, 6, 0, false},
+                           enumerators{0, 7, 0, false},
                            enumerators{0, 0, 2, false},
                            enumerators{255, 0, 0, false}}) {
     fbs::FlatBufferBuilder builder;
