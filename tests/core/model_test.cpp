@@ -774,7 +774,7 @@ class random_world {
 
   /// The fence of a lost session is reached, or its process resumes it with another session.
   void end_or_resume_lost(session_id session) {
-    if (pick(2) == 0 || !resume_lost(session)) {
+    if (pick(6) == 0 || !resume_lost(session)) {
       model_.disconnect(session, false);
       domain_->disconnect(session, false);
     }
