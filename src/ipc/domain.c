@@ -183,7 +183,8 @@ enum ipc_registered ipc_register(int fd,
     *chosen = library.number(*registration);
     return ipc_registered;
   }
-  if (result == GPUSHM_ERRC_ALREADY_EXISTS) {
+  // The second: by a process that has died and may still write.
+  if (result == GPUSHM_ERRC_ALREADY_EXISTS || result == GPUSHM_ERRC_WRITER_ENDING) {
     return ipc_number_is_taken;
   }
   static atomic_bool was_said = false;

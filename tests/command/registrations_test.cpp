@@ -45,10 +45,10 @@ TEST(registrations, are_counted_for_each_exporter) {
   EXPECT_EQ(exporters[1].memory, 2U);
   EXPECT_EQ(exporters[2].memory, 1U);
   EXPECT_EQ(exporters_text(exporters),
-            "EXPORTER                       UID  PID NAMESPACE  MEMORY  EVENT FILES\n"
-            "a (pid 1, the broker's 77)    1000  4026532711          0            1\n"
-            "b (pid 1, the broker's 77)    1000  4026532711          2            0\n"
-            "b (pid 1, the broker's 78)    1000  4026532712          1            0\n");
+            "EXPORTER                     UID  PID NAMESPACE  MEMORY  EVENT FILES\n"
+            "a (pid 1, the broker's 77)  1000  4026532711          0            1\n"
+            "b (pid 1, the broker's 77)  1000  4026532711          2            0\n"
+            "b (pid 1, the broker's 78)  1000  4026532712          1            0\n");
   EXPECT_EQ(to_json(exporters[1])["memory"], 2);
 }
 
