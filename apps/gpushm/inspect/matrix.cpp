@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -137,6 +139,19 @@ std::string make_directory(const std::string& path, mode_t mode) {
   return path;
 }
 
+/// Gives `directory` a tmpfs, as a pod's /dev/shm is one: the driver creates interprocess events
+/// only there. The mount is visible to this thread and the processes that it starts, and ends with
+/// them.
+void mount_shm(const std::string& directory) {
+  base::checked(operation, {}, "unshare", [] { return ::unshare(CLONE_NEWNS); });
+  base::checked(operation, "/", "mount", [] {
+    return ::mount("none", "/", nullptr, MS_REC | MS_SLAVE, nullptr);
+  });
+  base::checked(operation, directory, "mount", [&] {
+    return ::mount("tmpfs", directory.c_str(), "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777,size=64m");
+  });
+}
+
 std::string today() {
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
@@ -227,6 +242,7 @@ int run_matrix(const matrix_arguments& arguments) {
   const app::oci::cleanup_guard guard("gpushm-matrix");
   environment.domain_directory = make_directory(guard.directory() + "/domain", 0755);
   environment.shm_directory = make_directory(guard.directory() + "/shm", 01777);
+  mount_shm(environment.shm_directory);
   broker_options serving;
   serving.socket_path = environment.domain_directory + "/socket";
   serving.domain = "matrix";
