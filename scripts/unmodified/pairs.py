@@ -322,7 +322,7 @@ def pair(context, mode, argv_of, seconds=25, isolation=False, first=None, second
 def plain_pair(context, argv_of, preload, seconds=25, env=None):
     """Two processes of this machine's own namespaces. `argv_of(role, folder)`."""
     begin = time.monotonic()
-    environment = dict(os.environ, UNMODIFIED_PATIENCE="15", **(env or {}))
+    environment = {**os.environ, "UNMODIFIED_PATIENCE": "15", **(env or {})}
     paths = [f"{context.prepared}/lib", environment.get("LD_LIBRARY_PATH", "")]
     environment["LD_LIBRARY_PATH"] = ":".join(path for path in paths if path)
     if preload:
