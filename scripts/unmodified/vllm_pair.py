@@ -38,15 +38,17 @@ def load(folder, device):
 
 def make_model(folder, seed, engine):
     subprocess.run([sys.executable, engine + "/make_model.py", folder, "small", "cuda"], check=True)
-    if seed == "7":
-        return
-    from safetensors.torch import save_file
+    if seed != "7":
+        from safetensors.torch import save_file
 
-    flipped = {
-        name: tensor.flip(0).contiguous() if tensor.dim() == 2 else tensor
-        for name, tensor in load(folder, "cpu").items()
-    }
-    save_file(flipped, folder + "/model.safetensors", metadata={"format": "pt"})
+        flipped = {
+            name: tensor.flip(0).contiguous() if tensor.dim() == 2 else tensor.clone()
+            for name, tensor in load(folder, "cpu").items()
+        }
+        save_file(flipped, folder + "/model.safetensors", metadata={"format": "pt"})
+    # Written for their owner alone; safetensors reports each error of an open as a missing file.
+    for file in glob.glob(folder + "/*"):
+        os.chmod(file, 0o644)
 
 
 def start_engine(model, report):

@@ -36,8 +36,14 @@ static bool find_hook(const char* name, enum ipc_hook* hook) {
   if (name == NULL || name[0] != 'c' || name[1] != 'u') {
     return false;
   }
+  static const size_t lengths[] = {
+#define IPC_HOOK_LENGTH(name) sizeof(#name) - 1,
+      IPC_HOOKS(IPC_HOOK_LENGTH)
+#undef IPC_HOOK_LENGTH
+  };
+  const size_t length = strlen(name);
   for (int each = 0; each < ipc_hook_count; ++each) {
-    if (strcmp(name, names[each]) == 0) {
+    if (length == lengths[each] && memcmp(name, names[each], length) == 0) {
       *hook = (enum ipc_hook)each;
       return true;
     }
