@@ -19,7 +19,7 @@ if(GPUSHM_FLOOR)
   set(GPUSHM_FLOOR_LIBRARIES "${PROJECT_BINARY_DIR}/floor")
   # Replacements of functions that the floor lacks. Never with link-time optimisation: members are chosen by symbol.
   add_library(gpushm_floor STATIC
-    "${floor_source}/names.c" "${floor_source}/numbers.c" "${floor_source}/random.c" "${floor_source}/single_threaded.c"
+    "${floor_source}/heap.c" "${floor_source}/names.c" "${floor_source}/numbers.c" "${floor_source}/random.c" "${floor_source}/single_threaded.c"
     "${floor_source}/start.c" "${floor_source}/stat.c" "${floor_source}/system_calls.c" "${floor_source}/thread.c"
     "${floor_source}/unwind.c")
   set_target_properties(gpushm_floor PROPERTIES C_STANDARD 11 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF

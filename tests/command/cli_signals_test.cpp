@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(all,
                          cli_signals,
                          ::testing::Values(SIGINT, SIGTERM, SIGHUP, SIGPIPE),
                          [](const auto& value) {
-                           return std::string(::sigabbrev_np(value.param));
+                           return "signal_" + std::to_string(value.param);
                          });
 
 using cli_limits = cli_signals;
@@ -199,7 +199,7 @@ TEST_P(cli_pid_1, waiting_commands_exit_immediately) {
 }
 
 INSTANTIATE_TEST_SUITE_P(all, cli_pid_1, ::testing::Values(SIGTERM, SIGINT), [](const auto& value) {
-  return std::string(::sigabbrev_np(value.param));
+  return "signal_" + std::to_string(value.param);
 });
 
 }  // namespace
