@@ -4,7 +4,7 @@
 # GPUSHM_NO_DIST excludes one. The target `dist-programs` builds exactly the contents of the tarball.
 include_guard(GLOBAL)
 
-# What uses gRPC needs the distribution's libraries, which are packed.
+# What uses gRPC or the benchmark library needs the distribution's libraries, which are packed.
 function(gpushm_floor_of_dist target)
   get_target_property(options ${target} LINK_OPTIONS)
   gpushm_needs_distribution(${target} needs)

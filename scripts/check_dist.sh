@@ -2,15 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # Checks a tarball of scripts/dist.sh: it is smaller than 60 MiB; programs and libraries depend only on the tree, glibc and
 # libgcc_s.so.1; no search path leaves the tree; gpushm's programs are position-independent; no symbol needs a glibc newer than
-# 2.28, or 2.36 in gpushmd, in tests that use gRPC, and in the libraries of these. Exit status 77: passed, except for these,
+# 2.28, or 2.36 in gpushmd, in tests that use gRPC, in benchmarks, and in the libraries of these. Exit status 77: passed, except for these,
 # because this machine's glibc is newer.
 #
 #   scripts/check_dist.sh TARBALL
 set -euo pipefail
 
-# What needs the distribution's libraries, because of gRPC.
+# What needs the distribution's libraries, because of gRPC or the benchmark library.
 newest_allowed=2.36
-with_distribution=" bin/gpushmd bin/agent_share_test "
+with_distribution="bin/(gpushmd|agent_share_test|gpushm_bench_[a-z_]+)"
 allow=()
 here=$(getconf GNU_LIBC_VERSION | cut -d ' ' -f 2)
 is_newer=
@@ -50,7 +50,7 @@ while IFS= read -r -d '' file; do
     "\$ORIGIN" | "\$ORIGIN/.." | "\$ORIGIN/../lib" | "") ;;
     *) fail "$short has the search path $search" ;;
   esac
-  if [[ $with_distribution == *" $short "* || $short =~ ^lib/[^/]*$ && ! $short =~ ^lib/libgpushm ]]; then
+  if [[ $short =~ ^$with_distribution$ || $short =~ ^lib/[^/]*$ && ! $short =~ ^lib/libgpushm ]]; then
     allow+=(--allow "$short" "$newest_allowed")
   else
     while read -r library; do
