@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <array>
 #include <csignal>
 #include <optional>
 #include <span>
@@ -137,26 +138,27 @@ std::vector<check> run_ipc_trials(const ipc_trial_options& options) {
   serving.domain = "trial";
   serving.accept_fake_chunks = options.accept_fake_chunks;
   const broker served = broker::start(serving);
-  const arrangement arrangements[] = {
-      {"ipc-trial",
-       true,
-       true,
-       {way::unmodified, way::unmodified_event, way::unmodified_descriptor},
-       "both sides, one domain",
-       ""},
-      {"ipc-no-domain",
-       true,
-       false,
-       {way::unmodified, way::unmodified_event},
-       "both sides, no domain",
-       "events work only with GPUSHM_IPC_EVENTS=complete, as in this trial: the exporter waits for "
-       "their work at the export and at each record; descriptors by PID need a domain"},
-      {"ipc-one-side",
-       false,
-       false,
-       {way::unmodified},
-       "importing side only",
-       "events and descriptors by PID need the library on both sides"}};
+  const auto arrangements = std::to_array<arrangement>(
+      {{"ipc-trial",
+        true,
+        true,
+        {way::unmodified, way::unmodified_event, way::unmodified_descriptor},
+        "both sides, one domain",
+        ""},
+       {"ipc-no-domain",
+        true,
+        false,
+        {way::unmodified, way::unmodified_event},
+        "both sides, no domain",
+        "events work only with GPUSHM_IPC_EVENTS=complete, as in this trial: the exporter waits "
+        "for "
+        "their work at the export and at each record; descriptors by PID need a domain"},
+       {"ipc-one-side",
+        false,
+        false,
+        {way::unmodified},
+        "importing side only",
+        "events and descriptors by PID need the library on both sides"}});
   std::vector<check> checks;
   for (const arrangement& each : arrangements) {
     check& made = checks.emplace_back(

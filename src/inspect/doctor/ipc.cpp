@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <utility>
 
@@ -211,13 +212,14 @@ std::uint64_t exported_numbers(std::uint64_t soft, std::uint64_t hard) noexcept 
 
 std::vector<check> examine_ipc(const ipc_facts& all) {
   using rule = check (*)(const ipc_facts&);
-  static constexpr std::pair<const char*, rule> rules[] = {{"ipc-library", library},
-                                                           {"ipc-loader", loader},
-                                                           {"ipc-switch", switched},
-                                                           {"ipc-domain", domain},
-                                                           {"ipc-shm", shm},
-                                                           {"ipc-descriptors", descriptors},
-                                                           {"ipc-mps", mps}};
+  static constexpr auto rules =
+      std::to_array<std::pair<const char*, rule>>({{"ipc-library", library},
+                                                   {"ipc-loader", loader},
+                                                   {"ipc-switch", switched},
+                                                   {"ipc-domain", domain},
+                                                   {"ipc-shm", shm},
+                                                   {"ipc-descriptors", descriptors},
+                                                   {"ipc-mps", mps}});
   std::vector<check> checks;
   for (const auto& [id, apply] : rules) {
     check& made = checks.emplace_back(apply(all));
