@@ -76,6 +76,11 @@ if [ "$failures" -gt 0 ]; then
   exit 1
 fi
 env -i "$tree/bin/gpushm" --version >/dev/null
+# As programs of a container have it: a call of dlsym, and one of each function that it replaces.
+said=$(env -i LD_PRELOAD="$tree/lib/gpushm/ipc/libgpushm-ipc.so" "$(command -v python3)" -c \
+  'import ctypes, os, subprocess; ctypes.CDLL(None).getpid(); os.close(os.dup(0)); subprocess.run(["true"], check=True)' 2>&1) ||
+  { echo "check_dist: a program with libgpushm-ipc.so preloaded fails: $said" >&2; exit 1; }
+[ -z "$said" ] || { echo "check_dist: a program with libgpushm-ipc.so preloaded says: $said" >&2; exit 1; }
 echo "check_dist: $programs programs and libraries are self-contained"
 if [ -n "$is_newer" ]; then
   echo "check_dist: gpushmd and its libraries need glibc $here; build tarballs for distribution on Debian 12"
