@@ -32,7 +32,7 @@ def test_what_the_libraries_need():
         "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1",
     }  # fmt: skip
     own = {"libgpushm.so.1", "libgpushm-broker.so.1"}
-    # Shared with nanobind-backend, which catches the module's exceptions. The libraries have one of their own.
+    # Shared with nanobind-backend, which catches the module's exceptions. The libraries have their own.
     assert needed(PACKAGE / "_core.abi3.so") <= system | own | {"libstdc++.so.6"}
     assert "libstdc++.so.6" in needed(PACKAGE / "_core.abi3.so")
     assert needed(PACKAGE / "libgpushm.so.1") <= system
