@@ -87,7 +87,7 @@ tables& all() {
   return *instance;
 }
 
-// The driver removes its files at the end of a process that exits, not of one that is killed.
+// Not as the driver, which leaves its files: tests must not fill /dev/shm.
 void remove_files() {
   for (const auto& each : all().created) {
     if (each->pid() == ::getpid()) {  // else a forked child exits

