@@ -109,9 +109,7 @@ TEST_P(cli_signals, held_copy_is_not_completed_after_signal) {
 INSTANTIATE_TEST_SUITE_P(all,
                          cli_signals,
                          ::testing::Values(SIGINT, SIGTERM, SIGHUP, SIGPIPE),
-                         [](const auto& value) {
-                           return "signal_" + std::to_string(value.param);
-                         });
+                         [](const auto& value) { return "signal_" + std::to_string(value.param); });
 
 using cli_limits = cli_signals;
 
