@@ -220,7 +220,7 @@ TEST_F(registered_at_brokerd, descriptors_are_fetched_by_a_library_of_another_pi
   EXPECT_EQ(import_of(other, true), "failed " + std::to_string(ENOENT) + "\n");
   exporter.close_stdin();
   EXPECT_EQ(exporter.wait_for_line("holds .*", 30s), "holds seen");
-  EXPECT_TRUE(exporter.wait_exit(30s).success());
+  EXPECT_TRUE(exporter.wait_exit(30s).success()) << exporter.output().all_output();
   EXPECT_TRUE(eventually(
       [&] { return import_of(handle, true) == "failed " + std::to_string(ENOENT) + "\n"; }, 20s));
 }

@@ -51,8 +51,9 @@ std::string find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) {
     return name;
   }
-  const std::string path = variable("PATH");
-  for (const std::string_view directory : base::split(path.empty() ? "/bin:/usr/bin" : path, ":")) {
+  const std::string chosen = variable("PATH");
+  const std::string path = chosen.empty() ? "/bin:/usr/bin" : chosen;
+  for (const std::string_view directory : base::split(path, ":")) {
     std::string file = std::string(directory).append("/").append(name);
     std::error_code failed;
     if (fs::is_regular_file(file, failed) && ::access(file.c_str(), X_OK) == 0) {
