@@ -15,11 +15,10 @@
 #include "ipc/domain.h"
 #include "ipc/entry.h"
 #include "ipc/hooks.h"
+#include "ipc/numbers.h"
 #include "ipc/settings.h"
 
 enum {
-  number_count =
-      65536,  // numbers that are used; the kernel's table of descriptors grows to the largest
   most_attempts = 16,
   swept_numbers = 64,  // looked at with each export
 };
@@ -28,17 +27,11 @@ enum {
 // registrations.
 static atomic_int owner_pid = 0;
 static atomic_int first_number = 0;
-static _Atomic(struct gpushm_descriptor*) registrations[number_count];
+static _Atomic(struct gpushm_descriptor*) registrations[ipc_most_numbers];
 
 static int raw_close(int fd) {
   typedef int (*close_function)(int);
-  static _Atomic(void*) next = NULL;
-  void* known = atomic_load_explicit(&next, memory_order_acquire);
-  if (known == NULL) {
-    known = ipc_c_library_definition("close");
-    atomic_store_explicit(&next, known, memory_order_release);
-  }
-  return ((close_function)known)(fd);
+  return ((close_function)ipc_next_of(ipc_entry_close))(fd);
 }
 
 // Resolves `close` before the program has threads, signal handlers and children.
@@ -57,7 +50,7 @@ static void end_registration(int fd) {
 
 static bool is_registered(int fd) {
   const int first = atomic_load_explicit(&first_number, memory_order_relaxed);
-  return first != 0 && fd >= first && fd - first < number_count &&
+  return first != 0 && fd >= first && fd - first < ipc_most_numbers &&
          atomic_load_explicit(&registrations[fd - first], memory_order_relaxed) != NULL;
 }
 
@@ -76,27 +69,29 @@ GPUSHM_IPC_EXPORT int close(int fd) {
 static void sweep(void) {
   static atomic_uint next = 0;
   for (int each = 0; each < swept_numbers; ++each) {
-    const int fd = atomic_load(&first_number) + (int)(atomic_fetch_add(&next, 1) % number_count);
+    const int fd =
+        atomic_load(&first_number) + (int)(atomic_fetch_add(&next, 1) % ipc_most_numbers);
     if (is_registered(fd) && fcntl(fd, F_GETFD) < 0) {
       end_registration(fd);
     }
   }
 }
 
-// Numbers from the soft limit on are not given to ordinary descriptors. Where the hard limit leaves
-// none, the upper half below it is used.
-static bool choose_range(struct rlimit* limit, int* first, int* count) {
-  if (getrlimit(RLIMIT_NOFILE, limit) != 0) {
+// Before the first export of a process, also of a forked one. Returns false if the limits leave no
+// numbers.
+static bool start_numbers(const struct rlimit* limit) {
+  const struct ipc_numbers numbers = ipc_choose_numbers(limit->rlim_cur, limit->rlim_max);
+  if (numbers.first <= STDERR_FILENO || numbers.count == 0) {
     return false;
   }
-  const rlim_t most = (rlim_t)1 << 24U;
-  const rlim_t hard = limit->rlim_max < most ? limit->rlim_max : most;
-  const rlim_t soft = limit->rlim_cur < hard ? limit->rlim_cur : hard;
-  const rlim_t begin = hard - soft >= 1024 ? soft : hard / 2;
-  const rlim_t size = hard - begin < number_count ? hard - begin : number_count;
-  *first = (int)begin;
-  *count = (int)size;
-  return begin > 2 && size > 0;
+  if (atomic_load(&owner_pid) != 0) {  // its parent's
+    for (int each = 0; each < ipc_most_numbers; ++each) {
+      atomic_store_explicit(&registrations[each], NULL, memory_order_relaxed);
+    }
+  }
+  atomic_store(&first_number, (int)numbers.first);
+  atomic_store(&owner_pid, getpid());
+  return true;
 }
 
 // Duplicates `fd` with `number`; -1 if that is in use.
@@ -120,35 +115,26 @@ static int duplicate(int fd, int number, int command, const struct rlimit* limit
 
 // Returns the descriptor under its new number, or `fd` if it keeps its own.
 static int give_number(int fd) {
-  struct rlimit limit;
-  int first = 0;
-  int count = 0;
   if (!ipc_has_domain()) {
     ipc_log("cuMemExportToShareableHandle: no domain, descriptor %d keeps its number", fd);
     return fd;
   }
-  const int pid = getpid();
-  if (atomic_load(&owner_pid) != pid) {  // the first export, or one of a forked child
-    if (!choose_range(&limit, &first, &count)) {
-      return fd;
-    }
-    for (int each = 0; each < number_count; ++each) {
-      atomic_store_explicit(&registrations[each], NULL, memory_order_relaxed);
-    }
-    atomic_store(&first_number, first);
-    atomic_store(&owner_pid, pid);
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 ||
+      (atomic_load(&owner_pid) != getpid() && !start_numbers(&limit))) {
+    return fd;
   }
-  first = atomic_load(&first_number);
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_max <= (rlim_t)first) {
+  const int first = atomic_load(&first_number);
+  if (limit.rlim_max <= (rlim_t)first) {
     return fd;
   }
   const rlim_t left = limit.rlim_max - (rlim_t)first;
-  count = left < number_count ? (int)left : number_count;
+  const rlim_t count = left < ipc_most_numbers ? left : ipc_most_numbers;
   sweep();
   const int flags = fcntl(fd, F_GETFD);
   const int command = flags >= 0 && (flags & FD_CLOEXEC) == 0 ? F_DUPFD : F_DUPFD_CLOEXEC;
   for (int attempt = 0; attempt < most_attempts; ++attempt) {
-    const int number = first + (int)(ipc_random() % (uint64_t)count);
+    const int number = first + (int)(ipc_random() % count);
     const int created = duplicate(fd, number, command, &limit);
     if (created < 0) {
       continue;
@@ -205,7 +191,7 @@ static long next_syscall(long number, long first, long second, long third) {
 // Keeps errno, which is the refused call's.
 static bool serves_importers(void) {
   const int kept = errno;
-  const bool result = ipc_is_on() && ipc_has_domain() && ipc_driver_function("cuInit") != NULL;
+  const bool result = ipc_is_on() && ipc_has_domain() && ipc_driver_definition("cuInit") != NULL;
   errno = kept;
   return result;
 }

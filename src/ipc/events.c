@@ -139,7 +139,7 @@ static bool completes_events(void) {
 // without a limit.
 static cu_result wait_for(void* event) {
   enum { short_waits = 100, wait_limit_s = 30 };
-  const event_function query = (event_function)ipc_driver_function("cuEventQuery");
+  const event_function query = (event_function)ipc_driver_definition("cuEventQuery");
   if (query == NULL) {
     return cu_error_not_found;
   }
@@ -179,7 +179,7 @@ static cu_result refuse_capture(const char* call) {
 }
 
 static bool is_capturing(void* stream, bool is_per_thread) {
-  cu_result (*const real)(void*, int*) = (cu_result(*)(void*, int*))ipc_driver_function(
+  cu_result (*const real)(void*, int*) = (cu_result(*)(void*, int*))ipc_driver_definition(
       is_per_thread ? "cuStreamIsCapturing_ptsz" : "cuStreamIsCapturing");
   int status = 0;
   return real == NULL || real(stream, &status) != cu_success || status != 0;
@@ -327,7 +327,7 @@ cu_result cuIpcGetEventHandle(ipc_handle* handle, void* event) {
 // An event that has no work, and whose records are completed: the exporter's are, too.
 static cu_result create_completed(void** event) {
   cu_result (*const create)(void**, unsigned int) =
-      (cu_result(*)(void**, unsigned int))ipc_driver_function("cuEventCreate");
+      (cu_result(*)(void**, unsigned int))ipc_driver_definition("cuEventCreate");
   enum { disable_timing = 2 };  // CU_EVENT_DISABLE_TIMING, which IPC events must have
   void* created = NULL;
   const cu_result result = create == NULL ? cu_error_not_found : create(&created, disable_timing);

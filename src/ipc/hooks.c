@@ -73,17 +73,15 @@ void* ipc_real(enum ipc_hook hook) {
   return real;
 }
 
-void* ipc_driver_function(const char* name) {
-  return ipc_driver_definition(name);
-}
-
 typedef void* (*dlsym_function)(void*, const char*);
 typedef void* (*dlvsym_function)(void*, const char*, const char*);
 
 void* ipc_next_of(enum ipc_entry entry) {
   static _Atomic(void*) next[ipc_entry_count];
-  static const char* const entry_names[] = {
-      [ipc_entry_dlsym] = "dlsym", [ipc_entry_dlvsym] = "dlvsym", [ipc_entry_syscall] = "syscall"};
+  static const char* const entry_names[] = {[ipc_entry_dlsym] = "dlsym",
+                                            [ipc_entry_dlvsym] = "dlvsym",
+                                            [ipc_entry_syscall] = "syscall",
+                                            [ipc_entry_close] = "close"};
   void* found = atomic_load_explicit(&next[entry], memory_order_acquire);
   if (found == NULL) {
     found = ipc_c_library_definition(entry_names[entry]);

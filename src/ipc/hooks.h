@@ -49,8 +49,6 @@ enum {
 // The function that a replaced one stands for: that of the driver, or of another preloaded library.
 // NULL if there is none.
 void* ipc_real(enum ipc_hook hook);
-// A function of the driver that is not replaced, or NULL.
-void* ipc_driver_function(const char* name);
 // The next definition of dlsym.
 void* (*ipc_real_dlsym(void))(void*, const char*);
 

@@ -123,16 +123,6 @@ TEST(ipc_checks, shm_must_be_a_tmpfs_with_room) {
   expect_advised(found(all, "ipc-shm"), verdict::problem, "/dev/shm: No such file");
 }
 
-TEST(ipc_checks, numbers_are_those_of_the_library) {
-  // Above the soft limit; where that leaves less than 1,024, the upper half.
-  EXPECT_EQ(exported_numbers(1024, 1'048'576), 65'536U);
-  EXPECT_EQ(exported_numbers(1024, 4096), 3072U);
-  EXPECT_EQ(exported_numbers(1024, 1024), 512U);
-  EXPECT_EQ(exported_numbers(4096, 4096), 2048U);
-  EXPECT_EQ(exported_numbers(UINT64_MAX, UINT64_MAX), 65'536U);
-  EXPECT_EQ(exported_numbers(0, 0), 0U);
-}
-
 TEST(ipc_checks, few_numbers_are_a_warning_with_their_gib) {
   ipc_facts all = good();
   all.soft_descriptors = 1024;

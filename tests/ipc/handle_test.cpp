@@ -11,6 +11,7 @@
 extern "C" {
 #include "ipc/event_set.h"
 #include "ipc/handle.h"
+#include "ipc/numbers.h"
 }
 
 namespace {
@@ -180,6 +181,18 @@ TEST(event_file_names, are_read_as_the_driver_writes_them) {
                                   "/mps.shm.0.1"}) {
     EXPECT_FALSE(ipc_read_event_file_name(other, &pid, &file)) << other;
   }
+}
+
+TEST(numbers_of_descriptors, are_from_the_soft_limit_on) {
+  // Where that leaves less than 1,024, the upper half.
+  EXPECT_EQ(ipc_choose_numbers(1024, 1'048'576).first, 1024U);
+  EXPECT_EQ(ipc_choose_numbers(1024, 1'048'576).count, 65'536U);
+  EXPECT_EQ(ipc_choose_numbers(1024, 4096).count, 3072U);
+  EXPECT_EQ(ipc_choose_numbers(1024, 1024).first, 512U);
+  EXPECT_EQ(ipc_choose_numbers(1024, 1024).count, 512U);
+  EXPECT_EQ(ipc_choose_numbers(4096, 4096).count, 2048U);
+  EXPECT_EQ(ipc_choose_numbers(UINT64_MAX, UINT64_MAX).count, 65'536U);
+  EXPECT_EQ(ipc_choose_numbers(0, 0).count, 0U);
 }
 
 TEST(completed_events, are_known_until_they_are_removed) {

@@ -10,6 +10,10 @@
 
 #include "base/size_text.hpp"
 
+extern "C" {
+#include "ipc/numbers.h"
+}
+
 namespace gpushm::inspect {
 
 namespace {
@@ -159,7 +163,8 @@ check shm(const ipc_facts& all) {
 }
 
 check descriptors(const ipc_facts& all) {
-  const std::uint64_t numbers = exported_numbers(all.soft_descriptors, all.hard_descriptors);
+  const std::uint64_t numbers =
+      ::ipc_choose_numbers(all.soft_descriptors, all.hard_descriptors).count;
   const std::string seen = fmt::format(
       "soft limit {}, hard limit {}: {} numbers for exported descriptors, {} GiB of expandable "
       "segments ({} a GiB) in all processes of the domain",
@@ -200,15 +205,6 @@ check mps(const ipc_facts& all) {
 }
 
 }  // namespace
-
-std::uint64_t exported_numbers(std::uint64_t soft, std::uint64_t hard) noexcept {
-  constexpr std::uint64_t most = 1UL << 24U;
-  constexpr std::uint64_t used = 65'536;
-  const std::uint64_t end = std::min(hard, most);
-  const std::uint64_t low = std::min(soft, end);
-  const std::uint64_t begin = end - low >= 1024 ? low : end / 2;
-  return std::min(end - begin, used);
-}
 
 std::vector<check> examine_ipc(const ipc_facts& all) {
   using rule = check (*)(const ipc_facts&);

@@ -42,9 +42,6 @@ inline constexpr std::string_view oldest_glibc = "2.28";
 /// PyTorch's expandable segments have chunks of 20 MiB.
 inline constexpr std::uint64_t descriptors_per_gib = 52;
 
-/// The numbers that the library gives exported descriptors (src/ipc/descriptors.c). Pure.
-[[nodiscard]] std::uint64_t exported_numbers(std::uint64_t soft, std::uint64_t hard) noexcept;
-
 /// Applies every rule: "ipc-library", "ipc-loader", "ipc-switch", "ipc-domain", "ipc-shm",
 /// "ipc-descriptors", "ipc-mps", in this order. Pure.
 [[nodiscard]] std::vector<check> examine_ipc(const ipc_facts& all);
