@@ -96,13 +96,7 @@ int run_doctor(const doctor_arguments& arguments) {
     report.selftest = run_selftest(options);
     report.tried = true;
   }
-  report.whole = std::chrono::steady_clock::now() - begin;
-  if (arguments.json) {
-    print_report_json(report);
-  } else {
-    print_report(report);
-  }
-  return report.problems() == 0 ? exit_ok : exit_failed;
+  return finish_report(report, begin, arguments.json);
 }
 
 }  // namespace gpushm::cli

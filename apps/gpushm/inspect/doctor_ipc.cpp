@@ -190,13 +190,7 @@ int run_doctor_ipc(const doctor_arguments& arguments) {
     }
   }
   report.conclusion = conclusion_of(report);
-  report.whole = std::chrono::steady_clock::now() - begin;
-  if (arguments.json) {
-    print_report_json(report);
-  } else {
-    print_report(report);
-  }
-  return report.problems() == 0 ? exit_ok : exit_failed;
+  return finish_report(report, begin, arguments.json);
 }
 
 }  // namespace gpushm::cli

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/support/duration.hpp"
@@ -308,6 +309,8 @@ std::size_t doctor_report::problems() const {
   return count(verdict::problem) + static_cast<std::size_t>(surprises);
 }
 
+namespace {
+
 void print_report(const doctor_report& report) {
   const app::style style = app::style::of(STDOUT_FILENO);
   print_causes(report, style);
@@ -377,6 +380,20 @@ void print_report_json(const doctor_report& report) {
     document["recording"] = json(report.recording);
   }
   print_json(document);
+}
+
+}  // namespace
+
+int finish_report(doctor_report& report,
+                  std::chrono::steady_clock::time_point begin,
+                  bool as_json) {
+  report.whole = std::chrono::steady_clock::now() - begin;
+  if (as_json) {
+    print_report_json(report);
+  } else {
+    print_report(report);
+  }
+  return report.problems() == 0 ? exit_ok : exit_failed;
 }
 
 }  // namespace gpushm::cli

@@ -34,9 +34,10 @@ struct doctor_report {
   [[nodiscard]] std::size_t problems() const;
 };
 
-/// Human-readable, at most 100 columns.
-void print_report(const doctor_report& report);
-/// One JSON document (docs/cli.md).
-void print_report_json(const doctor_report& report);
+/// Prints the report, human-readable in at most 100 columns, or as one JSON document (docs/cli.md),
+/// with the time since `begin`. Returns the exit status.
+[[nodiscard]] int finish_report(doctor_report& report,
+                                std::chrono::steady_clock::time_point begin,
+                                bool as_json);
 
 }  // namespace gpushm::cli
