@@ -7,10 +7,12 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <utility>
 #include <vector>
 
 #include "apps/gpushm/commands.hpp"
 #include "apps/support/ipc_libraries.hpp"
+#include "apps/support/program_path.hpp"
 #include "base/file.hpp"
 #include "base/syscall.hpp"
 #include "base/text.hpp"
@@ -52,15 +54,11 @@ std::string find_program(const std::string& name) {
     return name;
   }
   const std::string chosen = variable("PATH");
-  const std::string path = chosen.empty() ? "/bin:/usr/bin" : chosen;
-  for (const std::string_view directory : base::split(path, ":")) {
-    std::string file = std::string(directory).append("/").append(name);
-    std::error_code failed;
-    if (fs::is_regular_file(file, failed) && ::access(file.c_str(), X_OK) == 0) {
-      return file;
-    }
+  auto path = app::find_executable(chosen.empty() ? "/bin:/usr/bin" : chosen, name);
+  if (!path) {
+    throw error(errc::system_error, operation, name, "no such program in $PATH");
   }
-  throw error(errc::system_error, operation, name, "no such program in $PATH");
+  return std::move(*path);
 }
 
 /// The interpreter that the first line of a script names; empty for other files.

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/support/oci/runtime.hpp"
 
-#include <unistd.h>
-
 #include <cstdlib>
 #include <filesystem>
-#include <sstream>
 
+#include "apps/support/program_path.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::app::oci {
@@ -16,29 +14,16 @@ namespace {
 namespace fs = std::filesystem;
 
 std::optional<std::string> find_program(const std::string& name) {
-  std::vector<fs::path> candidates;
-  if (name.find('/') != std::string::npos) {
-    candidates.emplace_back(name);
-  } else {
-    const char* path =
-        std::getenv("PATH");  // NOLINT(concurrency-mt-unsafe): no code sets variables
-    std::istringstream directories(path == nullptr ? "" : path);
-    for (std::string directory; std::getline(directories, directory, ':');) {
-      if (!directory.empty()) {
-        candidates.push_back(fs::path(directory) / name);
-      }
-    }
-    for (const char* usual : {"/usr/local/sbin", "/usr/sbin", "/usr/bin", "/sbin"}) {
-      candidates.push_back(fs::path(usual) / name);
-    }
+  const char* variable =
+      std::getenv("PATH");  // NOLINT(concurrency-mt-unsafe): no code sets variables
+  const std::string path = variable == nullptr ? "" : variable;
+  std::optional<std::string> program;
+  if (name.find('/') == std::string::npos) {
+    program = find_executable(path + ":/usr/local/sbin:/usr/sbin:/usr/bin:/sbin", name);
+  } else if (is_executable(name)) {
+    program = name;
   }
-  for (const fs::path& candidate : candidates) {
-    std::error_code failed;
-    if (fs::is_regular_file(candidate, failed) && ::access(candidate.c_str(), X_OK) == 0) {
-      return fs::absolute(candidate).lexically_normal().string();
-    }
-  }
-  return std::nullopt;
+  return program ? std::optional(fs::absolute(*program).lexically_normal().string()) : std::nullopt;
 }
 
 // With cgroup v1 and v2 both mounted, crun uses the v2 tree, which has no controllers. It works if
