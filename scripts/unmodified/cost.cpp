@@ -4,8 +4,9 @@
 //   cost calls                  ns of calls that are no IPC, and of records of events; one process
 //   cost export DIR             offers memory, an event and a descriptor; exits on DIR/end
 //   cost import DIR OPENS       opens and closes each OPENS, OPENS / 10 and OPENS / 50 times;
-//   counts descriptors and mappings cost exports EXPORTS        exports and closes a descriptor so
-//   often, records an exported event; one process
+//                               counts descriptors and mappings
+//   cost exports EXPORTS        exports and closes a descriptor so often, records an exported
+//                               event; one process
 //
 // Every time is a median or the best of some batches, in ns.
 #include <cuda.h>
@@ -16,6 +17,7 @@
 
 #include <functional>
 
+#include "driver.hpp"
 #include "exchange.hpp"
 
 #ifndef SYS_pidfd_open
@@ -28,25 +30,6 @@
 namespace {
 
 using namespace unmodified;
-
-void must(CUresult error, const char* what) {
-  if (error != CUDA_SUCCESS) {
-    const char* name = nullptr;
-    cuGetErrorName(error, &name);
-    printf("%s: %d %s\n", what, static_cast<int>(error), name == nullptr ? "" : name);
-    exit(2);
-  }
-}
-#define MUST(call) must(call, #call)
-
-void start() {
-  CUdevice device;
-  CUcontext context;
-  MUST(cuInit(0));
-  MUST(cuDeviceGet(&device, 0));
-  MUST(cuDevicePrimaryCtxRetain(&context, device));
-  MUST(cuCtxSetCurrent(context));
-}
 
 /// ns of one call, the best of seven batches.
 double cost_of(int calls, const std::function<void()>& batch_step) {

@@ -3,8 +3,9 @@
 // importer (PID 1, too) that opens all of them at once: does the driver, or a library between,
 // conflate them? Driver API; nothing of gpushm.
 //
-//   three export DIR NAME SEED      writes DIR/NAME.handle (two allocations), checks the importer's
-//   bytes, exits on DIR/end three import DIR NAME...        SEED of the n-th name is n
+//   three export DIR NAME SEED      writes DIR/NAME.handle (two allocations), checks the
+//                                   importer's bytes, exits on DIR/end
+//   three import DIR NAME...        SEED of the n-th name is n
 //
 // The exporter of the last name exits early (DIR/die): what the importer mapped must stay right,
 // and the handle of its second allocation, which nobody opened, must be refused.
@@ -16,6 +17,7 @@
 #include <map>
 #include <set>
 
+#include "driver.hpp"
 #include "exchange.hpp"
 
 namespace {
@@ -24,30 +26,11 @@ using namespace unmodified;
 
 constexpr size_t size = 4 << 20;
 
-void must(CUresult error, const char* what) {
-  if (error != CUDA_SUCCESS) {
-    const char* name = nullptr;
-    cuGetErrorName(error, &name);
-    printf("%s: %d %s\n", what, static_cast<int>(error), name == nullptr ? "" : name);
-    exit(2);
-  }
-}
-#define MUST(call) must(call, #call)
-
 struct offer {
   CUipcMemHandle first;
   CUipcMemHandle second;
   unsigned long long address;
 };
-
-void start() {
-  CUdevice device;
-  CUcontext context;
-  MUST(cuInit(0));
-  MUST(cuDeviceGet(&device, 0));
-  MUST(cuDevicePrimaryCtxRetain(&context, device));
-  MUST(cuCtxSetCurrent(context));
-}
 
 void fill(CUdeviceptr memory, unsigned seed) {
   MUST(cuMemsetD32(memory, seed, size / 4));

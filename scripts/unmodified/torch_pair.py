@@ -142,6 +142,12 @@ def changed(tensor):
     return tensor.add_(1)
 
 
+def send_failure(line, failure):
+    line.send(
+        json.dumps({"error": f"{type(failure).__name__}: {str(failure).splitlines()[0]}"}).encode()
+    )
+
+
 def receive_many(line, count, seed, received):
     data = line.receive()
     try:
@@ -157,11 +163,7 @@ def receive_many(line, count, seed, received):
                 changed(tensor)
         torch.cuda.synchronize()
     except Exception as failure:
-        line.send(
-            json.dumps(
-                {"error": f"{type(failure).__name__}: {str(failure).splitlines()[0]}"}
-            ).encode()
-        )
+        send_failure(line, failure)
         raise
     line.send(
         json.dumps({"wrong": wrong, "open_us_a_tensor": round(spent / len(got) * 1e6, 1)}).encode()
@@ -207,11 +209,7 @@ def receive_busy(line):
             wrong = int((got != value).sum().item())
             read = time.perf_counter()
         except Exception as failure:
-            line.send(
-                json.dumps(
-                    {"error": f"{type(failure).__name__}: {str(failure).splitlines()[0]}"}
-                ).encode()
-            )
+            send_failure(line, failure)
             raise
         line.send(
             json.dumps(

@@ -5,11 +5,13 @@
  * fetches the descriptor with pidfd_getfd if it has the same PID namespace, and otherwise by
  * gpushm_resolve_fd of libgpushm.so.1, which it opens with dlopen. It is not linked to libgpushm.
  *
- *   fetching_library LIBGPUSHM export         prints "handle PID NAMESPACE NUMBER" and waits for
- * the end of its input; then "holds TEXT" fetching_library LIBGPUSHM import PID NAMESPACE NUMBER
- *                                             prints "fetched by kernel|gpushm: TEXT", writes
- * "seen" or "failed NUMBER" (an errno) The exporter's part of gpushm is that of libgpushm-ipc.so.
- * The broker is at $GPUSHM_SOCKET. */
+ *   fetching_library LIBGPUSHM export
+ *       prints "handle PID NAMESPACE NUMBER" and waits for the end of its input; then "holds TEXT"
+ *   fetching_library LIBGPUSHM import PID NAMESPACE NUMBER
+ *       prints "fetched by kernel|gpushm: TEXT" and writes "seen", or prints "failed NUMBER" (an
+ *       errno)
+ *
+ * The exporter's part of gpushm is that of libgpushm-ipc.so. The broker is at $GPUSHM_SOCKET. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
