@@ -204,45 +204,22 @@ def run_nccl(context):
     os.chmod(one_shm, 0o1777)
     hostid = {"NCCL_HOSTID": "one"}
     legacy = {"NCCL_HOSTID": "one", "NCCL_CUMEM_ENABLE": "0"}
+    together = "one network, both GPUs' nodes, NCCL_HOSTID"
+    apart = "two pods, both GPUs' nodes, NCCL_HOSTID"
+    alone = "one network, own GPU only, NCCL_HOSTID"
     # what, mode, nodes, environment, /dev/shm, one network for both
     variants = [
         ("two pods, own GPU only", "without", nodes_own, {}, "", False),
-        ("two pods, both GPUs' nodes, NCCL_HOSTID", "without", nodes_both, hostid, "", False),
-        ("two pods, both GPUs' nodes, NCCL_HOSTID", "domain", nodes_both, hostid, "", False),
-        (
-            "two pods, both GPUs' nodes, NCCL_HOSTID, legacy handles",
-            "without",
-            nodes_both,
-            legacy,
-            "",
-            False,
-        ),
-        (
-            "two pods, both GPUs' nodes, NCCL_HOSTID, legacy handles",
-            "domain",
-            nodes_both,
-            legacy,
-            "",
-            False,
-        ),
-        ("one network, both GPUs' nodes, NCCL_HOSTID", "without", nodes_both, hostid, "", True),
-        ("one network, both GPUs' nodes, NCCL_HOSTID", "domain", nodes_both, hostid, "", True),
-        (
-            "one network, both GPUs' nodes, NCCL_HOSTID, legacy handles",
-            "domain",
-            nodes_both,
-            legacy,
-            "",
-            True,
-        ),
-        (
-            "one network, own GPU only, NCCL_HOSTID, one /dev/shm",
-            "domain",
-            nodes_own,
-            hostid,
-            one_shm,
-            True,
-        ),
+        (f"{together}, one /dev/shm", "without", nodes_both, hostid, one_shm, True),
+        (f"{together}, one /dev/shm", "domain", nodes_both, hostid, one_shm, True),
+        (f"{together}, one /dev/shm, legacy handles", "domain", nodes_both, legacy, one_shm, True),
+        (f"{together}", "without", nodes_both, hostid, "", True),
+        (f"{together}", "domain", nodes_both, hostid, "", True),
+        (f"{together}, legacy handles", "domain", nodes_both, legacy, "", True),
+        (f"{apart}", "without", nodes_both, hostid, "", False),
+        (f"{apart}", "domain", nodes_both, hostid, "", False),
+        (f"{apart}, legacy handles", "domain", nodes_both, legacy, "", False),
+        (f"{alone}, one /dev/shm", "domain", nodes_own, hostid, one_shm, True),
     ]
     try:
         for name, wanted, nodes, env, shm, shared in variants:
