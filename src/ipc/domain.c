@@ -139,6 +139,22 @@ static const char* last_message(void) {
 }
 
 // The connection, or NULL. The library connects again by itself when the broker was restarted.
+// Empty: as `gpushm_client_connect` finds it. The same choice as that of process_client.cpp; a
+// wrong name is not a reason to use another domain.
+static bool choose_socket(char* path, size_t size) {
+  path[0] = '\0';
+  const char* const domain = environment("GPUSHM_IPC_DOMAIN");
+  if (domain == NULL) {
+    return true;
+  }
+  const int used = snprintf(path, size, "%s/%s/socket", domains, domain);
+  if (strchr(domain, '/') != NULL || domain[0] == '.' || used < 0 || (size_t)used >= size) {
+    say_unusable("GPUSHM_IPC_DOMAIN is not the name of a domain (a name in /run/gpushm/d)");
+    return false;
+  }
+  return true;
+}
+
 static gpushm_client* connected(void) {
   if (!ipc_has_domain()) {
     return NULL;
@@ -146,13 +162,8 @@ static gpushm_client* connected(void) {
   pthread_mutex_lock(&mutex);
   struct timespec now = {0};
   clock_gettime(CLOCK_MONOTONIC, &now);
-  if (client == NULL && now.tv_sec >= next_attempt && load()) {
-    char path[GPUSHM_MAX_SOCKET_PATH_BYTES + 1] = "";
-    const char* const domain = environment("GPUSHM_IPC_DOMAIN");
-    if (domain != NULL && strchr(domain, '/') == NULL) {
-      const int size = snprintf(path, sizeof(path), "%s/%s/socket", domains, domain);
-      path[size < (int)sizeof(path) ? size : 0] = '\0';
-    }
+  char path[GPUSHM_MAX_SOCKET_PATH_BYTES + 1];
+  if (client == NULL && now.tv_sec >= next_attempt && load() && choose_socket(path, sizeof(path))) {
     gpushm_connect_options options = GPUSHM_INIT(options);
     options.socket_path = gpushm_text(path);
     options.request_limit_ms = request_limit_ms;

@@ -41,11 +41,15 @@ class ipc_domain : public ::testing::Test {
 
   [[nodiscard]] std::string socket() const { return directory_.path() + "/socket"; }
 
-  [[nodiscard]] peer<gpushm_testing::child> start(uid_t uid = 0) const {
+  [[nodiscard]] peer<gpushm_testing::child> start(uid_t uid = 0,
+                                                  const std::string& domain = {}) const {
     peer_options options;
     options.completes_events = false;
     options.uid = uid;
     options.env = {{"GPUSHM_SOCKET", socket()}};
+    if (!domain.empty()) {
+      options.env.emplace_back("GPUSHM_IPC_DOMAIN", domain);
+    }
     return start_peer(gpus_, options);
   }
 
@@ -123,6 +127,16 @@ TEST_F(ipc_domain, events_of_a_dead_exporter_are_errors) {
   EXPECT_TRUE(eventually([&] { return registered() == 0; }, limit));
   EXPECT_NE(second.run("event-open 0 " + handle), success);
   EXPECT_THAT(second.messages(), HasSubstr("cannot reach"));
+}
+
+TEST_F(ipc_domain, wrong_names_of_domains_lead_to_no_other_domain) {
+  for (const std::string& name : {std::string(".."), std::string("a/b"), std::string(200, 'x')}) {
+    auto first = start(0, name);
+    ASSERT_EQ(first.run("event 0"), success);
+    first.value_of("event-handle 0");
+    EXPECT_EQ(registered(), 0U) << name;
+    EXPECT_THAT(first.messages(), HasSubstr("GPUSHM_IPC_DOMAIN is not the name of a domain"));
+  }
 }
 
 TEST_F(ipc_domain, without_broker_handles_stay_as_they_are) {
