@@ -76,7 +76,7 @@ demo: deps-build ## build the command and share one segment between two processe
 test: deps-test build ## run every test that this machine can run
 	@scripts/ctest.sh dev
 
-test-long: deps-test build ## run tests of the broker with all their rounds, of which `make test` runs a few
+test-long: deps-test build ## run tests with all their rounds, of which `make test` runs a few
 	@scripts/test_long.sh dev
 
 bench: deps-bench ## run the benchmarks; JSON results in build/bench

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs the tests of the broker that CI runs in part with all their rounds, one after the other.
+# Runs the tests that `make test` runs in part with all their rounds, one after the other.
 # Goes on after a failure; fails at its end if any has failed.
 #
 #   scripts/test_long.sh PRESET
@@ -25,6 +25,10 @@ run brokerd/broker_step_test '*' GPUSHM_BROKER_STEPS=100
 run brokerd/full_journal_test '*' GPUSHM_FULL_JOURNALS=100
 run brokerd/container_memory_test '*' GPUSHM_CONTAINER_MIB=512
 run hostile/leak_rounds_test '*' GPUSHM_LEAK_ROUNDS=20000
+run weights/weights_kill_test '*.processes_leave_a_model_*' GPUSHM_KILLS=200
+run weights/weights_load_test '*.succeed_whoever_is_killed*' GPUSHM_KILLS=20
+run timelines/timeline_test 'channels.bring_*:*.order_launches_*' \
+  GPUSHM_CHANNEL_ITEMS=1000000 GPUSHM_CHANNEL_FRAMES=3000 GPUSHM_GRAPH_LAUNCHES=10000
 run brokerd/broker_kill_test 'replaced_broker_under_load*' GPUSHM_BROKER_KILLS=1000 GPUSHM_BROKER_TAKEOVERS=100
 
 if ((${#failed[@]} != 0)); then

@@ -21,6 +21,7 @@
 #include "sync/signal_page.hpp"
 #include "sync/signal_page_file.hpp"
 #include "sync/timeline_place.hpp"
+#include "testing/process/environment.hpp"
 #include "testing/process/quiet_fork.hpp"
 #include "testing/raw_session/raw_session.hpp"
 #include "tests/timelines/timeline_world.hpp"
@@ -783,12 +784,13 @@ TEST_F(channels, and_timelines_belong_to_the_process_that_made_them) {
   publish_one(*producer);
 }
 
-/// Every word of every item is compared.
-TEST_F(channels, bring_a_million_items) {
+/// Every word of every item is compared. `make test-long` sets a million.
+TEST_F(channels, bring_each_of_many_items) {
   channel_producer producer = create(client_, 64, 64);
   const client other = world_.connect();
   channel_consumer consumer = channel_consumer::open(other, "c");
-  constexpr std::uint64_t items = 1'000'000;
+  const auto items =
+      gpushm_testing::number_from_environment<std::uint64_t>("GPUSHM_CHANNEL_ITEMS", 200'000);
   std::jthread reader([&] {
     std::uint64_t expected = 1;
     while (auto item = consumer.next(60s)) {
@@ -803,12 +805,13 @@ TEST_F(channels, bring_a_million_items) {
   producer.reset();
 }
 
-TEST_F(channels, bring_thousands_of_frames) {
+TEST_F(channels, bring_frames) {
   constexpr std::uint64_t frame_bytes = 3'840ULL * 2'160 * 3 / 2;  // NV12
   channel_producer producer = create(client_, 3, frame_bytes);
   const client other = world_.connect();
   channel_consumer consumer = channel_consumer::open(other, "c");
-  constexpr std::uint64_t items = 3'000;
+  const auto items =
+      gpushm_testing::number_from_environment<std::uint64_t>("GPUSHM_CHANNEL_FRAMES", 500);
   std::jthread reader([&] {
     std::uint64_t expected = 1;
     while (auto item = consumer.next(60s)) {

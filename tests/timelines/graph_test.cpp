@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "testing/process/environment.hpp"
 #include "tests/timelines/timeline_world.hpp"
 
 namespace {
@@ -28,6 +29,10 @@ class graphs : public test_on_gpus {
     consumer_->request("open p 20000");
     producer_->request("segment s " + std::to_string(segment_bytes) + " 0");
     consumer_->request("open_segment s 0");
+  }
+  /// `make test-long` sets ten times as many.
+  [[nodiscard]] static int launches() {
+    return gpushm_testing::number_from_environment("GPUSHM_GRAPH_LAUNCHES", 1'000);
   }
   void order_launches(const std::string& mode, int launches) {
     start();
@@ -55,12 +60,12 @@ class graphs : public test_on_gpus {
   std::optional<agent> consumer_;
 };
 
-TEST_P(graphs, order_ten_thousand_launches_by_values) {
-  order_launches("values", 10'000);
+TEST_P(graphs, order_launches_by_values) {
+  order_launches("values", launches());
 }
 
-TEST_P(graphs, order_ten_thousand_launches_by_flags) {
-  order_launches("flags", 10'000);
+TEST_P(graphs, order_launches_by_flags) {
+  order_launches("flags", launches());
 }
 
 TEST_P(graphs, end_by_values_when_the_other_process_dies) {
