@@ -17,8 +17,8 @@
 #include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/gpushm/segment/slice_text.hpp"
+#include "apps/gpushm/usage.hpp"
 #include "apps/support/duration.hpp"
-#include "base/names.hpp"
 
 namespace gpushm::cli {
 
@@ -105,11 +105,18 @@ void add_serve(CLI::App& app, serve_arguments& out) {
         }
         broker.limits.fence_delay_ms = static_cast<std::uint32_t>(value.count());
       });
-  app.add_option("--log-level",
-                 out.log_level,
-                 "Lowest level that is logged to standard error (default: info)")
-      ->type_name("debug|info|warning|error|off")
-      ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}).description(""));
+  add_text(app,
+           "--log-level",
+           "debug|info|warning|error|off",
+           "Lowest level that is logged to standard error (default: info)",
+           [&](const std::string& text) {
+             constexpr auto levels =
+                 std::to_array<std::string_view>({"debug", "info", "warning", "error", "off"});
+             if (std::find(levels.begin(), levels.end(), text) == levels.end()) {
+               refuse("--log-level", text, "one of debug|info|warning|error|off");
+             }
+             out.log_level = text;
+           });
   app.add_flag("--accept-fake-chunks",
                broker.accept_fake_chunks,
                "Accept the memory of the fake GPU driver (tests only)");
@@ -162,10 +169,18 @@ void add_load(CLI::App& app, load_arguments& out) {
                  out.options.device,
                  "auto (default), host, an ordinal, GPU-<uuid> or MIG-<uuid>")
       ->type_name("DEVICE");
-  app.add_option(
-         "--threads", out.options.threads, "Threads that read (default: as many as CPUs, 8 to 16)")
-      ->type_name("N")
-      ->check(CLI::Range(1, 64).description(""));
+  add_text(app,
+           "--threads",
+           "N",
+           "Threads that read (default: as many as CPUs, 8 to 16)",
+           [&](const std::string& text) {
+             constexpr const char* expected = "a number from 1 to 64";
+             out.options.threads =
+                 parse_number<decltype(out.options.threads)>("--threads", text, 10, expected);
+             if (out.options.threads < 1 || out.options.threads > 64) {
+               refuse("--threads", text, expected);
+             }
+           });
   add_choice(
       app,
       "--read",
@@ -212,14 +227,14 @@ void add_load(CLI::App& app, load_arguments& out) {
 void add_open(CLI::App& app, open_arguments& out) {
   app.add_option("NAME", out.name, "Name of the segment")->required()->type_name("");
   add_duration(
-      app, "--wait", "How long to wait for the name (default: do not wait)", [&](auto value) {
+      app, "--timeout", "How long to wait for the name (default: do not wait)", [&](auto value) {
         out.options.timeout = value;
       });
   app.add_option(
          "--device", out.options.device, "GPU that will access it (default: the segment's GPU)")
       ->type_name("DEVICE");
   add_access(app, out.options.access);
-  add_use(app, out.use);
+  add_use(app, out.use, out.connection.json);
   add_size(app, "--expect-size", "Fail unless it has exactly this size", [&](std::uint64_t value) {
     out.options.expected_size_bytes = value;
   });
@@ -279,7 +294,7 @@ void add_import(CLI::App& app, import_arguments& out) {
          "--device", out.options.device, "GPU that will access it (default: the memory's GPU)")
       ->type_name("DEVICE");
   add_access(app, out.options.access);
-  add_use(app, out.use);
+  add_use(app, out.use, out.json);
   add_json(app, out.json);
 }
 
@@ -347,29 +362,9 @@ constexpr const char* footer =
     "A complete demonstration: gpushm demo\n\n"
     "Exit status: 0 success, 1 the operation failed, 2 wrong usage.";
 
-int print_usage_error(const CLI::App& root, const CLI::ParseError& failure, int argc, char** argv) {
-  std::string text = failure.what();
-  const CLI::App* command = &root;
-  std::string name = "gpushm";
-  int at = 1;
-  for (auto below = root.get_subcommands(); !below.empty(); below = command->get_subcommands()) {
-    command = below.back();
-    name.append(" ").append(command->get_name());
-    ++at;
-  }
-  const auto candidates = command->get_subcommands([](const CLI::App*) { return true; });
-  if (!candidates.empty() && argc > at && argv[at][0] != '-') {
-    text = fmt::format("unknown command \"{}\"", argv[at]);
-    for (const CLI::App* candidate : candidates) {
-      if (!candidate->get_group().empty() &&
-          base::edit_distance(argv[at], candidate->get_name(), 2) <= 2) {
-        text += fmt::format(" (did you mean \"{}\"?)", candidate->get_name());
-        break;
-      }
-    }
-  }
-  note(text);
-  note(fmt::format("see: {} --help", name));
+int print_usage_error(const usage_problem& problem) {
+  note(problem.text);
+  note(fmt::format("see: {} --help", problem.command));
   return exit_usage;
 }
 
@@ -413,7 +408,7 @@ bool is_command(std::string_view name) {
        "import",       "demo",       "demo-role", "run",          "doctor",
        "explain",      "topo",       "cdi",       "channel",      "quotas",
        "lost-gpu",     "k8s",        "matrix",    "probe-driver", "measure-worker",
-       "trial-worker", "trial-side", "version"});
+       "trial-worker", "trial-side", "version",   "help"});
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
@@ -429,7 +424,8 @@ request parse(int argc, char** argv) {
   request result;
   // Adding all commands takes longer than most of them run, so only the named one is added. Help
   // and unknown names need all of them.
-  const std::string_view named = argc > 1 ? argv[1] : "";
+  const std::vector<std::string> words = command_words(argc, argv);
+  const std::string_view named = words.empty() ? std::string_view() : words.front();
   const auto is_needed = [&, known = is_command(named)](std::string_view name) {
     return !known || name == named;
   };
@@ -638,7 +634,7 @@ request parse(int argc, char** argv) {
     add_channel(root, result);
   }
   if (is_needed("cdi")) {
-    add_cdi(root, result, argc > 2 ? argv[2] : "");
+    add_cdi(root, result, words.size() > 1 ? words[1] : "");
   }
   if (is_needed("k8s")) {
     add_k8s(root, result);
@@ -653,6 +649,11 @@ request parse(int argc, char** argv) {
   command("measure-worker", "", add_measure_worker, run_measure_worker, all.measure_worker, never);
   command("trial-worker", "", add_trial_worker, run_trial_worker, all.trial_worker, never);
   command("trial-side", "", add_trial_side, run_trial_side, all.trial_side, never);
+  if (is_needed("help")) {  // `command_words` writes it as COMMAND --help
+    CLI::App* const help = root.add_subcommand("help", "Show the help of a command");
+    help->footer("");
+    help->add_option("COMMAND", "Name of the command")->type_name("");
+  }
   command(
       "version",
       "Print the version",
@@ -660,18 +661,22 @@ request parse(int argc, char** argv) {
       run_version,
       all.version,
       all.version.json);
+  if (const auto unknown = find_unknown_command(root, words)) {
+    result.status = print_usage_error(*unknown);
+    return result;
+  }
   try {
-    root.parse(argc, argv);
-  } catch (const CLI::Success& shown) {  // help or version
+    root.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // from the last one
+  } catch (const CLI::Success& shown) {                                  // help or version
     result.status = root.exit(shown);
     result.run = nullptr;
   } catch (const CLI::ParseError& failure) {
     result.run = nullptr;
-    if (argc <= 1) {
+    if (words.empty()) {
       print(root.help());
       result.status = exit_usage;
     } else {
-      result.status = print_usage_error(root, failure, argc, argv);
+      result.status = print_usage_error(describe_usage_error(root, failure));
     }
   }
   return result;

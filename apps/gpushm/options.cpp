@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "apps/gpushm/output.hpp"
 #include "apps/support/duration.hpp"
 #include "base/size_text.hpp"
 
@@ -49,7 +50,7 @@ CLI::Option* add_size(CLI::App& app,
   return add_text(app, option, "SIZE", description, [option, set](const std::string& text) {
     const auto value = base::parse_size(text);
     if (!value) {
-      refuse(option, text, "a size such as 4096, 64MiB or 1.5GiB");
+      refuse(option, text, "a size such as 4096, 64MiB or 1.5GiB (64MB is 64 million bytes)");
     }
     set(*value);
   });
@@ -149,9 +150,21 @@ void add_access(CLI::App& app, access& target) {
       {{"read", access::read}, {"rw", access::read_write}, {"read-write", access::read_write}});
 }
 
-void add_use(CLI::App& app, use_arguments& out) {
+void add_out(CLI::App& app, const std::string& description, std::string& out, const bool& json) {
+  app.add_option("--out", out, description + "; -: to standard output, and text to standard error")
+      ->type_name("FILE");
+  app.parse_complete_callback([&out, &json] {
+    if (out == standard_output && json) {
+      throw CLI::ValidationError(
+          "--json cannot be combined with --out -: both are for standard "
+          "output");
+    }
+  });
+}
+
+void add_use(CLI::App& app, use_arguments& out, const bool& json) {
   app.add_flag("--checksum", out.checksum, "Print the CRC-32C of its bytes");
-  app.add_option("--out", out.out, "Write its bytes to this file")->type_name("FILE");
+  add_out(app, "Write its bytes to this file", out.out, json);
   app.add_flag("--hold", out.hold, "Keep it open until SIGINT or SIGTERM");
 }
 

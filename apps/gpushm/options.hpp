@@ -64,8 +64,10 @@ CLI::Option* add_run_dir(CLI::App& app, std::string& run_dir);
 void add_connection(CLI::App& app, connection_arguments& connection);
 /// Where operators reach gpushm-brokerd.
 std::array<CLI::Option*, 2> add_node(CLI::App& app, node_arguments& node);
+/// A file for the bytes, or "-"; excludes `json`, because both would be on standard output.
+void add_out(CLI::App& app, const std::string& description, std::string& out, const bool& json);
 /// Options for a segment of another process.
-void add_use(CLI::App& app, use_arguments& out);
+void add_use(CLI::App& app, use_arguments& out, const bool& json);
 
 template <typename Value>
 Value parse_number(const std::string& option,

@@ -14,14 +14,20 @@ namespace gpushm::cli {
 
 namespace {
 
+bool is_output_reserved = false;
+
 void write_to(std::FILE* file, std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), file);
 }
 
 }  // namespace
 
+void reserve_standard_output() {
+  is_output_reserved = true;
+}
+
 void print(std::string_view text) {
-  write_to(stdout, text);
+  write_to(is_output_reserved ? stderr : stdout, text);
 }
 
 void print_line(std::string_view line) {

@@ -7,6 +7,11 @@
 
 namespace gpushm::cli {
 
+/// The FILE that stands for standard output, as an option's value.
+inline constexpr std::string_view standard_output = "-";
+
+/// From now on `print` writes to standard error, because standard output has a segment's bytes.
+void reserve_standard_output();
 /// Writes to standard output unchanged: text from other processes must be escaped with
 /// `base::printable` first. Failures are reported by `flush_output`.
 void print(std::string_view text);

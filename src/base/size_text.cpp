@@ -17,20 +17,42 @@ struct unit {
 
 __extension__ using wide = unsigned __int128;
 
-constexpr std::array<unit, 14> units{{{"", 1},
-                                      {"b", 1},
-                                      {"k", 1ULL << 10U},
-                                      {"kib", 1ULL << 10U},
-                                      {"m", 1ULL << 20U},
-                                      {"mib", 1ULL << 20U},
-                                      {"g", 1ULL << 30U},
-                                      {"gib", 1ULL << 30U},
-                                      {"t", 1ULL << 40U},
-                                      {"tib", 1ULL << 40U},
-                                      {"kb", 1'000},
-                                      {"mb", 1'000'000},
-                                      {"gb", 1'000'000'000},
-                                      {"tb", 1'000'000'000'000}}};
+// In any case.
+constexpr std::array<unit, 10> binary_units{{{"", 1},
+                                             {"b", 1},
+                                             {"k", 1ULL << 10U},
+                                             {"kib", 1ULL << 10U},
+                                             {"m", 1ULL << 20U},
+                                             {"mib", 1ULL << 20U},
+                                             {"g", 1ULL << 30U},
+                                             {"gib", 1ULL << 30U},
+                                             {"t", 1ULL << 40U},
+                                             {"tib", 1ULL << 40U}}};
+// Only as they are written here: "64mb" beside "64m" would be a surprise.
+constexpr std::array<unit, 5> decimal_units{{{"kB", 1'000},
+                                             {"KB", 1'000},
+                                             {"MB", 1'000'000},
+                                             {"GB", 1'000'000'000},
+                                             {"TB", 1'000'000'000'000}}};
+
+/// The bytes of the unit `name`; nullopt if it is not one.
+std::optional<std::uint64_t> unit_bytes(std::string_view name) {
+  for (const unit& each : decimal_units) {
+    if (each.name == name) {
+      return each.bytes;
+    }
+  }
+  std::string lower(name);
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) {
+    return static_cast<char>(std::tolower(c));
+  });
+  for (const unit& each : binary_units) {
+    if (each.name == lower) {
+      return each.bytes;
+    }
+  }
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -63,16 +85,11 @@ std::optional<std::uint64_t> parse_size(std::string_view text) {
   if (i < text.size() && text[i] == ' ') {
     ++i;
   }
-  std::string name(text.substr(i));
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) {
-    return static_cast<char>(std::tolower(c));
-  });
-  const auto* found = std::find_if(
-      units.begin(), units.end(), [&](const unit& candidate) { return candidate.name == name; });
-  if (found == units.end() || digits > (static_cast<wide>(1) << 80U)) {
+  const auto bytes = unit_bytes(text.substr(i));
+  if (!bytes || digits > (static_cast<wide>(1) << 80U)) {
     return std::nullopt;
   }
-  const wide scaled = digits * found->bytes;
+  const wide scaled = digits * *bytes;
   if (scaled % scale != 0 || scaled / scale > UINT64_MAX) {
     return std::nullopt;
   }

@@ -8,9 +8,9 @@
 
 namespace gpushm::base {
 
-/// "1.5GiB", "64MiB", "4096", "10kB" → bytes. Binary (KiB, MiB, GiB, TiB; also K, M, G, T) and
-/// decimal (kB, MB, GB, TB) units in any case, optional blank before the unit. Nothing if `text` is
-/// not a size, or not a whole number of bytes below 2^64.
+/// "1.5GiB", "64MiB", "4096", "10kB" → bytes. Binary units (KiB, MiB, GiB, TiB; also K, M,
+/// G, T) in any case, decimal ones as kB, KB, MB, GB and TB only; optional blank before the unit.
+/// Returns nullopt if `text` is not a size, or not a whole number of bytes below 2^64.
 [[nodiscard]] std::optional<std::uint64_t> parse_size(std::string_view text);
 
 /// "1.5 GiB", "64 MiB", "512 B": at most two decimals, for display. Not meant to be parsed back.

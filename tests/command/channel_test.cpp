@@ -154,7 +154,7 @@ TEST_F(channel_cli, wrong_usage_exits_with_2) {
       {"pub", "c", "--from", "x", "--pattern"},
       {"pub", "c", "--loop"},
       {"pub", "c", "--wait-for-consumers", "65"},
-      {"pub", "c", "--wait", "soon"},
+      {"pub", "c", "--timeout", "soon"},
       {"sub"},
       {"sub", "c", "--held", "2"},
       {"sub", "c", "--latest", "--share"},
@@ -190,11 +190,11 @@ TEST_F(channel_cli, what_does_not_exist_is_an_error) {
   EXPECT_EQ(stat.err,
             "gpushm: stat \"c\": no such segment in domain default (`gpushm ls` lists segments; an "
             "open with a timeout waits for the name)\n");
-  const auto joined = run({"channel", "sub", "c", "--wait", "10ms", "--connect-timeout", "30s"});
+  const auto joined = run({"channel", "sub", "c", "--timeout", "10ms", "--connect-timeout", "30s"});
   EXPECT_EQ(joined.status, exited(1));
   EXPECT_EQ(joined.err,
             "gpushm: join channel \"c\": it has no producer after 10.0 ms (start one (gpushm "
-            "channel pub), or give a longer --wait)\n");
+            "channel pub), or give a longer --timeout)\n");
   const auto file = run({"channel", "pub", "c", "--from", cli_.directory() / "none"});
   EXPECT_EQ(file.status, exited(1));
   EXPECT_THAT(file.err, HasSubstr("/none\": open: No such file or directory"));
@@ -337,7 +337,7 @@ TEST_F(channel_cli, a_file_arrives_as_it_was) {
   const auto broker = serve();
   const std::string bytes = contents(100'001);
   const std::string out = cli_.directory() / "out";
-  auto consumer = sub({"--output", out});
+  auto consumer = sub({"--out", out});
   auto producer =
       pub({"--slot-size", "4096", "--from", write_file(bytes), "--wait-for-consumers", "1"});
   const json published = next(producer, "published");
@@ -356,7 +356,7 @@ TEST_F(channel_cli, a_file_is_repeated) {
   const auto broker = serve();
   const std::string bytes = contents(5'000);
   const std::string out = cli_.directory() / "out";
-  auto consumer = sub({"--output", out});
+  auto consumer = sub({"--out", out});
   auto producer = pub({"--slot-size",
                        "4096",
                        "--from",
@@ -375,7 +375,7 @@ TEST_F(channel_cli, standard_input_arrives_as_it_was) {
   const auto broker = serve();
   const std::string bytes = contents(10'001);
   const std::string out = cli_.directory() / "out";
-  auto consumer = sub({"--output", out});
+  auto consumer = sub({"--out", out});
   auto producer = pub({"--slot-size", "4096", "--from", "-", "--wait-for-consumers", "1"});
   producer.write(bytes.substr(0, 3'000));
   producer.write(bytes.substr(3'000));
@@ -453,7 +453,7 @@ TEST_F(channel_cli, items_of_another_program_are_not_verified) {
   auto producer = gpushm::channel_producer::create(
       client, "c", {.slot_bytes = 64, .slots = 2, .device = "host"});
   const std::string out = cli_.directory() / "out";
-  auto consumer = sub({"--output", out});
+  auto consumer = sub({"--out", out});
   next(consumer, "joined");
   for (const char each : {'a', 'b'}) {
     auto slot = producer.acquire(long_enough);
@@ -477,7 +477,7 @@ TEST_F(channel_cli, a_damaged_item_is_detected) {
   const auto broker = serve();
   const std::string out = cli_.directory() / "out";
   for (const bool file : {false, true}) {
-    auto consumer = sub({"--output", out});
+    auto consumer = sub({"--out", out});
     std::vector<std::string> more{
         "--slot-size", "4096", "--count", "5", "--corrupt", "3", "--wait-for-consumers", "1"};
     if (file) {
@@ -561,7 +561,7 @@ TEST_F(channel_cli, death_of_a_consumer_frees_the_producer) {
 
 TEST_F(channel_cli, a_signal_ends_each_wait_with_a_summary) {
   const auto broker = serve();
-  auto waiting = pub({"--slot-size", "64", "--wait-for-consumers", "9", "--wait", "1h"});
+  auto waiting = pub({"--slot-size", "64", "--wait-for-consumers", "9", "--timeout", "1h"});
   next(waiting, "publishing");
   auto consumer = sub({});
   next(consumer, "joined");
@@ -592,12 +592,19 @@ TEST_F(channel_cli, a_signal_ends_each_wait_with_a_summary) {
 
 TEST_F(channel_cli, too_few_consumers_are_an_error) {
   const auto broker = serve();
-  const auto result = run(
-      {"channel", "pub", "c", "--device", "host", "--wait-for-consumers", "2", "--wait", "20ms"});
+  const auto result = run({"channel",
+                           "pub",
+                           "c",
+                           "--device",
+                           "host",
+                           "--wait-for-consumers",
+                           "2",
+                           "--timeout",
+                           "20ms"});
   EXPECT_EQ(result.status, exited(1));
   EXPECT_EQ(result.err,
             "gpushm: wait for consumers of \"c\": 0 of 2 have joined within 20.0 ms (start more of "
-            "them (gpushm channel sub), or give a longer --wait)\n");
+            "them (gpushm channel sub), or give a longer --timeout)\n");
 }
 
 // ---- stat and ls ----
@@ -710,7 +717,7 @@ TEST_F(channel_cli_on_gpu, items_are_copied_and_checked) {
   const std::string bytes = contents(300'001);
   const std::string out = cli_.directory() / "out";
   auto newest = sub({"--latest"});
-  auto each = sub({"--output", out});
+  auto each = sub({"--out", out});
   auto producer = pub({"--from", write_file(bytes), "--wait-for-consumers", "2"});
   EXPECT_EQ(next(producer, "publishing").at("device").at("kind"), "gpu");
   end(producer, 0);
@@ -718,7 +725,7 @@ TEST_F(channel_cli_on_gpu, items_are_copied_and_checked) {
   EXPECT_EQ(next(each, "received").at("verified"), 4);
   end(each, 0);
   EXPECT_TRUE(whole_file(out) == bytes);
-  auto late = sub({"--wait", "10ms", "--connect-timeout", "30s"});
+  auto late = sub({"--timeout", "10ms", "--connect-timeout", "30s"});
   end(late, 1);  // no producer any more
   EXPECT_EQ(channel().at("device").at("kind"), "gpu");
 }

@@ -155,7 +155,7 @@ class cli_pid_1 : public cli_signals {};
 TEST_P(cli_pid_1, waiting_commands_exit_immediately) {
   const std::vector<std::vector<std::string>> waiting{
       {"wait", "never", "--timeout", "300s"},
-      {"open", "never", "--wait", "300s"},
+      {"open", "never", "--timeout", "300s"},
       {"create", "held", "--size", "4096", "--device", "host", "--hold"},
       {"import", "--file", out_directory() + "/never", "--timeout", "300s"},
       {"cdi", "watch", "--spec-dir", out_directory()}};

@@ -83,7 +83,7 @@ TEST_F(cli_test, usage_error_exits_with_2_and_prints_nothing) {
       {"create", "a", "--size", "1", "--hold", "--until-released"},
       {"create", "a", "--size", "1", "--device", "host"},  // leased, but not held
       {"open"},
-      {"open", "a", "--wait", "soon"},
+      {"open", "a", "--timeout", "soon"},
       {"open", "a", "--access", "w"},
       {"open", "a", "b"},
       {"stat"},
@@ -337,7 +337,7 @@ TEST_F(cli_test, fill_byte_is_read_back) {
 
 TEST_F(cli_test, consumer_may_start_before_broker_and_producer) {
   auto consumer = cli_.start(
-      {"open", "late", "--wait", "60s", "--connect-timeout", "60s", "--checksum", "--json"});
+      {"open", "late", "--timeout", "60s", "--connect-timeout", "60s", "--checksum", "--json"});
   auto waiter = cli_.start({"wait", "late", "--timeout", "60s", "--connect-timeout", "60s"});
   const auto broker = cli_.serve();
   EXPECT_TRUE(consumer.running());

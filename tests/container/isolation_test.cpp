@@ -154,7 +154,7 @@ class isolation : public ::testing::TestWithParam<setting> {
   [[nodiscard]] container consume(const std::string& more = "--checksum") {
     return gpushm(
         consumer_uid,
-        {"open", segment_name, "--wait", "60s", "--connect-timeout", "60s", "--json", more});
+        {"open", segment_name, "--timeout", "60s", "--connect-timeout", "60s", "--json", more});
   }
 
   static void expect_correct_data(container& consumer) {

@@ -124,8 +124,8 @@ void add_pub(CLI::App& app, channel_pub_arguments& out) {
            [&](const std::string& text) {
              out.consumers = up_to("--wait-for-consumers", text, GPUSHM_MAX_CHANNEL_CONSUMERS);
            });
-  add_duration(app, "--wait", "How long to wait for them (default: 30s)", [&](auto value) {
-    out.wait = value;
+  add_duration(app, "--timeout", "How long to wait for them (default: 30s)", [&](auto value) {
+    out.timeout = value;
   });
   add_text(app, "--corrupt", "N", "Damage its Nth item (tests only)", [&](const std::string& text) {
     out.corrupt = parse_number<std::uint64_t>("--corrupt", text, 10, "a number");
@@ -151,14 +151,14 @@ void add_sub(CLI::App& app, channel_sub_arguments& out) {
   app.add_option("--device", out.device, "GPU that reads (default: the memory's GPU)")
       ->type_name("DEVICE");
   add_items(app, "End after this many items", out.count);
-  app.add_option("--output,--out", out.output, "Write the items' bytes to this file")
-      ->type_name("FILE");
+  add_out(app, "Write the items' bytes to this file", out.output, out.connection.json);
   add_duration(app, "--delay", "Hold each item this long: a slow consumer", [&](auto value) {
     out.delay = value;
   });
-  add_duration(app, "--wait", "How long to wait for the channel (default: 30s)", [&](auto value) {
-    out.wait = value;
-  });
+  add_duration(
+      app, "--timeout", "How long to wait for the channel (default: 30s)", [&](auto value) {
+        out.timeout = value;
+      });
   add_duration(app,
                "--resume",
                "How long to wait for a new producer after the death of one (default: 0, fail)",

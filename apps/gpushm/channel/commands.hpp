@@ -35,8 +35,8 @@ struct channel_pub_arguments {
   bool loop = false;
   std::optional<double> rate;  ///< items in a second
   std::optional<std::uint64_t> count;
-  std::optional<std::uint32_t> consumers;  ///< to wait for
-  std::chrono::milliseconds wait{30'000};
+  std::optional<std::uint32_t> consumers;     ///< to wait for
+  std::chrono::milliseconds timeout{30'000};  ///< of the wait for `consumers`
   std::optional<std::uint64_t> corrupt;  ///< which of its items it damages, from 1 (tests only)
 };
 [[nodiscard]] int run_channel_pub(const channel_pub_arguments& arguments);
@@ -50,8 +50,8 @@ struct channel_sub_arguments {
   std::optional<std::uint64_t> count;
   std::string output;
   std::chrono::milliseconds delay{0};
-  std::chrono::milliseconds wait{30'000};
-  std::chrono::milliseconds resume{0};  ///< how long to wait for a new producer
+  std::chrono::milliseconds timeout{30'000};  ///< of the wait for the channel
+  std::chrono::milliseconds resume{0};        ///< how long to wait for a new producer
 };
 [[nodiscard]] int run_channel_sub(const channel_sub_arguments& arguments);
 

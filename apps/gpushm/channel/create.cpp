@@ -12,6 +12,7 @@
 namespace gpushm::cli {
 
 int run_channel_create(const channel_create_arguments& arguments) {
+  check_is_own(arguments.name, "create channel");
   if (arguments.name.size() > GPUSHM_MAX_CHANNEL_NAME_BYTES) {
     throw usage_error(errc::invalid_argument,
                       "create channel",

@@ -142,7 +142,7 @@ class publisher {
  private:
   /// False: `stop_` was requested.
   bool await_consumers() {
-    const auto until = clock::now() + arguments_.wait;
+    const auto until = clock::now() + arguments_.timeout;
     while (arguments_.consumers && producer_.stats().consumers < *arguments_.consumers) {
       if (clock::now() >= until) {
         throw error(errc::timed_out,
@@ -151,8 +151,8 @@ class publisher {
                     fmt::format("{} of {} have joined within {}",
                                 producer_.stats().consumers,
                                 *arguments_.consumers,
-                                app::duration_text(arguments_.wait)),
-                    "start more of them (gpushm channel sub), or give a longer --wait");
+                                app::duration_text(arguments_.timeout)),
+                    "start more of them (gpushm channel sub), or give a longer --timeout");
       }
       line_.update([&] {
         return fmt::format("\"{}\": waits for consumers: {} of {} have joined",

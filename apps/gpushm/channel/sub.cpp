@@ -51,7 +51,7 @@ consumer_options options_of(const channel_sub_arguments& arguments) {
   options.mode = arguments.mode;
   options.held = arguments.held.value_or(0);
   options.device = arguments.device;
-  options.timeout = arguments.wait;
+  options.timeout = arguments.timeout;
   options.resume = arguments.resume;
   return options;
 }
@@ -101,8 +101,8 @@ channel_consumer join(const client& broker, const channel_sub_arguments& argumen
     throw error(why.code(),
                 "join channel",
                 arguments.name,
-                fmt::format("it has no producer after {}", app::duration_text(arguments.wait)),
-                "start one (gpushm channel pub), or give a longer --wait");
+                fmt::format("it has no producer after {}", app::duration_text(arguments.timeout)),
+                "start one (gpushm channel pub), or give a longer --timeout");
   }
 }
 
@@ -110,12 +110,15 @@ class subscriber {
  public:
   explicit subscriber(const channel_sub_arguments& arguments)
       : arguments_(arguments),
-        broker_(connect(arguments.connection, arguments.wait)),
+        broker_(connect(arguments.connection, arguments.timeout)),
         consumer_(join(broker_, arguments)),
         device_(broker_.stat(arguments.name).device),
         memory_(arguments.name, device_, arguments.device) {
     if (!arguments.output.empty()) {
       file_.emplace(arguments.output);
+      if (arguments.output == standard_output) {
+        reserve_standard_output();
+      }
     }
   }
 
@@ -379,7 +382,9 @@ class subscriber {
       lines.emplace_back("producers", std::to_string(producers_));
     }
     if (file_ && !failure) {
-      lines.emplace_back("written to", arguments_.output);
+      lines.emplace_back(
+          "written to",
+          arguments_.output == standard_output ? "standard output" : arguments_.output);
     }
     print(base::fields_text(lines, 2));
   }

@@ -162,7 +162,7 @@ class channel_demo {
   [[nodiscard]] std::string time_left() const { return fmt::format("{}ms", timeout_.count()); }
 
   member subscribe(const char* what, std::vector<std::string> more) const {
-    more.insert(more.begin(), {"sub", "--wait", time_left()});
+    more.insert(more.begin(), {"sub", "--timeout", time_left()});
     if (!arguments_.consumer_device.empty()) {
       more.insert(more.end(), {"--device", arguments_.consumer_device});
     }
@@ -170,7 +170,7 @@ class channel_demo {
   }
   member publish(const char* what, std::vector<std::string> more) const {
     more.insert(more.begin(),
-                {"pub", "--rate", rate, "--device", place_.device, "--wait", time_left()});
+                {"pub", "--rate", rate, "--device", place_.device, "--timeout", time_left()});
     more.insert(more.end(), {"--slots", std::to_string(slots)});
     more.insert(more.end(), {"--slot-size", std::to_string(slot_bytes_)});
     return {what, std::move(more), socket()};

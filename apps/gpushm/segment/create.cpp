@@ -11,13 +11,27 @@
 #include "apps/gpushm/segment/metadata.hpp"
 #include "apps/gpushm/segment/transfer.hpp"
 #include "apps/support/stop_signal.hpp"
+#include "base/names.hpp"
 #include "base/text_layout.hpp"
+#include "memory/backend.hpp"
+#include "memory/chunk_plan.hpp"
 
 namespace gpushm::cli {
 
 namespace {
 
+/// What `client::create` would refuse: reported before a missing `--hold`, so that it need not be
+/// found in a second attempt. `size_bytes` is that of the segment.
+void check_options(const create_arguments& arguments, std::uint64_t size_bytes) {
+  base::check_name("create", arguments.name);
+  const auto backend =
+      memory::backend_for_create(arguments.options.device, arguments.options.huge_pages);
+  static_cast<void>(
+      memory::plan_chunks(size_bytes, arguments.options.chunk_bytes, backend->granularity()));
+}
+
 void check(const create_arguments& arguments) {
+  check_is_own(arguments.name, "create");
   if (!arguments.size_bytes && arguments.from.empty()) {
     throw usage_error(errc::invalid_argument,
                       "create",
@@ -25,20 +39,24 @@ void check(const create_arguments& arguments) {
                       "no size is given",
                       "give --size, for instance --size 64MiB, or --from FILE");
   }
-  if (arguments.options.lifetime == lifetime::leased && !arguments.hold &&
-      !arguments.until_released) {
-    throw usage_error(errc::invalid_argument,
-                      "create",
-                      arguments.name,
-                      "a leased segment is freed as soon as this command exits",
-                      "add --hold or --until-released, or use --lifetime persistent");
-  }
   if (arguments.timeout && !arguments.hold && !arguments.until_released) {
     throw usage_error(errc::invalid_argument,
                       "create",
                       arguments.name,
                       "--timeout requires --hold or --until-released",
                       "to wait for a broker, use --connect-timeout");
+  }
+}
+
+void check_lifetime(const create_arguments& arguments, std::uint64_t size_bytes) {
+  if (arguments.options.lifetime == lifetime::leased && !arguments.hold &&
+      !arguments.until_released) {
+    check_options(arguments, size_bytes);
+    throw usage_error(errc::invalid_argument,
+                      "create",
+                      arguments.name,
+                      "a leased segment is freed as soon as this command exits",
+                      "add --hold or --until-released, or use --lifetime persistent");
   }
 }
 
@@ -66,6 +84,7 @@ int run_create(const create_arguments& arguments) {
     input = open_input(arguments.from);
     options.size_bytes = input->size_bytes;
   }
+  check_lifetime(arguments, options.size_bytes);
   client broker = connect(arguments.connection);
   segment created = broker.create(arguments.name, options);
   if (input) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/output.hpp"
 #include "base/hex.hpp"
 #include "base/names.hpp"
@@ -101,6 +102,16 @@ std::string internal_text(std::string_view name) {
          : last.starts_with("consumer-")  ? is_of("a consumer's words of the channel")
          : last.starts_with("timelines-") ? is_of("the timelines of the segment")
                                           : std::string();
+}
+
+void check_is_own(const std::string& name, std::string_view operation) {
+  if (const std::string purpose = internal_text(name); !purpose.empty()) {
+    throw usage_error(errc::invalid_argument,
+                      operation,
+                      name,
+                      "the library uses such names for " + purpose + ", and gpushm ls hides them",
+                      "choose a name without a component that begins with ~");
+  }
 }
 
 std::string segments_text(const std::vector<segment_info>& segments) {

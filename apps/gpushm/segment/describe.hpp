@@ -27,6 +27,9 @@ using fields = std::vector<std::pair<std::string, std::string>>;
 [[nodiscard]] std::string writer_text(bool is_writable);
 /// What an internal segment of the library is for; empty if the name is a user's.
 [[nodiscard]] std::string internal_text(std::string_view name);
+/// Throws `usage_error` if `name` is one that the library gives to its own segments, which `ls`
+/// does not list. `operation` is named in the error.
+void check_is_own(const std::string& name, std::string_view operation);
 /// The table of `ls`, one line per segment.
 [[nodiscard]] std::string segments_text(const std::vector<segment_info>& segments);
 /// The output of `stat`: the name, one line per property, and `more` lines.

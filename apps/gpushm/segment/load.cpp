@@ -62,6 +62,7 @@ void show(const load_arguments& arguments, const segment& loaded, const account&
 }  // namespace
 
 int run_load(const load_arguments& arguments) {
+  check_is_own(arguments.name, "load");
   const app::stop_signal stop;
   std::stop_source stop_load;
   client broker = connect(arguments.connection);

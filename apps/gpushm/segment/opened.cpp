@@ -110,7 +110,8 @@ void show(const use_arguments& arguments,
     lines.emplace_back("crc32c", hexadecimal(*result.checksum));
   }
   if (!arguments.out.empty()) {
-    lines.emplace_back("written to", arguments.out);
+    lines.emplace_back("written to",
+                       arguments.out == standard_output ? "standard output" : arguments.out);
   }
   print_line(fmt::format("{} \"{}\"", from.verb, from.object));
   print(base::fields_text(lines, 2));
@@ -136,6 +137,9 @@ void hold(const segment& held, const origin& from, const app::stop_signal& stop)
 
 int use_opened(const segment& opened, const use_arguments& arguments, const origin& from) {
   // Before the output: a process that reads "opened" may send the signal immediately.
+  if (arguments.out == standard_output) {
+    reserve_standard_output();
+  }
   std::optional<app::stop_signal> stop;
   if (arguments.hold) {
     stop.emplace();

@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "apps/gpushm/file_error.hpp"
+#include "apps/gpushm/output.hpp"
 
 namespace gpushm::cli {
 
@@ -42,6 +43,13 @@ class blocked_signals {
 }  // namespace
 
 output_file::output_file(std::string path) : path_(std::move(path)) {
+  if (path_ == standard_output) {
+    path_ = "standard output";
+    fd_ = base::unique_fd(checked_file("write file", path_, "fcntl", [&] {
+      return ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    }));
+    return;
+  }
   mode_t mode = default_mode();
   struct stat status {};
   if (::stat(path_.c_str(), &status) == 0) {

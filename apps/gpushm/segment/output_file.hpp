@@ -12,8 +12,10 @@
 namespace gpushm::cli {
 
 /// A file that appears at its path only when it is complete: a temporary file in the same directory
-/// is renamed. An existing file that is not a regular file (a pipe, /dev/null) is written directly.
-/// A signal that terminates the process removes an incomplete file (`app::end_on_signals`).
+/// is renamed. "-" is standard output, which is written directly (`reserve_standard_output`, before
+/// text is printed). An existing file that is not a regular file (a pipe, /dev/null) is written
+/// directly. A signal that terminates the process removes an incomplete file
+/// (`app::end_on_signals`).
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class output_file {
