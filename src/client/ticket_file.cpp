@@ -236,13 +236,16 @@ bool is_end_of_exporter(errc code) {
 
 [[noreturn]] void throw_status(file_status status,
                                const std::string& path,
-                               std::span<const std::byte> bytes) {
+                               std::span<const std::byte> bytes,
+                               bool has_waited) {
   if (status == file_status::absent) {
-    throw error(errc::no_such_segment,
-                "import",
-                path,
-                "the file does not exist",
-                "start the exporter, or wait for its file with a timeout");
+    throw error(
+        errc::no_such_segment,
+        "import",
+        path,
+        has_waited ? "the file did not appear within the timeout" : "the file does not exist",
+        has_waited ? "start the exporter, or give a longer timeout"
+                   : "start the exporter, or wait for its file with a timeout");
   }
   if (!is_ticket(bytes)) {
     throw error(errc::invalid_ticket,
@@ -254,8 +257,11 @@ bool is_end_of_exporter(errc code) {
   throw error(errc::peer_died,
               "import",
               path,
-              "the process that exported into this file has died",
-              "start the exporter again, or wait for its file with a timeout");
+              has_waited ? "the process that exported into this file has died, and no other did "
+                           "within the timeout"
+                         : "the process that exported into this file has died",
+              has_waited ? "start the exporter again, or give a longer timeout"
+                         : "start the exporter again, or wait for its file with a timeout");
 }
 
 /// Called while the file does not exist.
@@ -274,7 +280,7 @@ std::vector<std::byte> read_ticket(const std::string& path,
                                    const std::stop_token& stop) {
   const auto deadline = base::deadline_after(timeout);
   std::vector<std::byte> bytes;
-  for (;;) {
+  for (bool has_waited = false;; has_waited = true) {
     const file_status status = read_file(path, bytes);
     if (status == file_status::live_exporter) {
       if (bytes.size() > wire::max_ticket_bytes) {
@@ -287,7 +293,7 @@ std::vector<std::byte> read_ticket(const std::string& path,
       return bytes;
     }
     if (clock::now() + file_poll > deadline) {
-      throw_status(status, path, bytes);
+      throw_status(status, path, bytes, has_waited);
     }
     pause_before_poll(path, stop);
   }

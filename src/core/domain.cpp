@@ -337,7 +337,7 @@ error domain::exporter_died() const {
           {},
           {},
           "the process that shared this memory in domain " + name_ + " has died",
-          "start it again; an open with a timeout waits until it shares the name again"};
+          "start it again"};
 }
 
 error domain::memory_lost() const {
@@ -345,7 +345,7 @@ error domain::memory_lost() const {
           {},
           {},
           "the GPU that had this memory was lost, in domain " + name_,
-          "create it again, on a GPU that works; an open with a timeout waits for that"};
+          "create it again, on a GPU that works"};
 }
 
 error domain::no_such_segment(std::string_view name) const {
@@ -360,14 +360,14 @@ error domain::no_such_segment(std::string_view name) const {
             {},
             "it is being created by pid " + std::to_string(found->creator.pid) +
                 ", which has not published it yet, in domain " + name_,
-            "publish it there; an open with a timeout waits for it",
+            "publish it there",
             {.pid = found->creator.pid}};
   }
   return {errc::no_such_segment,
           {},
           {},
           "no such segment in domain " + name_,
-          "`gpushm ls` lists segments; an open with a timeout waits for the name"};
+          "`gpushm ls` lists segments"};
 }
 
 error domain::another_generation(const segment& found) {

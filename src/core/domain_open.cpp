@@ -6,6 +6,7 @@
 #include "base/exporter_bound.hpp"
 #include "base/names.hpp"
 #include "core/domain.hpp"
+#include "core/open_advice.hpp"
 
 namespace gpushm::core {
 
@@ -173,7 +174,7 @@ void domain::open(session_id session, const open_request& request) {
       return;
     }
     if (!request.deadline) {
-      throw no_such_segment(request.name);
+      throw before_timeout(no_such_segment(request.name), request);
     }
     wait(session, request);
   });
@@ -199,7 +200,7 @@ void domain::confirm_with_exporter(session_id session,
   }
   const auto creator = sessions_.find(found.creator_session);
   if (creator == sessions_.end()) {  // ended; its segments are freed in `work`
-    throw exporter_died();
+    throw before_timeout(exporter_died(), request);
   }
   participant& exporter = creator->second;
   const std::uint64_t id = next_confirmation_++;
@@ -555,7 +556,7 @@ void domain::expire_waiting(std::uint64_t id) {
   refuse_with(expired.session, expired.request, [&] {
     return at != published_.end() && waits_for_fence(*at->second)
                ? writer_ending(*at->second)
-               : no_such_segment(expired.request.name);
+               : after_timeout(no_such_segment(expired.request.name));
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/exporter_bound.hpp"
 #include "core/domain.hpp"
+#include "core/open_advice.hpp"
 
 namespace gpushm::core {
 
@@ -366,7 +367,9 @@ bool domain::refuse_unconfirmed(gpushm::generation generation, end_kind how) {
     }
     const waiting_confirmation waiting = take_confirmation(*of->second.ids.begin());
     refuse_with(waiting.session, waiting.request, [&] {
-      return how == end_kind::goodbye ? no_such_segment(waiting.request.name) : exporter_died();
+      return before_timeout(
+          how == end_kind::goodbye ? no_such_segment(waiting.request.name) : exporter_died(),
+          waiting.request);
     });
   }
 }

@@ -64,7 +64,12 @@ void reject_other_listener(const std::string& path, const sockaddr_un& address) 
     return;
   }
   if (!S_ISSOCK(current.st_mode)) {
-    in_use(path, "the path is a file that is not a socket");
+    throw error(errc::address_in_use,
+                "serve",
+                path,
+                S_ISDIR(current.st_mode) ? "the path is a directory, not that of a socket"
+                                         : "the path is a file that is not a socket",
+                "serve another path; nothing but a socket is replaced");
   }
   for (const int type : {SOCK_SEQPACKET, SOCK_STREAM, SOCK_DGRAM}) {
     const base::unique_fd probe(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));

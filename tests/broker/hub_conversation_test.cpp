@@ -212,8 +212,7 @@ TEST_F(hub_conversation, answers_go_to_one_session_only) {
   EXPECT_FALSE(out_.is_dropped(second));
   hub_.hang_up(first);
   EXPECT_EQ(failure(round_trip(second, wire::stat{"kv"})),
-            "no_such_segment: no such segment in domain default (`gpushm ls` lists segments; an "
-            "open with a timeout waits for the name)");
+            "no_such_segment: no such segment in domain default (`gpushm ls` lists segments)");
   expect_nothing_left();
 }
 

@@ -103,8 +103,7 @@ TEST_F(hub_fence, leases_stay_after_a_violation) {
   hub_.hang_up(session);
   EXPECT_EQ(hub_.statistics().ending_connections, 0U);
   EXPECT_EQ(failure(round_trip(other, wire::stat{"kv"})),
-            "no_such_segment: no such segment in domain default (`gpushm ls` lists segments; an "
-            "open with a timeout waits for the name)");
+            "no_such_segment: no such segment in domain default (`gpushm ls` lists segments)");
   expect_nothing_left();
 }
 

@@ -144,8 +144,9 @@ TEST_F(sharing, open_of_missing_name_suggests_ls) {
     FAIL();
   } catch (const error& why) {
     EXPECT_STREQ(why.what(),
-                 "open \"w/llama\": no such segment in domain default (`gpushm ls` lists segments; "
-                 "an open with a timeout waits for the name)");
+                 "open \"w/llama\": no such segment in domain default; the name was not published "
+                 "within the timeout (`gpushm ls` lists segments; if it is published later, give a "
+                 "longer timeout)");
   }
 }
 

@@ -188,8 +188,7 @@ TEST_F(channel_cli, what_does_not_exist_is_an_error) {
   const auto stat = run({"channel", "stat", "c"});
   EXPECT_EQ(stat.status, exited(1));
   EXPECT_EQ(stat.err,
-            "gpushm: stat \"c\": no such segment in domain default (`gpushm ls` lists segments; an "
-            "open with a timeout waits for the name)\n");
+            "gpushm: stat \"c\": no such segment in domain default (`gpushm ls` lists segments)\n");
   const auto joined = run({"channel", "sub", "c", "--timeout", "10ms", "--connect-timeout", "30s"});
   EXPECT_EQ(joined.status, exited(1));
   EXPECT_EQ(joined.err,

@@ -290,6 +290,10 @@ TEST_P(exchange_of, file_of_killed_exporter_is_reported_and_replaced) {
                "import \"" + file() +
                    "\": the process that exported into this file has died (start the exporter "
                    "again, or wait for its file with a timeout)");
+  expect_error(run(import_arguments({"--timeout", "100ms"})),
+               "import \"" + file() +
+                   "\": the process that exported into this file has died, and no other did within "
+                   "the timeout (start the exporter again, or give a longer timeout)");
   ASSERT_TRUE(std::filesystem::exists(file()));
 
   // The second exporter starts after the importer has read the stale file.
@@ -348,7 +352,10 @@ TEST_F(exchange, missing_file_is_reported) {
   expect_error(run(import_arguments({})), line);
 
   const auto start_of_wait = std::chrono::steady_clock::now();
-  expect_error(run(import_arguments({"--timeout", "400ms"})), line);
+  expect_error(run(import_arguments({"--timeout", "400ms"})),
+               "import \"" + file() +
+                   "\": the file did not appear within the timeout (start the exporter, or give a "
+                   "longer timeout)");
   EXPECT_GE(std::chrono::steady_clock::now() - start_of_wait, milliseconds(380));
 
   const auto failed = run(import_arguments({"--json"}));

@@ -25,7 +25,7 @@ constexpr session_id reader = 2;
 const lost_device first_gpu{"GPU-0", "0000:18:00.0"};
 const std::string lost =
     "the GPU that had this memory was lost, in domain default (create it again, on a GPU that "
-    "works; an open with a timeout waits for that)";
+    "works; an open with a timeout waits for the name)";
 
 reservation on(const device_id& device, std::string name, lifetime kept = lifetime::leased) {
   reservation wanted = host_segment(std::move(name), 4096, kept);

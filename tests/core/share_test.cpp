@@ -24,7 +24,7 @@ const std::string not_answering =
     "overloaded)";
 const std::string died =
     "the process that shared this memory in domain default has died (start it again; an open with "
-    "a timeout waits until it shares the name again)";
+    "a timeout waits for the name)";
 const std::string no_name =
     "no such segment in domain default (`gpushm ls` lists segments; an open with a timeout waits "
     "for the name)";

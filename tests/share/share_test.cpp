@@ -76,7 +76,7 @@ TEST_P(share, opened_memory_outlives_exporter) {
   if (is_bound()) {
     EXPECT_EQ(late.fails("open kv"),
               "peer_died open \"kv\": the process that shared this memory in domain default has "
-              "died (start it again; an open with a timeout waits until it shares the name again)");
+              "died (start it again; an open with a timeout waits for the name)");
     // The name is free for its successor, and mappings of the old memory remain.
     agent successor = start();
     successor.request("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));

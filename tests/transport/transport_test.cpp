@@ -297,8 +297,8 @@ TEST_F(listening, fails_if_path_is_a_file) {
   base::unique_fd(::open(path_.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600)).reset();
   EXPECT_EQ(error_of([&] { listener(path_, 0600, std::nullopt); }, errc::address_in_use),
             "serve \"" + path_ +
-                "\": the path is a file that is not a socket (use the existing broker, stop it, or "
-                "serve another path)");
+                "\": the path is a file that is not a socket (serve another path; nothing but a "
+                "socket is replaced)");
   EXPECT_TRUE(exists(path_));
 }
 
