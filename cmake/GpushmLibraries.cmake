@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Installed files: libgpushm.so, libgpushm-broker.so, their headers, their CMake and pkg-config files, the command.
+# Installed files: libgpushm.so, libgpushm-broker.so, their headers, their CMake and pkg-config files, the command with its manual
+# page and completions, the licence and the documents.
 include_guard(GLOBAL)
 include(CMakePackageConfigHelpers)
 
@@ -50,6 +51,20 @@ endfunction()
 
 if(TARGET gpushm)
   install(TARGETS gpushm RUNTIME)
+  set(completions "${PROJECT_SOURCE_DIR}/apps/gpushm/completions")
+  install(FILES "${completions}/gpushm.bash" DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions" RENAME gpushm)
+  install(FILES "${completions}/_gpushm" DESTINATION "${CMAKE_INSTALL_DATADIR}/zsh/site-functions")
+  install(FILES "${completions}/gpushm.fish" DESTINATION "${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d")
+  install(FILES LICENSE README.md CHANGELOG.md TYPE DOC)
+  install(DIRECTORY docs/ TYPE DOC FILES_MATCHING PATTERN "*.md" PATTERN plan EXCLUDE PATTERN results EXCLUDE PATTERN man EXCLUDE)
+  # The program writes its page itself, which an instrumented one or one of another architecture does not do here.
+  if(NOT CMAKE_CROSSCOMPILING AND NOT GPUSHM_SANITIZE AND NOT GPUSHM_COVERAGE)
+    set(page "${PROJECT_BINARY_DIR}/man/gpushm.1")
+    file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/man")
+    add_custom_command(OUTPUT "${page}" COMMAND gpushm man-page > "${page}" DEPENDS gpushm VERBATIM)
+    add_custom_target(gpushm-man ALL DEPENDS "${page}")
+    install(FILES "${page}" TYPE MAN RENAME man1/gpushm.1)
+  endif()
 endif()
 
 if(TARGET gpushm_client)

@@ -25,6 +25,8 @@ test=(
   'kubectl|kubernetes-client?'
   # Checks and scrapes the metrics (promtool, prometheus).
   prometheus
+  # Completions of the command are tried in these shells.
+  fish zsh
 )
 # The compiler of build/dev, the sanitizers, clang-tidy and the fuzz programs.
 clang=('clang-14|clang')

@@ -11,7 +11,9 @@
 
 #include "apps/gpushm/cdi/cdi_arguments.hpp"
 #include "apps/gpushm/channel/channel_arguments.hpp"
+#include "apps/gpushm/command_table.hpp"
 #include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/completion.hpp"
 #include "apps/gpushm/inspect/arguments.hpp"
 #include "apps/gpushm/k8s/k8s_arguments.hpp"
 #include "apps/gpushm/options.hpp"
@@ -412,6 +414,26 @@ bool is_command(std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+/// Hidden commands that print what `root` declares; empty if `words` names none of them.
+std::function<int()> table_command(const CLI::App& root, const std::vector<std::string>& words) {
+  const std::string_view name = words.empty() ? std::string_view() : words.front();
+  if (name == "complete" && words.size() > 1 && words[1] == "--") {
+    return [table = command_table(root),
+            rest = std::vector<std::string>(words.begin() + 2, words.end())] {
+      print(completions(table, rest));
+      return exit_ok;
+    };
+  }
+  if (words.size() == 1 && (name == "command-table" || name == "man-page")) {
+    return [text = name == "man-page" ? man_page(command_table(root))
+                                      : command_table_text(command_table(root))] {
+      print(text);
+      return exit_ok;
+    };
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 request parse(int argc, char** argv) {
@@ -661,6 +683,10 @@ request parse(int argc, char** argv) {
       run_version,
       all.version,
       all.version.json);
+  if (auto print_table = table_command(root, words)) {
+    result.run = std::move(print_table);
+    return result;
+  }
   if (const auto unknown = find_unknown_command(root, words)) {
     result.status = print_usage_error(*unknown);
     return result;

@@ -59,3 +59,12 @@ done
 
 echo "== the command"
 env -u LD_LIBRARY_PATH "$prefix/bin/gpushm" --version
+for file in share/bash-completion/completions/gpushm share/zsh/site-functions/_gpushm share/fish/vendor_completions.d/gpushm.fish \
+            share/doc/gpushm/{LICENSE,README.md,CHANGELOG.md,cli.md,errors.md} share/man/man1/gpushm.1 share/man/man3/gpushm.3; do
+  [ -s "$prefix/$file" ] || { echo "$file is not installed" >&2; exit 1; }
+done
+grep -qF '.SS gpushm create' "$prefix/share/man/man1/gpushm.1"
+if command -v groff >/dev/null; then  # its warnings are about macros that do not exist, and unbalanced ones
+  groff -man -Tutf8 -ww "$prefix/share/man/man1/gpushm.1" 2>&1 >"$scratch/page" | tee "$scratch/warnings"
+  [ ! -s "$scratch/warnings" ] || { echo "gpushm.1 has warnings" >&2; exit 1; }
+fi
