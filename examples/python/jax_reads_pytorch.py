@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """JAX reads what PyTorch wrote: two processes, two frameworks, one copy of the weights.
 
-    python3 jax_reads_pytorch.py [DEVICE]     # "host", a GPU, or "auto"
+    python3 jax_reads_pytorch.py [DEVICE]
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -36,7 +37,11 @@ def reader() -> None:
 
 
 if __name__ == "__main__":
-    if "--reader" in sys.argv:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("device", metavar="DEVICE", nargs="?", default="auto", help="host, a GPU, or auto (default)")
+    parser.add_argument("--reader", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.reader:
         reader()
     else:
-        writer(sys.argv[1] if len(sys.argv) > 1 else "auto")
+        writer(given.device)

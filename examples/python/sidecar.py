@@ -9,6 +9,7 @@ another one, which has the weights in milliseconds: nothing is read again, and o
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -31,12 +32,15 @@ def line_of(engine: subprocess.Popen[str]) -> str:
 
 
 def main() -> None:
-    name = sys.argv[1]
-    device = sys.argv[2] if len(sys.argv) > 2 else "auto"
-    framework = sys.argv[3] if len(sys.argv) > 3 else "numpy"
-    subprocess.run([sys.executable, HERE / "loader.py", name, device], check=True)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", metavar="NAME", help="name of the model's segment")
+    parser.add_argument("device", metavar="DEVICE", nargs="?", default="auto", help="host, a GPU, or auto (default)")
+    parser.add_argument("framework", metavar="FRAMEWORK", nargs="?", default="numpy", choices=("numpy", "torch", "jax"),
+                        help="numpy (default), torch or jax")  # fmt: skip
+    given = parser.parse_args()
+    subprocess.run([sys.executable, HERE / "loader.py", given.name, given.device], check=True)
     for life in range(4):
-        with start_engine(name, framework) as engine:
+        with start_engine(given.name, given.framework) as engine:
             ready = line_of(engine)
             assert engine.stdin is not None
             engine.stdin.write("3 1 4 1 5\n")

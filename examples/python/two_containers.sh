@@ -10,6 +10,9 @@
 # OPTIONS are more options of `run`, such as `--device nvidia.com/gpu=0` for a GPU (docs/cdi.md).
 set -eu
 
+case ${1:-} in
+  -*) sed -n '3,/^set/s/^# \{0,1\}//p' "$0"; [ "$1" = --help ] || [ "$1" = -h ] || exit 2; exit 0 ;;
+esac
 here=$(cd "$(dirname "$0")" && pwd)
 device=${1:-host}
 framework=${2:-numpy}

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+import gpushm
+
 from support import REPOSITORY, Container, has_gpu, why_no_containers
 
 EXAMPLES = REPOSITORY / "examples" / "python"
@@ -48,6 +50,29 @@ def _has(name: str) -> bool:
     except ImportError:
         return False
     return True
+
+
+@pytest.mark.parametrize("name", ["engine", "jax_reads_pytorch", "loader", "sidecar"])
+def test_usage(broker, name):
+    """Options are no names of segments: `loader.py --help` once made a segment "--help"."""
+    assert run(broker, f"{name}.py", "--help").startswith(f"usage: {name}.py")
+    wrong = subprocess.run(
+        [sys.executable, f"{name}.py", "--nosuch", "a", "b", "c", "d"],
+        cwd=EXAMPLES,
+        env=os.environ | {"GPUSHM_SOCKET": broker.socket},
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert wrong.returncode == 2
+    assert gpushm.connect(broker.socket).list() == []
+
+
+def test_usage_of_two_containers():
+    command = ["sh", str(EXAMPLES / "two_containers.sh")]
+    shown = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True)
+    assert "two_containers.sh [DEVICE [FRAMEWORK]]" in shown.stdout
+    assert subprocess.run([*command, "--nosuch"], capture_output=True, check=False).returncode == 2
 
 
 @pytest.mark.parametrize("device", DEVICES)
