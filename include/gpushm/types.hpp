@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#if __cplusplus <= 201703L
+#error gpushm needs C++20 (compile with -std=c++20)
+// Not found: ends the compilation, instead of an error for each line below.
+#include "gpushm needs C++20"
+#endif
+
 #include <array>
 #include <chrono>
 #include <cstddef>

@@ -34,6 +34,23 @@ echo "== find_package"
 env -u GPUSHM_SOCKET "$scratch/cmake/consumer" "$scratch/no-broker-here"
 env -u GPUSHM_SOCKET "$scratch/cmake/broker_consumer" "$scratch/socket"
 
+echo "== find_package of a component that does not exist"
+mkdir "$scratch/wrong"
+cat >"$scratch/wrong/CMakeLists.txt" <<'END'
+cmake_minimum_required(VERSION 3.16)
+project(wrong LANGUAGES NONE)
+find_package(gpushm QUIET OPTIONAL_COMPONENTS client)
+if(NOT gpushm_FOUND OR gpushm_client_FOUND)
+  message(FATAL_ERROR "an optional component that does not exist is an error, or was found")
+endif()
+find_package(gpushm REQUIRED COMPONENTS client)
+END
+if "$cmake" -S "$scratch/wrong" -B "$scratch/wrong/build" -DCMAKE_PREFIX_PATH="$prefix" >"$scratch/log" 2>&1 ||
+   ! tr -s ' \n' ' ' <"$scratch/log" | grep -qF 'gpushm has no component "client"; its components are gpushm and broker'; then
+  cat "$scratch/log" >&2
+  exit 1
+fi
+
 echo "== pkg-config"
 export PKG_CONFIG_PATH=$pkgconfig LD_LIBRARY_PATH=$libdir
 flags=()
