@@ -81,6 +81,12 @@ class document_maker {
                    std::string(options.proc_root).append("/driver/nvidia-caps/mig-minors")))),
         hooks_(options.hook_path, options.disabled_hooks) {}
 
+  void add_left_out(const std::vector<std::string>& lines) {
+    for (const std::string& line : lines) {
+      all_.incomplete.push_back(std::string("left out: ").append(line));
+    }
+  }
+
   void add_driver(const installed_driver& driver) {
     result_.found.push_back(std::string("driver ").append(driver.version));
     for (const std::string& other : driver.others) {
@@ -235,13 +241,33 @@ class document_maker {
   std::size_t instance_count_ = 0;
 };
 
+// As `select_devices`; an error also names the devices that did not answer.
+std::vector<gpu_entry> select_devices(const std::vector<gpu_entry>& gpus,
+                                      const std::vector<std::string>& ids,
+                                      const std::vector<std::string>& left_out) {
+  try {
+    return discover::select_devices(gpus, ids);
+  } catch (const error& failure) {
+    if (left_out.empty()) {
+      throw;
+    }
+    throw error(failure.code(),
+                failure.operation(),
+                failure.object(),
+                fmt::format("{}; left out: {}", failure.cause(), list_text(left_out)),
+                failure.next_step());
+  }
+}
+
 generated describe(const generate_options& options,
                    const root_view& root,
                    const installed_driver& driver,
-                   const std::vector<gpu_entry>& gpus) {
+                   const std::vector<gpu_entry>& gpus,
+                   const std::vector<std::string>& left_out) {
   document_maker maker(options, root);
+  maker.add_left_out(left_out);
   maker.add_driver(driver);
-  for (const gpu_entry& gpu : select_devices(gpus, options.device_ids)) {
+  for (const gpu_entry& gpu : select_devices(gpus, options.device_ids, left_out)) {
     maker.add_board(gpu);
   }
   return std::move(maker).take();
@@ -265,13 +291,15 @@ std::string find_nvml(const generate_options& options) {
 
 generated generate(const generate_options& options, const std::vector<gpu_entry>& gpus) {
   const root_view root(options.driver_root);
-  return describe(options, root, find_driver(root, options), gpus);
+  return describe(options, root, find_driver(root, options), gpus, {});
 }
 
 generated generate(const generate_options& options) {
   const root_view root(options.driver_root);
   const installed_driver driver = find_driver(root, options);
-  return describe(options, root, driver, query_nvml(nvml_of(root, driver)));
+  std::vector<std::string> left_out;
+  const auto gpus = query_nvml(nvml_of(root, driver), &left_out);
+  return describe(options, root, driver, gpus, left_out);
 }
 
 }  // namespace gpushm::discover

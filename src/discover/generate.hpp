@@ -41,8 +41,9 @@ struct generated {
 };
 
 /// Describes the GPUs and the driver of this machine, or of the trees in the options. Queries NVML
-/// and blocks while it does. Throws `error`: no driver library, no GPU, an unknown device ID, or no
-/// usable device.
+/// and blocks while it does. A GPU or MIG instance that does not answer is left out, with a line in
+/// `incomplete`. Throws `error`: no driver library, no GPU, an unknown device ID, or no usable
+/// device.
 [[nodiscard]] generated generate(const generate_options& options);
 
 /// The same for GPUs that the caller lists.

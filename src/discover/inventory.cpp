@@ -27,9 +27,34 @@ std::string uuid_of(const nvml_library& nvml,
   return text.data();
 }
 
+mig_entry instance_of(const nvml_library& nvml,
+                      nvml::nvmlDevice_t device,
+                      unsigned int index,
+                      const std::string& name) {
+  mig_entry entry;
+  entry.index = index;
+  entry.uuid = uuid_of(nvml, device, name);
+  nvml_library::check(nvml->nvmlDeviceGetGpuInstanceId(device, &entry.gpu_instance),
+                      name,
+                      "nvmlDeviceGetGpuInstanceId");
+  nvml_library::check(nvml->nvmlDeviceGetComputeInstanceId(device, &entry.compute_instance),
+                      name,
+                      "nvmlDeviceGetComputeInstanceId");
+  return entry;
+}
+
+// Adds a line for the failure to `left_out`, or throws it if that is null.
+void leave_out(const error& failure, std::vector<std::string>* left_out) {
+  if (left_out == nullptr) {
+    throw failure;
+  }
+  left_out->push_back(fmt::format("{}: {}", failure.object(), failure.cause()));
+}
+
 std::vector<mig_entry> instances_of(const nvml_library& nvml,
                                     nvml::nvmlDevice_t gpu,
-                                    const std::string& object) {
+                                    const std::string& object,
+                                    std::vector<std::string>* left_out) {
   unsigned int most = 0;
   nvml_library::check(
       nvml->nvmlDeviceGetMaxMigDeviceCount(gpu, &most), object, "nvmlDeviceGetMaxMigDeviceCount");
@@ -42,22 +67,20 @@ std::vector<mig_entry> instances_of(const nvml_library& nvml,
       continue;
     }
     const std::string name = std::string(object).append(", instance ") + std::to_string(index);
-    nvml_library::check(result, name, "nvmlDeviceGetMigDeviceHandleByIndex");
-    mig_entry entry;
-    entry.index = index;
-    entry.uuid = uuid_of(nvml, device, name);
-    nvml_library::check(nvml->nvmlDeviceGetGpuInstanceId(device, &entry.gpu_instance),
-                        name,
-                        "nvmlDeviceGetGpuInstanceId");
-    nvml_library::check(nvml->nvmlDeviceGetComputeInstanceId(device, &entry.compute_instance),
-                        name,
-                        "nvmlDeviceGetComputeInstanceId");
-    found.push_back(std::move(entry));
+    try {
+      nvml_library::check(result, name, "nvmlDeviceGetMigDeviceHandleByIndex");
+      found.push_back(instance_of(nvml, device, index, name));
+    } catch (const error& failure) {
+      leave_out(failure, left_out);
+    }
   }
   return found;
 }
 
-gpu_entry describe(const nvml_library& nvml, nvml::nvmlDevice_t device, unsigned int index) {
+gpu_entry describe(const nvml_library& nvml,
+                   nvml::nvmlDevice_t device,
+                   unsigned int index,
+                   std::vector<std::string>* left_out) {
   const std::string object = std::string("GPU ") + std::to_string(index);
   gpu_entry entry;
   entry.index = index;
@@ -79,7 +102,7 @@ gpu_entry describe(const nvml_library& nvml, nvml::nvmlDevice_t device, unsigned
     entry.mig_enabled = current != 0;
   }
   if (entry.mig_enabled) {
-    entry.instances = instances_of(nvml, device, object);
+    entry.instances = instances_of(nvml, device, object, left_out);
   }
   return entry;
 }
@@ -104,12 +127,9 @@ std::vector<gpu_entry> query_nvml(const std::string& library, std::vector<std::s
     try {
       nvml_library::check(
           result, std::string("GPU ") + std::to_string(index), "nvmlDeviceGetHandleByIndex");
-      found.push_back(describe(nvml, device, index));
+      found.push_back(describe(nvml, device, index, left_out));
     } catch (const error& failure) {
-      if (left_out == nullptr) {
-        throw;
-      }
-      left_out->push_back(fmt::format("{}: {}", failure.object(), failure.cause()));
+      leave_out(failure, left_out);
     }
   }
   return found;

@@ -30,7 +30,7 @@ struct gpu_entry {
 /// there is none or it does not start, the one at the path `library` (if not empty). The first call
 /// of a process selects the library. Blocks as long as the driver takes: seconds without
 /// persistence mode. Throws `error`: driver_unavailable, driver_error. With `left_out`, adds a line
-/// for each GPU that does not answer instead of throwing.
+/// for each GPU or MIG instance that does not answer instead of throwing: "GPU 1: CAUSE".
 [[nodiscard]] std::vector<gpu_entry> query_nvml(const std::string& library,
                                                 std::vector<std::string>* left_out = nullptr);
 

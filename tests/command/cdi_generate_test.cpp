@@ -13,18 +13,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
-#include "cdi/document/parse.hpp"
-#include "testing/broker_process/cli.hpp"
-#include "testing/driver_tree/driver_tree.hpp"
-#include "testing/driver_tree/gpu_tree.hpp"
+#include "tests/command/cdi_generate_fixture.hpp"
 
 namespace gpushm_tests {
 namespace {
 
-namespace fs = std::filesystem;
-namespace cdi = gpushm::cdi;
 using gpushm_testing::exited;
 using gpushm_testing::run_result;
 using gpushm_testing::stream;
@@ -35,77 +29,11 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-std::string content_of(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 void replace_all(std::string& text, const std::string& what, const std::string& by) {
   for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size())) {
     text.replace(at, what.size(), by);
   }
 }
-
-class cdi_generate : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (driver_tree_names().empty()) {
-      GTEST_SKIP() << "the source tree with the drivers is missing";
-    }
-    if (!can_make_nodes(cli_.directory().path())) {
-      GTEST_SKIP() << "this process may not create device nodes";
-    }
-  }
-
-  void make(const std::string& tree, const std::vector<recorded_gpu>& gpus) {
-    driver_ = make_driver_tree(tree, cli_.directory() / "driver");
-    gpus_.emplace(cli_.directory() / "gpus",
-                  gpus,
-                  driver_.module_version,
-                  driver_.own_dev ? driver_.root + "/dev" : std::string());
-  }
-
-  [[nodiscard]] gpushm_testing::spawn_options command(std::vector<std::string> words) const {
-    words.insert(words.begin(), "cdi");
-    words.insert(words.end(), {"--driver-root", driver_.root, "--hook-path", "/usr/bin/gpushm"});
-    auto options = cli_.command(words);
-    for (const auto& each : gpus_->environment()) {
-      options.env.push_back(each);
-    }
-    return options;
-  }
-  [[nodiscard]] run_result run(std::vector<std::string> words) const {
-    return gpushm_testing::run_program(command(std::move(words)), seconds(60));
-  }
-  [[nodiscard]] run_result generate(std::vector<std::string> words = {}) const {
-    words.insert(words.begin(), "generate");
-    return run(std::move(words));
-  }
-  static cdi::document document_of(const run_result& result) {
-    EXPECT_EQ(result.status, exited(0)) << result.err;
-    cdi::parsed read = cdi::parse(result.out, "stdout");
-    for (const gpushm::yaml::problem& each : read.problems) {
-      ADD_FAILURE() << to_string(each);
-    }
-    return std::move(read.content);
-  }
-  static std::vector<std::string> names(const cdi::document& of) {
-    std::vector<std::string> all;
-    for (const cdi::device& each : of.devices) {
-      all.push_back(each.name);
-    }
-    return all;
-  }
-  [[nodiscard]] std::string spec(const std::string& name) const {
-    return cli_.directory() / ("cdi/" + name);
-  }
-
-  cli cli_;
-  driver_tree driver_;
-  std::optional<gpu_tree> gpus_;
-};
 
 // ---- whole documents ----
 
