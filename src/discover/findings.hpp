@@ -23,6 +23,7 @@ struct findings {
   std::vector<std::string> found;       ///< lines for the user
   std::vector<missing_items> missing;   ///< absent, but optional on many machines
   std::vector<std::string> incomplete;  ///< problems that affect the container
+  std::vector<std::string> missing_control_nodes;  ///< paths on this machine
 };
 
 /// Mount options for driver files.

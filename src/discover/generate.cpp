@@ -166,6 +166,7 @@ class document_maker {
     add_new(result_.found, all_.found);
     add_new(result_.missing, all_.missing);
     add_new(result_.incomplete, all_.incomplete);
+    result_.missing_control_nodes = all_.missing_control_nodes;
     result_.content.kind = fmt::format("{}/{}", options_.vendor, options_.device_class);
     result_.content.version = cdi::minimum_version(result_.content);
     return std::move(result_);
@@ -279,6 +280,10 @@ std::string nvml_of(const root_view& root, const installed_driver& driver) {
 }
 
 }  // namespace
+
+std::string find_dev_root(const generate_options& options) {
+  return dev_root_of(options, root_view(options.driver_root));
+}
 
 std::string find_nvml(const generate_options& options) {
   try {

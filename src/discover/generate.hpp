@@ -38,6 +38,8 @@ struct generated {
   std::vector<std::string> found;       ///< a line for each kind of item
   std::vector<missing_items> missing;   ///< items not found; often harmless
   std::vector<std::string> incomplete;  ///< problems: omitted devices, stale nodes
+  /// Of nvidiactl and nvidia-uvm, without which CUDA does not start: paths on this machine.
+  std::vector<std::string> missing_control_nodes;
 };
 
 /// Describes the GPUs and the driver of this machine, or of the trees in the options. Queries NVML
@@ -49,6 +51,9 @@ struct generated {
 /// The same for GPUs that the caller lists.
 [[nodiscard]] generated generate(const generate_options& options,
                                  const std::vector<gpu_entry>& gpus);
+
+/// The prefix of /dev: `options.dev_root`, or the default that is described there.
+[[nodiscard]] std::string find_dev_root(const generate_options& options);
 
 /// The path, for this process, of the NVML of the driver in the options; empty if there is none.
 /// Reads directories and the linker's cache.

@@ -35,17 +35,6 @@ void leave_out(findings& report, const std::string& device, const std::string& w
   report.incomplete.push_back(fmt::format("{} is left out: {}", device, why));
 }
 
-// The major number of a driver in /proc/devices.
-std::optional<unsigned int> major_of(std::string_view majors, std::string_view driver) {
-  for (const std::string_view line : base::lines_of(majors)) {
-    const auto words = base::split(line, " \t");
-    if (words.size() == 2 && words[1] == driver) {
-      return base::number<unsigned int>(words[0]);
-    }
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 mig_minors parse_mig_minors(std::string_view text) {
@@ -58,6 +47,16 @@ mig_minors parse_mig_minors(std::string_view text) {
     }
   }
   return found;
+}
+
+std::optional<unsigned int> major_of(std::string_view majors, std::string_view driver) {
+  for (const std::string_view line : base::lines_of(majors)) {
+    const auto words = base::split(line, " \t");
+    if (words.size() == 2 && words[1] == driver) {
+      return base::number<unsigned int>(words[0]);
+    }
+  }
+  return std::nullopt;
 }
 
 node_finder::node_finder(std::string dev_root, std::string sys_root, mig_minors minors)
@@ -179,6 +178,7 @@ cdi::edits node_finder::common(std::string_view majors, findings& report) const 
     }
     const std::string_view name = base::name_of(path);
     if (name == "nvidia-uvm" || name == "nvidiactl") {
+      report.missing_control_nodes.push_back(outside(path));
       report.incomplete.push_back(
           fmt::format("missing device node {}: CUDA will not start in containers (nvidia-modprobe "
                       "-u -c=0 creates it)",

@@ -17,6 +17,10 @@ namespace gpushm::discover {
 using mig_minors = std::map<std::string, int, std::less<>>;
 [[nodiscard]] mig_minors parse_mig_minors(std::string_view text);
 
+/// The major number of a driver in `majors`, the text of /proc/devices.
+[[nodiscard]] std::optional<unsigned int> major_of(std::string_view majors,
+                                                   std::string_view driver);
+
 /// Finds device nodes of this machine.
 class node_finder {
  public:
@@ -38,7 +42,8 @@ class node_finder {
   [[nodiscard]] std::vector<std::string> by_path_links(const gpu_entry& gpu,
                                                        const cdi::edits& edits) const;
   /// nvidiactl, nvidia-uvm, nvidia-uvm-tools, nvidia-modeset. `majors` is the text of
-  /// /proc/devices, to check the major of nvidia-uvm's node.
+  /// /proc/devices, to check the major of nvidia-uvm's node. Adds nvidiactl and nvidia-uvm to
+  /// `report.missing_control_nodes`.
   [[nodiscard]] cdi::edits common(std::string_view majors, findings& report) const;
 
  private:

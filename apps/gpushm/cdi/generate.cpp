@@ -92,7 +92,8 @@ generated_document make_document(const generate_arguments& arguments) {
   generated_document result{std::move(discovered.content),
                             std::move(discovered.found),
                             std::move(discovered.missing),
-                            std::move(discovered.incomplete)};
+                            std::move(discovered.incomplete),
+                            std::move(discovered.missing_control_nodes)};
   if (!without_hooks.empty()) {
     result.warnings.push_back(without_hooks);
   }
@@ -104,10 +105,26 @@ generated_document make_document(const generate_arguments& arguments) {
   return result;
 }
 
+void require_control_nodes(const std::vector<std::string>& missing) {
+  if (!missing.empty()) {
+    throw error(errc::driver_unavailable,
+                "describe the GPUs",
+                {},
+                fmt::format("missing device {} {}: CUDA would not start in any container",
+                            missing.size() == 1 ? "node" : "nodes",
+                            discover::list_text(missing)),
+                "load the modules and create the nodes with nvidia-modprobe -u -c=0, or accept a "
+                "document without them with --incomplete");
+  }
+}
+
 namespace {
 
 int run_generate_command(const generate_arguments& arguments) {
   const generated_document document = make_document(arguments);
+  if (!arguments.incomplete) {
+    require_control_nodes(document.missing_control_nodes);
+  }
   write_document(document.content, arguments.output);
   print_notes(document, arguments);
   return exit_ok;

@@ -157,6 +157,9 @@ void add_generate_options(CLI::App& app, generate_arguments& out) {
          },
          "Version of the specification (default: the lowest that suffices)")
       ->type_name("VERSION");
+  app.add_flag("--incomplete",
+               out.incomplete,
+               "Accept a document without nvidiactl or nvidia-uvm, which CUDA needs");
   app.add_flag("-q,--quiet", out.quiet, "Print only warnings and errors");
 }
 

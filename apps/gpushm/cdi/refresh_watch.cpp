@@ -11,6 +11,8 @@
 
 #include "base/file.hpp"
 #include "base/syscall.hpp"
+#include "base/text.hpp"
+#include "cdi/registry/spec_directory.hpp"
 
 namespace gpushm::cli {
 
@@ -50,13 +52,16 @@ void list(const std::string& directory, int depth, std::string& text) {
 
 }  // namespace
 
-driver_watch::driver_watch(std::string proc_root)
-    : proc_root_(std::move(proc_root)), directories_("watch the driver") {
+driver_watch::driver_watch(std::string proc_root, std::string documents)
+    : proc_root_(std::move(proc_root)),
+      documents_(std::move(documents)),
+      directories_("watch the driver") {
   last_ = fingerprint();
 }
 
-void driver_watch::set_directories(const std::vector<std::string>& directories) {
-  directories_.set_directories(directories);
+void driver_watch::set_directories(std::vector<std::string> directories) {
+  directories.push_back(documents_);
+  directories_.set_directories(std::move(directories));
 }
 
 // The module, its GPUs and their MIG instances: capabilities contains a directory for each.
@@ -65,17 +70,28 @@ std::string driver_watch::fingerprint() const {
   for (const char* file : {"/driver/nvidia/version", "/driver/nvidia-caps/mig-minors"}) {
     text.append(base::read_small_file(proc_root_ + file, std::size_t{1} << 20U).value_or("none\n"));
   }
+  // The numbers of nvidia-uvm and nvidia-caps change when the modules are loaded again.
+  const auto devices = base::read_small_file(proc_root_ + "/devices").value_or(std::string());
+  for (const std::string_view line : base::lines_of(devices)) {
+    if (line.find("nvidia") != std::string_view::npos) {
+      text.append(line).append("\n");
+    }
+  }
   list(proc_root_ + "/driver/nvidia/gpus", 0, text);
   list(proc_root_ + "/driver/nvidia/capabilities", 4, text);
   return text;
 }
 
-bool driver_watch::take_events() {
-  bool any = false;
+driver_watch::changes driver_watch::take_events() {
+  changes seen;
   directories_.take([&](const base::directory_watch::change& what) {
-    any = any || what.whole || is_of_driver(what.name);
+    if (what.directory == documents_) {
+      seen.documents = seen.documents || what.whole || cdi::is_document_name(what.name);
+    } else {
+      seen.driver = seen.driver || what.whole || is_of_driver(what.name);
+    }
   });
-  return any;
+  return seen;
 }
 
 bool driver_watch::wait(std::chrono::milliseconds timeout, int stop_fd) {
@@ -94,9 +110,10 @@ bool driver_watch::wait(std::chrono::milliseconds timeout, int stop_fd) {
     if (ready > 0 && waited[1].revents != 0) {
       return changed;
     }
-    if (ready > 0 && take_events()) {
+    const changes seen = ready > 0 ? take_events() : changes();
+    if (seen.driver || seen.documents) {
       // A driver installation writes about a hundred files.
-      changed = true;
+      changed = changed || seen.driver;
       until = std::min(std::chrono::steady_clock::now() + quiet, started + timeout + max_burst);
     }
   }
