@@ -141,24 +141,29 @@ systemctl restart gpushm-brokerd
 systemctl show gpushmd -p Result -p ActiveState
 )sh";
 
-/// What is done once the document was written at boot: then the library cache changes, as by an
-/// installation of a driver.
+/// What is done once the service runs on a machine without the node $uvm: then that appears, the
+/// service is killed, the document is removed, and the driver gets another library.
 constexpr const char* check_refresh = R"sh(
 document=/var/run/cdi/nvidia.com-gpu.yaml
-for i in $(seq 200); do [ -s $document ] && break; sleep 0.05; done
+pid() { systemctl show gpushm-cdi-refresh --value -p MainPID; }
+there() { for i in $(seq 400); do [ -s $document ] && return; sleep 0.05; done; echo "no document"; exit; }
+for i in $(seq 400); do grep -q "missing device node $uvm" "$log" && break; sleep 0.05; done
+[ -e $document ] && echo "a document without a control node"
+mknod -m 666 $uvm c 1 3
+there
 grep -c "name: " $document
-systemctl start gpushm-cdi-refresh.path
-inactive() { [ "$(systemctl show gpushm-cdi-refresh --value -p ActiveState)" = inactive ]; }
-cp /etc/ld.so.cache /run/copy
-for change in $(seq 8); do  # systemd's own limit is 5 starts in 10 seconds
-  for i in $(seq 200); do inactive && break; sleep 0.05; done
-  rm $document
-  cat /run/copy > /etc/ld.so.cache
-  for i in $(seq 200); do [ -s $document ] && break; sleep 0.05; done
-  [ -s $document ] || exit
+for i in $(seq 3); do
+  before=$(pid)
+  systemctl kill -s KILL gpushm-cdi-refresh
+  wait_for_another gpushm-cdi-refresh "$before" || exit
 done
+rm $document
+there
 echo written again
-for i in $(seq 200); do inactive && break; sleep 0.05; done
+cp $library $(dirname $library)/libnvidia-new.so.${library##*.so.}
+for i in $(seq 400); do grep -q libnvidia-new $document && echo followed the driver && break; sleep 0.05; done
+systemctl show gpushm-cdi-refresh -p Type -p Restart -p ActiveState
+systemctl stop gpushm-cdi-refresh
 systemctl show gpushm-cdi-refresh -p Result
 )sh";
 
@@ -307,7 +312,7 @@ TEST_F(booted, agent_is_started_again_and_costs_nothing) {
   EXPECT_THAT(*log, HasSubstr("ActiveState=active\n"));
 }
 
-TEST_F(booted, writes_the_cdi_document_at_boot_and_when_the_driver_changes) {
+TEST_F(booted, keeps_the_cdi_document_up_to_date_from_boot_on) {
   if (gpushm_tests::driver_tree_names().empty() ||
       !gpushm_tests::can_make_nodes(directory_.path())) {
     GTEST_SKIP() << "no source tree with drivers, or no device nodes can be made";
@@ -317,23 +322,41 @@ TEST_F(booted, writes_the_cdi_document_at_boot_and_when_the_driver_changes) {
                                     gpushm_tests::plain_gpus(2),
                                     driver.module_version,
                                     driver.own_dev ? driver.root + "/dev" : std::string());
-  std::string service = "ExecStart=\nExecStart=" + gpushm_testing::own_program("gpushm") +
-                        " cdi refresh --driver-root " + driver.root + "\n";
+  const std::string uvm = gpus.dev() + "/nvidia-uvm";
+  fs::remove(uvm);
+  // The unit's own arguments, and the tree.
+  const std::string unit = text_of(std::string(GPUSHM_UNIT_DIR) + "/gpushm-cdi-refresh.service");
+  std::smatch start;
+  ASSERT_TRUE(std::regex_search(unit, start, std::regex("\nExecStart=\\S+/gpushm( .*)")));
+  std::string service =
+      "RestartSec=50ms\nExecStart=\nExecStart=" + gpushm_testing::own_program("gpushm") +
+      start[1].str() + " --interval 50ms --driver-root " + driver.root + "\n";
   for (const auto& [name, value] : gpus.environment()) {
     service += "Environment=\"" + name + "=" + value + "\"\n";
   }
-  write_unit("gpushm-cdi-refresh.service", "gpushm", "ConditionPathExists=\n", service);
-  write("gpushm-cdi-refresh.path",
-        text_of(std::string(GPUSHM_UNIT_DIR) + "/gpushm-cdi-refresh.path"));
-  write("gpushm-cdi-refresh.path.d/test.conf", "[Unit]\nDefaultDependencies=no\n");
+  write_unit("gpushm-cdi-refresh.service", "gpushm", {}, service);
+  std::string library;
+  for (const auto& each : fs::recursive_directory_iterator(driver.root)) {
+    if (each.is_regular_file() && !each.is_symlink() &&
+        each.path().filename().string().starts_with("libcuda.so.")) {
+      library = each.path();
+    }
+  }
   std::string details;
-  const auto log = run(check_refresh, "gpushm-cdi-refresh.service", details);
+  const auto log =
+      run("uvm=" + uvm + "\nlibrary=" + library + "\nlog=" + services_log_ + "\n" + check_refresh,
+          "gpushm-cdi-refresh.service",
+          details);
   if (!log) {
     GTEST_SKIP() << "no control group of its own: " << details;
   }
   SCOPED_TRACE(*log + details);
   EXPECT_THAT(*log, ::testing::StartsWith("5\n")) << "devices of the first document: 0, 1, all";
   EXPECT_THAT(*log, HasSubstr("written again\n"));
+  EXPECT_THAT(*log, HasSubstr("followed the driver\n"));
+  EXPECT_THAT(*log, HasSubstr("Type=exec\n"));
+  EXPECT_THAT(*log, HasSubstr("Restart=on-failure\n"));
+  EXPECT_THAT(*log, HasSubstr("ActiveState=active\n"));
   EXPECT_THAT(*log, HasSubstr("Result=success\n"));
 }
 
@@ -392,7 +415,7 @@ TEST_F(booted, units_are_valid) {
     write(name, text);
     options.argv.push_back(units_ + "/" + name);
   }
-  ASSERT_GT(options.argv.size(), 7U);
+  ASSERT_GT(options.argv.size(), 6U);
   const auto done = gpushm_testing::run_program(options, gpushm_testing::scaled_timeout(60s));
   EXPECT_EQ(done.status, gpushm_testing::exited(0)) << done.err;
   EXPECT_EQ(done.err, "");
