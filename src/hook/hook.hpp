@@ -41,7 +41,7 @@ void warn(std::string_view line);
 // The hooks. All throw `error`; each warns on standard error about skipped work.
 
 /// `--link TARGET::LINK`: creates links in the container, replacing existing files and links. A
-/// read-only root is a warning.
+/// read-only root, and a mount at a link's place, are warnings.
 void create_symlinks(const container_root& root, const hook_options& options);
 /// `--folder DIR`: adds directories to the container's linker cache with the host's ldconfig
 /// (`--ldconfig-path`).

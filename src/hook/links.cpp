@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -27,10 +28,29 @@ bool is_on_another_mount(const container_root& root, const std::string& link) {
   return !root.open(base::directory_of(link), O_PATH | O_DIRECTORY) && errno == EXDEV;
 }
 
+// What is mounted at the link's place is what the container's user, or another hook, requested.
+bool is_mount_point(int directory, const std::string& name) {
+  struct statx about {};
+  return ::statx(directory, name.c_str(), AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, 0, &about) == 0 &&
+         (about.stx_attributes & about.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) != 0;
+}
+
+void keep_mount(const std::string& link) {
+  warn(std::string("warning: ")
+           .append(operation)
+           .append(" \"")
+           .append(link)
+           .append("\": something is mounted there, and stays"));
+}
+
 void make_link(const container_root& root, const std::string& target, const std::string& link) {
   const std::string name(base::name_of(link));
   const base::unique_fd directory = root.make_directory(base::directory_of(link));
   if (leads_to(directory.get(), name, target)) {
+    return;
+  }
+  if (is_mount_point(directory.get(), name)) {
+    keep_mount(link);
     return;
   }
   const std::string temporary = temporary_name(name);
@@ -42,6 +62,10 @@ void make_link(const container_root& root, const std::string& target, const std:
   if (renamed != 0) {
     const int number = errno;
     static_cast<void>(::unlinkat(directory.get(), temporary.c_str(), 0));
+    if (number == EBUSY) {  // a mount point, on kernels before 5.8
+      keep_mount(link);
+      return;
+    }
     base::throw_errno(number, operation, link, "rename");
   }
 }

@@ -132,6 +132,36 @@ TEST_P(cdi_hook, a_directory_is_not_replaced) {
   EXPECT_EQ(std::distance(fs::directory_iterator(inside("/usr/lib")), {}), 1);
 }
 
+// A file that the container's user, or another hook, mounted there, and a directory.
+TEST_P(cdi_hook, a_mount_at_the_place_of_a_link_stays) {
+  if (!can_mount()) {
+    GTEST_SKIP() << "mounts need root and unshare";
+  }
+  const std::string file = "/usr/lib/libcuda.so.1";
+  const std::string directory = "/usr/lib/libcuda.so";
+  put_file(inside(file), "of the image");
+  put_file(inside("/mounted"), "of the user");
+  fs::create_directories(inside(directory));
+  const auto result = run({"create-symlinks",
+                           "--link",
+                           "a::" + file,
+                           "--link",
+                           "b::" + directory,
+                           "--link",
+                           "c::/usr/lib/libother.so"},
+                          "mount --bind " + inside("/mounted") + " " + inside(file) +
+                              " && mount -t tmpfs tmpfs " + inside(directory) + " && exec \"$@\"",
+                          true);
+  EXPECT_EQ(result.status, exited(0)) << result.err;
+  const std::string warning = "gpushm: warning: create a link in the container \"";
+  EXPECT_EQ(result.err,
+            warning + file + "\": something is mounted there, and stays\n" + warning + directory +
+                "\": something is mounted there, and stays\n");
+  EXPECT_EQ(fs::read_symlink(inside("/usr/lib/libother.so")), "c");
+  EXPECT_EQ(content_of(inside(file)), "of the image");
+  EXPECT_EQ(std::distance(fs::directory_iterator(inside("/usr/lib")), {}), 3);
+}
+
 TEST_P(cdi_hook, hostile_image_gets_no_link_outside) {
   put_link(inside("/lib"), outside());
   put_link(inside("/usr"), "../../outside");
