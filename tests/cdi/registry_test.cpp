@@ -100,18 +100,27 @@ TEST_F(cdi_registry, conflicting_name_does_not_resolve) {
   EXPECT_EQ(plain(registry.why_not("v/c=0")), "high/a.yaml and high/b.yaml both define it");
 }
 
-TEST_F(cdi_registry, low_priority_conflict_hides_nothing_above) {
+// As the reference, with which engines resolve: pkg/cdi/cache.go removes each name in conflict.
+TEST_F(cdi_registry, low_priority_conflict_also_hides_the_definition_above) {
   scratch_.write("low/a.yaml", small_document("v/c", "0"));
   scratch_.write("low/b.yaml", small_document("v/c", "0"));
   scratch_.write("high/c.yaml", small_document("v/c", "0", "A=high"));
-  const cdi::registry registry = open();
+  scratch_.write("high/d.yaml", small_document("v/c", "1"));
+  cdi::registry registry = open();
+  EXPECT_EQ(registry.find("v/c=0").found, nullptr);
+  EXPECT_THAT(names(registry), ElementsAre("v/c=1"));
+  EXPECT_THAT(problems_of(registry),
+              ElementsAre("low/a.yaml: device \"v/c=0\" is also in low/b.yaml; remove it from one "
+                          "of them, because engines use neither, nor the definition in "
+                          "high/c.yaml [conflict]",
+                          "low/b.yaml: device \"v/c=0\" is also in low/a.yaml; remove it from one "
+                          "of them, because engines use neither, nor the definition in "
+                          "high/c.yaml [conflict]"));
+  EXPECT_EQ(plain(registry.why_not("v/c=0")), "low/a.yaml and low/b.yaml both define it");
+  fs::remove(scratch_.path("low/b.yaml"));
+  EXPECT_TRUE(registry.refresh());
   ASSERT_NE(registry.find("v/c=0").found, nullptr);
   EXPECT_THAT(registry.find("v/c=0").found->changes.env, ElementsAre("A=high"));
-  EXPECT_THAT(problems_of(registry),
-              ElementsAre("low/a.yaml: device \"v/c=0\" is also in low/b.yaml (neither is used: a "
-                          "directory of higher priority overrides both) [conflict]",
-                          "low/b.yaml: device \"v/c=0\" is also in low/a.yaml (neither is used: a "
-                          "directory of higher priority overrides both) [conflict]"));
 }
 
 TEST_F(cdi_registry, invalid_document_causes_no_conflict) {

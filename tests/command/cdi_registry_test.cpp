@@ -196,8 +196,16 @@ TEST_F(cdi_registry_cli, validate_reports_conflicts_of_the_registry) {
                 ": device \"v/c=a\" is also in " + one +
                 "; remove it from one of them, because neither is used [conflict]\n"
                 "2 documents: 2 problems, 0 warnings\n");
+  // A definition in a directory of higher priority does not help.
+  const std::string three = write("high/three.yaml", document("a"));
+  EXPECT_THAT(run({"validate"}).out,
+              HasSubstr("because engines use neither, nor the definition in " + three));
+  const auto listed = run({"list"});
+  EXPECT_THAT(listed.out, Not(HasSubstr("v/c=a")));
+  EXPECT_THAT(listed.err, HasSubstr("engines use neither"));
   fs::remove(two);
   EXPECT_EQ(run({"validate"}).status, exited(0));
+  EXPECT_THAT(run({"list"}).out, HasSubstr("v/c=a"));
 }
 
 TEST_F(cdi_registry_cli, validate_warns_about_missing_host_paths) {

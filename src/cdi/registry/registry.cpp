@@ -60,13 +60,17 @@ struct definition {
   const device* found = nullptr;
 };
 
+/// `winner`: the document of higher priority that defines it; null: none.
 yaml::problem conflict(const std::string& name,
                        const source& here,
                        const source& other,
-                       bool hidden) {
-  std::string text = fmt::format("device {} is also in {}", base::in_quotes(name), other.path);
-  text += hidden ? " (neither is used: a directory of higher priority overrides both)"
-                 : "; remove it from one of them, because neither is used";
+                       const source* winner) {
+  std::string text = fmt::format("device {} is also in {}; remove it from one of them, because ",
+                                 base::in_quotes(name),
+                                 other.path);
+  text += winner == nullptr
+              ? "neither is used"
+              : fmt::format("engines use neither, nor the definition in {}", winner->path);
   return {here.path, 0, 0, "conflict", std::move(text)};
 }
 
@@ -133,28 +137,30 @@ struct registry::state {
       }
     }
     for (auto& [name, levels] : names) {
-      const std::size_t highest = levels.rbegin()->first;
+      const auto& [highest, winners] = *levels.rbegin();
+      bool resolves = true;
       for (const auto& [priority, definitions] : levels) {
         if (definitions.size() > 1) {
-          report_conflict(name, definitions, priority < highest);
-        } else if (priority == highest) {
-          devices.emplace_hint(
-              devices.end(), name, registered_device{definitions[0].from, definitions[0].found});
+          resolves = false;
+          const bool hidden = priority < highest && winners.size() == 1;
+          report_conflict(name, definitions, hidden ? winners[0].from : nullptr);
         }
+      }
+      if (resolves) {
+        devices.emplace_hint(
+            devices.end(), name, registered_device{winners[0].from, winners[0].found});
       }
     }
   }
 
   void report_conflict(const std::string& name,
                        const std::vector<definition>& definitions,
-                       bool hidden) {
+                       const source* winner) {
     for (const definition& each : definitions) {
       const source* other =
           each.from == definitions[0].from ? definitions[1].from : definitions[0].from;
-      conflicts.push_back(conflict(name, *each.from, *other, hidden));
-      if (!hidden) {
-        in_conflict[name].push_back(each.from);
-      }
+      conflicts.push_back(conflict(name, *each.from, *other, winner));
+      in_conflict[name].push_back(each.from);
     }
   }
 

@@ -31,8 +31,9 @@ struct registered_device {
 };
 
 /// The devices of all documents (".json" and ".yaml", not in subdirectories) of some directories. A
-/// device that two valid documents of equal priority define is in conflict at that priority: it
-/// does not resolve unless a higher priority defines it once. A missing directory is empty.
+/// device that two valid documents of equal priority define is in conflict: it does not resolve,
+/// even if a directory of higher priority defines it once, as in engines. A missing directory is
+/// empty.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: const members safe.
 class registry {
