@@ -99,6 +99,18 @@ TEST(cdi_parse, warns_about_ignored_text) {
             "[ignored-rest]");
 }
 
+// Engines of the released library reject the file, gpushm and later ones do not.
+TEST(cdi_parse, warns_about_permissions_that_released_engines_refuse) {
+  const auto read = cdi::parse(
+      with_edits("    deviceNodes: [{path: /dev/x, permissions: none}, {path: /dev/y}]\n"), "F");
+  EXPECT_THAT(read.problems, IsEmpty());
+  ASSERT_THAT(read.warnings, SizeIs(1));
+  EXPECT_EQ(gpushm::yaml::to_string(read.warnings[0]),
+            "F:6:47: engines with the CDI library 1.1.0 or older refuse the whole document because "
+            "of permissions \"none\"; omit the node's permissions unless every engine is newer "
+            "[newer-engine]");
+}
+
 TEST(cdi_parse, stops_after_a_thousand_problems) {
   std::string list = "    env: [";
   for (int count = 0; count < 5'000; ++count) {

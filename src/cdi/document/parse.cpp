@@ -124,7 +124,10 @@ void read_version(parse_context& context,
   }
 }
 
-void read_document(yaml::reader& in, const yaml::node& root, document& out) {
+void read_document(yaml::reader& in,
+                   yaml::reader& warnings,
+                   const yaml::node& root,
+                   document& out) {
   constexpr std::array<std::string_view, 5> known{
       "cdiVersion", "kind", "annotations", "devices", "containerEdits"};
   if (yaml::followed(root).is != yaml::node::shape::mapping) {
@@ -139,7 +142,7 @@ void read_document(yaml::reader& in, const yaml::node& root, document& out) {
   const auto place = [&](std::size_t index) -> const yaml::node& {
     return find(index) == fields.end() ? root : *find(index)->value;
   };
-  parse_context context{in, std::nullopt};
+  parse_context context{in, warnings, std::nullopt};
   read_version(context, place(0), find(0) != fields.end(), out.version);
   if (find(1) == fields.end() || in.read(place(1), "kind", out.kind)) {
     judge_kind(context, place(1), out.kind);
@@ -185,7 +188,8 @@ parsed parse(std::string_view text, const std::string& file) {
     result.problems.push_back({file, 0, 0, "empty", "it contains no CDI document"});
     return result;
   }
-  read_document(in, *tree.root, result.content);
+  yaml::reader warnings(file, result.warnings);
+  read_document(in, warnings, *tree.root, result.content);
   std::stable_sort(result.problems.begin(),
                    result.problems.end(),
                    [](const yaml::problem& a, const yaml::problem& b) {

@@ -96,6 +96,12 @@ void read_one(const parse_context& context, const yaml::node& node, device_node&
               "device-node",
               "permissions must consist of the letters r, w and m, or be \"none\", not " +
                   base::in_quotes(out.permissions));
+        } else if (out.permissions == "none") {
+          context.warnings.report(value,
+                                  "newer-engine",
+                                  "engines with the CDI library 1.1.0 or older refuse the whole "
+                                  "document because of permissions \"none\"; omit the node's "
+                                  "permissions unless every engine is newer");
         }
         break;
       case 7:

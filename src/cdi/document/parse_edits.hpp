@@ -13,6 +13,7 @@ namespace gpushm::cdi {
 /// The state for reading the parts of a document.
 struct parse_context {
   yaml::reader& in;
+  yaml::reader& warnings;              ///< its problems are warnings
   std::optional<std::size_t> version;  ///< index of a known version; empty: do not check fields
 
   /// Reports `what` at `where` when the document's version is older than `version`.
