@@ -483,7 +483,7 @@ nvmlReturn_t nvml::nvmlEventSetWait_v2(nvmlEventSet_t set,
   data->device = gpu == nullptr ? nullptr : handle_of(*gpu);
   data->eventType = next->type;
   data->eventData = next->xid;
-  data->gpuInstanceId = 0xffffffffU;
-  data->computeInstanceId = 0xffffffffU;
+  data->gpuInstanceId = next->gpu_instance;
+  data->computeInstanceId = next->compute_instance;
   return NVML_SUCCESS;
 }

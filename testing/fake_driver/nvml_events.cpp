@@ -88,6 +88,10 @@ std::optional<gpu_event> event_set::next() {
     gpu_event event;
     std::string what;
     words >> event.uuid >> what;
+    if (unsigned int gpu = 0, compute = 0; words >> gpu >> compute) {
+      event.gpu_instance = gpu;
+      event.compute_instance = compute;
+    }
     event.type = what == "ecc" ? nvml::event_double_bit_ecc : nvml::event_xid_critical;
     event.xid = what == "ecc" ? 0 : std::strtoull(what.c_str(), nullptr, 10);
     const auto found = watched_.find(event.uuid);

@@ -35,6 +35,9 @@ struct gpu_event {
   std::string uuid;
   unsigned long long type = 0;
   unsigned long long xid = 0;
+  // Of a MIG instance; of the whole GPU as NVML reports that.
+  unsigned int gpu_instance = 0xffffffffU;
+  unsigned int compute_instance = 0xffffffffU;
 };
 
 /// Lines appended to <root>/events since its construction.

@@ -229,6 +229,37 @@ TEST_F(plugin_nvml, only_critical_xids_are_reported_and_expire) {
   EXPECT_EQ(monitor.gpus().at(uuid_of_gpu(1)), (gpu_health{true, ""}));
 }
 
+/// NVML names the instance: its siblings and the GPU stay healthy.
+TEST_F(plugin_nvml, error_of_one_instance_does_not_affect_its_siblings) {
+  gpu_tree& tree = set_gpus({a100_three()});
+  SKIP_IF_REAL();
+  const auto instances = take().gpus.at(0).instances;
+  ASSERT_EQ(instances.size(), 3U);
+  const discover::mig_entry& hit = instances[1].entry;
+  report_log reports;
+  health_options options = quick();
+  options.quiet = 1s;
+  health_monitor monitor(options, reports.listener());
+  ASSERT_TRUE(wait_for_gpus(monitor, 1));
+  const std::string ids =
+      " " + std::to_string(hit.gpu_instance) + " " + std::to_string(hit.compute_instance);
+  event(uuid_of_gpu(0) + " 94" + ids);
+  EXPECT_TRUE(reports.wait_for(hit.uuid + " Xid 94 (contained memory error)"));
+  EXPECT_FALSE(monitor.gpus().at(hit.uuid).healthy);
+  EXPECT_TRUE(monitor.gpus().at(uuid_of_gpu(0)).healthy);
+  EXPECT_TRUE(reports.wait_for(hit.uuid + " healthy"));
+  EXPECT_EQ(reports.lines().size(), 2U);
+  // Ids of no instance: the error is the GPU's.
+  event(uuid_of_gpu(0) + " 94 99 0");
+  EXPECT_TRUE(reports.wait_for(uuid_of_gpu(0) + " Xid 94 (contained memory error)"));
+  // An instance that no longer exists is forgotten.
+  event(uuid_of_gpu(0) + " 94" + ids);
+  EXPECT_TRUE(reports.wait_for(hit.uuid + " Xid 94 (contained memory error)"));
+  tree.replace({a100_seven()});
+  EXPECT_TRUE(reports.wait_for("layout: " + uuid_of_gpu(0) + " has a different MIG layout"));
+  EXPECT_EQ(monitor.gpus().count(hit.uuid), 0U);
+}
+
 TEST_F(plugin_nvml, lost_gpu_recovers_with_its_events) {
   set_gpus(plain_gpus(2));
   SKIP_IF_REAL();

@@ -450,6 +450,14 @@ TEST(plugin_plan, gpu_health_applies_to_all_its_devices) {
   EXPECT_EQ(plan.set_health(uuid_of_gpu(2), true, ""), 3U);
   EXPECT_EQ(unhealthy(), counts{});
   EXPECT_EQ(changes["nvidia.com/cut"], 2);
+  // One instance: its siblings stay healthy, and it is healthy again only with its GPU.
+  const std::string instance = make_gpu(0, {"1g.5gb", "3g.20gb"}).instances.at(1).entry.uuid;
+  EXPECT_EQ(plan.set_health(instance, false, "Xid 94"), 1U);
+  EXPECT_EQ(unhealthy(), (counts{{"nvidia.com/mig-3g.20gb", 1}}));
+  EXPECT_EQ(plan.set_health(uuid_of_gpu(0), false, "Xid 79"), 5U);
+  EXPECT_EQ(plan.set_health(instance, true, ""), 0U);
+  EXPECT_EQ(plan.set_health(uuid_of_gpu(0), true, ""), 6U);
+  EXPECT_EQ(unhealthy(), counts{});
   plan.resources[0]->on_change({});
 }
 

@@ -53,6 +53,28 @@ std::string gpu_watch::layout_of(nvml::nvmlDevice_t gpu) const {
   return layout;
 }
 
+std::string gpu_watch::instance_of(const nvml::nvmlEventData_t& data) const {
+  constexpr unsigned int no_instance = 0xffffffffU;
+  unsigned int max = 0;
+  if (data.gpuInstanceId == no_instance || data.computeInstanceId == no_instance ||
+      nvml_->nvmlDeviceGetMaxMigDeviceCount(data.device, &max) != nvml::NVML_SUCCESS) {
+    return {};
+  }
+  for (unsigned int index = 0; index < max; ++index) {
+    nvml::nvmlDevice_t instance = nullptr;
+    unsigned int gpu_instance = no_instance;
+    unsigned int compute_instance = no_instance;
+    if (nvml_->nvmlDeviceGetMigDeviceHandleByIndex(data.device, index, &instance) ==
+            nvml::NVML_SUCCESS &&
+        nvml_->nvmlDeviceGetGpuInstanceId(instance, &gpu_instance) == nvml::NVML_SUCCESS &&
+        nvml_->nvmlDeviceGetComputeInstanceId(instance, &compute_instance) == nvml::NVML_SUCCESS &&
+        gpu_instance == data.gpuInstanceId && compute_instance == data.computeInstanceId) {
+      return uuid_of(instance);
+    }
+  }
+  return {};
+}
+
 gpu_status gpu_watch::query_status(nvml::nvmlDevice_t gpu) const {
   gpu_status seen;
   nvml::nvmlMemory_t memory{};
@@ -182,6 +204,7 @@ gpu_watch::outcome gpu_watch::wait_in_event_set(unsigned int timeout_ms, gpu_eve
   // A lost GPU does not even report its UUID.
   const auto known = registered_.find(data.device);
   event.uuid = known != registered_.end() ? known->second : uuid_of(data.device);
+  event.instance = instance_of(data);
   event.memory_error = (data.eventType & nvml::event_double_bit_ecc) != 0;
   event.xid = data.eventData;
   return outcome::event;

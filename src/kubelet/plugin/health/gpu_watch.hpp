@@ -27,6 +27,7 @@ struct poll_result {
 /// An event of a GPU; without a UUID when NVML cannot report the GPU.
 struct gpu_event {
   std::string uuid;
+  std::string instance;  ///< UUID of the MIG instance that the event concerns; empty: the whole GPU
   bool memory_error = false;
   std::uint64_t xid = 0;
 };
@@ -62,6 +63,9 @@ class gpu_watch {
   [[nodiscard]] std::string layout_of(nvml::nvmlDevice_t gpu) const;
   [[nodiscard]] gpu_status query_status(nvml::nvmlDevice_t gpu) const;
   [[nodiscard]] std::string uuid_of(nvml::nvmlDevice_t device) const;
+  /// The UUID of the MIG instance with the event's two ids; empty if it has none, or there is no
+  /// such instance.
+  [[nodiscard]] std::string instance_of(const nvml::nvmlEventData_t& data) const;
 
   const driver::nvml_library& nvml_;
   nvml::nvmlEventSet_t events_ = nullptr;

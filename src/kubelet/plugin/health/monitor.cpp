@@ -164,18 +164,24 @@ class health_monitor::impl {
       next_poll_ = {};
       return;
     }
-    gpu_record& record = records_[event.uuid];
+    // NVML names the instance of an error that its siblings do not notice.
+    const bool whole = event.instance.empty();
+    const std::string& uuid = whole ? event.uuid : event.instance;
+    if (!whole) {
+      instances_[uuid].gpu = event.uuid;
+    }
+    gpu_record& record = whole ? records_[uuid] : instances_[uuid].record;
     if (event.memory_error) {
       record.memory_error(clock::now());
     } else if (!options_.any_xid || options_.application_xids.count(event.xid) > 0) {
       base::log(log_level::info,
-                fmt::format("{}: {}, an application error", event.uuid, xid_text(event.xid)));
+                fmt::format("{}: {}, an application error", uuid, xid_text(event.xid)));
       return;
     } else {
       record.xid(event.xid, clock::now());
     }
-    report(event.uuid, record.health());
-    if (!event.memory_error && event.xid == driver::fallen_off_the_bus) {
+    report(uuid, record.health());
+    if (whole && !event.memory_error && event.xid == driver::fallen_off_the_bus) {
       report_loss(event.uuid);
     }
   }
@@ -219,8 +225,27 @@ class health_monitor::impl {
     for (const auto& [uuid, record] : records_) {
       report(uuid, record.health());
     }
+    poll_instances(seen, now);
     if (!changed.empty()) {
       report_layout_change(changed);
+    }
+  }
+
+  void poll_instances(const poll_result& seen, clock::time_point now) {
+    for (auto each = instances_.begin(); each != instances_.end();) {
+      auto& [uuid, instance] = *each;
+      const auto gpu = seen.gpus.find(instance.gpu);
+      if (gpu != seen.gpus.end()) {
+        if (gpu->second.layout.find(uuid) == std::string::npos) {
+          const std::lock_guard lock(mutex_);
+          reported_.erase(uuid);
+          each = instances_.erase(each);
+          continue;
+        }
+        instance.record.update(gpu->second.status, now, options_.quiet);
+      }
+      report(uuid, instance.record.health());
+      ++each;
     }
   }
 
@@ -290,7 +315,12 @@ class health_monitor::impl {
   std::condition_variable end_;
   bool ended_ = false;  // guarded by end_mutex_
   // Used by the thread only.
+  struct instance_record {
+    std::string gpu;  ///< UUID of the instance's GPU
+    gpu_record record;
+  };
   std::map<std::string, gpu_record> records_;
+  std::map<std::string, instance_record> instances_;  ///< by UUID; those with events
   std::map<std::string, std::string> layouts_;
   clock::time_point next_poll_;
   bool polled_ = false;

@@ -51,13 +51,16 @@ struct gpu_health {
 ///     reset fixes (`driver::xid_kind::needs_reset`).
 /// A new monitor has no history other than what the driver reports.
 ///
+/// The same rules apply to a MIG instance for errors that NVML reports with the instance's ids: its
+/// GPU and its siblings stay healthy.
+///
 /// Thread-safety: shared objects: safe.
 class health_monitor {
  public:
   /// Called on the monitor's thread; must not throw, and not destroy the monitor.
   struct listener {
-    /// A GPU became healthy or unhealthy.
-    std::function<void(const std::string& gpu_uuid, const gpu_health& now)> health = {};
+    /// A GPU, or a MIG instance alone, became healthy or unhealthy.
+    std::function<void(const std::string& uuid, const gpu_health& now)> health = {};
     /// The set of GPUs, their MIG layout or the driver changed: take an inventory and plan again.
     std::function<void(const std::string& what)> layout_changed = {};
     /// The memory on a GPU is gone: it has fallen off the bus (Xid 79, unless Xids of that number
@@ -75,7 +78,8 @@ class health_monitor {
   /// detached: see `any_abandoned`. The listener is not called afterwards in either case.
   ~health_monitor();
 
-  /// The health of every GPU ever seen, by UUID; for a plan created in the meantime.
+  /// The health of every GPU ever seen, and of MIG instances with errors of their own, by UUID; for
+  /// a plan created in the meantime.
   [[nodiscard]] std::map<std::string, gpu_health> gpus() const;
   /// The time since NVML last completed a call.
   [[nodiscard]] std::chrono::milliseconds unresponsive_for() const noexcept;

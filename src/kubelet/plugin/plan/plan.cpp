@@ -202,13 +202,13 @@ class planner {
 
 }  // namespace
 
-std::size_t planned::set_health(std::string_view gpu_uuid,
+std::size_t planned::set_health(std::string_view uuid,
                                 bool healthy,
                                 const std::string& reason) const {
   std::size_t changed = 0;
   for (const auto& each : resources) {
     if (const auto counted = std::dynamic_pointer_cast<counted_resource>(each)) {
-      changed += counted->set_health(gpu_uuid, healthy, reason);
+      changed += counted->set_health(uuid, healthy, reason);
     }
   }
   return changed;

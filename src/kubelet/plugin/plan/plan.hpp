@@ -58,10 +58,10 @@ struct planned {
   std::vector<std::string> warnings;                 ///< what is not offered, and why
 
   /// Sets the health of all devices on the GPU, whole, MIG-partitioned or replicated, in each
-  /// resource. An empty `reason`: healthy. Calls listeners on a change. Returns how many devices
-  /// changed; 0 for an unknown GPU.
+  /// resource; for the UUID of a MIG instance, of that instance alone. Calls listeners on a change.
+  /// Returns how many devices changed; 0 for an unknown UUID.
   // NOLINTNEXTLINE(modernize-use-nodiscard): called for its effect
-  std::size_t set_health(std::string_view gpu_uuid, bool healthy, const std::string& reason) const;
+  std::size_t set_health(std::string_view uuid, bool healthy, const std::string& reason) const;
   /// The same for the shares of a domain.
   std::size_t set_share_health(  // NOLINT(modernize-use-nodiscard): called for its effect
       std::string_view domain,

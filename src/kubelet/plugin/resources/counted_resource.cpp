@@ -25,8 +25,7 @@ counted_resource::counted_resource(std::string name,
     : name_(std::move(name)),
       units_(std::move(units)),
       one_replica_per_request_(one_replica_per_request),
-      healthy_(units_.size(), 1),
-      reasons_(units_.size()) {
+      health_(units_.size()) {
   for (std::size_t i = 0; i < units_.size(); ++i) {
     const std::size_t count = std::max(units_[i].replicas, 1U);
     first_.push_back(device_count_);
@@ -78,9 +77,9 @@ std::size_t counted_resource::usable(std::string_view id, std::string_view opera
     refuse(operation, "there is no device " + base::in_quotes(id), stale_list);
   }
   const std::size_t place = unit_of_[*found];
-  if (healthy_[place] == 0) {
+  if (!health_[place].healthy()) {
     refuse(operation,
-           fmt::format("device {} is unhealthy: {}", base::in_quotes(id), reasons_[place]),
+           fmt::format("device {} is unhealthy: {}", base::in_quotes(id), health_[place].reason()),
            stale_list);
   }
   return *found;
@@ -92,7 +91,7 @@ std::vector<device> counted_resource::devices() const {
   const std::lock_guard lock(health_mutex_);
   for (std::size_t ordinal = 0; ordinal < device_count_; ++ordinal) {
     const std::size_t place = unit_of_[ordinal];
-    all.push_back({id_of(ordinal), healthy_[place] != 0, units_[place].numa_node});
+    all.push_back({id_of(ordinal), health_[place].healthy(), units_[place].numa_node});
   }
   return all;
 }
@@ -152,7 +151,7 @@ std::vector<std::string> counted_resource::prefer(std::span<const std::string> a
     const std::lock_guard lock(health_mutex_);
     for (const std::string& id : available) {
       const auto found = find(id);
-      if (found && healthy_[unit_of_[*found]] != 0 && marks[*found] == mark::absent) {
+      if (found && health_[unit_of_[*found]].healthy() && marks[*found] == mark::absent) {
         marks[*found] = mark::free;
         ++free_count;
       }
@@ -208,19 +207,21 @@ void counted_resource::on_change(std::function<void()> changed) {
   listener_ = std::move(changed);
 }
 
-std::size_t counted_resource::set_health(std::string_view gpu,
+std::size_t counted_resource::set_health(std::string_view uuid,
                                          bool healthy,
                                          const std::string& reason) {
   std::size_t changed = 0;
   {
     const std::lock_guard lock(health_mutex_);
     for (std::size_t i = 0; i < units_.size(); ++i) {
-      if (units_[i].gpu != gpu) {
+      const bool whole = units_[i].gpu == uuid;
+      if (!whole && !(units_[i].is_instance && units_[i].id == uuid)) {
         continue;
       }
-      reasons_[i] = healthy ? std::string() : reason;
-      if ((healthy_[i] != 0) != healthy) {
-        healthy_[i] = healthy ? 1 : 0;
+      const bool before = health_[i].healthy();
+      (whole ? health_[i].of_gpu : health_[i].of_instance) =
+          healthy ? std::nullopt : std::optional(reason);
+      if (health_[i].healthy() != before) {
         changed += std::max(units_[i].replicas, 1U);
       }
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -42,8 +43,9 @@ class counted_resource : public resource {
                                                 std::size_t count) const override;
   void on_change(std::function<void()> changed) override;
 
-  /// `gpu`: as in `unit`. Returns how many devices changed. An empty `reason`: healthy.
-  std::size_t set_health(std::string_view gpu, bool healthy, const std::string& reason);
+  /// `uuid`: as `unit::gpu`, or `unit::id` for one MIG instance; a device is healthy if both are.
+  /// Returns how many devices changed.
+  std::size_t set_health(std::string_view uuid, bool healthy, const std::string& reason);
   [[nodiscard]] const std::vector<unit>& units() const noexcept { return units_; }
   [[nodiscard]] std::size_t device_count() const noexcept { return device_count_; }
 
@@ -76,9 +78,15 @@ class counted_resource : public resource {
   std::unordered_map<std::string_view, std::size_t> by_id_;  ///< of units
 
   mutable std::mutex health_mutex_;
-  std::vector<char> healthy_;         ///< by unit
-  std::vector<std::string> reasons_;  ///< by unit
-  std::mutex listener_mutex_;         ///< held while the listener is called
+  struct unit_health {
+    // Why it is unhealthy; empty: it is healthy.
+    std::optional<std::string> of_gpu;
+    std::optional<std::string> of_instance;
+    [[nodiscard]] bool healthy() const { return !of_gpu && !of_instance; }
+    [[nodiscard]] const std::string& reason() const { return of_gpu ? *of_gpu : *of_instance; }
+  };
+  std::vector<unit_health> health_;  ///< by unit
+  std::mutex listener_mutex_;        ///< held while the listener is called
   std::function<void()> listener_;
 };
 
