@@ -284,6 +284,15 @@ TEST_F(cdi_boot, conflict_ends_also_while_the_driver_does_not_answer) {
   ASSERT_EQ(run({"refresh", "--output", file()}).status, exited(0));
   gpus_->replace({});
   put_foreign("other.yaml", "0");
+  const auto once = run({"refresh", "--output", file()});
+  EXPECT_EQ(once.status, exited(1));
+  EXPECT_THAT(once.err, HasSubstr("withdrew "));
+  EXPECT_FALSE(fs::exists(file()));
+  fs::rename(spec("other.yaml"), spec("other"));
+  gpus_->replace(plain_gpus(1));
+  ASSERT_EQ(run({"refresh", "--output", file()}).status, exited(0));
+  gpus_->replace({});
+  fs::rename(spec("other"), spec("other.yaml"));
   auto watcher = watch();
   wait_for(watcher, "withdrew ");
   EXPECT_FALSE(fs::exists(file()));

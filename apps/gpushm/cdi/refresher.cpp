@@ -66,7 +66,12 @@ refresher::refresher(generate_arguments arguments, bool create_nodes)
 }
 
 void refresher::update() {
-  wanted_ = generate();
+  try {
+    wanted_ = generate();
+  } catch (const error&) {
+    settle();  // the file of an earlier run may be in conflict now
+    throw;
+  }
   settle();
 }
 
