@@ -44,8 +44,9 @@ TEST_F(k8s_lint_cli, findings_are_printed_and_fail) {
   EXPECT_EQ(ran.out,
             bad_ +
                 ":5:3: Pod x: Sharing GPU memory needs no host IPC namespace: memory descriptors "
-                "and legacy handles work between private ones; only CUDA's IPC events do not: "
-                "use stream memory operations on shared memory instead [host-ipc]\n"
+                "and legacy handles work between private ones; gpushm.dev/ipc in the limits of "
+                "both pods does the same for unchanged programs, including CUDA's IPC events "
+                "[host-ipc]\n"
                 "    hostIPC: false\n"
                 "1 object, 1 workload: 1 finding\n");
   EXPECT_THAT(ran.err, IsEmpty());
@@ -55,6 +56,18 @@ TEST_F(k8s_lint_cli, no_findings_is_success) {
   const auto ran = run({"lint", good_});
   EXPECT_EQ(ran.status, exited(0));
   EXPECT_EQ(ran.out, "1 object, 1 workload: 0 findings\n");
+}
+
+TEST_F(k8s_lint_cli, unread_kind_is_no_success) {
+  const std::string engine =
+      write("engine.yaml", "apiVersion: example.com/v1\nkind: Engine\nmetadata: {name: e}\n");
+  const auto ran = run({"lint", good_, engine});
+  EXPECT_EQ(ran.status, exited(1));
+  EXPECT_THAT(ran.out, HasSubstr("engine.yaml:2:1: Engine e: No pod was found in this object"));
+  EXPECT_THAT(ran.out, HasSubstr("2 objects, 1 workload: 1 finding\n"));
+  const auto accepted = run({"lint", "--ignore-kind", "Engine", good_, engine});
+  EXPECT_EQ(accepted.status, exited(0));
+  EXPECT_EQ(accepted.out, "2 objects, 1 workload: 0 findings\n");
 }
 
 TEST_F(k8s_lint_cli, json_output) {

@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "apps/gpushm/k8s/lint.hpp"
+#include "tests/command/k8s_linted.hpp"
 
 namespace gpushm_tests {
 namespace {
@@ -26,20 +27,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
 using ::testing::SizeIs;
-
-std::vector<finding> linted(const std::string& text, const lint_options& options = {}) {
-  manifests all;
-  all.add(text, "file");
-  return gpushm::k8s::lint(all, options);
-}
-
-std::set<std::string> rules_of(const std::vector<finding>& found) {
-  std::set<std::string> rules;
-  for (const finding& each : found) {
-    rules.insert(each.rule);
-  }
-  return rules;
-}
 
 /// `text` with every `from` replaced by `to`.
 std::string with(std::string text, const std::string& from, const std::string& to) {
@@ -331,6 +318,69 @@ TEST(k8s_lint, named_partner_has_most_guarantees) {
   EXPECT_EQ(why,
             (std::map<std::string, std::string>{{"Pod ns/b", "This and Pod ns/a (and 1 more)"},
                                                 {"Pod ns/c", "This and Pod ns/a (and 1 more)"}}));
+}
+
+TEST(k8s_lint, shares_of_other_domains_do_not_connect_pods) {
+  const auto both = [](const std::string& first, const std::string& second) {
+    return rules_of(linted(pair({.resources = "nvidia.com/gpu: 1, " + first},
+                                {.name = "b", .resources = "nvidia.com/gpu: 1, " + second})));
+  };
+  EXPECT_THAT(both("gpushm.dev/ipc: 1", "gpushm.dev/share: 1"),
+              ElementsAre("gpu-not-promised", "node-not-promised"));
+  EXPECT_THAT(both("gpushm.dev/ipc-team: 1", "gpushm.dev/share-team: 1"),
+              ElementsAre("gpu-not-promised", "node-not-promised"));
+  EXPECT_THAT(both("gpushm.dev/ipc-team: 1", "gpushm.dev/ipc-other: 1"), IsEmpty());
+}
+
+TEST(k8s_lint, proposes_a_resource_of_one_gpu_only_where_it_exists) {
+  const auto proposed = [](const std::string& resources, const lint_options& options) {
+    std::string lines;
+    for (const finding& each :
+         linted(pair({.pod = "nodeName: n", .resources = resources},
+                     {.name = "b", .pod = "nodeName: n", .resources = resources}),
+                options)) {
+      EXPECT_EQ(each.rule, "gpu-not-promised");
+      EXPECT_THAT(each.why, HasSubstr("one ResourceClaim in both"));
+      EXPECT_THAT(each.why, HasSubstr(", in place of nvidia.com/gpu"));
+      for (const std::string& one : each.write) {
+        lines += one + "\n";
+      }
+    }
+    return lines;
+  };
+  const std::string pool = "nvidia.com/gpu: 1, gpushm.dev/share: 1";
+  EXPECT_THAT(proposed(pool, {}), HasSubstr("    claims: [{name: gpu}]\n"));
+  EXPECT_THAT(proposed(pool, {}), HasSubstr("kind: ResourceClaim\n"));
+  EXPECT_THAT(proposed(pool, {}), Not(HasSubstr("gpushm.dev/gpu-0")));
+  EXPECT_THAT(proposed(pool, {.per_gpu_resources = true}), HasSubstr("    gpushm.dev/gpu-0: 1\n"));
+  const auto used = linted(pair({.pod = "nodeName: n", .resources = pool},
+                                {.name = "b",
+                                 .pod = "nodeName: n",
+                                 .resources = "gpushm.dev/gpu-1: 1, gpushm.dev/share: 1"}));
+  ASSERT_THAT(used, SizeIs(1));
+  EXPECT_THAT(used[0].write, ElementsAre("resources:", "  limits:", "    gpushm.dev/gpu-0: 1"));
+}
+
+TEST(k8s_lint, lines_of_a_claim_are_a_pod_and_a_claim) {
+  const std::string pool = "nvidia.com/gpu: 1, gpushm.dev/share: 1";
+  const auto found = linted(pair({.pod = "nodeName: n", .resources = pool},
+                                 {.name = "b", .pod = "nodeName: n", .resources = pool}));
+  ASSERT_THAT(found, SizeIs(1));
+  std::string text = "apiVersion: v1\nkind: Pod\nspec:\n";
+  bool in_pod = true;
+  for (const std::string& line : found[0].write) {
+    in_pod = in_pod && line != "---";
+    text += (in_pod ? "  " : "") + line + "\n";
+  }
+  manifests all;
+  all.add(text, "file");
+  EXPECT_THAT(all.problems(), IsEmpty());
+  ASSERT_THAT(all.claims(), SizeIs(1));
+  EXPECT_THAT(all.claims()[0].device_classes, ElementsAre("gpu.nvidia.com"));
+  ASSERT_THAT(all.workloads(), SizeIs(1));
+  const auto claims = all.workloads()[0].spec["resourceClaims"].elements();
+  ASSERT_THAT(claims, SizeIs(1));
+  EXPECT_EQ(claims[0]["resourceClaimName"].text(), all.claims()[0].name);
 }
 
 TEST(k8s_lint, pods_that_do_not_share_have_no_findings) {

@@ -20,6 +20,12 @@ manifest_node setting(const workload& pod, const manifest_node& container, std::
   return container["securityContext"][key].or_else(pod.spec["securityContext"][key]);
 }
 
+/// Whether a value that is not as it should be is the manifest's: a setting that is missing in a
+/// part of a pod may be added by the operator.
+bool may_judge(const workload& pod, const manifest_node& found) {
+  return found || !pod.partial;
+}
+
 /// The place to report for a missing setting.
 manifest_node place_in(const manifest_node& container) {
   return container["securityContext"].or_else(container["name"]).or_else(container);
@@ -72,7 +78,7 @@ void capabilities_kept(const workload& pod, const manifest_node& container, repo
   const bool all = std::any_of(dropped.begin(), dropped.end(), [](const manifest_node& each) {
     return each.text() == "ALL";
   });
-  if (!all) {
+  if (!all && may_judge(pod, drop)) {
     out.add(pod,
             drop.or_else(place_in(container)),
             "capabilities-kept",
@@ -93,7 +99,7 @@ void seccomp(const workload& pod, const manifest_node& container, report& out) {
             "The runtime's default profile allows everything that sharing GPU memory needs",
             {"seccompProfile:", "  type: RuntimeDefault"},
             name_of(container));
-  } else if (type != "RuntimeDefault" && type != "Localhost") {
+  } else if (type != "RuntimeDefault" && type != "Localhost" && may_judge(pod, profile)) {
     out.add(pod,
             profile.or_else(place_in(container)),
             "seccomp-missing",
@@ -106,7 +112,7 @@ void seccomp(const workload& pod, const manifest_node& container, report& out) {
 
 void privilege_escalation(const workload& pod, const manifest_node& container, report& out) {
   const manifest_node found = container["securityContext"]["allowPrivilegeEscalation"];
-  if (found.boolean() != false) {
+  if (found.boolean() != false && may_judge(pod, found)) {
     out.add(
         pod,
         found.or_else(place_in(container)),
@@ -128,7 +134,7 @@ void run_as_root(const workload& pod, const manifest_node& container, report& ou
             "user in the container",
             {"runAsNonRoot: true", "runAsUser: 1000"},
             name_of(container));
-  } else if (!not_root.is_true()) {
+  } else if (!not_root.is_true() && may_judge(pod, not_root)) {
     out.add(pod,
             not_root.or_else(place_in(container)),
             "run-as-root",
@@ -152,7 +158,7 @@ void visible_devices(const workload& pod, const manifest_node& container, report
                           "the container runtime is NVIDIA's. Request a GPU by a resource or a "
                           "claim instead",
                           value),
-              {"resources:", "  limits:", "    gpushm.dev/gpu-0: 1"},
+              claim_lines(),
               name_of(container));
     } else if (name == "CUDA_VISIBLE_DEVICES" && !value.empty()) {
       out.add(

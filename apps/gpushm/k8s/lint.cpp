@@ -16,6 +16,12 @@ std::vector<finding> lint(const manifests& all, const lint_options& options) {
     order.emplace(each.file, order.size());
     out.add({each.file, each.line, each.column, "syntax", {}, each.text, {}});
   }
+  for (const unread_object& each : all.unread()) {
+    order.emplace(each.file, order.size());
+    if (!options.ignored_kinds.contains(each.kind)) {
+      out.add({each.file, each.line, each.column, "kind-not-read", each.object, each.why, {}});
+    }
+  }
   for (const workload& pod : all.workloads()) {
     order.emplace(pod.file, order.size());
     for (const pod_rule& rule : pod_rules()) {

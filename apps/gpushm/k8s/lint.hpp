@@ -14,6 +14,11 @@ struct lint_options {
   /// Resources that are one GPU each, in addition to `nvidia.com/gpu-N` and `nvidia.com/mig-N-M`:
   /// names that a device plugin's configuration gives to time slices of one GPU.
   std::set<std::string> one_gpu_resources = {};
+  /// Kinds whose objects are not reported if their pods are not known ("kind-not-read").
+  std::set<std::string> ignored_kinds = {};
+  /// The device plugin offers each GPU as a resource, "gpushm.dev/gpu-N", which findings may then
+  /// propose; also detected from its use in a manifest.
+  bool per_gpu_resources = false;
 };
 
 /// Returns the findings in the order of files and lines, including texts that are not manifests

@@ -107,6 +107,19 @@ void add(CLI::App& app, lint_arguments& out) {
       ->type_name("NAME")
       ->expected(1)
       ->take_all();
+  app.add_flag("--per-gpu-resources",
+               out.options.per_gpu_resources,
+               "The agent offers each GPU as gpushm.dev/gpu-N (overlays full-per-gpu and "
+               "no-dra-per-gpu)");
+  app.add_option_function<std::vector<std::string>>(
+         "--ignore-kind",
+         [&out](const std::vector<std::string>& names) {
+           out.options.ignored_kinds.insert(names.begin(), names.end());
+         },
+         "Do not report objects of this kind whose pods are not in the manifest (may be repeated)")
+      ->type_name("KIND")
+      ->expected(1)
+      ->take_all();
   add_json(app, out.json);
 }
 

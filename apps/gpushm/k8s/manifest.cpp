@@ -4,7 +4,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
+
+#include "apps/gpushm/k8s/object_kinds.hpp"
+#include "apps/gpushm/k8s/pod_shapes.hpp"
 
 namespace gpushm::k8s {
 
@@ -27,7 +29,8 @@ const std::vector<kind_row>& kinds() {
                                          {"ReplicaSet", {"spec", "template"}},
                                          {"ReplicationController", {"spec", "template"}},
                                          {"Job", {"spec", "template"}},
-                                         {"CronJob", {"spec", "jobTemplate", "spec", "template"}}};
+                                         {"CronJob", {"spec", "jobTemplate", "spec", "template"}},
+                                         {"PodTemplate", {"template"}}};
   return all;
 }
 
@@ -46,11 +49,22 @@ std::vector<std::string> classes_of(const manifest_node& spec) {
   return classes;
 }
 
+void add_labels(const manifest_node& metadata, workload& to) {
+  for (const auto& [key, value] : metadata["labels"].members()) {
+    to.labels[key] = value.text();
+  }
+}
+
 }  // namespace
 
 std::string workload::title() const {
-  return fmt::format(
-      "{} {}{}{}", kind, space, space.empty() ? "" : "/", name.empty() ? "without a name" : name);
+  return fmt::format("{} {}{}{}{}{}",
+                     kind,
+                     space,
+                     space.empty() ? "" : "/",
+                     name.empty() ? "without a name" : name,
+                     path.empty() ? "" : ", ",
+                     path);
 }
 
 std::vector<manifest_node> workload::containers() const {
@@ -58,6 +72,7 @@ std::vector<manifest_node> workload::containers() const {
   for (const manifest_node& each : spec["containers"].elements()) {
     all.push_back(each);
   }
+  all.insert(all.end(), loose_containers.begin(), loose_containers.end());
   return all;
 }
 
@@ -68,58 +83,126 @@ void manifests::add(std::string_view text, const std::string& file) {
     if (each.failure) {
       problems_.push_back({file, each.failure->line, each.failure->column, each.failure->text});
     } else if (each.root != nullptr) {
-      add_object(manifest_node(each.root), file, 0);
+      add_object(manifest_node(each.root), file, 0, {});
     }
   }
 }
 
-void manifests::add_object(const manifest_node& object, const std::string& file, int depth) {
-  const std::string kind = object["kind"].text();
+void manifests::add_list(const manifest_node& list,
+                         const std::string& file,
+                         int depth,
+                         const object_type& type) {
+  // The API server's lists have items without a type.
+  const std::string element = type.kind.substr(0, type.kind.size() - std::string("List").size());
+  const object_type inherited =
+      element.empty() ? object_type() : object_type{type.api_version, element};
+  for (const manifest_node& each : list["items"].elements()) {
+    add_object(each, file, depth + 1, inherited);
+  }
+}
+
+void manifests::add_object(const manifest_node& object,
+                           const std::string& file,
+                           int depth,
+                           const object_type& inherited) {
   if (!object) {
     return;
   }
-  if (kind.empty() || !object["apiVersion"]) {
+  const bool has_type = object["kind"] || inherited.kind.empty();
+  const object_type type =
+      has_type ? object_type{object["apiVersion"].text(), object["kind"].text()} : inherited;
+  if (type.kind.empty() || type.api_version.empty()) {
     problems_.push_back({file,
                          object.line(),
                          object.column(),
                          "not a Kubernetes object: apiVersion or kind is missing"});
     return;
   }
-  if (kind == "List" && depth < deepest_list) {
-    for (const manifest_node& each : object["items"].elements()) {
-      add_object(each, file, depth + 1);
-    }
+  if (type.kind.ends_with("List") && (type.kind == "List" || object["items"]) &&
+      depth < deepest_list) {
+    add_list(object, file, depth, type);
     return;
   }
   ++objects_;
-  const manifest_node meta = object["metadata"];
-  if (kind == "ResourceClaim" || kind == "ResourceClaimTemplate") {
-    const bool is_template = kind == "ResourceClaimTemplate";
+  if (is_builtin_group(type.api_version) &&
+      (type.kind == "ResourceClaim" || type.kind == "ResourceClaimTemplate")) {
+    const bool is_template = type.kind == "ResourceClaimTemplate";
     const manifest_node spec = is_template ? object["spec"]["spec"] : object["spec"];
+    const manifest_node meta = object["metadata"];
     claims_.push_back(
         {is_template, meta["name"].text(), meta["namespace"].text(), classes_of(spec)});
     return;
   }
-  const auto row = std::find_if(
-      kinds().begin(), kinds().end(), [&kind](const kind_row& each) { return each.kind == kind; });
-  if (row == kinds().end()) {
+  add_workloads(object, file, type);
+}
+
+void manifests::add_workloads(const manifest_node& object,
+                              const std::string& file,
+                              const object_type& type) {
+  const manifest_node meta = object["metadata"];
+  workload owner{file,
+                 type.kind,
+                 meta["name"].or_else(meta["generateName"]).text(),
+                 meta["namespace"].text(),
+                 object,
+                 {},
+                 {}};
+  const auto row = std::find_if(kinds().begin(), kinds().end(), [&type](const kind_row& each) {
+    return each.kind == type.kind;
+  });
+  if (row == kinds().end() || !is_builtin_group(type.api_version)) {
+    add_by_shape(owner, type);
     return;
   }
   manifest_node pod = object;
   for (const std::string_view step : row->path) {
     pod = pod[step];
   }
-  workload found{file,
-                 kind,
-                 meta["name"].or_else(meta["generateName"]).text(),
-                 meta["namespace"].text(),
-                 object,
-                 pod["spec"],
-                 {}};
-  for (const auto& [key, value] : pod["metadata"]["labels"].members()) {
-    found.labels[key] = value.text();
+  owner.spec = pod["spec"];
+  add_labels(pod["metadata"], owner);
+  workloads_.push_back(std::move(owner));
+}
+
+void manifests::add_by_shape(const workload& owner, const object_type& type) {
+  const kind_role role = role_of(type.api_version, type.kind);
+  if (role == kind_role::patterns) {
+    return;
   }
-  workloads_.push_back(std::move(found));
+  const std::vector<found_pod> pods = find_pods(owner.object);
+  std::string partial;
+  for (const found_pod& each : pods) {
+    workload found = owner;
+    found.spec = each.spec;
+    found.path = each.path;
+    found.loose_containers = each.loose_containers;
+    found.partial = each.partial;
+    add_labels(each.metadata, found);
+    partial = partial.empty() && each.partial ? each.path : partial;
+    workloads_.push_back(std::move(found));
+  }
+  if (role == kind_role::no_pods || (!pods.empty() && partial.empty())) {
+    return;
+  }
+  const manifest_node place = owner.object["kind"].or_else(owner.object);
+  unread_.push_back(
+      {owner.file,
+       place.line(),
+       place.column(),
+       type.kind,
+       owner.title(),
+       partial.empty()
+           ? fmt::format("No pod was found in this object: the pods that a controller of {} may "
+                         "create from it are not checked. Check them in the cluster: kubectl get "
+                         "pods -o yaml | gpushm k8s lint -  (a kind that creates no pods: "
+                         "--ignore-kind {})",
+                         type.api_version,
+                         type.kind)
+           : fmt::format("{} is a part of a pod: what it requests is checked, what the controller "
+                         "of {} adds to it is not. Check the pods in the cluster: kubectl get pods "
+                         "-o yaml | gpushm k8s lint -  (accept the part: --ignore-kind {})",
+                         partial,
+                         type.api_version,
+                         type.kind)});
 }
 
 }  // namespace gpushm::k8s

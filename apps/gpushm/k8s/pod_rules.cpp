@@ -30,8 +30,8 @@ void host_ipc(const workload& pod, report& out) {
         pod.spec["hostIPC"],
         "host-ipc",
         "Sharing GPU memory needs no host IPC namespace: memory descriptors and legacy handles "
-        "work between private ones; only CUDA's IPC events do not: use stream memory operations "
-        "on shared memory instead",
+        "work between private ones; gpushm.dev/ipc in the limits of both pods does the same for "
+        "unchanged programs, including CUDA's IPC events",
         {"hostIPC: false"});
   }
 }

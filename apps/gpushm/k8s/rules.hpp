@@ -2,12 +2,18 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "apps/gpushm/k8s/finding.hpp"
 #include "apps/gpushm/k8s/lint.hpp"
 
 namespace gpushm::k8s {
+
+/// The lines of a pod that requests its GPU by a claim, and of that claim: they fit every cluster
+/// with a DRA driver of GPUs, whichever device plugin it has.
+[[nodiscard]] std::vector<std::string> claim_lines();
 
 /// A rule that checks each pod separately.
 struct pod_rule {

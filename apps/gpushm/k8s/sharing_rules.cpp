@@ -26,17 +26,35 @@ std::string pair_text(const partner& other) {
                      other.more > 0 ? fmt::format(" (and {} more)", other.more) : "");
 }
 
-void report_gpu(const sharing_side& side, const partner& other, report& out) {
+/// What guarantees one GPU in this cluster.
+struct gpu_advice {
+  std::string text;
+  std::vector<std::string> write;
+};
+
+/// `per_gpu`: the device plugin offers each GPU as a resource.
+gpu_advice same_gpu_advice(const sharing_side& side, bool per_gpu) {
+  const std::string replaced =
+      side.pools.empty() ? std::string() : fmt::format(", in place of {}", *side.pools.begin());
+  if (per_gpu) {
+    return {"Request one GPU's resource in both" + replaced + ", or use one ResourceClaim in both",
+            {"resources:", "  limits:", "    gpushm.dev/gpu-0: 1"}};
+  }
+  return {"Use one ResourceClaim in both" + replaced, claim_lines()};
+}
+
+void report_gpu(const sharing_side& side, const partner& other, bool per_gpu, report& out) {
+  gpu_advice advice = same_gpu_advice(side, per_gpu);
   out.add(*side.pod,
           side.gpu_place,
           "gpu-not-promised",
           fmt::format(
               "{} can share memory only on one GPU that both may use, and nothing guarantees them "
               "the same GPU: each gets any GPU of its node, even with a device plugin's replicas. "
-              "Request one GPU's resource in both, or use one ResourceClaim in both (on nodes with "
-              "a single GPU: --one-gpu-nodes)",
-              pair_text(other)),
-          {"resources:", "  limits:", "    gpushm.dev/gpu-0: 1"});
+              "{} (on nodes with a single GPU: --one-gpu-nodes)",
+              pair_text(other),
+              advice.text),
+          std::move(advice.write));
 }
 
 void report_node(const sharing_side& side, const partner& other, report& out) {
@@ -71,16 +89,17 @@ void report_template(const sharing_side& side, const partner& other, report& out
           {"resourceClaims:", "- name: shared", "  resourceClaimName: shared"});
 }
 
-void check_containers(const sharing_side& side, bool one_gpu_nodes, report& out) {
+void check_containers(const sharing_side& side, bool one_gpu_nodes, bool per_gpu, report& out) {
   const bool shares = !side.channels.empty() || side.pod->spec["shareProcessNamespace"].is_true();
   if (side.pool_containers > 1 && shares && !one_gpu_nodes) {
+    gpu_advice advice = same_gpu_advice(side, per_gpu);
     out.add(*side.pod,
             side.gpu_place,
             "gpu-not-promised",
             "Two containers of this pod request a GPU each and get different GPUs; if the node's "
-            "GPUs are replicated, they may get the same GPU. Request one GPU's resource in both, "
-            "or use one ResourceClaim in both",
-            {"resources:", "  limits:", "    gpushm.dev/gpu-0: 1"});
+            "GPUs are replicated, they may get the same GPU. " +
+                advice.text,
+            std::move(advice.write));
   }
 }
 
@@ -105,6 +124,7 @@ partner partner_of(const std::vector<const sharing_side*>& group, std::size_t at
 void check_group(const std::string& channel,
                  const std::vector<const sharing_side*>& group,
                  bool one_gpu_nodes,
+                 bool per_gpu,
                  report& out) {
   const auto writes = [&](const sharing_side* each) { return each->written.contains(channel); };
   if (channel.starts_with("path ") && std::none_of(group.begin(), group.end(), writes)) {
@@ -126,12 +146,29 @@ void check_group(const std::string& channel,
       report_node(side, other, out);
     }
     if (!one_gpu_nodes && !with_any(same_gpu)) {
-      report_gpu(side, other, out);
+      report_gpu(side, other, per_gpu, out);
     }
   }
 }
 
 }  // namespace
+
+std::vector<std::string> claim_lines() {
+  return {"resourceClaims:  # of each pod",
+          "- name: gpu",
+          "  resourceClaimName: shared",
+          "containers:",
+          "- resources:  # without nvidia.com/gpu",
+          "    claims: [{name: gpu}]",
+          "---",
+          "apiVersion: resource.k8s.io/v1",
+          "kind: ResourceClaim",
+          "metadata: {name: shared}",
+          "spec:",
+          "  devices:",
+          "    requests:",
+          "    - {name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}"};
+}
 
 void check_sharing(const manifests& all, const lint_options& options, report& out) {
   const bool one_gpu_nodes = options.one_gpu_nodes;
@@ -139,8 +176,15 @@ void check_sharing(const manifests& all, const lint_options& options, report& ou
   for (const workload& each : all.workloads()) {
     if (sides.size() < max_sides) {
       sides.push_back(side_of(each, all, options.one_gpu_resources));
-      check_containers(sides.back(), one_gpu_nodes, out);
     }
+  }
+  const bool per_gpu =
+      options.per_gpu_resources ||
+      std::any_of(sides.begin(), sides.end(), [](const sharing_side& each) {
+        return std::any_of(each.own_gpus.begin(), each.own_gpus.end(), is_per_gpu_resource);
+      });
+  for (const sharing_side& each : sides) {
+    check_containers(each, one_gpu_nodes, per_gpu, out);
   }
   std::map<std::string, std::vector<const sharing_side*>> groups;
   for (const sharing_side& each : sides) {
@@ -153,7 +197,7 @@ void check_sharing(const manifests& all, const lint_options& options, report& ou
   // A pair may share several channels: report each problem once.
   report found;
   for (const auto& [channel, group] : groups) {
-    check_group(channel, group, one_gpu_nodes, found);
+    check_group(channel, group, one_gpu_nodes, per_gpu, found);
   }
   std::vector<finding> reported;
   for (finding& each : found.take()) {

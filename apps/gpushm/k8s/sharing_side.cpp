@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 namespace gpushm::k8s {
 
@@ -46,13 +47,30 @@ bool is_number(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), is_digit);
 }
 
+/// The channel of a resource that is a place in a domain, else nullopt. The agent's first domain
+/// has a name without suffix.
+std::optional<std::string> domain_channel(std::string_view resource) {
+  for (const std::string_view each : share_resources) {
+    if (!resource.starts_with(each)) {
+      continue;
+    }
+    const std::string_view rest = resource.substr(each.size());
+    if (rest.empty()) {
+      return "domain";
+    }
+    if (rest.front() == '-') {
+      return fmt::format("domain {}", rest.substr(1));
+    }
+  }
+  return std::nullopt;
+}
+
 /// "gpushm.dev/gpu-0", the agent's name for a single GPU, "nvidia.com/gpu-0" and
 /// "nvidia.com/mig-0-1", the names of GPUs and instances in its configuration's examples: only
 /// these are known to be one GPU each. Any other name may be a renamed pool.
 bool is_one_gpu(std::string_view resource) {
-  constexpr std::string_view own = "gpushm.dev/gpu-";
-  if (resource.starts_with(own)) {
-    return is_number(resource.substr(own.size()));
+  if (is_per_gpu_resource(resource)) {
+    return true;
   }
   if (!resource.starts_with(nvidia)) {
     return false;
@@ -124,8 +142,8 @@ void take_resources(sharing_side& side, const std::set<std::string>& one_gpu_res
     bool has_pool = false;
     for (const char* part : {"limits", "requests"}) {
       for (const auto& [name, value] : container["resources"][part].members()) {
-        if (has(share_resources, name)) {
-          side.channels.insert("domain");
+        if (const auto channel = domain_channel(name)) {
+          side.channels.insert(*channel);
         } else if (is_gpu(name)) {
           const bool one = is_one_gpu(name) || one_gpu_resources.contains(name);
           has_pool = has_pool || !one;
@@ -201,6 +219,15 @@ bool same_text(const manifest_node& a, const manifest_node& b) {
 }
 
 }  // namespace
+
+bool is_sharing_resource(std::string_view resource) {
+  return is_gpu(resource) || domain_channel(resource).has_value();
+}
+
+bool is_per_gpu_resource(std::string_view resource) {
+  constexpr std::string_view own = "gpushm.dev/gpu-";
+  return resource.starts_with(own) && is_number(resource.substr(own.size()));
+}
 
 bool may_carry_handles(const manifest_node& host_path) {
   const std::string type = host_path["type"].text();

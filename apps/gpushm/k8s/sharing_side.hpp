@@ -3,6 +3,7 @@
 
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "apps/gpushm/k8s/manifest.hpp"
 
@@ -11,8 +12,8 @@ namespace gpushm::k8s {
 /// The resources of a pod that other pods may share with it.
 struct sharing_side {
   const workload* pod = nullptr;
-  /// Channels by which this pod and others can reach each other's memory: "domain", "claim ns/c",
-  /// "template ns/t", "path /x", "host IPC".
+  /// Channels by which this pod and others can reach each other's memory: "domain", "domain NAME",
+  /// "claim ns/c", "template ns/t", "path /x", "host IPC".
   std::set<std::string> channels;
   std::set<std::string> written;     ///< the paths in `channels` that it may write
   std::set<std::string> claims;      ///< "claim ns/c": all of the pod's claims
@@ -23,6 +24,11 @@ struct sharing_side {
   manifest_node gpu_place;           ///< where it requests its GPU
   bool needs_gpu = false;
 };
+
+/// Whether a container that requests `resource` uses a GPU or a domain.
+[[nodiscard]] bool is_sharing_resource(std::string_view resource);
+/// "gpushm.dev/gpu-0": a resource of gpushm's device plugin for one GPU.
+[[nodiscard]] bool is_per_gpu_resource(std::string_view resource);
 
 /// Whether a `hostPath` volume may carry handles between pods: not a single file or device, nor a
 /// system directory.
