@@ -58,9 +58,10 @@ struct all_arguments {
 
 void add_serve(CLI::App& app, serve_arguments& out) {
   broker_options& broker = out.broker;
-  app.add_option("--socket",
-                 broker.socket_path,
-                 "Socket to listen on (else $GPUSHM_SOCKET, /run/gpushm/d/…)")
+  app.add_option(
+         "--socket",
+         broker.socket_path,
+         "Socket to listen on (else $GPUSHM_SOCKET, /run/gpushm/d/…, $XDG_RUNTIME_DIR/gpushm/d/…)")
       ->type_name("PATH");
   app.add_option("--domain", broker.domain, "Name of the domain (default: default)")
       ->type_name("NAME");

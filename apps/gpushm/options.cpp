@@ -104,9 +104,10 @@ CLI::Option* add_run_dir(CLI::App& app, std::string& run_dir) {
 }
 
 void add_connection(CLI::App& app, connection_arguments& connection) {
-  app.add_option("--socket",
-                 connection.socket,
-                 "The broker's socket (else $GPUSHM_SOCKET, /run/gpushm/d/…)")
+  app.add_option(
+         "--socket",
+         connection.socket,
+         "The broker's socket (else $GPUSHM_SOCKET, /run/gpushm/d/…, $XDG_RUNTIME_DIR/gpushm/d/…)")
       ->type_name("PATH");
   add_duration(app, "--connect-timeout", "How long to wait for a broker to start", [&](auto value) {
     connection.connect_timeout = value;

@@ -55,8 +55,8 @@ struct cache_stats {
 };
 
 struct connect_options {
-  /// The broker's socket. Empty: `$GPUSHM_SOCKET`; else the one domain mounted under
-  /// `/run/gpushm/d` (several: `errc::ambiguous_domain`); else `/run/gpushm/d/default/socket`.
+  /// The broker's socket. Empty: `$GPUSHM_SOCKET`; else the one domain under `/run/gpushm/d`
+  /// (several: `errc::ambiguous_domain`); else this user's (docs/cli.md, "Broker selection").
   std::string socket_path = {};
   /// How long to wait for a broker that is not running yet, including its welcome. Zero: do not
   /// wait for it to appear; its welcome is a request. `forever`: no limit.

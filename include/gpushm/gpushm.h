@@ -347,8 +347,8 @@ typedef struct gpushm_subscription gpushm_subscription;
  * within these limits; mappings in use do not count. */
 typedef struct gpushm_connect_options {
   size_t struct_size;
-  /* The broker's socket. Empty: $GPUSHM_SOCKET; else the one domain mounted under /run/gpushm/d
-   * (several: GPUSHM_ERRC_AMBIGUOUS_DOMAIN); else /run/gpushm/d/default/socket. */
+  /* The broker's socket. Empty: $GPUSHM_SOCKET; else the one domain under /run/gpushm/d
+   * (several: GPUSHM_ERRC_AMBIGUOUS_DOMAIN); else this user's (docs/cli.md, "Broker selection"). */
   gpushm_string socket_path;
   /* Limit of each request, excluding waits for names: not a time that a call waits, but the end of
    * a broker that does not answer. 0: 30,000. */

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/c_interface.hpp"
+#include "base/domain_places.hpp"
 #include "base/fork_guard.hpp"
 #include "broker/running_server.hpp"
 #include "core/budget.hpp"
@@ -94,7 +95,7 @@ broker_options options_from(const gpushm_broker_options& from) {
                         "give at most " + std::to_string(max_name_bytes));
   }
   if (created.socket_path.empty()) {
-    created.socket_path = "/run/gpushm/d/" + created.domain + "/socket";
+    created.socket_path = base::socket_to_serve(created.domain);
   }
   if (from.mode != 0) {
     created.mode = from.mode;

@@ -7,6 +7,7 @@
 #include "base/log.hpp"
 #include "base/syscall.hpp"
 #include "client/handback.hpp"
+#include "client/socket_path.hpp"
 
 namespace gpushm::detail {
 
@@ -20,6 +21,11 @@ constexpr std::chrono::milliseconds connect_poll{10};
 constexpr std::chrono::milliseconds step_timeout{1'000};
 /// For other processes to hand back what this one has open. They try to connect once a second.
 constexpr std::chrono::seconds others_timeout{10};
+
+/// Whether another place may have a broker that this process may use.
+bool has_no_broker_for_us(const error& why) noexcept {
+  return why.code() == errc::broker_unreachable || why.code() == errc::permission_denied;
+}
 
 std::span<const std::string> first_batch(std::span<const std::string> names) {
   return names.first(std::min(names.size(), names_per_batch));
@@ -95,26 +101,72 @@ bool broker_link::recover_leases(const std::stop_token& stop) noexcept {
 
 // ---- connecting ----
 
+std::shared_ptr<connection> broker_link::establish(std::chrono::milliseconds handshake_timeout,
+                                                   const connection* predecessor,
+                                                   std::span<const std::string> names) {
+  return options_.socket_path.empty()
+             ? establish_at_default(handshake_timeout, names)
+             : connection::establish(options_.socket_path, handshake_timeout, predecessor, names);
+}
+
+/// The machine's broker first, then one of this user. The first that answers is the link's from
+/// then on.
+std::shared_ptr<connection> broker_link::establish_at_default(
+    std::chrono::milliseconds handshake_timeout, std::span<const std::string> names) {
+  const auto connect_to = [&](const std::string& path) {
+    auto result = connection::establish(path, handshake_timeout, nullptr, names);
+    options_.socket_path = path;
+    return result;
+  };
+  const std::string of_machine = machine_socket();
+  try {
+    return connect_to(of_machine);
+  } catch (const error& why) {
+    if (!has_no_broker_for_us(why)) {
+      throw;
+    }
+    const own_sockets own = find_own_sockets();
+    std::string tried;
+    for (const std::string& path : own.paths) {
+      try {
+        return connect_to(path);
+      } catch (const error& at_path) {
+        if (!has_no_broker_for_us(at_path)) {
+          throw;
+        }
+        tried += "; at " + path + ": " + at_path.cause();
+      }
+    }
+    if (own.paths.empty() && !own.expected.empty()) {
+      tried = ", and this user has no broker at " + own.expected;
+    }
+    throw error(
+        why.code(), "connect", of_machine, why.cause() + tried + own.refused, why.next_step());
+  }
+}
+
 /// A deadline in the future also limits the handshake: a stopped broker's socket accepts
 /// connections as long as its backlog has room.
 std::shared_ptr<connection> broker_link::connect_until(steady_time deadline,
                                                        std::chrono::milliseconds handshake_timeout,
                                                        const connection* predecessor,
                                                        const std::stop_token& stop,
-                                                       std::span<const std::string> names) const {
+                                                       std::span<const std::string> names) {
+  const std::string place =
+      options_.socket_path.empty() ? base::machine_domains : options_.socket_path;
   const bool waits = time_left(deadline) > std::chrono::milliseconds(0);
   for (;;) {
     const auto handshake =
         waits ? std::min(time_left(deadline), handshake_timeout) : handshake_timeout;
     try {
-      return connection::establish(options_.socket_path, handshake, predecessor, names);
+      return establish(handshake, predecessor, names);
     } catch (const error& why) {
       if (why.code() != errc::broker_unreachable || time_left(deadline) < connect_poll) {
         throw;
       }
     }
     if (options_.stop.stop_requested() || stop.stop_requested()) {
-      throw cancelled({"connect", options_.socket_path});
+      throw cancelled({"connect", place});
     }
     base::pause_before_retry(connect_poll);
   }

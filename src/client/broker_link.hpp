@@ -29,8 +29,8 @@ inline constexpr std::size_t names_per_batch = 128;
 class broker_link final : private lease_listener {
  public:
   /// Connects, and requests the first of `options.prefetch` with the connection, which
-  /// `connection::take_early` returns. Throws as `client::connect`. Precondition:
-  /// `options.socket_path` is not empty.
+  /// `connection::take_early` returns. Throws as `client::connect`. An empty
+  /// `options.socket_path`: the first broker found at `machine_socket`, then `own_sockets`.
   broker_link(connect_options options, std::shared_ptr<lease_table> leases);
   broker_link(const broker_link&) = delete;
   broker_link& operator=(const broker_link&) = delete;
@@ -38,6 +38,8 @@ class broker_link final : private lease_listener {
   ~broker_link() override;
 
   [[nodiscard]] lease_table& leases() noexcept { return *leases_; }
+  /// That of the broker to which the link has connected first.
+  [[nodiscard]] const std::string& socket_path() const noexcept { return options_.socket_path; }
 
   /// Returns the connection; a new one if the former has ended. Blocks while this or another thread
   /// connects, for the timeouts of the options: one thread as long as `connect`, others for one
@@ -60,10 +62,15 @@ class broker_link final : private lease_listener {
       std::chrono::milliseconds handshake_timeout,
       const connection* predecessor,
       const std::stop_token& stop,
-      std::span<const std::string> names = {}) const;
+      std::span<const std::string> names = {});
+  [[nodiscard]] std::shared_ptr<connection> establish(std::chrono::milliseconds handshake_timeout,
+                                                      const connection* predecessor,
+                                                      std::span<const std::string> names);
+  [[nodiscard]] std::shared_ptr<connection> establish_at_default(
+      std::chrono::milliseconds handshake_timeout, std::span<const std::string> names);
   void take_over(connection& former, const std::shared_ptr<connection>& next);
 
-  connect_options options_;
+  connect_options options_;  ///< its socket does not change after the constructor
   std::shared_ptr<lease_table> leases_;
   std::mutex mutex_;
   std::condition_variable connected_;

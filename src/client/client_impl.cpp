@@ -14,9 +14,11 @@ namespace {
 
 connect_options with_socket(connect_options options) {
   if (options.socket_path.empty()) {
-    options.socket_path = default_socket_path();
+    options.socket_path = chosen_socket_path();
   }
-  options.socket_path = absolute_socket_path(options.socket_path);
+  if (!options.socket_path.empty()) {  // else the link searches for a broker
+    options.socket_path = absolute_socket_path(options.socket_path);
+  }
   for (const std::string& name : options.prefetch) {
     base::check_name("connect", name);
   }
@@ -33,6 +35,7 @@ client_impl::client_impl(connect_options options)
       link_(std::make_shared<broker_link>(
           options_, std::make_shared<lease_table>(bounds_from(options_.cache)))),
       leases_(link_, &link_->leases()) {
+  options_.socket_path = link_->socket_path();
   if (!options_.prefetch.empty()) {
     prefetch_names();
   }

@@ -3,7 +3,6 @@
 
 #include <sys/un.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
@@ -13,35 +12,71 @@
 
 namespace gpushm::detail {
 
-std::string default_socket_path(const std::string& domains) {
+namespace {
+
+std::string socket_in(const std::string& place, const std::string& domain) {
+  return place + "/" + domain + "/socket";
+}
+
+[[noreturn]] void refuse_several(const std::string& place,
+                                 const std::vector<std::string>& domains,
+                                 const std::string& cause) {
+  std::string names;
+  for (const std::string& name : domains) {
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  throw error(errc::ambiguous_domain,
+              "connect",
+              place,
+              cause + ": " + names,
+              "name one, for instance GPUSHM_SOCKET=" + socket_in(place, domains.front()));
+}
+
+}  // namespace
+
+std::string chosen_socket_path() {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): unsafe only if the environment changes concurrently
-  if (const char* chosen = std::getenv("GPUSHM_SOCKET"); chosen != nullptr && *chosen != '\0') {
-    return chosen;
-  }
-  std::vector<std::string> found;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(domains, ignored)) {
-    if (entry.is_directory(ignored)) {
-      found.push_back(entry.path().filename().string());
-    }
-  }
-  if (found.empty()) {
-    return domains + "/default/socket";
-  }
+  const char* const chosen = std::getenv("GPUSHM_SOCKET");
+  return chosen == nullptr ? std::string() : chosen;
+}
+
+std::string machine_socket(const std::string& domains) {
+  const std::vector<std::string> found = base::domains_in(domains);
   if (found.size() > 1) {
-    std::sort(found.begin(), found.end());
-    std::string names;
-    for (const std::string& name : found) {
-      names += (names.empty() ? "" : ", ") + name;
-    }
-    throw error(
-        errc::ambiguous_domain,
-        "connect",
-        domains,
-        "several domains are mounted: " + names,
-        "name one, for instance GPUSHM_SOCKET=" + domains + "/" + found.front() + "/socket");
+    refuse_several(domains, found, "several domains are mounted");
   }
-  return domains + "/" + found.front() + "/socket";
+  return socket_in(domains, found.empty() ? base::default_domain : found.front());
+}
+
+own_sockets find_own_sockets(const std::vector<base::domains_place>& places) {
+  own_sockets result;
+  for (const base::domains_place& place : places) {
+    if (!place.refusal.empty()) {
+      result.refused += "; not used for this user's brokers: " + place.refusal;
+      continue;
+    }
+    if (result.expected.empty() && place.exists) {
+      result.expected = socket_in(place.path, base::default_domain);
+    }
+    std::vector<std::string> domains = base::domains_in(place.path);
+    if (domains.size() > 1) {
+      // Directories of brokers that have ended stay.
+      const std::string first = domains.front();
+      std::erase_if(domains, [&](const std::string& each) {
+        return !base::is_listening(socket_in(place.path, each));
+      });
+      if (domains.size() > 1) {
+        refuse_several(place.path, domains, "this user has brokers of several domains");
+      }
+      if (domains.empty()) {
+        domains = {first};
+      }
+    }
+    if (!domains.empty()) {
+      result.paths.push_back(socket_in(place.path, domains.front()));
+    }
+  }
+  return result;
 }
 
 std::string absolute_socket_path(const std::string& path) {

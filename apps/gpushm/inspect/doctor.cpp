@@ -10,6 +10,7 @@
 #include "apps/gpushm/inspect/doctor_report.hpp"
 #include "apps/gpushm/inspect/machine.hpp"
 #include "apps/gpushm/inspect/peer.hpp"
+#include "base/domain_places.hpp"
 #include "driver/devices.hpp"
 
 namespace gpushm::cli {
@@ -32,6 +33,28 @@ inspect::broker_facts query_broker(const std::string& socket) {
     found.problem = failure.what();
   }
   return found;
+}
+
+/// A broker that works may be another one than a program expects: names those that are not used.
+void name_other_brokers(std::vector<inspect::check>& checks, const std::string& used) {
+  std::vector<std::string> others = base::listening_sockets();
+  std::erase(others, used);
+  const auto broker = std::find_if(
+      checks.begin(), checks.end(), [](const auto& each) { return each.id == "broker"; });
+  if (others.empty() || broker == checks.end() || broker->result != inspect::verdict::ok) {
+    return;
+  }
+  broker->result = inspect::verdict::note;
+  for (const std::string& each : others) {
+    broker->seen += (each == others.front() ? "; not used: the broker at " : ", ") + each;
+  }
+  broker->why =
+      "programs that use different brokers do not see each other's segments. A program uses the "
+      "socket that it is given, else GPUSHM_SOCKET, else the machine's broker (/run/gpushm/d), "
+      "else "
+      "that of its user";
+  broker->remedy = "export GPUSHM_SOCKET=" + others.front() +
+                   " for all programs that share, or end one of the brokers";
 }
 
 std::vector<std::string> visible_gpus(const inspect::facts& all) {
@@ -86,6 +109,9 @@ int run_doctor(const doctor_arguments& arguments) {
     seen.facts.broker = query_broker(arguments.socket);
   }
   report.checks = inspect::examine(seen.facts);
+  if (report.live) {
+    name_other_brokers(report.checks, seen.facts.broker->socket);
+  }
   report.facts = std::move(seen.facts);
   report.recording = std::move(seen.recording);
   report.check_time = std::chrono::steady_clock::now() - begin;

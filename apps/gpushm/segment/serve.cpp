@@ -18,6 +18,7 @@
 #include "apps/gpushm/segment/readiness.hpp"
 #include "apps/support/log_line.hpp"
 #include "apps/support/stop_signal.hpp"
+#include "base/domain_places.hpp"
 #include "base/log.hpp"
 #include "base/size_text.hpp"
 #include "base/syscall.hpp"
@@ -65,26 +66,8 @@ std::string socket_path(const serve_arguments& arguments) {
   return {};
 }
 
-// Creates the directories of the default socket. The directory of an explicit path must exist:
-// creating it could hide a volume that is not mounted yet.
-std::string default_socket_path(const std::string& domain) {
-  std::string path = "/run/gpushm";
-  for (const std::string& part : {std::string(), std::string("/d"), "/" + domain}) {
-    path += part;
-    if (base::retry([&] { return ::mkdir(path.c_str(), 0755); }) == 0) {
-      ::chmod(path.c_str(), 0755);  // regardless of the umask
-    } else if (errno != EEXIST) {
-      const int number = errno;
-      throw error(base::errc_of_errno(number),
-                  "create directory",
-                  path,
-                  "mkdir: " + base::errno_text(number),
-                  "run as root, or choose another path: gpushm serve --socket PATH");
-    }
-  }
-  return path + "/socket";
-}
-
+// The directory of an explicit path must exist: creating it could hide a volume that is not mounted
+// yet.
 void check_directory(const std::string& path) {
   const std::filesystem::path directory = std::filesystem::absolute(path).parent_path();
   std::error_code failed;
@@ -144,6 +127,18 @@ void report_lost(client& observer) {
   }
 }
 
+// Clients that are given no socket find another broker first, or cannot choose one.
+void warn_if_hidden(const std::string& socket) {
+  const std::vector<std::string> all = base::listening_sockets();
+  if (std::find(all.begin(), all.end(), socket) != all.end() && all.front() != socket) {
+    note(
+        fmt::format("another broker listens at {}, so tell clients which one to use: export "
+                    "GPUSHM_SOCKET={}",
+                    all.front(),
+                    socket));
+  }
+}
+
 }  // namespace
 
 int run_serve(const serve_arguments& arguments) {
@@ -153,7 +148,7 @@ int run_serve(const serve_arguments& arguments) {
   options.group = find_group(arguments.group);
   options.socket_path = socket_path(arguments);
   if (options.socket_path.empty()) {
-    options.socket_path = default_socket_path(options.domain);
+    options.socket_path = base::socket_to_serve(options.domain);
   }
   check_directory(options.socket_path);
   // The process runs nothing else, so the broker may raise its limit.
@@ -172,6 +167,7 @@ int run_serve(const serve_arguments& arguments) {
   print_line(
       fmt::format("gpushm: serving domain \"{}\" at {}", options.domain, running.socket_path()));
   flush_output();
+  warn_if_hidden(options.socket_path);
   if (arguments.ready_fd) {
     notify_ready_fd(*arguments.ready_fd);
   }
