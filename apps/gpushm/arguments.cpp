@@ -76,6 +76,11 @@ void add_serve(CLI::App& app, serve_arguments& out) {
            [&](const std::string& text) {
              out.ready_fd = parse_number<int>("--ready-fd", text, 10, "a file descriptor number");
            });
+  app.add_flag("--detach", out.detach, "Return when it is ready; it continues in the background");
+  add_duration(app,
+               "--idle-exit",
+               "Exit after this time without a client and without a segment (default: never)",
+               [&](auto value) { out.idle_exit = value; });
   add_size(app,
            "--quota",
            "Maximum size of all segments in host memory, and on each GPU (default: no limit)",

@@ -40,6 +40,9 @@ struct serve_arguments {
   std::string group;
   std::string log_level = "info";
   std::optional<int> ready_fd;
+  bool detach = false;
+  /// Exit after this time without clients and segments; nullopt: never.
+  std::optional<std::chrono::milliseconds> idle_exit;
 };
 [[nodiscard]] int run_serve(const serve_arguments& arguments);
 

@@ -95,6 +95,50 @@ TEST_F(serve_test, goes_on_when_nobody_reads_its_log) {
   EXPECT_THAT(text.substr(0, static_cast<std::size_t>(size)), HasSubstr("lines were dropped"));
 }
 
+TEST_F(serve_test, continues_in_the_background) {
+  const auto started = cli_.run({"serve", "--detach", "--idle-exit", "300ms"});
+  ASSERT_EQ(started.status, exited(0)) << started.err;
+  EXPECT_EQ(started.out, "gpushm: serving domain \"default\" at " + cli_.socket() + "\n");
+  const auto second = cli_.run({"serve", "--detach"});
+  EXPECT_EQ(second.status, exited(1));
+  EXPECT_THAT(second.err, HasSubstr("use the existing broker, stop it, or serve another path"));
+  // It stays while there is a client or a segment.
+  auto holder = cli_.start({"create", "held", "--size", "4096", "--device", "host", "--hold"});
+  holder.wait_for_line("created", seconds(20));
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(cli_.run({"stat", "held"}).status, exited(0));
+  }
+  create_persistent("kept");
+  holder.kill(SIGTERM);
+  EXPECT_EQ(holder.wait_exit(seconds(20)), exited(0));
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(cli_.run({"stat", "kept"}).status, exited(0));
+  }
+  ASSERT_EQ(cli_.run({"rm", "kept"}).status, exited(0));
+  EXPECT_TRUE(
+      eventually([&] { return std::filesystem::is_empty(cli_.directory().path()); }, seconds(20)))
+      << "it removes its files when it ends";
+}
+
+TEST_F(serve_test, in_the_background_keeps_no_pipe_of_the_caller) {
+  auto options = cli_.command({});
+  // With a pipe that the broker keeps, `cat` ends with the broker.
+  options.argv = {"/bin/sh",
+                  "-c",
+                  "\"$0\" serve --detach --idle-exit 10s </dev/null 2>&1 | cat && \"$0\" ls",
+                  gpushm_testing::own_program("gpushm")};
+  const auto done = gpushm_testing::run_program(options, seconds(60));
+  EXPECT_EQ(done.status, exited(0)) << done.err;
+  EXPECT_THAT(done.out, HasSubstr("gpushm: serving domain"));
+}
+
+TEST_F(serve_test, detached_broker_that_cannot_start_fails) {
+  auto options = cli_.command({"serve", "--detach", "--socket", cli_.directory() / "none/socket"});
+  const auto failed = gpushm_testing::run_program(options, seconds(60));
+  EXPECT_EQ(failed.status, exited(1));
+  EXPECT_THAT(failed.err, HasSubstr("none does not exist (create it"));
+}
+
 TEST_F(serve_test, ready_descriptor_gets_a_line_feed) {
   const auto ready = cli_.directory() / "ready";
   auto options = cli_.command({"serve", "--ready-fd", "7"});

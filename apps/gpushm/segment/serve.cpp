@@ -11,10 +11,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/output.hpp"
+#include "apps/gpushm/segment/detached.hpp"
 #include "apps/gpushm/segment/readiness.hpp"
 #include "apps/support/log_line.hpp"
 #include "apps/support/stop_signal.hpp"
@@ -139,6 +141,52 @@ void warn_if_hidden(const std::string& socket) {
   }
 }
 
+/// No client but `observer`, and no segment.
+bool is_idle(const broker& running) {
+  const broker_statistics now = running.statistics();
+  return now.connections <= 1 && now.ending_connections == 0 && now.segments == 0;
+}
+
+/// Whether the broker is still idle when no client can connect to it any more.
+bool leaves(const broker& running, const std::string& socket) {
+  const std::string hidden = socket + ".idle";
+  std::error_code failed;
+  std::filesystem::rename(socket, hidden, failed);
+  if (failed) {
+    return is_idle(running);
+  }
+  // A client that has connected before is accepted by then.
+  base::pause_before_retry(std::chrono::milliseconds(100));
+  if (is_idle(running)) {
+    std::filesystem::remove(hidden, failed);
+    return true;
+  }
+  std::filesystem::rename(hidden, socket, failed);
+  return false;
+}
+
+/// Blocks until a signal arrives, or until the broker has been idle for as long as `limit`.
+void serve_until_end(const broker& running,
+                     const app::stop_signal& stop,
+                     const std::optional<std::chrono::milliseconds>& limit) {
+  using clock = std::chrono::steady_clock;
+  using std::chrono::milliseconds;
+  const milliseconds turn =
+      limit ? std::clamp<milliseconds>(*limit / 4, milliseconds(10), std::chrono::seconds(1))
+            : std::chrono::hours(1);
+  clock::time_point last_use = clock::now();
+  while (!stop.wait(turn)) {
+    if (!limit || !is_idle(running)) {
+      last_use = clock::now();
+    } else if (clock::now() - last_use >= *limit) {
+      if (leaves(running, running.socket_path())) {
+        return;
+      }
+      last_use = clock::now();
+    }
+  }
+}
+
 }  // namespace
 
 int run_serve(const serve_arguments& arguments) {
@@ -151,6 +199,13 @@ int run_serve(const serve_arguments& arguments) {
     options.socket_path = base::socket_to_serve(options.domain);
   }
   check_directory(options.socket_path);
+  std::optional<detached> background;
+  if (arguments.detach) {
+    options.socket_path = std::filesystem::absolute(options.socket_path).string();
+    if (background.emplace().parent_status()) {
+      return *background->parent_status();
+    }
+  }
   // The process runs nothing else, so the broker may raise its limit.
   options.raise_descriptor_limit = true;
   // For `observer` below.
@@ -164,6 +219,9 @@ int run_serve(const serve_arguments& arguments) {
   own.socket_path = running.socket_path();
   client observer = client::connect(own);
 
+  if (background) {
+    background->show_messages();
+  }
   print_line(
       fmt::format("gpushm: serving domain \"{}\" at {}", options.domain, running.socket_path()));
   flush_output();
@@ -174,8 +232,10 @@ int run_serve(const serve_arguments& arguments) {
   if (!notify_service_manager("READY=1")) {
     base::log(log_level::warning, "cannot send readiness to NOTIFY_SOCKET");
   }
-  while (!stop.wait(std::chrono::hours(1))) {
+  if (background) {
+    background->ready();
   }
+  serve_until_end(running, stop, arguments.idle_exit);
   static_cast<void>(notify_service_manager("STOPPING=1"));
   report_lost(observer);
   return exit_ok;
