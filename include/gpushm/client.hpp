@@ -79,8 +79,8 @@ struct connect_options {
 struct create_options {
   /// Bytes; must not be 0.
   std::uint64_t size_bytes = 0;
-  /// An ordinal as CUDA numbers it, "GPU-<uuid>", "MIG-<uuid>", "host", or "auto": the first
-  /// visible GPU, else the host.
+  /// An ordinal as CUDA numbers it, also as "cuda:1", "GPU-<uuid>", "MIG-<uuid>", "host" or "cpu",
+  /// or "auto": the first visible GPU, else the host.
   std::string device = "auto";
   gpushm::lifetime lifetime = gpushm::lifetime::leased;
   /// Size of one physical allocation, rounded up to the device's granularity; 0: a single

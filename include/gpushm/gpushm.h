@@ -389,8 +389,8 @@ GPUSHM_API void gpushm_client_close(gpushm_client* client);
 typedef struct gpushm_create_options {
   size_t struct_size;
   uint64_t size_bytes; /* must not be 0 */
-  /* An ordinal as CUDA numbers it, "GPU-<uuid>", "MIG-<uuid>", "host", or "auto" (same as empty):
-   * the first visible GPU, else the host. */
+  /* An ordinal as CUDA numbers it, also as "cuda:1", "GPU-<uuid>", "MIG-<uuid>", "host" or "cpu",
+   * or "auto" (same as empty): the first visible GPU, else the host. */
   gpushm_string device;
   /* Size of one physical allocation, rounded up to the device's granularity; 0: a single
    * allocation. Keep 0 for memory that is passed to other libraries: many query the driver for the

@@ -18,6 +18,7 @@ release the GIL, and end with Ctrl-C. Failures are subclasses of :class:`gpushm.
 from __future__ import annotations
 
 from gpushm import _build  # noqa: F401  # first: it refuses other interpreters
+from gpushm._arrays import array
 from gpushm._core import (
     Array,
     Broker,
@@ -120,6 +121,7 @@ __all__ = [
     "Client",
     "Segment",
     "Array",
+    "array",
     "from_dlpack",
     "Timeline",
     "StreamBatch",

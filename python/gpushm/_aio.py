@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         Subscription,
         Timeline,
     )
-    from gpushm._types import Access, Event
+    from gpushm._types import Access, Device, Event
 
 _Result = TypeVar("_Result")
 
@@ -301,7 +301,7 @@ async def connect(socket: str | os.PathLike[str] | None, **options: Any) -> Clie
 
 
 async def client_open(
-    client: Client, name: str, access: Access, timeout: float | None, device: str | None
+    client: Client, name: str, access: Access, timeout: float | None, device: Device | None
 ) -> Segment:
     def open_segment(stop: Stop) -> Segment:
         return client.open(name, access=access, timeout=timeout, device=device, stop=stop)

@@ -11,6 +11,7 @@ from gpushm._types import (
     BrokerStatistics,
     CacheStats,
     ChannelStatus,
+    Device,
     Event,
     ProducerStats,
     SegmentInfo,
@@ -239,6 +240,9 @@ def dtype_name(dtype: object, /) -> str:
     big-endian one.
     """
 
+def dtype_size(dtype: object, /) -> int:
+    """Bytes of one element of this type. Raises TypeError."""
+
 def dtypes() -> dict[str, str | None]:
     """
     All element types, with their names in tables of tensors; None: it has none.
@@ -318,6 +322,51 @@ class Array:
         The same bytes as elements of another type of the same size. Raises TypeError.
         """
 
+    def numpy(self) -> Any:
+        """
+        A NumPy array on these elements, without a copy; read-only if they are mapped so.
+
+        Raises TypeError for memory of a GPU, BufferError if :attr:`ready` is not reached.
+        """
+
+    def torch(self) -> Any:
+        """
+        A tensor of PyTorch on these elements, without a copy. PyTorch has no read-only tensors: a
+        write to :attr:`readonly` memory ends the process or the CUDA context.
+        """
+
+    def jax(self) -> Any:
+        """An array of JAX on these elements, without a copy."""
+
+    def cupy(self) -> Any:
+        """An array of CuPy on these elements, without a copy."""
+
+    def item(self) -> Any:
+        """
+        The only element, as a number of Python. Raises ValueError if there are others.
+        """
+
+    def __float__(self) -> float: ...
+
+    def __int__(self) -> int: ...
+
+    def __getitem__(self, index: Any, /) -> Array:
+        """
+        A view of a part: integers, slices with a positive step, ``None`` and ``...``. Raises IndexError.
+        """
+
+    def __setitem__(self, index: Any, value: Any, /) -> None:
+        """
+        Overwrite a part: in host memory as NumPy does, on a GPU as :meth:`copy_from`. Raises
+        ValueError for what is mapped for reading only.
+        """
+
+    def reshape(self, *shape: int | Sequence[int]) -> Array:
+        """
+        The same elements in another shape, one dimension of which may be -1. Raises ValueError for an
+        array that is not contiguous, or a shape of another number of elements.
+        """
+
     def tobytes(self) -> bytes:
         """
         A copy of the elements in C order.
@@ -376,6 +425,12 @@ class Array:
         """
 
     __dlpack_c_exchange_api__: ClassVar[Any]
+
+def rearrange(array: Array, shape: Sequence[int], strides: Sequence[int], offset: int) -> Array:
+    """
+    Other elements of the same memory, from the ``offset``-th element of ``array`` on. Raises ValueError
+    for elements outside ``array``.
+    """
 
 class Segment:
     """
@@ -777,6 +832,8 @@ class Producer:
     def stats(self) -> ProducerStats:
         """Counters. Does not block."""
 
+    def __repr__(self) -> str: ...
+
     def close(self) -> None:
         """
         End the channel: consumers get the items that are published, and then the end. Slots are
@@ -827,6 +884,8 @@ class Consumer:
 
     def __aiter__(self) -> AsyncIterator[Item]: ...
 
+    def __repr__(self) -> str: ...
+
     def close(self) -> None:
         """
         Leave the channel. Its items are released. Calls of other threads that wait end with
@@ -848,13 +907,14 @@ class Client:
     BrokerUnreachableError, BrokerGoneError, TimedOutError and ForkedError besides those they name.
     """
 
-    def create(self, name: str, size: int, *, device: str = 'auto', lifetime: Literal['leased', 'persistent'] = 'leased', chunk_size: int = 0, huge_pages: bool = False, replaces: int = 0) -> Segment:
+    def create(self, name: str, size: int, *, device: Device = 'auto', lifetime: Literal['leased', 'persistent'] = 'leased', chunk_size: int = 0, huge_pages: bool = False, replaces: int = 0) -> Segment:
         """
         Create a segment of ``size`` bytes that only this client sees before
         :meth:`Segment.publish`. Contents are zero on the host, and undefined on GPUs.
 
-        ``device``: an ordinal as CUDA numbers it, a UUID, ``"host"``, or ``"auto"``: the first
-        visible GPU, else the host. ``lifetime``: ``"leased"`` (freed with its last lease) or
+        ``device``: an ordinal as CUDA numbers it (``1``, ``"cuda:1"``), a UUID, ``"host"`` or ``"cpu"``,
+        a device of PyTorch, JAX, CuPy or cuda.core, or ``"auto"``: the first visible GPU, else
+        the host, with a warning. ``lifetime``: ``"leased"`` (freed with its last lease) or
         ``"persistent"`` (until removed). ``chunk_size``: bytes of one physical allocation; 0: a
         single one. ``huge_pages``: 2 MiB pages, host only. ``replaces``: the generation of a
         segment that has the name, and that this process may remove. It keeps the name until the
@@ -866,7 +926,7 @@ class Client:
         GoneOrReplacedError (another segment has the name) and PermissionDeniedError.
         """
 
-    def open(self, name: str, *, access: Literal['read', 'read-write'] = 'read', timeout: float | None = 0.0, device: str | None = None, size: int | None = None, stop: Stop | None = None) -> Segment:
+    def open(self, name: str, *, access: Literal['read', 'read-write'] = 'read', timeout: float | None = 0.0, device: Device | None = None, size: int | None = None, stop: Stop | None = None) -> Segment:
         """
         Open a published segment. Blocks until it is published, at most ``timeout`` seconds.
 
@@ -877,7 +937,7 @@ class Client:
         DeviceNotVisibleError, PeerDiedError, CancelledError.
         """
 
-    def open_many(self, names: Sequence[str], *, access: Literal['read', 'read-write'] = 'read', timeout: float | None = 0.0, device: str | None = None, return_errors: bool = False, stop: Stop | None = None) -> list[Any]:
+    def open_many(self, names: Sequence[str], *, access: Literal['read', 'read-write'] = 'read', timeout: float | None = 0.0, device: Device | None = None, return_errors: bool = False, stop: Stop | None = None) -> list[Any]:
         """
         Open any number of segments with few round trips, in the order of ``names``. ``timeout`` is for
         all of them together.
@@ -886,7 +946,7 @@ class Client:
         segments that cannot be opened. Otherwise as :meth:`open`.
         """
 
-    def open_async(self, name: str, *, access: Literal['read', 'read-write'] = 'read', timeout: float | None = 30.0, device: str | None = None) -> Coroutine[Any, Any, Segment]:
+    def open_async(self, name: str, *, access: Literal['read', 'read-write'] = 'read', timeout: float | None = 30.0, device: Device | None = None) -> Coroutine[Any, Any, Segment]:
         """As :meth:`open`, for asyncio. Cancelling the task ends the wait."""
 
     @overload
@@ -914,21 +974,24 @@ class Client:
         :meth:`create`.
         """
 
-    def put(self, name: str, tree: object, *, device: str = 'auto', lifetime: Literal['leased', 'persistent'] = 'persistent') -> Segment:
+    def put(self, name: str, tree: object, *, device: Device = 'auto', lifetime: Literal['leased', 'persistent'] = 'persistent', replace: bool = False) -> Segment:
         """
         Copy a structure of arrays (a state dict) into one new segment, and publish it.
 
-        ``tree``: dicts with str or int keys, lists, tuples and namedtuples, nested, of arrays in
+        ``tree``: dicts (mappings) with str or int keys, lists, tuples, namedtuples, dataclasses and other
+        nodes of JAX's pytrees, nested, of arrays in
         memory of the host or of any GPU (objects with ``__dlpack__``, NumPy arrays of ml_dtypes,
         tensors of all types of PyTorch) and of str, int, float, bool and None. NumPy's scalars become
         Python's. An array under several names is copied once, and keeps its strides if it has no
-        gaps. ``device``, ``lifetime``: as :meth:`create`. Blocks until all is copied.
+        gaps. ``device``, ``lifetime``: as :meth:`create`. ``replace``: a segment that has the name keeps it
+        until this one is complete, which then has it at once; readers of the former one keep it. Blocks
+        until all is copied.
 
         Raises TypeError, with the place in the tree, for what cannot be put, such as big-endian
         elements; and as :meth:`create`.
         """
 
-    def get(self, name: str, framework: str | None = None, *, access: Literal['read', 'read-write'] = 'read', timeout: float | None = 0.0, device: str | None = None) -> Any:
+    def get(self, name: str, framework: str | None = None, *, access: Literal['read', 'read-write'] = 'read', timeout: float | None = 0.0, device: Device | None = None) -> Any:
         """
         The structure that :meth:`put` has published, without a copy: its arrays are views of the
         segment, which stays open as long as one of them.
@@ -995,6 +1058,14 @@ class Client:
         """
 
     @property
+    def socket(self) -> str:
+        """The path of the broker's socket."""
+
+    @property
+    def domain(self) -> str:
+        """The domain whose segments it sees."""
+
+    @property
     def closed(self) -> bool:
         """Whether :meth:`close` was called."""
 
@@ -1004,13 +1075,13 @@ class Client:
 
     def __exit__(self, type: object, value: object, traceback: object, /) -> None: ...
 
-    def producer(self, name: str, slot_size: int, slots: int, *, device: str = 'auto', huge_pages: bool = False) -> Producer:
+    def producer(self, name: str, slot_size: int, slots: int, *, device: Device = 'auto', huge_pages: bool = False) -> Producer:
         """
         Create a channel of ``slots`` slots of ``slot_size`` bytes, or continue one whose producer has
         ended. Raises gpushm.AlreadyExistsError, SizeMismatchError, and as :meth:`create`.
         """
 
-    def consumer(self, name: str, *, mode: Literal['block', 'latest', 'share'] = 'block', held: int = 0, device: str | None = None, timeout: float | None = 10.0, resume: float | None = 0.0, stop: Stop | None = None) -> Consumer:
+    def consumer(self, name: str, *, mode: Literal['block', 'latest', 'share'] = 'block', held: int = 0, device: Device | None = None, timeout: float | None = 10.0, resume: float | None = 0.0, stop: Stop | None = None) -> Consumer:
         """
         Join a channel, at its newest item. ``mode``: ``"block"`` (gets each item, and the producer
         waits), ``"latest"`` (gets the newest one) or ``"share"`` (each item is for one of these
@@ -1038,7 +1109,7 @@ class Client:
         PermissionDeniedError, InvalidArgumentError (no lease waits for a fence).
         """
 
-    def load_tensors(self, paths: str | bytes | os.PathLike[Any] | Sequence[str | bytes | os.PathLike[Any]], name: str, *, device: str = 'auto', threads: int | None = None, reading: Literal['auto', 'cached', 'direct'] = 'auto', verify: Literal['auto', 'full'] = 'auto', replace: bool = False, tensors: Sequence[str] | None = None, slices: Mapping[str, tuple[int, ...] | Sequence[tuple[int, ...]]] | None = None, timeout: float | None = 3600.0, progress: Callable[[int, int, int, bool], object] | None = None, stop: Stop | None = None) -> Segment:
+    def load_tensors(self, paths: str | bytes | os.PathLike[Any] | Sequence[str | bytes | os.PathLike[Any]], name: str, *, device: Device = 'auto', threads: int | None = None, reading: Literal['auto', 'cached', 'direct'] = 'auto', verify: Literal['auto', 'full'] = 'auto', replace: bool = False, tensors: Sequence[str] | None = None, slices: Mapping[str, tuple[int, ...] | Sequence[tuple[int, ...]]] | None = None, timeout: float | None = 3600.0, progress: Callable[[int, int, int, bool], object] | None = None, stop: Stop | None = None) -> Segment:
         """
         Load safetensors files into a persistent segment, once for all processes that call this at
         the same time, and open it for reading. At once if the name has this model already.
@@ -1066,7 +1137,7 @@ class Client:
         TimedOutError, CancelledError, and as :meth:`create` and :meth:`open`.
         """
 
-    def open_tensors(self, name: str, *, device: str | None = None, timeout: float | None = 0.0, stop: Stop | None = None) -> Segment:
+    def open_tensors(self, name: str, *, device: Device | None = None, timeout: float | None = 0.0, stop: Stop | None = None) -> Segment:
         """
         Open a segment with tensors for reading. Blocks until it is published and complete, at most
         ``timeout`` seconds.
@@ -1290,7 +1361,7 @@ def export_memory(tensor: object, *, stream: int | None = None) -> bytes:
     Raises gpushm.NotExportableError, DriverError.
     """
 
-def import_ticket(ticket: bytes, *, access: Literal['read', 'read-write'] = 'read', device: str | None = None, directory: str | os.PathLike[str] | None = None, stop: Stop | None = None) -> Segment:
+def import_ticket(ticket: bytes, *, access: Literal['read', 'read-write'] = 'read', device: Device | None = None, directory: str | os.PathLike[str] | None = None, stop: Stop | None = None) -> Segment:
     """
     Map the memory that a ticket describes, through its broker if it names one.
 
@@ -1301,7 +1372,7 @@ def import_ticket(ticket: bytes, *, access: Literal['read', 'read-write'] = 'rea
     :meth:`Client.open`.
     """
 
-def import_file(path: str | os.PathLike[str], *, access: Literal['read', 'read-write'] = 'read', device: str | None = None, timeout: float | None = 0.0, stop: Stop | None = None) -> Segment:
+def import_file(path: str | os.PathLike[str], *, access: Literal['read', 'read-write'] = 'read', device: Device | None = None, timeout: float | None = 0.0, stop: Stop | None = None) -> Segment:
     """
     As :func:`import_ticket`, of a file that a live process has written; waits for it at most
     ``timeout`` seconds. Raises gpushm.NoSuchSegmentError, too.

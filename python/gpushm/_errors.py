@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import enum
+import errno
+import re
+from typing import Any
 
 __all__ = [
     "Error",
@@ -158,8 +161,10 @@ class Error(Exception):
     def __str__(self) -> str:
         return self.message
 
-    def __reduce__(self) -> tuple[type[Error], tuple[str | int | None, ...]]:
+    def __reduce__(self) -> tuple[Any, tuple[str | int | None, ...]]:
         parts = (self.operation, self.object, self.cause, self.next_step)
+        if isinstance(self, SystemCallError):
+            return from_parts, (int(self.code), *parts, self.message, self.pid or 0, self.value)
         return type(self), (self.message, int(self.code), *parts, self.pid, self.value)
 
 
@@ -287,7 +292,11 @@ class SegmentRemovedError(Error):
 
 
 class SystemCallError(Error, OSError):
-    """A system call has failed."""
+    """A system call has failed: ``errno`` and ``filename`` say which way, and for what.
+
+    It is FileNotFoundError, PermissionError, FileExistsError, NotADirectoryError or
+    IsADirectoryError, too, where that is the number.
+    """
 
 
 class NotExportableError(Error):
@@ -332,6 +341,23 @@ class TooManyWaitsError(Error):
 
 class InvalidFileError(Error, ValueError):
     """A file is truncated, or not what its format defines."""
+
+
+def _also(base: type[OSError]) -> type[SystemCallError]:
+    """SystemCallError, and the class that Python has for the same number."""
+    members = {"__doc__": SystemCallError.__doc__, "__module__": __name__}
+    return type("SystemCallError", (SystemCallError, base), members)
+
+
+#: Of a system call: the classes that Python has for the same number.
+_OF_NUMBER: dict[int, type[SystemCallError]] = {
+    errno.ENOENT: _also(FileNotFoundError),
+    errno.EEXIST: _also(FileExistsError),
+    errno.ENOTDIR: _also(NotADirectoryError),
+    errno.EISDIR: _also(IsADirectoryError),
+    errno.EACCES: _also(PermissionError),
+    errno.EPERM: _also(PermissionError),
+}
 
 
 #: The exception class of each code.
@@ -393,4 +419,11 @@ def from_parts(
 ) -> Error:
     """The exception for an error of the library."""
     kind = CLASSES[ErrorCode(code)] if code in _KNOWN else Error
-    return kind(message, code, operation, object, cause, next_step, pid or None, value)
+    number = 0
+    if kind is SystemCallError and (name := re.search(r"\((E[A-Z0-9]+)\)", cause)):
+        number = getattr(errno, name.group(1), 0)
+        kind = _OF_NUMBER.get(number, kind)
+    result = kind(message, code, operation, object, cause, next_step, pid or None, value)
+    if number:
+        result.errno, result.strerror, result.filename = number, cause, object  # type: ignore[attr-defined]
+    return result

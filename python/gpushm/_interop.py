@@ -24,10 +24,10 @@ def to_numpy(array: Array, dtype: Any = None, copy: bool | None = None) -> Any:
         raise TypeError(
             "the array is on a GPU (use from_dlpack of PyTorch, CuPy or JAX, or tobytes())"
         )
-    if hasattr(numpy, array.dtype) or array.dtype == "bool":
+    wanted = numpy_dtype(array.dtype)
+    if wanted.isbuiltin == 1:
         result = numpy.asarray(memoryview(array))
     else:
-        wanted = _ml_dtype(numpy, array.dtype)
         result = numpy.asarray(memoryview(array.view(_SAME_SIZE[array.itemsize]))).view(wanted)
     if dtype is not None and result.dtype != numpy.dtype(dtype):
         if copy is False:
@@ -36,7 +36,12 @@ def to_numpy(array: Array, dtype: Any = None, copy: bool | None = None) -> Any:
     return result.copy() if copy else result
 
 
-def _ml_dtype(numpy: Any, name: str) -> Any:
+def numpy_dtype(name: str) -> Any:
+    """NumPy's dtype of this name, which may be one of ml_dtypes. Raises TypeError."""
+    import numpy
+
+    if hasattr(numpy, name) or name == "bool":
+        return numpy.dtype(name)
     try:
         import ml_dtypes
 

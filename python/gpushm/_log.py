@@ -24,18 +24,28 @@ _END_SECONDS = 5.0
 _lock = threading.Lock()
 _target = logging.getLogger("gpushm")
 _thread: threading.Thread | None = None
+_has_ended = False
 
 
 def log_to(logger: logging.Logger | None = None) -> None:
-    """Send the library's log lines to a logger from now on; None: the logger ``"gpushm"``.
+    """Send the library's log lines to another logger than ``"gpushm"``; None: to that one.
 
-    Lines are rare: a broker that is gone, a limit that was reached. Without this call they are
-    discarded. Handlers run on one thread of this package, soon after the library has written the
-    line; while they take long, at most 256 lines are kept. Does not block.
+    Lines are rare: host memory instead of a GPU, a broker that is gone, a limit that was reached.
+    They go to ``logging.getLogger("gpushm")`` from the first connection on, so that Python prints
+    warnings where a program does not configure logging. Handlers run on one thread of this
+    package, soon after the library has written the line; while they take long, at most 256 lines
+    are kept. Does not block.
     """
     global _target
+    _target = logger if logger is not None else logging.getLogger("gpushm")
+    begin()
+
+
+def begin() -> None:
+    """Pass lines of the library on, from now until the interpreter ends."""
+    if _thread is not None or _has_ended:
+        return
     with _lock:
-        _target = logger if logger is not None else logging.getLogger("gpushm")
         if _thread is None:
             _start()
 
@@ -58,8 +68,9 @@ def _pass_lines() -> None:
 
 def _stop() -> None:
     """Discard the log from now on, and pass on what was written before."""
-    global _thread
+    global _thread, _has_ended
     with _lock:
+        _has_ended = True
         thread, _thread = _thread, None
         if thread is not None:
             _core.close_log()

@@ -72,7 +72,8 @@ def _connect_new() -> Client:
     return _core.connect()
 
 
-def _connect() -> Client:
+def default_client() -> Client:
+    """The connection of this process, made as connect() without arguments does."""
     global _connection
     with _guard:
         if _connection is None or _connection[0] != os.getpid() or _connection[1].closed:
@@ -119,7 +120,7 @@ def open_place(client: Client, place: Place) -> Array:
 def open_array(*place: Any) -> Array:
     """What Array.__reduce__ has described."""
     where = Place(*place)
-    client = _connect()
+    client = default_client()
     try:
         return open_place(client, where)
     except (NoSuchSegmentError, StaleGenerationError) as error:

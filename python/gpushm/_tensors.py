@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpushm import _core
+from gpushm._devices import device_text
 from gpushm._frameworks import converter
 from gpushm._table import Table, open_table
 
@@ -17,15 +18,16 @@ if TYPE_CHECKING:
     import os
 
     from gpushm._core import Array, Client, Segment
+    from gpushm._types import Device
 
 __all__ = ["load_safetensors", "safe_open", "shard"]
 
 
-def _to_device(device: str | int | None) -> str | None:
-    """As the library names it, of names of frameworks."""
-    if device is None or device in ("cpu", "cuda"):
+def _to_device(device: Device | None) -> str | None:
+    """As the library names it; None for those that say where the memory is, at most."""
+    if device is None or (isinstance(device, str) and device in ("cpu", "cuda")):
         return None
-    return str(device).removeprefix("cuda:")
+    return device_text(device)
 
 
 class safe_open:  # noqa: N801
@@ -33,7 +35,7 @@ class safe_open:  # noqa: N801
 
     ``name``: of what :func:`load_safetensors`, :meth:`Client.put` or :meth:`Client.share` has made.
     ``framework``: ``"numpy"``, ``"jax"`` (``"flax"``), ``"torch"`` (``"pt"``) or ``"cupy"``; None:
-    :class:`gpushm.Array`. ``device``: the GPU that uses the memory (``0``, ``"cuda:0"``, a UUID);
+    :class:`gpushm.Array`. ``device``: the GPU that uses the memory (as :meth:`Client.open`);
     ``"cpu"``: the segment must be in host memory; None: where the memory is. ``client``: None
     connects, as :func:`connect` without arguments does. Blocks until the segment is published and
     complete, at most ``timeout`` seconds, also for a broker that starts later.
@@ -48,7 +50,7 @@ class safe_open:  # noqa: N801
         self,
         name: str,
         framework: str | None = None,
-        device: str | int | None = None,
+        device: Device | None = None,
         *,
         client: Client | None = None,
         timeout: float | None = 0.0,
@@ -117,6 +119,10 @@ class TensorSlice:
         self._name = name
         self._entry = entry
         self._convert = convert
+
+    def __repr__(self) -> str:
+        shape = self.get_shape()
+        return f'<gpushm.TensorSlice of "{self._name}" {self.get_dtype()} {shape} of {self._table.segment!r}>'
 
     def get_shape(self) -> list[int]:
         """The shape of the whole tensor."""
@@ -259,7 +265,7 @@ def load_safetensors(
     paths: str | bytes | os.PathLike[Any] | Sequence[str | bytes | os.PathLike[Any]],
     name: str,
     *,
-    device: str = "auto",
+    device: Device = "auto",
     client: Client | None = None,
     threads: int | None = None,
     reading: Literal["auto", "cached", "direct"] = "auto",

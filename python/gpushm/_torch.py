@@ -15,6 +15,7 @@ from gpushm._tensors import connected, safe_open
 
 if TYPE_CHECKING:
     from gpushm._core import Client
+    from gpushm._types import Device
 
 __all__ = ["MemPool", "load_into", "make_private"]
 
@@ -23,7 +24,7 @@ def load_into(
     name: str,
     module: Any,
     *,
-    device: str | int | None = None,
+    device: Device | None = None,
     strict: bool = True,
     mutable: Sequence[str] = (),
     client: Client | None = None,

@@ -5,21 +5,22 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpushm import _core
-from gpushm._errors import GoneOrReplacedError, NoSuchSegmentError
+from gpushm._errors import AlreadyExistsError, GoneOrReplacedError, NoSuchSegmentError
 from gpushm._frameworks import DTYPES, converter
 from gpushm._shared import place_of
 from gpushm._table import SHARED, Table, extent, open_table, refuse
 
 if TYPE_CHECKING:
-    from gpushm._core import Client, Segment
-    from gpushm._types import Access, Lifetime
+    from gpushm._core import Array, Client, Segment
+    from gpushm._types import Access, Device, Lifetime
 
 __all__ = ["SharedTree"]
 
@@ -27,7 +28,16 @@ __all__ = ["SharedTree"]
 _ALIGNMENT = 256
 #: The entry of "__metadata__" with a structure that is not one dict of arrays.
 _TREE = "gpushm.tree"
+#: The name of the tensor of a segment that is one array.
+_WHOLE = ""
+#: To replace a segment that other processes replace at the same time.
+_ATTEMPTS = 5
+#: Types that are kept: another process names them.
+_MAX_TYPES = 256
 _PLAIN = (str, int, float, bool, type(None))
+#: Types that were made of "dataclass" nodes, by their name and fields; those that JAX knows.
+_dataclasses: dict[tuple[str, ...], type] = {}
+_registered: set[type] = set()
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _FLOAT4 = DTYPES["F4"]
 #: Types of one byte that the table has no name for, at least not for every shape.
@@ -102,6 +112,27 @@ def _is_scalar(value: Any) -> bool:
     return generic is not None and isinstance(value, generic)
 
 
+def _jax_node(value: Any) -> list[tuple[str | int, Any]] | None:
+    """The members of a node that a program has registered in jax.tree_util; None: it is a leaf."""
+    jax = sys.modules.get("jax")
+    if jax is None or hasattr(value, "__dlpack__") or jax.tree_util.all_leaves([value]):
+        return None
+    flat, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda each: each is not value)
+    result = []
+    for (key,), each in flat:
+        names = [getattr(key, name) for name in ("name", "key", "idx") if hasattr(key, name)]
+        result.append((names[0] if names and type(names[0]) in (str, int) else str(key), each))
+    return result
+
+
+def _register_in_jax(kind: type, fields: tuple[str, ...]) -> None:
+    """Make a dataclass a node of JAX's pytrees, if the program uses JAX."""
+    jax = sys.modules.get("jax")
+    if jax is not None and kind not in _registered:
+        jax.tree_util.register_dataclass(kind, data_fields=fields, meta_fields=())
+        _registered.add(kind)
+
+
 @contextlib.contextmanager
 def _at(path: str) -> Iterator[None]:
     """Errors say which part of a structure they are about."""
@@ -156,7 +187,7 @@ class _Writer:
         return {"__metadata__": {_TREE: text}} | self.entries
 
     def _node(self, value: Any, path: str) -> Any:
-        if isinstance(value, dict):
+        if isinstance(value, Mapping):
             for key in value:
                 if type(key) not in (str, int):
                     with _at(path):
@@ -168,6 +199,16 @@ class _Writer:
                 for name, each in zip(value._fields, value, strict=True)
             ]
             return {"namedtuple": [type(value).__name__, fields]}
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            with _at(path):  # names that a reader refuses
+                collections.namedtuple(
+                    type(value).__name__, [f.name for f in dataclasses.fields(value)]
+                )
+            fields = [
+                [each.name, self._below(path, each.name, getattr(value, each.name))]
+                for each in dataclasses.fields(value)
+            ]
+            return {"dataclass": [type(value).__name__, fields]}
         if isinstance(value, (list, tuple)):
             nodes = [self._below(path, i, each) for i, each in enumerate(value)]
             return {"list" if isinstance(value, list) else "tuple": nodes}
@@ -188,6 +229,9 @@ class _Writer:
 
             bytes_of, how = quantised_parts(value)
             return {"quantized": [self._named(bytes_of, path), self._below(path, "how", how)]}
+        node = _jax_node(value)
+        if node is not None:
+            return {"dict": [[key, self._below(path, key, each)] for key, each in node]}
         return {"array": self._named(value, path)}
 
     def _below(self, path: str, key: str | int, value: Any) -> Any:
@@ -241,10 +285,69 @@ class _Copier(_Writer):
         return leaf, {"data_offsets": [begin, begin + leaf.size]}
 
 
-def put(client: Client, name: str, tree: Any, device: str, lifetime: Lifetime) -> Segment:
+def _create(
+    client: Client, name: str, size: int, device: Device, lifetime: Lifetime, replace: bool
+) -> Segment:
+    """A new segment, with ``replace`` also where the name has one; that one keeps it until then."""
+    for attempt in range(_ATTEMPTS):
+        former = 0
+        if replace:
+            with contextlib.suppress(NoSuchSegmentError):
+                former = client.stat(name).generation
+        try:
+            return client.create(name, size, device=device, lifetime=lifetime, replaces=former)
+        except (AlreadyExistsError, GoneOrReplacedError):
+            # Another process has removed or replaced it meanwhile.
+            if not replace or attempt == _ATTEMPTS - 1:
+                raise
+    raise AssertionError
+
+
+def create_array(
+    client: Client,
+    name: str,
+    shape: list[int],
+    dtype: object,
+    device: Device,
+    lifetime: Lifetime,
+    replace: bool,
+) -> Array:
+    """Zeros that :func:`get` reads as one array."""
+    if any(each < 0 for each in shape):
+        raise ValueError(f"the shape {tuple(shape)} has a negative number")
+    kind = _core.dtype_name(dtype)
+    itemsize = _core.dtype_size(dtype)
+    size = math.prod(shape) * itemsize
+    if size == 0:
+        raise ValueError("an array without elements has no memory to share")
+    leaf = Leaf(None, 0, size, size, kind, tuple(shape), None, None)
+    entries = {_WHOLE: _describe(leaf) | {"data_offsets": [0, size]}}
+    node = json.dumps({"array": _WHOLE}, separators=(",", ":"))
+    table = json.dumps({"__metadata__": {_TREE: node}} | entries, separators=(",", ":"))
+    with _create(client, name, _core.tensors_size(table), device, lifetime, replace) as segment:
+        try:
+            if segment.device != "host":
+                segment.fill(0)
+            result = segment.view(kind, shape)
+            segment.publish_tensors(table)
+        except BaseException:
+            with contextlib.suppress(Exception):  # the first one says what was wrong
+                client.remove(name, generation=segment.generation)
+            raise
+    return result
+
+
+def put(
+    client: Client,
+    name: str,
+    tree: Any,
+    device: Device,
+    lifetime: Lifetime,
+    replace: bool,
+) -> Segment:
     writer = _Copier()
     table = json.dumps(writer.table(tree), separators=(",", ":"))
-    segment = client.create(name, _core.tensors_size(table), device=device, lifetime=lifetime)
+    segment = _create(client, name, _core.tensors_size(table), device, lifetime, replace)
     try:
         for leaf, offset, path in writer.leaves:
             with _at(path):
@@ -399,6 +502,19 @@ def get(
         table.close()
 
 
+def _dataclass_of(name: str, fields: tuple[str, ...]) -> type:
+    """The same type for the same name and fields. Raises ValueError."""
+    key = (name, *fields)
+    known = _dataclasses.get(key)
+    if known is None:
+        collections.namedtuple(name, fields)  # raises ValueError for names that Python refuses
+        known = dataclasses.make_dataclass(name, fields)
+        if len(_dataclasses) < _MAX_TYPES:
+            _dataclasses[key] = known
+    _register_in_jax(known, fields)
+    return known
+
+
 class _Reader:
     """Builds the structure. An array under several names is one object."""
 
@@ -434,7 +550,7 @@ class _Reader:
                 type(each) is list and len(each) == 2 and type(each[0]) in (str, int)
                 for each in content
             )
-        elif kind == "namedtuple":
+        elif kind in ("namedtuple", "dataclass"):
             is_valid = (
                 type(content) is list
                 and len(content) == 2
@@ -446,7 +562,7 @@ class _Reader:
                 )
             )
             if is_valid:
-                self._type_of(content)
+                self._type_of(kind, content)
         elif kind == "quantized":
             is_valid = (
                 type(content) is list
@@ -460,7 +576,7 @@ class _Reader:
             raise ValueError(f"not a valid node: {kind!r}")
         if kind == "quantized":
             self._check(content[1])
-        elif kind == "namedtuple":
+        elif kind in ("namedtuple", "dataclass"):
             for each in content[1]:
                 self._check(each[1])
         elif kind in ("dict", "list", "tuple"):
@@ -476,16 +592,21 @@ class _Reader:
         if kind == "tuple":
             return tuple([self._build(each) for each in content])
         if kind == "namedtuple":
-            return self._type_of(content)._make([self._build(each) for _, each in content[1]])
+            return self._type_of(kind, content)._make([self._build(each) for _, each in content[1]])
+        if kind == "dataclass":
+            return self._type_of(kind, content)(*[self._build(each) for _, each in content[1]])
         if kind == "quantized":
             return self._quantized(content)
         return self._tensor(content) if kind == "array" else content
 
-    def _type_of(self, content: Any) -> Any:
+    def _type_of(self, kind: str, content: Any) -> Any:
         """A type with the name and the fields of the one that was put. Raises ValueError."""
-        key = content[0], *(name for name, _ in content[1])
+        name, fields = content[0], tuple(name for name, _ in content[1])
+        if kind == "dataclass":
+            return _dataclass_of(name, fields)
+        key = (name, *fields)
         if key not in self._types:
-            self._types[key] = collections.namedtuple(content[0], key[1:])
+            self._types[key] = collections.namedtuple(name, fields)
         return self._types[key]
 
     def _quantized(self, content: Any) -> Any:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 __all__ = [
     "BrokerInfo",
@@ -21,6 +21,8 @@ __all__ = [
 
 Access: TypeAlias = Literal["read", "read-write"]
 Lifetime: TypeAlias = Literal["leased", "persistent"]
+#: A name, an ordinal, or a device of PyTorch, JAX, CuPy or cuda.core (gpushm/_devices.py).
+Device: TypeAlias = str | int | Any
 
 
 class SegmentInfo(NamedTuple):

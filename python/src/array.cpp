@@ -3,6 +3,7 @@
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "exchange.hpp"
 #include "exchange_table.hpp"
 #include "handle.hpp"
+#include "in_python.hpp"
 #include "known_memory.hpp"
 
 namespace gpushm_python {
@@ -116,6 +118,28 @@ nb::tuple reduce(const array& self) {
                                        to_tuple(self.shape),
                                        to_tuple(self.strides),
                                        static_cast<const std::byte*>(self.data) - begin));
+}
+
+/// Other elements of the same memory: from the `offset`-th element of `self` on.
+array rearrange(const array& self,
+                std::vector<std::int64_t> shape,
+                std::vector<std::int64_t> strides,
+                std::int64_t offset) {
+  array result = self;
+  result.shape = std::move(shape);
+  result.strides = std::move(strides);
+  const auto is_negative = [](std::int64_t each) { return each < 0; };
+  if (offset < 0 || result.shape.size() != result.strides.size() ||
+      std::any_of(result.shape.begin(), result.shape.end(), is_negative) ||
+      std::any_of(result.strides.begin(), result.strides.end(), is_negative)) {
+    throw nb::value_error("a shape, strides or an offset that is negative, or of another length");
+  }
+  const auto begin = static_cast<std::uint64_t>(offset) * self.type->itemsize;
+  if (begin + result.extent_bytes() > self.extent_bytes()) {
+    throw nb::value_error("elements outside the array");
+  }
+  result.data = static_cast<std::byte*>(self.data) + begin;
+  return result;
 }
 
 }  // namespace
@@ -442,6 +466,70 @@ void register_array(nb::module_& module) {
           nb::sig("def view(self, dtype: object, /) -> Array"),
           "The same bytes as elements of another type of the same size. Raises TypeError.")
       .def(
+          "numpy",
+          [](nb::handle self) { return in_python("gpushm._arrays", "to", "numpy", self); },
+          nb::sig("def numpy(self) -> Any"),
+          "A NumPy array on these elements, without a copy; read-only if they are mapped so.\n\n"
+          "Raises TypeError for memory of a GPU, BufferError if :attr:`ready` is not reached.")
+      .def(
+          "torch",
+          [](nb::handle self) { return in_python("gpushm._arrays", "to", "torch", self); },
+          nb::sig("def torch(self) -> Any"),
+          "A tensor of PyTorch on these elements, without a copy. PyTorch has no read-only "
+          "tensors: a\n"
+          "write to :attr:`readonly` memory ends the process or the CUDA context.")
+      .def(
+          "jax",
+          [](nb::handle self) { return in_python("gpushm._arrays", "to", "jax", self); },
+          nb::sig("def jax(self) -> Any"),
+          "An array of JAX on these elements, without a copy.")
+      .def(
+          "cupy",
+          [](nb::handle self) { return in_python("gpushm._arrays", "to", "cupy", self); },
+          nb::sig("def cupy(self) -> Any"),
+          "An array of CuPy on these elements, without a copy.")
+      .def(
+          "item",
+          [](nb::handle self) { return in_python("gpushm._arrays", "item", self); },
+          nb::sig("def item(self) -> Any"),
+          "The only element, as a number of Python. Raises ValueError if there are others.")
+      .def(
+          "__float__",
+          [](nb::handle self) { return nb::float_(self.attr("item")()); },
+          nb::sig("def __float__(self) -> float"))
+      .def(
+          "__int__",
+          [](nb::handle self) { return nb::int_(self.attr("item")()); },
+          nb::sig("def __int__(self) -> int"))
+      .def(
+          "__getitem__",
+          [](nb::handle self, nb::handle index) {
+            return in_python("gpushm._arrays", "part", self, index);
+          },
+          nb::arg("index").none(),
+          nb::sig("def __getitem__(self, index: Any, /) -> Array"),
+          "A view of a part: integers, slices with a positive step, ``None`` and ``...``. Raises "
+          "IndexError.")
+      .def(
+          "__setitem__",
+          [](nb::handle self, nb::handle index, nb::handle value) {
+            in_python("gpushm._arrays", "set_part", self, index, value);
+          },
+          nb::arg("index").none(),
+          nb::arg("value").none(),
+          nb::sig("def __setitem__(self, index: Any, value: Any, /) -> None"),
+          "Overwrite a part: in host memory as NumPy does, on a GPU as :meth:`copy_from`. Raises\n"
+          "ValueError for what is mapped for reading only.")
+      .def(
+          "reshape",
+          [](nb::handle self, const nb::args& shape) {
+            return in_python("gpushm._arrays", "reshape", self, shape);
+          },
+          nb::sig("def reshape(self, *shape: int | Sequence[int]) -> Array"),
+          "The same elements in another shape, one dimension of which may be -1. Raises ValueError "
+          "for an\n"
+          "array that is not contiguous, or a shape of another number of elements.")
+      .def(
           "tobytes",
           to_bytes,
           nb::sig("def tobytes(self) -> bytes"),
@@ -471,6 +559,17 @@ void register_array(nb::module_& module) {
            "is not published, BufferError if :attr:`ready` is not reached.");
   register_exchange(type);
   register_exchange_table(type);
+  module.def("rearrange",
+             rearrange,
+             nb::arg("array"),
+             nb::arg("shape"),
+             nb::arg("strides"),
+             nb::arg("offset"),
+             nb::sig("def rearrange(array: Array, shape: Sequence[int], strides: Sequence[int], "
+                     "offset: int) -> Array"),
+             "Other elements of the same memory, from the ``offset``-th element of ``array`` on. "
+             "Raises ValueError\n"
+             "for elements outside ``array``.");
 }
 
 }  // namespace gpushm_python

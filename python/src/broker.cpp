@@ -181,7 +181,7 @@ void begin(export_object* self,
   closable<gpushm_file_export> owned(made, gpushm_file_export_end);
   gpushm_client* client = nullptr;
   call_released([&] { return gpushm_client_dup(gpushm_file_export_client(made), &client); });
-  new (self) export_object{std::move(owned), make_object<client_object>(client), where};
+  new (self) export_object{std::move(owned), make_client(client), where};
 }
 
 void write(export_object& self, const segment_object& what) {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "array.hpp"
+#include "device.hpp"
 #include "exchange.hpp"
 #include "gpushm/channel.h"
 #include "in_python.hpp"
@@ -56,6 +57,12 @@ struct consumer_object {
     handle.close();
   }
 };
+
+/// For people: `<gpushm.Consumer of "camera", closed>`.
+string described(const char* type, const string& channel, const string& state) {
+  return string("<gpushm.") + type + " of \"" + channel + '"' +
+         (state.empty() ? "" : ", " + state) + '>';
+}
 
 /// What is wrong with a use, and ends the message's advice.
 [[noreturn]] void raise_used(const char* operation, const string& name, const char* cause) {
@@ -251,11 +258,12 @@ nb::object create_producer(client_object& self,
                            const string& name,
                            std::uint64_t slot_size,
                            std::uint32_t slots,
-                           const string& device,
+                           nb::handle where,
                            bool huge_pages) {
   auto options = with_size<gpushm_channel_options>();
   options.slot_bytes = slot_size;
   options.slots = slots;
+  const string device = to_device(where);
   options.device = text(device);
   options.huge_pages = huge_pages;
   gpushm_producer* made = nullptr;
@@ -282,7 +290,7 @@ nb::object open_consumer(client_object& self,
                          const string& name,
                          const string& mode,
                          std::uint32_t held,
-                         const std::optional<string>& device,
+                         nb::handle device,
                          std::optional<double> timeout,
                          std::optional<double> resume,
                          std::shared_ptr<stop_source> stop) {
@@ -297,7 +305,7 @@ nb::object open_consumer(client_object& self,
   auto work = std::make_shared<state>();
   work->client = self.handle.get("consumer");
   work->name = name;
-  work->device = device.value_or("");
+  work->device = to_device(device);
   work->options.mode = to_mode(mode);
   work->options.held = held;
   work->options.device = text(work->device);
@@ -735,6 +743,12 @@ void register_channel(nb::module_& module) {
            producer_stats,
            nb::sig("def stats(self) -> ProducerStats"),
            "Counters. Does not block.");
+  producer.def(
+      "__repr__",
+      [](const producer_object& self) {
+        return described("Producer", self.name, self.handle.is_closed() ? "closed" : "");
+      },
+      nb::sig("def __repr__(self) -> str"));
   def_close(
       producer,
       "End the channel: consumers get the items that are published, and then the end. Slots are\n"
@@ -803,6 +817,16 @@ void register_channel(nb::module_& module) {
           "__aiter__",
           [](nb::handle self) { return aio("Items", self); },
           nb::sig("def __aiter__(self) -> AsyncIterator[Item]"));
+  consumer.def(
+      "__repr__",
+      [](const consumer_object& self) {
+        if (self.handle.is_closed()) {
+          return described("Consumer", self.name, "closed");
+        }
+        const bool has_ended = gpushm_consumer_has_ended(self.handle.get("repr").get());
+        return described("Consumer", self.name, has_ended ? "ended" : "");
+      },
+      nb::sig("def __repr__(self) -> str"));
   def_close(consumer,
             "Leave the channel. Its items are released. Calls of other threads that wait end with\n"
             "gpushm.CancelledError. Waits at most a second for streams.",
@@ -818,7 +842,7 @@ void register_channel_methods(nb::class_<client_object>& type) {
            nb::kw_only(),
            nb::arg("device") = "auto",
            nb::arg("huge_pages") = false,
-           nb::sig("def producer(self, name: str, slot_size: int, slots: int, *, device: str = "
+           nb::sig("def producer(self, name: str, slot_size: int, slots: int, *, device: Device = "
                    "'auto', huge_pages: "
                    "bool = False) -> Producer"),
            "Create a channel of ``slots`` slots of ``slot_size`` bytes, or continue one whose "
@@ -835,7 +859,7 @@ void register_channel_methods(nb::class_<client_object>& type) {
            nb::arg("resume").none() = 0.0,
            nb::arg("stop").none() = nb::none(),
            nb::sig("def consumer(self, name: str, *, mode: str = 'block', held: int = 0, device: "
-                   "str | None = None, "
+                   "Device | None = None, "
                    "timeout: float | None = 10.0, resume: float | None = 0.0, stop: Stop | None = "
                    "None) -> Consumer"),
            "Join a channel, at its newest item. ``mode``: ``\"block\"`` (gets each item, and the "

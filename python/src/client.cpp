@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "channel.hpp"
+#include "device.hpp"
 #include "in_python.hpp"
 #include "known_memory.hpp"
 #include "segment.hpp"
@@ -66,21 +67,23 @@ nb::object connect(nb::handle socket,
   }
   work->options.prefetch = work->names.data();
   work->options.prefetch_count = work->names.size();
+  in_python("gpushm._log", "begin");
   run_cancellable(stop, [work](gpushm_stop* by) {
     work->options.stop = by;
     return gpushm_client_connect(&work->options, work->timeout_ms, &work->client);
   });
-  return make_object<client_object>(std::exchange(work->client, nullptr));
+  return make_client(std::exchange(work->client, nullptr));
 }
 
 nb::object create(client_object& self,
                   const string& name,
                   std::uint64_t size,
-                  const string& device,
+                  nb::handle where,
                   const string& lifetime,
                   std::uint64_t chunk_size,
                   bool huge_pages,
                   std::uint64_t replaces) {
+  const string device = to_device(where);
   auto options = with_size<gpushm_create_options>();
   options.size_bytes = size;
   options.device = text(device);
@@ -181,6 +184,16 @@ nb::object subscribe(client_object& self, const string& prefix) {
 
 }  // namespace
 
+nb::object make_client(gpushm_client* client) {
+  nb::object made = make_object<client_object>(client);
+  auto info = with_size<gpushm_broker_info>();
+  call_released([&] { return gpushm_client_broker(client, &info); });
+  auto& members = *nb::inst_ptr<client_object>(made);
+  members.socket.assign(info.socket_path, info.socket_path_size);
+  members.domain.assign(info.domain, info.domain_size);
+  return made;
+}
+
 gpushm_lifetime to_lifetime(const string& text) {
   if (text == "leased") {
     return GPUSHM_LIFETIME_LEASED;
@@ -204,36 +217,39 @@ void register_client(nb::module_& module) {
       "Methods block for round trips to the broker, each at most the request timeout, and raise\n"
       "BrokerUnreachableError, BrokerGoneError, TimedOutError and ForkedError besides those they "
       "name.");
-  type.def("create",
-           create,
-           nb::arg("name"),
-           nb::arg("size"),
-           nb::kw_only(),
-           nb::arg("device") = "auto",
-           nb::arg("lifetime") = "leased",
-           nb::arg("chunk_size") = 0,
-           nb::arg("huge_pages") = false,
-           nb::arg("replaces") = 0,
-           nb::sig("def create(self, name: str, size: int, *, device: str = 'auto', lifetime: str "
-                   "= 'leased', "
-                   "chunk_size: int = 0, huge_pages: bool = False, replaces: int = 0) -> Segment"),
-           "Create a segment of ``size`` bytes that only this client sees before\n"
-           ":meth:`Segment.publish`. Contents are zero on the host, and undefined on GPUs.\n\n"
-           "``device``: an ordinal as CUDA numbers it, a UUID, ``\"host\"``, or ``\"auto\"``: the "
-           "first\n"
-           "visible GPU, else the host. ``lifetime``: ``\"leased\"`` (freed with its last lease) "
-           "or\n"
-           "``\"persistent\"`` (until removed). ``chunk_size``: bytes of one physical allocation; "
-           "0: a\n"
-           "single one. ``huge_pages``: 2 MiB pages, host only. ``replaces``: the generation of a\n"
-           "segment that has the name, and that this process may remove. It keeps the name until "
-           "the\n"
-           "new segment is published, which moves the name at once: a process that opens the name\n"
-           "finds one of the two.\n\n"
-           "Raises gpushm.AlreadyExistsError, QuotaExceededError, OutOfMemoryError,\n"
-           "DeviceNotFoundError, DriverUnavailableError, InvalidArgumentError, and with "
-           "``replaces``\n"
-           "GoneOrReplacedError (another segment has the name) and PermissionDeniedError.");
+  type.def(
+      "create",
+      create,
+      nb::arg("name"),
+      nb::arg("size"),
+      nb::kw_only(),
+      nb::arg("device") = "auto",
+      nb::arg("lifetime") = "leased",
+      nb::arg("chunk_size") = 0,
+      nb::arg("huge_pages") = false,
+      nb::arg("replaces") = 0,
+      nb::sig("def create(self, name: str, size: int, *, device: Device = 'auto', lifetime: str "
+              "= 'leased', "
+              "chunk_size: int = 0, huge_pages: bool = False, replaces: int = 0) -> Segment"),
+      "Create a segment of ``size`` bytes that only this client sees before\n"
+      ":meth:`Segment.publish`. Contents are zero on the host, and undefined on GPUs.\n\n"
+      "``device``: an ordinal as CUDA numbers it (``1``, ``\"cuda:1\"``), a UUID, ``\"host\"`` or "
+      "``\"cpu\"``,\n"
+      "a device of PyTorch, JAX, CuPy or cuda.core, or ``\"auto\"``: the first visible GPU, "
+      "else\n"
+      "the host, with a warning. ``lifetime``: ``\"leased\"`` (freed with its last lease) "
+      "or\n"
+      "``\"persistent\"`` (until removed). ``chunk_size``: bytes of one physical allocation; "
+      "0: a\n"
+      "single one. ``huge_pages``: 2 MiB pages, host only. ``replaces``: the generation of a\n"
+      "segment that has the name, and that this process may remove. It keeps the name until "
+      "the\n"
+      "new segment is published, which moves the name at once: a process that opens the name\n"
+      "finds one of the two.\n\n"
+      "Raises gpushm.AlreadyExistsError, QuotaExceededError, OutOfMemoryError,\n"
+      "DeviceNotFoundError, DriverUnavailableError, InvalidArgumentError, and with "
+      "``replaces``\n"
+      "GoneOrReplacedError (another segment has the name) and PermissionDeniedError.");
   register_open_methods(type);
   register_share_methods(type);
   type.def("list",
@@ -313,6 +329,16 @@ void register_client(nb::module_& module) {
           nb::sig("def close(self) -> None"),
           "End the connection when the last segment that uses it is closed. Again: no effect.")
       .def_prop_ro(
+          "socket",
+          [](const client_object& self) { return self.socket; },
+          nb::sig("def socket(self) -> str"),
+          "The path of the broker's socket.")
+      .def_prop_ro(
+          "domain",
+          [](const client_object& self) { return self.domain; },
+          nb::sig("def domain(self) -> str"),
+          "The domain whose segments it sees.")
+      .def_prop_ro(
           "closed",
           [](const client_object& self) { return self.handle.is_closed(); },
           nb::sig("def closed(self) -> bool"),
@@ -320,7 +346,8 @@ void register_client(nb::module_& module) {
       .def(
           "__repr__",
           [](const client_object& self) -> string {
-            return self.handle.is_closed() ? "<gpushm.Client, closed>" : "<gpushm.Client>";
+            return "<gpushm.Client of domain \"" + self.domain + "\" at \"" + self.socket + '"' +
+                   (self.handle.is_closed() ? ", closed>" : ">");
           },
           nb::sig("def __repr__(self) -> str"));
   def_context_manager(

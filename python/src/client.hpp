@@ -14,7 +14,13 @@ namespace gpushm_python {
 struct client_object {
   explicit client_object(gpushm_client* client) : handle(client, gpushm_client_close) {}
   closable<gpushm_client> handle;
+  /// Of the broker that it has connected to first.
+  std::string socket = {};
+  std::string domain = {};
 };
+
+/// The Python object of a connection. Needs the GIL.
+nanobind::object make_client(gpushm_client* client);
 
 /// "leased" or "persistent". Raises ValueError. Needs the GIL.
 gpushm_lifetime to_lifetime(const std::string& text);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "client.hpp"
+#include "device.hpp"
 #include "in_python.hpp"
 #include "segment.hpp"
 #include "stop.hpp"
@@ -43,10 +44,10 @@ struct opening {
 std::shared_ptr<opening> make_opening(client_object& self,
                                       const string& access,
                                       std::optional<double> timeout,
-                                      const std::optional<string>& device) {
+                                      nb::handle device) {
   auto result = std::make_shared<opening>();
   result->client = self.handle.get("open");
-  result->device = device.value_or("");
+  result->device = to_device(device);
   result->options.access = to_access(access);
   result->timeout_ms = to_milliseconds(timeout);
   result->options.device = text(result->device);
@@ -61,7 +62,7 @@ nb::object open(client_object& self,
                 const string& name,
                 const string& access,
                 std::optional<double> timeout,
-                const std::optional<string>& device,
+                nb::handle device,
                 std::optional<std::uint64_t> size,
                 std::shared_ptr<stop_source> stop) {
   auto work = make_opening(self, access, timeout, device);
@@ -83,7 +84,7 @@ nb::list open_many(client_object& self,
                    std::vector<string> names,
                    const string& access,
                    std::optional<double> timeout,
-                   const std::optional<string>& device,
+                   nb::handle device,
                    bool return_errors,
                    std::shared_ptr<stop_source> stop) {
   auto work = make_opening(self, access, timeout, device);
@@ -156,7 +157,7 @@ void register_open_methods(nb::class_<client_object>& type) {
           nb::arg("size").none() = nb::none(),
           nb::arg("stop").none() = nb::none(),
           nb::sig("def open(self, name: str, *, access: str = 'read', timeout: float | None = 0.0, "
-                  "device: str "
+                  "device: Device "
                   "| None = None, size: int | None = None, stop: Stop | None = None) -> Segment"),
           "Open a published segment. Blocks until it is published, at most ``timeout`` seconds.\n\n"
           "``access``: ``\"read\"`` (mapped for reading only) or ``\"read-write\"``. ``device``: "
@@ -174,11 +175,12 @@ void register_open_methods(nb::class_<client_object>& type) {
            nb::arg("device").none() = nb::none(),
            nb::arg("return_errors") = false,
            nb::arg("stop").none() = nb::none(),
-           nb::sig("def open_many(self, names: Sequence[str], *, access: str = 'read', timeout: "
-                   "float | None = "
-                   "0.0, device: str | None = None, return_errors: bool = False, stop: Stop | None "
-                   "= None) -> "
-                   "list[Any]"),
+           nb::sig(
+               "def open_many(self, names: Sequence[str], *, access: str = 'read', timeout: "
+               "float | None = "
+               "0.0, device: Device | None = None, return_errors: bool = False, stop: Stop | None "
+               "= None) -> "
+               "list[Any]"),
            "Open any number of segments with few round trips, in the order of ``names``. "
            "``timeout`` is for\n"
            "all of them together.\n\n"
@@ -191,9 +193,7 @@ void register_open_methods(nb::class_<client_object>& type) {
              const string& name,
              const string& access,
              std::optional<double> timeout,
-             const std::optional<string>& device) {
-            return aio("client_open", self, name, access, timeout, device);
-          },
+             nb::handle device) { return aio("client_open", self, name, access, timeout, device); },
           nb::arg("name"),
           nb::kw_only(),
           nb::arg("access") = "read",
@@ -201,7 +201,7 @@ void register_open_methods(nb::class_<client_object>& type) {
           nb::arg("device").none() = nb::none(),
           nb::sig("def open_async(self, name: str, *, access: str = 'read', timeout: float | None "
                   "= 30.0, device: "
-                  "str | None = None) -> Coroutine[Any, Any, Segment]"),
+                  "Device | None = None) -> Coroutine[Any, Any, Segment]"),
           "As :meth:`open`, for asyncio. Cancelling the task ends the wait.");
 }
 

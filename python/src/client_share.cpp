@@ -93,27 +93,37 @@ void register_share_methods(nb::class_<client_object>& type) {
           [](nb::handle self,
              const string& name,
              nb::handle tree,
-             const string& device,
-             const string& lifetime) {
-            return in_python("gpushm._tree", "put", self, name, tree, device, lifetime);
+             nb::handle device,
+             const string& lifetime,
+             bool replace) {
+            return in_python("gpushm._tree", "put", self, name, tree, device, lifetime, replace);
           },
           nb::arg("name"),
           nb::arg("tree"),
           nb::kw_only(),
           nb::arg("device") = "auto",
           nb::arg("lifetime") = "persistent",
-          nb::sig("def put(self, name: str, tree: object, *, device: str = 'auto', lifetime: str = "
-                  "'persistent') -> Segment"),
+          nb::arg("replace") = false,
+          nb::sig(
+              "def put(self, name: str, tree: object, *, device: Device = 'auto', lifetime: str = "
+              "'persistent', replace: bool = False) -> Segment"),
           "Copy a structure of arrays (a state dict) into one new segment, and publish it.\n\n"
-          "``tree``: dicts with str or int keys, lists, tuples and namedtuples, nested, of arrays "
-          "in\n"
+          "``tree``: dicts (mappings) with str or int keys, lists, tuples, namedtuples, "
+          "dataclasses "
+          "and other\n"
+          "nodes of JAX's pytrees, nested, of arrays in\n"
           "memory of the host or of any GPU (objects with ``__dlpack__``, NumPy arrays of "
           "ml_dtypes,\n"
           "tensors of all types of PyTorch) and of str, int, float, bool and None. NumPy's scalars "
           "become\n"
           "Python's. An array under several names is copied once, and keeps its strides if it has "
           "no\n"
-          "gaps. ``device``, ``lifetime``: as :meth:`create`. Blocks until all is copied.\n\n"
+          "gaps. ``device``, ``lifetime``: as :meth:`create`. ``replace``: a segment that has the "
+          "name "
+          "keeps it\n"
+          "until this one is complete, which then has it at once; readers of the former one keep "
+          "it. Blocks\n"
+          "until all is copied.\n\n"
           "Raises TypeError, with the place in the tree, for what cannot be put, such as "
           "big-endian\n"
           "elements; and as :meth:`create`.")
@@ -124,7 +134,7 @@ void register_share_methods(nb::class_<client_object>& type) {
              const std::optional<string>& framework,
              const string& access,
              std::optional<double> timeout,
-             const std::optional<string>& device) {
+             nb::handle device) {
             return in_python("gpushm._tree", "get", self, name, framework, access, timeout, device);
           },
           nb::arg("name"),
@@ -134,7 +144,7 @@ void register_share_methods(nb::class_<client_object>& type) {
           nb::arg("timeout").none() = 0.0,
           nb::arg("device").none() = nb::none(),
           nb::sig("def get(self, name: str, framework: str | None = None, *, access: str = 'read', "
-                  "timeout: float | None = 0.0, device: str | None = None) -> Any"),
+                  "timeout: float | None = 0.0, device: Device | None = None) -> Any"),
           "The structure that :meth:`put` has published, without a copy: its arrays are views of "
           "the\n"
           "segment, which stays open as long as one of them.\n\n"

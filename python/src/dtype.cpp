@@ -170,6 +170,12 @@ void register_dtypes(nb::module_& module) {
       "a\n"
       "big-endian one.");
   module.def(
+      "dtype_size",
+      [](nb::handle what) { return find_dtype(what).itemsize; },
+      nb::arg("dtype"),
+      nb::sig("def dtype_size(dtype: object, /) -> int"),
+      "Bytes of one element of this type. Raises TypeError.");
+  module.def(
       "dtypes",
       [] {
         nb::dict result;

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "array.hpp"
+#include "device.hpp"
 #include "dtype.hpp"
 #include "exchange_table.hpp"
 #include "gpushm/tensors.h"
@@ -275,7 +276,7 @@ struct loading {
 nb::object load_tensors(client_object& self,
                         nb::handle paths,
                         const string& name,
-                        const string& device,
+                        nb::handle device,
                         std::optional<std::uint32_t> threads,
                         const string& reading,
                         const string& verify,
@@ -291,7 +292,7 @@ nb::object load_tensors(client_object& self,
   auto work = std::make_shared<loading>();
   work->client = self.handle.get("load_tensors");
   work->name = name;
-  work->device = device;
+  work->device = to_device(device);
   work->paths = to_paths(paths);
   work->tensors = to_names(tensors);
   work->slices = to_slices(slices);
@@ -323,7 +324,7 @@ nb::object load_tensors(client_object& self,
 
 nb::object open_tensors(client_object& self,
                         const string& name,
-                        const std::optional<string>& device,
+                        nb::handle device,
                         std::optional<double> timeout,
                         std::shared_ptr<stop_source> stop) {
   struct state {
@@ -340,7 +341,7 @@ nb::object open_tensors(client_object& self,
   auto work = std::make_shared<state>();
   work->client = self.handle.get("open_tensors");
   work->name = name;
-  work->device = device.value_or("");
+  work->device = to_device(device);
   work->options.device = text(work->device);
   const std::int64_t timeout_ms = to_milliseconds(timeout);
   run_with_timeout(timeout_ms, stop, [work, timeout_ms](gpushm_stop* by) {
@@ -586,15 +587,16 @@ void register_tensors_methods(nb::class_<client_object>& type) {
            nb::arg("timeout").none() = 3600.0,
            nb::arg("progress").none() = nb::none(),
            nb::arg("stop").none() = nb::none(),
-           nb::sig("def load_tensors(self, paths: str | bytes | os.PathLike[Any] | Sequence[str | "
-                   "bytes | os.PathLike[Any]], name: str, *, device: str = 'auto', threads: int | "
-                   "None = None, reading: Literal['auto', 'cached', 'direct'] = 'auto', verify: "
-                   "Literal['auto', 'full'] = 'auto', replace: bool = False, "
-                   "tensors: Sequence[str] | None = None, slices: Mapping[str, tuple[int, ...] | "
-                   "Sequence[tuple[int, ...]]] | None = None, timeout: float | None = 3600.0, "
-                   "progress: "
-                   "Callable[[int, int, int, bool], object] | None = None, stop: Stop | None = "
-                   "None) -> Segment"),
+           nb::sig(
+               "def load_tensors(self, paths: str | bytes | os.PathLike[Any] | Sequence[str | "
+               "bytes | os.PathLike[Any]], name: str, *, device: Device = 'auto', threads: int | "
+               "None = None, reading: Literal['auto', 'cached', 'direct'] = 'auto', verify: "
+               "Literal['auto', 'full'] = 'auto', replace: bool = False, "
+               "tensors: Sequence[str] | None = None, slices: Mapping[str, tuple[int, ...] | "
+               "Sequence[tuple[int, ...]]] | None = None, timeout: float | None = 3600.0, "
+               "progress: "
+               "Callable[[int, int, int, bool], object] | None = None, stop: Stop | None = "
+               "None) -> Segment"),
            "Load safetensors files into a persistent segment, once for all processes that call "
            "this at\n"
            "the same time, and open it for reading. At once if the name has this model already.\n\n"
@@ -636,8 +638,9 @@ void register_tensors_methods(nb::class_<client_object>& type) {
            nb::arg("device").none() = nb::none(),
            nb::arg("timeout").none() = 0.0,
            nb::arg("stop").none() = nb::none(),
-           nb::sig("def open_tensors(self, name: str, *, device: str | None = None, timeout: float "
-                   "| None = 0.0, stop: Stop | None = None) -> Segment"),
+           nb::sig(
+               "def open_tensors(self, name: str, *, device: Device | None = None, timeout: float "
+               "| None = 0.0, stop: Stop | None = None) -> Segment"),
            "Open a segment with tensors for reading. Blocks until it is published and complete, at "
            "most\n"
            "``timeout`` seconds.\n\n"

@@ -12,7 +12,9 @@
 #include <utility>
 
 #include "client.hpp"
+#include "device.hpp"
 #include "exchange.hpp"
+#include "in_python.hpp"
 #include "stop.hpp"
 #include "timeout.hpp"
 
@@ -47,12 +49,11 @@ struct importing {
   ~importing() { gpushm_segment_close(segment); }
 };
 
-std::shared_ptr<importing> make_importing(string source,
-                                          const string& access,
-                                          const std::optional<string>& device) {
+std::shared_ptr<importing> make_importing(string source, const string& access, nb::handle device) {
+  in_python("gpushm._log", "begin");
   auto result = std::make_shared<importing>();
   result->source = std::move(source);
-  result->device = device.value_or("");
+  result->device = to_device(device);
   result->options.access = to_access(access);
   result->options.device = text(result->device);
   return result;
@@ -64,7 +65,7 @@ nb::object to_segment(importing& done) {
 
 nb::object import_ticket(const nb::bytes& ticket,
                          const string& access,
-                         const std::optional<string>& device,
+                         nb::handle device,
                          nb::handle directory,
                          std::shared_ptr<stop_source> stop) {
   auto work = make_importing({ticket.c_str(), ticket.size()}, access, device);
@@ -80,7 +81,7 @@ nb::object import_ticket(const nb::bytes& ticket,
 
 nb::object import_file(nb::handle path,
                        const string& access,
-                       const std::optional<string>& device,
+                       nb::handle device,
                        std::optional<double> timeout,
                        std::shared_ptr<stop_source> stop) {
   auto work = make_importing(path_of(path), access, device);
@@ -194,7 +195,7 @@ void register_tickets(nb::module_& module) {
       nb::arg("directory").none() = nb::none(),
       nb::arg("stop").none() = nb::none(),
       nb::sig(
-          "def import_ticket(ticket: bytes, *, access: str = 'read', device: str | None = None, "
+          "def import_ticket(ticket: bytes, *, access: str = 'read', device: Device | None = None, "
           "directory: str | os.PathLike[str] | None = None, stop: Stop | None = None) -> "
           "Segment"),
       "Map the memory that a ticket describes, through its broker if it names one.\n\n"
@@ -213,7 +214,7 @@ void register_tickets(nb::module_& module) {
       nb::arg("timeout").none() = 0.0,
       nb::arg("stop").none() = nb::none(),
       nb::sig(
-          "def import_file(path: str | os.PathLike[str], *, access: str = 'read', device: str | "
+          "def import_file(path: str | os.PathLike[str], *, access: str = 'read', device: Device | "
           "None = None, timeout: float | None = 0.0, stop: Stop | None = None) -> Segment"),
       "As :func:`import_ticket`, of a file that a live process has written; waits for it at most\n"
       "``timeout`` seconds. Raises gpushm.NoSuchSegmentError, too.");

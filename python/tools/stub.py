@@ -21,6 +21,7 @@ from gpushm._types import (
     BrokerStatistics,
     CacheStats,
     ChannelStatus,
+    Device,
     Event,
     ProducerStats,
     SegmentInfo,

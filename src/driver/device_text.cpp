@@ -94,7 +94,26 @@ std::string uuid_text(std::string_view prefix, std::span<const char, 16> bytes) 
   return text;
 }
 
-std::optional<device_request> parse_device_request(std::string_view text) {
+std::string normal_device(std::string_view text) {
+  if (text == "cpu" || text == "cpu:0") {
+    return "host";
+  }
+  for (const std::string_view framework : {"cuda", "gpu"}) {
+    if (text == framework) {
+      return "0";
+    }
+    if (text.starts_with(framework) && text.substr(framework.size()).starts_with(':')) {
+      const std::string_view ordinal = text.substr(framework.size() + 1);
+      if (const auto number = base::number<int>(ordinal, 10); number && *number >= 0) {
+        return std::to_string(*number);
+      }
+    }
+  }
+  return std::string(text);
+}
+
+std::optional<device_request> parse_device_request(std::string_view notation) {
+  const std::string text = normal_device(notation);
   if (const auto ordinal = base::number<int>(text, 10); ordinal && *ordinal >= 0) {
     return device_request{ordinal, {}};
   }

@@ -29,8 +29,13 @@ struct gpu_information {
 /// "GPU-01020304-0506-…" from "GPU-" and 16 bytes.
 [[nodiscard]] std::string uuid_text(std::string_view prefix, std::span<const char, 16> bytes);
 
-/// A user's notation for a GPU: an ordinal, or "GPU-…"/"MIG-…" with at least 8 characters after the
-/// dash.
+/// A user's notation for a device as the library has it: "host" of "cpu" and "cpu:0", and the
+/// ordinal of "cuda" (0), "cuda:1", "gpu" and "gpu:1", as PyTorch and JAX name them. Other text is
+/// returned as it is.
+[[nodiscard]] std::string normal_device(std::string_view text);
+
+/// A user's notation for a GPU: an ordinal, a name of PyTorch or JAX (see `normal_device`), or
+/// "GPU-…"/"MIG-…" with at least 8 characters after the dash.
 struct device_request {
   std::optional<int> ordinal;
   std::string uuid_prefix;  ///< "GPU-" or "MIG-" in capitals, the rest in lower case

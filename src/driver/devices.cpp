@@ -77,20 +77,31 @@ std::vector<gpu> list() {
   return found;
 }
 
-[[noreturn]] void throw_not_found(std::string_view text,
-                                  std::string_view cause,
-                                  std::span<const gpu> gpus) {
+constexpr std::string_view notations =
+    "use an ordinal (1, cuda:1), the UUID of a GPU or MIG instance, host (cpu) or auto";
+
+[[noreturn]] void throw_not_a_device(std::string_view text, const std::string& available = {}) {
+  throw error(errc::device_not_found,
+              "find device",
+              text,
+              "not an ordinal, nor GPU- or MIG- with at least 8 characters of a UUID" + available,
+              notations);
+}
+
+std::string list_of(std::span<const gpu> gpus) {
   std::string available;
   for (const gpu& each : gpus) {
     available +=
         (available.empty() ? "" : ", ") + std::to_string(each.ordinal) + " = " + each.id.uuid;
   }
-  throw error(errc::device_not_found,
-              "find device",
-              text,
-              std::string(cause) +
-                  (available.empty() ? "; no GPU is available" : "; available: " + available),
-              "use an ordinal, the UUID of a GPU or MIG instance, host or auto");
+  return available.empty() ? "; no GPU is available" : "; available: " + available;
+}
+
+[[noreturn]] void throw_not_found(std::string_view text,
+                                  std::string_view cause,
+                                  std::span<const gpu> gpus) {
+  throw error(
+      errc::device_not_found, "find device", text, std::string(cause) + list_of(gpus), notations);
 }
 
 }  // namespace
@@ -113,8 +124,7 @@ const std::vector<gpu>& visible_gpus() {
 const gpu& find_device(std::string_view text, std::span<const gpu> gpus) {
   const auto request = parse_device_request(text);
   if (!request) {
-    throw_not_found(
-        text, "not an ordinal, nor GPU- or MIG- with at least 8 characters of a UUID", gpus);
+    throw_not_a_device(text, list_of(gpus));
   }
   const gpu* match = nullptr;
   for (const gpu& each : gpus) {
@@ -134,6 +144,9 @@ const gpu& find_device(std::string_view text, std::span<const gpu> gpus) {
 }
 
 const gpu& find_device(std::string_view text) {
+  if (!parse_device_request(text)) {
+    throw_not_a_device(text);
+  }
   return find_device(text, visible_gpus());
 }
 

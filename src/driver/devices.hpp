@@ -29,11 +29,12 @@ struct gpu {
 /// call loads the driver. Thread-safe. Throws `error`: driver_unavailable, forked, driver_error.
 [[nodiscard]] const std::vector<gpu>& visible_gpus();
 
-/// The one of `gpus` that `text` identifies: an ordinal, or the UUID of a GPU or MIG instance, of
-/// which a unique prefix with at least 8 characters after "GPU-" or "MIG-" is sufficient. Throws
-/// `error`: device_not_found, which lists the available devices.
+/// The one of `gpus` that `text` identifies: an ordinal, also as "cuda:0", or the UUID of a GPU or
+/// MIG instance, of which a unique prefix with at least 8 characters after "GPU-" or "MIG-" is
+/// sufficient. Throws `error`: device_not_found, which lists the available devices.
 [[nodiscard]] const gpu& find_device(std::string_view text, std::span<const gpu> gpus);
-/// The same among `visible_gpus()`.
+/// The same among `visible_gpus()`. Loads the driver only for text that can identify a GPU: other
+/// text is device_not_found on every machine.
 [[nodiscard]] const gpu& find_device(std::string_view text);
 
 /// The visible GPU with the UUID of `id`; null if CUDA does not report it in this process (memory

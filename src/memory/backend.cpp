@@ -8,6 +8,7 @@
 
 #include "base/log.hpp"
 #include "driver/cuda.hpp"
+#include "driver/device_text.hpp"
 #include "driver/devices.hpp"
 #include "driver/visibility.hpp"
 #include "gpushm/error.hpp"
@@ -53,7 +54,8 @@ std::shared_ptr<const backend> first_gpu_or_host() {
 
 }  // namespace
 
-std::shared_ptr<const backend> backend_for_create(std::string_view device, bool huge_pages) {
+std::shared_ptr<const backend> backend_for_create(std::string_view text, bool huge_pages) {
+  const std::string device = driver::normal_device(text);
   if (device == "host") {
     return host(huge_pages);
   }
@@ -70,7 +72,8 @@ std::shared_ptr<const backend> backend_for_create(std::string_view device, bool 
   return cuda_vmm(driver::find_device(device));
 }
 
-const driver::gpu& gpu_for_open(const device_id& home, std::string_view device) {
+const driver::gpu& gpu_for_open(const device_id& home, std::string_view text) {
+  const std::string device = driver::normal_device(text);
   driver::check_visible(home);
   if (!device.empty() && device != "auto") {
     if (device == "host") {
@@ -98,7 +101,8 @@ const driver::gpu& gpu_for_open(const device_id& home, std::string_view device) 
 
 std::shared_ptr<const backend> backend_for_open(gpushm::backend kind,
                                                 const device_id& home,
-                                                std::string_view device) {
+                                                std::string_view text) {
+  const std::string device = driver::normal_device(text);
   if (kind != gpushm::backend::host) {
     return cuda_vmm(gpu_for_open(home, device));
   }

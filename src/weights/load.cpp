@@ -15,6 +15,7 @@
 #include "base/log.hpp"
 #include "base/quoted.hpp"
 #include "base/syscall.hpp"
+#include "driver/device_text.hpp"
 #include "driver/devices.hpp"
 #include "gpushm/error.hpp"
 #include "gpushm/timeline.hpp"
@@ -638,8 +639,10 @@ job describe(client& by,
 segment load(client& by,
              const std::string& name,
              const std::vector<std::string>& paths,
-             const load_options& options) {
-  check_options(name, options);
+             const load_options& requested) {
+  check_options(name, requested);
+  load_options options = requested;
+  options.device = driver::normal_device(requested.device);
   const auto until = base::deadline_after(options.timeout);
   std::optional<job> of;
   std::optional<found_slab> held;

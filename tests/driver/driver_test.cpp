@@ -63,12 +63,38 @@ TEST(driver_uuid, is_formatted_in_groups) {
   EXPECT_EQ(uuid_text("MIG-", bytes), "MIG-01020304-0506-0708-090a-0b0c0d0efeff");
 }
 
+TEST(driver_request, normal_device_knows_frameworks) {
+  EXPECT_EQ(normal_device("cpu"), "host");
+  EXPECT_EQ(normal_device("cpu:0"), "host");
+  EXPECT_EQ(normal_device("cuda"), "0");
+  EXPECT_EQ(normal_device("cuda:12"), "12");
+  EXPECT_EQ(normal_device("gpu:3"), "3");
+  for (const char* other : {"", "host", "auto", "1", "cpu:1", "cuda:", "cuda:x", "GPU-abcdef01"}) {
+    EXPECT_EQ(normal_device(other), other);
+  }
+}
+
 TEST(driver_request, is_ordinal_or_uuid_prefix) {
   ASSERT_TRUE(parse_device_request("7"));
   EXPECT_EQ(parse_device_request("7")->ordinal, 7);
   ASSERT_TRUE(parse_device_request("gpu-ABCDEF01"));
   EXPECT_EQ(parse_device_request("gpu-ABCDEF01")->uuid_prefix, "GPU-abcdef01");
-  for (const char* wrong : {"", "-1", "1x", "GPU-abcdef0", "TPU-abcdef01", "99999999999", "auto"}) {
+  EXPECT_EQ(parse_device_request("cuda")->ordinal, 0);
+  EXPECT_EQ(parse_device_request("cuda:3")->ordinal, 3);
+  EXPECT_EQ(parse_device_request("gpu:1")->ordinal, 1);
+  for (const char* wrong : {"",
+                            "-1",
+                            "1x",
+                            "GPU-abcdef0",
+                            "TPU-abcdef01",
+                            "99999999999",
+                            "auto",
+                            "cuda:",
+                            "cuda:-1",
+                            "cuda:1x",
+                            "cuda1",
+                            "cuda:99999999999",
+                            "cpu"}) {
     EXPECT_FALSE(parse_device_request(wrong)) << wrong;
   }
 }
@@ -102,14 +128,27 @@ std::string message_of(std::string_view text, const std::vector<gpu>& gpus) {
 TEST(driver_find_device, failure_lists_devices) {
   const std::string there =
       "; available: 0 = GPU-aaaaaaaa-0000-0000-0000-000000000001, 1 = "
-      "GPU-aaaaaaaa-0000-0000-0000-000000000002 (use an ordinal, the UUID of a GPU or MIG "
-      "instance, host or auto)";
+      "GPU-aaaaaaaa-0000-0000-0000-000000000002 (use an ordinal (1, cuda:1), the UUID of a GPU or "
+      "MIG instance, host (cpu) or auto)";
   EXPECT_EQ(message_of("2", two_gpus()), "find device \"2\": no such device" + there);
   EXPECT_EQ(message_of("GPU-aaaaaaaa", two_gpus()),
             "find device \"GPU-aaaaaaaa\": several devices have this prefix" + there);
-  EXPECT_EQ(message_of("0", {}),
-            "find device \"0\": no such device; no GPU is available (use an ordinal, the UUID of "
-            "a GPU or MIG instance, host or auto)");
+  EXPECT_EQ(
+      message_of("0", {}),
+      "find device \"0\": no such device; no GPU is available (use an ordinal (1, cuda:1), the "
+      "UUID of a GPU or MIG instance, host (cpu) or auto)");
+  EXPECT_EQ(message_of("cuda:9", two_gpus()), "find device \"cuda:9\": no such device" + there);
+}
+
+TEST(driver_find_device, refuses_text_of_no_device_without_a_driver) {
+  for (const char* wrong : {"", "HOST", "cpu:1", "cuda:", "cuda:x", "cuda:-1", "cudax", "tpu:0"}) {
+    try {
+      static_cast<void>(find_device(wrong));
+      FAIL() << wrong;
+    } catch (const error& failure) {
+      EXPECT_EQ(failure.code(), errc::device_not_found) << wrong;
+    }
+  }
 }
 
 TEST(driver_check, has_call_result_and_next_step) {

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "base/memory_limit.hpp"
+#include "driver/device_text.hpp"
 #include "driver/devices.hpp"
 #include "driver/nvml.hpp"
 #include "gpushm/error.hpp"
@@ -20,7 +21,7 @@ demo_place place_of(const driver::gpu& gpu) {
 }  // namespace
 
 demo_place find_place(const std::string& device) {
-  if (device == "host") {
+  if (driver::normal_device(device) == "host") {
     return {"host", {}, {}, device_kind::host};
   }
   if (device != "auto") {

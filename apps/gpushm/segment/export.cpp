@@ -14,6 +14,7 @@
 #include "apps/gpushm/segment/transfer.hpp"
 #include "apps/support/stop_signal.hpp"
 #include "base/text_layout.hpp"
+#include "driver/device_text.hpp"
 
 namespace gpushm::cli {
 
@@ -41,7 +42,7 @@ void check(const export_arguments& arguments) {
                       "the path names a directory",
                       "name the file, for instance --file /shared/weights");
   }
-  const bool on_host = arguments.device == "host";
+  const bool on_host = driver::normal_device(arguments.device) == "host";
   const bool host_kind = arguments.kind == export_kind::host;
   if (host_kind && !on_host && arguments.device != "auto") {
     throw usage_error(errc::invalid_argument,

@@ -296,3 +296,37 @@ def test_a_ticket_of_memory(start, driver):
         gpushm.export_memory(source).hex(),
     )
     assert child.succeed() == f"unknown True {values.sum()}\n"
+
+
+class _Device:
+    """As a framework's device."""
+
+    def __init__(self, **members):
+        vars(self).update(members)
+
+
+def test_gpus_have_the_names_of_frameworks(client):
+    kind = type("Device", (_Device,), {})
+    names = ["0", "cuda", "cuda:0", "gpu", "gpu:0", 0, np.int64(0)]
+    names += [_Device(type="cuda", index=0), _Device(type="cuda", index=None)]
+    names += [_Device(platform="gpu", id=7, local_hardware_id=0), kind(device_id=0), kind(id=0)]
+    for number, device in enumerate(names):
+        with client.create(f"d/{number}", 4096, device=device) as made:
+            assert made.ordinal == 0, device
+            made.publish()
+            with client.open(f"d/{number}", device=device) as opened:
+                assert opened.ordinal == 0, device
+    with pytest.raises(gpushm.DeviceNotFoundError, match="available: 0 = GPU-"):
+        client.create("d/99", 4096, device="cuda:99")
+
+
+def test_parts_of_an_array_of_a_gpu(client):
+    array = gpushm.array((4, 6), "float32", name="part", device="cuda:0", client=client)
+    assert array.tobytes() == bytes(96)
+    array[1] = np.arange(6, dtype="float32")
+    assert array[1, 5].item() == 5.0
+    assert array[1].tobytes() == np.arange(6, dtype="float32").tobytes()
+    assert array[1, 2:4].reshape(2, 1).tobytes() == np.float32([2, 3]).tobytes()
+    assert client.get("part")[1].tobytes() == array[1].tobytes()
+    with pytest.raises(TypeError):
+        array.numpy()
