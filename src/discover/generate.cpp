@@ -11,6 +11,7 @@
 #include "base/text.hpp"
 #include "cdi/document/write.hpp"
 #include "discover/driver_files.hpp"
+#include "discover/drm_gpus.hpp"
 #include "discover/hooks.hpp"
 #include "discover/nodes.hpp"
 #include "gpushm/error.hpp"
@@ -300,6 +301,9 @@ generated generate(const generate_options& options, const std::vector<gpu_entry>
 }
 
 generated generate(const generate_options& options) {
+  if (options.source != gpu_vendor::nvidia) {
+    return generate_drm(options);
+  }
   const root_view root(options.driver_root);
   const installed_driver driver = find_driver(root, options);
   std::vector<std::string> left_out;

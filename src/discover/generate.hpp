@@ -8,12 +8,16 @@
 
 #include "cdi/document/document.hpp"
 #include "discover/findings.hpp"
+#include "discover/gpu_vendor.hpp"
 #include "discover/inventory.hpp"
 #include "discover/name_strategy.hpp"
 
 namespace gpushm::discover {
 
 struct generate_options {
+  /// Whose GPUs to describe. For AMD and Intel: no driver files, and `driver_root` is only the
+  /// directory that contains /dev and /sys.
+  gpu_vendor source = gpu_vendor::nvidia;
   /// The root of the driver installation; paths in the container omit it.
   std::string driver_root = "/";
   /// The prefix of /dev on this machine; empty: `driver_root` if it contains /dev, else "/".
@@ -42,13 +46,13 @@ struct generated {
   std::vector<std::string> missing_control_nodes;
 };
 
-/// Describes the GPUs and the driver of this machine, or of the trees in the options. Queries NVML
-/// and blocks while it does. A GPU or MIG instance that does not answer is left out, with a line in
-/// `incomplete`. Throws `error`: no driver library, no GPU, an unknown device ID, or no usable
-/// device.
+/// Describes the GPUs and the driver of this machine, or of the trees in the options. For NVIDIA's
+/// it queries NVML, for others it reads sysfs, and blocks while it does. A GPU or MIG instance that
+/// does not answer is left out, with a line in `incomplete`. Throws `error`: no driver library, no
+/// GPU, an unknown device ID, or no usable device.
 [[nodiscard]] generated generate(const generate_options& options);
 
-/// The same for GPUs that the caller lists.
+/// The same for NVIDIA's GPUs that the caller lists.
 [[nodiscard]] generated generate(const generate_options& options,
                                  const std::vector<gpu_entry>& gpus);
 
