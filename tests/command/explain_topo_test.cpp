@@ -86,6 +86,7 @@ TEST_F(explain_topo, wrong_usage_exits_with_2_and_prints_nothing) {
        std::vector<std::vector<std::string>>{{"explain"},
                                              {"explain", "--nosuch", "201"},
                                              {"explain", "-", "--from", "-"},
+                                             {"explain", "201", "--here", "--from", recording},
                                              {"topo", "--svg", "--dot"},
                                              {"topo", "--svg", "--json"},
                                              {"topo", "extra"},
@@ -122,7 +123,8 @@ TEST_F(explain_topo, invalid_recording_is_refused_with_next_step) {
 // ---- explain ----
 
 TEST_F(explain_topo, error_is_explained) {
-  const auto ran = run({"explain", "cudaIpcOpenMemHandle:", "invalid", "device", "context"});
+  const auto ran =
+      run({"explain", "--here", "cudaIpcOpenMemHandle:", "invalid", "device", "context"});
   EXPECT_EQ(ran.status, exited(0)) << ran.err;
   EXPECT_THAT(ran.out, StartsWith("invalid device context (CUDA_ERROR_INVALID_CONTEXT"));
   EXPECT_THAT(ran.out, HasSubstr("\n  1. most likely: Exporter and importer have the same PID"));
@@ -177,14 +179,13 @@ TEST_F(explain_topo, log_on_standard_input_is_read) {
   EXPECT_EQ(nothing.status, exited(1));
 }
 
-TEST_F(explain_topo, text_is_limited_to_1_mib) {
+TEST_F(explain_topo, large_log_is_read_to_its_end) {
   const std::string log = "Bus error\n" + std::string(3UL << 20U, 'x') + "\ninvalid argument\n";
-  const auto ran = run_with_input(log, {"explain", "-", "--json"});
-  const json document = document_of(ran);
-  EXPECT_TRUE(document.at("truncated"));
-  EXPECT_THAT(ran.err, HasSubstr("only the first 1 MiB of the text was read"));
-  ASSERT_THAT(document.at("explanations"), SizeIs(1));
+  const json document = document_of(run_with_input(log, {"explain", "-", "--json"}));
+  EXPECT_FALSE(document.at("truncated"));
+  ASSERT_THAT(document.at("explanations"), SizeIs(2));
   EXPECT_EQ(document.at("explanations")[0].at("rule"), "shm-small");
+  EXPECT_EQ(document.at("explanations")[1].at("line_number"), 3);
 }
 
 std::string first_cause(const json& document) {
@@ -207,6 +208,41 @@ TEST_F(explain_topo, causes_are_ordered_for_the_machine) {
               HasSubstr("uvm-major (problem): "));
   EXPECT_THAT(document.at("explanations")[0].at("causes")[0].at("share").get<double>(),
               ::testing::Gt(0.5));
+}
+
+TEST_F(explain_topo, text_alone_decides_unless_machine_is_given) {
+  const std::string text = "CUDA driver version is insufficient for CUDA runtime version";
+  const auto source = [&](const std::vector<std::string>& options) -> std::string {
+    std::vector<std::string> arguments{"explain", "--json", text};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    return document_of(run(arguments)).at("machine").at("source");
+  };
+  EXPECT_EQ(source({"--here"}), "here");
+  EXPECT_EQ(source({"--from", machine_path("no-driver")}), "recording");
+  if (document_of(run({"topo", "--json"})).at("gpus").empty()) {
+    EXPECT_EQ(source({}), "none");
+    const json document = document_of(run({"explain", "--json", text}));
+    EXPECT_FALSE(document.at("machine").at("known"));
+    EXPECT_THAT(document.at("machine").at("facts"), IsEmpty());
+    EXPECT_EQ(first_cause(document), "old-driver");
+    EXPECT_THAT(run({"explain", text}).out, HasSubstr("\nOrdered by the text alone. "));
+  }
+  EXPECT_EQ(first_cause(
+                document_of(run({"explain", "--json", text, "--from", machine_path("no-driver")}))),
+            "no-driver-found");
+}
+
+TEST_F(explain_topo, error_code_is_explained_by_its_section) {
+  for (const char* text :
+       {"no_such_segment", "NoSuchSegmentError", "gpushm.NoSuchSegmentError: x"}) {
+    const auto ran = run({"explain", text});
+    EXPECT_EQ(ran.status, exited(0)) << ran.err;
+    EXPECT_THAT(ran.out,
+                StartsWith("gpushm error no_such_segment, in Python "
+                           "gpushm.NoSuchSegmentError (2)\n  The domain has no published"));
+    EXPECT_THAT(ran.out, HasSubstr("fix:     Run gpushm ls."));
+    expect_plain(ran.out);
+  }
 }
 
 // ---- topo ----

@@ -65,7 +65,10 @@ void add_explain(CLI::App& app, explain_arguments& out) {
   app.add_option("ERROR", out.words, "Text, name or number of an error; - reads standard input")
       ->required()
       ->type_name("");
+  auto* here =
+      app.add_flag("--here", out.here, "The error is from this machine: use its state, too");
   add_from(app, out.from);
+  here->excludes(app.get_option("--from"));
   add_driver_timeout(app, out.driver_timeout);
   add_json(app, out.json);
 }

@@ -34,6 +34,7 @@ struct doctor_arguments {
 struct explain_arguments {
   std::vector<std::string> words;  ///< one "-": read standard input
   std::string from;
+  bool here = false;  ///< the text is from this machine
   std::chrono::milliseconds driver_timeout = default_driver_timeout;
   bool json = false;
 };

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <exception>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/gpushm/commands.hpp"
@@ -20,6 +22,7 @@
 #include "base/text.hpp"
 #include "base/text_layout.hpp"
 #include "inspect/doctor/check.hpp"
+#include "inspect/facts/recording.hpp"
 
 namespace gpushm::cli {
 
@@ -31,29 +34,37 @@ using inspect::explanation;
 /// A log can contain many errors; later errors usually follow from the first.
 constexpr std::size_t max_shown = 4;
 
+/// The rest of a text on standard input is not read.
+constexpr std::uint64_t input_limit_bytes = 1ULL << 30U;
+
 struct given_text {
-  std::string text;
+  inspect::log_explainer log;
+  bool several_lines = false;
   bool cut = false;
+
+  void add(std::string_view part) {
+    several_lines = several_lines || part.find('\n') != std::string_view::npos;
+    log.add(part);
+  }
 };
 
-given_text read_standard_input() {
-  given_text given;
+void read_standard_input(given_text& given) {
   std::array<char, 65'536> part{};
-  while (given.text.size() <= inspect::explain_limit_bytes) {
+  for (std::uint64_t size = 0; size < input_limit_bytes;) {
     const auto count = base::checked("explain", "standard input", "read", [&] {
       return ::read(STDIN_FILENO, part.data(), part.size());
     });
     if (count == 0) {
-      return given;
+      return;
     }
-    given.text.append(part.data(), static_cast<std::size_t>(count));
+    given.add({part.data(), static_cast<std::size_t>(count)});
+    size += static_cast<std::uint64_t>(count);
   }
-  given.text.resize(inspect::explain_limit_bytes);
   given.cut = true;
-  return given;
+  note("only the first GiB of the text was read; pass a part of it: tail -c 1G LOG");
 }
 
-given_text text_of(const explain_arguments& arguments) {
+void read_text(const explain_arguments& arguments, given_text& given) {
   if (arguments.words == std::vector<std::string>{"-"}) {
     if (arguments.from == "-") {
       throw usage_error(errc::invalid_argument,
@@ -62,27 +73,47 @@ given_text text_of(const explain_arguments& arguments) {
                         "standard input cannot be both the text and the recording",
                         "give one of them as a file: --from FILE");
     }
-    return read_standard_input();
+    read_standard_input(given);
+    return;
   }
-  given_text given;
+  std::string text;
   for (const std::string& word : arguments.words) {
-    given.text += (given.text.empty() ? "" : " ") + word;
+    text += (text.empty() ? "" : " ") + word;
   }
-  return given;
+  given.add(text);
 }
+
+/// The machine that orders the causes.
+enum class machine_source { none, here, recording };
 
 struct known_machine {
   inspect::situation here;
-  std::string problem;  ///< why the machine's state is unknown; empty: it is known
+  machine_source source = machine_source::none;
+  std::string problem;  ///< why the machine's state is unknown; empty: it is known, or not used
 };
 
-known_machine gather_situation(const std::string& from, std::chrono::milliseconds driver_timeout) {
+/// Whether the text may be from this machine although --here is not given. Does not query the
+/// driver.
+bool may_be_from_here() {
+  const auto files = inspect::this_system();
+  return inspect::may_have_failed_here(
+      inspect::gather(*files, [] { return inspect::driver_view(); }));
+}
+
+known_machine gather_situation(const explain_arguments& arguments) {
   known_machine known;
   try {
-    const machine seen = gather_machine(from, driver_timeout);
+    if (!arguments.from.empty()) {
+      known.source = machine_source::recording;
+    } else if (arguments.here || may_be_from_here()) {
+      known.source = machine_source::here;
+    } else {
+      return known;
+    }
+    const machine seen = gather_machine(arguments.from, arguments.driver_timeout);
     known.here = inspect::situation_of(seen.facts, inspect::examine(seen.facts));
   } catch (const std::exception& failure) {
-    if (!from.empty()) {
+    if (!arguments.from.empty()) {
       throw;
     }
     // The text can be explained without the machine.
@@ -117,7 +148,7 @@ void print_cause(const cause& each, std::size_t number, const app::style& style)
   lines.replace(indent, words.size(), style.bold(words));
   print(lines);
   for (const std::string& one : each.evidence) {
-    print_labelled("     here:    ", one, text_indent);
+    print_labelled("     why:     ", one, text_indent);
   }
   print_labelled("     confirm: ", each.confirm, text_indent);
   print_labelled("     fix:     ", each.fix, text_indent);
@@ -146,13 +177,32 @@ void print_rest(const std::vector<explanation>& all) {
 
 std::string machine_text(const known_machine& known, const std::string& from) {
   if (!known.problem.empty()) {
-    return fmt::format("This machine's state: unknown ({}). Causes are in the default order.",
+    return fmt::format("This machine's state: unknown ({}). Causes are ordered by the text.",
                        base::printable(known.problem));
   }
-  return from.empty()
-             ? "Ordered for this machine as checked by \"gpushm doctor\" in this "
-               "container and as this user."
-             : fmt::format("Ordered for the machine recorded in {}.", base::printable(from));
+  switch (known.source) {
+    case machine_source::here:
+      return "Ordered for this machine as checked by \"gpushm doctor\" in this container and as "
+             "this user.";
+    case machine_source::recording:
+      return fmt::format("Ordered for the machine recorded in {}.", base::printable(from));
+    case machine_source::none:
+      break;
+  }
+  return "Ordered by the text alone. If it is from this machine: --here. If it is from another: "
+         "\"gpushm doctor --json > FILE\" there, and --from FILE here.";
+}
+
+std::string_view to_string(machine_source source) {
+  switch (source) {
+    case machine_source::here:
+      return "here";
+    case machine_source::recording:
+      return "recording";
+    case machine_source::none:
+      break;
+  }
+  return "none";
 }
 
 // ---- JSON output ----
@@ -179,7 +229,8 @@ json to_json(const explanation& each) {
 void print_document(const std::vector<explanation>& all, const known_machine& known, bool cut) {
   json document{{"explanations", json::array()},
                 {"machine",
-                 {{"known", known.problem.empty()},
+                 {{"known", known.source != machine_source::none && known.problem.empty()},
+                  {"source", to_string(known.source)},
                   {"problem", known.problem.empty() ? json(nullptr) : json(known.problem)},
                   {"facts", known.here.facts}}},
                 {"truncated", cut}};
@@ -192,12 +243,10 @@ void print_document(const std::vector<explanation>& all, const known_machine& kn
 }  // namespace
 
 int run_explain(const explain_arguments& arguments) {
-  const given_text given = text_of(arguments);
-  if (given.cut) {
-    note("only the first 1 MiB of the text was read");
-  }
-  const known_machine known = gather_situation(arguments.from, arguments.driver_timeout);
-  const std::vector<explanation> all = inspect::explain(given.text, known.here);
+  given_text given;
+  read_text(arguments, given);
+  const known_machine known = gather_situation(arguments);
+  const std::vector<explanation> all = given.log.finish(known.here);
   if (arguments.json) {
     print_document(all, known, given.cut);
   }
@@ -209,9 +258,8 @@ int run_explain(const explain_arguments& arguments) {
   }
   if (!arguments.json) {
     const app::style style = app::style::of(STDOUT_FILENO);
-    const bool is_log = given.text.find('\n') != std::string::npos;
     for (std::size_t i = 0; i < std::min(all.size(), max_shown); ++i) {
-      print_explanation(all[i], is_log, style);
+      print_explanation(all[i], given.several_lines, style);
       print("\n");
     }
     print_rest(all);

@@ -12,14 +12,14 @@ file(WRITE "${OUTPUT}" "// SPDX-License-Identifier: Apache-2.0
 namespace gpushm::inspect {
 
 namespace {
-constexpr unsigned char bytes[] = {
+constexpr unsigned char ${NAME}_bytes[] = {
 ${bytes}
 };
 }  // namespace
 
 std::string_view ${NAME}() noexcept;
 std::string_view ${NAME}() noexcept {
-  return {reinterpret_cast<const char*>(bytes), sizeof bytes};
+  return {reinterpret_cast<const char*>(${NAME}_bytes), sizeof ${NAME}_bytes};
 }
 
 }  // namespace gpushm::inspect

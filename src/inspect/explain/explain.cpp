@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "inspect/explain/explain.hpp"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <array>
-#include <optional>
+#include <map>
+#include <tuple>
 
-#include "base/text.hpp"
+#include "inspect/explain/evidence.hpp"
+#include "inspect/explain/index.hpp"
 #include "inspect/explain/match.hpp"
 #include "inspect/explain/rules.hpp"
 
@@ -15,129 +15,110 @@ namespace gpushm::inspect {
 
 namespace {
 
-struct named_fact {
-  std::string_view name;
-  std::string_view words;  ///< as evidence
-  bool (*holds)(const facts&);
-};
-
-template <typename Test>
-bool any_gpu(const facts& all, Test test) {
-  return std::any_of(all.gpus.begin(), all.gpus.end(), test);
-}
-
-bool nearly_full(const gpu_facts& gpu) {
-  return gpu.nvml && gpu.nvml->total_bytes > 0 && gpu.nvml->free_bytes < gpu.nvml->total_bytes / 20;
-}
-
-constexpr std::array<named_fact, 16> known_facts{{
-    {"in-container",
-     "this process is in a container",
-     [](const facts& all) { return !all.self.container.runtime.empty(); }},
-    {"in-pod",
-     "this process is in a pod",
-     [](const facts& all) {
-       return !all.self.container.pod_uid.empty() || !all.self.container.pod_name.empty();
-     }},
-    // The PID of `gpushm explain` itself is irrelevant: it is not the program that failed.
-    {"own-pid-namespace",
-     "this PID namespace is private: its main program is PID 1, like the other container's",
-     [](const facts& all) {
-       const auto found = all.self.namespaces.find("pid");
-       return found != all.self.namespaces.end() && found->second.host == false;
-     }},
-    {"gvisor", "this is a gVisor sandbox", [](const facts& all) { return all.gvisor; }},
-    {"several-gpus",
-     "this machine has several GPUs",
-     [](const facts& all) { return all.gpus.size() > 1; }},
-    {"no-gpus", "no GPU is visible here", [](const facts& all) { return all.gpus.empty(); }},
-    {"some-gpus-hidden",
-     "this process may not open some of the GPUs here",
-     [](const facts& all) {
-       return any_gpu(all, [](const gpu_facts& gpu) { return gpu.open_error.value_or(0) != 0; });
-     }},
-    {"mig",
-     "a GPU here is in MIG mode",
-     [](const facts& all) {
-       return any_gpu(all, [](const gpu_facts& gpu) { return gpu.sharing == "mig"; });
-     }},
-    {"mps", "an MPS daemon runs here", [](const facts& all) { return all.mps; }},
-    {"vgpu",
-     "a GPU here is virtual",
-     [](const facts& all) {
-       return any_gpu(all, [](const gpu_facts& gpu) { return gpu.sharing == "vgpu"; });
-     }},
-    {"no-module",
-     "no NVIDIA kernel module is visible here",
-     [](const facts& all) { return all.module_version.empty(); }},
-    {"small-shm",
-     "/dev/shm here has 64 MiB or less",
-     [](const facts& all) { return all.shm_bytes > 0 && all.shm_bytes <= 64UL * 1024 * 1024; }},
-    {"no-imex",
-     "there is no IMEX channel here",
-     [](const facts& all) { return all.imex_channels.empty(); }},
-    {"xids", "the kernel log has Xid lines", [](const facts& all) { return !all.xids.empty(); }},
-    {"hides-devices",
-     "CUDA_VISIBLE_DEVICES is set here",
-     [](const facts& all) { return all.self.variables.count("CUDA_VISIBLE_DEVICES") > 0; }},
-    {"memory-full",
-     "a GPU here has less than 5% of its memory free",
-     [](const facts& all) { return any_gpu(all, nearly_full); }},
-}};
-
-constexpr std::array<std::string_view, known_facts.size()> make_names_of_facts() {
-  std::array<std::string_view, known_facts.size()> names;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    names[i] = known_facts[i].name;
-  }
-  return names;
-}
-constexpr auto names_of_facts = make_names_of_facts();
-
-// ---- which rules ----
-
-/// Maximum matches per pattern: logs repeat themselves.
+/// Maximum matches per pattern and part of a log: logs repeat themselves.
 constexpr std::size_t max_places = 16;
 
-enum class strength { specific, vague, number };
+enum class strength { specific, manual, vague, number };
+/// What the program that printed the line thinks of it.
+enum class severity { error, warning, information };
 
 struct match {
   const explain_rule* rule = nullptr;
   strength how = strength::specific;
+  severity level = severity::error;
   explain_text::place where;
 };
 
-void add_places(std::vector<match>& matches,
-                const explain_rule& rule,
-                strength how,
-                const explain_text& text,
-                std::string_view pattern) {
-  const std::string lower = lower_case(pattern);
-  auto where = text.find_phrase(lower);
-  for (std::size_t i = 0; where && i < max_places; ++i) {
-    matches.push_back({&rule, how, *where});
-    where = text.find_phrase(lower, where->end);
+/// The patterns of all rules.
+struct pattern_book {
+  struct target {
+    const explain_rule* rule;
+    strength how;
+  };
+  std::vector<target> targets;  ///< of the index's patterns
+  std::multimap<int, const explain_rule*> numbers;
+  pattern_index index;
+
+  static const pattern_book& of_this_build() {
+    static const pattern_book book;
+    return book;
   }
+
+ private:
+  pattern_book() : index(collect()) {}
+  std::vector<pattern> collect() {
+    std::vector<pattern> patterns;
+    const auto add = [&](const std::string& words, const explain_rule& rule, strength how) {
+      patterns.emplace_back(words);
+      targets.push_back({&rule, rule.manual ? strength::manual : how});
+    };
+    for (const explain_rule& rule : explain_rules()) {
+      for (const std::string& name : rule.names) {
+        add(name, rule, strength::specific);
+      }
+      for (const std::string& phrase : rule.phrases) {
+        add(phrase, rule, rule.vague ? strength::vague : strength::specific);
+      }
+      for (const int number : rule.numbers) {
+        numbers.emplace(number, &rule);
+      }
+    }
+    return patterns;
+  }
+};
+
+severity severity_of(std::string_view line) {
+  constexpr std::array<std::string_view, 9> information{" INFO ",
+                                                        " DEBUG ",
+                                                        " TRACE ",
+                                                        "INFO:",
+                                                        "DEBUG:",
+                                                        "[INFO]",
+                                                        "[DEBUG]",
+                                                        "level=info",
+                                                        "level=debug"};
+  constexpr std::array<std::string_view, 3> warnings{"[W ", "UserWarning", "FutureWarning"};
+  const auto has = [&](std::string_view word) { return line.find(word) != std::string_view::npos; };
+  if (std::any_of(information.begin(), information.end(), has) || line.starts_with("INFO ") ||
+      line.starts_with("DEBUG ") || has("\"level\":\"info\"") || has("\"level\":\"debug\"")) {
+    return severity::information;
+  }
+  return std::any_of(warnings.begin(), warnings.end(), has) ? severity::warning : severity::error;
 }
 
+/// All matches, in the text's order; each pattern at most `max_places` times.
 std::vector<match> all_matches(const explain_text& text) {
+  constexpr std::size_t level_reach = 200;  // a level is at the beginning of a line
+  const pattern_book& book = pattern_book::of_this_build();
   std::vector<match> matches;
+  const auto add = [&](const explain_rule* rule, strength how, explain_text::place where) {
+    const std::string_view line = text.raw(text.line_of(where)).substr(0, level_reach);
+    matches.push_back({rule, how, severity_of(line), where});
+  };
+  for (const auto& each : book.index.find_all(text, max_places)) {
+    add(book.targets[each.pattern].rule, book.targets[each.pattern].how, each.where);
+  }
   for (const explain_rule& rule : explain_rules()) {
-    for (const std::string& name : rule.names) {
-      add_places(matches, rule, strength::specific, text, name);
-    }
-    for (const std::string& phrase : rule.phrases) {
-      add_places(matches, rule, rule.vague ? strength::vague : strength::specific, text, phrase);
-    }
     for (const std::string& only : rule.alone) {
       if (text.is_only(lower_case(only))) {
-        matches.push_back({&rule, strength::specific, text.whole()});
+        add(&rule, rule.manual ? strength::manual : strength::specific, text.whole());
       }
     }
-    for (const int number : rule.numbers) {
-      if (const auto where = text.find_number(number)) {
-        matches.push_back({&rule, strength::number, *where});
-      }
+  }
+  std::map<int, std::size_t> counts;
+  const auto add_number = [&](int number, explain_text::place where) {
+    const auto [first, last] = book.numbers.equal_range(number);
+    for (auto each = first; each != last && counts[number] < max_places; ++each) {
+      add(each->second, strength::number, where);
+    }
+    ++counts[number];
+  };
+  if (const auto number = text.only_number()) {
+    add_number(*number, text.whole());
+  }
+  for (auto number = text.next_number(0); number; number = text.next_number(number->where.end)) {
+    if (book.numbers.count(number->value) > 0) {
+      add_number(number->value, number->where);
     }
   }
   return matches;
@@ -156,7 +137,7 @@ bool is_part_of_another(const match& inner, const std::vector<match>& all) {
 std::vector<match> chosen_matches(const explain_text& text) {
   std::vector<match> matches = all_matches(text);
   std::stable_sort(matches.begin(), matches.end(), [](const match& a, const match& b) {
-    return a.how != b.how ? a.how < b.how : a.where.begin < b.where.begin;
+    return std::tie(a.how, a.level, a.where.begin) < std::tie(b.how, b.level, b.where.begin);
   });
   const bool specific = !matches.empty() && matches.front().how != strength::number;
   std::vector<match> chosen;
@@ -172,80 +153,7 @@ std::vector<match> chosen_matches(const explain_text& text) {
   return chosen;
 }
 
-// ---- which causes ----
-
-/// The reason why `condition` holds; nullopt if it does not.
-std::optional<std::string> evidence_of(const explain_condition& condition,
-                                       const explain_text& text,
-                                       const situation& here) {
-  if (!condition.text.empty()) {
-    return text.find_phrase(lower_case(condition.text))
-               ? std::optional(fmt::format("the text contains \"{}\"", condition.text))
-               : std::nullopt;
-  }
-  if (!condition.fact.empty()) {
-    const auto known =
-        std::find_if(known_facts.begin(), known_facts.end(), [&](const named_fact& fact) {
-          return fact.name == condition.fact;
-        });
-    return known != known_facts.end() && here.facts.count(condition.fact) > 0
-               ? std::optional(std::string(known->words))
-               : std::nullopt;
-  }
-  for (const check& each : here.checks) {
-    if (each.id == condition.check && each.result == condition.result) {
-      return fmt::format(
-          "{} ({}): {}", each.id, to_string(each.result), base::printable(each.seen));
-    }
-  }
-  return std::nullopt;
-}
-
-std::vector<cause> causes_of(const explain_rule& rule,
-                             const explain_text& text,
-                             const situation& here) {
-  std::vector<cause> causes;
-  double sum = 0;
-  for (const explain_cause& known : rule.causes) {
-    cause possible{known.id, known.prior, known.text, known.confirm, known.fix, {}};
-    for (const explain_condition& condition : known.when) {
-      if (auto words = evidence_of(condition, text, here)) {
-        possible.share *= condition.factor;
-        if (condition.factor > 1) {
-          possible.evidence.push_back(*std::move(words));
-        }
-      }
-    }
-    sum += possible.share;
-    causes.push_back(std::move(possible));
-  }
-  for (cause& each : causes) {
-    each.share /= sum;
-  }
-  std::stable_sort(causes.begin(), causes.end(), [](const cause& a, const cause& b) {
-    return a.share > b.share;
-  });
-  return causes;
-}
-
-}  // namespace
-
-std::span<const std::string_view> fact_names() {
-  return names_of_facts;
-}
-
-situation situation_of(const facts& all, std::vector<check> checks) {
-  situation here{{}, std::move(checks)};
-  for (const named_fact& each : known_facts) {
-    if (each.holds(all)) {
-      here.facts.emplace(each.name);
-    }
-  }
-  return here;
-}
-
-std::vector<explanation> explain(std::string_view raw, const situation& here) {
-  const explain_text text(raw);
+std::vector<explanation> explanations_of(const explain_text& text, const situation& here) {
   std::vector<explanation> all;
   for (const match& each : chosen_matches(text)) {
     all.push_back({each.rule->id,
@@ -254,9 +162,98 @@ std::vector<explanation> explain(std::string_view raw, const situation& here) {
                    text.text(each.where),
                    text.line(each.where),
                    text.line_number(each.where),
-                   causes_of(*each.rule, text, here)});
+                   causes_of(*each.rule, text, each.where, here)});
   }
   return all;
+}
+
+}  // namespace
+
+// ---- logs of any size ----
+
+struct log_explainer::state {
+  static constexpr std::size_t block_bytes = 1024UL * 1024;
+  /// A message that continues in the next block.
+  static constexpr std::size_t overlap_bytes = 2048;
+  /// Of each rule, with equal strength and severity; the first one is shown.
+  static constexpr int kept_places = 2;
+
+  std::string buffer;
+  std::size_t buffer_line = 1;  ///< the number of its first line
+  std::size_t new_line = 1;     ///< the first line that was not searched yet
+  bool has_blocks = false;
+  explain_text kept;
+  std::map<std::tuple<const explain_rule*, strength, severity>, int> counts;
+
+  void keep_surroundings(std::string_view block) {
+    constexpr std::size_t lines_before = 40;
+    constexpr std::size_t lines_after = 20;
+    const explain_text text(block, buffer_line);
+    std::vector<match> matches = all_matches(text);
+    std::stable_sort(matches.begin(), matches.end(), [](const match& a, const match& b) {
+      return a.where.begin < b.where.begin;
+    });
+    explain_text::place part;
+    for (const match& each : matches) {
+      if (text.line_number({each.where.end, each.where.end}) < new_line ||
+          counts[{each.rule, each.how, each.level}]++ >= kept_places) {
+        continue;
+      }
+      const auto around = text.around(each.where, lines_before, lines_after);
+      if (around.begin > part.end) {
+        kept.append(text, part);
+        part = around;
+      }
+      part = {std::min(part.begin, around.begin), std::max(part.end, around.end)};
+    }
+    kept.append(text, part);
+  }
+
+  void search_block() {
+    const std::size_t end = buffer.rfind('\n', block_bytes - 1);
+    const std::size_t size =
+        end == std::string::npos || end < block_bytes / 2 ? block_bytes : end + 1;
+    keep_surroundings(std::string_view(buffer).substr(0, size));
+    has_blocks = true;
+    const std::size_t line = buffer.find('\n', size - overlap_bytes);
+    const std::size_t used = line < size ? line + 1 : size;
+    const auto lines_to = [&](std::size_t offset) {
+      return static_cast<std::size_t>(
+          std::count(buffer.begin(), buffer.begin() + static_cast<std::ptrdiff_t>(offset), '\n'));
+    };
+    new_line = buffer_line + lines_to(size);
+    buffer_line += lines_to(used);
+    buffer.erase(0, used);
+  }
+};
+
+log_explainer::log_explainer() : state_(std::make_unique<state>()) {}
+
+log_explainer::~log_explainer() = default;
+
+void log_explainer::add(std::string_view part) {
+  while (!part.empty()) {
+    const std::string_view some = part.substr(0, state::block_bytes);
+    state_->buffer += some;
+    part.remove_prefix(some.size());
+    while (state_->buffer.size() > state::block_bytes) {
+      state_->search_block();
+    }
+  }
+}
+
+std::vector<explanation> log_explainer::finish(const situation& here) {
+  if (!state_->has_blocks) {
+    return explanations_of(explain_text(state_->buffer), here);
+  }
+  state_->keep_surroundings(state_->buffer);
+  return explanations_of(state_->kept, here);
+}
+
+std::vector<explanation> explain(std::string_view text, const situation& here) {
+  log_explainer log;
+  log.add(text);
+  return log.finish(here);
 }
 
 }  // namespace gpushm::inspect

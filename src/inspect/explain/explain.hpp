@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <set>
 #include <span>
 #include <string>
@@ -19,6 +20,9 @@ struct situation {
   std::vector<check> checks;
 };
 [[nodiscard]] situation situation_of(const facts& all, std::vector<check> checks);
+/// Whether a text that was printed elsewhere can nevertheless be from this machine: it has GPUs,
+/// and this process is in a container.
+[[nodiscard]] bool may_have_failed_here(const facts& all);
 /// Every name that `situation::facts` can have: "in-container", "own-pid-namespace", ...
 [[nodiscard]] std::span<const std::string_view> fact_names();
 
@@ -42,11 +46,27 @@ struct explanation {
   std::vector<cause> causes;  ///< most likely first
 };
 
-/// Maximum size of a text; the rest is ignored.
-inline constexpr std::size_t explain_limit_bytes = 1024UL * 1024;
-
-/// Explains the errors in `text`: a name, a number, a message, or a whole log; any bytes. The most
-/// specific first, each rule once; empty if nothing is recognised. Pure.
+/// Explains the errors in `text`: a name, a number, a message, or a whole log; any bytes and any
+/// size. The most specific first, each rule once; empty if nothing is recognised. `here` is the
+/// machine that the text is from; empty if it is unknown: the text alone decides. Pure.
 [[nodiscard]] std::vector<explanation> explain(std::string_view text, const situation& here = {});
+
+/// The same for a log in parts; keeps only the surroundings of errors in memory, a few MiB at most.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
+class log_explainer {
+ public:
+  log_explainer();
+  log_explainer(const log_explainer&) = delete;
+  log_explainer& operator=(const log_explainer&) = delete;
+  ~log_explainer();
+
+  void add(std::string_view part);
+  /// The last call.
+  [[nodiscard]] std::vector<explanation> finish(const situation& here);
+
+ private:
+  struct state;
+  std::unique_ptr<state> state_;
+};
 
 }  // namespace gpushm::inspect

@@ -5,59 +5,20 @@
 #include <array>
 
 #include "base/text.hpp"
-#include "base/text_layout.hpp"
-#include "inspect/explain/explain.hpp"
 
 namespace gpushm::inspect {
 
 namespace {
 
-/// Maximum distance between the parts of a phrase.
+/// Maximum distance between the parts of a phrase: at "*", and at "**".
 constexpr std::size_t gap_bytes = 120;
+constexpr std::size_t long_gap_bytes = 1000;
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 bool is_word(char c) {
   return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
-}
-
-/// Length of the terminal escape sequence at the start of `text` (colours in a log), or 0.
-std::size_t escape_length(std::string_view text) {
-  if (text.size() < 2 || text[0] != '\x1b' || text[1] != '[') {
-    return 0;
-  }
-  std::size_t i = 2;
-  while (i < text.size() && i < 32 && text[i] >= 0x20 && text[i] <= 0x3F) {
-    ++i;
-  }
-  return i < text.size() && text[i] >= 0x40 && text[i] <= 0x7E ? i + 1 : i;
-}
-
-std::string cleaned(std::string_view raw) {
-  constexpr std::string_view apostrophe = "\xe2\x80\x99";
-  std::string clean;
-  clean.reserve(raw.size());
-  while (!raw.empty()) {
-    std::size_t used = escape_length(raw);
-    if (used == 0) {
-      used = 1;
-      const char c = raw[0];
-      if (raw.substr(0, apostrophe.size()) == apostrophe) {
-        clean += '\'';
-        used = apostrophe.size();
-      } else if (c != '\n' && (static_cast<unsigned char>(c) <= 0x20 || c == '\x7f')) {
-        // Collapses blanks, so that phrases match whatever the indentation.
-        if (c != '\r' && (clean.empty() || clean.back() != ' ')) {
-          clean += ' ';
-        }
-      } else {
-        clean += c;
-      }
-    }
-    raw.remove_prefix(used);
-  }
-  return clean;
 }
 
 bool joined_before(std::string_view text, std::size_t begin) {
@@ -121,8 +82,9 @@ std::size_t match_end(std::string_view text, std::string_view pattern, std::size
     if (star == std::string_view::npos) {
       return at;
     }
-    pattern.remove_prefix(star + 1);
-    gap = gap_bytes;
+    const bool is_long = pattern.substr(star).starts_with("**");
+    pattern.remove_prefix(star + (is_long ? 2 : 1));
+    gap = is_long ? long_gap_bytes : gap_bytes;
   }
 }
 
@@ -136,56 +98,95 @@ std::string lower_case(std::string_view text) {
   return lower;
 }
 
-explain_text::explain_text(std::string_view raw)
-    : clean_(cleaned(raw.substr(0, explain_limit_bytes))), lower_(lower_case(clean_)) {
+pattern::pattern(std::string_view text) : text_(lower_case(text)) {
+  open_front_ = text_.starts_with('*');
+  open_back_ = text_.size() > 1 && text_.ends_with('*');
+  text_.erase(0, open_front_ ? 1 : 0);
+  if (open_back_) {
+    text_.pop_back();
+  }
+  first_ = std::min(text_.find('*'), text_.size());
+  const auto gaps = static_cast<std::size_t>(std::count(text_.begin(), text_.end(), '*'));
+  longest_ =
+      text_.size() + gaps * (text_.find("**") == std::string::npos ? gap_bytes : long_gap_bytes);
+}
+
+explain_text::explain_text(std::string_view raw, std::size_t first_number) {
+  clean_log log = clean(raw, first_number);
+  clean_ = std::move(log.text);
+  lines_ = std::move(log.lines);
+  lower_ = lower_case(clean_);
   std::replace(lower_.begin(), lower_.end(), '\n', ' ');
 }
 
-std::optional<explain_text::place> explain_text::find_phrase(std::string_view pattern,
-                                                             std::size_t from) const {
-  const bool open_front = pattern.substr(0, 1) == "*";
-  const bool open_back = pattern.size() > 1 && pattern.back() == '*';
-  pattern.remove_prefix(open_front ? 1 : 0);
-  pattern.remove_suffix(open_back ? 1 : 0);
-  const auto star = pattern.find('*');
-  const std::string_view first = pattern.substr(0, star);
-  const auto gaps = static_cast<std::size_t>(std::count(pattern.begin(), pattern.end(), '*'));
-  const std::size_t longest = pattern.size() + gaps * gap_bytes;
-  for (auto begin = lower_.find(first, from); begin != std::string::npos;
-       begin = lower_.find(first, begin + 1)) {
-    if (!open_front && joined_before(lower_, begin)) {
-      continue;
+void explain_text::append(const explain_text& other, place part) {
+  if (part.begin >= part.end) {
+    return;
+  }
+  if (!clean_.empty()) {
+    clean_ += '\n';
+    lower_ += ' ';
+  }
+  const std::size_t start = clean_.size();
+  lines_.push_back({start, other.line_number({part.begin, part.begin})});
+  for (const line_start& each : other.lines_) {
+    if (each.offset > part.begin && each.offset < part.end) {
+      lines_.push_back({start + each.offset - part.begin, each.number});
     }
-    // Words may be wrapped to the next line; "*" matches within one line.
-    std::size_t limit = lower_.size();
-    if (star != std::string_view::npos) {
-      const std::string_view reach = std::string_view(clean_).substr(begin, longest);
-      limit = begin + std::min(reach.find('\n'), reach.size());
-    }
-    const std::size_t end = match_end(std::string_view(lower_).substr(0, limit), pattern, begin);
-    if (end != std::string::npos && (open_back || !joined_after(lower_, end))) {
-      return place{begin, end};
+  }
+  clean_.append(other.clean_, part.begin, part.end - part.begin);
+  lower_.append(other.lower_, part.begin, part.end - part.begin);
+}
+
+std::optional<explain_text::place> explain_text::match_at(const pattern& wanted,
+                                                          std::size_t begin) const {
+  if (lower_.compare(begin, wanted.first_, wanted.first_part()) != 0 ||
+      (!wanted.open_front_ && joined_before(lower_, begin))) {
+    return std::nullopt;
+  }
+  // Words may be wrapped to the next line; "*" matches within one line.
+  std::size_t limit = lower_.size();
+  if (wanted.first_ < wanted.text_.size()) {
+    const std::string_view reach = std::string_view(clean_).substr(begin, wanted.longest_);
+    limit = begin + std::min(reach.find('\n'), reach.size());
+  }
+  const std::size_t end = match_end(std::string_view(lower_).substr(0, limit), wanted.text_, begin);
+  return end != std::string::npos && (wanted.open_back_ || !joined_after(lower_, end))
+             ? std::optional(place{begin, end})
+             : std::nullopt;
+}
+
+std::optional<explain_text::place> explain_text::find(const pattern& wanted, place part) const {
+  const auto text = std::string_view(lower_).substr(0, part.end);
+  const auto first = std::string_view(wanted.text_).substr(0, wanted.first_);
+  for (auto begin = text.find(first, part.begin); begin != std::string_view::npos;
+       begin = text.find(first, begin + 1)) {
+    if (auto found = match_at(wanted, begin); found && found->end <= part.end) {
+      return found;
     }
   }
   return std::nullopt;
 }
 
-std::optional<explain_text::place> explain_text::find_number(int number) const {
-  const std::string digits = std::to_string(number);
-  const place all = whole();
-  const std::string_view only = std::string_view(lower_).substr(all.begin, all.end - all.begin);
-  if (only == digits || only == "-" + digits) {
-    return all;
-  }
-  for (auto begin = lower_.find(digits); begin != std::string::npos;
-       begin = lower_.find(digits, begin + 1)) {
-    const std::size_t end = begin + digits.size();
-    if (!joined_before(lower_, begin) && !joined_after(lower_, end) &&
-        announces_number(std::string_view(lower_).substr(0, begin))) {
-      return place{begin, end};
+std::optional<explain_text::number> explain_text::next_number(std::size_t from) const {
+  constexpr std::size_t most_digits = 4;
+  const std::string_view text = lower_;
+  for (auto begin = text.find_first_of("0123456789", from); begin != std::string_view::npos;) {
+    const auto end = std::min(text.find_first_not_of("0123456789", begin), text.size());
+    if (end - begin <= most_digits && !joined_before(text, begin) && !joined_after(text, end) &&
+        announces_number(text.substr(0, begin))) {
+      return number{*base::number<int>(text.substr(begin, end - begin)), {begin, end}};
     }
+    begin = text.find_first_of("0123456789", end);
   }
   return std::nullopt;
+}
+
+std::optional<int> explain_text::only_number() const {
+  const place all = whole();
+  std::string_view only = std::string_view(lower_).substr(all.begin, all.end - all.begin);
+  only.remove_prefix(only.starts_with('-') ? 1 : 0);
+  return only.size() <= 4 && !only.starts_with('-') ? base::number<int>(only) : std::nullopt;
 }
 
 explain_text::place explain_text::whole() const {
@@ -203,14 +204,11 @@ bool explain_text::is_only(std::string_view pattern) const {
 }
 
 std::string explain_text::text(place where) const {
-  std::string found =
-      base::printable(std::string_view(clean_).substr(where.begin, where.end - where.begin));
-  return found;
+  return base::printable(raw(where));
 }
 
 std::string explain_text::line(place where, std::size_t columns) const {
-  std::size_t begin = where.begin == 0 ? 0 : clean_.rfind('\n', where.begin - 1) + 1;
-  std::size_t end = std::min(clean_.find('\n', where.begin), clean_.size());
+  auto [begin, end] = line_of(where);
   // A very long line: show the match with some context on both sides.
   const std::size_t around = columns / 3;
   const bool cut_front = where.begin - begin > around && end - begin > columns;
@@ -235,8 +233,37 @@ std::string explain_text::line(place where, std::size_t columns) const {
 }
 
 std::size_t explain_text::line_number(place where) const {
-  return 1 + static_cast<std::size_t>(std::count(
-                 clean_.begin(), clean_.begin() + static_cast<std::ptrdiff_t>(where.begin), '\n'));
+  const auto after = std::upper_bound(
+      lines_.begin(), lines_.end(), where.begin, [](std::size_t offset, const line_start& line) {
+        return offset < line.offset;
+      });
+  return after == lines_.begin() ? 1 : std::prev(after)->number;
+}
+
+explain_text::place explain_text::line_of(place where) const {
+  const std::size_t begin = where.begin == 0 ? 0 : clean_.rfind('\n', where.begin - 1) + 1;
+  return {begin, std::min(clean_.find('\n', where.begin), clean_.size())};
+}
+
+explain_text::place explain_text::around(place where,
+                                         std::size_t lines_before,
+                                         std::size_t lines_after) const {
+  constexpr std::size_t bytes_before = 4096;
+  constexpr std::size_t bytes_after = 2048;
+  place part = line_of(where);
+  for (std::size_t i = 0; i < lines_before && part.begin > 0; ++i) {
+    part.begin = line_of({part.begin - 1, part.begin - 1}).begin;
+  }
+  for (std::size_t i = 0; i < lines_after && part.end < clean_.size(); ++i) {
+    part.end = line_of({part.end + 1, part.end + 1}).end;
+  }
+  part.begin = std::max(part.begin, where.begin - std::min(where.begin, bytes_before));
+  part.end = std::min(part.end, where.end + bytes_after);
+  return part;
+}
+
+std::string_view explain_text::raw(place where) const {
+  return std::string_view(clean_).substr(where.begin, where.end - where.begin);
 }
 
 }  // namespace gpushm::inspect

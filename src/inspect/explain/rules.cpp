@@ -9,12 +9,15 @@
 #include <set>
 
 #include "gpushm/error.hpp"
+#include "inspect/explain/codes.hpp"
+#include "inspect/explain/evidence.hpp"
 #include "inspect/explain/explain.hpp"
 
 namespace gpushm::inspect {
 
-/// The embedded rules.json.
+/// The embedded rules.json and docs/errors.md.
 std::string_view explain_data() noexcept;
+std::string_view error_manual() noexcept;
 
 namespace {
 
@@ -87,12 +90,13 @@ void expect_fact(const std::string& name, const std::string& where) {
 }
 
 explain_condition parse_condition(const json& value, const std::string& where) {
-  const reader from(value, where, {"check", "verdict", "fact", "text", "factor"});
+  const reader from(value, where, {"check", "verdict", "fact", "text", "factor", "excludes"});
   explain_condition condition;
   condition.check = from.get<std::string>("check");
   condition.fact = from.get<std::string>("fact");
   condition.text = from.get<std::string>("text");
   condition.factor = from.get<double>("factor");
+  condition.excludes = from.get<bool>("excludes");
   if (!condition.check.empty()) {
     expect_check(condition.check, where);
     condition.result = parse_verdict(from.text("verdict"), where);
@@ -104,14 +108,18 @@ explain_condition parse_condition(const json& value, const std::string& where) {
       2) {
     refuse(where, "a condition is one of check, fact and text");
   }
-  if (!(condition.factor > 0 && condition.factor <= 100)) {
-    refuse(where, "a factor is above 0 and at most 100");
+  if (condition.excludes ? condition.factor != 0
+                         : !(condition.factor > 0 && condition.factor <= 100)) {
+    refuse(where, "a factor is above 0 and at most 100, and absent with \"excludes\"");
   }
   return condition;
 }
 
 explain_cause parse_cause(const json& value, const std::string& rule) {
-  const reader from(value, rule, {"id", "prior", "text", "confirm", "fix", "when"});
+  const reader from(
+      value,
+      rule,
+      {"id", "prior", "text", "confirm", "fix", "when", "calls", "not_calls", "errno"});
   explain_cause cause;
   cause.id = from.text("id");
   const std::string where = rule + "/" + cause.id;
@@ -121,6 +129,15 @@ explain_cause parse_cause(const json& value, const std::string& rule) {
   cause.fix = from.text("fix");
   for (const json& each : from.items("when")) {
     cause.when.push_back(parse_condition(each, where));
+  }
+  using texts = std::vector<std::string>;
+  cause.calls = from.get<texts>("calls");
+  cause.not_calls = from.get<texts>("not_calls");
+  cause.errnos = from.get<texts>("errno");
+  for (const std::string& name : cause.errnos) {
+    if (!is_errno_name(name)) {
+      refuse(where, fmt::format("unknown errno \"{}\"", name));
+    }
   }
   if (!(cause.prior > 0 && cause.prior <= 1)) {
     refuse(where, "a prior is above 0 and at most 1");
@@ -220,7 +237,13 @@ std::vector<explain_rule> parse_explain_rules(std::string_view text) {
 }
 
 const std::vector<explain_rule>& explain_rules() {
-  static const std::vector<explain_rule> rules = parse_explain_rules(explain_data());
+  static const std::vector<explain_rule> rules = [] {
+    std::vector<explain_rule> all = parse_explain_rules(explain_data());
+    for (explain_rule& each : rules_of_codes(error_manual())) {
+      all.push_back(std::move(each));
+    }
+    return all;
+  }();
   return rules;
 }
 

@@ -21,6 +21,7 @@ struct explain_condition {
   std::string fact;
   std::string text;  ///< is also in the text
   double factor = 1;
+  bool excludes = false;  ///< instead of a factor: the cause is then impossible
 };
 
 struct explain_cause {
@@ -30,6 +31,10 @@ struct explain_cause {
   std::string confirm;
   std::string fix;
   std::vector<explain_condition> when;
+  /// Functions that can fail for this reason, without "_v2"; "*" is any text. If empty: all.
+  std::vector<std::string> calls;
+  std::vector<std::string> not_calls;  ///< functions that cannot fail for this reason
+  std::vector<std::string> errnos;  ///< "errno": the values with which it is possible; empty: all
 };
 
 /// With these verdicts and facts, this cause must come first. For the tests.
@@ -47,9 +52,10 @@ struct explain_rule {
   /// Identifiers: letters, digits, "_". Any case; never part of a longer word.
   std::vector<std::string> names;
   std::vector<int> numbers;          ///< alone, or after "error", "code", ...
-  std::vector<std::string> phrases;  ///< any case; "*" is up to 120 characters
+  std::vector<std::string> phrases;  ///< see `pattern`
   std::vector<std::string> alone;    ///< only if the text contains only this
   bool vague = false;                ///< its phrases are unspecific: others are shown first
+  bool manual = false;               ///< a section of docs/errors.md; not in rules.json
   std::vector<explain_cause> causes;
   std::vector<std::string> matches;    ///< must return this rule first. For the tests.
   std::vector<std::string> unrelated;  ///< must not return this rule. For the tests.
@@ -60,8 +66,12 @@ struct explain_rule {
 /// or verdict, a duplicate id, a rule without patterns or causes.
 [[nodiscard]] std::vector<explain_rule> parse_explain_rules(std::string_view json);
 
-/// The rules of this build, parsed on the first call. Thread-safe.
+/// The rules of this build: those of rules.json, then one for each error code of gpushm, made from
+/// docs/errors.md. Parsed on the first call. Thread-safe.
 [[nodiscard]] const std::vector<explain_rule>& explain_rules();
+
+/// As evidence; empty if there is no such fact.
+[[nodiscard]] std::string_view words_of_fact(std::string_view name) noexcept;
 
 /// The ids of doctor's checks, which rules may name.
 [[nodiscard]] bool is_check_id(std::string_view id) noexcept;
