@@ -43,6 +43,16 @@ constexpr auto none = verdict::not_applicable;
 constexpr auto note = verdict::note;
 
 const rule_case cases[] = {
+    {"platform", "usual", "dgx-h100", unchanged, ok, "NVIDIA's driver for Linux", ""},
+    {"platform", "none", "no-driver", unchanged, none, "no NVIDIA driver", ""},
+    {"platform",
+     "wsl2",
+     "no-driver",
+     [](facts& all) { all.platform = "wsl2"; },
+     note,
+     "this is WSL2",
+     "never install a driver in WSL2"},
+
     {"libcuda", "loaded", "dgx-h100", unchanged, ok, "/libcuda.so.550.90.07", ""},
     {"libcuda", "no_driver", "no-driver", unchanged, none, "no NVIDIA driver", ""},
     {"libcuda",
@@ -216,7 +226,7 @@ const rule_case cases[] = {
      unchanged,
      problem,
      "/dev/nvidia-uvm has major 508, the kernel has 511",
-     "nvidia-ctk cdi generate"},
+     "on the host: rm /dev/nvidia-uvm; nvidia-modprobe -u -c 0; then restart the container"},
 
     {"visible-devices", "unset", "dgx-h100", unchanged, ok, "neither", ""},
     {"visible-devices",
@@ -277,7 +287,7 @@ const rule_case cases[] = {
      [](facts& all) { all.cdi[0].problem = "it names /dev/nvidia9, which does not exist"; },
      warning,
      "/etc/cdi/nvidia.yaml: it names /dev/nvidia9, which does not exist",
-     "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"},
+     "gpushm cdi generate --output=/etc/cdi/nvidia.yaml"},
     {"cdi",
      "foreign",
      "dgx-h100",
@@ -297,7 +307,7 @@ const rule_case cases[] = {
      },
      warning,
      "/etc/cdi/nvidia.yaml: it names /dev/nvidia9",
-     "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"},
+     "gpushm cdi generate --output=/etc/cdi/nvidia.yaml"},
     {"cdi",
      "of_the_agent",
      "dgx-h100",
@@ -398,7 +408,7 @@ const rule_case cases[] = {
      [](facts& all) { all.gpus[0].nvml->mig_instances.clear(); },
      problem,
      "MIG mode of GPU-000000b0 is on, but it has no instance here",
-     "nvidia-smi mig -cgi"},
+     "nvidia-smi mig -lgip"},
     {"mig",
      "pending",
      "dgx-h100",
@@ -528,6 +538,30 @@ const rule_case cases[] = {
      problem,
      "2 in the kernel's log, such as NVRM: Xid (PCI:0000:1b:00): 79",
      "drain the node"},
+
+    {"selinux", "none", "dgx-h100", unchanged, none, "no SELinux", ""},
+    {"selinux",
+     "allows",
+     "dgx-h100",
+     [](facts& all) {
+       all.selinux = {true, true, "a:b:unconfined_t:s0", true, {}};
+     },
+     ok,
+     "enforcing, this process is unconfined_t",
+     ""},
+    {"selinux",
+     "denies_containers",
+     "dgx-h100",
+     [](facts& all) {
+       all.selinux = {true,
+                      true,
+                      "a:b:unconfined_t:s0",
+                      false,
+                      {{"/dev/nvidia0", "a:object_r:xserver_misc_device_t:s0"}}};
+     },
+     note,
+     "container_use_devices is off, and /dev/nvidia0 is xserver_misc_device_t",
+     "setsebool -P container_use_devices=on"},
 
     {"container", "none", "dgx-h100", unchanged, ok, "no container", ""},
     {"container",

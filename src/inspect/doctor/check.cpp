@@ -33,7 +33,8 @@ struct rule {
 };
 
 constexpr auto every =
-    std::to_array<rule>({{"libcuda", "driver", rules::libcuda},
+    std::to_array<rule>({{"platform", "driver", rules::platform},
+                         {"libcuda", "driver", rules::libcuda},
                          {"driver-match", "driver", rules::driver_match},
                          {"cuda-compat", "driver", rules::cuda_compat},
                          {"cuinit", "driver", rules::cuinit},
@@ -60,6 +61,7 @@ constexpr auto every =
                          {"user-namespace", "isolation", rules::user_namespace},
                          {"host-namespaces", "isolation", rules::host_namespaces},
                          {"privileges", "isolation", rules::privileges},
+                         {"selinux", "isolation", rules::selinux},
                          {"ptrace", "isolation", rules::ptrace},
                          {"shm", "isolation", rules::shm},
                          {"limits", "isolation", rules::limits},
@@ -79,10 +81,13 @@ constexpr auto ids = ids_of_all();
 struct root {
   std::string_view id;
   std::vector<std::string_view> consequences;
+  std::string_view only_if = {};  ///< part of the problem's `seen`; empty: always
 };
 
 const std::vector<root>& roots() {
   static const std::vector<root> all{
+      {"selinux", {"device-nodes", "gpu-nodes", "cuinit", "nvml", "gpus", "mig"}, "it may not use"},
+      {"selinux", {"broker"}, "it may not connect"},
       {"uvm-major", {"device-nodes", "cuinit", "gpus"}},
       {"driver-match", {"cuinit", "nvml", "gpus"}},
       {"device-nodes", {"cuinit", "gpus"}},
@@ -96,6 +101,13 @@ bool is_wrong(const check& one) {
   return one.result == verdict::problem || one.result == verdict::warning;
 }
 
+void follow(check& one, std::string_view root) {
+  one.result = verdict::note;
+  one.follows = root;
+  one.why = "follows from " + std::string(root);
+  one.remedy.clear();
+}
+
 /// Turns consequences of a problem into notes: acting on them would not help.
 void mark_consequences(std::vector<check>& checks) {
   const auto find = [&checks](std::string_view id) {
@@ -103,17 +115,41 @@ void mark_consequences(std::vector<check>& checks) {
         checks.begin(), checks.end(), [id](const check& one) { return one.id == id; });
   };
   for (const root& each : roots()) {
-    if (find(each.id)->result != verdict::problem) {
+    const auto cause = find(each.id);
+    if (cause->result != verdict::problem || cause->seen.find(each.only_if) == std::string::npos) {
       continue;
     }
     for (const std::string_view id : each.consequences) {
       const auto found = find(id);
       if (is_wrong(*found)) {
-        found->result = verdict::note;
-        found->follows = each.id;
-        found->why = "follows from " + std::string(each.id);
-        found->remedy.clear();
+        follow(*found, each.id);
       }
+    }
+  }
+}
+
+/// Checks of the usual driver's parts, which machines without it do not have.
+void mark_parts_of_usual_driver(const facts& all, std::vector<check>& checks) {
+  if (all.platform.empty()) {
+    return;
+  }
+  static constexpr auto parts = std::to_array<std::string_view>({"driver-match",
+                                                                 "device-nodes",
+                                                                 "gpu-nodes",
+                                                                 "uvm-major",
+                                                                 "nvml",
+                                                                 "gpus",
+                                                                 "mig",
+                                                                 "persistence",
+                                                                 "imex"});
+  for (check& each : checks) {
+    if (!is_wrong(each)) {
+      continue;
+    }
+    if (std::find(parts.begin(), parts.end(), each.id) != parts.end()) {
+      follow(each, "platform");
+    } else if (std::string remedy = rules::platform_remedy(all, each.id); !remedy.empty()) {
+      each.remedy = std::move(remedy);
     }
   }
 }
@@ -132,6 +168,7 @@ std::vector<check> examine(const facts& all) {
     result.section = each.section;
     checks.push_back(std::move(result));
   }
+  mark_parts_of_usual_driver(all, checks);
   mark_consequences(checks);
   return checks;
 }

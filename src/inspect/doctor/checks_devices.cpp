@@ -69,31 +69,6 @@ visible_list read_visible(const facts& all, const std::string& text) {
   return read;
 }
 
-/// The command that regenerates a document, by its kind.
-std::string cdi_remedy(const cdi_facts& document) {
-  if (document.problem.find(" is also in ") != std::string::npos) {
-    return "remove one of the two files, or the device from one of them";
-  }
-  if (document.kind.starts_with("nvidia.com/")) {
-    return "nvidia-ctk cdi generate --output=" + document.path;
-  }
-  if (document.kind.starts_with("gpushm.dev/")) {
-    return document.path.starts_with("/var/run/cdi/")
-               ? "restart the node's agent (kubectl -n gpushm-system rollout restart "
-                 "daemonset/gpushmd), or without one: gpushm cdi share --output=" +
-                     document.path
-               : "gpushm cdi share --output=" + document.path;
-  }
-  return fmt::format(
-      "regenerate it with the tool that wrote it{}{}; it belongs to neither NVIDIA nor gpushm",
-      document.kind.empty() ? "" : ", for ",
-      document.kind);
-}
-
-bool is_of_gpus(const cdi_facts& document) {
-  return document.kind.starts_with("nvidia.com/") || document.kind.starts_with("gpushm.dev/");
-}
-
 }  // namespace
 
 check device_nodes(const facts& all) {
@@ -175,9 +150,10 @@ check uvm_major(const facts& all) {
                       *node.expected_major),
           "the major number is reassigned when the module is loaded; nvidia-smi still works with a "
           "stale node, but cuInit fails",
-          in_container(all.self)
-              ? "on the host: run nvidia-ctk cdi generate; then restart the container"
-              : fmt::format("rm {}; nvidia-modprobe -u -c 0", node.path));
+          fmt::format("{}rm {}; nvidia-modprobe -u -c 0{}",
+                      in_container(all.self) ? "on the host: " : "",
+                      node.path,
+                      in_container(all.self) ? "; then restart the container" : ""));
     }
     if (node.path == "/dev/nvidia-uvm") {
       right = fmt::format("nvidia-uvm has the kernel's major {}", node.status->major);
@@ -246,36 +222,6 @@ check visible_devices(const facts& all) {
     why = "only the container toolkit reads NVIDIA_VISIBLE_DEVICES; CUDA does not";
   }
   return finding(verdict::ok, seen, why);
-}
-
-check cdi(const facts& all) {
-  if (all.cdi.empty()) {
-    return finding(verdict::not_applicable, "no CDI document in /etc/cdi or /var/run/cdi");
-  }
-  std::size_t devices = 0;
-  const cdi_facts* wrong = nullptr;
-  for (const cdi_facts& each : all.cdi) {
-    devices += each.devices.size();
-    // Documents for GPUs or domains take precedence over others.
-    if (!each.problem.empty() && (wrong == nullptr || (is_of_gpus(each) && !is_of_gpus(*wrong)))) {
-      wrong = &each;
-    }
-  }
-  if (wrong != nullptr) {
-    const bool foreign = !is_of_gpus(*wrong) && !wrong->kind.empty();
-    return finding(foreign ? verdict::note : verdict::warning,
-                   fmt::format("{}: {}", wrong->path, wrong->problem),
-                   foreign
-                       ? fmt::format("it is for {}, so no NVIDIA GPU depends on it", wrong->kind)
-                       : "container engines then report \"unresolvable CDI devices\", or start "
-                         "containers without the GPU",
-                   cdi_remedy(*wrong));
-  }
-  return finding(verdict::ok,
-                 fmt::format("{} {}, {} devices",
-                             all.cdi.size(),
-                             all.cdi.size() == 1 ? "document" : "documents",
-                             devices));
 }
 
 }  // namespace gpushm::inspect::rules

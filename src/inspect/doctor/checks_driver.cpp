@@ -111,8 +111,9 @@ check driver_match(const facts& all) {
       "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803), NVML with \"Driver/library version mismatch\"",
       in_container(all.self)
           ? "restart the container: the host's driver was updated after it started"
-          : "reboot, or stop all GPU users and reload: modprobe -r nvidia_uvm nvidia_drm "
-            "nvidia_modeset nvidia && modprobe nvidia");
+          : fmt::format("reboot; or {}, then modprobe -r nvidia_uvm nvidia_drm nvidia_modeset "
+                        "nvidia && modprobe nvidia",
+                        release_gpus(all)));
 }
 
 check cuda_compat(const facts& all) {

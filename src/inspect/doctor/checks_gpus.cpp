@@ -73,7 +73,9 @@ check gpus(const facts& all) {
       return finding(verdict::problem,
                      short_name(gpu) + " can be opened, but neither NVML nor CUDA lists it",
                      "the kernel module lists the GPU, but it does not respond",
-                     "on the host: dmesg | grep NVRM; then nvidia-smi --gpu-reset or a reboot");
+                     fmt::format("on the host: dmesg | grep NVRM; {}; then nvidia-smi --gpu-reset, "
+                                 "or a reboot",
+                                 release_gpus(all)));
     }
   }
   return finding(verdict::ok, seen);
@@ -98,8 +100,10 @@ check mig(const facts& all) {
           verdict::problem,
           fmt::format("MIG mode of {} is on, but it has no instance here", short_name(gpu)),
           "CUDA shows only the instances of a GPU in MIG mode",
-          "on the host: nvidia-smi mig -cgi 9,9 -C, or nvidia-smi -mig 0 and a reset; "
-          "in a container: request nvidia.com/mig-…");
+          fmt::format("in a container: request nvidia.com/mig-…; on the host: nvidia-smi mig -lgip "
+                      "lists the profiles of this GPU, and nvidia-smi mig -cgi ID -C creates an "
+                      "instance; or to end MIG mode, {}, then nvidia-smi -mig 0",
+                      release_gpus(all)));
     }
     if (gpu.nvml->mig && gpu.nvml->mig_pending && *gpu.nvml->mig != *gpu.nvml->mig_pending) {
       return finding(verdict::warning,
@@ -107,7 +111,7 @@ check mig(const facts& all) {
                                  short_name(gpu),
                                  *gpu.nvml->mig_pending ? "on" : "off"),
                      "the mode does not change before the reset",
-                     "stop all users of the GPU, then nvidia-smi --gpu-reset");
+                     release_gpus(all) + "; then nvidia-smi --gpu-reset");
     }
   }
   for (const device_node_facts& node : all.nodes) {
@@ -240,7 +244,9 @@ check xid(const facts& all) {
   return finding(verdict::problem,
                  count + hardware->text,
                  "the GPU itself has failed; its memory contents are lost",
-                 "drain the node; nvidia-smi --gpu-reset or a reboot; see NVIDIA's Xid catalogue");
+                 fmt::format("drain the node; {}; then nvidia-smi --gpu-reset, or a reboot; see "
+                             "NVIDIA's Xid catalogue",
+                             release_gpus(all)));
 }
 
 check vmm_support(const facts& all) {

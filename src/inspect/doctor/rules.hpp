@@ -7,11 +7,19 @@
 
 #include <cerrno>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "inspect/doctor/check.hpp"
 
 namespace gpushm::inspect::rules {
+
+// checks_platform.cpp
+[[nodiscard]] check platform(const facts& all);
+[[nodiscard]] check selinux(const facts& all);
+
+// checks_cdi.cpp
+[[nodiscard]] check cdi(const facts& all);
 
 // checks_driver.cpp
 [[nodiscard]] check libcuda(const facts& all);
@@ -25,7 +33,6 @@ namespace gpushm::inspect::rules {
 [[nodiscard]] check gpu_nodes(const facts& all);
 [[nodiscard]] check uvm_major(const facts& all);
 [[nodiscard]] check visible_devices(const facts& all);
-[[nodiscard]] check cdi(const facts& all);
 
 // checks_gpus.cpp
 [[nodiscard]] check gpus(const facts& all);
@@ -54,6 +61,14 @@ namespace gpushm::inspect::rules {
 [[nodiscard]] check waiting_streams(const facts& all);
 
 // Helpers of several rules.
+
+/// "python3 (PID 99), gpushmd (PID 7) and 3 more": the processes that have NVIDIA's nodes open.
+[[nodiscard]] std::string holders_text(const facts& all);
+/// How to stop what has GPUs open, which a reset and the removal of a module need.
+[[nodiscard]] std::string release_gpus(const facts& all);
+/// The remedy of a check on a machine without NVIDIA's usual driver; empty: the check is a note.
+/// Precondition: `platform` is not empty.
+[[nodiscard]] std::string platform_remedy(const facts& all, std::string_view id);
 
 /// True if any part of NVIDIA's driver exists; without it no GPU check can fail.
 [[nodiscard]] inline bool driver_expected(const facts& all) {

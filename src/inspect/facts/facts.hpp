@@ -119,9 +119,24 @@ struct broker_facts {
   std::string problem;  ///< the error's text; empty when reachable
 };
 
+/// SELinux, if the kernel uses it.
+struct selinux_facts {
+  bool present = false;
+  std::optional<bool> enforcing;  ///< nullopt: not visible, as in many containers
+  std::string context;            ///< of this process: "system_u:system_r:container_t:s0:c1,c2"
+  /// The booleans that let containers use device nodes; nullopt: not visible.
+  std::optional<bool> container_use_devices;
+  std::map<std::string, std::string> labels;  ///< of NVIDIA's nodes and the broker's sockets
+};
+
 struct facts {
   std::string kernel;  ///< release: "6.1.0"
   bool gvisor = false;
+  /// "wsl2" or "tegra": a machine without NVIDIA's usual driver for Linux; empty: any other.
+  std::string platform;
+  std::string model;  ///< of the board, with "tegra"; empty if unknown
+  selinux_facts selinux;
+  std::vector<node_holder> holders;  ///< processes that have NVIDIA's nodes open
   std::string module_version;  ///< of the loaded kernel module; empty: not loaded or not visible
   bool open_module = false;
   /// All libcuda.so.1 files, whether or not the loader finds them.

@@ -58,6 +58,9 @@ facts gather(system& machine,
   all.driver = probe();
   all.kernel = std::string(base::trim(machine.read("/proc/sys/kernel/osrelease").value_or("")));
   all.gvisor = base::trim(machine.read("/proc/version").value_or("")) == gvisor_version;
+  gather_platform(machine, all);
+  all.selinux = gather_selinux(machine, all.nodes);
+  all.holders = machine.holders();
   all.self = gather_process(machine, "self");
   if (all.gvisor) {
     all.self.container.runtime = "gvisor";

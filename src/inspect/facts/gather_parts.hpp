@@ -24,6 +24,13 @@ namespace gpushm::inspect {
 /// Needs `gpus` and `driver` of `all`. Pure.
 [[nodiscard]] std::vector<pair_facts> gather_pairs(const facts& all);
 
+/// SELinux, and the labels of `nodes`.
+[[nodiscard]] selinux_facts gather_selinux(system& machine,
+                                           const std::vector<device_node_facts>& nodes);
+
+/// Fills in platform and model. Needs `kernel`, `nodes` and `device_majors` of `all`.
+void gather_platform(system& machine, facts& all);
+
 /// Fills in kernel module, libraries and toolkits. Needs `driver` of `all`.
 void gather_software(system& machine, facts& all);
 

@@ -109,7 +109,32 @@ void from_json(const json& from, file_status& to) {
   to.minor = from.value("minor", 0U);
 }
 
+void to_json(json& to, const node_holder& from) {
+  to = {{"name", from.name}, {"nodes", from.nodes}};
+}
+
+void from_json(const json& from, node_holder& to) {
+  to.name = from.at("name").get<std::string>();
+  to.nodes = from.at("nodes").get<std::vector<std::string>>();
+}
+
 namespace {
+
+json as_json(const selinux_facts& from) {
+  return {{"present", from.present},
+          {"enforcing", from.enforcing},
+          {"context", from.context},
+          {"container_use_devices", from.container_use_devices},
+          {"labels", from.labels}};
+}
+
+json list_of_holders(const std::vector<node_holder>& holders) {
+  json list = json::array();
+  for (const node_holder& each : holders) {
+    list.push_back({{"pid", each.pid}, {"name", each.name}, {"nodes", each.nodes}});
+  }
+  return list;
+}
 
 json as_json(const process_facts& from) {
   json namespaces = json::object();
@@ -212,6 +237,10 @@ void to_json(json& to, const facts& from) {
   }
   to = {{"kernel", from.kernel},
         {"gvisor", from.gvisor},
+        {"platform", from.platform},
+        {"model", from.model},
+        {"selinux", as_json(from.selinux)},
+        {"holders", list_of_holders(from.holders)},
         {"module_version", from.module_version},
         {"open_module", from.open_module},
         {"libcuda_files", from.libcuda_files},

@@ -12,6 +12,8 @@
 
 namespace gpushm::inspect {
 
+void to_json(nlohmann::json& to, const node_holder& from);
+void from_json(const nlohmann::json& from, node_holder& to);
 void to_json(nlohmann::json& to, const driver_view& from);
 void from_json(const nlohmann::json& from, driver_view& to);
 void to_json(nlohmann::json& to, const facts& from);

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include "base/text.hpp"
 #include "gpushm/error.hpp"
 #include "inspect/facts/json.hpp"
 
@@ -21,6 +22,8 @@ constexpr const char* directories = "directories";
 constexpr const char* statuses = "statuses";
 constexpr const char* open_errors = "open_errors";
 constexpr const char* file_systems = "file_systems";
+constexpr const char* labels = "labels";
+constexpr const char* node_holders = "holders";
 constexpr const char* variables = "variables";
 
 /// Answers from a recording. Anything that is not recorded does not exist.
@@ -45,6 +48,18 @@ class recorded_system final : public system {
   std::uint64_t file_system_bytes(const std::string& path) override {
     const json* const found = find(file_systems, path);
     return found == nullptr ? 0 : found->get<std::uint64_t>();
+  }
+  std::optional<std::string> label(const std::string& path) override { return text(labels, path); }
+  std::vector<node_holder> holders() override {
+    std::vector<node_holder> all;
+    const auto found = answers_.find(node_holders);
+    if (found != answers_.end()) {
+      for (const auto& [pid, value] : found->items()) {
+        node_holder& each = all.emplace_back(value.get<node_holder>());
+        each.pid = base::number<std::int32_t>(pid).value_or(0);
+      }
+    }
+    return all;
   }
   std::optional<std::string> variable(const std::string& name) override {
     return text(variables, name);
@@ -94,6 +109,15 @@ void check_answers(std::string_view name, const json& answers) {
   const auto is_text = [](const json& value) { return value.is_string(); };
   each(files, is_text);
   each(links, is_text);
+  each(labels, is_text);
+  each(node_holders, [](const json& value) {
+    try {
+      static_cast<void>(value.get<node_holder>());
+      return true;
+    } catch (const json::exception&) {
+      return false;
+    }
+  });
   each(variables, is_text);
   each(directories, [&](const json& value) {
     return value.is_array() && std::all_of(value.begin(), value.end(), is_text);
@@ -156,6 +180,22 @@ std::uint64_t recording_system::file_system_bytes(const std::string& path) {
   const std::uint64_t answer = source_.file_system_bytes(path);
   if (answer != 0) {
     answers_[file_systems][path] = answer;
+  }
+  return answer;
+}
+
+std::optional<std::string> recording_system::label(const std::string& path) {
+  auto answer = source_.label(path);
+  if (answer) {
+    answers_[labels][path] = *answer;
+  }
+  return answer;
+}
+
+std::vector<node_holder> recording_system::holders() {
+  auto answer = source_.holders();
+  for (const node_holder& each : answer) {
+    answers_[node_holders][std::to_string(each.pid)] = each;
   }
   return answer;
 }

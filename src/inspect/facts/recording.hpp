@@ -25,6 +25,8 @@ class recording_system final : public system {
   std::optional<file_status> status(const std::string& path) override;
   int open_error(const std::string& path) override;
   std::uint64_t file_system_bytes(const std::string& path) override;
+  std::optional<std::string> label(const std::string& path) override;
+  std::vector<node_holder> holders() override;
   std::optional<std::string> variable(const std::string& name) override;
 
   /// The document that `recorded_machine` reads. Omits negative answers: a replay returns those for

@@ -19,6 +19,14 @@ struct file_status {
   friend bool operator==(const file_status&, const file_status&) = default;
 };
 
+/// A process that has device nodes of NVIDIA open.
+struct node_holder {
+  std::int32_t pid = 0;  ///< as this process sees it
+  std::string name;
+  std::vector<std::string> nodes;  ///< "/dev/nvidia0", sorted
+  friend bool operator==(const node_holder&, const node_holder&) = default;
+};
+
 /// The only access to a machine's state; a recorded machine implements the same queries. Paths are
 /// absolute, in this process's view ("/proc/self/status"). No function modifies the machine, throws
 /// or blocks.
@@ -44,6 +52,11 @@ class system {
   [[nodiscard]] virtual int open_error(const std::string& path) = 0;
   /// Returns the size of the file system of `path` in bytes; 0 if unknown.
   [[nodiscard]] virtual std::uint64_t file_system_bytes(const std::string& path) = 0;
+  /// Returns a file's SELinux context; nullopt if it has none or it cannot be read.
+  [[nodiscard]] virtual std::optional<std::string> label(const std::string& path) = 0;
+  /// Returns the other processes that have nodes of NVIDIA open, of those whose descriptors this
+  /// process may list, by PID.
+  [[nodiscard]] virtual std::vector<node_holder> holders() = 0;
   /// Returns an environment variable; nullopt if it is not set.
   [[nodiscard]] virtual std::optional<std::string> variable(const std::string& name) = 0;
 };

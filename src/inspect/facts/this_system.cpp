@@ -4,12 +4,14 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <set>
 
 #include "base/syscall.hpp"
 #include "base/text.hpp"
@@ -184,6 +186,48 @@ class live_system final : public system {
     return ::statvfs(at(path).c_str(), &seen) == 0
                ? static_cast<std::uint64_t>(seen.f_blocks) * seen.f_frsize
                : 0;
+  }
+
+  std::optional<std::string> label(const std::string& path) override {
+    std::string text(4096, '\0');
+    const auto count = ::getxattr(at(path).c_str(), "security.selinux", text.data(), text.size());
+    if (count <= 0) {
+      return std::nullopt;
+    }
+    text.resize(static_cast<std::size_t>(count));
+    while (!text.empty() && text.back() == '\0') {
+      text.pop_back();
+    }
+    return text;
+  }
+
+  std::vector<node_holder> holders() override {
+    constexpr std::string_view node_stem = "/nvidia";
+    const std::string prefix = driver::dev_root() + std::string(node_stem);
+    std::vector<node_holder> found;
+    for (const std::string& name : list("/proc")) {
+      const auto pid = base::number<std::int32_t>(name);
+      if (!pid || *pid == ::getpid()) {
+        continue;
+      }
+      const std::string root = "/proc/" + name;
+      std::set<std::string> nodes;
+      for (const std::string& descriptor : list(root + "/fd")) {
+        const std::string target = link(root + "/fd/" + descriptor).value_or(std::string());
+        if (target.starts_with(prefix)) {
+          nodes.insert("/dev" + target.substr(prefix.size() - node_stem.size()));
+        }
+      }
+      if (!nodes.empty()) {
+        found.push_back({*pid,
+                         std::string(base::trim(read(root + "/comm").value_or("unknown"))),
+                         {nodes.begin(), nodes.end()}});
+      }
+    }
+    std::sort(found.begin(), found.end(), [](const node_holder& a, const node_holder& b) {
+      return a.pid < b.pid;
+    });
+    return found;
   }
 
   std::optional<std::string> variable(const std::string& name) override {

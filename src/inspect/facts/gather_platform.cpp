@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+
+#include "base/text.hpp"
+#include "inspect/facts/gather_parts.hpp"
+
+namespace gpushm::inspect {
+
+namespace {
+
+constexpr std::string_view selinux_root = "/sys/fs/selinux/";
+
+/// The value of "1 1" and "1"; nullopt for other text.
+std::optional<bool> flag_in(const std::optional<std::string>& text) {
+  const std::string_view value = base::trim(text ? std::string_view(*text) : std::string_view());
+  if (value.empty() || (value.front() != '0' && value.front() != '1')) {
+    return std::nullopt;
+  }
+  return value.front() == '1';
+}
+
+/// "user:role:type:level"; AppArmor's "docker-default (enforce)" is another text.
+bool is_context(std::string_view text) {
+  return std::count(text.begin(), text.end(), ':') >= 2 &&
+         text.find_first_of(" /") == std::string_view::npos;
+}
+
+/// Whether a boolean lets containers use nodes with the type of NVIDIA's.
+std::optional<bool> devices_allowed(system& machine) {
+  std::optional<bool> allowed;
+  for (const char* name : {"container_use_devices", "container_use_xserver_devices"}) {
+    const auto value = flag_in(machine.read(std::string(selinux_root) + "booleans/" + name));
+    if (value) {
+      allowed = allowed.value_or(false) || *value;
+    }
+  }
+  return allowed;
+}
+
+bool is_tegra(system& machine) {
+  for (const char* file :
+       {"/proc/device-tree/compatible", "/sys/firmware/devicetree/base/compatible"}) {
+    const auto text = machine.read(file);
+    if (text && text->find("nvidia,tegra") != std::string::npos) {
+      return true;
+    }
+  }
+  // Containers often do not see the device tree.
+  const auto markers =
+      std::to_array<const char*>({"/etc/nv_tegra_release", "/dev/nvmap", "/dev/nvhost-ctrl"});
+  return std::any_of(markers.begin(), markers.end(), [&machine](const char* path) {
+    return machine.status(path).has_value();
+  });
+}
+
+}  // namespace
+
+selinux_facts gather_selinux(system& machine, const std::vector<device_node_facts>& nodes) {
+  selinux_facts found;
+  found.enforcing = flag_in(machine.read(std::string(selinux_root) + "enforce"));
+  std::string own = machine.read("/proc/self/attr/current").value_or(std::string());
+  own.erase(std::remove(own.begin(), own.end(), '\0'), own.end());
+  if (is_context(base::trim(own))) {
+    found.context = base::trim(own);
+  }
+  found.present = found.enforcing.has_value() || !found.context.empty();
+  if (!found.present) {
+    return found;
+  }
+  found.container_use_devices = devices_allowed(machine);
+  std::vector<std::string> paths;
+  for (const device_node_facts& node : nodes) {
+    if (node.status) {
+      paths.push_back(node.path);
+    }
+  }
+  constexpr const char* domains = "/run/gpushm/d";
+  for (const std::string& name : machine.list(domains)) {
+    paths.push_back(std::string(domains) + "/" + name + "/socket");
+  }
+  for (const std::string& path : paths) {
+    if (auto label = machine.label(path)) {
+      found.labels[path] = std::move(*label);
+    }
+  }
+  return found;
+}
+
+void gather_platform(system& machine, facts& all) {
+  if (machine.status("/dev/dxg") || all.kernel.find("WSL2") != std::string::npos) {
+    all.platform = "wsl2";
+    return;
+  }
+  // The usual driver also supports some boards of Tegra, and GPUs in their slots.
+  const bool usual_driver =
+      all.device_majors.count("nvidia-uvm") != 0 ||
+      std::any_of(all.nodes.begin(), all.nodes.end(), [](const device_node_facts& node) {
+        return node.path == "/dev/nvidia-uvm" && node.status;
+      });
+  if (!usual_driver && is_tegra(machine)) {
+    all.platform = "tegra";
+    std::string model = machine.read("/proc/device-tree/model").value_or(std::string());
+    model.erase(std::remove(model.begin(), model.end(), '\0'), model.end());
+    all.model = base::trim(model);
+  }
+}
+
+}  // namespace gpushm::inspect
