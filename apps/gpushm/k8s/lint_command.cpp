@@ -106,6 +106,7 @@ void add(CLI::App& app, lint_arguments& out) {
          "A resource that is one GPU, such as time slices of a single GPU (may be repeated)")
       ->type_name("NAME")
       ->expected(1)
+      ->allow_extra_args(false)
       ->take_all();
   app.add_flag("--per-gpu-resources",
                out.options.per_gpu_resources,
@@ -119,6 +120,7 @@ void add(CLI::App& app, lint_arguments& out) {
          "Do not report objects of this kind whose pods are not in the manifest (may be repeated)")
       ->type_name("KIND")
       ->expected(1)
+      ->allow_extra_args(false)
       ->take_all();
   add_json(app, out.json);
 }
