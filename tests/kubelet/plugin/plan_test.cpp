@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "kubelet/plugin/plan/naming.hpp"
 #include "kubelet/plugin/plan/parts.hpp"
 #include "tests/kubelet/plugin/world.hpp"
@@ -54,6 +56,37 @@ TEST(plugin_plan, whole_gpus_are_one_resource_in_order_with_numa_nodes) {
   EXPECT_TRUE(plan.resources[0]->has_preferences());
   EXPECT_THAT(plan.warnings, IsEmpty());
   EXPECT_THAT(plan.notes, ElementsAre("nvidia.com/gpu: 3 devices"));
+}
+
+std::string replicas(int count) {
+  return "sharing: {timeSlicing: {resources: [{name: gpu, replicas: " + std::to_string(count) +
+         "}]}}";
+}
+
+TEST(plugin_plan, replicas_are_limited_by_the_list_that_a_kubelet_reads) {
+  EXPECT_THAT(names_of(plan_of(replicas(16'384), whole_gpus(2))),
+              ElementsAre("nvidia.com/gpu 32768"));
+  EXPECT_THAT(names_of(plan_of(replicas(50'000), whole_gpus(1))),
+              ElementsAre("nvidia.com/gpu 50000"));
+  EXPECT_EQ(what([] { static_cast<void>(plan_of(replicas(16'384), whole_gpus(8))); }),
+            "plan resources \"nvidia.com/gpu\": its 131072 devices are a list of 9.7 MiB, and a "
+            "kubelet reads lists of up to 4 MiB (reduce the replicas: the list has room for about "
+            "54244 devices)");
+}
+
+TEST(plugin_plan, many_replicas_are_chosen_and_allocated_quickly) {
+  const planned plan = plan_of(replicas(16'384), whole_gpus(2));
+  const resource& gpus = *plan.resources[0];
+  std::vector<std::string> ids;
+  for (const device& each : gpus.devices()) {
+    ids.push_back(each.id);
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const std::vector<std::string> chosen = gpus.prefer(ids, {}, 2);
+  EXPECT_THAT(chosen, ElementsAre(uuid_of_gpu(0) + "::0", uuid_of_gpu(1) + "::0"));
+  EXPECT_EQ(gpus.allocate(std::vector<std::vector<std::string>>{chosen}).size(), 1U);
+  // The kubelet gives up after 10 s; this takes milliseconds.
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
 TEST(plugin_plan, no_gpus_yield_empty_resource_and_reason) {

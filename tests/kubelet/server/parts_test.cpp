@@ -99,6 +99,23 @@ TEST(server_messages, devices_have_a_topology_only_if_known) {
   EXPECT_EQ(list.devices(1).topology().nodes(0).id(), 0);
 }
 
+TEST(server_messages, size_of_a_list_is_estimated_from_above) {
+  // The largest number of replicas of one GPU that a configuration may have.
+  std::vector<gpushm::plugin::device> devices;
+  for (int replica = 0; replica < 50'000; ++replica) {
+    devices.push_back({"GPU-12345678-1111-4222-8333-444455556666::" + std::to_string(replica),
+                       replica % 2 == 0,
+                       replica % 8});
+  }
+  v1beta1::ListAndWatchResponse list;
+  gpushm::kubelet::write_devices(devices, list);
+  EXPECT_LE(list.ByteSizeLong(), gpushm::plugin::list_bytes(devices));
+  EXPECT_LE(gpushm::plugin::list_bytes(devices), gpushm::plugin::max_list_bytes);
+  devices = {{std::string(63, 'x'), false, -1}};
+  gpushm::kubelet::write_devices(devices, list);
+  EXPECT_LE(list.ByteSizeLong(), gpushm::plugin::list_bytes(devices));
+}
+
 TEST(server_kubelet_socket, identity_changes_when_recreated) {
   const gpushm_testing::temp_dir scratch;
   EXPECT_FALSE(gpushm::kubelet::socket_at(scratch / "kubelet.sock"));

@@ -136,6 +136,10 @@ struct checked_configuration {
 /// A file with the settings `content` in the form that NVIDIA's device plugin accepts.
 [[nodiscard]] std::string canonical_time_slicing(const time_slicing& content);
 
+/// Where a setting of NVIDIA's device plugin belongs in its file: "flags" for "migStrategy"; empty
+/// if the file has no such setting, or has it at the top level.
+[[nodiscard]] std::string place_of_setting(std::string_view key);
+
 /// `whole_resource_name` prepends "nvidia.com/" to a name without a domain.
 /// `resource_name_problem` returns why a name is invalid, as the end of a sentence.
 [[nodiscard]] std::string whole_resource_name(std::string_view name);

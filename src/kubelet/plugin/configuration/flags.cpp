@@ -86,10 +86,23 @@ auto reading(configuration_reader& in, std::optional<Value>& out) {
   return [&in, &out](const node& value, const std::string& path) { in.read(value, path, out); };
 }
 
+/// `containerDriverRoot`: where NVIDIA's plugin finds the driver in its own pod.
+struct container_root {
+  std::optional<std::string> value;
+  const node* at = nullptr;
+  std::string path;
+};
+
 void read_plugin(configuration_reader& in,
                  const node& from,
                  const std::string& path,
-                 plugin_flags& out) {
+                 plugin_flags& out,
+                 container_root& root) {
+  const auto read_root = [&](const node& value, const std::string& at) {
+    in.read(value, at, root.value);
+    root.at = &value;
+    root.path = at;
+  };
   in.read_mapping(from,
                   path,
                   {{"passDeviceSpecs", reading(in, out.pass_device_specs)},
@@ -103,11 +116,11 @@ void read_plugin(configuration_reader& in,
                           in, value, at, device_id_choice(), device_id_strategy_of, out.device_id);
                     }},
                    {"cdiAnnotationPrefix", reading(in, out.cdi_annotation_prefix)},
-                   // Programs and paths that this plugin does not use.
+                   {"containerDriverRoot", read_root},
+                   {"driverRootCtrPath", read_root},
+                   // Programs that this plugin does not use.
                    {"nvidiaCTKPath", {}},
                    {"nvidiaCDIHookPath", {}},
-                   {"containerDriverRoot", {}},
-                   {"driverRootCtrPath", {}},
                    {"cdiFeatureFlags", {}}});
 }
 
@@ -117,6 +130,7 @@ void read_flags(configuration_reader& in,
                 const yaml::node& from,
                 const std::string& path,
                 plugin_flags& out) {
+  container_root root;
   in.read_mapping(
       from,
       path,
@@ -131,12 +145,20 @@ void read_flags(configuration_reader& in,
        {"mofedEnabled", reading(in, out.mofed)},
        {"gdrcopyEnabled", reading(in, out.gdrcopy)},
        {"plugin",
-        [&](const node& value, const std::string& at) { read_plugin(in, value, at, out); }},
+        [&](const node& value, const std::string& at) { read_plugin(in, value, at, out, root); }},
        // NVIDIA's feature discovery, MPS daemon and other device discovery.
        {"gfd", {}},
        {"mpsRoot", {}},
        {"useNodeFeatureAPI", {}},
        {"deviceDiscoveryStrategy", {}}});
+  const std::string host = out.driver_root.value_or("/");
+  if (root.value && !root.value->empty() && *root.value != host) {
+    in.warn(*root.at,
+            fmt::format("{} is ignored: mount the driver into the agent's pod at the path that it "
+                        "has on the host (flags.nvidiaDriverRoot, now {})",
+                        root.path,
+                        base::in_quotes(host)));
+  }
 }
 
 }  // namespace gpushm::plugin

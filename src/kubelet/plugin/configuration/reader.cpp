@@ -62,9 +62,10 @@ void configuration_reader::read_mapping(const node& from,
         fields.begin(), fields.end(), [&](const field& one) { return lowered(one.name) == key; });
     if (known == fields.end()) {
       warn(*each.key_node,
-           fmt::format("{} has the unknown field {}; it is ignored",
+           fmt::format("{} has the unknown field {}; {}",
                        name_of(path),
-                       base::in_quotes(each.key)));
+                       base::in_quotes(each.key),
+                       unknown_field_advice(path, each.key)));
     } else if (!seen.insert(known->name).second) {
       report(
           *each.key_node, path_of(path, known->name) + " appears twice", "remove one of the two");

@@ -62,6 +62,10 @@ class configuration_reader {
 /// "sharing" and "timeSlicing" → "sharing.timeSlicing".
 [[nodiscard]] std::string path_of(const std::string& parent, std::string_view name);
 
+/// What happens to the field `key` that the mapping `path` does not have, and where a setting of
+/// that name belongs: "it is ignored: …".
+[[nodiscard]] std::string unknown_field_advice(const std::string& path, std::string_view key);
+
 /// Reads `sharing`. The two parts of the widely published form are in different places of the file
 /// and are kept until its end.
 class sharing_reader {
@@ -76,6 +80,7 @@ class sharing_reader {
 
  private:
   void read_time_slicing(const yaml::node& from, const std::string& path);
+  void report_replicas(const yaml::node& value, const std::string& at, std::int64_t replicas);
   replicated_resource read_resource(const yaml::node& from, const std::string& path);
   void read_devices(const yaml::node& from, const std::string& path, device_selection& out);
 

@@ -15,8 +15,9 @@ namespace {
 
 using node = configuration_reader::node;
 
-// Keeps a device list within gRPC's message size limit.
-constexpr std::int64_t max_replicas = 10'000;
+// A kubelet reads lists of devices of up to 4 MiB, which the replicas of one GPU fit into. A plan
+// checks the list of all GPUs.
+constexpr std::int64_t max_replicas = 50'000;
 
 bool is_hexadecimal(std::string_view text) {
   return text.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos;
@@ -143,9 +144,7 @@ replicated_resource sharing_reader::read_resource(const node& from, const std::s
             return;
           }
           if (replicas < 2 || replicas > max_replicas) {
-            in_.report(value,
-                       fmt::format("{} cannot be {}", at, replicas),
-                       fmt::format("write a number from 2 to {}", max_replicas));
+            report_replicas(value, at, replicas);
           }
           out.replicas = static_cast<unsigned int>(replicas);
         }}});
@@ -153,6 +152,17 @@ replicated_resource sharing_reader::read_resource(const node& from, const std::s
     in_.report(from, path + " has no name", "name the resource: name: nvidia.com/gpu");
   }
   return out;
+}
+
+void sharing_reader::report_replicas(const node& value,
+                                     const std::string& at,
+                                     std::int64_t replicas) {
+  in_.report(value,
+             fmt::format("{} cannot be {}", at, replicas),
+             replicas < 2 ? fmt::format("write a number from 2 to {}", max_replicas)
+                          : fmt::format("write a number from 2 to {}: a kubelet refuses a list of "
+                                        "devices that is larger than 4 MiB",
+                                        max_replicas));
 }
 
 void sharing_reader::read_time_slicing(const node& from, const std::string& path) {
@@ -183,9 +193,7 @@ void sharing_reader::read_time_slicing(const node& from, const std::string& path
             return;
           }
           if (replicas < 2 || replicas > max_replicas) {
-            in_.report(value,
-                       fmt::format("{} cannot be {}", at, replicas),
-                       fmt::format("write a number from 2 to {}", max_replicas));
+            report_replicas(value, at, replicas);
           }
           replicas_at_ = &value;
           replicas_ = static_cast<unsigned int>(replicas);

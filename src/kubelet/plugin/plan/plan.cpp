@@ -78,6 +78,23 @@ std::string describe(const counted_resource& one) {
       "{}: {}", one.name(), discover::count_text(one.device_count(), "device", "devices"));
 }
 
+void check_list(const counted_resource& one) {
+  const std::vector<device> devices = one.devices();
+  const std::size_t bytes = list_bytes(devices);
+  if (bytes <= max_list_bytes) {
+    return;
+  }
+  throw error(errc::invalid_argument,
+              operation,
+              one.name(),
+              fmt::format("its {} devices are a list of {:.1f} MiB, and a kubelet reads lists of "
+                          "up to 4 MiB",
+                          devices.size(),
+                          static_cast<double>(bytes) / (1UL << 20U)),
+              fmt::format("reduce the replicas: the list has room for about {} devices",
+                          devices.size() * max_list_bytes / bytes));
+}
+
 /// Builds a plan.
 class planner {
  public:
@@ -106,6 +123,7 @@ class planner {
                     "rename one of them in the configuration");
       }
     }
+    check_list(*one);
     plan_.notes.push_back(describe(*one));
     plan_.resources.push_back(std::move(one));
   }

@@ -72,7 +72,7 @@ struct planned {
 /// Blocks while it searches for the driver's files. Devices that cannot be offered are left out,
 /// with a warning; a resource without devices stays, so that a kubelet shows zero. Throws `error`
 /// (invalid_argument) for inconsistent options: invalid names, two resources of one name, devices
-/// to be replicated that do not exist.
+/// to be replicated that do not exist, more replicas than fit into `max_list_bytes`.
 [[nodiscard]] planned make_plan(const configuration& settings,
                                 const plan_options& options,
                                 const inventory& found);

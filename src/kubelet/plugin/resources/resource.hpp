@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -18,6 +19,21 @@ struct device {
   std::optional<std::int64_t> numa_node = {};
   bool operator==(const device&) const = default;
 };
+
+/// The largest list of a resource's devices that a kubelet reads: gRPC's default for a message.
+inline constexpr std::size_t max_list_bytes = 4UL << 20U;
+
+/// An upper bound of the size of the message with these devices.
+[[nodiscard]] inline std::size_t list_bytes(const std::vector<device>& devices) {
+  // Tags and lengths of the device and its id, "Unhealthy", and the topology with the longest
+  // number of a NUMA node.
+  constexpr std::size_t fixed = 3 + 2 + 11 + 15;
+  std::size_t bytes = 0;
+  for (const device& each : devices) {
+    bytes += fixed + each.id.size();
+  }
+  return bytes;
+}
 
 struct bind_mount {
   std::string container_path;
