@@ -135,7 +135,7 @@ void make_sysfs_tree(const std::vector<std::string>& lines, const std::string& r
 }
 
 void make_sysfs_tree(const std::string& name, const std::string& root) {
-  std::ifstream list(std::string(GPUSHM_MACHINES_DIR) + "/" + name + ".txt");
+  std::ifstream list(std::string(GPUSHM_SYSFS_TREES_DIR) + "/" + name + ".txt");
   if (!list) {
     throw std::runtime_error("no sysfs tree " + name);
   }

@@ -3,11 +3,13 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 
 #include "apps/gpushm/cdi/generate.hpp"
 #include "cdi/document/name.hpp"
 #include "cdi/document/versions.hpp"
+#include "discover/root_view.hpp"
 #include "driver/devices.hpp"
 
 namespace gpushm::cli {
@@ -85,6 +87,8 @@ void add_places(CLI::App& app, discover::generate_options& options) {
       ->type_name("DIR");
   app.add_option("--proc-root", options.proc_root, "Directory to read instead of /proc")
       ->type_name("DIR");
+  app.add_option("--sys-root", options.sys_root, "Directory to read instead of /sys")
+      ->type_name("DIR");
   app.add_option_function<std::string>(
          "--hook-path,--nvidia-ctk-path,--nvidia-cdi-hook-path",
          [&options](const std::string& path) {
@@ -106,6 +110,44 @@ void add_places(CLI::App& app, discover::generate_options& options) {
            options.library_search_paths);
 }
 
+// The makers' names choose what is described; any other is another name for NVIDIA's GPUs.
+void add_vendor(CLI::App& app, discover::generate_options& options) {
+  app.add_option_function<std::string>(
+         "--vendor",
+         [&options](const std::string& text) {
+           if (const auto why = cdi::why_invalid_vendor(text)) {
+             refuse_value("--vendor", text, *why);
+           }
+           const auto maker = discover::parse_gpu_vendor(text);
+           options.source = maker.value_or(discover::gpu_vendor::nvidia);
+           options.vendor = maker ? std::string(discover::cdi_name(*maker)) : text;
+         },
+         "Whose GPUs: nvidia, amd or intel; another NAME is the kind's vendor for NVIDIA's GPUs "
+         "(default: nvidia)")
+      ->type_name("NAME");
+}
+
+// Options that change nothing for a vendor are refused. The files of AMD and Intel are in /sys
+// below the driver root, if that has one.
+void complete_vendor(const CLI::App& app, discover::generate_options& options) {
+  if (options.source == discover::gpu_vendor::nvidia) {
+    return;
+  }
+  for (const char* option :
+       {"--proc-root", "--ldcache-path", "--library-search-path", "--incomplete"}) {
+    if (app.count(option) > 0) {
+      throw CLI::ValidationError(
+          option, fmt::format("it is only for NVIDIA's driver, not for {}", options.vendor));
+    }
+  }
+  std::error_code failed;
+  const std::string own = discover::join(options.driver_root, "sys");
+  if (app.count("--driver-root") > 0 && app.count("--sys-root") == 0 &&
+      std::filesystem::is_directory(own, failed)) {
+    options.sys_root = own;
+  }
+}
+
 }  // namespace
 
 void add_generate_options(CLI::App& app, generate_arguments& out) {
@@ -119,11 +161,7 @@ void add_generate_options(CLI::App& app, generate_arguments& out) {
       ->type_name("HOW")
       ->allow_extra_args(false)
       ->delimiter(',');
-  add_name(app,
-           "--vendor",
-           "Vendor of the devices (default: nvidia.com)",
-           options.vendor,
-           &cdi::why_invalid_vendor);
+  add_vendor(app, options);
   add_name(app,
            "--class",
            "Class of the devices (default: gpu)",
@@ -132,7 +170,8 @@ void add_generate_options(CLI::App& app, generate_arguments& out) {
   add_list(app,
            "--device-id",
            "ID",
-           "Only these devices: indices (0, 1:0) or UUIDs (default: all)",
+           "Only these devices: indices (0, 1:0), UUIDs or, for AMD and Intel, PCI addresses "
+           "(default: all)",
            options.device_ids);
   app.add_option_function<std::vector<std::string>>(
          "--disable-hook",
@@ -161,6 +200,7 @@ void add_generate_options(CLI::App& app, generate_arguments& out) {
                out.incomplete,
                "Accept a document without nvidiactl or nvidia-uvm, which CUDA needs");
   app.add_flag("-q,--quiet", out.quiet, "Print only warnings and errors");
+  app.parse_complete_callback([&app, &options] { complete_vendor(app, options); });
 }
 
 }  // namespace gpushm::cli

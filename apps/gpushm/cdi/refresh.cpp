@@ -80,7 +80,8 @@ void add_refresh_arguments(CLI::App& app, refresh_arguments& out) {
 }
 
 int run_refresh_command(const refresh_arguments& arguments) {
-  refresher file(arguments.document, arguments.create_nodes);
+  const bool nvidia = arguments.document.options.source == discover::gpu_vendor::nvidia;
+  refresher file(arguments.document, arguments.create_nodes && nvidia);
   if (arguments.watch) {
     watch(file, arguments);
     return exit_ok;
