@@ -36,6 +36,22 @@ void PrintTo(const rule_case& each, std::ostream* to) {
 
 void unchanged(facts& /*all*/) {}
 
+/// A GPU of AMD and one of Intel, whose nodes can be opened.
+void add_other_gpus(facts& all) {
+  const auto add = [&all](const char* vendor, const char* device, const char* path) {
+    all.other_gpus.push_back(
+        {vendor,
+         device,
+         path,
+         gpushm::inspect::file_status{"character device", 0660, 0, 109, 226, 128},
+         0});
+  };
+  add("amd", "0000:03:00.0", "/dev/dri/card0");
+  add("amd", "0000:03:00.0", "/dev/dri/renderD128");
+  add("intel", "0000:00:02.0", "/dev/dri/renderD129");
+  add("amd", "kfd", "/dev/kfd");
+}
+
 constexpr auto ok = verdict::ok;
 constexpr auto warning = verdict::warning;
 constexpr auto problem = verdict::problem;
@@ -281,6 +297,56 @@ const rule_case cases[] = {
 
     {"cdi", "valid", "dgx-h100", unchanged, ok, "1 document, 8 devices", ""},
     {"cdi", "none", "mig-a100", unchanged, none, "no CDI document", ""},
+    {"other-gpus", "none", "dgx-h100", unchanged, none, "no GPU of AMD or Intel", ""},
+    {"other-gpus",
+     "described",
+     "dgx-h100",
+     [](facts& all) {
+       add_other_gpus(all);
+       all.cdi.push_back({"/etc/cdi/amd.json", "amd.com/gpu", "0.7.0", {"0"}, {}});
+       all.cdi.push_back({"/etc/cdi/intel.yaml", "intel.com/gpu", "0.7.0", {"0"}, {}});
+     },
+     ok,
+     "1 AMD GPU and 1 Intel GPU; the nodes can be opened; with CDI documents",
+     ""},
+    {"other-gpus",
+     "without-a-document",
+     "dgx-h100",
+     add_other_gpus,
+     note,
+     "no usable CDI document for amd.com/gpu",
+     "gpushm cdi generate --vendor amd --output /var/run/cdi/amd.com-gpu.yaml"},
+    {"other-gpus",
+     "document-with-a-problem",
+     "dgx-h100",
+     [](facts& all) {
+       add_other_gpus(all);
+       all.cdi.push_back({"/etc/cdi/amd.json", "amd.com/gpu", "0.7.0", {"0"}, {}});
+       all.cdi.push_back({"/etc/cdi/intel.yaml", "intel.com/gpu", "0.7.0", {"0"}, "it is stale"});
+     },
+     note,
+     "no usable CDI document for intel.com/gpu",
+     "--vendor intel"},
+    {"other-gpus",
+     "not-in-the-group",
+     "dgx-h100",
+     [](facts& all) {
+       add_other_gpus(all);
+       all.other_gpus[1].open_error = EACCES;
+     },
+     note,
+     "/dev/dri/renderD128 is denied by its owner and mode (EACCES)",
+     "group 109 (usermod -aG; usually render and video)"},
+    {"other-gpus",
+     "without-kfd",
+     "dgx-h100",
+     [](facts& all) {
+       add_other_gpus(all);
+       all.other_gpus.back().status.reset();
+     },
+     note,
+     "/dev/kfd is missing",
+     "modprobe amdgpu"},
     {"cdi",
      "stale",
      "dgx-h100",

@@ -44,6 +44,7 @@ constexpr auto every =
                          {"uvm-major", "devices", rules::uvm_major},
                          {"visible-devices", "devices", rules::visible_devices},
                          {"cdi", "devices", rules::cdi},
+                         {"other-gpus", "devices", rules::other_gpus},
                          {"gpus", "GPUs", rules::gpus},
                          {"vmm-support", "GPUs", rules::vmm_support},
                          {"rdma", "GPUs", rules::rdma},

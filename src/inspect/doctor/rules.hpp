@@ -47,6 +47,9 @@ namespace gpushm::inspect::rules {
 [[nodiscard]] check peer_access(const facts& all);
 [[nodiscard]] check imex(const facts& all);
 
+// checks_other_gpus.cpp
+[[nodiscard]] check other_gpus(const facts& all);
+
 // checks_isolation.cpp
 [[nodiscard]] check container(const facts& all);
 [[nodiscard]] check namespaces(const facts& all);

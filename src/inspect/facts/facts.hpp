@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "inspect/facts/driver_view.hpp"
+#include "inspect/facts/other_gpus.hpp"
 #include "inspect/facts/system.hpp"
 
 namespace gpushm::inspect {
@@ -162,6 +163,7 @@ struct facts {
   std::optional<std::vector<int>>
       peer_minors;  ///< GPUs whose nodes the peer may open; nullopt: unknown
   std::vector<cdi_facts> cdi;
+  std::vector<other_gpu_facts> other_gpus;  ///< of AMD and Intel
   std::optional<broker_facts> broker;
   driver_view driver;
 };

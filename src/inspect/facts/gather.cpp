@@ -93,6 +93,7 @@ facts gather(system& machine,
   all.shm_bytes = machine.file_system_bytes("/dev/shm");
   all.shm_private = shm_is_private(machine.read("/proc/self/mountinfo").value_or(""));
   all.cdi = gather_cdi(machine);
+  all.other_gpus = gather_other_gpus(machine);
   return all;
 }
 

@@ -204,6 +204,14 @@ json as_json(const cdi_facts& from) {
           {"problem", from.problem}};
 }
 
+json as_json(const other_gpu_facts& from) {
+  return {{"vendor", from.vendor},
+          {"device", from.device},
+          {"path", from.path},
+          {"missing", !from.status},
+          {"open_error", from.open_error}};
+}
+
 json as_json(const broker_facts& from) {
   return {{"socket", from.socket},
           {"reachable", from.reachable},
@@ -262,6 +270,7 @@ void to_json(json& to, const facts& from) {
         {"peer", from.peer ? as_json(*from.peer) : json(nullptr)},
         {"peer_minors", from.peer_minors},
         {"cdi", list_of(from.cdi)},
+        {"other_gpus", list_of(from.other_gpus)},
         {"broker", from.broker ? as_json(*from.broker) : json(nullptr)},
         {"driver", from.driver}};
 }
