@@ -25,6 +25,14 @@ const std::string not_answering =
 const std::string died =
     "the process that shared this memory in domain default has died (start it again; an open with "
     "a timeout waits for the name)";
+const std::string died_at_a_stat =
+    "the process that shared this memory in domain default has died (start it again)";
+const std::string died_before_the_timeout =
+    "the process that shared this memory in domain default has died; the name was not published "
+    "within the timeout (start it again; if it is published later, give a longer timeout)";
+const std::string no_name_within_the_timeout =
+    "no such segment in domain default; the name was not published within the timeout (`gpushm ls` "
+    "lists segments; if it is published later, give a longer timeout)";
 const std::string no_name =
     "no such segment in domain default (`gpushm ls` lists segments; an open with a timeout waits "
     "for the name)";
@@ -510,15 +518,16 @@ TEST_P(exporter_bound_memory, death_of_the_exporter_frees_the_name) {
 
   expect_failed_immediately("kv", errc::peer_died, died);
   errc code{};
-  EXPECT_EQ(error_of([&] { static_cast<void>(domain_.stat(importer, "kv")); }, &code), died);
+  EXPECT_EQ(error_of([&] { static_cast<void>(domain_.stat(importer, "kv")); }, &code),
+            died_at_a_stat);
   EXPECT_EQ(to_string(code), to_string(errc::peer_died));
-  EXPECT_EQ(error_of([&] { domain_.remove(importer, "kv"); }, &code), died);
+  EXPECT_EQ(error_of([&] { domain_.remove(importer, "kv"); }, &code), died_at_a_stat);
   expect_failed_immediately("kw", errc::no_such_segment, no_name);
   now_ms_ = 100;
   const auto waiting = open(importer, "kv", at_ms(200));
   EXPECT_TRUE(seen_.answers().empty()) << "it may be shared again";
   domain_.at(at_ms(200)).tick();
-  expect_failed(importer, waiting, errc::peer_died, died);
+  expect_failed(importer, waiting, errc::peer_died, died_before_the_timeout);
 
   // The name is free immediately, while the old memory is still mapped.
   const auto again = reserve("kv", importer);
@@ -530,7 +539,7 @@ TEST_P(exporter_bound_memory, death_of_the_exporter_frees_the_name) {
                   request,
                   errc::no_such_segment,
                   "it is being created by pid 201, which has not published it yet, in domain "
-                  "default (publish it there; an open with a timeout waits for it)");
+                  "default (publish it there; an open with a timeout waits for the name)");
   }
   domain_.release(importer, again, 1);
   expect_failed_immediately("kv", errc::no_such_segment, no_name);
@@ -708,7 +717,7 @@ TEST_P(exporter_bound_memory, removed_memory_is_waited_for_until_the_deadline) {
   EXPECT_EQ(domain_.waiting_count(), 1U);
   EXPECT_EQ(domain_.next_deadline(), at_ms(300));
   domain_.at(at_ms(300)).tick();
-  expect_failed(importer, request, errc::no_such_segment, no_name);
+  expect_failed(importer, request, errc::no_such_segment, no_name_within_the_timeout);
 }
 
 // ---- remove ----
