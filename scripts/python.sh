@@ -4,7 +4,8 @@
 #
 #   scripts/python.sh deps              a virtual environment with what the other commands need, of package versions that
 #                                       python/requirements.txt pins
-#   scripts/python.sh wheel             the wheel, in build/python/dist, and what abi3audit and check_floor.py say about it
+#   scripts/python.sh wheel             the wheel, in build/python/dist, and what abi3audit, check_floor.py, auditwheel and twine say
+#                                       about it; COMMAND=PATH: with this command gpushm, of a release build, instead of compiling it
 #   scripts/python.sh install           the wheel in the virtual environment
 #   scripts/python.sh stubs             writes python/gpushm/_core.pyi again, from the installed module
 #   scripts/python.sh reference         writes docs/python-api.md again, from the installed package
@@ -39,13 +40,30 @@ deps() {
 
 wheel() {
   rm -rf "$root/dist"
-  "$python" -m pip wheel . --quiet --no-deps --no-build-isolation --wheel-dir "$root/dist"
+  local -a settings=()
+  if [ -n "${COMMAND:-}" ]; then
+    settings=(--config-settings "cmake.define.GPUSHM_COMMAND=$(realpath "$COMMAND")")
+  fi
+  "$python" -m pip wheel . --quiet --no-deps --no-build-isolation "${settings[@]}" --wheel-dir "$root/dist"
   "$venv/bin/abi3audit" --strict --summary "$root"/dist/*.whl
   # Named after the floor only if it has it: the limits are those of manylinux_2_28. (auditwheel repair, which also renames, needs a
   # newer patchelf than Debian 12 has.)
   python3 scripts/check_floor.py "$root"/dist/*.whl
   "$python" -m wheel tags --remove --platform-tag "manylinux_2_28_$(uname -m)" "$root"/dist/*.whl >/dev/null
+  audit
+  "$venv/bin/twine" check --strict "$root"/dist/*.whl
   ls -s --block-size=KiB "$root"/dist
+}
+
+# auditwheel's own verdict must be the name that the wheel has.
+audit() {
+  local said
+  said=$("$venv/bin/auditwheel" show "$root"/dist/*.whl)
+  if [[ ${said//$'\n'/ } != *"consistent with the following platform tag: \"manylinux_2_28_$(uname -m)\""* ]]; then
+    echo "python: auditwheel does not confirm the platform tag of the wheel:" >&2
+    echo "$said" >&2
+    return 1
+  fi
 }
 
 install() {
