@@ -1146,23 +1146,27 @@ class Client:
         its loader has died), and as :meth:`open`.
         """
 
-def connect(socket: str | os.PathLike[str] | None = None, *, timeout: float | None = 0.0, request_limit: float | None = 30.0, cache_bytes: int | None = None, cache_entries: int | None = None, prefetch: Sequence[str] = (), stop: Stop | None = None) -> Client:
+def connect(socket: str | os.PathLike[str] | None = None, *, timeout: float | None = 0.0, request_limit: float | None = 30.0, cache_bytes: int | None = None, cache_entries: int | None = None, prefetch: Sequence[str] = (), stop: Stop | None = None, start: bool = False) -> Client:
     """
     Connect to a broker.
 
     ``socket``: its path; None: ``$GPUSHM_SOCKET``, else the one domain under ``/run/gpushm/d``, else
-    ``/run/gpushm/d/default/socket``. ``timeout``: seconds to wait for a broker that is not running yet;
-    0: do not wait, None: no limit. ``request_limit``: seconds for each request. ``cache_bytes``,
-    ``cache_entries``: limits of the import cache; None: from the environment, else 64 GiB and 256.
-    ``prefetch``: names that the caller is about to open, which are requested together with the
-    connection: opening them then only maps them. Until it is opened and closed, or until :meth:`Client.trim`,
-    each is a lease. Names that are not published yet are left out.
+    the broker of this user, in ``$XDG_RUNTIME_DIR/gpushm`` (docs/cli.md, Broker selection).
+    ``timeout``: seconds to wait for a broker that is not running yet; 0: do not wait, None: no limit.
+    ``request_limit``: seconds for each request. ``cache_bytes``, ``cache_entries``: limits of the import
+    cache; None: from the environment, else 64 GiB and 256. ``prefetch``: names that the caller is about to
+    open, which are requested together with the connection: opening them then only maps them. Until it is
+    opened and closed, or until :meth:`Client.trim`, each is a lease. Names that are not published yet are
+    left out. ``start``: if no broker answers, start one in the background, ``gpushm serve --detach
+    --idle-exit 60s``: it exits a minute after its last client, unless it has segments. Processes that do
+    this at once get the same one. Blocks until it is ready, at most ``timeout``, or 20 seconds.
 
-    Raises gpushm.BrokerUnreachableError, AmbiguousDomainError, PermissionDeniedError,
-    UnsupportedVersionError, InvalidArgumentError (a name), TimedOutError, CancelledError.
+    Raises gpushm.BrokerUnreachableError, SystemCallError (a broker cannot be started),
+    AmbiguousDomainError, PermissionDeniedError, UnsupportedVersionError, InvalidArgumentError (a name),
+    TimedOutError, CancelledError.
     """
 
-def connect_async(socket: str | os.PathLike[str] | None = None, *, timeout: float | None = 0.0, request_limit: float | None = 30.0, cache_bytes: int | None = None, cache_entries: int | None = None, prefetch: Sequence[str] = ()) -> Coroutine[Any, Any, Client]:
+def connect_async(socket: str | os.PathLike[str] | None = None, *, timeout: float | None = 0.0, request_limit: float | None = 30.0, cache_bytes: int | None = None, cache_entries: int | None = None, prefetch: Sequence[str] = (), start: bool = False) -> Coroutine[Any, Any, Client]:
     """As :func:`connect`, for asyncio. Cancelling the task ends the wait."""
 
 class Broker:
@@ -1174,7 +1178,8 @@ class Broker:
 
     def __init__(self, socket: str | os.PathLike[str] | None = None, *, domain: str = 'default', lock: str | os.PathLike[str] | None = None, mode: int = 0o660, group: int | None = None, accept_fake_chunks: bool = False, **limits: int) -> None:
         """
-        ``socket``: None: ``/run/gpushm/d/<domain>/socket``. ``lock``: the file whose lock keeps other
+        ``socket``: its path; None: one of its own, in a new directory that only this user can reach,
+        below ``$XDG_RUNTIME_DIR`` or the temporary directory. ``lock``: the file whose lock keeps other
         brokers off the socket; None: ``<socket>.lock``. ``mode``, ``group``: of the socket.
         ``accept_fake_chunks``: for the fake driver of tests. ``limits``: by their names in
         ``gpushm_broker_limits`` (broker.h), such as ``quota_bytes`` and ``max_segments``.

@@ -3,6 +3,8 @@
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <sys/types.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdint>
@@ -22,6 +24,29 @@ namespace gpushm_python {
 namespace {
 
 using std::string;
+
+/// A new directory for the socket of a broker that is given none; removed with this object, unless
+/// this is a forked child, to which it does not belong.
+class private_directory {
+ public:
+  private_directory()
+      : path_(nb::cast<string>(nb::module_::import_("gpushm._private").attr("new_directory")())) {}
+  private_directory(const private_directory&) = delete;
+  private_directory& operator=(const private_directory&) = delete;
+  private_directory(private_directory&&) = delete;
+  private_directory& operator=(private_directory&&) = delete;
+  ~private_directory() {
+    if (::getpid() == owner_) {
+      ::rmdir(path_.c_str());  // a broker removes its files when it ends
+    }
+  }
+
+  [[nodiscard]] string socket() const { return path_ + "/socket"; }
+
+ private:
+  string path_;
+  pid_t owner_ = ::getpid();
+};
 
 /// gpushm.Broker. Stopping joins the broker's thread, which needs no GIL: its log lines are queued.
 struct broker_object {
@@ -86,7 +111,11 @@ void start(broker_object* self,
            std::optional<std::uint32_t> group,
            bool accept_fake_chunks,
            const nb::kwargs& given) {
-  const string socket_path = socket.is_none() ? "" : path_of(socket);
+  std::shared_ptr<private_directory> directory;
+  if (socket.is_none()) {
+    directory = std::make_shared<private_directory>();
+  }
+  const string socket_path = directory ? directory->socket() : path_of(socket);
   const string lock_path = lock.is_none() ? "" : path_of(lock);
   auto limits = with_size<gpushm_broker_limits>();
   failure::of(gpushm_broker_limits_default(&limits)).raise_if_any();
@@ -104,7 +133,10 @@ void start(broker_object* self,
   options.accept_fake_chunks = accept_fake_chunks;
   gpushm_broker* made = nullptr;
   call_released([&] { return gpushm_broker_start(&options, &made); });
-  new (self) broker_object{closable<gpushm_broker>(made, gpushm_broker_stop)};
+  const auto stop = [directory](gpushm_broker* last) {
+    without_gil([&] { gpushm_broker_stop(last); });
+  };
+  new (self) broker_object{closable<gpushm_broker>(std::shared_ptr<gpushm_broker>(made, stop))};
 }
 
 string socket_path(const broker_object& self) {
@@ -232,7 +264,9 @@ void register_broker(nb::module_& module) {
                    "str = 'default', lock: str | os.PathLike[str] | None = None, mode: int = "
                    "0o660, group: int | None = None, accept_fake_chunks: bool = False, **limits: "
                    "int) -> None"),
-           "``socket``: None: ``/run/gpushm/d/<domain>/socket``. ``lock``: the file whose lock "
+           "``socket``: its path; None: one of its own, in a new directory that only this user can "
+           "reach,\n"
+           "below ``$XDG_RUNTIME_DIR`` or the temporary directory. ``lock``: the file whose lock "
            "keeps other\n"
            "brokers off the socket; None: ``<socket>.lock``. ``mode``, ``group``: of the socket.\n"
            "``accept_fake_chunks``: for the fake driver of tests. ``limits``: by their names in\n"

@@ -34,7 +34,17 @@ nb::object connect(nb::handle socket,
                    std::optional<std::uint64_t> cache_bytes,
                    std::optional<std::uint64_t> cache_entries,
                    std::vector<string> prefetch,
-                   std::shared_ptr<stop_source> stop) {
+                   std::shared_ptr<stop_source> stop,
+                   bool start) {
+  if (start) {
+    nb::dict options;
+    options["request_limit"] = request_limit;
+    options["cache_bytes"] = cache_bytes;
+    options["cache_entries"] = cache_entries;
+    options["prefetch"] = nb::cast(prefetch);
+    options["stop"] = nb::cast(stop);
+    return nb::module_::import_("gpushm._start").attr("connect")(socket, timeout, **options);
+  }
   struct state {
     string socket;
     std::vector<string> prefetch;
@@ -366,27 +376,37 @@ void register_client(nb::module_& module) {
       nb::arg("cache_entries").none() = nb::none(),
       nb::arg("prefetch") = nb::make_tuple(),
       nb::arg("stop").none() = nb::none(),
+      nb::arg("start") = false,
       nb::sig("def connect(socket: str | os.PathLike[str] | None = None, *, timeout: float "
               "| None = 0.0, "
               "request_limit: float | None = 30.0, cache_bytes: int | None = None, "
               "cache_entries: int | None = "
-              "None, prefetch: Sequence[str] = (), stop: Stop | None = None) -> Client"),
+              "None, prefetch: Sequence[str] = (), stop: Stop | None = None, start: bool = False) "
+              "-> Client"),
       "Connect to a broker.\n\n"
       "``socket``: its path; None: ``$GPUSHM_SOCKET``, else the one domain under "
       "``/run/gpushm/d``, else\n"
-      "``/run/gpushm/d/default/socket``. ``timeout``: seconds to wait for a broker that is "
-      "not running yet;\n"
-      "0: do not wait, None: no limit. ``request_limit``: seconds for each request. "
-      "``cache_bytes``,\n"
-      "``cache_entries``: limits of the import cache; None: from the environment, else 64 "
-      "GiB and 256.\n"
-      "``prefetch``: names that the caller is about to open, which are requested together "
-      "with the\n"
-      "connection: opening them then only maps them. Until it is opened and closed, or until "
-      ":meth:`Client.trim`,\n"
-      "each is a lease. Names that are not published yet are left out.\n\n"
-      "Raises gpushm.BrokerUnreachableError, AmbiguousDomainError, PermissionDeniedError,\n"
-      "UnsupportedVersionError, InvalidArgumentError (a name), TimedOutError, CancelledError.");
+      "the broker of this user, in ``$XDG_RUNTIME_DIR/gpushm`` (docs/cli.md, Broker selection).\n"
+      "``timeout``: seconds to wait for a broker that is not running yet; 0: do not wait, None: no "
+      "limit.\n"
+      "``request_limit``: seconds for each request. ``cache_bytes``, ``cache_entries``: limits of "
+      "the import\n"
+      "cache; None: from the environment, else 64 GiB and 256. ``prefetch``: names that the caller "
+      "is about to\n"
+      "open, which are requested together with the connection: opening them then only maps them. "
+      "Until it is\n"
+      "opened and closed, or until :meth:`Client.trim`, each is a lease. Names that are not "
+      "published yet are\n"
+      "left out. ``start``: if no broker answers, start one in the background, ``gpushm serve "
+      "--detach\n"
+      "--idle-exit 60s``: it exits a minute after its last client, unless it has segments. "
+      "Processes that do\n"
+      "this at once get the same one. Blocks until it is ready, at most ``timeout``, or 20 "
+      "seconds.\n\n"
+      "Raises gpushm.BrokerUnreachableError, SystemCallError (a broker cannot be started),\n"
+      "AmbiguousDomainError, PermissionDeniedError, UnsupportedVersionError, InvalidArgumentError "
+      "(a name),\n"
+      "TimedOutError, CancelledError.");
   module.def(
       "connect_async",
       [](nb::handle socket, const nb::kwargs& options) {
@@ -394,10 +414,12 @@ void register_client(nb::module_& module) {
       },
       nb::arg("socket").none() = nb::none(),
       nb::arg("options"),
-      nb::sig("def connect_async(socket: str | os.PathLike[str] | None = None, *, timeout: float | "
-              "None = 0.0, request_limit: float | None = 30.0, cache_bytes: int | None = None, "
-              "cache_entries: int | None = None, prefetch: Sequence[str] = ()) -> Coroutine[Any, "
-              "Any, Client]"),
+      nb::sig(
+          "def connect_async(socket: str | os.PathLike[str] | None = None, *, timeout: float | "
+          "None = 0.0, request_limit: float | None = 30.0, cache_bytes: int | None = None, "
+          "cache_entries: int | None = None, prefetch: Sequence[str] = (), start: bool = False) -> "
+          "Coroutine[Any, "
+          "Any, Client]"),
       "As :func:`connect`, for asyncio. Cancelling the task ends the wait.");
 }
 

@@ -106,9 +106,10 @@ def main() -> None:
     package = Path(gpushm.__file__).parent
     known: dict[str, ast.AST] = definitions(str(package / "_core.pyi"))
     for path in sorted(package.glob("_*.py")):
-        known |= {
+        # What _core has is not a helper of the same name, such as `connect` of _aio.
+        known = {
             name: node for name, node in definitions(str(path)).items() if name in gpushm.__all__
-        }
+        } | known
     errors = [name for name in gpushm.__all__ if name.endswith("Error") or name == "ErrorCode"]
     parts = [HEADER, "## gpushm", text_of(gpushm.__doc__)]
     for name in gpushm.__all__:
