@@ -112,6 +112,7 @@ from gpushm._types import (
     TicketInfo,
     WaitingStreams,
 )
+from gpushm._weights import shared_weights
 
 __version__ = ".".join(map(str, library_version()))
 
@@ -135,6 +136,7 @@ __all__ = [
     "load_safetensors",
     "shard",
     "safe_open",
+    "shared_weights",
     "load_into",
     "make_private",
     "MemPool",
