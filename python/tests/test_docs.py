@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of docs/python.md, with the output that it shows."""
+"""The examples of pages, with the output that they show."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 
+import gpushm._shared
 
-def test_examples(broker, monkeypatch, tmp_path):
-    page = Path(__file__).parents[2] / "docs" / "python.md"
+
+@pytest.mark.parametrize(("name", "least"), [("python.md", 25), ("python-migration.md", 20)])
+def test_examples(broker, monkeypatch, tmp_path, name, least):
+    page = Path(__file__).parents[2] / "docs" / name
     if not page.exists():
         pytest.skip("the source tree is not on this machine")
     monkeypatch.setenv("GPUSHM_SOCKET", broker.socket)
+    monkeypatch.setattr(gpushm._shared, "_connection", None)  # of another test's broker
     monkeypatch.chdir(tmp_path)
     result = doctest.testfile(str(page), module_relative=False, verbose=False)
-    assert result.attempted >= 25
+    assert result.attempted >= least
     assert result.failed == 0
