@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -251,6 +252,34 @@ class _ProgressLine:
             sys.stderr.flush()
 
 
+class _ProgressBar:
+    """In a notebook: tqdm's bar. Raises ImportError without tqdm."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._make = importlib.import_module("tqdm.auto").tqdm
+        self._bar: Any = None
+
+    def __call__(self, done: int, total: int, resumed: int, is_here: bool) -> None:
+        if self._bar is None:
+            units = {"unit": "B", "unit_scale": True}
+            self._bar = self._make(total=total, initial=done, desc=self._name, **units)
+        self._bar.update(done - self._bar.n)
+
+    def end(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _shown_progress(name: str) -> _ProgressBar | _ProgressLine | None:
+    """Where a person sees it: in a notebook, or on a terminal."""
+    if "ipykernel" in sys.modules:
+        with contextlib.suppress(ImportError):
+            return _ProgressBar(name)
+        return _ProgressLine(name)
+    return _ProgressLine(name) if sys.stderr.isatty() else None
+
+
 def shard(dim: int, index: int, count: int) -> tuple[int, int, int, int]:
     """A slice for :func:`load_safetensors`: the ``index``-th of ``count`` equal parts of ``dim``.
 
@@ -280,10 +309,11 @@ def load_safetensors(
 
     As :meth:`Client.load_tensors`, which says what the arguments are and what is raised. ``client``:
     None connects, as :func:`connect` without arguments does, and waits for a broker that starts
-    later, if ``timeout`` is not the default. ``progress``: True writes a line with
-    the rate and the time that is left, if standard error is a terminal.
+    later, if ``timeout`` is not the default. ``progress``: True shows the
+    rate and the time that is left: as a line, if standard error is a terminal, and in a notebook as
+    a bar of tqdm, if it is installed.
     """
-    line = _ProgressLine(name) if progress is True and sys.stderr.isatty() else None
+    line = _shown_progress(name) if progress is True else None
     report = progress if callable(progress) else line
     end = end_of(timeout)
     # An hour without a broker says nothing to those who have not started one.

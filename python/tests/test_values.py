@@ -7,6 +7,7 @@ import collections
 import dataclasses
 import pickle
 import re
+import sys
 import types
 
 import numpy as np
@@ -302,3 +303,37 @@ client.create("r", 4096)
     )
     lines = set(child.succeed().splitlines())
     assert lines <= {"gpushm WARNING"}
+
+
+def test_progress_is_shown_in_a_notebook(client, tmp_path, monkeypatch, capsys):
+    safetensors = pytest.importorskip("safetensors.numpy")
+    safetensors.save_file({"a": np.ones(1000)}, tmp_path / "m.safetensors")
+    bars = []
+
+    class Bar:
+        """As tqdm's."""
+
+        def __init__(self, total, initial, desc, **_):
+            self.total, self.n, self.desc, self.is_closed = total, initial, desc, False
+            bars.append(self)
+
+        def update(self, count):
+            self.n += count
+
+        def close(self):
+            self.is_closed = True
+
+    def load(name):
+        options = {"device": "host", "progress": True, "client": client}
+        gpushm.load_safetensors(tmp_path / "m.safetensors", name, **options).close()
+
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    monkeypatch.setitem(sys.modules, "tqdm.auto", types.SimpleNamespace(tqdm=Bar))
+    load("bar")
+    assert [(bar.n, bar.desc, bar.is_closed) for bar in bars] == [(bars[0].total, "bar", True)]
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    load("line")
+    assert "line: 0.0 of 0.0 GB" in capsys.readouterr().err
+    monkeypatch.delitem(sys.modules, "ipykernel")
+    load("mute")
+    assert capsys.readouterr().err == ""
