@@ -6,10 +6,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 
 #include "base/syscall.hpp"
+#include "base/text.hpp"
 #include "base/unique_fd.hpp"
 #include "gpushm/error.hpp"
 
@@ -63,6 +65,81 @@ void read_file(const std::string& file, settings& out, std::vector<settings_prob
   }
 }
 
+/// A variable of NVIDIA's device plugin that this agent does not read, and its substitute.
+struct foreign_variable {
+  const char* name;
+  std::string_view instead;
+};
+
+constexpr auto foreign_variables = std::to_array<foreign_variable>(
+    {{"CONFIG_FILE", "set GPUSHMD_CONFIG"},
+     {"NVIDIA_DRIVER_ROOT", "set GPUSHMD_DRIVER_ROOT"},
+     {"NVIDIA_DEV_ROOT", "set GPUSHMD_DEV_ROOT"},
+     {"CONTAINER_DRIVER_ROOT", "mount the driver into the pod at the path that it has on the host"},
+     {"MPS_ROOT", "MPS is not supported"}});
+
+void warn_of_foreign_variables(const char* (*variable)(const char*), settings& out) {
+  for (const foreign_variable& each : foreign_variables) {
+    const char* const value = variable(each.name);
+    if (value != nullptr && *value != '\0') {
+      out.offer.plugin.warnings.push_back(fmt::format(
+          "${}, a variable of NVIDIA's device plugin, is ignored: {}", each.name, each.instead));
+    }
+  }
+}
+
+/// Xids by the variables of NVIDIA's device plugin, which change the same setting as
+/// --application-xids.
+void take_health_variables(const char* (*variable)(const char*),
+                           settings& out,
+                           std::vector<settings_problem>& problems) {
+  const auto value_of_variable = [variable](const char* name) {
+    const char* const found = variable(name);
+    std::string text = found == nullptr ? "" : found;
+    std::transform(text.begin(), text.end(), text.begin(), [](char c) {
+      return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c;
+    });
+    return text;
+  };
+  constexpr const char* disable = "DP_DISABLE_HEALTHCHECKS";
+  constexpr const char* enable = "DP_ENABLE_HEALTHCHECKS";
+  const std::string ignored = value_of_variable(disable);
+  const std::string critical = value_of_variable(enable);
+  try {
+    if (!ignored.empty()) {
+      plugin::change_application_xids(out.health, ignored, {});
+    }
+  } catch (const error& why) {
+    problems.push_back({fmt::format("${}", disable),
+                        why.cause(),
+                        "write comma-separated numbers of Xids, or all"});
+  }
+  if (critical.empty()) {
+    return;
+  }
+  if (!out.health.any_xid) {
+    problems.push_back({fmt::format("${}", enable),
+                        "it has no effect while every Xid is ignored",
+                        fmt::format("list the Xids to ignore in {} in place of all", disable)});
+    return;
+  }
+  std::string removed;
+  for (const std::string_view each : base::split(critical, ",")) {
+    const std::string_view number = base::trim(each);
+    if (number == "all" || number == "xids") {
+      out.health.application_xids.clear();
+      return;
+    }
+    removed.append(removed.empty() ? "-" : ",-").append(number);
+  }
+  try {
+    plugin::change_application_xids(out.health, removed, {});
+  } catch (const error& why) {
+    problems.push_back(
+        {fmt::format("${}", enable), why.cause(), "write comma-separated numbers of Xids, or all"});
+  }
+}
+
 }  // namespace
 
 std::string read_config_text(const std::string& file, std::string& why) {
@@ -111,6 +188,8 @@ settings_result gather_settings(const flag_values& flags,
     result.content.config_file = file;
     read_file(result.content.config_file, result.content, result.problems);
   }
+  take_health_variables(variable, result.content, result.problems);
+  warn_of_foreign_variables(variable, result.content);
   for (std::size_t i = 1; i < all.size(); ++i) {
     place.clear();
     const std::string_view text = value_of(all[i], i, flags, variable, place);

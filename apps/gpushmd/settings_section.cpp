@@ -70,7 +70,19 @@ class section_reader {
     report(entry.key_node->line,
            entry.key_node->column,
            "unknown setting agent." + path,
-           "see: gpushmd --help");
+           next_step_for(entry.key));
+  }
+
+  /// Where a setting with this name belongs, if one exists.
+  static std::string next_step_for(const std::string& key) {
+    for (const setting& each : all_settings()) {
+      if (each.key == key || each.key.ends_with("." + key)) {
+        return fmt::format("write it as agent.{}", each.key);
+      }
+    }
+    const std::string place = plugin::place_of_setting(key);
+    return place.empty() ? "see: gpushmd --help"
+                         : fmt::format("{} belongs in {}, outside agent", key, place);
   }
 
   void take(const setting& what, const yaml::node& node) {

@@ -125,6 +125,59 @@ TEST_F(agent_settings, empty_variable_is_ignored) {
   EXPECT_EQ(gather_usable_settings({}, variable).offer.share_replicas, 64U);
 }
 
+TEST_F(agent_settings, health_variables_of_nvidias_plugin_are_read) {
+  const auto health = [](const char* disable, const char* enable) {
+    variables() = {{"DP_DISABLE_HEALTHCHECKS", disable}, {"DP_ENABLE_HEALTHCHECKS", enable}};
+    return gather_usable_settings({}, variable).health;
+  };
+  const plugin::health_options usual;
+  EXPECT_EQ(health("", ""), usual);
+  EXPECT_FALSE(health("all", "").any_xid);
+  EXPECT_FALSE(health("XIDS", "").any_xid);
+  EXPECT_EQ(health("48, 79", "").application_xids,
+            (std::set<std::uint64_t>{13, 31, 43, 45, 48, 68, 79, 109}));
+  EXPECT_EQ(health("48", "13,45").application_xids, (std::set<std::uint64_t>{31, 43, 48, 68, 109}));
+  EXPECT_TRUE(health("48", "all").application_xids.empty());
+  // The agent's own setting is applied in addition.
+  variables()["GPUSHMD_APPLICATION_XIDS"] = "-48,99";
+  variables()["DP_DISABLE_HEALTHCHECKS"] = "48";
+  variables()["DP_ENABLE_HEALTHCHECKS"] = "";
+  EXPECT_EQ(gather_usable_settings({}, variable).health.application_xids,
+            (std::set<std::uint64_t>{13, 31, 43, 45, 68, 99, 109}));
+}
+
+TEST_F(agent_settings, health_variables_without_effect_are_problems) {
+  variables() = {{"DP_DISABLE_HEALTHCHECKS", "all"}, {"DP_ENABLE_HEALTHCHECKS", "79"}};
+  EXPECT_THAT(problems({}),
+              ElementsAre("$DP_ENABLE_HEALTHCHECKS: it has no effect while every Xid is ignored "
+                          "(list the Xids to ignore in DP_DISABLE_HEALTHCHECKS in place of all)"));
+  variables() = {{"DP_DISABLE_HEALTHCHECKS", "4x"}, {"DP_ENABLE_HEALTHCHECKS", "-1"}};
+  EXPECT_THAT(problems({}),
+              ElementsAre("$DP_DISABLE_HEALTHCHECKS: not an Xid (write comma-separated numbers of "
+                          "Xids, or all)",
+                          "$DP_ENABLE_HEALTHCHECKS: not an Xid (write comma-separated numbers of "
+                          "Xids, or all)"));
+}
+
+TEST_F(agent_settings, other_variables_of_nvidias_plugin_are_read_or_named) {
+  variables() = {{"GDS_ENABLED", "true"},
+                 {"MOFED_ENABLED", "false"},
+                 {"GDRCOPY_ENABLED", "1"},
+                 {"CONFIG_FILE", "/config/config.yaml"},
+                 {"NVIDIA_DRIVER_ROOT", ""},
+                 {"CONTAINER_DRIVER_ROOT", "/driver-root"}};
+  const settings chosen = gather_usable_settings({}, variable);
+  EXPECT_EQ(chosen.offer.plugin.flags.gds, true);
+  EXPECT_EQ(chosen.offer.plugin.flags.mofed, false);
+  EXPECT_EQ(chosen.offer.plugin.flags.gdrcopy, true);
+  EXPECT_THAT(chosen.offer.plugin.warnings,
+              ElementsAre("$CONFIG_FILE, a variable of NVIDIA's device plugin, is ignored: set "
+                          "GPUSHMD_CONFIG",
+                          "$CONTAINER_DRIVER_ROOT, a variable of NVIDIA's device plugin, is "
+                          "ignored: mount the driver into the pod at the path that it has on the "
+                          "host"));
+}
+
 TEST_F(agent_settings, problems_have_line_and_column) {
   EXPECT_THAT(
       problems_of_file(R"(version: v1
@@ -134,12 +187,19 @@ agent:
     shareDevice: 3
   broker: {domains: [a, claim-1]}
   gpus: on
+  devicePlugin: {renameByDefault: true}
+  migStrategy: none
 )"),
-      ElementsAre("agent.yaml:4:19: agent.dra.shareDevices: \"129\" is not a number from 1 to 128",
-                  "agent.yaml:5:5: unknown setting agent.dra.shareDevice (see: gpushmd --help)",
-                  "agent.yaml:6:21: agent.broker.domains: \"claim-1\" is invalid: names that begin "
-                  "with claim- are reserved for the domains of claims (use another name)",
-                  "agent.yaml:7:3: unknown setting agent.gpus (see: gpushmd --help)"));
+      ElementsAre(
+          "agent.yaml:4:19: agent.dra.shareDevices: \"129\" is not a number from 1 to 128",
+          "agent.yaml:5:5: unknown setting agent.dra.shareDevice (see: gpushmd --help)",
+          "agent.yaml:6:21: agent.broker.domains: \"claim-1\" is invalid: names that begin "
+          "with claim- are reserved for the domains of claims (use another name)",
+          "agent.yaml:7:3: unknown setting agent.gpus (write it as agent.devicePlugin.gpus)",
+          "agent.yaml:8:18: unknown setting agent.devicePlugin.renameByDefault "
+          "(renameByDefault belongs in sharing.timeSlicing, outside agent)",
+          "agent.yaml:9:3: unknown setting agent.migStrategy (migStrategy belongs in flags, "
+          "outside agent)"));
 }
 
 TEST_F(agent_settings, section_must_be_a_mapping) {

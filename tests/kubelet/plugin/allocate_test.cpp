@@ -272,6 +272,56 @@ TEST_F(plugin_allocate_cdi, missing_required_imex_channel_offers_no_gpu) {
   EXPECT_EQ(plan.gpus.changes.device_nodes.back().host_path, path);
 }
 
+TEST_F(plugin_allocate_cdi, special_devices_are_added_if_requested) {
+  const configuration settings = parse_configuration(
+      "flags: {gdsEnabled: true, mofedEnabled: true, gdrcopyEnabled: true}", "c");
+  const auto added = [&](const configuration& each, std::vector<std::string>* mounts) {
+    std::vector<std::string> paths;
+    const planned plan = make_plan(each, options_, whole_gpus(1));
+    for (const cdi::device_node& node : plan.gpus.changes.device_nodes) {
+      if (node.path.find("nvidia-uvm") == std::string::npos && node.path != "/dev/nvidiactl") {
+        EXPECT_EQ(node.host_path, root_.path() + node.path);
+        paths.push_back(node.path);
+      }
+    }
+    for (const cdi::mount& mount : plan.gpus.changes.mounts) {
+      if (mount.container_path == "/etc/cufile.json" || mount.container_path == "/run/udev") {
+        EXPECT_EQ(mount.host_path, root_.path() + mount.container_path);
+        mounts->push_back(mount.container_path);
+      }
+    }
+    return paths;
+  };
+  std::vector<std::string> mounts;
+  EXPECT_THAT(added(settings, &mounts), IsEmpty());
+  EXPECT_THAT(
+      make_plan(settings, options_, whole_gpus(1)).warnings,
+      ElementsAre(
+          "flags.gdsEnabled has no effect: this node has no /dev/nvidia-fs* (on the node: modprobe "
+          "nvidia-fs)",
+          "flags.mofedEnabled has no effect: this node has no /dev/infiniband/uverbs* (on "
+          "the node: modprobe -a ib_uverbs rdma_ucm)",
+          "flags.gdrcopyEnabled has no effect: this node has no /dev/gdrdrv (on the node: "
+          "modprobe gdrdrv)"));
+  for (const char* name :
+       {"nvidia-fs0", "nvidia-fs1", "infiniband/uverbs0", "infiniband/rdma_cm", "gdrdrv"}) {
+    put_node(root_.path() + "/dev/" + name);
+  }
+  put_file(root_ / "etc/cufile.json", "{}");
+  std::filesystem::create_directories(root_.path() + "/run/udev");
+  EXPECT_THAT(added(settings, &mounts),
+              ElementsAre("/dev/nvidia-fs0",
+                          "/dev/nvidia-fs1",
+                          "/dev/infiniband/uverbs0",
+                          "/dev/infiniband/rdma_cm",
+                          "/dev/gdrdrv"));
+  EXPECT_THAT(mounts, ElementsAre("/etc/cufile.json", "/run/udev"));
+  EXPECT_THAT(make_plan(settings, options_, whole_gpus(1)).warnings, IsEmpty());
+  EXPECT_THAT(added(parse_configuration("flags: {gdrcopyEnabled: true}", "c"), &mounts),
+              ElementsAre("/dev/gdrdrv"));
+  EXPECT_THAT(added({}, &mounts), IsEmpty());
+}
+
 TEST_F(plugin_allocate_cdi, documents_are_written_and_stale_ones_removed) {
   const std::string directory = root_ / "cdi/below";
   const auto files = [&] {

@@ -50,19 +50,6 @@ std::vector<device_node> driver_nodes(const std::vector<cdi::device_node>& from)
   return nodes;
 }
 
-std::string dev_root_of(const discover::generate_options& places) {
-  std::string root = places.dev_root;
-  if (root.empty()) {
-    struct stat about {};
-    const std::string own = places.driver_root + "/dev";
-    root = ::stat(own.c_str(), &about) == 0 && S_ISDIR(about.st_mode) ? places.driver_root : "/";
-  }
-  while (!root.empty() && root.back() == '/') {
-    root.pop_back();
-  }
-  return root;
-}
-
 /// False: the channel is required but does not exist.
 bool add_imex_channel(const configuration& settings,
                       const plan_options& options,
@@ -118,6 +105,19 @@ bool generate_document(const configuration& settings,
 
 }  // namespace
 
+std::string dev_root_of(const discover::generate_options& places) {
+  std::string root = places.dev_root;
+  if (root.empty()) {
+    struct stat about {};
+    const std::string own = places.driver_root + "/dev";
+    root = ::stat(own.c_str(), &about) == 0 && S_ISDIR(about.st_mode) ? places.driver_root : "/";
+  }
+  while (!root.empty() && root.back() == '/') {
+    root.pop_back();
+  }
+  return root;
+}
+
 void describe_devices(const configuration& settings,
                       const plan_options& options,
                       const inventory& found,
@@ -159,6 +159,7 @@ void describe_devices(const configuration& settings,
   if (!by_cdi || named.empty()) {
     out.gpus = {};
   }
+  add_special_devices(settings, options, out);
 }
 
 std::string short_id(std::string_view domain, unsigned int replicas) {

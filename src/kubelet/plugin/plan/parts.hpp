@@ -20,6 +20,13 @@ void describe_devices(const configuration& settings,
                       named_units& named,
                       planned& out);
 
+/// Adds the devices that `gdsEnabled`, `mofedEnabled` and `gdrcopyEnabled` request to the document
+/// of the GPUs, for each of them; without such devices, a warning. Does nothing without CDI.
+void add_special_devices(const configuration& settings, const plan_options& options, planned& out);
+
+/// The directory above /dev, without the last '/': "" for the root.
+[[nodiscard]] std::string dev_root_of(const discover::generate_options& places);
+
 /// The id prefix of a domain's devices: its name or, if their ids would be too long, its beginning
 /// followed by a checksum of the full name.
 [[nodiscard]] std::string short_id(std::string_view domain, unsigned int replicas);
