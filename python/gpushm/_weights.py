@@ -158,7 +158,7 @@ class _Block:
     def _converter(self, framework: str, device: Any) -> Callable[[Any], Any]:
         if framework not in _TORCH:
             return lambda tensor: tensor
-        from gpushm._weight import to_weight
+        from gpushm._torch_weight import to_weight
 
         return lambda tensor: to_weight(tensor, device, self._read_only)
 

@@ -140,7 +140,7 @@ def torch():
 
 @pytest.fixture
 def weight(client, torch):
-    from gpushm._weight import Weight
+    from gpushm._torch_weight import Weight
 
     client.put("w", {"a": torch.arange(12.0).reshape(3, 4)}, device="host")
     return torch.nn.Parameter(Weight(client.get("w", "torch")["a"]))

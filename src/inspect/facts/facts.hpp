@@ -135,7 +135,7 @@ struct facts {
   bool gvisor = false;
   /// "wsl2" or "tegra": a machine without NVIDIA's usual driver for Linux; empty: any other.
   std::string platform;
-  std::string model;  ///< of the board, with "tegra"; empty if unknown
+  std::string model;  ///< of the machine, with "tegra"; empty if unknown
   selinux_facts selinux;
   std::vector<node_holder> holders;  ///< processes that have NVIDIA's nodes open
   std::string module_version;  ///< of the loaded kernel module; empty: not loaded or not visible

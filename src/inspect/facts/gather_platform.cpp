@@ -92,7 +92,7 @@ void gather_platform(system& machine, facts& all) {
     all.platform = "wsl2";
     return;
   }
-  // The usual driver also supports some boards of Tegra, and GPUs in their slots.
+  // The usual driver also supports some modules of Tegra, and GPUs in their slots.
   const bool usual_driver =
       all.device_majors.count("nvidia-uvm") != 0 ||
       std::any_of(all.nodes.begin(), all.nodes.end(), [](const device_node_facts& node) {

@@ -110,7 +110,7 @@ class Weight(torch.Tensor):  # type: ignore[misc]
         )
         return _wrap(result, storages) if storages else result
 
-    # Replaced by other memory, as Module.to() does: that is no segment's.
+    # Replaced by other memory, as Module.to() does: not a segment's.
     data = property(
         lambda self: torch.Tensor.data.__get__(self),
         lambda self, value: self._set_data(value),
