@@ -67,10 +67,10 @@ TEST_F(cdi_registry_cli, misspelt_command_suggests_near_match) {
   const auto wrong = cli_.run({"cdi", "lst"});
   EXPECT_EQ(wrong.status, exited(2));
   EXPECT_EQ(wrong.err,
-            "gpushm: unknown command \"lst\" (did you mean \"list\"?)\n"
+            "gpushm: unknown command \"lst\" (did you mean list?)\n"
             "gpushm: see: gpushm cdi --help\n");
   EXPECT_EQ(cli_.run({"cdi", "list", "--bad"}).err,
-            "gpushm: The following argument was not expected: --bad\n"
+            "gpushm: unknown option --bad\n"
             "gpushm: see: gpushm cdi list --help\n");
 }
 

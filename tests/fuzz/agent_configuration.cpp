@@ -21,7 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   for (const replicated_resource& each : checked.content.slicing.resources) {
-    GPUSHM_REQUIRE(each.replicas >= 2 && each.replicas <= 10'000);
+    GPUSHM_REQUIRE(each.replicas >= 2 && each.replicas <= 50'000);
     GPUSHM_REQUIRE(!resource_name_problem(each.name));
     GPUSHM_REQUIRE(each.rename.empty() || !resource_name_problem(each.rename));
   }
