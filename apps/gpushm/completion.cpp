@@ -101,7 +101,7 @@ std::string choices(std::string_view type) {
 }
 
 std::string values_of(const option_entry& option) {
-  if (const std::string some = choices(option.type); !some.empty()) {
+  if (std::string some = choices(option.type); !some.empty()) {
     return some;
   }
   if (option.type == "DEVICE") {

@@ -63,7 +63,7 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
   return best == candidates.end() ? std::string() : *best;
 }
 
-std::string with_suggestion(std::string text,
+std::string with_suggestion(const std::string& text,
                             const std::string& word,
                             const std::vector<std::string>& candidates) {
   const std::string nearest = suggestion(word, candidates);

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
@@ -201,8 +202,10 @@ std::vector<std::string> listening_sockets() {
   std::vector<std::string> result;
   for (const std::string& place : places) {
     for (const std::string& domain : domains_in(place)) {
-      if (const std::string socket = place + "/" + domain + "/socket"; is_listening(socket)) {
-        result.push_back(socket);
+      std::string socket = place;
+      socket.append("/").append(domain).append("/socket");
+      if (is_listening(socket)) {
+        result.push_back(std::move(socket));
       }
     }
   }
