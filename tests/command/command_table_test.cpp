@@ -189,7 +189,7 @@ std::string joined_literals(const std::string& text) {
     if (text[at] == '"') {
       std::size_t next = text.find_first_not_of(" \t\n", at + 1);
       const bool is_next_line = next != std::string::npos && text.find('\n', at) < next;
-      next += is_next_line && text[next] == 'f' ? 1 : 0;  // Python's f"…"
+      next += is_next_line && text[next] == 'f' ? 1U : 0U;  // Python's f"…"
       if (is_next_line && next < text.size() && text[next] == '"') {
         at = next;
         continue;

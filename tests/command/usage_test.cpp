@@ -93,7 +93,7 @@ TEST_F(usage_test, unknown_commands_fail_with_the_nearest_name_also_with_help) {
        "unknown option --socket before a command (options follow the command: gpushm COMMAND "
        "--socket)"}};
   for (const auto& [line, text] : cases) {
-    for (const std::string& more : {"", " --help", " -h"}) {
+    for (const std::string more : {"", " --help", " -h"}) {
       const auto result = run(line + more);
       EXPECT_EQ(result.status, exited(2)) << line << more;
       EXPECT_THAT(result.err, ::testing::StartsWith("gpushm: " + text + "\n")) << line << more;
