@@ -22,6 +22,7 @@ class refresher {
   refresher(generate_arguments arguments, bool create_nodes);
   refresher(const refresher&) = delete;
   refresher& operator=(const refresher&) = delete;
+  ~refresher() = default;
 
   /// Generates the document in a child process, and then as `settle`. Throws `error` if the
   /// document cannot be generated, lacks control nodes, or cannot be written.

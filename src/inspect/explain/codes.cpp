@@ -108,8 +108,8 @@ explain_rule rule_of(section from) {
                   fmt::format("gpushm._errors.{}", python),
                   fmt::format("errc::{}", code),
                   fmt::format("ErrorCode.{}", upper),
-                  fmt::format("\"code\":\"{}\"", code),
-                  fmt::format("\"code\": \"{}\"", code)};
+                  fmt::format(R"("code":"{}")", code),
+                  fmt::format(R"("code": "{}")", code)};
   rule.names = {"GPUSHM_ERRC_" + upper};
   auto& words =
       std::find(common.begin(), common.end(), code) == common.end() ? rule.names : rule.alone;

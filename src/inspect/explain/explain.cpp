@@ -80,7 +80,7 @@ severity severity_of(std::string_view line) {
   constexpr std::array<std::string_view, 3> warnings{"[W ", "UserWarning", "FutureWarning"};
   const auto has = [&](std::string_view word) { return line.find(word) != std::string_view::npos; };
   if (std::any_of(information.begin(), information.end(), has) || line.starts_with("INFO ") ||
-      line.starts_with("DEBUG ") || has("\"level\":\"info\"") || has("\"level\":\"debug\"")) {
+      line.starts_with("DEBUG ") || has(R"("level":"info")") || has(R"("level":"debug")")) {
     return severity::information;
   }
   return std::any_of(warnings.begin(), warnings.end(), has) ? severity::warning : severity::error;

@@ -98,9 +98,10 @@ std::string lower_case(std::string_view text) {
   return lower;
 }
 
-pattern::pattern(std::string_view text) : text_(lower_case(text)) {
-  open_front_ = text_.starts_with('*');
-  open_back_ = text_.size() > 1 && text_.ends_with('*');
+pattern::pattern(std::string_view text)
+    : text_(lower_case(text)),
+      open_front_(text.starts_with('*')),
+      open_back_(text.size() > 1 && text.ends_with('*')) {
   text_.erase(0, open_front_ ? 1 : 0);
   if (open_back_) {
     text_.pop_back();
