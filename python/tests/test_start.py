@@ -176,16 +176,22 @@ def test_a_broker_without_a_path(monkeypatch, tmp_path, spawn):
         )
         assert child.succeed() == "default\n"
     assert list(runtime.iterdir()) == []
-    broker = gpushm.Broker()
-    assert len(list(runtime.iterdir())) == 1
-    if os.fork() == 0:
+    forking = spawn(
+        """
+        import gc, gpushm, os, sys
+        broker = gpushm.Broker()
+        if os.fork() == 0:
+            del broker
+            gc.collect()
+            os._exit(0)
+        assert os.wait()[1] == 0
+        print(len(os.listdir(sys.argv[1])))
         del broker
         gc.collect()
-        os._exit(0)
-    assert os.wait()[1] == 0
-    assert len(list(runtime.iterdir())) == 1
-    del broker
-    gc.collect()
+        """,
+        str(runtime),
+    )
+    assert forking.succeed() == "1\n"
     assert list(runtime.iterdir()) == []
     with pytest.raises(TypeError):
         gpushm.Broker(no_such_limit=1)

@@ -113,9 +113,7 @@ def test_the_log(caplog, client, tmp_path):
         return [record.name for record in caplog.records]
 
     with caplog.at_level(logging.DEBUG):
-        load()  # discarded
-        gpushm.log_to()
-        load()
+        load()  # without a call of log_to
         wait_until(lambda: names() == ["gpushm"], "the first line")
         gpushm.log_to(logging.getLogger("gpushm.test"))
         load()
