@@ -73,7 +73,7 @@ TEST(elf, loading_of_this_program_is_read) {
   EXPECT_THAT(own->defined_versions, IsEmpty());
 }
 
-TEST(elf, versions_of_the_c_library_are_read) {
+TEST(elf, libraries_of_this_machine_have_versions) {
   Dl_info about{};
   ASSERT_NE(::dladdr(reinterpret_cast<void*>(&::getpid), &about), 0);
   const auto libc = elf::read_loading(std::string(about.dli_fname));

@@ -125,9 +125,11 @@ class search {
       if (!consumed) {
         const bool is_spec = key == "spec";
         // The path of a template is the one that holds its metadata and its pod.
-        visit(member,
-              is_spec && path.ends_with("emplate") ? path : path + "." + key,
-              is_spec ? value["metadata"] : manifest_node());
+        std::string below = path;
+        if (!is_spec || !path.ends_with("emplate")) {
+          below.append(".").append(key);
+        }
+        visit(member, below, is_spec ? value["metadata"] : manifest_node());
       }
     }
   }

@@ -211,9 +211,12 @@ class live_system final : public system {
         continue;
       }
       const std::string root = "/proc/" + name;
+      const std::string descriptors = root + "/fd";
       std::set<std::string> nodes;
-      for (const std::string& descriptor : list(root + "/fd")) {
-        const std::string target = link(root + "/fd/" + descriptor).value_or(std::string());
+      for (const std::string& descriptor : list(descriptors)) {
+        std::string place = descriptors;
+        place.append("/").append(descriptor);
+        const std::string target = link(place).value_or(std::string());
         if (target.starts_with(prefix)) {
           nodes.insert("/dev" + target.substr(prefix.size() - node_stem.size()));
         }
