@@ -159,6 +159,7 @@ int run_run(const run_arguments& arguments) {
   }
   std::vector<std::string> words = arguments.words;
   std::vector<char*> argv;
+  argv.reserve(words.size() + 1);
   for (std::string& word : words) {
     argv.push_back(word.data());
   }
