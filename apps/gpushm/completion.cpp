@@ -2,13 +2,12 @@
 #include "apps/gpushm/completion.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <set>
 #include <string_view>
 
 #include "apps/gpushm/segment/describe.hpp"
+#include "apps/gpushm/segment/near_match.hpp"
 #include "base/text.hpp"
-#include "gpushm/client.hpp"
 
 namespace gpushm::cli {
 
@@ -73,11 +72,7 @@ std::string commands_below(const std::vector<command_entry>& table, const std::s
 std::string segment_names(const std::string& socket) {
   std::string text;
   try {
-    connect_options options;
-    options.socket_path = socket;
-    options.request_limit = std::chrono::milliseconds(500);
-    client broker = client::connect(options);
-    for (const segment_info& each : broker.list()) {
+    for (const segment_info& each : segments_for_hint(socket)) {
       // A name with a line feed would be two; such names cannot be created, but a broker is another
       // process.
       if (internal_text(each.name).empty() && base::printable(each.name) == each.name) {

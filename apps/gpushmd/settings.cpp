@@ -95,24 +95,22 @@ void take_health_variables(const char* (*variable)(const char*),
                            std::vector<settings_problem>& problems) {
   const auto value_of_variable = [variable](const char* name) {
     const char* const found = variable(name);
-    std::string text = found == nullptr ? "" : found;
-    std::transform(text.begin(), text.end(), text.begin(), [](char c) {
-      return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c;
-    });
-    return text;
+    return base::lower_case(found == nullptr ? "" : found);
   };
   constexpr const char* disable = "DP_DISABLE_HEALTHCHECKS";
   constexpr const char* enable = "DP_ENABLE_HEALTHCHECKS";
   const std::string ignored = value_of_variable(disable);
   const std::string critical = value_of_variable(enable);
-  try {
-    if (!ignored.empty()) {
-      plugin::change_application_xids(out.health, ignored, {});
+  const auto change = [&](const char* name, const std::string& xids) {
+    try {
+      plugin::change_application_xids(out.health, xids, {});
+    } catch (const error& why) {
+      problems.push_back(
+          {fmt::format("${}", name), why.cause(), "write comma-separated numbers of Xids, or all"});
     }
-  } catch (const error& why) {
-    problems.push_back({fmt::format("${}", disable),
-                        why.cause(),
-                        "write comma-separated numbers of Xids, or all"});
+  };
+  if (!ignored.empty()) {
+    change(disable, ignored);
   }
   if (critical.empty()) {
     return;
@@ -132,12 +130,7 @@ void take_health_variables(const char* (*variable)(const char*),
     }
     removed.append(removed.empty() ? "-" : ",-").append(number);
   }
-  try {
-    plugin::change_application_xids(out.health, removed, {});
-  } catch (const error& why) {
-    problems.push_back(
-        {fmt::format("${}", enable), why.cause(), "write comma-separated numbers of Xids, or all"});
-  }
+  change(enable, removed);
 }
 
 }  // namespace

@@ -44,12 +44,15 @@ std::string refusal_of(const std::string& path, unsigned uid, bool may_be_link) 
   return {};
 }
 
-/// `top` is another program's to create, unless it is in a directory of all users.
-domains_place place_in(const std::string& top, unsigned uid, const std::string& next_step) {
-  std::error_code unknown;
-  domains_place result{top + "/gpushm/d", fs::exists(top, unknown)};
-  for (const std::string& each : {top, top + "/gpushm", result.path}) {
-    result.refusal = refusal_of(each, uid, each == top);
+/// `way`: the directories to check, from the first that others could have made to `path`.
+domains_place place_at(const std::vector<std::string>& way,
+                       bool exists,
+                       bool first_may_be_link,
+                       unsigned uid,
+                       const std::string& next_step) {
+  domains_place result{way.back(), exists};
+  for (const std::string& each : way) {
+    result.refusal = refusal_of(each, uid, first_may_be_link && each == way.front());
     if (!result.refusal.empty()) {
       result.next_step = next_step;
       break;
@@ -58,18 +61,20 @@ domains_place place_in(const std::string& top, unsigned uid, const std::string& 
   return result;
 }
 
+/// `top` is another program's to create.
+domains_place place_in(const std::string& top, unsigned uid, const std::string& next_step) {
+  std::error_code unknown;
+  return place_at(
+      {top, top + "/gpushm", top + "/gpushm/d"}, fs::exists(top, unknown), true, uid, next_step);
+}
+
 domains_place place_in_temporary(const std::string& temporary, unsigned uid) {
   const std::string own = temporary + "/gpushm-" + std::to_string(uid);
-  domains_place result{own + "/d", true};
-  for (const std::string& each : {own, result.path}) {
-    result.refusal = refusal_of(each, uid, false);
-    if (!result.refusal.empty()) {
-      result.next_step =
-          "remove it, set XDG_RUNTIME_DIR to a directory of this user, or pass a socket";
-      break;
-    }
-  }
-  return result;
+  return place_at({own, own + "/d"},
+                  true,
+                  false,
+                  uid,
+                  "remove it, set XDG_RUNTIME_DIR to a directory of this user, or pass a socket");
 }
 
 void make_private_directory(const std::string& path) {
@@ -92,6 +97,21 @@ void make_private_directory(const std::string& path) {
 }
 
 }  // namespace
+
+std::string socket_in(const std::string& place, std::string_view domain) {
+  return std::string(place).append("/").append(domain).append("/socket");
+}
+
+std::string chosen_machine_socket(std::string_view domain) {
+  if (domain.empty() || domain.starts_with('.') || domain.find('/') != std::string_view::npos) {
+    throw error(errc::invalid_argument,
+                "connect",
+                domain,
+                "GPUSHM_IPC_DOMAIN is not the name of a domain",
+                "set it to a name in /run/gpushm/d, or unset it");
+  }
+  return socket_in(machine_domains, domain);
+}
 
 std::vector<domains_place> user_domains(const user_directories& from) {
   std::vector<domains_place> result;
@@ -143,7 +163,7 @@ std::string create_user_domain(const domains_place& place, const std::string& do
   make_private_directory(fs::path(place.path).parent_path().string());
   make_private_directory(place.path);
   make_private_directory(place.path + "/" + domain);
-  return place.path + "/" + domain + "/socket";
+  return socket_in(place.path, domain);
 }
 
 std::string socket_to_serve(const std::string& domain) {
@@ -157,7 +177,7 @@ std::string socket_to_serve(const std::string& domain) {
     }
   }
   if (::access(last.c_str(), W_OK | X_OK) == 0) {
-    return last + "/socket";
+    return socket_in(machine_domains, domain);
   }
   return create_user_domain(place_to_serve(user_domains()), domain);
 }
@@ -174,14 +194,14 @@ std::vector<std::string> domains_in(const std::string& place) {
   return result;
 }
 
-bool is_listening(const std::string& socket) {
+bool is_listening(const std::string& socket, int type) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (socket.size() >= sizeof address.sun_path) {
     return false;
   }
   std::memcpy(&address.sun_path[0], socket.c_str(), socket.size() + 1);
-  const unique_fd probe(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const unique_fd probe(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   return retry([&] {
            return ::connect(
                probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
@@ -202,8 +222,7 @@ std::vector<std::string> listening_sockets() {
   std::vector<std::string> result;
   for (const std::string& place : places) {
     for (const std::string& domain : domains_in(place)) {
-      std::string socket = place;
-      socket.append("/").append(domain).append("/socket");
+      std::string socket = socket_in(place, domain);
       if (is_listening(socket)) {
         result.push_back(std::move(socket));
       }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/socket.h>
+
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace gpushm::base {
@@ -12,7 +15,14 @@ inline constexpr const char* machine_domains = "/run/gpushm/d";
 /// The default domain's name.
 inline constexpr const char* default_domain = "default";
 
-/// A directory with domains: the socket of one is `PATH/DOMAIN/socket`.
+/// The socket of a domain in a directory of domains.
+[[nodiscard]] std::string socket_in(const std::string& place, std::string_view domain);
+
+/// The socket of the machine's domain that GPUSHM_IPC_DOMAIN names. Throws invalid_argument if
+/// `domain` is not a name. src/ipc/domain.c has the same rule.
+[[nodiscard]] std::string chosen_machine_socket(std::string_view domain);
+
+/// A directory with domains, as `socket_in` expects it.
 struct domains_place {
   std::string path;
   bool exists = false;  ///< the directory in which `path` is created exists
@@ -55,8 +65,9 @@ struct user_directories {
 /// The names of the directories in a place, sorted; empty if there is no such place.
 [[nodiscard]] std::vector<std::string> domains_in(const std::string& place);
 
-/// Whether a program listens on a broker's socket: it connects, and closes the connection again.
-[[nodiscard]] bool is_listening(const std::string& socket);
+/// Whether a program listens on a Unix socket of `type`, a broker's by default: it connects, and
+/// closes the connection again.
+[[nodiscard]] bool is_listening(const std::string& socket, int type = SOCK_SEQPACKET);
 
 /// The sockets on which a program listens of those that a client finds if it is given none: that of
 /// the only domain in `machine_domains`, and those of all domains of this user.

@@ -3,8 +3,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cstdio>
+
+#include "base/text.hpp"
 
 namespace gpushm::base {
 
@@ -42,10 +43,7 @@ std::optional<std::uint64_t> unit_bytes(std::string_view name) {
       return each.bytes;
     }
   }
-  std::string lower(name);
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) {
-    return static_cast<char>(std::tolower(c));
-  });
+  const std::string lower = lower_case(name);
   for (const unit& each : binary_units) {
     if (each.name == lower) {
       return each.bytes;

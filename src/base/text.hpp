@@ -22,6 +22,25 @@ namespace gpushm::base {
              : text.substr(first, text.find_last_not_of(blanks) - first + 1);
 }
 
+/// Letters of ASCII, in any locale; other characters are unchanged.
+[[nodiscard]] constexpr char to_lower(char c) noexcept {
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+[[nodiscard]] constexpr char to_upper(char c) noexcept {
+  return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+}
+[[nodiscard]] inline std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  std::transform(lower.begin(), lower.end(), lower.begin(), to_lower);
+  return lower;
+}
+
+/// Whether `name` is `domain` ("nvidia.com") or below it ("k8s.gpu.nvidia.com").
+[[nodiscard]] constexpr bool is_in_domain(std::string_view name, std::string_view domain) {
+  return name.ends_with(domain) &&
+         (name.size() == domain.size() || name[name.size() - domain.size() - 1] == '.');
+}
+
 /// Omits empty parts.
 [[nodiscard]] inline std::vector<std::string_view> split(std::string_view text,
                                                          std::string_view separators) {

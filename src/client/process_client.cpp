@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/domain_places.hpp"
 #include "client/fork_guard.hpp"
 
 namespace gpushm::detail {
@@ -22,17 +23,7 @@ std::string_view setting(const char* variable) {
 /// Empty: as `client::connect` finds it. The same choice as that of libgpushm-ipc.so.
 std::string chosen_socket() {
   const std::string_view domain = setting("GPUSHM_IPC_DOMAIN");
-  if (domain.empty()) {
-    return {};
-  }
-  if (domain.find('/') != std::string_view::npos || domain.starts_with('.')) {
-    throw error(errc::invalid_argument,
-                "connect",
-                domain,
-                "GPUSHM_IPC_DOMAIN is not the name of a domain",
-                "set it to a name in /run/gpushm/d, or unset it");
-  }
-  return "/run/gpushm/d/" + std::string(domain) + "/socket";
+  return domain.empty() ? std::string() : base::chosen_machine_socket(domain);
 }
 
 /// Created when the library is loaded: a forked child must not find it half constructed.

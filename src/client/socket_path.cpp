@@ -14,10 +14,6 @@ namespace gpushm::detail {
 
 namespace {
 
-std::string socket_in(const std::string& place, const std::string& domain) {
-  return place + "/" + domain + "/socket";
-}
-
 [[noreturn]] void refuse_several(const std::string& place,
                                  const std::vector<std::string>& domains,
                                  const std::string& cause) {
@@ -29,7 +25,7 @@ std::string socket_in(const std::string& place, const std::string& domain) {
               "connect",
               place,
               cause + ": " + names,
-              "name one, for instance GPUSHM_SOCKET=" + socket_in(place, domains.front()));
+              "name one, for instance GPUSHM_SOCKET=" + base::socket_in(place, domains.front()));
 }
 
 }  // namespace
@@ -45,7 +41,7 @@ std::string machine_socket(const std::string& domains) {
   if (found.size() > 1) {
     refuse_several(domains, found, "several domains are mounted");
   }
-  return socket_in(domains, found.empty() ? base::default_domain : found.front());
+  return base::socket_in(domains, found.empty() ? base::default_domain : found.front());
 }
 
 own_sockets find_own_sockets(const std::vector<base::domains_place>& places) {
@@ -56,14 +52,14 @@ own_sockets find_own_sockets(const std::vector<base::domains_place>& places) {
       continue;
     }
     if (result.expected.empty() && place.exists) {
-      result.expected = socket_in(place.path, base::default_domain);
+      result.expected = base::socket_in(place.path, base::default_domain);
     }
     std::vector<std::string> domains = base::domains_in(place.path);
     if (domains.size() > 1) {
       // Directories of brokers that have ended stay.
       const std::string first = domains.front();
       std::erase_if(domains, [&](const std::string& each) {
-        return !base::is_listening(socket_in(place.path, each));
+        return !base::is_listening(base::socket_in(place.path, each));
       });
       if (domains.size() > 1) {
         refuse_several(place.path, domains, "this user has brokers of several domains");
@@ -73,7 +69,7 @@ own_sockets find_own_sockets(const std::vector<base::domains_place>& places) {
       }
     }
     if (!domains.empty()) {
-      result.paths.push_back(socket_in(place.path, domains.front()));
+      result.paths.push_back(base::socket_in(place.path, domains.front()));
     }
   }
   return result;

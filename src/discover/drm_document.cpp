@@ -2,26 +2,17 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "cdi/document/write.hpp"
 #include "discover/drm_gpus.hpp"
-#include "discover/drm_nodes.hpp"
+#include "discover/drm_links.hpp"
 #include "discover/hooks.hpp"
+#include "discover/nodes.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::discover {
 
 namespace {
-
-/// The prefix of /dev: the one in `options`, else `root` if it has a /dev, else "/".
-std::string dev_prefix_of(const generate_options& options, const root_view& root) {
-  std::error_code failed;
-  if (!options.dev_root.empty()) {
-    return options.dev_root;
-  }
-  return std::filesystem::is_directory(root.outside("/dev"), failed) ? root.text() : "/";
-}
 
 const char* maker_of(gpu_vendor source) {
   return source == gpu_vendor::amd ? "AMD" : "Intel";
@@ -114,23 +105,24 @@ void merge(cdi::edits& all, const cdi::edits& edits) {
 }  // namespace
 
 generated generate_drm(const generate_options& options) {
-  const root_view root(options.driver_root);
   const root_view sys(options.sys_root);
   drm_gpus found = options.source == gpu_vendor::amd ? find_amd_gpus(sys) : find_intel_gpus(sys);
   if (found.gpus.empty()) {
     throw_none(options.source, sys, found.report);
   }
-  const drm_nodes nodes(dev_prefix_of(options, root));
+  const std::string dev_root = find_dev_root(options);
+  const node_finder nodes(dev_root, {}, {});
+  const drm_links links_of_udev(dev_root);
   const hook_maker hooks(options.hook_path, options.disabled_hooks);
   generated result;
   cdi::edits all;
   std::vector<std::string> links;
   for (const drm_gpu& gpu : select_gpus(found.gpus, options.device_ids)) {
-    auto edits = nodes.complete(gpu.nodes, text_of(gpu), found.report);
+    auto edits = nodes.all(gpu.nodes, text_of(gpu), found.report);
     if (!edits) {
       continue;
     }
-    const auto own_links = nodes.by_path_links(*edits);
+    const auto own_links = links_of_udev.to_nodes_of(*edits);
     hooks.add_each(*edits, "create-symlinks", "--link", own_links);
     const std::size_t before = result.content.devices.size();
     for (const name_strategy strategy : options.strategies) {

@@ -59,6 +59,16 @@ std::optional<unsigned int> major_of(std::string_view majors, std::string_view d
   return std::nullopt;
 }
 
+std::optional<std::string> link_to_node(const cdi::edits& edits,
+                                        std::string_view node,
+                                        std::string_view link) {
+  const std::string path = std::string("/dev/dri/").append(node);
+  const bool given = std::any_of(edits.device_nodes.begin(),
+                                 edits.device_nodes.end(),
+                                 [&](const cdi::device_node& each) { return each.path == path; });
+  return given ? std::optional(fmt::format("../{}::{}", node, link)) : std::nullopt;
+}
+
 node_finder::node_finder(std::string dev_root, std::string sys_root, mig_minors minors)
     : dev_root_(std::move(dev_root)), sys_root_(std::move(sys_root)), minors_(std::move(minors)) {
   while (!dev_root_.empty() && dev_root_.back() == '/') {
@@ -99,6 +109,21 @@ void node_finder::add(cdi::edits& edits, const cdi::device_node& node) const {
   }
 }
 
+std::optional<cdi::edits> node_finder::all(const std::vector<std::string>& paths,
+                                           const std::string& device,
+                                           findings& report) const {
+  cdi::edits edits;
+  for (const std::string& path : paths) {
+    const auto found = node(path);
+    if (!found) {
+      leave_out(report, device, std::string("missing device node ").append(outside(path)));
+      return std::nullopt;
+    }
+    add(edits, *found);
+  }
+  return edits;
+}
+
 std::optional<cdi::edits> node_finder::whole_gpu(const gpu_entry& gpu, findings& report) const {
   const auto main = node(gpu_node(gpu));
   if (!main) {
@@ -126,14 +151,10 @@ std::vector<std::string> node_finder::by_path_links(const gpu_entry& gpu,
   for (const char* kind : {"card", "render"}) {
     const std::string link = fmt::format("/dev/dri/by-path/pci-{}-{}", gpu.pci_address, kind);
     std::error_code failed;
-    const std::string target = std::filesystem::read_symlink(outside(link), failed).string();
-    const bool given = std::any_of(
-        edits.device_nodes.begin(), edits.device_nodes.end(), [&](const cdi::device_node& each) {
-          return each.path.starts_with("/dev/dri/") &&
-                 base::name_of(each.path) == base::name_of(target);
-        });
-    if (!failed && given) {
-      links.push_back(fmt::format("../{}::{}", base::name_of(target), link));
+    const auto target = std::filesystem::read_symlink(outside(link), failed);
+    auto text = failed ? std::nullopt : link_to_node(edits, target.filename().string(), link);
+    if (text) {
+      links.push_back(*std::move(text));
     }
   }
   return links;
@@ -155,16 +176,7 @@ std::optional<cdi::edits> node_finder::instance(const gpu_entry& gpu,
     paths.push_back(
         std::string("/dev/nvidia-caps/nvidia-cap").append(std::to_string(minor->second)));
   }
-  cdi::edits edits;
-  for (const std::string& path : paths) {
-    const auto found = node(path);
-    if (!found) {
-      leave_out(report, device, std::string("missing device node ").append(outside(path)));
-      return std::nullopt;
-    }
-    add(edits, *found);
-  }
-  return edits;
+  return all(paths, device, report);
 }
 
 cdi::edits node_finder::common(std::string_view majors, findings& report) const {

@@ -21,6 +21,12 @@ using mig_minors = std::map<std::string, int, std::less<>>;
 [[nodiscard]] std::optional<unsigned int> major_of(std::string_view majors,
                                                    std::string_view driver);
 
+/// "TARGET::LINK" of a link in /dev/dri/by-path to the node /dev/dri/NODE; nullopt unless `edits`
+/// have that node.
+[[nodiscard]] std::optional<std::string> link_to_node(const cdi::edits& edits,
+                                                      std::string_view node,
+                                                      std::string_view link);
+
 /// Finds device nodes of this machine.
 class node_finder {
  public:
@@ -31,6 +37,12 @@ class node_finder {
   /// read at injection because they may change until then (nvidia-uvm's does). Includes mode and
   /// group when the node is not accessible to all users, so that only that group gets access.
   [[nodiscard]] std::optional<cdi::device_node> node(const std::string& path) const;
+
+  /// The edits for `paths`, all of which `device` (its name in a report) requires. Empty when one
+  /// is missing; `report.incomplete` then has the reason.
+  [[nodiscard]] std::optional<cdi::edits> all(const std::vector<std::string>& paths,
+                                              const std::string& device,
+                                              findings& report) const;
 
   /// The edits for a GPU or a MIG instance. Empty when a required node is missing;
   /// `report.incomplete` then has the reason.

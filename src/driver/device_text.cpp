@@ -13,16 +13,6 @@ namespace {
 
 constexpr std::size_t min_uuid_characters = 8;
 
-std::string in_lower_case(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) {
-    if (c >= 'A' && c <= 'Z') {
-      c = static_cast<char>(c - 'A' + 'a');
-    }
-  }
-  return lower;
-}
-
 }  // namespace
 
 gpu_information parse_gpu_information(std::string_view text) {
@@ -117,12 +107,12 @@ std::optional<device_request> parse_device_request(std::string_view notation) {
   if (const auto ordinal = base::number<int>(text, 10); ordinal && *ordinal >= 0) {
     return device_request{ordinal, {}};
   }
-  const std::string lower = in_lower_case(text);
+  const std::string lower = base::lower_case(text);
   if (lower.size() < 4 + min_uuid_characters) {
     return std::nullopt;
   }
   for (const std::string_view prefix : {"GPU-", "MIG-"}) {
-    if (lower.starts_with(in_lower_case(prefix))) {
+    if (lower.starts_with(base::lower_case(prefix))) {
       return device_request{std::nullopt, std::string(prefix) + lower.substr(prefix.size())};
     }
   }

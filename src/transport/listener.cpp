@@ -7,6 +7,7 @@
 
 #include <utility>
 
+#include "base/domain_places.hpp"
 #include "base/syscall.hpp"
 #include "transport/address.hpp"
 
@@ -58,7 +59,7 @@ base::guarded_fd lock_file(const std::string& path, const std::string& lock_path
 }
 
 /// This process has the lock, so a socket at the path belongs to a dead broker, or not to a broker.
-void reject_other_listener(const std::string& path, const sockaddr_un& address) {
+void reject_other_listener(const std::string& path) {
   struct stat current {};
   if (::lstat(path.c_str(), &current) != 0) {
     return;
@@ -72,9 +73,7 @@ void reject_other_listener(const std::string& path, const sockaddr_un& address) 
                 "serve another path; nothing but a socket is replaced");
   }
   for (const int type : {SOCK_SEQPACKET, SOCK_STREAM, SOCK_DGRAM}) {
-    const base::unique_fd probe(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ||
-        errno == EAGAIN) {
+    if (base::is_listening(path, type)) {
       in_use(path, "another program listens on this socket");
     }
   }
@@ -82,10 +81,9 @@ void reject_other_listener(const std::string& path, const sockaddr_un& address) 
 
 /// With the lock.
 listener::bound_socket bind_at(const std::string& path, mode_t mode, std::optional<gid_t> group) {
-  const sockaddr_un address = unix_address("serve", path);
   const std::string temporary = path + ".new";
   const sockaddr_un bind_address = unix_address("serve", temporary);
-  reject_other_listener(path, address);
+  reject_other_listener(path);
 
   listener::bound_socket result;
   result.socket = base::guarded_fd::open([&] {

@@ -19,6 +19,7 @@
 #include "base/log.hpp"
 #include "base/quoted.hpp"
 #include "base/syscall.hpp"
+#include "base/text.hpp"
 #include "gpushm/error.hpp"
 #include "weights/hash.hpp"
 #include "weights/tensor_json.hpp"
@@ -140,13 +141,6 @@ constexpr std::array signatures{
     signature{"\xfd\x37zxz", "it is compressed by xz", "decompress it"},
 };
 
-std::string in_lower_case(std::string text) {
-  for (char& each : text) {
-    each = each >= 'A' && each <= 'Z' ? static_cast<char>(each - 'A' + 'a') : each;
-  }
-  return text;
-}
-
 /// By the file's first bytes.
 std::optional<other_kind> other_kind_of(std::string_view first) {
   constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
@@ -164,7 +158,7 @@ std::optional<other_kind> other_kind_of(std::string_view first) {
   }
   const std::string_view text =
       first.substr(std::min(first.find_first_not_of(blank), first.size()));
-  const std::string lower = in_lower_case(std::string(text));
+  const std::string lower = base::lower_case(text);
   for (const signature& each : signatures) {
     if (lower.starts_with(each.begin)) {
       return other_kind{std::string(each.what), each.next_step};

@@ -121,6 +121,10 @@ TEST_F(doctor_cli, ipc_names_missing_library_and_wrong_path) {
   const auto wrong = doctor({"--ipc", "--ipc-library", "/no/such/libgpushm-ipc.so"});
   EXPECT_EQ(wrong.status, exited(1)) << wrong.out;
   EXPECT_THAT(wrong.err, HasSubstr("there is no such file"));
+  environment_.emplace_back("GPUSHM_IPC_DOMAIN", "..");
+  const auto domain = doctor({"--ipc", "--no-selftest"});
+  EXPECT_THAT(domain.out, HasSubstr("none (GPUSHM_IPC_DOMAIN=..): connect"));
+  EXPECT_THAT(domain.out, HasSubstr("the name of a domain (set it"));
   const auto with_peer = doctor({"--ipc", "--peer", "1"});
   EXPECT_EQ(with_peer.status, exited(2));
 }

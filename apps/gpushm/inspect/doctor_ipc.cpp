@@ -20,9 +20,11 @@
 #include "apps/gpushm/inspect/ipc_library.hpp"
 #include "apps/gpushm/inspect/ipc_trial.hpp"
 #include "apps/gpushm/inspect/machine.hpp"
+#include "base/domain_places.hpp"
 #include "base/file.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
+#include "inspect/doctor/ipc.hpp"
 
 namespace gpushm::cli {
 
@@ -74,12 +76,16 @@ std::vector<std::string> loaders_of_musl() {
   return found;
 }
 
-inspect::broker_facts query_domain(const std::string& socket) {
+/// In the order of the library (src/ipc/domain.c): `chosen` is GPUSHM_IPC_DOMAIN.
+inspect::broker_facts query_domain(const std::string& socket, const std::string& chosen) {
   inspect::broker_facts found;
   found.socket = socket;
   try {
+    if (socket.empty() && !chosen.empty()) {
+      found.socket = base::chosen_machine_socket(chosen);
+    }
     connect_options options;
-    options.socket_path = socket;
+    options.socket_path = found.socket;
     options.request_limit = std::chrono::seconds(2);
     auto broker = client::connect(options);
     const auto about = broker.broker();
@@ -127,27 +133,20 @@ std::string conclusion_of(const doctor_report& report) {
                "need a domain; run this in the other container, too";
 }
 
-}  // namespace
-
-inspect::ipc_facts gather_ipc_facts(const doctor_arguments& arguments,
-                                    const std::string& preload_file,
-                                    const std::string& domains) {
+/// The facts about this process, its container and the domain that it would use, except `mps`.
+/// Blocks for at most a few seconds.
+inspect::ipc_facts gather_ipc_facts(const doctor_arguments& arguments) {
   inspect::ipc_facts all;
   all.installed = find_ipc_library("doctor", arguments.ipc_library);
   all.loaded = loaded_ipc_library();
   add_entries(variable("LD_PRELOAD"), false, all.entries);
-  add_entries(base::read_small_file(preload_file).value_or(""), true, all.entries);
+  add_entries(base::read_small_file("/etc/ld.so.preload").value_or(""), true, all.entries);
   all.switched_off = variable("GPUSHM_IPC") == "0";
   all.secure = ::getauxval(AT_SECURE) != 0;
   all.glibc = ::gnu_get_libc_version();
   all.other_loaders = loaders_of_musl();
   all.chosen_domain = variable("GPUSHM_IPC_DOMAIN");
-  // In the order of the library (src/ipc/domain.c).
-  const bool is_name =
-      !all.chosen_domain.empty() && all.chosen_domain.find('/') == std::string::npos;
-  all.domain = query_domain(!arguments.socket.empty() ? arguments.socket
-                            : is_name ? domains + "/" + all.chosen_domain + "/socket"
-                                      : std::string());
+  all.domain = query_domain(arguments.socket, all.chosen_domain);
   examine_shm(all);
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
@@ -157,9 +156,11 @@ inspect::ipc_facts gather_ipc_facts(const doctor_arguments& arguments,
   return all;
 }
 
+}  // namespace
+
 int run_doctor_ipc(const doctor_arguments& arguments) {
   const auto begin = std::chrono::steady_clock::now();
-  inspect::ipc_facts all = gather_ipc_facts(arguments, "/etc/ld.so.preload", "/run/gpushm/d");
+  inspect::ipc_facts all = gather_ipc_facts(arguments);
   const machine seen = gather_machine({}, arguments.driver_timeout);
   all.mps = seen.facts.mps;
   doctor_report report;

@@ -21,6 +21,7 @@
 #include "apps/gpushm/inspect/trial/protocol.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "base/child_process.hpp"
+#include "base/domain_places.hpp"
 #include "base/signals.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
@@ -32,7 +33,6 @@ namespace {
 using inspect::way;
 
 constexpr std::string_view operation = "start trial";
-constexpr const char* domains = "/run/gpushm/d";
 
 struct pipe_ends {
   base::unique_fd read;
@@ -128,8 +128,8 @@ void mount_empty(const char* path) {
 /// programs without a socket would find.
 void hide_files(const std::string& socket) {
   mount_empty("/dev/shm");
-  if (socket.empty() && ::access(domains, F_OK) == 0) {
-    mount_empty(domains);
+  if (socket.empty() && ::access(base::machine_domains, F_OK) == 0) {
+    mount_empty(base::machine_domains);
   }
 }
 

@@ -6,6 +6,9 @@
 #include <CLI/CLI.hpp>
 #include <array>
 #include <iostream>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
@@ -91,6 +94,22 @@ void print_as_json(const std::vector<k8s::finding>& found, const k8s::manifests&
               {"findings", std::move(findings)}});
 }
 
+/// An option that takes one value each time it is given.
+void add_names(CLI::App& app,
+               const char* option,
+               const char* type,
+               const char* description,
+               std::set<std::string>& out) {
+  app.add_option_function<std::vector<std::string>>(
+         option,
+         [&out](const std::vector<std::string>& names) { out.insert(names.begin(), names.end()); },
+         description)
+      ->type_name(type)
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all();
+}
+
 void add(CLI::App& app, lint_arguments& out) {
   app.add_option("FILE", out.files, "Manifests, YAML or JSON; - is standard input")
       ->required()
@@ -98,30 +117,21 @@ void add(CLI::App& app, lint_arguments& out) {
   app.add_flag("--one-gpu-nodes",
                out.options.one_gpu_nodes,
                "The nodes have one GPU each, so pods on one node get the same GPU");
-  app.add_option_function<std::vector<std::string>>(
-         "--one-gpu-resource",
-         [&out](const std::vector<std::string>& names) {
-           out.options.one_gpu_resources.insert(names.begin(), names.end());
-         },
-         "A resource that is one GPU, such as time slices of a single GPU (may be repeated)")
-      ->type_name("NAME")
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->take_all();
+  add_names(app,
+            "--one-gpu-resource",
+            "NAME",
+            "A resource that is one GPU, such as time slices of a single GPU (may be repeated)",
+            out.options.one_gpu_resources);
   app.add_flag("--per-gpu-resources",
                out.options.per_gpu_resources,
                "The agent offers each GPU as gpushm.dev/gpu-N (overlays full-per-gpu and "
                "no-dra-per-gpu)");
-  app.add_option_function<std::vector<std::string>>(
-         "--ignore-kind",
-         [&out](const std::vector<std::string>& names) {
-           out.options.ignored_kinds.insert(names.begin(), names.end());
-         },
-         "Do not report objects of this kind whose pods are not in the manifest (may be repeated)")
-      ->type_name("KIND")
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->take_all();
+  add_names(
+      app,
+      "--ignore-kind",
+      "KIND",
+      "Do not report objects of this kind whose pods are not in the manifest (may be repeated)",
+      out.options.ignored_kinds);
   add_json(app, out.json);
 }
 

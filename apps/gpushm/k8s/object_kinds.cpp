@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 
+#include "base/text.hpp"
+
 namespace gpushm::k8s {
 
 namespace {
@@ -11,12 +13,6 @@ namespace {
 std::string_view group_of(std::string_view api_version) {
   const std::size_t slash = api_version.find('/');
   return slash == std::string_view::npos ? std::string_view() : api_version.substr(0, slash);
-}
-
-/// "kyverno.io" and "policies.kyverno.io", for the domain "kyverno.io".
-bool is_in_domain(std::string_view group, std::string_view domain) {
-  return group.ends_with(domain) &&
-         (group.size() == domain.size() || group[group.size() - domain.size() - 1] == '.');
 }
 
 // Groups whose objects describe pods that others create.
@@ -58,14 +54,14 @@ constexpr auto kinds_without_pods =
 
 bool is_builtin_group(std::string_view api_version) {
   const std::string_view group = group_of(api_version);
-  return group.find('.') == std::string_view::npos || is_in_domain(group, "k8s.io");
+  return group.find('.') == std::string_view::npos || base::is_in_domain(group, "k8s.io");
 }
 
 kind_role role_of(std::string_view api_version, std::string_view kind) {
   const std::string_view group = group_of(api_version);
   const auto in = [&group](const auto& domains) {
     return std::any_of(domains.begin(), domains.end(), [&group](std::string_view each) {
-      return is_in_domain(group, each);
+      return base::is_in_domain(group, each);
     });
   };
   if (in(pattern_domains) || kind == "PodSecurityPolicy") {

@@ -23,6 +23,13 @@ bool near_match::consider(std::string_view candidate) {
   return --left_ > 0 && best_distance_ > 1;
 }
 
+std::vector<segment_info> segments_for_hint(const std::string& socket) {
+  connect_options options;
+  options.socket_path = socket;
+  options.request_limit = std::chrono::milliseconds(500);
+  return client::connect(options).list();
+}
+
 error with_near_match(const error& failure,
                       const connection_arguments& connection,
                       const std::string& name) {
@@ -30,13 +37,8 @@ error with_near_match(const error& failure,
     return failure;
   }
   try {
-    connect_options options;
-    options.socket_path = connection.socket;
-    options.request_limit = std::chrono::milliseconds(500);
-    client broker = client::connect(options);
-    const std::vector<segment_info> all = broker.list();
     near_match nearest(name);
-    for (const segment_info& each : all) {
+    for (const segment_info& each : segments_for_hint(connection.socket)) {
       // `name` itself may have been published since.
       if (each.published && each.name != name && internal_text(each.name).empty() &&
           !nearest.consider(each.name)) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "apps/gpushm/commands.hpp"
 
@@ -28,6 +29,10 @@ class near_match {
   std::size_t best_distance_;
   std::size_t left_ = 10'000;
 };
+
+/// The segments of the broker at `socket` (empty: as for all commands), for what is shown in
+/// addition. Blocks for at most half a second per request. Throws `error`.
+[[nodiscard]] std::vector<segment_info> segments_for_hint(const std::string& socket);
 
 /// Returns `failure`; if it is no_such_segment, with the near match of `name` in the domain as the
 /// next step, if there is one. Requests the broker's names, for at most half a second per request,

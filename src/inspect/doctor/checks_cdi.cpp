@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/text.hpp"
 #include "inspect/doctor/rules.hpp"
 
 namespace gpushm::inspect::rules {
@@ -15,9 +16,7 @@ std::string vendor_of(const cdi_facts& document) {
 
 /// "nvidia.com", "k8s.gpu.nvidia.com".
 bool is_of(const cdi_facts& document, std::string_view vendor) {
-  const std::string own = vendor_of(document);
-  return own.ends_with(vendor) &&
-         (own.size() == vendor.size() || own[own.size() - vendor.size() - 1] == '.');
+  return base::is_in_domain(vendor_of(document), vendor);
 }
 
 bool is_of_gpus(const cdi_facts& document) {

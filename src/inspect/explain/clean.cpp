@@ -162,8 +162,7 @@ std::size_t length_of(std::string_view form, std::string_view line) {
       }
       continue;
     }
-    const char lower =
-        line[at] >= 'A' && line[at] <= 'Z' ? static_cast<char>(line[at] + 32) : line[at];
+    const char lower = base::to_lower(line[at]);
     const bool same = c == '0'   ? is_decimal(line[at])
                       : c == 'a' ? lower >= 'a' && lower <= 'z'
                                  : c == line[at];

@@ -87,7 +87,7 @@ std::string take(section& from, std::string_view name) {
                 fmt::format("its section has no item \"{}\"", name));
   }
   std::string text(base::trim(std::string_view(*part).substr(name.size())));
-  text[0] = text[0] >= 'a' && text[0] <= 'z' ? static_cast<char>(text[0] - 'a' + 'A') : text[0];
+  text[0] = base::to_upper(text[0]);
   from.parts.erase(part);
   return text;
 }
@@ -97,9 +97,7 @@ explain_rule rule_of(section from) {
   const std::string& code = from.code;
   const std::string python = python_name(code);
   std::string upper = code;
-  std::transform(upper.begin(), upper.end(), upper.begin(), [](char c) {
-    return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
-  });
+  std::transform(upper.begin(), upper.end(), upper.begin(), base::to_upper);
   rule.manual = true;
   rule.id = "code-" + code;
   std::replace(rule.id.begin(), rule.id.end(), '_', '-');
@@ -144,7 +142,7 @@ std::string python_name(std::string_view code) {
     if (c == '_') {
       begins = true;
     } else {
-      name += begins ? static_cast<char>(c - 'a' + 'A') : c;
+      name += begins ? base::to_upper(c) : c;
       begins = false;
     }
   }

@@ -74,13 +74,31 @@ bool has_number_of_errno(std::string_view lower, int number) {
   return false;
 }
 
+/// The patterns of `errno_table`, in its order.
+struct errno_patterns {
+  pattern name;
+  pattern text;
+};
+const std::vector<errno_patterns>& all_errno_patterns() {
+  static const std::vector<errno_patterns> all = [] {
+    std::vector<errno_patterns> made;
+    made.reserve(errno_table.size());
+    for (const errno_words& each : errno_table) {
+      made.push_back({pattern(each.name), pattern(each.text)});
+    }
+    return made;
+  }();
+  return all;
+}
+
 std::vector<std::string> errnos_in(const explain_text& text, explain_text::place part) {
   std::vector<std::string> found;
   const std::string_view lower = text.lower().substr(part.begin, part.end - part.begin);
-  for (const errno_words& each : errno_table) {
-    if (text.find(pattern(each.name), part) || text.find(pattern(each.text), part) ||
-        has_number_of_errno(lower, each.number)) {
-      found.emplace_back(each.name);
+  for (std::size_t i = 0; i < errno_table.size(); ++i) {
+    const errno_patterns& words = all_errno_patterns()[i];
+    if (text.find(words.name, part) || text.find(words.text, part) ||
+        has_number_of_errno(lower, errno_table[i].number)) {
+      found.emplace_back(errno_table[i].name);
     }
   }
   // "no such device or address" contains "no such device", which another value has.
@@ -119,9 +137,9 @@ bool matches_name(std::string_view wanted, std::string_view name) {
 }
 
 bool matches_any(const std::vector<std::string>& wanted, std::string_view name) {
-  const std::string lower = lower_case(name);
+  const std::string lower = base::lower_case(name);
   return std::any_of(wanted.begin(), wanted.end(), [&](const std::string& each) {
-    return matches_name(lower_case(each), lower);
+    return matches_name(base::lower_case(each), lower);
   });
 }
 

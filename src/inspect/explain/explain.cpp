@@ -6,6 +6,7 @@
 #include <map>
 #include <tuple>
 
+#include "base/text.hpp"
 #include "inspect/explain/evidence.hpp"
 #include "inspect/explain/index.hpp"
 #include "inspect/explain/match.hpp"
@@ -100,7 +101,7 @@ std::vector<match> all_matches(const explain_text& text) {
   }
   for (const explain_rule& rule : explain_rules()) {
     for (const std::string& only : rule.alone) {
-      if (text.is_only(lower_case(only))) {
+      if (text.is_only(base::lower_case(only))) {
         add(&rule, rule.manual ? strength::manual : strength::specific, text.whole());
       }
     }

@@ -90,16 +90,8 @@ std::size_t match_end(std::string_view text, std::string_view pattern, std::size
 
 }  // namespace
 
-std::string lower_case(std::string_view text) {
-  std::string lower(text);
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  });
-  return lower;
-}
-
 pattern::pattern(std::string_view text)
-    : text_(lower_case(text)),
+    : text_(base::lower_case(text)),
       open_front_(text.starts_with('*')),
       open_back_(text.size() > 1 && text.ends_with('*')) {
   text_.erase(0, open_front_ ? 1 : 0);
@@ -116,7 +108,7 @@ explain_text::explain_text(std::string_view raw, std::size_t first_number) {
   clean_log log = clean(raw, first_number);
   clean_ = std::move(log.text);
   lines_ = std::move(log.lines);
-  lower_ = lower_case(clean_);
+  lower_ = base::lower_case(clean_);
   std::replace(lower_.begin(), lower_.end(), '\n', ' ');
 }
 

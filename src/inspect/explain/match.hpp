@@ -11,8 +11,6 @@
 
 namespace gpushm::inspect {
 
-[[nodiscard]] std::string lower_case(std::string_view text);
-
 /// Words to search for, in any case: never part of a longer word, unless "*" is at that end. "*" is
 /// up to 120 characters of one line, "**" up to 1,000. Thread-safety: distinct objects: safe;
 /// shared objects: safe (immutable).

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/domain_places.hpp"
 #include "base/text.hpp"
 #include "inspect/facts/gather_parts.hpp"
 
@@ -10,6 +11,13 @@ namespace gpushm::inspect {
 namespace {
 
 constexpr std::string_view selinux_root = "/sys/fs/selinux/";
+
+/// A file of one line, which the kernel may end with a zero byte; empty if it is missing.
+std::string line_in(system& machine, const char* path) {
+  std::string text = machine.read(path).value_or(std::string());
+  text.erase(std::remove(text.begin(), text.end(), '\0'), text.end());
+  return std::string(base::trim(text));
+}
 
 /// The value of "1 1" and "1"; nullopt for other text.
 std::optional<bool> flag_in(const std::optional<std::string>& text) {
@@ -59,10 +67,8 @@ bool is_tegra(system& machine) {
 selinux_facts gather_selinux(system& machine, const std::vector<device_node_facts>& nodes) {
   selinux_facts found;
   found.enforcing = flag_in(machine.read(std::string(selinux_root) + "enforce"));
-  std::string own = machine.read("/proc/self/attr/current").value_or(std::string());
-  own.erase(std::remove(own.begin(), own.end(), '\0'), own.end());
-  if (is_context(base::trim(own))) {
-    found.context = base::trim(own);
+  if (std::string own = line_in(machine, "/proc/self/attr/current"); is_context(own)) {
+    found.context = std::move(own);
   }
   found.present = found.enforcing.has_value() || !found.context.empty();
   if (!found.present) {
@@ -75,9 +81,8 @@ selinux_facts gather_selinux(system& machine, const std::vector<device_node_fact
       paths.push_back(node.path);
     }
   }
-  constexpr const char* domains = "/run/gpushm/d";
-  for (const std::string& name : machine.list(domains)) {
-    paths.push_back(std::string(domains) + "/" + name + "/socket");
+  for (const std::string& name : machine.list(base::machine_domains)) {
+    paths.push_back(base::socket_in(base::machine_domains, name));
   }
   for (const std::string& path : paths) {
     if (auto label = machine.label(path)) {
@@ -100,9 +105,7 @@ void gather_platform(system& machine, facts& all) {
       });
   if (!usual_driver && is_tegra(machine)) {
     all.platform = "tegra";
-    std::string model = machine.read("/proc/device-tree/model").value_or(std::string());
-    model.erase(std::remove(model.begin(), model.end(), '\0'), model.end());
-    all.model = base::trim(model);
+    all.model = line_in(machine, "/proc/device-tree/model");
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/names.hpp"
 #include "base/quoted.hpp"
+#include "base/text.hpp"
 #include "kubelet/plugin/configuration/reader.hpp"
 
 namespace gpushm::plugin {
@@ -77,7 +78,7 @@ std::string folded(std::string_view text) {
   std::string out;
   for (const char c : text) {
     if (c != '-' && c != '_') {
-      out.push_back(c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c);
+      out.push_back(base::to_lower(c));
     }
   }
   return out;
