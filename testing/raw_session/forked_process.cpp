@@ -135,7 +135,7 @@ forked_process forked_process::start(const forked_options& options,
 }
 
 std::string forked_process::wait_line(std::chrono::milliseconds timeout) {
-  if (!gpushm::transport::wait_readable(socket_.get(), scaled_timeout(timeout))) {
+  if (!gpushm::transport::wait_readable(socket_.get(), wait_limit(timeout))) {
     throw harness_error("a forked process sent no line in time");
   }
   std::array<char, 512> line{};

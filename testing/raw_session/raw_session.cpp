@@ -92,8 +92,12 @@ transport::send_result raw_session::try_send(std::span<const std::byte> packet,
 }
 
 raw_answer raw_session::receive(std::chrono::milliseconds timeout) {
+  return receive_joined(deadline_after(timeout));
+}
+
+/// Any message, whole.
+raw_answer raw_session::receive_joined(clock::time_point deadline) {
   raw_answer answer;
-  const auto deadline = deadline_after(scaled_timeout(timeout));
   do {
     answer = receive_before(deadline);
     if (body_of<wire::continued>(answer) != nullptr && answer.descriptors.size() == 1) {
@@ -143,7 +147,7 @@ raw_answer raw_session::request(wire::body body, std::span<const int> descriptor
 bool raw_session::closed_within(std::chrono::milliseconds timeout) {
   const auto deadline = deadline_after(timeout);
   while (clock::now() < deadline) {
-    const auto answer = receive(std::chrono::milliseconds(milliseconds_until(deadline)));
+    const auto answer = receive_joined(deadline);
     if (answer.closed) {
       return true;
     }

@@ -71,6 +71,7 @@ class raw_session {
 
  private:
   [[nodiscard]] raw_answer receive_before(clock::time_point deadline);
+  [[nodiscard]] raw_answer receive_joined(clock::time_point deadline);
 
   gpushm::base::unique_fd socket_;
   gpushm::base::unique_fd events_;

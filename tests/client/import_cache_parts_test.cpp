@@ -353,7 +353,7 @@ class raw_reader {
  private:
   std::pair<wire::message, std::vector<base::unique_fd>> receive(int socket) {
     for (;;) {
-      if (!transport::wait_readable(socket, gpushm_testing::scaled_timeout(10s))) {
+      if (!transport::wait_readable(socket, gpushm_testing::wait_limit(10s))) {
         throw std::runtime_error("no packet arrives");
       }
       auto got = transport::receive_packet(socket, buffer_);

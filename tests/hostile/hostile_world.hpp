@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "testing/broker_process/broker_process.hpp"
+#include "testing/process/deadline.hpp"
 #include "testing/process/proc_counters.hpp"
 #include "testing/process/temp_dir.hpp"
 #include "testing/raw_session/forked_process.hpp"
@@ -103,7 +104,7 @@ class hostile : public ::testing::Test {
     EXPECT_FALSE(figures.dropped) << "the broker closed the good client's connection";
     EXPECT_EQ(figures.failures, 0U);
     EXPECT_GE(figures.answers, answers);
-    EXPECT_LT(figures.worst, scaled_timeout(worst));
+    EXPECT_LT(figures.worst, gpushm_testing::wait_limit(worst));
     report(figures);
     return figures;
   }
