@@ -3,6 +3,7 @@
 #
 #   JOBS=N          parallel compilations (default: one per CPU, fewer if memory is short)
 #   CTEST_PARALLEL_LEVEL=N  concurrent tests (default: 3 times JOBS)
+#   UNITY=OFF       build, test: compile build/dev file by file from now on (default of a new tree: several sources as one)
 #   PREFIX=/usr     prefix of `install` (default: /usr/local); DESTDIR is honoured
 #   DEMO_ARGS=...   arguments of `gpushm demo`
 #   ALL=1           lint: clang-tidy over every file, not only changed files and a tenth of the rest; aarch64: the same for files
@@ -26,6 +27,7 @@ BENCH ?=
 BENCH_ARGS ?=
 FUZZ_SECONDS ?= 60
 IMAGE_ARGS ?=
+export UNITY ?=
 # Tests wait much: three at a time leave a third of two cores idle, six a tenth.
 export CTEST_PARALLEL_LEVEL ?= $(shell echo $$(( $(JOBS) * 3 )))
 

@@ -29,10 +29,6 @@ case $preset in
     fi
     ;;
 esac
-# CI compiles everything once; developers recompile single files.
-if [ "$preset" = dev ] && [ -n "${CI:-}" ]; then
-  options+=(-DGPUSHM_UNITY=ON)
-fi
 # Recreates a tree that was configured elsewhere (a copied checkout) or for another compiler, with which CMake would drop
 # the preset's variables.
 case $preset in
@@ -47,6 +43,10 @@ if [ -e "$tree/CMakeCache.txt" ]; then
      { [[ ${options[*]} == *clang++-14* ]] && ! configured_as "CMAKE_CXX_COMPILER:[A-Z]+=(.*/)?clang\+\+-14"; }; then
     rm -rf "$tree"
   fi
+fi
+# A new tree is compiled whole, faster if several sources are compiled as one. A tree keeps its kind until UNITY is given.
+if [ "$preset" = dev ] && { [ -n "${UNITY:-}" ] || [ ! -e "$tree/CMakeCache.txt" ]; }; then
+  options+=("-DGPUSHM_UNITY=${UNITY:-ON}")
 fi
 if [ "$preset" = aarch64 ]; then  # sources compiled by themselves, as in development: without missing includes
   mkdir -p build
