@@ -18,6 +18,11 @@ run() {  # PROGRAM FILTER [VARIABLE=VALUE...]
   echo "test_long: $((SECONDS - started)) s"
 }
 
+echo "test_long: model"
+tests/model/check.sh long || failed+=(model)
+run core/gpushm_core_test 'domain_and_model.*' GPUSHM_RANDOM_WORLDS=200
+run wire/gpushm_wire_test 'random_*' GPUSHM_RANDOM_TICKETS=1000000
+run inspect/inspect_explain_test 'explain_log.*' GPUSHM_LOG_MIB=1024
 run core/gpushm_core_heap_test 'conservation.*' GPUSHM_CONSERVATION_STEPS=1000000
 run journal/journal_kill_test '*' GPUSHM_KILL_STEP=101
 run brokerd/broker_start_test 'killed_at_start.*' GPUSHM_BROKER_STEPS=200 GPUSHM_BROKER_ERRORS=250
@@ -25,7 +30,10 @@ run brokerd/broker_step_test '*' GPUSHM_BROKER_STEPS=100
 run brokerd/full_journal_test '*' GPUSHM_FULL_JOURNALS=100
 run brokerd/container_memory_test '*' GPUSHM_CONTAINER_MIB=512
 run hostile/leak_rounds_test '*' GPUSHM_LEAK_ROUNDS=20000
+run process/death_test '*' GPUSHM_STEP_BETWEEN_KILLS=1
+run process/scale_test '*up_to_the_descriptor_limit' GPUSHM_SCALE_DESCRIPTORS=100000
 run weights/weights_kill_test '*.processes_leave_a_model_*' GPUSHM_KILLS=200
+run weights/weights_load_test '*.leave_nothing_where_*' GPUSHM_STEP_BETWEEN_KILLS=1
 run weights/weights_load_test '*.succeed_whoever_is_killed*' GPUSHM_KILLS=20
 run timelines/timeline_test 'channels.bring_*:*.order_launches_*' \
   GPUSHM_CHANNEL_ITEMS=1000000 GPUSHM_CHANNEL_FRAMES=3000 GPUSHM_GRAPH_LAUNCHES=10000

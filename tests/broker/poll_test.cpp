@@ -25,7 +25,7 @@ adaptive_poll::clock::duration max_polled_in_one_second(
     adaptive_poll::after what = adaptive_poll::after::answer) {
   adaptive_poll poll(true);
   adaptive_poll::clock::time_point now{1h};
-  const auto end = now + 5s;
+  const auto end = now + 2s;
   std::deque<std::pair<adaptive_poll::clock::time_point, adaptive_poll::clock::duration>> polls;
   adaptive_poll::clock::duration sum{0};
   adaptive_poll::clock::duration most{0};
@@ -48,7 +48,7 @@ adaptive_poll::clock::duration max_polled_in_one_second(
 }
 
 TEST(adaptive_poll, uses_at_most_5_percent_of_a_cpu_in_any_second) {
-  for (const auto gap : {1us, 5us, 20us, 100us, 1000us}) {
+  for (const auto gap : {2us, 20us, 100us, 1000us}) {
     for (const auto wait : {1us, 5us, 20us, 29us, 31us, 99us, 101us, 1000us}) {
       SCOPED_TRACE(std::to_string(gap.count()) + " us, " + std::to_string(wait.count()) + " us");
       EXPECT_LE(max_polled_in_one_second(gap, wait), 50ms + adaptive_poll::longest_poll);

@@ -217,7 +217,7 @@ class crowd {
 
 TEST(conservation, charges_cover_the_heap_over_random_operations) {
   const auto steps =
-      gpushm_testing::number_from_environment<std::size_t>("GPUSHM_CONSERVATION_STEPS", 40'000);
+      gpushm_testing::number_from_environment<std::size_t>("GPUSHM_CONSERVATION_STEPS", 20'000);
   crowd members(gpushm_testing::number_from_environment<std::uint32_t>("GPUSHM_SEED", 1));
   const std::size_t each_look = std::max<std::size_t>(steps / 200, 50);
   std::size_t most_heap = 0;

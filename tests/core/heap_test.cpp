@@ -45,7 +45,7 @@ void print(const char* what, std::size_t count, std::chrono::steady_clock::durat
 }
 
 TEST(core_heap, segment_uses_less_than_1_kib_of_heap) {
-  constexpr std::size_t count = 100'000;
+  constexpr std::size_t count = 20'000;
   core::domain domain("default", 42, {.max_segments = 2 * count});
   domain.connect(1, {101, 1000, true});
   domain.connect(2, {201, 2000, true});

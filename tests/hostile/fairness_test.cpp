@@ -23,7 +23,7 @@ class fairness : public hostile, public ::testing::WithParamInterface<std::strin
 TEST_P(fairness, good_client_makes_progress_under) {
   const auto* flood = gpushm_testing::find_flood(GetParam());
   ASSERT_NE(flood, nullptr);
-  constexpr auto window = seconds(4);
+  constexpr auto window = seconds(2);
   auto attack = attacker([&](forked_process::parent_link&) {
     flood->run(socket(), clock::now() + scaled_timeout(window));
   });
@@ -55,7 +55,7 @@ std::uint64_t work(const std::string& socket, clock::time_point until) {
 class fair_share : public hostile {};
 
 TEST_F(fair_share, fifty_processes_of_one_user_get_one_share) {
-  constexpr auto window = seconds(4);
+  constexpr auto window = seconds(2);
   constexpr unsigned forks = 50;
   auto crowd = attacker([&](forked_process::parent_link& parent) {
     parent.send_line("started");

@@ -33,7 +33,7 @@ class memory : public hostile, public ::testing::WithParamInterface<memory_bound
 TEST_P(memory, stays_bounded_under) {
   const auto* flood = gpushm_testing::find_flood(GetParam().flood);
   ASSERT_NE(flood, nullptr);
-  constexpr auto window = seconds(4);
+  constexpr auto window = seconds(2);
   auto attack = attacker([&](forked_process::parent_link&) {
     flood->run(socket(), clock::now() + scaled_timeout(window));
   });

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 #include <map>
 #include <random>
 #include <set>
@@ -470,8 +470,9 @@ TEST(explain, removes_control_characters) {
 }
 
 TEST(explain, near_matches_everywhere_stay_fast) {
-  constexpr std::size_t size_bytes = 1024UL * 1024;
-  constexpr std::chrono::seconds most{gpushm::base::under_sanitizer ? 120 : 20};
+  constexpr std::size_t size_bytes = 512UL * 1024;
+  // Of this process's CPU, which other processes do not slow down.
+  constexpr double most_seconds = gpushm::base::under_sanitizer ? 60 : 10;
   for (const std::string& part : {std::string("xid ("),
                                   std::string("1 "),
                                   std::string("error 1x "),
@@ -485,9 +486,9 @@ TEST(explain, near_matches_everywhere_stay_fast) {
     while (text.size() < size_bytes) {
       text += part;
     }
-    const auto start = std::chrono::steady_clock::now();
+    const std::clock_t start = std::clock();
     static_cast<void>(explain(text));
-    EXPECT_LT(std::chrono::steady_clock::now() - start, most) << part;
+    EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, most_seconds) << part;
   }
 }
 

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <functional>
 #include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "testing/broker_process/holdings.hpp"
 #include "testing/broker_process/round.hpp"
 #include "testing/process/child.hpp"
+#include "testing/process/environment.hpp"
 #include "testing/process/harness_error.hpp"
 #include "testing/process/programs.hpp"
 #include "testing/process/temp_dir.hpp"
@@ -46,9 +48,15 @@ using std::chrono::seconds;
 /// Upper bound of the calls of a round; more would mean that the window never ends.
 constexpr std::uint64_t too_many_calls = 5'000;
 
-/// Victims are killed at every call; under a sanitizer, where processes take 10 times as long to
-/// start and the sanitizer adds calls, at every seventh.
-constexpr std::uint64_t step_between_deaths = gpushm::base::under_sanitizer ? 7 : 1;
+/// Victims are killed at every third call, another third in each run; under a sanitizer, where
+/// processes take 10 times as long to start and the sanitizer adds calls, at every eleventh.
+std::uint64_t step_between_deaths() {
+  return gpushm_testing::number_from_environment<std::uint64_t>(
+      "GPUSHM_STEP_BETWEEN_KILLS", gpushm::base::under_sanitizer ? 11 : 3);
+}
+std::uint64_t first_death() {
+  return 1 + std::random_device()() % step_between_deaths();
+}
 
 const std::string name = "death/segment";
 
@@ -75,8 +83,8 @@ class death_of_client : public ::testing::Test {
   void kill_at_every_call(const std::vector<std::string>& arguments,
                           const std::function<void()>& prepare,
                           const std::function<void(traced_process&)>& check) {
-    std::uint64_t k = 1;
-    for (; k < too_many_calls; k += step_between_deaths) {
+    std::uint64_t k = first_death();
+    for (; k < too_many_calls; k += step_between_deaths()) {
       prepare();
       spawn_options options;
       options.argv = {own_program("death_victim")};
@@ -434,8 +442,8 @@ TEST_F(death_of_broker, at_every_call_leaves_working_clients_and_nothing_else) {
                     "instead of 228, which take more than 15 minutes";
   }
   std::optional<holdings> before;
-  std::uint64_t k = 1;
-  for (; k < too_many_calls; k += step_between_deaths) {
+  std::uint64_t k = first_death();
+  for (; k < too_many_calls; k += step_between_deaths()) {
     const bool killed = kill_broker_at(k);
     // The first round also creates what the libraries keep permanently.
     if (!before) {

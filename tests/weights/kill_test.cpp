@@ -512,7 +512,7 @@ class killed_at_random : public testing::TestWithParam<where> {
 
 TEST_P(killed_at_random, processes_leave_a_model_that_others_load_and_serve) {
   const auto kills =
-      number_from_environment<std::uint64_t>("GPUSHM_KILLS", base::under_sanitizer ? 10 : 25);
+      number_from_environment<std::uint64_t>("GPUSHM_KILLS", base::under_sanitizer ? 8 : 12);
   const auto seed = number_from_environment("GPUSHM_SEED", std::random_device()());
   RecordProperty("seed", std::to_string(seed));
   random_.seed(seed);

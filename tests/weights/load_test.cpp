@@ -445,7 +445,7 @@ TEST_F(loads_of_one_process, leave_nothing_where_they_are_killed) {
   wanted.device = "host";
   wanted.timeout = 60s;
   const auto step = static_cast<std::uint64_t>(gpushm_testing::number_from_environment(
-      "GPUSHM_STEP_BETWEEN_KILLS", base::under_sanitizer ? 29 : 5));
+      "GPUSHM_STEP_BETWEEN_KILLS", base::under_sanitizer ? 43 : 13));
   const std::uint64_t first = 1 + std::random_device()() % step;
   std::uint64_t removed = 0;
   bool is_killed = true;
