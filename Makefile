@@ -56,13 +56,13 @@ deps-aarch64:
 	@scripts/foreign_packages.sh arm64 build/aarch64-packages libyaml-dev libseccomp-dev libsodium-dev
 
 deps-install:
-	@scripts/deps.sh build agent
+	@scripts/deps.sh build agent pages
 deps-bench:
 	@scripts/deps.sh build agent bench
 deps-dev:
 	@scripts/deps.sh build agent bench gtest clang gstreamer
 deps-dist:
-	@scripts/deps.sh build agent bench gtest dist gstreamer
+	@scripts/deps.sh build agent bench gtest dist pages gstreamer
 
 deps-python:
 	@scripts/deps.sh build python

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# Installed files: libgpushm.so, libgpushm-broker.so, their headers, their CMake and pkg-config files, the command with its manual
-# page and completions, the licence and the documents.
+# Installed files: libgpushm.so, libgpushm-broker.so, their headers, their CMake and pkg-config files, the command with its
+# completions, manual pages, the licence and the documents.
 include_guard(GLOBAL)
 include(CMakePackageConfigHelpers)
+include(GpushmManual)
 
 # The version of the interface: gpushm.h, broker.h. A program runs with every library of the version it was compiled for.
 set(GPUSHM_SOVERSION 1)
@@ -46,35 +47,41 @@ string(REGEX REPLACE "/$" "" GPUSHM_PC_PREFIX "${GPUSHM_PC_PREFIX}")
 
 function(gpushm_install_pkgconfig name)
   configure_file("${PROJECT_SOURCE_DIR}/cmake/${name}.pc.in" "${PROJECT_BINARY_DIR}/${name}.pc" @ONLY)
-  install(FILES "${PROJECT_BINARY_DIR}/${name}.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+  install(FILES "${PROJECT_BINARY_DIR}/${name}.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT development)
 endfunction()
 
 if(TARGET gpushm)
-  install(TARGETS gpushm RUNTIME)
+  install(TARGETS gpushm RUNTIME COMPONENT command)
   set(completions "${PROJECT_SOURCE_DIR}/apps/gpushm/completions")
-  install(FILES "${completions}/gpushm.bash" DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions" RENAME gpushm)
-  install(FILES "${completions}/_gpushm" DESTINATION "${CMAKE_INSTALL_DATADIR}/zsh/site-functions")
-  install(FILES "${completions}/gpushm.fish" DESTINATION "${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d")
-  install(FILES LICENSE README.md CHANGELOG.md TYPE DOC)
-  install(DIRECTORY docs/ TYPE DOC FILES_MATCHING PATTERN "*.md" PATTERN plan EXCLUDE PATTERN results EXCLUDE PATTERN man EXCLUDE)
-  # The program writes its page itself, which an instrumented one or one of another architecture does not do here.
-  if(NOT CMAKE_CROSSCOMPILING AND NOT GPUSHM_SANITIZE AND NOT GPUSHM_COVERAGE)
-    set(page "${PROJECT_BINARY_DIR}/man/gpushm.1")
-    file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/man")
+  install(FILES "${completions}/gpushm.bash" DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions" COMPONENT command RENAME gpushm)
+  install(FILES "${completions}/_gpushm" DESTINATION "${CMAKE_INSTALL_DATADIR}/zsh/site-functions" COMPONENT command)
+  install(FILES "${completions}/gpushm.fish" DESTINATION "${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d" COMPONENT command)
+  install(FILES LICENSE README.md CHANGELOG.md TYPE DOC COMPONENT command)
+  install(DIRECTORY docs/ TYPE DOC COMPONENT command FILES_MATCHING PATTERN "*.md" PATTERN plan EXCLUDE PATTERN results EXCLUDE PATTERN man EXCLUDE)
+  if(GPUSHM_PROGRAMS_RUN)
+    set(page "${GPUSHM_PAGES_DIR}/gpushm.1")
     add_custom_command(OUTPUT "${page}" COMMAND gpushm man-page > "${page}" DEPENDS gpushm VERBATIM)
-    add_custom_target(gpushm-man ALL DEPENDS "${page}")
-    install(FILES "${page}" TYPE MAN RENAME man1/gpushm.1)
+    gpushm_page("${page}" command)
   endif()
 endif()
+gpushm_help_page(gpushm-brokerd node "brokers of GPU shared memory")
+gpushm_help_page(gpushm-keeper node "keeps the descriptors of a program that is replaced")
+gpushm_help_page(gpushmd agent "Kubernetes agent of GPU shared memory")
+# These pass their arguments on, and have no help of their own.
+foreach(program gpushm-cdi-hook gpushm-oci-runtime)
+  if(TARGET ${program} AND NOT GPUSHM_ONLY_PYTHON)
+    gpushm_page("${PROJECT_SOURCE_DIR}/docs/man/${program}.8" node)
+  endif()
+endforeach()
 
 if(TARGET gpushm_client)
   gpushm_shared_library(gpushm_shared OUTPUT_NAME gpushm EXPORT_NAME gpushm
     MAP "${PROJECT_SOURCE_DIR}/cmake/gpushm.map"
     OBJECTS_OF gpushm_client gpushm_weights gpushm_base gpushm_once
     MODULES gpushm_client gpushm_weights)
-  install(TARGETS gpushm_shared EXPORT gpushm LIBRARY NAMELINK_COMPONENT Development)
-  install(DIRECTORY include/gpushm TYPE INCLUDE FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
-  install(FILES docs/man/gpushm.3 TYPE MAN RENAME man3/gpushm.3)
+  install(TARGETS gpushm_shared EXPORT gpushm LIBRARY COMPONENT libraries NAMELINK_COMPONENT development)
+  install(DIRECTORY include/gpushm TYPE INCLUDE COMPONENT development FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
+  gpushm_page("${PROJECT_SOURCE_DIR}/docs/man/gpushm.3" development)
   gpushm_install_pkgconfig(gpushm)
 
   if(TARGET gpushm_broker)
@@ -84,7 +91,7 @@ if(TARGET gpushm_client)
       USES gpushm_shared
       MODULES gpushm_broker)
     set_target_properties(gpushm_broker_shared PROPERTIES INSTALL_RPATH "$ORIGIN")
-    install(TARGETS gpushm_broker_shared EXPORT gpushm LIBRARY NAMELINK_COMPONENT Development)
+    install(TARGETS gpushm_broker_shared EXPORT gpushm LIBRARY COMPONENT libraries NAMELINK_COMPONENT development)
     gpushm_install_pkgconfig(gpushm-broker)
   endif()
 
@@ -101,19 +108,24 @@ if(TARGET gpushm_client)
       COMMAND "${CMAKE_COMMAND}" -E copy "$<TARGET_FILE:gpushm_shared>" "${in_tree}/libgpushm.so.1"
       DEPENDS gpushm_ipc_shared gpushm_shared VERBATIM)
     add_custom_target(gpushm-ipc ALL DEPENDS "${in_tree}/libgpushm-ipc.so" "${in_tree}/libgpushm.so.1")
-    install(FILES "$<TARGET_FILE:gpushm_ipc_shared>" DESTINATION ${GPUSHM_IPC_DIR}
-            PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
+    install(FILES "$<TARGET_FILE:gpushm_ipc_shared>" DESTINATION ${GPUSHM_IPC_DIR} COMPONENT command)
     install(FILES "$<TARGET_FILE:gpushm_shared>" DESTINATION ${GPUSHM_IPC_DIR} RENAME libgpushm.so.${GPUSHM_SOVERSION}
-            PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
+            COMPONENT command)
+    install(CODE "if(CMAKE_INSTALL_DO_STRIP)
+  foreach(library libgpushm-ipc.so libgpushm.so.${GPUSHM_SOVERSION})
+    execute_process(COMMAND \"${CMAKE_STRIP}\" --strip-unneeded
+      \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${GPUSHM_IPC_DIR}/\${library}\" COMMAND_ERROR_IS_FATAL ANY)
+  endforeach()
+endif()" COMPONENT command)
   endif()
 
   set(config_dir "${CMAKE_INSTALL_LIBDIR}/cmake/gpushm")
-  install(EXPORT gpushm FILE gpushm-targets.cmake NAMESPACE gpushm:: DESTINATION "${config_dir}")
+  install(EXPORT gpushm FILE gpushm-targets.cmake NAMESPACE gpushm:: DESTINATION "${config_dir}" COMPONENT development)
   configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/gpushm-config.cmake.in"
     "${PROJECT_BINARY_DIR}/gpushm-config.cmake" INSTALL_DESTINATION "${config_dir}")
   write_basic_package_version_file("${PROJECT_BINARY_DIR}/gpushm-config-version.cmake"
     COMPATIBILITY SameMinorVersion)
   install(FILES "${PROJECT_BINARY_DIR}/gpushm-config.cmake"
                 "${PROJECT_BINARY_DIR}/gpushm-config-version.cmake"
-          DESTINATION "${config_dir}")
+          DESTINATION "${config_dir}" COMPONENT development)
 endif()

@@ -4,7 +4,7 @@
 # nothing, and does not ask for a password, if all are installed.
 #
 #   scripts/deps.sh [build] [agent] [bench] [gtest] [clang] [test] [dist] [lint] [sanitize] [image] [aarch64] [gstreamer]
-#                   [python]                                                                               default: all
+#                   [python] [pages]                                                                       default: all
 set -euo pipefail
 
 # Alternatives are separated by "|"; the first that this distribution has is used. An entry that ends with "?" is optional: a
@@ -41,12 +41,15 @@ aarch64=(g++-aarch64-linux-gnu qemu-user)
 # The GStreamer plug-in and its tests, which are left out without them.
 gstreamer=('libgstreamer1.0-dev?' 'libgstreamer-plugins-base1.0-dev?' 'gstreamer1.0-tools?' 'gstreamer1.0-plugins-base?')
 
+# Writes manual pages from the help of programs.
+pages=(help2man)
+
 # The Python package; scripts/python.sh deps installs Python packages. readelf: for its tests.
 python=(python3-dev python3-venv binutils)
 
 groups=("$@")
 if [ ${#groups[@]} -eq 0 ]; then
-  groups=(build agent bench gtest clang test dist lint sanitize image aarch64 gstreamer python)
+  groups=(build agent bench gtest clang test dist lint sanitize image aarch64 gstreamer python pages)
 fi
 wanted=()
 for group in "${groups[@]}"; do
@@ -64,6 +67,7 @@ for group in "${groups[@]}"; do
     aarch64) wanted+=("${aarch64[@]}") ;;
     gstreamer) wanted+=("${gstreamer[@]}") ;;
     python) wanted+=("${python[@]}") ;;
+    pages) wanted+=("${pages[@]}") ;;
     *) echo "deps: unknown group $group" >&2; exit 2 ;;
   esac
 done

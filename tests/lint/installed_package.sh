@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs into an empty prefix, moves that prefix, and builds and runs a program against it, found once by CMake's
-# find_package and once by pkg-config.
+# find_package and once by pkg-config. Units and other files have the paths of the prefix that was given.
 #
 #   installed_package.sh CMAKE BUILD_DIR COMPILER
 set -euo pipefail
@@ -74,14 +74,47 @@ for library in libgpushm-ipc.so libgpushm.so.1; do
   fi
 done
 
+echo "== the paths of the prefix"
+# Installs into a staging directory, for a prefix that is not the configured one, and for another one after it.
+for given in /usr "/opt/a b%c" relative; do
+  rm -rf "$scratch/stage"
+  case $given in
+    /*) (export DESTDIR="$scratch/stage"; "$cmake" --install "$build" --prefix "$given") >/dev/null
+        expected=$given below=$scratch/stage$given ;;
+    *) (cd "$scratch"; "$cmake" --install "$build" --prefix "$given") >/dev/null
+       expected=$scratch/$given below=$scratch/$given ;;
+  esac
+  expected=${expected//%/%%}
+  expected=${expected// /\\x20}
+  units=("$below"/lib/systemd/system/*.service)
+  [ ${#units[@]} -ge 2 ] || { echo "units for the prefix $given are not installed" >&2; exit 1; }
+  for unit in "${units[@]}"; do
+    program=$(sed -n 's/^ExecStart=\([^ ]*\).*/\1/p' "$unit")
+    [[ $program == "$expected"/bin/gpushm* ]] ||
+      { echo "the prefix is $given, and ${unit##*/} starts \"$program\"" >&2; exit 1; }
+    [ -x "$below/bin/${program##*/}" ] || { echo "${unit##*/} starts $program, which is not installed" >&2; exit 1; }
+  done
+  # No file that is read by programs has a path of the build tree, or of the configured prefix.
+  others=(-e "$build")
+  configured=$(sed -n 's/^CMAKE_INSTALL_PREFIX:PATH=//p' "$build/CMakeCache.txt")
+  [ "$configured" = "$given" ] || others+=(-e "$configured/")
+  if grep -rnF "${others[@]}" "$below/lib/systemd" "$below/${libdir#"$prefix/"}"/{cmake,pkgconfig}; then
+    echo "the prefix is $given, and the files above name another one" >&2
+    exit 1
+  fi
+done
+
 echo "== the command"
 env -u LD_LIBRARY_PATH "$prefix/bin/gpushm" --version
 for file in share/bash-completion/completions/gpushm share/zsh/site-functions/_gpushm share/fish/vendor_completions.d/gpushm.fish \
-            share/doc/gpushm/{LICENSE,README.md,CHANGELOG.md,cli.md,errors.md} share/man/man1/gpushm.1 share/man/man3/gpushm.3; do
+            share/doc/gpushm/{LICENSE,README.md,CHANGELOG.md,cli.md,errors.md} share/man/man1/gpushm.1 share/man/man3/gpushm.3 \
+            share/man/man8/gpushm-{cdi-hook,oci-runtime}.8 lib/sysusers.d/gpushm.conf; do
   [ -s "$prefix/$file" ] || { echo "$file is not installed" >&2; exit 1; }
 done
 grep -qF '.SS gpushm create' "$prefix/share/man/man1/gpushm.1"
 if command -v groff >/dev/null; then  # its warnings are about macros that do not exist, and unbalanced ones
-  groff -man -Tutf8 -ww "$prefix/share/man/man1/gpushm.1" 2>&1 >"$scratch/page" | tee "$scratch/warnings"
-  [ ! -s "$scratch/warnings" ] || { echo "gpushm.1 has warnings" >&2; exit 1; }
+  for page in "$prefix"/share/man/man?/*; do
+    groff -man -Tutf8 -ww "$page" 2>&1 >"$scratch/page" | tee "$scratch/warnings"
+    [ ! -s "$scratch/warnings" ] || { echo "${page##*/} has warnings" >&2; exit 1; }
+  done
 fi
