@@ -115,11 +115,11 @@ install: deps-install ## install the release build under PREFIX
 	@scripts/build.sh release $(JOBS)
 	cmake --install build/release --strip --prefix "$(PREFIX)"
 
-dist: deps-dist ## build and check the self-contained tarball in build/dist
+dist: deps-dist ## build and check the self-contained tarballs of the product and of the test kit in build/dist
 	@scripts/build.sh dist $(JOBS)
 	@scripts/dist.sh build/release build/dist
 
-check-dist: ## unpack the tarball of `make dist` and run the demo, two benchmarks and tests of brokers from it, also with an old glibc
+check-dist: ## unpack the tarballs of `make dist`, use the product and run tests of the test kit, also with an old glibc
 	@scripts/try_dist.sh build/dist
 	@scripts/try_floor.sh build/dist || [ $$? = 77 ]
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# The tarball (scripts/dist.sh): bin/ contains every program of apps, tests and bench, lib/fake/ the shared libraries of
+# The test kit (scripts/dist.sh): bin/ contains every program of apps, tests and bench, lib/fake/ the shared libraries of
 # testing/ (fake driver libraries, opened by name at run time). Targets need not be registered; the target property
-# GPUSHM_NO_DIST excludes one. The target `dist-programs` builds exactly the contents of the tarball.
+# GPUSHM_NO_DIST excludes one. The target `dist-programs` builds exactly the contents of the test kit, and what is installed, of
+# which the product's tarball consists.
 include_guard(GLOBAL)
 
 # What uses gRPC or the benchmark library needs the distribution's libraries, which are packed.
@@ -61,7 +62,7 @@ function(gpushm_dist)
   foreach(target IN LISTS others)
     gpushm_floor_of_dist(${target})
   endforeach()
-  add_custom_target(dist-programs DEPENDS ${packed} ${others})
+  add_custom_target(dist-programs DEPENDS ${packed} ${others} gpushm-pages)
 endfunction()
 
 gpushm_dist()

@@ -142,7 +142,7 @@ endfunction()
 # case each: for programs that run longer than about 15 s. Label: unit, process, container or gpu, followed by "-grpc" if
 # the program uses gRPC, which is excluded under ThreadSanitizer (the distribution's gRPC is not instrumented).
 #
-# The tarball contains the tests whose results can differ on another machine: not single-threaded ones (SINGLE_THREADED).
+# The test kit contains the tests whose results can differ on another machine: not single-threaded ones (SINGLE_THREADED).
 #
 # Instrumented builds contain only the tests labelled unit and process; with ThreadSanitizer, neither gRPC nor single-threaded
 # tests, nor those with NO_TSAN: of programs whose only threads are those of a library that has other tests. Cross builds

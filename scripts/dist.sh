@@ -1,28 +1,33 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Packs a finished build into a tarball that needs only glibc (and its companion libgcc_s.so.1) on the target machine, and checks it.
+# Packs a finished build into two tarballs that need only glibc (and its companion libgcc_s.so.1) on the target machine, and checks
+# them.
 #
 #   scripts/dist.sh BUILD_DIR [OUTPUT_DIR]        default output: build/dist
 #
-# bin/    gpushm, its selftest, test and benchmark programs
-# lib/    every shared library they need, except glibc's own and the GPU driver's; lib/fake/ has the stand-ins. Those of the
-#         distribution, for gpushmd and the tests that use gRPC, need the distribution's glibc; all else runs with glibc 2.28
-# share/  documents, examples, recorded machines for the tests, sources that compare gpushm's declarations with a cuda.h
+# gpushm-VERSION-linux-ARCH.tar.xz, the product: what `make install` installs, with the paths of /usr/local in the units.
+#   bin/    gpushm, the programs of a node, gpushmd
+#   lib/    libgpushm, libgpushm-broker, their CMake and pkg-config files, units, lib/gpushm/ipc. lib/gpushm/agent has the
+#           distribution's libraries, for gpushmd, which needs the distribution's glibc; all else runs with glibc 2.28
+#   include/, share/    headers; manual pages, completions, licence and documents
+#
+# gpushm-testkit-VERSION-linux-ARCH.tar.xz, to test a machine:
+#   bin/    gpushm-selftest, the test and benchmark programs, and the programs that they start
+#   lib/    every shared library they need, except glibc's own and the GPU driver's; lib/fake/ has the stand-ins
+#   share/  documents, examples, recorded machines for the tests, sources that compare gpushm's declarations with a cuda.h
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=$(cd "$1" && pwd)
 output=${2:-$root/build/dist}
 version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$build/CMakeCache.txt")
-name=gpushm-$version-linux-$(uname -m)
+suffix=$version-linux-$(uname -m)
 mkdir -p "$output"
 output=$(cd "$output" && pwd)
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
-tree=$stage/$name
-mkdir -p "$tree/bin" "$tree/lib" "$tree/share/abi"
-
-cmake --install "$build" --component dist --prefix "$tree" >/dev/null
+product=$stage/gpushm-$suffix
+kit=$stage/gpushm-testkit-$suffix
 
 # A static position-independent program has a dynamic section, and needs no library.
 is_dynamic() { [[ $(readelf -dW "$1" 2>/dev/null) == *"(NEEDED)"* ]]; }
@@ -37,73 +42,93 @@ is_foreign() {
   esac
 }
 
-# `ldd` also lists indirect dependencies.
-find "$tree/bin" "$tree/lib" -type f -print0 | while IFS= read -r -d '' file; do
-  if is_dynamic "$file"; then
-    LD_LIBRARY_PATH=$tree/lib ldd "$file" | awk '$2 == "=>" && $3 ~ /^\// {print $1, $3} $0 ~ /not found/ {print $1, "missing"}'
-  fi
-done | sort -u >"$stage/needed"
-while read -r soname path; do
-  if is_foreign "$soname" || [ -e "$tree/lib/$soname" ]; then
-    continue
-  fi
-  if [ "$path" = missing ]; then
-    echo "dist: $soname is required but was not found" >&2
-    exit 1
-  fi
-  cp -L "$path" "$tree/lib/$soname"
-done <"$stage/needed"
+# Copies what the programs and libraries of a tree need, and is not in its lib/, to a folder; `ldd` also lists indirect dependencies.
+gather_libraries() { # TREE FOLDER
+  local soname path file
+  find "$1/bin" "$1/lib" -type f -print0 | while IFS= read -r -d '' file; do
+    if is_dynamic "$file"; then
+      LD_LIBRARY_PATH=$1/lib ldd "$file" | awk '$2 == "=>" && $3 ~ /^\// {print $1, $3} $0 ~ /not found/ {print $1, "missing"}'
+    fi
+  done | sort -u >"$stage/needed"
+  while read -r soname path; do
+    if is_foreign "$soname" || [ -e "$1/lib/$soname" ]; then
+      continue
+    fi
+    if [ "$path" = missing ]; then
+      echo "dist: $soname is required but was not found" >&2
+      exit 1
+    fi
+    mkdir -p "$2"
+    cp -L "$path" "$2/$soname"
+  done <"$stage/needed"
+}
 
-# Strips the copies and limits their search paths to the tree.
-find "$tree/bin" "$tree/lib" -type f -print0 | while IFS= read -r -d '' file; do
+# Strips a file and limits its search path to its tree.
+finish() { # FILE SEARCH_PATH
+  chmod u+w "$1"
+  strip --strip-unneeded "$1"
+  patchelf --set-rpath "$2" "$1"
+}
+
+# ---- the product ----
+DESTDIR=$stage/installed cmake --install "$build" --strip --prefix /usr/local >/dev/null
+mv "$stage/installed/usr/local" "$product"
+gather_libraries "$product" "$product/lib/gpushm/agent"
+if [ -e "$product/bin/gpushmd" ]; then
+  finish "$product/bin/gpushmd" "\$ORIGIN/../lib/gpushm/agent"
+  for file in "$product"/lib/gpushm/agent/*; do
+    finish "$file" "\$ORIGIN"
+  done
+fi
+
+# ---- the test kit ----
+mkdir -p "$kit/bin" "$kit/lib" "$kit/share/abi"
+cmake --install "$build" --component dist --prefix "$kit" >/dev/null
+gather_libraries "$kit" "$kit/lib"
+find "$kit/bin" "$kit/lib" -type f -print0 | while IFS= read -r -d '' file; do
   is_dynamic "$file" || continue
-  chmod u+w "$file"
-  strip --strip-unneeded "$file"
-  case ${file#"$tree"/} in
-    bin/*) patchelf --set-rpath "\$ORIGIN/../lib" "$file" ;;
+  case ${file#"$kit"/} in
+    bin/*) finish "$file" "\$ORIGIN/../lib" ;;
     # They find each other by their own folder and need nothing else of the tarball. (patchelf 0.14 breaks libgpushm-ipc.so.)
-    lib/gpushm/*) ;;
-    lib/fake/*) patchelf --set-rpath "\$ORIGIN/.." "$file" ;;
-    lib/*) patchelf --set-rpath "\$ORIGIN" "$file" ;;
+    lib/gpushm/*) strip --strip-unneeded "$file" ;;
+    lib/fake/*) finish "$file" "\$ORIGIN/.." ;;
+    lib/*) finish "$file" "\$ORIGIN" ;;
   esac
 done
-
 for folder in docs examples; do
-  if [ -d "$root/$folder" ]; then
-    cp -r "$root/$folder" "$tree/share/"
-  fi
+  cp -r "$root/$folder" "$kit/share/"
 done
-mkdir -p "$tree/share/machines"
-cp "$root"/tests/data/machines/*.json "$tree/share/machines/"
-for file in README.md LICENSE CHANGELOG.md; do
-  if [ -e "$root/$file" ]; then
-    cp "$root/$file" "$tree/"
-  fi
-done
+mkdir -p "$kit/share/machines"
+cp "$root"/tests/data/machines/*.json "$kit/share/machines/"
+cp "$root"/{README.md,LICENSE,CHANGELOG.md} "$kit/"
 # Compiles with `c++ -std=c++20 -Ishare/abi -Ishare/abi/include -I<cuda>/include share/abi/abi_check.cpp`.
-cp -r "$root/include" "$tree/share/abi/include"
+cp -r "$root/include" "$kit/share/abi/include"
 find "$root/src/driver" "$root/testing" "$root/tests" -type f \
      \( -name cuda_abi.hpp -o -name nvml_abi.hpp -o -name 'abi_check*.cpp' \) -print0 |
   while IFS= read -r -d '' file; do
     case $file in
-      "$root"/src/driver/*.hpp) mkdir -p "$tree/share/abi/driver" && cp "$file" "$tree/share/abi/driver/" ;;
-      *.cpp) cp "$file" "$tree/share/abi/" ;;
+      "$root"/src/driver/*.hpp) mkdir -p "$kit/share/abi/driver" && cp "$file" "$kit/share/abi/driver/" ;;
+      *.cpp) cp "$file" "$kit/share/abi/" ;;
     esac
   done
 
-# The programs share much, megabytes apart: a window over several of them halves the size.
-XZ_OPT="--lzma2=preset=2,dict=64MiB -T2" tar -C "$stage" --sort=name --owner=0 --group=0 --numeric-owner -cJf "$output/$name.tar.xz.part" "$name"
-rc=0
-"$root/scripts/check_dist.sh" "$output/$name.tar.xz.part" || rc=$?
-if [ $rc != 0 ] && [ $rc != 77 ]; then
-  exit $rc
-fi
-mv "$output/$name.tar.xz.part" "$output/$name.tar.xz"
-size_mib=$(( ($(stat -c %s "$output/$name.tar.xz") + 1048575) / 1048576 ))
-echo "dist: $output/$name.tar.xz, $size_mib MiB"
+# Packs a tree and checks the tarball, which has its name only then.
+pack() { # TREE
+  local file=$output/${1##*/}.tar.xz rc=0
+  # The programs share much, megabytes apart: a window over several of them halves the size.
+  XZ_OPT="--lzma2=preset=2,dict=64MiB -T2" tar -C "$stage" --sort=name --owner=0 --group=0 --numeric-owner -cJf "$file.part" "${1##*/}"
+  "$root/scripts/check_dist.sh" "$file.part" || rc=$?
+  if [ $rc != 0 ] && [ $rc != 77 ]; then
+    exit $rc
+  fi
+  mv "$file.part" "$file"
+  echo "dist: $file, $(( ($(stat -c %s "$file") + 1048575) / 1048576 )) MiB"
+}
+pack "$product"
+pack "$kit"
 
 # The GStreamer plug-in, with the library that it loads. GStreamer and the C++ runtime are the machine's.
-plugin=$stage/gpushm-gstreamer-$version-linux-$(uname -m)
+plugin=$stage/gpushm-gstreamer-$suffix
 cmake --install "$build" --component gstreamer --strip --prefix "$plugin" >/dev/null
 built=$(find "$plugin" -name libgstgpushm.so 2>/dev/null || true)
 if [ -n "$built" ]; then

@@ -1,21 +1,32 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Unpacks the newest tarball of `make dist` to a temporary directory and runs programs from it, with an empty environment: the
-# demo, two short benchmarks, the self-test's shortest check and its tests of broker and keeper processes.
+# Unpacks the newest tarballs of `make dist` to a temporary directory and uses them, with an empty environment: of the product the
+# demo, a broker and a program that is compiled with its pkg-config file; of the test kit two short benchmarks, the self-test's
+# shortest check and its tests of broker and keeper processes.
 #
 #   scripts/try_dist.sh DIRECTORY
 set -euo pipefail
 
-tarball=$(find "$1" -maxdepth 1 -name 'gpushm-[0-9]*.tar.xz' -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d ' ' -f 2-)
-if [ -z "$tarball" ]; then
-  echo "try_dist: no tarball in $1 (make dist)" >&2
-  exit 1
-fi
+here=$(cd "$(dirname "$0")" && pwd)
+newest() { # DIRECTORY NAME
+  local file
+  file=$(find "$1" -maxdepth 1 -name "$2-[0-9]*.tar.xz" -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d ' ' -f 2-)
+  if [ -z "$file" ]; then
+    echo "try_dist: no tarball $2 in $1 (make dist)" >&2
+    exit 1
+  fi
+  echo "$file"
+}
 scratch=$(mktemp -d)
 chmod 755 "$scratch"  # tests of the broker start it under another uid
 trap 'rm -rf "$scratch"' EXIT
-tar -C "$scratch" -xJf "$tarball"
-bin=$(echo "$scratch"/gpushm-*/bin)
+for each in gpushm gpushm-testkit; do
+  tarball=$(newest "$1" $each)
+  mkdir "$scratch/$each"
+  tar -C "$scratch/$each" --strip-components=1 -xJf "$tarball"
+done
+product=$scratch/gpushm
+bin=$scratch/gpushm-testkit/bin
 
 try() {
   local start=$SECONDS
@@ -28,7 +39,8 @@ try() {
   echo "try_dist: ok ($((SECONDS - start)) s)"
 }
 
-try "$bin/gpushm" demo --device host --size 8MiB
+try "$product/bin/gpushm" demo --device host --size 8MiB
+try "$here/use_installed.sh" "$product"
 try "$bin/gpushm_bench_broker"
 try "$bin/gpushm_bench_cdi_registry" --benchmark_min_time=0.01
 try "$bin/gpushm-selftest" --only demo.host --out "$scratch/results.json"

@@ -1,15 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs programs of the newest tarball of `make dist` in a root of Debian 11, whose glibc is 2.31 (needs root and a mirror of
-# Debian 11; skipped without). The root has nothing but glibc and libgcc. Exit status 77: skipped.
+# Runs programs of the newest tarballs of `make dist`, the product and the test kit, in a root of Debian 11, whose glibc is 2.31
+# (needs root and a mirror of Debian 11; skipped without). The root has nothing but glibc and libgcc. Exit status 77: skipped.
 #
 #   scripts/try_floor.sh DIRECTORY
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
-tarball=$(find "$1" -maxdepth 1 -name 'gpushm-[0-9]*.tar.xz' -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d ' ' -f 2-)
-if [ -z "$tarball" ]; then
-  echo "try_floor: no tarball in $1 (make dist)" >&2
+newest() { # NAME
+  find "$directory" -maxdepth 1 -name "$1-[0-9]*.tar.xz" -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d ' ' -f 2-
+}
+directory=$1
+tarball=$(newest gpushm)
+kit=$(newest gpushm-testkit)
+if [ -z "$tarball" ] || [ -z "$kit" ]; then
+  echo "try_floor: no tarballs in $1 (make dist)" >&2
   exit 1
 fi
 skip() {
@@ -27,7 +32,7 @@ if [ $rc != 0 ]; then
   tail -n 3 build/debian11.log
   skip "the packages of Debian 11 are not available"
 fi
-mkdir -p "$root"/{dev,proc,run,sys,tmp,gpushm}
+mkdir -p "$root"/{dev,proc,run,sys,tmp,gpushm,kit}
 
 scratch=$(mktemp -d)
 keeper=
@@ -41,8 +46,10 @@ finish() {
 trap finish EXIT
 chmod 755 "$scratch"
 mkdir -m 1777 "$scratch/tmp" "$scratch/run"
-tar -C "$scratch" -xJf "$tarball"
-tree=$(echo "$scratch"/gpushm-*)
+tree=$scratch/gpushm
+mkdir "$tree" "$scratch/kit"
+tar -C "$tree" --strip-components=1 -xJf "$tarball"
+tar -C "$scratch/kit" --strip-components=1 -xJf "$kit"
 
 # Becomes a program in the root, in a mount namespace of its own: nothing stays mounted.
 enter() { # UID PROGRAM ARGUMENT...
@@ -52,6 +59,7 @@ enter() { # UID PROGRAM ARGUMENT...
     for name in dev proc sys; do mount --rbind "/$name" "$root/$name"; done
     for name in run tmp; do mount --bind "$3/$name" "$root/$name"; done
     mount --bind "$2" "$root/gpushm"
+    mount --bind "$3/kit" "$root/kit"
     exec env -i PATH=/gpushm/bin HOME=/tmp GPUSHM_SOCKET=/run/gpushm/d/old/socket "$(command -v chroot)" --userspec="$4:$4" "$root" "${@:5}"
     ' enter "$root" "$tree" "$scratch" "$@"
 }
@@ -81,16 +89,16 @@ try() {
 try /lib64/ld-linux-x86-64.so.2 --list /gpushm/lib/libgpushm.so.1
 grep -q 'libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6' "$scratch/log" || { cat "$scratch/log" >&2; exit 1; }
 # Each library, with all its symbols: they are linked with `-z now`.
-for library in "$tree"/lib/libgpushm*.so*; do
+for library in "$tree"/lib/libgpushm*.so.1; do
   try /lib64/ld-linux-x86-64.so.2 --preload "/gpushm/lib/${library##*/}" /gpushm/bin/gpushm --version
 done
 try /gpushm/bin/gpushm --version
 try /gpushm/bin/gpushm demo --device host --size 8MiB
 
 # Broker and client of the shared libraries.
-(enter 0 /gpushm/bin/example_exchange_file export /tmp/ticket >"$scratch/exporter" 2>&1) &
+(enter 0 /kit/bin/example_exchange_file export /tmp/ticket >"$scratch/exporter" 2>&1) &
 exporter=$!
-try /gpushm/bin/example_exchange_file import /tmp/ticket
+try /kit/bin/example_exchange_file import /tmp/ticket
 wait $exporter || { cat "$scratch/exporter" >&2; exit 1; }
 
 # The node's brokers, which the kernel kills if they use a system call that they do not expect; replaced once.
@@ -122,6 +130,6 @@ if grep -v -e ' info ' -e 'ended with status 0' "$scratch/brokers"; then
 fi
 
 # The root has no program for the test that is left out.
-try /gpushm/bin/gpushm_base_test --gtest_brief=1 --gtest_filter=-child_process.program_inherits_only_standard_streams
-try /gpushm/bin/gpushm_client_test --gtest_brief=1
+try /kit/bin/gpushm_base_test --gtest_brief=1 --gtest_filter=-child_process.program_inherits_only_standard_streams
+try /kit/bin/gpushm_client_test --gtest_brief=1
 echo "try_floor: runs with glibc $(readlink "$root/lib/x86_64-linux-gnu/libc.so.6" | sed 's/libc-\(.*\)\.so/\1/')"

@@ -8,7 +8,7 @@
 
 namespace gpushm::selftest {
 
-/// The programs of the unpacked tarball or build tree that contains this program. Thread-safety:
+/// The programs of the unpacked test kit or build tree that contains this program. Thread-safety:
 /// distinct objects: safe; shared objects: const members safe.
 class program_tree {
  public:
@@ -35,7 +35,7 @@ class program_tree {
 
  private:
   std::string root_;
-  bool unpacked_ = false;                                      ///< a tarball, not a build tree
+  bool unpacked_ = false;                                      ///< a test kit, not a build tree
   std::vector<std::pair<std::string, std::string>> programs_;  ///< name and path, sorted
   std::vector<std::pair<std::string, std::string>> labels_;    ///< name and label of each test
 };

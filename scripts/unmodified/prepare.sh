@@ -5,7 +5,7 @@
 #   scripts/unmodified/prepare.sh [--tarball FILE] [--engine MAKE_SITE] [DIR]
 #
 # DIR        programs, runc and UCX (17 MiB); default .carry/unmodified
-# --tarball  also DIR/dist: gpushm and the libraries of a tarball of `make dist`
+# --tarball  also DIR/dist: gpushm and the libraries of a tarball of `make dist`, the product or the test kit
 # --engine   also DIR/engine (48 MiB): vLLM 0.24, packed by the script MAKE_SITE DIR
 #
 # Needs nvcc 13 with its runtime, g++, python3 with pip, runc, and the default seccomp profile of
@@ -70,7 +70,8 @@ python3 "$here/seccomp_profile.py" /usr/share/containers/seccomp.json >"$to/secc
 if [ -n "$tarball" ]; then
   rm -rf "$to/dist"
   mkdir -p "$to/dist"
-  tar -C "$to/dist" --strip-components=1 -xJf "$tarball" --wildcards '*/bin/gpushm' '*/lib/*.so*' --exclude '*/lib/fake'
+  tar -C "$to/dist" --strip-components=1 -xJf "$tarball" --exclude '*/lib/fake' --exclude '*/lib/gpushm/agent' \
+    --wildcards '*/bin/gpushm' '*/lib/*.so*'
 fi
 if [ -n "$engine" ]; then
   mkdir -p "$to/engine"

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// The recordings in the source tree if it exists, else those of the unpacked tarball.
+/// The recordings in the source tree if it exists, else those of the unpacked test kit.
 fs::path directory() {
   const fs::path source = GPUSHM_MACHINES_DIR;
   return fs::is_directory(source)
