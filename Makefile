@@ -31,13 +31,13 @@ export UNITY ?=
 # Tests wait much: three at a time leave a third of two cores idle, six a tenth.
 export CTEST_PARALLEL_LEVEL ?= $(shell echo $$(( $(JOBS) * 3 )))
 
-.PHONY: help deps deps-build deps-test deps-lint deps-sanitize deps-image deps-aarch64 deps-install deps-bench deps-dev deps-dist deps-python \
-        build demo test test-long bench format lint asan tsan aarch64 coverage fuzz install dist check-dist image wheel python-test clean
+.PHONY: help deps deps-build deps-test deps-lint deps-sanitize deps-image deps-aarch64 deps-install deps-bench deps-dev deps-dist deps-packages deps-python \
+        build demo test test-long bench format lint asan tsan aarch64 coverage fuzz install dist check-dist packages image wheel python-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-deps: ## install the packages for all targets (apt, with sudo when not root; pip, in build/python/venv)
+deps: ## install the packages for all targets but `packages` (apt, with sudo when not root; pip, in build/python/venv)
 	@scripts/deps.sh
 	@scripts/python.sh deps
 
@@ -63,6 +63,9 @@ deps-dev:
 	@scripts/deps.sh build agent bench gtest clang gstreamer
 deps-dist:
 	@scripts/deps.sh build agent bench gtest dist pages gstreamer
+
+deps-packages:
+	@scripts/deps.sh build agent pages packages
 
 deps-python:
 	@scripts/deps.sh build python
@@ -122,6 +125,9 @@ dist: deps-dist ## build and check the self-contained tarballs of the product an
 check-dist: ## unpack the tarballs of `make dist`, use the product and run tests of the test kit, also with an old glibc
 	@scripts/try_dist.sh build/dist
 	@scripts/try_floor.sh build/dist || [ $$? = 77 ]
+
+packages: deps-packages ## build .deb and .rpm packages in build/packages, and check them: lintian, rpmlint, installation, removal
+	@scripts/packages.sh $(JOBS)
 
 image: deps-image ## build the container image of the agent (podman or buildah, no registry)
 	@scripts/build.sh release $(JOBS) gpushmd gpushm-brokerd gpushm-keeper gpushm gpushm-cdi-hook gpushm-ipc gpushm-pair

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installed files: libgpushm.so, libgpushm-broker.so, their headers, their CMake and pkg-config files, the command with its
-# completions, manual pages, the licence and the documents.
+# completions, manual pages, the licence and the documents. Components of the installation are the packages of
+# GpushmPackages.cmake.
 include_guard(GLOBAL)
 include(CMakePackageConfigHelpers)
 include(GpushmManual)
@@ -56,7 +57,18 @@ if(TARGET gpushm)
   install(FILES "${completions}/gpushm.bash" DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions" COMPONENT command RENAME gpushm)
   install(FILES "${completions}/_gpushm" DESTINATION "${CMAKE_INSTALL_DATADIR}/zsh/site-functions" COMPONENT command)
   install(FILES "${completions}/gpushm.fish" DESTINATION "${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d" COMPONENT command)
-  install(FILES LICENSE README.md CHANGELOG.md TYPE DOC COMPONENT command)
+  install(FILES README.md TYPE DOC COMPONENT command)
+  if(GPUSHM_PACKAGES STREQUAL "DEB")
+    gpushm_compressed("${PROJECT_SOURCE_DIR}/CHANGELOG.md" changes)
+    add_custom_target(gpushm-changes DEPENDS "${changes}")
+    add_dependencies(gpushm-pages gpushm-changes)
+    install(FILES "${changes}" TYPE DOC COMPONENT command RENAME changelog.gz)
+  else()
+    install(FILES CHANGELOG.md TYPE DOC COMPONENT command)
+  endif()
+  if(NOT GPUSHM_PACKAGES)  # each of which has it
+    install(FILES LICENSE TYPE DOC COMPONENT command)
+  endif()
   install(DIRECTORY docs/ TYPE DOC COMPONENT command FILES_MATCHING PATTERN "*.md" PATTERN plan EXCLUDE PATTERN results EXCLUDE PATTERN man EXCLUDE)
   if(GPUSHM_PROGRAMS_RUN)
     set(page "${GPUSHM_PAGES_DIR}/gpushm.1")

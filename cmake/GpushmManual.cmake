@@ -6,10 +6,27 @@ set(GPUSHM_PAGES_DIR "${PROJECT_BINARY_DIR}/man")
 file(MAKE_DIRECTORY "${GPUSHM_PAGES_DIR}")
 # Everything that is installed and is neither a program nor a library.
 add_custom_target(gpushm-pages ALL)
+# Packages have compressed pages.
+if(GPUSHM_PACKAGES)
+  find_program(GPUSHM_GZIP gzip REQUIRED)
+endif()
+
+# gpushm_compressed(FILE RESULT): FILE, compressed in packages. The same input gives the same file.
+function(gpushm_compressed file result)
+  get_filename_component(name "${file}" NAME)
+  set(compressed "${GPUSHM_PAGES_DIR}/compressed/${name}.gz")
+  file(MAKE_DIRECTORY "${GPUSHM_PAGES_DIR}/compressed")
+  add_custom_command(OUTPUT "${compressed}"
+    COMMAND "${GPUSHM_GZIP}" -9nc "${file}" > "${compressed}" DEPENDS "${file}" VERBATIM)
+  set(${result} "${compressed}" PARENT_SCOPE)
+endfunction()
 
 # gpushm_page(FILE COMPONENT): installs a page, whose name ends with its section. FILE may be an output of this directory.
 function(gpushm_page file component)
   string(REGEX REPLACE "^.*\\." "" section "${file}")
+  if(GPUSHM_PACKAGES)
+    gpushm_compressed("${file}" file)
+  endif()
   get_filename_component(name "${file}" NAME)
   add_custom_target(gpushm-page-${name} DEPENDS "${file}")
   add_dependencies(gpushm-pages gpushm-page-${name})
@@ -34,5 +51,9 @@ if(CMAKE_CROSSCOMPILING OR GPUSHM_SANITIZE OR GPUSHM_COVERAGE)
   set(GPUSHM_PROGRAMS_RUN OFF)
 endif()
 if(GPUSHM_HARDEN AND GPUSHM_PROGRAMS_RUN)
-  find_program(GPUSHM_HELP2MAN help2man)
+  if(GPUSHM_PACKAGES)
+    find_program(GPUSHM_HELP2MAN help2man REQUIRED)
+  else()
+    find_program(GPUSHM_HELP2MAN help2man)
+  endif()
 endif()

@@ -32,7 +32,7 @@ esac
 # Recreates a tree that was configured elsewhere (a copied checkout) or for another compiler, with which CMake would drop
 # the preset's variables.
 case $preset in
-  bench | dist) tree=build/release ;;
+  bench | dist | packages) tree=build/release ;;
   *) tree=build/$preset ;;
 esac
 configured_as() { # LINE of CMakeCache.txt, as extended regular expression

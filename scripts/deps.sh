@@ -4,7 +4,7 @@
 # nothing, and does not ask for a password, if all are installed.
 #
 #   scripts/deps.sh [build] [agent] [bench] [gtest] [clang] [test] [dist] [lint] [sanitize] [image] [aarch64] [gstreamer]
-#                   [python] [pages]                                                                       default: all
+#                   [python] [pages] [packages]                                                default: all but packages
 set -euo pipefail
 
 # Alternatives are separated by "|"; the first that this distribution has is used. An entry that ends with "?" is optional: a
@@ -43,6 +43,8 @@ gstreamer=('libgstreamer1.0-dev?' 'libgstreamer-plugins-base1.0-dev?' 'gstreamer
 
 # Writes manual pages from the help of programs.
 pages=(help2man)
+# Builds and checks .deb and .rpm. Not in the default, because they have many dependencies (150 packages).
+packages_of_distributions=(binutils dpkg-dev file lintian patchelf rpm rpmlint systemd util-linux)
 
 # The Python package; scripts/python.sh deps installs Python packages. readelf: for its tests.
 python=(python3-dev python3-venv binutils)
@@ -68,6 +70,7 @@ for group in "${groups[@]}"; do
     gstreamer) wanted+=("${gstreamer[@]}") ;;
     python) wanted+=("${python[@]}") ;;
     pages) wanted+=("${pages[@]}") ;;
+    packages) wanted+=("${packages_of_distributions[@]}") ;;
     *) echo "deps: unknown group $group" >&2; exit 2 ;;
   esac
 done

@@ -29,72 +29,20 @@ trap 'rm -rf "$stage"' EXIT
 product=$stage/gpushm-$suffix
 kit=$stage/gpushm-testkit-$suffix
 
-# A static position-independent program has a dynamic section, and needs no library.
-is_dynamic() { [[ $(readelf -dW "$1" 2>/dev/null) == *"(NEEDED)"* ]]; }
-
-# glibc's own libraries belong to the machine, and so does the driver. libgcc_s.so.1 is everywhere where glibc is; this machine's may need
-# a newer glibc than the libraries.
-is_foreign() {
-  case $1 in
-    ld-linux-*|libc.so.*|libm.so.*|libdl.so.*|libpthread.so.*|librt.so.*|libresolv.so.*|libutil.so.*) return 0 ;;
-    libanl.so.*|libnss_*|libgcc_s.so.1|libcuda.so*|libnvidia-*) return 0 ;;
-    *) return 1 ;;
-  esac
-}
-
-# Copies what the programs and libraries of a tree need, and is not in its lib/, to a folder; `ldd` also lists indirect dependencies.
-gather_libraries() { # TREE FOLDER
-  local soname path file
-  find "$1/bin" "$1/lib" -type f -print0 | while IFS= read -r -d '' file; do
-    if is_dynamic "$file"; then
-      LD_LIBRARY_PATH=$1/lib ldd "$file" | awk '$2 == "=>" && $3 ~ /^\// {print $1, $3} $0 ~ /not found/ {print $1, "missing"}'
-    fi
-  done | sort -u >"$stage/needed"
-  while read -r soname path; do
-    if is_foreign "$soname" || [ -e "$1/lib/$soname" ]; then
-      continue
-    fi
-    if [ "$path" = missing ]; then
-      echo "dist: $soname is required but was not found" >&2
-      exit 1
-    fi
-    mkdir -p "$2"
-    cp -L "$path" "$2/$soname"
-  done <"$stage/needed"
-}
-
-# Strips a file and limits its search path to its tree.
-finish() { # FILE SEARCH_PATH
-  chmod u+w "$1"
-  strip --strip-unneeded "$1"
-  patchelf --set-rpath "$2" "$1"
-}
-
 # ---- the product ----
 DESTDIR=$stage/installed cmake --install "$build" --strip --prefix /usr/local >/dev/null
 mv "$stage/installed/usr/local" "$product"
-gather_libraries "$product" "$product/lib/gpushm/agent"
 if [ -e "$product/bin/gpushmd" ]; then
-  finish "$product/bin/gpushmd" "\$ORIGIN/../lib/gpushm/agent"
-  for file in "$product"/lib/gpushm/agent/*; do
-    finish "$file" "\$ORIGIN"
-  done
+  "$root/scripts/bundle.sh" "$product" lib/gpushm/agent bin/gpushmd
 fi
 
 # ---- the test kit ----
 mkdir -p "$kit/bin" "$kit/lib" "$kit/share/abi"
 cmake --install "$build" --component dist --prefix "$kit" >/dev/null
-gather_libraries "$kit" "$kit/lib"
-find "$kit/bin" "$kit/lib" -type f -print0 | while IFS= read -r -d '' file; do
-  is_dynamic "$file" || continue
-  case ${file#"$kit"/} in
-    bin/*) finish "$file" "\$ORIGIN/../lib" ;;
-    # They find each other by their own folder and need nothing else of the tarball. (patchelf 0.14 breaks libgpushm-ipc.so.)
-    lib/gpushm/*) strip --strip-unneeded "$file" ;;
-    lib/fake/*) finish "$file" "\$ORIGIN/.." ;;
-    lib/*) finish "$file" "\$ORIGIN" ;;
-  esac
-done
+# The libraries in lib/gpushm find each other by their own folder. (patchelf 0.14 breaks libgpushm-ipc.so.)
+strip --strip-unneeded "$kit"/lib/gpushm/ipc/*
+mapfile -t files < <(cd "$kit" && find bin lib -type f ! -path 'lib/gpushm/*')
+"$root/scripts/bundle.sh" "$kit" lib "${files[@]}"
 for folder in docs examples; do
   cp -r "$root/$folder" "$kit/share/"
 done
