@@ -42,6 +42,22 @@ function(gpushm_shared_library target)
   add_library(gpushm::${arg_OUTPUT_NAME} ALIAS ${target})
 endfunction()
 
+# gpushm_install_licences(FOLDER COMPONENT): the licences of libraries that the programs and libraries of the shipped build contain, as
+# Debian's packages have them. (scripts/bundle.sh adds those of shared libraries.)
+function(gpushm_install_licences folder component)
+  if(NOT GPUSHM_HARDEN)
+    return()
+  endif()
+  string(REGEX MATCH "^[0-9]+" compiler "${CMAKE_CXX_COMPILER_VERSION}")
+  foreach(package libasio-dev libcli11-dev libflatbuffers-dev libfmt-dev libseccomp-dev libsodium-dev libstdc++-${compiler}-dev
+                  libxxhash-dev libyaml-dev nlohmann-json3-dev)
+    if(EXISTS "/usr/share/doc/${package}/copyright")
+      file(REAL_PATH "/usr/share/doc/${package}/copyright" licence)
+      install(FILES "${licence}" DESTINATION "${folder}/libraries" COMPONENT ${component} RENAME "${package}")
+    endif()
+  endforeach()
+endfunction()
+
 # The prefix is written relative to the file, so that an installed tree can be moved.
 file(RELATIVE_PATH GPUSHM_PC_PREFIX "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/prefix")
 string(REGEX REPLACE "/$" "" GPUSHM_PC_PREFIX "${GPUSHM_PC_PREFIX}")
@@ -69,6 +85,7 @@ if(TARGET gpushm)
   if(NOT GPUSHM_PACKAGES)  # each of which has it
     install(FILES LICENSE TYPE DOC COMPONENT command)
   endif()
+  gpushm_install_licences("${CMAKE_INSTALL_DOCDIR}" command)
   install(DIRECTORY docs/ TYPE DOC COMPONENT command FILES_MATCHING PATTERN "*.md" PATTERN plan EXCLUDE PATTERN results EXCLUDE PATTERN man EXCLUDE)
   if(GPUSHM_PROGRAMS_RUN)
     set(page "${GPUSHM_PAGES_DIR}/gpushm.1")

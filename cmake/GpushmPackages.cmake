@@ -50,6 +50,9 @@ foreach(component IN LISTS components)
   else()
     install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "share/licenses/${name}" COMPONENT ${component})
   endif()
+  if(component MATCHES "^(libraries|node|agent)$")  # that of the command has them as every installation
+    gpushm_install_licences("share/doc/${name}" ${component})
+  endif()
 endforeach()
 
 # Distributions with RPM have other versions of gRPC, so gpushmd brings this one's libraries there.

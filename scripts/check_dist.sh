@@ -45,7 +45,7 @@ else
              lib/sysusers.d/gpushm.conf share/man/man1/gpushm.1 share/man/man3/gpushm.3
              share/man/man8/{gpushm-brokerd,gpushm-keeper,gpushm-cdi-hook,gpushm-oci-runtime,gpushmd}.8
              share/bash-completion/completions/gpushm share/zsh/site-functions/_gpushm share/fish/vendor_completions.d/gpushm.fish
-             "$doc"/{LICENSE,README.md,CHANGELOG.md,cli.md,errors.md})
+             "$doc"/{LICENSE,README.md,CHANGELOG.md,cli.md,errors.md,libraries/libyaml-dev})
   # The product, and nothing else.
   while IFS= read -r file; do
     fail "$file is not a part of the product"

@@ -29,6 +29,7 @@ mount -t tmpfs none "$layer"
 mkdir "$layer"/{upper,work,root}
 root=$layer/root
 mount -t overlay -o "lowerdir=/,upperdir=$layer/upper,workdir=$layer/work" none "$root" || exit 77
+[ -x "$root/usr/bin/env" ] || exit 77  # /usr is another file system
 mount --rbind /dev "$root/dev"
 mount --rbind /proc "$root/proc"
 mount -t tmpfs none "$root/run"
@@ -94,6 +95,7 @@ done
 for name in "${names[@]}"; do
   licence=(/usr/share/doc/"$name"/copyright /usr/share/licenses/"$name"/LICENSE)
   [ -s "$ROOT${licence[0]}" ] || [ -s "$ROOT${licence[1]}" ] || fail "$name has no licence"
+  [[ $name == *-dev* ]] || [ -s "$ROOT/usr/share/doc/$name/libraries/libyaml-dev" ] || fail "$name has no licences of libraries"
 done
 if [ "$KIND" = rpm ]; then
   # Unchanged since the installation.
