@@ -24,6 +24,14 @@ cmake --preset packages -DGPUSHM_PACKAGES=RPM >"$output/configure.log"
 cmake --build --preset packages --parallel "$jobs" >"$output/build.log"
 pack RPM
 
+# The dependencies of all but gpushmd say glibc 2.28.
+unpacked=$output/unpacked
+for file in "$output"/*.deb; do
+  dpkg-deb -x "$file" "$unpacked"
+done
+scripts/check_floor.py --allow usr/bin/gpushmd "$(getconf GNU_LIBC_VERSION | cut -d ' ' -f 2)" "$unpacked"
+rm -rf "$unpacked"
+
 # As root, lintian warns about itself. Hints ("I", "P") are about habits of Debian's own packages.
 declare -A checks
 lintian --allow-root --fail-on error,warning "$output"/*.deb >"$output/lintian.log" 2>&1 &
