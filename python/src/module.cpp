@@ -15,6 +15,7 @@
 #include "log.hpp"
 #include "poller.hpp"
 #include "segment.hpp"
+#include "signature.hpp"
 #include "status.hpp"
 #include "stop.hpp"
 #include "stream_batch.hpp"
@@ -65,4 +66,5 @@ NB_MODULE(_core, module) {
       nb::arg("code"),
       nb::sig("def error_name(code: int) -> str"),
       "The stable name of an error code; ``\"unknown\"`` for one that the library does not know.");
+  add_signatures(module);  // last: of all that is registered
 }

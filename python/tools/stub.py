@@ -55,8 +55,16 @@ BUFFER = """
 """
 
 
+class Stub(StubGen):
+    def put(self, value: object, name: str | None = None, parent: object | None = None) -> None:
+        """Functions are objects with a signature over those of nanobind (python/src/signature.cpp)."""
+        if type(value).__name__ == "function" and type(value).__module__ == "gpushm._core":
+            value = value.__wrapped__
+        super().put(value, name, parent)
+
+
 def main() -> None:
-    stub = StubGen(gpushm._core, quiet=True)
+    stub = Stub(gpushm._core, quiet=True)
     stub.put(gpushm._core)
     text = stub.get().rstrip()
     text = text.replace(
