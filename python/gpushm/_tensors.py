@@ -104,6 +104,12 @@ class safe_open:  # noqa: N801
     def __repr__(self) -> str:
         return f"<gpushm.safe_open of {self._table.segment!r}>"
 
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from gpushm import _html
+
+        return _html.of_tensors(self._table)
+
     def _open(self) -> Table:
         # Raises after close().
         self._table.segment.size  # noqa: B018

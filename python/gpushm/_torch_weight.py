@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from gpushm import _html
+
 __all__: list[str] = []
 
 _STEP = "make_private(model) copies what is trained; clone() copies one tensor"
@@ -165,3 +167,7 @@ class Weight(torch.Tensor):  # type: ignore[misc]
 
     def __repr__(self, **options: Any) -> str:
         return f"gpushm, read-only: {self._plain!r}" if self._is_shared else repr(self._plain)
+
+    def _repr_html_(self) -> str | None:
+        """For notebooks; None: they show the representation."""
+        return _html.of_weight(self._plain) if self._is_shared else None

@@ -417,6 +417,12 @@ class SharedTree:
     def __repr__(self) -> str:
         return f"<gpushm.SharedTree of {self._segment!r}>"
 
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from gpushm import _html
+
+        return _html.of_segment(self._segment)
+
 
 def _end_sharing(segment: Segment) -> None:
     if not segment.closed:

@@ -50,6 +50,12 @@ class SegmentInfo(NamedTuple):
     #: "host", or the UUID of the GPU or MIG instance.
     device: str
 
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from gpushm import _html
+
+        return _html.of_segment_info(self)
+
 
 class BrokerInfo(NamedTuple):
     """What a broker says about itself."""

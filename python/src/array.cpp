@@ -76,15 +76,27 @@ nb::tuple to_tuple(std::span<const std::int64_t> values) {
         "pass a shape, strides and an offset that fit");
 }
 
+std::string device_name(const array& self) {
+  return self.is_host() ? "host" : "cuda:" + std::to_string(self.device.id);
+}
+
 std::string repr(const array& self) {
-  std::string result =
-      "<gpushm.Array shape=" + tuple_text(self.shape) + " dtype=" + self.type->name +
-      " device=" + (self.is_host() ? "host" : "cuda:" + std::to_string(self.device.id));
+  std::string result = "<gpushm.Array shape=" + tuple_text(self.shape) +
+                       " dtype=" + self.type->name + " device=" + device_name(self);
   if (!self.is_contiguous()) {
     result += " strides=" + tuple_text(self.strides);
   }
   result += self.readonly ? " read-only" : "";
   return result + (self.name.empty() ? ">" : " of \"" + self.name + "\">");
+}
+
+nb::object html(nb::handle object) {
+  const auto& self = nb::cast<const array&>(object);
+  const std::string state =
+      self.segment == nullptr
+          ? ""
+          : to_string(gpushm_segment_state_name(gpushm_segment_current_state(self.segment.get())));
+  return in_python("gpushm._html", "of_array", object, self.name, device_name(self), state);
 }
 
 nb::bytes to_bytes(const array& self) {
@@ -430,6 +442,7 @@ void register_array(nb::module_& module) {
           nb::sig("def ready(self) -> tuple[Timeline, int] | None"),
           "The timeline and the value for which consumers wait, or None.")
       .def("__repr__", repr, nb::sig("def __repr__(self) -> str"))
+      .def("_repr_html_", html, nb::sig("def _repr_html_(self) -> str"), "For notebooks.")
       .def(
           "__len__",
           [](const array& self) {

@@ -12,6 +12,7 @@
 #include "buffer.hpp"
 #include "copy.hpp"
 #include "exchange.hpp"
+#include "in_python.hpp"
 #include "known_memory.hpp"
 #include "status.hpp"
 #include "stop.hpp"
@@ -426,7 +427,12 @@ void register_segment(nb::module_& module) {
       .def("__len__",
            value_of<std::uint64_t, gpushm_segment_size_bytes>,
            nb::sig("def __len__(self) -> int"))
-      .def("__repr__", repr, nb::sig("def __repr__(self) -> str"));
+      .def("__repr__", repr, nb::sig("def __repr__(self) -> str"))
+      .def(
+          "_repr_html_",
+          [](nb::handle self) { return in_python("gpushm._html", "of_segment", self); },
+          nb::sig("def _repr_html_(self) -> str"),
+          "For notebooks.");
   def_context_manager(type, "def __enter__(self) -> Segment", close);
   def_exchange(
       type, [](const segment_object& self) { return self.bytes("__dlpack__"); }, docs_of_bytes);
