@@ -43,12 +43,23 @@ static gpushm_client* client = NULL;
 static time_t next_attempt = 0;
 static bool is_loaded = false;
 
-static bool has_folder(const char* path) {
-  DIR* const listing = opendir(path);
+// Writes PLACE/NAME and `last`, unless that is longer than a socket's path may be.
+static bool join(char* path, size_t size, const char* place, const char* name, const char* last) {
+  const int used = snprintf(path, size, "%s/%s%s", place, name, last);
+  return used > 0 && (size_t)used < size;
+}
+
+// Whether a directory has a domain; with `needs_socket`, one whose broker has not ended: that
+// leaves its directories.
+static bool has_domain_in(const char* place, bool needs_socket) {
+  DIR* const listing = opendir(place);
   bool found = false;
   for (const struct dirent* entry = NULL;
        listing != NULL && !found && (entry = readdir(listing)) != NULL;) {
-    found = entry->d_name[0] != '.';
+    char path[GPUSHM_MAX_SOCKET_PATH_BYTES + 1];
+    found = entry->d_name[0] != '.' &&
+            (!needs_socket || (join(path, sizeof(path), place, entry->d_name, "/socket") &&
+                               access(path, F_OK) == 0));
   }
   if (listing != NULL) {
     closedir(listing);
@@ -61,12 +72,26 @@ static const char* environment(const char* name) {
   return text == NULL || *text == '\0' ? NULL : text;
 }
 
+// Where clients find brokers of this user (base/domain_places.hpp). libgpushm chooses one of them,
+// and refuses directories that others can write to.
+static bool has_user_domain(void) {
+  char path[GPUSHM_MAX_SOCKET_PATH_BYTES + 1];
+  char own[32];
+  snprintf(own, sizeof(own), "gpushm-%u", (unsigned)geteuid());
+  const char* const uid = own + strlen("gpushm-");
+  const char* const runtime = environment("XDG_RUNTIME_DIR");
+  return (runtime != NULL && join(path, sizeof(path), runtime, "gpushm/d", "") &&
+          has_domain_in(path, true)) ||
+         (join(path, sizeof(path), "/run/user", uid, "/gpushm/d") && has_domain_in(path, true)) ||
+         (join(path, sizeof(path), "/tmp", own, "/d") && has_domain_in(path, true));
+}
+
 bool ipc_has_domain(void) {
   // Mounts do not change while a container runs; without a mount the next call looks again.
   static atomic_bool is_known = false;
   if (!atomic_load_explicit(&is_known, memory_order_relaxed) &&
       (environment("GPUSHM_IPC_DOMAIN") != NULL || environment("GPUSHM_SOCKET") != NULL ||
-       has_folder(domains))) {
+       has_domain_in(domains, false) || has_user_domain())) {
     atomic_store_explicit(&is_known, true, memory_order_relaxed);
   }
   return atomic_load_explicit(&is_known, memory_order_relaxed);

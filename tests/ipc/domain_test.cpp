@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <csignal>
+#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -20,6 +21,7 @@ namespace {
 
 using gpushm_testing::eventually;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class ipc_domain : public ::testing::Test {
  protected:
@@ -39,7 +41,7 @@ class ipc_domain : public ::testing::Test {
     EXPECT_EQ(::chmod(directory_.path().c_str(), 0755), 0);
   }
 
-  [[nodiscard]] std::string socket() const { return directory_.path() + "/socket"; }
+  [[nodiscard]] std::string socket() const { return socket_; }
 
   [[nodiscard]] peer<gpushm_testing::child> start(uid_t uid = 0,
                                                   const std::string& domain = {}) const {
@@ -60,6 +62,7 @@ class ipc_domain : public ::testing::Test {
   }
 
   gpushm_testing::temp_dir directory_;
+  std::string socket_ = directory_.path() + "/socket";
   std::optional<gpushm::broker> broker_;
   gpushm::fake::fake_gpus gpus_;
 };
@@ -137,6 +140,30 @@ TEST_F(ipc_domain, wrong_names_of_domains_lead_to_no_other_domain) {
     EXPECT_EQ(registered(), 0U) << name;
     EXPECT_THAT(first.messages(), HasSubstr("GPUSHM_IPC_DOMAIN is not the name of a domain"));
   }
+}
+
+TEST_F(ipc_domain, brokers_of_the_user_are_found_as_clients_find_them) {
+  broker_.reset();
+  peer_options options;
+  options.completes_events = false;
+  options.env = {{"XDG_RUNTIME_DIR", directory_.path()}};
+  const std::string domain = directory_.path() + "/gpushm/d/default";
+  ASSERT_TRUE(std::filesystem::create_directories(domain));
+  {
+    // The directory of a broker that has ended is not a domain: without one, nothing is reported.
+    auto alone = start_peer(gpus_, options);
+    ASSERT_EQ(alone.run("event 0"), success);
+    alone.value_of("event-handle 0");
+    EXPECT_THAT(alone.messages(), Not(HasSubstr("no use of the domain")));
+  }
+  socket_ = domain + "/socket";
+  serve();
+  auto first = start_peer(gpus_, options);
+  auto second = start_peer(gpus_, options);
+  ASSERT_EQ(first.run("event 0"), success);
+  EXPECT_EQ(second.run("event-open 0 " + first.value_of("event-handle 0")), success)
+      << first.messages() << second.messages();
+  EXPECT_EQ(registered(), 1U);
 }
 
 TEST_F(ipc_domain, without_broker_handles_stay_as_they_are) {
