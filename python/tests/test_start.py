@@ -19,6 +19,8 @@ import gpushm._program
 
 from support import REPOSITORY, Child, wait_until
 
+PACKAGE = Path(gpushm.__file__).parent
+
 CONNECT = """
     import gpushm, sys
     client = gpushm.connect(start=True)
@@ -67,6 +69,30 @@ def test_the_command_is_installed():
     assert gpushm.__version__ in said[0]
     unknown = subprocess.run([sys.executable, "-m", "gpushm", "open"], capture_output=True)
     assert unknown.returncode == 2
+
+
+def test_programs_run_with_the_library_for_cuda_ipc(socket):
+    """`gpushm run` finds libgpushm-ipc.so, and that its libgpushm, in the installed wheel."""
+    folder = Path(sys.prefix) / "lib" / "gpushm" / "ipc"
+    maps = subprocess.run(
+        [sys.executable, "-m", "gpushm", "run", "--", sys.executable, "-c",
+         "print(open('/proc/self/maps').read())"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout  # fmt: skip
+    assert str(folder / "libgpushm-ipc.so") in maps
+    own = PACKAGE / "libgpushm.so.1"
+    assert (folder / "libgpushm.so.1").read_bytes() == own.read_bytes()
+    # Both libraries in one process.
+    both = subprocess.run(
+        [sys.executable, "-m", "gpushm", "run", "--", sys.executable, "-c",
+         "import gpushm; print(gpushm.connect(start=True).broker().socket)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )  # fmt: skip
+    assert both.stdout.strip() == socket
 
 
 def test_a_missing_command_is_reported(monkeypatch):
