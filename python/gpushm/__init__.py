@@ -97,6 +97,7 @@ from gpushm._errors import (
 )
 from gpushm._log import log_to
 from gpushm._shared import SharedTensor
+from gpushm._shared_weights import shared_weights
 from gpushm._tensors import load_safetensors, safe_open, shard
 from gpushm._torch import MemPool, load_into, make_private
 from gpushm._tree import SharedTree
@@ -112,7 +113,6 @@ from gpushm._types import (
     TicketInfo,
     WaitingStreams,
 )
-from gpushm._weights import shared_weights
 
 __version__ = ".".join(map(str, library_version()))
 

@@ -129,10 +129,10 @@ def test_tables_of_tensors(client):
 
 def test_weights_of_models(client):
     torch = pytest.importorskip("torch")
-    from gpushm._torch_weight import Weight
+    from gpushm._torch_read_only import ReadOnlyTensor
 
     client.put("w", {"a": np.zeros((3, 4), "float32")}, device="host")
-    weight = Weight(client.get("w", "torch")["a"])
+    weight = ReadOnlyTensor.of(client.get("w", "torch")["a"])
     for each in (weight, torch.nn.Parameter(weight, requires_grad=False)):
         assert dict(Parser(each._repr_html_()).rows) == {
             "gpushm, read-only tensor": "",

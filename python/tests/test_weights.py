@@ -140,10 +140,10 @@ def torch():
 
 @pytest.fixture
 def weight(client, torch):
-    from gpushm._torch_weight import Weight
+    from gpushm._torch_read_only import ReadOnlyTensor
 
     client.put("w", {"a": torch.arange(12.0).reshape(3, 4)}, device="host")
-    return torch.nn.Parameter(Weight(client.get("w", "torch")["a"]))
+    return torch.nn.Parameter(ReadOnlyTensor.of(client.get("w", "torch")["a"]))
 
 
 WRITES = {
@@ -256,3 +256,128 @@ def test_from_pretrained(client, torch, llama):
     assert not torch.equal(shared.lm_head.weight, plain.lm_head.weight)
     with gpushm.shared_weights("w/llama", device="cpu", client=client, read_only=False):
         assert type(load(folder).lm_head.weight) is torch.nn.Parameter
+
+
+def shared_parameters(model):
+    """How many, of all."""
+    every = list(model.parameters())
+    shared = [
+        each for each in every if gpushm._core.find_memory(each.data_ptr(), each.nbytes) is not None
+    ]
+    return len(shared), len(every)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_second_process_has_the_same_memory(client, start, torch, llama):
+    """What that costs: bench/python/second_process.py."""
+    transformers, folder = llama
+    with gpushm.shared_weights("w/llama", device="cpu", client=client):
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    model.lm_head.weight.sum()
+    child = start(
+        """
+        import sys, warnings
+        warnings.simplefilter("ignore")
+        import gpushm, torch, transformers
+        transformers.utils.logging.disable_progress_bar()
+        client = gpushm.connect(sys.argv[1])
+        with gpushm.shared_weights("w/llama", device="cpu", client=client):
+            model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[2])
+        print(model.lm_head.weight.double().sum().item(), flush=True)
+        all_shared = all(
+            gpushm._core.find_memory(each.data_ptr(), each.nbytes) for each in model.parameters()
+        )
+        print(all_shared, flush=True)
+        """,
+        str(folder),
+    )
+    assert float(child.line()) == model.lm_head.weight.double().sum().item()
+    assert child.line() == "True"
+    child.succeed()
+
+
+# ---- accelerate ----
+
+
+@pytest.fixture
+def accelerate(llama):
+    return pytest.importorskip("accelerate")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_class_of_parameters_makes_parameters(torch, weight):
+    """As accelerate uses it."""
+    kind = type(weight)
+    private = kind(torch.zeros(2), requires_grad=False)
+    assert type(private) is torch.nn.Parameter
+    assert not private.requires_grad
+    assert kind(weight.detach()).requires_grad
+    with torch.no_grad(), pytest.raises(RuntimeError, match="mapped for reading only"):
+        kind(weight.detach()).add_(1)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("device_map", [{"": "cpu"}, "auto"], ids=str)
+def test_checkpoints_are_dispatched(client, torch, llama, accelerate, device_map):
+    transformers, folder = llama
+    plain = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    with accelerate.init_empty_weights():
+        empty = transformers.LlamaForCausalLM(plain.config)
+    device_map = device_map if torch.cuda.device_count() == 0 else {"": "cpu"}
+    with gpushm.shared_weights("w/llama", device="cpu", client=client):
+        model = accelerate.load_checkpoint_and_dispatch(empty, str(folder), device_map=device_map)
+    shared, every = shared_parameters(model)
+    assert shared == every > 10
+    tokens = torch.arange(10)[None]
+    assert torch.equal(model(tokens).logits, plain(tokens).logits)
+    model(tokens, labels=tokens).loss.backward()
+    with pytest.raises(RuntimeError, match="make_private"):
+        torch.optim.SGD(model.parameters(), lr=1.0).step()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_offloaded_parameters_are_private(client, torch, llama, accelerate):
+    transformers, folder = llama
+    plain = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    with gpushm.shared_weights("w/llama", device="cpu", client=client):
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    prepared = accelerate.Accelerator(cpu=True).prepare(model)
+    shared, every = shared_parameters(prepared)
+    assert shared == every > 10
+    offloaded = accelerate.cpu_offload(model, execution_device=torch.device("cpu"))
+    tokens = torch.arange(10)[None]
+    assert torch.equal(offloaded(tokens).logits, plain(tokens).logits)
+
+
+# ---- diffusers ----
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_pipeline_of_diffusers(client, torch, tmp_path):
+    diffusers = pytest.importorskip("diffusers")
+    unet = diffusers.UNet2DModel(
+        sample_size=8,
+        layers_per_block=1,
+        block_out_channels=(32, 64),
+        down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+        up_block_types=("AttnUpBlock2D", "UpBlock2D"),
+    )
+    scheduler = diffusers.DDPMScheduler(num_train_timesteps=10)
+    diffusers.DDPMPipeline(unet, scheduler).save_pretrained(tmp_path)
+
+    def images(pipeline):
+        pipeline.set_progress_bar_config(disable=True)
+        seed = torch.Generator().manual_seed(0)
+        return pipeline(generator=seed, num_inference_steps=2, output_type="np").images
+
+    expected = images(diffusers.DDPMPipeline.from_pretrained(tmp_path))
+    with gpushm.shared_weights("w/ddpm", device="cpu", client=client):
+        pipeline = diffusers.DDPMPipeline.from_pretrained(tmp_path)
+        model = diffusers.UNet2DModel.from_pretrained(tmp_path / "unet")
+    assert "w/ddpm/unet" in [each.name for each in client.list("w/")]
+    for each in (pipeline.unet, model):
+        shared, every = shared_parameters(each)
+        assert shared == every > 10
+        with torch.no_grad(), pytest.raises(RuntimeError, match="make_private"):
+            each.conv_in.weight.add_(1)
+    assert np.array_equal(images(pipeline), expected)

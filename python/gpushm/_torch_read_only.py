@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A class of PyTorch's tensors that operations do not write to. Imports PyTorch."""
+"""A class of PyTorch's tensors that operations do not write to.
+
+A module of its own because a class of PyTorch's needs PyTorch when the module is imported; _torch.py,
+which is always imported, does not.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +17,6 @@ from gpushm import _html
 __all__: list[str] = []
 
 _STEP = "make_private(model) copies what is trained; clone() copies one tensor"
-
-
-def to_weight(tensor: Any, device: Any, read_only: bool) -> Any:
-    """A tensor of a segment as a library gets it that has asked for ``device``: a GPU gets a copy of
-    memory of another device; the host gets memory of a GPU as it is."""
-    wanted = torch.device(f"cuda:{device}" if isinstance(device, int) else device or "cpu")
-    if wanted.type not in ("cpu", tensor.device.type):
-        return tensor.to(wanted)
-    return Weight(tensor) if read_only else tensor
 
 
 @functools.cache
@@ -38,7 +33,7 @@ def _written(function: Any) -> tuple[tuple[int, str], ...] | None:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Weight):
+    if isinstance(value, ReadOnlyTensor):
         return value._plain
     if type(value) in (list, tuple):
         return type(value)(_plain(each) for each in value)
@@ -46,7 +41,7 @@ def _plain(value: Any) -> Any:
 
 
 def _has_shared(value: Any) -> bool:
-    if isinstance(value, Weight):
+    if isinstance(value, ReadOnlyTensor):
         return value._is_shared
     return type(value) in (list, tuple) and any(_has_shared(each) for each in value)
 
@@ -54,7 +49,7 @@ def _has_shared(value: Any) -> bool:
 def _storages(values: Any) -> set[int]:
     found = set()
     for each in values:
-        if isinstance(each, Weight) and each._is_shared:
+        if isinstance(each, ReadOnlyTensor) and each._is_shared:
             found.add(each._plain.untyped_storage()._cdata)
         elif type(each) in (list, tuple):
             found |= _storages(each)
@@ -63,31 +58,39 @@ def _storages(values: Any) -> set[int]:
 
 def _wrap(result: Any, storages: set[int]) -> Any:
     """Views of shared memory are weights, too; other results are plain."""
-    if isinstance(result, torch.Tensor) and not isinstance(result, Weight):
+    if isinstance(result, torch.Tensor) and not isinstance(result, ReadOnlyTensor):
         if result.layout is torch.strided and result.untyped_storage()._cdata in storages:
-            return Weight(result)
+            return ReadOnlyTensor.of(result)
         return result
     if type(result) in (list, tuple):
         return type(result)(_wrap(each, storages) for each in result)
     return result
 
 
-class Weight(torch.Tensor):  # type: ignore[misc]
-    """A tensor in memory that is mapped for reading only. An operation that would write to it, or to
-    a view of it, raises RuntimeError. Copies of it are plain tensors."""
+class ReadOnlyTensor(torch.Tensor):  # type: ignore[misc]
+    """A tensor in memory that is mapped for reading only, made by :meth:`of`. An operation that would
+    write to it, or to a view of it, raises RuntimeError. Copies of it are plain tensors.
+
+    The constructor is that of ``torch.nn.Parameter``: accelerate makes parameters with the class of
+    those that they replace.
+    """
 
     _plain: torch.Tensor
     _is_shared: bool
 
     @staticmethod
-    def __new__(cls, plain: torch.Tensor) -> Weight:
-        self: Weight = torch.Tensor._make_subclass(cls, plain)
+    def __new__(cls, data: torch.Tensor, requires_grad: bool = True) -> Any:
+        return torch.nn.Parameter(data, requires_grad)
+
+    def __init__(self, data: torch.Tensor, requires_grad: bool = True) -> None:
+        pass
+
+    @classmethod
+    def of(cls, plain: torch.Tensor) -> ReadOnlyTensor:
+        self: ReadOnlyTensor = torch.Tensor._make_subclass(cls, plain)
         self._plain = plain.detach()
         self._is_shared = True
         return self
-
-    def __init__(self, plain: torch.Tensor) -> None:
-        pass
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -121,7 +124,7 @@ class Weight(torch.Tensor):  # type: ignore[misc]
     def _set_data(self, value: torch.Tensor) -> None:
         torch.Tensor.data.__set__(self, value)
         self._plain = _plain(value).detach()
-        self._is_shared = isinstance(value, Weight) and value._is_shared
+        self._is_shared = isinstance(value, ReadOnlyTensor) and value._is_shared
 
     def numpy(self, *, force: bool = False) -> Any:
         """Read-only, without a copy."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of Hugging Face's libraries whose parameters lie in a segment."""
+"""``shared_weights``: models of Hugging Face's libraries whose parameters lie in a segment."""
 
 from __future__ import annotations
 
@@ -158,13 +158,24 @@ class _Block:
     def _converter(self, framework: str, device: Any) -> Callable[[Any], Any]:
         if framework not in _TORCH:
             return lambda tensor: tensor
-        from gpushm._torch_weight import to_weight
-
-        return lambda tensor: to_weight(tensor, device, self._read_only)
+        return lambda tensor: _to_torch(tensor, device, self._read_only)
 
     def close(self) -> None:
         for each in self._opened.values():
             each.close()
+
+
+def _to_torch(tensor: Any, device: Any, read_only: bool) -> Any:
+    """A tensor of a segment as a library gets it that has asked for ``device``: a GPU gets a copy of
+    memory of another device; the host gets memory of a GPU as it is."""
+    import torch
+
+    from gpushm._torch_read_only import ReadOnlyTensor
+
+    wanted = torch.device(f"cuda:{device}" if isinstance(device, int) else device or "cpu")
+    if wanted.type not in ("cpu", tensor.device.type):
+        return tensor.to(wanted)
+    return ReadOnlyTensor.of(tensor) if read_only else tensor
 
 
 def _index_of(path: str) -> tuple[str | None, list[str] | None]:
