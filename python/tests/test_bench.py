@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/python/loads.py, without its figures."""
+"""Programs of bench/python, without figures of time."""
 
 from __future__ import annotations
 
@@ -92,3 +92,24 @@ def test_wrong_data_is_an_error(tmp_path):
         module.compare(loaded | {"t1": loaded["t1"].astype(np.float32)}, places, "cpu")
     with pytest.raises(module.WrongDataError, match="is on cpu"):
         module.compare(loaded, places, "cuda")
+
+
+def test_a_second_process_costs_no_memory(tmp_path):
+    """transformers; the program fails above 1.05."""
+    pytest.importorskip("transformers")
+    pytest.importorskip("torch")
+    figures = tmp_path / "figures.json"
+    result = subprocess.run(
+        [sys.executable, str(PROGRAMS / "second_process.py"),
+         "--mib", "768", "--folder", str(tmp_path), "--json", str(figures)],
+        env=os.environ | {"GPUSHM_COMMAND": str(command())},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = json.loads(figures.read_text())
+    assert [each["way"] for each in rows] == ["from_pretrained", "shared_weights"]
+    assert rows[0]["size"] == rows[1]["size"] > 700 << 20
+    assert 1 <= rows[1]["of_model_with_one"]["Pss"] < 1.05
