@@ -139,10 +139,10 @@ void add_create(CLI::App& app, create_arguments& out) {
   auto* from = app.add_option("--from", out.from, "Fill it with this file and use the file's size")
                    ->type_name("FILE")
                    ->excludes(size);
-  app.add_option("--device",
-                 out.options.device,
-                 "auto (default), host, an ordinal, GPU-<uuid> or MIG-<uuid>")
-      ->type_name("DEVICE");
+  add_device(app,
+             "--device",
+             "auto (default), host, an ordinal, GPU-<uuid> or MIG-<uuid>",
+             out.options.device);
   add_choice(app,
              "--lifetime",
              "When it is freed (leased, the default: with its last lease)",
@@ -173,10 +173,10 @@ void add_load(CLI::App& app, load_arguments& out) {
       ->required()
       ->type_name("");
   app.add_option("--name", out.name, "Name of the segment")->required()->type_name("NAME");
-  app.add_option("--device",
-                 out.options.device,
-                 "auto (default), host, an ordinal, GPU-<uuid> or MIG-<uuid>")
-      ->type_name("DEVICE");
+  add_device(app,
+             "--device",
+             "auto (default), host, an ordinal, GPU-<uuid> or MIG-<uuid>",
+             out.options.device);
   add_text(app,
            "--threads",
            "N",
@@ -238,9 +238,8 @@ void add_open(CLI::App& app, open_arguments& out) {
       app, "--timeout", "How long to wait for the name (default: do not wait)", [&](auto value) {
         out.options.timeout = value;
       });
-  app.add_option(
-         "--device", out.options.device, "GPU that will access it (default: the segment's GPU)")
-      ->type_name("DEVICE");
+  add_device(
+      app, "--device", "GPU that will access it (default: the segment's GPU)", out.options.device);
   add_access(app, out.options.access);
   add_use(app, out.use, out.connection.json);
   add_size(app, "--expect-size", "Fail unless it has exactly this size", [&](std::uint64_t value) {
@@ -261,9 +260,8 @@ void add_export(CLI::App& app, export_arguments& out) {
                    ->type_name("FILE")
                    ->excludes(size);
   add_fill(app, out.fill)->excludes(from);
-  app.add_option(
-         "--device", out.device, "auto (default), host, an ordinal, GPU-<uuid> or MIG-<uuid>")
-      ->type_name("DEVICE");
+  add_device(
+      app, "--device", "auto (default), host, an ordinal, GPU-<uuid> or MIG-<uuid>", out.device);
   add_choice(app,
              "--kind",
              "Kind of memory (default: auto, which is cuda-vmm on a GPU, else host)",
@@ -298,21 +296,19 @@ void add_import(CLI::App& app, import_arguments& out) {
       app, "--timeout", "How long to wait for the file (default: do not wait)", [&](auto value) {
         out.options.timeout = value;
       });
-  app.add_option(
-         "--device", out.options.device, "GPU that will access it (default: the memory's GPU)")
-      ->type_name("DEVICE");
+  add_device(
+      app, "--device", "GPU that will access it (default: the memory's GPU)", out.options.device);
   add_access(app, out.options.access);
   add_use(app, out.use, out.json);
   add_json(app, out.json);
 }
 
 void add_demo(CLI::App& app, demo_arguments& out) {
-  app.add_option("--device", out.device, "auto (default), host, an ordinal or a UUID")
-      ->type_name("DEVICE");
-  app.add_option("--consumer-device",
-                 out.consumer_device,
-                 "GPU that the consumers use (default: the same GPU)")
-      ->type_name("DEVICE");
+  add_device(app, "--device", "auto (default), host, an ordinal or a UUID", out.device);
+  add_device(app,
+             "--consumer-device",
+             "GPU that the consumers use (default: the same GPU)",
+             out.consumer_device);
   add_size(app,
            "--size",
            "Size of the segment (default: 1GiB, less if little is free)",

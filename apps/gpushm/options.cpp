@@ -69,6 +69,21 @@ CLI::Option* add_duration(CLI::App& app,
   });
 }
 
+CLI::Option* add_device(CLI::App& app,
+                        const std::string& option,
+                        const std::string& description,
+                        std::string& target) {
+  return add_text(app, option, "DEVICE", description, [option, &target](const std::string& text) {
+    if (text.empty()) {
+      refuse(option,
+             text,
+             "a device such as host, 0, cuda:1, GPU-<uuid> or MIG-<uuid> (leave the option out for "
+             "the default)");
+    }
+    target = text;
+  });
+}
+
 void add_count(CLI::App& app,
                const std::string& option,
                const std::string& description,

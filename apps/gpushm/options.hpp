@@ -45,6 +45,12 @@ CLI::Option* add_duration(CLI::App& app,
                           const std::string& option,
                           const std::string& description,
                           const std::function<void(std::chrono::milliseconds)>& set);
+/// A device, which the command checks when it uses it. Refuses an empty text, as of a variable that
+/// is not set: it would mean the default.
+CLI::Option* add_device(CLI::App& app,
+                        const std::string& option,
+                        const std::string& description,
+                        std::string& target);
 /// 0 to 255, or 0x00 to 0xff.
 CLI::Option* add_fill(CLI::App& app, std::optional<std::uint8_t>& target);
 /// A file mode in octal.

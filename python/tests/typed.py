@@ -21,6 +21,20 @@ def arrays(client: gpushm.Client) -> float:
         return float(np.from_dlpack(opened.view("float32")).sum())
 
 
+def values(client: gpushm.Client) -> gpushm.Array:
+    counts = gpushm.array((2, 3), "int32", name="counts", device="cpu", replace=True)
+    counts[0, 1:] = [7, 8]
+    first: gpushm.Array = counts[0]
+    print(first.numpy(), first.item(), counts.reshape(-1).shape, counts.torch(), counts.jax())
+    client.put("w", {"a": np.ones(3)}, device="cuda:0", replace=True).close()
+    gpushm.array(3, lifetime="forever")  # type: ignore[arg-type]
+    with gpushm.shared_weights("w/llama", device=0, client=client):
+        pass
+    with gpushm.shared_weights("w/llama", read_only="no"):  # type: ignore[arg-type]
+        pass
+    return counts[1]
+
+
 def words(client: gpushm.Client, event: gpushm.Event) -> None:
     client.open("x", access="rw")  # type: ignore[arg-type]
     client.create("x", 64, lifetime="forever")  # type: ignore[arg-type]

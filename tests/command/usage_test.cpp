@@ -80,6 +80,33 @@ TEST_F(usage_test, errors_name_the_words_of_the_command_line) {
   }
 }
 
+TEST_F(usage_test, empty_devices_are_refused) {
+  // As of a variable that is not set: the default would surprise.
+  const std::vector<std::string> commands{"create a --size 1",
+                                          "load f --name n",
+                                          "open a",
+                                          "export --file f --size 1",
+                                          "import --file f",
+                                          "demo",
+                                          "channel create c --slot-size 1",
+                                          "channel pub c",
+                                          "channel sub c"};
+  for (const std::string& line : commands) {
+    std::vector<std::string> arguments = words(line);
+    arguments.insert(arguments.end(), {"--device", ""});
+    const auto result = cli_.run(arguments);
+    EXPECT_EQ(result.status, exited(2)) << line;
+    EXPECT_THAT(
+        result.err,
+        ::testing::StartsWith("gpushm: --device: \"\" is not a device such as host, 0, cuda:1, "
+                              "GPU-<uuid> or MIG-<uuid> (leave the option out for the "
+                              "default)\ngpushm: see: gpushm "))
+        << line;
+    EXPECT_EQ(result.out, "") << line;
+  }
+  EXPECT_EQ(cli_.run({"demo", "--consumer-device", ""}).status, exited(2));
+}
+
 TEST_F(usage_test, unknown_commands_fail_with_the_nearest_name_also_with_help) {
   const std::vector<std::pair<std::string, std::string>> cases{
       {"frobnicate", "unknown command \"frobnicate\""},

@@ -90,7 +90,7 @@ void add_create(CLI::App& app, channel_create_arguments& out) {
   add_size(app, "--slot-size", "Size of each slot, such as 4MiB", [&](std::uint64_t bytes) {
     out.slot_bytes = slot_size(bytes);
   })->required();
-  app.add_option("--device", out.device, devices)->type_name("DEVICE");
+  add_device(app, "--device", devices, out.device);
   app.add_flag("--huge-pages", out.huge_pages, "Allocate host memory in 2 MiB pages");
 }
 
@@ -104,7 +104,7 @@ void add_pub(CLI::App& app, channel_pub_arguments& out) {
            "--slot-size",
            "Size of each slot (default: that of the channel, else 1MiB)",
            [&](std::uint64_t bytes) { out.slot_bytes = slot_size(bytes); });
-  app.add_option("--device", out.device, devices)->type_name("DEVICE");
+  add_device(app, "--device", devices, out.device);
   auto* from =
       app.add_option(
              "--from", out.from, "Publish this file, one slot's bytes an item; -: standard input")
@@ -148,8 +148,7 @@ void add_sub(CLI::App& app, channel_sub_arguments& out) {
       "K",
       "Hold this many items at a time, 1 to 16 (default: 1; with --share 2)",
       [&](const std::string& text) { out.held = up_to("--held", text, GPUSHM_MAX_HELD_ITEMS); });
-  app.add_option("--device", out.device, "GPU that reads (default: the memory's GPU)")
-      ->type_name("DEVICE");
+  add_device(app, "--device", "GPU that reads (default: the memory's GPU)", out.device);
   add_items(app, "End after this many items", out.count);
   add_out(app, "Write the items' bytes to this file", out.output, out.connection.json);
   add_duration(app, "--delay", "Hold each item this long: a slow consumer", [&](auto value) {
