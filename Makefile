@@ -32,7 +32,7 @@ export UNITY ?=
 export CTEST_PARALLEL_LEVEL ?= $(shell echo $$(( $(JOBS) * 3 )))
 
 .PHONY: help deps deps-build deps-test deps-lint deps-sanitize deps-image deps-aarch64 deps-install deps-bench deps-dev deps-dist deps-packages deps-python \
-        build demo test test-long bench format lint asan tsan aarch64 coverage fuzz install dist check-dist packages image wheel python-test clean
+        build demo test test-long bench format lint asan tsan aarch64 coverage fuzz install dist check-dist packages image wheel wheel-aarch64 python-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -135,6 +135,9 @@ image: deps-image ## build the container image of the agent (podman or buildah, 
 
 wheel: deps-python ## build the Python package's wheel in build/python/dist
 	@scripts/python.sh wheel
+
+wheel-aarch64: deps-python deps-aarch64 ## cross-compile the wheel for aarch64 in build/python/dist-aarch64, and import it in an emulator
+	@scripts/wheel_aarch64.sh
 
 python-test: wheel deps-dev deps-lint ## install the wheel in build/python/venv; check its sources and types, and run its tests
 	@scripts/build.sh dev $(JOBS) gpushm run-with-fake-gpus

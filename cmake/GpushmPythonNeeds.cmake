@@ -47,6 +47,6 @@ if(NOT missing STREQUAL "")
     "Install them:\n"
     "  Debian, Ubuntu:  apt install ${debian}\n"
     "  Fedora, RHEL:    dnf install ${fedora}\n"
-    "or install the wheel, which needs none of them, on x86_64 with glibc 2.28 or later: "
+    "or install the wheel, which needs none of them, on x86_64 or aarch64 with glibc 2.28 or later: "
     "pip install --only-binary=:all: gpushm")
 endif()

@@ -11,6 +11,7 @@ cd "$(dirname "$0")/.."
 run=(deps build test python-test lint asan tsan aarch64 dist check-dist packages install bench)
 plain=(help format clean)
 plain+=(wheel)      # make python-test builds one
+plain+=(wheel-aarch64)  # takes 10 minutes without ccache, and checks itself; before a release
 plain+=(test-long)  # make test builds its programs and runs a few of its rounds
 # Configured only: PRESET:TARGET... for each. `make demo` is the command of another preset; image_test runs scripts/image.sh.
 declare -A presets=([demo]=demo:gpushm [coverage]=coverage:all [fuzz]=fuzz:all
