@@ -10,7 +10,8 @@
 
 struct gpushm_descriptor;
 
-// Whether a domain is mounted, named by the environment, or a broker of this user's. Cheap; the broker may still be absent.
+// Whether a domain is mounted, named by the environment, or a broker of this user's. Cheap; the
+// broker may still be absent.
 bool ipc_has_domain(void);
 
 enum ipc_registered { ipc_registered, ipc_number_is_taken, ipc_not_registered };
