@@ -33,7 +33,7 @@ struct facts_layout {
   std::uint64_t pid_namespace;
   std::int32_t pid;
   std::uint32_t kind;
-  char comm[16];
+  std::array<char, 16> comm;
 };
 static_assert(sizeof(facts_layout) == 40 && std::is_trivially_copyable_v<facts_layout>);
 
@@ -94,7 +94,7 @@ std::optional<segment_lease::kept_chunks> copy_to_keep(segment_lease& lease, int
 
 std::vector<std::byte> encode(const registered_facts& of) {
   facts_layout raw{of.tag, of.pid_namespace, of.pid, static_cast<std::uint32_t>(of.kind), {}};
-  std::memcpy(raw.comm, of.comm.data(), std::min(of.comm.size(), sizeof raw.comm - 1));
+  std::memcpy(raw.comm.data(), of.comm.data(), std::min(of.comm.size(), sizeof raw.comm - 1));
   std::vector<std::byte> result(sizeof raw);
   std::memcpy(result.data(), &raw, sizeof raw);
   return result;
@@ -109,11 +109,12 @@ std::optional<registered_facts> decode_facts(std::span<const std::byte> bytes) {
   if (raw.kind != GPUSHM_DESCRIPTOR_GPU_MEMORY && raw.kind != GPUSHM_DESCRIPTOR_FILE) {
     return std::nullopt;
   }
-  return registered_facts{raw.tag,
-                          raw.pid_namespace,
-                          raw.pid,
-                          static_cast<gpushm_descriptor_kind>(raw.kind),
-                          std::string(raw.comm, ::strnlen(raw.comm, sizeof raw.comm - 1))};
+  return registered_facts{
+      raw.tag,
+      raw.pid_namespace,
+      raw.pid,
+      static_cast<gpushm_descriptor_kind>(raw.kind),
+      std::string(raw.comm.data(), ::strnlen(raw.comm.data(), sizeof raw.comm - 1))};
 }
 
 std::shared_ptr<segment_lease> client_impl::register_number(
