@@ -10,22 +10,21 @@
 
 namespace gpushm::cli {
 
-/// Finds the near match of a misspelt name among up to 10,000 candidates. Precondition: `wanted`
-/// and the candidates outlive this object.
+/// Finds the near match of a misspelt name among up to 10,000 candidates.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class near_match {
  public:
-  explicit near_match(std::string_view wanted);
+  explicit near_match(std::string wanted);
   /// Returns false if no more candidates are needed.
   bool consider(std::string_view candidate);
   /// Empty if no candidate is within the maximum edit distance: a third of the wanted name's
   /// length, at least 1, at most 3.
-  [[nodiscard]] std::string_view best() const noexcept { return best_; }
+  [[nodiscard]] const std::string& best() const noexcept { return best_; }
 
  private:
-  std::string_view wanted_;
-  std::string_view best_;
+  std::string wanted_;
+  std::string best_;
   std::size_t best_distance_;
   std::size_t left_ = 10'000;
 };
