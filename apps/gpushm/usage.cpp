@@ -50,7 +50,7 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
   if (found != candidates.end()) {
     return *found;
   }
-  near_match nearest{std::string(stem)};
+  near_match nearest(stem);
   for (const std::string& each : candidates) {
     const std::string_view name = without_dashes(each);
     if (name.size() > 1 && !nearest.consider(name)) {
