@@ -36,6 +36,9 @@ class import_cache_parts : public testing::Test {
  protected:
   import_cache_parts() {
     options_.socket_path = directory_ / "socket";
+    // One test does not read while it makes thousands of requests.
+    options_.limits.send_timeout_ms =
+        static_cast<std::uint32_t>(gpushm_testing::wait_limit(60s).count());
     broker_.emplace(broker::start(options_));
     producer_.emplace(client::connect({.socket_path = options_.socket_path}));
     connection_ = connection::establish(options_.socket_path, 10s);
