@@ -106,12 +106,7 @@ bool generate_document(const configuration& settings,
 }  // namespace
 
 std::string dev_root_of(const discover::generate_options& places) {
-  std::string root = places.dev_root;
-  if (root.empty()) {
-    struct stat about {};
-    const std::string own = places.driver_root + "/dev";
-    root = ::stat(own.c_str(), &about) == 0 && S_ISDIR(about.st_mode) ? places.driver_root : "/";
-  }
+  std::string root = discover::find_dev_root(places);
   while (!root.empty() && root.back() == '/') {
     root.pop_back();
   }
