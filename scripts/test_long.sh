@@ -20,7 +20,9 @@ run() {  # PROGRAM FILTER [VARIABLE=VALUE...]
 
 echo "test_long: model"
 tests/model/check.sh long || failed+=(model)
-run core/gpushm_core_test 'domain_and_model.*' GPUSHM_RANDOM_WORLDS=200
+run core/gpushm_core_test 'domain_and_model.*' GPUSHM_RANDOM_WORLDS=200 GPUSHM_REPLACED_WORLDS=20
+run broker/gpushm_broker_poll_test 'adaptive_poll.*' GPUSHM_POLL_SECONDS=5
+run core/gpushm_core_heap_test 'core_heap.*' GPUSHM_HEAP_SEGMENTS=100000
 run wire/gpushm_wire_test 'random_*' GPUSHM_RANDOM_TICKETS=1000000
 run inspect/inspect_explain_test 'explain_log.*' GPUSHM_LOG_MIB=1024
 run core/gpushm_core_heap_test 'conservation.*' GPUSHM_CONSERVATION_STEPS=1000000

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <iostream>
 #include <string>
 #include <tuple>
@@ -17,6 +18,7 @@
 #include "base/unique_fd.hpp"
 #include "broker/recorder.hpp"
 #include "journal/journal.hpp"
+#include "testing/process/environment.hpp"
 #include "tests/broker/hub_world.hpp"
 #include "tests/broker/unread_keeper.hpp"
 #include "tests/core/counting_new.hpp"
@@ -45,7 +47,8 @@ void print(const char* what, std::size_t count, std::chrono::steady_clock::durat
 }
 
 TEST(core_heap, segment_uses_less_than_1_kib_of_heap) {
-  constexpr std::size_t count = 20'000;
+  const auto count =
+      gpushm_testing::number_from_environment<std::uint32_t>("GPUSHM_HEAP_SEGMENTS", 20'000);
   core::domain domain("default", 42, {.max_segments = 2 * count});
   domain.connect(1, {101, 1000, true});
   domain.connect(2, {201, 2000, true});
