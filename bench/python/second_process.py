@@ -2,6 +2,7 @@
 """What a second process with the same model of transformers costs: memory, and time to load.
 
     python3 bench/python/second_process.py [--json out.json] [--mib 1024] [--folder /dev/shm]
+        [--device cpu|cuda:0]
 
 Two processes have loaded a small model, so that they have imported everything, and wait. The first loads
 the model and reads every parameter, then the second. Once with `from_pretrained` alone, and once in
@@ -15,9 +16,12 @@ On the CPU, from_pretrained maps the files, so that processes share the pages of
 as long as they have the type and the layout of the files. --dtype float32 loads another type than that of
 the files (bfloat16): then each process has copies, also in shared_weights.
 
+On a GPU, the memory is what the driver counts as used on the device: what a process has reserved for
+PyTorch's cache belongs to it. No other program may use the GPU meanwhile.
+
 The model is a Llama with random parameters, which this program makes in FOLDER. Needs the package,
-PyTorch, transformers, and the command gpushm (GPUSHM_COMMAND, or in PATH). Host memory only. Exits
-with 1 if the parameters differ between ways, or the ratio of shared_weights is above 1.05.
+PyTorch, transformers, and the command gpushm (GPUSHM_COMMAND, or in PATH). Exits with 1 if the
+parameters differ between ways, or the ratio of shared_weights is above 1.05.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ LIMIT = 1.05
 WAYS = ["from_pretrained", "shared_weights"]
 
 
-def memory_of(pid: int) -> dict[str, int]:
+def memory_of_process(pid: int) -> dict[str, int]:
     """Bytes by the kernel's names."""
     result = {}
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
@@ -63,7 +67,7 @@ def make_model(folder: str, mib: int, width: int = 1024) -> None:
     model.save_pretrained(folder, max_shard_size="400MB")
 
 
-def serve(way: str, folder: str, dtype: str) -> None:
+def serve(way: str, folder: str, dtype: str, device: str) -> None:
     """For each line on standard input one step: a line of JSON."""
     import contextlib
 
@@ -79,9 +83,11 @@ def serve(way: str, folder: str, dtype: str) -> None:
         began = time.perf_counter()
         with contextlib.ExitStack() as stack:
             if way == "shared_weights":
-                stack.enter_context(gpushm.shared_weights(f"w/{name}", device="cpu", client=client))
+                stack.enter_context(
+                    gpushm.shared_weights(f"w/{name}", device=device, client=client)
+                )
             model = transformers.AutoModelForCausalLM.from_pretrained(
-                f"{folder}/{name}", dtype=dtype
+                f"{folder}/{name}", dtype=dtype, device_map=None if device == "cpu" else device
             )
         loaded = time.perf_counter()
         total = sum(
@@ -92,18 +98,24 @@ def serve(way: str, folder: str, dtype: str) -> None:
             "read_s": round(time.perf_counter() - loaded, 3),
             "sum": total,
             "size": sum(each.nbytes for each in model.parameters()),
+            "devices": sorted({str(each.device) for each in model.parameters()}),
         }
+        if device != "cpu":
+            torch.cuda.synchronize(device)
+            free, total_memory = torch.cuda.mem_get_info(device)
+            row["Used"] = total_memory - free
         print(json.dumps(row), flush=True)
         sys.stdin.readline()
 
 
 class Child:
-    def __init__(self, way: str, folder: str, dtype: str) -> None:
+    def __init__(self, way: str, folder: str, dtype: str, device: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, __file__, "--role", way, "--folder", folder, "--dtype", dtype],
+            [sys.executable, __file__, "--role", way, "--folder", folder, "--dtype", dtype,
+             "--device", device],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
         )  # fmt: skip
-        self.line()
+        self.started = self.line()
 
     def line(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -124,32 +136,41 @@ class Child:
         self.process.wait(60)
 
 
-def measure(way: str, folder: str, dtype: str) -> dict[str, Any]:
-    children = [Child(way, folder, dtype) for _ in range(2)]
+def measure(way: str, folder: str, dtype: str, device: str) -> dict[str, Any]:
+    children = [Child(way, folder, dtype, device) for _ in range(2)]
+    on_gpu = device != "cpu"
+    names = ("Used",) if on_gpu else ("Pss", "Rss", "Anonymous")
 
-    def together(name: str) -> int:
-        return sum(memory_of(each.process.pid)[name] for each in children)
+    def memory(newest: dict[str, Any]) -> dict[str, int]:
+        """Of both processes; on a GPU, of the device after the newest step."""
+        if on_gpu:
+            return {"Used": newest["Used"]}
+        each = [memory_of_process(child.process.pid) for child in children]
+        return {name: sum(part[name] for part in each) for name in names}
 
-    names = ("Pss", "Rss", "Anonymous")
-    before = {name: together(name) for name in names}
-    results, memory = [], []
+    before = memory(children[1].started)
+    results, grown = [], []
     for each in children:
         results.append(each.step())
-        memory.append({name: together(name) - before[name] for name in names})
+        now = memory(results[-1])
+        grown.append({name: now[name] - before[name] for name in names})
     for each in children:
         each.end()
     if results[0]["sum"] != results[1]["sum"]:
         sys.exit(f"{way}: the processes have different parameters")
+    if on_gpu and any(each["devices"] != [device] for each in results):
+        sys.exit(f"{way}: parameters are on {results[0]['devices']}")
     size = results[0]["size"]
     return {
         "way": way,
+        "device": device,
         "size": size,
         "sum": results[0]["sum"],
         "first": {"load_s": results[0]["load_s"], "read_s": results[0]["read_s"]},
         "second": {"load_s": results[1]["load_s"], "read_s": results[1]["read_s"]},
-        "of_model_with_one": {name: round(memory[0][name] / size, 4) for name in names},
-        "of_model_with_two": {name: round(memory[1][name] / size, 4) for name in names},
-        "ratio": round(memory[1]["Pss"] / memory[0]["Pss"], 4),
+        "of_model_with_one": {name: round(grown[0][name] / size, 4) for name in names},
+        "of_model_with_two": {name: round(grown[1][name] / size, 4) for name in names},
+        "ratio": round(grown[1][names[0]] / grown[0][names[0]], 4),
     }
 
 
@@ -159,6 +180,7 @@ def main() -> int:
     parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--folder", default="/dev/shm")
     parser.add_argument("--dtype", default="auto", choices=["auto", "float32"])
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--role", choices=[*WAYS, "make"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.role == "make":
@@ -166,7 +188,7 @@ def main() -> int:
         make_model(f"{arguments.folder}/small", 1, 64)
         return 0
     if arguments.role:
-        serve(arguments.role, arguments.folder, arguments.dtype)
+        serve(arguments.role, arguments.folder, arguments.dtype, arguments.device)
         return 0
     rows = []
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder, broker():
@@ -176,12 +198,13 @@ def main() -> int:
             check=True, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         for way in WAYS:
-            row = measure(way, folder, arguments.dtype)
+            row = measure(way, folder, arguments.dtype, arguments.device)
+            name = "Pss" if arguments.device == "cpu" else "Used"
             rows.append(row)
             print(
                 f"{way:16} load {row['first']['load_s']:.2f} s, second process "
-                f"{row['second']['load_s']:.2f} s; memory of both {row['of_model_with_two']['Pss']:.2f} "
-                f"times the model ({row['of_model_with_one']['Pss']:.2f} with the first), "
+                f"{row['second']['load_s']:.2f} s; memory of both {row['of_model_with_two'][name]:.2f} "
+                f"times the model ({row['of_model_with_one'][name]:.2f} with the first), "
                 f"ratio {row['ratio']:.3f}",
                 flush=True,
             )

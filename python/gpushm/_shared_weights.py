@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
+import importlib
 import json
 import logging
 import os
@@ -28,6 +30,14 @@ _guard = threading.Lock()
 _blocks = 0
 #: safetensors' own.
 _original: Callable[..., Any] | None = None
+#: Functions of the libraries that allocate the size of a model on its GPU, so that PyTorch's cache has
+#: it when the parameters are copied (transformers 5.17, diffusers 0.42).
+_WARMUPS = {
+    "transformers.modeling_utils": "caching_allocator_warmup",
+    "diffusers.models.modeling_utils": "_caching_allocator_warmup",
+}
+#: The libraries' own, by module.
+_warmups: dict[str, Callable[..., Any]] = {}
 _TORCH = ("pt", "torch", "pytorch")
 _OTHERS = ("np", "numpy", "jax", "flax")
 
@@ -46,7 +56,9 @@ def shared_weights(
     For ``from_pretrained`` of transformers and diffusers, and for accelerate: the first process loads
     the files into the segment, as :func:`load_safetensors` does, and each process has its
     parameters there. In the statement, and only for its thread or task, ``safetensors.safe_open``
-    and ``load_file`` are replaced, also where other modules have imported them.
+    and ``load_file`` are replaced, also where other modules have imported them. The warm-up of PyTorch's
+    cache, by which transformers and diffusers allocate the size of a model on the GPU, is left out if they
+    were imported before the statement; after it, the cache is emptied otherwise.
 
     The first model that is opened has the name ``name``. Components of a pipeline of diffusers are
     ``name/<folder>``. Files of other models are opened as usual, with a warning. ``device``: of
@@ -68,6 +80,8 @@ def shared_weights(
             yield
         finally:
             _block.reset(token)
+            if _has_warmed_up():
+                sys.modules["torch"].cuda.empty_cache()
             _restore()
             block.close()
 
@@ -80,6 +94,7 @@ def _replace() -> None:
         if _blocks == 0:
             _original = safetensors.safe_open
             _exchange(_original, _open)
+            _replace_warmups()
         _blocks += 1
 
 
@@ -89,6 +104,33 @@ def _restore() -> None:
         _blocks -= 1
         if _blocks == 0:
             _exchange(_open, _original)
+            for name, own in _warmups.items():
+                setattr(sys.modules[name], _WARMUPS[name], own)
+            _warmups.clear()
+
+
+def _replace_warmups() -> None:
+    for name, function in _WARMUPS.items():
+        if name.partition(".")[0] in sys.modules:
+            with contextlib.suppress(ImportError, AttributeError):
+                module = importlib.import_module(name)
+                _warmups[name] = getattr(module, function)
+                setattr(module, function, _without_block(_warmups[name]))
+
+
+def _without_block(own: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that does nothing for threads and tasks in a block, where no parameter is copied."""
+
+    @functools.wraps(own)
+    def warm_up(*arguments: Any, **options: Any) -> Any:
+        return None if _block.get() is not None else own(*arguments, **options)
+
+    return warm_up
+
+
+def _has_warmed_up() -> bool:
+    """A library was imported in the block, so its warm-up was not left out."""
+    return any(name in sys.modules and name not in _warmups for name in _WARMUPS)
 
 
 def _exchange(old: Any, new: Any) -> None:

@@ -117,6 +117,51 @@ def test_other_threads_are_not_affected(client, model):
     assert safetensors.safe_open is original
 
 
+@pytest.fixture
+def library(monkeypatch):
+    """Modules with the names of transformers, and its function that allocates memory for a model."""
+    package = types.ModuleType("transformers")
+    module = types.ModuleType("transformers.modeling_utils")
+    calls = []
+    module.caching_allocator_warmup = calls.append
+    for name in [each for each in sys.modules if each.partition(".")[0] == "transformers"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "transformers", package)
+    monkeypatch.setitem(sys.modules, "transformers.modeling_utils", module)
+    return module, calls
+
+
+def test_libraries_allocate_no_memory_for_parameters_of_a_segment(client, library):
+    module, calls = library
+    own = module.caching_allocator_warmup
+    with gpushm.shared_weights("w/llama", device="host", client=client):
+        module.caching_allocator_warmup("model")
+        with gpushm.shared_weights("w/other", device="host", client=client):
+            module.caching_allocator_warmup("other")
+        other = threading.Thread(target=lambda: module.caching_allocator_warmup("of another thread"))
+        other.start()
+        other.join()
+    assert calls == ["of another thread"]
+    assert module.caching_allocator_warmup is own
+
+
+def test_cache_of_pytorch_is_emptied_after_an_import_in_the_statement(
+    client, library, monkeypatch
+):
+    module, _ = library
+    emptied = []
+    torch = types.SimpleNamespace(cuda=types.SimpleNamespace(empty_cache=lambda: emptied.append(1)))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    with gpushm.shared_weights("w/llama", device="host", client=client):
+        pass
+    assert emptied == []
+    monkeypatch.delitem(sys.modules, "transformers")
+    monkeypatch.delitem(sys.modules, "transformers.modeling_utils")
+    with gpushm.shared_weights("w/llama", device="host", client=client):
+        sys.modules["transformers.modeling_utils"] = module
+    assert emptied == [1]
+
+
 def test_components_of_a_pipeline_have_names_of_their_own(client, tmp_path):
     (tmp_path / "model_index.json").write_text("{}")
     for part in ("unet", "vae"):
