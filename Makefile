@@ -31,7 +31,7 @@ export UNITY ?=
 # Tests wait much: three at a time leave a third of two cores idle, six a tenth.
 export CTEST_PARALLEL_LEVEL ?= $(shell echo $$(( $(JOBS) * 3 )))
 
-.PHONY: help deps deps-build deps-test deps-lint deps-sanitize deps-image deps-aarch64 deps-install deps-bench deps-dev deps-dist deps-packages deps-python \
+.PHONY: help deps deps-demo deps-test deps-lint deps-sanitize deps-image deps-aarch64 deps-install deps-bench deps-dev deps-dist deps-packages deps-python \
         build demo test test-long bench format lint asan tsan aarch64 coverage fuzz install dist check-dist packages image wheel wheel-aarch64 python-test clean
 
 help: ## this list
@@ -41,14 +41,14 @@ deps: ## install the packages for all targets but `packages` (apt, with sudo whe
 	@scripts/deps.sh
 	@scripts/python.sh deps
 
-deps-build:
-	@scripts/deps.sh build
+deps-demo:
+	@scripts/deps.sh build clang
 deps-test:
-	@scripts/deps.sh build agent bench gtest clang test gstreamer
+	@scripts/deps.sh build agent bench gtest clang runtimes test gstreamer
 deps-lint:
 	@scripts/deps.sh build agent clang lint
 deps-sanitize:
-	@scripts/deps.sh build agent bench gtest clang test sanitize
+	@scripts/deps.sh build agent bench gtest clang runtimes test sanitize
 deps-image:
 	@scripts/deps.sh build agent image
 deps-aarch64:
@@ -60,7 +60,7 @@ deps-install:
 deps-bench:
 	@scripts/deps.sh build agent bench
 deps-dev:
-	@scripts/deps.sh build agent bench gtest clang gstreamer
+	@scripts/deps.sh build agent bench gtest clang runtimes gstreamer
 deps-dist:
 	@scripts/deps.sh build agent bench gtest dist pages gstreamer
 
@@ -74,7 +74,7 @@ deps-python:
 build: deps-dev ## build everything for development (build/dev)
 	@scripts/build.sh dev $(JOBS)
 
-demo: deps-build ## build the command and share one segment between two processes
+demo: deps-demo ## build the command and share one segment between two processes
 	@scripts/build.sh demo $(JOBS)
 	build/demo/apps/gpushm/gpushm demo $(DEMO_ARGS)
 

@@ -22,7 +22,7 @@ preset=$1
 jobs=${2:-$(nproc)}
 options=()
 case $preset in
-  dev | asan | tsan | fuzz | lint)
+  demo | dev | asan | tsan | fuzz | lint)
     # CI's version, if several are installed.
     if command -v clang++-14 >/dev/null; then
       options+=(-DCMAKE_C_COMPILER=clang-14 -DCMAKE_CXX_COMPILER=clang++-14)

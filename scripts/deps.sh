@@ -3,8 +3,8 @@
 # Installs the packages for building, testing and checking with apt (Debian 12, Ubuntu 24.04). Prints the packages; does
 # nothing, and does not ask for a password, if all are installed.
 #
-#   scripts/deps.sh [build] [agent] [bench] [gtest] [clang] [test] [dist] [lint] [sanitize] [image] [aarch64] [gstreamer]
-#                   [python] [pages] [packages]                                                default: all but packages
+#   scripts/deps.sh [build] [agent] [bench] [gtest] [clang] [runtimes] [test] [dist] [lint] [sanitize] [image] [aarch64]
+#                   [gstreamer] [python] [pages] [packages]                                          default: all but packages
 set -euo pipefail
 
 # Alternatives are separated by "|"; the first that this distribution has is used. An entry that ends with "?" is optional: a
@@ -28,14 +28,16 @@ test=(
   # Completions of the command are tried in these shells.
   fish zsh
 )
-# The compiler of build/dev, the sanitizers, clang-tidy and the fuzz programs.
+# The compiler of build/demo, build/dev, the sanitizers, clang-tidy and the fuzz programs.
 clang=('clang-14|clang')
+# Its run-time libraries of the sanitizers and the fuzzer: some programs of build/dev's tests are instrumented.
+runtimes=('libclang-rt-14-dev|libclang-rt-18-dev|libclang-rt-dev')
 # CI checks with version 14; other versions format differently.
 lint=('clang-format-14|clang-format' 'clang-tidy-14|clang-tidy' cppcheck git ninja-build python3 shellcheck)
 dist=(binutils patchelf xz-utils)
 image=(binutils ca-certificates patchelf 'podman|buildah')
-# The run-time libraries of the sanitizers and the fuzzer, and the symbolizer for reports and suppressions.
-sanitize=('libclang-rt-14-dev|libclang-rt-18-dev|libclang-rt-dev' llvm)
+# The symbolizer for reports and suppressions of the sanitizers.
+sanitize=(llvm)
 # The cross compiler and the emulator for its programs. Libraries of that architecture: scripts/foreign_packages.sh.
 aarch64=(g++-aarch64-linux-gnu qemu-user)
 # The GStreamer plug-in and its tests, which are left out without them.
@@ -51,7 +53,7 @@ python=(python3-dev python3-venv binutils)
 
 groups=("$@")
 if [ ${#groups[@]} -eq 0 ]; then
-  groups=(build agent bench gtest clang test dist lint sanitize image aarch64 gstreamer python pages)
+  groups=(build agent bench gtest clang runtimes test dist lint sanitize image aarch64 gstreamer python pages)
 fi
 wanted=()
 for group in "${groups[@]}"; do
@@ -61,6 +63,7 @@ for group in "${groups[@]}"; do
     bench) wanted+=("${bench[@]}") ;;
     gtest) wanted+=("${gtest[@]}") ;;
     clang) wanted+=("${clang[@]}") ;;
+    runtimes) wanted+=("${runtimes[@]}") ;;
     test) wanted+=("${test[@]}") ;;
     dist) wanted+=("${dist[@]}") ;;
     lint) wanted+=("${lint[@]}") ;;
