@@ -12,6 +12,7 @@
 #include "client/channel_consumer.hpp"
 #include "client/channel_names.hpp"
 #include "client/channel_producer.hpp"
+#include "client/channel_status.hpp"
 #include "client/word_poller.hpp"
 #include "gpushm/channel.h"
 
@@ -28,11 +29,13 @@ using gpushm::cuda::CUstream;
 using gpushm::detail::acquired_slot;
 using gpushm::detail::channel_consumer;
 using gpushm::detail::channel_producer;
+using gpushm::detail::channel_status;
 using gpushm::detail::filled_poller;
 using gpushm::detail::handle_table;
+using gpushm::detail::read_channel_status;
 using gpushm::detail::taken_item;
 using gpushm::detail::token_of;
-using gpushm::detail::usable;
+using gpushm::detail::usable_timelines;
 using gpushm::detail::watched_word;
 using std::chrono::milliseconds;
 namespace channel = gpushm::channel;
@@ -186,7 +189,7 @@ gpushm_errc gpushm_producer_create(gpushm_client* client,
                                    gpushm_producer** producer) {
   return c_call([&] {
     const auto called = text_in(name, "create");
-    auto& impl = usable(client, "create", called);
+    auto& of_client = usable_timelines(client, "create", called);
     gpushm_producer*& result = out(producer, "create");
     const auto from = options_in(options, "create");
     channel_producer::options wanted;
@@ -199,7 +202,7 @@ gpushm_errc gpushm_producer_create(gpushm_client* client,
     wanted.stop = token_of(from.stop);
     result = named(called, [&] {
       return new gpushm_producer{
-          std::make_shared<channel_producer>(impl.shared_from_this(), called, wanted)};
+          std::make_shared<channel_producer>(of_client.shared_from_this(), called, wanted)};
     });
   });
 }
@@ -311,7 +314,7 @@ gpushm_errc gpushm_consumer_open(gpushm_client* client,
                                  gpushm_consumer** consumer) {
   return c_call([&] {
     const auto called = text_in(name, "open");
-    auto& impl = usable(client, "open", called);
+    auto& of_client = usable_timelines(client, "open", called);
     gpushm_consumer*& result = out(consumer, "open");
     const auto from = options_in(options, "open");
     channel_consumer::options wanted;
@@ -330,7 +333,7 @@ gpushm_errc gpushm_consumer_open(gpushm_client* client,
     wanted.resume = timeout_in(from.resume_ms, "open", milliseconds(0));
     result = named(called, [&] {
       return new gpushm_consumer{
-          std::make_shared<channel_consumer>(impl.shared_from_this(), called, wanted)};
+          std::make_shared<channel_consumer>(of_client.shared_from_this(), called, wanted)};
     });
   });
 }
@@ -418,4 +421,58 @@ gpushm_errc gpushm_consumer_check(gpushm_consumer* consumer) {
 
 bool gpushm_consumer_has_ended(const gpushm_consumer* consumer) {
   return consumer != nullptr && consumer->impl->has_ended();
+}
+
+// ---- for tools ----
+
+struct gpushm_channel_status {
+  channel_status read;
+};
+
+namespace {
+
+const channel_status& filled(const gpushm_channel_status* status) {
+  if (status == nullptr) {
+    throw_invalid("stat", "the status is NULL", "read it first: gpushm_channel_status_read");
+  }
+  return status->read;
+}
+
+}  // namespace
+
+gpushm_errc gpushm_channel_status_read(gpushm_client* client,
+                                       gpushm_string name,
+                                       gpushm_channel_status** status) {
+  return c_call([&] {
+    const auto called = text_in(name, "stat");
+    auto& of_client = usable_timelines(client, "stat", called);
+    gpushm_channel_status*& result = out(status, "stat");
+    result = std::make_unique<gpushm_channel_status>(
+                 gpushm_channel_status{read_channel_status(of_client, called)})
+                 .release();
+  });
+}
+
+gpushm_errc gpushm_channel_status_get(const gpushm_channel_status* status,
+                                      gpushm_channel_info* info) {
+  return c_call([&] { result_out(filled(status).info, info, "stat"); });
+}
+
+gpushm_errc gpushm_channel_status_consumer(const gpushm_channel_status* status,
+                                           size_t index,
+                                           gpushm_channel_consumer_info* info) {
+  return c_call([&] {
+    const auto& consumers = filled(status).consumers;
+    if (index >= consumers.size()) {
+      throw_invalid("stat",
+                    "the channel has " + std::to_string(consumers.size()) + " consumers",
+                    "pass an index below that number");
+    }
+    result_out(consumers[index], info, "stat");
+  });
+}
+
+void gpushm_channel_status_free(gpushm_channel_status* status) {
+  const gpushm::base::held_log_lines lines;
+  const std::unique_ptr<gpushm_channel_status> ended(status);
 }

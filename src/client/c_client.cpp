@@ -194,10 +194,10 @@ gpushm_errc gpushm_client_connect(const gpushm_connect_options* options,
                                   gpushm_client** client) {
   return c_call([&] {
     gpushm_client*& result = out(client, "connect");
-    result =
-        std::make_unique<gpushm_client>(gpushm_client{std::make_shared<gpushm::detail::client_impl>(
-                                            options_from(options, timeout_ms))})
-            .release();
+    auto impl = std::make_shared<gpushm::detail::client_impl>(options_from(options, timeout_ms));
+    result = std::make_unique<gpushm_client>(
+                 gpushm_client{std::make_shared<gpushm::detail::timelines>(std::move(impl))})
+                 .release();
   });
 }
 
@@ -215,10 +215,10 @@ void gpushm_client_close(gpushm_client* client) {
     return;
   }
   const gpushm::base::held_log_lines lines;
-  if (ended->impl->forked()) {
-    gpushm::detail::leak(ended->impl);
+  if (ended->timelines->client().forked()) {
+    gpushm::detail::leak(ended->timelines);
   }
-  ended->impl.reset();
+  ended->timelines.reset();
 }
 
 gpushm_errc gpushm_client_broker(gpushm_client* client, gpushm_broker_info* info) {
@@ -428,7 +428,7 @@ gpushm_errc gpushm_client_subscribe(gpushm_client* client,
     auto list = present == nullptr ? nullptr : std::make_unique<gpushm_segment_list>();
     // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): a handle
     auto* const subscribed = new gpushm_subscription{
-        {client->impl, std::string(begin), list ? &list->segments : nullptr}};
+        {client->timelines->shared_client(), std::string(begin), list ? &list->segments : nullptr}};
     result = subscribed;
     if (list) {
       *present = list.release();

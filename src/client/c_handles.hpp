@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "base/c_interface.hpp"
-#include "client/client_impl.hpp"
 #include "client/segment_impl.hpp"
 #include "client/subscription_impl.hpp"
+#include "client/timelines.hpp"
 
 // Handles of gpushm.h; segments are in segment_impl.hpp.
 
 struct gpushm_client {
-  std::shared_ptr<gpushm::detail::client_impl> impl;
+  std::shared_ptr<gpushm::detail::timelines> timelines;
 };
 struct gpushm_subscription {
   gpushm::detail::subscription_impl impl;
@@ -46,9 +46,9 @@ namespace gpushm::detail {
 }
 
 /// Checks before anything else that no lock is used in a forked child.
-[[nodiscard]] inline client_impl& usable(const gpushm_client* client,
-                                         std::string_view operation,
-                                         std::string_view object = {}) {
+[[nodiscard]] inline timelines& usable_timelines(const gpushm_client* client,
+                                                 std::string_view operation,
+                                                 std::string_view object = {}) {
   if (client == nullptr) {
     throw error(errc::invalid_argument,
                 "client",
@@ -56,8 +56,13 @@ namespace gpushm::detail {
                 "this client object is empty",
                 "connect first; a moved-from object is empty");
   }
-  client->impl->check_usable(operation, object);
-  return *client->impl;
+  client->timelines->client().check_usable(operation, object);
+  return *client->timelines;
+}
+[[nodiscard]] inline client_impl& usable(const gpushm_client* client,
+                                         std::string_view operation,
+                                         std::string_view object = {}) {
+  return usable_timelines(client, operation, object).client();
 }
 
 /// Throws `errc::invalid_argument`.

@@ -32,7 +32,7 @@ using gpushm::cuda::CUstream;
 using gpushm::detail::filled_poller;
 using gpushm::detail::filled_timeline;
 using gpushm::detail::token_of;
-using gpushm::detail::usable;
+using gpushm::detail::usable_timelines;
 using gpushm::detail::watched_word;
 using gpushm::detail::word_poller;
 using std::chrono::milliseconds;
@@ -123,9 +123,9 @@ gpushm_errc gpushm_timeline_create(gpushm_client* client,
                                    gpushm_timeline** timeline) {
   return c_call([&] {
     const auto called = text_in(name, "create");
-    auto& impl = usable(client, "create", called);
+    auto& of_client = usable_timelines(client, "create", called);
     gpushm_timeline*& result = out(timeline, "create");
-    result = impl.create_timeline(called).release();
+    result = of_client.create(called).release();
   });
 }
 
@@ -136,12 +136,12 @@ gpushm_errc gpushm_timeline_open(gpushm_client* client,
                                  gpushm_timeline** timeline) {
   return c_call([&] {
     const auto called = text_in(name, "open");
-    auto& impl = usable(client, "open", called);
+    auto& of_client = usable_timelines(client, "open", called);
     gpushm_timeline*& result = out(timeline, "open");
     gpushm::open_options options;
     options.timeout = timeout_in(timeout_ms, "open", milliseconds(0));
     options.stop = token_of(stop);
-    result = impl.open_timeline(called, options).release();
+    result = of_client.open(called, options).release();
   });
 }
 
@@ -150,15 +150,15 @@ gpushm_errc gpushm_segment_timelines_create(gpushm_client* client,
                                             size_t count,
                                             gpushm_timeline** timelines) {
   return c_call([&] {
-    auto& impl = usable(client, "create timelines");
-    const gpushm_segment& of = gpushm::detail::filled(segment);
+    auto& of_client = usable_timelines(client, "create timelines");
+    const gpushm_segment& owner = gpushm::detail::filled(segment);
     if (count == 0 || count > GPUSHM_MAX_SEGMENT_TIMELINES || timelines == nullptr) {
       throw_invalid("create timelines",
                     timelines == nullptr ? std::string("the results are NULL")
                                          : std::to_string(count) + " timelines of a segment",
                     "pass an array for 1 to " + std::to_string(GPUSHM_MAX_SEGMENT_TIMELINES));
     }
-    auto created = impl.create_timelines_of(of, static_cast<std::uint32_t>(count));
+    auto created = of_client.create_for(owner, static_cast<std::uint32_t>(count));
     std::transform(
         created.begin(), created.end(), timelines, [](auto& each) { return each.release(); });
   });
@@ -171,13 +171,13 @@ gpushm_errc gpushm_segment_timeline_open(gpushm_client* client,
                                          gpushm_stop* stop,
                                          gpushm_timeline** timeline) {
   return c_call([&] {
-    auto& impl = usable(client, "open timeline");
-    const gpushm_segment& of = gpushm::detail::filled(segment);
+    auto& of_client = usable_timelines(client, "open timeline");
+    const gpushm_segment& owner = gpushm::detail::filled(segment);
     gpushm_timeline*& result = out(timeline, "open timeline");
     gpushm::open_options options;
     options.timeout = timeout_in(timeout_ms, "open", milliseconds(0));
     options.stop = token_of(stop);
-    result = impl.open_timeline_of(of, index, options).release();
+    result = of_client.open_for(owner, index, options).release();
   });
 }
 

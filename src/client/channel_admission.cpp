@@ -77,11 +77,11 @@ bool describe_consumer(const std::optional<channel_claim>& claim,
 
 // ---- begin ----
 
-channel_producer::channel_producer(std::shared_ptr<client_impl> client,
+channel_producer::channel_producer(std::shared_ptr<timelines> timelines,
                                    std::string_view name,
                                    const options& wanted)
-    : client_(std::move(client)), name_(name), shape_(shape_of(wanted)) {
-  client_->check_usable("create", name);
+    : timelines_(std::move(timelines)), name_(name), shape_(shape_of(wanted)) {
+  timelines_->client().check_usable("create", name);
   names::check("create", name);
   check_options(name, wanted);
   begin(wanted);
@@ -89,15 +89,15 @@ channel_producer::channel_producer(std::shared_ptr<client_impl> client,
 }
 
 void channel_producer::begin(const options& wanted) {
-  const auto deadline = client_->request_deadline();
-  page_ = client_->make_page(
+  const auto deadline = timelines_->client().request_deadline();
+  page_ = timelines_->make_page(
       unique_name(names::pages(name_)), channel::page_bytes(shape_.slots), deadline);
   // Only one process has this name: a second producer ends here.
   claim_ = reserve_name(deadline, wanted.stop);
   open_options existing;
   existing.access = access::read_write;
   existing.device = wanted.device == "auto" ? std::string() : wanted.device;
-  slots_ = client_->try_open(name_, existing);
+  slots_ = timelines_->client().try_open(name_, existing);
   const auto last = find_former([](const channel::table_view&) { return true; });
   const auto& view = last.table;
   if (view) {
@@ -112,7 +112,7 @@ void channel_producer::begin(const options& wanted) {
     memory.lifetime = slots_->info().lifetime;
     memory.device = wanted.device == "auto" ? slots_->info().device.text() : wanted.device;
     try {
-      client_->remove(name_);
+      timelines_->client().remove(name_);
     } catch (const error& why) {
       if (why.code() != errc::no_such_segment) {  // somebody has removed it already
         throw;
@@ -123,7 +123,7 @@ void channel_producer::begin(const options& wanted) {
   if (slots_) {
     check_slots(view);
   } else {
-    slots_ = client_->create(name_, memory);
+    slots_ = timelines_->client().create(name_, memory);
     slots_->lease("create").publish({}, "create", deadline);
   }
   shape_.segment = slots_->info().generation;
@@ -142,7 +142,7 @@ std::shared_ptr<segment_lease> channel_producer::reserve_name(
     std::chrono::steady_clock::time_point deadline, const std::stop_token& stop) const {
   for (;;) {
     try {
-      return client_->reserve_words(
+      return timelines_->reserve_words(
           names::producer(name_), {page_, 0}, channel::producer_words, deadline, stop);
     } catch (const error& why) {
       if (why.code() != errc::already_exists || stop.stop_requested() ||
@@ -157,7 +157,7 @@ std::shared_ptr<segment_lease> channel_producer::reserve_name(
 /// Whether the producer that has the name, if there is one, has stored its last word.
 bool channel_producer::has_ended_producer() const {
   try {
-    const auto found = client_->open_words(names::producer(name_), 0, {});
+    const auto found = timelines_->open_words(names::producer(name_), 0, {});
     return sync::is_terminal(
         sync::timeline_reader(found.words.page->page(), found.words.first + channel::announced_word)
             .read()
@@ -196,7 +196,7 @@ void channel_producer::check_slots(const std::optional<channel::table_view>& las
 /// The last producer before whose table is accepted, if a process still has its page.
 channel_producer::former_producer channel_producer::find_former(
     const std::function<bool(const channel::table_view&)>& accepts) const {
-  auto all = client_->list(names::pages(name_));
+  auto all = timelines_->client().list(names::pages(name_));
   std::erase_if(all, [](const auto& each) { return each.backend != backend::signals; });
   std::sort(all.begin(), all.end(), [](const auto& left, const auto& right) {
     return left.generation > right.generation;
@@ -214,7 +214,7 @@ channel_producer::former_producer channel_producer::find_former(
       continue;
     }
     try {
-      auto page = client_->open_page(each->name, each->generation);
+      auto page = timelines_->open_page(each->name, each->generation);
       const auto table = table_in(*page);
       if (table && accepts(*table)) {  // without one it has not begun: there was another producer
         return {std::move(page), table};
@@ -235,7 +235,7 @@ void channel_producer::await_end(const channel::table_view& last,
   // It has no name any more, so it is behind the fence: the broker ends its words now.
   for (const std::uint32_t word : {channel::announced_word, channel::published_word}) {
     const auto result =
-        sync::wait(last.word(word), sync::max_value, client_->request_deadline(), stop);
+        sync::wait(last.word(word), sync::max_value, timelines_->client().request_deadline(), stop);
     if (result == wait_result::stopped) {
       throw cancelled({"create", name_});
     }
@@ -255,7 +255,7 @@ void channel_producer::continue_channel(const former_producer& former) {
   begin_publishing();
   is_continuation_ = true;
   // Before the first item, which is the next one of all members.
-  auto present = client_->list(names::consumers(name_));
+  auto present = timelines_->client().list(names::consumers(name_));
   // Members first: they may hold items, and there may not be room for all.
   std::stable_partition(present.begin(), present.end(), [&](const auto& each) {
     return last.start_of(each.generation).value_or(sync::max_value + 1) <= sync::max_value;
@@ -278,7 +278,7 @@ void channel_producer::keep_workers_of(const channel::table_view& dead,
       continue;
     }
     try {
-      auto opened = client_->open_words(each.name, each.generation, {});
+      auto opened = timelines_->open_words(each.name, each.generation, {});
       const auto claim = decode_claim(opened.lease->metadata());
       if (claim && claim->mode == channel::consumer_mode::share) {
         const std::lock_guard lock(mutex_);
@@ -326,7 +326,7 @@ void channel_producer::admit(const std::string& name, std::uint64_t generation) 
         return;
       }
     }
-    auto opened = client_->open_words(name, generation, {});
+    auto opened = timelines_->open_words(name, generation, {});
     const auto claim = decode_claim(opened.lease->metadata());
     channel::member joined;
     joined.id = generation;
@@ -377,7 +377,7 @@ void channel_producer::admit_consumers() noexcept {
   while (!stop.stop_requested()) {
     try {
       std::vector<wire::segment> present;
-      subscription_impl events(client_, prefix, &present);
+      subscription_impl events(timelines_->shared_client(), prefix, &present);
       admit_present(present);
       while (!stop.stop_requested()) {
         const auto got = events.next(std::chrono::hours(1), stop);
@@ -387,7 +387,7 @@ void channel_producer::admit_consumers() noexcept {
         if (got->kind == event_kind::published) {
           admit(got->name, got->generation);
         } else if (got->kind == event_kind::resync) {
-          admit_present(client_->list(prefix));
+          admit_present(timelines_->client().list(prefix));
         } else if (got->kind == event_kind::removed) {
           const std::lock_guard lock(mutex_);
           drop_gone();  // its words have ended

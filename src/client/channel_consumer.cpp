@@ -31,7 +31,7 @@ channel_consumer::~channel_consumer() {
     leak(claim_);
     leak(producer_lease_);
     leak(producer_page_);
-    leak(client_);
+    leak(timelines_);
     return;
   }
   close();
@@ -66,12 +66,12 @@ void channel_consumer::close() noexcept {
               "channel \"" + name_ +
                   "\": closed before a stream has released what it was given; the producer waits "
                   "until this process ends (synchronize the stream before closing the consumer)");
-    client_->pages().keep(words_.page);
-    client_->pages().keep(producer_page_);
+    timelines_->pages().keep(words_.page);
+    timelines_->pages().keep(producer_page_);
     leak(claim_);
     return;
   }
-  client_->pages().end(words_, word_count_, *claim_);
+  timelines_->pages().end(words_, word_count_, *claim_);
 }
 
 bool channel_consumer::is_newest_held_by_stream() const {

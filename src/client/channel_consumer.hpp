@@ -17,8 +17,8 @@
 
 #include "channel/consumer_table.hpp"
 #include "client/call_turn.hpp"
-#include "client/client_impl.hpp"
 #include "client/handle_table.hpp"
+#include "client/timelines.hpp"
 #include "client/word_poller.hpp"
 #include "gpushm/channel.h"
 #include "streams/event.hpp"
@@ -65,7 +65,7 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   };
   using where = taken_item::where;
 
-  channel_consumer(std::shared_ptr<client_impl> client,
+  channel_consumer(std::shared_ptr<timelines> timelines,
                    std::string_view name,
                    const options& wanted);
   channel_consumer(const channel_consumer&) = delete;
@@ -101,9 +101,7 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
 
   // channel_membership.cpp: called by the constructor, and in `next`'s turn.
   void join_any(const patience& until, const std::stop_token& stop);
-  [[nodiscard]] bool join(client_impl::opened_words producer,
-                          time_point until,
-                          const std::stop_token& stop);
+  [[nodiscard]] bool join(opened_words producer, time_point until, const std::stop_token& stop);
   [[nodiscard]] bool join_next_producer(const patience& until, const std::stop_token& stop);
   [[nodiscard]] bool go_on(const patience& until, const std::stop_token& stop);
   enum class attachment : std::uint8_t {
@@ -115,7 +113,7 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   /// Throws if it was refused. `first`: the producer's words, if they are open.
   [[nodiscard]] attachment attach(const patience& until,
                                   const std::stop_token& stop,
-                                  client_impl::opened_words first);
+                                  opened_words first);
   [[nodiscard]] std::shared_ptr<mapped_page> next_page() const;
   void open_slots(const channel::table_view& producer);
   [[nodiscard]] bool try_open_slots(const channel::table_view& producer);
@@ -154,7 +152,7 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   /// As the broker sees it. In the turn, or with the lock held.
   [[nodiscard]] std::int32_t producer_pid() const;
 
-  std::shared_ptr<client_impl> client_;  // destroyed last
+  std::shared_ptr<timelines> timelines_;  // destroyed last
   const std::string name_;
   const options options_;
   const std::uint32_t word_count_;

@@ -34,15 +34,15 @@ constexpr milliseconds look_for_pages{1'000};
 
 // ---- begin ----
 
-channel_consumer::channel_consumer(std::shared_ptr<client_impl> client,
+channel_consumer::channel_consumer(std::shared_ptr<timelines> timelines,
                                    std::string_view name,
                                    const options& wanted)
-    : client_(std::move(client)),
+    : timelines_(std::move(timelines)),
       name_(name),
       options_(wanted),
       word_count_(channel::first_held_word +
                   (wanted.mode == consumer_mode::latest ? wanted.held : 0)) {
-  client_->check_usable("open", name);
+  timelines_->client().check_usable("open", name);
   names::check("open", name);
   if (wanted.held > channel::max_held) {
     throw error(errc::invalid_argument,
@@ -61,10 +61,10 @@ void channel_consumer::join_any(const patience& until, const std::stop_token& st
     open_options waiting;
     waiting.timeout = base::time_left(until.for_producer);
     waiting.stop = stop;
-    client_impl::opened_words producer;
+    opened_words producer;
     try {
       // The name first: nothing is left behind if there is no such channel.
-      producer = client_->open_words(names::producer(name_), 0, waiting);
+      producer = timelines_->open_words(names::producer(name_), 0, waiting);
     } catch (const error& why) {
       // A producer that has just ended leaves its name for a moment longer than its page.
       if (!has_gone(why) || steady_clock::now() >= until.for_producer) {
@@ -82,7 +82,7 @@ void channel_consumer::join_any(const patience& until, const std::stop_token& st
 
 namespace {
 
-std::optional<channel::table_view> table_of(const client_impl::opened_words& producer) {
+std::optional<channel::table_view> table_of(const opened_words& producer) {
   const auto& page = *producer.words.page;
   return producer.words.first == 0 ? table_in(page) : std::nullopt;
 }
@@ -107,9 +107,7 @@ bool channel_consumer::try_open_slots(const channel::table_view& producer) {
 /// `producer`: its words. As soon as it has admitted this consumer, it may publish, end and exit:
 /// so words and slots are opened before, and the claim names this producer, so that no other one
 /// admits it. False: it has ended before.
-bool channel_consumer::join(client_impl::opened_words producer,
-                            time_point until,
-                            const std::stop_token& stop) {
+bool channel_consumer::join(opened_words producer, time_point until, const std::stop_token& stop) {
   const auto table = table_of(producer);
   if (!table) {
     throw invalid_producer("open");
@@ -117,8 +115,8 @@ bool channel_consumer::join(client_impl::opened_words producer,
   if (!try_open_slots(*table)) {
     return false;
   }
-  const auto request_deadline = client_->request_deadline();
-  const auto words = client_->take_words(word_count_, request_deadline);
+  const auto request_deadline = timelines_->client().request_deadline();
+  const auto words = timelines_->take_words(word_count_, request_deadline);
   {
     const std::lock_guard lock(mutex_);
     words_ = words;
@@ -131,10 +129,10 @@ bool channel_consumer::join(client_impl::opened_words producer,
                    word_count_ - channel::first_held_word);
   }
   try {
-    claim_ = client_->reserve_words(
+    claim_ = timelines_->reserve_words(
         unique_name(names::consumers(name_)), words_, word_count_, request_deadline);
   } catch (...) {
-    client_->pages().give_back(words_, word_count_);
+    timelines_->pages().give_back(words_, word_count_);
     throw;
   }
   try {
@@ -143,7 +141,7 @@ bool channel_consumer::join(client_impl::opened_words producer,
     claim_->publish(encode(claim), "open", request_deadline);
     const attachment found = attach({until, until}, stop, std::move(producer));
     if (found == attachment::producer_has_ended) {
-      client_->pages().end(words_, word_count_, *claim_);
+      timelines_->pages().end(words_, word_count_, *claim_);
       return false;
     }
     if (found != attachment::done) {
@@ -154,7 +152,7 @@ bool channel_consumer::join(client_impl::opened_words producer,
                   "see whether its process is stopped, or allow more time");
     }
   } catch (...) {
-    client_->pages().end(words_, word_count_, *claim_);
+    timelines_->pages().end(words_, word_count_, *claim_);
     throw;
   }
   return true;
@@ -164,7 +162,7 @@ bool channel_consumer::join(client_impl::opened_words producer,
 /// somebody still has that page: the producer may have closed the channel already.
 std::shared_ptr<mapped_page> channel_consumer::next_page() const {
   const std::uint64_t last = producer_page_->lease().info().generation;
-  auto all = client_->list(names::pages(name_));
+  auto all = timelines_->client().list(names::pages(name_));
   std::erase_if(all, [&](const wire::segment& each) {
     return each.backend != backend::signals || each.generation <= last ||
            each.creator_uid != slots_->info().creator_uid;
@@ -174,7 +172,7 @@ std::shared_ptr<mapped_page> channel_consumer::next_page() const {
   });
   for (const wire::segment& each : all) {
     try {
-      auto page = client_->open_page(each.name, each.generation);
+      auto page = timelines_->open_page(each.name, each.generation);
       const auto view = table_in(*page);
       if (view && view->start_of(claim_->info().generation)) {
         return page;
@@ -191,7 +189,7 @@ std::shared_ptr<mapped_page> channel_consumer::next_page() const {
 /// `first`: only of this producer. Otherwise: of the next one after that of this consumer.
 channel_consumer::attachment channel_consumer::attach(const patience& until,
                                                       const std::stop_token& stop,
-                                                      client_impl::opened_words first) {
+                                                      opened_words first) {
   const bool has_first = first.words.page != nullptr;
   const std::uint64_t own = claim_->info().generation;
   while (!stop.stop_requested()) {
@@ -206,7 +204,7 @@ channel_consumer::attachment channel_consumer::attach(const patience& until,
         open_options waiting;
         waiting.timeout = std::min<milliseconds>(left, look_for_pages);
         waiting.stop = stop;
-        opened = client_->open_words(names::producer(name_), 0, waiting);
+        opened = timelines_->open_words(names::producer(name_), 0, waiting);
         page = opened.words.page;
       }
     } catch (const error& why) {
@@ -298,7 +296,7 @@ void channel_consumer::open_slots(const channel::table_view& producer) {
   }
   open_options reading;
   reading.device = options_.device;
-  auto opened = client_->open_generation(name_, generation, reading);
+  auto opened = timelines_->client().open_generation(name_, generation, reading);
   if (!producer.within(generation, opened->info().size_bytes)) {
     throw invalid_producer("open");
   }
@@ -366,7 +364,7 @@ bool channel_consumer::join_next_producer(const patience& until, const std::stop
     restore();
     throw;
   }
-  client_->pages().end(words, word_count_, *claim);
+  timelines_->pages().end(words, word_count_, *claim);
   lock.lock();
   streams_release_ = false;
   on_streams_ = 0;

@@ -46,7 +46,7 @@ channel_producer::~channel_producer() {
     static_cast<void>(new (std::nothrow) std::jthread(std::move(admitting_)));
     leak(page_);
     leak(claim_);
-    leak(client_);
+    leak(timelines_);
     return;
   }
   close();
@@ -80,12 +80,12 @@ void channel_producer::close() noexcept {
                   "\": closed before a stream has published what it was given; it ends with this "
                   "process (synchronize the stream before closing the channel)");
     // A stream still uses these.
-    client_->pages().keep(std::move(page_));
+    timelines_->pages().keep(std::move(page_));
     for (auto& each : retired_) {
-      client_->pages().keep(std::move(each.who.words.page));
+      timelines_->pages().keep(std::move(each.who.words.page));
     }
     for (auto& each : consumers_) {
-      client_->pages().keep(std::move(each.second.words.page));
+      timelines_->pages().keep(std::move(each.second.words.page));
     }
     return;
   }
@@ -100,7 +100,7 @@ void channel_producer::close() noexcept {
         "channel \"" + name_ +
             "\": closed before a consumer that it has continued with has asked for items; they "
             "stay as long as this client (close the client later)");
-    client_->pages().keep(std::move(page_));
+    timelines_->pages().keep(std::move(page_));
   }
 }
 

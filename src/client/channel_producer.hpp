@@ -18,8 +18,8 @@
 #include "channel/producer_table.hpp"
 #include "client/call_turn.hpp"
 #include "client/channel_claim.hpp"
-#include "client/client_impl.hpp"
 #include "client/handle_table.hpp"
+#include "client/timelines.hpp"
 #include "client/word_poller.hpp"
 #include "gpushm/channel.h"
 #include "streams/ordered_stores.hpp"
@@ -62,7 +62,7 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
   /// What a call uses: a stream, or the CPU.
   using where = std::optional<cuda::CUstream>;
 
-  channel_producer(std::shared_ptr<client_impl> client,
+  channel_producer(std::shared_ptr<timelines> timelines,
                    std::string_view name,
                    const options& wanted);
   channel_producer(const channel_producer&) = delete;
@@ -151,7 +151,7 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
   void admit(const std::string& name, std::uint64_t generation) noexcept;
   [[nodiscard]] bool is_for_this(const channel_claim& claim, const channel::member& which) const;
 
-  std::shared_ptr<client_impl> client_;  // destroyed last
+  std::shared_ptr<timelines> timelines_;  // destroyed last
   const std::string name_;
   channel::producer_table::shape shape_;
   const std::uint64_t forks_ = fork_count();

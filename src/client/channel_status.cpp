@@ -1,29 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// A channel as a process sees it that is not a member: the functions of channel.h for tools.
+#include "client/channel_status.hpp"
+
 #include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "base/c_interface.hpp"
 #include "base/log.hpp"
 #include "channel/table.hpp"
-#include "client/c_handles.hpp"
 #include "client/channel_claim.hpp"
 #include "client/channel_names.hpp"
-#include "gpushm/channel.h"
-
-using gpushm::base::c_call;
-using gpushm::base::out;
-using gpushm::base::result_out;
-using gpushm::base::text_in;
-using gpushm::base::throw_invalid;
-
-struct gpushm_channel_status {
-  gpushm_channel_info info{};
-  std::vector<gpushm_channel_consumer_info> consumers;
-};
 
 namespace gpushm::detail {
 
@@ -53,13 +40,13 @@ auto opened_if_there(Open&& open) -> std::optional<decltype(open())> {
 
 /// The producer's page: the newest one, also of a producer that has ended, if a consumer still has
 /// it.
-std::shared_ptr<mapped_page> page_of_producer(client_impl& client,
+std::shared_ptr<mapped_page> page_of_producer(timelines& timelines,
                                               std::string_view name,
                                               const std::vector<wire::segment>& all,
                                               const wire::segment* producer) {
   if (producer != nullptr) {
     auto opened = opened_if_there(
-        [&] { return client.open_words(producer->name, producer->generation, {}); });
+        [&] { return timelines.open_words(producer->name, producer->generation, {}); });
     if (opened) {
       return opened->words.page;
     }
@@ -75,7 +62,8 @@ std::shared_ptr<mapped_page> page_of_producer(client_impl& client,
     return left->generation > right->generation;
   });
   for (const wire::segment* each : pages) {
-    auto opened = opened_if_there([&] { return client.open_page(each->name, each->generation); });
+    auto opened =
+        opened_if_there([&] { return timelines.open_page(each->name, each->generation); });
     if (opened) {
       return *std::move(opened);
     }
@@ -83,11 +71,11 @@ std::shared_ptr<mapped_page> page_of_producer(client_impl& client,
   return nullptr;
 }
 
-std::optional<gpushm_channel_consumer_info> read_consumer(client_impl& client,
+std::optional<gpushm_channel_consumer_info> read_consumer(timelines& timelines,
                                                           const wire::segment& listed,
                                                           const channel::table_view& table) {
   const auto opened =
-      opened_if_there([&] { return client.open_words(listed.name, listed.generation, {}); });
+      opened_if_there([&] { return timelines.open_words(listed.name, listed.generation, {}); });
   if (!opened || opened->count < channel::first_held_word) {
     return std::nullopt;
   }
@@ -137,15 +125,14 @@ std::optional<gpushm_channel_consumer_info> read_consumer(client_impl& client,
 
 }  // namespace
 
-static std::unique_ptr<gpushm_channel_status> read_status(client_impl& client,
-                                                          std::string_view name) {
+channel_status read_channel_status(timelines& timelines, std::string_view name) {
   names::check("stat", name);
-  const auto all = client.list(std::string(name) + "/~");
+  const auto all = timelines.client().list(std::string(name) + "/~");
   const auto at = std::find_if(all.begin(), all.end(), [&](const wire::segment& each) {
     return each.name == names::producer(name) && each.published;
   });
   const wire::segment* const producer = at == all.end() ? nullptr : &*at;
-  const auto page = page_of_producer(client, name, all, producer);
+  const auto page = page_of_producer(timelines, name, all, producer);
   const auto table = page ? detail::table_in(*page) : std::nullopt;
   if (!table) {
     throw error(errc::no_such_segment,
@@ -154,8 +141,8 @@ static std::unique_ptr<gpushm_channel_status> read_status(client_impl& client,
                 "no process has made a channel of this name",
                 "start its producer, or see gpushm ls");
   }
-  auto result = std::make_unique<gpushm_channel_status>();
-  gpushm_channel_info& info = result->info;
+  channel_status result;
+  gpushm_channel_info& info = result.info;
   info.slots = table->slots();
   info.slot_bytes = table->slot_bytes();
   info.first_item = table->first_item();
@@ -168,8 +155,8 @@ static std::unique_ptr<gpushm_channel_status> read_status(client_impl& client,
   const std::string prefix = names::consumers(name);
   for (const wire::segment& each : all) {
     if (each.backend == backend::timeline && each.published && each.name.starts_with(prefix)) {
-      if (const auto one = read_consumer(client, each, *table)) {
-        result->consumers.push_back(*one);
+      if (const auto one = read_consumer(timelines, each, *table)) {
+        result.consumers.push_back(*one);
       }
     }
   }
@@ -177,54 +164,8 @@ static std::unique_ptr<gpushm_channel_status> read_status(client_impl& client,
   info.published = value_of(table->word(channel::published_word));
   info.announced = value_of(table->word(channel::announced_word));
   info.published = std::min(info.published, info.announced);
-  info.consumers = static_cast<std::uint32_t>(result->consumers.size());
+  info.consumers = static_cast<std::uint32_t>(result.consumers.size());
   return result;
 }
 
 }  // namespace gpushm::detail
-
-namespace {
-
-const gpushm_channel_status& filled(const gpushm_channel_status* status) {
-  if (status == nullptr) {
-    throw_invalid("stat", "the status is NULL", "read it first: gpushm_channel_status_read");
-  }
-  return *status;
-}
-
-}  // namespace
-
-gpushm_errc gpushm_channel_status_read(gpushm_client* client,
-                                       gpushm_string name,
-                                       gpushm_channel_status** status) {
-  return c_call([&] {
-    const auto called = text_in(name, "stat");
-    auto& impl = gpushm::detail::usable(client, "stat", called);
-    gpushm_channel_status*& result = out(status, "stat");
-    result = gpushm::detail::read_status(impl, called).release();
-  });
-}
-
-gpushm_errc gpushm_channel_status_get(const gpushm_channel_status* status,
-                                      gpushm_channel_info* info) {
-  return c_call([&] { result_out(filled(status).info, info, "stat"); });
-}
-
-gpushm_errc gpushm_channel_status_consumer(const gpushm_channel_status* status,
-                                           size_t index,
-                                           gpushm_channel_consumer_info* info) {
-  return c_call([&] {
-    const auto& all = filled(status).consumers;
-    if (index >= all.size()) {
-      throw_invalid("stat",
-                    "the channel has " + std::to_string(all.size()) + " consumers",
-                    "pass an index below that number");
-    }
-    result_out(all[index], info, "stat");
-  });
-}
-
-void gpushm_channel_status_free(gpushm_channel_status* status) {
-  const gpushm::base::held_log_lines lines;
-  const std::unique_ptr<gpushm_channel_status> ended(status);
-}

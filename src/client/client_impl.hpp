@@ -15,10 +15,8 @@
 #include "client/lease_table.hpp"
 #include "client/mapping.hpp"
 #include "client/segment_impl.hpp"
-#include "client/signal_pages.hpp"
 #include "gpushm/client.hpp"
 
-struct gpushm_timeline;
 struct gpushm_descriptor;
 
 namespace gpushm::detail {
@@ -65,55 +63,36 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                                   const share_options& options);
   [[nodiscard]] lease_table& leases() const noexcept { return *leases_; }
 
-  /// Creates and publishes a timeline (timelines.cpp). Throws as a request.
-  [[nodiscard]] std::unique_ptr<gpushm_timeline> create_timeline(std::string_view name);
-  /// Creates a timeline again whose signaler has ended; waits until its name is free, or
-  /// `deadline`. Throws as a request.
-  [[nodiscard]] std::unique_ptr<gpushm_timeline> continue_timeline(const std::string& name,
-                                                                   std::uint64_t value,
-                                                                   steady_time deadline);
-  /// Timelines that belong to a segment of this process. Throws invalid_argument (another process
-  /// has created it), and as a request.
-  [[nodiscard]] std::vector<std::unique_ptr<gpushm_timeline>> create_timelines_of(
-      const gpushm_segment& segment, std::uint32_t count);
-  /// Blocks until the segment's creator has created them. Throws as `open`.
-  [[nodiscard]] std::unique_ptr<gpushm_timeline> open_timeline_of(const gpushm_segment& segment,
-                                                                  std::uint32_t index,
-                                                                  const open_options& options);
-  /// Blocks until the name is published. Generation 0: any. Throws as `open`.
-  [[nodiscard]] std::unique_ptr<gpushm_timeline> open_timeline(std::string_view name,
-                                                               const open_options& options,
-                                                               gpushm::generation generation = 0);
-  [[nodiscard]] signal_pages& pages() noexcept { return pages_; }
+  // The parts of requests of which timelines are made, too (timelines.cpp).
 
-  // For what is made of timelines (timelines.cpp).
-
-  /// Reserves a new page of this process, and publishes it. Throws as a request.
-  [[nodiscard]] std::shared_ptr<mapped_page> make_page(std::string name,
-                                                       std::uint64_t bytes,
-                                                       steady_time deadline);
-  /// Words that nobody reads; makes a page if there are none. Throws as a request.
-  [[nodiscard]] own_words take_words(std::uint32_t count, steady_time deadline);
-  /// Reserves the name of words of this process, which nobody sees before they are published.
-  /// Throws as a request, and cancelled: `stop` was requested while a dead process, which may still
-  /// write, had the name.
-  [[nodiscard]] std::shared_ptr<segment_lease> reserve_words(std::string name,
-                                                             const own_words& words,
-                                                             std::uint32_t count,
-                                                             steady_time deadline,
-                                                             const std::stop_token& stop = {});
-  struct opened_words {
-    std::shared_ptr<segment_lease> lease;
-    own_words words;
-    std::uint32_t count = 0;
+  struct open_reply {
+    std::shared_ptr<connection> broker;
+    answer got;
   };
-  /// Opens words by name; generation 0: any. Blocks until the name is published. Throws as `open`.
-  [[nodiscard]] opened_words open_words(std::string_view name,
+  /// Blocks until the broker answers with a segment or a failure. `generation` 0: any.
+  [[nodiscard]] open_reply request_open(std::string_view name,
                                         gpushm::generation generation,
-                                        const open_options& options);
-  /// A page of another process, with its generation. Throws as `open`.
-  [[nodiscard]] std::shared_ptr<mapped_page> open_page(const std::string& name,
-                                                       gpushm::generation generation);
+                                        const open_options& options,
+                                        offers& offered);
+  /// Accepts the grant of a page of timelines, of a timeline, or, without a kind, of a segment.
+  /// Throws the error of a failure, invalid_argument for another kind.
+  [[nodiscard]] std::shared_ptr<segment_lease> accept(open_reply& answered,
+                                                      std::string_view name,
+                                                      std::uint64_t expected_size_bytes,
+                                                      std::optional<backend> kind);
+  /// Sends the reservation; destroying the result ends the granted lease.
+  [[nodiscard]] std::shared_ptr<segment_lease> reserve(wire::reserve wanted,
+                                                       std::string_view operation,
+                                                       steady_time deadline,
+                                                       const std::stop_token& stop = {}) {
+    return reserve_with(std::move(wanted), operation, deadline, stop).first;
+  }
+  /// As above, with the memory that the broker has made: that of a page of timelines.
+  [[nodiscard]] std::pair<std::shared_ptr<segment_lease>, base::guarded_fd> reserve_with(
+      wire::reserve wanted,
+      std::string_view operation,
+      steady_time deadline,
+      const std::stop_token& stop = {});
 
   // Registered descriptors (registered.cpp).
 
@@ -147,34 +126,8 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   std::size_t prefetch(std::string_view prefix, steady_time deadline);
 
  private:
-  struct new_timelines {
-    std::uint32_t count = 1;  ///< of one name
-    bool for_segment = false;
-    std::uint64_t value = 0;
-    std::string_view operation = "create";
-    /// How long another timeline may still have the name.
-    steady_time wait_for_name_until = {};
-  };
-  [[nodiscard]] std::vector<std::unique_ptr<gpushm_timeline>> create_timelines(
-      std::string_view name, const new_timelines& what);
-  struct open_reply {
-    std::shared_ptr<connection> broker;
-    answer got;
-  };
-
   // The steps of an open (open.cpp).
   [[nodiscard]] segment_ptr find(std::string_view name, const open_options& options);
-  /// Blocks until the broker answers with a segment or a failure. `generation` 0: any.
-  [[nodiscard]] open_reply request_open(std::string_view name,
-                                        gpushm::generation generation,
-                                        const open_options& options,
-                                        offers& offered);
-  /// Accepts the grant of a page of timelines, of a timeline, or, without a kind, of a segment.
-  /// Throws the error of a failure, invalid_argument for another kind.
-  [[nodiscard]] std::shared_ptr<segment_lease> accept(open_reply& answered,
-                                                      std::string_view name,
-                                                      std::uint64_t expected_size_bytes,
-                                                      std::optional<backend> kind);
   /// Accepts the grant, maps the memory and caches the mapping. Throws the error of a failure.
   [[nodiscard]] segment_ptr use(open_reply answered,
                                 std::string_view name,
@@ -217,19 +170,6 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
       std::span<const std::byte> facts,
       steady_time deadline);
 
-  /// Sends the reservation; destroying the result ends the granted lease.
-  [[nodiscard]] std::shared_ptr<segment_lease> reserve(wire::reserve wanted,
-                                                       std::string_view operation,
-                                                       steady_time deadline,
-                                                       const std::stop_token& stop = {}) {
-    return reserve_with(std::move(wanted), operation, deadline, stop).first;
-  }
-  /// As above, with the memory that the broker has made: that of a page of timelines.
-  [[nodiscard]] std::pair<std::shared_ptr<segment_lease>, base::guarded_fd> reserve_with(
-      wire::reserve wanted,
-      std::string_view operation,
-      steady_time deadline,
-      const std::stop_token& stop = {});
   /// For memory that is already mapped for reading and writing.
   [[nodiscard]] segment_ptr first_user(const std::shared_ptr<segment_lease>& lease,
                                        std::shared_ptr<memory::region> memory,
@@ -242,7 +182,6 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   std::shared_ptr<broker_link> link_;
   /// The link's. Segments own it, and so the link: it outlives this object for them.
   std::shared_ptr<lease_table> leases_;
-  signal_pages pages_;
 };
 
 }  // namespace gpushm::detail

@@ -16,20 +16,20 @@ namespace {
 [[maybe_unused]] const client_registry& created_at_load = client_registry::instance();
 }  // namespace
 
-std::shared_ptr<client_impl> client_registry::get(const std::string& socket_path) {
+std::shared_ptr<timelines> client_registry::get(const std::string& socket_path) {
   if (auto found = find(socket_path)) {
     return found;
   }
   connect_options options;
   options.socket_path = socket_path;
-  auto result = std::make_shared<client_impl>(std::move(options));
+  auto result = std::make_shared<timelines>(std::make_shared<client_impl>(std::move(options)));
   const std::lock_guard lock(mutex_);
   all_[socket_path] = result;
   return result;
 }
 
-std::shared_ptr<client_impl> client_registry::find(const std::string& socket_path) {
-  std::shared_ptr<client_impl> found;
+std::shared_ptr<timelines> client_registry::find(const std::string& socket_path) {
+  std::shared_ptr<timelines> found;
   {
     const std::lock_guard lock(mutex_);
     std::erase_if(all_, [](const auto& entry) { return entry.second.expired(); });
@@ -37,7 +37,7 @@ std::shared_ptr<client_impl> client_registry::find(const std::string& socket_pat
       found = at->second.lock();
     }
   }
-  return found && !found->forked() ? found : nullptr;
+  return found && !found->client().forked() ? found : nullptr;
 }
 
 }  // namespace gpushm::detail

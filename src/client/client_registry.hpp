@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/fork_guard.hpp"
-#include "client/client_impl.hpp"
+#include "client/timelines.hpp"
 
 namespace gpushm::detail {
 
@@ -23,13 +23,13 @@ class client_registry {
   /// Connects if there is no client, or if it was created before this process was forked. Blocks
   /// while it connects, or while another thread connects to the same broker. Throws as
   /// `client::connect`.
-  [[nodiscard]] std::shared_ptr<client_impl> get(const std::string& socket_path);
+  [[nodiscard]] std::shared_ptr<timelines> get(const std::string& socket_path);
 
  private:
-  [[nodiscard]] std::shared_ptr<client_impl> find(const std::string& socket_path);
+  [[nodiscard]] std::shared_ptr<timelines> find(const std::string& socket_path);
 
   base::fork_safe_mutex mutex_;
-  std::map<std::string, std::weak_ptr<client_impl>> all_;
+  std::map<std::string, std::weak_ptr<timelines>> all_;
 };
 
 }  // namespace gpushm::detail

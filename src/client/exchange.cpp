@@ -6,10 +6,8 @@
 #include <mutex>
 #include <utility>
 
-#include "base/c_interface.hpp"
 #include "base/fork_guard.hpp"
 #include "base/log.hpp"
-#include "client/c_handles.hpp"
 #include "client/client_registry.hpp"
 #include "client/local_pages.hpp"
 #include "client/remote_ticket.hpp"
@@ -64,27 +62,27 @@ error exporter_gone_error(const std::string& name, const std::string& cause, std
           {.pid = pid}};
 }
 
-std::shared_ptr<client_impl> client_of(const wire::ticket& described,
-                                       const std::string& directory) {
+std::shared_ptr<timelines> timelines_of(const wire::ticket& described,
+                                        const std::string& directory) {
   memory::check_same_machine({}, described.exporter);
   const wire::broker_reference& broker = *described.broker;
   const std::string socket = absolute_socket_path(socket_of(broker, directory));
-  auto client = client_registry::instance().get(socket);
-  if (client->broker()->broker().epoch != broker.epoch) {
+  auto connected = client_registry::instance().get(socket);
+  if (connected->client().broker()->broker().epoch != broker.epoch) {
     throw exporter_gone_error(
         broker.name, "another broker answers at " + socket, described.exporter.pid);
   }
-  return client;
+  return connected;
 }
 
 segment_ptr import_through_broker(const wire::ticket& described, const import_options& options) {
-  const auto client = client_of(described, options.directory);
+  const auto connected = timelines_of(described, options.directory);
   const wire::broker_reference& broker = *described.broker;
   open_options wanted;
   wanted.access = options.access;
   wanted.device = options.device;
-  auto opened = client->open_generation(broker.name, broker.generation, wanted);
-  opened->keep(client);
+  auto opened = connected->client().open_generation(broker.name, broker.generation, wanted);
+  opened->keep(connected);
   return opened;
 }
 
@@ -124,29 +122,7 @@ segment_ptr import_by_handle(const wire::ticket& described, const import_options
       new gpushm_segment(nullptr, std::move(mapped), connect_options().request_limit));
 }
 
-gpushm_ticket& ticket_to(gpushm_ticket* where, std::string_view operation) {
-  gpushm_ticket& result = base::out(where, operation);
-  base::check_struct_size(result.struct_size, operation);
-  return result;
-}
-
-/// Throws message_too_large: the caller's structure has less room.
-void ticket_out(std::span<const std::byte> bytes,
-                gpushm_ticket& where,
-                std::string_view operation) {
-  constexpr std::size_t head = offsetof(gpushm_ticket, bytes);
-  const std::size_t room = where.struct_size > head ? where.struct_size - head : 0;
-  if (bytes.size() > std::min(room, sizeof where.bytes)) {
-    throw error(errc::message_too_large,
-                operation,
-                {},
-                "the ticket has " + std::to_string(bytes.size()) +
-                    " bytes, and the structure for " + "it room for " + std::to_string(room),
-                "set its struct_size to sizeof(gpushm_ticket) (GPUSHM_INIT)");
-  }
-  where.size = bytes.size();
-  std::memcpy(where.bytes, bytes.data(), bytes.size());
-}
+}  // namespace
 
 std::vector<std::byte> export_memory(void* pointer, std::uint64_t size_bytes) {
   const std::shared_ptr<const memory::source> found = memory::find_source({}, pointer, size_bytes);
@@ -163,10 +139,10 @@ std::vector<std::byte> export_memory(void* pointer, std::uint64_t size_bytes) {
   return bytes;
 }
 
-std::vector<std::byte> export_segment(const gpushm_segment& what, std::string_view socket_path) {
-  check_not_forked(what.forks(), "export", what.info().name);
-  const segment_lease& lease = what.lease("export");
-  const wire::segment& info = what.info();
+std::vector<std::byte> export_segment(const gpushm_segment& segment, std::string_view socket_path) {
+  check_not_forked(segment.forks(), "export", segment.info().name);
+  const segment_lease& lease = segment.lease("export");
+  const wire::segment& info = segment.info();
   wire::ticket described;
   if (const auto shared = lease.shared_memory()) {
     described = describe(*shared);
@@ -184,19 +160,6 @@ std::vector<std::byte> export_segment(const gpushm_segment& what, std::string_vi
   return wire::encode_ticket(described);
 }
 
-constexpr std::chrono::milliseconds no_wait{0};
-
-import_options options_from(const gpushm_import_options* given, std::int64_t timeout_ms) {
-  const auto from = base::options_in(given, "import");
-  import_options result;
-  result.access = base::enum_in(from.access, access::read_write, "import");
-  result.device = base::text_in(from.device, "import");
-  result.timeout = base::timeout_in(timeout_ms, "import", no_wait);
-  result.directory = base::text_in(from.directory, "import");
-  result.stop = token_of(from.stop);
-  return result;
-}
-
 std::unique_ptr<gpushm_timeline> import_timeline(std::span<const std::byte> ticket,
                                                  const std::string& directory) {
   const wire::ticket described = wire::decode_ticket(ticket);
@@ -208,8 +171,8 @@ std::unique_ptr<gpushm_timeline> import_timeline(std::span<const std::byte> tick
                 "import it as memory (gpushm_import_memory)");
   }
   if (described.broker) {
-    return client_of(described, directory)
-        ->open_timeline(described.broker->name, {}, described.broker->generation);
+    return timelines_of(described, directory)
+        ->open(described.broker->name, {}, described.broker->generation);
   }
   return std::make_unique<gpushm_timeline>(
       local_pages::instance().open(described), gpushm_timeline::role::waiter, described);
@@ -220,19 +183,6 @@ std::unique_ptr<gpushm_timeline> create_local_timeline() {
   sync::timeline_writer(words.page->own_page(), words.first).reset(0);
   return std::make_unique<gpushm_timeline>(
       std::move(words), gpushm_timeline::role::signaler, std::move(described));
-}
-
-}  // namespace
-
-wire::broker_reference broker_reference_of(const segment_lease& lease,
-                                           std::string_view socket_path) {
-  const auto connected = lease.broker();
-  const broker_info& broker = connected->broker();
-  return {socket_path.empty() ? std::filesystem::absolute(broker.socket_path).string()
-                              : std::string(socket_path),
-          broker.epoch,
-          lease.info().name,
-          lease.info().generation};
 }
 
 segment_ptr import_ticket(std::span<const std::byte> ticket, const import_options& options) {
@@ -260,121 +210,3 @@ segment_ptr import_ticket(std::span<const std::byte> ticket, const import_option
 }
 
 }  // namespace gpushm::detail
-
-using gpushm::base::bytes_in;
-using gpushm::base::c_call;
-using gpushm::base::out;
-using gpushm::base::text_in;
-using gpushm::base::text_out;
-using gpushm::base::timeout_in;
-using gpushm::detail::ticket_out;
-using gpushm::detail::ticket_to;
-
-gpushm_errc gpushm_export_memory(void* pointer, uint64_t size_bytes, gpushm_ticket* ticket) {
-  return c_call([&] {
-    gpushm_ticket& result = ticket_to(ticket, "export");
-    ticket_out(gpushm::detail::export_memory(pointer, size_bytes), result, "export");
-  });
-}
-
-gpushm_errc gpushm_export_segment(const gpushm_segment* segment,
-                                  gpushm_string socket_path,
-                                  gpushm_ticket* ticket) {
-  return c_call([&] {
-    const gpushm_segment& what = gpushm::detail::filled(segment);
-    gpushm_ticket& result = ticket_to(ticket, "export");
-    ticket_out(
-        gpushm::detail::export_segment(what, text_in(socket_path, "export")), result, "export");
-  });
-}
-
-gpushm_errc gpushm_timeline_create_local(gpushm_timeline** timeline) {
-  return c_call([&] {
-    gpushm_timeline*& result = out(timeline, "create");
-    result = gpushm::detail::create_local_timeline().release();
-  });
-}
-
-gpushm_errc gpushm_export_timeline(const gpushm_timeline* timeline,
-                                   gpushm_string socket_path,
-                                   gpushm_ticket* ticket) {
-  return c_call([&] {
-    const gpushm_timeline& what = gpushm::detail::filled_timeline(timeline);
-    gpushm_ticket& result = ticket_to(ticket, "export");
-    ticket_out(gpushm::wire::encode_ticket(what.describe(text_in(socket_path, "export"))),
-               result,
-               "export");
-  });
-}
-
-gpushm_errc gpushm_import_timeline(const void* ticket,
-                                   size_t ticket_size,
-                                   gpushm_string directory,
-                                   gpushm_timeline** timeline) {
-  return c_call([&] {
-    gpushm_timeline*& imported = out(timeline, "import");
-    imported = gpushm::detail::import_timeline(bytes_in(ticket, ticket_size, "import"),
-                                               std::string(text_in(directory, "import")))
-                   .release();
-  });
-}
-
-gpushm_errc gpushm_import_memory(const void* ticket,
-                                 size_t ticket_size,
-                                 const gpushm_import_options* options,
-                                 gpushm_segment** segment) {
-  return c_call([&] {
-    gpushm_segment*& imported = out(segment, "import");
-    imported = gpushm::detail::import_ticket(bytes_in(ticket, ticket_size, "import"),
-                                             gpushm::detail::options_from(options, 0))
-                   .release();
-  });
-}
-
-gpushm_errc gpushm_import_file(gpushm_string path,
-                               const gpushm_import_options* options,
-                               int64_t timeout_ms,
-                               gpushm_segment** segment) {
-  return c_call([&] {
-    gpushm_segment*& imported = out(segment, "import");
-    imported = gpushm::detail::import_ticket_file(std::string(text_in(path, "import")),
-                                                  gpushm::detail::options_from(options, timeout_ms))
-                   .release();
-  });
-}
-
-gpushm_errc gpushm_describe_ticket(const void* ticket,
-                                   size_t ticket_size,
-                                   gpushm_ticket_info* info) {
-  return c_call([&] {
-    const gpushm::wire::ticket described =
-        gpushm::wire::decode_ticket(bytes_in(ticket, ticket_size, "describe"));
-    gpushm_ticket_info result{};
-    result.backend = static_cast<gpushm_backend>(described.backend);
-    result.size_bytes = described.size_bytes;
-    result.allocated_bytes = described.allocated_bytes;
-    result.device = gpushm::detail::device_out(described.device);
-    result.exporter_pid = described.exporter.pid;
-    result.has_handle = described.legacy.has_value();
-    if (described.broker) {
-      text_out(described.broker->socket_path, result.socket_path, result.socket_path_size);
-      text_out(described.broker->name, result.name, result.name_size);
-      result.generation = described.broker->generation;
-    }
-    gpushm::base::result_out(result, info, "describe");
-  });
-}
-
-gpushm_errc gpushm_read_ticket_file(gpushm_string path,
-                                    int64_t timeout_ms,
-                                    gpushm_stop* stop,
-                                    gpushm_ticket* ticket) {
-  return c_call([&] {
-    gpushm_ticket& result = ticket_to(ticket, "import");
-    const auto timeout = timeout_in(timeout_ms, "import", gpushm::detail::no_wait);
-    ticket_out(gpushm::detail::read_ticket(
-                   std::string(text_in(path, "import")), timeout, gpushm::detail::token_of(stop)),
-               result,
-               "import");
-  });
-}

@@ -62,4 +62,15 @@ wire::ticket describe(const memory::source& found) {
   return result;
 }
 
+wire::broker_reference broker_reference_of(const segment_lease& lease,
+                                           std::string_view socket_path) {
+  const auto connected = lease.broker();
+  const broker_info& broker = connected->broker();
+  return {socket_path.empty() ? std::filesystem::absolute(broker.socket_path).string()
+                              : std::string(socket_path),
+          broker.epoch,
+          lease.info().name,
+          lease.info().generation};
+}
+
 }  // namespace gpushm::detail

@@ -24,4 +24,8 @@ namespace gpushm::detail {
 /// Returns a ticket for `found`, without what only a broker can provide.
 [[nodiscard]] wire::ticket describe(const memory::source& found);
 
+/// What a ticket says of a segment of a broker. `socket_path`: see gpushm_export_segment.
+[[nodiscard]] wire::broker_reference broker_reference_of(const segment_lease& lease,
+                                                         std::string_view socket_path);
+
 }  // namespace gpushm::detail

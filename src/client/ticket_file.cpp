@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "client/ticket_file.hpp"
+
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -9,12 +11,10 @@
 #include <memory>
 #include <utility>
 
-#include "base/c_interface.hpp"
 #include "base/deadline.hpp"
 #include "base/guarded_fd.hpp"
 #include "base/log.hpp"
 #include "base/syscall.hpp"
-#include "client/exchange.hpp"
 #include "gpushm/error.hpp"
 #include "wire/ticket.hpp"
 
@@ -273,6 +273,18 @@ void pause_before_poll(const std::string& path, const std::stop_token& stop) {
   base::pause_before_retry(file_poll);
 }
 
+/// Locks the file before it has its name.
+void write_locked(const temporary_file& file,
+                  std::span<const std::byte> ticket,
+                  unsigned int mode,
+                  const std::string& path) {
+  base::checked("export", path, "fchmod", [&] { return ::fchmod(file.fd(), mode); });
+  struct flock lock = whole_file(F_WRLCK);
+  base::checked(
+      "export", path, "fcntl(F_OFD_SETLK)", [&] { return ::fcntl(file.fd(), F_OFD_SETLK, &lock); });
+  write_all(file.fd(), ticket, path);
+}
+
 }  // namespace
 
 std::vector<std::byte> read_ticket(const std::string& path,
@@ -321,87 +333,31 @@ segment_ptr import_ticket_file(const std::string& path, const import_options& op
   }
 }
 
+ticket_file::ticket_file(std::string path, std::span<const std::byte> ticket, unsigned int mode)
+    : path_(std::move(path)), mode_(mode) {
+  temporary_file file(path_);
+  write_locked(file, ticket, mode_, path_);
+  create_or_replace(file, path_);
+  file_ = file.take();
+}
+
+void ticket_file::replace(std::span<const std::byte> ticket) {
+  temporary_file file(path_);
+  write_locked(file, ticket, mode_, path_);
+  // This process's lock keeps other exporters from replacing it meanwhile.
+  if (is_same_file(file_.get(), path_)) {
+    file.rename();
+  } else {
+    create_or_replace(file, path_);
+  }
+  file_ = file.take();  // unlocks the former file, of which no name is left
+}
+
+ticket_file::~ticket_file() {
+  // A forked child's copy has no lock; the file belongs to its parent.
+  if (file_ && is_same_file(file_.get(), path_) && ::unlink(path_.c_str()) != 0) {
+    base::log(log_level::warning, "remove " + path_ + ": " + base::errno_text(errno));
+  }
+}
+
 }  // namespace gpushm::detail
-
-struct gpushm_ticket_file {
- public:
-  gpushm_ticket_file(std::string path, std::span<const std::byte> ticket, unsigned int mode)
-      : path_(std::move(path)), mode_(mode) {
-    gpushm::detail::temporary_file file(path_);
-    write(ticket, file);
-    gpushm::detail::create_or_replace(file, path_);
-    file_ = file.take();
-  }
-
-  void replace(std::span<const std::byte> ticket) {
-    gpushm::detail::temporary_file file(path_);
-    write(ticket, file);
-    // This process's lock keeps other exporters from replacing it meanwhile.
-    if (gpushm::detail::is_same_file(file_.get(), path_)) {
-      file.rename();
-    } else {
-      gpushm::detail::create_or_replace(file, path_);
-    }
-    file_ = file.take();  // unlocks the former file, of which no name is left
-  }
-
-  gpushm_ticket_file(const gpushm_ticket_file&) = delete;
-  gpushm_ticket_file& operator=(const gpushm_ticket_file&) = delete;
-  ~gpushm_ticket_file() {
-    // A forked child's copy has no lock; the file belongs to its parent.
-    if (file_ && gpushm::detail::is_same_file(file_.get(), path_) && ::unlink(path_.c_str()) != 0) {
-      gpushm::base::log(gpushm::log_level::warning,
-                        "remove " + path_ + ": " + gpushm::base::errno_text(errno));
-    }
-  }
-
- private:
-  /// Locks the file before it has its name.
-  void write(std::span<const std::byte> ticket, const gpushm::detail::temporary_file& file) const {
-    namespace base = gpushm::base;
-    base::checked("export", path_, "fchmod", [&] { return ::fchmod(file.fd(), mode_); });
-    struct flock lock = gpushm::detail::whole_file(F_WRLCK);
-    base::checked("export", path_, "fcntl(F_OFD_SETLK)", [&] {
-      return ::fcntl(file.fd(), F_OFD_SETLK, &lock);
-    });
-    gpushm::detail::write_all(file.fd(), ticket, path_);
-  }
-
-  std::string path_;
-  unsigned int mode_;
-  gpushm::base::guarded_fd file_;  // holds the lock
-};
-
-gpushm_errc gpushm_ticket_file_create(gpushm_string path,
-                                      const void* ticket,
-                                      size_t ticket_size,
-                                      uint32_t mode,
-                                      gpushm_ticket_file** file) {
-  using gpushm::base::bytes_in;
-  using gpushm::base::out;
-  using gpushm::base::text_in;
-  return gpushm::base::c_call([&] {
-    gpushm_ticket_file*& result = out(file, "export");
-    result =
-        std::make_unique<gpushm_ticket_file>(
-            std::string(text_in(path, "export")), bytes_in(ticket, ticket_size, "export"), mode)
-            .release();
-  });
-}
-
-gpushm_errc gpushm_ticket_file_replace(gpushm_ticket_file* file,
-                                       const void* ticket,
-                                       size_t ticket_size) {
-  return gpushm::base::c_call([&] {
-    const auto bytes = gpushm::base::bytes_in(ticket, ticket_size, "export");
-    if (file == nullptr) {
-      gpushm::base::throw_invalid("export", "there is no file", "create one first");
-    }
-    file->replace(bytes);
-  });
-}
-
-void gpushm_ticket_file_close(gpushm_ticket_file* file) {
-  const gpushm::base::held_log_lines lines;
-  const std::unique_ptr<gpushm_ticket_file> ended(file);
-}

@@ -6,7 +6,7 @@
 #include "base/deadline.hpp"
 #include "base/log.hpp"
 #include "base/syscall.hpp"
-#include "client/exchange.hpp"
+#include "client/remote_ticket.hpp"
 #include "client/stream_turn.hpp"
 #include "sync/cpu_wait.hpp"
 
@@ -22,12 +22,12 @@ namespace sync = gpushm::sync;
 
 }  // namespace
 
-gpushm_timeline::gpushm_timeline(std::shared_ptr<detail::client_impl> client,
+gpushm_timeline::gpushm_timeline(std::shared_ptr<detail::timelines> timelines,
                                  std::shared_ptr<detail::segment_lease> lease,
                                  detail::own_words words,
                                  role as,
                                  std::uint64_t value)
-    : client_(std::move(client)),
+    : timelines_(std::move(timelines)),
       role_(as),
       name_(lease->info().name),
       place_(std::make_shared<const detail::word_place>(std::move(lease), std::move(words))),
@@ -52,7 +52,7 @@ gpushm_timeline::gpushm_timeline(detail::own_words words, role as, gpushm::wire:
 gpushm_timeline::~gpushm_timeline() {
   if (gpushm::base::is_forked_child_of(forks_)) {
     place_.leak();
-    detail::leak(client_);
+    detail::leak(timelines_);
     return;
   }
   {
@@ -93,8 +93,8 @@ void gpushm_timeline::await_stores_for(std::string_view operation) {
 /// Ends the word. Precondition: no stream will store to it, but for launches of graphs.
 void gpushm_timeline::end_word(sync::word_kind how) noexcept {
   const auto at = place_.now();
-  if (client_ && !is_captured_) {
-    client_->pages().end(at->words(), 1, at->lease(), how);
+  if (timelines_ && !is_captured_) {
+    timelines_->pages().end(at->words(), 1, at->lease(), how);
   } else {
     at->writer().close(how);
   }
@@ -103,7 +103,7 @@ void gpushm_timeline::end_word(sync::word_kind how) noexcept {
 // ---- another signaler ----
 
 void gpushm_timeline::check_has_broker(std::string_view operation) const {
-  if (!client_) {
+  if (!timelines_) {
     throw error(errc::invalid_argument,
                 operation,
                 name_,
@@ -114,7 +114,7 @@ void gpushm_timeline::check_has_broker(std::string_view operation) const {
 
 gpushm::wire::ticket gpushm_timeline::describe(std::string_view socket_path) const {
   check_usable("export");
-  if (!client_) {
+  if (!timelines_) {
     return without_broker_;
   }
   if (role_ == role::signaler_for_segment || role_ == role::waiter_of_segment) {
@@ -158,7 +158,7 @@ void gpushm_timeline::give_up_name() const noexcept {
     static_cast<void>(
         at->lease().broker()->request(gpushm::wire::remove{about.name, about.generation},
                                       {"hand over", name_},
-                                      client_->request_deadline()));
+                                      timelines_->client().request_deadline()));
   } catch (const std::exception& why) {  // it is free when this process has closed the timeline
     gpushm::base::log(gpushm::log_level::info,
                       "timeline \"" + name_ +
@@ -194,7 +194,7 @@ std::unique_ptr<gpushm_timeline> gpushm_timeline::take_over(milliseconds timeout
   if (!last) {
     throw_invalid_value("take over");
   }
-  return client_->continue_timeline(name_, *last, deadline);
+  return timelines_->resume(name_, *last, deadline);
 }
 
 /// Goes on with the word of the next signaler, unless `stop` is requested before there is one.
@@ -211,7 +211,7 @@ void gpushm_timeline::follow(const place_ptr& from,
       gpushm::open_options waiting;
       waiting.timeout = gpushm::base::time_left(deadline);
       waiting.stop = stop;
-      auto opened = client_->open_words(name_, 0, waiting);
+      auto opened = timelines_->open_words(name_, 0, waiting);
       if (opened.lease->info().generation != from->lease().info().generation) {
         auto next = std::make_shared<const detail::word_place>(std::move(opened.lease),
                                                                std::move(opened.words));
@@ -312,7 +312,7 @@ void gpushm_timeline::throw_not_larger(std::string_view operation, std::uint64_t
 }
 
 std::int32_t gpushm_timeline::signaler_of(const detail::word_place& at) const noexcept {
-  return client_ == nullptr ? without_broker_.exporter.pid : at.signaler();
+  return timelines_ == nullptr ? without_broker_.exporter.pid : at.signaler();
 }
 
 error gpushm_timeline::ended(const detail::word_place& at,

@@ -12,9 +12,9 @@
 #include <string>
 #include <string_view>
 
-#include "client/client_impl.hpp"
 #include "client/place_follower.hpp"
 #include "client/signal_pages.hpp"
+#include "client/timelines.hpp"
 #include "client/word_poller.hpp"
 #include "gpushm/timeline.h"
 #include "streams/ordered_stores.hpp"
@@ -40,7 +40,7 @@ struct gpushm_timeline {
   };
   /// Takes over the words of a timeline that this process has published, or has opened. `value`: of
   /// a timeline that this process has taken over.
-  gpushm_timeline(std::shared_ptr<gpushm::detail::client_impl> client,
+  gpushm_timeline(std::shared_ptr<gpushm::detail::timelines> timelines,
                   std::shared_ptr<gpushm::detail::segment_lease> lease,
                   gpushm::detail::own_words words,
                   role as,
@@ -125,7 +125,7 @@ struct gpushm_timeline {
 
   void check_has_broker(std::string_view operation) const;
 
-  std::shared_ptr<gpushm::detail::client_impl> client_;  // destroyed last; null without a broker
+  std::shared_ptr<gpushm::detail::timelines> timelines_;  // destroyed last; null without a broker
   const gpushm::wire::ticket without_broker_;
   const role role_;
   const std::string name_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Creation and opens of timelines: their words and pages at the broker.
+#include "client/timelines.hpp"
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,7 +9,6 @@
 #include "base/deadline.hpp"
 #include "base/names.hpp"
 #include "base/syscall.hpp"
-#include "client/client_impl.hpp"
 #include "client/offers.hpp"
 #include "client/segment_impl.hpp"
 #include "client/timeline_impl.hpp"
@@ -49,11 +49,11 @@ error no_timeline(std::string_view name) {
 
 }  // namespace
 
-std::shared_ptr<mapped_page> client_impl::make_page(std::string name,
-                                                    std::uint64_t bytes,
-                                                    steady_time deadline) {
-  auto [lease, file] =
-      reserve_with(reservation(std::move(name), bytes, backend::signals), "create", deadline);
+std::shared_ptr<mapped_page> timelines::make_page(std::string name,
+                                                  std::uint64_t bytes,
+                                                  steady_time deadline) {
+  auto [lease, file] = client_->reserve_with(
+      reservation(std::move(name), bytes, backend::signals), "create", deadline);
   sync::fill_signal_page(file.get(), bytes);  // the broker has allocated nothing
   auto result = std::make_shared<mapped_page>(lease, file.get(), true);
   lease->note_used();
@@ -64,7 +64,7 @@ std::shared_ptr<mapped_page> client_impl::make_page(std::string name,
   return result;
 }
 
-own_words client_impl::take_words(std::uint32_t count, steady_time deadline) {
+own_words timelines::take_words(std::uint32_t count, steady_time deadline) {
   return pages_.take(count, [&] {
     return make_page(unique_name("~signals-" + std::to_string(::getpid()) + "-"),
                      sync::signal_page_bytes,
@@ -72,72 +72,72 @@ own_words client_impl::take_words(std::uint32_t count, steady_time deadline) {
   });
 }
 
-std::shared_ptr<segment_lease> client_impl::reserve_words(std::string name,
-                                                          const own_words& words,
-                                                          std::uint32_t count,
-                                                          steady_time deadline,
-                                                          const std::stop_token& stop) {
+std::shared_ptr<segment_lease> timelines::reserve_words(std::string name,
+                                                        const own_words& words,
+                                                        std::uint32_t count,
+                                                        steady_time deadline,
+                                                        const std::stop_token& stop) {
   const wire::segment& page = words.page->lease().info();
-  auto wanted = reservation(std::move(name), sizeof(std::uint64_t), backend::timeline);
-  wanted.ticket = sync::encode({page.name, page.generation, words.first, count});
-  auto lease = reserve(std::move(wanted), "create", deadline, stop);
+  auto request = reservation(std::move(name), sizeof(std::uint64_t), backend::timeline);
+  request.ticket = sync::encode({page.name, page.generation, words.first, count});
+  auto lease = client_->reserve(std::move(request), "create", deadline, stop);
   lease->note_used();
   keep_chunks(*lease, {});
   return lease;
 }
 
-std::vector<std::unique_ptr<gpushm_timeline>> client_impl::create_timelines(
-    std::string_view name, const new_timelines& what) {
-  const auto as = what.for_segment ? gpushm_timeline::role::signaler_for_segment
-                                   : gpushm_timeline::role::signaler;
-  const auto deadline = request_deadline();
-  const own_words words = take_words(what.count, deadline);
+std::vector<std::unique_ptr<gpushm_timeline>> timelines::create_all(std::string_view name,
+                                                                    const new_timelines& wanted) {
+  const auto as = wanted.for_segment ? gpushm_timeline::role::signaler_for_segment
+                                     : gpushm_timeline::role::signaler;
+  const auto deadline = client_->request_deadline();
+  const own_words words = take_words(wanted.count, deadline);
   std::shared_ptr<segment_lease> lease;
   try {
-    for (std::uint32_t i = 0; i != what.count; ++i) {
-      sync::timeline_writer(words.page->own_page(), words.first + i).reset(what.value);
+    for (std::uint32_t i = 0; i != wanted.count; ++i) {
+      sync::timeline_writer(words.page->own_page(), words.first + i).reset(wanted.value);
     }
     while (!lease) {
       try {
-        lease = reserve_words(std::string(name), words, what.count, deadline);
+        lease = reserve_words(std::string(name), words, wanted.count, deadline);
       } catch (const error& why) {
         if (why.code() != errc::already_exists ||
-            std::chrono::steady_clock::now() >= what.wait_for_name_until) {
+            std::chrono::steady_clock::now() >= wanted.wait_for_name_until) {
           throw;
         }
         base::pause_before_retry(std::chrono::milliseconds(1));
       }
     }
     std::vector<std::unique_ptr<gpushm_timeline>> result;
-    result.reserve(what.count);
-    for (std::uint32_t i = 0; i != what.count; ++i) {
+    result.reserve(wanted.count);
+    for (std::uint32_t i = 0; i != wanted.count; ++i) {
       result.push_back(std::make_unique<gpushm_timeline>(
-          shared_from_this(), lease, own_words{words.page, words.first + i}, as, what.value));
+          shared_from_this(), lease, own_words{words.page, words.first + i}, as, wanted.value));
     }
-    lease->publish({}, what.operation, deadline);
+    lease->publish({}, wanted.operation, deadline);
     return result;
   } catch (...) {
     if (!lease) {
-      pages_.give_back(words, what.count);
+      pages_.give_back(words, wanted.count);
     }
     throw;
   }
 }
 
-std::unique_ptr<gpushm_timeline> client_impl::create_timeline(std::string_view name) {
-  check_usable("create", name);
+std::unique_ptr<gpushm_timeline> timelines::create(std::string_view name) {
+  client_->check_usable("create", name);
   base::check_name("create", name);
-  return std::move(create_timelines(name, {}).front());
+  return std::move(create_all(name, {}).front());
 }
 
-std::unique_ptr<gpushm_timeline> client_impl::continue_timeline(const std::string& name,
-                                                                std::uint64_t value,
-                                                                steady_time deadline) {
-  new_timelines what;
-  what.value = value;
-  what.operation = "take over";
-  what.wait_for_name_until = deadline;
-  return std::move(create_timelines(name, what).front());
+std::unique_ptr<gpushm_timeline> timelines::resume(const std::string& name,
+                                                   std::uint64_t value,
+                                                   steady_time deadline) {
+  new_timelines wanted;
+  wanted.value = value;
+  wanted.operation = "take over";
+  wanted.wait_for_name_until = deadline;
+  return std::move(create_all(name, wanted).front());
 }
 
 // ---- timelines of a segment: they have one name, which has the segment's generation ----
@@ -150,8 +150,8 @@ std::string timelines_of(const wire::segment& segment) {
 
 }  // namespace
 
-std::vector<std::unique_ptr<gpushm_timeline>> client_impl::create_timelines_of(
-    const gpushm_segment& segment, std::uint32_t count) {
+std::vector<std::unique_ptr<gpushm_timeline>> timelines::create_for(const gpushm_segment& segment,
+                                                                    std::uint32_t count) {
   if (!segment.lease("create timelines").is_creator()) {
     throw error(errc::invalid_argument,
                 "create timelines",
@@ -160,17 +160,17 @@ std::vector<std::unique_ptr<gpushm_timeline>> client_impl::create_timelines_of(
                 "create a timeline with a name of its own");
   }
   const std::string name = timelines_of(segment.info());
-  check_usable("create", name);
+  client_->check_usable("create", name);
   base::check_name("create", name);
-  new_timelines what;
-  what.count = count;
-  what.for_segment = true;
-  return create_timelines(name, what);
+  new_timelines wanted;
+  wanted.count = count;
+  wanted.for_segment = true;
+  return create_all(name, wanted);
 }
 
-std::unique_ptr<gpushm_timeline> client_impl::open_timeline_of(const gpushm_segment& segment,
-                                                               std::uint32_t index,
-                                                               const open_options& options) {
+std::unique_ptr<gpushm_timeline> timelines::open_for(const gpushm_segment& segment,
+                                                     std::uint32_t index,
+                                                     const open_options& options) {
   auto opened = open_words(timelines_of(segment.lease("open timeline").info()), 0, options);
   const wire::segment& of = opened.lease->info();
   const wire::segment& with = segment.info();
@@ -192,15 +192,15 @@ std::unique_ptr<gpushm_timeline> client_impl::open_timeline_of(const gpushm_segm
                                            gpushm_timeline::role::waiter_of_segment);
 }
 
-std::shared_ptr<mapped_page> client_impl::open_page(const std::string& name,
-                                                    gpushm::generation generation) {
-  if (auto known = pages_.find(broker()->broker().epoch, generation)) {
+std::shared_ptr<mapped_page> timelines::open_page(const std::string& name,
+                                                  gpushm::generation generation) {
+  if (auto known = pages_.find(client_->broker()->broker().epoch, generation)) {
     return known;
   }
   const open_options options;
   offers none(options);
-  auto answered = request_open(name, generation, options, none);
-  const auto lease = accept(answered, name, 0, backend::signals);
+  auto answered = client_->request_open(name, generation, options, none);
+  const auto lease = client_->accept(answered, name, 0, backend::signals);
   if (answered.got.descriptors.size() != 1 || lease->info().generation != generation) {
     throw unexpected_answer({"open", name});
   }
@@ -210,13 +210,13 @@ std::shared_ptr<mapped_page> client_impl::open_page(const std::string& name,
   return pages_.remember(std::move(result));
 }
 
-client_impl::opened_words client_impl::open_words(std::string_view name,
-                                                  gpushm::generation generation,
-                                                  const open_options& options) {
-  check_usable("open", name);
+opened_words timelines::open_words(std::string_view name,
+                                   gpushm::generation generation,
+                                   const open_options& options) {
+  client_->check_usable("open", name);
   offers none(options);
-  auto answered = request_open(name, generation, options, none);
-  auto lease = accept(answered, name, 0, backend::timeline);
+  auto answered = client_->request_open(name, generation, options, none);
+  auto lease = client_->accept(answered, name, 0, backend::timeline);
   lease->note_used();
   const auto place = sync::decode_place(lease->ticket());
   if (!place) {
@@ -233,9 +233,9 @@ client_impl::opened_words client_impl::open_words(std::string_view name,
   return {std::move(lease), {std::move(page), place->first}, place->count};
 }
 
-std::unique_ptr<gpushm_timeline> client_impl::open_timeline(std::string_view name,
-                                                            const open_options& options,
-                                                            gpushm::generation generation) {
+std::unique_ptr<gpushm_timeline> timelines::open(std::string_view name,
+                                                 const open_options& options,
+                                                 gpushm::generation generation) {
   auto opened = open_words(name, generation, options);
   return std::make_unique<gpushm_timeline>(shared_from_this(),
                                            std::move(opened.lease),

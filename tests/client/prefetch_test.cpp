@@ -414,7 +414,7 @@ TEST_F(prefetching, names_of_what_is_no_memory_are_left_out) {
   make("a");
   user_ = connect_with({"line", "a"});
   EXPECT_EQ(user_->leases().prefetched_count(), 1U);
-  EXPECT_NE(user_->open_timeline("line", {}), nullptr);
+  EXPECT_NE(std::make_shared<timelines>(user_)->open("line", {}), nullptr);
 }
 
 TEST_F(prefetching, cache_limit_0_requests_no_names) {
