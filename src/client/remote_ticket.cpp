@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/remote_ticket.hpp"
 
+#include <filesystem>
+#include <string>
 #include <utility>
 
 #include "gpushm/error.hpp"

@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <string_view>
 
+#include "client/segment_lease.hpp"
 #include "memory/remote_memory.hpp"
 #include "memory/source.hpp"
 #include "wire/messages.hpp"
